@@ -110,9 +110,8 @@ def cpu_seconds(pid):
 
 def start_agent(work, unit, build):
     """A daemon of a build directory that is about to ship `unit`; it has not begun."""
-    agent.DAEMON, agent.CLI = (os.path.join(build, p)
-                               for p in ("neuron-collectd",
-                                         "neuron-collect")) if build else (DAEMON, CLI)
+    agent.DAEMON, agent.CLI = (os.path.join(build, p) for p in (
+        "neuron-collectd", "neuron-collect")) if build else (DAEMON, CLI)
     place = tempfile.mkdtemp(prefix="agent.", dir=work)
     a = agent.Agent(directory=place)
     a.config["sources"] = [{"name": "bench", "kind": "neuron-core-dump",
@@ -190,9 +189,8 @@ def part_step(work, unit, options):
         for name, build in options.builds.items():
             warm(unit)
             alone.append(quiet_window(options))
-            beside[name].append(quiet_window(options,
-                                             lambda build=build: start_agent(work, unit, build),
-                                             unit))
+            beside[name].append(
+                quiet_window(options, lambda build=build: start_agent(work, unit, build), unit))
             slow[name].append(beside[name][-1].step / alone[-1].step - 1)
 
     def med(windows, field):

@@ -46,12 +46,11 @@ def make_dumps(root, n):
     for i in range(n):
         unit = os.path.join(root, f"dt-20260527-0521{i % 60:02d}-cid-{i + 1:016x}")
         os.makedirs(unit)
-        for name, text in ((f"{agent.INSTANCE}-nrt-pid-{i + 1}.log",
-                            b"2026-May-27 05:21:35 ERROR TDRV: a line of the log\n" * 40),
-                           (f"{agent.INSTANCE}-nd0-nc0-pid-{i + 1}-tid-1-lid-1",
-                            rng.randbytes(2048)),
-                           (f"{agent.INSTANCE}-nd0-nc1-pid-{i + 1}-tid-2-lid-2",
-                            rng.randbytes(2048))):
+        for name, text in (
+                (f"{agent.INSTANCE}-nrt-pid-{i + 1}.log",
+                 b"2026-May-27 05:21:35 ERROR TDRV: a line of the log\n" * 40),
+                (f"{agent.INSTANCE}-nd0-nc0-pid-{i + 1}-tid-1-lid-1", rng.randbytes(2048)),
+                (f"{agent.INSTANCE}-nd0-nc1-pid-{i + 1}-tid-2-lid-2", rng.randbytes(2048))):
             with open(os.path.join(unit, name), "wb") as f:
                 f.write(text)
 

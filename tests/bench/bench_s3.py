@@ -201,13 +201,12 @@ def aws_run(work, bucket, command, tuned):
     """A rival's pipeline in sh; "$AWS" is the AWS CLI with the bucket's keys."""
     config = os.path.join(work, "aws-config")
     with open(config, "w", encoding="ascii") as f:
-        f.write("[default]\ns3 =\n  addressing_style = path\n" + ("  max_concurrent_requests = 4\n "
-                                                                  " multipart_chunksize = 32MB\n"
-                                                                  if tuned else ""))
+        f.write("[default]\ns3 =\n  addressing_style = path\n" + (
+            "  max_concurrent_requests = 4\n  multipart_chunksize = 32MB\n" if tuned else ""))
     environment = bucket.environment | {"AWS_CONFIG_FILE": config}
     environment["BUCKET"] = bucket.name
     text = command.replace("AWS", f"{s3tools.AWS} --endpoint-url {bucket.server.endpoint} s3 cp "
-                                  f"--only-show-errors")
+                                  "--only-show-errors")
     return Run(["bash", "-o", "pipefail", "-c", text], env=environment)
 
 
@@ -251,8 +250,7 @@ def part_tree(work, options):
 def part_file(work, options):
     unit = make_noise(os.path.join(work, "noise"), int(2048 * options.scale) * MIB)
     compare(work, unit, f"{2 * options.scale:.1f} GiB of noise", options,
-            f'AWS {unit}/random.bin "s3://$BUCKET/o"',
-            "aws s3 cp, tuned")
+            f'AWS {unit}/random.bin "s3://$BUCKET/o"', "aws s3 cp, tuned")
     shutil.rmtree(unit)
 
 
@@ -274,7 +272,7 @@ def part_large(work, options):
     left = [n for n in os.listdir(a.path("state"))
             if n not in ("state.db", "state.db-wal", "state.db-shm", "mailbox", "lock")]
     print(f"\n{total / GIB:.1f} GiB dump with defaults: wall {run.wall:.1f} s, CPU {run.cpu:.1f} "
-          f"s\n\n| bound | value | |\n|---|---|---|")
+          "s\n\n| bound | value | |\n|---|---|---|")
     bound("peak RSS", run.rss, 96 * MIB, f"{run.rss / MIB:.1f} of 96 MiB")
     bound("read: each source byte once", read, total + 16 * MIB,
           f"rchar {read / MIB:.1f} MiB; source {total / MIB:.1f} MiB")

@@ -183,7 +183,7 @@ def measure(work, options):
         print(f"\n{size / GIB:.1f} GiB with {data / GIB:.2f} GiB of data: {wall:.0f} s, the wire "
               f"stood still in {stutter.held:.0f} s of them ({stutter.n} times); "
               f"object {stored / MIB:.0f} MiB; read {io['rchar'] / MIB:.0f} MiB\n\n| bound | value "
-              f"| |\n|---|---|---|")
+              "| |\n|---|---|---|")
         bound("peak RSS (VmHWM)", watch.rss, 96 * MIB, f"{watch.rss / MIB:.1f} of 96 MiB")
         bound("in use on the file system of state directory and TMPDIR", watch.used, 16 * MIB,
               f"{watch.used / MIB:.2f} of 16 MiB, all of it the database, some 11 reserved")

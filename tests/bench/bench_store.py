@@ -68,11 +68,10 @@ def fill(a, n, n_sources):
                        [row[c] for c in columns])
             db.execute("INSERT INTO deliveries VALUES (?, 0, 'archive', 'delivered', 'readback', "
                        "?, ?, 0, NULL, 0, ?)",
-                       (i + 1,
-                        f"{a.out}/20260527-052135-{cluster}/{agent.INSTANCE}/{row['id']}.tar.zst".encode(), 1 << 27, usec))
-            db.execute("INSERT INTO prints VALUES (?, ?)",
-                       (i + 1, struct.pack(f"<{PRINTS}Q",
-                                           *(rng.getrandbits(64) for _ in range(PRINTS)))))
+                       (i + 1, f"{a.out}/20260527-052135-{cluster}/"
+                        f"{agent.INSTANCE}/{row['id']}.tar.zst".encode(), 1 << 27, usec))
+            db.execute("INSERT INTO prints VALUES (?, ?)", (
+                i + 1, struct.pack(f"<{PRINTS}Q", *(rng.getrandbits(64) for _ in range(PRINTS)))))
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
 

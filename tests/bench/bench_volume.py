@@ -156,7 +156,7 @@ def compare(work, unit, what, runs, kind="directory"):
         if i < runs - 1:
             shutil.rmtree(mine[-1].place)
     print(f"\n{what}, medians of {runs} alternating runs\n\n| | wall s | CPU s | peak RSS MiB | "
-          f"size MiB |\n|---|---|---|---|---|")
+          "size MiB |\n|---|---|---|---|---|")
     for name, group in (("neuron-collectd --once", mine), ("tar, zstd -3 -T2, sync", theirs)):
         print(f"| {name} | {median(group, 'wall'):.2f} | {median(group, 'cpu'):.2f} | "
               f"{median(group, 'rss') / MIB:.1f} | {median(group, 'size') / MIB:.1f} |")
@@ -187,7 +187,8 @@ def part_large(work, options):
           f"{max(r.peak_watched for r in mine) / MIB:.2f} of 16 MiB, some 11 of them reserved")
     read = last.io.get("rchar", 0)
     bound("read: source once, copy once", read, total + last.size + 16 * MIB,
-          f"rchar {read / MIB:.0f} MiB; source {total / MIB:.0f} + object {last.size / MIB:.0f} MiB")
+          f"rchar {read / MIB:.0f} MiB; source {total / MIB:.0f} "
+          f"+ object {last.size / MIB:.0f} MiB")
     shutil.rmtree(unit)
     shutil.rmtree(last.place)
 
@@ -266,8 +267,7 @@ def part_directories(work, options):
     memory = agent.process_memory(a.pid)
     print("\n100,000 directories below a source\n\n| bound | value | |\n|---|---|---|")
     bound("directories: start-up", watched, 5, f"API answers after {up:.2f} s, all are watched "
-                                               f"after {watched:.2f} of 5 s; then a new file is "
-                                               f"known after {seen * 1000:.0f} ms")
+          f"after {watched:.2f} of 5 s; then a new file is known after {seen * 1000:.0f} ms")
     bound("directories: RSS", memory["VmHWM"], 96 * MIB, f"{memory['VmHWM'] / MIB:.1f} of 96 MiB")
     a.process.send_signal(signal.SIGTERM)
     a.process.wait()

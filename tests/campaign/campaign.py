@@ -34,7 +34,8 @@ def need_library():
 
 
 def replay(theme, seed, number):
-    return f"python3 {os.path.join('tests', 'campaign', 'campaign.py')} --seed {seed} --round {number} --only {theme.theme}"
+    return (f"python3 {os.path.join('tests', 'campaign', 'campaign.py')} --seed {seed} "
+            f"--round {number} --only {theme.theme}")
 
 
 def run_round(theme, seed, number, kills=KILLS_A_ROUND):
@@ -68,7 +69,8 @@ def main():
     p.add_argument("--keep", action="store_true", help="leave the directories of failed rounds")
     arguments = p.parse_args()
     print(f"seed {arguments.seed}", flush=True)
-    begun, kills, crashes, failed, met, units, skipped, memory, samples = time.monotonic(), 0, 0, 0, {}, 0, set(), 0, 0
+    begun, kills, crashes, failed, met, units, skipped, memory, samples = (time.monotonic(), 0, 0,
+                                                                           0, {}, 0, set(), 0, 0)
     for theme, number in choose(arguments):
         if theme in skipped:
             continue
@@ -89,10 +91,9 @@ def main():
         for what, n in done.met.items():
             met[what] = met.get(what, 0) + n
         print(f"round {number} {theme.theme}: {done.kills} kills, {done.crashes} of them at a "
-              f"system call, {len(done.sources.units)} dumps, "
-              f"{done.watcher.n} samples, at most {done.watcher.most_memory >> 20} MiB, "
-              f"{time.monotonic() - since:.0f} s: {'FAILED' if done.faults else 'in order'}",
-              flush=True)
+              f"system call, {len(done.sources.units)} dumps, {done.watcher.n} samples, at most "
+              f"{done.watcher.most_memory >> 20} MiB, {time.monotonic() - since:.0f} "
+              f"s: {'FAILED' if done.faults else 'in order'}", flush=True)
         if done.faults:
             failed += 1
             for line in done.faults + done.notes:

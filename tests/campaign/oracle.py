@@ -107,8 +107,7 @@ class Bundle:
         target = tempfile.mkdtemp(prefix="campaign-unpacked.")
         try:
             result = subprocess.run(["tar", "--zstd", "-x", "-C", target, "-f", archive],
-                                    stdin=subprocess.DEVNULL,
-                                    capture_output=True, check=False)
+                                    stdin=subprocess.DEVNULL, capture_output=True, check=False)
             if result.returncode != 0:
                 self.fault(
                     f"tar cannot unpack it: {result.stderr.decode(errors='replace').strip()}")
@@ -120,7 +119,7 @@ class Bundle:
             said, is_there = self.members.get(path), self.contents.get(path)
             if said is None or is_there is None:
                 self.fault(f"{path!r} is {'in the archive' if said is None else 'in the manifest'} "
-                           f"only")
+                           "only")
             elif said[0] != is_there[0] or said[1] not in (None, is_there[1]):
                 self.fault(f"{path!r} is not what its manifest says: {said}, sha256sum {is_there}")
 
@@ -169,8 +168,8 @@ def judge_unit(where, unit, bundles, faults):
     for (path, _), where_to in arrived.items():
         # A supplement brings again what another destination lacks when the source changed between
         # the two: it says whose supplement it is.
-        if len(where_to) > 1 and not (unit["disturbed"] and sum(b.base is None for b in bundles
-                                                                if b.id in where_to) < 2):
+        if len(where_to) > 1 and not (
+                unit["disturbed"] and sum(b.base is None for b in bundles if b.id in where_to) < 2):
             fault(f"{path!r} arrived twice: {sorted(where_to)}")
     lost = sorted({path for path, versions in written.items() for v in versions
                    if v["needed"] and (path, (v["bytes"], v["sha256"])) not in arrived})
@@ -189,7 +188,7 @@ def judge_place(where, root, record, faults):
     for path, bundles in by_unit.items():
         if path not in known:
             faults.append(f"{where}: {[b.id for b in bundles]} of {path!r}, where nobody wrote "
-                          f"anything")
+                          "anything")
     for path, unit in known.items():
         judge_unit(where, unit, by_unit.get(path, []), faults)
     return found
@@ -203,7 +202,7 @@ def judge_sources(record, places, faults):
             continue
         if not unit["agent_may_delete"]:
             faults.append(f"sources: {unit['path']}: {unit['missing']} disappeared, and deleting "
-                          f"was not allowed")
+                          "was not allowed")
             continue
         for where, bundles in places.items():
             mine = [b for b in bundles if b.unit == os.fsencode(unit["path"])]
@@ -228,14 +227,13 @@ def judge_state(database, record, places, faults):
         if rows(database, "PRAGMA integrity_check") != [{"integrity_check": "ok"}]:
             faults.append("state: PRAGMA integrity_check complains")
         states = {r["state"]: r["n"] for r in rows(database, "SELECT state, count(*) AS n FROM "
-                                                             "bundles GROUP BY state")}
+                                                   "bundles GROUP BY state")}
         kept = {r["state"]: r["bundles"]
                 for r in rows(database, "SELECT state, bundles FROM counts WHERE bundles > 0")}
         paths = rows(database, "SELECT hex(path) AS path, id FROM bundles WHERE state = 'vanished'")
         unproven = rows(database, "SELECT b.id, d.destination FROM bundles b JOIN deliveries d ON "
-                                  "d.bundle = b.row"
-                                  " WHERE b.state = 'delivered' AND (d.state <> 'delivered' OR "
-                                  "d.proof IS NULL)")
+                        "d.bundle = b.row WHERE b.state = 'delivered' AND (d.state "
+                        "<> 'delivered' OR d.proof IS NULL)")
         uploads = rows(database, "SELECT key FROM uploads UNION ALL SELECT key FROM aborts")
     except ValueError as error:
         faults.append(f"state: sqlite3 cannot read it: {error}")

@@ -113,10 +113,9 @@ class Round:
             ("cores", "process-core", "src/cores"), ("jobs", "directory", "src/jobs/job-%p"))]
         for source in a.config["sources"]:
             source["settle"] = "100ms"
-        a.config["destinations"] = [
-            a.s3("bucket", self.proxy, self.bucket.name, part_size="5MiB", connections=3,
-                 request_timeout="2s"),
-            a.volume("volume", "out")]
+        a.config["destinations"] = [a.s3("bucket", self.proxy, self.bucket.name, part_size="5MiB",
+                                         connections=3, request_timeout="2s"),
+                                    a.volume("volume", "out")]
         a.config["retry"] = {"initial": "50ms", "maximum": "400ms"}
         # `auto` steps back while the machine is busy, and tests make it busy
         a.config["limits"] = {"compression_threads": 1}
@@ -231,7 +230,7 @@ class Round:
             time.sleep(0.1)
         else:
             self.faults.append(f"life: not quiet {QUIET_SECONDS * harness.PATIENCE:.0f} s after "
-                               f"the last fault: "
+                               "the last fault: "
                                f"{self.watcher.status and self.watcher.status['bundles']}, "
                                f"{len(self.bucket.uploads())} uploads, {len(self.pins())} pins")
         self.explain_what_is_left()
@@ -258,9 +257,8 @@ class Round:
                     self.notes.append(f"{state}: {self.agent.cli('explain', name).stdout.strip()}")
 
     def pins(self):
-        return [os.path.join(base, name) for base, _,
-                names in os.walk(self.agent.path("src")) if "/.neuron-collectd" in base
-                for name in names if not name.startswith("claim-")]
+        return [os.path.join(base, name) for base, _, names in os.walk(self.agent.path("src"))
+                if "/.neuron-collectd" in base for name in names if not name.startswith("claim-")]
 
     def _judge(self):
         self.watcher.close()

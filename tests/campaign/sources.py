@@ -63,8 +63,7 @@ class Unit:
 def hash_file(path):
     with open(path, "rb") as f:
         return os.path.getsize(path), hashlib.file_digest(f, "sha256").hexdigest() if hasattr(
-            hashlib, "file_digest") else \
-            hashlib.sha256(f.read()).hexdigest()
+            hashlib, "file_digest") else hashlib.sha256(f.read()).hexdigest()
 
 
 def hash_tree(root):
@@ -120,10 +119,10 @@ class Sources:
 
     def _make_dumps(self, n, rng, _large, live):
         where = os.path.join(self.root, "dumps") if live else self.staging
-        made = make_dump.make_dump(where, size=rng.choice((4 * KIB, 300 * KIB, 3 * MIB)),
-                                   cluster_id=f"{rng.getrandbits(32):08x}{n:08x}",
-                                   pid=1000 + n, seed=f"{self.seed} {n}",
-                                   date_time=f"20260527-{n // 3600 % 24:02d}{n // 60 % 60:02d}{n % 60:02d}")
+        made = make_dump.make_dump(
+            where, size=rng.choice((4 * KIB, 300 * KIB, 3 * MIB)),
+            cluster_id=f"{rng.getrandbits(32):08x}{n:08x}", pid=1000 + n, seed=f"{self.seed} {n}",
+            date_time=f"20260527-{n // 3600 % 24:02d}{n // 60 % 60:02d}{n % 60:02d}")
         return self._adopt("dumps", made, live)
 
     def _make_profiles(self, n, rng, _large, _live):
@@ -133,8 +132,7 @@ class Sources:
 
     def _make_cores(self, n, rng, _large, _live):
         made = make_dump.make_core(os.path.join(self.staging, f"core.python3.{1000 + n}"),
-                                   size=rng.choice((64 * KIB, 2 * MIB)),
-                                   seed=f"{self.seed} {n}")
+                                   size=rng.choice((64 * KIB, 2 * MIB)), seed=f"{self.seed} {n}")
         return self._adopt("cores", made, False)
 
     def _make_jobs(self, n, rng, large, live):
@@ -270,4 +268,5 @@ class Sources:
         for version in unit.files[name]:
             version["needed"] = version["needed"] and held
         os.unlink(unit.file(name))
-        return "unlink of one file that was held" if held else "unlink of one file that was not held yet"
+        return ("unlink of one file that was held" if held
+                else "unlink of one file that was not held yet")

@@ -34,10 +34,9 @@ class FaultVolume:
         result = run("gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-o", binary,
                      os.path.join(SOURCE_DIR, "tests", "harness", "faultfs.c"), *flags, "-lpthread")
         assert result.returncode == 0, result.stderr
-        self.server = subprocess.Popen([binary, "-f", "-o",
-                                        f"allow_other,modules=subdir,subdir={place}.real", place],
-                                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                       stderr=subprocess.DEVNULL)
+        self.server = subprocess.Popen(
+            [binary, "-f", "-o", f"allow_other,modules=subdir,subdir={place}.real", place],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for("the file system is mounted", lambda: os.path.ismount(place))
 
     def fault(self, rule):

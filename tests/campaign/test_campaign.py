@@ -26,8 +26,8 @@ KILLS = int(os.environ.get("NC_CAMPAIGN_KILLS", KILLS_A_ROUND if not is_instrume
 
 def add_test(theme, number):
     def function():
-        notes.append(f"again: builddir=BUILD "
-                     f"{campaign.replay(theme, SEED, number)}{f' --kills {KILLS}' if KILLS != KILLS_A_ROUND else ''}")
+        kills = f" --kills {KILLS}" if KILLS != KILLS_A_ROUND else ""
+        notes.append(f"again: builddir=BUILD {campaign.replay(theme, SEED, number)}{kills}")
         begun = time.monotonic()
         finished = campaign.run_round(theme, SEED, number, KILLS)
         done.append(finished)

@@ -90,8 +90,7 @@ class Round:
                     "source": {"path": unit},
                     "members": [{"path": "".join(f"\\x{ord(c):02x}" if c in "\\\n" else c
                                                  for c in path), "bytes": len(d),
-                                                 "sha256": sha256(d)}
-                                for path, d in files.items()]}
+                                 "sha256": sha256(d)} for path, d in files.items()]}
         self.write(os.path.join(self.place(where), name + ".manifest.json"), manifest)
 
     def write(self, path, value):
@@ -121,8 +120,7 @@ class Round:
             f.writelines(json.dumps(s) + "\n" for s in self.samples)
         schema = ["CREATE TABLE bundles (row INTEGER PRIMARY KEY, id TEXT, state TEXT, path BLOB)",
                   "CREATE TABLE deliveries (bundle INTEGER, destination TEXT, state TEXT, proof "
-                  "TEXT)",
-                  "CREATE TABLE counts (state TEXT, bundles INTEGER)",
+                  "TEXT)", "CREATE TABLE counts (state TEXT, bundles INTEGER)",
                   "CREATE TABLE uploads (key BLOB)", "CREATE TABLE aborts (key BLOB)"]
         subprocess.run(["sqlite3", self.path("state.db"), ";".join(schema + self.sql)], check=True)
         return oracle.judge(self.dir)
@@ -204,8 +202,7 @@ def a_doubled_object_is_found():
 def a_supplement_is_found_where_nothing_changed_or_when_it_repeats_a_file():
     r = Round()
     r.bundle("volume", "directory-20260101T000000-000000000001-s1", "/source/jobs/job-1",
-             {"a": TREES["/source/jobs/job-1"]["a"]},
-             base="directory-20260101T000000-000000000001")
+             {"a": TREES["/source/jobs/job-1"]["a"]}, base="directory-20260101T000000-000000000001")
     r.condemn("supplements a dump that nobody changed", "b'a' arrived twice")
     r = Round()
     r.bundle("volume", "directory-20260101T000000-000000000001-s1", "/source/jobs/job-1",
@@ -220,8 +217,7 @@ def a_supplement_of_a_dump_that_was_changed_is_in_order():
     r.units[0]["files"]["late"] = [{"bytes": 4, "sha256": sha256(b"late"), "needed": True}]
     for where in WHERE:
         r.bundle(where, "directory-20260101T000000-000000000001-s1", "/source/jobs/job-1",
-                 {"late": b"late"},
-                 base="directory-20260101T000000-000000000001")
+                 {"late": b"late"}, base="directory-20260101T000000-000000000001")
     r.sql.append("INSERT INTO bundles VALUES (3, 'three', 'delivered', X'00'); UPDATE counts SET "
                  "bundles = 3")
     faults = r.judge()
@@ -329,9 +325,8 @@ def what_a_life_knew_that_could_not_write_may_be_forgotten_by_the_next_and_no_mo
         r = Round()
         r.state_failed = [[2, 2.0]]
         for pid, discovered in ((2, 4), (3, n)):
-            r.samples.append({"status": dict.fromkeys(STATES, 0) | {"discovered": discovered,
-                                                                    "delivered": discovered},
-                                                                    "pid": pid, "at": pid + 0.5})
+            r.samples.append({"status": dict.fromkeys(STATES, 0) | {
+                "discovered": discovered, "delivered": discovered}, "pid": pid, "at": pid + 0.5})
         assert any("went back" in fault for fault in r.judge()) == is_fault
 
 

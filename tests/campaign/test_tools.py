@@ -47,9 +47,8 @@ def run(*armed, places=("here",), operations=("write",), **terms):
                            {"here": work, "elsewhere": os.path.join(directory, "elsewhere")})
         if armed:
             crash.arm(*armed, operations=operations, places=places, **terms)
-        done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=work,
-                              env=os.environ | crash.environment(), capture_output=True, text=True,
-                              check=False)
+        done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=work, env=os.environ
+                              | crash.environment(), capture_output=True, text=True, check=False)
         files = {}
         for name in os.listdir(work):
             with open(os.path.join(work, name), "rb") as f:

@@ -29,9 +29,8 @@ class Store(Round):
     lengths = (0.2, 0.5, 1.0)
 
     def before_life(self):
-        self.what, self.at = self.random.choice(("kill", "stop", "hang", "hang", None,
-                                                 None)), time.monotonic() + self.random.uniform(
-                                                     0, 0.6)
+        self.what, self.at = (self.random.choice(("kill", "stop", "hang", "hang", None, None)),
+                              time.monotonic() + self.random.uniform(0, 0.6))
 
     def during_life(self):
         if self.what and time.monotonic() > self.at:
@@ -141,7 +140,8 @@ class State(Round):
 
     def excuse(self, _code):
         """docs/DESIGN.md: a full or failing disk stops an agent that cannot open its state."""
-        return "the state directory refused at the start" if self.crash.acted and not self.was_up() else None
+        return ("the state directory refused at the start" if self.crash.acted
+                and not self.was_up() else None)
 
     def was_up(self):
         status = self.watcher.status
@@ -165,7 +165,8 @@ class Moving(Round):
         with inotify_queue.length(16):
             super()._start()
             deadline = time.monotonic() + 0.5
-            while time.monotonic() < deadline and self.agent.process.poll() is None and not inotify_queue.is_made(self.agent.process.pid):
+            while (time.monotonic() < deadline and self.agent.process.poll() is None
+                   and not inotify_queue.is_made(self.agent.process.pid)):
                 time.sleep(0.005)
         self.meet("inotify queue of 16")
 
@@ -254,7 +255,7 @@ class Retention(Round):
         self.agent.write_config()
         check = harness.run(harness.DAEMON, "--config", self.agent.config_file, "--check")
         if check.returncode != 0:
-            raise Skip(f"this build has no `after_delivery: delete`: "
+            raise Skip("this build has no `after_delivery: delete`: "
                        f"{check.stderr.strip().splitlines()[-1]}")
 
     def _is_quiet(self):

@@ -20,27 +20,36 @@ def include_edges(root):
     return edges
 
 
-def symbols(root, build):
-    """(who defines each global symbol, who refers to which, clashes): object names are those of
+def global_symbols(root, build):
+    """(object file without .o, symbol, kind of nm) of each global symbol; objects have the names of
     their sources."""
-    defined, used, clashes = {}, defaultdict(set), []
-    objects = [name[:-2] for name in tree.c_files(root) if name.endswith(".c")]
-    objects = [name for name in objects if os.path.exists(os.path.join(build, name + ".o"))]
-    for name in objects:
-        out = subprocess.run(["nm", "-P", "-g", os.path.join(build, name + ".o")], check=True,
-                             text=True,
-                             capture_output=True).stdout
-        for line in out.splitlines():
+    for name in [name[:-2] for name in tree.c_files(root) if name.endswith(".c")]:
+        path = os.path.join(build, name + ".o")
+        if not os.path.exists(path):
+            continue
+        out = subprocess.run(["nm", "-P", "-g", path], check=True, text=True, capture_output=True)
+        for line in out.stdout.splitlines():
             symbol, kind = line.split()[:2]
-            if symbol == "main" or symbol.startswith("__"):
-                continue
-            if kind in "TDBRVW":
-                if symbol in defined:
-                    clashes.append(f"{name}.c: {symbol} is defined in {defined[symbol]}.c too: "
-                                   f"give it its module's name")
-                defined[symbol] = name
-            elif kind == "U":
-                used[name].add(symbol)
+            if symbol != "main" and not symbol.startswith("__"):
+                yield name, symbol, kind
+
+
+def functions(root, build):
+    """The functions that the object files export."""
+    return {symbol for _, symbol, kind in global_symbols(root, build) if kind in "TW"}
+
+
+def symbols(root, build):
+    """(who defines each global symbol, who refers to which, clashes)"""
+    defined, used, clashes = {}, defaultdict(set), []
+    for name, symbol, kind in global_symbols(root, build):
+        if kind in "TDBRVW":
+            if symbol in defined:
+                clashes.append(f"{name}.c: {symbol} is defined in {defined[symbol]}.c too: "
+                               f"give it its module's name")
+            defined[symbol] = name
+        elif kind == "U":
+            used[name].add(symbol)
     return defined, used, clashes
 
 
@@ -59,8 +68,7 @@ def faults(edges):
     found = []
     for component in tree.circles(edges):
         found.append("circle of " + ", ".join(component) + ": connect them in a folder above by "
-                                                           "callbacks, "
-                     "or move what both need below both")
+                     "callbacks, or move what both need below both")
         found += [f"  {edges[a][b]}" for a in component for b in component if b in edges.get(a, ())]
     return found
 

@@ -21,7 +21,7 @@ def main():
     for path, line in re.findall(r"^(.*?):(\d+):\d+: warning: code should be clang-formatted", out,
                                  re.M):
         faults.append(f"{os.path.relpath(path, root)}:{line}: not laid out as make format does it: "
-                      f"run make format")
+                      "run make format")
     tree.report([("the code is laid out as make format does it", faults)])
 
 

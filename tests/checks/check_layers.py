@@ -21,8 +21,7 @@ def fault_of(name, is_quoted, path):
         return (f'"{path}": {ours} and {theirs} are both in layer {tree.LAYERS[ours]}: '
                 "connect them in a higher layer")
     return (f'"{path}": {ours} (layer {tree.LAYERS[ours]}) includes {theirs} (layer '
-            f'{tree.LAYERS[theirs]}): '
-            "includes go down only")
+            f'{tree.LAYERS[theirs]}): ' "includes go down only")
 
 
 def faults(root):
@@ -30,8 +29,7 @@ def faults(root):
     for name in tree.c_files(root, tree.FOLDERS + ("tests",)):
         if tree.owner(name, tree.LAYERS) is None:
             found.append(f"{name}:1: its folder has no layer: give it one in docs/ARCHITECTURE.md "
-                         f"and "
-                          "tests/checks/source_tree.py")
+                         "and " "tests/checks/source_tree.py")
         for number, is_quoted, path in tree.includes(tree.read(root, name)):
             fault = fault_of(name, is_quoted, path)
             if fault:

@@ -45,27 +45,24 @@ def main():
             size = last - first + 1
             if size > MAX_FUNCTION_LINES and not is_switch_of_short_cases(lines[first - 1:last]):
                 functions.append(f"{name}:{first}: {tree.function_name(head)} has {size} lines, at "
-                                 f"most "
-                                 f"{MAX_FUNCTION_LINES}: give a part of it a name of its own")
+                                 f"most {MAX_FUNCTION_LINES}: give a part of it a name of its own")
     names = tree.c_files(root)
     for folder, n in sorted(Counter(os.path.dirname(f) for f in names if f.endswith(".c")).items()):
         if n > MAX_C_FILES:
             folders.append(f"{folder}:1: {n} .c files, at most {MAX_C_FILES}: merge what is one "
-                           f"idea")
+                           "idea")
     for folder, n in sorted(Counter(os.path.dirname(f) for f in names).items()):
         readme = os.path.join(root, folder, "README.md")
         if not os.path.exists(readme):
             if n > MAX_FILES_WITHOUT_README and not is_described_above(root, folder):
                 readmes.append(f"{folder}/README.md:1: missing in a folder of {n} files: say what "
-                               f"it owns and how its "
-                               "files relate")
+                               "it owns and how its " "files relate")
             continue
         with open(readme, encoding="utf-8") as file:
             lines = len(file.readlines())
         if lines > MAX_README_LINES:
             readmes.append(f"{folder}/README.md:{MAX_README_LINES + 1}: {lines} lines, at most "
-                           f"{MAX_README_LINES}: "
-                           "the rest belongs into docs/ or into the headers")
+                           f"{MAX_README_LINES}: the rest belongs into docs/ or into the headers")
     tree.report([
         (f"a function has at most {MAX_FUNCTION_LINES} lines", functions),
         (f"a folder has at most {MAX_C_FILES} .c files", folders),

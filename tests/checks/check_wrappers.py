@@ -37,7 +37,7 @@ def main():
         for number, line in enumerate(tree.without_literals(text).split("\n"), 1):
             if LOCK.search(line) and name != LOCKS:
                 locks.append(f"{name}:{number}: locks belong to {LOCKS} alone: give the work to "
-                             f"the pool")
+                             "the pool")
     tree.report([("each foreign library has one wrapper", headers),
                  ("only the worker pool has locks", locks)])
 

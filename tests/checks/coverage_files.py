@@ -17,9 +17,8 @@ def build(root, directory):
     if not os.path.exists(os.path.join(root, "configure")):
         subprocess.run(["autoreconf", "-fi"], cwd=root, check=True, stderr=subprocess.DEVNULL)
     if not os.path.exists(os.path.join(directory, "Makefile")):
-        subprocess.run([os.path.join(os.path.abspath(root), "configure"), "-q",
-                        "--enable-coverage", "CFLAGS=-g -O0"],
-                       cwd=directory, check=True)
+        subprocess.run([os.path.join(os.path.abspath(root), "configure"), "-q", "--enable-coverage",
+                        "CFLAGS=-g -O0"], cwd=directory, check=True)
     subprocess.run(["make", "-s", f"-j{os.cpu_count()}", "all"], cwd=directory, check=True,
                    stdout=subprocess.DEVNULL)
 
@@ -35,8 +34,9 @@ with s3_server.S3Server() as s3:
     a = agent.Agent()
     key = {"AWS_ACCESS_KEY_ID": s3.access_key, "AWS_SECRET_ACCESS_KEY": s3.secret_key}
     a.environment.update(key)
-    a.config["destinations"] = [{"name": "s3", "type": "s3", "bucket": "bucket", "prefix": "neuron/%d-%c",
-                                 "region": "us-east-1", "endpoint": s3.endpoint}]
+    a.config["destinations"] = [{"name": "s3", "type": "s3", "bucket": "bucket",
+                                 "prefix": "neuron/%d-%c", "region": "us-east-1",
+                                 "endpoint": s3.endpoint}]
     a.config["sources"][0]["settle"] = "200ms"
     a.start()
     agent.wait_for("the agent is ready", lambda: a.status()["agent"]["state"] == "running")
@@ -53,8 +53,7 @@ agent.cleanup()
 """
     environment = dict(os.environ, srcdir=root, builddir=directory, PYTHONDONTWRITEBYTECODE="1")
     subprocess.run([sys.executable, "-c", program, "dump" if with_dump else "idle"],
-                   env=environment, check=True,
-                   stdout=subprocess.DEVNULL)
+                   env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 def files_run(root, directory, with_dump):
@@ -65,11 +64,10 @@ def files_run(root, directory, with_dump):
     counts = glob.glob(os.path.join(directory, "**", "*.gcda"), recursive=True)
     if not counts:
         raise RuntimeError(f"{directory}: the daemon left no counts: is it built with "
-                           f"--enable-coverage?")
+                           "--enable-coverage?")
     for start in range(0, len(counts), 50):
         out = subprocess.run(["gcov", "--json-format", "--stdout", *counts[start:start + 50]],
-                             cwd=directory, check=True,
-                             capture_output=True, text=True).stdout
+                             cwd=directory, check=True, capture_output=True, text=True).stdout
         for line in out.splitlines():
             for file in json.loads(line)["files"]:
                 path = os.path.relpath(os.path.join(directory, file["file"]), root)

@@ -33,16 +33,14 @@ def words_of(name):
 
 def tracked(root, *paths):
     out = subprocess.run(["git", "-C", root, "ls-files", "-co", "--exclude-standard", *paths],
-                         capture_output=True, text=True,
-                         check=True).stdout
+                         capture_output=True, text=True, check=True).stdout
     return sorted(name for name in set(out.splitlines())
                   if os.path.isfile(os.path.join(root, name)))
 
 
 def code_lines(root, names):
     return sum(sum(1 for line in tree.without_comments(tree.read(root, name)).split("\n")
-                   if line.strip())
-               for name in names)
+                   if line.strip()) for name in names)
 
 
 def dialect_names(root, names):
@@ -84,11 +82,11 @@ def too_long(root, names):
 
 
 def exported(root, build):
-    """(exported functions that another file calls, those with callers in one other file only)"""
-    defined, used, _ = check_circles.symbols(root, build)
-    callers = Counter(symbol for symbols in used.values() for symbol in symbols
-                      if symbol in defined)
-    return len(callers), sum(1 for n in callers.values() if n == 1)
+    """(exported functions, those with callers in exactly one other file)"""
+    _, used, _ = check_circles.symbols(root, build)
+    callers = Counter(symbol for symbols in used.values() for symbol in symbols)
+    functions = check_circles.functions(root, build)
+    return len(functions), sum(1 for symbol in functions if callers[symbol] == 1)
 
 
 def words(root, names):
@@ -107,13 +105,12 @@ def main():
     names = tree.c_files(root)
     per_folder = Counter(os.path.dirname(name) for name in names if name.endswith(".c"))
     folder, most = per_folder.most_common(1)[0]
-    n_called, n_single = exported(root, build)
+    n_exported, n_single = exported(root, build)
     tests = [name for name in tracked(root, "tests")
              if not name.startswith(("tests/fuzz/corpus", "tests/golden"))
              and re.search(r"\.(c|h|py|sh)$|/box$", name)]
     docs = [name for name in tracked(root) if re.search(r"\.md$|^man/.*\.[1-8]$", name)
-            and name != "CHANGELOG.md"
-            and name not in GENERATED]
+            and name != "CHANGELOG.md" and name not in GENERATED]
     operators = [name for name in docs if name in OPERATORS or name.startswith("man/")]
     long_lines = [too_long(root, group) for group in (names, tests,
                                                       [d for d in docs if d.endswith(".md")])]
@@ -127,7 +124,7 @@ def main():
         ("C files and headers, without tests", len(names)),
         ("`.c` files in the largest folder", f"{most} ({folder})"),
         ("exported functions with callers in one other file only",
-         f"{100 * n_single / n_called:.0f} % ({n_single} of {n_called})" if n_called
+         f"{100 * n_single / n_exported:.0f} % ({n_single} of {n_exported})" if n_exported
          else "no build"),
         ("circles between folders: includes; symbols", f"{len(include_circles)}; "
          f"{len(symbol_circles) if defined else 'no build'}"),

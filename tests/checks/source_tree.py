@@ -46,9 +46,8 @@ def without_comments(text):
 
 def without_literals(text):
     """As without_comments(), and strings are emptied too."""
-    return LITERAL_OR_COMMENT.sub(
-        lambda m: '""' if m.group(0)[0] == '"' else "0" if m.group(0)[0] == "'"
-        else re.sub(r"[^\n]", "", m.group(0)), text)
+    return LITERAL_OR_COMMENT.sub(lambda m: '""' if m.group(0)[0] == '"' else "0" if m.group(0)[0]
+                                  == "'" else re.sub(r"[^\n]", "", m.group(0)), text)
 
 
 def includes(text):

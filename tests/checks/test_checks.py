@@ -106,16 +106,14 @@ def layers():
     planted("layers", "agent/api/api.c", '#  include   "agent/store/store.h"',
             "agent/api and agent/store are both in layer 2",
             "folders of one layer that include each other are found")
-    planted("layers", "lib/event/worker_pool.c", '#include "lib/http/http.h"',
-            "lib/event and lib/http are both in layer 1",
-            "the exception within a layer has one direction")
+    planted("layers", "lib/event/worker_pool.c", '#include "lib/http/http.h"', "lib/event and "
+            "lib/http are both in layer 1", "the exception within a layer has one direction")
     planted("layers", "config/load.c", "#include <lib/event/worker_pool.h>",
             "config and lib/event are both in layer 1", "angle brackets hide nothing")
     planted("layers", "config/load.c", '#include "load.h"', "not a path from the top",
             "a short path is found")
     planted("layers", "config/load.c", '#include "lib/base/../event/worker_pool.h"',
-            "not a path from the top",
-            "a path with dots is found")
+            "not a path from the top", "a path with dots is found")
     planted("layers", "uploaders/volume/volume.c", '#include "tests/lib/base/helper.h"',
             "includes tests (layer 4)", "a module that includes a test is found")
     with Tree() as tree:
@@ -145,8 +143,7 @@ def wrappers():
     planted("wrappers", "agent/agent.c", "        pthread_mutex_lock(&m);",
             "locks belong to lib/event/worker_pool.c", "a second lock is found")
     planted("wrappers", "cli/common/client.c", "        mtx_lock(&m);",
-            "locks belong to lib/event/worker_pool.c",
-            "a second lock of C11 is found")
+            "locks belong to lib/event/worker_pool.c", "a second lock of C11 is found")
 
 
 def function_of(head, lines):
@@ -172,8 +169,7 @@ def sizes():
             ("        case 1:\n" + "                work();\n" * 5) * 20 + "        }\n}",
             "machine has 124 lines", "a long switch of long cases is found")
     planted("sizes", "tests/lib/base/test_all.c", function_of("static void t(void **state)", 81),
-            "t has 81 lines",
-            "a test that is too long is found")
+            "t has 81 lines", "a test that is too long is found")
     with Tree() as tree:
         for number in range(11):
             tree.write(f"lib/http/part{number}.c", "")
@@ -207,9 +203,8 @@ def circles():
         tree.plant("agent/store/store.h", '#include "agent/api/api.h"')
         tree.plant("agent/api/api.h", '#include "agent/agent.h"')
         done = tree.run("circles", build)
-        result(done.returncode == 1 and "# circle of agent, agent/api, agent/store: "
-               in done.stdout and
-               "agent/api/api.h:2 includes agent/agent.h" in done.stdout,
+        result(done.returncode == 1 and "# circle of agent, agent/api, agent/store: " in done.stdout
+               and "agent/api/api.h:2 includes agent/agent.h" in done.stdout,
                "a circle of includes through three folders is found, with the lines that make it",
                done)
     with Tree() as tree, tempfile.TemporaryDirectory() as build:

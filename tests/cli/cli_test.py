@@ -29,7 +29,8 @@ def check_golden(name, text):
         return
     with open(path, encoding="utf-8") as f:
         wanted = f.read()
-    assert text == wanted, f"{path} says\n{wanted}--- but it is\n{text}--- UPDATE_GOLDEN=1 rewrites it"
+    assert text == wanted, (f"{path} says\n{wanted}--- but it is\n{text}--- UPDATE_GOLDEN=1 "
+                            "rewrites it")
 
 
 def session(arguments, result, replace=()):

@@ -53,9 +53,8 @@ class Made:
         self.source = shutil.copytree(self.source, os.path.join(self.directory, "source"))
         self.volume = os.path.join(self.directory, "volume")
         shutil.copytree(a.out, self.volume)
-        self.big = next(os.path.join(base, name) for base, _,
-                        names in os.walk(self.volume) for name in names
-                        if name.startswith("directory-") and name.endswith(".tar.zst"))
+        self.big = next(os.path.join(base, name) for base, _, names in os.walk(self.volume) for name
+                        in names if name.startswith("directory-") and name.endswith(".tar.zst"))
 
     def _fill(self):
         rng = random.Random("reading")

@@ -9,7 +9,8 @@ import sys
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 # pylint: disable=wrong-import-position
-from cli_test import CLI, CannedApi, assert_harmless, check_golden, golden_api, main, run, run_in_terminal, session, test
+from cli_test import (CLI, CannedApi, assert_harmless, check_golden, golden_api, main, run,
+                      run_in_terminal, session, test)
 
 from agent import Agent, cleanup, clean_environment, need_root
 from hook_place import program
@@ -102,9 +103,9 @@ def without_an_agent_it_reports_so_and_the_rest_is_tried():
     a = Agent()
     result = doctor(a)
     assert result.returncode == 0, result
-    assert of(result, "warning", "agent") == [f"agent: neuron-collectd is not running (socket "
+    assert of(result, "warning", "agent") == ["agent: neuron-collectd is not running (socket "
                                               f"'{a.socket}'); start neuron-collectd, or give its "
-                                              f"socket with --socket"]
+                                              "socket with --socket"]
     assert of(result, "warning", "source core-dumps"), "there is no such directory yet"
 
 
@@ -129,9 +130,8 @@ def a_destination_that_is_not_configured_is_wrong_usage():
     assert result.returncode == 2 and "did you mean 'archive'?" in result.stderr, result
     assert doctor(a, "now").returncode == 2
     result = doctor(a, "--destination", "archive")
-    assert result.returncode == 0 and not of(result, "ok",
-                                             "source") and of(result, "ok",
-                                                              "destination archive"), result
+    assert (result.returncode == 0 and not of(result, "ok", "source")
+            and of(result, "ok", "destination archive")), result
 
 
 @test
@@ -146,9 +146,8 @@ def volumes_are_tried_but_never_made():
     result = doctor(a)
     assert result.returncode == 1 and everything_below(a.dir) == sorted(
         before + [a.config_file]), everything_below(a.dir)
-    assert of(result, "ok", "destination there") and of(result, "warning",
-                                                        "destination not-yet") and of(
-                                                            result, "FAILED", "destination lost")
+    assert (of(result, "ok", "destination there") and of(result, "warning", "destination not-yet")
+            and of(result, "FAILED", "destination lost"))
     assert of(result, "FAILED", "destination file") and of(result, "FAILED",
                                                            "destination full"), result.stdout
     assert "that it is mounted" in result.stdout and "min_free" in of(
@@ -170,9 +169,8 @@ def whoever_may_not_do_it_is_reported_what_and_as_whom():
     assert result.returncode == 1, result
     assert "cannot be written by this user" in of(result, "FAILED",
                                                   "state directory")[0], result.stdout
-    assert "cannot read 1 directory" in of(result, "FAILED",
-                                           "source core-dumps")[
-                                               0] and "CAP_DAC_READ_SEARCH" in result.stdout
+    assert ("cannot read 1 directory" in of(result, "FAILED", "source core-dumps")[0]
+            and "CAP_DAC_READ_SEARCH" in result.stdout)
     assert of(result, "warning",
               "source core-dumps") and "hard links" in of(result, "warning", "source core-dumps")[0]
     assert of(result, "FAILED",
@@ -205,12 +203,11 @@ def limits_of_inotify_are_held_against_what_there_is():
     result = doctor(a)
     assert result.returncode == 0 and of(result, "warning", "inotify") == [
         "inotify: 2 directories are to be watched, and only 1 allowed to a user: what is in the "
-        "others is found by scans alone; "
-        "sysctl fs.inotify.max_user_watches=4"], result.stdout
+        "others is found by scans alone; sysctl fs.inotify.max_user_watches=4"], result.stdout
     a.config["sources"][0]["watch"] = "scan"
     result = doctor(a)
-    assert not [f for f in findings(result)
-                if f[1] == "inotify"] and "scanned every 1m, as configured" in result.stdout, result.stdout
+    assert (not [f for f in findings(result) if f[1] == "inotify"]
+            and "scanned every 1m, as configured" in result.stdout), result.stdout
 
 
 @test
@@ -259,20 +256,20 @@ def what_is_wrong_with_a_bucket_is_reported_with_the_remedy():
             assert result.returncode == 1 and re.search(
                 said, " ".join(of(result, "FAILED", "destination archive"))), result
         result = doctor(a, "--destination", "archive")
-        assert result.returncode == 1 and "no AWS credentials" in of(result, "FAILED",
-                                                                     "destination archive")[0], result
+        assert (result.returncode == 1
+                and "no AWS credentials" in of(result, "FAILED", "destination archive")[0]), result
         s.quota_bytes = 0
         result = at_bucket(a, s)
-        assert result.returncode == 1 and "Quota" in " ".join(of(result, "FAILED",
-                                                                 "destination archive")), result
+        assert (result.returncode == 1
+                and "Quota" in " ".join(of(result, "FAILED", "destination archive"))), result
         s.quota_bytes = None
         s.clock_offset = 7200
         assert "set this machine's clock" in at_bucket(a, s).stdout
         s.clock_offset = 0
         a.config["destinations"][0]["bucket"] = "bukcet"
         result = at_bucket(a, s)
-        assert result.returncode == 1 and "bukcet" in " ".join(of(result, "FAILED",
-                                                                  "destination archive")), result
+        assert (result.returncode == 1
+                and "bukcet" in " ".join(of(result, "FAILED", "destination archive"))), result
         a.config["destinations"][0].update(bucket="bucket", endpoint="http://127.0.0.1:1")
         result = at_bucket(a, s)
         assert result.returncode == 1 and "connection refused" in " ".join(
@@ -286,8 +283,8 @@ def what_the_running_agent_has_to_report_is_reported():
         a.config["api"] = {"socket": api.path}
         result = doctor(a)
         assert result.returncode == 1, result
-        assert "its last reload failed" in " ".join(of(result, "warning",
-                                                       "agent")) and "another configuration" in result.stdout, result.stdout
+        assert ("its last reload failed" in " ".join(of(result, "warning", "agent"))
+                and "another configuration" in result.stdout), result.stdout
         assert "is failing: cannot write" in " ".join(of(result, "FAILED", "agent")), result.stdout
         assert_harmless(result.stdout, "doctor")
         result = doctor(a, "--destination", "archive")

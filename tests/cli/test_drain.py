@@ -12,7 +12,8 @@ import time
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 # pylint: disable=wrong-import-position
-from cli_test import CLI, PATIENCE, CannedApi, InTurn, ask, check_golden, golden_api, main, run, run_in_terminal, session, test
+from cli_test import (CLI, PATIENCE, CannedApi, InTurn, ask, check_golden, golden_api, main, run,
+                      run_in_terminal, session, test)
 
 DRAIN = ("POST /v1/drain", {"action": "drain", "message": None})
 NONE = {"bundles": [], "next": None}
@@ -61,20 +62,20 @@ def it_asks_waits_and_reports_safe_in_three_words():
 
 @test
 def when_time_is_up_it_reports_what_is_missing_and_a_line_a_bundle():
-    pages = bundles("settling", {"id": "a", "reason": "quiet for 2s of 10s"}) | bundles(
-        "shipping", {"id": "b", "deliveries": [delivery("fsx", state="shipping")]},
-        {"id": "e", "deliveries": [delivery("back\\up \"2\"")]}) | bundles(
-        "ready",
-        {"id": "c", "deliveries": [delivery("fsx", last_error="no space left")]}) | bundles(
-            "quarantined", {"id": "d", "reason": "gave up"})
+    pages = (bundles("settling", {"id": "a", "reason": "quiet for 2s of 10s"})
+             | bundles("shipping", {"id": "b", "deliveries": [delivery("fsx", state="shipping")]},
+                       {"id": "e", "deliveries": [delivery("back\\up \"2\"")]}) | bundles("ready", {
+                           "id": "c", "deliveries": [delivery("fsx", last_error="no space left")]})
+             | bundles("quarantined", {"id": "d", "reason": "gave up"}))
     result, _ = drained([status(ready=1)], pages, "--timeout", "0")
     assert result.returncode == 1 and not result.stderr, result
     lines = result.stdout.splitlines()
-    assert lines == ["not safe to terminate: 2 bundles are not delivered", "a settling: quiet for "
-                                                                           "2s of 10s", "c ready: "
-                                                                                        "no space "
-                                                                                        "left", "b shipping",
-                     r"""e shipping: destination 'back\up "2"' is failing: cannot write '/mnt/b\xff': no space left\x0aon it""", "d quarantined: gave up"], lines
+    assert lines == [
+        "not safe to terminate: 2 bundles are not delivered", "a settling: quiet for 2s of 10s",
+        "c ready: no space left", "b shipping",
+        r"""e shipping: destination 'back\up "2"' is failing: cannot write """
+        r"""'/mnt/b\xff': no space left\x0aon it""",
+        "d quarantined: gave up"], lines
     check_golden("drain", session(["drain", "--timeout", "0"], result))
 
 
@@ -93,8 +94,8 @@ def what_was_given_up_is_not_waited_for():
     left["bundles"]["shipping"] = 0
     pages = bundles("quarantined", {"id": "q", "reason": "gave up after 20 failures"})
     result, _ = drained([status(), left], pages)
-    assert result.returncode == 1 and result.stdout.splitlines()[1:] == ["q quarantined: gave up "
-                                                                         "after 20 failures"], result
+    assert result.returncode == 1 and result.stdout.splitlines()[1:] == [
+        "q quarantined: gave up after 20 failures"], result
     # as long as something is still looked at, it may yet turn out well
     busy = {**left, "idle": False}
     result, requests = drained([busy, busy, safe()], pages)
@@ -154,16 +155,16 @@ def a_bundle_that_moves_between_two_questions_is_not_given_up():
 def a_drain_that_somebody_else_ended_is_not_safe():
     running = golden_api("status")[1]
     result, _ = drained([status(), running], {})
-    assert result.returncode == 1 and result.stdout.startswith("not safe to terminate: the drain "
-                                                               "was cancelled by `resume`\n"), result
+    assert result.returncode == 1 and result.stdout.startswith(
+        "not safe to terminate: the drain was cancelled by `resume`\n"), result
 
 
 @test
 def without_an_agent_it_is_not_safe():
     result = run(CLI, "--socket", "/nowhere/api.sock", "drain")
     assert result.returncode == 3 and not result.stdout, result
-    assert result.stderr.splitlines()[
-        -1] == "neuron-collect: an agent that does not run ships nothing: not safe to terminate", result
+    assert (result.stderr.splitlines()[-1] == "neuron-collect: an agent that does not run "
+            "ships nothing: not safe to terminate"), result
     assert run(CLI, "--socket", "/nowhere/api.sock", "resume").returncode == 3
     # one that goes away meanwhile is as bad
     with CannedApi({DRAIN[0]: DRAIN[1], "GET /v1/status": status()}) as api:
@@ -226,9 +227,8 @@ def json_is_one_object():
     result, _ = drained([status()], pages, "--json", "--timeout", "0")
     answer = json.loads(result.stdout)
     assert result.returncode == 1 and not result.stderr, result
-    assert answer["safe_to_terminate"] is False and answer[
-        "missing"] == "2 bundles are not delivered" and [b["id"]
-                                                         for b in answer["left"]] == ["b"], answer
+    assert (answer["safe_to_terminate"] is False and answer["missing"] == "2 bundles are "
+            "not delivered" and [b["id"] for b in answer["left"]] == ["b"]), answer
 
 
 @test
@@ -264,8 +264,10 @@ def status_shows_a_drain_with_its_deadline():
         result, _ = ask({"GET /v1/status": golden_api(name)}, "status")
         assert result.returncode == 0 and not result.stderr, result
         text += session(["status"], result)
-    assert "draining since 2026-05-27T05:21:35Z: EC2: spot interruption (terminate)" in text and "ends at 2026-05-27T05:23:35Z" in text, text
-    assert "safe to terminate: no, 2 bundles are not delivered\n" in text and "safe to terminate: yes\n" in text, text
+    assert ("draining since 2026-05-27T05:21:35Z: EC2: spot interruption (terminate)" in text
+            and "ends at 2026-05-27T05:23:35Z" in text), text
+    assert ("safe to terminate: no, 2 bundles are not delivered\n" in text
+            and "safe to terminate: yes\n" in text), text
     check_golden("status-drain", text)
     result, _ = ask({"GET /v1/status": golden_api("status")}, "status")
     assert "drain" not in result.stdout and "terminate" not in result.stdout, result

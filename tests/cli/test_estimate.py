@@ -23,7 +23,7 @@ def everything(a):
     a.config["destinations"] = [a.volume("archive", "out"),
                                 {"name": "second", "type": "volume",
                                  "path": a.path("out2", "%k", "%n-%u-%h", "%i", "%d-%c"),
-                                                             "min_free": "0"}]
+                                 "min_free": "0"}]
     a.dump(size=1 << 20)
     a.dump(size=1 << 18, cluster_id="00000000000000bb", pid=77)
     a.profile()
@@ -128,7 +128,8 @@ def what_is_left_out_is_reported():
     os.symlink("/etc/shadow", os.path.join(unit, INSTANCE + "-link"))
     os.mkfifo(os.path.join(unit, INSTANCE + "-fifo"))
     result = estimate(a)
-    assert result.returncode == 0 and "left out, symlink: 1 file, such as" in result.stdout and "special-file" in result.stdout, result
+    assert (result.returncode == 0 and "left out, symlink: 1 file, such as" in result.stdout
+            and "special-file" in result.stdout), result
     assert json.loads(estimate(a, "--json").stdout)[0]["skipped"] == {
         "symlink": 1, "special-file": 1}
 
@@ -166,7 +167,8 @@ def without_the_default_file_the_built_in_configuration_counts_as_for_the_daemon
         0, 1) and default in result.stderr and "built-in" in result.stderr, result
     assert isinstance(json.loads(result.stdout), list)
     shown = run(CLI, "config", "show")
-    assert shown.returncode == 0 and "/tmp/neuron-core-dump" in shown.stdout and default in shown.stderr, shown
+    assert (shown.returncode == 0 and "/tmp/neuron-core-dump" in shown.stdout
+            and default in shown.stderr), shown
 
 
 if __name__ == "__main__":

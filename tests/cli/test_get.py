@@ -62,9 +62,8 @@ def a_bundle_is_fetched_by_any_of_its_three_names_from_both_places():
                 with Here(s.here.environment) as here:
                     result = here.run("get", base + suffix)
                     assert result.returncode == 0 and not result.stderr, result
-                    assert here.names() == sorted([name(),
-                                                   os.path.basename(
-                                                       made.manifest_path)]), here.names()
+                    assert here.names() == sorted(
+                        [name(), os.path.basename(made.manifest_path)]), here.names()
                     assert_whole(here(name()))
                     assert run(CLI, "verify", here(name())).returncode == 0
                     assert_no_secret(s, result)
@@ -88,7 +87,8 @@ def it_goes_to_a_file_a_directory_or_stdout():
                               if n.startswith("odd")) == ["odd", "odd.manifest.json"], here.names()
                 before = here.names()
                 result = here.run("get", url, "-o", "-", text=False)
-                assert result.returncode == 0 and not result.stderr and result.stdout == head_of_big(1 << 30), len(result.stdout)
+                assert (result.returncode == 0 and not result.stderr
+                        and result.stdout == head_of_big(1 << 30)), len(result.stdout)
                 assert here.names() == before
 
 
@@ -131,7 +131,8 @@ def another_file_is_never_replaced_unless_forced():
         for content in (b"mine", b"", head_of_big(os.path.getsize(made.big) - 1) + b"?"):
             write(here(name()), content)
             result = here.run("get", made.big)
-            assert result.returncode == 1 and "--force" in result.stderr and not result.stdout, result
+            assert (result.returncode == 1 and "--force" in result.stderr
+                    and not result.stdout), result
             assert open(here(name()),
                         "rb").read() == content and here.names() == [name()], here.names()
         assert here.run("get", made.big, "--force").returncode == 0
@@ -208,8 +209,8 @@ def a_partial_file_that_is_not_ours_or_in_use_is_refused():
             here("precious"), "rb").read() == b"precious", result
         os.unlink(here(name() + ".partial"))
         os.link(here("precious"), here(name() + ".partial"))
-        assert here.run("get", made.big).returncode == 1 and open(here("precious"),
-                                                                  "rb").read() == b"precious"
+        assert (here.run("get", made.big).returncode == 1
+                and open(here("precious"), "rb").read() == b"precious")
         os.unlink(here(name() + ".partial"))
         os.mkfifo(here(name() + ".partial"))
         assert here.run("get", made.big).returncode == 1
@@ -231,7 +232,8 @@ def a_damaged_object_is_reported_with_the_place_and_what_was_good_stays():
         s.put(Made.get().key, bytes(body))
         for _ in range(2):
             result = s.here.run("get", s.url)
-            assert result.returncode == 1 and f"bytes {ends[0]} to {ends[1] - 1} do not match the manifest" in result.stderr, result
+            assert (result.returncode == 1 and f"bytes {ends[0]} to {ends[1] - 1} do not match "
+                    "the manifest" in result.stderr), result
             assert s.here.names() == [name() + ".partial"] and os.path.getsize(
                 s.here(name() + ".partial")) == ends[0]
         result = s.here.run("get", s.url, "-o", "-", text=False)
@@ -249,15 +251,18 @@ def an_object_that_is_too_short_or_gone_is_reported():
     with Served() as s:
         s.put(made.key, head_of_big(total - 1))
         result = s.here.run("get", s.url)
-        assert result.returncode == 1 and f"has {total - 1} bytes, its manifest says {total}" in result.stderr and s.here.names() == [], result
+        assert (result.returncode == 1 and f"has {total - 1} bytes, its manifest "
+                f"says {total}" in result.stderr and s.here.names() == []), result
         del s.objects[made.key]
         result = s.here.run("get", s.url)
-        assert result.returncode == 1 and "NoSuchKey" in result.stderr and s.here.names() == [], result
+        assert (result.returncode == 1 and "NoSuchKey" in result.stderr
+                and s.here.names() == []), result
     copy = made.copy()
     os.truncate(copy, total - 1)
     with Here() as here:
         result = here.run("get", copy)
-        assert result.returncode == 1 and f"has {total - 1} bytes, its manifest says {total}" in result.stderr and here.names() == [], result
+        assert (result.returncode == 1 and f"has {total - 1} bytes, its manifest "
+                f"says {total}" in result.stderr and here.names() == []), result
 
 
 @test
@@ -280,7 +285,8 @@ def a_bundle_that_is_not_there_is_reported_from_one_that_was_not_delivered():
             result = s.here.run("get", url)
             text += session(["get", url], result, [(f"127.0.0.1:{s.port}", "SERVER")])
         result = s.here.run("get", s.url.replace("directory-", "directoy-"))
-        assert result.returncode == 1 and f"did you mean '{s.url.removesuffix('.tar.zst')}'?" in result.stderr, result
+        assert (result.returncode == 1
+                and f"did you mean '{s.url.removesuffix('.tar.zst')}'?" in result.stderr), result
         del s.objects[made.key.removesuffix(".tar.zst") + ".manifest.json"]
         result = s.here.run("get", s.url)
         assert result.returncode == 1 and "has no manifest" in result.stderr, result
@@ -294,22 +300,24 @@ def a_full_disk_ends_it_and_it_goes_on_when_there_is_room():
     made = Made.get()
     with Here() as here:
         os.mkdir(here("mnt"))
-        script = 'mount -t tmpfs -o size=%s tmpfs mnt && "$1" get "$2" -o mnt/; echo "exit $?"; ls mnt; if [ -n "$3" ]; then %s; fi'
+        script = ('mount -t tmpfs -o size=%s tmpfs mnt && "$1" get "$2" -o mnt/; echo "exit $?"; '
+                  'ls mnt; if [ -n "$3" ]; then %s; fi')
         result = run_program("unshare", "-m", "sh", "-c", script % ("8m", ":"), "sh", CLI,
                              made.big, cwd=here.path)
         if result.returncode != 0 and "unshare" in result.stderr:
             from cli_test import Skip  # pylint: disable=import-outside-toplevel
             raise Skip(result.stderr.strip())
-        assert "exit 1" in result.stdout and "only 8.0 MiB are free" in result.stderr and ".partial" not in result.stdout, result
+        assert ("exit 1" in result.stdout and "only 8.0 MiB are free" in result.stderr
+                and ".partial" not in result.stdout), result
         # a member's room is not known before: its holes take none
         script = ('mount -t tmpfs -o size=8m tmpfs mnt && "$1" get "$2" --member "$3" -o mnt/big; '
-                  'echo "exit $?"; ls mnt; '
-                  'mount -o remount,size=64m mnt && "$1" --json get "$2" --member "$3" -o mnt/big; '
-                  'echo "exit $?"; sha256sum < mnt/big')
+                  'echo "exit $?"; ls mnt; mount -o remount,size=64m mnt && "$1" --json '
+                  'get "$2" --member "$3" -o mnt/big; echo "exit $?"; sha256sum < mnt/big')
         big = next(m for m in made.manifest["members"] if m["bytes"] == 20 * MIB)
         result = run_program("unshare", "-m", "sh", "-c", script, "sh", CLI, made.big, big["path"],
                              cwd=here.path)
-        assert "exit 1\nbig.partial\n" in result.stdout and "No space left" in result.stderr and "resumes after" in result.stderr, result
+        assert ("exit 1\nbig.partial\n" in result.stdout and "No space left" in result.stderr
+                and "resumes after" in result.stderr), result
         assert "exit 0\n" + big["sha256"] in result.stdout, result
         answer = json.loads(result.stdout[result.stdout.index("{"):result.stdout.index("}") + 1])
         assert answer["loaded_bytes"] < 15 * MIB, answer
@@ -343,7 +351,8 @@ def a_lost_server_leaves_what_was_loaded_too():
         s.fault("GetObject", key=Made.get().key, when=not_first, times=None, status=403,
                 code="AccessDenied")
         result = s.here.run("get", s.url)
-        assert result.returncode == 1 and "AccessDenied" in result.stderr and "8.0 MiB are in" in result.stderr, result
+        assert (result.returncode == 1 and "AccessDenied" in result.stderr
+                and "8.0 MiB are in" in result.stderr), result
         s.clear_faults()
         assert s.here.fetched(s.url)["loaded_bytes"] == os.path.getsize(Made.get().big) - 8 * MIB
         assert_whole(s.here(name()))

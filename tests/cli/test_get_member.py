@@ -11,7 +11,8 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 from cli_test import check_golden, main, session, test
 
 from agent import cleanup, sha256_file
-from reading import BIG, EMPTY, MIB, SMALL, SPARSE, SPARSE_BYTES, Here, Made, Served, assert_no_secret, escaped
+from reading import (BIG, EMPTY, MIB, SMALL, SPARSE, SPARSE_BYTES, Here, Made, Served,
+                     assert_no_secret, escaped)
 
 BASE = os.path.basename(BIG)
 
@@ -127,9 +128,11 @@ def a_damaged_member_never_gets_its_name():
             body[offset] ^= 1
         s.put(made.key, bytes(body))
         result = s.here.run("get", s.url, "--member", escaped(BIG))
-        assert result.returncode == 1 and "neuron-collect verify" in result.stderr and s.here.names() == [], (result, s.here.names())
+        assert (result.returncode == 1 and "neuron-collect verify" in result.stderr
+                and s.here.names() == []), (result, s.here.names())
         result = s.here.run("get", s.url, "--member", escaped(BIG), "-o", "-", text=False)
-        assert result.returncode == 1 and b"do not use what was written" in result.stderr, result.stderr
+        assert (result.returncode == 1
+                and b"do not use what was written" in result.stderr), result.stderr
         # another member of the same bundle is as good as ever
         assert s.here.run("get", s.url, "--member", SPARSE).returncode == 0
         assert sha256_file(s.here(SPARSE)) == sha256_file(source(SPARSE))

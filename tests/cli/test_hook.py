@@ -13,12 +13,14 @@ import sys
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 # pylint: disable=wrong-import-position
-from cli_test import CLI, Skip, check_golden, main, run, run_in_terminal, session, test, assert_harmless
+from cli_test import (CLI, Skip, check_golden, main, run, run_in_terminal, session, test,
+                      assert_harmless)
 
 from agent import BUILD_DIR, clean_environment, need, need_root, wait_for
 from hook_place import ASIDE, CHAIN, NAME, NEWER, VENDOR, Place, program
 
-CHANGING = "openat,write,ftruncate,fsync,fchmod,fchown,linkat,renameat,renameat2,rename,unlinkat,symlinkat,flock,close"
+CHANGING = ("openat,write,ftruncate,fsync,fchmod,fchown,linkat,renameat,renameat2,rename,unlinkat,"
+            "symlinkat,flock,close")
 
 
 def need_strace():
@@ -97,8 +99,11 @@ def remove_also_removes_what_an_older_version_has_left():
         assert p.names() == [NAME] and p.content() == VENDOR
         need_root()
         script = """mount -t tmpfs none /opt && mount -t tmpfs none /etc/systemd/system || exit 77
-                    mkdir -p /opt/aws/neuron/bin /etc/systemd/system/multi-user.target.wants && cd /etc/systemd/system/multi-user.target.wants
-                    ln -s /x neuron-collectd-hook-keep.path && ln -s /x neuron-collectd-hook-keep.service && ln -s /x other.service && "$1" hook remove && ls"""
+                    wants=/etc/systemd/system/multi-user.target.wants
+                    mkdir -p /opt/aws/neuron/bin "$wants" && cd "$wants"
+                    ln -s /x neuron-collectd-hook-keep.path &&
+                        ln -s /x neuron-collectd-hook-keep.service && ln -s /x other.service &&
+                        "$1" hook remove && ls"""
         if not os.path.isdir("/opt") or not os.path.isdir("/etc/systemd/system"):
             raise Skip("no /opt or no /etc/systemd/system here")
         result = run("unshare", "--mount", "sh", "-c", script, "sh", CLI)
@@ -115,7 +120,8 @@ def another_version_of_ours_is_replaced_and_never_kept_aside():
         for version in ("9.8.8", "10.0~rc1", "1"):
             p.put(program(version), p.ours)
             result = p.hook("status")
-            assert result.returncode == 0 and "differs from the one installed with this program" in result.stdout, result
+            assert (result.returncode == 0
+                    and "differs from the one installed with this program" in result.stdout), result
             p.good("install")
             assert p.content() == program(version) and p.content(ASIDE) == VENDOR
             assert f"version {version}\n" in p.hook("status").stdout
@@ -169,7 +175,8 @@ def what_is_installed_runs_the_vendors_or_ones_own_with_the_runtimes_arguments()
     built = os.path.join(BUILD_DIR, "neuron-dump")
     if not os.path.exists(built):
         raise Skip("neuron-dump is not built")
-    script = b'#!/bin/sh\nfor a; do printf "%s\\n" "$a"; done >"$(dirname "$(readlink -f "$0")")/they.args"\n'
+    script = (b'#!/bin/sh\nfor a; do printf "%s\\n" "$a"; done >"$(dirname "$(readlink -f '
+              b'"$0")")/they.args"\n')
     with Place(vendor=script) as p:
         p.ours = built
         custom = p.put(script, os.path.join(p.top, "custom"))
@@ -310,9 +317,11 @@ def what_cannot_be_replaced_is_reported_with_what_to_do():
         os.rmdir(p.dir)
         for command in ("install", "remove"):
             result = p.hook(command)
-            assert result.returncode == 1 and "aws-neuronx-tools" in result.stderr and "mkdir -p" in result.stderr, result
+            assert (result.returncode == 1 and "aws-neuronx-tools" in result.stderr
+                    and "mkdir -p" in result.stderr), result
         result = p.hook("status")
-        assert result.returncode == 1 and "does not exist" in result.stdout and not result.stderr, result
+        assert (result.returncode == 1 and "does not exist" in result.stdout
+                and not result.stderr), result
 
 
 @test
@@ -328,7 +337,8 @@ def without_leave_or_on_a_read_only_disk_it_reports_so_and_changes_nothing():
             assert result.returncode == 1 and result.stderr.rstrip().endswith(
                 "run it as root"), result
         assert p.everything() == before
-        script = 'mount -t tmpfs none "$1" && cp "$2" "$1/neuron-dump" && mount -o remount,ro "$1" && exec "$3" hook install --to "$1" --from "$2"'
+        script = ('mount -t tmpfs none "$1" && cp "$2" "$1/neuron-dump" && mount -o remount,ro '
+                  '"$1" && exec "$3" hook install --to "$1" --from "$2"')
         result = run("unshare", "--mount", "sh", "-c", script, "sh", p.dir, p.config, CLI)
         if result.returncode == 1 and "unshare" in result.stderr:
             raise Skip("no mount namespaces here")
@@ -406,14 +416,13 @@ def status_reports_whether_the_agent_accepts_notes_and_where_jobs_dump_to():
         text = p.good("status", environment={"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "",
                                              "NEURON_RT_S3_CORE_DUMP_PREFIX": ""})
         assert "switched off" in text, text
-        assert json.loads(p.good("status", "--json",
-                                 environment={"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "",
-                                              "NEURON_RT_S3_CORE_DUMP_PREFIX": ""}))[
-                                                  "dump_directory"] is None
+        assert json.loads(p.good("status", "--json", environment={
+            "NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "",
+            "NEURON_RT_S3_CORE_DUMP_PREFIX": ""}))["dump_directory"] is None
         # what others wrote drives no terminal
-        code, out = run_in_terminal("--config", p.config, "hook", "status", "--to", p.dir,
-                                    environment={
-                                        "NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "/tmp/\x1b[2J\x9b31m"})
+        code, out = run_in_terminal(
+            "--config", p.config, "hook", "status", "--to", p.dir,
+            environment={"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "/tmp/\x1b[2J\x9b31m"})
         assert code == 0
         assert_harmless(out.replace(b"\r\n", b"\n"), "status")
 
@@ -442,7 +451,8 @@ def wrong_usage_is_reported():
                       ["hook", "install", "--again"], ["hook", "install", "--chain", "--no-chain"],
                       ["hook", "install", "--bogus"]):
         result = run(CLI, *arguments)
-        assert result.returncode == 2 and not result.stdout and "see neuron-collect hook --help" in result.stderr, (arguments, result)
+        assert (result.returncode == 2 and not result.stdout
+                and "see neuron-collect hook --help" in result.stderr), (arguments, result)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ def manifest(name, complete=True, reasons=(), size=9, parts=1):
 def sample():
     """{key: bytes} with everything that can be told of a bundle."""
     n = [NAME % i for i in range(9)]
-    one, two = "neuron/20260527-051233-d99e36ea74c263ca/", "neuron/20260528-000000-0000000000000000/"
+    one, two = ("neuron/20260527-051233-d99e36ea74c263ca/",
+                "neuron/20260528-000000-0000000000000000/")
     return {
         f"{one}incident.json": b"{}",
         f"{one}i-0a/{n[0]}.tar.zst": b"x" * 9, f"{one}i-0a/{n[0]}.manifest.json": manifest(n[0]),
@@ -72,8 +73,7 @@ def shapes(incidents):
     """What must be the same wherever it lies."""
     return [(i["date_time"], i["cluster_id"],
              [(b["name"], b["node"], b["kind"], b["bytes"], b["delivered"], b["complete"],
-               b["reasons"], b["fault"])
-                                               for b in i["bundles"]]) for i in incidents]
+               b["reasons"], b["fault"]) for b in i["bundles"]]) for i in incidents]
 
 
 @test
@@ -94,7 +94,8 @@ def json_has_the_same_for_a_directory_and_for_a_bucket():
             s.put(key, body)
         of_volume, of_bucket = run(CLI, "--json", "ls",
                                    directory), s.here.run("--json", "ls", "s3://bucket")
-        assert of_volume.returncode == of_bucket.returncode == 0 and not of_volume.stderr + of_bucket.stderr, (of_volume, of_bucket)
+        assert (of_volume.returncode == of_bucket.returncode == 0
+                and not of_volume.stderr + of_bucket.stderr), (of_volume, of_bucket)
         one, two = json.loads(of_volume.stdout), json.loads(of_bucket.stdout)
         assert shapes(one) == shapes(two), (one, two)
         assert [i["incident"].replace(directory + "/", "s3://bucket/")
@@ -134,15 +135,13 @@ def a_prefix_is_one_as_in_s3_and_a_bundle_can_be_named_itself():
                        ("s3://bucket/neuron/20260527-051233-00", 1), ("s3://bucket", 4),
                        ("s3://bucket/", 4)):
             result = s.here.run("--json", "ls", url)
-            assert result.returncode == 0 and sum(len(i["bundles"])
-                                                  for i in json.loads(result.stdout)) == n, (
-                                                          url, result)
+            assert result.returncode == 0 and sum(
+                len(i["bundles"]) for i in json.loads(result.stdout)) == n, (url, result)
     for path, n in ((made.volume, 4), (made.volume + "/", 4), (made.big, 1),
                     (made.manifest_path, 1), (os.path.dirname(made.big), 2)):
         result = run(CLI, "--json", "ls", path)
-        assert result.returncode == 0 and sum(len(i["bundles"])
-                                              for i in json.loads(result.stdout)) == n, (
-                                                      path, result)
+        assert (result.returncode == 0
+                and sum(len(i["bundles"]) for i in json.loads(result.stdout)) == n), (path, result)
     with Here() as here:
         os.symlink(made.volume, here("link"))
         assert here.run("ls", "link").stdout.count(
@@ -150,7 +149,8 @@ def a_prefix_is_one_as_in_s3_and_a_bundle_can_be_named_itself():
         assert here.run("ls", ".").stdout == "", "one that is found is not"
         shutil.copytree(made.volume, here("neuron"))
         result = here.run("ls", "neuron")
-        assert result.returncode == 0 and f" neuron/20260527-051233-d99e36ea74c263ca/{INSTANCE}/" in result.stdout, result
+        assert (result.returncode == 0 and f" neuron/20260527-051233-d99e36ea74c263ca/{INSTANCE}/"
+                in result.stdout), result
 
 
 @test
@@ -161,9 +161,11 @@ def nothing_found_is_no_failure_but_what_is_not_there_is():
             0, "") and "no bundles below 's3://bucket/other/'" in result.stderr, result
         assert json.loads(s.here.run("--json", "ls", "s3://bucket/other/").stdout) == []
         result = s.here.run("ls", "s3://nowhere/")
-        assert result.returncode == 1 and "NoSuchBucket" in result.stderr and "nowhere" in result.stderr, result
+        assert (result.returncode == 1 and "NoSuchBucket" in result.stderr
+                and "nowhere" in result.stderr), result
     result = run(CLI, "ls", "/nowhere/at all")
-    assert result.returncode == 1 and result.stderr == "neuron-collect: '/nowhere/at all' is not there\n", result
+    assert (result.returncode == 1
+            and result.stderr == "neuron-collect: '/nowhere/at all' is not there\n"), result
 
 
 @test
@@ -193,7 +195,8 @@ def a_directory_that_may_not_be_read_is_reported_after_all_others():
     os.chmod(os.path.join(directory, "neuron/20260527-051233-d99e36ea74c263ca/i-0a"), 0)
     program = shutil.copy(CLI, os.path.join(directory, "neuron-collect"))
     result = run(program, "ls", directory, user=65534, group=65534, extra_groups=[])
-    assert result.returncode == 1 and "i-0a': Permission denied" in result.stderr and "i-0b" in result.stdout and "renamed" in result.stdout, result
+    assert (result.returncode == 1 and "i-0a': Permission denied" in result.stderr
+            and "i-0b" in result.stdout and "renamed" in result.stdout), result
 
 
 @test

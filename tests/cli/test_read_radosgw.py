@@ -73,9 +73,8 @@ def more_than_a_page_of_keys_of_every_spelling_is_listed():
         prefix = "a b+c%25=&/\u00e4\u6f22/'()!*~"
         os.makedirs(here("many", prefix, "i-0"))
         for i in range(1100):
-            with open(here("many", prefix, "i-0",
-                           f"process-core-20260527T051233-{i:012x}.tar.zst"), "w",
-                           encoding="ascii") as f:
+            with open(here("many", prefix, "i-0", f"process-core-20260527T051233-{i:012x}.tar.zst"),
+                      "w", encoding="ascii") as f:
                 f.write("x")
         bucket.rclone("copy", "--transfers", "16", here("many"), bucket.remote("many"))
         result = here.run("--json", "ls", "s3://evidence/many/")
@@ -84,7 +83,7 @@ def more_than_a_page_of_keys_of_every_spelling_is_listed():
         assert incidents[0]["incident"] == "s3://evidence/many/" + prefix, incidents[0]["incident"]
         assert [b["url"] for b in incidents[0]["bundles"]] == [
             f"s3://evidence/many/{prefix}/i-0/process-core-20260527T051233-{i:012x}.tar.zst"
-                                                               for i in range(1100)]
+            for i in range(1100)]
         assert {b["fault"] for b in incidents[0]["bundles"]} == {"not delivered (no manifest)"}
 
 
@@ -95,9 +94,11 @@ def what_is_wrong_is_reported():
         wrong = {**here.environment, "AWS_SECRET_ACCESS_KEY": "wrong"}
         for arguments in (["ls", "s3://evidence"], ["get", url()], ["verify", url()]):
             result = here.run(*arguments, env=wrong)
-            assert result.returncode == 1 and "SignatureDoesNotMatch" in result.stderr and not result.stdout, result
+            assert (result.returncode == 1 and "SignatureDoesNotMatch" in result.stderr
+                    and not result.stdout), result
             result = here.run(*[a.replace("evidence", "no-such-bucket") for a in arguments])
-            assert result.returncode == 1 and "no-such-bucket" in result.stderr and not result.stdout, result
+            assert (result.returncode == 1 and "no-such-bucket" in result.stderr
+                    and not result.stdout), result
         result = here.run("get", url().replace("directory-", "directoy-"))
         assert result.returncode == 1 and "did you mean" in result.stderr, result
 
@@ -116,7 +117,8 @@ def doctor_tries_everything_and_leaves_nothing():
         assert bucket.rclone("lsf", "-R", bucket.remote()).stdout == before
         result = here.run("--config", a.config_file, "doctor", "--destination", "archive",
                           env={**here.environment, "AWS_SECRET_ACCESS_KEY": "wrong"})
-        assert result.returncode == 1 and "SignatureDoesNotMatch" in result.stdout and server.secret_key not in result.stdout, result
+        assert (result.returncode == 1 and "SignatureDoesNotMatch" in result.stdout
+                and server.secret_key not in result.stdout), result
 
 
 def clean(failed=False):

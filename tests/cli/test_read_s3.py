@@ -77,12 +77,10 @@ def a_bundle_of_many_ranges_needs_no_more_memory_than_some_of_them():
             for command in (["get", s.url], ["verify", s.url]):
                 s.log.clear()
                 result = run("/usr/bin/env", "python3", "-c", "import os, resource, subprocess, "
-                                                              "sys; r = "
-                                                              "subprocess.run(sys.argv[1:], "
-                                                              "stdout=2); "
+                             "sys; r = subprocess.run(sys.argv[1:], stdout=2); "
                              "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); "
-                             "sys.exit(r.returncode)", CLI, *command,
-                             cwd=here.path, env=here.environment)
+                             "sys.exit(r.returncode)", CLI, *command, cwd=here.path,
+                             env=here.environment)
                 assert result.returncode == 0, result
                 with open(CLI, "rb") as f:
                     instrumented = b"__asan_init" in f.read()
@@ -121,7 +119,8 @@ def a_server_that_stays_broken_is_given_up_with_its_words():
     with Served() as s:
         s.fault("*", times=None, status=503, code="SlowDown", message="please reduce your rate")
         result = s.here.run("ls", "s3://bucket")
-        assert result.returncode == 1 and "SlowDown" in result.stderr and "please reduce" in result.stderr and 2 <= len(s.log) <= 10, result
+        assert (result.returncode == 1 and "SlowDown" in result.stderr
+                and "please reduce" in result.stderr and 2 <= len(s.log) <= 10), result
 
 
 @test
@@ -152,16 +151,16 @@ def an_answer_that_is_not_what_was_asked_for_is_never_used():
         lies = ("bytes {first}-{next}/{total}", "bytes {first}-{before}/{total}",
                 "bytes {first}-{last}/{last}", "bytes {last}-{first}/{total}",
                 "bytes {first}-{last}/*", "bytes {first}-{last}/{total}x", "bytes {first}-{last}",
-                "bytes {first}-/{total}", "bytes -{last}/{total}",
-                "bytes  {first}-{last}/{total}", "bytes +{first}-{last}/{total}",
-                "bytes={first}-{last}/{total}", "octets {first}-{last}/{total}",
-                "bytes {first}-{last}/99999999999999999999",
+                "bytes {first}-/{total}", "bytes -{last}/{total}", "bytes  {first}-{last}/{total}",
+                "bytes +{first}-{last}/{total}", "bytes={first}-{last}/{total}",
+                "octets {first}-{last}/{total}", "bytes {first}-{last}/99999999999999999999",
                 "bytes " + "0" * 100 + "-{last}/{total}", "bytes", "")
         for edit in (whole, elsewhere, silent, *map(lying, lies)):
             s.clear_faults()
             s.fault("GetObject", key=made.key, times=None, edit=edit)
             result = s.here.run("get", s.url)
-            assert result.returncode == 1 and "range" in result.stderr and name() not in s.here.names(), (edit, result)
+            assert (result.returncode == 1 and "range" in result.stderr
+                    and name() not in s.here.names()), (edit, result)
             assert s.here.names() == [], s.here.names()
         s.clear_faults()
         for body in (b"<html>hello</html>", b"",
@@ -180,26 +179,33 @@ def wrong_credentials_and_missing_ones_are_reported_with_the_remedy():
         for name_, value, said in (("AWS_SECRET_ACCESS_KEY", "wrong", "SignatureDoesNotMatch"),
                                    ("AWS_ACCESS_KEY_ID", "AKIAWRONG", "InvalidAccessKeyId")):
             for result in all_commands(s, environment={**s.here.environment, name_: value}):
-                assert result.returncode == 1 and not result.stdout and said in result.stderr or "403" in result.stderr, result
+                assert (result.returncode == 1 and not result.stdout and said in result.stderr
+                        or "403" in result.stderr), result
         for result in all_commands(s, environment=without(s.here.environment, "AWS_ACCESS_KEY_ID",
                                                           "AWS_SECRET_ACCESS_KEY")):
-            assert result.returncode == 1 and "no AWS credentials" in result.stderr and not result.stdout, result
+            assert (result.returncode == 1 and "no AWS credentials" in result.stderr
+                    and not result.stdout), result
         for result in all_commands(s, "--profile", "nobody"):
-            assert result.returncode == 1 and "nobody" in result.stderr and not result.stdout, result
+            assert (result.returncode == 1 and "nobody" in result.stderr
+                    and not result.stdout), result
 
 
 @test
 def a_bucket_a_server_and_a_name_that_are_not_there_are_reported():
     with Served() as s:
         result = s.here.run("get", "s3://bukcet/" + Made.get().key)
-        assert result.returncode == 1 and "NoSuchBucket" in result.stderr and "bukcet" in result.stderr, result
+        assert (result.returncode == 1 and "NoSuchBucket" in result.stderr
+                and "bukcet" in result.stderr), result
         for result in all_commands(s, "--endpoint-url", "http://127.0.0.1:1"):
-            assert result.returncode == 1 and "connection refused" in result.stderr and "127.0.0.1:1" in result.stderr and not result.stdout, result
+            assert (result.returncode == 1 and "connection refused" in result.stderr
+                    and "127.0.0.1:1" in result.stderr and not result.stdout), result
         for result in all_commands(s, "--endpoint-url", "http://nowhere.invalid"):
-            assert result.returncode == 1 and "nowhere.invalid" in result.stderr and not result.stdout, result
+            assert (result.returncode == 1 and "nowhere.invalid" in result.stderr
+                    and not result.stdout), result
         for endpoint in ("127.0.0.1:9000", "ftp://127.0.0.1", "http://", "http://[::1"):
             result = s.here.run("ls", "s3://bucket", "--endpoint-url", endpoint)
-            assert result.returncode == 2 and endpoint in result.stderr and not result.stdout, result
+            assert (result.returncode == 2 and endpoint in result.stderr
+                    and not result.stdout), result
         assert s.here.run("ls", "s3://bucket", "--endpoint-url").returncode == 2
 
 
@@ -210,7 +216,7 @@ def credentials_come_from_the_profile_that_is_named():
         with open(s.here("credentials"), "w", encoding="ascii") as f:
             f.write(f"[reader]\naws_access_key_id = {s.access_key}\naws_secret_access_key = "
                     f"{s.secret_key}\n[default]\naws_access_key_id = AKIANO\naws_secret_access_key "
-                    f"= no\n")
+                    "= no\n")
         environment |= {"AWS_SHARED_CREDENTIALS_FILE": s.here("credentials"),
                         "AWS_CONFIG_FILE": "/nonexistent"}
         assert all(r.returncode == 0 for r in all_commands(s, "--profile", "reader",
@@ -225,9 +231,8 @@ def the_configured_destination_with_the_bucket_reports_where_it_is():
     with Served() as s, Served(bucket="other") as t, Here() as here:
         nowhere = {**s.environment(), "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
         file = config(here, destination(s), destination(t, name="second"))
-        assert all(r.returncode == 0 for r in all_commands(s, "--config", file,
-                                                           environment={
-                                                               **s.here.environment, **nowhere}))
+        assert all(r.returncode == 0 for r in all_commands(
+            s, "--config", file, environment={**s.here.environment, **nowhere}))
         with Here(nowhere) as there:
             result = there.run("--config", file, "ls", "s3://other")
             assert result.returncode == 0 and result.stdout.count("  complete  ") == 4, result
@@ -258,14 +263,13 @@ def the_endpoint_of_s3_alone_comes_before_the_one_of_everything():
         environment = {**s.here.environment, "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
                        "AWS_ENDPOINT_URL_S3": s.endpoint}
         assert all(r.returncode == 0 for r in all_commands(s, environment=environment))
-        assert all(r.returncode == 0 for r in all_commands(s, "--endpoint-url", s.endpoint,
-                                                           environment={
-                                                               **environment,
-                                                               "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:2"}))
+        assert all(r.returncode == 0 for r in all_commands(
+            s, "--endpoint-url", s.endpoint,
+            environment={**environment, "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:2"}))
 
 
 @test
-def of_the_environment_s_switches_only_true_is_true_and_an_endpoint_of_one_s_own_has_no_such_names():
+def environment_switches_are_on_with_true_only_and_a_custom_endpoint_has_no_variants():
     with Served() as s, Here() as here:
         on = {"AWS_USE_FIPS_ENDPOINT": "true", "AWS_USE_DUALSTACK_ENDPOINT": "true"}
         assert all(r.returncode == 0
@@ -276,13 +280,11 @@ def of_the_environment_s_switches_only_true_is_true_and_an_endpoint_of_one_s_own
         # what is configured or given is no such variable
         ignoring = {**s.environment(), **on, "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
                     "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "True"}
-        assert all(r.returncode == 0 for r in all_commands(s, "--endpoint-url", s.endpoint,
-                                                           environment={
-                                                               **s.here.environment, **ignoring}))
+        assert all(r.returncode == 0 for r in all_commands(
+            s, "--endpoint-url", s.endpoint, environment={**s.here.environment, **ignoring}))
         file = config(here, destination(s))
-        assert all(r.returncode == 0 for r in all_commands(s, "--config", file,
-                                                           environment={
-                                                               **s.here.environment, **ignoring}))
+        assert all(r.returncode == 0 for r in all_commands(
+            s, "--config", file, environment={**s.here.environment, **ignoring}))
 
 
 @test
@@ -319,12 +321,13 @@ def https_is_trusted_by_the_ca_that_is_named():
         with Served(tls=context) as s:
             plain = {k: v for k, v in s.here.environment.items()
                      if k not in ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "SSL_CERT_DIR")}
-            assert all(r.returncode == 0 for r in all_commands(s, "--ca-bundle", made.ca,
-                                                               environment=plain))
+            assert all(r.returncode == 0
+                       for r in all_commands(s, "--ca-bundle", made.ca, environment=plain))
             assert all(r.returncode == 0
                        for r in all_commands(s, environment={**plain, "AWS_CA_BUNDLE": made.ca}))
             for result in all_commands(s, environment=plain):
-                assert result.returncode == 1 and "certificate" in result.stderr.lower() and not result.stdout, result
+                assert (result.returncode == 1 and "certificate" in result.stderr.lower()
+                        and not result.stdout), result
             result = s.here.run("ls", "s3://bucket", "--ca-bundle", "/nowhere/ca.pem")
             assert result.returncode in (1, 2) and "/nowhere/ca.pem" in result.stderr, result
 

@@ -65,7 +65,8 @@ def what_the_agent_does_not_give_is_named_with_its_reason_and_status():
                                (500, b"<html>", "no reason given (HTTP status 500)")):
         result, _ = ask(ANSWERS | {FILE: (status, body)}, "snapshot", "-o", place())
         assert result.returncode == 1 and result.stdout == "", result
-        assert "'snapshot.json'" in result.stderr and f"'{NAME}'" in result.stderr and says in result.stderr, result.stderr
+        assert ("'snapshot.json'" in result.stderr and f"'{NAME}'" in result.stderr
+                and says in result.stderr), result.stderr
         assert "Input/output" not in result.stderr, result.stderr
 
 
@@ -81,7 +82,8 @@ def a_directory_that_cannot_be_written_is_named_with_the_remedy():
                                  CLI, "--socket", api.path, "snapshot", "-o", to],
                                 capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 1 and result.stdout == "", result
-    assert f"'{to}': Permission denied; name another directory with -o" in result.stderr, result.stderr
+    assert (f"'{to}': Permission denied; name "
+            "another directory with -o" in result.stderr), result.stderr
     assert os.listdir(to) == []
 
 
@@ -91,7 +93,8 @@ def a_file_in_the_way_of_the_directory_is_named():
     with open(to, "w", encoding="ascii"):
         pass
     result, _ = ask(ANSWERS, "snapshot", "-o", to)
-    assert result.returncode == 1 and f"cannot write to '{to}'" in result.stderr and "-o" in result.stderr, result
+    assert (result.returncode == 1 and f"cannot write to '{to}'" in result.stderr
+            and "-o" in result.stderr), result
 
 
 @test

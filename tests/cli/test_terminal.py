@@ -73,13 +73,11 @@ def no_control_character_gets_through_whoever_sent_it():
                 clean, _ = ask({}, *command)
                 assert len(result.stderr.splitlines()) <= max(1, len(clean.stderr.splitlines())), (
                     command, "a line was forged", result.stderr)
-            for command in ["status"], ["list"], ["show",
-                                                  SHIPPING], ["explain",
-                                                              SHIPPING], ["cancel", "refused"], [
-                                                                  "wait", SHIPPING, "--timeout",
-                                                                  "0"]:
+            for command in ["status"], ["list"], ["show", SHIPPING], ["explain", SHIPPING], [
+                    "cancel", "refused"], ["wait", SHIPPING, "--timeout", "0"]:
                 result = run(CLI, "--socket", api.path, *command)
-                assert r"\x1b[2J\x1b]0;owned\x07\xc2\x9b31m\x0d\x0a\x7f\x08evil" in result.stdout + result.stderr, ("nothing was tried", command, result)
+                assert (r"\x1b[2J\x1b]0;owned\x07\xc2\x9b31m\x0d\x0a\x7f\x08evil" in result.stdout
+                        + result.stderr), ("nothing was tried", command, result)
             # as many lines as without the poison
             result = run(CLI, "--socket", api.path, "list")
             assert len(result.stdout.splitlines()) == len(
@@ -92,9 +90,8 @@ def no_control_character_gets_through_whoever_sent_it():
 @test
 def json_on_a_terminal_is_harmless_too():
     with CannedApi(hostile_answers()) as api:
-        for command in ["status"], ["list"], ["show",
-                                              SHIPPING], ["flush"], ["wait", SHIPPING, "--timeout",
-                                                                     "0"]:
+        for command in ["status"], ["list"], ["show", SHIPPING], ["flush"], ["wait", SHIPPING,
+                                                                             "--timeout", "0"]:
             # no progress
             code, out = run_in_terminal("--socket", api.path, "--json", *command,
                                         environment={"TERM": "dumb"})
@@ -143,9 +140,8 @@ def waiting():
 
 @test
 def wait_draws_a_bar_on_a_terminal_and_wipes_it():
-    for arguments, first, last in (["wait", SHIPPING], b"shipping",
-                                   SHIPPING.encode()), (["wait", "--all"], b"2 waiting",
-                                                        b"everything is delivered"):
+    for arguments, first, last in (["wait", SHIPPING], b"shipping", SHIPPING.encode()), (
+            ["wait", "--all"], b"2 waiting", b"everything is delivered"):
         with CannedApi(waiting()) as api:
             code, out = run_in_terminal("--socket", api.path, *arguments,
                                         environment={"NO_COLOR": "1"})
@@ -161,7 +157,8 @@ def wait_draws_a_bar_on_a_terminal_and_wipes_it():
         with CannedApi(waiting()) as api, tempfile.TemporaryFile() as f:
             code, out = run_in_terminal("--socket", api.path, "--json", *arguments, stdout=f)
             f.seek(0)
-            assert code == 0 and b"50 %" in out and b"50 %" not in f.read(), "the bar is on stderr, the answer is not"
+            assert (code == 0 and b"50 %" in out
+                    and b"50 %" not in f.read()), "the bar is on stderr, the answer is not"
 
 
 @test
@@ -197,7 +194,8 @@ def hostile_file_names_are_spelled_by_estimate():
                     f"destinations: [{{name: v, type: volume, path: {directory}/out}}]\n")
         result = subprocess.run([CLI, "--config", config, "estimate"], capture_output=True,
                                 check=False)
-        assert result.returncode == 0 and rb"\x1b[31m\x0a\xff" in result.stdout and rb"li\x1b[1mnk\x0a" in result.stdout, result
+        assert (result.returncode == 0 and rb"\x1b[31m\x0a\xff" in result.stdout
+                and rb"li\x1b[1mnk\x0a" in result.stdout), result
         assert_harmless(result.stdout, "estimate")
         assert_harmless(result.stderr, "estimate")
         assert len(result.stdout.splitlines()) == 4, result.stdout

@@ -6,7 +6,8 @@ import sys
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 # pylint: disable=wrong-import-position
-from cli_test import CLI, QUARANTINED, SHIPPING, InTurn, ask, ask_golden, check_golden, golden_api, main, run, session, test
+from cli_test import (CLI, QUARANTINED, SHIPPING, InTurn, ask, ask_golden, check_golden, golden_api,
+                      main, run, session, test)
 
 COMMANDS = ("status", "list", "show", "explain", "wait", "retry", "cancel", "pin", "unpin",
             "flush", "drain", "resume", "ls", "get", "verify", "estimate", "doctor", "config")
@@ -36,9 +37,8 @@ def help_of_all_and_of_each_command():
     for command in COMMANDS:
         assert f"\n  {command} " in result.stdout
         one = run(CLI, command, "--help")
-        assert one.returncode == 0 and not one.stderr and one.stdout.startswith(f"neuron-collect "
-                                                                                f"[OPTIONS] "
-                                                                                f"{command}"), one
+        assert (one.returncode == 0 and not one.stderr
+                and one.stdout.startswith(f"neuron-collect [OPTIONS] {command}")), one
         assert run(CLI, command, "anything", "-h").stdout == one.stdout
         text += session([command, "--help"], one)
     check_golden("help-commands", text)
@@ -115,9 +115,11 @@ def deliveries_to_s3_have_progress_proof_and_their_last_error():
             "bytes": 5 << 20}
     b = bundle(deliveries=[shipping, paused, done])
     result = ask_golden("show-s3", {BUNDLE: b}, "show", SHIPPING)
-    assert "50 % of 8.0 MiB, 1.0 MiB/s, 4s left, 3.0 MiB sent" in result.stdout and "proof: head" in result.stdout, result.stdout
+    assert ("50 % of 8.0 MiB, 1.0 MiB/s, 4s left, 3.0 MiB sent" in result.stdout
+            and "proof: head" in result.stdout), result.stdout
     result, _ = ask({"GET /v1/bundles": {"bundles": [b], "next": None}}, "list")
-    assert "  -> archive: 50 % of 8.0 MiB" in result.stdout and "  -> second: pending, last error: 403 AccessDenied" in result.stdout, result.stdout
+    assert ("  -> archive: 50 % of 8.0 MiB" in result.stdout and "  -> second: pending, last "
+            "error: 403 AccessDenied" in result.stdout), result.stdout
     assert "third" not in result.stdout and len(result.stdout.splitlines()) == 1, result.stdout
 
 
@@ -201,7 +203,8 @@ def wait_for_all_ends_when_nothing_is_left_or_reports_what_is():
     for state in ("settling", "shipping"):
         pages[f"GET /v1/bundles?limit=1000&state={state}"] = {"bundles": [], "next": None}
     result, _ = ask({"GET /v1/status": {**status, "idle": True}, **pages}, "wait", "--all")
-    assert result.returncode == 1 and QUARANTINED in result.stdout, "what is quarantined is not delivered"
+    assert (result.returncode == 1
+            and QUARANTINED in result.stdout), "what is quarantined is not delivered"
     check_golden("wait-all", text + session(["wait", "--all"], result))
 
 

@@ -10,9 +10,11 @@ import tempfile
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 # pylint: disable=wrong-import-position
-from cli_test import CLI, SHIPPING, CannedApi, Skip, ask, check_golden, golden_api, main, run, session, test
+from cli_test import (CLI, SHIPPING, CannedApi, Skip, ask, check_golden, golden_api, main, run,
+                      session, test)
 
-GOOD = "version: 1\nsources: [{name: a, kind: directory, path: /nowhere/dumps}]\ndestinations: [{name: v, type: volume, path: /nowhere/archive}]\n"
+GOOD = ("version: 1\nsources: [{name: a, kind: directory, path: /nowhere/dumps}]\ndestinations: "
+        "[{name: v, type: volume, path: /nowhere/archive}]\n")
 
 
 class Scratch:
@@ -200,7 +202,8 @@ def the_socket_is_found_in_the_configuration():
         # given by hand and faulty: the faults, and what now
         bad = s("bad.yaml", GOOD + f"api: {{soket: {api.path}}}\n")
         result = run(CLI, "--config", bad, "status")
-        assert result.returncode == 2 and "did you mean 'socket'?" in result.stderr and "--socket" in result.stderr, result
+        assert (result.returncode == 2 and "did you mean 'socket'?" in result.stderr
+                and "--socket" in result.stderr), result
         assert run(CLI, "--config", bad, "--socket", api.path,
                    "status").returncode == 0, "--socket needs no configuration"
         result = run(CLI, "--config", s("missing.yaml"), "status")
@@ -218,7 +221,8 @@ def config_check_and_show_report_what_the_daemon_reports():
         result = run(CLI, "config", "check", "--config", bad)
         daemon = run(os.path.join(os.path.dirname(CLI), "neuron-collectd"), "--config", bad,
                      "--check")
-        assert result.returncode == daemon.returncode == 2 and result.stderr == daemon.stderr and not result.stdout, (result, daemon)
+        assert (result.returncode == daemon.returncode == 2 and result.stderr == daemon.stderr
+                and not result.stdout), (result, daemon)
         assert len(result.stderr.splitlines()) == 2, result.stderr
         result = run(CLI, "--config", bad, "--json", "config", "check")
         answer = json.loads(result.stdout)
@@ -229,7 +233,8 @@ def config_check_and_show_report_what_the_daemon_reports():
         shown = run(CLI, "--config", good, "config", "show")
         daemon = run(os.path.join(os.path.dirname(CLI), "neuron-collectd"), "--config", good,
                      "--print-config")
-        assert shown.returncode == 0 and shown.stdout == daemon.stdout and "/nowhere/dumps" in shown.stdout
+        assert (shown.returncode == 0 and shown.stdout == daemon.stdout
+                and "/nowhere/dumps" in shown.stdout)
         answer = json.loads(run(CLI, "--json", "--config", good, "config", "show").stdout)
         assert answer == {"file": good, "yaml": shown.stdout}
 

@@ -93,7 +93,8 @@ def a_directory_is_no_bundle():
     d = Delivered()
     for path in (d.directory, d.directory + "/"):
         result = run(CLI, "verify", path)
-        assert result.returncode == 2 and not result.stdout and f"'{path}' is not a bundle" in result.stderr, result
+        assert (result.returncode == 2 and not result.stdout
+                and f"'{path}' is not a bundle" in result.stderr), result
 
 
 @test
@@ -187,7 +188,8 @@ def what_cannot_be_verified_is_reported_with_the_reason():
         with open(d.manifest, "wb") as f:
             f.write(content)
         result = d.verify()
-        assert result.returncode == 1 and not result.stdout and "is not a manifest: " in result.stderr, (content, result)
+        assert (result.returncode == 1 and not result.stdout
+                and "is not a manifest: " in result.stderr), (content, result)
         assert_harmless(result.stderr, content)
     assert text.count("exit 1") == 4, text
     check_golden("verify-cannot", text)

@@ -15,8 +15,8 @@ from tap import main, test
 def metrics(a):
     """{name with labels: value}"""
     text = a.curl("/metrics").stdout
-    return {name: float(value) for name, value in re.findall(r"^neuron_collectd_(\S+) (\S+)$",
-                                                             text, re.MULTILINE)}
+    return {name: float(value) for name,
+            value in re.findall(r"^neuron_collectd_(\S+) (\S+)$", text, re.MULTILINE)}
 
 
 def look(a):

@@ -16,7 +16,8 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 import radosgw
-from agent import PATIENCE, Agent, check_bundle, cleanup, is_instrumented, leftovers, need_root, object_of, tree, wait_for
+from agent import (PATIENCE, Agent, check_bundle, cleanup, is_instrumented, leftovers, need_root,
+                   object_of, tree, wait_for)
 from s3tools import new_bucket
 from tap import main, notes, test
 
@@ -52,9 +53,8 @@ def attached(a):
 
 
 def with_attached(files, **contents):
-    more = {f"neuron-collectd/{name.replace('_', '.')}".encode(): (len(data),
-                                                                   hashlib.sha256(data).hexdigest())
-            for name, data in contents.items()}
+    more = {f"neuron-collectd/{name.replace('_', '.')}".encode():
+            (len(data), hashlib.sha256(data).hexdigest()) for name, data in contents.items()}
     return {os.fsencode(p): v for p, v in files.items()} | more
 
 
@@ -405,12 +405,10 @@ def tell(a, unit, *, source="core-dumps", s3_prefix=None, received=None, job=Non
                 "arguments": arguments} | ({"job": job} if job else {})
     with sqlite3.connect(a.path("state", "state.db"), timeout=10) as db:
         db.execute("INSERT INTO notes (id, received_usec, uid, pid, start_ticks, via, source, "
-                   "unit_path, s3_prefix, refused,"
-                   " finished_usec, container, document) VALUES (?, ?, 0, 0, 0, 'socket', ?, ?, ?, "
-                   "NULL, 1, NULL, ?)",
+                   "unit_path, s3_prefix, refused, finished_usec, container, document) "
+                   "VALUES (?, ?, 0, 0, 0, 'socket', ?, ?, ?, NULL, 1, NULL, ?)",
                    (ident, received or time.time_ns() // 1000, source, os.fsencode(unit),
-                    s3_prefix and s3_prefix.encode(),
-                    json.dumps(document).encode()))
+                    s3_prefix and s3_prefix.encode(), json.dumps(document).encode()))
     db.close()
 
 
@@ -427,8 +425,7 @@ def the_manifest_says_what_failed_and_which_job_it_was_and_supplements_say_it_ag
     unit = a.dump()
     job = {"source": "torchrun", "key": "run-7", "rank": 3, "world_size": 64}
     tell(a, unit, received=1779859295000001, error_code="1200", error_location="nrt_execute",
-         neff_name="m.neff", neff_uuid="0123",
-         pid="4444", tid="4450", log_id="1", job=job)
+         neff_name="m.neff", neff_uuid="0123", pid="4444", tid="4450", log_id="1", job=job)
     tell(a, unit, received=1779859296000000, error_code="NRT_TIMEOUT", pid="4445",
          job=job | {"rank": 4})
     tell(a, unit, error_code="strange", pid="none")

@@ -60,11 +60,13 @@ def what_is_not_built_yet_is_refused_by_name():
     a = Agent()
     a.config["agreement"] = {"peers": ["tcp://10.0.0.7:7733"]}
     result = check(a)
-    assert result.returncode == 2 and "not available in this version" in result.stderr, result.stderr
+    assert (result.returncode == 2
+            and "not available in this version" in result.stderr), result.stderr
     a = Agent()
     a.config["redaction"] = {"on": True}
     result = check(a)
-    assert result.returncode == 2 and "not available in this version" in result.stderr, result.stderr
+    assert (result.returncode == 2
+            and "not available in this version" in result.stderr), result.stderr
 
 
 @test

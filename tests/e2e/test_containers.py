@@ -82,12 +82,11 @@ def run_container(a, mounts=OWN, script=NOISE % (MIB, STATE_FILE) + RUN, where="
     """Runs a job in namespaces of its own to its end. @param where  where the dumps are in the
     container @return what its hook has printed"""
     unit = os.path.join(a.path(where), UNIT)
-    done = subprocess.run([*prefix, "unshare", *namespaces, "--mount", "--pid", "--fork",
-                           "--kill-child", "sh", "-ec", mounts + BEGIN + script, "sh",
-                           a.path(where), unit, *hook_command(unit)], env=hook_environment(a),
-                           stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60 * PATIENCE,
-                          start_new_session=True, check=False)
+    done = subprocess.run(
+        [*prefix, "unshare", *namespaces, "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec",
+         mounts + BEGIN + script, "sh", a.path(where), unit, *hook_command(unit)],
+        env=hook_environment(a), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, timeout=60 * PATIENCE, start_new_session=True, check=False)
     if prefix and done.returncode != 0 and b"unshare" in done.stdout:
         raise Skip("no user namespaces for users")
     assert done.returncode == 0, done.stdout
@@ -271,9 +270,8 @@ def copies_of_an_earlier_version_are_delivered_and_removed():
     first = found.pop(BUNDLE)[0]
     (second, _), = found.values()
     assert first["bundle"]["complete"] and first["failure"]["code"] == 1200, first
-    assert not second["bundle"]["complete"] and any("copy" in reason
-                                                    for reason in second["bundle"][
-                                                            "reasons"]), second["bundle"]
+    assert (not second["bundle"]["complete"]
+            and any("copy" in reason for reason in second["bundle"]["reasons"])), second["bundle"]
     wait_for("the copies are removed", lambda: left(a) in ([".units", "core-dumps"],
                                                            ["core-dumps", ".units"]), 30)
     a.assert_sum()
@@ -302,7 +300,8 @@ def the_key_that_bounded_copies_is_refused_with_the_remedy():
     a = node(container_bytes="1GiB")
     a.write_config()
     done = run(DAEMON, "--config", a.config_file, "--check")
-    assert done.returncode == 2 and "hook.container_bytes: " in done.stderr and REMEDY in done.stderr, done.stderr
+    assert (done.returncode == 2 and "hook.container_bytes: " in done.stderr
+            and REMEDY in done.stderr), done.stderr
 
 
 if __name__ == "__main__":

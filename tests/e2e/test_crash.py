@@ -9,7 +9,8 @@ import time
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from agent import DAEMON, Agent, NotifySocket, check_bundle, cleanup, is_instrumented, leftovers, need, run, slowness, tree, wait_for
+from agent import (DAEMON, Agent, NotifySocket, check_bundle, cleanup, is_instrumented, leftovers,
+                   need, run, slowness, tree, wait_for)
 from tap import Skip, in_time, main, notes, test
 
 ROUNDS = int(os.environ.get("NC_KILLS", "40"))

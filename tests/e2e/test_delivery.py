@@ -32,9 +32,8 @@ def a_core_dump_arrives_whole_under_its_own_names():
                                                 os.path.basename(object_of(path))])
     assert ID.match(m["bundle"]["id"]) and "20260527T051233" in m["bundle"]["id"], m["bundle"]["id"]
     st = os.stat(unit)
-    check_bundle(path, unit,
-                 bundle={"kind": "neuron-core-dump", "complete": True, "reasons": [],
-                         "supplement_of": None},
+    check_bundle(path, unit, bundle={"kind": "neuron-core-dump", "complete": True, "reasons": [],
+                                     "supplement_of": None},
                  node={"instance_id": INSTANCE, "labels": {"cluster": "e2e"}},
                  source={"name": "core-dumps", "path": unit, "uid": st.st_uid})
     kinds = sorted(e["kind"] for e in m["members"])
@@ -211,7 +210,8 @@ def sparse_files_come_out_the_same_and_stay_sparse():
     target = extract(object_of(path), "tar")
     for name in ("one-hole", "all-hole", "many-holes"):
         was, now = os.stat(os.path.join(unit, name)), os.stat(os.path.join(target, name))
-        assert now.st_blocks <= was.st_blocks + 256, f"{name} takes {now.st_blocks} blocks, was {was.st_blocks}"
+        assert (now.st_blocks <= was.st_blocks
+                + 256), f"{name} takes {now.st_blocks} blocks, was {was.st_blocks}"
     a.stop()
 
 
@@ -434,7 +434,8 @@ def names_with_newlines_and_invalid_utf_8_survive():
     path, m = a.only_manifest()
     check_bundle(path, unit)
     spelled = {e["path"] for e in m["members"]}
-    assert r"caf\xe9 latin1" in spelled and r"back\x5cslash" in spelled and r"no escape \x5cx41" in spelled, spelled
+    assert (r"caf\xe9 latin1" in spelled and r"back\x5cslash" in spelled
+            and r"no escape \x5cx41" in spelled), spelled
     assert "héllo ✓" in spelled
     assert a.cli("verify", object_of(path)).returncode == 0
     a.stop()

@@ -110,8 +110,8 @@ def not_everything_there_in_time_is_not_safe_and_says_what():
     assert code == 1 and not err and lines[0].startswith(
         "not safe to terminate: ") and "2 bundles" in lines[0], (code, out, err)
     ids = {b["id"] for b in a.bundles()}
-    assert {line.split()[0] for line in lines[1:]} == ids and all(len(line.split()) >= 2
-                                                                  for line in lines[1:]), out
+    assert ({line.split()[0] for line in lines[1:]} == ids
+            and all(len(line.split()) >= 2 for line in lines[1:])), out
     wait_for("it says why", lambda: a.path("later") in drain(a, "--timeout", "0")[1])
     assert "safe to terminate: no, 2 bundles" in a.cli("status").stdout
     answer = a.cli("--json", "drain", "--timeout", "0")

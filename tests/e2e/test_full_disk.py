@@ -14,7 +14,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 # pylint: disable=wrong-import-position
 import agent
 import radosgw
-from agent import Agent, DAEMON, SOURCE_DIR, check_bundle, need, need_root, object_of, run, tree, wait_for
+from agent import (Agent, DAEMON, SOURCE_DIR, check_bundle, need, need_root, object_of, run, tree,
+                   wait_for)
 from s3tools import judge, new_bucket
 from tap import Skip, main, test
 from tcp_proxy import through
@@ -132,7 +133,8 @@ def back_to_normal(a, n, timeout=30):
     wait_for("nothing is held any more", lambda: not pins(a))
     assert a.status()["accounting_ok"]
     metrics = a.curl("/metrics").stdout
-    assert "neuron_collectd_accounting_errors 0\n" in metrics and f'bundles_total{{state="discovered"}} {n}\n' in metrics
+    assert ("neuron_collectd_accounting_errors 0\n" in metrics
+            and f'bundles_total{{state="discovered"}} {n}\n' in metrics)
     assert a.sql("SELECT count(*) FROM reserve") == "4"
 
 
@@ -302,10 +304,9 @@ def a_disk_that_answers_eio_pauses_intake_and_loses_and_doubles_nothing():
     assert result.returncode == 0, result.stderr
     place = a.path("state")
     os.makedirs(place + ".real")
-    _servers.append(subprocess.Popen([a.path("faultfs"), "-f", "-o",
-                                      f"allow_other,modules=subdir,subdir={place}.real", place],
-                                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                     stderr=subprocess.DEVNULL))
+    _servers.append(subprocess.Popen(
+        [a.path("faultfs"), "-f", "-o", f"allow_other,modules=subdir,subdir={place}.real", place],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
     wait_for("the file system is mounted", lambda: os.path.ismount(place))
     _mounted.append(place)
     a.config["sources"][0]["settle"] = "2s"

@@ -84,9 +84,8 @@ class Place:
 
     def start(self, arguments=None, program=HOOK, **environment):
         return subprocess.Popen([program] + (self.arguments() if arguments is None else arguments),
-                                env=self.environment(**environment),
-                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE)
+                                env=self.environment(**environment), stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def run(self, arguments=None, program=HOOK, **environment):
         """@return seconds, stderr. It ended with 0."""
@@ -225,9 +224,8 @@ def the_agent_gets_the_note_and_the_snapshot_lies_beside_the_record():
 def secrets_of_the_environment_and_the_flags_go_nowhere():
     place = Place()
     agent = Agent(place, accept)
-    place.run(place.arguments(neff_name="--x token=planted") + ["--api-key", "planted", "--note",
-                                                                "AKIAPLANTEDPLANTED12"],
-                                                                deadline="300ms")
+    place.run(place.arguments(neff_name="--x token=planted")
+              + ["--api-key", "planted", "--note", "AKIAPLANTEDPLANTED12"], deadline="300ms")
     text = json.dumps(agent.notes) + json.dumps(place.read(RECORD))
     assert "planted" not in text.lower(), text
 
@@ -238,9 +236,8 @@ def without_a_snapshot_it_takes_back_what_it_promised_of_it():
     agent = Agent(place, lambda a, c: c.send(b"accepted 1000000")
                   and c.send(b"snapshot none not today"))
     place.run()
-    assert agent.notes[0]["files"] == {"record": RECORD,
-                                       "snapshot": SNAPSHOT} and place.files() == [
-                                           RECORD], place.files()
+    assert (agent.notes[0]["files"] == {"record": RECORD, "snapshot": SNAPSHOT}
+            and place.files() == [RECORD]), place.files()
     wait_for(lambda: agent.finished)
     assert agent.finished[0] == b"finished without snapshot", agent.finished
 
@@ -498,9 +495,8 @@ def a_directory_that_cannot_be_written_does_not_hinder_the_note():
         os.chown(place.out, owner, owner)
         os.chmod(place.out, mode)
         process = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
-                                  HOOK] + place.arguments(),
-                                 env=place.environment(), stderr=subprocess.PIPE,
-                                 timeout=20 * PATIENCE, check=False)
+                                  HOOK] + place.arguments(), env=place.environment(),
+                                 stderr=subprocess.PIPE, timeout=20 * PATIENCE, check=False)
         assert process.returncode == 0 and b"Permission denied" in process.stderr, process
         assert os.listdir(place.out) == [] and place.mail() == []
         wait_for(lambda: agent.finished)   # pylint: disable=cell-var-from-loop
@@ -514,9 +510,8 @@ def another_user_without_an_agent_leaves_its_note_too():
     place = Place()
     os.makedirs(place.out)
     os.chmod(place.out, 0o777)
-    subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
-                    HOOK] + place.arguments(), env=place.environment(),
-                   timeout=20 * PATIENCE, check=True)
+    subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", HOOK]
+                   + place.arguments(), env=place.environment(), timeout=20 * PATIENCE, check=True)
     assert len(place.mail()) == 1
     name = os.listdir(place.mailbox)[0]
     assert os.stat(os.path.join(place.mailbox, name)).st_uid == 65534
@@ -683,9 +678,8 @@ def a_static_hook_runs_in_an_empty_root():
         raise Skip("needs root, for chroot")
     if not os.path.exists(STATIC):
         raise Skip("there is no static C library here, or the build is an instrumented one")
-    assert b"no dynamic section" in subprocess.run(["readelf", "-d", STATIC],
-                                                   stdout=subprocess.PIPE, timeout=20 * PATIENCE,
-                                                   check=True).stdout
+    assert b"no dynamic section" in subprocess.run(
+        ["readelf", "-d", STATIC], stdout=subprocess.PIPE, timeout=20 * PATIENCE, check=True).stdout
     place = Place()
     agent = Agent(place, accept_and_give)
     shutil.copy(STATIC, os.path.join(place.root, "neuron-dump"))
@@ -773,12 +767,11 @@ def a_stderr_that_hangs_costs_a_moment():
     # each plain write to it takes 8 s, and none without waiting is possible
     with open(log, "ab") as f:
         subprocess.run(["strace", "-f", "-ttt", "-o", trace, "-P", log, "-e",
-                        "trace=write,pwritev2", "-e", "inject=write:delay_enter=8000000",
-                        "-e", "inject=pwritev2:error=EOPNOTSUPP", HOOK] + place.arguments(),
+                        "trace=write,pwritev2", "-e", "inject=write:delay_enter=8000000", "-e",
+                        "inject=pwritev2:error=EOPNOTSUPP", HOOK] + place.arguments(),
                        env=place.environment(deadline="nonsense",
                                              NEURON_COLLECTD_MAILBOX="/nonexistent"),
-                                             stdin=subprocess.DEVNULL, stderr=f,
-                                             timeout=60 * PATIENCE, check=True)
+                       stdin=subprocess.DEVNULL, stderr=f, timeout=60 * PATIENCE, check=True)
     with open(trace, encoding="ascii") as f:   # strace itself waits for the child that hangs
         ends = [float(line.split()[1]) - begun for line in f if "+++ exited with 0 +++" in line]
     assert ends, "none has ended in good order"
@@ -958,10 +951,10 @@ def where_no_process_can_be_made_a_directory_that_hangs_costs_no_more_than_the_d
         place = Place()
         os.chmod(neuron_devices.place(), 0o755)
         os.kill(devices.server.pid, signal.SIGSTOP)
-        process = subprocess.Popen([HOOK] + place.arguments(
-            local_output_dir=os.path.join(devices.directory, "new", "dt-1")),
-                                   env=place.environment(deadline="500ms"),
-                                   preexec_fn=as_nobody_without_children)   # pylint: disable=subprocess-popen-preexec-fn
+        directory = os.path.join(devices.directory, "new", "dt-1")
+        process = subprocess.Popen(  # pylint: disable=subprocess-popen-preexec-fn
+            [HOOK] + place.arguments(local_output_dir=directory),
+            env=place.environment(deadline="500ms"), preexec_fn=as_nobody_without_children)
         begun = time.monotonic()
         status = process.wait(timeout=20 * PATIENCE)
         took = time.monotonic() - begun
@@ -993,10 +986,9 @@ def a_close_that_hangs_is_somebody_elses():
             agent = Agent(place, accept_and_give) if has_agent else None
             fds = [a_device_whose_close_hangs(devices, i) for i in range(numbers)]
             begun = time.monotonic()
-            process = subprocess.Popen([HOOK] + place.arguments(),
-                                       env=place.environment(deadline="1s"),
-                                       stdin=subprocess.DEVNULL,
-                                       stderr=fds[0] if is_stderr else None, pass_fds=fds)
+            process = subprocess.Popen(
+                [HOOK] + place.arguments(), env=place.environment(deadline="1s"),
+                stdin=subprocess.DEVNULL, stderr=fds[0] if is_stderr else None, pass_fds=fds)
             process.wait(timeout=20 * PATIENCE)
             in_time(time.monotonic() - begun, 1 + SLACK)
             assert process.returncode == 0 and RECORD in place.files(), (
@@ -1086,9 +1078,8 @@ def a_chained_hook_comes_after_the_note_and_has_nothing_else_of_the_jobs():
     in_time(moments[0] - float(began), 0.1, "the note, after the chained hook,")
     assert not any("opened-by-the-job" in line for line in lines), lines
     masks = dict(line.split(":") for line in lines if line.startswith("Sig"))
-    assert int(masks["SigBlk"], 16) == 0 and int(masks["SigIgn"],
-                                                 16) & (1 << (signal.SIGPIPE - 1) | 1 << (
-                                                     signal.SIGXFSZ - 1)) == 0, masks
+    assert (int(masks["SigBlk"], 16) == 0 and int(masks["SigIgn"], 16)
+            & (1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1)) == 0), masks
 
 
 @test
@@ -1146,7 +1137,7 @@ def an_idle_agent_is_told_within_milliseconds():
         place.run(place.arguments(log_id=str(n)))
         delays.append(times[-1] - begun)
     delays.sort()
-    tap.figures.append(f"from starting the program to its note in the agent's hands: median "
+    tap.figures.append("from starting the program to its note in the agent's hands: median "
                        f"{delays[50] * 1e3:.1f} ms, 99 of 100 within {delays[98] * 1e3:.1f} ms")
     in_time(delays[50], 0.05, "half of the notes")
 

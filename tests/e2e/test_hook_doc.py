@@ -122,16 +122,16 @@ def against_a_stand_in(language):
             assert agent.note["arguments"]["neff_name"] == 'a "model" \\x5c of ours', agent.note
             if accept:
                 assert result.returncode == 0 and not result.stderr, result
-                assert agent.files == [agent.note["files"]["record"]], ("its record is there, and "
-                                                                        "only that, when it says "
-                                                                        "finished", agent.files)
+                assert agent.files == [agent.note["files"]["record"]], (
+                    "its record is there, and only that, when it says finished", agent.files)
             if accept and language == "python":
                 with open(os.path.join(directory, agent.files[0]), encoding="utf-8") as f:
                     assert json.load(f)["snapshot"] == (SNAPSHOT if snapshot else None)
             shutil.rmtree(directory, ignore_errors=True)
         for flags in (arguments(directory), arguments(None)):   # nobody to tell; nothing to write
             result = run_hook(hook, a.path("run", "nobody"), flags)
-            assert result.returncode == 0 and "Traceback" not in result.stderr and not os.path.exists(directory), result
+            assert (result.returncode == 0 and "Traceback" not in result.stderr
+                    and not os.path.exists(directory)), result
 
 
 @test
@@ -164,8 +164,7 @@ def against_the_agent(language):
     (record,) = [name for name in os.listdir(directory) if name.startswith("my-hook")]
     manifests = wait_for("its bundle is delivered",
                          lambda: [os.path.join(base, name) for base, _, names in os.walk(a.out)
-                                  for name in names if name.endswith(".manifest.json")],
-                         timeout=30)
+                                  for name in names if name.endswith(".manifest.json")], timeout=30)
     with open(manifests[0], encoding="utf-8") as f:
         manifest = json.load(f)
     assert record in [m["path"] for m in manifest["members"]], manifest["members"]

@@ -53,7 +53,8 @@ def namespaces():
 def in_a_pid_namespace(a, unit):
     """The hook, called by the first process of a namespace, which lives on for a moment. @return
     its pid in ours"""
-    script = f'echo up; {scene.HOOK} --pid $$ --tid 1 --log-id 1 --instance-id {INSTANCE} --error-code 1200 --local-output-dir {unit}; read -r line'
+    script = (f'echo up; {scene.HOOK} --pid $$ --tid 1 --log-id 1 --instance-id '
+              f'{INSTANCE} --error-code 1200 --local-output-dir {unit}; read -r line')
     job = subprocess.Popen(["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", script],
                            env=scene.hook_environment(a),
                            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -92,10 +93,9 @@ def the_first_process_of_a_pid_namespace_is_known_by_its_number_outside():
     job, real = in_a_pid_namespace(a, unit)
     assert real > 1
     wait_for("its number outside is in the note's row", lambda: row(a, "pid") == str(real))
-    wait_for("the incident's document", lambda: [1 for d in os.listdir(a.path("state", "snapshots"))
-                                                 if os.path.exists(
-                                                         a.path("state", "snapshots", d,
-                                                                "snapshot.json"))])
+    wait_for("the incident's document",
+             lambda: [1 for d in os.listdir(a.path("state", "snapshots"))
+                      if os.path.exists(a.path("state", "snapshots", d, "snapshot.json"))])
     end(job)
     directory = bundle_of(a)
     document = scene.snapshot_of(directory)
@@ -175,8 +175,7 @@ class Listener:
 def with_rights(rights):
     only = f"-all,{rights}"
     return ["setpriv", f"--reuid={AGENT_USER}", f"--regid={AGENT_USER}", "--clear-groups",
-            f"--inh-caps={only}", f"--ambient-caps={only}",
-            f"--bounding-set={only}", "--"]
+            f"--inh-caps={only}", f"--ambient-caps={only}", f"--bounding-set={only}", "--"]
 
 
 def hidden_agent():
@@ -193,10 +192,9 @@ def hidden_agent():
     a.config["snapshot"] = {"sysfs_root": a.path("sys"), "device_directory": a.path("dev")}
     a.config["sources"][0]["settle"] = "15s"  # as scene.node() has it
     a.config["hook"]["deadline"] = "20s"
-    a.prefix = ["unshare", "--mount", "sh", "-c", f'mount -t proc -o hidepid=invisible proc '
-                                                  f'{a.path("proc")} && mount --bind '
-                                                  f'{a.path("proc")} /proc && exec "$@"',
-                "sh", *with_rights(RIGHTS)]
+    a.prefix = ["unshare", "--mount", "sh", "-c", 'mount -t proc -o hidepid=invisible proc '
+                f'{a.path("proc")} && mount --bind {a.path("proc")} /proc && exec "$@"', "sh",
+                *with_rights(RIGHTS)]
     Listener(a)
     return a
 
@@ -218,8 +216,9 @@ def container_cgroup():
 
 
 JOB = f"""echo $$ > "$1/cgroup.procs" || exit 9
-exec setpriv --reuid={JOB_USER} --regid={JOB_USER} --clear-groups sh -c 'echo "$$"; {scene.HOOK} --pid $$ --tid 1 --log-id 1 --instance-id {INSTANCE} \\
-    --error-code 1200 --local-output-dir "$1"; read -r line' sh "$2"
+exec setpriv --reuid={JOB_USER} --regid={JOB_USER} --clear-groups sh -c 'echo "$$"; {scene.HOOK} \\
+    --pid $$ --tid 1 --log-id 1 --instance-id {INSTANCE} --error-code 1200 \\
+    --local-output-dir "$1"; read -r line' sh "$2"
 """
 
 

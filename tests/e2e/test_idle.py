@@ -7,7 +7,8 @@ import time
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from agent import Agent, check_bundle, cleanup, is_instrumented, object_of, process_memory, tree, wait_for
+from agent import (Agent, check_bundle, cleanup, is_instrumented, object_of, process_memory, tree,
+                   wait_for)
 from tap import Skip, figures, main, test
 
 MIB = 1 << 20

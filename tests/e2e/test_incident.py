@@ -18,7 +18,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 # pylint: disable=wrong-import-position
 import neuron_devices
 import neuron_sysfs
-from agent import BUILD_DIR, INSTANCE, PATIENCE, Agent, cleanup, extract, object_of, run, slowness, wait_for
+from agent import (BUILD_DIR, INSTANCE, PATIENCE, Agent, cleanup, extract, object_of, run, slowness,
+                   wait_for)
 from tap import Late, Skip, figures, in_time, main, test
 
 HOOK = os.path.join(BUILD_DIR, "neuron-dump")
@@ -132,8 +133,8 @@ def what_failed_is_named_in_the_manifest_and_the_devices_are_in_the_bundle():
     in_time(took, (DEADLINE + 0.5) * slowness())
     figures.append(f"hook with a snapshot of 16 devices: {took:.2f} s")
     names = sorted(os.listdir(unit))
-    assert [n for n in names if n.endswith("-lid-1.json")] and [n for n in names
-                                                                if n.endswith("-snapshot.json")], names
+    assert ([n for n in names if n.endswith("-lid-1.json")]
+            and [n for n in names if n.endswith("-snapshot.json")]), names
     a.wait_all()
     m = only_manifest(a)
     failure = m["failure"]
@@ -141,8 +142,8 @@ def what_failed_is_named_in_the_manifest_and_the_devices_are_in_the_bundle():
             failure["location"]) == (1200, "NRT_EXEC_HW_ERR_COLLECTIVES", "nrt_execute"), failure
     assert failure["neff_name"] == "model.neff" and failure["neff_uuid"] == "0f" * 16, failure
     job = m["incident"]["job"]
-    assert (job["rank"], job["world_size"], job["source"]) == (3, 128,
-                                                               "torchrun") and job["key"], job
+    assert ((job["rank"], job["world_size"], job["source"]) == (3, 128, "torchrun")
+            and job["key"]), job
     kinds = {member["kind"] for member in m["members"]}
     assert {"nc-state", "hook-record", "snapshot"} <= kinds, kinds
     directory = unpacked(a)[m["bundle"]["id"]][1]
@@ -189,8 +190,8 @@ def after_the_process_has_exited_the_counters_are_read_again_and_the_difference_
         state_file(unit, rank.pid)
         subprocess.run(hook_command(unit, rank.pid), env=hook_environment(a), capture_output=True,
                        timeout=60 * PATIENCE, check=True)
-        counter = a.path("sys",
-                         "devices/virtual/neuron_device/neuron1/neuron_core0/stats/status/hw_error/total")
+        counter = a.path(
+            "sys", "devices/virtual/neuron_device/neuron1/neuron_core0/stats/status/hw_error/total")
         with open(counter, "w", encoding="ascii") as f:
             f.write("4711\n")  # the driver folds the counters in when the process ends
         rank.stdin.close()
@@ -231,7 +232,7 @@ def a_hundred_and_twenty_eight_hooks_at_once_are_one_incident():
         rank.stdin.close()
     assert all(hook.returncode == 0 for hook in hooks), [h.returncode for h in hooks]
     figures.append(f"128 hooks at once: started within {spawned:.2f} s, all ended after {took:.2f} "
-                   f"s")
+                   "s")
     in_time(took, (DEADLINE + 1) * slowness())
     records = [n for n in os.listdir(unit) if "neuron-dump" in n
                and not n.endswith("-snapshot.json")]
@@ -239,9 +240,8 @@ def a_hundred_and_twenty_eight_hooks_at_once_are_one_incident():
     a.wait_all("120s")
     assert a.sql("SELECT count(*), count(DISTINCT id) FROM notes", "-readonly") == "128|128"
     m = only_manifest(a)
-    assert len(m["failures"]) == 128 and {f["log_id"]
-                                          for f in m["failures"]} in ({str(i + 1) for i in range(
-                                                  128)}, set(range(1, 129))), m["failures"][:2]
+    assert len(m["failures"]) == 128 and {f["log_id"] for f in m["failures"]} in (
+        {str(i + 1) for i in range(128)}, set(range(1, 129))), m["failures"][:2]
     incidents = os.listdir(a.path("state", "snapshots"))
     assert len(incidents) == 1, incidents
     told = json.load(open(os.path.join(unpacked(a)[m["bundle"]["id"]][1], "neuron-collectd",
@@ -368,9 +368,8 @@ def one_device_that_hangs_is_labelled_and_the_other_fifteen_are_complete():
 @test
 def secrets_in_environment_command_line_and_note_are_found_nowhere():
     need_hook()
-    words = {name: "s3cr3t" + secrets.token_hex(12)
-             for name in ("environment", "allowed", "argument", "url", "neff", "unknown", "bearer",
-                          "log", "command")}
+    words = {name: "s3cr3t" + secrets.token_hex(12) for name in (
+        "environment", "allowed", "argument", "url", "neff", "unknown", "bearer", "log", "command")}
     command = {"name": "talk", "run": ["/bin/echo", f"--password={words['command']}",
                                        "of the command"], "timeout": "5s"}
     a = node(devices=2, commands=[command]).start()
@@ -439,9 +438,8 @@ def seen_process(a, rank):
 
 
 def wait_seen(a, pid):
-    wait_for("the process is known by the jobs", lambda: a.sql(f"SELECT count(*) FROM jobs WHERE "
-                                                               f"pid = {pid}", "-readonly") == "1",
-                                                               30)
+    wait_for("the process is known by the jobs",
+             lambda: a.sql(f"SELECT count(*) FROM jobs WHERE pid = {pid}", "-readonly") == "1", 30)
 
 
 @test
@@ -456,8 +454,8 @@ def a_rank_that_dies_without_a_note_is_named_by_who_was_seen_at_the_devices():
     a.wait_all()
     m = only_manifest(a)
     job = m["incident"]["job"]
-    assert (job["rank"], job["world_size"], job["source"]) == (5, 128,
-                                                               "torchrun") and job["key"], job
+    assert ((job["rank"], job["world_size"], job["source"]) == (5, 128, "torchrun")
+            and job["key"]), job
     assert m["failure"] is None, m["failure"]
     assert a.sql(f"SELECT count(*) FROM jobs WHERE pid = {rank.pid}", "-readonly") == "1"
     a.stop()
@@ -480,11 +478,10 @@ def a_rank_that_begins_after_the_first_look_is_seen_by_the_next():
 
 
 def plant(a, pid, ticks, uid, seen, rank):
-    row = json.dumps({"pid": pid, "start_ticks": ticks, "uid": uid,
-                      "job": {"source": "torchrun", "key": "run-7", "rank": rank,
-                              "world_size": 128}})
+    row = json.dumps({"pid": pid, "start_ticks": ticks, "uid": uid, "job": {
+        "source": "torchrun", "key": "run-7", "rank": rank, "world_size": 128}})
     a.sql(f"INSERT INTO jobs VALUES ({pid}, {ticks}, {uid}, {int(seen * 1e6)}, CAST('{row}' AS "
-          f"BLOB))")
+          "BLOB))")
 
 
 @test
@@ -545,7 +542,7 @@ def a_log_that_a_later_hook_of_the_same_process_names_is_read_too():
         for thread in (1, 2):
             log = a.path(f"nrt-{thread}.log")
             with open(log, "w", encoding="ascii") as f:
-                f.write(f"2025-Sep-19 18:57:20.782962 1:1 ERROR TDRV:f the words of thread "
+                f.write("2025-Sep-19 18:57:20.782962 1:1 ERROR TDRV:f the words of thread "
                         f"{thread}\n")
             state_file(unit, rank.pid, thread, thread)
             subprocess.run(hook_command(unit, rank.pid, thread, thread),

@@ -57,8 +57,8 @@ def most_in_a_second(seen):
 
 def longest(seen, low, high):
     """How long it may have taken from `low` to `high`."""
-    return next(ended for _, n, ended in seen if n > high) - max((begun for begun, n, _ in seen
-                                                                  if n <= low), default=seen[0][0])
+    return (next(ended for _, n, ended in seen if n > high)
+            - max((begun for begun, n, _ in seen if n <= low), default=seen[0][0]))
 
 
 def check_rate(tap, rate, reached=0.7):
@@ -275,7 +275,7 @@ def requests_keep_their_rate():
         times = sorted(r.begun for r in s.log)
         most = max(sum(1 for t in times if begin <= t < begin + 1) for begin in times)
         figures.append(f"{len(times)} requests in {times[-1] - times[0]:.1f} s, at most {most} in "
-                       f"a second")
+                       "a second")
         assert len(times) > 16 and times[-1] - times[0] >= (len(times) - 6) / 5 * 0.97
         assert most <= 11, "five, and a second's worth that was saved up"
         a.stop()

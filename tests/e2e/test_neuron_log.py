@@ -42,9 +42,8 @@ def call_hook(a, unit, pid, **more):
                    "NEURON_COLLECTD_MAILBOX": a.config["hook"]["mailbox"],
                    "NEURON_COLLECTD_SYSFS": a.path("sys"), "NEURON_COLLECTD_DEADLINE": "20s"}
     subprocess.run([HOOK, "--pid", str(pid), "--tid", str(pid), "--log-id", "1", "--instance-id",
-                    INSTANCE, "--error-code", "1200",
-                    "--local-output-dir", unit], env=environment, capture_output=True,
-                    timeout=60 * PATIENCE, check=True)
+                    INSTANCE, "--error-code", "1200", "--local-output-dir", unit], env=environment,
+                   capture_output=True, timeout=60 * PATIENCE, check=True)
 
 
 def section(a, document):

@@ -149,8 +149,8 @@ def what_matters_is_found_by_name_in_the_old_tree():
     assert summary["measures"]["stats/hardware/mem_ecc_uncorrected"] == "1"
     assert summary["measures"]["stats/hardware/health_status/healthcheck_heartbeat"] == "17"
     driver = [r["driver"] for r in result.records if "driver" in r]
-    assert driver == [{"version": "2.30.2.0", "parameters": {"no_reset": "0",
-                                                             "nmetric_log_posts": "1"}}], driver
+    assert driver == [{"version": "2.30.2.0",
+                       "parameters": {"no_reset": "0", "nmetric_log_posts": "1"}}], driver
     assert [r["machine"] for r in result.records if "machine" in r] == [
         {"instance_id": "i-0123456789abcdef0", "instance_type": "trn2.48xlarge"}]
     assert result.values()[("class", "ultraserver_mode")] == "1,2,4" and result.values()[
@@ -266,8 +266,8 @@ def a_long_file_is_cut_and_said_to_be():
     neuron_sysfs.put(os.path.join(made[0], "info", "page"), "y" * 4096)
     result = walk(root)
     values = result.values()
-    assert len(values[("neuron0", "info/long")]) == 4096 and values[("neuron0",
-                                                                     "info/page")] == "y" * 4096
+    assert (len(values[("neuron0", "info/long")]) == 4096
+            and values[("neuron0", "info/page")] == "y" * 4096)
     assert [r["cut"] for r in result.records if "cut" in r] == [["long"]]
     assert result.ends()["neuron0"]["state"] == "cut" and "4096" in result.ends()["neuron0"][
         "detail"]

@@ -16,7 +16,8 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 
 # noqa: E402
-from agent import BUILD_DIR, CLI, INSTANCE, PATIENCE, SOURCE_DIR, Agent, cleanup, extract, is_instrumented, need, need_root, object_of, run, slowness, wait_for
+from agent import (BUILD_DIR, CLI, INSTANCE, PATIENCE, SOURCE_DIR, Agent, cleanup, extract,
+                   is_instrumented, need, need_root, object_of, run, slowness, wait_for)
 from tap import Late, Skip, figures, in_time, main, test  # noqa: E402
 
 NOBODY = 65534
@@ -237,7 +238,7 @@ def notes_in_the_mailbox_are_taken_up_at_the_start_and_while_it_runs():
     wait_for("it is gone from the mailbox", lambda: not mail_of(agent))
     put_mail(agent, note_of(directory))
     wait_for("the second one, by inotify", lambda: sql(agent, "SELECT count(*) FROM notes WHERE "
-                                                              "via = 'mailbox'") == "2", timeout=10)
+                                                       "via = 'mailbox'") == "2", timeout=10)
     wait_for("the mailbox to be empty", lambda: not mail_of(agent))
     wait_for("their end",
              lambda: sql(agent, "SELECT count(*) FROM notes WHERE finished_usec = 0") == "0")
@@ -307,7 +308,7 @@ def with_the_unit_s_rights_alone_others_mail_is_read_and_removed():
         return answer_to(agent, note_of(directory, note_id, pid="1"))
     assert as_user(NOBODY, leave).startswith("accepted")
     wait_for("both", lambda: sql(agent, f"SELECT count(*) FROM notes WHERE uid = {NOBODY} AND "
-                                        f"source IS NOT NULL") == "2")
+                                        "source IS NOT NULL") == "2")
     wait_for("the mailbox to be empty", lambda: not mail_of(agent))
     # Everybody descends from init: it is root's all the same, and not taken from the note.
     assert sql(agent, f"SELECT pid FROM notes WHERE id = '{note_id}'") == "0"
@@ -389,7 +390,7 @@ def a_directory_in_the_mailbox_that_cannot_be_removed_is_said():
     # with something in it from the beginning
     os.rename(agent.path("mine"), os.path.join(mailbox(agent), "mine"))
     wait_for("the warning", lambda: f"uid {os.getuid()} has put a directory with something in it "
-                                    f"into the mailbox" in agent.log, timeout=20)
+                                    "into the mailbox" in agent.log, timeout=20)
     agent.stop()
 
 
@@ -527,7 +528,7 @@ def a_directory_that_comes_after_its_note_is_found_when_the_hook_has_ended():
     path = agent.path("dumps", UNIT)
     h = Hook(agent, note_of(path))
     assert "refused" not in in_time_to_look(h.hear())
-    wait_for("it is said", lambda: f"no files are expected yet: the directory is not there: "
+    wait_for("it is said", lambda: "no files are expected yet: the directory is not there: "
                                    f"{path}; " in agent.log)
     unit_of(agent)
     h.finish()
@@ -598,9 +599,8 @@ def a_prefix_is_granted_below_the_destination_s_own_only():
 def a_granted_prefix_is_the_place_of_its_sender_s_files_alone():
     need_root()
     agent = started("5s", destinations=[BUCKET], snapshot=NO_SNAPSHOT)
-    units = {owner: unit_of_root_with_files_of(agent, owner,
-                                               name=f"dt-20260527-051233-cid-{owner:016x}")
-                                               for owner in (OTHER, NOBODY)}
+    units = {owner: unit_of_root_with_files_of(
+        agent, owner, name=f"dt-20260527-051233-cid-{owner:016x}") for owner in (OTHER, NOBODY)}
 
     def tell():
         return [answer_to(agent, note_of(unit, s3_output_prefix="s3://my-bucket/neuron/mine"))
@@ -637,9 +637,8 @@ def ten_thousand_notes_of_one_user_are_bounded_and_nobody_else_suffers():
     assert set(words) <= {"accepted", "refused"}, words
     assert words["accepted"] <= 1000 and words["refused"] >= 9000, words
     assert int(sql(agent, "SELECT count(*) FROM notes")) <= 1000
-    assert answer_to(agent,
-                     note_of(unit_of(agent, "dt-20260527-051233-cid-00000000000000bb"))).startswith(
-                         "accepted")
+    assert answer_to(agent, note_of(
+        unit_of(agent, "dt-20260527-051233-cid-00000000000000bb"))).startswith("accepted")
     said_once_a_minute(agent, "hooks' notes were refused", begun)
     agent.stop()
 
@@ -675,8 +674,7 @@ def ten_thousand_notes_of_other_users_leave_one_whose_dump_is_not_shipped_yet():
 def garbage_long_packets_and_silence_are_answered_and_closed():
     agent = started()
     for packet in (b"x", b"{}", b"null", b"[" * 60000, os.urandom(5000), b"\x00" * 100,
-                   note_of("/x")[:-1], b"finished",
-                   b"accepted 5"):
+                   note_of("/x")[:-1], b"finished", b"accepted 5"):
         h = Hook(agent, packet)
         answer = h.hear()
         assert answer.startswith("refused "), (packet[:20], answer)
@@ -751,8 +749,7 @@ def a_hook_that_dies_or_hangs_is_not_waited_for_for_ever():
     hung = Hook(agent, note_of(directory))
     assert hung.hear().startswith("accepted")
     wait_for("the end of one that hangs", lambda: sql(agent, "SELECT count(*) FROM notes WHERE "
-                                                             "finished_usec > 0") == "2",
-                                                             timeout=10)
+                                                      "finished_usec > 0") == "2", timeout=10)
     hung.close()
     agent.stop()
 
@@ -779,9 +776,8 @@ def what_could_not_be_committed_is_counted_once_when_it_can():
     agent = started()
     note = note_of(unit_of(agent))
     agent.sql("CREATE TABLE none (x PRIMARY KEY); CREATE TABLE late (x REFERENCES none (x) "
-              "DEFERRABLE INITIALLY DEFERRED);"
-              "CREATE TRIGGER at_commit AFTER INSERT ON notes BEGIN INSERT INTO late VALUES (1); "
-              "END")
+              "DEFERRABLE INITIALLY DEFERRED);CREATE TRIGGER at_commit AFTER INSERT ON notes "
+              "BEGIN INSERT INTO late VALUES (1); END")
     assert answer_to(agent, b"garbage").startswith("refused ")
     assert answer_to(agent, note).startswith("refused ")  # all was written, and the COMMIT said no
     def figures():
@@ -849,9 +845,8 @@ def extracted(agent):
 
 
 def snapshots_of(directories):
-    return [os.path.join(base, name) for d in directories for base, _,
-            names in os.walk(d) for name in names
-            if name.startswith("snapshot") and name.endswith(".json")]
+    return [os.path.join(base, name) for d in directories for base, _, names in os.walk(d)
+            for name in names if name.startswith("snapshot") and name.endswith(".json")]
 
 
 @test
@@ -890,9 +885,8 @@ def a_log_that_is_not_the_attacker_s_is_named_in_vain():
     root = agent.path("state", "snapshots")
 
     def let_go():
-        wait_for("the document", lambda: [n for n in os.listdir(root)
-                                          if os.path.exists(
-                                                  os.path.join(root, n, "snapshot.json"))], 30)
+        wait_for("the document", lambda: [n for n in os.listdir(root) if os.path.exists(
+            os.path.join(root, n, "snapshot.json"))], 30)
         with open(agent.path("go"), "w", encoding="ascii"):
             pass
     other = threading.Thread(target=let_go)
@@ -960,9 +954,8 @@ def what_snapshot_environment_does_not_allow_is_in_nothing_that_is_stored_or_lea
             heard.append(hook.hear())
         hook.finish()
         root = agent.path("state", "snapshots")
-        wait_for("the document", lambda: [n for n in os.listdir(root)
-                                          if os.path.exists(
-                                                  os.path.join(root, n, "snapshot.json"))], 30)
+        wait_for("the document", lambda: [n for n in os.listdir(root) if os.path.exists(
+            os.path.join(root, n, "snapshot.json"))], 30)
         rank.kill()
     assert heard[-1].startswith("snapshot done"), heard
     agent.wait_all()
@@ -1013,10 +1006,9 @@ def serve_faultfs(agent, place):
     assert r.returncode == 0, r.stderr
     os.makedirs(place + ".real")
     os.makedirs(place)
-    server = subprocess.Popen([binary, "-f", "-o",
-                               f"allow_other,modules=subdir,subdir={place}.real", place],
-                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(
+        [binary, "-f", "-o", f"allow_other,modules=subdir,subdir={place}.real", place],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _servers.append(server)
     wait_for("the file system is mounted", lambda: os.path.ismount(place))
     _mounted.append(place)
@@ -1087,20 +1079,17 @@ def the_real_hook_is_heard_and_waits_for_no_longer_than_it_may():
     agent = started()
     directory = unit_of(agent)
     environment = agent.whole_environment() | {"NEURON_COLLECTD_HOOK_SOCKET": agent.config["hook"][
-        "socket"],
-                                               "NEURON_COLLECTD_MAILBOX": mailbox(agent)}
+        "socket"], "NEURON_COLLECTD_MAILBOX": mailbox(agent)}
     begun = time.monotonic()
     r = run(program, "--pid", str(os.getpid()), "--tid", "7", "--log-id", "1", "--instance-id",
-            "i-0123456789abcdef0",
-            "--error-code", "1200", "--error-location", "nrt_execute", "--local-output-dir",
-            directory, env=environment)
+            "i-0123456789abcdef0", "--error-code", "1200", "--error-location", "nrt_execute",
+            "--local-output-dir", directory, env=environment)
     took = time.monotonic() - begun
     assert r.returncode == 0, (r.returncode, r.stderr)
     in_time(took, 3.5 * slowness(), "the hook")
     figures.append(f"neuron-dump took {took * 1000:.0f} ms")
-    wait_for("its end",
-             lambda: sql(agent,
-                         "SELECT via, source, pid, finished_usec > 0 FROM notes") == f"socket|core-dumps|{os.getpid()}|1")
+    wait_for("its end", lambda: sql(agent, "SELECT via, source, pid, finished_usec > 0 FROM notes")
+             == f"socket|core-dumps|{os.getpid()}|1")
     assert any(f.endswith(".json") for f in os.listdir(directory)), os.listdir(directory)
     assert not mail_of(agent)
     agent.stop()

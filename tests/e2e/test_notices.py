@@ -138,8 +138,8 @@ def an_operator_who_drains_too_loses_no_deadline():
         a.start()
         deadline = wait_for("it drains", lambda: draining(a), 10)["deadline"]
         assert a.cli("drain").returncode == 0
-        assert draining(a)[
-            "deadline"] == deadline, "a preStop hook has made the agent forget when the instance ends"
+        assert draining(a)["deadline"] == deadline, ("a preStop hook has made the agent forget "
+                                                     "when the instance ends")
 
 
 @test

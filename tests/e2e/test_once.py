@@ -93,7 +93,8 @@ def once_says_at_what_it_waits_when_the_source_is_still_being_written():
 @test
 def the_command_line_says_what_it_can_and_what_it_cannot():
     result = run(DAEMON, "--help")
-    assert result.returncode == 0 and "--once" in result.stdout and "--check" in result.stdout and not result.stderr
+    assert (result.returncode == 0 and "--once" in result.stdout and "--check" in result.stdout
+            and not result.stderr)
     result = run(DAEMON, "--version")
     assert result.returncode == 0 and "0." in result.stdout
     result = run(DAEMON, "--one")

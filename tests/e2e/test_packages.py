@@ -24,7 +24,8 @@ BuildArch: noarch
 Nothing.
 %files
 """
-RANK = "import os, sys; os.chroot(sys.argv[1]); os.chdir('/'); print('up', flush=True); sys.stdin.read()"
+RANK = ("import os, sys; os.chroot(sys.argv[1]); os.chdir('/'); print('up', flush=True); "
+        "sys.stdin.read()")
 
 
 def database(a, root):
@@ -54,9 +55,9 @@ def packages_of(a, root):
                        timeout=60 * PATIENCE, check=True)
         wait_for("its number is in the note's row",
                  lambda: a.sql("SELECT pid FROM notes", "-readonly") == str(rank.pid))
-        wait_for("the snapshot", lambda: [d for d in os.listdir(a.path("state", "snapshots"))
-                                          if os.path.exists(a.path("state", "snapshots", d,
-                                                                   "snapshot.json"))])
+        wait_for("the snapshot",
+                 lambda: [d for d in os.listdir(a.path("state", "snapshots"))
+                          if os.path.exists(a.path("state", "snapshots", d, "snapshot.json"))])
         rank.stdin.close()
     a.wait_all()
     document = scene.snapshot_of(scene.unpacked(a)[scene.only_manifest(a)["bundle"]["id"]][1])

@@ -13,7 +13,8 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 import radosgw
-from agent import DAEMON, INSTANCE, SOURCE_DIR, STATES, Agent, check_bundle, cleanup, is_instrumented, need, run, tree, wait_for
+from agent import (DAEMON, INSTANCE, SOURCE_DIR, STATES, Agent, check_bundle, cleanup,
+                   is_instrumented, need, run, tree, wait_for)
 from s3_server import S3Server
 from s3tools import judge, new_bucket
 from tap import Skip, figures, main, notes, test
@@ -139,9 +140,8 @@ def what_is_not_whole_says_so_with_its_reason_wherever_one_looks():
     """4: a truncated dump looks like a good one."""
     bucket = new_bucket(server())
     a = Agent()
-    a.config["sources"] = [a.source("cores", "process-core", "cores"),
-                           a.source("core-dumps", "neuron-core-dump", "dumps/dt-%d-cid-%c",
-                                    max_wait="2s")]
+    a.config["sources"] = [a.source("cores", "process-core", "cores"), a.source(
+        "core-dumps", "neuron-core-dump", "dumps/dt-%d-cid-%c", max_wait="2s")]
     a.config["destinations"] = [a.s3("s3", server(), bucket)]
     a.core("core.whole.1")
     a.core("core.cut.2", fault="truncated")
@@ -222,8 +222,8 @@ def what_was_discovered_is_the_sum_of_the_rest_at_every_moment_of_a_rough_day():
     for turn in range(6 if not is_instrumented() else 2):
         a.start()
         values = look()
-        assert discovered(
-            values) >= last, f"{last} were discovered before the kill, {discovered(values)} after it"
+        assert discovered(values) >= last, (f"{last} were discovered before the kill, "
+                                            f"{discovered(values)} after it")
         for _ in range(4):
             made += 1
             what = rng.choice(("dump", "dump", "core", "directory", "short"))
@@ -471,8 +471,8 @@ def a_reload_is_taken_whole_or_not_at_all_and_a_typo_does_not_touch_what_runs():
     error = wait_for("status has the fault", lambda: a.status()["config"]["last_error"])
     assert f"neuron-collectd.yaml:{line}" in str(error) and "setle" in str(error), error
     assert run(DAEMON, "--config", a.config_file, "--check").returncode == 2
-    assert [s["name"] for s in a.status()["sources"]] == ["core-dumps",
-                                                          "incidents"], "half of a faulty file was taken"
+    assert [s["name"] for s in a.status()["sources"]] == [
+        "core-dumps", "incidents"], "half of a faulty file was taken"
     unit = a.dump(size=65536)
     a.wait_delivered(1)
     check_bundle(a.only_manifest()[0], unit, tools=("tar",))
@@ -484,10 +484,8 @@ def a_reload_is_taken_whole_or_not_at_all_and_a_typo_does_not_touch_what_runs():
     wait_for("what needs a restart is said",
              lambda: "api.socket" in str(a.status()["config"]["pending_restart"]))
     status = a.status()
-    assert not status["config"]["last_error"] and [s["name"]
-                                                   for s in status["sources"]] == [
-                                                           "core-dumps", "jobs",
-                                                           "incidents"], status["config"]
+    assert not status["config"]["last_error"] and [s["name"] for s in status["sources"]] == [
+        "core-dumps", "jobs", "incidents"], status["config"]
     assert not os.path.exists(socket) and a.pid == pid
     a.stop()
 

@@ -367,9 +367,11 @@ def ships_without_the_page_cache(prepare, expected_peak):
     forget_pages(unit)
     run(*control.prefix, "cat", os.path.join(unit, "noise"), text=False)
     counted = control.page_cache()
-    assert counted >= size // 2, f"reading {size} bytes charged only {counted}: this would measure nothing"
+    assert (counted >= size
+            // 2), f"reading {size} bytes charged only {counted}: this would measure nothing"
     forget_pages(unit)
-    assert control.page_cache() <= size // 10, "the pages are still there: whoever reads them would pay nothing"
+    assert (control.page_cache() <= size
+            // 10), "the pages are still there: whoever reads them would pay nothing"
     group = MemoryGroup()
     a.prefix = group.prefix
     a.start(wait=False)

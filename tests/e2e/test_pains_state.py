@@ -161,8 +161,8 @@ def rows_of_any_content_neither_stop_it_nor_keep_the_next_dump_away():
         mutate(a.path("state", "state.db"), random.Random(seed + i))
         unit = a.dump(size=4096, cluster_id=f"{i + 1:016x}", pid=100 + i)
         a.start()
-        wait_for("the new dump is delivered", lambda unit=unit: any(m["source"]["path"] == unit
-                                                                    for _, m in a.manifests()))
+        wait_for("the new dump is delivered",
+                 lambda unit=unit: any(m["source"]["path"] == unit for _, m in a.manifests()))
         status = a.status()  # a sum that was spoiled is told as such
         counts = status["bundles"]
         assert status["accounting_ok"] == (counts["discovered"] == sum(

@@ -14,7 +14,8 @@ import time
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from agent import PATIENCE, Agent, check_bundle, cleanup, is_instrumented, need, process_io, run, wait_for
+from agent import (PATIENCE, Agent, check_bundle, cleanup, is_instrumented, need, process_io, run,
+                   wait_for)
 from tap import Late, Skip, figures, in_time, main, test
 
 MIB = 1 << 20
@@ -28,8 +29,8 @@ def threads(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one that has just ended
             with open(f"/proc/{pid}/task/{tid}/comm", encoding="utf-8") as f:
                 name = f.read().strip()
-            found[name] = os.sched_getscheduler(int(tid)), run("ionice", "-p",
-                                                               tid).stdout.split(":")[0].strip()
+            found[name] = os.sched_getscheduler(
+                int(tid)), run("ionice", "-p", tid).stdout.split(":")[0].strip()
     return found
 
 
@@ -125,7 +126,7 @@ class FakeProc:
             path = os.path.join(self.where, "pressure", name)
             with open(path + ".new", "w", encoding="ascii") as f:
                 f.write(f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\nfull avg10=0.00 "
-                        f"avg60=0.00 avg300=0.00 total=0\n")
+                        "avg60=0.00 avg300=0.00 total=0\n")
             os.rename(path + ".new", path)
 
     def go_on(self):

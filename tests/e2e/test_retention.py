@@ -579,7 +579,8 @@ def evict_with_keep_is_a_fault():
     r = Retention(evict_undelivered="oldest")
     r.a.write_config()
     result = run(DAEMON, "--config", r.a.config_file, "--check")
-    assert result.returncode == 2 and "retention.evict_undelivered: " in result.stderr, result.stderr
+    assert (result.returncode == 2
+            and "retention.evict_undelivered: " in result.stderr), result.stderr
     assert "after_delivery: delete" in result.stderr, result.stderr
     r.a.config["retention"]["after_delivery"] = "delete"
     r.a.write_config()

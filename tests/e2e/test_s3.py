@@ -88,9 +88,8 @@ def a_large_bundle_goes_up_in_parts_is_proven_by_head_and_leaves_nothing_over():
     head = bucket.head(key)
     assert head["ETag"].strip('"').endswith(f"-{len(parts)}"), head
     done = [(r.method, "part" if r.part else "uploads" if "uploads" in r.query else "complete"
-             if "uploadId" in r.query else
-             r.key.rpartition(".")[2]) for r in proxy.requests
-             if r.key.startswith(key.removesuffix(".tar.zst"))]
+             if "uploadId" in r.query else r.key.rpartition(".")[2])
+            for r in proxy.requests if r.key.startswith(key.removesuffix(".tar.zst"))]
     assert ("PUT", "zst") not in done, done
     order = [step for i, step in enumerate(done) if i == 0 or done[i - 1] != step]
     wanted = [("POST", "uploads"), ("PUT", "part"), ("POST", "complete"), ("HEAD", "zst"),
@@ -140,7 +139,8 @@ def progress_is_seen_while_it_is_on_its_way():
     a.wait_all()
     judge(a, bucket, [unit])
     metrics = a.curl("/metrics").stdout
-    assert 'neuron_collectd_requests_total{destination="s3",operation="UploadPart",code="200"}' in metrics, metrics
+    assert ('neuron_collectd_requests_total{destination="s3",operation="UploadPart",code="200"}'
+            in metrics), metrics
     assert 'neuron_collectd_destination_up{destination="s3"} 1' in metrics, metrics
     a.stop()
 
@@ -251,8 +251,8 @@ def a_volume_and_a_bucket_are_served_independently():
     a.wait_all()
     manifest = judge(a, bucket, [unit])[unit]
     with open(object_of(a.only_manifest()[0]), "rb") as f:
-        assert f.read() == bucket.read(next(k for k in bucket.objects()
-                                            if k.endswith(".tar.zst"))), "two destinations, two contents"
+        assert f.read() == bucket.read(next(k for k in bucket.objects() if k.endswith(
+            ".tar.zst"))), "two destinations, two contents"
     assert manifest["bundle"]["plan"] == a.only_manifest()[1]["bundle"]["plan"]
     a.stop()
 
@@ -328,9 +328,8 @@ def an_object_lock_bucket_takes_what_comes():
     bucket = new_bucket(server(), make=False)
     bucket.aws("create-bucket", "--bucket", bucket.name, "--object-lock-enabled-for-bucket")
     bucket.aws("put-object-lock-configuration", "--bucket", bucket.name,
-               "--object-lock-configuration",
-               '{"ObjectLockEnabled": "Enabled", "Rule": {"DefaultRetention": {"Mode": '
-               '"GOVERNANCE", "Days": 1}}}')
+               "--object-lock-configuration", '{"ObjectLockEnabled": "Enabled", "Rule": '
+               '{"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}}')
     a = Agent()
     a.use_directories()
     a.config["destinations"] = [a.s3("s3", server(), bucket, part_size="5MiB")]

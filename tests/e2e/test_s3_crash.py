@@ -83,9 +83,8 @@ def kill_9_at_every_tenth_of_an_upload_sends_no_more_than_the_parts_in_flight_tw
     excess = sent_parts(proxy) - manifest["bundle"]["bytes"]
     largest = max(p["bytes"] for p in manifest["bundle"]["parts"])
     figures.append(f"S3: {kills} kills in {KILL_BYTES / MIB:.0f} MiB: {excess / MIB:.1f} MiB sent "
-                   f"twice, "
-                   f"at most {kills * CONNECTIONS * largest / MIB:.0f} MiB were in flight; last "
-                   f"run read {read_at_the_end / MIB:.1f} MiB")
+                   f"twice, at most {kills * CONNECTIONS * largest / MIB:.0f} "
+                   f"MiB were in flight; last run read {read_at_the_end / MIB:.1f} MiB")
     assert largest <= LARGEST_PART, largest
     assert excess <= kills * CONNECTIONS * largest, (excess, largest)
     twice = {n: tries for n, tries in proxy.part_bodies().items() if len(tries) > 1}
@@ -333,11 +332,12 @@ def a_lost_database_leads_to_no_second_copy_and_the_orphan_is_aborted():
 
 def dead_nodes(hex12):
     """A key as the agent of a node that is no more made it."""
-    return f"neuron/20260101-000000-0000000000000000/i-0ffffffffffffffff/directory-20260101T000000-{hex12}.tar.zst"
+    return ("neuron/20260101-000000-0000000000000000/"
+            f"i-0ffffffffffffffff/directory-20260101T000000-{hex12}.tar.zst")
 
 
 @test
-def old_uploads_of_nobody_under_the_prefix_are_reported_and_aborted_and_young_and_foreign_ones_let_be():
+def old_uploads_of_nobody_under_the_prefix_are_aborted_and_young_and_foreign_ones_remain():
     past = fake_time("-2d")
     s = radosgw.Radosgw()
     try:

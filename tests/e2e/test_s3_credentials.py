@@ -35,9 +35,8 @@ def session():
     if not AWS:
         raise Skip("awscli is not installed")
     bucket = new_bucket(server(), make=False)
-    result = run(AWS, "--endpoint-url", server().endpoint, "--output", "json", "sts",
-                 "assume-role", "--role-arn", role(), "--role-session-name", "e2e",
-                 env=bucket.environment)
+    result = run(AWS, "--endpoint-url", server().endpoint, "--output", "json", "sts", "assume-role",
+                 "--role-arn", role(), "--role-session-name", "e2e", env=bucket.environment)
     assert result.returncode == 0, result.stderr
     keys = json.loads(result.stdout)["Credentials"]
     return Endpoint(server().endpoint, keys["AccessKeyId"], keys["SecretAccessKey"],
@@ -84,8 +83,8 @@ def a_session_token_in_the_environment_is_sent():
 @test
 def a_profile_of_the_shared_files_is_taken():
     a, bucket, unit = agent_without_keys(profile="neuron")
-    aws_files(a, credentials=f"[default]\naws_access_key_id = "
-                             f"WRONG000000000000001\naws_secret_access_key = "
+    aws_files(a, credentials="[default]\naws_access_key_id = "
+                             "WRONG000000000000001\naws_secret_access_key = "
                              f"canary-wrong\n[neuron]\n{keys_section(server())}")
     delivers(a, bucket, unit)
     a.stop()
@@ -107,7 +106,7 @@ def a_role_is_assumed_by_the_servers_own_sts():
     a, bucket, unit = agent_without_keys(profile="uploader")
     aws_files(a, credentials=f"[base]\n{keys_section(server())}",
               config=f"[profile uploader]\nrole_arn = {role()}\nsource_profile = "
-                     f"base\nrole_session_name = e2e\n")
+                     "base\nrole_session_name = e2e\n")
     a.environment |= {"AWS_ENDPOINT_URL_STS": server().endpoint}
     delivers(a, bucket, unit)
     a.stop()
@@ -296,8 +295,9 @@ def a_core_of_the_daemon_holds_no_secret_key():
         assert keys.access_key.encode() in core, "this is no core of it"
         figures.append(f"S3: core with credentials of the {place}: session token "
                        f"{core.count(keys.token.encode())} times")
-        assert core.count(keys.secret_key.encode(
-            )) == 0, f"the secret key from the {place} is in the core {core.count(keys.secret_key.encode())} times"
+        assert core.count(keys.secret_key.encode()) == 0, (
+            f"the secret key from the {place} is in the core "
+            f"{core.count(keys.secret_key.encode())} times")
         a.stop()
 
 
@@ -319,7 +319,8 @@ def programs_that_are_run_get_no_keys_of_the_daemon():
         assert "canary" not in f.read(), "the environment's keys were handed on"
     with open(a.path("fds"), encoding="utf-8") as f:
         descriptors = f.read()
-    assert "state.db" not in descriptors and "socket" not in descriptors and "eventpoll" not in descriptors, descriptors
+    assert ("state.db" not in descriptors and "socket" not in descriptors
+            and "eventpoll" not in descriptors), descriptors
     a.stop()
 
 

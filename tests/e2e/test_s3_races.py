@@ -57,8 +57,7 @@ def cut_after_three_parts(a, s3, where=""):
     s3.wait_for("three parts have arrived", lambda: arrived(s3, 3, where))
     wait_for("the ledger knows them", lambda: sqlite3.connect(a.path("state", "state.db")).execute(
         "select count(*) from upload_parts join uploads using (upload) where etag is not null and "
-        "instr(key, ?)",
-        (where.encode(),)).fetchone()[0] >= 3)
+        "instr(key, ?)", (where.encode(),)).fetchone()[0] >= 3)
     a.kill()
     s3.clear_faults()
     s3.release()
@@ -74,9 +73,8 @@ def a_resumed_upload_is_completed_with_the_checksums_of_all_its_parts():
         a.wait_known(1)
         a.wait_all()
         after = s3.log[before:]
-        assert not [r for r in after if r.operation in ("CreateMultipartUpload",
-                                                        "AbortMultipartUpload")], [
-                                                            r.operation for r in after]
+        assert not [r for r in after if r.operation in (
+            "CreateMultipartUpload", "AbortMultipartUpload")], [r.operation for r in after]
         assert [r.status for r in after if r.operation == "CompleteMultipartUpload"] == [200]
         assert not {1, 2, 3} & {r.part for r in after if r.operation == "UploadPart"}
         judge(s3)
@@ -145,8 +143,8 @@ def strangers_uploads_are_let_be_whatever_the_prefix():
                                             f"a/{INSTANCE}/notes.tar.zst")]
         ours = s3.create(
             f"20260101-000000-00/{INSTANCE}/neuron-core-dump-20260101T000000-aabbccddeeff.tar.zst")
-        dead = s3.create(
-            "20260101-000000-00/i-0ffffffff/directory-20260101T000000-aabbccddeeff-s2.manifest.json")
+        dead = s3.create("20260101-000000-00/i-0ffffffff/"
+                         "directory-20260101T000000-aabbccddeeff-s2.manifest.json")
         for upload in s3.uploads.values():
             upload.initiated -= 2 * 86400
         a.start()
@@ -261,7 +259,8 @@ def a_member_that_changes_while_its_parts_are_on_their_way_is_packed_anew():
         wait_for("the daemon answers", a.is_healthy)
         a.wait_delivered(1)
         wait_for("no upload is left", lambda: not s3.uploads)
-        assert "state directory" not in a.log, "an answer of the old upload was taken for one of the new"
+        assert "state directory" not in a.log, ("an answer of the old upload was taken for "
+                                                "one of the new")
         judge(s3)
         a.stop()
 

@@ -57,7 +57,8 @@ def ls_lists_incidents_and_bundles():
     result = a.cli("ls", f"s3://{bucket.name}/", *options())
     assert result.returncode == 0, result.stdout + result.stderr
     assert os.path.basename(key).removesuffix(".tar.zst") in result.stdout, result.stdout
-    assert "000000000000000a" in result.stdout and "000000000000000b" in result.stdout, result.stdout
+    assert ("000000000000000a" in result.stdout
+            and "000000000000000b" in result.stdout), result.stdout
     below = a.cli("ls", f"s3://{bucket.name}/neuron/20260527-051233-000000000000000b", *options())
     assert below.returncode == 0 and "000000000000000a" not in below.stdout, below.stdout
     assert a.ask("ls", f"s3://{bucket.name}/", *options()), "no JSON"
@@ -130,8 +131,8 @@ def verify_re_hashes_what_lies_there_and_finds_a_flipped_bit():
               bucket.read(key.removesuffix(".tar.zst") + ".manifest.json"))
     result = a.cli("verify", f"s3://{other.name}/{name}", *options())
     assert result.returncode == 1, result.stdout + result.stderr
-    assert manifest["bundle"][
-        "id"] in result.stdout + result.stderr or "differ" in result.stdout + result.stderr, result.stdout + result.stderr
+    assert (manifest["bundle"]["id"] in result.stdout + result.stderr
+            or "differ" in result.stdout + result.stderr), result.stdout + result.stderr
 
 
 @test
@@ -178,7 +179,8 @@ def doctor_names_what_is_well_and_what_is_missing():
     result = a.cli("--config", a.config_file, "doctor")
     text = result.stdout + result.stderr
     assert re.search(
-        r"s3:(ListBucketMultipartUploads|ListBucket|AbortMultipartUpload|ListMultipartUploadParts)", text), text
+        r"s3:(ListBucketMultipartUploads|ListBucket|AbortMultipartUpload|ListMultipartUploadParts)",
+        text), text
     assert "canary" not in text
     a.use_keys(writer.with_keys(writer.access_key, "canary-wrong"))
     a.stop()
@@ -197,7 +199,8 @@ def wrong_options_are_usage_and_wrong_keys_are_said():
     assert a.cli("get").returncode == 2
     a.environment["AWS_SECRET_ACCESS_KEY"] = "canary-wrong"
     result = a.cli("ls", f"s3://{bucket.name}/", *options())
-    assert result.returncode == 1 and "SignatureDoesNotMatch" in result.stderr and "canary" not in result.stderr, (result.returncode, result.stderr)
+    assert (result.returncode == 1 and "SignatureDoesNotMatch" in result.stderr
+            and "canary" not in result.stderr), (result.returncode, result.stderr)
     assert key
 
 

@@ -33,9 +33,8 @@ def error_of(a, *words, timeout=30):
     must have it too. @return it"""
     def said():
         error = destination(a)["last_error"] or ""
-        return all(any(w.lower() in error.lower()
-                       for w in (word if isinstance(word, tuple) else (word,)))
-                       for word in words) and error
+        return all(any(w.lower() in error.lower() for w in (
+            word if isinstance(word, tuple) else (word,))) for word in words) and error
     try:
         error = wait_for(f"the destination's error has {words}", said, timeout)
     except AssertionError:
@@ -123,9 +122,8 @@ def an_unknown_or_suspended_key_is_named():
     bucket.aws("delete-bucket-policy", "--bucket", bucket.name)
     assert {u: tree(u) for u in units} == before
     b = Agent()
-    b.config["destinations"] = [b.s3("s3", user.with_keys("NOBODYKNOWSTHISONE01",
-                                                          "canary-of-nobody"),
-                                                          new_bucket(server()))]
+    b.config["destinations"] = [b.s3(
+        "s3", user.with_keys("NOBODYKNOWSTHISONE01", "canary-of-nobody"), new_bucket(server()))]
     b.dump()
     b.start()
     error_of(b, "InvalidAccessKeyId", ("AWS_ACCESS_KEY_ID", "access key"))
@@ -243,8 +241,7 @@ def a_different_bundle_under_our_key_is_never_overwritten():
     b.wait_known(1)
     said = wait_for("it says that the name is taken",
                     lambda: [d for d in b.api(f"/v1/bundles/{b.bundles()[0]['id']}")["deliveries"]
-                             if d.get("error")] or
-                    (b.counts()["quarantined"] and b.bundles()))
+                             if d.get("error")] or (b.counts()["quarantined"] and b.bundles()))
     text = b.cli("explain", b.bundles()[0]["id"]).stdout
     assert "different" in text or "another" in text or "exists" in text or "overwrit" in text, (
         said, text)

@@ -11,9 +11,8 @@ import sys
 import threading
 import time
 
-sys.path.insert(0, os.path.join(os.environ.get("srcdir")
-                                or os.path.join(os.path.dirname(__file__), "..", ".."), "tests",
-                                "harness"))
+sys.path.insert(0, os.path.join(os.environ.get("srcdir") or os.path.join(
+    os.path.dirname(__file__), "..", ".."), "tests", "harness"))
 import agent as harness  # noqa: E402
 from agent import Agent, run, wait_for  # noqa: E402
 from servers import free_port  # noqa: E402
@@ -21,7 +20,8 @@ from tap import Skip, in_time, main, test  # noqa: E402
 
 SECTIONS = {"neuron_sysfs", "neuron_device", "kmsg", "process", "process_packages", "jobs",
             "packages", "runtime_log", "commands"}
-HW_ERROR = "3,{},5000000,-;NEURON_HW_ERR=HBM_UNCORRECTABLE_ERROR instance-id=i-1 hostname=h nd-id=0 nc-id=0 serial-num=1 action=TERMINATE_INSTANCE\n"
+HW_ERROR = ("3,{},5000000,-;NEURON_HW_ERR=HBM_UNCORRECTABLE_ERROR instance-id=i-1 "
+            "hostname=h nd-id=0 nc-id=0 serial-num=1 action=TERMINATE_INSTANCE\n")
 
 
 def make_agent(**snapshot):
@@ -231,10 +231,9 @@ def a_line_of_the_kernel_log_begins_an_incident_which_is_shipped_and_removed():
     assert "HBM_UNCORRECTABLE_ERROR" in d["trigger"], d["trigger"]
     wait_incident(a, name, "both lines are in it", lambda i: len(i["kernel_log"]) == 2)
     assert snapshots(a) + snapshots(a, "incidents") == [name], "two lines at once are one incident"
-    manifests = wait_for("it is shipped", lambda: [os.path.join(base, f) for base, _,
-                                                   files in os.walk(a.out) for f in files
-                                                   if f.startswith("directory-")
-                                                   and f.endswith(".manifest.json")], 60)
+    manifests = wait_for("it is shipped", lambda: [
+        os.path.join(base, f) for base, _, files in os.walk(a.out)
+        for f in files if f.startswith("directory-") and f.endswith(".manifest.json")], 60)
     with open(manifests[0], encoding="utf-8") as f:
         m = json.load(f)
     assert m["source"]["name"] == "incidents" and m["bundle"]["complete"], m["bundle"]
@@ -354,12 +353,10 @@ def where_somebody_listens_beside_the_api_that_supervisor_is_asked():
     harness.need("systemd-socket-activate")
     a = make_agent()
     log = a.path("activate.log")
-    with open(log, "wb") as out, subprocess.Popen(["systemd-socket-activate", "--accept",
-                                                   "--inetd", "--seqpacket", "-l",
-                                                   a.path("run", "probe.sock"),
-                                                   harness.DAEMON, "--child=probe"],
-                                                   stdin=subprocess.DEVNULL, stdout=out,
-                                                   stderr=out) as activate:
+    with open(log, "wb") as out, subprocess.Popen(
+            ["systemd-socket-activate", "--accept", "--inetd", "--seqpacket", "-l",
+             a.path("run", "probe.sock"), harness.DAEMON, "--child=probe"],
+            stdin=subprocess.DEVNULL, stdout=out, stderr=out) as activate:
         try:
             wait_for("it listens", lambda: os.path.exists(a.path("run", "probe.sock")))
             a.start()
@@ -443,9 +440,8 @@ def another_directory_of_the_same_name_gets_nothing_of_an_earlier_incident():
         assert document(a, name, "snapshot-after.json") is None, "the process lives"
         os.rename(unit, a.path("moved"))
         a_job(a)
-        wait_for("another one is shipped",
-                 lambda: len([m for _, m in a.manifests()
-                              if m["bundle"]["supplement_of"] is None]) == 2, 30)
+        wait_for("another one is shipped", lambda: len(
+            [m for _, m in a.manifests() if m["bundle"]["supplement_of"] is None]) == 2, 30)
         wait_incident(a, name, "it is about none any more", lambda i: not i["units"])
         process.kill()
     wait_for("the second look is there", lambda: document(a, name, "snapshot-after.json"))
@@ -463,9 +459,8 @@ def a_snapshot_that_was_killed_still_belongs_to_its_dump():
     incident = wait_incident(a, name, "note and dump are in it",
                              lambda i: len(i["units"]) == 1 and len(i["notes"]) == 1)
     assert not incident["over"], incident
-    wait_for("it is known that its hook has ended", lambda: a.sql("SELECT count(*) FROM notes "
-                                                                  "WHERE finished_usec > 0",
-                                                                  "-readonly") == "1")
+    wait_for("it is known that its hook has ended", lambda: a.sql(
+        "SELECT count(*) FROM notes WHERE finished_usec > 0", "-readonly") == "1")
     a.kill()
     a.start()
     wait_for("the document is there", lambda: document(a, name))
@@ -499,8 +494,8 @@ def a_name_that_is_taken_is_left_alone():
             f.write("x")
     result = cli(a, "--json", "snapshot")
     assert result.returncode == 0, result.stderr
-    kept = [name for name in snapshots(a) if os.path.exists(a.path("state", "snapshots", name,
-                                                                   "evidence"))]
+    kept = [name for name in snapshots(a)
+            if os.path.exists(a.path("state", "snapshots", name, "evidence"))]
     assert len(kept) == 60 and len(snapshots(a)) == 61, snapshots(a)
     taken = [name for name in snapshots(a) if name not in kept]
     assert taken[0].endswith("-2"), taken
@@ -524,9 +519,8 @@ def a_second_look_comes_after_a_restart_too():
         a.kill()
         a.start()
         incident = document(a, name, "incident.json")
-        assert len(incident["notes"]) == 1 and [p["pid"]
-                                                for p in incident["processes"]] == [
-                                                        process.pid], incident
+        assert (len(incident["notes"]) == 1
+                and [p["pid"] for p in incident["processes"]] == [process.pid]), incident
         assert document(a, name, "snapshot-after.json") is None
         process.kill()
     wait_for("the second look is there", lambda: document(a, name, "snapshot-after.json"))
@@ -545,8 +539,7 @@ def a_dump(a):
 def attached_members(a):
     """[(supplement or not, path)] of what was attached, in all manifests."""
     return [(m["bundle"]["supplement_of"] is not None, e["path"]) for _,
-            m in a.manifests() for e in m["members"]
-            if e["path"].startswith("neuron-collectd/")]
+            m in a.manifests() for e in m["members"] if e["path"].startswith("neuron-collectd/")]
 
 
 @test
@@ -559,8 +552,7 @@ def a_snapshot_that_was_killed_gets_its_second_look_too():
         slow = wait_for("the slow one runs", lambda: [pid for pid, command in children_of(a.pid)
                                                       if "collect:commands" in command])
         taking = [pid for pid, command in children_of(a.pid) if command.endswith("--child=probe")
-                  and
-                  any(child == slow[0] for child, _ in children_of(pid))]
+                  and any(child == slow[0] for child, _ in children_of(pid))]
         os.kill(taking[0], signal.SIGKILL)
         d = wait_for("what there was is a document", lambda: document(a, name), 30)
         assert sections(d)["commands"]["state"] == "cut" and sections(d)["neuron_sysfs"][
@@ -679,9 +671,8 @@ def a_drain_waits_for_a_snapshot_that_is_underway_and_for_its_delivery():
         "missing"], missing
     assert "\nsnapshots: 1 taken since the start, 0 dropped, 1 underway\n" in cli(
         a, "status").stdout, cli(a, "status")
-    seen = wait_for("it is safe",
-                    lambda: (d := json.loads(a.curl("/v1/status").stdout)["drain"])[
-                        "safe_to_terminate"] and d, 90)
+    seen = wait_for("it is safe", lambda: (d := json.loads(a.curl("/v1/status").stdout)["drain"])[
+        "safe_to_terminate"] and d, 90)
     assert seen["missing"] is None, seen
     delivered = [f for _, _, files in os.walk(a.out) for f in files if f.startswith("directory-")
                  and f.endswith(".manifest.json")]

@@ -104,11 +104,10 @@ class Elf:
     def header(self, phnum, kind=4, phoff=None, shoff=0, shnum=0, phentsize=None):
         ident = b"\x7fELF" + bytes([2 if self.bits == 64 else 1, 1 if self.order == "<" else 2,
                                     1]) + bytes(9)
-        return ident + struct.pack(self.order + ("HHIQQQIHHHHHH" if self.bits == 64
-                                                 else "HHIIIIIHHHHHH"), kind, 62, 1, 0,
-                                   self.ehdr if phoff is None else phoff, shoff, 0, self.ehdr,
-                                   self.phdr if phentsize is None else phentsize, phnum, self.shdr,
-                                   shnum, 0)
+        return ident + struct.pack(
+            self.order + ("HHIQQQIHHHHHH" if self.bits == 64 else "HHIIIIIHHHHHH"), kind, 62, 1, 0,
+            self.ehdr if phoff is None else phoff, shoff, 0, self.ehdr,
+            self.phdr if phentsize is None else phentsize, phnum, self.shdr, shnum, 0)
 
     def segment(self, offset, size):
         if self.bits == 64:
@@ -242,8 +241,8 @@ def frame(data):
 
 def rle_frame(n):
     """n zeros in a few bytes, n below 128 KiB."""
-    return struct.pack("<IBI", 0xFD2FB528, 0xA0, n) + struct.pack("<I", 1 | 1 << 1
-                                                                  | n << 3)[:3] + b"\0"
+    return struct.pack("<IBI", 0xFD2FB528, 0xA0,
+                       n) + struct.pack("<I", 1 | 1 << 1 | n << 3)[:3] + b"\0"
 
 
 def seek_table(sizes, flags=0, n=None):
@@ -295,9 +294,8 @@ def bundles():
                          ("sparse", {"pax": {"GNU.sparse.major": "1", "GNU.sparse.minor": "0",
                                              "GNU.sparse.name": "a",
                                              "GNU.sparse.realsize": "10"}}),
-                         ("sparse-old",
-                          {"pax": {"GNU.sparse.map": "0,5,8,2", "GNU.sparse.size": "10",
-                                   "GNU.sparse.numblocks": "2"}})):
+                         ("sparse-old", {"pax": {"GNU.sparse.map": "0,5,8,2", "GNU.sparse.size":
+                                                 "10", "GNU.sparse.numblocks": "2"}})):
         content = b"2\n0\n5\n8\n2\n".ljust(
             512, b"\0") + b"aaaaaaa" if name == "sparse" else b"aaaaaaa"
         try:
@@ -331,15 +329,13 @@ def s3_answers():
                    LastModified="2026-05-27T05:12:33.000Z", ETag='"e"', Size="17")
     prefix = element("CommonPrefixes", Prefix="n/x%20y/")
     credentials = element("Credentials", AccessKeyId="ASIAEXAMPLE", SecretAccessKey="s/e+c=",
-                          SessionToken="FwoGZXIv//==",
-                          Expiration="2026-05-27T06:12:33Z")
+                          SessionToken="FwoGZXIv//==", Expiration="2026-05-27T06:12:33Z")
 
     def answer(name, text):
         write("s3_xml", name, text.encode())
 
     for code, more in (("AccessDenied", {"Message": "User: u is not authorized to perform: "
-                                                    "kms:Decrypt on resource: r with an explicit "
-                                                    "deny"}),
+                                         "kms:Decrypt on resource: r with an explicit deny"}),
                        ("AuthorizationHeaderMalformed", {"Region": "eu-central-1"}),
                        ("NoSuchKey", {"Message": "", "BucketName": "b"}),
                        ("PermanentRedirect", {"Endpoint": "b.s3.eu-central-1.amazonaws.com",
@@ -348,9 +344,8 @@ def s3_answers():
                        ("KMS.DisabledException", {"RequestId": "r"}),
                        ("InternalError", {}), ("SomethingNew", {"HostId": "h"})):
         answer("error-" + code, declaration + element("Error", Code=code, **more))
-    answer("error-sts",
-           element("ErrorResponse", element("Error", Type="Sender", Code="ExpiredToken",
-                                            Message="m"), RequestId="r"))
+    answer("error-sts", element("ErrorResponse", element(
+        "Error", Type="Sender", Code="ExpiredToken", Message="m"), RequestId="r"))
     answer("error-controls", element("Error", Code="&#x9b;31m", Message="a&#10;b&#x7f;\u0085"))
     answer("error-long", element("Error", Code="c" * 70, Message="\u00e9" * 400,
                                  CanonicalRequestBytes="47 " * 6000))
@@ -358,8 +353,8 @@ def s3_answers():
     answer("error-cdata", "<Error><Code>a<!-- no -->b<![CDATA[<c>]]>&amp;</Code></Error>")
     answer("create", declaration + element("InitiateMultipartUploadResult" , Bucket="b", Key="k",
                                            UploadId="2~VXBs/b+g=").replace(">", ns + ">", 1))
-    answer("complete", " \n \r\n" + declaration + " \n" + element("CompleteMultipartUploadResult",
-                                                                  ETag="&quot;aa-9&quot;"))
+    answer("complete", " \n \r\n" + declaration + " \n"
+           + element("CompleteMultipartUploadResult", ETag="&quot;aa-9&quot;"))
     answer("complete-no-etag", element("CompleteMultipartUploadResult", Location="l"))
     answer("parts", element("ListPartsResult", part, part, NextPartNumberMarker="1",
                             IsTruncated="true"))
@@ -368,8 +363,7 @@ def s3_answers():
     answer("parts-number-huge", element("ListPartsResult",
                                         part.replace(">1<", ">99999999999999999999<")))
     answer("uploads", element("ListMultipartUploadsResult", upload, upload, EncodingType="url",
-                              IsTruncated="true", NextKeyMarker="a%2Fb",
-                              NextUploadIdMarker="u"))
+                              IsTruncated="true", NextKeyMarker="a%2Fb", NextUploadIdMarker="u"))
     answer("uploads-nul", element("ListMultipartUploadsResult", upload.replace("%20", "%00"),
                                   EncodingType="url"))
     answer("objects", declaration + element("ListBucketResult", item, item, prefix, prefix,
@@ -447,12 +441,14 @@ def notices():
 def notes():
     head = {"schema": "neuron-collectd/hook-note/1", "id": "0123456789abcdef" * 2,
             "written_usec": 1779859925123456}
-    whole = {**head, "arguments": {"neff_name": "file.neff", "neff_uuid": "00" * 16,
-                                   "date_time": "20260527-051233", "pid": "17", "tid": "18",
-                                   "log_id": "1", "instance_id": "i-0123456789abcdef0",
-                                   "cluster_id": "d99e36ea74c263ca",
-                                   "error_location": "nrt_execute", "error_code": "1200",
-                                   "local_output_dir": "/tmp/neuron-core-dump/dt-20260527-051233-cid-d99e36ea74c263ca", "s3_output_prefix": "s3://b/k"},
+    whole = {**head, "arguments": {
+        "neff_name": "file.neff", "neff_uuid": "00" * 16,
+        "date_time": "20260527-051233", "pid": "17", "tid": "18",
+        "log_id": "1", "instance_id": "i-0123456789abcdef0",
+        "cluster_id": "d99e36ea74c263ca",
+        "error_location": "nrt_execute", "error_code": "1200",
+        "local_output_dir": "/tmp/neuron-core-dump/dt-20260527-051233-cid-d99e36ea74c263ca",
+        "s3_output_prefix": "s3://b/k"},
              "error_number": 1200, "error_name": "NRT_EXEC_HW_ERR_COLLECTIVES",
              "job": {"source": "torchrun", "key": "torchrun:master=10.0.0.1:41000", "rank": 3,
                      "world_size": 64, "local_rank": 3,
@@ -515,8 +511,7 @@ def sysfs(name, *pairs):
 
 def sysfs_trees():
     sysfs("device", ("core_count", "8"), ("connected_devices", "12, 3\n"),
-          ("info/serial_number", "19fcda00f5ff6e00\n"),
-          ("info/architecture/arch_type", "NDv3\n"),
+          ("info/serial_number", "19fcda00f5ff6e00\n"), ("info/architecture/arch_type", "NDv3\n"),
           ("neuron_core0/info/architecture/arch_type", "NCv3\n"),
           ("stats/hardware/mem_ecc_uncorrected", "0\n"),
           ("stats/hardware/health_status/unhealthy_components", "hbm,sram\n"),
@@ -552,8 +547,8 @@ def kmsgs():
     write("kmsg", "cut", error[:60])
     write("kmsg", "no-newline", error.rstrip())
     write("kmsg", "no-record", b" SUBSYSTEM=x\n;;;\n1,2\n,,,;\n")
-    write("kmsg", "numbers",
-          b"99999999999999999999,1,1,-;x\n1,99999999999999999999,1,-;x\n4294967295,1,18446744073709551615,-;neuron\n")
+    write("kmsg", "numbers", b"99999999999999999999,1,1,-;x\n1,99999999999999999999,"
+          b"1,-;x\n4294967295,1,18446744073709551615,-;neuron\n")
     write("kmsg", "nul", b"1,1,1,-;NEURON_HW_ERR=\0 a=\0\xff \x7f=\x01\n")
     write("kmsg", "escaped", b"1,1,1,-;NEURON_HW_ERR=A\\x20b=c\\x3dd\\x00\n")
     write("kmsg", "many-fields", b"1,1,1,-;NEURON_HW_ERR=X "
@@ -568,8 +563,8 @@ def nrt_logs():
     prefix = b"2025-Sep-19 18:57:20.782962  4444:4445  ERROR  NRT:nrt_infodump  "
     opening = b"------------->8------------[ cut here ]------------>8-------------\n"
     closing = b"-------------8<-----------[ cut to here ]-----------8<------------\n"
-    lines = [b"NRT version: 2.29.40.0 (abc)", b"Embedded FW version: 1", b"CCOM version: 2 (compat "
-                                                                         b"75)", b"Instance ID: i-0", b"Cluster ID: 0", b"",
+    lines = [b"NRT version: 2.29.40.0 (abc)", b"Embedded FW version: 1",
+             b"CCOM version: 2 (compat 75)", b"Instance ID: i-0", b"Cluster ID: 0", b"",
              b"Failure: NRT_EXEC_OOB in nrt_execute()", b"LNC: 2", b"unknown", b"Environment:",
              b"  NEURON_RT_NUM_CORES=4", b"\tA=b", b"UltraServer: 1"]
     write("nrt_log", "block", opening + b"\n".join(lines) + b"\n" + closing)
@@ -610,7 +605,8 @@ def processes():
     text(1, "map-numbers", b"fffffffffffffffff-1 r-xp 0 0:0 0")
     hex64 = b"0123456789abcdef" * 4
     text(2, "cgroup",
-         b"0::/kubepods.slice/kubepods-burstable-pod12345678_1234_1234_1234_123456789abc.slice/cri-containerd-" + hex64 + b".scope\n")
+         b"0::/kubepods.slice/kubepods-burstable-pod12345678_1234_1234_1234_123456789abc.slice/"
+         b"cri-containerd-" + hex64 + b".scope\n")
     text(2, "cgroup-v1", b"4:memory:/kubepods/besteffort/pod12345678-1234-1234-1234-123456789abc/"
          + hex64 + b"\n1:cpu:/docker/" + hex64)
     text(2, "cgroup-slurm", b"0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_3\n")
@@ -637,10 +633,9 @@ def processes():
     text(6, "elf-note-huge", head + struct.pack("<IIQQQQQQ", 4, 4, 120, 0, 0, 2**64 - 1, 0,
                                                 4) + struct.pack("<III", 2**32 - 1, 2**32 - 1, 3))
     text(6, "elf-offset", head + struct.pack("<IIQQQQQQ", 4, 4, 2**63, 0, 0, 100, 0, 4))
-    text(6, "elf-32",
-         b"\x7fELF\x01\x01\x01".ljust(16, b"\0") + struct.pack("<HHIIIIIHHHHHH", 3, 3, 1, 0, 52, 0,
-                                                               0, 52, 32, 1, 0, 0, 0) +
-         struct.pack("<IIIIIIII", 4, 84, 0, 0, len(note), len(note), 4, 4) + note)
+    text(6, "elf-32", b"\x7fELF\x01\x01\x01".ljust(16, b"\0")
+         + struct.pack("<HHIIIIIHHHHHH", 3, 3, 1, 0, 52, 0, 0, 52, 32, 1, 0, 0, 0)
+         + struct.pack("<IIIIIIII", 4, 84, 0, 0, len(note), len(note), 4, 4) + note)
     text(6, "elf-none", b"\x7fELF")
 
 

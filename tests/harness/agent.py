@@ -118,7 +118,7 @@ class Agent:
     def __init__(self, directory=None, owner=None):
         if not os.access(DAEMON, os.X_OK):
             raise AssertionError(f"{DAEMON} is not built; set builddir, or NEURON_COLLECTD and "
-                                 f"NEURON_COLLECT")
+                                 "NEURON_COLLECT")
         if directory is None:
             directory = tempfile.mkdtemp(prefix="neuron-e2e.")
             os.chmod(directory, 0o755)
@@ -300,8 +300,7 @@ class Agent:
         """Runs --once to its end."""
         self.write_config()
         return run(*self.prefix, *WRAP, DAEMON, "--config", self.config_file, "--once", *options,
-                   timeout=timeout, cwd=self.dir,
-                   env=self.whole_environment())
+                   timeout=timeout, cwd=self.dir, env=self.whole_environment())
 
     # --- asking it ---
 
@@ -312,17 +311,18 @@ class Agent:
     def ask(self, *arguments):
         """neuron-collect --json, parsed."""
         result = self.cli("--json", *arguments)
-        assert result.returncode == 0, f"{arguments}: exit {result.returncode}: {result.stderr}{result.stdout}"
+        assert result.returncode == 0, (f"{arguments}: exit {result.returncode}: "
+                                        f"{result.stderr}{result.stdout}")
         return json.loads(result.stdout)
 
     def curl(self, path, *options, timeout=10):
         return run("curl", "-sS", "--fail-with-body", "--max-time", str(timeout * PATIENCE),
-                   "--unix-socket", self.socket, *options,
-                   "http://localhost" + path)
+                   "--unix-socket", self.socket, *options, "http://localhost" + path)
 
     def api(self, path, *options):
         result = self.curl(path, *options)
-        assert result.returncode == 0, f"{path}: curl exit {result.returncode}: {result.stderr}{result.stdout}"
+        assert result.returncode == 0, (f"{path}: curl exit {result.returncode}: "
+                                        f"{result.stderr}{result.stdout}")
         return json.loads(result.stdout)
 
     def sql(self, text, *options):
@@ -351,7 +351,8 @@ class Agent:
         seconds = float(timeout.removesuffix("s")) * PATIENCE
         result = self.cli("wait", "--all", "--timeout", f"{seconds:.0f}s",
                           timeout=seconds / PATIENCE + 60)
-        assert result.returncode == 0, f"wait --all: exit {result.returncode}: {result.stdout}{result.stderr}"
+        assert result.returncode == 0, (f"wait --all: exit {result.returncode}: "
+                                        f"{result.stdout}{result.stderr}")
 
     def wait_known(self, n, timeout=20):
         wait_for(f"{n} bundles are known", lambda: self.counts()["discovered"] >= n, timeout)
@@ -497,8 +498,7 @@ def extract(archive, tool):
     else:
         with subprocess.Popen(["zstd", "-dcq", archive], stdout=subprocess.PIPE) as zstd:
             result = subprocess.run(["python3", "-W", "ignore", "-c", TARFILE_EXTRACT, target],
-                                    stdin=zstd.stdout, capture_output=True,
-                                    check=False, text=True)
+                                    stdin=zstd.stdout, capture_output=True, check=False, text=True)
     assert result.returncode == 0, f"{tool} on {archive}: {result.stderr}"
     return target
 
@@ -605,9 +605,8 @@ def check_bundle(manifest_path, origin, /, tools=("tar", "bsdtar", "tarfile"), *
 
 def leftovers(where):
     """Temporary dot-files that must not stay at a destination."""
-    return [os.path.join(base, name) for base, directories,
-            names in os.walk(where) for name in names + directories
-            if name.startswith(".") and name != ".incidents"]
+    return [os.path.join(base, name) for base, directories, names in os.walk(where)
+            for name in names + directories if name.startswith(".") and name != ".incidents"]
 
 
 class NotifySocket:

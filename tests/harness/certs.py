@@ -30,10 +30,10 @@ def _openssl(directory, *arguments):
 def _leaf(directory, name, alternatives, begin, end):
     """`openssl ca` and not `openssl x509`, since only it can be told when a certificate begins."""
     with open(os.path.join(directory, "ca.cnf"), "w", encoding="ascii") as f:
-        f.write(f"[ca]\ndefault_ca = here\n[here]\ndatabase = index\nnew_certs_dir = "
-                f".\nrand_serial = yes\ndefault_md = sha256\npolicy = any\n"
-                f"unique_subject = no\nx509_extensions = leaf\n[any]\ncommonName = supplied\n"
-                f"[leaf]\nbasicConstraints = CA:FALSE\nextendedKeyUsage = "
+        f.write("[ca]\ndefault_ca = here\n[here]\ndatabase = index\nnew_certs_dir = "
+                ".\nrand_serial = yes\ndefault_md = sha256\npolicy = any\n"
+                "unique_subject = no\nx509_extensions = leaf\n[any]\ncommonName = supplied\n"
+                "[leaf]\nbasicConstraints = CA:FALSE\nextendedKeyUsage = "
                 f"serverAuth\nsubjectAltName = {alternatives}\n")
     with open(os.path.join(directory, "index"), "w", encoding="ascii"):
         pass
@@ -61,17 +61,14 @@ def make(directory, names=()):
     need("openssl")
     os.makedirs(directory, exist_ok=True)
     _openssl(directory, "req", "-x509", *CURVE, "-keyout", "ca.key", "-out", "ca.pem", "-days",
-             "10", "-subj", "/CN=CA of a test",
-             "-addext", "basicConstraints=critical,CA:TRUE", "-addext",
-             "keyUsage=critical,keyCertSign,cRLSign")
+             "10", "-subj", "/CN=CA of a test", "-addext", "basicConstraints=critical,CA:TRUE",
+             "-addext", "keyUsage=critical,keyCertSign,cRLSign")
     day = 86400
     ours = ",".join(["IP:127.0.0.1", "IP:::1", "DNS:localhost", *(f"DNS:{name}" for name in names)])
     good = _leaf(directory, "good", ours, -3600, 5 * day)
     expired = _leaf(directory, "expired", ours, -9 * day, -day)
     wrong_host = _leaf(directory, "wrong-host", "DNS:elsewhere.example", -3600, 5 * day)
     _openssl(directory, "req", "-x509", *CURVE, "-keyout", "unsigned.key", "-out", "unsigned.crt",
-             "-days", "5", "-subj", "/CN=localhost",
-             "-addext", f"subjectAltName={ours}")
+             "-days", "5", "-subj", "/CN=localhost", "-addext", f"subjectAltName={ours}")
     return Certs(ca=os.path.join(directory, "ca.pem"), good=good, expired=expired,
-                 wrong_host=wrong_host,
-                 unsigned=_with_key(directory, "unsigned"))
+                 wrong_host=wrong_host, unsigned=_with_key(directory, "unsigned"))

@@ -43,7 +43,8 @@ class Job:
     directory there, "ro" or "rw")."""
 
     def __init__(self, command, user=0, mounts=(), environment=None):
-        self.command, self.user, self.mounts, self.environment = command, user, mounts, environment or {}
+        self.command, self.user, self.mounts, self.environment = (command, user, mounts,
+                                                                  environment or {})
 
 
 def libraries_of(program):
@@ -54,8 +55,7 @@ def make_root(where, hook):
     """A root directory with a shell and the hook, the latter where docs/HOOK.md says, with
     libraries unless they are static."""
     for name in ("bin", "dev", "etc", "go", "opt/aws/neuron/bin", "proc", "run/neuron-collectd",
-                 "sys", "tmp", "var/lib/neuron-collectd/mailbox",
-                 "var/neuron-dumps"):
+                 "sys", "tmp", "var/lib/neuron-collectd/mailbox", "var/neuron-dumps"):
         os.makedirs(os.path.join(where, name))
     for name in ("tmp", "var/neuron-dumps"):
         os.chmod(os.path.join(where, name), 0o1777)
@@ -164,15 +164,14 @@ class Runc(Runtime):
                               for kind in ("uidMappings", "gidMappings")}
         with open(os.path.join(bundle, "config.json"), "w", encoding="utf-8") as f:
             json.dump(spec, f)
-        layers = 'mkdir layers; mount -t tmpfs none layers; cd layers; mkdir upper work merged; ' \
-                 'mount -t overlay -o lowerdir="$1",upperdir=upper,workdir=work none merged; cd ..; shift; exec "$@"'
+        layers = ('mkdir layers; mount -t tmpfs none layers; cd layers; mkdir upper work merged; '
+                  'mount -t overlay -o lowerdir="$1",upperdir=upper,workdir=work none merged; '
+                  'cd ..; shift; exec "$@"')
         with open(os.path.join(bundle, "said"), "wb") as said:
-            self.processes[container] = subprocess.Popen(["unshare", "--mount", "sh", "-ec",
-                                                          layers, "sh", self.root,
-                                                          "runc", "--root", self.path("state"),
-                                                          "run", container],
-                                                         cwd=bundle, stdin=subprocess.DEVNULL,
-                                                         stdout=said, stderr=said)
+            self.processes[container] = subprocess.Popen(
+                ["unshare", "--mount", "sh", "-ec", layers, "sh", self.root, "runc", "--root",
+                 self.path("state"), "run", container], cwd=bundle, stdin=subprocess.DEVNULL,
+                stdout=said, stderr=said)
         wait_for(f"{self.name} has started it",
                  lambda: self.processes[container].poll() is not None or container in self.known())
         if self.processes[container].poll():
@@ -202,9 +201,11 @@ class Containerd(Runtime):
 
     def set_up(self, root):
         need("containerd", "ctr", "runc")
-        config = f'version = 2\nroot = "{self.path("data")}"\nstate = "{self.path("state")}"\n' \
-                 'disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"]\n' \
-                 f'[grpc]\naddress = "{self.path("sock")}"\n[ttrpc]\naddress = "{self.path("sock.ttrpc")}"\n'
+        config = (f'version = 2\nroot = "{self.path("data")}"\nstate = "{self.path("state")}"\n'
+                  'disabled_plugins = ["io.containerd.grpc.v1.cri", '
+                  '"io.containerd.internal.v1.opt"]\n'
+                  f'[grpc]\naddress = "{self.path("sock")}"\n[ttrpc]\naddress '
+                  f'= "{self.path("sock.ttrpc")}"\n')
         with open(self.path("config.toml"), "w", encoding="utf-8") as f:
             f.write(config)
         # in /run are the sockets of its shims, wherever its state is
@@ -284,12 +285,11 @@ class Podman(Runtime):
 
     def podman(self):
         return ("env", f"HOME={self.path('home')}", f"XDG_RUNTIME_DIR={self.path('xdg')}",
-                f"CONTAINERS_CONF={self.path('containers.conf')}",
-                "podman", "--log-level", "error", "--root", self.path("data", "root"), "--runroot",
-                self.path("data", "run"),
+                f"CONTAINERS_CONF={self.path('containers.conf')}", "podman", "--log-level", "error",
+                "--root", self.path("data", "root"), "--runroot", self.path("data", "run"),
                 "--tmpdir", self.path("data", "tmp"), "--cgroup-manager", "cgroupfs",
-                "--events-backend", "file", "--storage-driver", "overlay",
-                "--runtime", self.oci_runtime)
+                "--events-backend", "file", "--storage-driver", "overlay", "--runtime",
+                self.oci_runtime)
 
     def run(self, job):
         mounts = [f"--volume={here}:{there}:{how}" for here, there, how in job.mounts]
@@ -348,7 +348,8 @@ class RootlessCrun(RootlessPodman):
                 os.chown(os.path.join(group, name), USER, USER)
 
     def podman(self):
-        view = f'echo 0 >"{self.unified}/{GROUP}/podman/cgroup.procs"; [ "{self.unified}" = /sys/fs/cgroup ] || mount --bind "{self.unified}" /sys/fs/cgroup; '
+        view = (f'echo 0 >"{self.unified}/{GROUP}/podman/cgroup.procs"; [ "{self.unified}" '
+                f'= /sys/fs/cgroup ] || mount --bind "{self.unified}" /sys/fs/cgroup; ')
         return ("unshare", "--mount", "sh", "-ec", view + 'exec "$@"', "sh", *super().podman())
 
 

@@ -30,8 +30,8 @@ def maintenance(seconds, state="active"):
     begin, end = (time.strftime("%-d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + s))
                   for s in (seconds, seconds + 3600))
     return json.dumps([{"NotBefore": begin, "Code": "system-reboot", "Description": "scheduled "
-                                                                                    "reboot", "EventId": "instance-event-0d59937288b749b32",
-                        "NotAfter": end, "State": state}])
+                        "reboot", "EventId": "instance-event-0d59937288b749b32", "NotAfter": end,
+                        "State": state}])
 
 
 class CredentialServer:
@@ -143,20 +143,26 @@ class CredentialServer:
     def sts(self, h, form):
         if form.get("Action") != "AssumeRoleWithWebIdentity" or form.get(
                 "WebIdentityToken") != self.web_token:
-            self.reply(h, 400, b'<ErrorResponse '
-                               b'xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Error><Type>Sender</Type>'
-                               b"<Code>InvalidIdentityToken</Code><Message>not the "
-                               b"token</Message></Error></ErrorResponse>")
+            self.reply(h, 400, b'<ErrorResponse xmlns="https://sts.amazonaws.com/'
+                       b'doc/2011-06-15/"><Error><Type>Sender</Type>'
+                       b"<Code>InvalidIdentityToken</Code><Message>not the "
+                       b"token</Message></Error></ErrorResponse>")
             return
         self.asked.append("web identity")
-        self.reply(h, 200,
-                   f"""<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
-<AssumeRoleWithWebIdentityResult><SubjectFromWebIdentityToken>system:serviceaccount:ns:sa</SubjectFromWebIdentityToken>
-<AssumedRoleUser><Arn>{form["RoleArn"]}/s</Arn><AssumedRoleId>AROA:s</AssumedRoleId></AssumedRoleUser>
-<Credentials><SessionToken>{getattr(self.keys, "token", None) or ""}</SessionToken><SecretAccessKey>{self.keys.secret_key}</SecretAccessKey>
-<Expiration>{stamp(self.life)}</Expiration><AccessKeyId>{self.keys.access_key}</AccessKeyId></Credentials>
-</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>""".encode(),
-{"Content-Type": "text/xml"})
+        token = getattr(self.keys, "token", None) or ""
+        answer = (
+            "<AssumeRoleWithWebIdentityResponse "
+            'xmlns="https://sts.amazonaws.com/doc/2011-06-15/">\n'
+            "<AssumeRoleWithWebIdentityResult>"
+            "<SubjectFromWebIdentityToken>system:serviceaccount:ns:sa"
+            "</SubjectFromWebIdentityToken>\n"
+            f'<AssumedRoleUser><Arn>{form["RoleArn"]}/s</Arn><AssumedRoleId>AROA:s</AssumedRoleId>'
+            f"</AssumedRoleUser>\n<Credentials><SessionToken>{token}</SessionToken>"
+            f"<SecretAccessKey>{self.keys.secret_key}</SecretAccessKey>\n"
+            f"<Expiration>{stamp(self.life)}</Expiration>"
+            f"<AccessKeyId>{self.keys.access_key}</AccessKeyId></Credentials>\n"
+            "</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>")
+        self.reply(h, 200, answer.encode(), {"Content-Type": "text/xml"})
 
     @staticmethod
     def reply(h, status, body, headers=None):

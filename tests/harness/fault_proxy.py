@@ -203,9 +203,8 @@ class _Wire:
             self._say(200, "OK", "InternalError",
                       "We encountered an internal error. Please try again.")
         elif fault == "error-500":
-            self._say(500, "Internal Server Error", "InternalError", "We encountered an internal "
-                                                                     "error. Please try again.",
-                                                                     close=not reads)
+            self._say(500, "Internal Server Error", "InternalError",
+                      "We encountered an internal error. Please try again.", close=not reads)
         elif fault == "error-503":
             self._say(503, "Service Unavailable", "ServiceUnavailable",
                       "Please reduce your request rate.", "Retry-After: 1", close=not reads)
@@ -217,8 +216,7 @@ class _Wire:
     def _say(self, status, phrase, code, message, *headers, close=False):
         body = ERROR.format(code=code, message=message).encode()
         lines = [f"HTTP/1.1 {status} {phrase}", "Content-Type: application/xml",
-                 f"Content-Length: {len(body)}",
-                 "x-amz-request-id: tx0000fa017",
+                 f"Content-Length: {len(body)}", "x-amz-request-id: tx0000fa017",
                  f"Date: {time.strftime('%a, %d %b %Y %H:%M:%S GMT', time.gmtime())}", *headers]
         if close:
             lines.append("Connection: close")
@@ -311,7 +309,8 @@ class FaultProxy:
             if self._random.random() >= (min(4 * self.rate, 0.7) if request.is_complete
                                          and self.rate < 1 else self.rate):
                 return None
-            kinds = AT_COMPLETE * 3 + ANYWHERE if request.is_complete else ANYWHERE + WITH_BODY * 2 if request.length else ANYWHERE
+            kinds = (AT_COMPLETE * 3 + ANYWHERE if request.is_complete else ANYWHERE + WITH_BODY * 2
+                     if request.length else ANYWHERE)
             kinds = [k for k in kinds if self.kinds is None or k in self.kinds]
             if not kinds:
                 return None

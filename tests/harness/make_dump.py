@@ -283,10 +283,9 @@ def _makedirs(path, owner):
 
 
 def make_dump(root, *, size=16 * MIB, instance_id=DEFAULT_INSTANCE, pid=39738,
-              date_time=DEFAULT_DATE_TIME,
-              cluster_id=DEFAULT_CLUSTER, devices=1, cores=4, cc_cores=2, rank=0, world_size=2,
-              seed=1, slow=0.0,
-              fault=None, mode=0o644, owner=None, directory=None):
+              date_time=DEFAULT_DATE_TIME, cluster_id=DEFAULT_CLUSTER, devices=1, cores=4,
+              cc_cores=2, rank=0, world_size=2, seed=1, slow=0.0, fault=None, mode=0o644,
+              owner=None, directory=None):
     """One rank's core dump below `root`, in dt-<date-time>-cid-<cluster-id>. @return that
     directory's path."""
     unit = os.path.normpath(os.path.join(root, directory or f"dt-{date_time}-cid-{cluster_id}"))
@@ -442,15 +441,13 @@ def main(argv):
     a = p.parse_args(argv)
     if a.what == "dump":
         print(make_dump(a.root, size=a.size, instance_id=a.instance_id, pid=a.pid,
-                        date_time=a.date_time, cluster_id=a.cluster_id,
-                        devices=a.devices, cores=a.cores, cc_cores=a.cc_cores, rank=a.rank,
-                        world_size=a.world_size,
+                        date_time=a.date_time, cluster_id=a.cluster_id, devices=a.devices,
+                        cores=a.cores, cc_cores=a.cc_cores, rank=a.rank, world_size=a.world_size,
                         seed=a.seed, slow=a.slow, fault=a.fault, mode=a.mode, owner=a.owner,
                         directory=a.directory))
     elif a.what == "profile":
         print(make_profile(a.root, mode=a.style, instance_id=a.instance_id, pid=a.pid, size=a.size,
-                           models=a.models,
-                           cores=a.cores, seed=a.seed, fault=a.fault, slow=a.slow,
+                           models=a.models, cores=a.cores, seed=a.seed, fault=a.fault, slow=a.slow,
                            file_mode=a.mode, owner=a.owner))
     elif a.what == "core":
         print(make_core(a.root, size=a.size, seed=a.seed, fault=a.fault, mode=a.mode,

@@ -48,8 +48,7 @@ def build():
     binary = os.path.join(place(), "neuron_devices")
     source = os.path.join(SOURCE_DIR, "tests", "harness", "neuron_devices.c")
     result = subprocess.run(["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-o", binary, source,
-                             *flags.stdout.split()],
-                            capture_output=True, text=True, check=False)
+                             *flags.stdout.split()], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     return binary
 

@@ -18,14 +18,25 @@ ARCHITECTURES = {
     "v4": {"cores": 8, "instance": "Trn3", "name": "Trainium3", "device": "NDv4", "core": "NCv4",
            "type": "trn3s.48xlarge"},
 }
-STATUS = """success failure timeout exec_bad_input hw_error execute_completed_with_error execute_completed_with_num_error generic_error
-resource_error resource_nc_error execute_failed_to_queue invalid_error unsupported_neff_version oob_error hw_collectives_error hw_hbm_ue_error
-hw_nc_ue_error hw_dma_abort_error execute_sw_nq_overflow execute_sw_semaphore_error execute_sw_event_error execute_sw_psum_collision
-execute_sw_sequencer_fatal hw_repairable_hbm_ue_error""".split()
-DEVICE_MEMORY = """model_code tensors constants model_shared_scratchpad runtime_memory driver_memory collectives nonshared_scratchpad notifications
-dma_rings uncategorized""".split()
-HOST_MEMORY = "dma_buffers tensors constants application_memory driver_memory notifications dma_rings uncategorized".split()
-OTHER = "model_load_count reset_req_count reset_fail_count inference_count flop_count nc_time_in_use".split()
+STATUS = """
+success failure timeout exec_bad_input hw_error execute_completed_with_error
+execute_completed_with_num_error generic_error resource_error resource_nc_error
+execute_failed_to_queue invalid_error unsupported_neff_version oob_error hw_collectives_error
+hw_hbm_ue_error hw_nc_ue_error hw_dma_abort_error execute_sw_nq_overflow
+execute_sw_semaphore_error execute_sw_event_error execute_sw_psum_collision
+execute_sw_sequencer_fatal hw_repairable_hbm_ue_error
+""".split()
+DEVICE_MEMORY = """
+model_code tensors constants model_shared_scratchpad runtime_memory driver_memory collectives
+nonshared_scratchpad notifications dma_rings uncategorized
+""".split()
+HOST_MEMORY = """
+dma_buffers tensors constants application_memory driver_memory notifications dma_rings
+uncategorized
+""".split()
+OTHER = """
+model_load_count reset_req_count reset_fail_count inference_count flop_count nc_time_in_use
+""".split()
 
 
 def put(path, text, mode=0o644):

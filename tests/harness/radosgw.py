@@ -103,7 +103,7 @@ def need_radosgw():
     missing = [p for p in PROGRAMS if not shutil.which(p)]
     if missing:
         raise Skip(f"radosgw is not installed ({', '.join(missing)} missing; packages ceph-mon "
-                   f"ceph-osd radosgw ceph-common)")
+                   "ceph-osd radosgw ceph-common)")
 
 
 class Radosgw:
@@ -142,9 +142,8 @@ class Radosgw:
             os.mkdir(self.home.path(name))
         self.conf = self.home.write("ceph.conf", CONF.format(
             dir=self.home.dir, fsid=self.fsid, mon_port=self.mon_port, store=store, bytes=bytes_,
-            frontends=frontends, dns_name=dns_name,
-            sts="true" if sts else "false", fast="ms_crc_data = false\nbluestore_csum_type = none"
-            if fast else "",
+            frontends=frontends, dns_name=dns_name, sts="true" if sts else "false",
+            fast="ms_crc_data = false\nbluestore_csum_type = none" if fast else "",
             options="\n".join(f"{k} = {v}" for k, v in (options or {}).items())))
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith("CEPH_")}
         self.environment |= {"CEPH_CONF": self.conf, "CEPH_ARGS": "--no-mon-config"}
@@ -176,7 +175,8 @@ class Radosgw:
 
     def _tool(self, *command, timeout=60):
         result = run(*command, timeout=timeout, env=self.environment, cwd=self.home.dir)
-        assert result.returncode == 0, f"{' '.join(command)}: exit {result.returncode}: {result.stderr[-2000:]}{self.home.words('osd')}"
+        assert result.returncode == 0, (f"{' '.join(command)}: exit {result.returncode}: "
+                                        f"{result.stderr[-2000:]}{self.home.words('osd')}")
         return result.stdout
 
     def _make(self):
@@ -292,10 +292,9 @@ class Radosgw:
                  "Statement": [{"Effect": "Allow",
                                 "Principal": {"AWS": ["arn:aws:iam:::user/test"]},
                                                          "Action": ["sts:AssumeRole"]}]}
-        policy = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": actions,
-                                                          "Resource": [
-                                                              f"arn:aws:s3:::{bucket}",
-                                                              f"arn:aws:s3:::{bucket}/*"]}]}
+        policy = {"Version": "2012-10-17",
+                  "Statement": [{"Effect": "Allow", "Action": actions, "Resource": [
+                      f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"]}]}
         self.admin("role", "create", f"--role-name={name}", "--path=/",
                    f"--assume-role-policy-doc={json.dumps(trust)}")
         self.admin("role-policy", "put", f"--role-name={name}", "--policy-name=p",
@@ -312,7 +311,7 @@ def shared(**options):
     if key not in _shared:
         _shared[key] = Radosgw(**options)
     server = _shared[key]
-    assert all(server.home.is_alive(name) for name in ("mon", "osd",
-                                                       "rgw")), "the shared server has ended: " + server.home.words("rgw")
+    assert all(server.home.is_alive(name) for name in (
+        "mon", "osd", "rgw")), "the shared server has ended: " + server.home.words("rgw")
     return server
 

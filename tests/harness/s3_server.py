@@ -194,7 +194,8 @@ class Gone(Exception):
 class S3Error(Exception):
     def __init__(self, status, code, message="", headers=None, **more):
         super().__init__(code)
-        self.status, self.code, self.message, self.headers, self.more = status, code, message, headers or {}, more
+        self.status, self.code, self.message, self.headers, self.more = (status, code, message,
+                                                                         headers or {}, more)
 
 
 def _quote(text, safe="-_.~"):
@@ -220,7 +221,8 @@ def _b64(data):
 class S3Server:
     def __init__(self, bucket="bucket", region="us-east-1", access_key="AKIATEST",
                  secret_key="secret/+key", token=None, tls=None):
-        self.bucket, self.region, self.access_key, self.secret_key = bucket, region, access_key, secret_key
+        self.bucket, self.region, self.access_key, self.secret_key = (bucket, region, access_key,
+                                                                      secret_key)
         self.keys = {access_key: (secret_key, token)}
         self.tls = tls
         self.buckets = {bucket: {}}
@@ -338,9 +340,11 @@ class S3Server:
 
     def story(self):
         """The log in one line, for whoever reads a failure."""
-        return " ".join(
-            f"{r.operation}{'#%d' % r.part if r.part else ''}={r.status or 'none'}{' ' + r.code if r.code else ''};"
-                        for r in self.log)
+        def line(r):
+            part, code = f"#{r.part}" if r.part else "", f" {r.code}" if r.code else ""
+            return f"{r.operation}{part}={r.status or 'none'}{code};"
+
+        return " ".join(map(line, self.log))
 
     # --- connections
 
@@ -414,8 +418,8 @@ class S3Server:
     def _check_signature(self, request):
         h = request.headers
         found = re.fullmatch(
-            r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/s3/aws4_request, ?SignedHeaders=([^,]+), ?Signature=([0-9a-f]{64})",
-                             h.get("authorization", ""))
+            r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/s3/aws4_request, ?"
+            r"SignedHeaders=([^,]+), ?Signature=([0-9a-f]{64})", h.get("authorization", ""))
         if not found:
             raise S3Error(403, "AccessDenied", "Anonymous access is forbidden")
         access, day, region, signed, signature = found.groups()
@@ -433,15 +437,13 @@ class S3Server:
         missing = [n for n in h if (n.startswith("x-amz-") or n == "host") and n not in names]
         if missing or names != sorted(names):
             raise S3Error(403, "AccessDenied", "There were headers present in the request which "
-                                               "were not signed",
-                                               HeadersNotSigned=",".join(missing))
+                          "were not signed", HeadersNotSigned=",".join(missing))
         query = "&".join(f"{a}={b}" for a, b in sorted((_quote(n), _quote(v)) for n,
                                                        v in _parse_query(request.raw_query)))
         payload = h.get("x-amz-content-sha256", "")
         canonical = "\n".join([request.method, _quote(urllib.parse.unquote(request.path), "-_.~/"),
-                               query]
-                              + [f"{n}:{' '.join(h.get(n, '').split())}"
-                                 for n in names] + ["", signed, payload])
+                               query] + [f"{n}:{' '.join(h.get(n, '').split())}" for n in names]
+                              + ["", signed, payload])
         to_sign = "\n".join(["AWS4-HMAC-SHA256", h["x-amz-date"], f"{day}/{region}/s3/aws4_request",
                              hashlib.sha256(canonical.encode()).hexdigest()])
         key = ("AWS4" + secret).encode()
@@ -450,8 +452,7 @@ class S3Server:
         if not hmac.compare_digest(hmac.new(key, to_sign.encode(), hashlib.sha256).hexdigest(),
                                    signature):
             raise S3Error(403, "SignatureDoesNotMatch", "The request signature we calculated does "
-                                                        "not match the signature you provided.",
-                          CanonicalRequest=canonical)
+                          "not match the signature you provided.", CanonicalRequest=canonical)
 
     def _check_clock(self, amz_date, day):
         try:
@@ -473,8 +474,7 @@ class S3Server:
         headers = {"x-amz-bucket-region": self.region}
         if self.redirect_status == 400:
             raise S3Error(400, "AuthorizationHeaderMalformed", f"the region '{region}' is wrong; "
-                                                               f"expecting '{self.region}'",
-                                                               headers, Region=self.region)
+                          f"expecting '{self.region}'", headers, Region=self.region)
         code = "PermanentRedirect" if self.redirect_status == 301 else "TemporaryRedirect"
         raise S3Error(self.redirect_status, code, "The bucket must be addressed elsewhere.",
                       headers, Bucket=request.bucket,
@@ -489,8 +489,7 @@ class S3Server:
                           "Missing required header for this request: x-amz-content-sha256")
         if said not in (digest.hexdigest(), "UNSIGNED-PAYLOAD"):
             raise S3Error(400, "XAmzContentSHA256Mismatch", "The provided 'x-amz-content-sha256' "
-                                                            "header does not match what was "
-                                                            "computed.")
+                          "header does not match what was computed.")
         if h.get("x-amz-checksum-sha256", _b64(digest.digest())) != _b64(digest.digest()):
             raise S3Error(400, "BadDigest",
                           "The SHA256 you specified did not match the calculated checksum.")
@@ -538,10 +537,10 @@ class S3Server:
         if if_none_match and self.conditions == "none":
             raise S3Error(501, "NotImplemented",
                           "A header you provided implies functionality that is not implemented")
-        if if_none_match == "*" and honoured and self.conditions != "ignored" and request.key in self._store(request):
+        if (if_none_match == "*" and honoured and self.conditions != "ignored"
+            and request.key in self._store(request)):
             raise S3Error(412, "PreconditionFailed", "At least one of the pre-conditions you "
-                                                     "specified did not hold",
-                                                     Condition="If-None-Match")
+                          "specified did not hold", Condition="If-None-Match")
 
     def _check_quota(self, n):
         if self.quota_bytes is None:
@@ -598,9 +597,8 @@ class S3Server:
         upload_id = "u+" + uuid.uuid4().hex      # the + is to be escaped
         self.uploads[upload_id] = Upload(request.bucket, request.key, self._kept_headers(request),
                                          self.now())
-        return self._xml("InitiateMultipartUploadResult",
-                         f"<Bucket>{escape(request.bucket)}</Bucket><Key>{escape(request.key)}</Key>"
-                         f"<UploadId>{upload_id}</UploadId>")
+        return self._xml("InitiateMultipartUploadResult", f"<Bucket>{escape(request.bucket)}</"
+                         f"Bucket><Key>{escape(request.key)}</Key><UploadId>{upload_id}</UploadId>")
 
     def _do_upload_part(self, request):
         upload = self._upload(request)
@@ -608,9 +606,10 @@ class S3Server:
         if not 1 <= request.part <= 10000:
             raise S3Error(400, "InvalidArgument",
                           "Part number must be an integer between 1 and 10000, inclusive")
-        if "x-amz-checksum-algorithm" in upload.headers and "x-amz-checksum-sha256" not in request.headers:
+        if ("x-amz-checksum-algorithm" in upload.headers
+            and "x-amz-checksum-sha256" not in request.headers):
             raise S3Error(400, "InvalidRequest", "Checksum Type mismatch occurred, expected "
-                                                 "checksum Type: sha256, actual checksum Type: null")
+                          "checksum Type: sha256, actual checksum Type: null")
         etag = hashlib.md5(request.body).hexdigest()
         upload.parts[request.part] = Part(request.body, etag,
                                           _b64(hashlib.sha256(request.body).digest()), self.now())
@@ -619,8 +618,9 @@ class S3Server:
     def _do_complete_multipart_upload(self, request):
         upload = self._upload(request)
         listed = [(int(n), etag, checksum) for n, etag, checksum in re.findall(
-            r"<Part>\s*<PartNumber>(\d+)</PartNumber>\s*<ETag>(?:&quot;|\")?([^<&\"]+)(?:&quot;|\")?</ETag>"
-            r"\s*(?:<ChecksumSHA256>([^<]*)</ChecksumSHA256>)?\s*</Part>", request.body.decode())]
+            r"<Part>\s*<PartNumber>(\d+)</PartNumber>\s*"
+            r"<ETag>(?:&quot;|\")?([^<&\"]+)(?:&quot;|\")?</ETag>\s*"
+            r"(?:<ChecksumSHA256>([^<]*)</ChecksumSHA256>)?\s*</Part>", request.body.decode())]
         if not listed or (self.dialect == "swift" and b"<Checksum" in request.body):
             raise S3Error(400, "MalformedXML", "The XML you provided was not well-formed")
         if [n for n, _, _ in listed] != sorted({n for n, _, _ in listed}):
@@ -630,11 +630,11 @@ class S3Server:
             if not part or part.etag != etag or (checksum and checksum != part.sha256):
                 raise S3Error(400, "InvalidPart",
                               "One or more of the specified parts could not be found.")
-            if "x-amz-checksum-algorithm" in upload.headers and self.dialect == "aws" and not checksum:
-                raise S3Error(400, "InvalidRequest",
-                              "The upload was created using a sha256 checksum. "
-                              f"The complete request must include the checksum for each part. It "
-                              f"was missing for part {number} in the request.")
+            if ("x-amz-checksum-algorithm" in upload.headers and self.dialect == "aws"
+                and not checksum):
+                raise S3Error(400, "InvalidRequest", "The upload was created using "
+                              "a sha256 checksum. The complete request must include the checksum "
+                              f"for each part. It was missing for part {number} in the request.")
             if number != listed[-1][0] and len(part.body) < self.min_part_bytes:
                 raise S3Error(400, "EntityTooSmall",
                               "Your proposed upload is smaller than the minimum allowed size")
@@ -647,9 +647,8 @@ class S3Server:
         self._store(request)[request.key] = Object(b"".join(p.body for p in chosen), etag,
                                                    upload.headers, self.now())
         del self.uploads[request.query["uploadId"]]
-        return self._xml("CompleteMultipartUploadResult",
-                         f"<Bucket>{escape(request.bucket)}</Bucket><Key>{escape(request.key)}</Key>"
-                         f"<ETag>&quot;{etag}&quot;</ETag>")
+        return self._xml("CompleteMultipartUploadResult", f"<Bucket>{escape(request.bucket)}</"
+                         f"Bucket><Key>{escape(request.key)}</Key><ETag>&quot;{etag}&quot;</ETag>")
 
     def _do_abort_multipart_upload(self, request):
         self._upload(request)
@@ -665,13 +664,16 @@ class S3Server:
         limit = min(self.page_size, int(request.query.get("max-parts") or 1000))
         numbers = sorted(n for n in upload.parts if n > after)
         shown = numbers[:limit]
-        text = "".join(
-            f"<Part><PartNumber>{n}</PartNumber><LastModified>{_iso(upload.parts[n].modified)}</LastModified>"
-                       f"<ETag>&quot;{upload.parts[n].etag}&quot;</ETag><Size>{len(upload.parts[n].body)}</Size></Part>" for n in shown)
-        return self._xml("ListPartsResult",
-                         f"<Key>{escape(request.key)}</Key><UploadId>{request.query['uploadId']}</UploadId>"
-                         f"<NextPartNumberMarker>{shown[-1] if shown else after}</NextPartNumberMarker>"
-                         f"<IsTruncated>{str(len(shown) < len(numbers)).lower()}</IsTruncated>{text}")
+        text = "".join(f"<Part><PartNumber>{n}</PartNumber>"
+                       f"<LastModified>{_iso(upload.parts[n].modified)}</LastModified>"
+                       f"<ETag>&quot;{upload.parts[n].etag}&"
+                       f"quot;</ETag><Size>{len(upload.parts[n].body)}</Size></Part>"
+                       for n in shown)
+        return self._xml(
+            "ListPartsResult",
+            f"<Key>{escape(request.key)}</Key><UploadId>{request.query['uploadId']}</UploadId>"
+            f"<NextPartNumberMarker>{shown[-1] if shown else after}</NextPartNumberMarker>"
+            f"<IsTruncated>{str(len(shown) < len(numbers)).lower()}</IsTruncated>{text}")
 
     def _do_list_multipart_uploads(self, request):
         q = request.query
@@ -680,15 +682,16 @@ class S3Server:
                             if u.bucket == request.bucket and u.key.startswith(q.get("prefix", "")))
         rest = [e for e in everything if (e > marker if marker[1] else e[0] > marker[0])]
         limit = min(self.page_size, int(q.get("max-uploads") or 1000))
-        text = "".join(
-            f"<Upload><Key>{escape(k)}</Key><UploadId>{i}</UploadId><Initiated>{_iso(self.uploads[i].initiated)}</Initiated></Upload>"
-                       for k, i in rest[:limit])
+        text = "".join(f"<Upload><Key>{escape(k)}</Key><UploadId>{i}</UploadId>"
+                       f"<Initiated>{_iso(self.uploads[i].initiated)}</Initiated></Upload>" for k,
+                       i in rest[:limit])
         more = len(rest) > limit
         if more:
-            text = (f"<NextKeyMarker>{escape(rest[limit - 1][0])}</NextKeyMarker><NextUploadIdMarker>{rest[limit - 1][1]}</NextUploadIdMarker>"
+            text = (f"<NextKeyMarker>{escape(rest[limit - 1][0])}</"
+                    f"NextKeyMarker><NextUploadIdMarker>{rest[limit - 1][1]}</NextUploadIdMarker>"
                     + text)
-        return self._xml("ListMultipartUploadsResult",
-                         f"<Bucket>{escape(request.bucket)}</Bucket><IsTruncated>{str(more).lower()}</IsTruncated>{text}")
+        return self._xml("ListMultipartUploadsResult", f"<Bucket>{escape(request.bucket)}</"
+                         f"Bucket><IsTruncated>{str(more).lower()}</IsTruncated>{text}")
 
     def _do_list_objects(self, request):
         q = request.query
@@ -708,16 +711,18 @@ class S3Server:
         text = ""
         for name in names[:limit]:
             o = entries[name]
-            text += (f"<Contents><Key>{show(name)}</Key><LastModified>{_iso(o.modified)}</LastModified><ETag>&quot;{o.etag}&quot;</ETag>"
+            text += (f"<Contents><Key>{show(name)}</Key><LastModified>{_iso(o.modified)}</"
+                     f"LastModified><ETag>&quot;{o.etag}&quot;</ETag>"
                      f"<Size>{len(o.body)}</Size></Contents>" if o
                      else f"<CommonPrefixes><Prefix>{show(name)}</Prefix></CommonPrefixes>")
         more = len(names) > limit
         if more:
-            text += f"<NextContinuationToken>{_b64(names[limit - 1].encode())}</NextContinuationToken>"
+            text += (
+                f"<NextContinuationToken>{_b64(names[limit - 1].encode())}</NextContinuationToken>")
         if q.get("encoding-type") == "url":
             text += "<EncodingType>url</EncodingType>"
-        return self._xml("ListBucketResult",
-                         f"<Name>{escape(request.bucket)}</Name><IsTruncated>{str(more).lower()}</IsTruncated>{text}")
+        return self._xml("ListBucketResult", f"<Name>{escape(request.bucket)}</"
+                         f"Name><IsTruncated>{str(more).lower()}</IsTruncated>{text}")
 
     @staticmethod
     def _xml(root, text):
@@ -728,8 +733,8 @@ class S3Server:
     def error_reply(self, error):
         message = "" if self.dialect == "radosgw" else error.message
         more = "".join(f"<{n}>{escape(v)}</{n}>" for n, v in error.more.items())
-        body = (f'<?xml version="1.0" '
-                f'encoding="UTF-8"?>\n<Error><Code>{escape(error.code)}</Code><Message>{escape(message)}</Message>{more}'
+        body = ('<?xml version="1.0" encoding="UTF-8"?>\n<Error>'
+                f'<Code>{escape(error.code)}</Code><Message>{escape(message)}</Message>{more}'
                 "<RequestId>4442587FB7D0A2F9</RequestId></Error>")
         return Reply(error.status, {"Content-Type": "application/xml", **error.headers},
                      body.encode(), error.code)
@@ -807,8 +812,7 @@ class _Connection:
         request = self._read_head()
         with server._news:      # pylint: disable=protected-access
             server._classify(request)      # pylint: disable=protected-access
-            fault = request.fault = server._find_fault(
-                request)      # pylint: disable=protected-access
+            fault = request.fault = server._find_fault(request)  # pylint: disable=protected-access
             server.log.append(request)
             server._news.notify_all()      # pylint: disable=protected-access
         try:

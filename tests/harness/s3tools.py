@@ -41,14 +41,12 @@ class Bucket:
         self.server, self.name = server, name
         self.environment = clean_environment(
             RCLONE_CONFIG="/dev/null", RCLONE_CONFIG_T_TYPE="s3", RCLONE_CONFIG_T_PROVIDER="Other",
-            RCLONE_CONFIG_T_ENV_AUTH="false",
-            RCLONE_CONFIG_T_ENDPOINT=server.endpoint, RCLONE_CONFIG_T_REGION=server.region,
-            RCLONE_S3_NO_CHECK_BUCKET="true",
+            RCLONE_CONFIG_T_ENV_AUTH="false", RCLONE_CONFIG_T_ENDPOINT=server.endpoint,
+            RCLONE_CONFIG_T_REGION=server.region, RCLONE_S3_NO_CHECK_BUCKET="true",
             RCLONE_CONFIG_T_ACCESS_KEY_ID=server.access_key,
-            RCLONE_CONFIG_T_SECRET_ACCESS_KEY=server.secret_key,
-            LC_ALL="C.UTF-8", RCLONE_RETRIES="1", RCLONE_LOW_LEVEL_RETRIES="3",
-            AWS_ACCESS_KEY_ID=server.access_key, AWS_SECRET_ACCESS_KEY=server.secret_key,
-            AWS_DEFAULT_REGION=server.region,
+            RCLONE_CONFIG_T_SECRET_ACCESS_KEY=server.secret_key, LC_ALL="C.UTF-8",
+            RCLONE_RETRIES="1", RCLONE_LOW_LEVEL_RETRIES="3", AWS_ACCESS_KEY_ID=server.access_key,
+            AWS_SECRET_ACCESS_KEY=server.secret_key, AWS_DEFAULT_REGION=server.region,
             AWS_EC2_METADATA_DISABLED="true", AWS_CONFIG_FILE="/dev/null",
             AWS_SHARED_CREDENTIALS_FILE="/dev/null", AWS_PAGER="",
             AWS_REQUEST_CHECKSUM_CALCULATION="when_required",
@@ -68,7 +66,8 @@ class Bucket:
     def rclone(self, *arguments, expect=0):
         environment = {k: v for k, v in self.environment.items() if k != "AWS_CA_BUNDLE"}
         result = run("rclone", *arguments, env=environment)
-        assert expect is None or result.returncode == expect, f"rclone {' '.join(arguments)}: exit {result.returncode}: {result.stderr}"
+        assert expect is None or result.returncode == expect, (
+            f"rclone {' '.join(arguments)}: exit {result.returncode}: {result.stderr}")
         return result
 
     def aws(self, *arguments, expect=0):
@@ -77,7 +76,8 @@ class Bucket:
             raise Skip("awscli is not installed")
         result = run(AWS, "--endpoint-url", self.server.endpoint, "--output", "json", "s3api",
                      *arguments, env=self.environment)
-        assert expect is None or result.returncode == expect, f"aws {' '.join(arguments)}: exit {result.returncode}: {result.stderr}"
+        assert (expect is None or result.returncode
+                == expect), f"aws {' '.join(arguments)}: exit {result.returncode}: {result.stderr}"
         return json.loads(
             result.stdout) if result.returncode == 0 and result.stdout.strip() else None
 
@@ -121,9 +121,8 @@ class Bucket:
         """One object's bytes, by rclone."""
         result = subprocess.run(["rclone", "cat", self.remote(key)],
                                 env={k: v for k, v in self.environment.items()
-                                     if k != "AWS_CA_BUNDLE"},
-                                stdin=subprocess.DEVNULL, capture_output=True, check=False,
-                                timeout=120 * PATIENCE)
+                                     if k != "AWS_CA_BUNDLE"}, stdin=subprocess.DEVNULL,
+                                capture_output=True, check=False, timeout=120 * PATIENCE)
         assert result.returncode == 0, f"rclone cat {key}: {result.stderr.decode(errors='replace')}"
         return result.stdout
 
@@ -178,14 +177,11 @@ class Bucket:
         their writer may look at them unless that is denied. Called by the owner."""
         objects, itself = f"arn:aws:s3:::{self.name}/*", f"arn:aws:s3:::{self.name}"
         statements = [{"Effect": effect, "Principal": {"AWS": [f"arn:aws:iam:::user/{who}"]},
-                       "Action": list(actions), "Resource": resource}
-                      for effect, who, actions, resource in (("Allow", owner, ["s3:*"], objects),
-                                                             ("Allow", user, object_actions,
-                                                              objects),
-                                                             ("Allow", user, bucket_actions,
-                                                              itself),
-                                                              ("Deny", user, deny, objects))
-                                                              if actions]
+                       "Action": list(actions), "Resource": resource} for effect, who, actions,
+                      resource in (("Allow", owner, ["s3:*"], objects),
+                                   ("Allow", user, object_actions, objects),
+                                   ("Allow", user, bucket_actions, itself),
+                                   ("Deny", user, deny, objects)) if actions]
         self.aws("put-bucket-policy", "--bucket", self.name, "--policy",
                  json.dumps({"Version": "2012-10-17", "Statement": statements}))
 

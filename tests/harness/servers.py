@@ -15,7 +15,8 @@ import tempfile
 
 from agent import PATIENCE, need, wait_for
 
-GUARD = 'trap "" HUP INT TERM; read -r _; for i in 1 2 3 4 5 6 7 8 9 10; do rm -rf -- "$1" 2>/dev/null && exit; sleep 0.3; done'
+GUARD = ('trap "" HUP INT TERM; read -r _; for i in 1 2 3 4 5 6 7 8 9 10; do rm -rf '
+         '-- "$1" 2>/dev/null && exit; sleep 0.3; done')
 _homes = []
 
 
@@ -68,11 +69,9 @@ class Home:
     def spawn(self, name, *command, environment=None):
         """Starts a server in the foreground; what it says goes to NAME.out."""
         with open(self.path(f"{name}.out"), "ab") as out:
-            self.processes[name] = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--",
-                                                     *command], stdin=subprocess.DEVNULL,
-                                                     stdout=out,
-                                                    stderr=out, start_new_session=True,
-                                                    cwd=self.dir, env=environment)
+            self.processes[name] = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", *command], stdin=subprocess.DEVNULL,
+                stdout=out, stderr=out, start_new_session=True, cwd=self.dir, env=environment)
 
     def is_alive(self, name):
         return name in self.processes and self.processes[name].poll() is None

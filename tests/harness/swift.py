@@ -16,8 +16,7 @@ PROGRAMS = ("swift-proxy-server", "swift-account-server", "swift-container-serve
             "swift-object-server", "swift-ring-builder", "memcached")
 STORES = ("account", "container", "object")
 PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "cache", "listing_formats", "bulk",
-            "s3api", "tempauth", "copy", "slo", "dlo",
-            "proxy-server")
+            "s3api", "tempauth", "copy", "slo", "dlo", "proxy-server")
 
 SWIFT_CONF = """[swift-hash]
 swift_hash_path_prefix = of
@@ -79,7 +78,7 @@ def need_swift():
     missing = [p for p in PROGRAMS if not shutil.which(p)]
     if missing:
         raise Skip(f"swift is not installed ({', '.join(missing)} missing; packages swift-proxy "
-                   f"swift-account swift-container swift-object memcached)")
+                   "swift-account swift-container swift-object memcached)")
 
 
 class Swift:
@@ -120,11 +119,9 @@ class Swift:
             home.write(f"{name}.conf", STORE_CONF.format(name=name, port=self.port + i, user=user,
                                                          dir=home.dir))
         filters = "".join(f"[filter:{name}]\nuse = egg:swift#{name}\n" for name in PLAIN_FILTERS)
-        home.write("proxy.conf", filters + PROXY_CONF.format(port=self.port,
-                                                             cache_port=self.port + 4, user=user,
-                                                             dir=home.dir, region=self.region,
-                                                             secret=self.secret_key,
-                                                             pipeline=" ".join(PIPELINE)))
+        home.write("proxy.conf", filters + PROXY_CONF.format(
+            port=self.port, cache_port=self.port + 4, user=user, dir=home.dir, region=self.region,
+            secret=self.secret_key, pipeline=" ".join(PIPELINE)))
         home.spawn("memcached", "memcached", "-u", user, "-l", "127.0.0.1", "-p",
                    str(self.port + 4), "-U", "0", "-m", "16")
         for name in (*STORES, "proxy"):

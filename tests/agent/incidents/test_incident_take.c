@@ -209,7 +209,7 @@ static void a_rank_that_lives_on_is_waited_for_for_a_minute_and_no_longer(void *
         assert_null(f->x->processes[0]->exit);
 }
 
-static void a_process_that_has_ended_takes_no_descriptor_and_the_last_one_ends_the_waiting(
+static void an_ended_process_receives_no_descriptor_and_the_last_one_ends_the_waiting(
         void **state) {
         Fixture *f = *state;
         add_rank(f, 0);
@@ -306,7 +306,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
                 TEST(a_rank_that_lives_on_is_waited_for_for_a_minute_and_no_longer),
-                TEST(a_process_that_has_ended_takes_no_descriptor_and_the_last_one_ends_the_waiting),
+                TEST(an_ended_process_receives_no_descriptor_and_the_last_one_ends_the_waiting),
                 TEST(an_incident_is_not_shipped_for_itself_while_a_hook_may_make_its_directory),
                 TEST(a_directory_that_never_came_is_not_waited_for_for_ever),
                 TEST(what_a_supervisor_of_an_earlier_agent_writes_late_is_attached_too),

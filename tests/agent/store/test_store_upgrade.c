@@ -241,8 +241,7 @@ static int note_key(const LedgerAbort *a, void *userdata) {
         return 0;
 }
 
-static void a_database_of_version_2_counts_what_was_discovered_and_holds_no_links_that_were_let_go(
-        void **state) {
+static void a_database_of_version_2_counts_discoveries_and_holds_no_released_links(void **state) {
         static const char *const sql[N_SQL] = { version_1, version_1_rows, version_2 };
         const Scratch *scratch = *state;
         LedgerUpload u = { 0 };
@@ -377,7 +376,7 @@ static void an_upgraded_database_has_the_tables_of_a_new_one(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(a_database_of_version_1_is_upgraded_with_all_it_held),
-                TEST(a_database_of_version_2_counts_what_was_discovered_and_holds_no_links_that_were_let_go),
+                TEST(a_database_of_version_2_counts_discoveries_and_holds_no_released_links),
                 TEST(a_database_of_version_3_keeps_its_bundles_and_takes_notes),
                 TEST(a_database_of_version_4_does_not_know_when_its_directories_were_made),
                 TEST(a_database_of_version_5_keeps_counts_and_notes_and_gets_a_reserve),

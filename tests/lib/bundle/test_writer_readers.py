@@ -205,8 +205,7 @@ def gnu_tar_extracts_the_same_in_the_c_locale_and_in_utf8(work, tree):
 def gnu_tar_complains_of_nothing_but_names_that_are_not_ascii(work, tree):
     need('zstd')
     r = subprocess.run(['tar', '--zstd', '-tf', Bundle(work, tree).path], stderr=subprocess.PIPE,
-                       stdout=subprocess.DEVNULL,
-                       env={**os.environ, 'LC_ALL': 'C.UTF-8'})
+                       stdout=subprocess.DEVNULL, env={**os.environ, 'LC_ALL': 'C.UTF-8'})
     assert r.returncode == 0
     lines = r.stderr.decode().splitlines()
     assert all("'hdrcharset'" in line for line in lines), lines
@@ -333,14 +332,12 @@ def ten_thousand_small_files_come_back(work, tree):
 
 def main():
     tests = [zstd_takes_every_level, zstd_at_every_level_gives_the_same_tar,
-             gnu_tar_extracts_the_same,
-             gnu_tar_extracts_the_same_in_the_c_locale_and_in_utf8,
-             gnu_tar_complains_of_nothing_but_names_that_are_not_ascii,
-             bsdtar_extracts_the_same, python_extracts_the_same, members_hold_digests_as_documented,
+             gnu_tar_extracts_the_same, gnu_tar_extracts_the_same_in_the_c_locale_and_in_utf8,
+             gnu_tar_complains_of_nothing_but_names_that_are_not_ascii, bsdtar_extracts_the_same,
+             python_extracts_the_same, members_hold_digests_as_documented,
              each_frame_stands_alone_and_holds_its_part_of_the_tar,
-             a_member_is_found_by_its_frame_and_offset,
-             threads_and_memory_change_nothing, the_tail_from_a_later_frame_is_the_same,
-             the_page_cache_is_given_back,
+             a_member_is_found_by_its_frame_and_offset, threads_and_memory_change_nothing,
+             the_tail_from_a_later_frame_is_the_same, the_page_cache_is_given_back,
              ten_thousand_small_files_come_back]
     print('1..%d' % len(tests))
     failed = 0

@@ -105,7 +105,8 @@ class Connection:
 
     def do_echo(self):
         length, crc = self.read_body()
-        text = f"connection={self.number} request={self.n_requests} length={length} crc={crc:08x}\n{self.head}\n"
+        text = (f"connection={self.number} request={self.n_requests} length={length} "
+                f"crc={crc:08x}\n{self.head}\n")
         self.answer(body=text, headers=["X-Method: " + self.method, "ETag: \"one\"",
                                         "etag:   \"two\"  ", "X-Empty:"])
 

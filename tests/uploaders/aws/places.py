@@ -23,7 +23,8 @@ import urllib.parse
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "harness"))
-from tap import Skip, in_time, main, notes, test  # pylint: disable=wrong-import-position,unused-import
+# pylint: disable-next=wrong-import-position,unused-import
+from tap import Skip, in_time, main, notes, test
 
 PROGRAM = os.path.join(os.environ.get("builddir", os.getcwd()),
                        "tests/uploaders/aws/fetch_credentials")
@@ -174,7 +175,8 @@ class Imds(Server):
     ROLES = "/latest/meta-data/iam/security-credentials/"
 
     def __init__(self, keys, expires, **where):
-        self.keys, self.expires, self.role, self.fail, self.tokens = keys, expires, "node-role", {}, []
+        self.keys, self.expires, self.role, self.fail, self.tokens = (keys, expires, "node-role",
+                                                                      {}, [])
         super().__init__(self.imds, **where)
 
     def imds(self, r):
@@ -238,9 +240,10 @@ def signature_fault(request, secrets, region, now=None):
 
 
 def sts_error(status, code, message):
-    return status, (f'<ErrorResponse '
-                    f'xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Error><Type>Sender</Type><Code>{code}</Code>'
-                    f"<Message>{message}</Message></Error><RequestId>1</RequestId></ErrorResponse>"), {"Content-Type": "text/xml"}
+    return status, ('<ErrorResponse xmlns="https://sts.amazonaws.com/'
+                    f'doc/2011-06-15/"><Error><Type>Sender</Type><Code>{code}</Code>'
+                    f"<Message>{message}</Message></Error><RequestId>1</RequestId>"
+                    "</ErrorResponse>"), {"Content-Type": "text/xml"}
 
 
 class Sts(Server):
@@ -256,9 +259,8 @@ class Sts(Server):
     def sts(self, r):
         if self.fault:
             return self.fault
-        date = {"Date": datetime.datetime.fromtimestamp(self.now,
-                                                        datetime.timezone.utc).strftime("%a, %d %b "
-                                                                                        "%Y %H:%M:%S GMT")} if self.now else {}
+        date = {"Date": datetime.datetime.fromtimestamp(self.now, datetime.timezone.utc).strftime(
+            "%a, %d %b %Y %H:%M:%S GMT")} if self.now else {}
         status, text, headers = self.decide(r)
         return status, text, dict(headers, **date)
 
@@ -287,14 +289,18 @@ class Sts(Server):
             return sts_error(400, "InvalidAction", "no such action")
         keys = self.roles.get(f.get("RoleArn"))
         if not keys:
-            return sts_error(403, "AccessDenied", f"User is not authorized to perform: "
+            return sts_error(403, "AccessDenied", "User is not authorized to perform: "
                                                   f"sts:AssumeRole on resource: {f.get('RoleArn')}")
         action = f["Action"]
         return 200, (f'<{action}Response '
-                     f'xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><{action}Result><AssumedRoleUser><Arn>x</Arn></AssumedRoleUser>'
-                     f"<Credentials><AccessKeyId>{keys.access_key}</AccessKeyId><SecretAccessKey>{keys.secret_key}</SecretAccessKey>"
-                     f"<SessionToken>{keys.token}</SessionToken><Expiration>{iso(self.expires)}</Expiration></Credentials>"
-                     f"</{action}Result><ResponseMetadata><RequestId>1</RequestId></ResponseMetadata></{action}Response>"), {"Content-Type": "text/xml"}
+                     f'xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><{action}Result>'
+                     '<AssumedRoleUser><Arn>x</Arn></AssumedRoleUser>'
+                     f"<Credentials><AccessKeyId>{keys.access_key}</"
+                     f"AccessKeyId><SecretAccessKey>{keys.secret_key}</SecretAccessKey>"
+                     f"<SessionToken>{keys.token}</SessionToken><Expiration>{iso(self.expires)}</"
+                     "Expiration></Credentials>"
+                     f"</{action}Result><ResponseMetadata><RequestId>1</RequestId></"
+                     f"ResponseMetadata></{action}Response>"), {"Content-Type": "text/xml"}
 
 
 class Driver:

@@ -53,7 +53,8 @@ def an_empty_variable_is_the_same_as_none():
 @test
 def keys_that_cannot_be_keys_are_told_without_being_shown():
     error = Driver({"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "top secret"}).error()
-    assert error == "the keys of environment (AWS_ACCESS_KEY_ID) have characters that no key has, such as blanks: copy them again", error
+    assert (error == "the keys of environment (AWS_ACCESS_KEY_ID) have characters that no key has, "
+            "such as blanks: copy them again"), error
     d = Driver({"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "a",
                 "AWS_SESSION_TOKEN": "evil\r\nX-Header: 1"})
     assert "evil" not in d.error() and "evil" not in d.said()
@@ -67,7 +68,7 @@ def keys_of_the_environment_may_say_when_they_expire():
     assert d.holds(keys)["expires"] == now + 3600
     error = Driver({**keys.environment(), "AWS_CREDENTIAL_EXPIRATION": iso(now - 60)},
                    now=now).error()
-    assert error.startswith(f"the credentials of environment (AWS_ACCESS_KEY_ID) expired at "
+    assert error.startswith("the credentials of environment (AWS_ACCESS_KEY_ID) expired at "
                             f"{iso(now - 60)[:-1]}"), error
     assert "clock" in error
     assert "'soon' is not a" in Driver({**keys.environment(),
@@ -103,9 +104,8 @@ def each_source_gives_way_to_the_ones_before_it():
     go(container)
     go(instance, "AWS_CONTAINER_CREDENTIALS_FULL_URI")
     assert origins == ["environment (AWS_ACCESS_KEY_ID)", f"role {ARN} by web identity",
-                       f"profile 'default' in {home}/.aws/credentials",
-                       f"container endpoint {endpoint.url}",
-                       "instance role 'node-role' (IMDSv2)"], origins
+                       f"profile 'default' in {home}/.aws/credentials", "container endpoint "
+                       f"{endpoint.url}", "instance role 'node-role' (IMDSv2)"], origins
 
 
 @test
@@ -182,8 +182,9 @@ def the_credentials_file_goes_before_the_config_file_and_they_are_not_mixed():
 def a_missing_profile_is_told_with_where_it_was_looked_for():
     home = make_home(credentials=f"[other]\n{Keys().file()}")
     at = f"{home}/.aws"
-    assert Driver({}, home, profile="upload").error() == \
-        f"there is no profile 'upload': looked for [upload] in {at}/credentials and for [profile upload] in {at}/config (no such file)"
+    assert (Driver({}, home, profile="upload").error() == "there is no profile 'upload': looked "
+            f"for [upload] in {at}/credentials and for [profile upload] in {at}/config "
+            "(no such file)")
     assert Driver({"AWS_PROFILE": "upload"},
                   home).error().startswith("there is no profile 'upload': ")
     write(home + "/.aws/config", "aws_access_key_id = lost\n[upload]\nregion = eu-west-1\n")
@@ -208,8 +209,8 @@ def a_file_that_cannot_be_read_is_told():
 @test
 def half_a_pair_in_a_file_is_told():
     home = make_home(credentials="[x]\naws_access_key_id = AKIA\n")
-    assert Driver({}, home, profile="x").error() == \
-        f"profile 'x' in {home}/.aws/credentials has aws_access_key_id but no aws_secret_access_key: set both or neither"
+    assert (Driver({}, home, profile="x").error() == f"profile 'x' in {home}/.aws/credentials "
+            "has aws_access_key_id but no aws_secret_access_key: set both or neither")
 
 
 @test
@@ -242,7 +243,8 @@ def off_ec2_the_answer_is_quick():
     need_addresses()
     begun = time.monotonic()
     error = Driver({}).error()
-    assert "the metadata service at http://169.254.169.254 does not answer (" in error and "refused" in error, error
+    assert ("the metadata service at http://169.254.169.254 does not answer (" in error
+            and "refused" in error), error
     in_time(time.monotonic() - begun, 4, "the answer")
 
 
@@ -252,9 +254,8 @@ def single_sign_on_is_refused_with_the_way_round_it():
                             "= r\n[sso-session corp]\nsso_start_url = u\n")
     assert Driver({}, home, profile="dev").error() == (
         f"{home}/.aws/config:2: profile 'dev', sso_session: single sign-on needs a browser: use a "
-        f"role of the node, or in another profile "
-        "'credential_process = aws configure export-credentials --format process --profile' with "
-        "the name of this one")
+        "role of the node, or in another profile " "'credential_process = aws configure "
+        "export-credentials --format process --profile' with the name of this one")
     keys = Keys()
     home = make_home(config="[profile dev]\nsso_start_url = u\n",
                      credentials=f"[dev]\n{keys.file()}")
@@ -275,7 +276,8 @@ import awscli.botocore.session as s
 out = {}
 for name, (config, credentials, profile) in json.load(sys.stdin).items():
     import os
-    os.environ.update(AWS_CONFIG_FILE=config, AWS_SHARED_CREDENTIALS_FILE=credentials, AWS_EC2_METADATA_DISABLED="true")
+    os.environ.update(AWS_CONFIG_FILE=config, AWS_SHARED_CREDENTIALS_FILE=credentials,
+                      AWS_EC2_METADATA_DISABLED="true")
     try:
         c = s.Session(profile=profile).get_credentials()
         out[name] = c and [c.access_key, c.secret_key, c.token]
@@ -307,7 +309,7 @@ AS_THE_CLI = {  # name: (config, credentials, profile)
                                 f"[x]\n{PAIR}", "x"),
     "token": ("", f"[x]\n{PAIR}aws_session_token = t==\n", "x"),
     "token by its old name": ("", f"[x]\n{PAIR}aws_security_token = t==\n", "x"),
-    "other sections": (f"[preview]\na = b\n[plugins]\n[services y]\ns3 =\n  endpoint_url = "
+    "other sections": ("[preview]\na = b\n[plugins]\n[services y]\ns3 =\n  endpoint_url = "
                        f"u\n[profile x]\n{PAIR}", "", "x"),
     "no such profile": ("", f"[x]\n{PAIR}", "y"),
     "half a pair": ("", "[x]\naws_access_key_id = AKIDX\n", "x"),
@@ -317,9 +319,11 @@ AS_THE_CLI = {  # name: (config, credentials, profile)
                 "'{\"Version\":1,\"AccessKeyId\":\"AKIDX\",\"SecretAccessKey\":\"%s\"}' "
                 "\"a\\\\\\\"b\"\n", "", "x"),
     "process with a hash": ("[profile x]\ncredential_process = printf "
-                            "'{\"Version\":1,\"AccessKeyId\":\"AKIDX\",\"SecretAccessKey\":\"s%s%s\"}' # z\n", "", "x"),
+                            "'{\"Version\":1,\"AccessKeyId\":\"AKIDX\","
+                            "\"SecretAccessKey\":\"s%s%s\"}' # z\n", "", "x"),
     "process between the files": (f"[profile x]\n{PAIR}credential_process = echo "
-                                  f"'{{\"Version\":1,\"AccessKeyId\":\"P\",\"SecretAccessKey\":\"P\"}}'\n", "", "x"),
+                                  "'{\"Version\":1,\"AccessKeyId\":\"P\","
+                                  "\"SecretAccessKey\":\"P\"}'\n", "", "x"),
     "process after credentials": ("[profile x]\ncredential_process = false\n", f"[x]\n{PAIR}", "x"),
     "self as source": (f"[profile x]\ncredential_source = Nowhere\nrole_arn = r\n{PAIR}", "", "x"),
     "circle": ("[profile x]\nrole_arn = r\nsource_profile = y\n[profile y]\nrole_arn = "
@@ -336,19 +340,16 @@ def profiles_are_read_as_the_aws_cli_reads_them():
     for i, (name, (config, credentials, profile)) in enumerate(AS_THE_CLI.items()):
         cases[name] = (write(f"{home}/config{i}", config),
                        write(f"{home}/credentials{i}", credentials), profile)
-    answers = json.loads(subprocess.run(["/usr/bin/python3", "-c", ASK_CLI],
-                                        input=json.dumps(cases), capture_output=True, text=True,
-                                        check=True,
-                                        env={"PATH": os.environ["PATH"], "HOME": home},
-                                        timeout=60).stdout)
+    answers = json.loads(subprocess.run(
+        ["/usr/bin/python3", "-c", ASK_CLI], input=json.dumps(cases), capture_output=True,
+        text=True, check=True, env={"PATH": os.environ["PATH"], "HOME": home}, timeout=60).stdout)
     wrong = []
     for name, (config, credentials, profile) in cases.items():
         ours = Driver({**OFF, "AWS_CONFIG_FILE": config,
                        "AWS_SHARED_CREDENTIALS_FILE": credentials}, home, profile=profile)("fetch")
         theirs = answers[name]
-        same = not ours["has"] if not isinstance(theirs, list) else \
-            [ours["access_key"], ours["secret_key"],
-             ours["token"]] == [t and sha256(t) for t in theirs]
+        same = not ours["has"] if not isinstance(theirs, list) else [ours["access_key"], ours[
+            "secret_key"], ours["token"]] == [t and sha256(t) for t in theirs]
         if not same:
             wrong.append(f"{name}: the CLI has {theirs}, we {ours}")
     assert len(answers) == len(AS_THE_CLI) and sum(isinstance(a, list)

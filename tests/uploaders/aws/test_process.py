@@ -55,9 +55,8 @@ def the_line_is_taken_apart_as_a_shell_would_without_being_one():
                         (f"'{program}' 'a b' \"c d\"", "<a b><c d>"),
                         (program.replace(" ", "\\ ") + ' "" \'\'', "<><>"),
                         (f'"{program}" $HOME `id` ; | > x', "<$HOME><`id`><;><|><>><x>"),
-                        (f'"{program}" "a\\"b\\\\c\\d" \'a\\b\' a\\\'b',
-                         "<a\"b\\c\\d><a\\b><a'b>"),
-                         (f'"{program}" a"b"\'c\'d # e', "<abcd><#><e>"),
+                        (f'"{program}" "a\\"b\\\\c\\d" \'a\\b\' a\\\'b', "<a\"b\\c\\d><a\\b><a'b>"),
+                        (f'"{program}" a"b"\'c\'d # e', "<abcd><#><e>"),
                         (f'"{program}" ~/x --flag=*', "<~/x><--flag=*>")):
         if os.path.exists(home + "/heard"):
             os.unlink(home + "/heard")
@@ -68,8 +67,9 @@ def the_line_is_taken_apart_as_a_shell_would_without_being_one():
 
 @test
 def a_line_that_does_not_end_is_told():
-    for line, fault in (('"/bin/echo', "a quotation does not end"), ("/bin/echo 'a", "a quotation "
-                                                                                     "does not end"), ("/bin/echo \\", "it ends in a backslash")):
+    for line, fault in (('"/bin/echo', "a quotation does not end"),
+                        ("/bin/echo 'a", "a quotation does not end"),
+                        ("/bin/echo \\", "it ends in a backslash")):
         assert process(line).error() == f"credential_process of profile 'p' cannot be run: {fault}"
 
 
@@ -89,7 +89,8 @@ def the_first_line_on_stderr_is_told_when_it_fails():
     program = script(home, "echo 'token cache: \033[31mlocked' >&2; echo second >&2; echo "
                            "'{\"SecretAccessKey\": \"hush\"'; exit 3\n")
     d = process(f'"{program}"', home)
-    assert d.error() == "credential_process of profile 'p' exited with status 3: token cache: \\x1b[31mlocked"
+    assert (d.error() == "credential_process of profile 'p' exited with status 3: token cache: "
+            "\\x1b[31mlocked")
     assert "hush" not in d.said()
     assert process("false").error() == "credential_process of profile 'p' exited with status 1"
     assert process(
@@ -100,18 +101,17 @@ def the_first_line_on_stderr_is_told_when_it_fails():
 def what_it_says_must_be_credentials():
     home = make_home()
     keys = Keys()
-    for text, fault in (("", "it did not answer with a JSON object"),
-                        ("hush", "it did not answer with a JSON object"),
-                        (keys.process_json() + keys.process_json(),
-                         "it did not answer with a JSON object"),
-                        (keys.process_json(Version=2), 'the "Version" of its JSON is not 1'),
-                        (keys.process_json(Version="1"), 'the "Version" of its JSON is not 1'),
-                        ('{"AccessKeyId": "A", "SecretAccessKey": "hush"}',
-                         'its JSON has no "Version": it must say 1'),
-                        ('{"Version": 1, "SecretAccessKey": "hush"}',
-                         'its JSON has no "AccessKeyId"'),
-                        ('{"Version": 1, "AccessKeyId": "A", "SecretAccessKey": ""}',
-                         'its JSON has no "SecretAccessKey"')):
+    for text, fault in (
+            ("", "it did not answer with a JSON object"),
+            ("hush", "it did not answer with a JSON object"),
+            (keys.process_json() + keys.process_json(), "it did not answer with a JSON object"),
+            (keys.process_json(Version=2), 'the "Version" of its JSON is not 1'),
+            (keys.process_json(Version="1"), 'the "Version" of its JSON is not 1'),
+            ('{"AccessKeyId": "A", "SecretAccessKey": "hush"}',
+             'its JSON has no "Version": it must say 1'),
+            ('{"Version": 1, "SecretAccessKey": "hush"}', 'its JSON has no "AccessKeyId"'),
+            ('{"Version": 1, "AccessKeyId": "A", "SecretAccessKey": ""}',
+             'its JSON has no "SecretAccessKey"')):
         d = process(says(home, text), home)
         assert d.error() == f"credential_process of profile 'p' gives no credentials: {fault}", text
         assert "hush" not in d.said() and keys.secret_key not in d.said()
@@ -121,22 +121,22 @@ def what_it_says_must_be_credentials():
 def expired_keys_are_not_taken():
     home = make_home()
     error = process(says(home, Keys().process_json(NOW - 5)), home).error()
-    assert error == (f"the credentials of credential_process of profile 'p' expired at "
+    assert error == ("the credentials of credential_process of profile 'p' expired at "
                      f"{iso(NOW - 5)[:-1]}.000000Z: renew them there, or set this "
                      "machine's clock right"), error
 
 
 @test
 def a_flood_is_stopped():
-    assert process(
-        "cat /dev/zero").error() == "credential_process of profile 'p' said more than credentials can be"
+    assert (process("cat /dev/zero").error() == "credential_process of profile 'p' said more than "
+            "credentials can be")
 
 
 @test
 def the_program_has_our_environment_and_no_input():
     home, keys = make_home(), Keys()
     write(home + "/answer", keys.process_json())
-    program = script(home, f'[ "$CORP_CACHE" = "a b" ] || exit 7; read x && exit 8; cat '
+    program = script(home, '[ "$CORP_CACHE" = "a b" ] || exit 7; read x && exit 8; cat '
                            f'{home}/answer\n')
     process(f'"{program}"', home, CORP_CACHE="a b").holds(keys)
 

@@ -9,7 +9,7 @@ import radosgw  # beside tap.py, which places.py has made known
 
 def role_home(arn, secret_key, more=""):
     return make_home(config=f"[profile up]\nrole_arn = {arn}\nsource_profile = base\n{more}",
-                     credentials=f"[base]\naws_access_key_id = "
+                     credentials="[base]\naws_access_key_id = "
                                  f"{radosgw.ACCESS_KEY}\naws_secret_access_key = {secret_key}\n")
 
 
@@ -32,10 +32,9 @@ def server_and_role():
 def a_real_server_hands_out_keys_of_a_role():
     server, arn = server_and_role()
     now = time.time()
-    answer = driver(server, role_home(arn, radosgw.SECRET_KEY, "external_id = "
-                                                               "a:b/c=d,e.f@g-h\nduration_seconds "
-                                                               "= 900\nrole_session_name = "
-                                                               "node=1@x,y.z\n"))("fetch")
+    answer = driver(server, role_home(arn, radosgw.SECRET_KEY,
+                                      "external_id = a:b/c=d,e.f@g-h\nduration_seconds "
+                                      "= 900\nrole_session_name = node=1@x,y.z\n"))("fetch")
     assert answer["error"] is None and answer["has"] and answer["token"], answer
     assert 890 <= answer["expires"] - now <= 910, answer
     assert answer["origin"].startswith(f"role {arn} by profile 'base' in "), answer

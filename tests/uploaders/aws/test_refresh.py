@@ -170,7 +170,8 @@ def the_serial_tells_whether_others_came():
     serials = {first}
     for content in ("aws_access_key_id = AKIA1\naws_secret_access_key = two",
                     "aws_access_key_id = AKIA2\naws_secret_access_key = two",
-                    "aws_access_key_id = AKIA2\naws_secret_access_key = two\naws_session_token = t"):
+                    "aws_access_key_id = AKIA2\naws_secret_access_key "
+                    "= two\naws_session_token = t"):
         write(home + "/.aws/credentials", f"[default]\n{content}\n")
         assert d("refuse")["again"]
         serials.add(d("fetch")["serial"])

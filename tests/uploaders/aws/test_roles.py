@@ -6,9 +6,11 @@ import ssl
 import subprocess
 import time
 
-from places import Driver, Imds, Keys, Server, Skip, Sts, cleanup, main, make_home, sts_error, test, write
+from places import (Driver, Imds, Keys, Server, Skip, Sts, cleanup, main, make_home, sts_error,
+                    test, write)
 
-ARN, ARN2 = "arn:aws:iam::123456789012:role/Uploader", "arn:aws:iam::210987654321:role/path/Second+Role"
+ARN, ARN2 = ("arn:aws:iam::123456789012:role/Uploader",
+             "arn:aws:iam::210987654321:role/path/Second+Role")
 
 
 def sts_env(sts, **more):
@@ -51,8 +53,8 @@ def a_duration_out_of_range_is_told():
     for value in ("899", "43201", "1h", "-1"):
         home = make_home(config=role(more=f"duration_seconds = {value}\n"),
                          credentials=f"[base]\n{Keys().file()}")
-        assert Driver({}, home,
-                      profile="up").error() == f"profile 'up': duration_seconds '{value}' is not between 900 and 43200"
+        assert (Driver({}, home, profile="up").error() == "profile 'up': duration_seconds "
+                f"'{value}' is not between 900 and 43200")
 
 
 @test
@@ -95,11 +97,10 @@ def roles_that_nobody_can_assume_here_are_told():
             (f"[profile up]\nrole_arn = {ARN}\n",
              "profile 'up' has role_arn and neither source_profile nor credential_source: set one "
              "of them, it tells whose keys ask for the role"),
-            (role() + "[profile base]\nregion = x\n",
-             "profile 'base', the source_profile of 'up', has neither keys nor a credential_process"),
-            (f"[profile up]\nrole_arn = {ARN}\ncredential_source = Ec2\n",
-             "CONFIG:3: profile 'up', credential_source: must be Environment, Ec2InstanceMetadata "
-             "or EcsContainer"),
+            (role() + "[profile base]\nregion = x\n", "profile 'base', the source_profile "
+             "of 'up', has neither keys nor a credential_process"),
+            (f"[profile up]\nrole_arn = {ARN}\ncredential_source = Ec2\n", "CONFIG:3: profile "
+             "'up', credential_source: must be Environment, Ec2InstanceMetadata or EcsContainer"),
             (f"[profile up]\nrole_arn = {ARN}\ncredential_source = Environment\n",
              "profile 'up' wants the keys of the environment (credential_source), which has no "
              "AWS_ACCESS_KEY_ID"),
@@ -107,17 +108,15 @@ def roles_that_nobody_can_assume_here_are_told():
              "profile 'up' wants the keys of the container (credential_source), but neither "
              "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI nor "
              "AWS_CONTAINER_CREDENTIALS_FULL_URI is set"),
-            ("[profile up]\nweb_identity_token_file = /x\n", "profile 'up' has "
-                                                             "web_identity_token_file but no "
-                                                             "role_arn: set both")):
+            ("[profile up]\nweb_identity_token_file = /x\n",
+             "profile 'up' has web_identity_token_file but no role_arn: set both")):
         home = make_home(config=config)
         got = Driver({}, home, profile="up").error()
         assert got == error.replace("CONFIG", f"{home}/.aws/config"), got
     home = make_home(config=role())
     assert Driver({}, home, profile="up").error() == (
-        f"there is no profile 'base', the source_profile of 'up': looked for [base] in "
-        f"{home}/.aws/credentials (no such file) and for "
-        f"[profile base] in {home}/.aws/config")
+        "there is no profile 'base', the source_profile of 'up': looked for [base] in "
+        f"{home}/.aws/credentials (no such file) and for [profile base] in {home}/.aws/config")
 
 
 @test
@@ -136,9 +135,11 @@ def a_role_is_assumed_with_keys_of_environment_instance_or_container():
         answer = Driver(environment, home, profile="up").holds(keys)
         assert answer["origin"] == f"role {ARN} by {by}", answer
     imds.role = None
-    error = Driver(environment, make_home(config=f"[profile up]\nrole_arn = "
-                                                 f"{ARN}\ncredential_source = Ec2InstanceMetadata\n"), profile="up").error()
-    assert error == "no credentials of the instance: the instance has no role (attach an instance profile)", error
+    error = Driver(environment, make_home(config="[profile up]\nrole_arn = "
+                                          f"{ARN}\ncredential_source = Ec2InstanceMetadata\n"),
+                   profile="up").error()
+    assert (error == "no credentials of the instance: the instance has no role (attach "
+            "an instance profile)"), error
 
 
 @test
@@ -161,17 +162,15 @@ def a_refusal_is_told_with_the_reason_and_the_remedy():
     host = sts.url[7:]
     d = Driver(sts_env(sts), home, profile="up")
     assert d.error() == (f"STS at {host} refuses the role {ARN} to {by}: AccessDenied: User is not "
-                         f"authorized to perform: sts:AssumeRole on resource: "
-                         f"{ARN}; let the role's trust policy name this identity, and allow "
-                         f"sts:AssumeRole to it")
+                         f"authorized to perform: sts:AssumeRole on resource: {ARN}; let the "
+                         "role's trust policy name this identity, and allow sts:AssumeRole to it")
     assert base.secret_key not in d.said()
     wrong = Keys("base", token=False)
     wrong.access_key = base.access_key
     sts.callers = [wrong]
     error = Driver(sts_env(sts), home, profile="up").error()
     assert error == (f"STS at {host} refuses the role {ARN} to {by}: SignatureDoesNotMatch; the "
-                     f"secret key does not belong to the access key, or "
-                     "is damaged"), error
+                     "secret key does not belong to the access key, or " "is damaged"), error
     sts.fault = sts_error(403, "InvalidClientTokenId",
                           "The security token included in the request is invalid.")
     assert "renew them" in Driver(sts_env(sts), home, profile="up").error()
@@ -188,8 +187,8 @@ def what_is_no_sts_is_told():
         f"STS at {host} answers 404 when asked for the role {ARN} by {by}; is it an STS endpoint?"
     for text in ("", "<html/>", "<AssumeRoleResponse></AssumeRoleResponse>", "x" * 100):
         sts.answer = lambda r, text=text: (200, text)
-        assert Driver(sts_env(sts), home,
-                      profile="up").error() == f"the answer of STS at {host} has no credentials in it; is it an STS endpoint?"
+        assert (Driver(sts_env(sts), home, profile="up").error() == f"the answer of STS at {host} "
+                "has no credentials in it; is it an STS endpoint?")
     sts.close()
     error = Driver(sts_env(sts), home, profile="up").error()
     assert error.startswith(f"STS does not answer ({host}: ") and "refused" in error, error
@@ -262,14 +261,14 @@ def trouble_with_a_web_identity_is_told():
     sts.web_token = "right"
     at = f"{home}/token"
     environment = sts_env(sts, AWS_WEB_IDENTITY_TOKEN_FILE=at, AWS_ROLE_ARN=ARN)
-    assert Driver(environment,
-                  home).error() == f"cannot read the web identity's token from {at}: No such file or directory"
+    assert (Driver(environment, home).error() == f"cannot read the web identity's token from {at}: "
+            "No such file or directory")
     write(at, "\n")
     assert Driver(environment, home).error() == f"the web identity's token file {at} is empty"
     write(at, "wrong-hush")
     d = Driver(environment, home)
     assert d.error() == (f"STS at {sts.url[7:]} refuses the role {ARN} to the token in {at}: "
-                         f"InvalidIdentityToken: No OpenIDConnect provider found in your "
+                         "InvalidIdentityToken: No OpenIDConnect provider found in your "
                          "account; let the account have an IAM OIDC provider for the cluster, and "
                          "the token be meant for sts.amazonaws.com")
     assert "hush" not in d.said()
@@ -294,19 +293,18 @@ def sts_is_where_environment_and_profile_say():
     home = make_home(config=role(more="services = mine\n"), credentials=f"[base]\n{base.file()}")
     assert Driver({}, home, profile="up").error() == (
         f"{home}/.aws/config:4: profile 'up', services: endpoints of a [services] section are not "
-        f"supported: set AWS_ENDPOINT_URL_STS, "
-        "or endpoint_url in the profile")
+        "supported: set AWS_ENDPOINT_URL_STS, " "or endpoint_url in the profile")
     home = make_home(config=role(), credentials=f"[base]\n{base.file()}")
-    assert Driver({"AWS_ENDPOINT_URL_STS": "sts.local"}, home, profile="up").error() == \
-        "invalid STS endpoint 'sts.local': check AWS_ENDPOINT_URL_STS, AWS_ENDPOINT_URL and the profile's endpoint_url"
+    assert (Driver({"AWS_ENDPOINT_URL_STS": "sts.local"}, home, profile="up").error()
+            == "invalid STS endpoint 'sts.local': check AWS_ENDPOINT_URL_STS, AWS_ENDPOINT_URL "
+            "and the profile's endpoint_url")
 
 
 @test
 def the_region_to_sign_for_is_the_environments_then_the_profiles_then_the_destinations():
     base, keys = Keys("base", token=False), Keys("role")
-    for environment, more, options, region in (({"AWS_REGION": "eu-west-1"},
-                                                "region = eu-west-2\n", {"region": "eu-west-3"},
-                                                "eu-west-1"),
+    for environment, more, options, region in (({"AWS_REGION": "eu-west-1"}, "region = eu-west-2\n",
+                                                {"region": "eu-west-3"}, "eu-west-1"),
                                                ({}, "region = eu-west-2\n",
                                                 {"region": "eu-west-3"}, "eu-west-2"),
                                                ({}, "", {"region": "eu-west-3"}, "eu-west-3"),
@@ -354,10 +352,9 @@ def https_is_checked_against_the_given_authority():
     base, keys = Keys("base", token=False), Keys("role")
     home = make_home(config=role(), credentials=f"[base]\n{base.file()}")
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
-                    "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", home + "/key.pem",
-                    "-out", home + "/ca.pem", "-days", "2", "-subj", "/CN=localhost", "-addext",
-                    "subjectAltName=IP:127.0.0.1"],
-                   check=True, capture_output=True)
+                    "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", home + "/key.pem", "-out",
+                    home + "/ca.pem", "-days", "2", "-subj", "/CN=localhost", "-addext",
+                    "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
     sts = Sts({ARN: keys}, [base])
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(home + "/ca.pem", home + "/key.pem")

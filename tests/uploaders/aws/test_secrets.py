@@ -64,7 +64,8 @@ def check(driver, keys, *gone):
         assert alone == 0, f"{secret[:20]}… is {alone} times where a core file would have it"
     for secret in gone:
         _, alone, hidden = find(driver.process.pid, secret, 0)
-        assert alone == hidden == 0, f"{secret[:20]}… is still there, {alone} times where a core file would have it"
+        assert alone == hidden == 0, (f"{secret[:20]}… is still there, {alone} times where a core "
+                                      "file would have it")
 
 
 @test
@@ -73,7 +74,8 @@ def the_search_finds_what_is_there():
     d = Driver(keys.environment())
     d.holds(keys)
     dumped, alone, hidden = find(d.process.pid, keys.secret_key)
-    assert dumped == alone > 0 and hidden > 0, "the environment block is the process's own, and in every core file"
+    assert (dumped == alone > 0
+            and hidden > 0), "the environment block is the process's own, and in every core file"
 
 
 @test

@@ -5,7 +5,8 @@ import json
 import os
 import time
 
-from places import Driver, Imds, Keys, Server, cleanup, in_time, main, make_home, need_addresses, sha256, test, write
+from places import (Driver, Imds, Keys, Server, cleanup, in_time, main, make_home, need_addresses,
+                    sha256, test, write)
 
 SOON = time.time() + 3600
 
@@ -41,7 +42,8 @@ def a_switched_off_service_is_told():
     imds = Imds(Keys(), SOON)
     imds.fail["/latest/api/token"] = (403, "no")
     error = imds_driver(imds).error()
-    assert f"the metadata service at {imds.url} is switched off for this instance (403)" in error, error
+    assert (f"the metadata service at {imds.url} is switched off "
+            "for this instance (403)" in error), error
 
 
 @test
@@ -67,8 +69,7 @@ def an_instance_without_a_role_is_told_to_get_one():
     imds.role = None
     error = imds_driver(imds).error()
     assert error.endswith("and the instance has no role (attach an instance profile); give the "
-                          "node a role that may write to the bucket, "
-                          "or set one of these"), error
+                          "node a role that may write to the bucket, or set one of these"), error
 
 
 @test
@@ -76,7 +77,7 @@ def a_role_that_cannot_be_used_is_told_in_the_services_words():
     imds = Imds(Keys(), SOON)
     imds.fail[Imds.ROLES + "node-role"] = (200, json.dumps({"Code": "AssumeRoleUnauthorizedAccess",
                                                             "Message": "EC2 cannot assume the role "
-                                                                       "node-role.\n" + "x" * 999}))
+                                                            "node-role.\n" + "x" * 999}))
     error = imds_driver(imds).error()
     assert error.startswith("instance role 'node-role' (IMDSv2) gives no credentials: it says "
                             "AssumeRoleUnauthorizedAccess: EC2 cannot assume the role "
@@ -86,17 +87,16 @@ def a_role_that_cannot_be_used_is_told_in_the_services_words():
 
 @test
 def answers_that_are_no_credentials_are_told_and_not_shown():
-    for text, fault in (("<html>", "it did not answer with a JSON object"),
-                        ("[]", "it did not answer with a JSON object"),
-                        ('{"Code":"Success"}', 'its JSON has no "AccessKeyId"'),
-                        ('{"AccessKeyId":"A"}', 'its JSON has no "SecretAccessKey"'),
-                        ('{"AccessKeyId":"A","SecretAccessKey":7}',
-                         'its JSON has no "SecretAccessKey"'),
-                        ('{"AccessKeyId":"A","SecretAccessKey":"hush","Expiration":"tomorrow"}',
-                         'the "Expiration" of its JSON is not a time such as 2026-05-27T05:21:35Z'),
-                        ('{"AccessKeyId":"A","SecretAccessKey":"hush","Token":"hu\\r\\nsh"}',
-                         "a key or token in its JSON has characters that none can have, or is too "
-                         "long")):
+    for text, fault in (
+            ("<html>", "it did not answer with a JSON object"),
+            ("[]", "it did not answer with a JSON object"),
+            ('{"Code":"Success"}', 'its JSON has no "AccessKeyId"'),
+            ('{"AccessKeyId":"A"}', 'its JSON has no "SecretAccessKey"'),
+            ('{"AccessKeyId":"A","SecretAccessKey":7}', 'its JSON has no "SecretAccessKey"'),
+            ('{"AccessKeyId":"A","SecretAccessKey":"hush","Expiration":"tomorrow"}',
+             'the "Expiration" of its JSON is not a time such as 2026-05-27T05:21:35Z'),
+            ('{"AccessKeyId":"A","SecretAccessKey":"hush","Token":"hu\\r\\nsh"}',
+             "a key or token in its JSON has characters that none can have, or is too long")):
         imds = Imds(Keys(), SOON)
         imds.fail[Imds.ROLES + "node-role"] = (200, text)
         d = imds_driver(imds)
@@ -222,7 +222,8 @@ def a_pod_of_eks_asks_its_agent_with_the_token_of_a_file():
 def the_relative_uri_goes_before_the_full_one():
     error = Driver({"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "nowhere",
                     "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1/"}).error()
-    assert error == "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI is not a path: it must begin with '/'", error
+    assert (error == "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI is not a path: "
+            "it must begin with '/'"), error
 
 
 @test
@@ -260,7 +261,8 @@ def a_token_with_a_line_break_is_refused_and_not_shown():
                                ({"AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": path}, "in " + path)):
         d = Driver({"AWS_CONTAINER_CREDENTIALS_FULL_URI": server.url, **environment})
         error = d.error()
-        assert error == f"the container's token ({where}) has a line break in it, which no header can have", error
+        assert (error == f"the container's token ({where}) has a line break in it, which "
+                "no header can have"), error
         assert "hush" not in d.said() and not server.requests
     for content, fault in ((b"", "is empty"), (b"a\0b", "is not text")):
         write(path, content)
@@ -269,15 +271,17 @@ def a_token_with_a_line_break_is_refused_and_not_shown():
     os.unlink(path)
     error = Driver({"AWS_CONTAINER_CREDENTIALS_FULL_URI": server.url,
                     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": path}).error()
-    assert error == f"cannot read the container's token from {path} (AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE): No such file or directory", error
+    assert (error == "cannot read the container's token "
+            f"from {path} (AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE): No such file "
+            "or directory"), error
 
 
 @test
 def a_refused_token_and_other_trouble_are_told():
     server = Server(endpoint_for(Keys(), "other"))
     d = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": server.url + "/v1/secret-id"}
-    assert Driver(
-        d).error() == f"the container endpoint {server.url} answers 401: is the authorization token its own, and of this container?"
+    assert (Driver(d).error() == f"the container endpoint {server.url} answers 401: "
+            "is the authorization token its own, and of this container?")
     server.answer = lambda r: (500, "oops")
     assert Driver(d).error() == f"the container endpoint {server.url} answers 500"
     server.close()

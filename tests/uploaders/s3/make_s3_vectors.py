@@ -16,7 +16,8 @@ import botocore.credentials
 HOST = "evidence.s3.eu-west-1.amazonaws.com"
 TIME = datetime.datetime(2026, 5, 27, 5, 12, 33)
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-ACCESS, SECRET, TOKEN = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "FwoGZXIvYXdzEXAMPLE//token+with=signs=="
+ACCESS, SECRET, TOKEN = ("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY",
+                         "FwoGZXIvYXdzEXAMPLE//token+with=signs==")
 
 KEYS = {
     "a plain key": "neuron/20260527-051233-d99e36ea74c263ca/i-0123456789abcdef0/x.tar.zst",

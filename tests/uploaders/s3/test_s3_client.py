@@ -34,9 +34,8 @@ class KeySource:
                 source.n_asked += 1
                 body = json.dumps({"AccessKeyId": pair[0], "SecretAccessKey": pair[1],
                                    "Token": pair[2],
-                                   "Expiration": time.strftime("%Y-%m-%dT%H:%M:%SZ",
-                                                               time.gmtime(time.time(
-                                                                   ) + 3600))}).encode()
+                                   "Expiration": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(
+                                       time.time() + 3600))}).encode()
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -57,7 +56,8 @@ class KeySource:
 
     @property
     def environment(self):
-        return {"AWS_CONTAINER_CREDENTIALS_FULL_URI": f"http://127.0.0.1:{self.http.server_address[1]}/keys"}
+        return {"AWS_CONTAINER_CREDENTIALS_FULL_URI":
+                f"http://127.0.0.1:{self.http.server_address[1]}/keys"}
 
 
 @test
@@ -185,9 +185,8 @@ def another_region_is_followed_and_kept():
                 s.put("k", b"x")
                 answer, run = call(s, operation)
                 assert answer[0] == "OK", (redirect_status, operation, answer, s.story())
-                assert [r.scope_region for r in s.log] == ["us-east-1",
-                                                           "eu-west-1"] and run.stats[
-                                                               REGION] == "eu-west-1"
+                assert ([r.scope_region for r in s.log] == ["us-east-1", "eu-west-1"]
+                        and run.stats[REGION] == "eu-west-1")
                 assert run.stats[RETRIES] == 1
 
 
@@ -195,8 +194,8 @@ def another_region_is_followed_and_kept():
 def redirects_in_a_circle_end():
     with S3Server() as s:
         def elsewhere(request, reply):
-            reply.headers[
-                "x-amz-bucket-region"] = "eu-west-1" if request.scope_region == "us-east-1" else "us-east-1"
+            reply.headers["x-amz-bucket-region"] = ("eu-west-1" if request.scope_region
+                                                    == "us-east-1" else "us-east-1")
             reply.status, reply.body = 301, b"<Error><Code>PermanentRedirect</Code></Error>"
         s._check_region = lambda request, region: None      # pylint: disable=protected-access
         s.fault("GetObject", times=None, edit=elsewhere)
@@ -218,8 +217,8 @@ def expired_keys_are_fetched_anew_once():
             s.fault("GetObject", status=status, code=code, times=None)
             source.n_asked = 0
             answer, run = call(s, "GetObject", environment=source.environment, tries=4)
-            assert answer[0] == "DENIED" and answer[1:3] == (status,
-                                                             code) and source.n_asked == 2, answer
+            assert (answer[0] == "DENIED" and answer[1:3] == (status, code)
+                    and source.n_asked == 2), answer
             assert run.stats[RETRIES] == 1      # with the others, which are no better
 
 
@@ -239,9 +238,8 @@ def a_missing_permission_is_not_worth_new_keys_each_time():
         s.fault("GetObject", delay=0.1, times=1)
         answers, _ = call(s, "GetObject", environment=source.environment, calls=6, connections=1,
                           stream=True)
-        assert {a[:3] for a in answers} == {("DENIED", 403,
-                                             "AccessDenied")} and source.n_asked == 2, (
-                                                 answers, source.n_asked)
+        assert ({a[:3] for a in answers} == {("DENIED", 403, "AccessDenied")}
+                and source.n_asked == 2), (answers, source.n_asked)
         assert len(s.log) == 6      # the same keys are not tried twice
     with S3Server() as s, KeySource(("AKIATEST", "secret/+key", None)) as source:
         s.deny = {"GetObject"}
@@ -318,9 +316,8 @@ def another_owner_than_expected_is_named():
         s.put("k", b"x")
         for operation in ("GetObject", "HeadObject", "PutObject"):
             answer, _ = call(s, operation, owner="444455556666")
-            assert answer[:2] == ("DENIED",
-                                  403) and "expected_bucket_owner '444455556666'" in answer[
-                                      5], answer
+            assert (answer[:2] == ("DENIED", 403)
+                    and "expected_bucket_owner '444455556666'" in answer[5]), answer
         assert call(s, "GetObject", owner="111122223333")[0][0] == "OK"
         s.deny = {"GetObject"}
         assert "expected_bucket_owner" not in call(s, "GetObject")[0][5]      # it was not sent
@@ -422,9 +419,8 @@ def a_bad_endpoint_is_told_by_its_fault():
 @test
 def secrets_are_never_printed():
     with S3Server() as s:
-        process = start(s, "call", "GetObject", "k", debug=True,
-                        environment={"AWS_ACCESS_KEY_ID": s.access_key,
-                                     "AWS_SECRET_ACCESS_KEY": "hush/hush"})
+        process = start(s, "call", "GetObject", "k", debug=True, environment={
+            "AWS_ACCESS_KEY_ID": s.access_key, "AWS_SECRET_ACCESS_KEY": "hush/hush"})
         run = finish(process, s)
         assert run.answers[0][0] == "DENIED" and "hush/hush" not in run.errors + str(run.lines)
 

@@ -71,8 +71,8 @@ def each_missing_permission_is_told_by_name():
                                                  permission), (operation, p.steps[name])
             assert permission in detail, detail
             assert ("without it" in detail) == works, detail
-            assert p.outcome == (OK if works else DENIED) and (permission
-                                                               in p.error) == (not works), p.error
+            assert (p.outcome == (OK if works else DENIED)
+                    and (permission in p.error) == (not works)), p.error
             others = {n for n in p.failed() if n != name}
             assert not others, (operation, others)
             if operation == "DeleteObject":
@@ -146,7 +146,8 @@ def wrong_keys_and_no_keys_are_told():
     with S3Server() as s:
         p = probe(s, thorough=True, environment={"AWS_ACCESS_KEY_ID": s.access_key,
                                                  "AWS_SECRET_ACCESS_KEY": "wrong"})
-        assert p.outcome == DENIED and "SignatureDoesNotMatch" in p.error and "wrong" not in p.error.split(), p.error
+        assert (p.outcome == DENIED and "SignatureDoesNotMatch" in p.error
+                and "wrong" not in p.error.split()), p.error
         p = probe(s, thorough=True, environment={})
         assert p.outcome == DENIED and p.names == ["credentials"] and p.error
         assert probe(s, environment={}).outcome == DENIED
@@ -157,9 +158,8 @@ def one_cause_for_all_is_told_once():
     with S3Server() as s:
         p = probe(s, thorough=True, environment={"AWS_ACCESS_KEY_ID": s.access_key,
                                                  "AWS_SECRET_ACCESS_KEY": "wrong"})
-        assert p.names == ["credentials", "clock",
-                           "bucket"] and "SignatureDoesNotMatch" in p.steps["bucket"][
-                               3] and p.steps["bucket"][1:3] == (False, ""), p.steps
+        assert (p.names == ["credentials", "clock", "bucket"] and "SignatureDoesNotMatch"
+                in p.steps["bucket"][3] and p.steps["bucket"][1:3] == (False, "")), p.steps
     with S3Server() as s:
         s.fault("PutObject", status=403, code="RequestTimeTooSkewed", times=None)
         p = probe(s, thorough=True)

@@ -125,9 +125,8 @@ def what_the_server_lists_is_believed_over_the_ledger():
 @test
 def a_size_alone_that_differs_is_another_part():
     with S3Server() as s:
-        s.fault("ListParts", edit=lambda request,
-                reply: setattr(reply, "body", reply.body.replace(b"<Size>100000<",
-                                                                 b"<Size>99999<")))
+        s.fault("ListParts", edit=lambda request, reply: setattr(
+            reply, "body", reply.body.replace(b"<Size>100000<", b"<Size>99999<")))
         assert resume(s, cut_upload(s, 1), known(1)).outcome == STALE
         assert not s.uploads
 

@@ -48,8 +48,9 @@ def a_store_that_ignores_the_prefix_costs_nobody_an_upload():
         mine, kept = s.create("p/a"), s.create("q/a")
         s.fault("ListMultipartUploads", edit=lambda request,
                 reply: setattr(reply, "body", reply.body.replace(
-            b"</ListM",
-            f"<Upload><Key>q/a</Key><UploadId>{kept}</UploadId><Initiated>2026-01-01T00:00:00.000Z</Initiated></Upload></ListM".encode())))
+                    b"</ListM", f"<Upload><Key>q/a</Key><UploadId>{kept}</"
+                    "UploadId><Initiated>2026-01-01T00:00:00.000Z</"
+                    "Initiated></Upload></ListM".encode())))
         assert sweep(s, "p/") == (OK, [mine], "")
         assert list(s.uploads) == [kept]
 
@@ -118,9 +119,8 @@ def what_does_not_tell_its_time_is_new():
 
 @test
 def an_odd_upload_hides_no_other():
-    odd = (b"<Key>" + b"p" * 1025 + b"</Key><UploadId>u1</UploadId>",
-           b"<Key>p/a</Key><UploadId>" + b"u" * 1025 + b"</UploadId>",
-           b"<Key>p/\x01b</Key><UploadId>u3</UploadId>",
+    odd = (b"<Key>" + b"p" * 1025 + b"</Key><UploadId>u1</UploadId>", b"<Key>p/a</Key><UploadId>"
+           + b"u" * 1025 + b"</UploadId>", b"<Key>p/\x01b</Key><UploadId>u3</UploadId>",
            b"<Key>p/&#x1f;</Key><UploadId>u4</UploadId>", b"<Key/><UploadId>u5</UploadId>",
            b"<Key>" + b"p" * 20000 + b"</Key><UploadId>u6</UploadId>", b"<UploadId>u7</UploadId>",
            b"<Key>p/a</Key>")
@@ -172,9 +172,9 @@ def a_list_that_does_not_go_on_ends():
         s.create("p/a")
         s.create("p/b")
         s.deny = set()
-        s.fault("ListMultipartUploads", times=None, edit=lambda request,
-                reply: setattr(reply, "body", (
-            b"<ListMultipartUploadsResult><IsTruncated>true</IsTruncated><NextKeyMarker>p/a</NextKeyMarker></ListMultipartUploadsResult>")))
+        s.fault("ListMultipartUploads", times=None, edit=lambda request, reply: setattr(
+            reply, "body", (b"<ListMultipartUploadsResult><IsTruncated>true</IsTruncated>"
+                            b"<NextKeyMarker>p/a</NextKeyMarker></ListMultipartUploadsResult>")))
         outcome, aborted, error = sweep(s, "p/")
         assert outcome == AWAY and not aborted and "does not go on" in error
         assert len(s.seen("ListMultipartUploads")) == 2

@@ -166,7 +166,8 @@ def a_bundle_delivered_meanwhile_guards_its_object():
                 there = put_ours(s, plan="00bb")
                 s.put("guard", b"{}", **{PLAN_HEADER: "00bb"})
                 run = upload(s, may_replace=True, guard="guard", **options)
-                assert run.outcome == EXISTS and "delivered under this name meanwhile" in run.error, run.lines
+                assert (run.outcome == EXISTS
+                        and "delivered under this name meanwhile" in run.error), run.lines
                 assert s.objects["k"] is there
                 check_nothing_left(s)
     with S3Server() as s:      # nor is one without our header a manifest of ours
@@ -514,7 +515,8 @@ def while_our_own_data_is_late_the_store_is_not_said_to_be_silent():
     with S3Server() as s:
         run = upload(s, parts=3, part_bytes=100_000, in_flight=1, late_msec=2000, look_msec=20)
         assert run.outcome == OK and run.stats[0] == 0, run.lines
-        assert run.silence < 1.5, f"{run.silence} s of the 2 s in which there was nothing to send are charged to the store"
+        assert run.silence < 1.5, (f"{run.silence} s of the 2 s in which there was nothing to "
+                                   "send are charged to the store")
         check_object(s, parts=3, part_bytes=100_000)
 
 
@@ -524,7 +526,8 @@ def a_store_that_is_really_silent_is_found_out_also_through_several_tries():
         s.fault("UploadPart", part=2, stall="answer", times=2)
         run = upload(s, timeout_msec=1000, look_msec=20, in_flight=1, **MANY)
         assert run.outcome == OK and run.stats[0] == 2, run.lines
-        assert run.silence >= 1.9, f"two tries of a second each went without an answer, and {run.silence} s of it were noticed"
+        assert run.silence >= 1.9, ("two tries of a second each went without an answer, and "
+                                    f"{run.silence} s of it were noticed")
         check_many(s)
 
 
@@ -668,7 +671,8 @@ def what_is_in_the_way_and_may_not_be_looked_at_is_this_objects_own_failure():
             there = put_ours(s, plan="00bb")
             s.deny = {"HeadObject"}
             run = upload(s, **options)
-            assert run.outcome == EXISTS and "s3:GetObject" in run.error and "already" in run.error, run.lines
+            assert (run.outcome == EXISTS and "s3:GetObject" in run.error
+                    and "already" in run.error), run.lines
             assert s.objects["k"] is there
             check_nothing_left(s)
 
