@@ -3,23 +3,52 @@
  *
  * /dev/kmsg gives one record a read(2); the stand-ins of tests, files and FIFOs, any number of
  *bytes: both are cut at record borders here. */
+
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
 
-#include "collectors/host/kmsg.h"
 #include "collectors/runner/collector.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/json_out.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/redact.h"
+#include "lib/base/strbuf.h"
 
-void kmsg_record_done(KmsgRecord *r) {
+#define KMSG_RECORD_BYTES_MAX 16384 /* the kernel's is 8 KiB at most */
+#define KMSG_FIELDS_MAX 32
+#define KMSG_KEY_SIZE 48
+#define KMSG_VALUE_SIZE 256
+typedef struct KmsgRecord {
+        unsigned priority, facility; /* syslog's; facility 0: the kernel itself, else a program
+                                        wrote to /dev/kmsg */
+        uint64_t seq, usec;          /* usec: since boot, CLOCK_MONOTONIC as printk keeps it */
+        StrBuf text;                 /* with `\xNN` undone; any bytes */
+        StrBuf context; /* continuation lines (SUBSYSTEM=…, DEVICE=…), `\n` between them */
+} KmsgRecord;
+
+typedef struct KmsgField {
+        char key[KMSG_KEY_SIZE], value[KMSG_VALUE_SIZE]; /* printable ASCII, cut to fit */
+} KmsgField;
+
+/** What libnrt reports of the hardware: `NEURON_HW_ERR=<value> key=value …`. */
+typedef struct KmsgHwError {
+        char value[KMSG_VALUE_SIZE];
+        KmsgField fields[KMSG_FIELDS_MAX]; /* in the line's order, keys as spelled, unknown ones too
+                                            */
+        size_t n_fields;
+        bool is_cut; /* there were more */
+} KmsgHwError;
+
+static void kmsg_record_done(KmsgRecord *r) {
         strbuf_done(&r->text);
         strbuf_done(&r->context);
 }
@@ -50,7 +79,7 @@ static void add_unescaped(StrBuf *b, const char *s, size_t n) {
         strbuf_add_n(b, s + from, n - from);
 }
 
-int kmsg_parse(const char *data, size_t n, KmsgRecord *ret) {
+static int kmsg_parse(const char *data, size_t n, KmsgRecord *ret) {
         const char *at = data, *end = data + n, *line_end;
         _cleanup_(kmsg_record_done) KmsgRecord r = { 0 };
         uint64_t priority;
@@ -86,7 +115,7 @@ int kmsg_parse(const char *data, size_t n, KmsgRecord *ret) {
         return 0;
 }
 
-size_t kmsg_record_size(const char *data, size_t n) {
+static size_t kmsg_record_size(const char *data, size_t n) {
         const char *end = data + n;
 
         for (const char *at = data; (at = memchr(at, '\n', (size_t)(end - at)));) {
@@ -120,7 +149,7 @@ static size_t word_size(const char *s, const char *end) {
         return n;
 }
 
-bool kmsg_find_hw_error(const char *text, size_t n, KmsgHwError *ret) {
+static bool kmsg_find_hw_error(const char *text, size_t n, KmsgHwError *ret) {
         static const char mark[] = "NEURON_HW_ERR=";
         const char *end = text + n, *at = text ? memmem(text, n, mark, sizeof mark - 1) : NULL;
         size_t size;
@@ -159,7 +188,7 @@ static bool keys_are_equal(const char *a, const char *b) {
         return *a == *b;
 }
 
-const char *kmsg_hw_field(const KmsgHwError *e, const char *key) {
+static const char *kmsg_hw_field(const KmsgHwError *e, const char *key) {
         for (size_t i = 0; i < e->n_fields; i++)
                 if (keys_are_equal(e->fields[i].key, key))
                         return e->fields[i].value;
@@ -181,7 +210,7 @@ static bool names_device(const char *s, const char *end) {
         return s > digits && (s == end || strchr(" :]", *s));
 }
 
-bool kmsg_is_neuron(const char *text, size_t n) {
+static bool kmsg_is_neuron(const char *text, size_t n) {
         const char *end = text + n;
 
         for (const char *at = text; (size_t)(end - at) >= 6 && n >= 6; at++)

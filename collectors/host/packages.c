@@ -5,7 +5,6 @@
  * A container's root is its user's: only regular files and directories are opened, links stay
  * inside (procfs_root_open), each root is read by a part of its own (child_pool.h), since its file
  * systems may hang. */
-#include "collectors/host/packages.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -14,6 +13,7 @@
 #include <grp.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -31,8 +31,18 @@
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 
-#define PACKAGES_MAX 512 /* of one source */
+#define PACKAGES_NAME_SIZE 128
+#define PACKAGES_VERSION_SIZE 128
+/** A root directory whose packages are listed. */
+typedef struct PackagesRoot {
+        int fd;     /* of the root, O_PATH */
+        pid_t pid;  /* whose it is; 0 = the host's */
+        int out_fd; /* gets the records, a line each */
+        StrBuf b;   /* the record that is being made */
+        int result; /* 0, -errno: nothing more is written */
+} PackagesRoot;
 
+#define PACKAGES_MAX 512 /* of one source */
 static void packages_begin(PackagesRoot *root, const char *source) {
         strbuf_clear(&root->b);
         json_out_object(&root->b, NULL);
@@ -92,8 +102,8 @@ static void packages_dpkg(PackagesRoot *root) {
 
 enum { ENTRIES_MAX = 100000, PLACES_MAX = 64 };
 
-bool packages_parse_pip(const char *directory, char name[static PACKAGES_NAME_SIZE],
-                        char version[static PACKAGES_VERSION_SIZE]) {
+static bool packages_parse_pip(const char *directory, char name[static PACKAGES_NAME_SIZE],
+                               char version[static PACKAGES_VERSION_SIZE]) {
         bool is_egg = path_has_suffix(directory, ".egg-info");
         size_t n, n_name, k = 0;
 
@@ -125,7 +135,7 @@ bool packages_parse_pip(const char *directory, char name[static PACKAGES_NAME_SI
         return true;
 }
 
-bool packages_pip_is_asked_for(const char *name) {
+static bool packages_pip_is_asked_for(const char *name) {
         static const char *const patterns[] = { "*neuron*",       "torch*", "jax*",
                                                 "*transformers*", "vllm*",  "nki",
                                                 "nki-*",          "nrtpy*", "optimum*" };
@@ -342,7 +352,7 @@ static const char *why_not(int r) {
         }
 }
 
-void packages_rpm(PackagesRoot *root, const char *program, uint64_t timeout_usec) {
+static void packages_rpm(PackagesRoot *root, const char *program, uint64_t timeout_usec) {
         static const PoolTask task = { .name = "rpm" };
         _cleanup_close_ int db_fd = open_database(root);
         RpmRun run = { .program = program, .is_foreign = root->pid != 0 };

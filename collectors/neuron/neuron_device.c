@@ -1,7 +1,9 @@
 /* The collector neuron_device: which devices there are, whether they may be opened, and what each
  * is queried for, each in a part of its own, which alone has it open and never forks. Three rounds
  * of parts: the surroundings (sysfs may hang, too), the devices, and what is queried once a node,
- * of the first device that answered. */
+ * of the first device that answered. This is the only file that opens Neuron devices or sends them
+ * commands: what stands in its table, each only to drivers that have it, and to devices that are
+ * open O_WRONLY only. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -9,6 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,7 +19,6 @@
 #include "collectors/host/jobs.h"
 #include "collectors/host/procfs.h"
 #include "collectors/neuron/neuron_abi.h"
-#include "collectors/neuron/neuron_ioctl.h"
 #include "collectors/neuron/neuron_sysfs.h"
 #include "collectors/runner/child_pool.h"
 #include "collectors/runner/collector.h"
@@ -26,6 +28,127 @@
 #include "lib/base/json_out.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
+
+/* ---- opening devices and sending commands ---- */
+
+typedef struct NeuronVersion {
+        unsigned part[3]; /* 2.30.2.0 is 2, 30, 2; all 0 = not known */
+} NeuronVersion;
+
+typedef struct NeuronDevice {
+        int fd;
+        NeuronVersion driver;
+} NeuronDevice;
+
+typedef struct Command {
+        uint32_t number;
+        NeuronVersion since; /* 0 = of old */
+} Command;
+
+/* Only commands that change nothing and need no attach: classes F and R only. */
+/* clang-format off */
+static const Command commands[] = {
+        { NEURON_COMPATIBLE_VERSION,        { { 0, 0, 0 } } },
+        { NEURON_DEVICE_BASIC_INFO,         { { 2, 1, 5 } } },
+        { NEURON_DEVICE_BDF_EXT,            { { 2, 9, 4 } } },
+        { NEURON_DRIVER_INFO_GET,           { { 2, 12, 11 } } },
+        { NEURON_HOST_DEVICE_ID_TO_RID_MAP, { { 2, 16, 7 } } },
+        { NEURON_LOGICAL_TO_PHYSICAL,       { { 2, 19, 64 } } },
+        { NEURON_POD_INFO,                  { { 2, 19, 64 } } },
+        { NEURON_POD_STATUS,                { { 2, 19, 64 } } },
+        { NEURON_POD_STATUS_V2,             { { 2, 23, 9 } } },
+};
+/* clang-format on */
+
+/* @return whether text begins with N.N.N; then *ret */
+static bool neuron_version_parse(const char *text, NeuronVersion *ret) {
+        NeuronVersion v;
+
+        if (sscanf(text, "%4u.%4u.%4u", &v.part[0], &v.part[1], &v.part[2]) != 3)
+                return false;
+        *ret = v;
+        return true;
+}
+
+static int neuron_version_compare(const NeuronVersion *a, const NeuronVersion *b) {
+        for (size_t i = 0; i < ELEMENTSOF(a->part); i++)
+                if (a->part[i] != b->part[i])
+                        return a->part[i] < b->part[i] ? -1 : 1;
+        return 0;
+}
+
+static bool version_is_known(const NeuronVersion *v) {
+        return neuron_version_compare(v, &(NeuronVersion){ { 0, 0, 0 } }) != 0;
+}
+
+/* Opens a device O_WRONLY, which takes none of its process slots. A regular file stands in for one
+ * in tests. */
+static int neuron_open(NeuronDevice *d, const char *directory, const char *name) {
+        _cleanup_close_ int dir_fd = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        struct stat st;
+        int fd;
+
+        if (dir_fd < 0)
+                return -errno;
+        if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+                return -errno;
+        if (S_ISLNK(st.st_mode))
+                return -ELOOP;
+        if (!S_ISCHR(st.st_mode) && !S_ISREG(st.st_mode))
+                return -EINVAL;
+        fd = openat(dir_fd, name, O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY);
+        if (fd < 0)
+                return -errno;
+        d->fd = fd;
+        return 0;
+}
+
+static void neuron_close(NeuronDevice *d) {
+        if (d->fd >= 0)
+                (void)close(d->fd); /* nothing was written through it */
+        d->fd = -1;
+}
+
+static const Command *command_find(uint32_t number) {
+        for (size_t i = 0; i < ELEMENTSOF(commands); i++)
+                if (commands[i].number == number)
+                        return &commands[i];
+        return NULL;
+}
+
+/* @param argument  its structure of neuron_abi.h
+ * @return 0; -EPERM not in the table; -EOPNOTSUPP not in this driver yet: neither was sent; -errno;
+ * a positive number that the driver returned, which is a failure too: before 2.29 it says how much
+ * could not be copied */
+static int neuron_ioctl(NeuronDevice *d, uint32_t command, void *argument) {
+        const Command *c = command_find(command);
+        int r;
+
+        if (!c)
+                return -EPERM;
+        if (version_is_known(&d->driver) && neuron_version_compare(&d->driver, &c->since) < 0)
+                return -EOPNOTSUPP;
+        r = ioctl(d->fd, (unsigned long)command, argument);
+        return r < 0 ? -errno : r;
+}
+
+static void neuron_ioctl_error(char *text, size_t size, int r) {
+        const char *name = strerrorname_np(-r), *description = strerrordesc_np(-r);
+
+        if (r > 0)
+                (void)snprintf(text, size, "the driver returned %d, which is no answer", r);
+        else if (r == -EOPNOTSUPP)
+                (void)snprintf(text, size, "not asked: this driver does not have it yet");
+        else if (r == -ECANCELED)
+                (void)snprintf(text, size,
+                               "not opened: no process uses a device any more, and "
+                               "opening one could reset the server's election");
+        else
+                (void)snprintf(text, size, "%s: %s", name ? name : "error",
+                               description ? description : "unknown");
+}
+
+/* ---- what a device is queried for ---- */
 
 enum {
         DEVICE_QUERY_SIZE = 64,

@@ -1,11 +1,13 @@
 /* The collector neuron_sysfs: driver, machine and class attributes, and a walk of each device in a
  * part of its own. What a part has found is in memory shared with it, so that the record that
- * closes a device has what is known of it, and which file it hung on. */
+ * closes a device has what is known of it, and which file it hung on. The values of interest are
+ * found by the names of their files alone, since driver 2.31 moved them (docs/BUNDLE.md). */
 #include "collectors/neuron/neuron_sysfs.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,6 +22,65 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/redact.h"
+
+enum {
+        SYSFS_FILE_BYTES_MAX = 4096, /* sysfs never gives more than a page */
+        SYSFS_DEPTH_MAX = 8,         /* directories between the device and a file */
+        SYSFS_FILES_MAX =
+                20000, /* of all devices together; 16 devices of 8 cores have about 15,000 */
+        SYSFS_DEVICE_FILES_MAX = 4000,    /* of one */
+        SYSFS_DEVICE_ENTRIES_MAX = 16000, /* names examined, of whatever type */
+        SYSFS_DEFERRED_MAX = 512,         /* files of a device that are read last */
+        SYSFS_LINE_BYTES_MAX = 64 << 10,  /* longest record of a walk */
+        SYSFS_PATH_MAX = 512,
+        SYSFS_TEXT_MAX = 160,
+        SYSFS_MEASURES_MAX = 96,
+};
+
+typedef struct SysfsMeasure {
+        char path[SYSFS_TEXT_MAX], text[SYSFS_TEXT_MAX];
+} SysfsMeasure;
+
+typedef struct SysfsFact {
+        char text[SYSFS_TEXT_MAX];
+        unsigned depth; /* of two with one name the one nearer to the device counts */
+        bool is_known;
+} SysfsFact;
+
+/** Values of one device, by the names of their files. All text is ended by NUL and cut to fit. */
+typedef struct SysfsSummary {
+        SysfsFact facts[7]; /* in the order of sysfs_fact_names */
+        uint32_t n_measures;
+        bool is_cut;                               /* there were more measures */
+        SysfsMeasure measures[SYSFS_MEASURES_MAX]; /* of error correction and health */
+} SysfsSummary;
+
+/** How far a walk has come, in memory that the part shares with its caller: what was known, and
+ * what was being read, outlives a part that hung. */
+typedef struct SysfsProgress {
+        char reading[SYSFS_PATH_MAX]; /* below the device; "" when nothing is being read */
+        char cut[SYSFS_TEXT_MAX];     /* why something was left out; "" when nothing was */
+        uint32_t n_files, n_errors;
+        SysfsSummary summary;
+} SysfsProgress;
+
+typedef struct SysfsWalk {
+        const char *device; /* as records name it */
+        SysfsProgress *progress;
+        _Atomic uint32_t *n_files_all; /* of all walks together */
+        unsigned depth_max;            /* 0: only the files of the directory itself */
+        size_t bytes_max;              /* records */
+        int (*on_line)(const char *line, size_t n,
+                       void *userdata); /* a record with its newline; negative ends the walk */
+        void *userdata;
+} SysfsWalk;
+
+typedef struct SysfsValue {
+        char data[SYSFS_FILE_BYTES_MAX +
+                  1]; /* without a newline at the end, and not ended by NUL */
+        size_t n;     /* at most SYSFS_FILE_BYTES_MAX */
+        bool is_cut;  /* the file had more */
+} SysfsValue;
 
 int neuron_number(const char *name) {
         uint64_t n;
@@ -85,7 +146,8 @@ static void note_fact(SysfsFact *fact, unsigned depth, const char *data, size_t 
         fact->is_known = true;
 }
 
-void sysfs_summary_note(SysfsSummary *s, const char *path, const char *data, size_t n) {
+/* Takes a value into the summary when its name is one of interest. */
+static void sysfs_summary_note(SysfsSummary *s, const char *path, const char *data, size_t n) {
         const char *name = path_name(path);
 
         for (size_t i = 0; i < ELEMENTSOF(sysfs_fact_names); i++)
@@ -120,7 +182,8 @@ static void sysfs_add_value(StrBuf *b, const char *key, const char *data, size_t
                 redact_member(b, key, data, n);
 }
 
-void sysfs_summary_add(StrBuf *b, const SysfsSummary *s) {
+/* Adds the summary as the member `summary` of the object that is open. */
+static void sysfs_summary_add(StrBuf *b, const SysfsSummary *s) {
         /* The part that filled it may have been killed in the middle, or have gone wild. */
         uint32_t n = MIN(s->n_measures, (uint32_t)SYSFS_MEASURES_MAX);
 
@@ -174,7 +237,9 @@ static void stop(Walk *w, const char *why) {
         w->is_over = true;
 }
 
-int sysfs_read(int dir_fd, const char *name, SysfsValue *ret) {
+/* Reads one file. @param name  relative to dir_fd, no symlinks @return 0; -errno; -EBADF when it
+ * is no regular file */
+static int sysfs_read(int dir_fd, const char *name, SysfsValue *ret) {
         _cleanup_close_ int fd = -1;
         struct stat st;
         ssize_t n;
@@ -436,7 +501,13 @@ static int read_deferred(Walk *w, int dir_fd) {
         return r;
 }
 
-int sysfs_walk(const SysfsWalk *walk, int dir_fd) {
+/* Reads all regular files below dir_fd, and writes one record a directory. Never opens for
+ * writing, never what is called `reset`, never what nobody may read, no symlink. Files whose
+ * reading asks the device's hardware or firmware come last, each with a record of its own, since
+ * they may hang.
+ * @param dir_fd  borrowed  @return 0 also when something was left out (progress->cut); -errno of
+ * on_line() or -ENOMEM */
+static int sysfs_walk(const SysfsWalk *walk, int dir_fd) {
         /* Some of the limit is kept for what comes last: it is what matters most. */
         Walk w = { .of = walk,
                    .bytes_max = walk->bytes_max - walk->bytes_max / 4,

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectors/host/kmsg.h"
+#include "collectors/host/kmsg.c"
 #include "lib/base/cleanup.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 
 #include "collectors/host/dpkg.h"
-#include "collectors/host/packages.h"
+#include "collectors/host/packages.c"
 #include "collectors/host/process.h"
 #include "collectors/host/procfs.h"
 #include "lib/base/cleanup.h"

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "collectors/neuron/neuron_sysfs.h"
+#include "collectors/neuron/neuron_sysfs.c"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
@@ -61,7 +61,7 @@ static void make_tree(int root_fd, const uint8_t *data, size_t n) {
         }
 }
 
-static int on_line(const char *line, size_t n, void *userdata) {
+static int on_walk_line(const char *line, size_t n, void *userdata) {
         size_t *n_bytes = userdata;
         json_error_t error;
         json_t *record, *values;
@@ -110,7 +110,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
                            .n_files_all = &n_files_all,
                            .depth_max = SYSFS_DEPTH_MAX,
                            .bytes_max = ROOM,
-                           .on_line = on_line,
+                           .on_line = on_walk_line,
                            .userdata = &n_bytes };
         check(sysfs_walk(&walk, root_fd) == 0);
         check(progress->n_files == n_files_all && progress->n_files <= FILES_MAX);

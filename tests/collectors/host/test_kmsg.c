@@ -2,7 +2,7 @@
 #include <pthread.h>
 #include <sys/wait.h>
 
-#include "collectors/host/kmsg.h"
+#include "collectors/host/kmsg.c"
 #include "tests/collectors/host/test_procfs_records.h"
 #include "tests/harness/skip.h"
 

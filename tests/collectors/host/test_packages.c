@@ -1,5 +1,5 @@
 #include "collectors/host/dpkg.h"
-#include "collectors/host/packages.h"
+#include "collectors/host/packages.c"
 
 #include <linux/landlock.h>
 #include <sys/syscall.h>

@@ -1,6 +1,6 @@
 /* The door to the devices: nothing goes through it that the driver's sources forbids, and nothing
  * outside of the bounds of 3.8 and 3.9. What is sent is seen in ioctl(2) itself. Numbers and
- * offsets stand in the static_asserts of the header; the emulator has them a second time. */
+ * offsets stand in static_asserts here; the emulator has them a second time. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -13,10 +13,67 @@
 
 #include <cmocka.h>
 
-#include "collectors/neuron/neuron_abi.h"
-#include "collectors/neuron/neuron_ioctl.h"
+#include "collectors/neuron/neuron_device.c"
 #include "lib/base/cleanup.h"
 #include "tests/lib/base/scratch.h"
+
+/* ---- numbers and offsets ---- */
+
+#define NEURON_ABI_COMMAND(direction, nr, size) _IOC(direction, 'N', nr, size)
+#define NEURON_ABI_POINTER sizeof(void *)
+
+static_assert(NEURON_COMPATIBLE_VERSION == NEURON_ABI_COMMAND(_IOC_WRITE, 93, NEURON_ABI_POINTER),
+              "");
+static_assert(sizeof(NeuronCompatibleVersion) == 8 && offsetof(NeuronCompatibleVersion, min) == 4,
+              "");
+static_assert(NEURON_DEVICE_BASIC_INFO == NEURON_ABI_COMMAND(_IOC_WRITE, 100, NEURON_ABI_POINTER),
+              "");
+static_assert(sizeof(NeuronBasicInfo) == 8 && offsetof(NeuronBasicInfo, revision) == 4, "");
+static_assert(NEURON_DEVICE_BDF_EXT == NEURON_ABI_COMMAND(_IOC_READ, 106, NEURON_ABI_POINTER), "");
+static_assert(sizeof(NeuronBdfExt) == 16 && offsetof(NeuronBdfExt, bus) == 8 &&
+                      offsetof(NeuronBdfExt, slot) == 12 && offsetof(NeuronBdfExt, function) == 13,
+              "");
+static_assert(NEURON_DRIVER_INFO_GET ==
+                      NEURON_ABI_COMMAND(_IOC_READ, 110, sizeof(NeuronDriverInfo)),
+              "");
+static_assert(sizeof(NeuronDriverInfo) == 24 && offsetof(NeuronDriverInfo, version) == 8 &&
+                      offsetof(NeuronDriverInfo, size) == 12 &&
+                      offsetof(NeuronDriverInfo, feature_flags) == 16,
+              "");
+static_assert(NEURON_HOST_DEVICE_ID_TO_RID_MAP ==
+                      NEURON_ABI_COMMAND(_IOC_READ | _IOC_WRITE, 115, sizeof(NeuronRidMap)),
+              "");
+static_assert(sizeof(NeuronRidMap) == 260 && offsetof(NeuronRidMap, rid) == 4, "");
+static_assert(offsetof(NeuronCoreMap, entries) == 4 &&
+                      sizeof(((NeuronCoreMap *)NULL)->entries[0]) == 8,
+              "");
+static_assert(NEURON_LOGICAL_TO_PHYSICAL ==
+                      NEURON_ABI_COMMAND(_IOC_READ | _IOC_WRITE, 120, sizeof(NeuronCoreMapRequest)),
+              "");
+static_assert(sizeof(NeuronCoreMapRequest) == 16 &&
+                      offsetof(NeuronCoreMapRequest, max_entries) == 8 &&
+                      offsetof(NeuronCoreMapRequest, version) == 12,
+              "");
+static_assert(NEURON_POD_INFO ==
+                      NEURON_ABI_COMMAND(_IOC_READ | _IOC_WRITE, 121, sizeof(NeuronPodInfo)),
+              "");
+static_assert(sizeof(NeuronPodInfo) == 260 && offsetof(NeuronPodInfo, type) == 2 &&
+                      offsetof(NeuronPodInfo, id) == 3 && offsetof(NeuronPodInfo, n_nodes) == 259,
+              "");
+static_assert(NEURON_POD_STATUS ==
+                      NEURON_ABI_COMMAND(_IOC_READ | _IOC_WRITE, 122, NEURON_POD_STATUS_V1_SIZE),
+              "");
+static_assert(NEURON_POD_STATUS_V2 ==
+                      NEURON_ABI_COMMAND(_IOC_READ | _IOC_WRITE, 122, sizeof(NeuronPodStatus)),
+              "");
+static_assert(sizeof(NeuronPodStatus) == 276 && offsetof(NeuronPodStatus, id) == 2 &&
+                      offsetof(NeuronPodStatus, state) == 260 &&
+                      offsetof(NeuronPodStatus, type) == 264 &&
+                      offsetof(NeuronPodStatus, n_nodes) == 265 &&
+                      offsetof(NeuronPodStatus, node_id) == 266 &&
+                      offsetof(NeuronPodStatus, mode) == NEURON_POD_STATUS_V1_SIZE &&
+                      offsetof(NeuronPodStatus, modes_supported) == 272,
+              "");
 
 /* ---- ioctl(2) ---- */
 

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "collectors/neuron/neuron_sysfs.h"
+#include "collectors/neuron/neuron_sysfs.c"
 #include "lib/base/cleanup.h"
 #include "lib/base/json_out.h"
 #include "tests/lib/base/scratch.h"

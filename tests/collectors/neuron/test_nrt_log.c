@@ -1,4 +1,4 @@
-#include "collectors/neuron/nrt_log.h"
+#include "collectors/neuron/runtime_log.c"
 
 #include "tests/collectors/host/test_procfs_records.h"
 
