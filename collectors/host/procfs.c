@@ -6,12 +6,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/openat2.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -277,16 +275,15 @@ bool procfs_parse_cgroup(const char *text, size_t n, ProcContainer *ret) {
 
 /* Files below a process's root directory: in its mount namespace, under its user's control. */
 
-enum { LINKS_MAX = 40, PATH_BYTES_MAX = 4096, TRIES_MAX = 16 };
+enum { LINKS_MAX = 40, PATH_BYTES_MAX = 4096 };
 
 int procfs_root(const Proc *p) {
         int fd = openat(p->dir_fd, "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
         return fd < 0 ? -errno : fd;
 }
 
-/* The walk where openat2 is not to be had (a unit with RestrictSUIDSGID=, old kernels): links are
- * read and resolved here, `..` goes back along the directories that were come by, never above the
- * root. */
+/* Links are read and resolved here, `..` goes back along the directories that were come by, never
+ * above the root. Not by openat2(2), which the collectors' filter refuses. */
 typedef struct RootWalk {
         int fds[FS_DEPTH_MAX]; /* ours, but for the first, which is the root */
         size_t n;
@@ -381,23 +378,8 @@ static int open_by_walking(int root_fd, const char *path) {
         return r;
 }
 
-static int open_path(int root_fd, const char *path) {
-        struct open_how how = { .flags = O_PATH | O_CLOEXEC,
-                                .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS };
-
-        for (unsigned i = 0; i < TRIES_MAX;
-             i++) { /* EAGAIN: a rename raced with it, see openat2(2) */
-                long fd = syscall(SYS_openat2, root_fd, path, &how, sizeof how);
-                if (fd >= 0)
-                        return (int)fd;
-                if (errno != EAGAIN && errno != EINTR)
-                        break;
-        }
-        return errno == ENOSYS || errno == EPERM ? open_by_walking(root_fd, path) : -errno;
-}
-
 int procfs_root_open(int root_fd, const char *path, int flags, struct stat *ret_st) {
-        _cleanup_close_ int path_fd = open_path(root_fd, path);
+        _cleanup_close_ int path_fd = open_by_walking(root_fd, path);
         char link[sizeof "/proc/self/fd/" + 10];
         struct stat st;
         int fd;
@@ -417,8 +399,7 @@ int procfs_root_open(int root_fd, const char *path, int flags, struct stat *ret_
         return fd < 0 ? -errno : fd;
 }
 
-/* Files of a process. What is below its root directory is in procfs_root.c, the parsers in
- * procfs_parse.c. */
+/* ---- files of a process ---- */
 
 enum { STAT_BYTES_MAX = 4096, CHUNK_BYTES = 16384 };
 

@@ -190,24 +190,6 @@ static void links_of_a_foreign_root_stay_inside(void **state) {
         (void)close(root_fd);
 }
 
-/* A unit with RestrictSUIDSGID= has no openat2: syscall(2) is wrapped for that. */
-long __real_syscall(long number, ...);
-long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f);
-static bool without_openat2;
-long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f) {
-        if (without_openat2) {
-                errno = ENOSYS;
-                return -1;
-        }
-        return __real_syscall(number, a, b, c, d, e, f);
-}
-
-static void links_stay_inside_without_openat2_too(void **state) {
-        without_openat2 = true;
-        links_of_a_foreign_root_stay_inside(state);
-        without_openat2 = false;
-}
-
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_command_name_may_hold_anything),
@@ -220,8 +202,6 @@ int main(void) {
                 cmocka_unit_test(
                         a_process_that_has_ended_is_gone_though_its_directory_is_still_held),
                 cmocka_unit_test_setup_teardown(links_of_a_foreign_root_stay_inside, fake_setup,
-                                                fake_teardown),
-                cmocka_unit_test_setup_teardown(links_stay_inside_without_openat2_too, fake_setup,
                                                 fake_teardown),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
