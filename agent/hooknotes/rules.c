@@ -12,8 +12,8 @@
 #include "lib/base/fs.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/neuron/scan.h"
 #include "lib/neuron/template.h"
-#include "lib/neuron/unit.h"
 
 DEFINE_CLEANUP(PathTemplate, path_template_free);
 

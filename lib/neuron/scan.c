@@ -8,6 +8,7 @@
 #include <fnmatch.h>
 #include <limits.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,8 +17,150 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/neuron/ids.h"
+#include "lib/neuron/names.h"
+#include "lib/neuron/record.h"
 #include "lib/neuron/tree.h"
-#include "lib/neuron/unit.h"
+
+typedef enum UnitOwner {
+        UNIT_OWNER_US,      /* the name has our id */
+        UNIT_OWNER_UNNAMED, /* no id: ours on a local file system, on a network one
+                             * that of the node that claims it */
+        UNIT_OWNER_FOREIGN,
+} UnitOwner;
+
+/* @return number of components of a clean relative path; 0 for "" */
+static size_t unit_path_depth(const char *relative) {
+        size_t n = relative[0] != '\0';
+
+        for (; *relative != '\0'; relative++)
+                n += *relative == '/';
+        return n;
+}
+
+size_t unit_path_prefix(const char *relative, size_t n) {
+        const char *p = relative;
+
+        if (n == 0)
+                return 0;
+        for (; *p != '\0'; p++)
+                if (*p == '/' && --n == 0)
+                        break;
+        return (size_t)(p - relative);
+}
+
+/* @return whether it is clean: no empty component, no `.` or `..`, not absolute. "" is */
+static bool unit_path_is_clean(const char *relative) {
+        if (relative[0] == '\0')
+                return true;
+        for (;;) {
+                size_t n = strcspn(relative, "/");
+
+                if (n == 0 || (n == 1 && relative[0] == '.') ||
+                    (n == 2 && memcmp(relative, "..", 2) == 0))
+                        return false;
+                if (relative[n] == '\0')
+                        return true;
+                relative += n + 1;
+        }
+}
+
+static bool is_profile_unit(const char *name, size_t n) {
+        char buf[NAME_MAX + 1], instance[INSTANCE_ID_SIZE];
+        int64_t pid;
+
+        if (n >= sizeof buf)
+                return false;
+        memcpy(buf, name, n);
+        buf[n] = '\0';
+        return profile_unit_name_parse(buf, instance, &pid);
+}
+
+/* @return how many leading components end in the outermost `_pid_` directory; 0 = there is none */
+static size_t profile_depth(const UnitQuery *q) {
+        const char *p = q->relative;
+        size_t depth = 0;
+
+        while (*p != '\0') {
+                size_t n = strcspn(p, "/");
+
+                depth++;
+                if (p[n] == '\0' && !q->is_dir)
+                        return 0; /* a file of that name is no directory */
+                if (is_profile_unit(p, n))
+                        return depth;
+                p += n + (p[n] == '/');
+        }
+        return 0;
+}
+
+static bool profile_rule(const UnitQuery *q, UnitMatch *ret) {
+        size_t depth = profile_depth(q);
+
+        if (depth == 0 && q->ntff_depth < 0)
+                return false;
+        *ret = (UnitMatch){ .depth = depth > 0 ? depth : (size_t)q->ntff_depth };
+        return true;
+}
+
+static bool directory_rule(const UnitQuery *q, UnitMatch *ret) {
+        size_t depth = unit_path_depth(q->relative);
+        size_t n_dirs = q->is_dir ? depth : depth - 1;
+
+        if (n_dirs >= q->template_depth)
+                *ret = (UnitMatch){ .depth = q->template_depth };
+        else if (!q->is_dir)
+                *ret = (UnitMatch){ .depth = n_dirs, .loose = true };
+        else
+                return false;
+        return true;
+}
+
+bool unit_match(const UnitQuery *q, UnitMatch *ret) {
+        switch (q->kind) {
+        case SOURCE_NEURON_CORE_DUMP:
+        case SOURCE_DIRECTORY:
+                return directory_rule(q, ret);
+        case SOURCE_PROCESS_CORE:
+                *ret = (UnitMatch){ .depth = unit_path_depth(q->relative), .is_file = true };
+                return !q->is_dir;
+        case SOURCE_NEURON_PROFILE:
+                return profile_rule(q, ret);
+        case N_SOURCE_KINDS:
+                break;
+        }
+        return false;
+}
+
+/* @param relative  a unit's path
+ * @return whether a directory of this name inside it begins another unit */
+static bool unit_ends_at(SourceKind kind, const char *relative, const char *name) {
+        const UnitQuery q = { .kind = kind, .relative = relative, .is_dir = true };
+
+        return kind == SOURCE_NEURON_PROFILE && is_profile_unit(name, strlen(name)) &&
+               profile_depth(&q) == 0;
+}
+
+/* Classifies the instance id found in a name or path ("" = none).
+ *
+ *  | ours    | found          | local   | network |
+ *  |---------|----------------|---------|---------|
+ *  | any     | ours           | us      | us      |
+ *  | any     | none           | unnamed | unnamed |
+ *  | EC2 id  | another EC2 id | foreign | foreign |
+ *  | EC2 id  | any other word | unnamed | unnamed |
+ *  | no EC2  | anything else  | unnamed | foreign |
+ *
+ * The fourth row: `trace_pid_7` and `unknown-nd0-…` have a word where an id could stand; no other
+ * instance will ever collect them. */
+static UnitOwner unit_owner(const char *ours, const char *found, bool on_network) {
+        if (found[0] == '\0')
+                return UNIT_OWNER_UNNAMED;
+        if (strcmp(ours, found) == 0)
+                return UNIT_OWNER_US;
+        if (instance_id_is_ec2(ours))
+                return instance_id_is_ec2(found) ? UNIT_OWNER_FOREIGN : UNIT_OWNER_UNNAMED;
+        return on_network ? UNIT_OWNER_FOREIGN : UNIT_OWNER_UNNAMED;
+}
 
 typedef struct UnitLocation {
         const ScanSource *source;
@@ -58,7 +201,6 @@ static void path_leave(ScanPath *p, size_t n) {
 }
 
 #define LINKS_MAX 40 /* as the kernel has it */
-
 typedef struct Resolver {
         int dir_fd;          /* where we are */
         char rest[PATH_MAX]; /* what is still to be walked */
@@ -544,7 +686,7 @@ static int fill_unit(const UnitLocation *p, DIR *dir, ScanUnit *ret) {
         return ret->relative ? 0 : -ENOMEM;
 }
 
-/* ---- finding the units of a source; the rules are in unit.c ---- */
+/* ---- finding the units of a source; by the rules above ---- */
 
 typedef struct Finder {
         const ScanSource *source;

@@ -81,7 +81,7 @@ void scan_unit_done(ScanUnit *u);
 int scan_open_fixed(const char *fixed);
 
 /** Finds all units below the source, in no particular order. Which path belongs to which unit:
- * lib/neuron/unit.h; whose it is: unit_owner() there. `.neuron-collectd` is never entered. Symlinks
+ * unit_match(). `.neuron-collectd` is never entered. Symlinks
  * are never followed. A unit without members is not reported. What vanishes during the scan is
  * ignored. Descriptors: one a level. Memory: names of the directories from a unit down to where
  * we are.
@@ -126,3 +126,33 @@ typedef struct ScanWalk {
         void *userdata;
 } ScanWalk;
 int scan_members(const ScanWalk *w);
+
+/* ---- the rules of a scan, which touch no file ---- */
+
+typedef struct UnitQuery {
+        SourceKind kind;
+        size_t template_depth; /* path_template_depth() */
+        const char *relative;  /* below the fixed part, raw; "" = itself */
+        bool is_dir;           /* else a file of any type */
+        /* Profiles: depth of the outermost directory, among `relative` and those above it, that
+         * directly holds a `*.ntff` file; -1 = none, and for other kinds. */
+        int ntff_depth;
+} UnitQuery;
+
+typedef struct UnitMatch {
+        size_t depth; /* so many leading components of `relative` are the unit's path */
+        bool is_file; /* the unit is this one file */
+        bool loose;   /* the unit is the files directly in that directory, no more */
+} UnitMatch;
+
+/** Finds the unit that a path belongs to.
+ *  - neuron-core-dump, directory: the directory at exactly the template's depth, whatever its name
+ *    is, with all below it. A file above that depth belongs to the loose unit of its directory.
+ *  - process-core: each file is a unit.
+ *  - neuron-profile: the outermost `<instance>_pid_<pid>` directory with all below it; without one
+ *    the outermost directory that holds ntff files, with all below it but such `_pid_` directories.
+ * @return false: to none */
+bool unit_match(const UnitQuery *q, UnitMatch *ret);
+/** @return length in bytes of a clean relative path's first n components, without the slash after
+ * them */
+size_t unit_path_prefix(const char *relative, size_t n);

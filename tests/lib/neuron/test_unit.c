@@ -1,5 +1,5 @@
 /* The rules: which unit a path belongs to, and whose a name is. */
-#include "lib/neuron/unit.h"
+#include "lib/neuron/scan.c"
 
 #include <setjmp.h>
 #include <stdarg.h>
