@@ -17,136 +17,186 @@ static const char *const mode_names[] = { [PROBE_SNAPSHOT] = "snapshot",
                                           [PROBE_WATCH] = "watch",
                                           [PROBE_SALVAGE] = "salvage" };
 
+/* ---- its members ---- */
+
+typedef enum FieldType { TEXT, LIST, NUMBER, PID, PID_OR_NONE, UID, ITEMS } FieldType;
+
+typedef struct Field {
+        const char *name;
+        FieldType type;
+        size_t offset;
+        size_t max;                 /* bytes of a text; strings of a list; items */
+        const char *if_missing;     /* why a request without this text or list is refused */
+        bool may_be_null;           /* a list that is not there is not the empty one */
+        size_t n_offset, item_size; /* items: where their number is */
+        const struct Field *fields; /* of an item */
+} Field;
+
+static const char no_roots[] = "the order does not say where /sys, /dev and /proc are";
+static const char no_command[] = "a command of the order has no name or no program";
+static const char no_log[] = "a log of the order has no path";
+static const char no_dump[] = "a dump of the order has no absolute path";
+
+/* clang-format off */
+#define FIELD(object, member, field_type, ...) \
+        { .name = #member, .type = field_type, .offset = offsetof(object, member), __VA_ARGS__ }
+#define REQUEST(member, field_type, ...) FIELD(ProbeRequest, member, field_type, __VA_ARGS__)
+#define COLLECT(member, field_type, ...) \
+        { .name = #member, .type = field_type, .offset = offsetof(ProbeRequest, collect.member), \
+          __VA_ARGS__ }
+#define OF(n_member, item_type, item_fields) .n_offset = offsetof(ProbeRequest, n_member), \
+        .item_size = sizeof(item_type), .fields = item_fields
+
+static const Field process_fields[] = {
+        FIELD(CollectProcess, pid, PID),
+        FIELD(CollectProcess, start_ticks, NUMBER),
+        { .name = NULL },
+};
+static const Field question_fields[] = {
+        FIELD(ProbePidQuery, hook_pid, PID),
+        FIELD(ProbePidQuery, inner_pid, PID),
+        FIELD(ProbePidQuery, ns_inode, NUMBER),
+        { .name = NULL },
+};
+static const Field log_file_fields[] = {
+        FIELD(CollectLogFile, path, TEXT, .max = PROBE_REQUEST_PATH_MAX, .if_missing = no_log),
+        FIELD(CollectLogFile, uid, UID),
+        FIELD(CollectLogFile, pid, PID_OR_NONE),
+        FIELD(CollectLogFile, start_ticks, NUMBER),
+        FIELD(CollectLogFile, hook_pid, PID_OR_NONE),
+        FIELD(CollectLogFile, inner_pid, PID_OR_NONE),
+        { .name = NULL },
+};
+static const Field dump_fields[] = {
+        FIELD(CollectDump, path, TEXT, .max = PROBE_REQUEST_PATH_MAX, .if_missing = no_dump),
+        FIELD(CollectDump, uid, UID),
+        { .name = NULL },
+};
+static const Field command_fields[] = {
+        FIELD(CollectCommand, name, TEXT, .max = PROBE_REQUEST_NAME_MAX, .if_missing = no_command),
+        FIELD(CollectCommand, run, LIST, .max = PROBE_REQUEST_ARGUMENTS_MAX,
+              .if_missing = no_command),
+        FIELD(CollectCommand, timeout_usec, NUMBER),
+        { .name = NULL },
+};
+static const Field request_fields[] = {
+        REQUEST(document, TEXT, .max = PROBE_REQUEST_NAME_MAX),
+        REQUEST(name, TEXT, .max = PROBE_REQUEST_NAME_MAX),
+        REQUEST(trigger, TEXT, .max = PROBE_REQUEST_PATH_MAX),
+        REQUEST(instance_id, TEXT, .max = 256),
+        REQUEST(collectors, LIST, .max = PROBE_REQUEST_COLLECTORS_MAX, .may_be_null = true),
+        REQUEST(interval_usec, NUMBER),
+        COLLECT(sysfs_root, TEXT, .max = PROBE_REQUEST_PATH_MAX, .if_missing = no_roots),
+        COLLECT(device_directory, TEXT, .max = PROBE_REQUEST_PATH_MAX, .if_missing = no_roots),
+        COLLECT(proc_root, TEXT, .max = PROBE_REQUEST_PATH_MAX, .if_missing = no_roots),
+        COLLECT(environment, LIST, .max = PROBE_REQUEST_PATTERNS_MAX),
+        COLLECT(timeout_usec, NUMBER),
+        COLLECT(max_bytes, NUMBER),
+        COLLECT(since_boot_usec, NUMBER),
+        COLLECT(processes, ITEMS, .max = COLLECT_PROCESSES_MAX,
+                OF(collect.n_processes, CollectProcess, process_fields)),
+        REQUEST(questions, ITEMS, .max = COLLECT_PROCESSES_MAX,
+                OF(n_questions, ProbePidQuery, question_fields)),
+        COLLECT(log_files, ITEMS, .max = COLLECT_FILES_MAX,
+                OF(collect.n_log_files, CollectLogFile, log_file_fields)),
+        COLLECT(dumps, ITEMS, .max = COLLECT_DUMPS_MAX,
+                OF(collect.n_dumps, CollectDump, dump_fields)),
+        COLLECT(commands, ITEMS, .max = PROBE_REQUEST_COMMANDS_MAX,
+                OF(collect.n_commands, CollectCommand, command_fields)),
+        { .name = NULL },
+};
+/* clang-format on */
+
+static void *member_of(const void *object, const Field *f) {
+        return (char *)object + f->offset;
+}
+
+static size_t *number_of_items(const void *object, const Field *f) {
+        return (size_t *)(void *)((char *)object + f->n_offset);
+}
+
+static void *item_at(const void *object, const Field *f, size_t i) {
+        return *(char **)member_of(object, f) + i * f->item_size;
+}
+
 static void free_list(char **list) {
         for (char **s = list; s && *s; s++)
                 free(*s);
         free(list);
 }
 
-void probe_request_done(ProbeRequest *o) {
-        CollectRequest *c = &o->collect;
-        free(c->sysfs_root);
-        free(c->device_directory);
-        free(c->proc_root);
-        free_list(c->environment);
-        free(c->processes);
-        for (size_t i = 0; i < c->n_log_files; i++)
-                free(c->log_files[i].path);
-        free(c->log_files);
-        for (size_t i = 0; i < c->n_dumps; i++)
-                free(c->dumps[i].path);
-        free(c->dumps);
-        for (size_t i = 0; i < c->n_commands; i++) {
-                free(c->commands[i].name);
-                free_list(c->commands[i].run);
+static void free_members(void *object, const Field *fields) {
+        for (const Field *f = fields; f->name; f++) {
+                if (f->type == LIST)
+                        free_list(*(char ***)member_of(object, f));
+                if (f->type == ITEMS)
+                        for (size_t i = 0; i < *number_of_items(object, f); i++)
+                                free_members(item_at(object, f, i), f->fields);
+                if (f->type == TEXT || f->type == ITEMS)
+                        free(*(void **)member_of(object, f));
         }
-        free(c->commands);
-        free_list(o->collectors);
-        free(o->document);
-        free(o->name);
-        free(o->trigger);
-        free(o->instance_id);
-        free(o->questions);
+}
+
+void probe_request_done(ProbeRequest *o) {
+        free_members(o, request_fields);
         *o = (ProbeRequest){ 0 };
 }
 
 /* ---- writing ---- */
 
-/* Paths may have any byte, and JSON has text only: they go as docs/API.md spells paths, and come
+static void write_members(StrBuf *b, const void *object, const Field *fields);
+
+/* Texts may have any byte, and JSON has text only: they go as docs/API.md spells paths, and come
  * back the same. */
-static void write_paths(StrBuf *b, const char *key, char *const *list, size_t n) {
-        json_out_array(b, key);
-        for (size_t i = 0; i < n && list && list[i]; i++)
-                json_out_path(b, NULL, list[i]);
-        json_out_end_array(b);
+static void write_member(StrBuf *b, const void *object, const Field *f) {
+        const void *member = member_of(object, f);
+        char *const *list;
+
+        switch (f->type) {
+        case TEXT:
+                if (*(char *const *)member)
+                        json_out_path(b, f->name, *(char *const *)member);
+                break;
+        case LIST:
+                list = *(char *const *const *)member;
+                if (!list && f->may_be_null)
+                        break;
+                json_out_array(b, f->name);
+                for (size_t i = 0; i < f->max && list && list[i]; i++)
+                        json_out_path(b, NULL, list[i]);
+                json_out_end_array(b);
+                break;
+        case NUMBER:
+                json_out_u64(b, f->name, *(const uint64_t *)member);
+                break;
+        case PID:
+        case PID_OR_NONE:
+                json_out_i64(b, f->name, *(const pid_t *)member);
+                break;
+        case UID:
+                json_out_u64(b, f->name, *(const uid_t *)member);
+                break;
+        case ITEMS:
+                json_out_array(b, f->name);
+                for (size_t i = 0; i < *number_of_items(object, f); i++) {
+                        json_out_object(b, NULL);
+                        write_members(b, item_at(object, f, i), f->fields);
+                        json_out_end_object(b);
+                }
+                json_out_end_array(b);
+                break;
+        }
 }
 
-static void write_path(StrBuf *b, const char *key, const char *path) {
-        if (path)
-                json_out_path(b, key, path);
-}
-
-static void write_commands(StrBuf *b, const CollectRequest *c) {
-        json_out_array(b, "commands");
-        for (size_t i = 0; i < c->n_commands; i++) {
-                json_out_object(b, NULL);
-                write_path(b, "name", c->commands[i].name);
-                write_paths(b, "run", c->commands[i].run, PROBE_REQUEST_ARGUMENTS_MAX);
-                json_out_u64(b, "timeout_usec", c->commands[i].timeout_usec);
-                json_out_end_object(b);
-        }
-        json_out_end_array(b);
-}
-
-static void write_processes(StrBuf *b, const ProbeRequest *o) {
-        json_out_array(b, "processes");
-        for (size_t i = 0; i < o->collect.n_processes; i++) {
-                json_out_object(b, NULL);
-                json_out_i64(b, "pid", o->collect.processes[i].pid);
-                json_out_u64(b, "start_ticks", o->collect.processes[i].start_ticks);
-                json_out_end_object(b);
-        }
-        json_out_end_array(b);
-        json_out_array(b, "questions");
-        for (size_t i = 0; i < o->n_questions; i++) {
-                json_out_object(b, NULL);
-                json_out_i64(b, "hook_pid", o->questions[i].hook_pid);
-                json_out_i64(b, "inner_pid", o->questions[i].inner_pid);
-                json_out_u64(b, "ns_inode", o->questions[i].ns_inode);
-                json_out_end_object(b);
-        }
-        json_out_end_array(b);
-}
-
-static void write_log_files(StrBuf *b, const CollectRequest *c) {
-        json_out_array(b, "log_files");
-        for (size_t i = 0; i < c->n_log_files; i++) {
-                const CollectLogFile *f = &c->log_files[i];
-                json_out_object(b, NULL);
-                json_out_path(b, "path", f->path);
-                json_out_u64(b, "uid", f->uid);
-                json_out_u64(b, "pid", (uint64_t)f->pid);
-                json_out_u64(b, "start_ticks", f->start_ticks);
-                json_out_u64(b, "hook_pid", (uint64_t)f->hook_pid);
-                json_out_u64(b, "inner_pid", (uint64_t)f->inner_pid);
-                json_out_end_object(b);
-        }
-        json_out_end_array(b);
-}
-
-static void write_dumps(StrBuf *b, const CollectRequest *c) {
-        json_out_array(b, "dumps");
-        for (size_t i = 0; i < c->n_dumps; i++) {
-                json_out_object(b, NULL);
-                json_out_path(b, "path", c->dumps[i].path);
-                json_out_u64(b, "uid", c->dumps[i].uid);
-                json_out_end_object(b);
-        }
-        json_out_end_array(b);
+static void write_members(StrBuf *b, const void *object, const Field *fields) {
+        for (const Field *f = fields; f->name; f++)
+                write_member(b, object, f);
 }
 
 int probe_request_format(const ProbeRequest *o, StrBuf *ret) {
-        const CollectRequest *c = &o->collect;
         json_out_object(ret, NULL);
         json_out_string(ret, "mode", mode_names[o->mode]);
-        write_path(ret, "document", o->document);
-        write_path(ret, "name", o->name);
-        write_path(ret, "trigger", o->trigger);
-        write_path(ret, "instance_id", o->instance_id);
-        if (o->collectors)
-                write_paths(ret, "collectors", o->collectors, PROBE_REQUEST_PATTERNS_MAX);
-        json_out_u64(ret, "interval_usec", o->interval_usec);
-        write_path(ret, "sysfs_root", c->sysfs_root);
-        write_path(ret, "device_directory", c->device_directory);
-        write_path(ret, "proc_root", c->proc_root);
-        write_paths(ret, "environment", c->environment, PROBE_REQUEST_PATTERNS_MAX);
-        json_out_u64(ret, "timeout_usec", c->timeout_usec);
-        json_out_u64(ret, "max_bytes", c->max_bytes);
-        json_out_u64(ret, "since_boot_usec", c->since_boot_usec);
-        write_processes(ret, o);
-        write_log_files(ret, c);
-        write_dumps(ret, c);
-        write_commands(ret, c);
+        write_members(ret, o, request_fields);
         json_out_end_object(ret);
         return strbuf_error(ret);
 }
@@ -176,13 +226,7 @@ static char *read_value(Reading *x, const json_t *v, size_t max) {
         return ret;
 }
 
-static char *read_text(Reading *x, const json_t *o, const char *key, size_t max) {
-        const json_t *v = json_object_get(o, key);
-        return v ? read_value(x, v, max) : NULL;
-}
-
-static uint64_t read_number(Reading *x, const json_t *o, const char *key) {
-        const json_t *v = json_object_get(o, key);
+static uint64_t read_number(Reading *x, const json_t *v) {
         if (!v)
                 return 0;
         if (json_is_integer(v) && json_integer_value(v) >= 0)
@@ -191,12 +235,19 @@ static uint64_t read_number(Reading *x, const json_t *o, const char *key) {
         return 0;
 }
 
-static pid_t read_pid(Reading *x, const json_t *o, const char *key) {
-        uint64_t v = read_number(x, o, key);
-        if (v >= 1 && v <= 1 << 22)
-                return (pid_t)v;
+static pid_t read_pid(Reading *x, const json_t *v, bool may_be_none) {
+        uint64_t pid = read_number(x, v);
+        if ((pid >= 1 || may_be_none) && pid <= 1 << 22)
+                return (pid_t)pid;
         set_error(x, -EINVAL, "a process of the order has no possible number");
         return 0;
+}
+
+static uid_t read_uid(Reading *x, const json_t *v) {
+        uint64_t uid = read_number(x, v);
+        if (!v || uid > UINT32_MAX)
+                set_error(x, -EINVAL, "a file of the order is nobody's");
+        return (uid_t)uid;
 }
 
 /* @return the array's length, 0 when it is none or too long, which is noted */
@@ -218,98 +269,61 @@ static void *alloc_items(Reading *x, size_t *n, size_t size) {
         return items;
 }
 
-static uid_t read_uid(Reading *x, const json_t *o) {
-        uint64_t uid = read_number(x, o, "uid");
-        if (!json_object_get(o, "uid") || uid > UINT32_MAX)
-                set_error(x, -EINVAL, "a file of the order is nobody's");
-        return (uid_t)uid;
-}
-
-static char **read_list(Reading *x, const json_t *array, size_t max, size_t *ret_n) {
-        size_t n = read_length(x, array, max);
+static char **read_list(Reading *x, const json_t *array, const Field *f) {
+        size_t n = read_length(x, array, f->max);
         char **list = alloc_items(x, &n, sizeof *list);
         for (size_t i = 0; i < n; i++) {
                 list[i] = read_value(x, json_array_get(array, i), PROBE_REQUEST_PATH_MAX);
                 if (!list[i])
                         break;
         }
-        *ret_n = n;
         return list;
 }
 
-static void read_processes(Reading *x, const json_t *array, CollectRequest *c) {
-        size_t n = read_length(x, array, COLLECT_PROCESSES_MAX);
-        c->processes = alloc_items(x, &n, sizeof *c->processes);
+static void read_members(Reading *x, const json_t *o, const Field *fields, void *object);
+
+static void read_items(Reading *x, const json_t *array, const Field *f, void *object) {
+        size_t n = read_length(x, array, f->max);
+        *(void **)member_of(object, f) = alloc_items(x, &n, f->item_size);
         for (size_t i = 0; i < n; i++) {
-                const json_t *v = json_array_get(array, i);
-                c->processes[i] =
-                        (CollectProcess){ read_pid(x, v, "pid"), read_number(x, v, "start_ticks") };
-                c->n_processes = i + 1;
+                *number_of_items(object, f) = i + 1;
+                read_members(x, json_array_get(array, i), f->fields, item_at(object, f, i));
         }
 }
 
-static void read_questions(Reading *x, const json_t *array, ProbeRequest *o) {
-        size_t n = read_length(x, array, COLLECT_PROCESSES_MAX);
-        o->questions = alloc_items(x, &n, sizeof *o->questions);
-        for (size_t i = 0; i < n; i++) {
-                const json_t *v = json_array_get(array, i);
-                o->questions[i] =
-                        (ProbePidQuery){ read_pid(x, v, "hook_pid"), read_pid(x, v, "inner_pid"),
-                                         read_number(x, v, "ns_inode") };
-                o->n_questions = i + 1;
+static void read_member(Reading *x, const json_t *v, const Field *f, void *object) {
+        void *member = member_of(object, f);
+
+        if (!v && f->if_missing)
+                set_error(x, -EINVAL, f->if_missing);
+        switch (f->type) {
+        case TEXT:
+                *(char **)member = v ? read_value(x, v, f->max) : NULL;
+                break;
+        case LIST:
+                *(char ***)member = v || !f->may_be_null ? read_list(x, v, f) : NULL;
+                if (f->if_missing && json_array_size(v) == 0)
+                        set_error(x, -EINVAL, f->if_missing);
+                break;
+        case NUMBER:
+                *(uint64_t *)member = read_number(x, v);
+                break;
+        case PID:
+        case PID_OR_NONE:
+                *(pid_t *)member = read_pid(x, v, f->type == PID_OR_NONE);
+                break;
+        case UID:
+                *(uid_t *)member = read_uid(x, v);
+                break;
+        case ITEMS:
+                read_items(x, v, f, object);
+                break;
         }
 }
 
-static void read_commands(Reading *x, const json_t *array, CollectRequest *c) {
-        size_t n = read_length(x, array, PROBE_REQUEST_COMMANDS_MAX), n_arguments;
-        c->commands = alloc_items(x, &n, sizeof *c->commands);
-        for (size_t i = 0; i < n; i++) {
-                const json_t *v = json_array_get(array, i);
-                c->n_commands = i + 1;
-                c->commands[i].name = read_text(x, v, "name", PROBE_REQUEST_NAME_MAX);
-                c->commands[i].timeout_usec = read_number(x, v, "timeout_usec");
-                c->commands[i].run = read_list(x, json_object_get(v, "run"),
-                                               PROBE_REQUEST_ARGUMENTS_MAX, &n_arguments);
-                if (!c->commands[i].name || n_arguments == 0)
-                        set_error(x, -EINVAL, "a command of the order has no name or no program");
-        }
-}
-
-/* 0 and nothing: not known. */
-static pid_t read_pid_or_none(Reading *x, const json_t *o, const char *key) {
-        return read_number(x, o, key) == 0 ? 0 : read_pid(x, o, key);
-}
-
-static void read_log_files(Reading *x, const json_t *array, CollectRequest *c) {
-        size_t n = read_length(x, array, COLLECT_FILES_MAX);
-        c->log_files = alloc_items(x, &n, sizeof *c->log_files);
-        for (size_t i = 0; i < n; i++) {
-                const json_t *v = json_array_get(array, i);
-                c->log_files[i] =
-                        (CollectLogFile){ .path = read_text(x, v, "path", PROBE_REQUEST_PATH_MAX),
-                                          .uid = read_uid(x, v),
-                                          .pid = read_pid_or_none(x, v, "pid"),
-                                          .start_ticks = read_number(x, v, "start_ticks"),
-                                          .hook_pid = read_pid_or_none(x, v, "hook_pid"),
-                                          .inner_pid = read_pid_or_none(x, v, "inner_pid") };
-                c->n_log_files = i + 1;
-                if (!c->log_files[i].path)
-                        set_error(x, -EINVAL, "a log of the order has no path");
-        }
-}
-
-static void read_dumps(Reading *x, const json_t *array, CollectRequest *c) {
-        size_t n = read_length(x, array, COLLECT_DUMPS_MAX);
-        c->dumps = alloc_items(x, &n, sizeof *c->dumps);
-        for (size_t i = 0; i < n; i++) {
-                const json_t *v = json_array_get(array, i);
-                c->dumps[i] =
-                        (CollectDump){ .path = read_text(x, v, "path", PROBE_REQUEST_PATH_MAX),
-                                       .uid = read_uid(x, v) };
-                c->n_dumps = i + 1;
-                if (!c->dumps[i].path || c->dumps[i].path[0] != '/')
-                        set_error(x, -EINVAL, "a dump of the order has no absolute path");
-        }
+static void read_members(Reading *x, const json_t *o, const Field *fields, void *object) {
+        for (const Field *f = fields; f->name; f++)
+                read_member(x, json_object_get(o, f->name), f, object);
 }
 
 static void read_mode(Reading *x, const json_t *v, ProbeMode *ret) {
@@ -321,45 +335,20 @@ static void read_mode(Reading *x, const json_t *v, ProbeMode *ret) {
         set_error(x, -EINVAL, "the order does not say what is wanted");
 }
 
-static void read_collectors(Reading *x, const json_t *array, ProbeRequest *o) {
-        size_t n;
-        if (!array)
-                return;
-        o->collectors = read_list(x, array, PROBE_REQUEST_COLLECTORS_MAX, &n);
-}
-
 static bool is_file_name(const char *s) {
         return !s || (*s && *s != '.' && strlen(s) < 100 && !strchr(s, '/'));
 }
 
 static void read_request(Reading *x, const json_t *v, ProbeRequest *o) {
-        CollectRequest *c = &o->collect;
-        size_t n;
+        const CollectRequest *c = &o->collect;
         read_mode(x, json_object_get(v, "mode"), &o->mode);
-        o->document = read_text(x, v, "document", PROBE_REQUEST_NAME_MAX);
-        o->name = read_text(x, v, "name", PROBE_REQUEST_NAME_MAX);
-        o->trigger = read_text(x, v, "trigger", PROBE_REQUEST_PATH_MAX);
-        o->instance_id = read_text(x, v, "instance_id", 256);
-        read_collectors(x, json_object_get(v, "collectors"), o);
-        o->interval_usec = read_number(x, v, "interval_usec");
-        c->sysfs_root = read_text(x, v, "sysfs_root", PROBE_REQUEST_PATH_MAX);
-        c->device_directory = read_text(x, v, "device_directory", PROBE_REQUEST_PATH_MAX);
-        c->proc_root = read_text(x, v, "proc_root", PROBE_REQUEST_PATH_MAX);
-        c->environment =
-                read_list(x, json_object_get(v, "environment"), PROBE_REQUEST_PATTERNS_MAX, &n);
-        c->timeout_usec = read_number(x, v, "timeout_usec");
-        c->max_bytes = read_number(x, v, "max_bytes");
-        c->since_boot_usec = read_number(x, v, "since_boot_usec");
-        read_processes(x, json_object_get(v, "processes"), c);
-        read_questions(x, json_object_get(v, "questions"), o);
-        read_log_files(x, json_object_get(v, "log_files"), c);
-        read_dumps(x, json_object_get(v, "dumps"), c);
-        read_commands(x, json_object_get(v, "commands"), c);
-        if (x->r == 0 && (!c->sysfs_root || !c->device_directory || !c->proc_root))
-                set_error(x, -EINVAL, "the order does not say where /sys, /dev and /proc are");
-        if (x->r == 0 && (c->timeout_usec == 0 || c->max_bytes == 0))
+        read_members(x, v, request_fields, o);
+        for (size_t i = 0; i < c->n_dumps; i++)
+                if (c->dumps[i].path && c->dumps[i].path[0] != '/')
+                        set_error(x, -EINVAL, no_dump);
+        if (c->timeout_usec == 0 || c->max_bytes == 0)
                 set_error(x, -EINVAL, "the order has no limits");
-        if (x->r == 0 && !is_file_name(o->document))
+        if (!is_file_name(o->document))
                 set_error(x, -EINVAL, "the order's document has no possible name");
 }
 
