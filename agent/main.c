@@ -9,7 +9,7 @@
 #include <systemd/sd-daemon.h>
 
 #include "agent/agent.h"
-#include "collectors/child_main.h"
+#include "collectors/supervisor.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"

@@ -6,27 +6,93 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "collectors/child_main.h"
 #include "collectors/host/pids.h"
+#include "collectors/runner/collector.h"
 #include "collectors/runner/document.h"
 #include "collectors/runner/probe_request.h"
+#include "collectors/runner/sandbox.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/event/child.h"
 #include "lib/event/timer.h"
+
+/** A source of a snapshot. */
+typedef struct Collector {
+        const char *name;
+        /** Collects until it is done or killed. @return 0; COLLECT_E_NOTHING; -errno: it could not
+         * even begin, and the section has the reason */
+        int (*run)(const CollectRequest *order, CollectOut *out);
+        uint64_t capabilities; /* it keeps */
+        unsigned needs;
+        bool per_process; /* has nothing to report without a process */
+        bool twice;       /* again after the processes have exited, and the difference is shown */
+        bool again;       /* then too, where the request has dumps; without raw files */
+        bool is_public;   /* may be shown to the unprivileged caller of the hook */
+} Collector;
+
+#define CAP(x) (UINT64_C(1) << CAP_##x)
+/* What a collector needs beside its capabilities. */
+enum {
+        OPENS_DEVICES = 1,   /* nodes of Neuron, for ioctl(2) */
+        MAKES_FILES = 2,     /* raw ones, in the directory that it is given */
+        READS_PROCESSES = 4, /* of others: /proc/PID/environ, maps, fd, root … */
+        MAY_EXEC = 8,        /* rpm */
+        RUNS_COMMANDS = 16,
+};
+
+#define OF_OTHERS (CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH))
+
+/* The capabilities are those that a collector cannot do without, where the supervisor has them.
+ * neuron_sysfs: core_count and connected_devices are 0400 before driver 2.28. neuron_device:
+ * whether others hold a device decides whether it may be opened. @see capabilities(7) */
+/* clang-format off */
+static const Collector collectors[] = {
+        { .name = "neuron_sysfs", .run = collect_neuron_sysfs,
+          .capabilities = CAP(DAC_READ_SEARCH), .needs = 0, .twice = true, .is_public = true },
+        { .name = "neuron_device", .run = collect_neuron_device,
+          .capabilities = OF_OTHERS, .needs = OPENS_DEVICES | READS_PROCESSES },
+        { .name = "kmsg", .run = collect_kmsg,
+          .capabilities = CAP(SYSLOG) | CAP(DAC_READ_SEARCH), .needs = 0 },
+        { .name = "process", .run = collect_process,
+          .capabilities = OF_OTHERS, .needs = READS_PROCESSES | MAKES_FILES, .per_process = true },
+        { .name = "jobs", .run = collect_jobs,
+          .capabilities = OF_OTHERS, .needs = READS_PROCESSES },
+        { .name = "packages", .run = collect_packages,
+          .capabilities = OF_OTHERS, .needs = READS_PROCESSES | MAY_EXEC, .is_public = true },
+        { .name = "process_packages", .run = collect_process_packages,
+          .capabilities = OF_OTHERS, .needs = READS_PROCESSES | MAY_EXEC, .per_process = true },
+        { .name = "runtime_log", .run = collect_runtime_log,
+          .capabilities = OF_OTHERS, .needs = READS_PROCESSES | MAKES_FILES, .again = true },
+        { .name = "commands", .run = collect_commands,
+          .capabilities = OF_OTHERS, .needs = OPENS_DEVICES | MAKES_FILES | MAY_EXEC | RUNS_COMMANDS },
+};
+
+/* clang-format on */
+
+static const Collector *collector_find(const char *name) {
+        for (size_t i = 0; i < ELEMENTSOF(collectors); i++)
+                if (strcmp(collectors[i].name, name) == 0)
+                        return &collectors[i];
+        return NULL;
+}
 
 #define ORDER_WAIT_MSEC 10000
 #define ORDER_FDS 2
@@ -38,20 +104,16 @@
 #define BEGIN_WAIT_USEC (5 * USEC_PER_SEC) /* for one that was started a moment ago */
 #define LOCK_WAIT_USEC                                                                             \
         (30 * USEC_PER_SEC) /* beside the time that the request of the first one gave it */
+
 #define PARTS_MAX 16
 #define RAW_FILES_MAX 4096 /* of one collector */
 #define NAME_MAX_BYTES 128
-
 #define LINE_MAX_BYTES (PROBE_PACKET_MAX - 64)
 #define RECORDS_MAX 4096 /* of a round of jobs */
 #define MAPPERS_MAX 256  /* of them: hold no device, have the runtime loaded, which anybody can */
 #define ALL_USEC (10 * USEC_PER_MINUTE) /* so often all is reported, also what is as it was */
 #define RESTART_USEC (30 * USEC_PER_SEC)
 #define INTERVAL_MIN_USEC (100 * USEC_PER_MSEC)
-
-/** Sends one message; what does not fit is cut. @return 0, -errno: the agent is gone, or does not
- * read (nothing waits for it) */
-static int send_message(int fd, const char *fmt, ...) _printf_(2, 3);
 static int send_message(int fd, const char *fmt, ...) {
         char text[PROBE_PACKET_MAX];
         va_list args;
@@ -84,7 +146,7 @@ typedef struct Run {
 } Run;
 
 /* The children get nothing of the agent's environment: it may hold credentials. */
-static char *const environment[] = {
+static char *const child_environment[] = {
         (char *)"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:"
                 "/sbin:/bin",
         (char *)"LANG=C.UTF-8", (char *)"HOME=/", NULL
@@ -111,7 +173,7 @@ static int run_start(Run *run, sd_event *event, const char *name, int request, i
         (void)snprintf(option, sizeof option, "--child=%s", name);
         order.program = "/proc/self/exe";
         order.argv = argv;
-        order.environment = environment;
+        order.environment = child_environment;
         order.input_fd = request;
         order.third_fd = dir_fd;
         *run = (Run){ .collector = run->collector, .phase = RUN_RUNNING };
@@ -475,7 +537,7 @@ static bool is_in_second_snapshot(const ProbeRequest *o, const Collector *c) {
 /* What the hook waits for comes first. */
 static void add_parts(Snapshot *l) {
         for (size_t pass = 0; pass < 2; pass++)
-                for (size_t i = 0; i < n_collectors && l->n_parts < PARTS_MAX; i++) {
+                for (size_t i = 0; i < ELEMENTSOF(collectors) && l->n_parts < PARTS_MAX; i++) {
                         const Collector *c = &collectors[i];
                         if (c->is_public == (pass == 0) && is_wanted(l->order, c) &&
                             (l->order->mode != PROBE_AFTER || is_in_second_snapshot(l->order, c)))
@@ -985,7 +1047,8 @@ static void kill_descendants(void) {
                 ;
 }
 
-int supervisor_main(int fd) {
+/* Serves one connection until it is through. @return 0, -ENOTSOCK when fd is none, -errno */
+static int supervisor_main(int fd) {
         struct stat st;
         const char *why = "";
         if (fstat(fd, &st) < 0 || !S_ISSOCK(st.st_mode))
@@ -999,4 +1062,124 @@ int supervisor_main(int fd) {
         else
                 (void)send_message(fd, "done"); /* nobody may be there any more */
         return r;
+}
+
+/* ---- a collector, in the program that was executed anew ---- */
+
+static int usage(void) {
+        static const char text[] =
+                "neuron-collectd: --child is how the agent starts parts of itself, not for people; "
+                "`neuron-collect snapshot` takes a snapshot\n";
+        (void)!write(STDERR_FILENO, text, sizeof text - 1); /* nobody is left to hear */
+        return CHILD_USAGE;
+}
+
+static int report_reason(const char *what, int error) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        strbuf_addf(&b, "%s%s%s\n", what, error ? ": " : "", error ? strerror(-error) : "");
+        if (b.text)
+                (void)!write(CHILD_WHY_FD, b.text, b.n); /* then the section has no reason */
+        return CHILD_FAILED;
+}
+
+static int read_order(ProbeRequest *ret) {
+        _cleanup_free_ char *text = NULL;
+        const char *why = "";
+        size_t n;
+        int r = probe_request_read_fd(CHILD_ORDER_FD, PROBE_REQUEST_MAX_BYTES, &text, &n);
+        return r < 0 ? r : probe_request_parse(text, n, ret, &why);
+}
+
+static int find_directory(void) {
+        struct stat st;
+        return fstat(CHILD_DIR_FD, &st) == 0 && S_ISDIR(st.st_mode) ? CHILD_DIR_FD : -1;
+}
+
+static int enter_sandbox(const Collector *c, const CollectRequest *order, int dir_fd) {
+        _cleanup_(strbuf_done) StrBuf left_out = STRBUF_INIT;
+        Sandbox s = { .dir_fd = c->needs & MAKES_FILES ? dir_fd : -1,
+                      .device_directory = c->needs & OPENS_DEVICES ? order->device_directory : NULL,
+                      .capabilities = c->capabilities,
+                      .cpu_usec = order->timeout_usec,
+                      .may_exec = c->needs & MAY_EXEC,
+                      .runs_commands = c->needs & RUNS_COMMANDS,
+                      .reads_processes = c->needs & READS_PROCESSES };
+        s.max_file_bytes = s.dir_fd >= 0 ? order->max_bytes : 0;
+        int r = sandbox_enter(&s, &left_out);
+        if (r == 0 && left_out.n)
+                (void)report_reason(left_out.text, 0); /* no failure, reported in the same place */
+        return r;
+}
+
+/* The supervisor may be gone before the signal was asked for. */
+static int die_with_parent(pid_t parent) {
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
+                return -errno;
+        return getppid() == parent ? 0 : -ESRCH;
+}
+
+/* `snapshot-more-1.json` lies in the directory of `snapshot.json`, and so do the raw files of both.
+ * @return into buf; NULL: it is the first */
+static const char *raw_file_prefix(const ProbeRequest *order,
+                                   char buf[static PROBE_REQUEST_NAME_MAX]) {
+        static const char prefix[] = "snapshot-";
+        const char *name = order->document;
+        if (!name || strncmp(name, prefix, sizeof prefix - 1) != 0)
+                return NULL;
+        name += sizeof prefix - 1;
+        (void)snprintf(buf, PROBE_REQUEST_NAME_MAX, "%.*s-", (int)strcspn(name, "."), name);
+        return buf;
+}
+
+static int run_collector(const char *name, bool follows) {
+        _cleanup_(probe_request_done) ProbeRequest order = { 0 };
+        const Collector *collector = collector_find(name);
+        pid_t parent = getppid();
+        if (!collector)
+                return usage();
+        if (read_order(&order) < 0) /* what a person has as fd 0 is no request */
+                return usage();
+        int dir_fd = find_directory();
+        (void)syscall(SYS_close_range, dir_fd + 1 > 3 ? 4U : 3U, ~0U,
+                      0); /* an old kernel: then all had O_CLOEXEC */
+        int r = enter_sandbox(collector, &order.collect, dir_fd);
+        if (r == 0)
+                r = die_with_parent(parent);
+        if (r < 0)
+                return report_reason("it could not be confined, so nothing was collected", r);
+        CollectOut out = { .fd = CHILD_OUT_FD,
+                           .dir_fd = order.mode == PROBE_AFTER ? -1 : dir_fd,
+                           .max_bytes = follows ? UINT64_MAX : order.collect.max_bytes };
+        if (!follows && collector->per_process && order.collect.n_processes == 0) {
+                (void)report_reason("no process is known that it could be about", 0);
+                return CHILD_SKIPPED;
+        }
+        char prefix[PROBE_REQUEST_NAME_MAX];
+        out.raw_prefix = raw_file_prefix(&order, prefix);
+        order.collect.instance_id = order.instance_id;
+        r = follows ? follow_kmsg(&order.collect, &out) : collector->run(&order.collect, &out);
+        if (r == -ENOSYS)
+                return report_reason("it is not there in this version", 0);
+        if (r == COLLECT_E_NOTHING) {
+                (void)report_reason(out.why, 0); /* no failure, reported in the same place */
+                return CHILD_SKIPPED;
+        }
+        if (r < 0 && r != -EFBIG)
+                return *out.why ? report_reason(out.why, 0)
+                                : report_reason("it could not be collected", r);
+        if (*out.why)
+                (void)report_reason(out.why, 0); /* as above */
+        return out.is_cut ? CHILD_CUT : CHILD_DONE;
+}
+
+int child_main(const char *name) {
+        if (strcmp(name, "probe") == 0) {
+                int r = supervisor_main(STDIN_FILENO);
+                return r == -ENOTSOCK ? usage() : r < 0 ? CHILD_FAILED : CHILD_DONE;
+        }
+        if (strncmp(name, "collect:", 8) == 0)
+                return run_collector(name + 8, false);
+        if (strcmp(name, "follow:kmsg") == 0)
+                return run_collector("kmsg", true);
+        return usage();
 }

@@ -17,7 +17,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "collectors/child_main.h"
+#include "collectors/supervisor.c"
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
 
@@ -39,7 +39,7 @@ static void words_add(Words *w, char *word) {
         w->at[w->n++] = word;
 }
 
-static void add_process(CollectRequest *order, char *value) {
+static void add_process_option(CollectRequest *order, char *value) {
         char *colon = strchr(value, ':');
         CollectProcess p = { 0 };
         uint64_t pid;
@@ -106,7 +106,7 @@ static void set(CollectRequest *order, CollectOut *out, Words *environment, Word
         else if (strcmp(argument, "log_file") == 0)
                 words_add(log_files, value);
         else if (strcmp(argument, "process") == 0)
-                add_process(order, value);
+                add_process_option(order, value);
         else if (strcmp(argument, "command") == 0)
                 add_command(order, value);
         else

@@ -18,7 +18,6 @@
 
 #include <cmocka.h>
 
-#include "collectors/child_main.h"
 #include "collectors/runner/probe_request.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"

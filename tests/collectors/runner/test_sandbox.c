@@ -14,8 +14,8 @@
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 
-#include "collectors/child_main.h"
 #include "collectors/runner/probe_request.h"
+#include "collectors/supervisor.h"
 #include "lib/base/json_out.h"
 #include "tests/collectors/host/test_procfs_fixture.h"
 #include "tests/collectors/runner/test_unit_child.h"
