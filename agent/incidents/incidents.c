@@ -1,185 +1,633 @@
-/* Incidents: the watch of the kernel log and of device holders; attaching files to dumps; which
- * event belongs to which incident. */
+/* Incidents: which event belongs to which one, the states of one, its directory, what it attaches
+ * to dumps, and what an earlier agent has left of it. */
+
+/* Directories of incidents: `<state_directory>/snapshots/<name>` while they are taken and kept,
+ * `<state_directory>/incidents/<name>` to be shipped. */
 #include "agent/incidents/incidents.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-#include "agent/incidents/incidents_private.h"
+#include "agent/hooknotes/attachments.h"
+#include "agent/incidents/probe_client.h"
 #include "agent/store/notes_store.h"
+#include "collectors/host/pids.h"
+#include "collectors/host/procfs.h"
 #include "collectors/supervisor.h"
+#include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
+#include "lib/base/list.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
+#include "lib/base/transition.h"
 #include "lib/event/timer.h"
 
-static Incident *incidents_start_or_join(Incidents *i, IncidentCause cause, const char *trigger,
-                                         const char **ret_why);
-static void incidents_watch(Incidents *i);
+/* ---- the rules: which events begin an incident, join one, or are refused ---- */
 
-#define JOBS_INTERVAL_USEC (30 * USEC_PER_SEC)
-static bool has(const IncidentUnit *u, const IncidentFile *f);
-static void attach_next(Incident *x);
-static bool is_same(const IncidentProcess *a, const IncidentProcess *b);
+#define INCIDENT_YOUNG_USEC                                                                        \
+        (30 * USEC_PER_SEC) /* what comes this long after the first belongs to it */
 
-#define AGAIN_USEC (30 * USEC_PER_SEC) /* when the supervisor has ended, which it should not */
-#define TRIGGER_MAX 300
-static void on_hw_error(Incidents *i, const json_t *record, const char *text) {
-        const char *why = NULL, *line = json_string_value(json_object_get(record, "text"));
-        char trigger[TRIGGER_MAX];
-        (void)snprintf(trigger, sizeof trigger, "the kernel log: %s", line ? line : "");
-        Incident *x = incidents_start_or_join(i, INCIDENT_KERNEL, trigger, &why);
+#define INCIDENT_APART_USEC (10 * USEC_PER_SEC)
+#define INCIDENT_HOURLY_MAX 60
+#define INCIDENT_STRANGERS_HOURLY_MAX 6 /* of them begun by notes that name no dump */
+typedef enum IncidentCause {
+        INCIDENT_NOTE,     /* of the hook, for a dump in a source: an incident without its snapshot
+                              still has that */
+        INCIDENT_STRANGER, /* of the hook, for nothing that is collected: any user with an account
+                              can send it */
+        INCIDENT_KERNEL, /* a line of the kernel log, which any user who may open a device can forge
+                          */
+        INCIDENT_REQUESTED, /* an operator wants one now, not one of a moment ago */
+} IncidentCause;
+
+typedef enum IncidentVerdict {
+        INCIDENT_BEGIN,
+        INCIDENT_JOIN,
+        INCIDENT_TOO_SOON, /* the last one is less than INCIDENT_APART_USEC ago */
+        INCIDENT_TOO_MANY, /* there were INCIDENT_HOURLY_MAX within an hour */
+        INCIDENT_TOO_MANY_STRANGERS,
+} IncidentVerdict;
+
+typedef struct IncidentRules {
+        uint64_t begun_usec[INCIDENT_HOURLY_MAX]; /* a ring; of the last ones */
+        unsigned next, n;
+        IncidentCause last_cause;
+        uint64_t strangers_usec[INCIDENT_STRANGERS_HOURLY_MAX]; /* another ring */
+        unsigned next_stranger, n_strangers;
+} IncidentRules;
+
+static uint64_t last_begun(const IncidentRules *r) {
+        return r->begun_usec[(r->next + INCIDENT_HOURLY_MAX - 1) % INCIDENT_HOURLY_MAX];
+}
+
+static IncidentVerdict incident_decide(const IncidentRules *r, IncidentCause cause,
+                                       bool has_snapshot_underway, uint64_t now_usec) {
+        uint64_t age = r->n ? now_usec - last_begun(r) : USEC_INFINITY;
+        /* What a stranger began must not keep a failure from a snapshot of its own. */
+        uint64_t young = cause == INCIDENT_NOTE && r->last_cause == INCIDENT_STRANGER
+                                 ? INCIDENT_APART_USEC
+                                 : INCIDENT_YOUNG_USEC;
+        if (age < young && (cause != INCIDENT_REQUESTED || has_snapshot_underway))
+                return INCIDENT_JOIN;
+        if (age < INCIDENT_APART_USEC)
+                return INCIDENT_TOO_SOON;
+        /* The ring is full, and its oldest is the one that would be written over. */
+        if (r->n == INCIDENT_HOURLY_MAX && now_usec - r->begun_usec[r->next] < USEC_PER_HOUR)
+                return INCIDENT_TOO_MANY;
+        if (cause == INCIDENT_STRANGER && r->n_strangers == INCIDENT_STRANGERS_HOURLY_MAX &&
+            now_usec - r->strangers_usec[r->next_stranger] < USEC_PER_HOUR)
+                return INCIDENT_TOO_MANY_STRANGERS;
+        return INCIDENT_BEGIN;
+}
+
+static void incident_rules_begun(IncidentRules *r, IncidentCause cause, uint64_t now_usec) {
+        r->last_cause = cause;
+        r->begun_usec[r->next] = now_usec;
+        r->next = (r->next + 1) % INCIDENT_HOURLY_MAX;
+        r->n = MIN(r->n + 1, (unsigned)INCIDENT_HOURLY_MAX);
+        if (cause != INCIDENT_STRANGER)
+                return;
+        r->strangers_usec[r->next_stranger] = now_usec;
+        r->next_stranger = (r->next_stranger + 1) % INCIDENT_STRANGERS_HOURLY_MAX;
+        r->n_strangers = MIN(r->n_strangers + 1, (unsigned)INCIDENT_STRANGERS_HOURLY_MAX);
+}
+
+static const char *incident_verdict_text(IncidentVerdict v) {
+        return v == INCIDENT_TOO_SOON ? "the last snapshot was less than 10 seconds ago"
+               : v == INCIDENT_TOO_MANY
+                       ? "there were 60 snapshots within an hour, which is the limit"
+               : v == INCIDENT_TOO_MANY_STRANGERS ? "there were 6 snapshots within an hour for "
+                                                    "notes that name no dump of a source, "
+                                                    "which is the limit"
+                                                  : NULL;
+}
+
+/* ---- what an incident consists of ---- */
+
+#define INCIDENT_DIRECTORIES_MAX 200
+#define INCIDENT_BYTES_MAX GIB
+#define INCIDENT_NOTES_MAX 1024
+#define INCIDENT_UNITS_MAX 32 /* each gets all files */
+#define INCIDENT_UNITS_MAX_OF_UID 8
+#define INCIDENT_EVENTS_MAX 64       /* lines of the kernel log in incident.json */
+#define INCIDENT_TEXTS_BYTES_MAX MIB /* of each kind of records in incident.json */
+#define INCIDENT_FILES_MAX 1024      /* in a directory */
+#define INCIDENT_BOOT_ID_SIZE 37
+#define INCIDENTS_SEEN_MAX 256 /* records of jobs that go into one transaction */
+typedef struct IncidentFile {  /* as it was when it was attached */
+        char name[256];
+        uint64_t bytes, inode;
+        int64_t mtime_nsec; /* CLOCK_REALTIME */
+} IncidentFile;
+
+typedef struct IncidentUnit {
+        char *source, *path;
+        uid_t uid;           /* of the hook that named it */
+        uint64_t added_usec; /* CLOCK_REALTIME; for incident_add_unit(): 0 = now */
+        bool is_gone;        /* another one is at its path by now: nothing more is attached */
+        bool is_requested;   /* part of an order; others wait for the second snapshot */
+        IncidentFile *attached;
+        size_t n_attached;
+} IncidentUnit;
+
+typedef struct IncidentProcess {
+        pid_t pid; /* 0 = to be found by the supervisor, or not at all */
+        uint64_t start_ticks;
+        ProbePidQuery question;              /* hook_pid 0 = none */
+        char note[NOTE_ID_SIZE];             /* the one that asks, whose row has the answer, too */
+        char container[PIDS_CONTAINER_SIZE]; /* "" = in none, or not known */
+        int pid_fd;
+        sd_event_source *exit;
+        bool is_requested; /* part of an order */
+        bool is_gone;
+} IncidentProcess;
+
+typedef enum IncidentState {
+        INCIDENT_GATHERING,  /* for the moment in which the others come */
+        INCIDENT_SNAPSHOT,   /* the snapshot, or processes that came later */
+        INCIDENT_WAITING,    /* for processes to end */
+        INCIDENT_RECHECKING, /* again */
+        INCIDENT_RESTING,    /* all is there; others may join while it is young */
+        INCIDENT_ENDED,      /* what is there is kept for a while */
+        N_INCIDENT_STATES
+} IncidentState;
+
+typedef struct IncidentAttaching {
+        AttachmentJob *job;                        /* out; NULL: none */
+        IncidentFile file;                         /* that it is about, or was */
+        size_t units[INCIDENT_UNITS_MAX], n_units; /* and for whom */
+        bool is_stuck;   /* something could not be attached, and is tried again */
+        bool is_changed; /* what is remembered is not written yet */
+        sd_event_source *timer;
+        uint64_t wait_usec; /* until it is tried again */
+} IncidentAttaching;
+
+typedef struct IncidentTexts { /* no two are the same; zero = none */
+        char **items;
+        size_t n;
+        uint64_t n_lost; /* left out of incident.json by an earlier agent */
+} IncidentTexts;
+
+typedef struct Incident {
+        Incidents *owner;
+        ListLink link; /* oldest first */
+        char name[INCIDENT_NAME_SIZE], *directory, *trigger, *document;
+        IncidentCause cause;
+        IncidentState state; /* incident_set_state() */
+        IncidentAttaching attaching;
+        uint64_t begun_usec, begun_boot_usec, bytes;
+        uint64_t ended_boot_usec;   /* by this agent; 0 = not yet, or by an earlier one */
+        uint64_t awaited_boot_usec; /* until then a unit may join: the directory of a note was not
+                                       there; 0 = of none */
+        int dir_fd;                 /* -1: closed meanwhile, see incident_open_directory() */
+        int public_fd;              /* -1: there is none, or it is over */
+        bool is_public_reported;    /* the notes know by now */
+        bool is_salvage, has_snapshot;
+        bool is_found;       /* an earlier agent's, whose supervisor may still be at work */
+        bool is_own_bundle;  /* a unit of its own, to be shipped */
+        bool has_directory;  /* its directory is its own, and goes with it */
+        unsigned n_left_out; /* units above the bounds */
+        unsigned n_more;
+        sd_event_source *timer, *writing;
+        Probe *probe;
+        char *written;              /* the text of incident.json */
+        IncidentTexts notes;        /* ids */
+        IncidentTexts events, jobs; /* JSON */
+        size_t n_notes_reported;    /* of the notes */
+        IncidentUnit *units;
+        size_t n_units;
+        IncidentProcess **processes;
+        size_t n_processes;
+        CollectLogFile *log_files;
+        size_t n_log_files, n_log_files_requested; /* so many of them were part of an order */
+} Incident;
+
+struct Incidents {
+        IncidentsContext context;
+        const Config *config;
+        ListLink incidents;
+        size_t n_incidents;
+        IncidentRules rules;
+        Incident *young;
+        char *snapshots, *outbox, *socket; /* absolute */
+        Probe *watch;
+        sd_event_source *watch_timer, *sweep_timer;
+        char *seen[INCIDENTS_SEEN_MAX]; /* records of jobs that are to be stored together */
+        size_t n_seen;
+        sd_event_source *seen_step;
+        unsigned last_number;
+        bool is_hurried;
+        uint64_t n_started, n_joined, n_dropped;
+};
+
+static inline uint64_t incidents_boot_usec(const Incidents *i) {
+        return i->context.clock->boottime_usec(i->context.clock);
+}
+
+static inline uint64_t incidents_realtime_usec(const Incidents *i) {
+        return i->context.clock->realtime_usec(i->context.clock);
+}
+
+static Incident *incident_new(Incidents *i, const char *name) {
+        Incident *x = calloc(1, sizeof *x);
         if (!x)
-                return;
-        (void)incident_text_add(&x->events, INCIDENT_EVENTS_MAX,
-                                text); /* the snapshot has the kernel log, too */
+                return NULL;
+        x->owner = i;
+        x->dir_fd = x->public_fd = -1;
+        (void)snprintf(x->name, sizeof x->name, "%s", name);
+        list_append(&i->incidents, &x->link);
+        i->n_incidents++;
+        return x;
 }
 
-static void on_kmsg(Incidents *i, const char *text) {
-        json_t *record = json_loads(text, 0, NULL);
-        const char *about = json_string_value(json_object_get(record, "about"));
-        if (about && strcmp(about, "hw_error") == 0)
-                on_hw_error(i, record, text);
-        json_decref(record);
+static void incident_texts_done(IncidentTexts *texts) {
+        for (size_t k = 0; k < texts->n; k++)
+                free(texts->items[k]);
+        free(texts->items);
 }
 
-/* A process that is just ending has no environment any more, and a row that is as it was keeps the
- * time at which it became so: dumps that were written since then are its own. */
-static bool is_worth_storing(Incidents *i, const json_t *record, const StoredJob *job) {
-        StoredJob known = { 0 };
-        if (store_job_find(i->context.store, job->pid, job->start_ticks, &known) != 0)
-                return true;
-        bool is_same = strcmp(known.document, job->document) == 0;
-        stored_job_done(&known);
-        return !is_same && json_is_object(json_object_get(record, "job"));
+static bool has_text(const IncidentTexts *texts, const char *text) {
+        for (size_t k = 0; k < texts->n; k++)
+                if (strcmp(texts->items[k], text) == 0)
+                        return true;
+        return false;
 }
 
-static void store_job(Incidents *i, const char *text) {
-        json_t *record = json_loads(text, 0, NULL);
-        StoredJob job = {
-                .pid = (pid_t)json_integer_value(json_object_get(record, "pid")),
-                .start_ticks = (uint64_t)json_integer_value(json_object_get(record, "start_ticks")),
-                .uid = (uid_t)json_integer_value(json_object_get(record, "uid")),
-                .seen_usec = incidents_realtime_usec(i),
-                .document = (char *)text,
-        };
-        if (job.pid > 0 && is_worth_storing(i, record, &job))
-                (void)store_job_put(i->context.store,
-                                    &job); /* all are reported again in 10 minutes */
-        json_decref(record);
-}
-
-/* One transaction for all that came at once: a commit waits for the disk. What is lost is reported
- * again in 10 minutes. */
-static void store_seen(Incidents *i) {
-        int r = i->n_seen > 0 ? store_begin(i->context.store) : -ENODATA;
-        for (size_t k = 0; k < i->n_seen; k++) {
-                if (r == 0)
-                        store_job(i, i->seen[k]);
-                free(i->seen[k]);
-        }
-        i->n_seen = 0;
-        if (r == 0)
-                r = store_commit(i->context.store);
-        if (r < 0 && r != -ENODATA)
-                log_debug("cannot store who holds devices: %s", strerror(-r));
-}
-
-static int on_seen(sd_event_source *s, void *userdata) {
-        (void)s;
-        store_seen(userdata);
+static int incident_text_add(IncidentTexts *texts, size_t max, const char *text) {
+        if (has_text(texts, text) || texts->n >= max)
+                return 1;
+        char **more = reallocarray(texts->items, texts->n + 1, sizeof *more);
+        if (!more)
+                return -ENOMEM;
+        texts->items = more;
+        more[texts->n] = strdup(text);
+        if (!more[texts->n])
+                return -ENOMEM;
+        texts->n++;
         return 0;
 }
 
-/* Behind all that has come by now. */
-static void on_jobs(Incidents *i, const char *text) {
-        if (i->n_seen == INCIDENTS_SEEN_MAX)
-                store_seen(i);
-        i->seen[i->n_seen] = strdup(text);
-        i->n_seen += i->seen[i->n_seen] != NULL;
-        int r = 0;
-        if (!i->seen_step) {
-                r = sd_event_add_defer(i->context.event, &i->seen_step, on_seen, i);
-                if (r >= 0)
-                        r = sd_event_source_set_priority(i->seen_step, SD_EVENT_PRIORITY_IDLE);
-        }
-        if (r < 0 || sd_event_source_set_enabled(i->seen_step, SD_EVENT_ONESHOT) < 0)
-                store_seen(i);
+static bool is_same(const IncidentProcess *a, const IncidentProcess *b) {
+        if (a->pid > 0 && b->pid > 0)
+                return a->pid == b->pid && a->start_ticks == b->start_ticks;
+        return a->question.hook_pid == b->question.hook_pid &&
+               a->question.inner_pid == b->question.inner_pid;
 }
 
-static void on_message(const char *text, void *userdata) {
-        if (strncmp(text, "kmsg ", 5) == 0)
-                on_kmsg(userdata, text + 5);
-        else if (strncmp(text, "jobs ", 5) == 0)
-                on_jobs(userdata, text + 5);
-        else if (strncmp(text, "trouble ", 8) == 0)
-                log_warning(0, "the kernel log is not followed: %s; trying again every 30 s",
-                            text + 8);
-}
-
-static int on_watch_retry(sd_event_source *s, uint64_t usec, void *userdata) {
-        (void)s, (void)usec;
-        incidents_watch(userdata);
+static int incident_add_process(Incident *x, const IncidentProcess *p) {
+        for (size_t k = 0; k < x->n_processes; k++)
+                if (is_same(x->processes[k], p))
+                        return 1;
+        if (x->n_processes >= COLLECT_PROCESSES_MAX)
+                return 1;
+        IncidentProcess **more = realloc(x->processes, (x->n_processes + 1) * sizeof *more);
+        if (!more)
+                return -ENOMEM;
+        x->processes = more;
+        more[x->n_processes] = malloc(sizeof **more);
+        if (!more[x->n_processes])
+                return -ENOMEM;
+        *more[x->n_processes] = *p;
+        more[x->n_processes++]->pid_fd = -1;
         return 0;
 }
 
-static void try_again(Incidents *i) {
-        int r = timer_arm(&i->watch_timer, &(TimerOptions){ .event = i->context.event,
-                                                            .usec = AGAIN_USEC,
-                                                            .handler = on_watch_retry,
-                                                            .userdata = i });
+static bool is_same_log(const CollectLogFile *a, const CollectLogFile *b) {
+        return a->uid == b->uid && a->pid == b->pid && a->start_ticks == b->start_ticks &&
+               a->hook_pid == b->hook_pid && a->inner_pid == b->inner_pid &&
+               strcmp(a->path, b->path) == 0;
+}
+
+/* @return 0, 1: it was there already, or there are too many; -ENOMEM */
+static int add_log(Incident *x, const CollectLogFile *f) {
+        for (size_t k = 0; k < x->n_log_files; k++)
+                if (is_same_log(&x->log_files[k], f))
+                        return 1;
+        if (x->n_log_files >= COLLECT_FILES_MAX)
+                return 1;
+        CollectLogFile *more = realloc(x->log_files, (x->n_log_files + 1) * sizeof *more);
+        if (!more)
+                return -ENOMEM;
+        x->log_files = more;
+        more[x->n_log_files] = *f;
+        more[x->n_log_files].path = strdup(f->path);
+        if (!more[x->n_log_files].path)
+                return -ENOMEM;
+        x->n_log_files++;
+        return 0;
+}
+
+static IncidentUnit *incident_find_unit(Incident *x, const char *source, const char *path) {
+        for (size_t k = 0; k < x->n_units; k++)
+                if (!x->units[k].is_gone && strcmp(x->units[k].source, source) == 0 &&
+                    strcmp(x->units[k].path, path) == 0)
+                        return &x->units[k];
+        return NULL;
+}
+
+/* One user cannot have the same files written any number of times, nor take all places. */
+static int check_space(Incident *x, const IncidentUnit *u) {
+        size_t n = 0;
+        for (size_t k = 0; k < x->n_units; k++)
+                n += x->units[k].uid == u->uid;
+        if (x->n_units < INCIDENT_UNITS_MAX && (u->uid == 0 || n < INCIDENT_UNITS_MAX_OF_UID))
+                return 0;
+        if (x->n_left_out++ == 0)
+                log_warning(0,
+                            "incident %s: '%s' of uid %u and further ones get no snapshot: %u "
+                            "dumps an incident and %u a user are the limit",
+                            x->name, u->path, (unsigned)u->uid, (unsigned)INCIDENT_UNITS_MAX,
+                            (unsigned)INCIDENT_UNITS_MAX_OF_UID);
+        return -EDQUOT;
+}
+
+static int incident_add_unit(Incident *x, const IncidentUnit *u) {
+        if (incident_find_unit(x, u->source, u->path))
+                return 1;
+        int r = check_space(x, u);
         if (r < 0)
-                log_error(r, "neither the kernel log nor who holds a device is followed any more");
-}
-
-static void on_end(int result, const char *why, void *userdata) {
-        Incidents *i = userdata;
-        log_warning(0,
-                    "neither the kernel log nor who holds a device is followed (%s); trying again "
-                    "in 30 s",
-                    result < 0 ? why : "their supervisor has ended");
-        i->watch = probe_free(i->watch);
-        try_again(i);
-}
-
-static void incidents_watch(Incidents *i) {
-        const Config *c = i->config;
-        if (!c->snapshot.enabled || i->watch)
-                return;
-        ProbeRequest o = { .mode = PROBE_WATCH,
-                           .interval_usec = JOBS_INTERVAL_USEC,
-                           .collect = { .sysfs_root = c->snapshot.sysfs_root,
-                                        .device_directory = c->snapshot.device_directory,
-                                        .proc_root = c->snapshot.proc_root,
-                                        .environment = c->snapshot.environment.items,
-                                        .timeout_usec = c->snapshot.probe_timeout_usec,
-                                        .max_bytes = c->snapshot.probe_bytes } };
-        int r = probe_new(&i->watch, i->context.event,
-                          &(ProbeOptions){ .order = &o,
-                                           .socket = i->socket,
-                                           .dir_fd = -1,
-                                           .timeout_usec = USEC_INFINITY,
-                                           .on_message = on_message,
-                                           .on_end = on_end,
-                                           .userdata = i });
-        if (r < 0) {
-                log_warning(r, "the kernel log cannot be followed; trying again in 30 s");
-                try_again(i);
+                return r;
+        IncidentUnit *more = realloc(x->units, (x->n_units + 1) * sizeof *more);
+        if (!more)
+                return -ENOMEM;
+        x->units = more;
+        IncidentUnit own = { .source = strdup(u->source),
+                             .path = strdup(u->path),
+                             .uid = u->uid,
+                             .is_requested = u->is_requested,
+                             .added_usec = u->added_usec ? u->added_usec
+                                                         : incidents_realtime_usec(x->owner) };
+        if (!own.source || !own.path) {
+                free(own.source);
+                free(own.path);
+                return -ENOMEM;
         }
+        more[x->n_units++] = own;
+        return 0;
 }
 
-static void incidents_watch_done(Incidents *i) {
-        i->watch = probe_free(i->watch);
-        i->watch_timer = sd_event_source_disable_unref(i->watch_timer);
-        i->seen_step = sd_event_source_disable_unref(i->seen_step);
-        store_seen(i);
+static void incident_units_done(Incident *x) {
+        for (size_t k = 0; k < x->n_units; k++) {
+                free(x->units[k].source);
+                free(x->units[k].path);
+                free(x->units[k].attached);
+        }
+        free(x->units);
+}
+
+static void incident_report_pending(const Incident *x, bool pending) {
+        const IncidentsContext *c = &x->owner->context;
+        for (size_t k = 0; k < x->n_units; k++)
+                if (!x->units[k].is_gone)
+                        c->on_pending(x->units[k].source, x->units[k].path, pending, c->userdata);
+}
+
+/* ---- its directory: `snapshots/NAME` below the state directory while it is taken and kept,
+ * `incidents/NAME` to be shipped ---- */
+
+#define WRITE_USEC (50 * USEC_PER_MSEC) /* what comes within it is written at once */
+#define INCIDENT_SCHEMA "neuron-collectd/snapshot-incident/1"
+/* ---- making ---- */
+
+static int incident_open_directory(Incident *x) {
+        if (x->dir_fd < 0)
+                x->dir_fd = open(x->directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        return x->dir_fd < 0 ? -errno : 0;
+}
+
+static bool incident_is_attaching(const Incident *x) {
+        return x->attaching.job || x->attaching.is_stuck;
+}
+
+static void incident_close_descriptors(Incident *x) {
+        if (x->state != INCIDENT_ENDED)
+                return;
+        cleanup_closep(&x->dir_fd);
+        cleanup_closep(&x->public_fd);
+        x->dir_fd = x->public_fd = -1;
+}
+
+/* Records may be 64 KiB each, and the file is to be read by the next agent: they are bounded, and
+ * the number of those left out is recorded. */
+static void add_records(StrBuf *b, const char *key, const char *key_left_out,
+                        const IncidentTexts *records) {
+        uint64_t bytes = 0, n_left_out = records->n_lost;
+        json_out_array(b, key);
+        for (size_t k = 0; k < records->n; k++) {
+                size_t n = strlen(records->items[k]);
+                if (bytes + n > INCIDENT_TEXTS_BYTES_MAX) {
+                        n_left_out++;
+                        continue;
+                }
+                bytes += n;
+                json_out_raw(b, NULL, records->items[k]);
+        }
+        json_out_end_array(b);
+        json_out_u64(b, key_left_out, n_left_out);
+}
+
+static void add_notes(StrBuf *b, const Incident *x) {
+        json_out_array(b, "notes");
+        for (size_t k = 0; k < x->notes.n; k++)
+                json_out_string(b, NULL, x->notes.items[k]);
+        json_out_end_array(b);
+}
+
+static void add_units(StrBuf *b, const Incident *x) {
+        json_out_array(b, "units");
+        for (size_t k = 0; k < x->n_units; k++) {
+                if (x->units[k].is_gone)
+                        continue;
+                json_out_object(b, NULL);
+                json_out_path(b, "source", x->units[k].source);
+                json_out_path(b, "path", x->units[k].path);
+                json_out_u64(b, "uid", x->units[k].uid);
+                json_out_end_object(b);
+        }
+        json_out_end_array(b);
+        json_out_u64(b, "units_left_out", x->n_left_out);
+}
+
+static const char *incident_boot_id(char buf[static INCIDENT_BOOT_ID_SIZE]) {
+        _cleanup_close_ int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+        ssize_t n = fd < 0 ? -1 : read(fd, buf, INCIDENT_BOOT_ID_SIZE - 1);
+        buf[MAX(n, (ssize_t)0)] = '\0';
+        return buf;
+}
+
+static void add_processes(StrBuf *b, const Incident *x) {
+        json_out_array(b, "processes");
+        for (size_t k = 0; k < x->n_processes; k++) {
+                if (x->processes[k]->pid <= 0)
+                        continue;
+                json_out_object(b, NULL);
+                json_out_u64(b, "pid", (uint64_t)x->processes[k]->pid);
+                json_out_u64(b, "start_ticks", x->processes[k]->start_ticks);
+                if (x->processes[k]->container[0])
+                        json_out_string(b, "container", x->processes[k]->container);
+                json_out_end_object(b);
+        }
+        json_out_end_array(b);
+}
+
+/* @return strbuf_error() */
+static int compose(const Incident *x, StrBuf *ret) {
+        StrBuf b = STRBUF_INIT;
+        char begun[CLOCK_ISO_SIZE], boot[INCIDENT_BOOT_ID_SIZE];
+        json_out_object(&b, NULL);
+        json_out_string(&b, "schema", INCIDENT_SCHEMA);
+        json_out_string(&b, "name", x->name);
+        json_out_string(&b, "begin", clock_format_iso(begun, x->begun_usec));
+        json_out_u64(&b, "begin_usec", x->begun_usec);
+        json_out_string(&b, "boot", incident_boot_id(boot));
+        json_out_string(&b, "trigger", x->trigger);
+        json_out_bool(&b, "asked", x->cause == INCIDENT_REQUESTED);
+        json_out_bool(&b, "over", x->state == INCIDENT_ENDED && !incident_is_attaching(x));
+        add_notes(&b, x);
+        add_units(&b, x);
+        add_processes(&b, x);
+        add_records(&b, "kernel_log", "kernel_log_left_out", &x->events);
+        add_records(&b, "jobs", "jobs_left_out", &x->jobs);
+        json_out_end_object(&b);
+        strbuf_add(&b, "\n");
+        *ret = b;
+        return strbuf_error(&b);
+}
+
+static void incident_write(Incident *x) {
+        if (x->writing)
+                (void)sd_event_source_set_enabled(x->writing,
+                                                  SD_EVENT_OFF); /* fails only in another process */
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        int r = compose(x, &b);
+        if (r == 0 && x->written && strcmp(x->written, b.text) == 0)
+                return;
+        if (r == 0)
+                r = incident_open_directory(x);
+        if (r == 0)
+                r = fs_write_file(x->dir_fd, SNAPSHOT_INCIDENT_FILE, b.text, b.n, 0600);
+        free(x->written);
+        x->written = r == 0 ? strbuf_detach(&b) : NULL;
+        if (r < 0)
+                log_warning(r, "incident %s: '%s/%s' cannot be written", x->name, x->directory,
+                            SNAPSHOT_INCIDENT_FILE);
+}
+
+static int incident_make_directory(Incident *x) {
+        x->directory = path_join(x->owner->snapshots, x->name);
+        if (!x->directory)
+                return -ENOMEM;
+        if (mkdir(x->directory, 0700) < 0)
+                return -errno;
+        x->has_directory = true;
+        int r = incident_open_directory(x);
+        if (r == 0)
+                incident_write(x);
+        return r;
+}
+
+static int on_write(sd_event_source *s, uint64_t usec, void *userdata) {
+        (void)s, (void)usec;
+        Incident *x = userdata;
+        incident_write(x);
+        if (!incident_is_attaching(x))
+                incident_close_descriptors(x);
+        return 0;
+}
+
+static void incident_changed(Incident *x) {
+        if (x->writing && sd_event_source_get_enabled(x->writing, NULL) > 0)
+                return; /* it is about to be */
+        if (timer_arm(&x->writing, &(TimerOptions){ .event = x->owner->context.event,
+                                                    .usec = WRITE_USEC,
+                                                    .slack_usec = USEC_PER_MSEC,
+                                                    .handler = on_write,
+                                                    .userdata = x }) < 0)
+                incident_write(x);
+}
+
+/* @param on_file  negative ends it */
+static int each_file(const Incident *x,
+                     int (*on_file)(const char *name, int fd, uint64_t bytes, void *userdata),
+                     void *userdata) {
+        _cleanup_closedir_ DIR *d = NULL;
+        int r = fs_opendir_at(x->dir_fd, ".", &d);
+        if (r < 0)
+                return r;
+        const struct dirent *e;
+        for (unsigned n = 0; r >= 0 && n < INCIDENT_FILES_MAX && (e = readdir(d)); n++) {
+                struct stat st;
+                if (e->d_name[0] == '.')
+                        continue;
+                _cleanup_close_ int fd = fs_open_regular(x->dir_fd, e->d_name, &st);
+                if (fd >= 0)
+                        r = on_file(e->d_name, fd, (uint64_t)st.st_size, userdata);
+        }
+        return r;
+}
+
+static int add_bytes(const char *name, int fd, uint64_t bytes, void *userdata) {
+        (void)name, (void)fd;
+        *(uint64_t *)userdata += bytes;
+        return 0;
+}
+
+static uint64_t incident_measure(const Incident *x) {
+        uint64_t bytes = 0;
+        (void)each_file(x, add_bytes, &bytes); /* what cannot be seen does not count */
+        return bytes;
+}
+
+static int incident_read_public(Incident *x) {
+        _cleanup_free_ char *text = NULL;
+        size_t n;
+        int r = fs_read_file(x->dir_fd, SNAPSHOT_PUBLIC_FILE,
+                             4 * x->owner->config->snapshot.probe_bytes, &text, &n);
+        if (r < 0)
+                return r;
+        r = probe_request_memfd(text, n);
+        if (r < 0)
+                return r;
+        x->public_fd = r;
+        return 0;
+}
+
+static void remove_hidden(const Incident *x) {
+        _cleanup_closedir_ DIR *d = NULL;
+        const struct dirent *e;
+        (void)fs_opendir_at(x->dir_fd, ".", &d); /* what is left is shipped, too */
+        while (d && (e = readdir(d)))
+                if (e->d_name[0] == '.' && strcmp(e->d_name, ".") != 0 &&
+                    strcmp(e->d_name, "..") != 0)
+                        (void)fs_remove_tree(x->dir_fd, e->d_name); /* is shipped otherwise */
+        (void)unlinkat(x->dir_fd, SNAPSHOT_PUBLIC_FILE, 0);         /* the same */
+}
+
+static void incident_make_own_bundle(Incident *x) {
+        _cleanup_free_ char *to = path_join(x->owner->outbox, x->name);
+        remove_hidden(x);
+        if (to && rename(x->directory, to) == 0) {
+                free(x->directory);
+                x->directory = TAKE_PTR(to);
+                x->is_own_bundle = true;
+                log_info("incident %s: belongs to no dump, and is shipped for itself", x->name);
+                return;
+        }
+        log_error(to ? -errno : -ENOMEM, "incident %s: it cannot be shipped; it stays in '%s'",
+                  x->name, x->directory);
 }
 
 /* ---- attaching: the files of an incident's directory go to its dumps, one by one, off the loop.
@@ -192,6 +640,12 @@ static void incidents_watch_done(Incidents *i) {
 #define AGAIN_MIN_USEC USEC_PER_SEC
 #define AGAIN_MAX_USEC USEC_PER_MINUTE
 /* ---- what a unit has ---- */
+
+static char *incident_unescaped(const json_t *v, const char *key) {
+        const char *s = json_string_value(json_object_get(v, key));
+        char *ret = NULL;
+        return s && path_unescape(s, &ret) == 0 ? ret : NULL;
+}
 
 static IncidentFile file_of(const char *name, const struct stat *st) {
         IncidentFile f = { .bytes = (uint64_t)st->st_size,
@@ -297,7 +751,7 @@ static void read_unit(Incident *x, const json_t *v) {
         }
 }
 
-int incident_read_attached(Incident *x) {
+static int incident_read_attached(Incident *x) {
         _cleanup_free_ char *text = NULL;
         size_t n, k;
         int r = fs_read_file(x->dir_fd, MEMORY_FILE, MEMORY_MAX, &text, &n);
@@ -312,15 +766,13 @@ int incident_read_attached(Incident *x) {
 
 /* ---- attaching, file by file ---- */
 
-bool incident_is_attaching(const Incident *x) {
-        return x->attaching.job || x->attaching.is_stuck;
-}
-
 static void rest_timer(Incident *x) {
         if (x->attaching.timer)
                 (void)sd_event_source_set_enabled(x->attaching.timer,
                                                   SD_EVENT_OFF); /* fails only in another process */
 }
+
+static void attach_next(Incident *x);
 
 static void finish(Incident *x) {
         IncidentAttaching *a = &x->attaching;
@@ -336,6 +788,11 @@ static void finish(Incident *x) {
         if (x->state >= INCIDENT_RESTING)
                 incident_report_pending(x, false);
         incident_close_descriptors(x);
+}
+
+static void incident_attach_all(Incident *x) {
+        if (!x->attaching.job) /* else the next file follows when that has ended */
+                attach_next(x);
 }
 
 static int on_attach_retry(sd_event_source *s, uint64_t usec, void *userdata) {
@@ -519,11 +976,6 @@ static void attach_next(Incident *x) {
                 handle_results(x, &r, 1);
 }
 
-void incident_attach_all(Incident *x) {
-        if (!x->attaching.job) /* else the next file follows when that has ended */
-                attach_next(x);
-}
-
 static void incident_attach_done(Incident *x) {
         attachment_job_forget(x->attaching.job);
         x->attaching.job = NULL;
@@ -532,32 +984,27 @@ static void incident_attach_done(Incident *x) {
                 save(x); /* what came back, though the round is not over */
 }
 
-/* ---- notes, lines of the kernel log and requests become incidents ---- */
+/* The second snapshot waits for the ends of processes: a pidfd each, for as long as it waits. */
 
-#define GATHER_USEC                                                                                \
-        (50 * USEC_PER_MSEC)          /* hooks of one failure come at once: one request for all */
-#define FOUND_USEC (2 * USEC_PER_SEC) /* the source has seen by then what was moved outside */
-/* ---- one ---- */
-
-Incident *incident_new(Incidents *i, const char *name) {
-        Incident *x = calloc(1, sizeof *x);
-        if (!x)
-                return NULL;
-        x->owner = i;
-        x->dir_fd = x->public_fd = -1;
-        (void)snprintf(x->name, sizeof x->name, "%s", name);
-        list_append(&i->incidents, &x->link);
-        i->n_incidents++;
-        return x;
+static bool incident_all_are_gone(const Incident *x) {
+        for (size_t k = 0; k < x->n_processes; k++)
+                if (x->processes[k]->pid > 0 && !x->processes[k]->is_gone)
+                        return false;
+        return true;
 }
 
-void incident_texts_done(IncidentTexts *texts) {
-        for (size_t k = 0; k < texts->n; k++)
-                free(texts->items[k]);
-        free(texts->items);
+static void forget(IncidentProcess *p) {
+        p->exit = sd_event_source_disable_unref(p->exit);
+        cleanup_closep(&p->pid_fd);
+        p->pid_fd = -1;
 }
 
-Incident *incident_free(Incident *x) {
+static void incident_unwatch_exits(Incident *x) {
+        for (size_t k = 0; k < x->n_processes; k++)
+                forget(x->processes[k]);
+}
+
+static Incident *incident_free(Incident *x) {
         if (!x)
                 return NULL;
         if (x->owner->young == x)
@@ -591,53 +1038,793 @@ Incident *incident_free(Incident *x) {
         return NULL;
 }
 
-static bool has_text(const IncidentTexts *texts, const char *text) {
-        for (size_t k = 0; k < texts->n; k++)
-                if (strcmp(texts->items[k], text) == 0)
+/* ---- space ---- */
+
+static void incident_remove(Incident *x) {
+        x->writing = sd_event_source_disable_unref(x->writing);
+        x->attaching.is_changed = false; /* nobody needs to know */
+        if (!x->has_directory) {
+                incident_free(x);
+                return;
+        }
+        const char *parent = x->is_own_bundle ? x->owner->outbox : x->owner->snapshots;
+        _cleanup_close_ int fd = open(parent, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        int r = fd < 0 ? -errno : fs_remove_tree(fd, x->name);
+        if (r < 0)
+                log_warning(r, "cannot remove '%s/%s'; remove it by hand", parent, x->name);
+        incident_free(x);
+}
+
+/* What is to be shipped stays until it was, and so does what its dumps have not got yet: there is
+ * no other copy. */
+static bool may_go(const Incident *x) {
+        return x->state == INCIDENT_ENDED && !x->is_own_bundle && !incident_is_attaching(x);
+}
+
+static bool has_space(const Incidents *i) {
+        uint64_t bytes = 0;
+        LIST_FOREACH (l, &i->incidents)
+                bytes += CONTAINER_OF(l, Incident, link)->bytes;
+        return i->n_incidents < INCIDENT_DIRECTORIES_MAX && bytes < INCIDENT_BYTES_MAX;
+}
+
+static bool incidents_free_space(Incidents *i) {
+        LIST_FOREACH_SAFE (l, &i->incidents) {
+                if (has_space(i))
+                        break;
+                Incident *x = CONTAINER_OF(l, Incident, link);
+                if (may_go(x))
+                        incident_remove(x);
+        }
+        return has_space(i);
+}
+
+/* ---- its states: requests to the supervisor, and what follows from its answers ---- */
+
+static void step(Incident *x);
+static void on_end(int result, const char *why, void *userdata);
+
+#define EXIT_USEC USEC_PER_MINUTE /* how long the second snapshot waits for processes to end */
+/* A hook is waited for a second longer than its deadline, and then its directory is searched. */
+#define AWAITED_MORE_USEC (3 * USEC_PER_SEC)
+static void incident_set_state(Incident *x, IncidentState to) {
+        static const char *const names[N_INCIDENT_STATES] = {
+                [INCIDENT_GATHERING] = "gathering", [INCIDENT_SNAPSHOT] = "snapshot",
+                [INCIDENT_WAITING] = "waiting",     [INCIDENT_RECHECKING] = "rechecking",
+                [INCIDENT_RESTING] = "resting",     [INCIDENT_ENDED] = "ended",
+        };
+#define TO(state) (1U << (state))
+        static const unsigned moves[N_INCIDENT_STATES] = {
+                /* one that an earlier agent left begins where that one was */
+                [INCIDENT_GATHERING] = TO(INCIDENT_SNAPSHOT) | TO(INCIDENT_WAITING) |
+                                       TO(INCIDENT_RESTING) | TO(INCIDENT_ENDED),
+                [INCIDENT_SNAPSHOT] =
+                        TO(INCIDENT_SNAPSHOT) | TO(INCIDENT_WAITING) | TO(INCIDENT_RESTING),
+                [INCIDENT_WAITING] = TO(INCIDENT_RECHECKING) | TO(INCIDENT_SNAPSHOT),
+                [INCIDENT_RECHECKING] = TO(INCIDENT_SNAPSHOT) | TO(INCIDENT_RESTING),
+                [INCIDENT_RESTING] = TO(INCIDENT_SNAPSHOT) | TO(INCIDENT_ENDED),
+        };
+#undef TO
+        static const StateTable table = { "incident", names, moves, N_INCIDENT_STATES };
+        if (transition_check(&table, x->state, to, NULL) < 0)
+                return;
+        log_debug("incident %s: %s", x->name, names[to]);
+        x->state = to;
+}
+
+static void incident_report_public(Incident *x) {
+        const IncidentsContext *c = &x->owner->context;
+        if (x->public_fd < 0 && !x->is_public_reported)
+                return;
+        while (x->n_notes_reported < x->notes.n)
+                c->on_public(x->notes.items[x->n_notes_reported++], x->public_fd,
+                             x->public_fd >= 0 ? NULL : "it failed", c->userdata);
+}
+
+/* Where the row cannot be written, incident.json has it. */
+static void handle_answer(const Incident *x, IncidentProcess *p, const IncidentProcess *answer) {
+        p->pid = answer->pid;
+        p->start_ticks = answer->start_ticks;
+        memcpy(p->container, answer->container, sizeof p->container);
+        (void)store_note_set_process(
+                x->owner->context.store,
+                &(StoredNote){ .id = p->note,
+                               .pid = p->pid,
+                               .start_ticks = p->start_ticks,
+                               .container = p->container[0] ? p->container : NULL });
+        if (p->pid == 0)
+                log_notice("incident %s: the process %d that note %s is about could not be found "
+                           "(it has ended, or is not its hook's user's): no process data",
+                           x->name, (int)p->question.inner_pid, p->note);
+}
+
+static void incident_add_job(Incident *x, pid_t pid, uint64_t start_ticks) {
+        StoredJob job = { 0 };
+        if (pid > 0 && store_job_find(x->owner->context.store, pid, start_ticks, &job) == 0)
+                (void)incident_text_add(&x->jobs, COLLECT_PROCESSES_MAX,
+                                        job.document); /* it names a rank; no more than that */
+        stored_job_done(&job);
+}
+
+static void on_process(Incident *x, const char *text) {
+        int hook, inner, pid;
+        unsigned long long ticks;
+        char container[PIDS_CONTAINER_SIZE];
+        IncidentProcess answer = { 0 };
+        if (sscanf(text, "process %d %d %d %llu %64s", &hook, &inner, &pid, &ticks, container) != 5)
+                return;
+        answer.pid = MAX(pid, 0);
+        answer.start_ticks = ticks;
+        (void)pids_container_of(container, answer.container); /* else "" */
+        for (size_t k = 0; k < x->n_processes; k++) {
+                IncidentProcess *p = x->processes[k];
+                if (p->pid == 0 && p->question.hook_pid == hook && p->question.inner_pid == inner)
+                        handle_answer(x, p, &answer);
+        }
+        if (answer.pid == 0)
+                return;
+        incident_changed(x);
+        for (size_t k = 0; k < x->n_log_files; k++) {
+                CollectLogFile *f = &x->log_files[k];
+                if (f->pid == 0 && f->hook_pid == hook && f->inner_pid == inner) {
+                        f->pid = pid;
+                        f->start_ticks = ticks;
+                }
+        }
+        incident_add_job(x, pid, ticks);
+}
+
+static void on_message(const char *text, void *userdata) {
+        Incident *x = userdata;
+        if (strncmp(text, "process ", 8) == 0)
+                on_process(x, text);
+        else if (strcmp(text, "public") == 0 && x->public_fd < 0) {
+                int r = incident_read_public(x);
+                if (r < 0)
+                        log_warning(r, "incident %s: its public part cannot be read", x->name);
+                incident_report_public(x);
+        }
+}
+
+/* Twice over all collectors, four at a time, and then some; the commands have times of their own,
+ * and another supervisor may hold the directory. */
+static uint64_t time_for_all(const Config *c) {
+        uint64_t usec = 4 * c->snapshot.probe_timeout_usec + 40 * USEC_PER_SEC;
+        for (size_t k = 0; k < c->snapshot.n_commands; k++)
+                usec += c->snapshot.commands[k].timeout_usec;
+        return usec;
+}
+
+/* What the order has of the incident is borrowed: only the lists are made here. */
+typedef struct Lists {
+        CollectProcess *processes;
+        ProbePidQuery *questions;
+        CollectCommand *commands;
+        CollectDump *dumps;
+} Lists;
+
+static void lists_done(Lists *l) {
+        free(l->processes);
+        free(l->questions);
+        free(l->commands);
+        free(l->dumps);
+}
+
+static void fill_processes(Incident *x, ProbeRequest *o, Lists *l, bool only_new) {
+        for (size_t k = 0; k < x->n_processes; k++) {
+                IncidentProcess *p = x->processes[k];
+                if (only_new && p->is_requested)
+                        continue;
+                p->is_requested = true;
+                if (p->pid > 0)
+                        l->processes[o->collect.n_processes++] =
+                                (CollectProcess){ p->pid, p->start_ticks };
+                else
+                        l->questions[o->n_questions++] = p->question;
+        }
+        o->collect.processes = l->processes;
+        o->questions = l->questions;
+}
+
+static void fill_commands(const Config *c, ProbeRequest *o, Lists *l) {
+        for (size_t k = 0; k < c->snapshot.n_commands; k++)
+                l->commands[k] = (CollectCommand){ c->snapshot.commands[k].name,
+                                                   c->snapshot.commands[k].run.items,
+                                                   c->snapshot.commands[k].timeout_usec };
+        o->collect.commands = l->commands;
+        o->collect.n_commands = c->snapshot.n_commands;
+}
+
+/* The runtime may write a dump's log while the hook runs, and after it: the second snapshot reads
+ * all of them once more. */
+static void fill_dumps(Incident *x, ProbeRequest *o, Lists *l, bool only_new) {
+        for (size_t k = 0; k < x->n_units; k++) {
+                IncidentUnit *u = &x->units[k];
+                if (u->is_gone || (only_new && u->is_requested))
+                        continue;
+                u->is_requested = true;
+                l->dumps[o->collect.n_dumps++] = (CollectDump){ u->path, u->uid };
+        }
+        o->collect.dumps = l->dumps;
+}
+
+/* A second snapshot does not read those outside of dumps. */
+static void fill_log_files(Incident *x, ProbeRequest *o, bool only_new) {
+        if (o->mode != PROBE_SNAPSHOT || x->n_log_files == 0)
+                return;
+        size_t first = only_new ? x->n_log_files_requested : 0;
+        o->collect.log_files = x->log_files + first;
+        o->collect.n_log_files = x->n_log_files - first;
+        x->n_log_files_requested = x->n_log_files;
+}
+
+static int order(Incident *x, ProbeMode mode, const char *const *only) {
+        const Config *c = x->owner->config;
+        _cleanup_(lists_done) Lists l = {
+                .processes = calloc(x->n_processes + 1, sizeof *l.processes),
+                .questions = calloc(x->n_processes + 1, sizeof *l.questions),
+                .commands = calloc(c->snapshot.n_commands + 1, sizeof *l.commands),
+                .dumps = calloc(x->n_units + 1, sizeof *l.dumps),
+        };
+        if (!l.processes || !l.questions || !l.commands || !l.dumps)
+                return -ENOMEM;
+        ProbeRequest o = { .mode = mode,
+                           .collectors = (char **)only,
+                           .document = only ? x->document : NULL,
+                           .name = x->name,
+                           .trigger = x->trigger,
+                           .instance_id = (char *)x->owner->context.instance_id,
+                           .collect = { .sysfs_root = c->snapshot.sysfs_root,
+                                        .device_directory = c->snapshot.device_directory,
+                                        .proc_root = c->snapshot.proc_root,
+                                        .environment = c->snapshot.environment.items,
+                                        .timeout_usec = c->snapshot.probe_timeout_usec,
+                                        .max_bytes = c->snapshot.probe_bytes } };
+        fill_processes(x, &o, &l, only != NULL);
+        fill_dumps(x, &o, &l, only != NULL);
+        fill_log_files(x, &o, only != NULL);
+        fill_commands(c, &o, &l);
+        return probe_new(&x->probe, x->owner->context.event,
+                         &(ProbeOptions){ .order = &o,
+                                          .socket = x->owner->socket,
+                                          .dir_fd = x->dir_fd,
+                                          .timeout_usec = time_for_all(c),
+                                          .on_message = on_message,
+                                          .on_end = on_end,
+                                          .userdata = x });
+}
+
+/* ---- steps ---- */
+
+static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
+        (void)s, (void)usec;
+        step(userdata);
+        return 0;
+}
+
+static int arm(Incident *x, uint64_t usec) {
+        return timer_arm(&x->timer, &(TimerOptions){ .event = x->owner->context.event,
+                                                     .usec = usec,
+                                                     .slack_usec = USEC_PER_MSEC,
+                                                     .handler = on_timer,
+                                                     .userdata = x });
+}
+
+static void disarm(Incident *x) {
+        if (x->timer)
+                (void)sd_event_source_set_enabled(x->timer, SD_EVENT_OFF); /* as above */
+}
+
+static bool has_new_processes(const Incident *x) {
+        for (size_t k = 0; k < x->n_processes; k++)
+                if (!x->processes[k]->is_requested)
                         return true;
         return false;
 }
 
-int incident_text_add(IncidentTexts *texts, size_t max, const char *text) {
-        if (has_text(texts, text) || texts->n >= max)
-                return 1;
-        char **more = reallocarray(texts->items, texts->n + 1, sizeof *more);
-        if (!more)
-                return -ENOMEM;
-        texts->items = more;
-        more[texts->n] = strdup(text);
-        if (!more[texts->n])
-                return -ENOMEM;
-        texts->n++;
-        return 0;
+static bool has_new_units(const Incident *x) {
+        for (size_t k = 0; k < x->n_units; k++)
+                if (!x->units[k].is_requested && !x->units[k].is_gone)
+                        return true;
+        return false;
 }
 
-static bool is_same(const IncidentProcess *a, const IncidentProcess *b) {
-        if (a->pid > 0 && b->pid > 0)
-                return a->pid == b->pid && a->start_ticks == b->start_ticks;
-        return a->question.hook_pid == b->question.hook_pid &&
-               a->question.inner_pid == b->question.inner_pid;
+/* Its threads may log to files of their own. */
+static bool has_news(const Incident *x) {
+        return has_new_processes(x) || has_new_units(x) ||
+               x->n_log_files_requested < x->n_log_files;
 }
 
-int incident_add_process(Incident *x, const IncidentProcess *p) {
+static int request_more(Incident *x) {
+        static const char *const all[] = { "process", "process_packages", "runtime_log", NULL };
+        const char *const *only = has_new_processes(x) ? all : all + 2; /* the logs */
+        free(x->document);
+        if (asprintf(&x->document, "snapshot-more-%u.json", ++x->n_more) < 0) {
+                x->document = NULL;
+                return -ENOMEM;
+        }
+        return order(x, PROBE_SNAPSHOT, only);
+}
+
+static uint64_t age(const Incident *x) {
+        return incidents_boot_usec(x->owner) - x->begun_boot_usec;
+}
+
+/* @return how long others may join, or its unit be named; 0 = no longer */
+static uint64_t rest_usec(const Incident *x) {
+        uint64_t now = incidents_boot_usec(x->owner), old = age(x), young = 0, awaited = 0;
+        if (x->owner->is_hurried || x->cause == INCIDENT_REQUESTED)
+                return 0;
+        if (old < INCIDENT_YOUNG_USEC)
+                young = INCIDENT_YOUNG_USEC - old;
+        if (x->n_units == 0 && now < x->awaited_boot_usec)
+                awaited = x->awaited_boot_usec - now;
+        return MAX(young, awaited);
+}
+
+static void incident_await_unit(Incident *x) {
+        x->awaited_boot_usec = incidents_boot_usec(x->owner) +
+                               x->owner->config->hook.deadline_usec + AWAITED_MORE_USEC;
+}
+
+static void end(Incident *x) {
+        incident_set_state(x, INCIDENT_ENDED);
+        x->ended_boot_usec = incidents_boot_usec(x->owner);
+        disarm(x);
+        if (x->owner->young == x)
+                x->owner->young = NULL;
+        x->bytes = incident_measure(x);
+        if (x->is_found && x->n_units > 0)
+                incident_attach_all(x); /* what has come since it rests */
+        incident_write(x);
+        if (x->n_units == 0 && x->cause != INCIDENT_REQUESTED && x->has_snapshot)
+                incident_make_own_bundle(x);
+        incident_close_descriptors(x);
+}
+
+static void rest_on(Incident *x) {
+        uint64_t usec = rest_usec(x);
+        if (usec == 0 || arm(x, usec) < 0)
+                end(x);
+}
+
+/* All snapshots are there: units need not wait any more. While it is young others may
+ * join. */
+static void rest(Incident *x) {
+        incident_set_state(x, INCIDENT_RESTING);
+        incident_unwatch_exits(x);
+        incident_write(x);
+        incident_attach_all(x); /* units are notified when it has finished */
+        rest_on(x);
+}
+
+static void incident_on_exit(Incident *x) {
+        if (x->state == INCIDENT_WAITING && incident_all_are_gone(x))
+                step(x);
+}
+
+static int on_exit_seen(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
+        Incident *x = userdata;
+        (void)s, (void)revents;
         for (size_t k = 0; k < x->n_processes; k++)
-                if (is_same(x->processes[k], p))
-                        return 1;
-        if (x->n_processes >= COLLECT_PROCESSES_MAX)
-                return 1;
-        IncidentProcess **more = realloc(x->processes, (x->n_processes + 1) * sizeof *more);
-        if (!more)
-                return -ENOMEM;
-        x->processes = more;
-        more[x->n_processes] = malloc(sizeof **more);
-        if (!more[x->n_processes])
-                return -ENOMEM;
-        *more[x->n_processes] = *p;
-        more[x->n_processes++]->pid_fd = -1;
+                if (x->processes[k]->pid_fd == fd) {
+                        x->processes[k]->is_gone = true;
+                        forget(x->processes[k]);
+                        break;
+                }
+        incident_on_exit(x);
         return 0;
 }
 
-/* ---- which one ---- */
+/* Its number was given to another one meanwhile. */
+static bool is_another(const Incident *x, const IncidentProcess *p) {
+        Proc proc = { .dir_fd = -1 };
+        if (p->start_ticks == 0)
+                return false;
+        int r = procfs_open(&proc, x->owner->config->snapshot.proc_root, p->pid, p->start_ticks);
+        procfs_close(&proc);
+        return r == PROCFS_E_GONE || r == PROCFS_E_REPLACED;
+}
+
+/* None of it needs permission to inspect the process. Where the kernel has no pidfds, time decides.
+ */
+static void watch_exit(Incident *x, IncidentProcess *p) {
+        if (p->pid <= 0 || p->pid_fd >= 0 || p->is_gone)
+                return;
+        p->pid_fd = (int)syscall(SYS_pidfd_open, p->pid, 0);
+        if (p->pid_fd < 0) {
+                p->is_gone = errno == ESRCH;
+                return;
+        }
+        p->is_gone = is_another(x, p);
+        if (p->is_gone || sd_event_add_io(x->owner->context.event, &p->exit, p->pid_fd, EPOLLIN,
+                                          on_exit_seen, x) < 0)
+                forget(p); /* where that fails time decides, too */
+}
+
+static void incident_watch_exits(Incident *x) {
+        for (size_t k = 0; k < x->n_processes; k++)
+                watch_exit(x, x->processes[k]);
+}
+
+static void wait_for_exits(Incident *x) {
+        incident_set_state(x, INCIDENT_WAITING);
+        incident_write(x);
+        incident_attach_all(x);
+        incident_watch_exits(x);
+        if (x->owner->is_hurried || incident_all_are_gone(x) || arm(x, EXIT_USEC) < 0)
+                step(x);
+}
+
+static bool has_known_process(const Incident *x) {
+        for (size_t k = 0; k < x->n_processes; k++)
+                if (x->processes[k]->pid > 0)
+                        return true;
+        return false;
+}
+
+/* What the second one is compared with: one that was interrupted may not have come to it. */
+static bool has_first_snapshot(const Incident *x) {
+        return !x->is_salvage ||
+               faccessat(x->dir_fd, SNAPSHOT_BEFORE_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+static void after_snapshot(Incident *x) {
+        if (x->has_snapshot && has_news(x)) {
+                if (request_more(x) == 0)
+                        return;
+                log_warning(0, "incident %s: processes and logs that came later are left out",
+                            x->name);
+        }
+        if (x->has_snapshot && has_known_process(x) && has_first_snapshot(x))
+                wait_for_exits(x);
+        else
+                rest(x);
+}
+
+static void step(Incident *x) {
+        int r = 0;
+        switch (x->state) {
+        case INCIDENT_GATHERING:
+                incident_set_state(x, INCIDENT_SNAPSHOT);
+                incident_write(x);
+                r = order(x, PROBE_SNAPSHOT, NULL);
+                break;
+        case INCIDENT_SNAPSHOT:
+                after_snapshot(x);
+                break;
+        case INCIDENT_WAITING:
+                disarm(x);
+                incident_set_state(x, INCIDENT_RECHECKING);
+                r = order(x, PROBE_AFTER, NULL);
+                break;
+        case INCIDENT_RECHECKING:
+                if (has_news(x)) {
+                        incident_set_state(x, INCIDENT_SNAPSHOT);
+                        after_snapshot(x);
+                } else
+                        rest(x);
+                break;
+        case INCIDENT_RESTING:
+                rest_on(x);
+                break;
+        case INCIDENT_ENDED:
+        case N_INCIDENT_STATES:
+                break;
+        }
+        if (r < 0) {
+                log_warning(r, "incident %s: the collectors cannot be started", x->name);
+                x->is_public_reported = true;
+                incident_report_public(x);
+                rest(x);
+        }
+}
+
+static void incident_salvage(Incident *x) {
+        incident_report_pending(x, true);
+        x->is_salvage = true;
+        incident_set_state(x, INCIDENT_SNAPSHOT);
+        int r = order(x, PROBE_SALVAGE, NULL);
+        if (r == 0)
+                return;
+        log_warning(r, "incident %s: what was left of its snapshot cannot be gathered", x->name);
+        x->is_public_reported = true;
+        incident_report_public(x);
+        rest(x);
+}
+
+static void on_end(int result, const char *why, void *userdata) {
+        Incident *x = userdata;
+        if (result < 0)
+                log_warning(0, "incident %s: %s", x->name, why);
+        if (result < 0 && !x->is_salvage && !x->has_snapshot) {
+                x->probe = probe_free(x->probe);
+                incident_salvage(x);
+                return;
+        }
+        x->has_snapshot = x->has_snapshot || result == 0;
+        x->is_public_reported = true;
+        incident_report_public(x);
+        x->probe = probe_free(x->probe);
+        step(x);
+}
+
+void incidents_hurry(Incidents *i, bool on) {
+        i->is_hurried = on;
+        LIST_FOREACH_SAFE (l, &i->incidents) {
+                Incident *x = CONTAINER_OF(l, Incident, link);
+                if (on && (x->state == INCIDENT_WAITING || x->state == INCIDENT_RESTING))
+                        step(x);
+        }
+}
+
+static int incident_start(Incident *x, uint64_t wait_usec) {
+        return arm(x, wait_usec);
+}
+
+static void incident_on_joined(Incident *x) {
+        incident_report_public(x);
+        if (x->state != INCIDENT_WAITING && x->state != INCIDENT_RESTING)
+                return; /* it is seen to when what is underway has ended */
+        if (x->has_snapshot && has_news(x)) {
+                disarm(x);
+                incident_set_state(x, INCIDENT_SNAPSHOT);
+                after_snapshot(x);
+        } else if (x->state == INCIDENT_RESTING)
+                incident_attach_all(x); /* and then units need not wait */
+}
+
+static bool incident_start_recheck(Incident *x) {
+        if (!has_known_process(x) ||
+            faccessat(x->dir_fd, SNAPSHOT_AFTER_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+                return false;
+        incident_report_pending(x, true);
+        wait_for_exits(x);
+        return true;
+}
+
+static void incident_resume_resting(Incident *x) {
+        x->is_public_reported = true;
+        if (x->n_units > 0)
+                log_notice("incident %s: what is not attached to its dumps yet is attached now",
+                           x->name);
+        incident_report_pending(x, true);
+        rest(x);
+}
+
+void incidents_unit_renewed(Incidents *i, const char *source, const char *unit_path,
+                            uint64_t before_usec) {
+        LIST_FOREACH (l, &i->incidents) {
+                Incident *x = CONTAINER_OF(l, Incident, link);
+                IncidentUnit *u = incident_find_unit(x, source, unit_path);
+                if (!u || u->added_usec >= before_usec)
+                        continue;
+                u->is_gone = true;
+                if (x->state != INCIDENT_ENDED)
+                        incident_changed(x);
+                log_debug("incident %s: '%s' is another dump by now", x->name, unit_path);
+        }
+}
+
+/* ---- what an earlier agent has left: read from its directories, and resumed ---- */
+
+#define INCIDENT_FILE_MAX (4 * MIB) /* incident_write() writes no more */
+/* When the supervisor has ended, which it should not; and for what cannot be read now. */
+#define AGAIN_USEC (30 * USEC_PER_SEC)
+static uint64_t number_of(const json_t *v, const char *key) {
+        json_int_t n = json_integer_value(json_object_get(v, key));
+        return (uint64_t)MAX(n, (json_int_t)0);
+}
+
+static void read_texts(const json_t *v, IncidentTexts *texts, size_t max) {
+        const json_t *item;
+        size_t k;
+        json_array_foreach(v, k, item) {
+                _cleanup_free_ char *text = NULL;
+                if (json_is_string(item))
+                        text = strdup(json_string_value(item));
+                else
+                        text = json_dumps(item, JSON_COMPACT);
+                if (text)
+                        (void)incident_text_add(texts, max, text); /* then it is one less */
+        }
+}
+
+/* A process of an earlier boot is gone, and its number may be another's. */
+static void read_lists(Incident *x, const json_t *v) {
+        char boot[INCIDENT_BOOT_ID_SIZE];
+        const char *its_boot = json_string_value(json_object_get(v, "boot"));
+        const json_t *item;
+        size_t k;
+        x->n_left_out = (unsigned)json_integer_value(json_object_get(v, "units_left_out"));
+        read_texts(json_object_get(v, "notes"), &x->notes, INCIDENT_NOTES_MAX);
+        x->n_notes_reported = x->notes.n; /* the senders are gone */
+        read_texts(json_object_get(v, "kernel_log"), &x->events, INCIDENT_EVENTS_MAX);
+        read_texts(json_object_get(v, "jobs"), &x->jobs, COLLECT_PROCESSES_MAX);
+        x->events.n_lost = number_of(v, "kernel_log_left_out");
+        x->jobs.n_lost = number_of(v, "jobs_left_out");
+        if (!its_boot || strcmp(its_boot, incident_boot_id(boot)) != 0)
+                return;
+        json_array_foreach(json_object_get(v, "processes"), k, item) {
+                json_int_t pid = json_integer_value(json_object_get(item, "pid"));
+                IncidentProcess p = { .pid_fd = -1, .is_requested = true };
+                if (pid <= 0 || pid > INT_MAX)
+                        continue;
+                p.pid = (pid_t)pid;
+                p.start_ticks = (uint64_t)json_integer_value(json_object_get(item, "start_ticks"));
+                const char *container = json_string_value(json_object_get(item, "container"));
+                (void)pids_container_of(container ? container : "", p.container); /* else "" */
+                (void)incident_add_process(x, &p); /* then it is one less */
+        }
+}
+
+static void read_units(Incident *x, const json_t *v) {
+        const json_t *unit;
+        size_t k;
+        json_array_foreach(json_object_get(v, "units"), k, unit) {
+                _cleanup_free_ char *source = incident_unescaped(unit, "source"),
+                                    *path = incident_unescaped(unit, "path");
+                IncidentUnit u = { .source = source,
+                                   .path = path,
+                                   .added_usec = x->begun_usec,
+                                   .is_requested = true,
+                                   .uid = (uid_t)json_integer_value(json_object_get(unit, "uid")) };
+                if (source && path)
+                        (void)incident_add_unit(x, &u); /* then it is one unit less */
+        }
+}
+
+/* One without a valid document is shipped as a bundle of its own in the end. One that cannot be
+ * read now may be about dumps, and is left as it is. @return 0, -errno: it cannot be read now */
+static int read_incident(Incident *x, bool *ret_over) {
+        _cleanup_free_ char *text = NULL;
+        size_t n;
+        int r = fs_read_file(x->dir_fd, SNAPSHOT_INCIDENT_FILE, INCIDENT_FILE_MAX, &text, &n);
+        if (r < 0 && r != -ENOENT)
+                return r;
+        json_t *v = r == 0 ? json_loadb(text, n, 0, NULL) : NULL;
+        x->trigger = incident_unescaped(v, "trigger");
+        x->cause = json_is_true(json_object_get(v, "asked")) ? INCIDENT_REQUESTED : INCIDENT_KERNEL;
+        uint64_t begun = number_of(v, "begin_usec");
+        if (begun > 0)
+                x->begun_usec = begun;
+        read_units(x, v);
+        read_lists(x, v);
+        *ret_over = json_is_true(json_object_get(v, "over"));
+        json_decref(v);
+        x->written =
+                TAKE_PTR(text); /* an unchanged document is neither written nor attached again */
+        return incident_read_attached(x);
+}
+
+/* The agent ended between the proof and the removal; or a sweep without incidents delivered it. */
+static bool was_let_go(const Incidents *i, const char *path) {
+        _cleanup_(bundle_record_done) BundleRecord b = { 0 };
+        return store_find_unit(i->context.store, INCIDENTS_SOURCE, path, &b) == 0 &&
+               bundle_state_is_terminal(b.state);
+}
+
+static void note_number(Incidents *i, const char *name) {
+        const char *dash = strrchr(name, '-');
+        unsigned long n = dash ? strtoul(dash + 1, NULL, 10) : 0;
+        if (n < UINT_MAX / 2)
+                i->last_number = MAX(i->last_number, (unsigned)n);
+}
+
+static bool is_none_of_ours(int error) {
+        return error == -ENOENT || error == -ENOTDIR || error == -ELOOP;
+}
+
+/* @return 0, -errno: it cannot be read now, or is none of ours */
+static int read_directory(Incident *x, const char *parent, bool *ret_over) {
+        Incidents *i = x->owner;
+        x->directory = path_join(parent, x->name);
+        x->begun_usec = incidents_realtime_usec(i);
+        x->begun_boot_usec = incidents_boot_usec(i);
+        int r = x->directory ? incident_open_directory(x) : -ENOMEM;
+        return r < 0 ? r : read_incident(x, ret_over);
+}
+
+static void resume_incident(Incident *x, bool is_over) {
+        x->has_snapshot = faccessat(x->dir_fd, SNAPSHOT_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+        if (is_over || x->is_own_bundle)
+                incident_set_state(x, INCIDENT_ENDED);
+        else if (x->has_snapshot && incident_start_recheck(x))
+                log_notice("incident %s: its second snapshot is still to come", x->name);
+        else if (x->has_snapshot)
+                incident_resume_resting(x);
+        else {
+                log_notice("incident %s: its snapshot was interrupted; what is there of it is "
+                           "gathered",
+                           x->name);
+                incident_salvage(x);
+        }
+        incident_close_descriptors(x);
+}
+
+static bool is_known(const Incidents *i, const char *name) {
+        IncidentView v;
+        return incidents_get(i, name, &v);
+}
+
+/* @return 0, -errno: it cannot be read now */
+static int find(Incidents *i, const char *parent, const char *name) {
+        if (is_known(i, name))
+                return 0;
+        bool is_over = false;
+        note_number(i, name);
+        Incident *x = incident_new(i, name);
+        int r = x ? read_directory(x, parent, &is_over) : -ENOMEM;
+        if (r < 0) {
+                if (!is_none_of_ours(r) && !i->sweep_timer) /* logged once */
+                        log_warning(r,
+                                    "what an earlier agent has left in '%s/%s' cannot be read; it "
+                                    "stays as it is, and is read again every 30 s",
+                                    parent, name);
+                incident_free(x); /* not the directory */
+                return is_none_of_ours(r) ? 0 : r;
+        }
+        x->has_directory = x->is_found = true; /* by an earlier agent */
+        x->bytes = incident_measure(x);
+        x->is_own_bundle = parent == i->outbox;
+        if (x->is_own_bundle && was_let_go(i, x->directory))
+                incident_remove(x);
+        else
+                resume_incident(x, is_over);
+        return 0;
+}
+
+static int by_name(const void *a, const void *b) {
+        return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static int sweep(Incidents *i, const char *parent, bool *ret_again) {
+        _cleanup_closedir_ DIR *d = opendir(parent);
+        _cleanup_(incident_texts_done) IncidentTexts names = { 0 };
+        if (!d)
+                return -errno;
+        const struct dirent *e;
+        while ((e = readdir(d)))
+                if (e->d_name[0] != '.' && strlen(e->d_name) < INCIDENT_NAME_SIZE)
+                        (void)incident_text_add(&names, 4 * INCIDENT_DIRECTORIES_MAX,
+                                                e->d_name); /* found at the next start */
+        if (names.n > 0)
+                qsort(names.items, names.n, sizeof *names.items, by_name); /* by time, that is */
+        for (size_t k = 0; k < names.n; k++)
+                *ret_again |= find(i, parent, names.items[k]) < 0;
+        return 0;
+}
+
+static int incidents_sweep(Incidents *i);
+
+static int on_again(sd_event_source *s, uint64_t usec, void *userdata) {
+        (void)s, (void)usec;
+        int r = incidents_sweep(userdata);
+        if (r < 0)
+                log_warning(r, "what an earlier agent has left is read after the next start");
+        return 0;
+}
+
+static int incidents_sweep(Incidents *i) {
+        bool again = false;
+        int r = sweep(i, i->outbox, &again);
+        if (r == 0)
+                r = sweep(i, i->snapshots, &again);
+        if (r < 0 || !again)
+                return r;
+        return timer_arm(&i->sweep_timer, &(TimerOptions){ .event = i->context.event,
+                                                           .usec = AGAIN_USEC,
+                                                           .handler = on_again,
+                                                           .userdata = i });
+}
+
+/* ---- notes, lines of the kernel log and requests become incidents ---- */
+
+#define GATHER_USEC                                                                                \
+        (50 * USEC_PER_MSEC) /* hooks of one failure come at once: one request for all */
+
+#define FOUND_USEC (2 * USEC_PER_SEC) /* the source has seen by then what was moved outside */
+/* ---- one ---- */
 
 static void drop(Incidents *i, const char *trigger, const char *why) {
         i->n_dropped++;
@@ -715,33 +1902,6 @@ static Incident *incidents_start_or_join(Incidents *i, IncidentCause cause, cons
         return x;
 }
 
-/* ---- notes ---- */
-
-static bool is_same_log(const CollectLogFile *a, const CollectLogFile *b) {
-        return a->uid == b->uid && a->pid == b->pid && a->start_ticks == b->start_ticks &&
-               a->hook_pid == b->hook_pid && a->inner_pid == b->inner_pid &&
-               strcmp(a->path, b->path) == 0;
-}
-
-/* @return 0, 1: it was there already, or there are too many; -ENOMEM */
-static int add_log(Incident *x, const CollectLogFile *f) {
-        for (size_t k = 0; k < x->n_log_files; k++)
-                if (is_same_log(&x->log_files[k], f))
-                        return 1;
-        if (x->n_log_files >= COLLECT_FILES_MAX)
-                return 1;
-        CollectLogFile *more = realloc(x->log_files, (x->n_log_files + 1) * sizeof *more);
-        if (!more)
-                return -ENOMEM;
-        x->log_files = more;
-        more[x->n_log_files] = *f;
-        more[x->n_log_files].path = strdup(f->path);
-        if (!more[x->n_log_files].path)
-                return -ENOMEM;
-        x->n_log_files++;
-        return 0;
-}
-
 /* The runtime's log, where it is a file. Colons separate nothing here: the value is one place. @see
  * reference, 1.2 */
 static void add_log_file(Incident *x, const NoteView *v, const IncidentProcess *p) {
@@ -761,14 +1921,6 @@ static void add_log_file(Incident *x, const NoteView *v, const IncidentProcess *
                 f.inner_pid = p->question.inner_pid;
         }
         (void)add_log(x, &f); /* one log less */
-}
-
-void incident_add_job(Incident *x, pid_t pid, uint64_t start_ticks) {
-        StoredJob job = { 0 };
-        if (pid > 0 && store_job_find(x->owner->context.store, pid, start_ticks, &job) == 0)
-                (void)incident_text_add(&x->jobs, COLLECT_PROCESSES_MAX,
-                                        job.document); /* it names a rank; no more than that */
-        stored_job_done(&job);
 }
 
 static int parse_pid(const char *s) {
@@ -826,8 +1978,6 @@ void incidents_on_note(Incidents *i, const NoteView *v) {
         }
         incident_on_joined(x);
 }
-
-/* ---- requests ---- */
 
 int incidents_request(Incidents *i, char ret_name[INCIDENT_NAME_SIZE], const char **ret_why) {
         if (!i->config->snapshot.enabled)
@@ -897,6 +2047,186 @@ void incidents_on_delivered(Incidents *i, const char *unit_path) {
         }
 }
 
+void incidents_add_unit_of_note(Incidents *i, const IncidentUnitOfNote *u) {
+        const IncidentsContext *c = &i->context;
+        LIST_FOREACH (l, &i->incidents) {
+                Incident *x = CONTAINER_OF(l, Incident, link);
+                if (x->is_own_bundle ||
+                    !has_text(&x->notes, u->note)) /* outside: it is shipped for itself */
+                        continue;
+                if (incident_add_unit(x, &(IncidentUnit){ .source = (char *)u->source, /* copied */
+                                                          .path = (char *)u->unit_path,
+                                                          .uid = u->uid,
+                                                          .is_requested = true }) != 0)
+                        continue;
+                bool is_through = x->state >= INCIDENT_RESTING;
+                c->on_pending(u->source, u->unit_path, true, c->userdata);
+                if (is_through)
+                        incident_write(x); /* is attached as it is now */
+                else
+                        incident_changed(x);
+                if (is_through || x->has_snapshot)
+                        incident_attach_all(x); /* then, when it is through, nothing is pending */
+        }
+}
+
+/* ---- the watch: lines of the kernel log, and who holds devices ---- */
+
+static void incidents_watch(Incidents *i);
+
+#define JOBS_INTERVAL_USEC (30 * USEC_PER_SEC)
+#define TRIGGER_MAX 300
+static void on_hw_error(Incidents *i, const json_t *record, const char *text) {
+        const char *why = NULL, *line = json_string_value(json_object_get(record, "text"));
+        char trigger[TRIGGER_MAX];
+        (void)snprintf(trigger, sizeof trigger, "the kernel log: %s", line ? line : "");
+        Incident *x = incidents_start_or_join(i, INCIDENT_KERNEL, trigger, &why);
+        if (!x)
+                return;
+        (void)incident_text_add(&x->events, INCIDENT_EVENTS_MAX,
+                                text); /* the snapshot has the kernel log, too */
+}
+
+static void on_kmsg(Incidents *i, const char *text) {
+        json_t *record = json_loads(text, 0, NULL);
+        const char *about = json_string_value(json_object_get(record, "about"));
+        if (about && strcmp(about, "hw_error") == 0)
+                on_hw_error(i, record, text);
+        json_decref(record);
+}
+
+/* A process that is just ending has no environment any more, and a row that is as it was keeps the
+ * time at which it became so: dumps that were written since then are its own. */
+static bool is_worth_storing(Incidents *i, const json_t *record, const StoredJob *job) {
+        StoredJob known = { 0 };
+        if (store_job_find(i->context.store, job->pid, job->start_ticks, &known) != 0)
+                return true;
+        bool is_same = strcmp(known.document, job->document) == 0;
+        stored_job_done(&known);
+        return !is_same && json_is_object(json_object_get(record, "job"));
+}
+
+static void store_job(Incidents *i, const char *text) {
+        json_t *record = json_loads(text, 0, NULL);
+        StoredJob job = {
+                .pid = (pid_t)json_integer_value(json_object_get(record, "pid")),
+                .start_ticks = (uint64_t)json_integer_value(json_object_get(record, "start_ticks")),
+                .uid = (uid_t)json_integer_value(json_object_get(record, "uid")),
+                .seen_usec = incidents_realtime_usec(i),
+                .document = (char *)text,
+        };
+        if (job.pid > 0 && is_worth_storing(i, record, &job))
+                (void)store_job_put(i->context.store,
+                                    &job); /* all are reported again in 10 minutes */
+        json_decref(record);
+}
+
+/* One transaction for all that came at once: a commit waits for the disk. What is lost is reported
+ * again in 10 minutes. */
+static void store_seen(Incidents *i) {
+        int r = i->n_seen > 0 ? store_begin(i->context.store) : -ENODATA;
+        for (size_t k = 0; k < i->n_seen; k++) {
+                if (r == 0)
+                        store_job(i, i->seen[k]);
+                free(i->seen[k]);
+        }
+        i->n_seen = 0;
+        if (r == 0)
+                r = store_commit(i->context.store);
+        if (r < 0 && r != -ENODATA)
+                log_debug("cannot store who holds devices: %s", strerror(-r));
+}
+
+static int on_seen(sd_event_source *s, void *userdata) {
+        (void)s;
+        store_seen(userdata);
+        return 0;
+}
+
+/* Behind all that has come by now. */
+static void on_jobs(Incidents *i, const char *text) {
+        if (i->n_seen == INCIDENTS_SEEN_MAX)
+                store_seen(i);
+        i->seen[i->n_seen] = strdup(text);
+        i->n_seen += i->seen[i->n_seen] != NULL;
+        int r = 0;
+        if (!i->seen_step) {
+                r = sd_event_add_defer(i->context.event, &i->seen_step, on_seen, i);
+                if (r >= 0)
+                        r = sd_event_source_set_priority(i->seen_step, SD_EVENT_PRIORITY_IDLE);
+        }
+        if (r < 0 || sd_event_source_set_enabled(i->seen_step, SD_EVENT_ONESHOT) < 0)
+                store_seen(i);
+}
+
+static void on_watch_message(const char *text, void *userdata) {
+        if (strncmp(text, "kmsg ", 5) == 0)
+                on_kmsg(userdata, text + 5);
+        else if (strncmp(text, "jobs ", 5) == 0)
+                on_jobs(userdata, text + 5);
+        else if (strncmp(text, "trouble ", 8) == 0)
+                log_warning(0, "the kernel log is not followed: %s; trying again every 30 s",
+                            text + 8);
+}
+
+static int on_watch_retry(sd_event_source *s, uint64_t usec, void *userdata) {
+        (void)s, (void)usec;
+        incidents_watch(userdata);
+        return 0;
+}
+
+static void try_again(Incidents *i) {
+        int r = timer_arm(&i->watch_timer, &(TimerOptions){ .event = i->context.event,
+                                                            .usec = AGAIN_USEC,
+                                                            .handler = on_watch_retry,
+                                                            .userdata = i });
+        if (r < 0)
+                log_error(r, "neither the kernel log nor who holds a device is followed any more");
+}
+
+static void on_watch_end(int result, const char *why, void *userdata) {
+        Incidents *i = userdata;
+        log_warning(0,
+                    "neither the kernel log nor who holds a device is followed (%s); trying again "
+                    "in 30 s",
+                    result < 0 ? why : "their supervisor has ended");
+        i->watch = probe_free(i->watch);
+        try_again(i);
+}
+
+static void incidents_watch(Incidents *i) {
+        const Config *c = i->config;
+        if (!c->snapshot.enabled || i->watch)
+                return;
+        ProbeRequest o = { .mode = PROBE_WATCH,
+                           .interval_usec = JOBS_INTERVAL_USEC,
+                           .collect = { .sysfs_root = c->snapshot.sysfs_root,
+                                        .device_directory = c->snapshot.device_directory,
+                                        .proc_root = c->snapshot.proc_root,
+                                        .environment = c->snapshot.environment.items,
+                                        .timeout_usec = c->snapshot.probe_timeout_usec,
+                                        .max_bytes = c->snapshot.probe_bytes } };
+        int r = probe_new(&i->watch, i->context.event,
+                          &(ProbeOptions){ .order = &o,
+                                           .socket = i->socket,
+                                           .dir_fd = -1,
+                                           .timeout_usec = USEC_INFINITY,
+                                           .on_message = on_watch_message,
+                                           .on_end = on_watch_end,
+                                           .userdata = i });
+        if (r < 0) {
+                log_warning(r, "the kernel log cannot be followed; trying again in 30 s");
+                try_again(i);
+        }
+}
+
+static void incidents_watch_done(Incidents *i) {
+        i->watch = probe_free(i->watch);
+        i->watch_timer = sd_event_source_disable_unref(i->watch_timer);
+        i->seen_step = sd_event_source_disable_unref(i->seen_step);
+        store_seen(i);
+}
+
 /* ---- life ---- */
 
 static char *socket_beside(const char *api_socket) {
@@ -952,77 +2282,4 @@ void incidents_rebind(Incidents *i, const Config *config) {
                 if (x->state < INCIDENT_RESTING || x->attaching.job)
                         incident_report_pending(x, true);
         }
-}
-
-/* ---- a unit that was found later ---- */
-
-void incidents_add_unit_of_note(Incidents *i, const IncidentUnitOfNote *u) {
-        const IncidentsContext *c = &i->context;
-        LIST_FOREACH (l, &i->incidents) {
-                Incident *x = CONTAINER_OF(l, Incident, link);
-                if (x->is_own_bundle ||
-                    !has_text(&x->notes, u->note)) /* outside: it is shipped for itself */
-                        continue;
-                if (incident_add_unit(x, &(IncidentUnit){ .source = (char *)u->source, /* copied */
-                                                          .path = (char *)u->unit_path,
-                                                          .uid = u->uid,
-                                                          .is_requested = true }) != 0)
-                        continue;
-                bool is_through = x->state >= INCIDENT_RESTING;
-                c->on_pending(u->source, u->unit_path, true, c->userdata);
-                if (is_through)
-                        incident_write(x); /* is attached as it is now */
-                else
-                        incident_changed(x);
-                if (is_through || x->has_snapshot)
-                        incident_attach_all(x); /* then, when it is through, nothing is pending */
-        }
-}
-
-/* ---- the rules: which events begin an incident, join one, or are refused ---- */
-
-static uint64_t last_begun(const IncidentRules *r) {
-        return r->begun_usec[(r->next + INCIDENT_HOURLY_MAX - 1) % INCIDENT_HOURLY_MAX];
-}
-
-IncidentVerdict incident_decide(const IncidentRules *r, IncidentCause cause,
-                                bool has_snapshot_underway, uint64_t now_usec) {
-        uint64_t age = r->n ? now_usec - last_begun(r) : USEC_INFINITY;
-        /* What a stranger began must not keep a failure from a snapshot of its own. */
-        uint64_t young = cause == INCIDENT_NOTE && r->last_cause == INCIDENT_STRANGER
-                                 ? INCIDENT_APART_USEC
-                                 : INCIDENT_YOUNG_USEC;
-        if (age < young && (cause != INCIDENT_REQUESTED || has_snapshot_underway))
-                return INCIDENT_JOIN;
-        if (age < INCIDENT_APART_USEC)
-                return INCIDENT_TOO_SOON;
-        /* The ring is full, and its oldest is the one that would be written over. */
-        if (r->n == INCIDENT_HOURLY_MAX && now_usec - r->begun_usec[r->next] < USEC_PER_HOUR)
-                return INCIDENT_TOO_MANY;
-        if (cause == INCIDENT_STRANGER && r->n_strangers == INCIDENT_STRANGERS_HOURLY_MAX &&
-            now_usec - r->strangers_usec[r->next_stranger] < USEC_PER_HOUR)
-                return INCIDENT_TOO_MANY_STRANGERS;
-        return INCIDENT_BEGIN;
-}
-
-void incident_rules_begun(IncidentRules *r, IncidentCause cause, uint64_t now_usec) {
-        r->last_cause = cause;
-        r->begun_usec[r->next] = now_usec;
-        r->next = (r->next + 1) % INCIDENT_HOURLY_MAX;
-        r->n = MIN(r->n + 1, (unsigned)INCIDENT_HOURLY_MAX);
-        if (cause != INCIDENT_STRANGER)
-                return;
-        r->strangers_usec[r->next_stranger] = now_usec;
-        r->next_stranger = (r->next_stranger + 1) % INCIDENT_STRANGERS_HOURLY_MAX;
-        r->n_strangers = MIN(r->n_strangers + 1, (unsigned)INCIDENT_STRANGERS_HOURLY_MAX);
-}
-
-const char *incident_verdict_text(IncidentVerdict v) {
-        return v == INCIDENT_TOO_SOON ? "the last snapshot was less than 10 seconds ago"
-               : v == INCIDENT_TOO_MANY
-                       ? "there were 60 snapshots within an hour, which is the limit"
-               : v == INCIDENT_TOO_MANY_STRANGERS ? "there were 6 snapshots within an hour for "
-                                                    "notes that name no dump of a source, "
-                                                    "which is the limit"
-                                                  : NULL;
 }

@@ -15,7 +15,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "agent/incidents/incidents_private.h"
+#include "agent/incidents/incidents.c"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
@@ -53,7 +53,7 @@ static void on_public(const char *note_id, int fd, const char *reason, void *use
         fail_msg("no note has asked");
 }
 
-static void begin(Fixture *f) {
+static void begin_incident(Fixture *f) {
         f->x = incident_new(&f->incidents, NAME);
         assert_non_null(f->x);
         f->x->trigger = strdup("a test");
@@ -83,7 +83,7 @@ static int setup(void **state) {
         if (mkdirat(f->scratch->fd, "snapshots", 0700) < 0 ||
             mkdirat(f->scratch->fd, "incidents", 0700) < 0)
                 return -1;
-        begin(f);
+        begin_incident(f);
         return incident_make_directory(f->x);
 }
 
@@ -105,7 +105,7 @@ static void unit_path(char path[static 64], unsigned number) {
         (void)snprintf(path, 64, "/tmp/dumps/%u", number);
 }
 
-static int add_unit(Fixture *f, unsigned number, uid_t uid) {
+static int add_unit_of(Fixture *f, unsigned number, uid_t uid) {
         char path[64];
         unit_path(path, number);
         return incident_add_unit(
@@ -140,7 +140,7 @@ static void to_rest(Fixture *f) {
 static void each_dump_gets_each_file_once_and_is_held_until_then(void **state) {
         Fixture *f = *state;
         for (unsigned k = 0; k < 3; k++)
-                assert_int_equal(add_unit(f, k, 0), 0);
+                assert_int_equal(add_unit_of(f, k, 0), 0);
         write_file(f, "snapshot.json", "{}");
         to_rest(f);
         incident_attach_all(f->x);
@@ -159,15 +159,15 @@ static void each_dump_gets_each_file_once_and_is_held_until_then(void **state) {
 
 static void what_was_attached_is_known_after_a_restart(void **state) {
         Fixture *f = *state;
-        assert_int_equal(add_unit(f, 1, 0), 0);
+        assert_int_equal(add_unit_of(f, 1, 0), 0);
         write_file(f, "snapshot.json", "{}");
         attach_all(f);
         assert_int_equal(f->n_attached, 2);
         incident_free(f->x);
-        begin(f);
+        begin_incident(f);
         f->x->directory = path_join(f->incidents.snapshots, NAME);
         assert_int_equal(incident_open_directory(f->x), 0);
-        assert_int_equal(add_unit(f, 1, 0), 0);
+        assert_int_equal(add_unit_of(f, 1, 0), 0);
         incident_read_attached(f->x);
         attach_all(f);
         assert_int_equal(f->n_attached, 2);
@@ -178,7 +178,7 @@ static void what_was_attached_is_known_after_a_restart(void **state) {
 
 static void what_found_no_room_is_attached_when_there_is_room(void **state) {
         Fixture *f = *state;
-        assert_int_equal(add_unit(f, 1, 0), 0);
+        assert_int_equal(add_unit_of(f, 1, 0), 0);
         write_file(f, "snapshot.json", "something that takes more room than there is");
         to_rest(f);
         attachments_limit(f->attachments, 16);
@@ -201,7 +201,7 @@ static void a_bound_of_the_agents_is_not_called_a_full_disk(void **state) {
         char said[4096] = "";
         _cleanup_close_ int real = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3),
                             log = openat(f->scratch->fd, "log", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-        assert_int_equal(add_unit(f, 1, 0), 0);
+        assert_int_equal(add_unit_of(f, 1, 0), 0);
         attachments_limit(f->attachments, 16);
         assert_true(dup2(log, STDERR_FILENO) >= 0);
         attach_all(f);
@@ -213,7 +213,7 @@ static void a_bound_of_the_agents_is_not_called_a_full_disk(void **state) {
 
 static void what_is_too_large_is_left_out_and_the_rest_comes(void **state) {
         Fixture *f = *state;
-        assert_int_equal(add_unit(f, 1, 0), 0);
+        assert_int_equal(add_unit_of(f, 1, 0), 0);
         write_file(f, "large", "");
         _cleanup_close_ int fd = openat(f->x->dir_fd, "large", O_WRONLY | O_CLOEXEC);
         assert_int_equal(ftruncate(fd, (off_t)ATTACHMENTS_MAX_BYTES + 1), 0);
@@ -229,8 +229,8 @@ static void a_dump_of_that_path_which_is_another_one_gets_nothing_of_the_earlier
         Fixture *f = *state;
         char path[64];
         unit_path(path, 1);
-        assert_int_equal(add_unit(f, 1, 0), 0);
-        assert_int_equal(add_unit(f, 2, 0), 0);
+        assert_int_equal(add_unit_of(f, 1, 0), 0);
+        assert_int_equal(add_unit_of(f, 2, 0), 0);
         incidents_unit_renewed(&f->incidents, "dumps", path, 1); /* added later than that */
         assert_false(f->x->units[0].is_gone);
         incidents_unit_renewed(&f->incidents, "dumps", path, UINT64_MAX);
@@ -240,15 +240,15 @@ static void a_dump_of_that_path_which_is_another_one_gets_nothing_of_the_earlier
         assert_int_equal(waiting(f, 1), 0);
         assert_int_equal(waiting(f, 2), 2);
         assert_int_equal(f->n_released, 1);
-        assert_int_equal(add_unit(f, 1, 0), 0); /* a note about the new one */
-        assert_int_equal(add_unit(f, 1, 0), 1);
+        assert_int_equal(add_unit_of(f, 1, 0), 0); /* a note about the new one */
+        assert_int_equal(add_unit_of(f, 1, 0), 1);
         attach_all(f);
         assert_int_equal(waiting(f, 1), 2);
 }
 
 static void an_incident_may_go_while_its_files_are_on_their_way(void **state) {
         Fixture *f = *state;
-        assert_int_equal(add_unit(f, 1, 0), 0);
+        assert_int_equal(add_unit_of(f, 1, 0), 0);
         incident_attach_all(f->x);
         assert_non_null(f->x->attaching.job);
         incident_remove(f->x);
@@ -263,7 +263,7 @@ static void an_incident_may_go_while_its_files_are_on_their_way(void **state) {
 static void what_its_dumps_have_not_got_yet_does_not_go_for_room(void **state) {
         Fixture *f = *state;
         struct stat st;
-        assert_int_equal(add_unit(f, 1, 0), 0);
+        assert_int_equal(add_unit_of(f, 1, 0), 0);
         to_rest(f);
         attachments_limit(f->attachments, 16);
         attach_all(f);
@@ -283,13 +283,13 @@ static void a_user_gets_eight_dumps_into_an_incident_and_all_users_thirty_two(vo
         Fixture *f = *state;
         unsigned n = 0;
         for (; n < INCIDENT_UNITS_MAX_OF_UID; n++)
-                assert_int_equal(add_unit(f, n, 1000), 0);
-        assert_int_equal(add_unit(f, n, 1000), -EDQUOT);
-        assert_int_equal(add_unit(f, n - 1, 1000), 1); /* it is there */
+                assert_int_equal(add_unit_of(f, n, 1000), 0);
+        assert_int_equal(add_unit_of(f, n, 1000), -EDQUOT);
+        assert_int_equal(add_unit_of(f, n - 1, 1000), 1); /* it is there */
         for (; n < INCIDENT_UNITS_MAX; n++)
-                assert_int_equal(add_unit(f, n, n % 2 ? 0 : 2000 + n), 0);
-        assert_int_equal(add_unit(f, n, 0), -EDQUOT);
-        assert_int_equal(add_unit(f, n, 9999), -EDQUOT);
+                assert_int_equal(add_unit_of(f, n, n % 2 ? 0 : 2000 + n), 0);
+        assert_int_equal(add_unit_of(f, n, 0), -EDQUOT);
+        assert_int_equal(add_unit_of(f, n, 9999), -EDQUOT);
         assert_int_equal(f->x->n_units, INCIDENT_UNITS_MAX);
         assert_int_equal(f->x->n_left_out, 3);
 }
@@ -297,8 +297,8 @@ static void a_user_gets_eight_dumps_into_an_incident_and_all_users_thirty_two(vo
 static void root_is_not_held_to_eight(void **state) {
         Fixture *f = *state;
         for (unsigned n = 0; n < INCIDENT_UNITS_MAX; n++)
-                assert_int_equal(add_unit(f, n, 0), 0);
-        assert_int_equal(add_unit(f, INCIDENT_UNITS_MAX, 0), -EDQUOT);
+                assert_int_equal(add_unit_of(f, n, 0), 0);
+        assert_int_equal(add_unit_of(f, INCIDENT_UNITS_MAX, 0), -EDQUOT);
 }
 
 static void the_directory_of_one_that_was_shipped_or_cancelled_goes(void **state) {
@@ -329,7 +329,7 @@ static struct rlimit leave_one_descriptor(void) {
 
 static void what_no_descriptor_was_left_for_is_attached_when_there_is_one(void **state) {
         Fixture *f = *state;
-        assert_int_equal(add_unit(f, 1, 0), 0);
+        assert_int_equal(add_unit_of(f, 1, 0), 0);
         write_file(f, "snapshot.json", "{}");
         to_rest(f);
         attach_all(f); /* what libraries open once is open */
@@ -358,7 +358,7 @@ static size_t n_open(void) {
 static void one_that_is_over_has_no_descriptor_open_and_is_attached_from_all_the_same(
         void **state) {
         Fixture *f = *state;
-        assert_int_equal(add_unit(f, 1, 0), 0);
+        assert_int_equal(add_unit_of(f, 1, 0), 0);
         write_file(f, "snapshot.json", "{}");
         to_rest(f);
         attach_all(f);
@@ -367,7 +367,7 @@ static void one_that_is_over_has_no_descriptor_open_and_is_attached_from_all_the
         incident_set_state(f->x, INCIDENT_ENDED);
         incident_close_descriptors(f->x);
         assert_int_equal(n_open(), before - 1);
-        assert_int_equal(add_unit(f, 2, 0), 0);
+        assert_int_equal(add_unit_of(f, 2, 0), 0);
         attach_all(f);
         assert_int_equal(waiting(f, 2), 2);
         assert_int_equal(n_open(), before - 1);
@@ -385,7 +385,7 @@ static void an_incident_with_more_records_than_its_file_holds_is_known_after_a_r
         void **state) {
         Fixture *f = *state;
         static char record[60000];
-        assert_int_equal(add_unit(f, 1, 1000), 0);
+        assert_int_equal(add_unit_of(f, 1, 1000), 0);
         for (int i = 0; i < 80; i++) {
                 (void)snprintf(record, sizeof record, "{\"pid\":%d,\"cmdline\":\"%058000d\"}", i,
                                0);
@@ -408,7 +408,7 @@ static void an_incident_that_cannot_be_read_now_is_left_as_it_is_and_looked_for_
         void **state) {
         Fixture *f = *state;
         struct stat st;
-        assert_int_equal(add_unit(f, 1, 1000), 0);
+        assert_int_equal(add_unit_of(f, 1, 1000), 0);
         write_file(f, "snapshot.json", "{}");
         to_rest(f);
         incident_set_state(f->x, INCIDENT_ENDED);

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/incidents/incidents_private.h"
+#include "agent/incidents/incidents.c"
 #include "collectors/supervisor.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -74,7 +74,7 @@ static int listen_at(Fixture *f) {
                        : listen(f->listening, 4);
 }
 
-static void begin(Fixture *f) {
+static void begin_incident(Fixture *f) {
         f->x = incident_new(&f->incidents, NAME);
         assert_non_null(f->x);
         f->x->trigger = strdup("a test");
@@ -116,7 +116,7 @@ static int setup(void **state) {
         if (mkdirat(f->scratch->fd, "snapshots", 0700) < 0 ||
             mkdirat(f->scratch->fd, "incidents", 0700) < 0 || listen_at(f) < 0)
                 return -1;
-        begin(f);
+        begin_incident(f);
         return 0;
 }
 

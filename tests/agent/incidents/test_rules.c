@@ -1,5 +1,5 @@
 /* Which incidents begin, which are joined, and which are dropped. */
-#include "agent/incidents/incidents_private.h"
+#include "agent/incidents/incidents.c"
 
 #include <setjmp.h>
 #include <stdarg.h>
