@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "agent/delivery/delivery.h"
-#include "agent/intake/intake_private.h"
+#include "agent/intake/intake.c"
 #include "agent/store/notes_store.h"
 #include "lib/base/cleanup.h"
 #include "tests/lib/base/scratch.h"

@@ -8,32 +8,42 @@
 #include <cmocka.h>
 #include <errno.h>
 
-#include "agent/intake/intake_private.h"
+#include "agent/intake/intake.c"
+
+static const char *path_of(unsigned k) {
+        static char path[32];
+        snprintf(path, sizeof path, "unit-%u", k);
+        return path;
+}
 
 static void what_was_put_is_found_with_its_last_value(void **state) {
         (void)state;
         UnitTable t = { 0 };
-        uint64_t digest = 0;
-        assert_false(unit_table_get(&t, 1, &digest));
-        for (uint64_t k = 1; k <= 100000; k++)
-                assert_int_equal(unit_table_put(&t, k * UINT64_C(0x9e3779b97f4a7c15), k), 0);
-        assert_int_equal(unit_table_put(&t, UINT64_C(0x9e3779b97f4a7c15), 77), 0);
+        assert_false(unit_table_has(&t, path_of(1), 1));
+        for (unsigned k = 1; k <= 100000; k++)
+                assert_int_equal(unit_table_put(&t, path_of(k), k), 0);
+        assert_int_equal(unit_table_put(&t, path_of(1), 77), 0);
         assert_int_equal(t.n, 100000);
-        for (uint64_t k = 2; k <= 100000; k++) {
-                assert_true(unit_table_get(&t, k * UINT64_C(0x9e3779b97f4a7c15), &digest));
-                assert_int_equal(digest, k);
+        for (unsigned k = 2; k <= 100000; k++) {
+                assert_true(unit_table_has(&t, path_of(k), k));
+                assert_false(unit_table_has(&t, path_of(k), k - 1));
         }
-        assert_true(unit_table_get(&t, UINT64_C(0x9e3779b97f4a7c15), &digest));
-        assert_int_equal(digest, 77);
-        assert_false(unit_table_get(&t, 12345, &digest));
+        assert_true(unit_table_has(&t, path_of(1), 77));
+        assert_false(unit_table_has(&t, path_of(1), 1));
+        assert_false(unit_table_has(&t, path_of(100001), 0));
         unit_table_done(&t);
 }
 
-static void keys_of_different_paths_differ_and_are_never_zero(void **state) {
+static void different_paths_have_places_of_their_own(void **state) {
         (void)state;
-        assert_int_not_equal(unit_table_key("a"), unit_table_key("b"));
-        assert_int_not_equal(unit_table_key(""), 0);
-        assert_int_equal(unit_table_key("a/b"), unit_table_key("a/b"));
+        const char *paths[] = { "a", "b", "", "a/b" };
+        UnitTable t = { 0 };
+        for (unsigned k = 0; k < 4; k++)
+                assert_int_equal(unit_table_put(&t, paths[k], k), 0);
+        for (unsigned k = 0; k < 4; k++)
+                assert_true(unit_table_has(&t, paths[k], k));
+        assert_int_equal(t.n, 4);
+        unit_table_done(&t);
 }
 
 static void paths_are_popped_in_order_and_once(void **state) {
@@ -72,7 +82,7 @@ static void too_many_paths_are_all_dropped_and_reported(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(what_was_put_is_found_with_its_last_value),
-                cmocka_unit_test(keys_of_different_paths_differ_and_are_never_zero),
+                cmocka_unit_test(different_paths_have_places_of_their_own),
                 cmocka_unit_test(paths_are_popped_in_order_and_once),
                 cmocka_unit_test(too_many_paths_are_all_dropped_and_reported),
         };

@@ -1,0 +1,2260 @@
+/* A source: its events and scans; from a path to a bundle; hints of hooks, and probes until the
+ * bundle is READY; what is held or attached when it has ended. */
+#include "agent/intake/intake.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/intake/probe.h"
+#include "agent/store/notes_store.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/log.h"
+#include "lib/base/path.h"
+#include "lib/base/transition.h"
+#include "lib/event/dirwatch.h"
+#include "lib/event/timer.h"
+#include "lib/neuron/ids.h"
+
+/* A unit that changes all the time is probed no more often than this, and never for more than a
+ * fifth of the time. */
+#define REPROBE_USEC (100 * USEC_PER_MSEC)
+#define REPROBE_SHARE 4
+
+/* Paths that wait to be probed: first in, first out, each once, and not more than PENDING_MAX. */
+#define PENDING_MAX 10000
+
+typedef struct Pending {
+        ListLink all;
+        void *by_path; /* tsearch(3) */
+        size_t n;
+} Pending;
+
+/* New bundles: accepted, until the scan that is running or queued is over, or not at all. */
+typedef enum IntakeHold { INTAKE_OPEN, INTAKE_HOLDING, INTAKE_HELD, N_INTAKE_HOLDS } IntakeHold;
+
+struct IntakeSource {
+        IntakeContext *context;     /* borrowed */
+        const ConfigSource *config; /* borrowed */
+        SourceSpec *terms;
+        DirWatch *watch; /* NULL: scans only */
+        /* A pool each, so that a long scan delays no probe; one thread each, so that a hung mount
+         * blocks no more. */
+        WorkerPool *probes, *scans;
+        ListLink tasks; /* that are out */
+        size_t n_probes;
+        char *note;      /* for status; owned */
+        char *hold_note; /* why files are not held by links; owned */
+
+        UnitTable table;
+        size_t n_active; /* bundles being worked on */
+        IntakeHold hold;
+        sd_event_source *scan_timer;
+        bool is_scanning, scan_wanted, has_scanned;
+        bool was_missing, scan_failed;            /* the last one could not see everything */
+        bool flush_wanted, flush_this_scan;       /* what it finds is flushed */
+        bool in_transaction;                      /* rows are written but not yet durable */
+        bool is_postponing, has_logged_postponed; /* bundles of this scan cannot be recorded */
+        uint64_t scan_usec, n_unreadable;         /* of the last scan */
+
+        Pending pending; /* paths to be probed */
+        bool is_probing_path;
+        uint64_t probe_not_before_usec; /* CLOCK_BOOTTIME */
+        sd_event_source *probe_timer;
+
+        Pending rechecks;                /* ids whose links wait for a recheck */
+        char rechecking[BUNDLE_ID_SIZE]; /* whose recheck is out; "" */
+        bool is_listing;                 /* links that a crash left */
+        bool sweep_wanted; /* a recheck found something, and its unit is another bundle's for now */
+
+        ListLink hook_hints;
+        size_t n_hook_hints;
+        sd_event_source *hints_timer;
+
+        Pending attached; /* paths of units that may have attachments to be shipped */
+        sd_event_source *attached_timer;
+        ClockStep steady; /* checked by each sweep of attachments */
+        uint64_t steady_usec;
+};
+
+/* ---- paths that wait ---- */
+
+typedef struct PendingPath {
+        ListLink link;
+        char *path;
+} PendingPath;
+
+static int compare_paths(const void *a, const void *b) {
+        return strcmp(((const PendingPath *)a)->path, ((const PendingPath *)b)->path);
+}
+
+static void pending_init(Pending *p) {
+        *p = (Pending){ 0 };
+        list_init(&p->all);
+}
+
+static char *pending_pop(Pending *p) {
+        PendingPath *entry = CONTAINER_OF(p->all.next, PendingPath, link);
+        char *path = entry->path;
+        tdelete(entry, &p->by_path, compare_paths);
+        list_remove(&entry->link);
+        p->n--;
+        free(entry);
+        return path;
+}
+
+static bool pending_has(const Pending *p, const char *path) {
+        PendingPath key = { .path = (char *)path };
+        return tfind(&key, &p->by_path, compare_paths) != NULL;
+}
+
+static bool pending_is_empty(const Pending *p) {
+        return list_is_empty(&p->all);
+}
+
+static void pending_done(Pending *p) {
+        while (!pending_is_empty(p))
+                free(pending_pop(p));
+}
+
+static int pending_add(Pending *p, const char *path) {
+        PendingPath key = { .path = (char *)path };
+        if (tfind(&key, &p->by_path, compare_paths))
+                return 0;
+        if (p->n >= PENDING_MAX) {
+                pending_done(p);
+                return -E2BIG;
+        }
+        PendingPath *entry = calloc(1, sizeof *entry);
+        char *copy = strdup(path);
+        if (!entry || !copy) {
+                free(entry);
+                free(copy);
+                return -ENOMEM;
+        }
+        entry->path = copy;
+        if (!tsearch(entry, &p->by_path, compare_paths)) {
+                free(entry);
+                free(copy);
+                return -ENOMEM;
+        }
+        list_append(&p->all, &entry->link);
+        p->n++;
+        return 0;
+}
+
+/* ---- a source's paths, clocks and threads ---- */
+
+static uint64_t intake_boot_usec(const IntakeSource *s) {
+        return s->context->clock->boottime_usec(s->context->clock);
+}
+
+static uint64_t intake_realtime_usec(const IntakeSource *s) {
+        return s->context->clock->realtime_usec(s->context->clock);
+}
+
+static void intake_set_note(char **note, const char *text) {
+        if (*note && text && strcmp(*note, text) == 0)
+                return;
+        free(*note);
+        *note = text ? strdup(text) : NULL;
+}
+
+/* "" for the fixed part itself, else what follows it and the slash. */
+static const char *intake_relative(const IntakeSource *s, const char *path) {
+        size_t n = strlen(s->terms->fixed);
+        const char *rest = path + (strncmp(path, s->terms->fixed, n) == 0 ? n : 0);
+        while (*rest == '/')
+                rest++;
+        return rest;
+}
+
+/* @return absolute, the caller's; NULL without memory */
+static char *unit_path(const IntakeSource *s, const char *relative) {
+        return relative[0] ? path_join(s->terms->fixed, relative) : strdup(s->terms->fixed);
+}
+
+static void intake_remember(IntakeSource *s, const char *relative, uint64_t digest) {
+        /* Forgotten for want of memory: it is probed once more. */
+        (void)unit_table_put(&s->table, relative, digest);
+}
+
+static void on_task_done(WorkJob *job) {
+        SourceTask *t = CONTAINER_OF(job, SourceTask, job);
+        list_remove(&t->mine);
+        t->done(t);
+}
+
+static int submit(IntakeSource *s, WorkerPool *pool, SourceTask *t) {
+        t->job.done = on_task_done;
+        int r = worker_pool_submit(pool, &t->job);
+        if (r >= 0)
+                list_append(&s->tasks, &t->mine);
+        return r;
+}
+
+int intake_source_submit(IntakeSource *s, SourceTask *t) {
+        return submit(s, s->probes, t);
+}
+
+static void on_probe_done(SourceTask *t) {
+        _cleanup_(probe_job_freep) ProbeJob *p = CONTAINER_OF(t, ProbeJob, task);
+        p->source->n_probes--;
+        p->done(p->source, p);
+}
+
+static bool intake_probe_submit(IntakeSource *s, ProbeJob *p,
+                                void (*done)(IntakeSource *s, ProbeJob *p)) {
+        p->source = s;
+        p->done = done;
+        p->task.done = on_probe_done;
+        int r = intake_source_submit(s, &p->task);
+        if (r < 0) {
+                log_error(r,
+                          "source %s: cannot start a worker thread, trying again at the next scan",
+                          s->config->name);
+                probe_job_free(p);
+                return false;
+        }
+        s->n_probes++;
+        return true;
+}
+
+static void intake_probe_path(IntakeSource *s, const char *relative);
+static void intake_probe_bundle(Bundle *b);
+static void intake_start_scan(IntakeSource *s);
+
+/* ---- hints of hooks: how many are running, whether they have finished, whether something is still
+ * to be attached. Kept beside the bundles, since a hook may run before its directory is created,
+ * and in memory only: after a start the notes in the store replace them. ---- */
+
+/* So many units are remembered. Beyond that the user with most of them loses one, rather one that
+ * nothing waits for. */
+#define UNITS_MAX 1024
+/* Hints about a unit without a bundle are forgotten after so long, … */
+#define FORGET_USEC (10 * USEC_PER_MINUTE)
+/* … and the unit is probed so often, for so long after the last one. */
+#define SEEK_MIN_USEC (100 * USEC_PER_MSEC)
+#define SEEK_MAX_USEC (5 * USEC_PER_SEC)
+#define SEEK_FOR_USEC USEC_PER_MINUTE
+/* A hook may run for hook.deadline and this. */
+#define GRACE_USEC USEC_PER_SEC
+/* Notes that follow each other hold a unit for so much longer than one, in all: any user may send
+ * them. */
+#define MORE_NOTES_USEC USEC_PER_MINUTE
+typedef struct HookHint { /* of the hooks of one user about one unit */
+        ListLink link;    /* oldest first */
+        char *path;
+        uid_t uid;
+        uint64_t n_uncounted; /* notes that have not been counted as ignored */
+        unsigned n_open;
+        bool finished; /* one has finished */
+        bool pending;
+        Promise *promised; /* files that were not seen; owned */
+        size_t n_promised;
+        uint64_t last_usec;       /* CLOCK_BOOTTIME, the last time */
+        uint64_t first_open_usec; /* CLOCK_BOOTTIME; 0 = none was */
+        uint64_t open_until_usec; /* the deadline of the hooks */
+} HookHint;
+
+static uint64_t longest_usec(const IntakeSource *s) {
+        return s->context->hook_deadline_usec + GRACE_USEC;
+}
+
+static bool is_about(const HookHint *n, const char *path) {
+        return strcmp(n->path, path) == 0;
+}
+
+static HookHint *find_hint(IntakeSource *s, const char *path, uid_t uid) {
+        LIST_FOREACH (l, &s->hook_hints) {
+                HookHint *n = CONTAINER_OF(l, HookHint, link);
+                if (n->uid == uid && is_about(n, path))
+                        return n;
+        }
+        return NULL;
+}
+
+static void hint_free(IntakeSource *s, HookHint *n) {
+        list_remove(&n->link);
+        s->n_hook_hints--;
+        for (size_t i = 0; i < n->n_promised; i++)
+                free(n->promised[i].name);
+        free(n->promised);
+        free(n->path);
+        free(n);
+}
+
+static void expire_hooks(const IntakeSource *s, HookHint *n) {
+        if (n->n_open == 0 || intake_boot_usec(s) < n->open_until_usec)
+                return;
+        n->n_open = 0;
+        n->finished = true;
+}
+
+static bool is_awaited(const HookHint *n) {
+        return n->n_open > 0 || n->pending;
+}
+
+static int highest_first(const void *a, const void *b) {
+        uid_t x = *(const uid_t *)a, y = *(const uid_t *)b;
+        return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* @return the uid with most of those that are awaited, or are not; of several the highest uid,
+ * which is one of a user namespace; 0 if there are none */
+static uid_t uid_with_most(IntakeSource *s, bool awaited) {
+        uid_t uids[UNITS_MAX], most = 0;
+        size_t n_uids = 0, n_most = 0;
+        LIST_FOREACH (l, &s->hook_hints) {
+                const HookHint *n = CONTAINER_OF(l, HookHint, link);
+                if (is_awaited(n) == awaited && n_uids < UNITS_MAX)
+                        uids[n_uids++] = n->uid;
+        }
+        qsort(uids, n_uids, sizeof *uids, highest_first);
+        for (size_t i = 0, from = 0; i < n_uids; i++) {
+                if (uids[i] != uids[from])
+                        from = i;
+                if (i - from + 1 > n_most) {
+                        n_most = i - from + 1;
+                        most = uids[i];
+                }
+        }
+        return most;
+}
+
+static bool evict_one(IntakeSource *s, bool awaited) {
+        uid_t uid = uid_with_most(s, awaited);
+        LIST_FOREACH_SAFE (l, &s->hook_hints) {
+                HookHint *n = CONTAINER_OF(l, HookHint, link);
+                if (n->uid == uid && is_awaited(n) == awaited) {
+                        hint_free(s, n);
+                        return true;
+                }
+        }
+        return false;
+}
+
+static void evict_hint(IntakeSource *s) {
+        LIST_FOREACH (l, &s->hook_hints)
+                expire_hooks(s, CONTAINER_OF(l, HookHint, link));
+        if (!evict_one(s, false))
+                (void)evict_one(s, true); /* cannot fail */
+}
+
+/* @return NULL: not of this source, or memory is short */
+static HookHint *get_hint(IntakeSource *s, const char *path, uid_t uid) {
+        if (!path_is_below(path, s->terms->fixed))
+                return NULL;
+        HookHint *n = find_hint(s, path, uid);
+        if (!n) {
+                if (s->n_hook_hints >= UNITS_MAX)
+                        evict_hint(s);
+                n = calloc(1, sizeof *n);
+                if (!n || !(n->path = strdup(path))) {
+                        free(n);
+                        return NULL;
+                }
+                n->uid = uid;
+                list_append(&s->hook_hints, &n->link);
+                s->n_hook_hints++;
+        }
+        n->last_usec = intake_boot_usec(s);
+        return n;
+}
+
+static Bundle *bundle_of(IntakeSource *s, const char *path) {
+        return bundle_table_find_unit(s->context->bundles, s->config->name, path);
+}
+
+static void probe_hinted_unit(IntakeSource *s, const char *path) {
+        Bundle *b = bundle_of(s, path);
+        if (!b)
+                intake_probe_path(s, intake_relative(s, path));
+        else if (b->source == s)
+                intake_probe_bundle(b);
+}
+
+/* ---- units that are not there yet ---- */
+
+static void arm_seek(IntakeSource *s);
+
+static int on_seek(sd_event_source *source, uint64_t usec, void *userdata) {
+        IntakeSource *s = userdata;
+        (void)source, (void)usec;
+        uint64_t now = intake_boot_usec(s);
+        LIST_FOREACH_SAFE (l, &s->hook_hints) {
+                HookHint *n = CONTAINER_OF(l, HookHint, link);
+                if (bundle_of(s, n->path))
+                        continue;
+                if (now - n->last_usec > FORGET_USEC)
+                        hint_free(s, n);
+                else if (now - n->last_usec < SEEK_FOR_USEC)
+                        intake_probe_path(s, intake_relative(s, n->path));
+        }
+        arm_seek(s);
+        return 0;
+}
+
+/* The younger the last hint about one that is missing, the sooner. */
+static uint64_t seek_in_usec(uint64_t age_usec) {
+        return age_usec < SEEK_FOR_USEC ? MIN(MAX(age_usec / 2, SEEK_MIN_USEC), SEEK_MAX_USEC)
+                                        : SEEK_FOR_USEC;
+}
+
+static void arm_seek(IntakeSource *s) {
+        uint64_t now = intake_boot_usec(s), wait = UINT64_MAX;
+        LIST_FOREACH (l, &s->hook_hints) {
+                const HookHint *n = CONTAINER_OF(l, HookHint, link);
+                uint64_t in_usec = seek_in_usec(now - n->last_usec);
+                if (!bundle_of(s, n->path))
+                        wait = MIN(wait, in_usec);
+        }
+        if (wait == UINT64_MAX)
+                return;
+        int r = timer_arm(&s->hints_timer, &(TimerOptions){ .event = s->context->event,
+                                                            .usec = wait,
+                                                            .slack_usec = wait / 20,
+                                                            .handler = on_seek,
+                                                            .userdata = s });
+        if (r < 0)
+                log_error(
+                        r,
+                        "source %s: cannot arm a timer; only events and scans find announced units",
+                        s->config->name);
+}
+
+/* ---- hints ---- */
+
+void intake_source_on_hook_started(IntakeSource *s, const char *unit_path, uid_t uid) {
+        HookHint *n = get_hint(s, unit_path, uid);
+        if (!n)
+                return;
+        n->n_uncounted++;
+        n->n_open++;
+        if (n->first_open_usec == 0)
+                n->first_open_usec = n->last_usec;
+        n->open_until_usec =
+                MIN(n->last_usec, n->first_open_usec + MORE_NOTES_USEC) + longest_usec(s);
+        probe_hinted_unit(s, unit_path);
+        arm_seek(s);
+}
+
+void intake_source_on_hook_finished(IntakeSource *s, const char *unit_path, uid_t uid) {
+        HookHint *n = get_hint(s, unit_path, uid);
+        if (!n)
+                return;
+        n->n_open -= n->n_open > 0;
+        n->finished = true;
+        probe_hinted_unit(s, unit_path);
+        arm_seek(s);
+}
+
+/* @return it, or NULL */
+static Promise *find_promise(const HookHint *n, const char *name) {
+        for (size_t i = 0; i < n->n_promised; i++)
+                if (strcmp(n->promised[i].name, name) == 0)
+                        return &n->promised[i];
+        return NULL;
+}
+
+static void add_promise(HookHint *n, const char *name) {
+        if (n->n_promised >= INTAKE_PROMISED_MAX || find_promise(n, name))
+                return;
+        Promise *promised = realloc(n->promised, (n->n_promised + 1) * sizeof *promised);
+        if (!promised)
+                return; /* it is collected anyway, but not missed */
+        n->promised = promised;
+        promised[n->n_promised] = (Promise){ .name = strdup(name) };
+        n->n_promised += promised[n->n_promised].name != NULL;
+}
+
+void intake_source_expect_file(IntakeSource *s, const char *unit_path, uid_t uid,
+                               const char *name) {
+        HookHint *n = get_hint(s, unit_path, uid);
+        if (n)
+                add_promise(n, name);
+}
+
+void intake_source_missing(IntakeSource *s, const char *unit_path) {
+        HookHint *n = get_hint(s, unit_path, 0); /* the agent itself reports it */
+        if (n)
+                add_promise(n, "");
+}
+
+void intake_source_set_pending(IntakeSource *s, const char *unit_path, bool pending) {
+        HookHint *n = get_hint(s, unit_path, 0); /* the agent itself reports it */
+        if (!n)
+                return;
+        n->pending = pending;
+        Bundle *b = bundle_of(s, unit_path);
+        if (!pending && b && b->source == s)
+                intake_probe_bundle(b);
+}
+
+/* ---- use of the hints ---- */
+
+static void add_hint_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts) {
+        bool any_finished = false;
+        LIST_FOREACH (l, &s->hook_hints) {
+                HookHint *n = CONTAINER_OF(l, HookHint, link);
+                if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, n->uid))
+                        continue;
+                expire_hooks(s, n);
+                facts->n_hooks += n->n_open;
+                any_finished = any_finished || n->finished;
+                facts->pending = facts->pending || n->pending;
+                facts->missing = facts->missing || (n->n_promised > 0 && n->n_open == 0);
+        }
+        facts->hooks_finished = any_finished && facts->n_hooks == 0;
+}
+
+static void report_ignored_hints(IntakeSource *s, const Bundle *b) {
+        LIST_FOREACH (l, &s->hook_hints) {
+                HookHint *n = CONTAINER_OF(l, HookHint, link);
+                if (n->n_uncounted == 0 || !is_about(n, b->rec.path) ||
+                    uid_may_annotate(&b->owners, n->uid))
+                        continue;
+                log_dump(b->rec.id, LOG_NOTICE, 0,
+                         "hook notes of uid %u are ignored: it has files of uid %u",
+                         (unsigned)n->uid, (unsigned)b->owners.uid);
+                if (s->context->on_unheard)
+                        s->context->on_unheard(n->n_uncounted, s->context->userdata);
+                n->n_uncounted = 0;
+        }
+}
+
+static int add_expected(const HookHint *n, ProbeJob *p) {
+        size_t n_wanted = p->n_promised + n->n_promised;
+        if (n->n_promised == 0)
+                return 0;
+        Promise *promised = realloc(p->promised, n_wanted * sizeof *promised);
+        if (!promised)
+                return -ENOMEM;
+        p->promised = promised;
+        for (size_t i = 0; i < n->n_promised; i++) {
+                char *name = strdup(n->promised[i].name);
+                if (!name)
+                        return -ENOMEM;
+                promised[p->n_promised++] = (Promise){ .name = name };
+        }
+        return 0;
+}
+
+static int expect_promised(IntakeSource *s, const char *unit_path, ProbeJob *p) {
+        LIST_FOREACH (l, &s->hook_hints) {
+                const HookHint *n = CONTAINER_OF(l, HookHint, link);
+                int r = is_about(n, unit_path) ? add_expected(n, p) : 0;
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+static void remove_promise(HookHint *n, const char *name) {
+        Promise *p = find_promise(n, name);
+        if (!p)
+                return;
+        free(p->name);
+        *p = n->promised[--n->n_promised];
+}
+
+static void remove_seen(IntakeSource *s, const char *unit_path, const ProbeJob *p) {
+        LIST_FOREACH (l, &s->hook_hints) {
+                HookHint *n = CONTAINER_OF(l, HookHint, link);
+                for (size_t i = 0; is_about(n, unit_path) && i < p->n_promised; i++)
+                        if (p->promised[i].is_seen)
+                                remove_promise(n, p->promised[i].name);
+        }
+}
+
+typedef struct LoadContext {
+        IntakeSource *source;
+        uint64_t now_usec, longest_usec;
+} LoadContext;
+
+static int on_stored(const StoredNote *stored, void *userdata) {
+        const LoadContext *t = userdata;
+        uint64_t until = stored->received_usec + t->longest_usec;
+        /* With a clock that was set back it would wait for long. */
+        bool is_open = stored->finished_usec == 0 && stored->received_usec <= t->now_usec &&
+                       until > t->now_usec;
+        HookHint *n = get_hint(t->source, stored->unit_path, stored->uid);
+        if (!n)
+                return 0;
+        n->n_uncounted++;
+        if (is_open) {
+                n->n_open = 1;
+                n->first_open_usec = n->last_usec;
+                n->open_until_usec = MAX(n->open_until_usec, n->last_usec + (until - t->now_usec));
+        }
+        n->finished = n->n_open == 0;
+        return 0;
+}
+
+static void load_hints(IntakeSource *s, const Bundle *b) {
+        LoadContext t = { .source = s,
+                          .now_usec = intake_realtime_usec(s),
+                          .longest_usec = longest_usec(s) };
+        if (b->rec.state == BUNDLE_SETTLING)
+                (void)store_note_list(s->context->store,
+                                      &(StoredUnit){ b->rec.source, b->rec.path }, on_stored,
+                                      &t); /* none: as without hooks */
+}
+
+static void hook_hints_on_final(IntakeSource *s, const char *unit_path) {
+        LIST_FOREACH_SAFE (l, &s->hook_hints) {
+                HookHint *n = CONTAINER_OF(l, HookHint, link);
+                if (is_about(n, unit_path) && !is_awaited(n))
+                        hint_free(s, n);
+        }
+}
+
+static void hook_hints_done(IntakeSource *s) {
+        LIST_FOREACH_SAFE (l, &s->hook_hints)
+                hint_free(s, CONTAINER_OF(l, HookHint, link));
+        sd_event_source_disable_unref(s->hints_timer);
+}
+
+/* ---- probes until rules.h decides that a bundle is complete ---- */
+
+static int on_bundle_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        (void)source, (void)usec;
+        intake_probe_bundle(userdata);
+        return 0;
+}
+
+static void intake_probe_bundle_in(Bundle *b, uint64_t usec) {
+        int r = timer_arm(&b->timer, &(TimerOptions){ .event = b->source->context->event,
+                                                      .usec = usec,
+                                                      .slack_usec = usec / 20,
+                                                      .handler = on_bundle_timer,
+                                                      .userdata = b });
+        if (r < 0)
+                log_dump(b->rec.id, LOG_ERR, r, "cannot arm a timer, it waits for the next scan");
+}
+
+static const char *remedy_for(ScanSkip skip) {
+        switch (skip) {
+        case SCAN_SKIP_SYMLINK:
+        case SCAN_SKIP_HARDLINK:
+                return "copy the file itself into the dump if it belongs there";
+        case SCAN_SKIP_UNREADABLE:
+                return "give the agent CAP_DAC_READ_SEARCH or read permission";
+        case SCAN_SKIP_TOO_MANY:
+                return "raise the source's max_files";
+        case SCAN_SKIP_TOO_BIG:
+                return "raise the source's max_bytes";
+        case SCAN_SKIP_TOO_DEEP:
+                return "make the tree flatter";
+        default:
+                return "only regular files are collected";
+        }
+}
+
+/* Members that were left out are logged and counted, and where evidence may be missing the bundle
+ * is labelled. */
+static void record_losses(IntakeSource *s, Bundle *b, const ScanUnit *u) {
+        json_t *reasons = json_array();
+        for (int skip = 0; skip < N_SCAN_SKIPS; skip++) {
+                if (!u->skipped[skip] || skip == SCAN_SKIP_FOREIGN || skip == SCAN_SKIP_EXCLUDED)
+                        continue;
+                _cleanup_free_ char *text = NULL;
+                if (asprintf(&text, "%s: %llu left out, such as '%s'",
+                             scan_skip_name((ScanSkip)skip), (unsigned long long)u->skipped[skip],
+                             u->skipped_example[skip] ? u->skipped_example[skip] : "?") < 0)
+                        continue;
+                if (scan_skip_is_loss((ScanSkip)skip))
+                        json_array_append_new(reasons, json_string(text));
+                log_dump(b->rec.id, LOG_WARNING, 0, "%s; %s", text, remedy_for((ScanSkip)skip));
+                s->context->on_discard(scan_skip_name((ScanSkip)skip), u->skipped[skip],
+                                       s->context->userdata);
+        }
+        free(b->rec.incomplete);
+        b->rec.incomplete = json_array_size(reasons) ? json_dumps(reasons, JSON_COMPACT) : NULL;
+        b->rec.complete = json_array_size(reasons) == 0;
+        json_decref(reasons);
+}
+
+static void add_reason(Bundle *b, const char *reason) {
+        json_t *reasons = b->rec.incomplete ? json_loads(b->rec.incomplete, 0, NULL) : NULL;
+        if (!reasons)
+                reasons = json_array();
+        json_array_append_new(reasons, json_string(reason));
+        free(b->rec.incomplete);
+        b->rec.incomplete = json_dumps(reasons, JSON_COMPACT);
+        b->rec.complete = false;
+        json_decref(reasons);
+}
+
+#define MISSING_MAX 8 /* that are named */
+static void add_missing(Bundle *b, const char *promised) {
+        if (!promised[0]) {
+                const char *why = "missing: the copy out of its container ended before all was "
+                                  "there";
+                add_reason(b, why);
+                log_dump(b->rec.id, LOG_WARNING, 0, "%s", why);
+                return;
+        }
+        _cleanup_free_ char *name = path_escape(promised), *text = NULL;
+        if (asprintf(&text, "missing: '%s' was promised by its hook", name ? name : "?") < 0)
+                text = NULL;
+        add_reason(b, text ? text : "missing: a file that was promised by its hook");
+        log_dump(b->rec.id, LOG_WARNING, 0, "%s; the hook died, or its file system does not answer",
+                 text ? text : "a promised file is missing");
+}
+
+/* Labels what was promised and has not been seen. */
+static void record_missing(IntakeSource *s, Bundle *b) {
+        size_t n_missing = 0;
+        LIST_FOREACH (l, &s->hook_hints) {
+                const HookHint *n = CONTAINER_OF(l, HookHint, link);
+                if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, n->uid))
+                        continue;
+                for (size_t i = 0; i < n->n_promised; i++)
+                        if (++n_missing <= MISSING_MAX)
+                                add_missing(b, n->promised[i].name);
+        }
+        if (n_missing > MISSING_MAX)
+                add_reason(b, "missing: and more that was promised by hooks");
+}
+
+typedef struct Granted {
+        const Owners *owners;
+        const char *same; /* NULL: any */
+        char *found;
+} Granted;
+
+static int on_prefix(const StoredNote *stored, void *userdata) {
+        Granted *g = userdata;
+        if (!stored->s3_prefix || !uid_may_annotate(g->owners, stored->uid) ||
+            (g->same && strcmp(g->same, stored->s3_prefix) != 0))
+                return 0;
+        g->found = strdup(stored->s3_prefix);
+        return g->found ? 1 : -ENOMEM;
+}
+
+static void intake_set_s3_prefix(Store *store, Bundle *b) {
+        BundleRecord *rec = &b->rec;
+        Granted g = { .owners = &b->owners, .same = rec->s3_prefix };
+        const StoredUnit unit = { rec->source, rec->path };
+        bool may_get_one = !rec->supplement_of[0] && !bundle_has_begun(b);
+        if (!rec->s3_prefix && !may_get_one)
+                return;
+        (void)store_note_list(store, &unit, on_prefix, &g); /* none: own */
+        if (!g.found && g.same && may_get_one) {
+                g.same = NULL;
+                (void)store_note_list(store, &unit, on_prefix, &g); /* as above */
+        }
+        free(rec->s3_prefix);
+        rec->s3_prefix = g.found;
+}
+
+static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char *incomplete) {
+        if (u->n_files > 0 || !incomplete)
+                record_losses(s, b, u);
+        if (incomplete) {
+                add_reason(b, incomplete);
+                b->tolerant = true; /* it may still change, but waiting is over */
+        }
+        record_missing(s, b);
+        report_ignored_hints(s, b);
+        intake_set_s3_prefix(s->context->store, b);
+        sd_event_source_set_enabled(b->timer, SD_EVENT_OFF);
+        if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, incomplete) == 0)
+                s->context->on_ready(b, s->context->userdata);
+}
+
+static bool intake_is_from_links(const BundleRecord *rec) {
+        return rec->supplement_of[0] && rec->unit_ino == 0;
+}
+
+/* How the members are held. */
+static void apply_hold(IntakeSource *s, Bundle *b, ProbeJob *p) {
+        if (p->links_held != b->rec.links_held && p->unit.n_files > 0)
+                b->rec.links_held = p->links_held;
+        if (p->unit.n_files > 0 && !p->links_held) {
+                held_files_done(&b->held);
+                b->held = p->held;
+                p->held = (HeldFiles){ 0 };
+        }
+        if (p->hold_error && (!s->hold_note || strcmp(s->hold_note, p->hold_error) != 0)) {
+                intake_set_note(&s->hold_note, p->hold_error);
+                log_warning(0, "source %s: %s", s->config->name, p->hold_error);
+        }
+}
+
+static void record_process(Bundle *b, const ProbeJob *p) {
+        if (p->process_seen && !b->process_seen) {
+                b->process_seen = true;
+                b->process_start = p->process_start;
+        }
+}
+
+/* Copies what was counted into the record. */
+static void apply_facts(IntakeSource *s, Bundle *b, ProbeJob *p) {
+        bool changed = p->unit.digest != b->rec.digest;
+        bool was_held = b->rec.links_held;
+        b->rec.digest = p->unit.digest;
+        b->rec.n_files = p->unit.n_files;
+        b->rec.bytes = p->unit.bytes;
+        apply_hold(s, b, p);
+        record_process(b, p);
+        if (changed || was_held != b->rec.links_held)
+                bundle_save(s->context->bundles, b);
+}
+
+static void update_quiet(IntakeSource *s, Bundle *b, bool changed) {
+        uint64_t now = intake_boot_usec(s);
+        b->quiet_usec = intake_quiet_usec(changed, now - b->checked_boot_usec, b->quiet_usec);
+        b->checked_boot_usec = now;
+}
+
+static void keep_waiting(Bundle *b, const IntakeAnswer *answer, uint64_t duration_usec) {
+        if (!b->rec.reason || strcmp(b->rec.reason, answer->why) != 0) {
+                free(b->rec.reason); /* for `explain`; the row follows with the next change */
+                b->rec.reason = strdup(answer->why);
+        }
+        uint64_t usec = answer->next_usec;
+        if (b->dirty) /* something came during the probe: hold it soon */
+                usec = MIN(usec, MAX(REPROBE_USEC, REPROBE_SHARE * duration_usec));
+        b->dirty = false;
+        b->check_took_usec = duration_usec;
+        intake_probe_bundle_in(b, usec);
+}
+
+static void apply_answer(IntakeSource *s, Bundle *b, const ProbeJob *p,
+                         const IntakeAnswer *answer) {
+        switch (answer->verdict) {
+        case INTAKE_WAIT:
+                keep_waiting(b, answer, p->duration_usec);
+                break;
+        case INTAKE_COMPLETE:
+                make_ready(s, b, &p->unit, NULL);
+                break;
+        case INTAKE_INCOMPLETE:
+                make_ready(s, b, &p->unit, answer->why);
+                break;
+        case INTAKE_VANISHED:
+                (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
+                                       answer->why); /* a refused transition is logged there */
+                break;
+        }
+}
+
+/* There are files, but none that may be collected: this is not reported as removed. */
+static void give_up_unreadable(IntakeSource *s, Bundle *b, const ScanUnit *u) {
+        record_losses(s, b, u);
+        _cleanup_free_ char *reason = NULL;
+        if (asprintf(&reason, "no file of it may be collected: %s", b->rec.incomplete) < 0)
+                reason = NULL;
+        (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
+                               reason); /* a refused transition is logged there */
+}
+
+static bool has_losses(const ScanUnit *u) {
+        for (int skip = 0; skip < N_SCAN_SKIPS; skip++)
+                if (u->skipped[skip] && scan_skip_is_loss((ScanSkip)skip))
+                        return true;
+        return false;
+}
+
+/* All but whether it is gone. */
+static IntakeFacts facts_of(const IntakeSource *s, const Bundle *b, const ProbeJob *p) {
+        uint64_t whole_usec = b->whole_boot_usec;
+        return (IntakeFacts){
+                .held = b->rec.links_held || (b->held.n > 0 && b->held.all),
+                .writers = p->check_writers ? p->writers : INTAKE_WRITERS_UNKNOWN,
+                .quiet_usec = b->quiet_usec,
+                .process_gone = b->process_seen &&
+                                !(p->process_seen && p->process_start == b->process_start),
+                .contradicted = p->contradicted,
+                .whole_usec = whole_usec > 0 ? intake_boot_usec(s) - whole_usec : 0,
+        };
+}
+
+static void on_probed(IntakeSource *s, ProbeJob *p) {
+        Bundle *b = bundle_table_find(s->context->bundles, p->bundle_id);
+        if (!b || b->source != s)
+                return; /* cancelled meanwhile */
+        b->probing = false;
+        b->is_replaced = b->is_replaced || p->met_another;
+        if (b->rec.state != BUNDLE_SETTLING)
+                return;
+        if (p->result < 0 && p->result != -ENOENT) {
+                log_dump(b->rec.id, LOG_WARNING, p->result, "cannot read '%s', trying again",
+                         b->rec.path);
+                intake_probe_bundle_in(b, s->config->scan_interval_usec);
+                return;
+        }
+        bool seen = p->result == 0 && p->unit.n_files > 0;
+        bool gone = !seen || p->from_links;
+        if (gone && p->moved) { /* under its new name it is another bundle */
+                (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
+                                       "it was renamed at the source and is shipped under its new "
+                                       "name"); /* a refused transition is logged there */
+                return;
+        }
+        if (gone && has_losses(&p->unit) && !b->rec.links_held) {
+                give_up_unreadable(s, b, &p->unit);
+                return;
+        }
+        update_quiet(s, b, seen && p->unit.digest != b->rec.digest);
+        if (!gone)
+                apply_facts(s, b, p);
+        else if (seen) /* our links may have grown */
+                b->rec.digest = p->unit.digest;
+        IntakeLimits terms = { .settle_usec = s->config->settle_usec,
+                               .max_wait_usec = s->config->max_wait_usec,
+                               .waited_usec = intake_boot_usec(s) - b->seen_boot_usec,
+                               .flush = b->flush };
+        IntakeFacts facts = facts_of(s, b, p);
+        facts.gone = gone;
+        if (seen)
+                b->owners = p->owners;
+        remove_seen(s, b->rec.path, p);
+        add_hint_facts(s, b, &facts);
+        /* Leases and headers are checked only when it could be complete: for most probes a walk is
+         * enough. */
+        if (seen && !p->check_writers && intake_is_due(&facts, &terms)) {
+                b->check = true;
+                intake_probe_bundle(b);
+                return;
+        }
+        IntakeAnswer answer = intake_decide(&facts, &terms);
+        if (!answer.only_pending)
+                b->whole_boot_usec = 0;
+        else if (b->whole_boot_usec == 0)
+                b->whole_boot_usec = intake_boot_usec(s);
+        apply_answer(s, b, p, &answer);
+}
+
+static void accept_attachments(IntakeSource *s, Bundle *b) {
+        if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, NULL) == 0)
+                s->context->on_ready(b, s->context->userdata);
+}
+
+static void intake_probe_bundle(Bundle *b) {
+        IntakeSource *s = b->source;
+        /* Nothing may act on a bundle before its row is durable. */
+        if (!s || b->rec.state != BUNDLE_SETTLING || b->uncommitted)
+                return;
+        if (b->probing) {
+                b->dirty = true;
+                return;
+        }
+        if (bundle_is_of_attachments(&b->rec)) { /* they are complete, and ours */
+                accept_attachments(s, b);
+                return;
+        }
+        ProbeJob *p;
+        if (probe_job_new(&p, s->terms, intake_relative(s, b->rec.path)) < 0) {
+                intake_probe_bundle_in(b, USEC_PER_SEC);
+                return;
+        }
+        strcpy(p->bundle_id, b->rec.id);
+        if (b->rec.supplement_of[0])
+                (void)store_get_earlier_prints(s->context->store, &b->rec, &p->shipped,
+                                               &p->n_shipped); /* none: all is new */
+        if (expect_promised(s, b->rec.path, p) < 0) {
+                probe_job_free(p);
+                intake_probe_bundle_in(b, USEC_PER_SEC);
+                return;
+        }
+        p->hold = true;
+        bool can_names_repeat = s->terms->scan.kind == SOURCE_DIRECTORY ||
+                                s->terms->scan.kind == SOURCE_NEURON_PROFILE;
+        if (b->rec.links_held && can_names_repeat) {
+                p->unit_ino = b->rec.unit_ino;
+                p->unit_born_usec = b->rec.unit_born_usec;
+        }
+        p->links_only = intake_is_from_links(&b->rec);
+        p->check_writers = b->check || b->flush ||
+                           b->quiet_usec + intake_boot_usec(s) - b->checked_boot_usec >=
+                                   s->config->settle_usec;
+        b->check = false;
+        b->probing = intake_probe_submit(s, p, on_probed);
+        if (!b->probing)
+                intake_probe_bundle_in(b, USEC_PER_SEC);
+}
+
+/* ---- from a path to a bundle: what is new, what was shipped before, what came late ---- */
+
+static int fill_deliveries(const IntakeSource *s, BundleRecord *rec) {
+        const StringList *names = &s->config->destinations;
+        rec->deliveries = calloc(names->n, sizeof *rec->deliveries);
+        if (!rec->deliveries)
+                return -ENOMEM;
+        rec->n_deliveries = names->n;
+        for (size_t i = 0; i < names->n; i++) {
+                rec->deliveries[i].destination = strdup(names->items[i]);
+                if (!rec->deliveries[i].destination)
+                        return -ENOMEM;
+        }
+        return 0;
+}
+
+static int intake_supplement_id(char ret[BUNDLE_ID_SIZE], const BundleRecord *base,
+                                unsigned number) {
+        int n = snprintf(ret, BUNDLE_ID_SIZE, "%s-s%u", base->id, number);
+        return n < 0 || n >= BUNDLE_ID_SIZE ? -EOVERFLOW : 0;
+}
+
+/* @param base  NULL, or the bundle that this is supplement number base->n_supplements of */
+static int add_bundle(IntakeSource *s, const ScanUnit *u, const BundleRecord *base, Bundle **ret) {
+        _cleanup_(bundle_record_done) BundleRecord rec = {
+                .kind = s->terms->scan.kind,
+                .state = BUNDLE_SETTLING,
+                .complete = true,
+                .uid = u->st.st_uid,
+                .unit_dev = (uint64_t)u->st.st_dev,
+                .unit_ino = (uint64_t)u->st.st_ino,
+                .unit_born_usec = u->born_usec,
+                .n_files = u->n_files,
+                .bytes = u->bytes,
+                .oldest_mtime_usec = u->oldest_mtime_usec,
+                .digest = u->digest,
+                .links_held = base && u->st.st_ino == 0 &&
+                              (uint64_t)u->st.st_dev != BUNDLE_DEV_OF_ATTACHMENTS,
+        };
+        rec.source = strdup(s->config->name);
+        rec.path = unit_path(s, u->relative);
+        if (!rec.source || !rec.path)
+                return -ENOMEM;
+        if (source_kind_has_incident(rec.kind)) {
+                strcpy(rec.date_time, u->values.date_time);
+                strcpy(rec.cluster_id, u->values.cluster_id);
+        }
+        if (base) {
+                int r = intake_supplement_id(rec.id, base, base->n_supplements);
+                if (r < 0)
+                        return r;
+                strcpy(rec.supplement_of, base->id);
+                strcpy(rec.date_time, base->date_time);
+                strcpy(rec.cluster_id, base->cluster_id);
+                if (base->s3_prefix && !(rec.s3_prefix = strdup(base->s3_prefix)))
+                        return -ENOMEM;
+        } else
+                bundle_id_from_unit(&(BundleOrigin){ .kind = rec.kind,
+                                                     .source = rec.source,
+                                                     .instance_id = s->context->instance_id },
+                                    u, rec.path, rec.id);
+        int r = fill_deliveries(s, &rec);
+        return r < 0 ? r : bundle_table_add(s->context->bundles, &rec, s, ret);
+}
+
+static uint64_t since_newest_usec(const IntakeSource *s, const ScanUnit *u) {
+        uint64_t now = intake_realtime_usec(s);
+        uint64_t newest = u->newest_change_nsec > 0 ? (uint64_t)u->newest_change_nsec / 1000 : 0;
+        return now > newest ? now - newest : 0;
+}
+
+/* With a full disk this happens at every scan, for each of many: logged when it starts. */
+static void report_postponed(IntakeSource *s, int error, size_t n) {
+        if (n == 0)
+                return;
+        s->scan_failed = true;
+        log_write(s->has_logged_postponed ? LOG_DEBUG : LOG_ERR, error, NULL,
+                  "source %s: cannot record what was found in the state database; a later scan "
+                  "tries again",
+                  s->config->name);
+        s->is_postponing = s->has_logged_postponed = true;
+}
+
+/* The number is recorded first: a crash between the two leaves a gap, never two of one name.
+ * @return whether it was recorded */
+static bool reserve_number(IntakeSource *s, BundleRecord *base) {
+        base->n_supplements++;
+        int r = store_update(s->context->store, base);
+        if (r != 0)
+                log_dump(base->id, LOG_ERR, MIN(r, 0),
+                         "cannot record a supplement in the state database, trying again at the "
+                         "next "
+                         "scan");
+        return r == 0;
+}
+
+static void count_active(IntakeSource *s, Bundle *b) {
+        s->n_active++;
+        b->is_active = true;
+        if (s->context->on_found)
+                s->context->on_found(b, s->context->userdata);
+}
+
+static void supplement_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes) {
+        Bundle *b = NULL;
+        ScanUnit u = { .relative = (char *)intake_relative(s, base->path), /* borrowed */
+                       .n_files = n,
+                       .bytes = bytes,
+                       .oldest_mtime_usec = base->oldest_mtime_usec };
+        u.st = (struct stat){ .st_uid = base->uid, .st_dev = (dev_t)BUNDLE_DEV_OF_ATTACHMENTS };
+        if (!reserve_number(s, base))
+                return;
+        int r = add_bundle(s, &u, base, &b);
+        if (r < 0) {
+                log_dump(base->id, LOG_ERR, r,
+                         "cannot record a supplement with what was attached to it, trying again at "
+                         "the next scan");
+                return;
+        }
+        count_active(s, b);
+        intake_probe_bundle(b);
+}
+
+static void start_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
+        if (base && !reserve_number(s, base))
+                return;
+        Bundle *b = NULL;
+        int r = add_bundle(s, u, base, &b);
+        if (r == -EEXIST) {
+                log_notice("source %s: '%s' has the identity of a bundle that is known already, "
+                           "leaving it",
+                           s->config->name, u->relative);
+                intake_remember(s, u->relative, u->digest);
+                return;
+        }
+        if (r < 0) {
+                report_postponed(s, r, 1);
+                return;
+        }
+        intake_remember(s, u->relative, u->digest);
+        count_active(s, b);
+        b->flush = s->flush_this_scan;
+        /* No link of ours has changed a ctime yet: old mtimes of a copy in progress do not make it
+         * look quiet. */
+        b->quiet_usec = since_newest_usec(s, u);
+        b->seen_boot_usec = b->checked_boot_usec = intake_boot_usec(s);
+        b->uncommitted = s->in_transaction;
+        intake_probe_bundle(b);
+}
+
+/* A directory that is created again under its name often gets the inode that was freed. */
+static bool is_same_unit(const BundleRecord *rec, const ScanUnit *u) {
+        return rec->unit_ino == (uint64_t)u->st.st_ino && rec->unit_dev == (uint64_t)u->st.st_dev &&
+               (rec->unit_born_usec == 0 || u->born_usec == 0 ||
+                rec->unit_born_usec == u->born_usec);
+}
+
+/* A hook may run before its directory is created: what it started so shortly before belongs to the
+ * new unit. */
+static void release_earlier_attachments(IntakeSource *s, const char *path) {
+        IntakeContext *c = s->context;
+        uint64_t now = intake_realtime_usec(s);
+        uint64_t before = now - MIN(now, c->hook_deadline_usec + USEC_PER_SEC);
+        if (c->on_renewed)
+                c->on_renewed(s->config->name, path, before, c->userdata);
+        int r = c->attachments
+                        ? attachments_release_before(c->attachments, s->config->name, path, before)
+                        : 0;
+        if (r < 0)
+                log_warning(r, "source %s: what was attached to an earlier '%s' cannot be removed",
+                            s->config->name, path);
+        else if (r > 0)
+                log_notice("source %s: '%s' is another one than before; %d files that came too "
+                           "late for the earlier one are removed",
+                           s->config->name, path, r);
+}
+
+/* The last supplement is quarantined, cancelled or evicted, and this would only be the same again.
+ */
+static bool is_refused_by_operator(const IntakeSource *s, const BundleRecord *base,
+                                   uint64_t digest) {
+        char id[BUNDLE_ID_SIZE];
+        _cleanup_(bundle_record_done) BundleRecord last = { 0 };
+        if (base->n_supplements == 0 || intake_supplement_id(id, base, base->n_supplements) < 0 ||
+            store_get(s->context->store, id, &last) != 0)
+                return false;
+        return (last.state == BUNDLE_QUARANTINED || last.state == BUNDLE_CANCELLED ||
+                last.state == BUNDLE_EVICTED) &&
+               last.digest == digest;
+}
+
+static bool intake_start_supplement(IntakeSource *s, ProbeJob *p, BundleRecord *base) {
+        if (is_refused_by_operator(s, base, p->unit.digest))
+                return false;
+        free(p->unit.relative);
+        p->unit.relative = strdup(p->relative);
+        if (!p->unit.relative)
+                return true; /* a later scan, or the next start */
+        p->unit.st = (struct stat){ .st_uid = base->uid };
+        if (!p->supplement_id[0]) { /* else it is as intake_is_from_links() requires */
+                p->unit.st.st_dev = (dev_t)base->unit_dev;
+                p->unit.st.st_ino = (ino_t)base->unit_ino;
+                p->unit.born_usec = base->unit_born_usec;
+        }
+        start_bundle(s, &p->unit, base);
+        return true;
+}
+
+static void on_supplement_probed(IntakeSource *s, ProbeJob *p) {
+        _cleanup_free_ char *path = unit_path(s, p->relative);
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        if (p->result != 0 || !path ||
+            bundle_table_find_unit(s->context->bundles, s->config->name, path) ||
+            store_find_unit(s->context->store, s->config->name, path, &rec) != 0)
+                return;
+        if (p->unit.n_files == 0) { /* nothing new; some files may have been removed */
+                intake_remember(s, p->relative, p->seen_digest);
+                rec.digest = p->seen_digest; /* so that the next start does not probe again */
+                (void)store_update(s->context->store, &rec); /* else it does */
+                return;
+        }
+        if (!intake_start_supplement(s, p, &rec))
+                intake_remember(s, p->relative, p->seen_digest);
+}
+
+static void probe_for_supplement(IntakeSource *s, const ScanUnit *u, const char *base_id) {
+        ProbeJob *p;
+        if (probe_job_new(&p, s->terms, u->relative) < 0)
+                return;
+        strcpy(p->bundle_id, base_id);
+        p->seen_digest = u->digest;
+        int r = store_get_prints(s->context->store, base_id, &p->shipped, &p->n_shipped);
+        if (r < 0) {
+                log_error(r, "source %s: cannot read what was shipped of '%s'", s->config->name,
+                          u->relative);
+                probe_job_free(p);
+                return;
+        }
+        (void)intake_probe_submit(
+                s, p, on_supplement_probed); /* logged there; the next scan tries again */
+}
+
+/* A unit was seen whose content is not what was last known of its path. */
+static void on_unit(IntakeSource *s, ScanUnit *u) {
+        if (unit_table_has(&s->table, u->relative, u->digest))
+                return;
+        _cleanup_free_ char *path = unit_path(s, u->relative);
+        if (!path)
+                return;
+        Bundle *b = bundle_table_find_unit(s->context->bundles, s->config->name, path);
+        if (b && b->rec.state == BUNDLE_SETTLING && !intake_is_from_links(&b->rec)) {
+                intake_remember(s, u->relative, u->digest);
+                intake_probe_bundle(b);
+                return;
+        }
+        if (b) { /* not remembered: it is probed when the bundle has ended */
+                b->dirty = true;
+                return;
+        }
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        int r = store_find_unit(s->context->store, s->config->name, path, &rec);
+        if (r == STORE_E_NOT_FOUND) {
+                start_bundle(s, u, NULL);
+                return;
+        }
+        if (r < 0) {
+                log_error(r,
+                          "source %s: cannot read the state database, trying '%s' again at the "
+                          "next scan",
+                          s->config->name, path);
+                return;
+        }
+        bool same_unit = is_same_unit(&rec, u);
+        bool unique = rec.kind == SOURCE_NEURON_CORE_DUMP && rec.date_time[0];
+        if (rec.digest == u->digest && same_unit && rec.state != BUNDLE_VANISHED)
+                intake_remember(s, u->relative, u->digest);
+        else if (u->is_file || (!same_unit && !unique)) {
+                if (!same_unit)
+                        release_earlier_attachments(s, path);
+                start_bundle(s, u, NULL);
+        } else if (rec.state == BUNDLE_DELIVERED || rec.state == BUNDLE_VANISHED)
+                probe_for_supplement(s, u, rec.id);
+        else /* quarantined, cancelled or evicted: the operator decides */
+                intake_remember(s, u->relative, u->digest);
+}
+
+static void probe_next(IntakeSource *s);
+
+static void on_path_probed(IntakeSource *s, ProbeJob *p) {
+        s->is_probing_path = false;
+        s->probe_not_before_usec = intake_boot_usec(s) + REPROBE_SHARE * p->duration_usec;
+        if (p->result == 0) {
+                if (s->n_active < INTAKE_ACTIVE_MAX)
+                        on_unit(s, &p->unit);
+                else
+                        s->scan_wanted = true;
+        } else if (p->result < 0 && p->result != -ENOENT)
+                log_warning(p->result, "source %s: cannot read '%s', trying again at the next scan",
+                            s->config->name, p->relative);
+        probe_next(s);
+}
+
+static int on_probe_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        (void)source, (void)usec;
+        probe_next(userdata);
+        return 0;
+}
+
+static void probe_next(IntakeSource *s) {
+        if (s->is_probing_path || pending_is_empty(&s->pending))
+                return;
+        uint64_t now = intake_boot_usec(s);
+        if (now < s->probe_not_before_usec) {
+                int r = timer_arm(
+                        &s->probe_timer,
+                        &(TimerOptions){ .event = s->context->event,
+                                         .usec = s->probe_not_before_usec - now,
+                                         .slack_usec = (s->probe_not_before_usec - now) / 20,
+                                         .handler = on_probe_timer,
+                                         .userdata = s });
+                if (r >= 0)
+                        return;
+        }
+        _cleanup_free_ char *relative = pending_pop(&s->pending);
+        ProbeJob *p;
+        if (probe_job_new(&p, s->terms, relative) < 0)
+                return;
+        s->is_probing_path = intake_probe_submit(s, p, on_path_probed);
+}
+
+static void intake_probe_path(IntakeSource *s, const char *relative) {
+        if (s->hold == INTAKE_HELD)
+                return; /* the scan after the hold finds it */
+        int r = pending_add(&s->pending, relative);
+        if (r < 0) { /* too many, or no memory: a scan finds them all */
+                s->scan_wanted = true;
+                intake_start_scan(s);
+                return;
+        }
+        probe_next(s);
+}
+
+/* The links of bundles that have ended: those that are not needed are released, those of delivered
+ * bundles are rechecked.
+ *
+ * The destinations of a bundle may have read a file at different times. When its owner has removed
+ * or replaced the file since, the links alone hold what one of them lacks: that is shipped as a
+ * supplement, from links of its own. These are made before the links of the bundle are released,
+ * and both before the supplement has a row; so whenever this is cut, the next start finds links of
+ * which not all was shipped, and rechecks them. */
+
+/* ---- jobs: links are listed and released in the thread that makes them; thousands take their time
+ * ---- */
+
+typedef struct FoundPins {
+        ListLink link;
+        char *id;   /* what the directory is called: not necessarily the id of a bundle */
+        char *path; /* absolute */
+} FoundPins;
+
+typedef struct PinsJob {
+        SourceTask task;
+        IntakeSource *source; /* for done() */
+        SourceSpec *terms;
+        char bundle_id[BUNDLE_ID_SIZE]; /* whose pins are released; "": all are listed */
+        ListLink found;
+        int result;
+} PinsJob;
+
+static PinsJob *pins_job_free(PinsJob *p) {
+        if (!p)
+                return NULL;
+        LIST_FOREACH_SAFE (l, &p->found) {
+                FoundPins *f = CONTAINER_OF(l, FoundPins, link);
+                free(f->id);
+                free(f->path);
+                free(f);
+        }
+        source_spec_unref(p->terms);
+        free(p);
+        return NULL;
+}
+
+DEFINE_CLEANUP(PinsJob, pins_job_free);
+
+static int on_pins(const char *id, const char *path, void *userdata) {
+        PinsJob *p = userdata;
+        FoundPins *f = calloc(1, sizeof *f);
+        if (!f)
+                return -ENOMEM;
+        list_append(&p->found, &f->link);
+        f->id = strdup(id);
+        f->path = strdup(path);
+        return f->id && f->path ? 0 : -ENOMEM;
+}
+
+static void pins_job_run(WorkJob *job) {
+        PinsJob *p = CONTAINER_OF(job, PinsJob, task.job);
+        p->result = p->bundle_id[0] ? pins_release(p->terms->pins, p->bundle_id)
+                                    : pins_list(p->terms->pins, on_pins, p);
+}
+
+static void pins_job_drop(SourceTask *t) {
+        pins_job_free(CONTAINER_OF(t, PinsJob, task));
+}
+
+/* @return whether it was started; if not, the next start does it: rather too many links than one
+ * too few */
+static bool pins_job_start(IntakeSource *s, const char *bundle_id, void (*done)(SourceTask *t)) {
+        _cleanup_(pins_job_freep) PinsJob *p = calloc(1, sizeof *p);
+        if (!p)
+                return false;
+        list_init(&p->found);
+        strcpy(p->bundle_id, bundle_id);
+        p->source = s;
+        p->terms = source_spec_ref(s->terms);
+        p->task = (SourceTask){ .job.run = pins_job_run, .done = done, .drop = pins_job_drop };
+        if (intake_source_submit(s, &p->task) < 0)
+                return false;
+        (void)TAKE_PTR(p);
+        return true;
+}
+
+static void on_released(SourceTask *t) {
+        _cleanup_(pins_job_freep) PinsJob *p = CONTAINER_OF(t, PinsJob, task);
+        if (p->result < 0 && p->result != -ENOENT)
+                log_dump(p->bundle_id, LOG_WARNING, p->result,
+                         "cannot remove hard links for '%s'; the next start tries again",
+                         p->terms->fixed);
+}
+
+static void intake_release_pins(IntakeSource *s, const char *id) {
+        (void)pins_job_start(s, id, on_released); /* else the next start sweeps */
+}
+
+/* ---- sweep: what a crash left ---- */
+
+typedef enum Fate {
+        FATE_KEEP,
+        FATE_UNKNOWN, /* to the store */
+        FATE_RELEASE, /* not needed any more */
+        FATE_RECHECK,
+} Fate;
+
+/* @return 0 and the base's record; STORE_E_NOT_FOUND; -errno */
+static int get_base(const IntakeSource *s, const char *id, BundleRecord *ret) {
+        char base_id[BUNDLE_ID_SIZE];
+        const char *suffix = strrchr(id, '-');
+        if (!bundle_id_is_valid(id) || suffix[1] != 's')
+                return STORE_E_NOT_FOUND;
+        (void)snprintf(base_id, sizeof base_id, "%.*s", (int)(suffix - id), id);
+        return store_get(s->context->store, base_id, ret);
+}
+
+static bool is_delivered_here(const IntakeSource *s, const BundleRecord *rec) {
+        return rec->state == BUNDLE_DELIVERED && strcmp(rec->source, s->config->name) == 0 &&
+               path_is_below(rec->path, s->terms->fixed);
+}
+
+/* @param rec  NULL: there is no row. @return whether these links, which nobody works on, are to be
+ * rechecked */
+static bool must_recheck(const IntakeSource *s, const BundleRecord *rec, const char *id) {
+        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
+        if (rec)
+                return is_delivered_here(s, rec);
+        return !bundle_table_find(s->context->bundles, id) && get_base(s, id, &base) == 0 &&
+               is_delivered_here(s, &base);
+}
+
+static Fate fate_of(const IntakeSource *s, const char *id) {
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        if (bundle_table_find(s->context->bundles, id))
+                return FATE_KEEP;
+        int r = store_get(s->context->store, id, &rec);
+        if (r < 0) /* what cannot be read is left alone */
+                return FATE_KEEP;
+        if (must_recheck(s, r == 0 ? &rec : NULL, id))
+                return FATE_RECHECK;
+        if (r > 0)
+                return FATE_UNKNOWN;
+        /* A delivered one is rechecked by its own source; links that the row still mentions are
+         * released by retention. */
+        bool is_over = rec.state == BUNDLE_CANCELLED || rec.state == BUNDLE_VANISHED ||
+                       rec.state == BUNDLE_EVICTED;
+        return is_over && !rec.links_held ? FATE_RELEASE : FATE_KEEP;
+}
+
+/* Logged once a process: all sources with one parent find the same. */
+static void log_unknown(const char *path, size_t n) {
+        static char *logged;
+        if (n == 0 || (logged && strcmp(logged, path) == 0))
+                return;
+        _cleanup_free_ char *escaped = path_escape(path);
+        char more[64] = "";
+        if (n > 1)
+                snprintf(more, sizeof more, " and %zu more beside it", n - 1);
+        log_notice("unknown pins, left alone: '%s'%s; remove the directory by hand if its bundle "
+                   "is not needed",
+                   escaped ? escaped : "?", more);
+        free(logged);
+        logged = strdup(path);
+}
+
+/* Only what is known to be over is released: an id may be another source's, or its row lost with a
+ * damaged database. */
+static void on_listed(SourceTask *t) {
+        _cleanup_(pins_job_freep) PinsJob *p = CONTAINER_OF(t, PinsJob, task);
+        IntakeSource *s = p->source;
+        const char *unknown = NULL;
+        size_t n_unknown = 0;
+        s->is_listing = false;
+        if (p->result < 0 && p->result != -ENOENT)
+                log_warning(p->result,
+                            "cannot list hard links for '%s'; the next start tries again",
+                            p->terms->fixed);
+        LIST_FOREACH (l, &p->found) {
+                const FoundPins *f = CONTAINER_OF(l, FoundPins, link);
+                Fate fate = f->id && f->path ? fate_of(s, f->id) : FATE_KEEP;
+                if (fate == FATE_RELEASE)
+                        intake_release_pins(s, f->id);
+                else if (fate == FATE_RECHECK)
+                        intake_recheck_links(s, f->id);
+                else if (fate == FATE_UNKNOWN && n_unknown++ == 0)
+                        unknown = f->path;
+        }
+        log_unknown(unknown, n_unknown);
+}
+
+static void intake_sweep_pins(IntakeSource *s) {
+        s->is_listing = pins_job_start(s, "", on_listed);
+}
+
+static void intake_resweep_pins(IntakeSource *s) {
+        if (!s->sweep_wanted || s->is_listing)
+                return;
+        s->sweep_wanted = false;
+        intake_sweep_pins(s);
+}
+
+/* ---- rechecks ---- */
+
+static void start_next(IntakeSource *s);
+
+/* @return whether all is as it was when the recheck started, so that a supplement may start */
+static bool may_supplement(IntakeSource *s, const ProbeJob *p, const BundleRecord *base) {
+        char id[BUNDLE_ID_SIZE];
+        Bundle *b = bundle_table_find_unit(s->context->bundles, s->config->name, base->path);
+        if (b && strcmp(b->rec.id, p->supplement_id) == 0) { /* it may have read them too early */
+                b->dirty = true;
+                return false;
+        }
+        if (b) {
+                s->sweep_wanted = true;
+                return false;
+        }
+        if (intake_supplement_id(id, base, base->n_supplements + 1) < 0)
+                return false;
+        if (strcmp(id, p->supplement_id) != 0) { /* that name was used up meanwhile */
+                intake_recheck_links(s, p->supplement_id);
+                return false;
+        }
+        return true;
+}
+
+static void report_rechecked(IntakeSource *s, const char *id) {
+        if (s->context->on_links_rechecked)
+                s->context->on_links_rechecked(s, id, s->context->userdata);
+}
+
+static void handle_recheck(IntakeSource *s, ProbeJob *p) {
+        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
+        if (p->result != 0) {
+                log_dump(p->bundle_id, LOG_WARNING, MIN(p->result, 0),
+                         "cannot check whether its links hold what was not shipped%s%s; they stay, "
+                         "and the next start checks again",
+                         p->hold_error ? ": " : "", p->hold_error ? p->hold_error : "");
+                return;
+        }
+        if (p->unit.n_files == 0) {
+                report_rechecked(s, p->bundle_id);
+                return;
+        }
+        if (store_get(s->context->store, p->base_id, &base) != 0 || !may_supplement(s, p, &base))
+                return;
+        if (!intake_start_supplement(s, p, &base)) { /* the operator has refused it */
+                intake_release_pins(s, p->supplement_id);
+                report_rechecked(s, p->bundle_id);
+        }
+}
+
+static void on_rechecked(IntakeSource *s, ProbeJob *p) {
+        s->rechecking[0] = '\0';
+        handle_recheck(s, p);
+        start_next(s);
+}
+
+/* @return 0 and a job; 1: there is nothing to be checked any more; -errno */
+static int prepare(IntakeSource *s, const char *id, ProbeJob **ret) {
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 }, base = { 0 };
+        _cleanup_(probe_job_freep) ProbeJob *p = NULL;
+        int r = store_get(s->context->store, id, &rec);
+        bool is_known = r == 0, is_base = is_known && !rec.supplement_of[0];
+        if (r < 0)
+                return r;
+        r = is_base ? store_get(s->context->store, id, &base) : get_base(s, id, &base);
+        if (r < 0)
+                return r;
+        if (r > 0 || !is_delivered_here(s, is_known ? &rec : &base))
+                return 1;
+        r = probe_job_new(&p, s->terms, intake_relative(s, base.path));
+        if (r < 0)
+                return r;
+        strcpy(p->bundle_id, id);
+        strcpy(p->base_id, base.id);
+        p->releases_links = !is_known || !rec.links_held;
+        r = intake_supplement_id(p->supplement_id, &base, base.n_supplements + 1);
+        if (r >= 0)
+                r = store_get_prints(s->context->store, base.id, &p->shipped, &p->n_shipped);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(p);
+        return 0;
+}
+
+static void start_next(IntakeSource *s) {
+        while (!s->rechecking[0] && !pending_is_empty(&s->rechecks)) {
+                _cleanup_free_ char *id = pending_pop(&s->rechecks);
+                ProbeJob *p = NULL;
+                int r = prepare(s, id, &p);
+                if (r == 0 && intake_probe_submit(s, p, on_rechecked)) /* a failure is logged */
+                        strcpy(s->rechecking, id);
+                else if (r < 0)
+                        log_dump(id, LOG_WARNING, r,
+                                 "cannot check its links; they stay, and the next start checks");
+        }
+}
+
+void intake_recheck_links(IntakeSource *s, const char *id) {
+        if (pending_add(&s->rechecks, id) < 0)
+                log_dump(id, LOG_WARNING, 0,
+                         "too many links wait to be checked; they stay, and the next start checks");
+        start_next(s);
+}
+
+bool intake_is_rechecking_links(const IntakeSource *s, const char *id) {
+        return s->is_listing || strcmp(s->rechecking, id) == 0 || pending_has(&s->rechecks, id);
+}
+
+/* ---- attachments: what was attached to a unit after its bundle began is shipped as a supplement
+ * of its own, and what was attached is released when the bundle that has it is over. The
+ * directories in the state directory are the truth: a crash at any point is found by the next
+ * sweep. ---- */
+
+/* What was attached to a unit that never became a bundle is released after so long, by a clock that
+ * was not set forward. */
+#define UNCLAIMED_USEC (7 * USEC_PER_DAY)
+static void release_all(IntakeSource *s, const char *path) {
+        int r = attachments_release(s->context->attachments, s->config->name, path);
+        if (r < 0)
+                log_warning(r,
+                            "source %s: cannot remove what was attached to '%s'; a later scan "
+                            "tries again",
+                            s->config->name, path);
+}
+
+static void release_of(IntakeSource *s, const char *path, const char *id) {
+        int r = attachments_release_bundle(s->context->attachments, s->config->name, path, id);
+        if (r < 0)
+                log_dump(id, LOG_WARNING, r,
+                         "cannot remove what was attached to it; a later scan tries again");
+}
+
+/* Something waits: if no bundle of the unit is active, and there is a base, a supplement ships it.
+ */
+static void supplement_or_release(IntakeSource *s, const char *path) {
+        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
+        uint64_t bytes;
+        size_t n = attachments_waiting(s->context->attachments, s->config->name, path, &bytes);
+        if (n == 0 || bundle_table_find_unit(s->context->bundles, s->config->name, path) ||
+            store_find_unit(s->context->store, s->config->name, path, &base) != 0)
+                return; /* the next event of this unit, or a scan, checks again */
+        switch (base.state) {
+        case BUNDLE_DELIVERED:
+                supplement_attachments(s, &base, n, bytes);
+                break;
+        case BUNDLE_EVICTED:
+        case BUNDLE_CANCELLED:
+        case BUNDLE_VANISHED:
+                release_all(s, path);
+                break;
+        default: /* quarantined: the operator may restore it */
+                break;
+        }
+}
+
+static int on_attached(sd_event_source *source, uint64_t usec, void *userdata) {
+        IntakeSource *s = userdata;
+        (void)source, (void)usec;
+        while (!pending_is_empty(&s->attached)) {
+                _cleanup_free_ char *path = pending_pop(&s->attached);
+                supplement_or_release(s, path);
+        }
+        return 0;
+}
+
+/* Not at once: the bundle that ends is still in the table. */
+static void queue_attached(IntakeSource *s, const char *path) {
+        int r = pending_add(&s->attached, path);
+        if (r >= 0)
+                r = timer_arm(&s->attached_timer, &(TimerOptions){ .event = s->context->event,
+                                                                   .usec = 0,
+                                                                   .handler = on_attached,
+                                                                   .userdata = s });
+        if (r < 0)
+                log_warning(r, "source %s: a later scan handles what was attached to '%s'",
+                            s->config->name, path);
+}
+
+void intake_source_on_attached(IntakeSource *s, const char *unit_path) {
+        if (path_is_below(unit_path, s->terms->fixed))
+                queue_attached(s, unit_path);
+}
+
+static void release_attachments_on_final(IntakeSource *s, const Bundle *b) {
+        if (!s->context->attachments || b->rec.state == BUNDLE_QUARANTINED)
+                return;
+        release_of(s, b->rec.path, b->rec.id);
+        if (attachments_waiting(s->context->attachments, s->config->name, b->rec.path, NULL) > 0)
+                queue_attached(s, b->rec.path);
+}
+
+/* ---- what a crash left ---- */
+
+static void release_if_final(IntakeSource *s, const char *path, const char *id) {
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        if (bundle_table_find(s->context->bundles, id) ||
+            store_get(s->context->store, id, &rec) != 0)
+                return; /* what is not known is kept */
+        if (bundle_state_is_terminal(rec.state))
+                release_of(s, path, id);
+}
+
+static void on_attached_unit(const AttachmentsUnit *unit, void *userdata) {
+        IntakeSource *s = userdata;
+        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
+        _cleanup_(attachment_names_done) AttachmentNames ids = { 0 };
+        uint64_t now = intake_realtime_usec(s);
+        const char *path = unit->unit_path;
+        if (strcmp(unit->source, s->config->name) != 0 || !path_is_below(path, s->terms->fixed))
+                return;
+        int r = attachments_bundles(s->context->attachments, s->config->name, path, &ids);
+        for (size_t i = 0; i < ids.n; i++)
+                release_if_final(s, path, ids.items[i]);
+        if (r < 0)
+                log_warning(r, "source %s: cannot see what is attached to '%s'", s->config->name,
+                            path);
+        if (attachments_waiting(s->context->attachments, s->config->name, path, NULL) == 0)
+                return;
+        if (now > unit->changed_usec + UNCLAIMED_USEC && s->steady_usec > UNCLAIMED_USEC &&
+            !bundle_table_find_unit(s->context->bundles, s->config->name, path) &&
+            store_find_unit(s->context->store, s->config->name, path, &base) == STORE_E_NOT_FOUND) {
+                log_notice("source %s: '%s' never became a bundle; what was attached to it is "
+                           "removed",
+                           s->config->name, path);
+                release_all(s, path);
+                return;
+        }
+        queue_attached(s, path);
+}
+
+static void sweep_attachments(IntakeSource *s) {
+        if (!s->context->attachments)
+                return;
+        s->steady_usec = clock_step_age_usec(&s->steady, s->context->clock);
+        int r = attachments_list_all(s->context->attachments, on_attached_unit, s);
+        if (r < 0)
+                log_warning(r, "source %s: cannot see what is attached; a later scan tries again",
+                            s->config->name);
+}
+
+static void attachments_queue_done(IntakeSource *s) {
+        pending_done(&s->attached);
+        sd_event_source_disable_unref(s->attached_timer);
+}
+
+/* ---- sources that are not configured any more ---- */
+
+/* What cannot be read is not over. */
+static bool has_ended(int r, const BundleRecord *rec, bool is_old) {
+        return r == STORE_E_NOT_FOUND ? is_old : r == 0 && bundle_state_is_terminal(rec->state);
+}
+
+static bool is_old(const OrphansContext *c, const AttachmentsUnit *unit) {
+        return c->now_usec > unit->changed_usec + ORPHANS_WAIT_USEC &&
+               c->steady_usec > ORPHANS_WAIT_USEC;
+}
+
+/* @return whether the bundle is over: its attachments are removed, now or with the next sweep */
+static bool release_if_ended(const OrphansContext *c, const AttachmentsUnit *unit, const char *id) {
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        int r = store_get(c->store, id, &rec);
+        if (!has_ended(r, &rec, is_old(c, unit)))
+                return false;
+        r = attachments_release_bundle(c->attachments, unit->source, unit->unit_path, id);
+        if (r < 0)
+                log_dump(id, LOG_WARNING, r,
+                         "cannot remove what was attached to it; in an hour it is tried again");
+        return true;
+}
+
+static void on_orphaned_unit(const AttachmentsUnit *unit, void *userdata) {
+        const OrphansContext *c = userdata;
+        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
+        _cleanup_(attachment_names_done) AttachmentNames ids = { 0 };
+        bool is_needed = false;
+        if (c->is_configured(unit->source, c->userdata))
+                return;
+        int r = attachments_bundles(c->attachments, unit->source, unit->unit_path, &ids);
+        for (size_t i = 0; i < ids.n; i++)
+                is_needed |= !release_if_ended(c, unit, ids.items[i]);
+        if (r < 0 || is_needed || !is_old(c, unit))
+                return;
+        r = store_find_unit(c->store, unit->source, unit->unit_path, &base);
+        if (!has_ended(r, &base, true))
+                return;
+        r = attachments_release(c->attachments, unit->source, unit->unit_path);
+        if (r < 0)
+                log_warning(r,
+                            "cannot remove what was attached to '%s'; in an hour it is tried again",
+                            unit->unit_path);
+        else
+                log_notice("source '%s' is not configured any more; what was attached to '%s' is "
+                           "removed",
+                           unit->source, unit->unit_path);
+}
+
+void orphans_sweep(const OrphansContext *c) {
+        int r = attachments_list_all(c->attachments, on_orphaned_unit, (void *)c);
+        if (r < 0)
+                log_warning(r, "cannot see what is attached to dumps of former sources; in an hour "
+                               "it is tried again");
+}
+
+void intake_source_on_final(IntakeSource *s, Bundle *b) {
+        const char *relative = intake_relative(s, b->rec.path);
+        s->n_active -= b->is_active; /* one that was restored from quarantine does not count */
+        /* A quarantined one can be restored; of others the row has whether links are still needed.
+         */
+        release_attachments_on_final(s, b);
+        hook_hints_on_final(s, b->rec.path);
+        if (b->rec.state == BUNDLE_DELIVERED && b->dirty)
+                intake_recheck_links(s, b->rec.id);
+        else if (b->rec.state != BUNDLE_QUARANTINED && !b->rec.links_held)
+                intake_release_pins(s, b->rec.id); /* some may be there where links were refused */
+        intake_resweep_pins(s);
+        /* A supplement's digest is not the unit's; and what vanished is accepted again if it comes
+         * back. */
+        if (!b->rec.supplement_of[0] && b->rec.state != BUNDLE_VANISHED)
+                intake_remember(s, relative, b->rec.digest);
+        if ((b->dirty && b->rec.state == BUNDLE_DELIVERED) || b->is_replaced ||
+            intake_is_from_links(&b->rec))
+                intake_probe_path(s, relative);
+        if (s->scan_wanted && s->n_active < INTAKE_ACTIVE_MAX / 2)
+                intake_start_scan(s);
+}
+
+void intake_flush_bundle(Bundle *b) {
+        b->flush = true;
+        intake_probe_bundle(b);
+}
+
+void intake_resettle(Bundle *b, const char *why) {
+        IntakeSource *s = b->source;
+        if (!s || bundle_set_state(s->context->bundles, b, BUNDLE_SETTLING, why) < 0)
+                return;
+        b->flush = false;
+        b->quiet_usec = 0;
+        b->checked_boot_usec = intake_boot_usec(s);
+        intake_probe_bundle_in(b, MIN(s->config->settle_usec, USEC_PER_SEC));
+}
+
+void intake_source_adopt(IntakeSource *s, Bundle *b) {
+        b->source = s;
+        b->probing = false;
+        s->n_active++;
+        b->is_active = true;
+        /* Our links have changed the ctimes, so `settle` starts again. */
+        b->quiet_usec = 0;
+        b->seen_boot_usec = b->checked_boot_usec = intake_boot_usec(s);
+        /* The time before this start counts, but max_wait does not end before `settle` has passed
+         * since: the agent may have been down for long, or the clock may have been set. */
+        uint64_t now = intake_realtime_usec(s), max_wait = s->config->max_wait_usec;
+        uint64_t most = max_wait > s->config->settle_usec ? max_wait - s->config->settle_usec : 0;
+        uint64_t before = now > b->rec.first_seen_usec ? now - b->rec.first_seen_usec : 0;
+        before = MIN(before, most);
+        b->seen_boot_usec -= MIN(b->seen_boot_usec, before);
+        if (bundle_is_of_attachments(&b->rec)) { /* deferred: the agent is not complete yet */
+                if (b->rec.state == BUNDLE_SETTLING)
+                        intake_probe_bundle_in(b, 0);
+                return;
+        }
+        load_hints(s, b);
+        intake_probe_bundle(b);
+}
+
+/* ---- events ---- */
+
+/* The bundle being worked on that a path lies in, if there is one. */
+static Bundle *bundle_above(IntakeSource *s, const char *relative) {
+        _cleanup_free_ char *path = unit_path(s, relative);
+        size_t least = strlen(s->terms->fixed);
+        while (path && strlen(path) >= least) {
+                Bundle *b = bundle_table_find_unit(s->context->bundles, s->config->name, path);
+                if (b)
+                        return b;
+                char *slash = strrchr(path, '/');
+                if (!slash || slash == path)
+                        break;
+                *slash = '\0';
+        }
+        return NULL;
+}
+
+static void on_change(const char *relative, bool is_dir, void *userdata) {
+        IntakeSource *s = userdata;
+        Bundle *b = bundle_above(s, relative);
+        /* A loose unit is only the files directly in its directory: what lies deeper is another
+         * unit's. */
+        if (b && !source_spec_is_loose(s->terms, intake_relative(s, b->rec.path))) {
+                bool waiting = b->rec.state == BUNDLE_SETTLING && !b->probing;
+                if (waiting && !b->dirty)
+                        intake_probe_bundle_in(
+                                b, MAX(REPROBE_USEC, REPROBE_SHARE * b->check_took_usec));
+                b->dirty = true;
+                return;
+        }
+        if (is_dir || s->terms->scan.kind == SOURCE_PROCESS_CORE) {
+                intake_probe_path(s, relative);
+                return;
+        }
+        const char *slash = strrchr(relative, '/'); /* many files of one directory are one probe */
+        _cleanup_free_ char *dir = strndup(relative, slash ? (size_t)(slash - relative) : 0);
+        if (dir)
+                intake_probe_path(s, dir);
+}
+
+static void on_rescan(const char *why, void *userdata) {
+        IntakeSource *s = userdata;
+        log_debug("source %s: scanning, because %s", s->config->name, why);
+        s->scan_wanted = true;
+        intake_start_scan(s);
+}
+
+static void on_degraded(const char *why, const char *remedy, void *userdata) {
+        IntakeSource *s = userdata;
+        _cleanup_free_ char *text = NULL;
+        if (asprintf(&text, "%s%s%s", why, remedy ? "; " : "", remedy ? remedy : "") < 0)
+                text = NULL;
+        if (text && (!s->note || strcmp(s->note, text) != 0))
+                log_warning(0, "source %s: %s", s->config->name, text);
+        intake_set_note(&s->note, text);
+}
+
+/* ---- scans ---- */
+
+static void arm_scan(IntakeSource *s);
+
+static void set_hold(IntakeSource *s, IntakeHold hold) {
+        static const char *const names[] = { "open", "holding", "held" };
+        static const unsigned moves[] = {
+                [INTAKE_OPEN] = 1U << INTAKE_HOLDING,
+                [INTAKE_HOLDING] = 1U << INTAKE_OPEN | 1U << INTAKE_HELD,
+                [INTAKE_HELD] = 1U << INTAKE_OPEN,
+        };
+        static const StateTable table = { "source", names, moves, N_INTAKE_HOLDS };
+        if (transition_check(&table, s->hold, hold, NULL) == 0)
+                s->hold = hold;
+}
+
+static void start_watch(IntakeSource *s, const ScanJob *j) {
+        if (s->watch || s->config->watch == CONFIG_WATCH_SCAN)
+                return;
+        if (s->config->watch == CONFIG_WATCH_AUTO && j->on_network) {
+                _cleanup_free_ char *text = NULL;
+                if (asprintf(&text,
+                             "'%s' is on %s, where inotify does not see what other nodes write: "
+                             "scanning every scan_interval instead",
+                             s->terms->fixed, j->fs_name) >= 0 &&
+                    (!s->note || strcmp(s->note, text) != 0)) {
+                        intake_set_note(&s->note, text);
+                        log_notice("source %s: %s", s->config->name, text);
+                }
+                return;
+        }
+        DirWatchCallbacks callbacks = { .on_change = on_change,
+                                        .on_rescan = on_rescan,
+                                        .on_degraded = on_degraded,
+                                        .userdata = s };
+        int r = dirwatch_new(&s->watch, s->context->event, s->terms->fixed, &callbacks);
+        if (r < 0)
+                on_degraded("no inotify instance can be had, so only the scan every scan_interval "
+                            "finds what is new",
+                            "raise fs.inotify.max_user_instances", s);
+}
+
+static int on_scan_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        IntakeSource *s = userdata;
+        (void)source, (void)usec;
+        if (s->watch)
+                dirwatch_check(s->watch);
+        intake_start_scan(s);
+        return 0;
+}
+
+/* Bundles are probed once their rows are durable; where the commit failed a later scan finds them
+ * again. */
+static void end_transaction(IntakeSource *s) {
+        int r = store_commit(s->context->store);
+        size_t n_postponed = 0;
+        s->in_transaction = false;
+        LIST_FOREACH_SAFE (l, bundle_table_all(s->context->bundles)) {
+                Bundle *b = CONTAINER_OF(l, Bundle, link);
+                if (!b->uncommitted)
+                        continue;
+                b->uncommitted = false;
+                if (r >= 0) {
+                        intake_probe_bundle(b);
+                        continue;
+                }
+                n_postponed++;
+                intake_remember(s, intake_relative(s, b->rec.path),
+                                ~b->rec.digest); /* so that the next scan reports it */
+                s->n_active--;
+                bundle_table_forget(s->context->bundles, b);
+        }
+        report_postponed(s, r, n_postponed);
+}
+
+static void handle_found(IntakeSource *s, ScanJob *j) {
+        s->is_postponing = false;
+        s->in_transaction =
+                store_begin(s->context->store) == 0; /* else each row is committed by itself */
+        for (size_t i = 0; i < j->n_found; i++) {
+                ScanUnit *u = &j->found[i];
+                if (u->on_network && !u->has_own_name) /* must be claimed first, which may block */
+                        intake_probe_path(s, u->relative);
+                else if (s->n_active < INTAKE_ACTIVE_MAX)
+                        on_unit(s, u);
+                else
+                        s->scan_wanted = true;
+        }
+        if (s->in_transaction)
+                end_transaction(s);
+        s->has_logged_postponed = s->is_postponing;
+}
+
+static void on_scanned(SourceTask *t) {
+        _cleanup_(scan_job_freep) ScanJob *j = CONTAINER_OF(t, ScanJob, task);
+        IntakeSource *s = j->source;
+        s->is_scanning = false;
+        s->scan_usec = j->duration_usec;
+        if (j->result < 0 && j->result != -ENOENT)
+                log_warning(j->result,
+                            "source %s: cannot scan '%s'; check that the agent may read it; trying "
+                            "again in scan_interval",
+                            s->config->name, s->terms->fixed);
+        if (j->result == -ENOENT && !s->was_missing)
+                log_info("source %s: '%s' does not exist yet, waiting for it", s->config->name,
+                         s->terms->fixed);
+        if (j->n_unreadable != s->n_unreadable &&
+            j->n_unreadable > 0) { /* logged when it changes, not with every scan */
+                log_warning(0,
+                            "source %s: %llu directories cannot be read, such as '%s'; give the "
+                            "agent CAP_DAC_READ_SEARCH or read permission",
+                            s->config->name, (unsigned long long)j->n_unreadable,
+                            j->unreadable ? j->unreadable : "?");
+                s->context->on_discard("unreadable-directory", j->n_unreadable,
+                                       s->context->userdata);
+        }
+        s->n_unreadable = j->n_unreadable;
+        s->scan_failed = j->n_unreadable > 0 || (j->result < 0 && j->result != -ENOENT);
+        s->was_missing = j->result == -ENOENT;
+        start_watch(s, j); /* calls on_rescan when everything is watched: what came in between is
+                              not lost */
+        handle_found(s, j);
+        sweep_attachments(s);
+        s->flush_this_scan = false;
+        s->has_scanned = true;
+        s->scan_wanted = s->scan_wanted || j->has_more;
+        if (s->scan_wanted && s->n_active < INTAKE_ACTIVE_MAX / 2) {
+                intake_start_scan(s);
+                return;
+        }
+        if (s->hold == INTAKE_HOLDING && !s->scan_wanted)
+                set_hold(s, INTAKE_HELD);
+        if (s->hold != INTAKE_HELD)
+                arm_scan(s);
+}
+
+static void arm_scan(IntakeSource *s) {
+        int r = timer_arm(&s->scan_timer,
+                          &(TimerOptions){ .event = s->context->event,
+                                           .usec = s->config->scan_interval_usec,
+                                           .slack_usec = s->config->scan_interval_usec / 20,
+                                           .handler = on_scan_timer,
+                                           .userdata = s });
+        if (r < 0)
+                log_error(r, "source %s: cannot arm the scan timer; only events find what is new",
+                          s->config->name);
+}
+
+static void intake_start_scan(IntakeSource *s) {
+        if (s->hold == INTAKE_HELD)
+                return;
+        if (s->is_scanning) {
+                s->scan_wanted = true;
+                return;
+        }
+        size_t n_max = s->n_active < INTAKE_ACTIVE_MAX ? INTAKE_ACTIVE_MAX - s->n_active : 0;
+        ScanJob *j = NULL;
+        int r = scan_job_new(&j, s->terms, &s->table, n_max);
+        if (r >= 0) {
+                j->source = s;
+                j->task.done = on_scanned;
+                r = submit(s, s->scans, &j->task);
+        }
+        if (r < 0) {
+                scan_job_free(j);
+                log_error(r, "source %s: cannot start a scan, trying again in scan_interval",
+                          s->config->name);
+                arm_scan(s);
+                return;
+        }
+        s->is_scanning = true;
+        s->scan_wanted = false;
+        s->flush_this_scan = s->flush_wanted;
+        s->flush_wanted = false;
+}
+
+void intake_source_flush(IntakeSource *s, bool flush) {
+        s->flush_wanted = flush;
+        LIST_FOREACH_SAFE (l, bundle_table_all(s->context->bundles)) {
+                Bundle *b = CONTAINER_OF(l, Bundle, link);
+                if (flush && b->source == s && b->rec.state == BUNDLE_SETTLING)
+                        intake_flush_bundle(b);
+        }
+        intake_start_scan(s);
+}
+
+void intake_source_hold(IntakeSource *s, bool on) {
+        if (on == (s->hold != INTAKE_OPEN))
+                return;
+        set_hold(s, on ? INTAKE_HOLDING : INTAKE_OPEN);
+        intake_start_scan(s); /* what is there now, or has come meanwhile */
+}
+
+/* ---- life ---- */
+
+static int remember_stored(const char *path, uint64_t digest, void *userdata) {
+        IntakeSource *s = userdata;
+        size_t n = strlen(s->terms->fixed);
+        if (strncmp(path, s->terms->fixed, n) != 0)
+                return 0;
+        const char *relative = path + n;
+        while (*relative == '/')
+                relative++;
+        intake_remember(s, relative, digest);
+        return 0;
+}
+
+int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSource *config) {
+        IntakeSource *s = calloc(1, sizeof *s);
+        if (!s)
+                return -ENOMEM;
+        *s = (IntakeSource){ .context = context, .config = config };
+        pending_init(&s->pending);
+        pending_init(&s->rechecks);
+        pending_init(&s->attached);
+        list_init(&s->hook_hints);
+        list_init(&s->tasks);
+        int r = source_spec_new(&s->terms, config, context->instance_id, context->proc_root);
+        if (r >= 0)
+                r = worker_pool_new(&s->probes, context->event, "nc-probe", 1, WORKER_NORMAL);
+        if (r >= 0)
+                r = worker_pool_new(&s->scans, context->event, "nc-scan", 1, WORKER_NORMAL);
+        if (r >= 0)
+                r = store_list_ended(context->store, config->name, remember_stored, s);
+        if (r < 0) {
+                intake_source_free(s);
+                return r;
+        }
+        intake_sweep_pins(s);
+        intake_start_scan(s);
+        *ret = s;
+        return 0;
+}
+
+/* How long a stop waits for workers that are busy. */
+#define STOP_USEC (2 * USEC_PER_SEC)
+
+static bool is_any_running(const IntakeSource *s) {
+        LIST_FOREACH (l, &s->tasks)
+                if (worker_pool_is_running(&CONTAINER_OF(l, SourceTask, mine)->job))
+                        return true;
+        return false;
+}
+
+/* Queued tasks are dropped; those that run are waited for a little. One that sits in a hung mount
+ * is abandoned with what it holds. */
+static void stop_workers(IntakeSource *s) {
+        worker_pool_abandon(s->probes);
+        worker_pool_abandon(s->scans);
+        uint64_t until = intake_boot_usec(s) + STOP_USEC;
+        while (is_any_running(s) && intake_boot_usec(s) < until)
+                (void)usleep(2 * USEC_PER_MSEC); /* a signal only ends the wait sooner */
+        LIST_FOREACH_SAFE (l, &s->tasks) {
+                SourceTask *t = CONTAINER_OF(l, SourceTask, mine);
+                list_remove(&t->mine);
+                if (!worker_pool_is_running(&t->job))
+                        t->drop(t);
+        }
+}
+
+IntakeSource *intake_source_free(IntakeSource *s) {
+        if (!s)
+                return NULL;
+        LIST_FOREACH (l, bundle_table_all(s->context->bundles)) {
+                Bundle *b = CONTAINER_OF(l, Bundle, link);
+                if (b->source == s) {
+                        b->source = NULL;
+                        b->probing = false;
+                        b->timer = sd_event_source_disable_unref(b->timer);
+                }
+        }
+        dirwatch_free(s->watch);
+        stop_workers(s);
+        sd_event_source_disable_unref(s->scan_timer);
+        sd_event_source_disable_unref(s->probe_timer);
+        pending_done(&s->pending);
+        pending_done(&s->rechecks);
+        attachments_queue_done(s);
+        hook_hints_done(s);
+        unit_table_done(&s->table);
+        source_spec_unref(s->terms);
+        free(s->note);
+        free(s->hold_note);
+        free(s);
+        return NULL;
+}
+
+void intake_source_rebind(IntakeSource *s, const ConfigSource *config) {
+        s->config = config;
+}
+
+const ConfigSource *intake_source_config(const IntakeSource *s) {
+        return s->config;
+}
+
+SourceSpec *intake_source_spec(const IntakeSource *s) {
+        return s->terms;
+}
+
+void intake_source_view(const IntakeSource *s, IntakeSourceView *ret) {
+        *ret = (IntakeSourceView){ .is_watched = s->watch != NULL,
+                                   .has_scanned = s->has_scanned,
+                                   .note = s->note ? s->note : s->hold_note,
+                                   .n_watches = s->watch ? dirwatch_n_watches(s->watch) : 0,
+                                   .n_overflows = s->watch ? dirwatch_n_overflows(s->watch) : 0,
+                                   .scan_usec = s->scan_usec };
+}
+
+bool intake_source_has_seen_all(const IntakeSource *s) {
+        return s->has_scanned && !s->scan_failed;
+}
+
+bool intake_source_is_idle(const IntakeSource *s) {
+        return s->has_scanned && !s->is_scanning && !s->scan_wanted && s->n_probes == 0 &&
+               !s->is_listing && pending_is_empty(&s->pending) && pending_is_empty(&s->attached);
+}

@@ -1,0 +1,105 @@
+/* What runs in the threads of a source: a unit is walked and held, a source is scanned. It decides
+ * nothing. */
+#pragma once
+
+#include "agent/intake/intake.h"
+#include "agent/intake/rules.h"
+#include "agent/store/owners.h"
+
+/* What was last seen at each unit's path, 16 bytes a unit: so that a scan reports only what is new
+ * or has changed. */
+typedef struct UnitTable {
+        uint64_t *keys, *digests; /* open addressing; key 0 = free slot */
+        size_t n, n_slots;        /* n_slots is 0 or a power of two */
+} UnitTable;
+
+/** @param relative  a path below the fixed part. @return 0, -ENOMEM */
+int unit_table_put(UnitTable *t, const char *relative, uint64_t digest);
+bool unit_table_has(const UnitTable *t, const char *relative, uint64_t digest);
+void unit_table_done(UnitTable *t);
+
+#define PROBE_HELD_FILES_MAX 64
+
+typedef struct Promise {
+        char *name;   /* of a file anywhere in the unit; owned. "": of a copy that was cut short */
+        bool is_seen; /* by the probe */
+} Promise;
+
+/* Three kinds: without a bundle_id and `shipped` a path is probed; with a supplement_id the links
+ * of a bundle are rechecked; else a unit is probed, and its members are held for bundle_id. */
+typedef struct ProbeJob {
+        SourceTask task;
+        IntakeSource *source;                              /* for done() */
+        void (*done)(IntakeSource *s, struct ProbeJob *p); /* on the loop; it is freed afterwards */
+        SourceSpec *terms;                                 /* a reference */
+        char *relative; /* the unit, below the fixed part; owned */
+        char bundle_id[BUNDLE_ID_SIZE];
+        uint64_t *shipped; /* sorted fingerprints of what was shipped of this unit; owned */
+        size_t n_shipped;
+        uint64_t seen_digest; /* the owner's: of the unit, when it was found */
+        bool check_writers;   /* leases and headers too */
+        bool hold;            /* by links, or else by descriptors */
+        /* A directory with another inode or another birth in the unit's place is another unit; 0:
+         * not compared. */
+        uint64_t unit_ino, unit_born_usec;
+        bool met_another;
+        Promise *promised; /* files that are to come; owned */
+        size_t n_promised;
+        bool links_only; /* whatever is at the unit's place now is ignored */
+        /* Of `base_id`: what the links of bundle_id hold and was not shipped is linked for it as
+         * well. */
+        char supplement_id[BUNDLE_ID_SIZE];
+        char base_id[BUNDLE_ID_SIZE];
+        bool releases_links; /* those of bundle_id, after a recheck */
+
+        /* 0; SCAN_E_NO_UNIT; PROBE_E_FOREIGN: another node has claimed it; PROBE_E_NOT_HELD: after
+         * a recheck, hold_error has the reason; -ENOENT; -errno */
+        int result;
+        /* Of a path as scan_unit_at() returns it, else only the fields that are counted over
+         * members. */
+        ScanUnit unit;
+        Owners owners;            /* of the members that are counted */
+        uint64_t n_shipped_there; /* members that have been shipped before */
+        IntakeWriters writers;
+        bool contradicted;
+        PinsSession *session; /* while it runs */
+        bool has_link;        /* the current member has a link of ours already */
+        uint64_t n_linked;    /* members that have a link of ours */
+        bool links_held;
+        bool from_links; /* the unit is gone from its place: the facts are those of our links */
+        bool moved; /* with -ENOENT: all its pinned files are in other units of this source now */
+        char *hold_error; /* why links could not be made, and the remedy */
+        HeldFiles held;
+        bool process_seen;
+        uint64_t process_start;
+        uint64_t duration_usec;
+} ProbeJob;
+
+enum { PROBE_E_FOREIGN = 2, PROBE_E_NOT_HELD = 3 };
+
+/** @param relative  copied */
+int probe_job_new(ProbeJob **ret, SourceSpec *terms, const char *relative);
+ProbeJob *probe_job_free(ProbeJob *p);
+DEFINE_CLEANUP(ProbeJob, probe_job_free);
+
+/** One walk over a source: what is new or has changed. */
+typedef struct ScanJob {
+        SourceTask task;
+        IntakeSource *source; /* for done() */
+        SourceSpec *terms;
+        UnitTable known; /* a copy */
+        size_t max_found;
+        ScanUnit *found;
+        size_t n_found, n_allocated;
+        uint64_t n_unreadable; /* directories that could not be read */
+        char *unreadable;      /* one of them, escaped; owned */
+        bool has_more;         /* there was more than max_found */
+        int result;            /* 0; -ENOENT: the fixed part is not there */
+        bool on_network;
+        const char *fs_name; /* static; when on_network */
+        uint64_t duration_usec;
+} ScanJob;
+
+int scan_job_new(ScanJob **ret, SourceSpec *terms, const UnitTable *known, size_t max_found);
+ScanJob *scan_job_free(ScanJob *s);
+DEFINE_CLEANUP(ScanJob, scan_job_free);
