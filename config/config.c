@@ -8,7 +8,6 @@
 #include "config/keys.h"
 #include "config/load.h"
 #include "config/read.h"
-#include "config/value.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/http/url.h"

@@ -674,13 +674,6 @@ const ConfigRefusedKey *keys_find_refused(const char *prefix, const char *leaf) 
         return NULL;
 }
 
-const ConfigKey *keys_find(const char *prefix, const char *leaf) {
-        for (size_t i = 0; i < ELEMENTSOF(table); i++)
-                if (strcmp(keys_leaf(&table[i]), leaf) == 0 && keys_is_child(&table[i], prefix))
-                        return &table[i];
-        return NULL;
-}
-
 const char *keys_prefix(const ConfigKey *key, char buf[static KEYS_PREFIX_SIZE]) {
         const char *end = key->type == KEY_ELEMENTS ? "[]." : ".";
         int n = snprintf(buf, KEYS_PREFIX_SIZE, "%s%s", key->name, end);
@@ -694,35 +687,6 @@ bool keys_applies(const ConfigKey *key, int destination_type) {
         if (key->flags & KEY_VOLUME)
                 return destination_type == CONFIG_VOLUME;
         return true;
-}
-
-enum { SUGGEST_MAX = 32 }; /* longer names are nobody's typing error */
-
-const ConfigKey *keys_suggest(const char *prefix, const char *leaf) {
-        size_t n = strlen(leaf);
-        unsigned nearest = n <= 3 ? 2 : n <= 7 ? 3 : 4; /* distances from here on are too far */
-        const ConfigKey *found = NULL;
-
-        if (n < 2 || n >= SUGGEST_MAX)
-                return NULL;
-        for (size_t i = 0; i < ELEMENTSOF(table); i++) {
-                const ConfigKey *k = &table[i];
-                unsigned d;
-                if (!keys_is_child(k, prefix))
-                        continue;
-                d = parse_distance(leaf, keys_leaf(k));
-                if (d < nearest) {
-                        nearest = d;
-                        found = k;
-                }
-        }
-        if (found)
-                return found;
-        /* A right name in a wrong place, most often by wrong indentation. */
-        for (size_t i = 0; i < ELEMENTSOF(table); i++)
-                if (strcmp(keys_leaf(&table[i]), leaf) == 0)
-                        return &table[i];
-        return NULL;
 }
 
 static const struct {

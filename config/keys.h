@@ -103,9 +103,6 @@ typedef struct ConfigRefusedKey {
 /** @return the message for `leaf` right below `prefix`, or NULL when the name is simply unknown */
 const ConfigRefusedKey *keys_find_refused(const char *prefix, const char *leaf);
 
-/** @return the row of `leaf` right below `prefix` (`""`, `node.`, `sources[].`), or NULL */
-const ConfigKey *keys_find(const char *prefix, const char *leaf);
-
 /** @return whether the row lies right below `prefix` */
 bool keys_is_child(const ConfigKey *key, const char *prefix);
 
@@ -118,10 +115,6 @@ const char *keys_prefix(const ConfigKey *key, char buf[static KEYS_PREFIX_SIZE])
 /** @return whether a row of destinations[] applies to an element of this type
  * (ConfigDestinationType) */
 bool keys_applies(const ConfigKey *key, int destination_type);
-
-/** @return the row whose name is nearest to an unknown one, siblings first; NULL when none is near
- */
-const ConfigKey *keys_suggest(const char *prefix, const char *leaf);
 
 /** @return what the type is called, e.g. `a size`; static */
 const char *keys_type_name(const ConfigKey *key);

@@ -1,5 +1,5 @@
 /* From the tree of config/load.c to a Config, by the table: types, limits, forms, unknown, missing
- * and doubled keys. What concerns more than one key is config/check.c's. */
+ * and doubled keys. What concerns more than one key is config/config.c's. */
 #pragma once
 
 #include "config/config.h"
@@ -54,3 +54,51 @@ enum { EXPAND_E_FAULTY = 1, EXPAND_MAX = 64 * 1024 };
  * is put in is not looked at again. @param environment  NAME=VALUE, NULL-terminated; may be NULL
  * @return 0 and *ret (the caller's); EXPAND_E_FAULTY: *fault says why; -ENOMEM */
 int expand(const char *text, char *const *environment, char **ret, StrBuf *fault);
+
+/* ---- values of the table's types ---- */
+
+typedef struct ValueFault {
+        StrBuf fault, remedy;
+} ValueFault;
+
+enum { VALUE_E_FAULTY = 1 };
+
+/** Sets the field of `key` in the struct at `base` from the text of a scalar.
+ * @return 0; VALUE_E_FAULTY: *f says why, the field is as before; -ENOMEM */
+int value_set(const ConfigKey *key, void *base, const char *text, ValueFault *f);
+
+/** Appends one string to a KEY_STRINGS. @return as value_set */
+int value_append(const ConfigKey *key, void *base, const char *text, ValueFault *f);
+
+/** Sets the field to its default; a key without one is left alone. */
+int value_set_default(const ConfigKey *key, void *base);
+
+/** Sets every field right below `prefix` to its default, sections below it included. */
+int value_set_all_defaults(const char *prefix, void *base);
+
+/** Writes the value as YAML on one line. */
+void value_add_yaml(const ConfigKey *key, const void *base, StrBuf *b);
+
+/** @return whether both fields hold the same value; for lack of memory they differ */
+bool value_is_equal(const ConfigKey *key, const void *a, const void *b);
+
+/** Frees what the field owns and zeroes it. */
+void value_clear(const ConfigKey *key, void *base);
+
+/** As value_clear for every field below `prefix`. */
+void value_clear_all(const char *prefix, void *base);
+
+/** @return the element's struct, NULL when there are none; and the number of elements */
+void *value_element(const ConfigKey *key, const void *base, size_t i);
+size_t value_n_elements(const ConfigKey *key, const void *base);
+
+/** A quantity as the key's type writes it, e.g. `8MiB`. @param buf  at least VALUE_QUANTITY_SIZE */
+#define VALUE_QUANTITY_SIZE 48
+const char *value_format_quantity(const ConfigKey *key, uint64_t v,
+                                  char buf[static VALUE_QUANTITY_SIZE]);
+
+void value_fault_done(ValueFault *f);
+
+/** @return the row whose name is nearest to an unknown one, siblings first; NULL when none is near
+ */
+const ConfigKey *key_suggest(const char *prefix, const char *leaf);

@@ -2,7 +2,7 @@
 #include "tests/config/config_test.h"
 
 #include "config/keys.h"
-#include "config/value.h"
+#include "config/read.h"
 
 static void every_row_has_a_name_of_its_own_and_a_sentence(void **state) {
         size_t n;
@@ -48,7 +48,6 @@ static void every_default_and_every_example_is_accepted(void **state) {
                 assert_true(keys[i].offset + keys[i].size < 4096);
                 if (keys[i].fallback) {
                         assert_int_equal(value_set_default(&keys[i], base), 0);
-                        assert_true(value_is_default(&keys[i], base));
                         value_clear(&keys[i], base);
                 }
                 if (keys[i].example && keys[i].example[0] != '[' && keys[i].example[0] != '{' &&
@@ -184,7 +183,7 @@ static void refused_names_have_a_message_of_their_own(void **state) {
 }
 
 static void expect_suggestion(const char *prefix, const char *leaf, const char *name) {
-        const ConfigKey *key = keys_suggest(prefix, leaf);
+        const ConfigKey *key = key_suggest(prefix, leaf);
 
         if (!name)
                 assert_null(key);
