@@ -86,18 +86,11 @@ static const json_t *find_shipping(const json_t *status, const char *id) {
 void undelivered_draw_progress(const Cli *cli, const json_t *status, const char *id,
                                const char *what) {
         const json_t *s = find_shipping(status, id);
-        char bar[CLI_BAR_SIZE], rate[PARSE_FORMAT_SIZE], eta[CLOCK_ISO_SIZE] = "?";
-        if (!s) {
+        CliCopy copy = cli_copy(s);
+        if (s)
+                cli_draw_copy(cli, what, &copy);
+        else
                 cli_progress(cli, "%s", what);
-                return;
-        }
-        unsigned percent = cli_percent(cli_number(s, "done_bytes"), cli_number(s, "total_bytes"));
-        if (json_is_integer(json_object_get(s, "eta_seconds")))
-                clock_format_duration(eta, MIN(cli_number(s, "eta_seconds"), (uint64_t)UINT32_MAX) *
-                                                   USEC_PER_SEC);
-        cli_progress(cli, "%s %s %u %% to %s, %s/s, %s left", what, cli_bar(bar, percent), percent,
-                     cli_text(s, "destination"), parse_format_human(rate, cli_number(s, "rate")),
-                     eta);
 }
 
 /* ---- printing ---- */

@@ -41,7 +41,6 @@ typedef struct OutputSpec { /* borrowed */
         bool may_replace;
 } OutputSpec;
 
-#define OPEN_TRIES 10
 #define ZEROS_BYTES 65536
 /* ---- where ---- */
 
@@ -100,22 +99,9 @@ static int output_report_exists(const Output *o) {
 
 /* ---- the partial file ---- */
 
-/* The one who holds the lock may have renamed the file that we opened. @return 0, -EAGAIN: look
- * again, -EWOULDBLOCK as flock() */
-static int lock(int fd, const char *path) {
-        struct stat ours, named;
-        if (flock(fd, LOCK_EX | LOCK_NB) < 0)
-                return errno == EWOULDBLOCK ? -EBUSY : errno == ENOLCK ? 0 : -errno;
-        if (fstat(fd, &ours) < 0)
-                return -errno;
-        if (stat(path, &named) < 0 || ours.st_ino != named.st_ino || ours.st_dev != named.st_dev)
-                return -EAGAIN;
-        return 0;
-}
-
 /* @return 0 and the fd, -errno; -EBUSY: somebody writes it; -EBADF: it is no file of ours */
 static int open_partial(const char *path, int *ret, uint64_t *ret_kept) {
-        struct stat st;
+        struct stat st, named;
         /* in a directory that all may write to, the name could be anybody's: no symlink is
          * followed, and no file of others used */
         _cleanup_close_ int fd =
@@ -126,9 +112,11 @@ static int open_partial(const char *path, int *ret, uint64_t *ret_kept) {
                 return -errno;
         if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_nlink > 1)
                 return -EBADF;
-        int r = lock(fd, path);
-        if (r < 0)
-                return r;
+        if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno != ENOLCK)
+                return errno == EWOULDBLOCK ? -EBUSY : -errno;
+        /* who had the lock may have given the file its final name meanwhile */
+        if (stat(path, &named) < 0 || st.st_ino != named.st_ino || st.st_dev != named.st_dev)
+                return -EBUSY;
         *ret = TAKE_FD(fd);
         *ret_kept = (uint64_t)st.st_size;
         return 0;
@@ -139,9 +127,7 @@ static int output_open(Output *o) {
                 o->fd = STDOUT_FILENO;
                 return CLI_YES;
         }
-        int r = -EAGAIN;
-        for (int i = 0; r == -EAGAIN && i < OPEN_TRIES; i++)
-                r = open_partial(o->partial, &o->fd, &o->kept);
+        int r = open_partial(o->partial, &o->fd, &o->kept);
         if (r == 0)
                 return CLI_YES;
         if (r == -EBUSY)
@@ -300,8 +286,6 @@ typedef struct PartsCheck {
         Sha256 hash;     /* over what came of the part */
 } PartsCheck;
 
-enum { PARTS_E_BAD = 1, PARTS_E_LONG = 2 };
-
 #define GET_STEP_BYTES (1 * MIB) /* read, checked and written at once */
 typedef struct Get {
         const Cli *cli;
@@ -311,8 +295,7 @@ typedef struct Get {
         const char *member;       /* NULL = all of it */
         const char *given_output; /* -o; NULL */
         bool may_replace;         /* --force */
-        char *manifest_text;
-        size_t manifest_bytes;
+        ObjectText manifest_text;
         json_t *manifest;
         Output out;
         uint64_t total_bytes, loaded_bytes; /* loaded: from the store, in this run */
@@ -343,13 +326,13 @@ static bool is_as_listed(const PartsCheck *c) {
                           cli_text(json_array_get(c->parts, c->part), "sha256")) == 0;
 }
 
-/* @return 0; PARTS_E_BAD: the part that ended with these bytes is another (it is the current one
- * still: parts_check_restart_part()); PARTS_E_LONG: there are more bytes than parts */
+/* @return 0; -EBADMSG: the part that ended with these bytes is another (it is the current one
+ * still: parts_check_restart_part()), or there are more bytes than parts */
 static int parts_check_update(PartsCheck *c, const void *data, size_t n) {
         const char *from = data;
         while (n > 0) {
                 if (parts_check_is_complete(c))
-                        return PARTS_E_LONG;
+                        return -EBADMSG;
                 size_t now = (size_t)MIN((uint64_t)n, c->part_offset + c->part_bytes - c->offset);
                 sha256_update(&c->hash, from, now);
                 from += now;
@@ -358,7 +341,7 @@ static int parts_check_update(PartsCheck *c, const void *data, size_t n) {
                 if (c->offset < c->part_offset + c->part_bytes)
                         continue;
                 if (!is_as_listed(c))
-                        return PARTS_E_BAD;
+                        return -EBADMSG;
                 c->part++;
                 start_part(c);
         }
@@ -371,7 +354,6 @@ static void parts_check_restart_part(PartsCheck *c) {
 }
 
 #define DRAW_USEC (200 * USEC_PER_MSEC)
-#define SIBLINGS_MAX 1000
 /* ---- for both ways ---- */
 
 static uint64_t get_object_bytes(const Get *g) {
@@ -420,92 +402,34 @@ static int check_existing(Get *g, int (*is_same)(int fd, void *userdata), void *
         return *ret_is_there || g->may_replace ? CLI_YES : output_report_exists(&g->out);
 }
 
-static uint64_t whole_seconds(double usec) {
-        double seconds = usec / (double)USEC_PER_SEC;
-        return seconds < (double)UINT32_MAX ? (uint64_t)seconds * USEC_PER_SEC
-                                            : UINT32_MAX * USEC_PER_SEC;
-}
-
 static void count_loaded(Get *g, uint64_t loaded_bytes) {
         uint64_t now = clock_boottime_usec();
         g->loaded_bytes += loaded_bytes;
         if (!g->cli->progress || now - g->drawn_usec < DRAW_USEC)
                 return;
-        char bar[CLI_BAR_SIZE], total[PARSE_FORMAT_SIZE], rate[PARSE_FORMAT_SIZE],
-                left[CLOCK_ISO_SIZE];
         uint64_t passed = MAX(now - g->begin_usec, UINT64_C(1));
-        double per_usec = (double)g->loaded_bytes / (double)passed;
+        double rate = (double)g->loaded_bytes / (double)passed * (double)USEC_PER_SEC;
         uint64_t done = output_is_stdout(&g->out) || g->member ? g->loaded_bytes : g->out.written;
-        uint64_t missing = g->total_bytes - MIN(done, g->total_bytes);
-        unsigned percent = cli_percent(done, g->total_bytes);
+        double missing = (double)(g->total_bytes - MIN(done, g->total_bytes));
         g->drawn_usec = now;
-        cli_progress(g->cli, "%s %u %% of %s, %s/s, %s left", cli_bar(bar, percent), percent,
-                     parse_format_human(total, g->total_bytes),
-                     parse_format_human(rate, (uint64_t)(per_usec * (double)USEC_PER_SEC)),
-                     clock_format_duration(left, whole_seconds((double)missing / per_usec)));
+        cli_draw_copy(g->cli, "",
+                      &(CliCopy){ .done_bytes = done,
+                                  .total_bytes = g->total_bytes,
+                                  .rate = (uint64_t)rate,
+                                  .eta_seconds = (uint64_t)MIN(missing / rate, (double)UINT32_MAX),
+                                  .has_eta = true });
 }
 
 /* ---- the manifest ---- */
 
-typedef struct Siblings {
-        const Get *get;
-        Suggestions near; /* URLs */
-        char *last;
-} Siblings;
-
-static int on_sibling(const ObjectItem *item, void *userdata) {
-        Siblings *s = userdata;
-        size_t n;
-        if (item->is_prefix || bundle_file_kind(item->key, &n) == BUNDLE_NEITHER)
-                return 0;
-        _cleanup_free_ char *stem = strndup(item->key, n),
-                            *url = stem ? object_store_url(s->get->store, stem) : NULL;
-        if (url && (!s->last || strcmp(s->last, url) != 0)) { /* object and manifest count once */
-                suggest_add(&s->near, url);
-                free(s->last);
-                s->last = TAKE_PTR(url);
-        }
-        return 0;
-}
-
-/* @return what lies beside a bundle that is not there, in words, the caller's; NULL */
-static char *suggest_bundles(const Get *g, const char *url) {
-        Siblings siblings = { .get = g, .near = suggest_init(url) };
-        const char *slash = strrchr(g->names.stem, '/');
-        _cleanup_free_ char *prefix =
-                strndup(g->names.stem, slash ? (size_t)(slash + 1 - g->names.stem) : 0);
-        if (prefix)
-                (void)object_store_list(g->store, &(ObjectListing){ .prefix = prefix,
-                                                                    .shallow = true,
-                                                                    .max_items = SIBLINGS_MAX,
-                                                                    .on_item = on_sibling,
-                                                                    .userdata = &siblings });
-        char *text = suggest_text(&siblings.near);
-        if (text && *text && !siblings.near.is_guess) {
-                char *others;
-                if (asprintf(&others, "there are others, %s", text) >= 0) {
-                        free(text);
-                        text = others;
-                }
-        }
-        suggest_done(&siblings.near);
-        free(siblings.last);
-        return text;
-}
-
 /* The manifest is not there: is it that the bundle was not delivered, or is the name wrong? */
 static int report_no_bundle(const Get *g) {
-        _cleanup_free_ char *why = strdup(object_store_error(g->store)), *near = NULL,
+        _cleanup_free_ char *why = strdup(object_store_error(g->store)),
                             *url = object_store_url(g->store, g->names.stem);
         uint64_t bytes;
-        if (object_store_stat(g->store, g->names.object, &bytes) == 0) {
+        if (object_store_stat(g->store, g->names.object, &bytes) == 0)
                 cli_error("'%s' has no manifest: its delivery is unfinished or was given up",
                           g->object_url);
-                return CLI_NO;
-        }
-        near = url ? suggest_bundles(g, url) : NULL;
-        if (near && *near)
-                cli_error("no bundle '%s'; %s", url, near);
         else
                 cli_error("no bundle '%s' (%s); `neuron-collect ls` lists the bundles",
                           url ? url : "?", why && *why ? why : "no manifest");
@@ -513,21 +437,10 @@ static int report_no_bundle(const Get *g) {
 }
 
 static int read_manifest(Get *g) {
-        _cleanup_free_ char *fault = NULL, *url = object_store_url(g->store, g->names.manifest);
-        ObjectText manifest = { 0 };
-        int r = object_store_read(g->store, g->names.manifest, MANIFEST_MAX_BYTES, &manifest);
-        g->manifest_text = manifest.text;
-        g->manifest_bytes = manifest.n;
-        if (r == OBJECT_E_NOT_FOUND)
-                return report_no_bundle(g);
-        if (r != 0)
-                return object_store_report(g->store, r);
-        r = manifest_read(g->manifest_text, g->manifest_bytes, &g->manifest, &fault);
-        if (r == 0)
-                return CLI_YES;
-        cli_error("'%s' is not a manifest: %s", url ? url : g->names.manifest,
-                  fault ? fault : strerror(-r));
-        return CLI_NO;
+        bool is_missing;
+        int code = object_store_read_manifest(g->store, g->names.manifest, &g->manifest_text,
+                                              &g->manifest, &is_missing);
+        return is_missing ? report_no_bundle(g) : code;
 }
 
 /* A bundle as it is: its parts are verified as they come, and what an earlier run has left is kept
@@ -544,7 +457,7 @@ typedef struct Whole {
 
 /* ---- the existing file ---- */
 
-/* Feeds a file to the check. @return 0; PARTS_E_*; -errno */
+/* Supplies a file to the check. @return as parts_check_update(), -errno */
 static int hash_file(Whole *w, int fd, uint64_t bytes) {
         int r = 0;
         for (uint64_t at = 0; r == 0 && at < bytes;) {
@@ -591,7 +504,7 @@ static int check_manifest(Whole *w) {
                 return CLI_YES;
         w->has_manifest =
                 fs_read_file(AT_FDCWD, w->manifest_path, MANIFEST_MAX_BYTES, &text, &n) == 0 &&
-                n == g->manifest_bytes && memcmp(text, g->manifest_text, n) == 0;
+                n == g->manifest_text.n && memcmp(text, g->manifest_text.text, n) == 0;
         if (w->has_manifest || g->may_replace)
                 return CLI_YES;
         cli_error("'%s' exists and is another bundle's manifest; replace it with --force, or name "
@@ -681,8 +594,8 @@ static int write_manifest(const Whole *w) {
         _cleanup_free_ char *parent = path_parent(w->manifest_path);
         _cleanup_close_ int fd = parent ? open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
         int r = fd < 0 ? -errno
-                       : fs_write_file(fd, path_name(w->manifest_path), g->manifest_text,
-                                       g->manifest_bytes, 0644);
+                       : fs_write_file(fd, path_name(w->manifest_path), g->manifest_text.text,
+                                       g->manifest_text.n, 0644);
         if (r == 0)
                 return CLI_YES;
         cli_error("cannot write '%s': %s", w->manifest_path, strerror(-r));
@@ -1058,7 +971,7 @@ int cmd_get(const Cli *cli, int argc, char **argv) {
         cli_progress_end();
         output_done(&g.out);
         json_decref(g.manifest);
-        free(g.manifest_text);
+        free(g.manifest_text.text);
         free(g.object_url);
         bundle_names_done(&g.names);
         object_url_done(&url);

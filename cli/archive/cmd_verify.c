@@ -32,26 +32,16 @@ static void on_progress(uint64_t done_bytes, uint64_t total_bytes, void *userdat
         v->drawn_percent = percent;
 }
 
-static int load_manifest(ObjectStore *store, const char *key, json_t **ret) {
-        _cleanup_free_ char *fault = NULL, *url = object_store_url(store, key);
-        ObjectText manifest = { 0 };
-        int r = object_store_read(store, key, MANIFEST_MAX_BYTES, &manifest);
-        _cleanup_free_ char *text = manifest.text;
-        if (r == OBJECT_E_NOT_FOUND) {
+static int load_manifest(Verify *v, const char *key) {
+        ObjectText text = { 0 };
+        bool is_missing;
+        int code = object_store_read_manifest(v->store, key, &text, &v->manifest, &is_missing);
+        free(text.text);
+        if (is_missing)
                 cli_error("cannot read the manifest: %s; a bundle without its manifest was not "
                           "delivered",
-                          object_store_error(store));
-                return CLI_NO;
-        }
-        if (r != 0)
-                return object_store_report(store, r);
-        r = manifest_read(text, manifest.n, ret, &fault);
-        if (r < 0) {
-                cli_error("'%s' is not a manifest: %s", url ? url : key,
-                          fault ? fault : strerror(-r));
-                return CLI_NO;
-        }
-        return CLI_YES;
+                          object_store_error(v->store));
+        return code;
 }
 
 static void print_report(const Verify *v, const VerifyReport *report) {
@@ -103,7 +93,7 @@ static int open_and_verify(Verify *v, const BundleNames *names) {
         _cleanup_free_ char *url = object_store_url(v->store, names->object);
         _cleanup_(object_reader_freep) ObjectReader *reader = NULL;
         ObjectRange range = { .key = names->object };
-        int code = url ? load_manifest(v->store, names->manifest, &v->manifest) : CLI_NO;
+        int code = url ? load_manifest(v, names->manifest) : CLI_NO;
         if (code != CLI_YES)
                 return code;
         v->object = url;

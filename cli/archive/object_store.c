@@ -11,10 +11,10 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-#include "cli/archive/object_store_s3.h"
 #include "cli/common/cli.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
+#include "lib/bundle/manifest.h"
 #include "lib/neuron/names.h"
 #include "uploaders/s3/s3_endpoint.h"
 
@@ -204,8 +204,20 @@ int object_store_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes) {
         return s->kind->stat(s, key, ret_bytes);
 }
 
-int object_store_read(ObjectStore *s, const char *key, size_t max_bytes, ObjectText *ret) {
-        return s->kind->read(s, key, max_bytes, ret);
+int object_store_read_manifest(ObjectStore *s, const char *key, ObjectText *ret_text, json_t **ret,
+                               bool *ret_is_missing) {
+        _cleanup_free_ char *fault = NULL, *url = object_store_url(s, key);
+        int r = s->kind->read(s, key, MANIFEST_MAX_BYTES, ret_text);
+        *ret_is_missing = r == OBJECT_E_NOT_FOUND;
+        if (*ret_is_missing)
+                return CLI_NO;
+        if (r != 0)
+                return object_store_report(s, r);
+        r = manifest_read(ret_text->text, ret_text->n, ret, &fault);
+        if (r == 0)
+                return CLI_YES;
+        cli_error("'%s' is not a manifest: %s", url ? url : key, fault ? fault : strerror(-r));
+        return CLI_NO;
 }
 
 int object_store_read_heads(ObjectStore *s, ObjectHead *heads, size_t n) {
@@ -365,7 +377,7 @@ typedef struct Listing {
         ObjectStore *store;
         const ObjectListing *order;
         const char *begin; /* of the names in the first directory */
-        size_t n, depth;
+        size_t depth;
         char *failure; /* the first directory below that cannot be listed: told after all others
                           were */
 } Listing;
@@ -425,13 +437,6 @@ static int read_names(DIR *dir, const char *begin, Names *names) {
         return r;
 }
 
-static int list_item(Listing *l, const ObjectItem *item) {
-        if (l->order->max_items && l->n >= l->order->max_items)
-                return 0;
-        l->n++;
-        return l->order->on_item(item, l->order->userdata);
-}
-
 /* @param path  of the directory, as it is to be shown; "" = the current one */
 static int list_name(Listing *l, int dir_fd, const char *path, char *name) {
         struct stat st;
@@ -441,8 +446,6 @@ static int list_name(Listing *l, int dir_fd, const char *path, char *name) {
         _cleanup_free_ char *key = *path ? path_join(path, name) : strdup(name);
         if (!key)
                 return -ENOMEM;
-        if (name[n - 1] == '/' && l->order->shallow)
-                return list_item(l, &(ObjectItem){ .key = key, .is_prefix = true });
         if (name[n - 1] == '/') {
                 name[n - 1] = '\0';
                 key[strlen(key) - 1] = '\0';
@@ -450,10 +453,10 @@ static int list_name(Listing *l, int dir_fd, const char *path, char *name) {
         }
         if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
                 return 0; /* gone meanwhile, or no object */
-        return list_item(l, &(ObjectItem){ .key = key,
-                                           .bytes = (uint64_t)st.st_size,
-                                           .modified_usec = (uint64_t)MAX(st.st_mtim.tv_sec, 0) *
-                                                            USEC_PER_SEC });
+        ObjectItem item = { .key = key,
+                            .bytes = (uint64_t)st.st_size,
+                            .modified_usec = (uint64_t)MAX(st.st_mtim.tv_sec, 0) * USEC_PER_SEC };
+        return l->order->on_item(&item, l->order->userdata);
 }
 
 /* @param error  positive errno @return what list_directory() returns */

@@ -23,6 +23,8 @@ int object_url_parse(const char *command, const char *text, ObjectUrl *ret);
 void object_url_done(ObjectUrl *u);
 
 #define MANIFEST_MAX_BYTES (256 * MIB) /* as manifest_read() has it */
+struct S3ProbeOptions;
+struct ConfigDestination;
 
 typedef struct BundleNames { /* owned */
         char *stem, *object, *manifest;
@@ -79,15 +81,12 @@ int object_store_report(const ObjectStore *s, int r);
 char *object_store_url(const ObjectStore *s, const char *key);
 
 typedef struct ObjectItem { /* borrowed while on_item runs */
-        const char *key;    /* a common prefix ends in a slash */
-        bool is_prefix;
-        uint64_t bytes, modified_usec; /* of objects */
+        const char *key;
+        uint64_t bytes, modified_usec;
 } ObjectItem;
 
 typedef struct ObjectListing {
         const char *prefix; /* of keys; a directory's names that begin with a dot are passed over */
-        bool shallow;       /* not below the next slash: what lies there is one common prefix */
-        size_t max_items;   /* 0 = no limit */
         int (*on_item)(const ObjectItem *item,
                        void *userdata); /* negative ends it and is returned */
         void *userdata;
@@ -102,8 +101,12 @@ typedef struct ObjectText {
         char *text; /* NUL-terminated, the caller's */
         size_t n;
 } ObjectText;
-/** Reads a small object whole. @return 0, OBJECT_E_*, -errno */
-int object_store_read(ObjectStore *s, const char *key, size_t max_bytes, ObjectText *ret);
+/** Reads and checks a manifest. What is wrong is reported, but for *ret_is_missing.
+ * @param ret_text  the caller's, also after a failure @return CLI_YES and *ret, the caller's;
+ * CLI_NO
+ */
+int object_store_read_manifest(ObjectStore *s, const char *key, ObjectText *ret_text, json_t **ret,
+                               bool *ret_is_missing);
 
 typedef struct ObjectHead {
         const char *key;  /* borrowed */
@@ -159,3 +162,15 @@ struct ObjectStore { /* the first member of both */
 
 /** Notes the sentence. @return `outcome` */
 int object_store_fail(ObjectStore *s, int outcome, const char *fmt, ...) _printf_(3, 4);
+
+/** As object_store_open(), of a bucket: the options come first, then the configured destination
+ * with that bucket, then the environment. Nobody needs a configuration for a bucket: a default file
+ * that is missing, faulty or not readable is ignored, which is reported unless the options say it
+ * all. */
+int object_store_s3_new(ObjectStore **ret, const Cli *cli, const ObjectUrl *url,
+                        const S3Options *options);
+
+/** Probes a configured destination until *done. @param ret_fault  a sentence, or NULL; the caller's
+ * @return 0, -EINTR when cli_is_interrupted(), -errno */
+int object_store_s3_probe(const struct ConfigDestination *destination,
+                          const struct S3ProbeOptions *options, const bool *done, char **ret_fault);

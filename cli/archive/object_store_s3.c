@@ -1,5 +1,5 @@
 /* A bucket as a store of objects. */
-#include "cli/archive/object_store_s3.h"
+#include "cli/archive/object_store.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -8,13 +8,14 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <systemd/sd-event.h>
 
-#include "cli/archive/object_store.h"
 #include "config/config.h"
 #include "config/keys.h"
 #include "lib/base/parse.h"
 #include "lib/http/http.h"
-#include "lib/neuron/template.h"
+#include "uploaders/s3/s3_bucket.h"
+#include "uploaders/s3/s3_client.h"
 #include "uploaders/s3/s3_endpoint.h"
 #include "uploaders/s3/s3_xml.h"
 
@@ -49,11 +50,25 @@ typedef struct S3Get {
 #define FALLBACK_REGION                                                                            \
         "us-east-1" /* as the AWS command line does: the answer tells the bucket's own */
 
-struct S3Session {
+typedef struct S3Store {
+        ObjectStore store;
         sd_event *event;
         Credentials *credentials;
         S3Client *client;
-};
+} S3Store;
+
+/* Where a bucket is, from the options, the configured destination, and the environment. */
+typedef struct S3Target { /* borrowed */
+        const char *bucket;
+        const S3Options *given;
+        const ConfigDestination *configured; /* where there is none, every string in it is NULL */
+} S3Target;
+
+static const ConfigDestination not_configured;
+
+static S3Store *s3_store(ObjectStore *s) {
+        return (S3Store *)s;
+}
 
 /* ---- who says what ---- */
 
@@ -65,22 +80,16 @@ static const char *first_set(const char *a, const char *b) {
         return set_or_null(a) ? a : set_or_null(b);
 }
 
-/* What the configured destination says; where there is none, every string is NULL. */
-static const ConfigDestination *usable_settings(const S3SessionSpec *o) {
-        static const ConfigDestination none;
-        return o->destination ? o->destination : &none;
-}
-
 /* An option comes before what is configured, and that before the environment; a configured
  * destination without an endpoint is AWS or what the environment says, as the agent has it. */
-static S3Environment place_of(const S3SessionSpec *o, const S3Options *given) {
-        const ConfigDestination *d = usable_settings(o);
+static S3Environment resolve_environment(const S3Target *l) {
         S3Environment environment = s3_environment_read(environ);
-        return s3_environment_resolve(&environment, first_set(given->endpoint_url, d->endpoint),
-                                      first_set(given->ca_bundle, d->ca_file));
+        return s3_environment_resolve(&environment,
+                                      first_set(l->given->endpoint_url, l->configured->endpoint),
+                                      first_set(l->given->ca_bundle, l->configured->ca_file));
 }
 
-int s3_session_load_config(const Cli *cli, const S3Options *options, Config **ret) {
+static int load_config(const Cli *cli, const S3Options *options, Config **ret) {
         *ret = NULL;
         if (!cli->config_given && access(cli->config_file, F_OK) < 0)
                 return CLI_YES;
@@ -97,47 +106,47 @@ int s3_session_load_config(const Cli *cli, const S3Options *options, Config **re
 
 /* ---- setting up ---- */
 
-static int create_credentials(S3Session *s, const S3SessionSpec *o, const S3Options *given) {
-        const ConfigDestination *d = usable_settings(o);
-        S3Environment place = place_of(o, given);
+static int create_credentials(S3Store *s, const S3Target *l, const S3Environment *e) {
+        const ConfigDestination *d = l->configured;
         return credentials_new(
                 &s->credentials,
                 &(CredentialsOptions){ .event = s->event,
                                        .clock = clock_system(),
                                        .environment = environ,
-                                       .profile = first_set(given->profile, d->profile),
-                                       .region = first_set(given->region, d->region),
-                                       .ca_file = place.ca_bundle,
+                                       .profile = first_set(l->given->profile, d->profile),
+                                       .region = first_set(l->given->region, d->region),
+                                       .ca_file = e->ca_bundle,
                                        .proxy = d->proxy });
 }
 
-static int create_client(S3Session *s, const S3SessionSpec *o, const S3Options *given,
-                         char **ret_fault) {
-        const ConfigDestination *d = usable_settings(o);
+static const char *text_or(const char *text, const char *fallback) {
+        return text ? text : fallback;
+}
+
+static int create_client(S3Store *s, const S3Target *l, const S3Environment *e, char **ret_fault) {
+        const ConfigDestination *d = l->configured;
         Clock *clock = clock_system();
-        _cleanup_free_ char *told = credentials_region(s->credentials);
-        S3Environment place = place_of(o, given);
-        const char *configured = first_set(given->region, d->region),
-                   *region = first_set(configured, told), *addressing = set_or_null(d->addressing);
+        _cleanup_free_ char *region = credentials_region(s->credentials);
         S3ClientOptions options = {
                 .event = s->event,
                 .clock = clock,
                 .credentials = s->credentials,
-                .bucket = o->bucket,
-                .region = region ? region : FALLBACK_REGION,
-                .endpoint = place.endpoint,
-                .addressing = addressing ? addressing : "auto",
-                .dualstack = place.dualstack,
-                .fips = place.fips,
-                .ca_file = place.ca_bundle,
-                .proxy = d->proxy ? d->proxy : "",
+                .bucket = l->bucket,
+                .region = text_or(first_set(first_set(l->given->region, d->region), region),
+                                  FALLBACK_REGION),
+                .endpoint = e->endpoint,
+                .addressing = text_or(set_or_null(d->addressing), "auto"),
+                .dualstack = e->dualstack,
+                .fips = e->fips,
+                .ca_file = e->ca_bundle,
+                .proxy = text_or(d->proxy, ""),
                 .connections = CONNECTIONS,
                 .request_timeout_usec =
                         d->request_timeout_usec ? d->request_timeout_usec : REQUEST_TIMEOUT_USEC,
-                .expected_bucket_owner = d->expected_bucket_owner ? d->expected_bucket_owner : "",
-                .sse = d->sse ? d->sse : "",
-                .kms_key_id = d->kms_key_id ? d->kms_key_id : "",
-                .storage_class = d->storage_class ? d->storage_class : "",
+                .expected_bucket_owner = text_or(d->expected_bucket_owner, ""),
+                .sse = text_or(d->sse, ""),
+                .kms_key_id = text_or(d->kms_key_id, ""),
+                .storage_class = text_or(d->storage_class, ""),
                 .tags = d->tags.items,
                 .retry_initial_usec = RETRY_INITIAL_USEC,
                 .retry_maximum_usec = RETRY_MAXIMUM_USEC,
@@ -146,91 +155,78 @@ static int create_client(S3Session *s, const S3SessionSpec *o, const S3Options *
         return s3_client_new(&s->client, &options, ret_fault);
 }
 
-int s3_session_new(S3Session **ret, const S3SessionSpec *order, char **ret_fault) {
-        static const S3Options none;
-        const S3Options *given = order->options ? order->options : &none;
-        *ret_fault = NULL;
+/* @param ret_fault  a sentence with -EINVAL and -EOPNOTSUPP, the caller's */
+static int connect_to(S3Store *s, const S3Target *l, char **ret_fault) {
         int r = http_global_init();
+        if (r == 0)
+                r = sd_event_new(&s->event);
         if (r < 0)
                 return r;
-        _cleanup_(s3_session_freep) S3Session *s = calloc(1, sizeof *s);
-        if (!s)
-                return -ENOMEM;
-        r = sd_event_new(&s->event);
-        if (r == 0)
-                r = create_credentials(s, order, given);
-        if (r == 0)
-                r = create_client(s, order, given, ret_fault);
-        if (r < 0)
-                return r;
-        *ret = TAKE_PTR(s);
-        return 0;
+        S3Environment e = resolve_environment(l);
+        r = create_credentials(s, l, &e);
+        return r == 0 ? create_client(s, l, &e, ret_fault) : r;
 }
 
-S3Session *s3_session_free(S3Session *s) {
-        if (!s)
-                return NULL;
+static void disconnect(S3Store *s) {
         s3_client_free(s->client);
         credentials_free(s->credentials);
         sd_event_unref(s->event);
-        free(s);
-        return NULL;
 }
 
-S3Client *s3_session_client(const S3Session *s) {
-        return s->client;
-}
-
-/* ---- turning ---- */
-
-static int run_once(S3Session *s, uint64_t usec) {
+/* Runs the loop once. @return 0, -EINTR when cli_is_interrupted(), -errno */
+static int run_once(S3Store *s, uint64_t usec) {
         if (cli_is_interrupted())
                 return -EINTR;
         int r = sd_event_run(s->event, usec);
         return r < 0 ? r : 0;
 }
 
-int s3_session_run(S3Session *s, const bool *done) {
+static int run_until(S3Store *s, const bool *done) {
         int r = 0;
         while (r == 0 && !*done)
                 r = run_once(s, TURN_USEC);
         return r;
 }
 
-int s3_session_poll(S3Session *s) {
-        return run_once(s, 0);
+int object_store_s3_probe(const ConfigDestination *destination, const S3ProbeOptions *options,
+                          const bool *done, char **ret_fault) {
+        static const S3Options none;
+        S3Store s = { 0 };
+        S3Probe *probe = NULL;
+        int r = connect_to(&s, &(S3Target){ destination->bucket, &none, destination }, ret_fault);
+        if (r == 0)
+                r = s3_probe_new(&probe, s.client, options);
+        if (r == 0)
+                r = run_until(&s, done);
+        s3_probe_free(probe);
+        disconnect(&s);
+        return r;
 }
 
 /* ---- which destination ---- */
 
 /* @return how much of the key the destination's fixed prefix is; 0 also when it is another */
 static size_t match(const ConfigDestination *d, const char *key) {
-        PathTemplate *t;
-        char bad;
-        if (path_template_new(&t, d->prefix ? d->prefix : "", FORM_DESTINATION_VARIABLES, &bad) < 0)
-                return 0;
-        const char *fixed = path_template_fixed(t);
-        size_t n = strlen(fixed);
-        bool fits = strncmp(key, fixed, n) == 0;
-        path_template_free(t);
-        return fits ? n : 0;
+        _cleanup_free_ char *fixed = form_fixed_part(d->prefix ? d->prefix : "");
+        size_t n = fixed ? strlen(fixed) : 0;
+        return n > 0 && strncmp(key, fixed, n) == 0 ? n : 0;
 }
 
-const ConfigDestination *s3_session_destination(const Config *c, const char *bucket,
-                                                const char *key) {
+/* @return the one whose fixed prefix is the longest that the key begins with, else the first */
+static const ConfigDestination *destination_of(const Config *c, const ObjectUrl *url) {
         const ConfigDestination *best = NULL;
         size_t best_n = 0;
-        for (size_t i = 0; i < c->n_destinations; i++) {
+        for (size_t i = 0; c && i < c->n_destinations; i++) {
                 const ConfigDestination *d = &c->destinations[i];
-                if (d->type != CONFIG_S3 || strcmp(d->bucket, bucket) != 0)
+                if (d->type != CONFIG_S3 || strcmp(d->bucket, url->bucket) != 0)
                         continue;
-                size_t n = match(d, key);
+                size_t n = match(d, url->key);
                 if (best && n <= best_n)
                         continue;
                 best = d;
                 best_n = n;
         }
-        return best;
+        return best ? best : &not_configured;
 }
 
 #define GET_TRIES 4
@@ -428,23 +424,19 @@ static void s3_get_done(S3Get *g) {
         *g = (S3Get){ 0 };
 }
 
-#define N_SLOTS                                                                                    \
-        (OBJECT_PIECES_AT_ONCE + 2) /* so that the table at the end stays while the rest is read   \
-                                     */
+#define N_SLOTS (OBJECT_PIECES_AT_ONCE + 2) /* a piece is always in the same slot */
 
 typedef struct Slot {
-        bool is_used;
-        uint64_t piece, last_use;
-        S3Get get;
+        uint64_t piece;
+        S3Get get; /* without a client: none */
 } Slot;
 
 typedef struct S3Reader {
         ObjectReader reader;
-        ObjectStore *store; /* borrowed */
-        S3Session *session; /* borrowed */
+        S3Store *store; /* borrowed */
         char *key;
         uint64_t offset, bytes, object_bytes; /* of the range */
-        uint64_t n_uses, next_piece; /* next_piece: when it is read next, it is read in order */
+        uint64_t next_piece;                  /* when it is read next, it is read in order */
         Slot slots[N_SLOTS];
 } S3Reader;
 
@@ -452,45 +444,23 @@ static uint64_t n_pieces(const S3Reader *r) {
         return (r->bytes + OBJECT_PIECE_BYTES - 1) / OBJECT_PIECE_BYTES;
 }
 
-static Slot *find(S3Reader *r, uint64_t piece) {
-        for (size_t i = 0; i < N_SLOTS; i++)
-                if (r->slots[i].is_used && r->slots[i].piece == piece)
-                        return &r->slots[i];
-        return NULL;
-}
-
-/* @return the slot that is free or was not used for the longest time */
-static Slot *oldest(S3Reader *r) {
-        Slot *best = &r->slots[0];
-        for (size_t i = 0; i < N_SLOTS && best->is_used; i++)
-                if (!r->slots[i].is_used || r->slots[i].last_use < best->last_use)
-                        best = &r->slots[i];
-        return best;
-}
-
 /* @return 0 and the slot of a piece that is there or on its way */
 static int start_piece(S3Reader *r, uint64_t piece, Slot **ret) {
-        Slot *s = find(r, piece);
-        if (!s) {
-                s = oldest(r);
-                s3_get_done(&s->get);
-                uint64_t at = piece * OBJECT_PIECE_BYTES;
-                *s = (Slot){ .is_used = true,
-                             .piece = piece,
-                             .get = { .key = r->key,
-                                      .offset = r->offset + at,
-                                      .bytes = (size_t)MIN(OBJECT_PIECE_BYTES, r->bytes - at),
-                                      .object_bytes = r->object_bytes } };
-                int e = s3_get_start(&s->get, s3_session_client(r->session));
-                if (e < 0) {
-                        s3_get_done(&s->get);
-                        s->is_used = false;
-                        return e;
-                }
-        }
-        s->last_use = ++r->n_uses;
+        Slot *s = &r->slots[piece % N_SLOTS];
         *ret = s;
-        return 0;
+        if (s->get.client && s->piece == piece)
+                return 0;
+        s3_get_done(&s->get);
+        uint64_t at = piece * OBJECT_PIECE_BYTES;
+        *s = (Slot){ .piece = piece,
+                     .get = { .key = r->key,
+                              .offset = r->offset + at,
+                              .bytes = (size_t)MIN(OBJECT_PIECE_BYTES, r->bytes - at),
+                              .object_bytes = r->object_bytes } };
+        int e = s3_get_start(&s->get, r->store->client);
+        if (e < 0)
+                s3_get_done(&s->get);
+        return e;
 }
 
 static int start_ahead(S3Reader *r, uint64_t piece) {
@@ -509,14 +479,15 @@ static int load(S3Reader *r, uint64_t piece, const S3Get **ret) {
         if (e == 0 && in_order)
                 e = start_ahead(r, piece);
         if (e == 0 && !s->get.done)
-                e = s3_session_run(r->session, &s->get.done);
+                e = run_until(r->store, &s->get.done);
         else if (e == 0)
-                e = s3_session_poll(r->session); /* the others continue meanwhile */
+                e = run_once(r->store, 0); /* the others continue meanwhile */
         if (e < 0)
                 return e;
         r->next_piece = piece + 1;
         if (s->get.outcome > 0) {
-                (void)object_store_fail(r->store, 0, "%s", s->get.error ? s->get.error : "");
+                (void)object_store_fail(&r->store->store, 0, "%s",
+                                        s->get.error ? s->get.error : "");
                 e = -EIO;
         } else
                 e = s->get.outcome;
@@ -553,8 +524,7 @@ static ObjectReader *reader_free(ObjectReader *reader) {
         return NULL;
 }
 
-static int s3_reader_new(ObjectReader **ret, ObjectStore *store, S3Session *session,
-                         const ObjectRange *range) {
+static int s3_reader(ObjectStore *store, const ObjectRange *range, ObjectReader **ret) {
         S3Reader *r = calloc(1, sizeof *r);
         char *key = strdup(range->key);
         if (!r || !key) {
@@ -567,8 +537,7 @@ static int s3_reader_new(ObjectReader **ret, ObjectStore *store, S3Session *sess
                                                                   : range->offset + range->bytes,
                                                  .read_at = read_at },
                                      .free = reader_free },
-                         .store = store,
-                         .session = session,
+                         .store = s3_store(store),
                          .key = key,
                          .offset = range->offset,
                          .bytes = range->bytes,
@@ -580,14 +549,6 @@ static int s3_reader_new(ObjectReader **ret, ObjectStore *store, S3Session *sess
 #define PAGE_KEYS "1000" /* as many as S3 gives out at once */
 #define MAX_TRIES 4
 #define HEADS_AT_ONCE 16
-typedef struct S3Store {
-        ObjectStore store;
-        S3Session *session;
-} S3Store;
-
-static S3Store *s3_store(ObjectStore *s) {
-        return (S3Store *)s;
-}
 
 /* ---- one request ---- */
 
@@ -618,9 +579,9 @@ static int request_and_wait(Ask *ask, S3RequestOptions *order) {
         order->max_tries = MAX_TRIES;
         order->on_done = on_head_piece;
         order->userdata = ask;
-        int r = s3_call_new(&call, s3_session_client(ask->store->session), order);
+        int r = s3_call_new(&call, ask->store->client, order);
         if (r == 0)
-                r = s3_session_run(ask->store->session, &ask->done);
+                r = run_until(ask->store, &ask->done);
         if (r < 0 && !ask->done)
                 s3_call_cancel(call);
         return r < 0 ? r : ask->outcome;
@@ -645,11 +606,10 @@ static int s3_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes) {
 }
 
 static int s3_read(ObjectStore *s, const char *key, size_t max_bytes, ObjectText *ret) {
-        S3Session *session = s3_store(s)->session;
         S3Get get = { .key = key, .bytes = max_bytes, .is_whole = true };
-        int r = s3_get_start(&get, s3_session_client(session));
+        int r = s3_get_start(&get, s3_store(s)->client);
         if (r == 0)
-                r = s3_session_run(session, &get.done);
+                r = run_until(s3_store(s), &get.done);
         if (r == 0 && get.outcome > 0)
                 r = object_store_fail(s, get.outcome, "%s", get.error ? get.error : "");
         else if (r == 0)
@@ -670,7 +630,6 @@ static void set_head_result(ObjectHead *h, S3Get *g) {
 }
 
 static int heads_run(S3Store *s, ObjectHead *heads, S3Get *gets, size_t n) {
-        S3Client *client = s3_session_client(s->session);
         int r = 0;
         size_t i = 0, begun = 0;
         while (r == 0 && i < n) {
@@ -678,10 +637,10 @@ static int heads_run(S3Store *s, ObjectHead *heads, S3Get *gets, size_t n) {
                         gets[begun] = (S3Get){ .key = heads[begun].key,
                                                .bytes = heads[begun].max_bytes,
                                                .may_be_short = true };
-                        r = s3_get_start(&gets[begun], client);
+                        r = s3_get_start(&gets[begun], s->client);
                 }
                 if (r == 0)
-                        r = s3_session_run(s->session, &gets[i].done);
+                        r = run_until(s, &gets[i].done);
                 if (r == 0)
                         r = gets[i].outcome < 0 ? gets[i].outcome : 0;
                 if (r == 0)
@@ -700,33 +659,26 @@ static int s3_read_heads(ObjectStore *s, ObjectHead *heads, size_t n) {
         return gets ? heads_run(s3_store(s), heads, gets, n) : -ENOMEM;
 }
 
-static int s3_reader(ObjectStore *s, const ObjectRange *range, ObjectReader **ret) {
-        return s3_reader_new(ret, s, s3_store(s)->session, range);
-}
-
 /* ---- listing ---- */
 
 static void on_page(Ask *ask, const S3Result *result) {
         int r = s3_xml_object_list(result->body, result->body_bytes, ask->list);
         if (r == -EINVAL)
-                r = object_store_fail(
-                        &ask->store->store, OBJECT_E_FAILED,
-                        "the answer of '%s' to ListObjectsV2 is not S3's XML; is "
-                        "that an S3 server?",
-                        s3_client_location(s3_session_client(ask->store->session))->host);
+                r = object_store_fail(&ask->store->store, OBJECT_E_FAILED,
+                                      "the answer of '%s' to ListObjectsV2 is not S3's XML; is "
+                                      "that an S3 server?",
+                                      s3_client_location(ask->store->client)->host);
         ask->outcome = r;
 }
 
 /* @param token  of the page before; NULL */
 static int request_page(S3Store *s, const ObjectListing *order, const char *token,
                         S3ObjectList *ret) {
-        AwsNameValue queries[6] = { { "list-type", "2" },
+        AwsNameValue queries[5] = { { "list-type", "2" },
                                     { "max-keys", PAGE_KEYS },
                                     { "encoding-type", "url" },
                                     { "prefix", order->prefix } };
         size_t n = 4;
-        if (order->shallow)
-                queries[n++] = (AwsNameValue){ "delimiter", "/" };
         if (token)
                 queries[n++] = (AwsNameValue){ "continuation-token", token };
         Ask ask = { .store = s, .on_ok = on_page, .list = ret };
@@ -735,43 +687,19 @@ static int request_page(S3Store *s, const ObjectListing *order, const char *toke
                                                            .n_queries = n });
 }
 
-static bool has_enough(const ObjectListing *order, size_t n) {
-        return order->max_items && n >= order->max_items;
-}
-
-/* Objects and common prefixes come in two lists, each in order: they are reported as one. */
-static int call_on_page(const ObjectListing *order, const S3ObjectList *page, size_t *n) {
-        size_t o = 0, p = 0;
-        int r = 0;
-        while (r == 0 && (o < page->n || p < page->n_prefixes) && !has_enough(order, *n)) {
-                bool is_prefix =
-                        o >= page->n ||
-                        (p < page->n_prefixes && strcmp(page->prefixes[p], page->items[o].key) < 0);
-                ObjectItem item = { .is_prefix = is_prefix };
-                if (is_prefix)
-                        item.key = page->prefixes[p++];
-                else {
-                        const S3ListedObject *object = &page->items[o++];
-                        item.key = object->key;
-                        item.bytes = object->bytes;
-                        item.modified_usec = object->last_modified_usec;
-                }
-                ++*n;
-                r = order->on_item(&item, order->userdata);
-        }
-        return r;
-}
-
 static int s3_list(ObjectStore *s, const ObjectListing *order) {
         _cleanup_free_ char *token = NULL;
-        size_t n = 0;
         bool goes_on = true;
         while (goes_on) {
                 S3ObjectList page = { 0 };
                 int r = request_page(s3_store(s), order, token, &page);
-                if (r == 0)
-                        r = call_on_page(order, &page, &n);
-                goes_on = r == 0 && page.is_truncated && !has_enough(order, n);
+                for (size_t i = 0; r == 0 && i < page.n; i++)
+                        r = order->on_item(
+                                &(ObjectItem){ .key = page.items[i].key,
+                                               .bytes = page.items[i].bytes,
+                                               .modified_usec = page.items[i].last_modified_usec },
+                                order->userdata);
+                goes_on = r == 0 && page.is_truncated;
                 if (goes_on && (!page.next_token || (token && strcmp(token, page.next_token) == 0)))
                         r = object_store_fail(
                                 s, OBJECT_E_FAILED,
@@ -788,7 +716,7 @@ static int s3_list(ObjectStore *s, const ObjectListing *order) {
 /* ---- the store ---- */
 
 static ObjectStore *s3_free(ObjectStore *s) {
-        s3_session_free(s3_store(s)->session);
+        disconnect(s3_store(s));
         free(s);
         return NULL;
 }
@@ -800,39 +728,31 @@ static const ObjectStoreKind kind = { .list = s3_list,
                                       .reader = s3_reader,
                                       .free = s3_free };
 
-static int new_session(S3Store *s, const ObjectUrl *url, const S3Options *options,
-                       const Config *config) {
-        _cleanup_free_ char *fault = NULL;
-        S3SessionSpec order = { .bucket = url->bucket, .options = options };
-        if (config)
-                order.destination = s3_session_destination(config, url->bucket, url->key);
-        int r = s3_session_new(&s->session, &order, &fault);
-        if (r == 0)
-                return CLI_YES;
-        cli_error("cannot ask for 's3://%s': %s", url->bucket, fault ? fault : strerror(-r));
-        return r == -EINVAL ? CLI_USAGE : CLI_NO;
-}
-
 int object_store_s3_new(ObjectStore **ret, const Cli *cli, const ObjectUrl *url,
                         const S3Options *options) {
+        _cleanup_free_ char *fault = NULL;
         Config *config = NULL;
-        int code = s3_session_load_config(cli, options, &config);
+        int code = load_config(cli, options, &config);
         if (code != CLI_YES)
                 return code;
         S3Store *s = calloc(1, sizeof *s);
-        if (s)
+        int r = s ? 0 : -ENOMEM;
+        if (s) {
                 s->store.kind = &kind;
-        if (!s || asprintf(&s->store.url_prefix, "s3://%s/", url->bucket) < 0) {
-                free(s);
-                config_free(config);
-                cli_error("%s", strerror(ENOMEM));
-                return CLI_NO;
+                if (asprintf(&s->store.url_prefix, "s3://%s/", url->bucket) < 0) {
+                        s->store.url_prefix = NULL;
+                        r = -ENOMEM;
+                }
         }
-        code = new_session(s, url, options, config);
+        if (r == 0)
+                r = connect_to(s, &(S3Target){ url->bucket, options, destination_of(config, url) },
+                               &fault);
         config_free(config);
-        if (code != CLI_YES)
-                object_store_free(&s->store);
-        else
+        if (r == 0) {
                 *ret = &s->store;
-        return code;
+                return CLI_YES;
+        }
+        cli_error("cannot ask for 's3://%s': %s", url->bucket, fault ? fault : strerror(-r));
+        object_store_free(s ? &s->store : NULL);
+        return r == -EINVAL ? CLI_USAGE : CLI_NO;
 }

@@ -363,25 +363,44 @@ bool cli_is_true(const json_t *object, const char *key) {
         return json_is_true(json_object_get(object, key));
 }
 
-const char *cli_progress_text(char *buf, const json_t *shipping) {
-        uint64_t total = cli_number(shipping, "total_bytes"), rate = cli_number(shipping, "rate"),
-                 sent = cli_number(shipping, "sent_bytes"),
-                 left = MIN(cli_number(shipping, "eta_seconds"), (uint64_t)UINT32_MAX);
+CliCopy cli_copy(const json_t *shipping) {
+        return (CliCopy){ .done_bytes = cli_number(shipping, "done_bytes"),
+                          .total_bytes = cli_number(shipping, "total_bytes"),
+                          .rate = cli_number(shipping, "rate"),
+                          .sent_bytes = cli_number(shipping, "sent_bytes"),
+                          .eta_seconds =
+                                  MIN(cli_number(shipping, "eta_seconds"), (uint64_t)UINT32_MAX),
+                          .has_eta = json_is_integer(json_object_get(shipping, "eta_seconds")) };
+}
+
+static const char *copy_text(char *buf, const CliCopy *c) {
         char size[PARSE_FORMAT_SIZE], span[CLOCK_ISO_SIZE];
         StrBuf text = STRBUF_INIT;
-        if (total > 0)
-                strbuf_addf(&text, ", %u %% of %s",
-                            cli_percent(cli_number(shipping, "done_bytes"), total),
-                            parse_format_human(size, total));
-        if (total > 0 || rate > 0)
-                strbuf_addf(&text, ", %s/s", parse_format_human(size, rate));
-        if (json_is_integer(json_object_get(shipping, "eta_seconds")))
-                strbuf_addf(&text, ", %s left", clock_format_duration(span, left * USEC_PER_SEC));
-        if (sent > 0)
-                strbuf_addf(&text, ", %s sent", parse_format_human(size, sent));
+        if (c->total_bytes > 0)
+                strbuf_addf(&text, ", %u %% of %s", cli_percent(c->done_bytes, c->total_bytes),
+                            parse_format_human(size, c->total_bytes));
+        if (c->total_bytes > 0 || c->rate > 0)
+                strbuf_addf(&text, ", %s/s", parse_format_human(size, c->rate));
+        if (c->has_eta)
+                strbuf_addf(&text, ", %s left",
+                            clock_format_duration(span, c->eta_seconds * USEC_PER_SEC));
+        if (c->sent_bytes > 0)
+                strbuf_addf(&text, ", %s sent", parse_format_human(size, c->sent_bytes));
         snprintf(buf, CLI_PROGRESS_SIZE, "%s", text.n > 2 ? text.text + 2 : "");
         strbuf_done(&text);
         return buf;
+}
+
+const char *cli_progress_text(char *buf, const json_t *shipping) {
+        CliCopy copy = cli_copy(shipping);
+        return copy_text(buf, &copy);
+}
+
+void cli_draw_copy(const Cli *cli, const char *what, const CliCopy *copy) {
+        char bar[CLI_BAR_SIZE], text[CLI_PROGRESS_SIZE];
+        cli_progress(cli, "%s%s%s %s", what, *what ? " " : "",
+                     cli_bar(bar, cli_percent(copy->done_bytes, copy->total_bytes)),
+                     copy_text(text, copy));
 }
 
 unsigned cli_percent(uint64_t done, uint64_t total) {

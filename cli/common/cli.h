@@ -140,11 +140,18 @@ uint64_t cli_number(const json_t *object, const char *key);
 bool cli_is_true(const json_t *object, const char *key);
 /** @return an array's string, "" when it is none */
 const char *cli_string(const json_t *value);
-/** Formats how far a copy is, from what the API says of it: `50 % of 8.0 MiB, 2.0 MiB/s, 2s
- * left, 1.0 MiB sent`; what it does not say is left out. @param buf  at least CLI_PROGRESS_SIZE
- * @return buf; "" when nothing is known yet */
+typedef struct CliCopy { /* how far it is; what is 0 is not known */
+        uint64_t done_bytes, total_bytes, rate, sent_bytes, eta_seconds;
+        bool has_eta;
+} CliCopy;
+/** Formats how far a copy is, from what the API says of it: `50 % of 8.0 MiB, 2.0 MiB/s, 2s left,
+ * 1.0 MiB sent`. @param buf  at least CLI_PROGRESS_SIZE @return buf; "" when nothing is known yet
+ */
 #define CLI_PROGRESS_SIZE 192
 const char *cli_progress_text(char *buf, const json_t *shipping);
+CliCopy cli_copy(const json_t *shipping);
+/** Draws the same behind a bar. @param what  stands before it; "" */
+void cli_draw_copy(const Cli *cli, const char *what, const CliCopy *copy);
 
 /** @return 0 to 100 */
 unsigned cli_percent(uint64_t done, uint64_t total);

@@ -12,7 +12,7 @@
 #include <sys/statvfs.h>
 #include <sys/types.h>
 
-#include "cli/archive/object_store_s3.h"
+#include "cli/archive/object_store.h"
 #include "cli/common/cli.h"
 #include "cli/common/client.h"
 #include "cli/common/suggest.h"
@@ -798,17 +798,6 @@ static void doctor_sources(Doctor *d) {
 
 /* Can each destination be written, and if not, why? */
 
-/* @return the fixed part of a path or prefix, the caller's; NULL */
-static char *fixed_part(const char *text) {
-        PathTemplate *t;
-        char bad;
-        if (path_template_new(&t, text, FORM_DESTINATION_VARIABLES, &bad) < 0)
-                return NULL;
-        char *fixed = strdup(path_template_fixed(t));
-        path_template_free(t);
-        return fixed;
-}
-
 /* ---- a volume ---- */
 
 /* A missing root is made by the agent, not by who calls doctor: it would belong to the wrong user.
@@ -827,7 +816,7 @@ static void report_missing_root(Doctor *d, const char *what, const char *root) {
 }
 
 static void check_volume(Doctor *d, const ConfigDestination *c, const char *what) {
-        _cleanup_free_ char *root = fixed_part(c->path), *error = NULL;
+        _cleanup_free_ char *root = form_fixed_part(c->path), *error = NULL;
         Volume *volume = NULL;
         if (root && access(root, F_OK) < 0 && errno == ENOENT) {
                 report_missing_root(d, what, root);
@@ -855,7 +844,6 @@ static void check_volume(Doctor *d, const ConfigDestination *c, const char *what
 typedef struct BucketCheck {
         Doctor *doctor;
         const char *what;
-        S3Session *session;
         bool done;
         bool told_failure;
 } BucketCheck;
@@ -885,33 +873,20 @@ static void on_done(int outcome, const char *error, void *userdata) {
                               error ? error : "the probe failed");
 }
 
-static int probe_bucket(BucketCheck *l, const ConfigDestination *c) {
-        _cleanup_free_ char *fixed = fixed_part(c->prefix),
-                            *prefix = fixed ? s3_key_prefix(fixed) : NULL,
-                            *key = prefix ? s3_probe_key(prefix, l->doctor->instance_id) : NULL;
-        _cleanup_(s3_probe_freep) S3Probe *probe = NULL;
-        if (!key)
-                return -ENOMEM;
-        int r = s3_probe_new(&probe, s3_session_client(l->session),
-                             &(S3ProbeOptions){ .key = key,
-                                                .list_prefix = prefix,
-                                                .thorough = true,
-                                                .on_step = on_step,
-                                                .on_done = on_done,
-                                                .userdata = l });
-        cli_progress(l->doctor->cli, "%s: trying s3://%s", l->what, c->bucket);
-        return r < 0 ? r : s3_session_run(l->session, &l->done);
-}
-
 static void check_bucket(Doctor *d, const ConfigDestination *c, const char *what) {
-        _cleanup_free_ char *fault = NULL;
-        _cleanup_(s3_session_freep) S3Session *session = NULL;
+        _cleanup_free_ char *fixed = form_fixed_part(c->prefix),
+                            *prefix = fixed ? s3_key_prefix(fixed) : NULL,
+                            *key = prefix ? s3_probe_key(prefix, d->instance_id) : NULL,
+                            *fault = NULL;
         BucketCheck l = { .doctor = d, .what = what };
-        S3SessionSpec order = { .bucket = c->bucket, .destination = c };
-        int r = s3_session_new(&session, &order, &fault);
-        l.session = session;
-        if (r == 0)
-                r = probe_bucket(&l, c);
+        S3ProbeOptions options = { .key = key,
+                                   .list_prefix = prefix,
+                                   .thorough = true,
+                                   .on_step = on_step,
+                                   .on_done = on_done,
+                                   .userdata = &l };
+        cli_progress(d->cli, "%s: trying s3://%s", what, c->bucket);
+        int r = key ? object_store_s3_probe(c, &options, &l.done, &fault) : -ENOMEM;
         if (r < 0 && r != -EINTR)
                 doctor_report(d, FINDING_FAILED, what, NULL, "%s", fault ? fault : strerror(-r));
 }
@@ -947,14 +922,6 @@ static void find_instance(Doctor *d) {
                 doctor_report(d, FINDING_OK, "instance id", NULL, "%s (by %s)", d->instance_id,
                               origin);
 }
-
-static void doctor_request_status(Doctor *d);
-static void doctor_user_line(Doctor *d);
-static void doctor_state_directory(Doctor *d);
-static void doctor_agent(Doctor *d);
-static void doctor_hook(Doctor *d);
-static void doctor_sources(Doctor *d);
-static void doctor_destinations(Doctor *d);
 
 static void check_everything(Doctor *d) {
         doctor_request_status(d);

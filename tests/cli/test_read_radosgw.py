@@ -100,7 +100,7 @@ def what_is_wrong_is_reported():
             assert (result.returncode == 1 and "no-such-bucket" in result.stderr
                     and not result.stdout), result
         result = here.run("get", url().replace("directory-", "directoy-"))
-        assert result.returncode == 1 and "did you mean" in result.stderr, result
+        assert result.returncode == 1 and "`neuron-collect ls`" in result.stderr, result
 
 
 @test
