@@ -214,37 +214,20 @@ static bool start_sweep(Destination *d, CleanupKind what, const S3SweepOptions *
         return s3_sweep_new(&t->sweep, t->client, &own) == 0;
 }
 
-typedef struct NextAbort {
-        int64_t after, id;
-        char *key, *upload_id;
-} NextAbort;
-
-static int on_abort_row(const LedgerAbort *a, void *userdata) {
-        NextAbort *n = userdata;
-        if (a->id <= n->after)
-                return 0;
-        *n = (NextAbort){ .id = a->id,
-                          .key = strdup(a->key),
-                          .upload_id = a->upload_id ? strdup(a->upload_id) : NULL };
-        return -ECANCELED; /* enough */
-}
-
 /* One after the other; what fails is tried again when all have been tried. */
 static bool start_next_abort(Destination *d) {
         S3Target *t = target(d);
-        NextAbort n = { .after = t->abort_id };
-        (void)store_abort_list(d->scheduler->context.store, d->config->name, on_abort_row,
-                               &n); /* what cannot be read is read again later */
-        bool is_started = n.key && start_sweep(d, CLEANUP_ABORTS,
-                                               &(S3SweepOptions){ .prefix = n.key,
-                                                                  .exact_key = true,
-                                                                  .upload_id = n.upload_id });
-        t->abort_id = is_started ? n.id : 0;
+        _cleanup_(ledger_abort_done) LedgerAbort next = { 0 };
+        bool is_started = store_abort_next(d->scheduler->context.store, d->config->name,
+                                           t->abort_id, &next) == 0 && /* an error: again later */
+                          start_sweep(d, CLEANUP_ABORTS,
+                                      &(S3SweepOptions){ .prefix = next.key,
+                                                         .exact_key = true,
+                                                         .upload_id = next.upload_id });
+        t->abort_id = is_started ? next.id : 0;
         if (!is_started && t->abort_failed)
                 t->aborts_usec = scheduler_boottime_usec(d->scheduler) + ABORT_AGAIN_USEC;
         t->abort_failed = t->abort_failed && is_started;
-        free(n.key);
-        free(n.upload_id);
         return is_started;
 }
 

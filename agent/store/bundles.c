@@ -38,9 +38,7 @@ static void read_proof(Reader *r, Proof *ret) {
 /* Deliveries */
 
 static int put_delivery(Store *s, int64_t row, size_t position, const DeliveryRecord *d) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_DELIVERY_PUT];
-        Binder b = { .statement = st };
-
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_DELIVERY_PUT] };
         bind_number(&b, (uint64_t)row);
         bind_number(&b, position);
         bind_text(&b, d->destination);
@@ -52,12 +50,11 @@ static int put_delivery(Store *s, int64_t row, size_t position, const DeliveryRe
         bind_bytes(&b, d->last_error);
         bind_number(&b, d->next_try_usec);
         bind_number(&b, d->done_usec);
-        return bind_and_run(s, &b);
+        return run_change(s, &b);
 }
 
 static int put_deliveries(Store *s, int64_t row, const BundleRecord *record) {
-        _cleanup_reset_ sqlite3_stmt *cut = s->statements[STORE_DELIVERY_CUT];
-        Binder b = { .statement = cut };
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_DELIVERY_CUT] };
 
         if (record->n_deliveries > MAX_DELIVERIES)
                 return -E2BIG;
@@ -68,7 +65,7 @@ static int put_deliveries(Store *s, int64_t row, const BundleRecord *record) {
         }
         bind_number(&b, (uint64_t)row);
         bind_number(&b, record->n_deliveries);
-        return bind_and_run(s, &b);
+        return run_change(s, &b);
 }
 
 static int read_delivery(sqlite3_stmt *st, DeliveryRecord *d) {
@@ -88,13 +85,12 @@ static int read_delivery(sqlite3_stmt *st, DeliveryRecord *d) {
 
 /* What was read stays in the record when it fails: bundle_record_done() frees it. */
 static int read_deliveries(Store *s, int64_t row, BundleRecord *record) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_DELIVERY_LIST];
-        int r = sqlite3_bind_int64(st, 1, row);
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_DELIVERY_LIST] };
+        int r;
 
-        if (r != SQLITE_OK)
-                return store_errno(s, r);
-        while ((r = sqlite3_step(st)) == SQLITE_ROW) {
-                int64_t total = sqlite3_column_int64(st, 9);
+        bind_number(&b, (uint64_t)row);
+        while ((r = next_row(s, &b)) == 0) {
+                int64_t total = sqlite3_column_int64(b.statement, 9);
                 if (!record->deliveries) {
                         if (total <= 0 || total > MAX_DELIVERIES)
                                 return -EUCLEAN;
@@ -104,19 +100,17 @@ static int read_deliveries(Store *s, int64_t row, BundleRecord *record) {
                 }
                 if ((int64_t)record->n_deliveries >= total)
                         return -EUCLEAN;
-                int error = read_delivery(st, &record->deliveries[record->n_deliveries++]);
-                if (error < 0)
-                        return error;
+                r = read_delivery(b.statement, &record->deliveries[record->n_deliveries++]);
+                if (r < 0)
+                        return r;
         }
-        return store_errno(s, r);
+        return MIN(r, 0);
 }
 
 /* Bundles */
 
 static int write_bundle(Store *s, StoreStatement which, const BundleRecord *record) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[which];
-        Binder b = { .statement = st };
-
+        _cleanup_binder_ Binder b = { .statement = s->statements[which] };
         bind_text(&b, record->id);
         if (which == STORE_BUNDLE_ADD) {
                 bind_text(&b, record->source);
@@ -147,7 +141,7 @@ static int write_bundle(Store *s, StoreStatement which, const BundleRecord *reco
         bind_number(&b, record->links_held);
         bind_bytes(&b, record->s3_prefix);
         bind_number(&b, record->unit_born_usec);
-        return bind_and_run(s, &b);
+        return run_change(s, &b);
 }
 
 /* @param ret_row  goes to read_deliveries once `st` is done with */
@@ -184,20 +178,16 @@ static int read_bundle(sqlite3_stmt *st, BundleRecord *b, int64_t *ret_row) {
         return r.error;
 }
 
-int store_find_row(Store *s, const char *id, int64_t *ret_row, uint64_t *ret_first_seen_usec) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_BUNDLE_KEY];
-        int r = sqlite3_bind_text(st, 1, id, -1, SQLITE_STATIC);
-
-        if (r == SQLITE_OK)
-                r = sqlite3_step(st);
-        if (r == SQLITE_DONE)
-                return STORE_E_NOT_FOUND;
-        if (r != SQLITE_ROW)
-                return store_errno(s, r);
-        *ret_row = sqlite3_column_int64(st, 0);
-        if (ret_first_seen_usec)
-                *ret_first_seen_usec = (uint64_t)sqlite3_column_int64(st, 1);
-        return 0;
+/* The row number behind an id. 0, STORE_E_NOT_FOUND, -errno */
+static int find_row(Store *s, const char *id, int64_t *ret_row, uint64_t *ret_first_seen_usec) {
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_BUNDLE_KEY] };
+        bind_text(&b, id);
+        int r = next_row(s, &b);
+        if (r == 0) {
+                *ret_row = sqlite3_column_int64(b.statement, 0);
+                *ret_first_seen_usec = (uint64_t)sqlite3_column_int64(b.statement, 1);
+        }
+        return r;
 }
 
 int store_add(Store *s, const BundleRecord *b) {
@@ -214,10 +204,11 @@ int store_add(Store *s, const BundleRecord *b) {
 
 int store_update(Store *s, const BundleRecord *b) {
         int64_t row;
+        uint64_t first_seen_usec;
         int r = store_savepoint(s);
         if (r < 0)
                 return r;
-        r = store_find_row(s, b->id, &row, NULL);
+        r = find_row(s, b->id, &row, &first_seen_usec);
         if (r == 0)
                 r = write_bundle(s, STORE_BUNDLE_UPDATE, b);
         if (r == 0)
@@ -226,65 +217,55 @@ int store_update(Store *s, const BundleRecord *b) {
 }
 
 /* Runs a bound statement that yields one bundle or none. */
-static int read_one(Store *s, sqlite3_stmt *st, BundleRecord *ret) {
+static int read_one(Store *s, Binder *query, BundleRecord *ret) {
         _cleanup_(bundle_record_done) BundleRecord b = { 0 };
         int64_t row = 0;
-        int r = sqlite3_step(st);
-
-        if (r == SQLITE_DONE)
-                return STORE_E_NOT_FOUND;
-        if (r != SQLITE_ROW)
-                return store_errno(s, r);
-        r = read_bundle(st, &b, &row);
+        int r = next_row(s, query);
+        if (r == 0)
+                r = read_bundle(query->statement, &b, &row);
         if (r == 0)
                 r = read_deliveries(s, row, &b);
-        if (r < 0)
+        if (r != 0)
                 return r;
         *ret = b;
-        b = (BundleRecord){ 0 }; /* it is theirs now */
+        b = (BundleRecord){ 0 }; /* the caller's now */
         return 0;
 }
 
 int store_get(Store *s, const char *id, BundleRecord *ret) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_BUNDLE_GET];
-        Binder b = { .statement = st };
-
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_BUNDLE_GET] };
         bind_text(&b, id);
-        return b.result == SQLITE_OK ? read_one(s, st, ret) : store_errno(s, b.result);
+        return read_one(s, &b, ret);
 }
 
 int store_find_unit(Store *s, const char *source, const char *path, BundleRecord *ret) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_UNIT_FIND];
-        Binder b = { .statement = st };
-
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_UNIT_FIND] };
         bind_bytes(&b, path);
         bind_text(&b, source);
-        return b.result == SQLITE_OK ? read_one(s, st, ret) : store_errno(s, b.result);
+        return read_one(s, &b, ret);
 }
 
 /* Lists */
 
-/* By the row: a copy of a path is made for its NUL alone. */
 int store_list_ended(Store *s, const char *source,
                      int (*on_unit)(const char *path, uint64_t digest, void *userdata),
                      void *userdata) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_UNIT_LIST];
-        int r = sqlite3_bind_text(st, 1, source, -1, SQLITE_STATIC);
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_UNIT_LIST] };
+        int r;
 
-        if (r != SQLITE_OK)
-                return store_errno(s, r);
-        while ((r = sqlite3_step(st)) == SQLITE_ROW) {
-                Reader reader = { .statement = st };
+        bind_text(&b, source);
+        while ((r = next_row(s, &b)) == 0) {
+                Reader reader = { .statement = b.statement };
                 _cleanup_free_ char *path = read_string(&reader, false);
                 uint64_t digest = read_number(&reader);
-                /* A row that is none of ours tells nothing: its unit is looked at once more. */
+                /* A row that no agent wrote counts for nothing: its unit is scanned once more. */
                 int error = reader.error == -EUCLEAN ? 0
                             : reader.error < 0       ? reader.error
                                                      : on_unit(path, digest, userdata);
                 if (error < 0)
                         return error;
         }
-        return store_errno(s, r);
+        return MIN(r, 0);
 }
 
 typedef struct Page {
@@ -384,7 +365,7 @@ int store_list(Store *s, const StoreFilter *f, int (*on_bundle)(BundleRecord *b,
                 return -EINVAL;
         if (f->after) {
                 int64_t row;
-                r = store_find_row(s, f->after, &row, &after.first_seen_usec);
+                r = find_row(s, f->after, &row, &after.first_seen_usec);
                 if (r != 0)
                         return r;
                 (void)snprintf(after.id, sizeof after.id, "%s", f->after);
@@ -429,10 +410,9 @@ static size_t sort_unique(uint64_t *prints, size_t n) {
         return m;
 }
 
-static int put_blob(Store *s, int64_t row, const uint64_t *prints, size_t n) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_PRINTS_PUT];
+int store_set_prints(Store *s, const char *id, const uint64_t *prints, size_t n) {
         _cleanup_free_ uint64_t *copy = malloc(n > 0 ? n * sizeof *copy : 1);
-        int r;
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_PRINTS_PUT] };
 
         if (!copy)
                 return -ENOMEM;
@@ -441,37 +421,9 @@ static int put_blob(Store *s, int64_t row, const uint64_t *prints, size_t n) {
         n = sort_unique(copy, n);
         for (size_t i = 0; i < n; i++)
                 copy[i] = htole64(copy[i]);
-
-        r = sqlite3_bind_int64(st, 1, row);
-        if (r == SQLITE_OK)
-                r = sqlite3_bind_blob64(st, 2, copy, n * sizeof *copy, SQLITE_STATIC);
-        if (r == SQLITE_OK)
-                r = sqlite3_step(st);
-        store_reset(&st); /* lets go of `copy` */
-        return store_errno(s, r);
-}
-
-int store_set_prints(Store *s, const char *id, const uint64_t *prints, size_t n) {
-        int64_t row;
-        int r = store_savepoint(s);
-        if (r < 0)
-                return r;
-        r = store_find_row(s, id, &row, NULL);
-        if (r == 0)
-                r = put_blob(s, row, prints, n);
-        return store_savepoint_end(s, r);
-}
-
-typedef struct PrintQuery {
-        StoreStatement statement; /* its one column is prints, NULL = none */
-        const char *id, *but_for; /* NULL: the statement has no such parameter */
-} PrintQuery;
-
-static int bind_query(const PrintQuery *query, sqlite3_stmt *st) {
-        int r = sqlite3_bind_text(st, 1, query->id, -1, SQLITE_STATIC);
-        if (r == SQLITE_OK && query->but_for)
-                r = sqlite3_bind_text(st, 2, query->but_for, -1, SQLITE_STATIC);
-        return r;
+        bind_text(&b, id);
+        bind_blob(&b, copy, n * sizeof *copy);
+        return store_change(s, &b);
 }
 
 static int add_row(PrintSet *set, sqlite3_stmt *st) {
@@ -490,25 +442,19 @@ static int add_row(PrintSet *set, sqlite3_stmt *st) {
         return 0;
 }
 
-static int add_all(PrintSet *set, Store *s, const PrintQuery *query) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[query->statement];
-        int r = bind_query(query, st);
-
-        if (r != SQLITE_OK)
-                return store_errno(s, r);
-        while ((r = sqlite3_step(st)) == SQLITE_ROW) {
-                int error = add_row(set, st);
-                if (error < 0)
-                        return error;
-        }
-        return r == SQLITE_DONE ? 0 : store_errno(s, r);
-}
-
-/* @param ret  not written on a failure */
-static int get_prints(Store *s, const PrintQuery *query, uint64_t **ret, size_t *ret_n) {
+/* @param but_for  NULL: the statement has no such parameter
+ * @param ret  not written on a failure */
+static int get_prints(Store *s, StoreStatement which, const char *id, const char *but_for,
+                      uint64_t **ret, size_t *ret_n) {
+        _cleanup_binder_ Binder b = { .statement = s->statements[which] };
         PrintSet set = { 0 };
-        int r = add_all(&set, s, query);
+        int r;
 
+        bind_text(&b, id);
+        if (but_for)
+                bind_text(&b, but_for);
+        while ((r = next_row(s, &b)) == 0 && (r = add_row(&set, b.statement)) == 0)
+                ;
         if (r < 0) {
                 free(set.prints);
                 return r;
@@ -519,14 +465,13 @@ static int get_prints(Store *s, const PrintQuery *query, uint64_t **ret, size_t 
 }
 
 int store_get_prints(Store *s, const char *id, uint64_t **ret, size_t *ret_n) {
-        return get_prints(s, &(PrintQuery){ STORE_PRINTS_LIST, id, NULL }, ret, ret_n);
+        return get_prints(s, STORE_PRINTS_LIST, id, NULL, ret, ret_n);
 }
 
 int store_get_own_prints(Store *s, const char *id, uint64_t **ret, size_t *ret_n) {
-        return get_prints(s, &(PrintQuery){ STORE_PRINTS_OWN, id, NULL }, ret, ret_n);
+        return get_prints(s, STORE_PRINTS_OWN, id, NULL, ret, ret_n);
 }
 
 int store_get_earlier_prints(Store *s, const BundleRecord *b, uint64_t **ret, size_t *ret_n) {
-        PrintQuery query = { STORE_PRINTS_OTHERS, b->supplement_of, b->id };
-        return get_prints(s, &query, ret, ret_n);
+        return get_prints(s, STORE_PRINTS_OTHERS, b->supplement_of, b->id, ret, ret_n);
 }

@@ -72,12 +72,12 @@ int store_errno(Store *s, int result) {
         return sqlite_errno(s->db, result);
 }
 
-bool store_is_trouble(int error) {
+static bool is_trouble(int error) {
         return error == -ENOSPC || error == -EIO || error == -EROFS || error == -EUCLEAN;
 }
 
-int store_note_trouble(Store *s, int r) {
-        if (s->trouble < 0 || !store_is_trouble(r))
+static int note_trouble(Store *s, int r) {
+        if (s->trouble < 0 || !is_trouble(r))
                 return r;
         s->trouble = r;
         if (s->on_trouble)
@@ -159,6 +159,105 @@ static int acquire_lock(Store *s, pid_t *ret_pid) {
         return 0;
 }
 
+/* Space that the database keeps for a full disk, so that bookkeeping continues on it.
+ *
+ * In WAL mode a commit writes the log, and a checkpoint writes the database file. Neither needs
+ * space on the disk if both only write over blocks that they have:
+ * - the log is made LOG_BYTES long once and never truncated (journal_size_limit=-1, PERSIST_WAL).
+ *   After a checkpoint at 256 pages SQLite writes it from its beginning again; the index of a log
+ * of this length (-shm) does not grow either;
+ * - the database may use only pages for which the file has blocks. Before each change the file is
+ *   extended AHEAD_PAGES beyond its pages, and max_page_count is set to that. On a full disk it is
+ * the number of pages there are: without this limit a commit would fit into the log and its
+ * checkpoint would fail for ever;
+ * - the table `reserve` holds rows of zeros. On a full disk they are deleted one by one, and their
+ *   pages become free pages of the database.
+ * File systems that copy on write (btrfs, ZFS) need space even to write over a block. There the
+ * first change that fails pauses the intake. */
+
+#define PAGE_BYTES 4096
+#define CHUNK_BYTES ((int)MIB) /* the file's length is a multiple of it */
+#define AHEAD_PAGES 512
+#define LOG_BYTES (4 * MIB)
+/* 1,000 bundles take 0.8 MiB with one destination, 1.3 MiB with three, and 2 KiB more for each hook
+ * note (measured with 400 bundles: 808 bytes each for rows, indexes and fingerprints). The free
+ * pages of the last row are left to the deliveries: new bundles and notes pause before. */
+#define RESERVE_ROWS 4
+#define ROW_BYTES ((uint64_t)MIB)
+#define FREE_PAGES_MIN 256
+/* @return 0 when it cannot be read: then there is nothing to count on */
+static uint64_t query_number(Store *s, StoreStatement which) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[which];
+        return sqlite3_step(st) == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(st, 0) : 0;
+}
+
+static void set_max_pages(Store *s, uint64_t n) {
+        char sql[64];
+
+        if (n == s->max_pages)
+                return;
+        (void)snprintf(sql, sizeof sql, "PRAGMA max_page_count=%llu", (unsigned long long)n);
+        if (sqlite3_exec(s->db, sql, NULL, NULL, NULL) == SQLITE_OK)
+                s->max_pages = n;
+}
+
+/* Has the file system allocate blocks for pages to come. @return whether it did */
+static bool extend_file(Store *s) {
+        uint64_t n_pages = query_number(s, STORE_PAGE_COUNT), chunk = CHUNK_BYTES / PAGE_BYTES;
+        uint64_t target = (n_pages + AHEAD_PAGES + chunk - 1) / chunk * chunk;
+        sqlite3_int64 bytes = (sqlite3_int64)(target * PAGE_BYTES);
+        /* posix_fallocate(3), or a byte written to each block; only an fstat(2) when it has them */
+        bool is_extended =
+                sqlite3_file_control(s->db, "main", SQLITE_FCNTL_SIZE_HINT, &bytes) == SQLITE_OK;
+
+        set_max_pages(s, is_extended ? target : n_pages);
+        return is_extended;
+}
+
+static bool add_row(Store *s) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_RESERVE_ADD];
+        return sqlite3_bind_int64(st, 1, ROW_BYTES) == SQLITE_OK && sqlite3_step(st) == SQLITE_DONE;
+}
+
+static void drop_row(Store *s) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_RESERVE_DROP];
+        if (sqlite3_step(st) == SQLITE_DONE && sqlite3_changes(s->db) > 0)
+                log_warning(0, "the state directory is full: using the space reserved in the "
+                               "database; free space on its disk");
+}
+
+static void reserve_update(Store *s) {
+        bool is_extended = extend_file(s);
+
+        if (!is_extended && query_number(s, STORE_FREE_COUNT) < FREE_PAGES_MIN)
+                drop_row(s);
+        else if (sqlite3_get_autocommit(s->db)) /* a change that is rolled back fills up nothing */
+                while (is_extended && query_number(s, STORE_RESERVE_COUNT) < RESERVE_ROWS &&
+                       add_row(s))
+                        is_extended = extend_file(s);
+}
+
+int store_reserve_check(Store *s) {
+        bool is_extended = s->max_pages > query_number(s, STORE_PAGE_COUNT);
+        return is_extended || query_number(s, STORE_RESERVE_COUNT) > 0 ? 0 : -ENOSPC;
+}
+
+static void reserve_open(Store *s) {
+        int persist = 1, chunk = CHUNK_BYTES;
+
+        /* Both are known to SQLite's own file system layer and cannot fail there. */
+        (void)sqlite3_file_control(s->db, "main", SQLITE_FCNTL_PERSIST_WAL, &persist);
+        (void)sqlite3_file_control(s->db, "main", SQLITE_FCNTL_CHUNK_SIZE, &chunk);
+        s->max_pages = 0;
+        /* SQLite locks the database and the index, never the log: this close(2) releases nothing.
+         */
+        _cleanup_close_ int fd =
+                openat(s->dir_fd, "state.db-wal", O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        if (fd >= 0)
+                (void)posix_fallocate(fd, 0, LOG_BYTES); /* else it grows as long as it can */
+        reserve_update(s);
+}
+
 /* Opening */
 
 static void store_finalize(Store *s) {
@@ -230,21 +329,15 @@ static int open_database(Store *s, bool *ret_damaged) {
                 return r;
 
         r = sqlite3_open_v2(s->path, &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
-        if (r == SQLITE_OK) {
-                store_schema_be_careful(s->db);
-                r = store_schema_bring_up(s->db);
-        }
         if (r == SQLITE_OK)
-                r = store_schema_prepare(s);
+                r = store_schema_open(s);
         if (r != SQLITE_OK) {
                 *ret_damaged = is_damage(r);
                 r = sqlite_errno(s->db, r);
                 store_finalize(s);
                 return *ret_damaged ? 0 : r;
         }
-        (void)sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0,
-                                (int *)NULL); /* cannot fail */
-        store_reserve_open(s);
+        reserve_open(s);
         return 0;
 }
 
@@ -348,10 +441,10 @@ int store_begin(Store *s) {
 
         if (s->in_transaction)
                 return -EALREADY;
-        store_reserve_update(s);
+        reserve_update(s);
         r = store_exec(s, "BEGIN IMMEDIATE");
         if (r < 0)
-                return store_note_trouble(s, r);
+                return note_trouble(s, r);
         s->in_transaction = true;
         s->transaction_error = 0;
         return 0;
@@ -373,7 +466,7 @@ int store_commit(Store *s) {
         roll_back(s);
         s->in_transaction = false;
         s->transaction_error = 0;
-        return store_note_trouble(s, r);
+        return note_trouble(s, r);
 }
 
 void store_rollback(Store *s) {
@@ -387,8 +480,8 @@ void store_rollback(Store *s) {
 int store_savepoint(Store *s) {
         if (s->transaction_error < 0)
                 return s->transaction_error;
-        store_reserve_update(s);
-        return store_note_trouble(s, store_exec(s, "SAVEPOINT change"));
+        reserve_update(s);
+        return note_trouble(s, store_exec(s, "SAVEPOINT change"));
 }
 
 int store_savepoint_end(Store *s, int r) {
@@ -401,11 +494,21 @@ int store_savepoint_end(Store *s, int r) {
                 roll_back(s);
         if (s->in_transaction && sqlite3_get_autocommit(s->db))
                 s->transaction_error = r < 0 ? r : -EIO; /* what came before it is undone as well */
-        return store_note_trouble(s, r);
+        return note_trouble(s, r);
+}
+
+int store_change(Store *s, Binder *b) {
+        int r = store_savepoint(s);
+        if (r < 0)
+                return r;
+        r = run_change(s, b);
+        if (r == 0 && sqlite3_changes(s->db) == 0)
+                r = STORE_E_NOT_FOUND;
+        return store_savepoint_end(s, r);
 }
 
 int store_recover(Store *s) {
-        store_reserve_update(s);
+        reserve_update(s);
         int r = store_reserve_check(s);
         if (r == 0)
                 r = store_counter_add(s, "store_troubles", 1); /* a write, as a proof */
@@ -414,117 +517,16 @@ int store_recover(Store *s) {
         return r;
 }
 
-/* Space that the database keeps for a full disk, so that bookkeeping continues on it.
- *
- * In WAL mode a commit writes the log, and a checkpoint writes the database file. Neither needs
- * space on the disk if both only write over blocks that they have:
- * - the log is made LOG_BYTES long once and never truncated (journal_size_limit=-1, PERSIST_WAL).
- *   After a checkpoint at 256 pages SQLite writes it from its beginning again; the index of a log
- * of this length (-shm) does not grow either;
- * - the database may use only pages for which the file has blocks. Before each change the file is
- *   extended AHEAD_PAGES beyond its pages, and max_page_count is set to that. On a full disk it is
- * the number of pages there are: without this limit a commit would fit into the log and its
- * checkpoint would fail for ever;
- * - the table `reserve` holds rows of zeros. On a full disk they are deleted one by one, and their
- *   pages become free pages of the database.
- * File systems that copy on write (btrfs, ZFS) need space even to write over a block. There the
- * first change that fails pauses the intake. */
-
-#define PAGE_BYTES 4096
-#define CHUNK_BYTES ((int)MIB) /* the file's length is a multiple of it */
-#define AHEAD_PAGES 512
-#define LOG_BYTES (4 * MIB)
-/* 1,000 bundles take 0.8 MiB with one destination, 1.3 MiB with three, and 2 KiB more for each hook
- * note (measured with 400 bundles: 808 bytes each for rows, indexes and fingerprints). The free
- * pages of the last row are left to the deliveries: new bundles and notes pause before. */
-#define RESERVE_ROWS 4
-#define ROW_BYTES ((uint64_t)MIB)
-#define FREE_PAGES_MIN 256
-/* @return 0 when it cannot be read: then there is nothing to count on */
-static uint64_t query_number(Store *s, StoreStatement which) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[which];
-        return sqlite3_step(st) == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(st, 0) : 0;
-}
-
-static void set_max_pages(Store *s, uint64_t n) {
-        char sql[64];
-
-        if (n == s->max_pages)
-                return;
-        (void)snprintf(sql, sizeof sql, "PRAGMA max_page_count=%llu", (unsigned long long)n);
-        if (sqlite3_exec(s->db, sql, NULL, NULL, NULL) == SQLITE_OK)
-                s->max_pages = n;
-}
-
-/* Has the file system allocate blocks for pages to come. @return whether it did */
-static bool extend_file(Store *s) {
-        uint64_t n_pages = query_number(s, STORE_PAGE_COUNT), chunk = CHUNK_BYTES / PAGE_BYTES;
-        uint64_t target = (n_pages + AHEAD_PAGES + chunk - 1) / chunk * chunk;
-        sqlite3_int64 bytes = (sqlite3_int64)(target * PAGE_BYTES);
-        /* posix_fallocate(3), or a byte written to each block; only an fstat(2) when it has them */
-        bool is_extended =
-                sqlite3_file_control(s->db, "main", SQLITE_FCNTL_SIZE_HINT, &bytes) == SQLITE_OK;
-
-        set_max_pages(s, is_extended ? target : n_pages);
-        return is_extended;
-}
-
-static bool add_row(Store *s) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_RESERVE_ADD];
-        return sqlite3_bind_int64(st, 1, ROW_BYTES) == SQLITE_OK && sqlite3_step(st) == SQLITE_DONE;
-}
-
-static void drop_row(Store *s) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_RESERVE_DROP];
-        if (sqlite3_step(st) == SQLITE_DONE && sqlite3_changes(s->db) > 0)
-                log_warning(0, "the state directory is full: using the space reserved in the "
-                               "database; free space on its disk");
-}
-
-void store_reserve_update(Store *s) {
-        bool is_extended = extend_file(s);
-
-        if (!is_extended && query_number(s, STORE_FREE_COUNT) < FREE_PAGES_MIN)
-                drop_row(s);
-        else if (sqlite3_get_autocommit(s->db)) /* a change that is rolled back fills up nothing */
-                while (is_extended && query_number(s, STORE_RESERVE_COUNT) < RESERVE_ROWS &&
-                       add_row(s))
-                        is_extended = extend_file(s);
-}
-
-int store_reserve_check(Store *s) {
-        bool is_extended = s->max_pages > query_number(s, STORE_PAGE_COUNT);
-        return is_extended || query_number(s, STORE_RESERVE_COUNT) > 0 ? 0 : -ENOSPC;
-}
-
-void store_reserve_open(Store *s) {
-        int persist = 1, chunk = CHUNK_BYTES;
-
-        /* Both are known to SQLite's own file system layer and cannot fail there. */
-        (void)sqlite3_file_control(s->db, "main", SQLITE_FCNTL_PERSIST_WAL, &persist);
-        (void)sqlite3_file_control(s->db, "main", SQLITE_FCNTL_CHUNK_SIZE, &chunk);
-        s->max_pages = 0;
-        /* SQLite locks the database and the index, never the log: this close(2) releases nothing.
-         */
-        _cleanup_close_ int fd =
-                openat(s->dir_fd, "state.db-wal", O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-        if (fd >= 0)
-                (void)posix_fallocate(fd, 0, LOG_BYTES); /* else it grows as long as it can */
-        store_reserve_update(s);
-}
-
 /* Sums that are known without counting: by state, kept by triggers, and by name, kept by the
  * caller. */
 
 /* @param ret  0 when there is none, or it cannot be read  @return 0 or -errno */
 static int read_counter(Store *s, const char *name, uint64_t *ret) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_COUNTER_GET];
-        int r = sqlite3_bind_text(st, 1, name, -1, SQLITE_STATIC);
-
-        if (r == SQLITE_OK)
-                r = sqlite3_step(st);
-        *ret = r == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(st, 0) : 0;
-        return store_errno(s, r);
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_COUNTER_GET] };
+        bind_text(&b, name);
+        int r = next_row(s, &b);
+        *ret = r == 0 ? (uint64_t)sqlite3_column_int64(b.statement, 0) : 0;
+        return MIN(r, 0);
 }
 
 void store_counts(Store *s, StoreCounts *ret) {
@@ -555,23 +557,10 @@ int64_t store_counts_difference(const StoreCounts *c) {
 }
 
 int store_counter_add(Store *s, const char *name, uint64_t n) {
-        int r;
-
-        if (n > INT64_MAX)
-                return -ERANGE;
-        r = store_savepoint(s);
-        if (r < 0)
-                return r;
-        {
-                _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_COUNTER_ADD];
-                r = sqlite3_bind_text(st, 1, name, -1, SQLITE_STATIC);
-                if (r == SQLITE_OK)
-                        r = sqlite3_bind_int64(st, 2, (int64_t)n);
-                if (r == SQLITE_OK)
-                        r = sqlite3_step(st);
-                r = store_errno(s, r);
-        }
-        return store_savepoint_end(s, r);
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_COUNTER_ADD] };
+        bind_text(&b, name);
+        bind_number(&b, n);
+        return n > INT64_MAX ? -ERANGE : store_change(s, &b);
 }
 
 uint64_t store_counter(Store *s, const char *name) {
@@ -583,15 +572,13 @@ uint64_t store_counter(Store *s, const char *name) {
 int store_counter_list(Store *s, const char *prefix,
                        void (*on_counter)(const char *name, uint64_t value, void *userdata),
                        void *userdata) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_COUNTER_LIST];
-        int r = sqlite3_bind_text(st, 1, prefix, -1, SQLITE_STATIC);
-
-        while (r == SQLITE_OK || r == SQLITE_ROW) {
-                r = sqlite3_step(st);
-                const char *name =
-                        r == SQLITE_ROW ? (const char *)sqlite3_column_text(st, 0) : NULL;
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_COUNTER_LIST] };
+        int r;
+        bind_text(&b, prefix);
+        while ((r = next_row(s, &b)) == 0) {
+                const char *name = (const char *)sqlite3_column_text(b.statement, 0);
                 if (name)
-                        on_counter(name, (uint64_t)sqlite3_column_int64(st, 1), userdata);
+                        on_counter(name, (uint64_t)sqlite3_column_int64(b.statement, 1), userdata);
         }
-        return store_errno(s, r);
+        return MIN(r, 0);
 }

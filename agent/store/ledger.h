@@ -23,7 +23,7 @@ typedef struct LedgerPart {
         uint64_t bytes;
         uint8_t sha256[SHA256_SIZE];
         bool is_last;
-        const void *state; /* to go on behind it */
+        const void *state; /* of the writer, to continue after it */
         size_t state_bytes;
         const char *etag; /* NULL = not known to have arrived */
 } LedgerPart;
@@ -51,38 +51,38 @@ typedef struct LedgerReader {
 } LedgerReader;
 /** In order of number; the part is borrowed for the call, which may use the store. A negative
  * return of on_part ends it and is returned, a positive one ends it with 0. No upload underway: no
- * part. -EUCLEAN: a row that cannot be; begin anew. */
+ * part. -EUCLEAN: an invalid row; start over. */
 int store_ledger_parts(Store *s, const char *bundle, const char *destination,
                        const LedgerReader *reader);
 /** The upload is complete or was never begun: it and its parts are dropped. Missing is fine. */
 int store_ledger_end(Store *s, const char *bundle, const char *destination);
-/** It will not be gone on with: moves it to the uploads to be aborted, since its created_usec.
- * Missing is fine. */
+/** It will not be resumed: moves it to the uploads to be aborted, since its created_usec. Missing
+ * is fine. */
 int store_ledger_abandon(Store *s, const char *bundle, const char *destination);
-/** At the start: the same for what a crash left of bundles that nothing more happens to. */
+/** At the start: the same for what a crash left of bundles in a final state. */
 int store_ledger_abandon_idle(Store *s);
 /** @return whether an upload underway, of any bundle to any destination, has this key and this id,
  * or this key and no id yet: its Create may just be answered. True as well when the database cannot
- * be asked: what may be underway is let be */
+ * be read: what may be underway is not aborted */
 bool store_ledger_knows(Store *s, const char *key, const char *upload_id);
 
 typedef struct LedgerAbort {
         int64_t id;
-        const char *destination, *key; /* borrowed for the call */
-        const char *upload_id;         /* NULL = all uploads of that key */
-        uint64_t since_usec;           /* CLOCK_REALTIME */
+        const char *destination, *key;
+        const char *upload_id; /* NULL = all uploads of that key */
+        uint64_t since_usec;   /* CLOCK_REALTIME */
 } LedgerAbort;
 /** Adds one before anything is created that may have to be aborted. The same one again
- * (destination, key, upload_id, or key alone) takes the place of the earlier one under a new id and
- * keeps its age, so that rows do not pile up and nobody strikes out what came after him.
- * @param a  its id says nothing; since_usec: now
+ * (destination, key, upload_id, or key alone) replaces the earlier one under a new id and keeps its
+ * age, so that rows do not pile up and nobody removes what was added after the one he finished.
+ * @param a  borrowed; its id does not count; since_usec: now
  * @param ret_id  for store_abort_done(); may be NULL */
 int store_abort_add(Store *s, const LedgerAbort *a, int64_t *ret_id);
 int store_abort_done(Store *s, int64_t id); /* missing is fine */
-/** Oldest first, those that are there when it is called. The callback's rules are those of
- * store_ledger_parts(). */
-int store_abort_list(Store *s, const char *destination,
-                     int (*on_abort)(const LedgerAbort *a, void *userdata), void *userdata);
-/** @return whether it is to be aborted, by its id or as one of its key; by whatever destination */
+/** The oldest one of a destination after an id; 0 = the oldest of all.
+ * @return 0 and *ret (ledger_abort_done, also on an error), STORE_E_NOT_FOUND, -errno */
+int store_abort_next(Store *s, const char *destination, int64_t after, LedgerAbort *ret);
+void ledger_abort_done(LedgerAbort *a); /* frees key and upload_id; the destination is borrowed */
+/** @return whether it is to be aborted, by its id or as one of its key; by any destination */
 bool store_abort_knows(Store *s, const char *key, const char *upload_id);
 uint64_t store_abort_count(Store *s); /* of all destinations */

@@ -32,38 +32,31 @@ typedef struct NoteSum {
 } NoteSum;
 
 static int count_of(Store *s, int64_t uid, NoteSum *ret) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_NOTE_COUNT];
-        int r = sqlite3_bind_int64(st, 1, uid);
-
-        if (r == SQLITE_OK)
-                r = sqlite3_step(st);
-        if (r != SQLITE_ROW && r != SQLITE_DONE)
-                return store_errno(s, r);
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_NOTE_COUNT] };
+        bind_number(&b, (uint64_t)uid);
+        int r = next_row(s, &b);
         *ret = (NoteSum){ 0 };
-        if (r == SQLITE_ROW)
-                *ret = (NoteSum){ (uint64_t)sqlite3_column_int64(st, 0),
-                                  (uint64_t)sqlite3_column_int64(st, 1) };
-        return 0;
+        if (r == 0)
+                *ret = (NoteSum){ (uint64_t)sqlite3_column_int64(b.statement, 0),
+                                  (uint64_t)sqlite3_column_int64(b.statement, 1) };
+        return r < 0 ? r : 0;
 }
 
 /* @return 0 and who has most and has a finished one; STORE_E_NOTES_FULL: none has finished */
 static int find_most(Store *s, StoreStatement most, int64_t *ret_uid) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[most];
-        int r = sqlite3_step(st);
-
-        if (r == SQLITE_ROW)
-                *ret_uid = sqlite3_column_int64(st, 0);
-        return r == SQLITE_ROW ? 0 : r == SQLITE_DONE ? STORE_E_NOTES_FULL : store_errno(s, r);
+        _cleanup_binder_ Binder b = { .statement = s->statements[most] };
+        int r = next_row(s, &b);
+        if (r == 0)
+                *ret_uid = sqlite3_column_int64(b.statement, 0);
+        return r == STORE_E_NOT_FOUND ? STORE_E_NOTES_FULL : r;
 }
 
-/* The oldest finished one goes; one whose bundle is underway goes behind all others. @return 0;
+/* The oldest finished one goes; one whose bundle is underway goes after all others. @return 0;
  * STORE_E_NOTES_FULL: none has finished */
 static int drop_oldest(Store *s, int64_t uid) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_NOTE_DROP_OF];
-        Binder b = { .statement = st };
-
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_NOTE_DROP_OF] };
         bind_number(&b, (uint64_t)uid);
-        int r = bind_and_run(s, &b);
+        int r = run_change(s, &b);
         return r < 0 ? r : sqlite3_changes(s->db) > 0 ? 0 : STORE_E_NOTES_FULL;
 }
 
@@ -91,20 +84,15 @@ static int make_room(Store *s, int64_t uid, uint64_t bytes, const NoteSum *max) 
 
 /* ---- notes ---- */
 
-/* @return 0 and what stands there, or STORE_E_NOT_FOUND */
+/* @return 0 when it is there, STORE_E_NOT_FOUND, -errno */
 static int find_note(Store *s, const char *id) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_NOTE_FIND];
-        int r = sqlite3_bind_text(st, 1, id, -1, SQLITE_STATIC);
-
-        if (r == SQLITE_OK)
-                r = sqlite3_step(st);
-        return r == SQLITE_ROW ? 0 : r == SQLITE_DONE ? STORE_E_NOT_FOUND : store_errno(s, r);
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_NOTE_FIND] };
+        bind_text(&b, id);
+        return next_row(s, &b);
 }
 
 static int write_note(Store *s, const StoredNote *n) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_NOTE_ADD];
-        Binder b = { .statement = st };
-
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_NOTE_ADD] };
         bind_text(&b, n->id);
         bind_number(&b, n->received_usec);
         bind_number(&b, n->uid);
@@ -118,7 +106,7 @@ static int write_note(Store *s, const StoredNote *n) {
         bind_number(&b, n->finished_usec);
         bind_text(&b, n->container);
         bind_bytes(&b, n->document);
-        return bind_and_run(s, &b);
+        return run_change(s, &b);
 }
 
 static int add_note(Store *s, const StoredNote *n) {
@@ -144,57 +132,31 @@ int store_note_add(Store *s, const StoredNote *n) {
         return store_savepoint_end(s, add_note(s, n));
 }
 
-/* @param b  a change of one note, bound */
-static int change_note(Store *s, Binder *b) {
-        int r = bind_and_run(s, b);
-        return r == 0 && sqlite3_changes(s->db) == 0 ? STORE_E_NOT_FOUND : r;
-}
-
-static int set_process(Store *s, const StoredNote *n) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_NOTE_SET_PROCESS];
-        Binder b = { .statement = st };
+int store_note_set_process(Store *s, const StoredNote *n) {
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_NOTE_SET_PROCESS] };
         bind_text(&b, n->id);
         bind_number(&b, (uint64_t)n->pid);
         bind_number(&b, n->start_ticks);
         bind_text(&b, n->container);
-        return change_note(s, &b);
+        return store_change(s, &b);
 }
 
-int store_note_set_process(Store *s, const StoredNote *n) {
-        int r = store_savepoint(s);
-        return r < 0 ? r : store_savepoint_end(s, set_process(s, n));
-}
-
-static int set_unit(Store *s, const StoredNote *n) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_NOTE_SET_UNIT];
-        Binder b = { .statement = st };
+int store_note_set_unit(Store *s, const StoredNote *n) {
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_NOTE_SET_UNIT] };
         bind_text(&b, n->id);
         bind_text(&b, n->source);
         bind_bytes(&b, n->unit_path);
         bind_bytes(&b, n->s3_prefix);
         bind_bytes(&b, n->refused);
         bind_text(&b, n->container);
-        return change_note(s, &b);
-}
-
-int store_note_set_unit(Store *s, const StoredNote *n) {
-        int r = store_savepoint(s);
-        return r < 0 ? r : store_savepoint_end(s, set_unit(s, n));
+        return store_change(s, &b);
 }
 
 int store_note_finish(Store *s, const char *id, uint64_t now_usec) {
-        int r = store_savepoint(s);
-        if (r < 0)
-                return r;
-        r = find_note(s, id);
-        if (r == 0) {
-                _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_NOTE_FINISH];
-                Binder b = { .statement = st };
-                bind_text(&b, id);
-                bind_number(&b, now_usec);
-                r = bind_and_run(s, &b);
-        }
-        return store_savepoint_end(s, r);
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_NOTE_FINISH] };
+        bind_text(&b, id);
+        bind_number(&b, now_usec);
+        return store_change(s, &b);
 }
 
 /* @param ret_row  its place in the order */
@@ -219,79 +181,63 @@ static int read_note(sqlite3_stmt *st, int64_t *ret_row, StoredNote *n) {
         return r.error;
 }
 
-typedef struct NoteQuery {
-        StoreStatement statement;
-        const StoredUnit *unit; /* of STORE_NOTE_NEXT_OF_UNIT */
-} NoteQuery;
-
-/* @return 0, STORE_E_NOT_FOUND at the end, -errno; -EUCLEAN: the row cannot be, and *at is behind
+/* @param unit  of STORE_NOTE_NEXT_OF_UNIT
+ * @return 0, STORE_E_NOT_FOUND at the end, -errno; -EUCLEAN: the row is invalid, and *at is behind
  * it */
-static int next_note(Store *s, const NoteQuery *q, int64_t *at, StoredNote *ret) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[q->statement];
-        Binder b = { .statement = st };
-
-        if (q->statement == STORE_NOTE_NEXT_OF_UNIT) {
-                bind_text(&b, q->unit->source);
-                bind_bytes(&b, q->unit->path);
+static int next_note(Store *s, StoreStatement which, const StoredUnit *unit, int64_t *at,
+                     StoredNote *ret) {
+        _cleanup_binder_ Binder b = { .statement = s->statements[which] };
+        if (unit) {
+                bind_text(&b, unit->source);
+                bind_bytes(&b, unit->path);
         }
         bind_number(&b, (uint64_t)*at);
-        int r = b.result == SQLITE_OK ? sqlite3_step(st) : b.result;
-        if (r == SQLITE_DONE)
-                return STORE_E_NOT_FOUND;
-        if (r != SQLITE_ROW)
-                return store_errno(s, r);
-        return read_note(st, at, ret);
+        int r = next_row(s, &b);
+        return r == 0 ? read_note(b.statement, at, ret) : r;
 }
 
-static int list_notes(Store *s, const NoteQuery *q, StoreOnNote on_note, void *userdata) {
+static int list_notes(Store *s, const StoredUnit *unit, StoreOnNote on_note, void *userdata) {
+        StoreStatement which = unit ? STORE_NOTE_NEXT_OF_UNIT : STORE_NOTE_NEXT_OPEN;
         int64_t at = 0;
+        int r = 0;
 
-        for (;;) {
+        while (r == 0 || r == -EUCLEAN) { /* that one no agent wrote */
                 _cleanup_(stored_note_done) StoredNote n = { 0 };
-                int r = next_note(s, q, &at, &n);
-                if (r == STORE_E_NOT_FOUND)
-                        return 0;
-                if (r == -EUCLEAN)
-                        continue; /* no agent wrote it: passed over */
-                if (r == 0)
-                        r = on_note(&n, userdata);
-                if (r != 0)
-                        return r < 0 ? r : 0;
+                r = next_note(s, which, unit, &at, &n);
+                if (r == 0 && (r = on_note(&n, userdata)) == -EUCLEAN)
+                        return r;
         }
+        return r < 0 ? r : 0;
 }
 
 int store_note_list(Store *s, const StoredUnit *unit, StoreOnNote on_note, void *userdata) {
-        const NoteQuery q = { STORE_NOTE_NEXT_OF_UNIT, unit };
-        return list_notes(s, &q, on_note, userdata);
+        return list_notes(s, unit, on_note, userdata);
 }
 
 int store_note_list_open(Store *s, StoreOnNote on_note, void *userdata) {
-        const NoteQuery q = { .statement = STORE_NOTE_NEXT_OPEN };
-        return list_notes(s, &q, on_note, userdata);
+        return list_notes(s, NULL, on_note, userdata);
 }
 
 /* ---- jobs ---- */
 
-static int put_job(Store *s, const StoredJob *j) {
-        _cleanup_reset_ sqlite3_stmt *put = s->statements[STORE_JOB_PUT];
-        _cleanup_reset_ sqlite3_stmt *cut = s->statements[STORE_JOB_CUT];
-        Binder b = { .statement = put }, c = { .statement = cut };
+static int cut_jobs(Store *s) {
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_JOB_CUT] };
+        bind_number(&b, STORE_JOBS_MAX);
+        return run_change(s, &b);
+}
 
+int store_job_put(Store *s, const StoredJob *j) {
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_JOB_PUT] };
+        int r = store_savepoint(s);
+        if (r < 0)
+                return r;
         bind_number(&b, (uint64_t)j->pid);
         bind_number(&b, j->start_ticks);
         bind_number(&b, j->uid);
         bind_number(&b, j->seen_usec);
         bind_bytes(&b, j->document);
-        int r = bind_and_run(s, &b);
-        if (r < 0)
-                return r;
-        bind_number(&c, STORE_JOBS_MAX);
-        return bind_and_run(s, &c);
-}
-
-int store_job_put(Store *s, const StoredJob *j) {
-        int r = store_savepoint(s);
-        return r < 0 ? r : store_savepoint_end(s, put_job(s, j));
+        r = run_change(s, &b);
+        return store_savepoint_end(s, r == 0 ? cut_jobs(s) : r);
 }
 
 static int read_job(sqlite3_stmt *st, StoredJob *ret) {
@@ -309,35 +255,28 @@ static int read_job(sqlite3_stmt *st, StoredJob *ret) {
 }
 
 int store_job_find(Store *s, pid_t pid, uint64_t start_ticks, StoredJob *ret) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_JOB_FIND];
-        Binder b = { .statement = st };
-
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_JOB_FIND] };
         bind_number(&b, (uint64_t)pid);
         bind_number(&b, start_ticks);
-        int r = b.result == SQLITE_OK ? sqlite3_step(st) : b.result;
-        if (r == SQLITE_DONE)
-                return STORE_E_NOT_FOUND;
-        return r == SQLITE_ROW ? read_job(st, ret) : store_errno(s, r);
+        int r = next_row(s, &b);
+        return r == 0 ? read_job(b.statement, ret) : r;
 }
 
 int store_job_list(Store *s, uid_t uid, size_t max, StoredJob *ret) {
-        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_JOB_LIST];
-        Binder b = { .statement = st };
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_JOB_LIST] };
         size_t n = 0;
-        int r;
+        int r = 0;
 
         bind_number(&b, uid);
         bind_number(&b, max);
-        r = b.result;
-        while (r == SQLITE_OK && n < max && (r = sqlite3_step(st)) == SQLITE_ROW) {
-                int e = read_job(st, &ret[n]);
-                if (e == 0)
-                        n++;
-                r = e == -ENOMEM ? SQLITE_NOMEM : SQLITE_OK; /* no agent wrote it: passed over */
+        while (r == 0 && n < max && (r = next_row(s, &b)) == 0) {
+                r = read_job(b.statement, &ret[n]);
+                n += r == 0;
+                r = r == -EUCLEAN ? 0 : r; /* no agent wrote it */
         }
-        if (r == SQLITE_OK || r == SQLITE_DONE)
+        if (r >= 0)
                 return (int)n;
         while (n > 0)
                 stored_job_done(&ret[--n]);
-        return store_errno(s, r);
+        return r;
 }

@@ -8,65 +8,63 @@
 
 #include "lib/base/cleanup.h"
 
-#define WAL_PAGES 256 /* 1 MiB of 4 KiB pages: then the log is carried over into the database */
 #define HEAP_LIMIT (4 * MIB)
 #define BUSY_MSEC 1000 /* somebody else's sqlite3 is writing; the loop waits, so not for long */
 
 /* From nothing to version 1. Bytes above 2^48 count as 2^48, so that a few absurd sparse files
  * cannot overflow a sum. */
-static int upgrade_to_1(sqlite3 *db) {
-        static const char sql[] =
-                "CREATE TABLE bundles ("
-                " row INTEGER PRIMARY KEY,"
-                " id TEXT NOT NULL UNIQUE,"
-                " source TEXT NOT NULL,"
-                " kind TEXT NOT NULL,"
-                " path BLOB NOT NULL,"
-                " state TEXT NOT NULL,"
-                " reason BLOB,"
-                " complete INTEGER NOT NULL,"
-                " incomplete BLOB,"
-                " date_time TEXT NOT NULL,"
-                " cluster_id TEXT NOT NULL,"
-                " supplement_of TEXT NOT NULL,"
-                " n_supplements INTEGER NOT NULL,"
-                " uid INTEGER NOT NULL,"
-                " unit_dev INTEGER NOT NULL,"
-                " unit_ino INTEGER NOT NULL,"
-                " n_files INTEGER NOT NULL,"
-                " bytes INTEGER NOT NULL,"
-                " oldest_mtime_usec INTEGER NOT NULL,"
-                " digest INTEGER NOT NULL,"
-                " first_seen_usec INTEGER NOT NULL,"
-                " changed_usec INTEGER NOT NULL,"
-                " attempts INTEGER NOT NULL,"
-                " pinned INTEGER NOT NULL,"
-                " links_held INTEGER NOT NULL);"
-                "CREATE INDEX bundles_by_state ON bundles (state, first_seen_usec);"
-                "CREATE INDEX bundles_by_age ON bundles (first_seen_usec);"
-                "CREATE INDEX bundles_by_unit ON bundles (path, source);"
-                "CREATE INDEX bundles_by_base ON bundles (supplement_of) WHERE supplement_of <> '';"
-                "CREATE TABLE deliveries ("
-                " bundle INTEGER NOT NULL REFERENCES bundles (row) ON DELETE CASCADE,"
-                " position INTEGER NOT NULL,"
-                " destination TEXT NOT NULL,"
-                " state TEXT NOT NULL,"
-                " proof TEXT,"
-                " object BLOB,"
-                " bytes INTEGER NOT NULL,"
-                " attempts INTEGER NOT NULL,"
-                " last_error BLOB,"
-                " next_try_usec INTEGER NOT NULL,"
-                " done_usec INTEGER NOT NULL,"
-                " PRIMARY KEY (bundle, position)) WITHOUT ROWID;"
-                "CREATE TABLE prints ("
-                " bundle INTEGER PRIMARY KEY REFERENCES bundles (row) ON DELETE CASCADE,"
-                " prints BLOB NOT NULL);"
-                "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT "
-                "ROWID;"
-                "CREATE TABLE counts ("
-                " state TEXT PRIMARY KEY, bundles INTEGER NOT NULL, bytes INTEGER NOT NULL) "
-                "WITHOUT ROWID;"
+static const char upgrade_to_1[] =
+        "CREATE TABLE bundles ("
+        " row INTEGER PRIMARY KEY,"
+        " id TEXT NOT NULL UNIQUE,"
+        " source TEXT NOT NULL,"
+        " kind TEXT NOT NULL,"
+        " path BLOB NOT NULL,"
+        " state TEXT NOT NULL,"
+        " reason BLOB,"
+        " complete INTEGER NOT NULL,"
+        " incomplete BLOB,"
+        " date_time TEXT NOT NULL,"
+        " cluster_id TEXT NOT NULL,"
+        " supplement_of TEXT NOT NULL,"
+        " n_supplements INTEGER NOT NULL,"
+        " uid INTEGER NOT NULL,"
+        " unit_dev INTEGER NOT NULL,"
+        " unit_ino INTEGER NOT NULL,"
+        " n_files INTEGER NOT NULL,"
+        " bytes INTEGER NOT NULL,"
+        " oldest_mtime_usec INTEGER NOT NULL,"
+        " digest INTEGER NOT NULL,"
+        " first_seen_usec INTEGER NOT NULL,"
+        " changed_usec INTEGER NOT NULL,"
+        " attempts INTEGER NOT NULL,"
+        " pinned INTEGER NOT NULL,"
+        " links_held INTEGER NOT NULL);"
+        "CREATE INDEX bundles_by_state ON bundles (state, first_seen_usec);"
+        "CREATE INDEX bundles_by_age ON bundles (first_seen_usec);"
+        "CREATE INDEX bundles_by_unit ON bundles (path, source);"
+        "CREATE INDEX bundles_by_base ON bundles (supplement_of) WHERE supplement_of <> '';"
+        "CREATE TABLE deliveries ("
+        " bundle INTEGER NOT NULL REFERENCES bundles (row) ON DELETE CASCADE,"
+        " position INTEGER NOT NULL,"
+        " destination TEXT NOT NULL,"
+        " state TEXT NOT NULL,"
+        " proof TEXT,"
+        " object BLOB,"
+        " bytes INTEGER NOT NULL,"
+        " attempts INTEGER NOT NULL,"
+        " last_error BLOB,"
+        " next_try_usec INTEGER NOT NULL,"
+        " done_usec INTEGER NOT NULL,"
+        " PRIMARY KEY (bundle, position)) WITHOUT ROWID;"
+        "CREATE TABLE prints ("
+        " bundle INTEGER PRIMARY KEY REFERENCES bundles (row) ON DELETE CASCADE,"
+        " prints BLOB NOT NULL);"
+        "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT "
+        "ROWID;"
+        "CREATE TABLE counts ("
+        " state TEXT PRIMARY KEY, bundles INTEGER NOT NULL, bytes INTEGER NOT NULL) "
+        "WITHOUT ROWID;"
 #define CAPPED(row)                                                                                \
         "CASE WHEN " row ".bytes BETWEEN 0 AND 281474976710656 THEN " row                          \
         ".bytes ELSE 281474976710656 END"
@@ -78,137 +76,120 @@ static int upgrade_to_1(sqlite3 *db) {
 #define COUNT_OUT                                                                                  \
         " UPDATE counts SET bundles = bundles - 1, bytes = bytes - " CAPPED(                       \
                 "old") " WHERE state = old.state;"
-                "CREATE TRIGGER bundles_insert AFTER INSERT ON bundles BEGIN" COUNT_IN " END;"
-                "CREATE TRIGGER bundles_update AFTER UPDATE OF state, bytes ON bundles"
-                " WHEN old.state <> new.state OR old.bytes <> new.bytes BEGIN" COUNT_OUT COUNT_IN
-                " END;"
-                "CREATE TRIGGER bundles_delete AFTER DELETE ON bundles BEGIN" COUNT_OUT " END;";
-        return sqlite3_exec(db, sql, NULL, NULL, NULL);
-}
+        "CREATE TRIGGER bundles_insert AFTER INSERT ON bundles BEGIN" COUNT_IN " END;"
+        "CREATE TRIGGER bundles_update AFTER UPDATE OF state, bytes ON bundles"
+        " WHEN old.state <> new.state OR old.bytes <> new.bytes BEGIN" COUNT_OUT COUNT_IN " END;"
+        "CREATE TRIGGER bundles_delete AFTER DELETE ON bundles BEGIN" COUNT_OUT " END;";
 
 /* The ledger of uploads. A part's blobs stand last, so that its number and its ETag are read
  * without them. The identity of an abort is never used again (AUTOINCREMENT): who has finished an
  * old one must not strike out a new one. */
-static int upgrade_to_2(sqlite3 *db) {
-        static const char sql[] =
-                "CREATE TABLE uploads ("
-                " upload INTEGER PRIMARY KEY,"
-                " bundle INTEGER NOT NULL REFERENCES bundles (row) ON DELETE CASCADE,"
-                " destination TEXT NOT NULL,"
-                " key BLOB NOT NULL,"
-                " upload_id BLOB,"
-                " plan BLOB NOT NULL,"
-                " packer TEXT NOT NULL,"
-                " created_usec INTEGER NOT NULL,"
-                " UNIQUE (bundle, destination));"
-                "CREATE INDEX uploads_by_key ON uploads (key);"
-                "CREATE TABLE upload_parts ("
-                " part INTEGER PRIMARY KEY,"
-                " upload INTEGER NOT NULL REFERENCES uploads (upload) ON DELETE CASCADE,"
-                " number INTEGER NOT NULL,"
-                " first_frame INTEGER NOT NULL,"
-                " n_frames INTEGER NOT NULL,"
-                " bytes INTEGER NOT NULL,"
-                " is_last INTEGER NOT NULL,"
-                " sha256 BLOB NOT NULL,"
-                " etag BLOB,"
-                " frame_bytes BLOB NOT NULL,"
-                " state BLOB NOT NULL,"
-                " UNIQUE (upload, number));"
-                "CREATE TABLE aborts ("
-                " abort INTEGER PRIMARY KEY AUTOINCREMENT,"
-                " destination TEXT NOT NULL,"
-                " key BLOB NOT NULL,"
-                " upload_id BLOB,"
-                " since_usec INTEGER NOT NULL);"
-                "CREATE UNIQUE INDEX aborts_by_upload"
-                " ON aborts (destination, key, ifnull(upload_id, x''));";
-        return sqlite3_exec(db, sql, NULL, NULL, NULL);
-}
+static const char upgrade_to_2[] =
+        "CREATE TABLE uploads ("
+        " upload INTEGER PRIMARY KEY,"
+        " bundle INTEGER NOT NULL REFERENCES bundles (row) ON DELETE CASCADE,"
+        " destination TEXT NOT NULL,"
+        " key BLOB NOT NULL,"
+        " upload_id BLOB,"
+        " plan BLOB NOT NULL,"
+        " packer TEXT NOT NULL,"
+        " created_usec INTEGER NOT NULL,"
+        " UNIQUE (bundle, destination));"
+        "CREATE INDEX uploads_by_key ON uploads (key);"
+        "CREATE TABLE upload_parts ("
+        " part INTEGER PRIMARY KEY,"
+        " upload INTEGER NOT NULL REFERENCES uploads (upload) ON DELETE CASCADE,"
+        " number INTEGER NOT NULL,"
+        " first_frame INTEGER NOT NULL,"
+        " n_frames INTEGER NOT NULL,"
+        " bytes INTEGER NOT NULL,"
+        " is_last INTEGER NOT NULL,"
+        " sha256 BLOB NOT NULL,"
+        " etag BLOB,"
+        " frame_bytes BLOB NOT NULL,"
+        " state BLOB NOT NULL,"
+        " UNIQUE (upload, number));"
+        "CREATE TABLE aborts ("
+        " abort INTEGER PRIMARY KEY AUTOINCREMENT,"
+        " destination TEXT NOT NULL,"
+        " key BLOB NOT NULL,"
+        " upload_id BLOB,"
+        " since_usec INTEGER NOT NULL);"
+        "CREATE UNIQUE INDEX aborts_by_upload"
+        " ON aborts (destination, key, ifnull(upload_id, x''));";
 
 /* What was discovered is counted apart from what became of it, so that one can be held against the
  * other. The links of what had ended were let go under version 2, which left the mark standing. One
  * index is of what retention goes through; the other has all that a source wants to know of its
  * units at a start. */
-static int upgrade_to_3(sqlite3 *db) {
-        static const char sql[] =
-                "INSERT INTO counters SELECT 'discovered', count(*) FROM bundles WHERE true"
-                " ON CONFLICT (name) DO UPDATE SET value = excluded.value;"
-                "CREATE TRIGGER bundles_discovered AFTER INSERT ON bundles BEGIN"
-                " INSERT INTO counters VALUES ('discovered', 1)"
-                "  ON CONFLICT (name) DO UPDATE SET value = value + 1; END;"
-                "UPDATE bundles SET links_held = 0"
-                " WHERE state IN ('delivered', 'cancelled', 'evicted', 'vanished');"
-                "CREATE INDEX bundles_held ON bundles (state, first_seen_usec, id)"
-                " WHERE links_held = 1;"
-                "DROP INDEX bundles_by_unit;"
-                "CREATE INDEX bundles_by_unit ON bundles (source, path, first_seen_usec, state, "
-                "digest)"
-                " WHERE supplement_of = '';";
-        return sqlite3_exec(db, sql, NULL, NULL, NULL);
-}
+static const char upgrade_to_3[] =
+        "INSERT INTO counters SELECT 'discovered', count(*) FROM bundles WHERE true"
+        " ON CONFLICT (name) DO UPDATE SET value = excluded.value;"
+        "CREATE TRIGGER bundles_discovered AFTER INSERT ON bundles BEGIN"
+        " INSERT INTO counters VALUES ('discovered', 1)"
+        "  ON CONFLICT (name) DO UPDATE SET value = value + 1; END;"
+        "UPDATE bundles SET links_held = 0"
+        " WHERE state IN ('delivered', 'cancelled', 'evicted', 'vanished');"
+        "CREATE INDEX bundles_held ON bundles (state, first_seen_usec, id)"
+        " WHERE links_held = 1;"
+        "DROP INDEX bundles_by_unit;"
+        "CREATE INDEX bundles_by_unit ON bundles (source, path, first_seen_usec, state, "
+        "digest)"
+        " WHERE supplement_of = '';";
 
 /* The hook's notes, and who was seen at the devices. The sums by uid (-1: of all) are kept by
  * triggers, so that a flood of notes costs no more for each of them. */
-static int upgrade_to_4(sqlite3 *db) {
-        static const char sql[] =
-                "ALTER TABLE bundles ADD COLUMN s3_prefix BLOB;"
-                "CREATE TABLE notes ("
-                " note INTEGER PRIMARY KEY,"
-                " id TEXT NOT NULL UNIQUE,"
-                " received_usec INTEGER NOT NULL,"
-                " uid INTEGER NOT NULL,"
-                " pid INTEGER NOT NULL,"
-                " start_ticks INTEGER NOT NULL,"
-                " via TEXT NOT NULL,"
-                " source TEXT,"
-                " unit_path BLOB,"
-                " s3_prefix BLOB,"
-                " refused BLOB,"
-                " finished_usec INTEGER NOT NULL,"
-                " container TEXT,"
-                " document BLOB NOT NULL);"
-                "CREATE INDEX notes_by_unit ON notes (source, unit_path) WHERE source IS NOT NULL;"
-                "CREATE INDEX notes_finished ON notes (uid, note) WHERE finished_usec <> 0;"
-                "CREATE INDEX notes_open ON notes (note) WHERE finished_usec = 0;"
-                "CREATE TABLE note_counts ("
-                " uid INTEGER PRIMARY KEY, notes INTEGER NOT NULL, bytes INTEGER NOT NULL);"
-                "CREATE TRIGGER notes_insert AFTER INSERT ON notes BEGIN"
-                " INSERT INTO note_counts VALUES (new.uid, 1, length(new.document)),"
-                "  (-1, 1, length(new.document))"
-                "  ON CONFLICT (uid) DO UPDATE SET notes = notes + 1, bytes = bytes + "
-                "excluded.bytes; END;"
-                "CREATE TRIGGER notes_delete AFTER DELETE ON notes BEGIN"
-                " UPDATE note_counts SET notes = notes - 1, bytes = bytes - length(old.document)"
-                "  WHERE uid IN (old.uid, -1);"
-                " DELETE FROM note_counts WHERE uid = old.uid AND notes = 0; END;"
-                "CREATE TABLE jobs ("
-                " pid INTEGER NOT NULL,"
-                " start_ticks INTEGER NOT NULL,"
-                " uid INTEGER NOT NULL,"
-                " seen_usec INTEGER NOT NULL,"
-                " document BLOB NOT NULL,"
-                " PRIMARY KEY (pid, start_ticks)) WITHOUT ROWID;"
-                "CREATE INDEX jobs_by_age ON jobs (seen_usec);";
-        return sqlite3_exec(db, sql, NULL, NULL, NULL);
-}
+static const char upgrade_to_4[] =
+        "ALTER TABLE bundles ADD COLUMN s3_prefix BLOB;"
+        "CREATE TABLE notes ("
+        " note INTEGER PRIMARY KEY,"
+        " id TEXT NOT NULL UNIQUE,"
+        " received_usec INTEGER NOT NULL,"
+        " uid INTEGER NOT NULL,"
+        " pid INTEGER NOT NULL,"
+        " start_ticks INTEGER NOT NULL,"
+        " via TEXT NOT NULL,"
+        " source TEXT,"
+        " unit_path BLOB,"
+        " s3_prefix BLOB,"
+        " refused BLOB,"
+        " finished_usec INTEGER NOT NULL,"
+        " container TEXT,"
+        " document BLOB NOT NULL);"
+        "CREATE INDEX notes_by_unit ON notes (source, unit_path) WHERE source IS NOT NULL;"
+        "CREATE INDEX notes_finished ON notes (uid, note) WHERE finished_usec <> 0;"
+        "CREATE INDEX notes_open ON notes (note) WHERE finished_usec = 0;"
+        "CREATE TABLE note_counts ("
+        " uid INTEGER PRIMARY KEY, notes INTEGER NOT NULL, bytes INTEGER NOT NULL);"
+        "CREATE TRIGGER notes_insert AFTER INSERT ON notes BEGIN"
+        " INSERT INTO note_counts VALUES (new.uid, 1, length(new.document)),"
+        "  (-1, 1, length(new.document))"
+        "  ON CONFLICT (uid) DO UPDATE SET notes = notes + 1, bytes = bytes + "
+        "excluded.bytes; END;"
+        "CREATE TRIGGER notes_delete AFTER DELETE ON notes BEGIN"
+        " UPDATE note_counts SET notes = notes - 1, bytes = bytes - length(old.document)"
+        "  WHERE uid IN (old.uid, -1);"
+        " DELETE FROM note_counts WHERE uid = old.uid AND notes = 0; END;"
+        "CREATE TABLE jobs ("
+        " pid INTEGER NOT NULL,"
+        " start_ticks INTEGER NOT NULL,"
+        " uid INTEGER NOT NULL,"
+        " seen_usec INTEGER NOT NULL,"
+        " document BLOB NOT NULL,"
+        " PRIMARY KEY (pid, start_ticks)) WITHOUT ROWID;"
+        "CREATE INDEX jobs_by_age ON jobs (seen_usec);";
 
 /* When a bundle's directory was made: what tells it from another one that got its inode. And who
  * has most notes, or bytes of them. */
-static int upgrade_to_5(sqlite3 *db) {
-        static const char sql[] =
-                "ALTER TABLE bundles ADD COLUMN unit_born_usec INTEGER NOT NULL DEFAULT 0;"
-                "CREATE INDEX note_counts_by_notes ON note_counts (notes);"
-                "CREATE INDEX note_counts_by_bytes ON note_counts (bytes);";
-        return sqlite3_exec(db, sql, NULL, NULL, NULL);
-}
+static const char upgrade_to_5[] =
+        "ALTER TABLE bundles ADD COLUMN unit_born_usec INTEGER NOT NULL DEFAULT 0;"
+        "CREATE INDEX note_counts_by_notes ON note_counts (notes);"
+        "CREATE INDEX note_counts_by_bytes ON note_counts (bytes);";
 
 /* Space that the database keeps for a full disk: database.c. */
-static int upgrade_to_6(sqlite3 *db) {
-        return sqlite3_exec(db, "CREATE TABLE reserve (space BLOB NOT NULL);", NULL, NULL, NULL);
-}
+static const char upgrade_to_6[] = "CREATE TABLE reserve (space BLOB NOT NULL);";
 
-static const StoreUpgrade upgrades[STORE_SCHEMA_VERSION] = {
+static const char *const upgrades[STORE_SCHEMA_VERSION] = {
         upgrade_to_1, upgrade_to_2, upgrade_to_3, upgrade_to_4, upgrade_to_5, upgrade_to_6,
 };
 
@@ -219,6 +200,11 @@ static const StoreUpgrade upgrades[STORE_SCHEMA_VERSION] = {
         "cluster_id, n_supplements, uid, unit_dev, unit_ino, n_files, bytes, oldest_mtime_usec, "  \
         "digest, "                                                                                 \
         "changed_usec, attempts, pinned, links_held, s3_prefix, unit_born_usec"
+
+/* The upload underway of bundle ?1 to destination ?2. */
+#define THE_UPLOAD                                                                                 \
+        "SELECT upload FROM uploads WHERE destination = ?2"                                        \
+        " AND bundle = (SELECT row FROM bundles WHERE id = ?1)"
 
 static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_BUNDLE_ADD] =
@@ -260,8 +246,8 @@ static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_COUNTER_LIST] =
                 "SELECT name, value FROM counters"
                 " WHERE name >= ?1 AND substr(name, 1, length(?1)) = ?1 ORDER BY name",
-        [STORE_PRINTS_PUT] = "INSERT INTO prints VALUES (?1, ?2) ON CONFLICT (bundle) DO UPDATE "
-                             "SET prints = excluded.prints",
+        [STORE_PRINTS_PUT] = "INSERT INTO prints SELECT row, ?2 FROM bundles WHERE id = ?1"
+                             " ON CONFLICT (bundle) DO UPDATE SET prints = excluded.prints",
         [STORE_PRINTS_LIST] =
                 "SELECT prints FROM prints WHERE bundle IN"
                 " (SELECT row FROM bundles WHERE id = ?1"
@@ -273,14 +259,13 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                 "AND id <> ?2)",
         [STORE_PRINTS_OWN] = "SELECT prints FROM prints WHERE bundle ="
                              " (SELECT row FROM bundles WHERE id = ?1)",
-        [STORE_UPLOAD_FIND] = "SELECT upload FROM uploads WHERE destination = ?2"
-                              " AND bundle = (SELECT row FROM bundles WHERE id = ?1)",
+        [STORE_UPLOAD_FIND] = THE_UPLOAD,
         [STORE_UPLOAD_ADD] = "INSERT INTO uploads (bundle, destination, key, upload_id, plan, "
                              "packer, created_usec)"
-                             " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-        [STORE_UPLOAD_SET_ID] = "UPDATE uploads SET upload_id = ?2 WHERE upload = ?1",
-        [STORE_UPLOAD_GET] =
-                "SELECT key, upload_id, plan, packer, created_usec FROM uploads WHERE upload = ?1",
+                             " SELECT row, ?2, ?3, ?4, ?5, ?6, ?7 FROM bundles WHERE id = ?1",
+        [STORE_UPLOAD_SET_ID] = "UPDATE uploads SET upload_id = ?3 WHERE upload = (" THE_UPLOAD ")",
+        [STORE_UPLOAD_GET] = "SELECT key, upload_id, plan, packer, created_usec FROM uploads"
+                             " WHERE upload = (" THE_UPLOAD ")",
         [STORE_UPLOAD_TO_ABORTS] =
                 "INSERT OR REPLACE INTO aborts (destination, key, upload_id, since_usec)"
                 " SELECT u.destination, u.key, u.upload_id, min(u.created_usec, "
@@ -297,14 +282,15 @@ static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_PART_PUT] =
                 "INSERT INTO upload_parts (upload, number, first_frame, n_frames, bytes, is_last, "
                 "sha256, etag, frame_bytes, state)"
-                " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
-                " ON CONFLICT (upload, number) DO UPDATE SET first_frame = ?3, n_frames = ?4, "
-                "bytes = ?5, is_last = ?6, sha256 = ?7, etag = ?8, frame_bytes = ?9, state = ?10",
-        [STORE_PART_SET_ETAG] =
-                "UPDATE upload_parts SET etag = ?3 WHERE upload = ?1 AND number = ?2",
+                " SELECT upload, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 FROM uploads"
+                " WHERE upload = (" THE_UPLOAD ")"
+                " ON CONFLICT (upload, number) DO UPDATE SET first_frame = ?4, n_frames = ?5, "
+                "bytes = ?6, is_last = ?7, sha256 = ?8, etag = ?9, frame_bytes = ?10, state = ?11",
+        [STORE_PART_SET_ETAG] = "UPDATE upload_parts SET etag = ?4"
+                                " WHERE upload = (" THE_UPLOAD ") AND number = ?3",
         [STORE_PART_NEXT] = "SELECT number, first_frame, n_frames, bytes, is_last, sha256, etag, "
-                            "frame_bytes, state"
-                            " FROM upload_parts WHERE upload = ?1 AND number > ?2"
+                            "frame_bytes, state FROM upload_parts"
+                            " WHERE upload = (" THE_UPLOAD ") AND number > ?3"
                             " ORDER BY number LIMIT 1",
         [STORE_ABORT_ADD] =
                 "INSERT OR REPLACE INTO aborts (destination, key, upload_id, since_usec)"
@@ -314,7 +300,7 @@ static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_ABORT_NEXT] = "SELECT abort, key, upload_id, since_usec FROM aborts"
                              " WHERE destination = ?1 AND abort > ?2 ORDER BY abort LIMIT 1",
         [STORE_ABORT_KNOWN] = "SELECT 1 FROM aborts WHERE key = ?1 AND ifnull(upload_id, ?2) = ?2",
-        [STORE_ABORT_COUNT] = "SELECT count(*), ifnull(max(abort), 0) FROM aborts",
+        [STORE_ABORT_COUNT] = "SELECT count(*) FROM aborts",
 #define NOTE_COLUMNS                                                                               \
         "id, received_usec, uid, pid, start_ticks, via, source, unit_path, s3_prefix, refused, "   \
         "finished_usec, container, document"
@@ -345,8 +331,8 @@ static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_NOTE_SET_UNIT] =
                 "UPDATE notes SET source = ?2, unit_path = ?3, s3_prefix = ?4, refused = ?5, "
                 "container = ifnull(?6, container) WHERE id = ?1",
-        [STORE_NOTE_FINISH] =
-                "UPDATE notes SET finished_usec = ?2 WHERE id = ?1 AND finished_usec = 0",
+        [STORE_NOTE_FINISH] = "UPDATE notes SET finished_usec = CASE finished_usec WHEN 0 THEN ?2"
+                              " ELSE finished_usec END WHERE id = ?1",
         [STORE_NOTE_NEXT_OF_UNIT] =
                 "SELECT note, " NOTE_COLUMNS " FROM notes WHERE source = ?1 AND unit_path = ?2"
                 " AND note > ?3 ORDER BY note LIMIT 1",
@@ -370,27 +356,16 @@ static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_RESERVE_DROP] = "DELETE FROM reserve WHERE rowid = (SELECT max(rowid) FROM reserve)",
 };
 
-void store_schema_be_careful(sqlite3 *db) {
-        (void)sqlite3_extended_result_codes(db, 1); /* these cannot fail for an open connection */
-        (void)sqlite3_db_config(db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, (int *)NULL);
-        (void)sqlite3_soft_heap_limit64((sqlite3_int64)HEAP_LIMIT); /* returns the limit before */
-        (void)sqlite3_busy_timeout(db, BUSY_MSEC);
-}
+/* wal_autocheckpoint: 1 MiB of 4 KiB pages. */
+static const char settings[] =
+        "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;"
+        "PRAGMA cache_size=-512; PRAGMA mmap_size=0; PRAGMA temp_store=MEMORY;"
+        "PRAGMA journal_size_limit=-1; PRAGMA wal_autocheckpoint=256;";
 
-int store_schema_configure(sqlite3 *db) {
-        char sql[512];
-
-        (void)snprintf(sql, sizeof sql,
-                       "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;"
-                       "PRAGMA cache_size=-512; PRAGMA mmap_size=0; PRAGMA temp_store=MEMORY;"
-                       "PRAGMA journal_size_limit=-1; PRAGMA wal_autocheckpoint=%d;",
-                       WAL_PAGES);
-        return sqlite3_exec(db, sql, NULL, NULL, NULL);
-}
-
-int store_schema_version(sqlite3 *db, int *ret) {
+/* @param ret  of the first row  @return SQLITE_OK, SQLITE_DONE without a row, another error */
+static int query_number(sqlite3 *db, const char *sql, int *ret) {
         sqlite3_stmt *st = NULL;
-        int r = sqlite3_prepare_v2(db, "PRAGMA user_version", -1, &st, NULL);
+        int r = sqlite3_prepare_v2(db, sql, -1, &st, NULL);
         if (r == SQLITE_OK)
                 r = sqlite3_step(st);
         if (r == SQLITE_ROW) {
@@ -401,15 +376,15 @@ int store_schema_version(sqlite3 *db, int *ret) {
         return r;
 }
 
-int store_schema_upgrade(sqlite3 *db, const StoreUpgrade *steps, int n_steps) {
+int store_schema_upgrade(sqlite3 *db, const char *const *steps, int n_steps) {
         int version, r = sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
         if (r != SQLITE_OK)
                 return r;
-        r = store_schema_version(db, &version);
+        r = query_number(db, "PRAGMA user_version", &version);
         if (r == SQLITE_OK && version < 0)
                 r = SQLITE_NOTADB;
         for (int i = r == SQLITE_OK ? version : n_steps; i < n_steps && r == SQLITE_OK; i++)
-                r = steps[i](db);
+                r = sqlite3_exec(db, steps[i], NULL, NULL, NULL);
         if (r == SQLITE_OK) {
                 char sql[64];
                 (void)snprintf(sql, sizeof sql, "PRAGMA user_version=%d; COMMIT",
@@ -422,53 +397,24 @@ int store_schema_upgrade(sqlite3 *db, const StoreUpgrade *steps, int n_steps) {
         return r;
 }
 
-int store_schema_check(sqlite3 *db) {
-        sqlite3_stmt *st = NULL;
-        int r = sqlite3_prepare_v2(db, "PRAGMA quick_check(1)", -1, &st, NULL);
-        if (r == SQLITE_OK)
-                r = sqlite3_step(st);
-        if (r == SQLITE_ROW) {
-                const unsigned char *verdict = sqlite3_column_text(st, 0);
-                r = !verdict                                   ? SQLITE_NOMEM
-                    : strcmp((const char *)verdict, "ok") == 0 ? SQLITE_OK
-                                                               : SQLITE_CORRUPT;
-        }
-        (void)sqlite3_finalize(st); /* repeats the error of the step */
-        return r;
-}
-
-static int ask_yes_or_no(sqlite3 *db, const char *sql, bool *ret) {
-        sqlite3_stmt *st = NULL;
-        int r = sqlite3_prepare_v2(db, sql, -1, &st, NULL);
-        if (r == SQLITE_OK)
-                r = sqlite3_step(st);
-        if (r == SQLITE_ROW) {
-                *ret = sqlite3_column_int(st, 0) != 0;
-                r = SQLITE_OK;
-        }
-        (void)sqlite3_finalize(st); /* repeats the error of the step */
-        return r;
-}
-
 #define COUNTED "SELECT state, count(*), sum(" CAPPED("bundles") ") FROM bundles GROUP BY state"
 
-/* The sums are the triggers', and whoever has written to the database may have been without them.
- * Where they cannot be mended (no room) they stay as they are. @return SQLITE_CORRUPT: there are
- * states that nobody knows */
+/* The sums are kept by triggers, and another program may have written without them. Where they
+ * cannot be repaired (no space) they stay as they are. @return SQLITE_CORRUPT: there are unknown
+ * states */
 static int repair_counts(sqlite3 *db) {
-        bool is_wrong = false;
-        int r = ask_yes_or_no(
-                db,
-                "SELECT EXISTS (SELECT 1 FROM bundles WHERE state NOT IN ('settling', "
-                "'ready', 'shipping', 'delivered', 'quarantined', 'evicted', "
-                "'cancelled', 'vanished'))",
-                &is_wrong);
+        int is_wrong = 0;
+        int r = query_number(db,
+                             "SELECT EXISTS (SELECT 1 FROM bundles WHERE state NOT IN ('settling', "
+                             "'ready', 'shipping', 'delivered', 'quarantined', 'evicted', "
+                             "'cancelled', 'vanished'))",
+                             &is_wrong);
         if (r != SQLITE_OK || is_wrong)
                 return r != SQLITE_OK ? r : SQLITE_CORRUPT;
-        r = ask_yes_or_no(db,
-                          "SELECT EXISTS (" COUNTED " EXCEPT SELECT * FROM counts) OR EXISTS "
-                          "(SELECT * FROM counts WHERE bundles <> 0 EXCEPT " COUNTED ")",
-                          &is_wrong);
+        r = query_number(db,
+                         "SELECT EXISTS (" COUNTED " EXCEPT SELECT * FROM counts) OR EXISTS "
+                         "(SELECT * FROM counts WHERE bundles <> 0 EXCEPT " COUNTED ")",
+                         &is_wrong);
         if (r != SQLITE_OK || !is_wrong)
                 return r;
         if (sqlite3_exec(db,
@@ -479,15 +425,17 @@ static int repair_counts(sqlite3 *db) {
         return SQLITE_OK;
 }
 
-int store_schema_bring_up(sqlite3 *db) {
-        int version, r = store_schema_version(db, &version);
+static int bring_up(sqlite3 *db) {
+        int version, is_damaged, r = query_number(db, "PRAGMA user_version", &version);
         if (r != SQLITE_OK)
                 return r;
         if (version > STORE_SCHEMA_VERSION)
-                return SQLITE_NOTADB; /* to us it is none, and not a byte of it is changed */
-        r = store_schema_check(db);
+                return SQLITE_NOTADB; /* not a byte of it is changed */
+        r = query_number(db, "SELECT quick_check <> 'ok' FROM pragma_quick_check(1)", &is_damaged);
+        if (r == SQLITE_OK && is_damaged)
+                r = SQLITE_CORRUPT;
         if (r == SQLITE_OK)
-                r = store_schema_configure(db);
+                r = sqlite3_exec(db, settings, NULL, NULL, NULL);
         if (r == SQLITE_OK && version < STORE_SCHEMA_VERSION)
                 r = store_schema_upgrade(db, upgrades, STORE_SCHEMA_VERSION);
         if (r == SQLITE_OK)
@@ -495,14 +443,20 @@ int store_schema_bring_up(sqlite3 *db) {
         return r;
 }
 
-int store_schema_prepare(Store *s) {
-        for (size_t i = 0; i < N_STORE_STATEMENTS; i++) {
-                int r = sqlite3_prepare_v3(s->db, statements[i], -1, SQLITE_PREPARE_PERSISTENT,
-                                           &s->statements[i], NULL);
-                if (r != SQLITE_OK)
-                        return r;
-        }
-        return SQLITE_OK;
+int store_schema_open(Store *s) {
+        /* Nothing is written before the database is known to be ours. These cannot fail for an open
+         * connection. */
+        (void)sqlite3_extended_result_codes(s->db, 1);
+        (void)sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, (int *)NULL);
+        (void)sqlite3_soft_heap_limit64((sqlite3_int64)HEAP_LIMIT); /* returns the limit before */
+        (void)sqlite3_busy_timeout(s->db, BUSY_MSEC);
+        int r = bring_up(s->db);
+        for (size_t i = 0; i < N_STORE_STATEMENTS && r == SQLITE_OK; i++)
+                r = sqlite3_prepare_v3(s->db, statements[i], -1, SQLITE_PREPARE_PERSISTENT,
+                                       &s->statements[i], NULL);
+        if (r == SQLITE_OK)
+                r = sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, (int *)NULL);
+        return r;
 }
 
 int store_schema_prepare_list(Store *s, size_t which, const char *where) {

@@ -40,11 +40,9 @@ void store_rollback(Store *s); /* undoes what stands after store_begin */
  * -EBUSY: another process (a person's sqlite3) holds the database; try again. -EUCLEAN: the
  * database is damaged; the next store_open puts it aside. */
 
-/** @return whether this error of a change says that the state directory is full, fails, is
- * read-only or damaged */
-bool store_is_trouble(int error);
-/** Has on_trouble called when a change fails with such an error: once, and again only after
- * store_recover(). It is called inside the change and must not use the store. */
+/** Has on_trouble called when a change fails because the state directory is full, fails, is
+ * read-only or damaged: once, and again only after store_recover(). It is called inside the change
+ * and must not use the store. */
 void store_on_trouble(Store *s, void (*on_trouble)(int error, void *userdata), void *userdata);
 /** @return that error until store_recover() succeeds, else 0. -ENOSPC: the disk is full and the
  * space reserved for new bundles and notes is used up; what is known can still be updated. */

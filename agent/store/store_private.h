@@ -86,50 +86,31 @@ struct Store {
         void *on_trouble_userdata;
 };
 
-/* One step of the upgrade table: brings the schema from version `index` to `index + 1`. Inside a
- * transaction. */
-typedef int (*StoreUpgrade)(sqlite3 *db);
-
-/* schema.c: SQLite results here, not errnos, since opening must tell damage from trouble. */
-void store_schema_be_careful(
-        sqlite3 *db); /* first of all: nothing is written until the database is known to be ours */
-int store_schema_configure(sqlite3 *db);
-int store_schema_version(sqlite3 *db, int *ret);
-int store_schema_upgrade(sqlite3 *db, const StoreUpgrade *steps, int n_steps);
-int store_schema_bring_up(sqlite3 *db); /* all of it: version, settings, check, upgrade.
-                                           SQLITE_NOTADB for a newer schema */
-int store_schema_check(sqlite3 *db);    /* every page: SQLITE_CORRUPT */
-int store_schema_prepare(Store *s);
+/* ---- schema.c: SQLite's results, not errnos, since opening has to tell damage from an I/O error
+ * ---- */
+/* All of it: settings, version, check, upgrade, the statements. SQLITE_NOTADB for a newer schema.
+ */
+int store_schema_open(Store *s);
 int store_schema_prepare_list(Store *s, size_t which, const char *where); /* into s->lists[which] */
+/* For bring-up and the tests. @param steps  SQL; steps[i] upgrades version i to i + 1, in one
+ * transaction with the others */
+int store_schema_upgrade(sqlite3 *db, const char *const *steps, int n_steps);
 
-/* store.c */
+/* ---- database.c ---- */
 int store_errno(Store *s, int result);
 int store_savepoint(Store *s);
 int store_savepoint_end(Store *s, int r);
-
-/* Remembers an error of a change and reports it. @return it */
-int store_note_trouble(Store *s, int r);
-
-/* database.c, the reserve */
-/* At open: makes the log and the reserve as large as there is space for. */
-void store_reserve_open(Store *s);
-/* Before a change: has the database take space from the disk, or else from the reserve. */
-void store_reserve_update(Store *s);
+struct Binder;
+/* Runs a change that was bound, in a savepoint of its own. @return 0, STORE_E_NOT_FOUND when it
+ * changed no row, -errno */
+int store_change(Store *s, struct Binder *b);
 /* @return whether a new bundle or note may be added: 0 or -ENOSPC */
 int store_reserve_check(Store *s);
-
-/* bundles.c: the row number behind an id. 0, STORE_E_NOT_FOUND, -errno */
-int store_find_row(Store *s, const char *id, int64_t *ret_row, uint64_t *ret_first_seen_usec);
-
-/* ledger.c: for statements whose only parameter is a row. 0 or -errno */
-int store_run_on_row(Store *s, StoreStatement which, int64_t row);
-/* The same for a key and the id of an upload. True as well when it cannot be asked. */
-bool store_has_upload(Store *s, StoreStatement which, const char *key, const char *upload_id);
 
 /* Ends a statement's run, so that it can be used again and holds no lock and no pointer of ours. */
 static inline void store_reset(sqlite3_stmt *const *st) {
         if (*st) {
-                (void)sqlite3_reset(*st); /* repeats the error of the step, which was looked at */
+                (void)sqlite3_reset(*st); /* repeats the error of the step, which was handled */
                 (void)sqlite3_clear_bindings(*st);
         }
 }
@@ -144,6 +125,11 @@ typedef struct Binder {
         sqlite3_stmt *statement;
         int column, result;
 } Binder;
+
+static inline void binder_done(Binder *b) {
+        store_reset(&b->statement);
+}
+#define _cleanup_binder_ _cleanup_(binder_done)
 
 static inline void bind_number(Binder *b, uint64_t v) {
         if (b->result == SQLITE_OK) /* all 64 bits are kept: read back by the same cast */
@@ -169,9 +155,17 @@ static inline void bind_bytes(Binder *b, const char *s) {
                 b->result = sqlite3_bind_null(b->statement, ++b->column);
 }
 
-/* Runs what was bound to its end. @return 0 or -errno */
-static inline int bind_and_run(Store *s, Binder *b) {
-        return store_errno(s, b->result == SQLITE_OK ? sqlite3_step(b->statement) : b->result);
+/* Runs what was bound to its next row, or to its end. @return 0, STORE_E_NOT_FOUND at the end,
+ * -errno */
+static inline int next_row(Store *s, Binder *b) {
+        int r = b->result == SQLITE_OK ? sqlite3_step(b->statement) : b->result;
+        return r == SQLITE_ROW ? 0 : r == SQLITE_DONE ? STORE_E_NOT_FOUND : store_errno(s, r);
+}
+
+/* Runs a change that was bound to its end. @return 0 or -errno */
+static inline int run_change(Store *s, Binder *b) {
+        int r = next_row(s, b);
+        return r == STORE_E_NOT_FOUND ? 0 : r;
 }
 
 /* Reading: the first failure is kept, and what is read after it is zero */

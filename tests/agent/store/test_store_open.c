@@ -236,31 +236,15 @@ static void a_database_of_version_0_is_upgraded(void **state) {
         store_close(s);
 }
 
-static int step_fail(sqlite3 *db) {
-        int r = sqlite3_exec(db, "CREATE TABLE half (x)", NULL, NULL, NULL);
-        return r == SQLITE_OK ? sqlite3_exec(db, "this is no SQL", NULL, NULL, NULL) : r;
-}
-
-static int step_never(sqlite3 *db) {
-        (void)db;
-        fail_msg("a step below the version was run");
-        return SQLITE_OK;
-}
-
-static int step_color(sqlite3 *db) {
-        return sqlite3_exec(db, "ALTER TABLE bundles ADD COLUMN color TEXT DEFAULT 'red'", NULL,
-                            NULL, NULL);
-}
-
-static int step_blue(sqlite3 *db) {
-        return sqlite3_exec(db, "UPDATE bundles SET color = 'blue'", NULL, NULL, NULL);
-}
+#define FAIL "CREATE TABLE half (x); this is no SQL"
+#define NEVER "this step is below the version"
+#define COLOR "ALTER TABLE bundles ADD COLUMN color TEXT DEFAULT 'red'"
+#define BLUE "UPDATE bundles SET color = 'blue'"
 
 static void steps_are_run_once_in_order_and_in_one_transaction(void **state) {
-        static const StoreUpgrade good[] = { step_never, step_never, step_never, step_never,
-                                             step_never, step_never, step_color, step_blue },
-                                  bad[] = { step_never, step_never, step_never, step_never,
-                                            step_never, step_never, step_color, step_fail };
+        static const char *const good[] = { NEVER, NEVER, NEVER, NEVER, NEVER, NEVER, COLOR, BLUE },
+                                 *const bad[] = { NEVER, NEVER, NEVER, NEVER,
+                                                  NEVER, NEVER, COLOR, FAIL };
         const Scratch *scratch = *state;
         char path[PATH_MAX + 16];
         sqlite3 *db = NULL;
