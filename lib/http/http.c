@@ -8,6 +8,7 @@
 #include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <poll.h>
@@ -1388,7 +1389,8 @@ int http_global_init(void) {
          * leaves it to us. */
         if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
                 return -EIO;
-        /* tokens and signed requests pass through it */
+        /* Tokens, signed requests and credentials in JSON pass through them. */
+        json_set_alloc_funcs(malloc, digest_wipe_free);
         return curl_global_init_mem(CURL_GLOBAL_DEFAULT, malloc, digest_wipe_free,
                                     digest_wipe_realloc, strdup, calloc) == CURLE_OK
                        ? 0

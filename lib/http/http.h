@@ -138,5 +138,6 @@ struct HttpReply {
 const char *http_reply_header(const HttpReply *r, const char *name);
 
 /** Once at the start of a program, before threads (curl_global_init). Ignores SIGPIPE for all of
- * the program, as libcurl asks of those who forbid it signals. @return 0, -EIO */
+ * the program, as libcurl requires of those who set CURLOPT_NOSIGNAL. libcurl and jansson wipe
+ * memory that they free: secrets pass through both. @return 0, -EIO */
 int http_global_init(void);

@@ -17,9 +17,7 @@ int aws_time_parse(const char *text, uint64_t *ret_usec);
  * @return 0 and microseconds since 1970, -EINVAL */
 int http_date_parse(const char *text, uint64_t *ret_usec);
 
-/* Credentials in JSON are parsed here and not by jansson, whose lexer leaves copies of what it
- * read in memory that it has given back, and whose allocator can only be changed for the whole
- * program. */
+/* Credentials in JSON, by jansson; http_global_init() has its memory wiped when it is freed. */
 typedef enum CredentialsJsonKind {
         /* {"Version": 1, AccessKeyId, SecretAccessKey, SessionToken, Expiration} */
         CREDENTIALS_JSON_PROCESS,

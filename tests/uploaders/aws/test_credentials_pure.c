@@ -111,9 +111,6 @@ static void json_is_read_whatever_else_is_in_it(void **state) {
                 "{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"S\n\"}",
                 "{\"AccessKeyId\":\"A\",\"SecretAccessKey\":[\"S\"]}",
                 "{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"S\",\"x\":[}",
-                ("{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"S\",\"x\":[[[[[[[[[[[[[[[[[[[[]]]]]]"
-                 "]"
-                 "]]]]]]]]]]]]]}"),
                 "{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"S\",\"x\":}",
         };
 
@@ -127,6 +124,22 @@ static void json_is_read_whatever_else_is_in_it(void **state) {
         assert_false(reads(CREDENTIALS_JSON_PROCESS, good[0]));
         assert_false(reads(CREDENTIALS_JSON_PROCESS,
                            "{\"Version\":10,\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"S\"}"));
+}
+
+static void json_that_is_nested_too_deep_is_refused(void **state) {
+        enum { DEPTH = 100000 };
+        char *brackets = malloc(2 * DEPTH + 1), *text = NULL;
+
+        (void)state;
+        assert_non_null(brackets);
+        memset(brackets, '[', DEPTH);
+        memset(brackets + DEPTH, ']', DEPTH);
+        brackets[(size_t)2 * DEPTH] = '\0';
+        assert_true(asprintf(&text, "{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"S\",\"x\":%s}",
+                             brackets) > 0);
+        assert_false(reads(CREDENTIALS_JSON_SERVICE, text));
+        free(text);
+        free(brackets);
 }
 
 static int full_uri(const char *uri) {
@@ -344,6 +357,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(words_are_taken_apart_as_python_does),
                 cmocka_unit_test(json_is_read_whatever_else_is_in_it),
+                cmocka_unit_test(json_that_is_nested_too_deep_is_refused),
                 cmocka_unit_test(keys_are_taken_by_http_only_from_hosts_that_are_trusted),
                 cmocka_unit_test(they_are_refreshed_in_good_time),
                 cmocka_unit_test(they_are_good_for_another_minute_or_a_tenth_of_a_short_life),

@@ -108,7 +108,7 @@ def what_it_says_must_be_credentials():
             (keys.process_json(Version=2), 'the "Version" of its JSON is not 1'),
             (keys.process_json(Version="1"), 'the "Version" of its JSON is not 1'),
             ('{"AccessKeyId": "A", "SecretAccessKey": "hush"}',
-             'its JSON has no "Version": it must say 1'),
+             'its JSON has no "Version": it must be 1'),
             ('{"Version": 1, "SecretAccessKey": "hush"}', 'its JSON has no "AccessKeyId"'),
             ('{"Version": 1, "AccessKeyId": "A", "SecretAccessKey": ""}',
              'its JSON has no "SecretAccessKey"')):

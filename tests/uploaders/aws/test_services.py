@@ -79,7 +79,7 @@ def a_role_that_cannot_be_used_is_told_in_the_services_words():
                                                             "Message": "EC2 cannot assume the role "
                                                             "node-role.\n" + "x" * 999}))
     error = imds_driver(imds).error()
-    assert error.startswith("instance role 'node-role' (IMDSv2) gives no credentials: it says "
+    assert error.startswith("instance role 'node-role' (IMDSv2) gives no credentials: it reports "
                             "AssumeRoleUnauthorizedAccess: EC2 cannot assume the role "
                             "node-role.\\x0ax"), error
     assert len(error) < 400
