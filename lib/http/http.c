@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <limits.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <poll.h>
@@ -29,8 +30,54 @@
 #include "lib/base/clock.h"
 #include "lib/base/digest.h"
 #include "lib/base/list.h"
-#include "lib/http/http_message.h"
+#include "lib/base/parse.h"
 #include "lib/http/url.h"
+
+#define HTTP_HEADERS_MAX (64 * KIB) /* names and values of one reply */
+typedef struct HttpHeaders {
+        char *text; /* name NUL value NUL …, names in lower case; owned */
+        size_t n, n_allocated;
+} HttpHeaders;
+
+typedef struct HttpReplyState { /* what was received so far */
+        HttpHeaders headers;
+        unsigned status;       /* of the last status line, 1xx as well; 0 = none */
+        bool headers_ended;    /* of a status that is not 1xx */
+        int64_t content_bytes; /* Content-Length, -1 = unknown */
+        uint64_t n_received;   /* of the body, kept or not */
+        char *body;            /* NUL-terminated when not NULL; owned */
+        size_t n_body, n_allocated;
+} HttpReplyState;
+
+/* Time limits; CLOCK_MONOTONIC in microseconds. */
+typedef enum HttpPhase {
+        HTTP_PHASE_WAITING,    /* for its turn: only the limit on the total runs */
+        HTTP_PHASE_RESOLVING,  /* a name may be looked up */
+        HTTP_PHASE_CONNECTING, /* the name is known */
+        HTTP_PHASE_TRANSFER,   /* the request is on its way, or its reply */
+} HttpPhase;
+
+typedef struct HttpTimeout {
+        uint64_t connect_timeout_usec, stall_usec, timeout_usec; /* timeout 0 = none */
+        HttpPhase phase;
+        uint64_t created_usec;
+        /* of the last attempt: a second one when a kept connection was dead */
+        uint64_t connect_start_usec;
+        uint64_t progress_usec; /* when a byte was last seen to move */
+        /* bytes in the kernel's send buffer when last checked, -1 = not since a byte moved */
+        int n_unsent;
+} HttpTimeout;
+
+typedef struct HttpErrorCause { /* borrowed */
+        int error;              /* HTTP_E_* */
+        const char *place;      /* `host:port` */
+        const char *cause;      /* by libcurl or the kernel; NULL or "" = none: it took too long */
+        const char *curl_text;  /* names a proxy that could not be connected to; NULL = nothing */
+        bool was_connected;     /* and then nothing could be sent */
+        unsigned proxy_status;  /* by which a proxy refused; 0 = it did not */
+        uint64_t connect_timeout_usec, stall_usec, timeout_usec;
+        size_t reply_max_bytes;
+} HttpErrorCause;
 
 typedef struct HttpRateLimit { /* of a pool */
         sd_event *event;       /* borrowed */
@@ -46,8 +93,6 @@ typedef struct HttpBooking {
 
 typedef struct HttpRateLimitCall { /* of a call */
         HttpRateLimit *limit;
-        void (*on_ready)(void *userdata);
-        void *userdata;
         sd_event_source *timer;
         int fd; /* its connection; -1: none so far */
         bool has_started;
@@ -57,6 +102,477 @@ typedef struct HttpRateLimitCall { /* of a call */
         /* so often what was sent before was found to be in the kernel's hands still */
         unsigned n_stuck;
 } HttpRateLimitCall;
+
+struct HttpCall {
+        ListLink link; /* in one of the pool's lists */
+        HttpPool *pool;
+        CURL *easy;
+        int fd; /* libcurl's, which reports when it is gone; -1 = none, or more than one is tried */
+        int last_fd; /* when that was closed, it was this one */
+        bool is_tls;
+        struct curl_slist *headers;
+        char *place; /* `host:port`, for people */
+
+        const char *body; /* borrowed */
+        size_t body_bytes, next_byte;
+        size_t reply_max_bytes;
+        int (*on_data)(HttpCall *call, const void *data, size_t n, void *userdata);
+        void (*on_done)(const HttpReply *reply, void *userdata);
+        void *userdata;
+
+        HttpReplyState reply;
+        int fault; /* HTTP_E_* that a callback found; libcurl only knows that it was stopped */
+        bool is_head;
+        bool is_repeated;  /* by us, on a new connection */
+        bool has_grace;    /* by the timer, once */
+        bool has_turn;     /* one of the pool's */
+        bool in_curl;      /* libcurl holds it */
+        bool is_canceled;  /* nobody wants to hear of it any more, but libcurl still holds it … */
+        bool is_in_lookup; /* … and must not be asked to let go */
+
+        sd_event_source *timer;
+        HttpTimeout timeout;
+        HttpRateLimitCall ratelimit;
+        size_t head_bytes;
+        uint64_t started_usec; /* when its turn came */
+        uint64_t n_up, n_down; /* bytes of the bodies that have moved */
+
+        char curl_text[CURL_ERROR_SIZE]; /* by libcurl */
+        char text[CURL_ERROR_SIZE + 256];
+};
+
+struct HttpPool {
+        sd_event *event;
+        CURLM *multi;
+        CURL *pattern; /* of the handles: only the options that all have */
+        struct curl_slist *resolve;
+        /* a handle can be removed in the middle of a look-up without waiting for its end */
+        bool can_abandon_lookups;
+        bool is_inside_curl; /* in one of its callbacks: it must not be called again from there */
+        sd_event_source *curl_timer, *wake;
+        HttpRateLimit ratelimit;
+        ListLink waiting, running, canceled;
+        unsigned n_turns, n_max; /* turns that are taken */
+        uint64_t connect_timeout_usec, stall_usec;
+};
+
+/* A key of 1,024 bytes is 3 KiB when all of it is escaped; queries may have several such. */
+#define URL_MAX (32 * KIB)
+static bool is_method(const char *method) {
+        static const char *const methods[] = { "GET", "PUT", "POST", "HEAD", "DELETE" };
+
+        for (size_t i = 0; i < ELEMENTSOF(methods); i++)
+                if (strcmp(method, methods[i]) == 0)
+                        return true;
+        return false;
+}
+
+static bool is_url(const char *url) {
+        size_t n = 0;
+
+        for (; url[n] && n <= URL_MAX; n++)
+                if (url[n] <= ' ' || url[n] >= 0x7f ||
+                    url[n] == '#') /* char may be signed or not */
+                        return false;
+        return n > 0 && n <= URL_MAX;
+}
+
+/* @return whether the method is known, the body fits it, and the URL can be sent as it is:
+ *   printable ASCII without blanks and `#`, at most 32 KiB. url_parse() checks the rest. */
+static bool http_request_is_valid(const HttpRequestOptions *o) {
+        if (!is_method(o->method) || !is_url(o->url) || !o->on_done)
+                return false;
+        if (o->body)
+                return strcmp(o->method, "HEAD") != 0;
+        return o->body_bytes == 0;
+}
+
+static bool is_token_char(char c) { /* RFC 9110, 5.6.2 */
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               (c && strchr("!#$%&'*+-.^_`|~", c));
+}
+
+/* Formats a `Name: value` line as libcurl requires it: an empty value, with which libcurl would
+ * omit the header, by a semicolon. */
+static int http_request_format_header(const char *line, char **ret) {
+        size_t n_name = 0;
+        char *copy;
+
+        while (is_token_char(line[n_name]))
+                n_name++;
+        if (n_name == 0 || line[n_name] != ':' || strpbrk(line, "\r\n"))
+                return -EINVAL;
+        copy = strdup(line);
+        if (!copy)
+                return -ENOMEM;
+        if (copy[n_name + 1 + strspn(copy + n_name + 1, " \t")] == '\0') {
+                copy[n_name] = ';';
+                copy[n_name + 1] = '\0';
+        }
+        *ret = copy;
+        return 0;
+}
+
+static bool http_request_has_header(const HttpRequestOptions *o, const char *name) {
+        size_t n = strlen(name);
+
+        for (const char *const *line = o->headers; line && *line; line++)
+                if (strncasecmp(*line, name, n) == 0 && (*line)[n] == ':')
+                        return true;
+        return false;
+}
+
+static void http_reply_init(HttpReplyState *h) {
+        *h = (HttpReplyState){ .content_bytes = -1 };
+}
+
+static void free_body(HttpReplyState *h) {
+        if (h->body)
+                digest_wipe(h->body, h->n_allocated);
+        free(h->body);
+        h->body = NULL;
+        h->n_body = h->n_allocated = 0;
+}
+
+static void http_reply_done(HttpReplyState *h) {
+        free_body(h);
+        free(h->headers.text);
+        http_reply_init(h);
+}
+
+/* ── headers ── */
+
+/* Adds name NUL value NUL. */
+static int headers_add(HttpHeaders *h, const char *line, size_t n_name, size_t n_line) {
+        const char *value = line + n_name + 1, *end = line + n_line;
+        size_t n_value, n;
+        char *to;
+
+        while (value < end && (*value == ' ' || *value == '\t'))
+                value++;
+        while (value < end && (end[-1] == ' ' || end[-1] == '\t'))
+                end--;
+        n_value = (size_t)(end - value);
+        n = n_name + n_value + 2; /* within n_line + 2 */
+        if (n > HTTP_HEADERS_MAX - h->n)
+                return -EFBIG;
+        if (n > h->n_allocated - h->n) {
+                size_t n_allocated = MAX(h->n + n, 2 * h->n_allocated + 1024);
+                char *text = realloc(h->text, n_allocated);
+
+                if (!text)
+                        return -ENOMEM;
+                h->text = text;
+                h->n_allocated = n_allocated;
+        }
+        to = h->text + h->n;
+        for (size_t i = 0; i < n_name; i++)
+                to[i] = line[i] >= 'A' && line[i] <= 'Z' ? (char)(line[i] - 'A' + 'a') : line[i];
+        to[n_name] = '\0';
+        memcpy(to + n_name + 1, value, n_value);
+        to[n_name + 1 + n_value] = '\0';
+        h->n += n;
+        return 0;
+}
+
+static const char *headers_get(const HttpHeaders *h, const char *name) {
+        const char *found = NULL;
+
+        for (size_t at = 0; at < h->n;) {
+                const char *value = h->text + at + strlen(h->text + at) + 1;
+
+                if (strcmp(h->text + at, name) == 0)
+                        found = value;
+                at = (size_t)(value - h->text) + strlen(value) + 1;
+        }
+        return found;
+}
+
+const char *http_reply_header(const HttpReply *r, const char *name) {
+        return headers_get(r->headers, name);
+}
+
+/* A status line starts a reply and discards an interim one (1xx). @return whether it is one */
+static bool parse_status(HttpReplyState *h, const char *line, size_t n) {
+        const char *blank = memchr(line, ' ', n);
+        unsigned status = 0;
+
+        if (n < 5 || memcmp(line, "HTTP/", 5) != 0 || !blank)
+                return false;
+        for (const char *p = blank + 1; p < line + n && *p >= '0' && *p <= '9' && status < 1000;
+             p++)
+                status = 10 * status + (unsigned)(*p - '0');
+        if (status < 100 || status > 999)
+                return false;
+        h->status = status;
+        h->headers.n = 0;
+        h->headers_ended = false;
+        return true;
+}
+
+static void end_headers(HttpReplyState *h) {
+        const char *length = headers_get(&h->headers, "content-length");
+        uint64_t n;
+
+        if (h->status < 200)
+                return;
+        h->headers_ended = true;
+        if (h->status == 204 || h->status == 304) /* never have a body */
+                h->content_bytes = 0;
+        else if (!headers_get(&h->headers, "transfer-encoding") && length &&
+                 parse_u64_range(length, 0, INT64_MAX, &n) == 0)
+                h->content_bytes = (int64_t)n;
+}
+
+/* Parses a status line, a header or the empty line at their end. Trailers are ignored.
+ * @return 0, -EFBIG more than HTTP_HEADERS_MAX, -EBADMSG no HTTP, -ENOMEM */
+static int http_reply_add_line(HttpReplyState *h, const char *line, size_t n) {
+        const char *colon;
+
+        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
+                n--;
+        if (h->headers_ended)
+                return 0; /* trailers, and the empty line behind them */
+        if (n == 0) {
+                end_headers(h);
+                return 0;
+        }
+        if (memchr(line, '\0', n))
+                return -EBADMSG;
+        if (h->status < 200 && parse_status(h, line, n))
+                return 0;
+        if (h->status == 0)
+                return -EBADMSG;
+        colon = memchr(line, ':', n);
+        if (!colon || colon == line)
+                return 0; /* a folded line, which RFC 9112 permits to ignore, or garbage */
+        return headers_add(&h->headers, line, (size_t)(colon - line), n);
+}
+
+/* ── body ── */
+
+static int http_reply_add_body(HttpReplyState *h, const void *data, size_t n, size_t max_bytes) {
+        if (n > max_bytes - h->n_body)
+                return -EFBIG;
+        if (h->n_body + n >= h->n_allocated) {
+                size_t n_body = h->n_body, n_allocated = MAX(n_body + n, 2 * n_body);
+                char *body;
+
+                if (h->content_bytes > 0 && (uint64_t)h->content_bytes <= max_bytes)
+                        n_allocated = MAX(n_allocated, (size_t)h->content_bytes);
+                body = malloc(++n_allocated); /* not realloc(): the old place would keep a copy */
+                if (!body)
+                        return -ENOMEM;
+                if (h->body)
+                        memcpy(body, h->body, n_body);
+                free_body(h);
+                h->body = body;
+                h->n_body = n_body;
+                h->n_allocated = n_allocated;
+        }
+        memcpy(h->body + h->n_body, data, n);
+        h->n_body += n;
+        h->body[h->n_body] = '\0';
+        h->n_received += n;
+        return 0;
+}
+
+/* Parses what a connection received, from the status line on: headers, and the body up to
+ * Content-Length. */
+static int http_reply_add_raw(HttpReplyState *h, const char *data, size_t n, size_t max_bytes) {
+        while (!h->headers_ended) {
+                const char *end = memchr(data, '\n', n);
+                size_t n_line = end ? (size_t)(end - data) + 1 : 0;
+                int r;
+
+                if (!end)
+                        return 0;
+                r = http_reply_add_line(h, data, n_line);
+                if (r < 0)
+                        return r;
+                data += n_line;
+                n -= n_line;
+        }
+        if (h->content_bytes < 0)
+                return 0;
+        return http_reply_add_body(h, data, (size_t)MIN((uint64_t)n, (uint64_t)h->content_bytes),
+                                   max_bytes);
+}
+
+static bool http_reply_is_complete(const HttpReplyState *h, bool is_head) {
+        return h->headers_ended &&
+               (is_head || (h->content_bytes >= 0 && h->n_received == (uint64_t)h->content_bytes));
+}
+
+static void http_timeout_on_progress(HttpTimeout *p, uint64_t now_usec) {
+        p->progress_usec = now_usec;
+        p->n_unsent = -1;
+}
+
+static void http_timeout_enter_phase(HttpTimeout *p, HttpPhase phase, uint64_t now_usec) {
+        if (phase == HTTP_PHASE_RESOLVING ||
+            (phase == HTTP_PHASE_CONNECTING && p->phase == HTTP_PHASE_TRANSFER))
+                p->connect_start_usec = now_usec;
+        if (phase == HTTP_PHASE_TRANSFER)
+                http_timeout_on_progress(p, now_usec);
+        p->phase = phase;
+}
+
+/* A slow line empties the kernel's send buffer, several MiB, long after the last byte was handed
+ * over: that is progress too.
+ * @param n_unsent bytes that the peer has not confirmed, by ioctl(SIOCOUTQ), see tcp(7) */
+static void http_timeout_on_unsent(HttpTimeout *p, int n_unsent, uint64_t now_usec) {
+        if (p->n_unsent >= 0 && n_unsent < p->n_unsent)
+                p->progress_usec = now_usec;
+        p->n_unsent = n_unsent;
+}
+
+static uint64_t later(uint64_t usec, uint64_t span_usec) {
+        return span_usec > USEC_INFINITY - usec ? USEC_INFINITY : usec + span_usec;
+}
+
+/* When the phase's own limit is reached. */
+static uint64_t phase_end(const HttpTimeout *p) {
+        switch (p->phase) {
+        case HTTP_PHASE_RESOLVING:
+        case HTTP_PHASE_CONNECTING:
+                return later(p->connect_start_usec, p->connect_timeout_usec);
+        case HTTP_PHASE_TRANSFER:
+                return later(p->progress_usec, p->stall_usec);
+        case HTTP_PHASE_WAITING:
+        default:
+                return USEC_INFINITY;
+        }
+}
+
+static uint64_t total_end(const HttpTimeout *p) {
+        return p->timeout_usec > 0 ? later(p->created_usec, p->timeout_usec) : USEC_INFINITY;
+}
+
+static uint64_t http_timeout_next_usec(const HttpTimeout *p, uint64_t now_usec) {
+        uint64_t end = MIN(phase_end(p), total_end(p));
+
+        /* Four times as often, to see the kernel's send buffer drain. */
+        if (p->phase != HTTP_PHASE_TRANSFER)
+                return end;
+        uint64_t check_usec = later(now_usec, p->stall_usec / 4);
+        return MIN(end, check_usec);
+}
+
+static int http_timeout_check(const HttpTimeout *p, uint64_t now_usec) {
+        if (now_usec >= total_end(p))
+                return HTTP_E_TIMEOUT;
+        if (now_usec < phase_end(p))
+                return 0;
+        switch (p->phase) {
+        case HTTP_PHASE_RESOLVING:
+                return HTTP_E_RESOLVE;
+        case HTTP_PHASE_CONNECTING:
+                return HTTP_E_CONNECT;
+        case HTTP_PHASE_TRANSFER:
+                return HTTP_E_STALLED;
+        case HTTP_PHASE_WAITING:
+        default:
+                return 0;
+        }
+}
+
+/* libcurl names the peer it could not connect to, `Failed to connect to HOST port N after …`.
+ * @return whether it does; then *buf is `host:port` */
+static bool parse_peer(const char *curl_text, char *buf, size_t size) {
+        static const char beginning[] = "Failed to connect to ", between[] = " port ";
+        const char *host = curl_text ? curl_text + strlen(beginning) : "", *port;
+
+        if (!curl_text || strncmp(curl_text, beginning, strlen(beginning)) != 0 ||
+            !(port = strstr(host, between)))
+                return false;
+        int n = (int)(port - host);
+        port += strlen(between);
+        (void)snprintf(buf, size, memchr(host, ':', (size_t)n) ? "[%.*s]:%.*s" : "%.*s:%.*s", n,
+                       host, (int)strspn(port, "0123456789"), port);
+        return true;
+}
+
+/* @return whether that peer is not `place`: a proxy then, ours or the environment's */
+static bool http_error_is_of_proxy(const char *curl_text, const char *place) {
+        char there[320];
+
+        return curl_text && parse_peer(curl_text, there, sizeof there) &&
+               (strcasecmp(there, place) != 0 || strstr(curl_text, " via "));
+}
+
+/* @param f  cause is not NULL. @param buf  for what is formatted */
+static const char *sentence(const HttpErrorCause *f, char *buf, size_t size) {
+        char text[PARSE_FORMAT_SIZE], more[PARSE_FORMAT_SIZE], proxy[320];
+        const char *cause = *f->cause ? f->cause : "unknown cause";
+
+        switch (f->error) {
+        case HTTP_E_RESOLVE:
+        case HTTP_E_CONNECT:
+                if (*f->cause)
+                        return cause;
+                (void)snprintf(buf, size, "%s within %s",
+                               f->error == HTTP_E_RESOLVE ? "the name was not found"
+                               : f->was_connected         ? "connected, but nothing could be sent"
+                                                          : "no answer",
+                               parse_format_duration(text, f->connect_timeout_usec));
+                return buf;
+        case HTTP_E_STALLED:
+                (void)snprintf(buf, size, "nothing moved for %s",
+                               parse_format_duration(text, f->stall_usec));
+                return buf;
+        case HTTP_E_TIMEOUT:
+                (void)snprintf(buf, size, "not done within %s",
+                               parse_format_duration(text, f->timeout_usec));
+                return buf;
+        case HTTP_E_TOO_LARGE:
+                (void)snprintf(buf, size, "the reply is larger than %s, or its headers than %s",
+                               parse_format_bytes(text, f->reply_max_bytes),
+                               parse_format_bytes(more, HTTP_HEADERS_MAX));
+                return buf;
+        case HTTP_E_STOPPED:
+                return "stopped by its receiver";
+        case HTTP_E_PROXY:
+                if (f->proxy_status > 0)
+                        (void)snprintf(buf, size, "the proxy refuses with status %u",
+                                       f->proxy_status);
+                else if (parse_peer(f->curl_text, proxy, sizeof proxy))
+                        (void)snprintf(buf, size, "the proxy %s cannot be used: %s", proxy, cause);
+                else
+                        (void)snprintf(buf, size, "the proxy cannot be used: %s", cause);
+                return buf;
+        case HTTP_E_MEMORY:
+                return "out of memory";
+        default:
+                return cause;
+        }
+}
+
+/* Writes `place: what`, cut at size, without URLs and headers, which may hold secrets. A cause
+ * loses its control characters and the capital at its beginning. */
+static const char *http_error_explain(const HttpErrorCause *f, char *buf, size_t size) {
+        char clean[512], formatted[1024];
+        HttpErrorCause tidy = *f;
+
+        (void)snprintf(clean, sizeof clean, "%s", f->cause ? f->cause : "");
+        for (char *p = clean; *p; p++) /* a server may have had a hand in it */
+                if ((unsigned char)*p < ' ' || *p == 0x7f)
+                        *p = ' ';
+        if (clean[0] >= 'A' && clean[0] <= 'Z' && clean[1] >= 'a' && clean[1] <= 'z')
+                clean[0] = (char)(clean[0] - 'A' + 'a');
+        tidy.cause = clean;
+        (void)snprintf(buf, size, "%s: %.500s", f->place,
+                       sentence(&tidy, formatted, sizeof formatted));
+        return buf;
+}
+
+static void run_curl(HttpPool *p, curl_socket_t fd, int what);
+static void remove_handle(HttpPool *p, CURL *easy);
+static HttpCall *call_free(HttpCall *c);
+static void call_end(HttpCall *c, int error);
+static void on_transfer_ended(CURL *easy, CURLcode code);
+static void on_ratelimit_ready(HttpCall *c);
+static void run_turns(HttpPool *p);
 
 #define UNLIMITED_PIECE (128 * KIB) /* soon enough to notice that there is a limit now */
 #define PIECE_MIN KIB
@@ -70,19 +586,6 @@ typedef struct Wire { /* one connection */
         uint64_t settled; /* bytes that were asked for, or charged, and have gone … */
         HttpBooking open; /* … and since then */
 } Wire;
-
-static uint64_t book(HttpRateLimit *p, uint64_t n, HttpBooking *ret_paid);
-static void run_curl(HttpPool *p, curl_socket_t fd, int what);
-static void remove_handle(HttpPool *p, CURL *easy);
-static HttpCall *call_free(HttpCall *c);
-static void call_end(HttpCall *c, int error);
-static void on_transfer_ended(CURL *easy, CURLcode code);
-static void set_call_socket(CURL *easy, int fd);
-static int classify_curl_code(const HttpCall *c, CURLcode code);
-static void explain_error(HttpCall *c, int error, CURLcode code);
-static HttpCall *first(const ListLink *list);
-static void on_ratelimit_ready(void *userdata);
-static void run_turns(HttpPool *p);
 
 static bool is_on(const HttpRateLimit *p) {
         return p->throttle.book != NULL;
@@ -226,13 +729,6 @@ static Wire *wire_at(const HttpRateLimit *p, int local_port) {
 
 /* ── calls ── */
 
-static void http_ratelimit_call_init(HttpRateLimitCall *c, HttpRateLimit *p,
-                                     void (*on_ready)(void *userdata), void *userdata) {
-        *c = (HttpRateLimitCall){
-                .limit = p, .on_ready = on_ready, .userdata = userdata, .fd = -1
-        };
-}
-
 static void http_ratelimit_call_done(HttpRateLimitCall *c) {
         uint64_t unused = c->booked.cost + c->granted.cost + c->head.cost;
 
@@ -251,11 +747,11 @@ static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         (void)usec;
         add_booking(&c->granted, c->booked);
         c->booked = (HttpBooking){ 0 };
-        c->on_ready(c->userdata);
+        on_ratelimit_ready(CONTAINER_OF(c, HttpCall, ratelimit));
         return 0;
 }
 
-/* Has on_ready called. @return whether it will be; false: for lack of memory */
+/* Calls on_ratelimit_ready() then. @return false for lack of memory */
 static bool arm_timer(HttpRateLimitCall *c, uint64_t wait_usec) {
         Clock *clock = clock_system();
         /* Not the loop's idea of now, which is that of its turn's beginning: then it would be too
@@ -367,59 +863,6 @@ static bool http_ratelimit_waits(const HttpRateLimitCall *c) {
         return c->booked.n > 0;
 }
 
-struct HttpCall {
-        ListLink link; /* in one of the pool's lists */
-        HttpPool *pool;
-        CURL *easy;
-        int fd; /* libcurl's, which reports when it is gone; -1 = none, or more than one is tried */
-        int last_fd; /* when that was closed, it was this one */
-        bool is_tls;
-        struct curl_slist *headers;
-        char *place; /* `host:port`, for people */
-
-        const char *body; /* borrowed */
-        size_t body_bytes, next_byte;
-        size_t reply_max_bytes;
-        int (*on_data)(HttpCall *call, const void *data, size_t n, void *userdata);
-        void (*on_done)(const HttpReply *reply, void *userdata);
-        void *userdata;
-
-        HttpReplyState reply;
-        int fault; /* HTTP_E_* that a callback found; libcurl only knows that it was stopped */
-        bool is_head;
-        bool is_repeated;  /* by us, on a new connection */
-        bool has_grace;    /* by the timer, once */
-        bool has_turn;     /* one of the pool's */
-        bool in_curl;      /* libcurl holds it */
-        bool is_canceled;  /* nobody wants to hear of it any more, but libcurl still holds it … */
-        bool is_in_lookup; /* … and must not be asked to let go */
-
-        sd_event_source *timer;
-        HttpTimeout timeout;
-        HttpRateLimitCall ratelimit;
-        size_t head_bytes;
-        uint64_t started_usec; /* when its turn came */
-        uint64_t n_up, n_down; /* bytes of the bodies that have moved */
-
-        char curl_text[CURL_ERROR_SIZE]; /* by libcurl */
-        char text[CURL_ERROR_SIZE + 256];
-};
-
-struct HttpPool {
-        sd_event *event;
-        CURLM *multi;
-        CURL *pattern; /* of the handles: only the options that all have */
-        struct curl_slist *resolve;
-        /* a handle can be removed in the middle of a look-up without waiting for its end */
-        bool can_abandon_lookups;
-        bool is_inside_curl; /* in one of its callbacks: it must not be called again from there */
-        sd_event_source *curl_timer, *wake;
-        HttpRateLimit ratelimit;
-        ListLink waiting, running, canceled;
-        unsigned n_turns, n_max; /* turns that are taken */
-        uint64_t connect_timeout_usec, stall_usec;
-};
-
 static inline uint64_t pool_now_usec(const HttpPool *p) {
         uint64_t usec = 0;
 
@@ -431,6 +874,16 @@ DEFINE_CLEANUP(HttpCall, call_free);
 
 #define QUICK_EXIT_SINCE 0x075700 /* libcurl 7.87.0 */
 /* ── from libcurl ── */
+
+static void set_call_socket(CURL *easy, int fd) {
+        HttpCall *c = NULL;
+
+        if (curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&c) == CURLE_OK &&
+            c) { /* libcurl has handles of its own */
+                c->last_fd = fd >= 0 ? fd : c->last_fd;
+                c->fd = fd;
+        }
+}
 
 static int on_io(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
         int what = 0;
@@ -499,6 +952,10 @@ static void collect_transfers(HttpPool *p) {
                 remove_handle(p, easy);
                 on_transfer_ended(easy, code);
         }
+}
+
+static HttpCall *first(const ListLink *list) {
+        return list_is_empty(list) ? NULL : CONTAINER_OF(list->next, HttpCall, link);
 }
 
 static void run_curl(HttpPool *p, curl_socket_t fd, int what) {
@@ -732,6 +1189,76 @@ static int on_call_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         return 0;
 }
 
+/* A proxy that turns us away answers before the connection is made. */
+static unsigned proxy_status(const HttpCall *c) {
+        long status = 0;
+
+        (void)curl_easy_getinfo(c->easy, CURLINFO_HTTP_CONNECTCODE,
+                                &status); /* stays 0 when there is none */
+        return c->reply.status == 407 ? 407 : status >= 300 ? (unsigned)status : 0;
+}
+
+static int classify_curl_code(const HttpCall *c, CURLcode code) {
+        if (c->fault)
+                return c->fault;
+        if (proxy_status(c) > 0)
+                return HTTP_E_PROXY;
+        switch (code) {
+        case CURLE_OK:
+                return 0;
+        case CURLE_COULDNT_RESOLVE_HOST:
+                return HTTP_E_RESOLVE;
+        case CURLE_COULDNT_RESOLVE_PROXY:
+        case CURLE_PROXY:
+                return HTTP_E_PROXY;
+        case CURLE_COULDNT_CONNECT:
+                return http_error_is_of_proxy(c->curl_text, c->place) ? HTTP_E_PROXY
+                                                                      : HTTP_E_CONNECT;
+        case CURLE_INTERFACE_FAILED:
+        /* libcurl's own limit on connecting: the only one it knows of */
+        case CURLE_OPERATION_TIMEDOUT:
+                return HTTP_E_CONNECT;
+        case CURLE_SSL_CONNECT_ERROR:
+        case CURLE_SSL_CERTPROBLEM:
+        case CURLE_SSL_CIPHER:
+        case CURLE_SSL_CACERT_BADFILE:
+        case CURLE_SSL_ENGINE_INITFAILED:
+        case CURLE_SSL_ISSUER_ERROR:
+        case CURLE_PEER_FAILED_VERIFICATION:
+                return HTTP_E_TLS;
+        case CURLE_OUT_OF_MEMORY:
+                return HTTP_E_MEMORY;
+        default:
+                return c->timeout.phase == HTTP_PHASE_TRANSFER ? HTTP_E_CUT : HTTP_E_CONNECT;
+        }
+}
+
+static void explain_error(HttpCall *c, int error, CURLcode code) {
+        struct sockaddr_storage peer;
+        socklen_t n_peer = sizeof peer;
+        long saved_errno = 0;
+        HttpErrorCause fault = {
+                .error = error,
+                .place = c->place,
+                .cause = c->curl_text[0] ? c->curl_text : curl_easy_strerror(code),
+                .proxy_status = proxy_status(c),
+                .connect_timeout_usec = c->timeout.connect_timeout_usec,
+                .stall_usec = c->timeout.stall_usec,
+                .timeout_usec = c->timeout.timeout_usec,
+                .reply_max_bytes = c->reply_max_bytes,
+        };
+
+        fault.was_connected =
+                c->fd >= 0 && getpeername(c->fd, (struct sockaddr *)&peer, &n_peer) == 0;
+        (void)curl_easy_getinfo(c->easy, CURLINFO_OS_ERRNO, &saved_errno); /* not known stays 0 */
+        if (code == CURLE_OK)
+                fault.cause = NULL;
+        else if (code == CURLE_COULDNT_CONNECT && saved_errno > 0)
+                fault.cause = strerror((int)saved_errno);
+        fault.curl_text = c->curl_text;
+        (void)http_error_explain(&fault, c->text, sizeof c->text);
+}
+
 /* ── its end ── */
 
 static HttpCall *call_free(HttpCall *c) {
@@ -898,16 +1425,6 @@ static curl_socket_t on_open_socket(void *userdata, curlsocktype purpose,
         return fd < 0 ? CURL_SOCKET_BAD : fd;
 }
 
-static void set_call_socket(CURL *easy, int fd) {
-        HttpCall *c = NULL;
-
-        if (curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&c) == CURLE_OK &&
-            c) { /* libcurl has handles of its own */
-                c->last_fd = fd >= 0 ? fd : c->last_fd;
-                c->fd = fd;
-        }
-}
-
 /* A server that refuses early answers, closes, and resets what it did not read. Who is just
  * sending learns of the reset alone, and libcurl gives the connection up; but the kernel still has
  * the answer. Encrypted, it is out of reach. */
@@ -917,7 +1434,6 @@ static bool may_have_early_answer(const HttpCall *c) {
 }
 
 #define REST_MAX (64 * KIB)
-
 /* Reads, without blocking, what a connection that is about to be closed has received and libcurl
  * has not read: a reply from its status line on, as far as it goes, or nothing. */
 static void read_rest(HttpReplyState *h, int fd, size_t max_bytes) {
@@ -1037,76 +1553,6 @@ static size_t on_body(char *data, size_t size, size_t n, void *userdata) {
 
 /* ── what went wrong, for people ── */
 
-/* A proxy that turns us away answers before the connection is made. */
-static unsigned proxy_status(const HttpCall *c) {
-        long status = 0;
-
-        (void)curl_easy_getinfo(c->easy, CURLINFO_HTTP_CONNECTCODE,
-                                &status); /* stays 0 when there is none */
-        return c->reply.status == 407 ? 407 : status >= 300 ? (unsigned)status : 0;
-}
-
-static int classify_curl_code(const HttpCall *c, CURLcode code) {
-        if (c->fault)
-                return c->fault;
-        if (proxy_status(c) > 0)
-                return HTTP_E_PROXY;
-        switch (code) {
-        case CURLE_OK:
-                return 0;
-        case CURLE_COULDNT_RESOLVE_HOST:
-                return HTTP_E_RESOLVE;
-        case CURLE_COULDNT_RESOLVE_PROXY:
-        case CURLE_PROXY:
-                return HTTP_E_PROXY;
-        case CURLE_COULDNT_CONNECT:
-                return http_error_is_of_proxy(c->curl_text, c->place) ? HTTP_E_PROXY
-                                                                      : HTTP_E_CONNECT;
-        case CURLE_INTERFACE_FAILED:
-        /* libcurl's own limit on connecting: the only one it knows of */
-        case CURLE_OPERATION_TIMEDOUT:
-                return HTTP_E_CONNECT;
-        case CURLE_SSL_CONNECT_ERROR:
-        case CURLE_SSL_CERTPROBLEM:
-        case CURLE_SSL_CIPHER:
-        case CURLE_SSL_CACERT_BADFILE:
-        case CURLE_SSL_ENGINE_INITFAILED:
-        case CURLE_SSL_ISSUER_ERROR:
-        case CURLE_PEER_FAILED_VERIFICATION:
-                return HTTP_E_TLS;
-        case CURLE_OUT_OF_MEMORY:
-                return HTTP_E_MEMORY;
-        default:
-                return c->timeout.phase == HTTP_PHASE_TRANSFER ? HTTP_E_CUT : HTTP_E_CONNECT;
-        }
-}
-
-static void explain_error(HttpCall *c, int error, CURLcode code) {
-        struct sockaddr_storage peer;
-        socklen_t n_peer = sizeof peer;
-        long saved_errno = 0;
-        HttpErrorCause fault = {
-                .error = error,
-                .place = c->place,
-                .cause = c->curl_text[0] ? c->curl_text : curl_easy_strerror(code),
-                .proxy_status = proxy_status(c),
-                .connect_timeout_usec = c->timeout.connect_timeout_usec,
-                .stall_usec = c->timeout.stall_usec,
-                .timeout_usec = c->timeout.timeout_usec,
-                .reply_max_bytes = c->reply_max_bytes,
-        };
-
-        fault.was_connected =
-                c->fd >= 0 && getpeername(c->fd, (struct sockaddr *)&peer, &n_peer) == 0;
-        (void)curl_easy_getinfo(c->easy, CURLINFO_OS_ERRNO, &saved_errno); /* not known stays 0 */
-        if (code == CURLE_OK)
-                fault.cause = NULL;
-        else if (code == CURLE_COULDNT_CONNECT && saved_errno > 0)
-                fault.cause = strerror((int)saved_errno);
-        fault.curl_text = c->curl_text;
-        (void)http_error_explain(&fault, c->text, sizeof c->text);
-}
-
 /* ── a new request ── */
 
 static CURLcode set_callbacks(CURL *easy, HttpCall *c) {
@@ -1208,10 +1654,6 @@ static int set_up_handle(HttpCall *c, const HttpRequestOptions *o) {
 #define TIMER_ACCURACY_USEC (10 * USEC_PER_MSEC)
 /* ── taking turns ── */
 
-static HttpCall *first(const ListLink *list) {
-        return list_is_empty(list) ? NULL : CONTAINER_OF(list->next, HttpCall, link);
-}
-
 static void call_start(HttpCall *c) {
         HttpPool *p = c->pool;
 
@@ -1236,9 +1678,7 @@ static void call_assign_turn(HttpCall *c) {
 }
 
 /* Outside of libcurl. */
-static void on_ratelimit_ready(void *userdata) {
-        HttpCall *c = userdata;
-
+static void on_ratelimit_ready(HttpCall *c) {
         if (!c->in_curl) {
                 if (http_ratelimit_start(&c->ratelimit, c->head_bytes))
                         call_start(c);
@@ -1319,7 +1759,7 @@ int http_call_new(HttpCall **ret, HttpPool *pool, const HttpRequestOptions *orde
         };
         list_init(&c->link);
         c->head_bytes = HEAD_BYTES + strlen(order->url);
-        http_ratelimit_call_init(&c->ratelimit, &pool->ratelimit, on_ratelimit_ready, c);
+        c->ratelimit = (HttpRateLimitCall){ .limit = &pool->ratelimit, .fd = -1 };
         http_reply_init(&c->reply);
         r = call_set_up(c, order);
         if (r < 0)

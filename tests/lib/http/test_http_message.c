@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "lib/base/cleanup.h"
-#include "lib/http/http_message.h"
+#include "lib/http/http.c" /* what these tests are about is private to it */
 
 #define MSEC USEC_PER_MSEC
 
