@@ -1,6 +1,6 @@
-/* Requests by libcurl inside the loop. libcurl says which sockets it waits for and until when,
- * sd-event waits, and libcurl is given the events. One request is one easy handle, and waits for
- * its turn in a queue of the pool (libcurl's own would let the time to connect run).
+/* Requests by libcurl inside the loop. libcurl names the sockets and the timeout it waits for,
+ * sd-event waits and passes the events back. One request is one easy handle, queued in the pool
+ * (in libcurl's own queue the time to connect would run).
  * @see libcurl-multi(3), "MULTI_SOCKET" */
 #include "lib/http/http.h"
 
@@ -83,7 +83,7 @@ typedef struct HttpRateLimit { /* of a pool */
         sd_event *event;       /* borrowed */
         HttpRateLimitHooks throttle;
         ListLink wires;   /* the connections that are open */
-        unsigned n_calls; /* that have begun: each gets its share */
+        unsigned n_calls; /* that have started: each gets its share */
 } HttpRateLimit;
 
 typedef struct HttpBooking {
@@ -96,10 +96,10 @@ typedef struct HttpRateLimitCall { /* of a call */
         sd_event_source *timer;
         int fd; /* its connection; -1: none so far */
         bool has_started;
-        HttpBooking booked;  /* and it waits for its turn */
-        HttpBooking granted; /* it has had its turn, and may send so much */
-        HttpBooking head; /* was granted for the request's head, which is not on a connection yet */
-        /* so often what was sent before was found to be in the kernel's hands still */
+        HttpBooking booked;  /* not due yet */
+        HttpBooking granted; /* may be sent */
+        HttpBooking head;    /* granted for the request's head, which has no connection yet */
+        /* how often in a row the kernel had not sent what was written before */
         unsigned n_stuck;
 } HttpRateLimitCall;
 
@@ -107,8 +107,8 @@ struct HttpCall {
         ListLink link; /* in one of the pool's lists */
         HttpPool *pool;
         CURL *easy;
-        int fd; /* libcurl's, which reports when it is gone; -1 = none, or more than one is tried */
-        int last_fd; /* when that was closed, it was this one */
+        int fd;      /* libcurl's, which reports its end; -1 = none, or more than one is tried */
+        int last_fd; /* the last one that was open */
         bool is_tls;
         struct curl_slist *headers;
         char *place; /* `host:port`, for people */
@@ -125,16 +125,16 @@ struct HttpCall {
         bool is_head;
         bool is_repeated;  /* by us, on a new connection */
         bool has_grace;    /* by the timer, once */
-        bool has_turn;     /* one of the pool's */
+        bool has_turn;     /* counted in n_turns of the pool */
         bool in_curl;      /* libcurl holds it */
-        bool is_canceled;  /* nobody wants to hear of it any more, but libcurl still holds it … */
-        bool is_in_lookup; /* … and must not be asked to let go */
+        bool is_canceled;  /* no callback any more, but libcurl still holds it … */
+        bool is_in_lookup; /* … and its handle must not be removed */
 
         sd_event_source *timer;
         HttpTimeout timeout;
         HttpRateLimitCall ratelimit;
         size_t head_bytes;
-        uint64_t started_usec; /* when its turn came */
+        uint64_t started_usec; /* when it left the queue */
         uint64_t n_up, n_down; /* bytes of the bodies that have moved */
 
         char curl_text[CURL_ERROR_SIZE]; /* by libcurl */
@@ -148,11 +148,11 @@ struct HttpPool {
         struct curl_slist *resolve;
         /* a handle can be removed in the middle of a look-up without waiting for its end */
         bool can_abandon_lookups;
-        bool is_inside_curl; /* in one of its callbacks: it must not be called again from there */
+        bool is_inside_curl; /* in one of its callbacks, from which it must not be called */
         sd_event_source *curl_timer, *wake;
         HttpRateLimit ratelimit;
         ListLink waiting, running, canceled;
-        unsigned n_turns, n_max; /* turns that are taken */
+        unsigned n_turns, n_max; /* calls that left the queue */
         uint64_t connect_timeout_usec, stall_usec;
 };
 
@@ -672,7 +672,7 @@ static bool flow_of(int fd, Flow *ret) {
         return true;
 }
 
-/* Charges what went beyond what was asked for. */
+/* Charges what was sent beyond what was booked. */
 static void settle(HttpRateLimit *p, Wire *w, Flow *ret) {
         uint64_t paid = w->settled + w->open.n;
         HttpBooking more;
@@ -685,8 +685,8 @@ static void settle(HttpRateLimit *p, Wire *w, Flow *ret) {
         }
 }
 
-/* When nothing of it is on the way to the kernel: gives back, too, what was not needed. @return
- * bytes that the kernel has not sent yet */
+/* Only when nothing is on its way to the kernel: refunds also what was not needed. @return bytes
+ * that the kernel has not sent yet */
 static uint64_t settle_all(HttpRateLimit *p, Wire *w) {
         uint64_t paid;
         Flow flow;
@@ -800,7 +800,7 @@ static void http_ratelimit_connected(HttpRateLimitCall *c, int local_port) {
         if (!w)
                 return;
         c->fd = w->fd;
-        settle(p, w, &flow); /* to connect has cost something: TLS, and the way through a proxy */
+        settle(p, w, &flow); /* connecting has sent bytes: TLS, the request to a proxy */
         add_booking(&w->open, c->head);
         c->head = (HttpBooking){ 0 };
 }
@@ -817,13 +817,12 @@ static void http_ratelimit_answered(HttpRateLimitCall *c) {
                 (void)settle_all(c->limit, w);
 }
 
-/* A connection gets its next piece when the last one has left the kernel. So when the network
- * stands still, what lies in buffers and comes out at once when it moves again is no more than a
- * piece each. */
+/* A connection gets its next piece when the kernel has sent the last one. So what buffers hold
+ * while the network is stalled, and send at once when it recovers, is one piece a connection. */
 static bool is_stuck(HttpRateLimitCall *c, Wire *w) {
         HttpRateLimit *p = c->limit;
 
-        /* libcurl asks for more when it has handed over all that it had. */
+        /* libcurl reads more when it has written all that it had. */
         if (!w || settle_all(p, w) == 0) {
                 c->n_stuck = 0;
                 return false;
@@ -849,7 +848,7 @@ static size_t http_ratelimit_read(HttpRateLimitCall *c, size_t wanted, size_t le
 
         if (!is_on(c->limit))
                 return wanted;
-        if (c->booked.n > 0) /* asked before its turn has come */
+        if (c->booked.n > 0) /* the booking is not due yet */
                 return 0;
         if (c->granted.n == 0 && !book_piece(c, w, left))
                 return 0;
@@ -889,8 +888,8 @@ static int on_io(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
         int what = 0;
 
         (void)s;
-        /* An error is reported as both: libcurl then makes its system calls, reads what had come
-         * before the error, and learns the errno, where CURL_CSELECT_ERR would end the transfer
+        /* An error is passed on as both: libcurl then makes its system calls, reads what was
+         * received before the error, and gets the errno; CURL_CSELECT_ERR would end the transfer
          * without either. */
         if (revents & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
                 what |= CURL_CSELECT_IN;
@@ -900,8 +899,8 @@ static int on_io(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
         return 0;
 }
 
-/* Always says 0: anything else would end this and all future transfers of the multi handle. A
- * socket that cannot be watched leaves its transfer waiting, and the transfer's own timer ends it.
+/* Always returns 0: anything else would end this and all future transfers of the multi handle. A
+ * transfer whose socket cannot be watched is ended by its own timer.
  * @param source what curl_multi_assign() keeps for this socket */
 static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *userdata, void *source) {
         uint32_t events =
@@ -920,7 +919,7 @@ static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *userdata, 
                 (void)sd_event_source_set_description(s, "http"); /* for debugging only */
         if (curl_multi_assign(p->multi, fd, s) != CURLM_OK)
                 sd_event_source_disable_unref(
-                        s); /* not a socket that it knows: it will not report when to remove it */
+                        s); /* unknown to it: it will not report when to remove it */
         return 0;
 }
 
@@ -962,8 +961,8 @@ static void run_curl(HttpPool *p, curl_socket_t fd, int what) {
         int running;
 
         p->is_inside_curl = true;
-        /* Fails only for a socket that it does not know any more; transfers tell of their faults
-         * in messages. */
+        /* Fails only for a socket that it does not know any more; errors of transfers come as
+         * messages. */
         (void)curl_multi_socket_action(p->multi, fd, what, &running);
         p->is_inside_curl = false;
         collect_transfers(p);
@@ -985,7 +984,7 @@ static int on_wake(sd_event_source *s, void *userdata) {
         return 0;
 }
 
-/* ── how to talk ── */
+/* ── options ── */
 
 #define SET(option, value)                                                                         \
         do {                                                                                       \
@@ -1017,7 +1016,7 @@ static CURLcode set_pattern(CURL *easy, const HttpPool *p, const HttpPoolOptions
         if (o->proxy && *o->proxy)
                 SET(CURLOPT_PROXY, strcmp(o->proxy, "-") == 0 ? "" : o->proxy);
         SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
-        /* Ours comes first. At half of its own libcurl goes on to a host's next address. */
+        /* Ours ends first. At half of its own libcurl tries a host's next address. */
         SET(CURLOPT_CONNECTTIMEOUT_MS,
             (long)MIN(p->connect_timeout_usec / USEC_PER_MSEC * 3 / 2 + 100, (uint64_t)INT32_MAX));
 #if LIBCURL_VERSION_NUM >= QUICK_EXIT_SINCE
@@ -1068,7 +1067,7 @@ static int set_multi(HttpPool *p, unsigned max_connections) {
                 c = curl_multi_setopt(p->multi, CURLMOPT_TIMERDATA, p);
         if (c == CURLM_OK)
                 c = curl_multi_setopt(p->multi, CURLMOPT_PIPELINING, CURLPIPE_NOTHING);
-        /* Of all that is connected, used or not: what is idle gives way to what is wanted. */
+        /* All connections, used or not: idle ones are closed for new ones. */
         if (c == CURLM_OK && max_connections > 0)
                 c = curl_multi_setopt(p->multi, CURLMOPT_MAX_TOTAL_CONNECTIONS,
                                       (long)max_connections);
@@ -1155,7 +1154,7 @@ static void call_enter_phase(HttpCall *c, HttpPhase phase) {
         call_arm(c);
 }
 
-/* @return whether the kernel has news for it that libcurl has not had yet */
+/* @return whether the socket has events that libcurl has not processed yet */
 static bool has_socket_events(const HttpCall *c) {
         struct pollfd p = { .fd = c->fd, .events = POLLIN | POLLOUT };
 
@@ -1175,7 +1174,7 @@ static int on_call_timer(sd_event_source *s, uint64_t usec, void *userdata) {
                 http_timeout_on_unsent(&c->timeout, n_unsent, now);
         error = http_timeout_check(&c->timeout, now);
         if (error && error != HTTP_E_TIMEOUT && !c->has_grace && has_socket_events(c)) {
-                /* Was it the loop that was held up? Then what has come meanwhile has its turn
+                /* Perhaps the loop was delayed: then what was received meanwhile is processed
                  * first. */
                 c->has_grace = true;
                 (void)sd_event_source_set_time(c->timer, now); /* fails as in call_arm() */
@@ -1189,7 +1188,7 @@ static int on_call_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         return 0;
 }
 
-/* A proxy that turns us away answers before the connection is made. */
+/* A proxy that refuses replies before the connection is made. */
 static unsigned proxy_status(const HttpCall *c) {
         long status = 0;
 
@@ -1277,8 +1276,8 @@ static HttpCall *call_free(HttpCall *c) {
 
 static void call_close(HttpCall *c) {
         HttpPool *p = c->pool;
-        /* Older libcurls wait for the end of a look-up when its handle is removed, which may be
-         * half a minute. So it stays, keeps its turn, and is freed when libcurl is done with it. */
+        /* Older libcurls wait for the end of a name resolution when its handle is removed, up to
+         * half a minute. So it stays, keeps its turn, and is freed when libcurl has ended it. */
         bool is_in_lookup =
                 c->in_curl && c->timeout.phase == HTTP_PHASE_RESOLVING && !p->can_abandon_lookups;
 
@@ -1287,7 +1286,7 @@ static void call_close(HttpCall *c) {
         http_ratelimit_call_done(&c->ratelimit);
         if (is_in_lookup || (c->in_curl && p->is_inside_curl)) {
                 c->is_in_lookup = is_in_lookup;
-                if (is_in_lookup) /* its own limit would come to the same waiting */
+                if (is_in_lookup) /* its own limit would wait in the same way */
                         (void)curl_easy_setopt(c->easy, CURLOPT_CONNECTTIMEOUT_MS, (long)INT32_MAX);
                 c->is_canceled = true;
                 list_append(&p->canceled, &c->link);
@@ -1297,11 +1296,11 @@ static void call_close(HttpCall *c) {
         if (c->in_curl)
                 remove_handle(p, c->easy);
         p->n_turns -= c->has_turn;
-        wake_pool(p); /* the next one's turn */
+        wake_pool(p); /* starts the next one */
         call_free(c);
 }
 
-/* @param error  0 or HTTP_E_*, for which c->text has been written */
+/* @param error  0 or HTTP_E_*, which c->text explains */
 static void call_report(HttpCall *c, int error) {
         bool has_status = c->reply.status >= 200;
         HttpReply reply = {
@@ -1327,7 +1326,7 @@ static void call_report(HttpCall *c, int error) {
 }
 
 static void call_end(HttpCall *c, int error) {
-        /* Whatever came afterwards: an answer is an answer. */
+        /* A complete error reply counts, whatever happened afterwards. */
         if (c->reply.status >= 300 && c->reply.status != 407 &&
             http_reply_is_complete(&c->reply, c->is_head))
                 error = 0;
@@ -1336,8 +1335,8 @@ static void call_end(HttpCall *c, int error) {
         call_report(c, error);
 }
 
-/* libcurl sends again by itself when it reads that a kept connection is dead, but not when it
- * learns so while sending. */
+/* libcurl itself repeats a request when reading shows that a kept connection is dead, but not when
+ * sending does. */
 static bool call_repeat(HttpCall *c, CURLcode code) {
         long n_connects = 1;
 
@@ -1372,14 +1371,14 @@ static void on_transfer_ended(CURL *easy, CURLcode code) {
         if (call_repeat(c, code))
                 return;
         if (code == CURLE_OK && !c->reply.headers_ended) {
-                code = CURLE_RECV_ERROR; /* libcurl lets headers end with the connection */
+                code = CURLE_RECV_ERROR; /* libcurl accepts headers that end with the connection */
                 (void)snprintf(c->curl_text, sizeof c->curl_text,
                                "the reply ends within its headers");
         }
         error = classify_curl_code(c, code);
         if (error && !c->fault && error != HTTP_E_PROXY) {
                 if (c->reply.status >= 300 && http_reply_is_complete(&c->reply, c->is_head))
-                        error = 0; /* the fault came when all had been said */
+                        error = 0; /* the reply was complete before the error */
         }
         if (error)
                 explain_error(c, error, code);
@@ -1388,8 +1387,8 @@ static void on_transfer_ended(CURL *easy, CURLcode code) {
 
 #define SEND_BUFFER_MIN (16 * KIB)  /* CURLOPT_UPLOAD_BUFFERSIZE takes no less */
 #define SEND_BUFFER_MAX (128 * KIB) /* larger ones need as much CPU, measured up to 2 MiB */
-#define RECEIVE_BUFFER (128 * KIB)  /* for pieces that are handed on */
-/* ── what it asks and reports ── */
+#define RECEIVE_BUFFER (128 * KIB)  /* of pieces for on_data */
+/* ── libcurl's callbacks ── */
 
 static int on_progress(void *userdata, curl_off_t down_max, curl_off_t down, curl_off_t up_max,
                        curl_off_t up) {
@@ -1402,7 +1401,7 @@ static int on_progress(void *userdata, curl_off_t down_max, curl_off_t down, cur
                 c->n_up = (uint64_t)up;
                 call_on_progress(c);
         }
-        /* not to stop a dropped call: in the middle of a look-up libcurl would wait for its end */
+        /* never stops a cancelled call: during a name resolution libcurl would wait for its end */
         return 0;
 }
 
@@ -1414,10 +1413,10 @@ static curl_socket_t on_open_socket(void *userdata, curlsocktype purpose,
         (void)purpose;
         if (c->is_canceled)
                 return CURL_SOCKET_BAD;
-        /* Closed in what we execute: older libcurls leave that out. */
+        /* Older libcurls do not set SOCK_CLOEXEC. */
         fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
         if (fd >= 0 && http_ratelimit_opened(&c->pool->ratelimit, fd) < 0) {
-                (void)close(fd); /* nothing was done with it */
+                (void)close(fd); /* unused */
                 fd = -1;
         }
         if (c->timeout.phase != HTTP_PHASE_CONNECTING)
@@ -1425,9 +1424,9 @@ static curl_socket_t on_open_socket(void *userdata, curlsocktype purpose,
         return fd < 0 ? CURL_SOCKET_BAD : fd;
 }
 
-/* A server that refuses early answers, closes, and resets what it did not read. Who is just
- * sending learns of the reset alone, and libcurl gives the connection up; but the kernel still has
- * the answer. Encrypted, it is out of reach. */
+/* A server that refuses early replies, closes, and resets what it did not read. While sending,
+ * libcurl sees only the reset and gives the connection up; but the kernel still has the reply.
+ * With TLS it cannot be read. */
 static bool may_have_early_answer(const HttpCall *c) {
         return !c->is_tls && c->timeout.phase == HTTP_PHASE_TRANSFER && c->reply.status == 0 &&
                http_call_sent_bytes(c) < c->body_bytes;
@@ -1435,7 +1434,7 @@ static bool may_have_early_answer(const HttpCall *c) {
 
 #define REST_MAX (64 * KIB)
 /* Reads, without blocking, what a connection that is about to be closed has received and libcurl
- * has not read: a reply from its status line on, as far as it goes, or nothing. */
+ * has not read: a reply from its status line on, possibly cut, or nothing. */
 static void read_rest(HttpReplyState *h, int fd, size_t max_bytes) {
         _cleanup_free_ char *data = malloc(REST_MAX);
         size_t n = 0;
@@ -1448,7 +1447,7 @@ static void read_rest(HttpReplyState *h, int fd, size_t max_bytes) {
                 n += (size_t)got;
         }
         if (n > 0 && http_reply_add_raw(h, data, n, max_bytes) < 0)
-                http_reply_done(h); /* no answer, or too much of one: then the reset is reported */
+                http_reply_done(h); /* no reply, or one that is too large: the reset is reported */
 }
 
 static int on_close_socket(void *userdata, curl_socket_t fd) {
@@ -1484,7 +1483,7 @@ static size_t on_read(char *to, size_t size, size_t n, void *userdata) {
         HttpCall *c = userdata;
 
         if (c->is_canceled)
-                return CURL_READFUNC_ABORT; /* the body may be gone */
+                return CURL_READFUNC_ABORT; /* the body may have been freed */
         n = MIN(size * n, c->body_bytes - c->next_byte);
         if (n > 0) {
                 n = http_ratelimit_read(&c->ratelimit, n, c->body_bytes - c->next_byte);
@@ -1511,7 +1510,7 @@ static bool streams_body(const HttpCall *c) {
         return c->on_data && c->reply.status >= 200 && c->reply.status <= 299;
 }
 
-/* @param r  of http_heard_*. @return whether libcurl may go on */
+/* @param r  of http_reply_add_*. @return whether libcurl may continue */
 static bool check_parsed(HttpCall *c, int r) {
         if (r == 0)
                 return true;
@@ -1627,9 +1626,8 @@ static int set_headers(HttpCall *c, const HttpRequestOptions *o) {
         }
         if (http_request_has_header(o, "Expect"))
                 return 0;
-        return append(
-                &c->headers,
-                "Expect:"); /* or libcurl asks first, and waits a second for who does not know it */
+        return append(&c->headers,
+                      "Expect:"); /* else libcurl waits a second for servers that do not know it */
 }
 
 static int set_up_handle(HttpCall *c, const HttpRequestOptions *o) {
@@ -1652,7 +1650,7 @@ static int set_up_handle(HttpCall *c, const HttpRequestOptions *o) {
 #define REPLY_MAX_BYTES MIB
 #define HEAD_BYTES 128 /* of the request line and headers that are made here, about */
 #define TIMER_ACCURACY_USEC (10 * USEC_PER_MSEC)
-/* ── taking turns ── */
+/* ── the queue ── */
 
 static void call_start(HttpCall *c) {
         HttpPool *p = c->pool;
@@ -1685,13 +1683,13 @@ static void on_ratelimit_ready(HttpCall *c) {
                 return;
         }
         if (c->ratelimit.n_stuck == 0)
-                call_on_progress(c); /* it was us who let it wait */
-        /* Also calls for what has been received meanwhile: paused, a transfer does not end by
-         * itself. Fails only when the connection is gone, and then something else reports it. */
+                call_on_progress(c); /* the rate limit made it wait */
+        /* Also delivers what was received meanwhile: a paused transfer does not end by itself.
+         * Fails only when the connection is closed, which is reported elsewhere. */
         (void)curl_easy_pause(c->easy, CURLPAUSE_CONT);
 }
 
-/* libcurl has had its turn: now handles can be added and removed. */
+/* Outside of libcurl: handles can be added and removed. */
 static void run_turns(HttpPool *p) {
         HttpCall *c;
 
@@ -1805,7 +1803,7 @@ static void free_all(HttpPool *p, ListLink *list) {
 
         while ((c = first(list))) {
                 list_remove(&c->link);
-                if (c->in_curl) /* an older libcurl may wait for a look-up here */
+                if (c->in_curl) /* an older libcurl may wait for a name resolution here */
                         remove_handle(p, c->easy);
                 call_free(c);
         }
@@ -1825,8 +1823,8 @@ HttpPool *http_pool_free(HttpPool *p) {
 }
 
 int http_global_init(void) {
-        /* A TLS library that writes to a closed connection itself raises it, and CURLOPT_NOSIGNAL
-         * leaves it to us. */
+        /* A TLS library that writes to a closed connection raises it, and with CURLOPT_NOSIGNAL
+         * libcurl does not block it. */
         if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
                 return -EIO;
         /* Tokens, signed requests and credentials in JSON pass through them. */

@@ -1,6 +1,6 @@
 /* HTTP/1.1 requests by libcurl's multi-socket interface inside the loop: no thread of ours,
- * nothing blocks (libcurl looks names up in threads of its own). Nothing here knows S3 or
- * credentials; nothing is tried again here, and no redirect is followed. */
+ * nothing blocks (libcurl resolves names in threads of its own). Nothing here knows S3 or
+ * credentials; nothing is retried here, and no redirect is followed. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,26 +14,26 @@ typedef struct HttpPool HttpPool;
 typedef struct HttpCall HttpCall;
 typedef struct HttpReply HttpReply;
 
-/* How fast may be sent. Asked from the loop; never blocks. */
+/* The limit on what is sent. Called from the loop; must not block. */
 typedef struct HttpRateLimitHooks {
-        /* Books so many bytes, also such as have gone already. @param ret_cost what refund takes
+        /* Books n bytes, also bytes that were sent already. @param ret_cost what refund expects
          * for all of them, in a unit of the throttle's own. @return after how many microseconds
-         * they may go; 0 = now */
+         * they may be sent; 0 = now */
         uint64_t (*book)(uint64_t n, uint64_t *ret_cost, void *userdata);
-        /* What was booked and will not go: its share of the cost. */
+        /* What was booked and will not be sent: its share of the cost. */
         void (*refund)(uint64_t cost, void *userdata);
-        /* The network stands still: what comes out when it moves again shall not come on top of
-         * what was saved up. */
+        /* The network is stalled: what is sent when it recovers must not come on top of what was
+         * saved up. */
         void (*discard_savings)(void *userdata);
-        /* How much all calls together should have booked and not sent at a time; SIZE_MAX: there
+        /* How much all calls together may have booked and not sent at a time; SIZE_MAX = there
          * is no limit now. */
         size_t (*piece)(void *userdata);
         void *userdata;
 } HttpRateLimitHooks;
 
 typedef struct HttpPoolOptions { /* copied */
-        /* At once, to all hosts together; further requests wait for their turn. 0 = no limit. Kept
-         * alive between requests. */
+        /* At once, to all hosts together; further requests are queued. 0 = no limit. Kept alive
+         * between requests. */
         unsigned max_connections;
 
         /* PEM file; NULL or "" = the system's */
@@ -50,42 +50,43 @@ typedef struct HttpPoolOptions { /* copied */
         uint64_t stall_usec;
 
         /* For all that is sent: bodies, headers, TLS, and what is sent again; NULL = no limit.
-         * What waits for it does not stall. */
+         * Waiting for it is not a stall. */
         const HttpRateLimitHooks *throttle;
 
-        /* `host:port:address` that need no look-up, NULL-terminated; NULL; for tests */
+        /* `host:port:address` that are not resolved, NULL-terminated; NULL; for tests */
         const char *const *resolve;
 } HttpPoolOptions;
 
 /** @return 0, -ENOMEM, -EOPNOTSUPP when libcurl was built without asynchronous look-ups or without
  *   TLS */
 int http_pool_new(HttpPool **ret, sd_event *event, const HttpPoolOptions *options);
-/** Cancels what is underway: no callback is called any more. Takes NULL, returns NULL. */
+/** Cancels all requests: no callback is called afterwards. Takes NULL, returns NULL. */
 HttpPool *http_pool_free(HttpPool *p);
 DEFINE_CLEANUP(HttpPool, http_pool_free);
 
 typedef struct HttpRequestOptions { /* strings are copied; body is borrowed until on_done or cancel
                                      */
         const char *method;         /* GET PUT POST HEAD DELETE */
-        const char *url; /* sent as it is: escaped, `.` and `..` let be (CURLOPT_PATH_AS_IS) */
+        const char *url; /* sent as it is: escaped, with `.` and `..` (CURLOPT_PATH_AS_IS) */
         /* `Name: value` lines, NULL-terminated; Host, Content-Length and User-Agent are made here
          * unless given; no `Expect:` unless given; no CR, LF or NUL (-EINVAL) */
         const char *const *headers;
         const void *body; /* NULL = none */
         size_t body_bytes;
 
-        /* The body of a reply is kept in memory up to here, more is HTTP_E_TOO_LARGE; 0 = 1 MiB. */
+        /* The largest body of a reply that is kept in memory; a larger one is HTTP_E_TOO_LARGE;
+         * 0 = 1 MiB. */
         size_t reply_max_bytes;
 
-        /* Gets the body of a reply whose status is 2xx piece by piece instead; NULL = kept in
-         * memory. Negative ends the call with HTTP_E_STOPPED. A call must not be cancelled from
-         * inside. */
+        /* Receives the body of a reply whose status is 2xx piece by piece; NULL = kept in
+         * memory. A negative result ends the call with HTTP_E_STOPPED. A call must not be cancelled
+         * from inside. */
         int (*on_data)(HttpCall *call, const void *data, size_t n, void *userdata);
 
-        uint64_t timeout_usec; /* for all of it; 0 = none but the stall's */
+        uint64_t timeout_usec; /* of the whole call; 0 = none but stall_usec */
 
-        /* What is done twice is not the same as once: on a connection of its own, so that it is
-         * never sent again here, as a request is whose kept connection proves to be dead. */
+        /* The request is not idempotent: it gets a new connection, for a request on a kept
+         * connection that proves to be dead is sent again. */
         bool never_repeat;
 
         /* Called once, from the loop, never from inside http_call_new(). The reply is valid until
@@ -95,22 +96,22 @@ typedef struct HttpRequestOptions { /* strings are copied; body is borrowed unti
         void *userdata;
 } HttpRequestOptions;
 
-/** Begins a request. @param ret may be NULL; valid until on_done. @return 0, -ENOMEM, -EINVAL (URL
+/** Starts a request. @param ret may be NULL; valid until on_done. @return 0, -ENOMEM, -EINVAL (URL
  * or headers are malformed) */
 int http_call_new(HttpCall **ret, HttpPool *pool, const HttpRequestOptions *order);
 /** Ends it without calling on_done. The connection is closed if it was in use. Not from inside the
  * call's own callbacks. Takes NULL, returns NULL. */
 HttpCall *http_call_cancel(HttpCall *call);
-/** Bytes of the request's body that went out so far; begins anew when a kept connection was
+/** Bytes of the request's body that were sent so far; starts over when a kept connection was
  * dead. */
 uint64_t http_call_sent_bytes(const HttpCall *call);
 
 enum {                     /* HttpReply.error */
        HTTP_E_RESOLVE = 1, /* the host has no address */
-       HTTP_E_CONNECT,     /* nobody answers there: refused, unreachable, timed out */
+       HTTP_E_CONNECT,     /* connection refused, host unreachable, timed out */
        HTTP_E_TLS,         /* handshake or certificate */
        HTTP_E_STALLED,     /* no byte for stall_usec */
-       HTTP_E_TIMEOUT,     /* timeout_usec is over */
+       HTTP_E_TIMEOUT,     /* timeout_usec has passed */
        HTTP_E_CUT,         /* the connection ended in the middle, or the reply is no HTTP */
        HTTP_E_TOO_LARGE,
        HTTP_E_STOPPED, /* by on_data */
@@ -119,7 +120,7 @@ enum {                     /* HttpReply.error */
 };
 
 struct HttpReply {
-        /* 0: there is a whole reply, be it one of 300 and above that came before all of the
+        /* 0: the reply is complete, possibly one of 300 and above that came before all of the
          * request was sent (over TLS it is lost when the server resets the connection while we
          * send: HTTP_E_CUT; `Expect: 100-continue` avoids that). HTTP_E_CUT and the like may come
          * with a status above 0: what was received before. */
@@ -129,8 +130,8 @@ struct HttpReply {
         const char *body; /* NUL-terminated; "" when on_data had it */
         size_t body_bytes;
         uint64_t sent_bytes, received_bytes; /* of the bodies */
-        uint64_t duration_usec; /* since its turn came: waiting for that does not count */
-        const struct HttpHeaders *headers; /* see http_reply_header */
+        uint64_t duration_usec;              /* without the time in the queue */
+        const struct HttpHeaders *headers;   /* see http_reply_header */
 };
 
 /** @param name lower case @return the value of the last header of that name, NULL when there is

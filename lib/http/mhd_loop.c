@@ -1,5 +1,5 @@
-/* HTTP by libmicrohttpd inside the loop. It sees only whole requests through: what is too large or
- * malformed is answered here. */
+/* HTTP by libmicrohttpd inside the loop. Only complete requests reach the handler: what is too
+ * large or malformed is refused here. */
 #include "lib/http/mhd_loop.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@ struct MhdLoop {
         unsigned n_connections; /* after the last run */
 };
 
-/* One request; libmicrohttpd keeps it from the request line to the end of the answer. */
+/* One request; libmicrohttpd keeps it from the request line to the end of the response. */
 typedef struct Exchange {
         bool began, has_nul;
         char *body; /* owned */
@@ -39,7 +39,7 @@ typedef struct Exchange {
 
 /* ── the loop ── */
 
-/* Sets the timer to what libmicrohttpd asks for: nothing at all while there are no connections. */
+/* Sets the timer as libmicrohttpd requires: none while there are no connections. */
 static void arm(MhdLoop *m) {
         MHD_UNSIGNED_LONG_LONG msec;
 
@@ -64,9 +64,9 @@ static unsigned n_connections(const MhdLoop *m) {
 static void turn(MhdLoop *m) {
         unsigned before;
 
-        /* When all slots are taken libmicrohttpd stops listening, and it listens again only at the
-         * beginning of the run after the one that freed a slot. With no timer and no event nothing
-         * would make it run: so it runs once more after each loss. */
+        /* With all slots in use libmicrohttpd stops listening until the start of the run after
+         * the one that freed a slot. Without timer and event nothing would cause that run: so it
+         * runs once more after each connection that ends. */
         do {
                 before = m->n_connections;
                 (void)MHD_run(m->daemon); /* MHD_NO only for a daemon with threads of its own */
@@ -118,7 +118,7 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **co
         *con_cls = NULL;
 }
 
-/* Takes response->body over. */
+/* Owns response->body. */
 static enum MHD_Result answer(struct MHD_Connection *connection, HttpResponse *response) {
         struct MHD_Response *r;
         enum MHD_Result done = MHD_YES;
@@ -196,7 +196,7 @@ static enum MHD_Result serve(MhdLoop *m, struct MHD_Connection *connection, Http
         return answer(connection, &response);
 }
 
-/* Adds to the body. What is beyond the bound is thrown away, and past DISCARD_MAX the connection
+/* Adds to the body. What exceeds the bound is discarded, and past DISCARD_MAX the connection is
  * closed. */
 static enum MHD_Result append_body(Exchange *x, const char *data, size_t *n) {
         char *body;
@@ -216,8 +216,7 @@ static enum MHD_Result append_body(Exchange *x, const char *data, size_t *n) {
         return MHD_YES;
 }
 
-/* @return whether the request says itself that its body is too large: then it need not be sent at
- *   all */
+/* @return whether the request announces a body that is too large: then it need not be sent */
 static bool is_too_large(struct MHD_Connection *connection) {
         const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
                                                          MHD_HTTP_HEADER_CONTENT_LENGTH);
@@ -227,7 +226,7 @@ static bool is_too_large(struct MHD_Connection *connection) {
 }
 
 /* Called for a request's headers, then for each piece of its body, then without one: the request
- * is whole. */
+ * is complete. */
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, const char *url,
                                   const char *method, const char *version, const char *data,
                                   size_t *n, void **con_cls) {
@@ -281,8 +280,8 @@ static int start(MhdLoop *m, int fd) {
                 MHD_OPTION_NOTIFY_COMPLETED, on_completed, m,                 /* */
                 MHD_OPTION_END);
         own_fd =
-                /* MHD_stop_daemon() closes it; after a failure nobody says whether it is closed,
-                 * so better never than twice */
+                /* MHD_stop_daemon() closes it; whether a failure has closed it is not documented,
+                 * and closing twice would be worse than a leak */
                 -1;
         return m->daemon ? 0 : -EIO;
 }
