@@ -64,15 +64,13 @@ static void print_report(const Verify *v, const VerifyReport *report) {
 
 static int print_report_json(const Verify *v, const VerifyReport *report) {
         const json_t *bundle = json_object_get(v->manifest, "bundle");
-        json_t *answer = json_pack("{s:o, s:b, s:I, s:I, s:I, s:O, s:b, s:O}", "object",
-                                   cli_json_string(v->object), "ok", report->ok, "members",
-                                   (json_int_t)report->n_members, "bad", (json_int_t)report->n_bad,
-                                   "bytes", (json_int_t)report->bytes, "faults", v->faults,
-                                   "complete", cli_is_true(bundle, "complete"), "reasons",
-                                   json_object_get(bundle, "reasons"));
-        int code = cli_print_json(v->cli, answer);
-        json_decref(answer);
-        return code;
+        return cli_print_new_json(
+                v->cli, json_pack("{s:o, s:b, s:I, s:I, s:I, s:O, s:b, s:O}", "object",
+                                  cli_json_string(v->object), "ok", report->ok, "members",
+                                  (json_int_t)report->n_members, "bad", (json_int_t)report->n_bad,
+                                  "bytes", (json_int_t)report->bytes, "faults", v->faults,
+                                  "complete", cli_is_true(bundle, "complete"), "reasons",
+                                  json_object_get(bundle, "reasons")));
 }
 
 static int verify(Verify *v, ByteSource *source) {

@@ -345,6 +345,12 @@ int cli_print_json(const Cli *cli, const json_t *json) {
         return CLI_YES;
 }
 
+int cli_print_new_json(const Cli *cli, json_t *json) {
+        int code = cli_print_json(cli, json);
+        json_decref(json);
+        return code;
+}
+
 const char *cli_text(const json_t *object, const char *key) {
         return cli_string(json_object_get(object, key));
 }

@@ -130,6 +130,8 @@ int cli_load_config(const Cli *cli, bool quiet, struct Config **ret);
 /** Prints JSON for scripts: indented, keys in the API's order; on a terminal in ASCII, since \u009b
  * is a control character too. Takes a NULL for lack of memory. @return CLI_YES, CLI_NO */
 int cli_print_json(const Cli *cli, const json_t *json);
+/** The same, of JSON made for it. @param json  stolen */
+int cli_print_new_json(const Cli *cli, json_t *json);
 /** @return the text as a JSON string, spelled by path_escape() where it is not UTF-8; null for
  * NULL; NULL for lack of memory */
 json_t *cli_json_string(const char *text);
