@@ -24,25 +24,25 @@ static const CliCommand commands[] = {
           "               evicted, cancelled or vanished\n"
           "  --source N   only those of this source, by its name in the configuration\n", CLI_NEEDS_AGENT, cmd_list },
         { "show", "ID", "everything known of a bundle",
-          NULL, CLI_NEEDS_AGENT, cmd_show },
+          NULL, CLI_NEEDS_AGENT, cmd_bundle },
         { "explain", "ID", "why a bundle is where it is, and what happens next",
-          NULL, CLI_NEEDS_AGENT, cmd_explain },
+          NULL, CLI_NEEDS_AGENT, cmd_bundle },
         { "wait", "[ID | --all] [--timeout T]", "wait until delivered (exit 0) or given up (exit 1)",
           "  --all        for everything the agent knows and finds (the default without ID)\n"
           "  --timeout T  at most this long, such as 30s or 10m; then prints what is undelivered (exit 1)\n",
           CLI_NEEDS_AGENT, cmd_wait },
         { "retry", "ID", "try a bundle again now, out of quarantine too",
-          NULL, CLI_NEEDS_AGENT, cmd_act },
+          NULL, CLI_NEEDS_AGENT, cmd_bundle },
         { "cancel", "ID", "stop working on a bundle; keep its source",
-          NULL, CLI_NEEDS_AGENT, cmd_act },
+          NULL, CLI_NEEDS_AGENT, cmd_bundle },
         { "pin", "ID", "mark a bundle, so that retention keeps its source",
-          NULL, CLI_NEEDS_AGENT, cmd_act },
+          NULL, CLI_NEEDS_AGENT, cmd_bundle },
         { "unpin", "ID", "undo pin",
-          NULL, CLI_NEEDS_AGENT, cmd_act },
+          NULL, CLI_NEEDS_AGENT, cmd_bundle },
         { "flush", "", "scan now, and do not wait for `settle`",
-          NULL, CLI_NEEDS_AGENT, cmd_flush },
+          NULL, CLI_NEEDS_AGENT, cmd_agent },
         { "scan", "", "scan now; new files still wait for `settle`", NULL, CLI_NEEDS_AGENT,
-          cmd_flush },
+          cmd_agent },
         { "snapshot", "[-o DIR]", "a hardware snapshot now",
           "Waits for it, and prints its place and a line for each section: complete, timeout, cut,\n"
           "failed or skipped. With --json: the document itself.\n\n"
@@ -56,7 +56,7 @@ static const CliCommand commands[] = {
           "and exits with 1. The agent continues to drain in any case, until `neuron-collect resume`.\n\n"
           "  --timeout T  at most this long, such as 30s or 10m (default: no limit)\n",
           CLI_NEEDS_AGENT, cmd_drain },
-        { "resume", "", "undo drain: take new bundles again", NULL, CLI_NEEDS_AGENT, cmd_resume },
+        { "resume", "", "undo drain: take new bundles again", NULL, CLI_NEEDS_AGENT, cmd_agent },
         { "ls", "URL", "the bundles below s3://bucket[/prefix] or a directory",
           "By incident, a line a bundle: time (UTC), node, kind, size, whether it is complete, and where it is.\n"
           "An object that has no manifest (yet) is not delivered.\n\n" S3_HELP, CLI_READS_CONFIG, cmd_ls },
@@ -123,8 +123,7 @@ static int help_command(const CliCommand *c) {
                 printf("%s\n", c->details);
         if (c->needs == CLI_NEEDS_AGENT || c->run == cmd_doctor)
                 fputs(HELP_SOCKET, stdout);
-        if (c->needs != CLI_ALONE)
-                fputs(HELP_CONFIG, stdout);
+        fputs(HELP_CONFIG, stdout);
         fputs(HELP_JSON "\n" EXITS, stdout);
         return CLI_YES;
 }

@@ -1,153 +1,441 @@
-/* neuron-collect wait: asks again and again until there is an end, drawing how far it is. */
+/* neuron-collect wait, drain: ask again and again until there is an end, drawing how far it
+ * is, and report what is not delivered. Who reads `safe to terminate` may destroy the node, so it
+ * is printed only when the agent says it. */
 #include <string.h>
 
-#include "cli/agent/undelivered.h"
+#include "cli/common/cli.h"
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"
+#include "lib/neuron/ids.h"
 
-#define POLL_USEC (200 * USEC_PER_MSEC)
+/* The agent answers from memory, but a node that is drained has other things to do. */
+#define POLL_FIRST_USEC (200 * USEC_PER_MSEC)
+#define POLL_DRAIN_USEC (1 * USEC_PER_SEC)
+#define PAGE_MAX 100
+#define UNDELIVERED_MAX 1000 /* of a state */
+#define OBSTACLE_SIZE 512
 
-typedef enum WaitOutcome { WAIT_PENDING, WAIT_DELIVERED, WAIT_GIVEN_UP } WaitOutcome;
+typedef enum WaitOutcome { WAIT_PENDING, WAIT_DONE, WAIT_STUCK, WAIT_CANCELLED } WaitOutcome;
 
 typedef struct Wait {
         const Cli *cli;
         const char *id; /* NULL = all */
-        uint64_t timeout_usec;
-        json_t *bundle; /* as it was last seen, when there is an id; else NULL */
-        json_t *counts; /* of bundles by state when all was checked last; else NULL */
+        bool is_drain;
+        uint64_t timeout_usec, poll_max_usec;
+        json_t *status, *bundle; /* as they were seen last */
+        WaitOutcome outcome;
+        int (*check)(struct Wait *w);
+        int (*finish)(const struct Wait *w);
 } Wait;
 
-static int check_one(Wait *w, WaitOutcome *ret) {
-        json_t *b = NULL, *status = NULL;
+static int request(const Wait *w, const char *method, const char *path, json_t **ret) {
+        int code = cli_request(w->cli, method, path, ret);
+        if (code == CLI_NO_AGENT && w->is_drain) /* the one that was to ship */
+                cli_error("an agent that does not run ships nothing: not safe to terminate");
+        return code;
+}
+
+static int request_status(Wait *w) {
+        json_t *status = NULL;
+        int code = request(w, "GET", "/v1/status", &status);
+        if (code != CLI_YES)
+                return code;
+        json_decref(w->status);
+        w->status = status;
+        return CLI_YES;
+}
+
+/* @return the object of a list whose key has this value, borrowed; NULL */
+static const json_t *find_object(const json_t *list, const char *key, const char *value) {
+        size_t i;
+        json_t *one;
+        json_array_foreach(list, i, one) if (strcmp(cli_text(one, key), value) == 0) return one;
+        return NULL;
+}
+
+/* ---- what keeps a bundle from being delivered ---- */
+
+static bool is_delivered(const json_t *delivery) {
+        return strcmp(cli_text(delivery, "state"), "delivered") == 0;
+}
+
+/* @return whether a bundle in this state is worked on no more, and was not delivered */
+static bool is_given_up(const char *state) {
+        static const char *const states[] = { "quarantined", "cancelled", "evicted", "vanished" };
+        for (size_t i = 0; i < ELEMENTSOF(states); i++)
+                if (strcmp(state, states[i]) == 0)
+                        return true;
+        return false;
+}
+
+/* @return the bundle's own reason, else what went wrong at a destination; ""; borrowed */
+static const char *reason_of(const json_t *bundle) {
+        if (*cli_text(bundle, "reason") || is_given_up(cli_text(bundle, "state")))
+                return cli_text(bundle, "reason");
+        size_t i;
+        json_t *d;
+        json_array_foreach(json_object_get(bundle, "deliveries"), i, d) {
+                if (!is_delivered(d) && *cli_text(d, "last_error"))
+                        return cli_text(d, "last_error");
+        }
+        return "";
+}
+
+/* @return whether the agent has a source or destination of this name; true where there is no list
+ */
+static bool is_configured(const json_t *list, const char *name) {
+        return !json_is_array(list) || find_object(list, "name", name);
+}
+
+/* @return a destination that lacks the bundle and is not configured, when there is no other that
+ * lacks it; NULL */
+static const char *find_removed_destination(const json_t *bundle, const json_t *status) {
+        const char *lost = NULL;
+        size_t i;
+        json_t *d;
+        json_array_foreach(json_object_get(bundle, "deliveries"), i, d) {
+                if (is_delivered(d))
+                        continue;
+                lost = cli_text(d, "destination");
+                if (is_configured(json_object_get(status, "destinations"), lost))
+                        return NULL;
+        }
+        return lost;
+}
+
+/* @return a sentence why nothing will move the bundle as the agent is configured; NULL when
+ * something may. @param buf  at least OBSTACLE_SIZE */
+static const char *obstacle_of(const json_t *bundle, const json_t *status, char *buf) {
+        const char *state = cli_text(bundle, "state"), *source = cli_text(bundle, "source");
+        if (is_given_up(state))
+                return reason_of(bundle);
+        bool has_source = is_configured(json_object_get(status, "sources"), source);
+        const char *lost =
+                strcmp(state, "settling") == 0 ? NULL : find_removed_destination(bundle, status);
+        if (has_source && !lost)
+                return NULL;
+        snprintf(buf, OBSTACLE_SIZE,
+                 "its %s '%s' is no longer configured; add it again, or `neuron-collect cancel` "
+                 "the bundle",
+                 has_source ? "destination" : "source", has_source ? lost : source);
+        return buf;
+}
+
+/* What keeps a destination from taking bundles is reported there, once, and not of each bundle that
+ * waits for it. */
+static const char *destination_error(const json_t *bundle, const json_t *status, char *buf) {
+        size_t i;
+        json_t *d;
+        buf[0] = '\0';
+        json_array_foreach(json_object_get(bundle, "deliveries"), i, d) {
+                const char *name = cli_text(d, "destination");
+                const json_t *of =
+                        find_object(json_object_get(status, "destinations"), "name", name);
+                if (of && !is_delivered(d) && strcmp(cli_text(of, "state"), "ok") != 0)
+                        snprintf(buf, OBSTACLE_SIZE, "destination '%s' is %s: %s", name,
+                                 cli_text(of, "state"), cli_text(of, "last_error"));
+        }
+        return buf;
+}
+
+/* ---- printing ---- */
+
+static void print_undelivered(const Wait *w, const json_t *bundle) {
+        char buf[OBSTACLE_SIZE];
+        const char *obstacle = w->is_drain ? obstacle_of(bundle, w->status, buf) : NULL,
+                   *why = obstacle ? obstacle : reason_of(bundle);
+        if (!*why && w->is_drain)
+                why = destination_error(bundle, w->status, buf);
+        cli_part("%s ", cli_text(bundle, "id"));
+        cli_state(w->cli, cli_text(bundle, "state"), 0);
+        cli_line("%s%s", *why ? ": " : "", why);
+}
+
+/* @param list  where to gather them for --json; NULL: printed */
+static int report_state(const Wait *w, const char *state, json_t *list) {
+        char path[96];
+        json_t *page = NULL, *b;
+        size_t i;
+        snprintf(path, sizeof path, "/v1/bundles?limit=%d&state=%s", UNDELIVERED_MAX, state);
+        int code = cli_request(w->cli, "GET", path, &page);
+        if (code != CLI_YES)
+                return code;
+        json_array_foreach(json_object_get(page, "bundles"), i, b) {
+                if (list)
+                        json_array_append(list, b);
+                else
+                        print_undelivered(w, b);
+        }
+        if (!list && *cli_text(page, "next"))
+                cli_line("… and more; see `neuron-collect list --state %s`", state);
+        json_decref(page);
+        return CLI_YES;
+}
+
+/* Reports each bundle that is not delivered and not released, at most 1000 of a state, then with
+ * --json `answer`, which gets them as `left`. @param answer  stolen */
+static int report_undelivered(const Wait *w, json_t *answer) {
+        static const char *const states[] = { "settling", "ready", "shipping", "quarantined" };
+        json_t *list = w->cli->json ? json_array() : NULL;
+        int code = CLI_YES;
+        for (size_t i = 0; w->outcome != WAIT_DONE && code == CLI_YES && i < ELEMENTSOF(states);
+             i++)
+                code = report_state(w, states[i], list);
+        if (code == CLI_YES && w->cli->json) {
+                if (json_object_set(answer, "left", list) == 0)
+                        code = cli_print_json(w->cli, answer);
+                else
+                        code = cli_print_json(w->cli, NULL);
+        }
+        json_decref(list);
+        json_decref(answer);
+        return code != CLI_YES ? code : w->outcome == WAIT_DONE ? CLI_YES : CLI_NO;
+}
+
+/* @param what  stands before the bar, or alone when nothing is being shipped */
+static void draw(const Wait *w, const char *what) {
+        const json_t *list = json_object_get(w->status, "shipping"),
+                     *s = w->id ? find_object(list, "id", w->id) : json_array_get(list, 0);
+        CliCopy copy = cli_copy(s);
+        if (s)
+                cli_draw_copy(w->cli, what, &copy);
+        else
+                cli_progress(w->cli, "%s", what);
+}
+
+static uint64_t count_moving(const Wait *w) {
+        const json_t *bundles = json_object_get(w->status, "bundles");
+        return cli_number(bundles, "settling") + cli_number(bundles, "ready") +
+               cli_number(bundles, "shipping");
+}
+
+/* ---- waiting ---- */
+
+static int wait_until_end(Wait *w) {
+        uint64_t begin = clock_boottime_usec(), pause = POLL_FIRST_USEC;
+        for (;;) {
+                int code = w->check(w);
+                if (code != CLI_YES)
+                        return code;
+                uint64_t waited = clock_boottime_usec() - begin;
+                if (cli_is_interrupted()) { /* only drain catches signals */
+                        cli_error("interrupted; the agent continues to drain: run the same command "
+                                  "to wait again, or `neuron-collect resume` to cancel");
+                        return CLI_NO;
+                }
+                if (w->outcome != WAIT_PENDING || waited >= w->timeout_usec) {
+                        cli_progress_end();
+                        return w->finish(w);
+                }
+                (void)usleep((useconds_t)MIN(pause, w->timeout_usec - waited)); /* or a signal */
+                pause = MIN(2 * pause, w->poll_max_usec);
+        }
+}
+
+static int parse_timeout(const char *command, uint64_t *ret_usec) {
+        if (parse_duration_usec(optarg, ret_usec) < 0)
+                return cli_usage(command, "invalid duration '%s'; write 30s or 10m", optarg);
+        return CLI_YES;
+}
+
+/* ---- wait ---- */
+
+static int check_one(Wait *w) {
+        json_t *b = NULL;
         int code = cli_request_bundle(w->cli, w->id, NULL, &b);
         if (code != CLI_YES)
                 return code;
         json_decref(w->bundle);
         w->bundle = b;
         const char *state = cli_text(b, "state");
-        *ret = strcmp(state, "delivered") == 0  ? WAIT_DELIVERED
-               : undelivered_is_given_up(state) ? WAIT_GIVEN_UP
-                                                : WAIT_PENDING;
-        if (*ret != WAIT_PENDING || !w->cli->progress)
+        w->outcome = is_delivered(b) ? WAIT_DONE : is_given_up(state) ? WAIT_STUCK : WAIT_PENDING;
+        if (w->outcome != WAIT_PENDING || !w->cli->progress)
                 return CLI_YES;
-        code = cli_request(w->cli, "GET", "/v1/status", &status);
+        code = request_status(w);
         if (code == CLI_YES)
-                undelivered_draw_progress(w->cli, status, w->id, state);
-        json_decref(status);
+                draw(w, state);
         return code;
 }
 
-static int check_all(Wait *w, WaitOutcome *ret) {
-        json_t *status = NULL;
-        int code = cli_request(w->cli, "GET", "/v1/status", &status);
+static int check_all(Wait *w) {
+        int code = request_status(w);
         if (code != CLI_YES)
                 return code;
-        const json_t *bundles = json_object_get(status, "bundles");
-        json_decref(w->counts);
-        w->counts = json_incref((json_t *)bundles);
-        if (cli_is_true(status, "idle"))
-                *ret = cli_number(bundles, "quarantined") > 0 ? WAIT_GIVEN_UP : WAIT_DELIVERED;
-        else {
-                char what[64];
-                uint64_t n = cli_number(bundles, "settling") + cli_number(bundles, "ready") +
-                             cli_number(bundles, "shipping");
-                snprintf(what, sizeof what, "%llu waiting", (unsigned long long)n);
-                undelivered_draw_progress(w->cli, status, NULL, n ? what : "scanning");
+        if (cli_is_true(w->status, "idle")) {
+                const json_t *bundles = json_object_get(w->status, "bundles");
+                w->outcome = cli_number(bundles, "quarantined") > 0 ? WAIT_STUCK : WAIT_DONE;
+                return CLI_YES;
         }
-        json_decref(status);
+        char what[64];
+        uint64_t n = count_moving(w);
+        snprintf(what, sizeof what, "%llu waiting", (unsigned long long)n);
+        draw(w, n ? what : "scanning");
         return CLI_YES;
 }
 
 /* What was released undelivered is not waited for, but it is not passed over in silence. */
 static void print_all_delivered(const Wait *w) {
         static const char *const lost[] = { "cancelled", "evicted", "vanished" };
+        const json_t *bundles = json_object_get(w->status, "bundles");
         char n[CLI_COUNT_SIZE];
         cli_part("everything is delivered: %s",
-                 cli_count(n, cli_number(w->counts, "delivered"), "bundle"));
+                 cli_count(n, cli_number(bundles, "delivered"), "bundle"));
         for (size_t i = 0; i < ELEMENTSOF(lost); i++)
-                if (cli_number(w->counts, lost[i]))
-                        cli_part(", %llu %s", (unsigned long long)cli_number(w->counts, lost[i]),
+                if (cli_number(bundles, lost[i]))
+                        cli_part(", %llu %s", (unsigned long long)cli_number(bundles, lost[i]),
                                  lost[i]);
         putchar('\n');
 }
 
-static int finish_all(const Wait *w, WaitOutcome outcome) {
-        json_t *list = w->cli->json ? json_array() : NULL;
-        int code = outcome == WAIT_DELIVERED ? CLI_YES : undelivered_print(w->cli, NULL, list);
-        if (code == CLI_YES && w->cli->json) {
-                json_t *answer = json_pack("{s:b, s:O}", "delivered", outcome == WAIT_DELIVERED,
-                                           "left", list);
-                code = cli_print_json(w->cli, answer);
-                json_decref(answer);
-        } else if (code == CLI_YES && outcome == WAIT_DELIVERED)
+static int finish_all(const Wait *w) {
+        if (w->outcome == WAIT_DONE && !w->cli->json)
                 print_all_delivered(w);
-        json_decref(list);
-        return code != CLI_YES ? code : outcome == WAIT_DELIVERED ? CLI_YES : CLI_NO;
+        return report_undelivered(w, json_pack("{s:b}", "delivered", w->outcome == WAIT_DONE));
 }
 
-static int finish_one(const Wait *w, WaitOutcome outcome) {
-        const char *why = undelivered_reason(w->bundle);
-        if (w->cli->json) {
-                int code = cli_print_json(w->cli, w->bundle);
-                if (code != CLI_YES)
-                        return code;
-        } else {
-                cli_part("%s %s ", w->id, outcome == WAIT_PENDING ? "is still" : "is");
+static int finish_one(const Wait *w) {
+        const char *why = reason_of(w->bundle);
+        int code = w->cli->json ? cli_print_json(w->cli, w->bundle) : CLI_YES;
+        if (code != CLI_YES)
+                return code;
+        if (!w->cli->json) {
+                cli_part("%s %s ", w->id, w->outcome == WAIT_PENDING ? "is still" : "is");
                 cli_state(w->cli, cli_text(w->bundle, "state"), 0);
-                if (outcome == WAIT_DELIVERED)
+                if (w->outcome == WAIT_DONE)
                         putchar('\n');
                 else
                         cli_line("%s%s; see `neuron-collect explain %s`", *why ? ": " : "", why,
                                  w->id);
         }
-        return outcome == WAIT_DELIVERED ? CLI_YES : CLI_NO;
-}
-
-static int wait_until_end(Wait *w) {
-        uint64_t begin = clock_boottime_usec();
-        for (;;) {
-                WaitOutcome outcome = WAIT_PENDING;
-                int code = w->id ? check_one(w, &outcome) : check_all(w, &outcome);
-                if (code != CLI_YES)
-                        return code;
-                uint64_t waited = clock_boottime_usec() - begin;
-                if (outcome != WAIT_PENDING || waited >= w->timeout_usec) {
-                        cli_progress_end();
-                        return w->id ? finish_one(w, outcome) : finish_all(w, outcome);
-                }
-                (void)usleep((useconds_t)MIN(
-                        POLL_USEC,
-                        w->timeout_usec - waited)); /* a signal only makes us look sooner */
-        }
+        return w->outcome == WAIT_DONE ? CLI_YES : CLI_NO;
 }
 
 int cmd_wait(const Cli *cli, int argc, char **argv) {
         static const struct option options[] = { { "all", no_argument, NULL, 'a' },
                                                  { "timeout", required_argument, NULL, 't' },
                                                  { 0 } };
-        Wait w = { .cli = cli, .timeout_usec = USEC_INFINITY };
+        Wait w = { .cli = cli, .timeout_usec = USEC_INFINITY, .poll_max_usec = POLL_FIRST_USEC };
         bool all = false;
         int o;
         while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
-                switch (o) {
-                case 'a':
+                if (o == 'a')
                         all = true;
-                        break;
-                case 't':
-                        if (parse_duration_usec(optarg, &w.timeout_usec) < 0)
-                                return cli_usage(argv[0], "invalid duration '%s'; write 30s or 10m",
-                                                 optarg);
-                        break;
-                default:
+                else if (o != 't' || parse_timeout(argv[0], &w.timeout_usec) != CLI_YES)
                         return CLI_USAGE;
-                }
         if (argc - optind > 1 || (all && optind < argc))
                 return cli_usage(argv[0], "requires one bundle id, or --all");
         w.id = argv[optind];
         if (w.id && !*w.id)
                 return cli_usage(argv[0], "requires a bundle id that is not empty");
+        w.check = w.id ? check_one : check_all;
+        w.finish = w.id ? finish_one : finish_all;
         int code = wait_until_end(&w);
         json_decref(w.bundle);
-        json_decref(w.counts);
+        json_decref(w.status);
+        return code;
+}
+
+/* ---- drain ---- */
+
+/* Searches, page after page, for a bundle in this state that something may move. @param n_seen  the
+ * bundles checked are added */
+static int find_movable(const Wait *w, const char *state, bool *ret, uint64_t *n_seen) {
+        char path[64 + BUNDLE_ID_SIZE], next[BUNDLE_ID_SIZE] = "", last[BUNDLE_ID_SIZE],
+                                        obstacle[OBSTACLE_SIZE];
+        do {
+                json_t *page = NULL, *b;
+                size_t i;
+                snprintf(path, sizeof path, "/v1/bundles?limit=%d&state=%s%s%s", PAGE_MAX, state,
+                         *next ? "&after=" : "", next);
+                int code = request(w, "GET", path, &page);
+                if (code != CLI_YES)
+                        return code;
+                json_array_foreach(json_object_get(page, "bundles"), i, b) *ret =
+                        *ret || !obstacle_of(b, w->status, obstacle);
+                *n_seen += i;
+                memcpy(last, next, sizeof last);
+                snprintf(next, sizeof next, "%s", cli_text(page, "next"));
+                json_decref(page);
+        } while (!*ret && bundle_id_is_valid(next) && strcmp(next, last) != 0);
+        return CLI_YES;
+}
+
+/* Waiting is in vain when all that remains was given up, or waits for what is not configured any
+ * more. */
+static int check_hopeless(Wait *w) {
+        static const char *const waiting[] = { "settling", "ready" };
+        const json_t *bundles = json_object_get(w->status, "bundles");
+        uint64_t n_waiting = cli_number(bundles, "settling") + cli_number(bundles, "ready");
+        bool hope = cli_number(bundles, "shipping") > 0 ||
+                    json_array_size(json_object_get(w->status, "shipping")) > 0;
+        uint64_t n_seen = 0;
+        int code = CLI_YES;
+        if (n_waiting == 0) /* what was found may not be counted yet */
+                hope = hope || !cli_is_true(w->status, "idle") ||
+                       cli_number(bundles, "quarantined") == 0;
+        for (size_t i = 0; n_waiting > 0 && !hope && code == CLI_YES && i < ELEMENTSOF(waiting);
+             i++)
+                code = find_movable(w, waiting[i], &hope, &n_seen);
+        hope = hope || n_seen < n_waiting; /* one has moved between the two questions */
+        w->outcome = hope ? WAIT_PENDING : WAIT_STUCK;
+        return code;
+}
+
+static int check_drain(Wait *w) {
+        char what[64];
+        int code = request_status(w);
+        if (code != CLI_YES)
+                return code;
+        const json_t *drain = json_object_get(w->status, "drain");
+        if (!json_is_object(drain))
+                w->outcome = WAIT_CANCELLED;
+        else if (cli_is_true(drain, "safe_to_terminate"))
+                w->outcome = WAIT_DONE;
+        else
+                code = check_hopeless(w);
+        if (code != CLI_YES || w->outcome != WAIT_PENDING)
+                return code;
+        snprintf(what, sizeof what, "draining, %llu left", (unsigned long long)count_moving(w));
+        draw(w, what);
+        return CLI_YES;
+}
+
+static int finish_drain(const Wait *w) {
+        const json_t *drain = json_object_get(w->status, "drain");
+        const char *missing = w->outcome == WAIT_DONE        ? ""
+                              : w->outcome == WAIT_CANCELLED ? "the drain was cancelled by `resume`"
+                              : *cli_text(drain, "missing")  ? cli_text(drain, "missing")
+                                                             : "not everything is delivered";
+        if (!w->cli->json && w->outcome == WAIT_DONE)
+                cli_line("safe to terminate");
+        else if (!w->cli->json)
+                cli_line("not safe to terminate: %s", missing);
+        return report_undelivered(w, json_pack("{s:b, s:o}", "safe_to_terminate",
+                                               w->outcome == WAIT_DONE, "missing",
+                                               cli_json_string(*missing ? missing : NULL)));
+}
+
+int cmd_drain(const Cli *cli, int argc, char **argv) {
+        static const struct option options[] = { { "timeout", required_argument, NULL, 't' },
+                                                 { 0 } };
+        Wait w = { .cli = cli,
+                   .is_drain = true,
+                   .timeout_usec = USEC_INFINITY,
+                   .poll_max_usec = POLL_DRAIN_USEC,
+                   .check = check_drain,
+                   .finish = finish_drain };
+        json_t *answer = NULL;
+        int o;
+        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
+                if (o != 't' || parse_timeout(argv[0], &w.timeout_usec) != CLI_YES)
+                        return CLI_USAGE;
+        if (optind < argc)
+                return cli_usage(argv[0], "unexpected argument; only --timeout is accepted");
+        cli_catch_signals();
+        int code = request(&w, "POST", "/v1/drain", &answer);
+        json_decref(answer);
+        if (code == CLI_YES)
+                code = wait_until_end(&w);
+        json_decref(w.status);
         return code;
 }

@@ -25,7 +25,7 @@ typedef struct Cli {
         bool progress;           /* stderr is one: draw there how far it is */
 } Cli;
 
-typedef enum CliNeeds { CLI_ALONE, CLI_READS_CONFIG, CLI_NEEDS_AGENT } CliNeeds;
+typedef enum CliNeeds { CLI_READS_CONFIG, CLI_NEEDS_AGENT } CliNeeds;
 
 typedef struct CliCommand {
         const char *name, *arguments, *help;
@@ -37,14 +37,12 @@ typedef struct CliCommand {
 
 int cmd_status(const Cli *cli, int argc, char **argv);
 int cmd_list(const Cli *cli, int argc, char **argv);
-int cmd_show(const Cli *cli, int argc, char **argv);
-int cmd_explain(const Cli *cli, int argc, char **argv);
 int cmd_wait(const Cli *cli, int argc, char **argv);
-int cmd_act(const Cli *cli, int argc, char **argv); /* retry, cancel, pin, unpin */
-int cmd_flush(const Cli *cli, int argc, char **argv);
+/* show, explain, retry, cancel, pin, unpin */
+int cmd_bundle(const Cli *cli, int argc, char **argv);
+int cmd_agent(const Cli *cli, int argc, char **argv); /* flush, scan, resume */
 int cmd_snapshot(const Cli *cli, int argc, char **argv);
 int cmd_drain(const Cli *cli, int argc, char **argv);
-int cmd_resume(const Cli *cli, int argc, char **argv);
 int cmd_verify(const Cli *cli, int argc, char **argv);
 int cmd_estimate(const Cli *cli, int argc, char **argv);
 int cmd_config(const Cli *cli, int argc, char **argv);

@@ -1,15 +1,9 @@
-/* neuron-collect show, explain: one bundle, seen from all sides. */
+/* neuron-collect show, explain, retry, cancel, pin, unpin: one bundle; flush, scan,
+ * resume: the agent. */
 #include <string.h>
 
 #include "cli/common/cli.h"
 #include "lib/base/parse.h"
-
-static int request_one(const Cli *cli, int argc, char **argv, json_t **ret) {
-        const char *id;
-        int code = cli_one_argument(argc, argv, "one bundle id, as `neuron-collect list` prints it",
-                                    &id);
-        return code == CLI_YES ? cli_request_bundle(cli, id, NULL, ret) : code;
-}
 
 static void print_field(const char *label, const char *text) {
         if (*text)
@@ -82,24 +76,6 @@ static void print_bundle(const Cli *cli, const json_t *b) {
         json_array_foreach(json_object_get(b, "deliveries"), i, v) print_delivery(cli, v);
 }
 
-static int show(const Cli *cli, int argc, char **argv,
-                void (*print)(const Cli *cli, const json_t *b)) {
-        json_t *b = NULL;
-        int code = request_one(cli, argc, argv, &b);
-        if (code != CLI_YES)
-                return code;
-        if (cli->json)
-                code = cli_print_json(cli, b);
-        else
-                print(cli, b);
-        json_decref(b);
-        return code;
-}
-
-int cmd_show(const Cli *cli, int argc, char **argv) {
-        return show(cli, argc, argv, print_bundle);
-}
-
 static void print_explanation(const Cli *cli, const json_t *b) {
         cli_part("%s is ", cli_text(b, "id"));
         cli_state(cli, cli_text(b, "state"), 0);
@@ -114,6 +90,74 @@ static void print_explanation(const Cli *cli, const json_t *b) {
                 cli_line("  at %s: %s", cli_text(v, "destination"), cli_text(v, "object"));
 }
 
-int cmd_explain(const Cli *cli, int argc, char **argv) {
-        return show(cli, argc, argv, print_explanation);
+/* What was requested may need a moment, so what is reported is where the bundle stands now. */
+static void print_outcome(const char *action, const json_t *b) {
+        const char *id = cli_text(b, "id"), *state = cli_text(b, "state");
+        if (strcmp(action, "pin") == 0)
+                cli_line("%s: pinned; retention keeps its source until `neuron-collect unpin` "
+                         "(this version deletes nothing by itself)",
+                         id);
+        else if (strcmp(action, "unpin") == 0)
+                cli_line("%s: no longer pinned", id);
+        else if (strcmp(action, "retry") == 0 && strcmp(state, "shipping") == 0)
+                cli_line("%s: is being shipped", id);
+        else if (strcmp(action, "retry") == 0)
+                cli_line(
+                        "%s: tried again now, it is %s; `neuron-collect wait %s` waits for the end",
+                        id, state, id);
+        else if (strcmp(state, "cancelled") == 0)
+                cli_line("%s: cancelled; its files stay at the source", id);
+        else
+                cli_line("%s: will be cancelled when the copy that is under way has stopped; it is "
+                         "%s",
+                         id, state);
+}
+
+int cmd_bundle(const Cli *cli, int argc, char **argv) {
+        bool is_show = strcmp(argv[0], "show") == 0, is_explain = strcmp(argv[0], "explain") == 0;
+        const char *id;
+        json_t *answer = NULL, *b = NULL;
+        int code = cli_one_argument(argc, argv, "one bundle id, as `neuron-collect list` prints it",
+                                    &id);
+        if (code == CLI_YES && !is_show && !is_explain)
+                code = cli_request_bundle(cli, id, argv[0], &answer);
+        if (code == CLI_YES)
+                code = cli_request_bundle(cli, id, NULL, &b);
+        if (code == CLI_YES && cli->json)
+                code = cli_print_json(cli, b);
+        else if (code == CLI_YES && is_show)
+                print_bundle(cli, b);
+        else if (code == CLI_YES && is_explain)
+                print_explanation(cli, b);
+        else if (code == CLI_YES)
+                print_outcome(argv[0], b);
+        json_decref(answer);
+        json_decref(b);
+        return code;
+}
+
+int cmd_agent(const Cli *cli, int argc, char **argv) {
+        static const struct {
+                const char *name, *path, *done;
+        } requests[] = {
+                { "flush", "/v1/flush",
+                  "scanning all sources now, without waiting for `settle`; `neuron-collect wait "
+                  "--all` waits for the end" },
+                { "scan", "/v1/scan",
+                  "scanning all sources now; `neuron-collect wait --all` waits for the end" },
+                { "resume", "/v1/resume", "drain cancelled" },
+        };
+        size_t i = 0;
+        json_t *answer = NULL;
+        while (strcmp(requests[i].name, argv[0]) != 0)
+                i++;
+        int code = cli_no_argument(argc, argv);
+        if (code == CLI_YES)
+                code = cli_request(cli, "POST", requests[i].path, &answer);
+        if (code == CLI_YES && cli->json)
+                code = cli_print_json(cli, answer);
+        else if (code == CLI_YES)
+                cli_line("%s", requests[i].done);
+        json_decref(answer);
+        return code;
 }
