@@ -123,8 +123,7 @@ static int help_command(const CliCommand *c) {
                 printf("%s\n", c->details);
         if (c->needs == CLI_NEEDS_AGENT || c->run == cmd_doctor)
                 fputs(HELP_SOCKET, stdout);
-        fputs(HELP_CONFIG, stdout);
-        fputs(HELP_JSON "\n" EXITS, stdout);
+        fputs(HELP_CONFIG HELP_JSON "\n" EXITS, stdout);
         return CLI_YES;
 }
 
@@ -140,7 +139,7 @@ typedef struct Args {
         bool help;
 } Args;
 
-/* One of neuron-collect's own options, given after the command: people do.
+/* One of neuron-collect's own options, before the command or after it.
  * @return how many arguments it took; 0 = none of ours */
 static int parse_global(Args *a, int argc, char **argv, int i) {
         static const char *const valued[] = { "--socket", "--config" };
@@ -161,7 +160,7 @@ static int parse_global(Args *a, int argc, char **argv, int i) {
         return 0;
 }
 
-/* @return how many arguments are left for the command */
+/* @return how many arguments remain */
 static int parse_globals(Args *a, int argc, char **argv) {
         int kept = 1;
         for (int i = 1; i < argc;) {
@@ -180,38 +179,26 @@ static int parse_globals(Args *a, int argc, char **argv) {
         return kept;
 }
 
-/* @return -1 continue, else the exit code */
-static int parse_args(int argc, char **argv, Args *a) {
+/* What stands before the command, and is none of the options above.
+ * @return -1 continue, else the exit code */
+static int parse_args(const Args *a, int argc, char **argv) {
         static const struct option options[] = {
                 { "socket", required_argument, NULL, 's' },
                 { "config", required_argument, NULL, 'c' },
                 { "json", no_argument, NULL, 'j' },
                 { "version", no_argument, NULL, 'v' },
-                { "help", no_argument, NULL, 'h' },
                 { 0 },
         };
-        int o; /* +: what follows the command is its own */
-        while ((o = cli_option(&(CliOptions){ NULL, "+:h", options }, argc, argv)) >= 0)
-                switch (o) {
-                case 's':
-                        a->cli.socket = optarg;
-                        break;
-                case 'c':
-                        a->cli.config_file = optarg;
-                        a->cli.config_given = true;
-                        break;
-                case 'j':
-                        a->cli.json = true;
-                        break;
-                case 'v':
-                        puts("neuron-collect " PACKAGE_VERSION);
-                        return CLI_YES;
-                case 'h':
-                        return help();
-                default:
-                        return CLI_USAGE;
-                }
-        return optind < argc ? -1 : cli_usage(NULL, "no command given");
+        int o = cli_option(&(CliOptions){ NULL, "+:", options }, argc, argv);
+        if (o == 'v') {
+                puts("neuron-collect " PACKAGE_VERSION);
+                return CLI_YES;
+        }
+        if (o >= 0)
+                return o == '?' ? CLI_USAGE : cli_usage(NULL, "unknown option '%s'", argv[1]);
+        if (optind < argc)
+                return -1;
+        return a->help ? help() : cli_usage(NULL, "no command given");
 }
 
 /* The socket is reported by the configuration. A faulty default file must not keep anybody from
@@ -239,19 +226,18 @@ static int find_socket(const Cli *cli, char **ret) {
 }
 
 static int report_unknown_command(const char *name) {
-        _cleanup_(suggest_done) Suggestions near = suggest_init(name);
+        _cleanup_(suggest_done) Suggestion near = { .wanted = name };
         for (size_t i = 0; i < ELEMENTSOF(commands); i++)
                 suggest_add(&near, commands[i].name);
-        _cleanup_free_ char *text = near.is_guess ? suggest_text(&near) : NULL;
-        return text ? cli_usage(NULL, "unknown command '%s' (%s)", name, text)
-                    : cli_usage(NULL, "unknown command '%s'", name);
+        return near.name ? cli_usage(NULL, "unknown command '%s' (did you mean '%s'?)", name,
+                                     near.name)
+                         : cli_usage(NULL, "unknown command '%s'", name);
 }
 
 static int run(Args *a, int argc, char **argv) {
         const CliCommand *command = find_command(argv[0]);
         if (!command)
                 return report_unknown_command(argv[0]);
-        argc = parse_globals(a, argc, argv);
         if (a->help)
                 return help_command(command);
         _cleanup_free_ char *socket = NULL;
@@ -273,7 +259,8 @@ int main(int argc, char **argv) {
                             .progress = capable && isatty(STDERR_FILENO) } };
         /* https://no-color.org: set and not empty */
         a.cli.colour = a.cli.terminal && capable && !(no_colour && *no_colour);
-        int code = parse_args(argc, argv, &a);
+        argc = parse_globals(&a, argc, argv);
+        int code = parse_args(&a, argc, argv);
         if (code < 0)
                 code = run(&a, argc - optind, argv + optind);
         cli_progress_end();

@@ -608,14 +608,13 @@ static int print_bundle(const Whole *w, bool was_there) {
         if (output_is_stdout(&g->out))
                 return CLI_YES;
         if (g->cli->json) {
-                json_t *answer = json_pack(
-                        "{s:o, s:o, s:o, s:I, s:I}", "object", cli_json_string(g->object_url),
-                        "file", cli_json_string(g->out.path), "manifest",
-                        cli_json_string(w->manifest_path), "bytes", (json_int_t)get_object_bytes(g),
-                        "loaded_bytes", (json_int_t)g->loaded_bytes);
-                int code = cli_print_json(g->cli, answer);
-                json_decref(answer);
-                return code;
+                return cli_print_new_json(g->cli,
+                                          json_pack("{s:o, s:o, s:o, s:I, s:I}", "object",
+                                                    cli_json_string(g->object_url), "file",
+                                                    cli_json_string(g->out.path), "manifest",
+                                                    cli_json_string(w->manifest_path), "bytes",
+                                                    (json_int_t)get_object_bytes(g), "loaded_bytes",
+                                                    (json_int_t)g->loaded_bytes));
         }
         cli_part("%s: %s, verified in %s", g->out.path,
                  parse_format_human(bytes, get_object_bytes(g)),
@@ -847,14 +846,13 @@ static int print_member(const Member *m, bool was_there) {
         if (output_is_stdout(&g->out))
                 return CLI_YES;
         if (g->cli->json) {
-                json_t *answer = json_pack(
-                        "{s:o, s:o, s:o, s:O, s:I}", "object", cli_json_string(g->object_url),
-                        "member", cli_json_string(g->member), "file", cli_json_string(g->out.path),
-                        "bytes", json_object_get(m->entry, "bytes"), "loaded_bytes",
-                        (json_int_t)g->loaded_bytes);
-                int code = cli_print_json(g->cli, answer);
-                json_decref(answer);
-                return code;
+                return cli_print_new_json(g->cli,
+                                          json_pack("{s:o, s:o, s:o, s:O, s:I}", "object",
+                                                    cli_json_string(g->object_url), "member",
+                                                    cli_json_string(g->member), "file",
+                                                    cli_json_string(g->out.path), "bytes",
+                                                    json_object_get(m->entry, "bytes"),
+                                                    "loaded_bytes", (json_int_t)g->loaded_bytes));
         }
         parse_format_human(bytes, cli_number(m->entry, "bytes"));
         if (was_there)
@@ -867,16 +865,17 @@ static int print_member(const Member *m, bool was_there) {
 
 static int report_no_member(const Get *g) {
         const json_t *members = json_object_get(g->manifest, "members");
-        _cleanup_(suggest_done) Suggestions near = suggest_init(g->member);
+        _cleanup_(suggest_done) Suggestion near = { .wanted = g->member };
         size_t i;
         json_t *entry;
         json_array_foreach(members, i, entry) suggest_add(&near, cli_text(entry, "path"));
-        _cleanup_free_ char *names = suggest_text(&near);
         char n[CLI_COUNT_SIZE];
-        cli_count(n, json_array_size(members), "member");
-        cli_error("no member '%s' in '%s'; %s%s%s%s", g->member, g->object_url,
-                  near.is_guess ? "" : "it has ", near.is_guess ? "" : n, near.is_guess ? "" : ", ",
-                  names ? names : "");
+        if (near.name)
+                cli_error("no member '%s' in '%s'; did you mean '%s'?", g->member, g->object_url,
+                          near.name);
+        else
+                cli_error("no member '%s' in '%s'; it has %s, which its manifest lists", g->member,
+                          g->object_url, cli_count(n, json_array_size(members), "member"));
         return CLI_NO;
 }
 

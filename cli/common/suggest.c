@@ -7,19 +7,8 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
-#include "lib/base/strbuf.h"
 
 #define FAR UINT_MAX
-
-Suggestions suggest_init(const char *wanted) {
-        return (Suggestions){ .wanted = wanted };
-}
-
-void suggest_done(Suggestions *n) {
-        for (size_t i = 0; i < n->n; i++)
-                free(n->names[i]);
-        n->n = 0;
-}
 
 /* @return how far the name is from what was wanted, FAR = too far to be meant */
 static unsigned rate_name(const char *wanted, const char *name) {
@@ -33,43 +22,17 @@ static unsigned rate_name(const char *wanted, const char *name) {
         return d <= tolerated ? d + 1 : FAR;
 }
 
-static void insert(Suggestions *n, size_t at, const char *name, unsigned d) {
-        char *copy = strdup(name);
+void suggest_add(Suggestion *s, const char *name) {
+        unsigned d = rate_name(s->wanted, name);
+        char *copy = d == FAR || (s->name && d >= s->distance) ? NULL : strdup(name);
         if (!copy)
-                return; /* one suggestion less */
-        if (n->n == SUGGESTIONS_MAX)
-                free(n->names[--n->n]);
-        memmove(&n->names[at + 1], &n->names[at], (n->n - at) * sizeof n->names[0]);
-        memmove(&n->distances[at + 1], &n->distances[at], (n->n - at) * sizeof n->distances[0]);
-        n->names[at] = copy;
-        n->distances[at] = d;
-        n->n++;
-}
-
-void suggest_add(Suggestions *n, const char *name) {
-        unsigned d = rate_name(n->wanted, name);
-        if (d != FAR && !n->is_guess) {
-                suggest_done(n); /* the first ones were there for lack of better */
-                n->is_guess = true;
-        }
-        if (d == FAR && n->is_guess)
                 return;
-        size_t at = 0;
-        while (at < n->n && n->distances[at] <= d)
-                at++;
-        if (at < SUGGESTIONS_MAX)
-                insert(n, at, name, d);
+        suggest_done(s);
+        s->name = copy;
+        s->distance = d;
 }
 
-char *suggest_text(const Suggestions *n) {
-        StrBuf text = STRBUF_INIT;
-        for (size_t i = 0; i < n->n; i++)
-                strbuf_addf(&text, "%s'%s'",
-                            i > 0         ? ", "
-                            : n->is_guess ? "did you mean "
-                                          : "such as ",
-                            n->names[i]);
-        if (n->n > 0 && n->is_guess)
-                strbuf_add(&text, "?");
-        return strbuf_detach(&text);
+void suggest_done(Suggestion *s) {
+        free(s->name);
+        s->name = NULL;
 }

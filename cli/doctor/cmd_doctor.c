@@ -1,5 +1,4 @@
 /* neuron-collect doctor: checks every part, and reports remedies for what does not work. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -30,7 +29,7 @@
 #include "uploaders/s3/s3_bucket.h"
 #include "uploaders/volume/volume.h"
 
-typedef enum Finding { FINDING_OK, FINDING_WARNING, FINDING_FAILED, N_FINDINGS } Finding;
+typedef enum Finding { OK, WARNING, FAILED, N_FINDINGS } Finding;
 
 typedef struct Doctor {
         const Cli *cli;
@@ -43,7 +42,7 @@ typedef struct Doctor {
         uint64_t n[N_FINDINGS];
 } Doctor;
 
-#define DOCTOR_USER_SIZE 64
+#define USER_NAME_SIZE 64
 #define PASSWD_BYTES 4096
 /* ---- printing ---- */
 
@@ -55,8 +54,8 @@ static json_t *finding_json(const char *word, const char *what, const char *deta
                          "detail", cli_json_string(detail), "remedy", cli_json_string(remedy));
 }
 
-static _printf_(5, 6) void doctor_report(Doctor *d, Finding finding, const char *what,
-                                         const char *remedy, const char *fmt, ...) {
+static _printf_(5, 6) void report(Doctor *d, Finding finding, const char *what, const char *remedy,
+                                  const char *fmt, ...) {
         _cleanup_free_ char *text = NULL;
         va_list ap;
         va_start(ap, fmt);
@@ -76,13 +75,13 @@ static _printf_(5, 6) void doctor_report(Doctor *d, Finding finding, const char 
         (void)fflush(stdout); /* some parts take their time; main() asks how it went */
 }
 
-static const char *doctor_user(uid_t uid, char buf[static DOCTOR_USER_SIZE]) {
+static const char *user_name(uid_t uid, char buf[static USER_NAME_SIZE]) {
         char space[PASSWD_BYTES];
         struct passwd pw, *found = NULL;
         if (getpwuid_r(uid, &pw, space, sizeof space, &found) == 0 && found)
-                snprintf(buf, DOCTOR_USER_SIZE, "'%s'", pw.pw_name);
+                snprintf(buf, USER_NAME_SIZE, "'%s'", pw.pw_name);
         else
-                snprintf(buf, DOCTOR_USER_SIZE, "uid %u", (unsigned)uid);
+                snprintf(buf, USER_NAME_SIZE, "uid %u", (unsigned)uid);
         return buf;
 }
 
@@ -92,9 +91,9 @@ static void report_config_error(Doctor *d, const Diag *fault) {
         char where[32] = "";
         if (fault->line)
                 snprintf(where, sizeof where, ":%u", fault->line);
-        doctor_report(d, FINDING_FAILED, "configuration", fault->remedy, "%s%s: %s%s%s",
-                      fault->file ? fault->file : d->cli->config_file, where,
-                      fault->key ? fault->key : "", fault->key ? ": " : "", fault->fault);
+        report(d, FAILED, "configuration", fault->remedy, "%s%s: %s%s%s",
+               fault->file ? fault->file : d->cli->config_file, where, fault->key ? fault->key : "",
+               fault->key ? ": " : "", fault->fault);
 }
 
 static int read_configuration(Doctor *d, Config **ret) {
@@ -108,28 +107,25 @@ static int read_configuration(Doctor *d, Config **ret) {
                 report_config_error(d, &diags.items[i]);
         diag_done(&diags);
         if (r == 0 && is_missing)
-                doctor_report(
-                        d, FINDING_WARNING, "configuration",
-                        "write one, see neuron-collectd.yaml(5)",
-                        "no file '%s': using the built-in configuration (the runtime's default "
-                        "dump directory, delivered to a directory of this node)",
-                        cli->config_file);
+                report(d, WARNING, "configuration", "write one, see neuron-collectd.yaml(5)",
+                       "no file '%s': using the built-in configuration (the runtime's default "
+                       "dump directory, delivered to a directory of this node)",
+                       cli->config_file);
         else if (r == 0)
-                doctor_report(d, FINDING_OK, "configuration", NULL, "'%s' has no faults",
-                              cli->config_file);
+                report(d, OK, "configuration", NULL, "'%s' has no faults", cli->config_file);
         return r == 0 ? CLI_YES : CLI_USAGE;
 }
 
 static int find_destination(const Doctor *d) {
-        _cleanup_(suggest_done) Suggestions near = suggest_init(d->only);
+        _cleanup_(suggest_done) Suggestion near = { .wanted = d->only };
         for (size_t i = 0; i < d->config->n_destinations; i++) {
                 if (strcmp(d->config->destinations[i].name, d->only) == 0)
                         return CLI_YES;
                 suggest_add(&near, d->config->destinations[i].name);
         }
-        _cleanup_free_ char *names = suggest_text(&near);
-        return cli_usage("doctor", "no destination is called '%s'; %s", d->only,
-                         names ? names : "");
+        return near.name ? cli_usage("doctor", "no destination is called '%s'; did you mean '%s'?",
+                                     d->only, near.name)
+                         : cli_usage("doctor", "no destination is called '%s'", d->only);
 }
 
 /* Who runs what: the caller, the agent, and the agent's own directory. */
@@ -144,7 +140,7 @@ enum { CAP_DAC_READ_SEARCH_BIT = 2, CAP_FOWNER_BIT = 3, CAP_LEASE_BIT = 28 };
 
 /* ---- the agent as a process ---- */
 
-static void doctor_request_status(Doctor *d) {
+static void request_status(Doctor *d) {
         _cleanup_(client_reply_done) ClientReply reply = { 0 };
         const char *socket = d->cli->socket ? d->cli->socket : d->config->api.socket;
         if (client_request(socket, "GET", "/v1/status", &reply) == 0 && reply.status == 200)
@@ -160,7 +156,7 @@ static char *process_path(const Doctor *d, const char *file) {
                        : path;
 }
 
-static bool doctor_agent_uid(const Doctor *d, uid_t *ret) {
+static bool find_agent_uid(const Doctor *d, uid_t *ret) {
         _cleanup_free_ char *path = process_path(d, "");
         struct stat st;
         if (!path || stat(path, &st) < 0)
@@ -180,59 +176,56 @@ static bool agent_capabilities(const Doctor *d, uint64_t *ret) {
 
 /* ---- who asks ---- */
 
-static void doctor_user_line(Doctor *d) {
-        char me[DOCTOR_USER_SIZE], other[DOCTOR_USER_SIZE];
+static void check_user(Doctor *d) {
+        char me[USER_NAME_SIZE], other[USER_NAME_SIZE];
         uid_t uid;
-        doctor_user(geteuid(), me);
-        if (!doctor_agent_uid(d, &uid))
-                doctor_report(d, FINDING_OK, "user", NULL,
-                              "this is run by %s; what the agent may do, and which credentials it "
-                              "finds in its environment, can differ",
-                              me);
+        user_name(geteuid(), me);
+        if (!find_agent_uid(d, &uid))
+                report(d, OK, "user", NULL,
+                       "this is run by %s; what the agent may do, and which credentials it "
+                       "finds in its environment, can differ",
+                       me);
         else if (uid != geteuid())
-                doctor_report(
-                        d, FINDING_WARNING, "user", "run it as the agent's user as well",
-                        "this is run by %s and the agent by %s: what is permitted to one, and "
-                        "which credentials it finds, can differ for the other",
-                        me, doctor_user(uid, other));
+                report(d, WARNING, "user", "run it as the agent's user as well",
+                       "this is run by %s and the agent by %s: what is permitted to one, and "
+                       "which credentials it finds, can differ for the other",
+                       me, user_name(uid, other));
         else
-                doctor_report(d, FINDING_OK, "user", NULL,
-                              "this is run by %s, as the agent is; its environment, and so the "
-                              "credentials that it finds there, can differ",
-                              me);
+                report(d, OK, "user", NULL,
+                       "this is run by %s, as the agent is; its environment, and so the "
+                       "credentials that it finds there, can differ",
+                       me);
 }
 
 /* ---- the state directory ---- */
 
 static void check_state(Doctor *d, int fd, const struct stat *st) {
         const char *path = d->config->state_directory, *type;
-        char have[PARSE_FORMAT_SIZE], owner[DOCTOR_USER_SIZE];
+        char have[PARSE_FORMAT_SIZE], owner[USER_NAME_SIZE];
         struct statvfs fs;
         uid_t uid;
-        if (doctor_agent_uid(d, &uid) && st->st_uid != uid)
-                doctor_report(d, FINDING_FAILED, "state directory", "chown it to the agent's user",
-                              "'%s' belongs to %s, not to the agent", path,
-                              doctor_user(st->st_uid, owner));
+        if (find_agent_uid(d, &uid) && st->st_uid != uid)
+                report(d, FAILED, "state directory", "chown it to the agent's user",
+                       "'%s' belongs to %s, not to the agent", path, user_name(st->st_uid, owner));
         else if (faccessat(fd, ".", W_OK, AT_EACCESS) < 0)
-                doctor_report(d, FINDING_FAILED, "state directory",
-                              "run doctor as the agent's user, or chown the directory to it",
-                              "'%s' cannot be written by this user: %s", path, strerror(errno));
+                report(d, FAILED, "state directory",
+                       "run doctor as the agent's user, or chown the directory to it",
+                       "'%s' cannot be written by this user: %s", path, strerror(errno));
         else if (fs_is_network(fd, &type))
-                doctor_report(d, FINDING_FAILED, "state directory",
-                              "set state_directory to one on a disk of this node",
-                              "'%s' is on %s, where a database is not safe", path, type);
+                report(d, FAILED, "state directory",
+                       "set state_directory to one on a disk of this node",
+                       "'%s' is on %s, where a database is not safe", path, type);
         else if (fstatvfs(fd, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize < STATE_FREE_BYTES)
-                doctor_report(d, FINDING_WARNING, "state directory", "make room",
-                              "'%s' has only %s left", path,
-                              parse_format_human(have, (uint64_t)fs.f_bavail * fs.f_frsize));
+                report(d, WARNING, "state directory", "make room", "'%s' has only %s left", path,
+                       parse_format_human(have, (uint64_t)fs.f_bavail * fs.f_frsize));
         else
-                doctor_report(d, FINDING_OK, "state directory", NULL,
-                              "'%s' can be written, and "
-                              "belongs to %s",
-                              path, doctor_user(st->st_uid, owner));
+                report(d, OK, "state directory", NULL,
+                       "'%s' can be written, and "
+                       "belongs to %s",
+                       path, user_name(st->st_uid, owner));
 }
 
-static void doctor_state_directory(Doctor *d) {
+static void check_state_directory(Doctor *d) {
         const char *path = d->config->state_directory;
         struct stat st;
         _cleanup_close_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -245,12 +238,11 @@ static void doctor_state_directory(Doctor *d) {
         int error = errno;
         _cleanup_free_ char *parent = path_parent(path);
         if (error == ENOENT && parent && access(parent, W_OK) == 0)
-                doctor_report(d, FINDING_OK, "state directory", NULL,
-                              "'%s' does not exist yet; the agent creates it when it starts", path);
+                report(d, OK, "state directory", NULL,
+                       "'%s' does not exist yet; the agent creates it when it starts", path);
         else
-                doctor_report(d, FINDING_FAILED, "state directory",
-                              "make it, and chown it to the agent's user",
-                              "'%s' cannot be used: %s", path, strerror(error));
+                report(d, FAILED, "state directory", "make it, and chown it to the agent's user",
+                       "'%s' cannot be used: %s", path, strerror(error));
 }
 
 /* ---- how the agent is ---- */
@@ -269,10 +261,9 @@ static void check_capabilities(Doctor *d) {
                 return;
         for (size_t i = 0; i < ELEMENTSOF(wanted); i++)
                 if (!(has >> wanted[i].bit & 1))
-                        doctor_report(
-                                d, FINDING_WARNING, "agent",
-                                "give it the capabilities of the unit that is shipped with it",
-                                "it has no %s, and so cannot %s", wanted[i].name, wanted[i].what);
+                        report(d, WARNING, "agent",
+                               "give it the capabilities of the unit that is shipped with it",
+                               "it has no %s, and so cannot %s", wanted[i].name, wanted[i].what);
 }
 
 static void check_destination_states(Doctor *d) {
@@ -283,8 +274,8 @@ static void check_destination_states(Doctor *d) {
                            *error = cli_text(one, "last_error");
                 if (strcmp(state, "ok") == 0 || (d->only && strcmp(d->only, name) != 0))
                         continue;
-                doctor_report(d, FINDING_FAILED, "agent", NULL, "its destination %s is %s%s%s",
-                              name, state, *error ? ": " : "", error);
+                report(d, FAILED, "agent", NULL, "its destination %s is %s%s%s", name, state,
+                       *error ? ": " : "", error);
         }
 }
 
@@ -294,7 +285,7 @@ static bool is_same_file(const char *a, const char *b) {
                                      x.st_ino == y.st_ino);
 }
 
-static void check_agent(Doctor *d) {
+static void check_running_agent(Doctor *d) {
         const json_t *agent = json_object_get(d->agent, "agent"),
                      *config = json_object_get(d->agent, "config");
         const char *error = cli_text(config, "last_error"), *file = cli_text(config, "file"),
@@ -302,38 +293,37 @@ static void check_agent(Doctor *d) {
                    *pending = cli_text(config, "pending_restart");
         char moment[CLI_MOMENT_SIZE];
         bool ready = cli_is_true(d->agent, "ready");
-        doctor_report(d, ready ? FINDING_OK : FINDING_FAILED, "agent", NULL,
-                      "neuron-collectd %s is %s since %s, and can%s deliver%s%s",
-                      cli_text(agent, "version"), cli_text(agent, "state"),
-                      cli_moment(moment, cli_text(agent, "started")), ready ? "" : "not",
-                      *note ? ": " : "", note);
+        report(d, ready ? OK : FAILED, "agent", NULL,
+               "neuron-collectd %s is %s since %s, and can%s deliver%s%s",
+               cli_text(agent, "version"), cli_text(agent, "state"),
+               cli_moment(moment, cli_text(agent, "started")), ready ? "" : "not",
+               *note ? ": " : "", note);
         if (*error)
-                doctor_report(d, FINDING_WARNING, "agent", "fix the file, then reload it",
-                              "its last reload failed, and what was before is in force: %s", error);
+                report(d, WARNING, "agent", "fix the file, then reload it",
+                       "its last reload failed, and what was before is in force: %s", error);
         if (*pending)
-                doctor_report(d, FINDING_WARNING, "agent", "restart it",
-                              "it must be restarted for %s", pending);
+                report(d, WARNING, "agent", "restart it", "it must be restarted for %s", pending);
         if (d->config->file && !is_same_file(file, d->config->file))
-                doctor_report(d, FINDING_WARNING, "agent", "name its own with --config",
-                              "it uses another configuration than was checked here: '%s'",
-                              *file ? file : "built in");
+                report(d, WARNING, "agent", "name its own with --config",
+                       "it uses another configuration than was checked here: '%s'",
+                       *file ? file : "built in");
         check_capabilities(d);
         check_destination_states(d);
 }
 
-static void doctor_agent(Doctor *d) {
+static void check_agent(Doctor *d) {
         const char *socket = d->cli->socket ? d->cli->socket : d->config->api.socket;
         if (d->agent) {
-                check_agent(d);
+                check_running_agent(d);
                 return;
         }
         bool is_denied = access(socket, F_OK) == 0 && access(socket, W_OK) < 0 && errno == EACCES;
-        doctor_report(d, FINDING_WARNING, "agent",
-                      is_denied ? "join group neuron-collectd, or use sudo"
-                                : "start neuron-collectd, or give its socket with --socket",
-                      is_denied ? "permission denied on '%s'"
-                                : "neuron-collectd is not running (socket '%s')",
-                      socket);
+        report(d, WARNING, "agent",
+               is_denied ? "join group neuron-collectd, or use sudo"
+                         : "start neuron-collectd, or give its socket with --socket",
+               is_denied ? "permission denied on '%s'"
+                         : "neuron-collectd is not running (socket '%s')",
+               socket);
 }
 
 /* doctor: the hook, its socket and mailbox, and what a snapshot needs. */
@@ -345,22 +335,22 @@ static void doctor_agent(Doctor *d) {
 
 static void check_ours(Doctor *d, const HookStatus *v) {
         if (!v->hook.is_executable)
-                doctor_report(d, FINDING_FAILED, "hook", INSTALL,
-                              "'%s/" HOOK_NAME "' cannot be executed by every user, so their jobs "
-                              "write no core dumps",
-                              d->hook_directory);
+                report(d, FAILED, "hook", INSTALL,
+                       "'%s/" HOOK_NAME "' cannot be executed by every user, so their jobs "
+                       "write no core dumps",
+                       d->hook_directory);
         else if (v->program.kind == HOOK_OURS && !hook_file_is_same(&v->hook, &v->program))
-                doctor_report(d, FINDING_WARNING, "hook", INSTALL,
-                              "'%s/" HOOK_NAME "' is ours (%s), but differs from '%s' (%s)",
-                              d->hook_directory, v->hook.version, HOOK_PROGRAM, v->program.version);
+                report(d, WARNING, "hook", INSTALL,
+                       "'%s/" HOOK_NAME "' is ours (%s), but differs from '%s' (%s)",
+                       d->hook_directory, v->hook.version, HOOK_PROGRAM, v->program.version);
         else
-                doctor_report(d, FINDING_OK, "hook", NULL, "'%s/" HOOK_NAME "' is ours, version %s",
-                              d->hook_directory, v->hook.version);
+                report(d, OK, "hook", NULL, "'%s/" HOOK_NAME "' is ours, version %s",
+                       d->hook_directory, v->hook.version);
         if (v->chain && (v->chained.kind != HOOK_OTHER || !v->chained.is_executable))
-                doctor_report(d, FINDING_FAILED, "hook", INSTALL " --no-chain, or --chain=PATH",
-                              "the chained hook '%s' %s", v->chain,
-                              v->chained.kind == HOOK_OURS ? "is neuron-collectd's own hook"
-                                                           : "cannot be executed by every user");
+                report(d, FAILED, "hook", INSTALL " --no-chain, or --chain=PATH",
+                       "the chained hook '%s' %s", v->chain,
+                       v->chained.kind == HOOK_OURS ? "is neuron-collectd's own hook"
+                                                    : "cannot be executed by every user");
 }
 
 static void check_hook(Doctor *d, const HookStatus *v) {
@@ -368,28 +358,26 @@ static void check_hook(Doctor *d, const HookStatus *v) {
         if (v->hook.kind == HOOK_OURS)
                 check_ours(d, v);
         else if (hook_status_is_replaced(v))
-                doctor_report(d, FINDING_FAILED, "hook", INSTALL,
-                              "'%s/" HOOK_NAME
-                              "' is no longer ours: a package upgrade has replaced "
-                              "or removed it",
-                              d->hook_directory);
+                report(d, FAILED, "hook", INSTALL,
+                       "'%s/" HOOK_NAME "' is no longer ours: a package upgrade has replaced "
+                       "or removed it",
+                       d->hook_directory);
         else if (strcmp(word, "missing") == 0)
-                doctor_report(d, FINDING_WARNING, "hook", INSTALL,
-                              "'%s/" HOOK_NAME "' does not exist: without it the runtime writes no "
-                              "core dumps",
-                              d->hook_directory);
+                report(d, WARNING, "hook", INSTALL,
+                       "'%s/" HOOK_NAME "' does not exist: without it the runtime writes no "
+                       "core dumps",
+                       d->hook_directory);
         else if (strcmp(word, "unusable") == 0)
-                doctor_report(d, FINDING_FAILED, "hook", "move it away, then " INSTALL,
-                              "'%s/" HOOK_NAME "' cannot be used%s%s", d->hook_directory,
-                              v->error || v->hook.error ? ": " : "",
-                              v->error || v->hook.error
-                                      ? strerror(v->error ? v->error : v->hook.error)
-                                      : "");
+                report(d, FAILED, "hook", "move it away, then " INSTALL,
+                       "'%s/" HOOK_NAME "' cannot be used%s%s", d->hook_directory,
+                       v->error || v->hook.error ? ": " : "",
+                       v->error || v->hook.error ? strerror(v->error ? v->error : v->hook.error)
+                                                 : "");
         else
-                doctor_report(d, FINDING_WARNING, "hook", INSTALL,
-                              "'%s/" HOOK_NAME "' is not ours: dumps are only found by watching, "
-                              "and nothing is recorded at the moment of failure",
-                              d->hook_directory);
+                report(d, WARNING, "hook", INSTALL,
+                       "'%s/" HOOK_NAME "' is not ours: dumps are only found by watching, "
+                       "and nothing is recorded at the moment of failure",
+                       d->hook_directory);
 }
 
 /* ---- where notes go ---- */
@@ -399,22 +387,20 @@ static void check_socket(Doctor *d) {
         struct stat st;
         int r = stat(path, &st) < 0 ? -errno : 0;
         if (r == 0 && (st.st_mode & 0222) != 0222)
-                doctor_report(d, FINDING_FAILED, "hook socket", "chmod 0666, or restart the agent",
-                              "'%s' has mode %04o: jobs of other users cannot send notes", path,
-                              (unsigned)st.st_mode & 07777);
+                report(d, FAILED, "hook socket", "chmod 0666, or restart the agent",
+                       "'%s' has mode %04o: jobs of other users cannot send notes", path,
+                       (unsigned)st.st_mode & 07777);
         else if (r == 0)
                 r = hook_socket_check(path);
         else if (d->agent)
-                doctor_report(d, FINDING_FAILED, "hook socket",
-                              "check the agent's log, and restart it",
-                              "'%s' does not exist, although the agent runs", path);
+                report(d, FAILED, "hook socket", "check the agent's log, and restart it",
+                       "'%s' does not exist, although the agent runs", path);
         if (r == 0 && (st.st_mode & 0222) == 0222)
-                doctor_report(d, FINDING_OK, "hook socket", NULL,
-                              "'%s' accepts notes from every user", path);
+                report(d, OK, "hook socket", NULL, "'%s' accepts notes from every user", path);
         else if (r < 0 && (!d->agent || r != -ENOENT))
-                doctor_report(d, FINDING_WARNING, "hook socket", "start the agent, or its sockets",
-                              "'%s' does not accept notes: %s; they wait in the mailbox", path,
-                              strerror(-r));
+                report(d, WARNING, "hook socket", "start the agent, or its sockets",
+                       "'%s' does not accept notes: %s; they wait in the mailbox", path,
+                       strerror(-r));
 }
 
 static void check_mailbox(Doctor *d) {
@@ -422,28 +408,24 @@ static void check_mailbox(Doctor *d) {
         _cleanup_free_ char *parent = path_parent(path);
         struct stat st, above;
         if (stat(path, &st) < 0) {
-                doctor_report(
-                        d, FINDING_WARNING, "hook mailbox",
-                        "start the agent, which creates it, or run systemd-tmpfiles --create",
-                        "'%s' cannot be used: %s; notes are lost while the agent does not run",
-                        path, strerror(errno));
+                report(d, WARNING, "hook mailbox",
+                       "start the agent, which creates it, or run systemd-tmpfiles --create",
+                       "'%s' cannot be used: %s; notes are lost while the agent does not run", path,
+                       strerror(errno));
                 return;
         }
         if (!S_ISDIR(st.st_mode) || (st.st_mode & 07777) != MAILBOX_MODE)
-                doctor_report(d, FINDING_FAILED, "hook mailbox", "chmod 1733, or restart the agent",
-                              "'%s' has mode %04o, not 1733: %s", path,
-                              (unsigned)st.st_mode & 07777,
-                              (st.st_mode & 0003) != 0003
-                                      ? "jobs cannot leave notes there"
-                                      : "users can read or remove each other's notes");
+                report(d, FAILED, "hook mailbox", "chmod 1733, or restart the agent",
+                       "'%s' has mode %04o, not 1733: %s", path, (unsigned)st.st_mode & 07777,
+                       (st.st_mode & 0003) != 0003 ? "jobs cannot leave notes there"
+                                                   : "users can read or remove each other's notes");
         else if (parent && stat(parent, &above) == 0 && !(above.st_mode & 0001))
-                doctor_report(d, FINDING_FAILED, "hook mailbox",
-                              "chmod o+x on the parent directory",
-                              "jobs cannot reach '%s': '%s' has mode %04o", path, parent,
-                              (unsigned)above.st_mode & 07777);
+                report(d, FAILED, "hook mailbox", "chmod o+x on the parent directory",
+                       "jobs cannot reach '%s': '%s' has mode %04o", path, parent,
+                       (unsigned)above.st_mode & 07777);
         else
-                doctor_report(d, FINDING_OK, "hook mailbox", NULL,
-                              "'%s' accepts notes while the agent does not run", path);
+                report(d, OK, "hook mailbox", NULL,
+                       "'%s' accepts notes while the agent does not run", path);
 }
 
 /* ---- what a snapshot needs ---- */
@@ -462,13 +444,13 @@ static char *driver_version(const Doctor *d) {
 static void check_snapshots(Doctor *d) {
         _cleanup_free_ char *version = driver_version(d);
         if (!d->config->snapshot.enabled)
-                doctor_report(d, FINDING_WARNING, "snapshot", "set snapshot.enabled: true",
-                              "is switched off: nothing is recorded of the hardware when a job "
-                              "fails");
+                report(d, WARNING, "snapshot", "set snapshot.enabled: true",
+                       "is switched off: nothing is recorded of the hardware when a job "
+                       "fails");
         else
-                doctor_report(d, FINDING_OK, "snapshot", NULL, "%s%s",
-                              version ? "the Neuron driver is " : "no Neuron driver is loaded here",
-                              version ? version : "");
+                report(d, OK, "snapshot", NULL, "%s%s",
+                       version ? "the Neuron driver is " : "no Neuron driver is loaded here",
+                       version ? version : "");
 }
 
 /* The agent's own user may not read devices and other users' processes; a separate unit may. */
@@ -477,30 +459,29 @@ static void check_probe(Doctor *d) {
                             *path = parent ? path_join(parent, "probe.sock") : NULL;
         uid_t uid;
         struct stat st;
-        if (!path || !d->config->snapshot.enabled || !doctor_agent_uid(d, &uid) || uid == 0)
+        if (!path || !d->config->snapshot.enabled || !find_agent_uid(d, &uid) || uid == 0)
                 return; /* no agent, or one that may read everything itself */
         if (stat(path, &st) == 0 && S_ISSOCK(st.st_mode))
-                doctor_report(d, FINDING_OK, "snapshot", NULL,
-                              "'%s' exists: snapshots are complete", path);
+                report(d, OK, "snapshot", NULL, "'%s' exists: snapshots are complete", path);
         else
-                doctor_report(d, FINDING_WARNING, "snapshot",
-                              "systemctl enable --now neuron-collectd-probe.socket",
-                              "'%s' does not exist: snapshots only have what the agent's user may "
-                              "read",
-                              path);
+                report(d, WARNING, "snapshot",
+                       "systemctl enable --now neuron-collectd-probe.socket",
+                       "'%s' does not exist: snapshots only have what the agent's user may "
+                       "read",
+                       path);
 }
 
 /* Counted since the state directory was created. */
 static void check_unseen(Doctor *d) {
         uint64_t n = cli_number(json_object_get(d->agent, "hook"), "unseen");
         if (n > 0)
-                doctor_report(d, FINDING_WARNING, "hook notes",
-                              "mount the dump directory of containers from the host",
-                              "%llu hooks named a directory that the agent cannot see",
-                              (unsigned long long)n);
+                report(d, WARNING, "hook notes",
+                       "mount the dump directory of containers from the host",
+                       "%llu hooks named a directory that the agent cannot see",
+                       (unsigned long long)n);
 }
 
-static void doctor_hook(Doctor *d) {
+static void check_all_of_hook(Doctor *d) {
         HookStatus v;
         hook_status_read(d->hook_directory, HOOK_PROGRAM, &v);
         check_hook(d, &v);
@@ -519,17 +500,14 @@ static void doctor_hook(Doctor *d) {
 
 #define PINS_NAME ".neuron-collectd"
 #define TRY_TEMPLATE ".neuron-collectd-doctor-XXXXXX"
-#define DIRECTORIES_MAX 2000000
-#define LIMIT_BYTES 64
 typedef struct SourceCheck {
-        Doctor *doctor;
+        Doctor *d;
         const ConfigSource *source;
         char *what; /* `source NAME` */
         PathTemplate *template;
         const char *fixed;
         uint64_t n_units, n_unreadable;
         char *unreadable; /* an example */
-        uint64_t n_directories;
 } SourceCheck;
 
 /* ---- reading ---- */
@@ -554,7 +532,7 @@ static void check_content(SourceCheck *l) {
         ScanSource s = { .kind = (SourceKind)c->kind,
                          .template = l->template,
                          .exclude = (const char *const *)c->exclude.items,
-                         .instance_id = l->doctor->instance_id,
+                         .instance_id = l->d->instance_id,
                          .max_files = c->max_files,
                          .max_bytes = c->max_bytes,
                          .any_links = true,
@@ -565,39 +543,20 @@ static void check_content(SourceCheck *l) {
         if (r == -EINTR)
                 return;
         if (r < 0)
-                doctor_report(l->doctor, FINDING_FAILED, l->what, NULL,
-                              "'%s' cannot be scanned: %s", l->fixed, strerror(-r));
+                report(l->d, FAILED, l->what, NULL, "'%s' cannot be scanned: %s", l->fixed,
+                       strerror(-r));
         else if (l->n_unreadable > 0)
-                doctor_report(l->doctor, FINDING_FAILED, l->what,
-                              "run doctor as the agent's user; the agent needs CAP_DAC_READ_SEARCH "
-                              "for other users' files",
-                              "this user cannot read %s below '%s', such as '%s'", directories,
-                              l->fixed, l->unreadable ? l->unreadable : "?");
+                report(l->d, FAILED, l->what,
+                       "run doctor as the agent's user; the agent needs CAP_DAC_READ_SEARCH "
+                       "for other users' files",
+                       "this user cannot read %s below '%s', such as '%s'", directories, l->fixed,
+                       l->unreadable ? l->unreadable : "?");
         else
-                doctor_report(l->doctor, FINDING_OK, l->what, NULL,
-                              "'%s' can be read, and holds %s", l->fixed,
-                              cli_count(units, l->n_units, "bundle"));
+                report(l->d, OK, l->what, NULL, "'%s' can be read, and holds %s", l->fixed,
+                       cli_count(units, l->n_units, "bundle"));
 }
 
 /* ---- watching ---- */
-
-/* Directories that the agent would watch: hostile names, so by descriptors, and bounded. */
-static void count_directories(SourceCheck *l, int at_fd, const char *name, unsigned depth) {
-        int fd = openat(at_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-        _cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-        if (!dir && fd >= 0)
-                (void)close(fd); /* it was only checked */
-        if (!dir || cli_is_interrupted())
-                return;
-        l->n_directories++;
-        for (const struct dirent *e; depth < FS_DEPTH_MAX && (e = readdir(dir));) {
-                bool may_be = e->d_type == DT_DIR || e->d_type == DT_UNKNOWN;
-                bool is_dots = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0;
-                if (may_be && !is_dots && strcmp(e->d_name, PINS_NAME) != 0 &&
-                    l->n_directories < DIRECTORIES_MAX)
-                        count_directories(l, dirfd(dir), e->d_name, depth + 1);
-        }
-}
 
 static void check_watching(SourceCheck *l, int fd) {
         const ConfigSource *c = l->source;
@@ -606,61 +565,24 @@ static void check_watching(SourceCheck *l, int fd) {
         bool is_network = fs_is_network(fd, &type);
         parse_format_duration(interval, c->scan_interval_usec);
         if (c->watch == CONFIG_WATCH_SCAN || (c->watch == CONFIG_WATCH_AUTO && is_network)) {
-                doctor_report(l->doctor, FINDING_OK, l->what, NULL, "scanned every %s%s%s%s",
-                              interval, is_network ? ", since on " : ", as configured",
-                              is_network ? type : "",
-                              is_network ? " no process is notified of other nodes' writes" : "");
+                report(l->d, OK, l->what, NULL, "scanned every %s%s%s%s", interval,
+                       is_network ? ", since on " : ", as configured", is_network ? type : "",
+                       is_network ? " no process is notified of other nodes' writes" : "");
                 return;
         }
         if (is_network)
-                doctor_report(l->doctor, FINDING_WARNING, l->what,
-                              "use `watch: auto`, or rely on scan_interval",
-                              "'%s' is on %s, where inotify does not report other nodes' writes",
-                              l->fixed, type);
+                report(l->d, WARNING, l->what, "use `watch: auto`, or rely on scan_interval",
+                       "'%s' is on %s, where inotify does not report other nodes' writes", l->fixed,
+                       type);
         _cleanup_close_ int inotify = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
         int wd = inotify < 0 ? -1
                              : inotify_add_watch(inotify, l->fixed, IN_CLOSE_WRITE | IN_ONLYDIR);
-        if (wd < 0 && errno != ENOSPC) /* the limit has a line of its own */
-                doctor_report(l->doctor, FINDING_WARNING, l->what,
-                              inotify < 0 ? "raise fs.inotify.max_user_instances with sysctl"
-                                          : "the scans have to do",
-                              "'%s' cannot be watched: %s", l->fixed, strerror(errno));
-        count_directories(l, AT_FDCWD, l->fixed, 0);
-}
-
-static int read_limit(const Doctor *d, const char *name, uint64_t *ret) {
-        _cleanup_free_ char *path = NULL, *text = NULL;
-        if (asprintf(&path, "%s/sys/fs/inotify/%s", d->config->snapshot.proc_root, name) < 0) {
-                path = NULL;
-                return -ENOMEM;
-        }
-        int r = fs_read_file(AT_FDCWD, path, LIMIT_BYTES, &text, NULL);
-        if (r < 0)
-                return r;
-        text[strcspn(text, "\n")] = '\0';
-        return parse_u64(text, ret);
-}
-
-static void report_watches(Doctor *d, uint64_t need) {
-        uint64_t limit;
-        char remedy[128];
-        if (read_limit(d, "max_user_watches", &limit) < 0)
-                return; /* not every kernel has inotify; each source has said so */
-        if (need <= limit) {
-                doctor_report(d, FINDING_OK, "inotify", NULL,
-                              "%llu %s to be watched now, %llu are allowed to a user",
-                              (unsigned long long)need,
-                              need == 1 ? "directory is" : "directories are",
-                              (unsigned long long)limit);
-                return;
-        }
-        snprintf(remedy, sizeof remedy, "sysctl fs.inotify.max_user_watches=%llu",
-                 (unsigned long long)(2 * need));
-        doctor_report(
-                d, FINDING_WARNING, "inotify", remedy,
-                "%llu directories are to be watched, and only %llu allowed to a user: what is "
-                "in the others is found by scans alone",
-                (unsigned long long)need, (unsigned long long)limit);
+        if (wd < 0)
+                report(l->d, WARNING, l->what,
+                       inotify < 0       ? "raise fs.inotify.max_user_instances with sysctl"
+                       : errno == ENOSPC ? "raise fs.inotify.max_user_watches with sysctl"
+                                         : "the scans have to do",
+                       "'%s' cannot be watched: %s", l->fixed, strerror(errno));
 }
 
 /* ---- holding ---- */
@@ -699,19 +621,18 @@ static int try_link(const char *parent) {
  * it. */
 static bool is_squatted(SourceCheck *l, const char *parent) {
         _cleanup_free_ char *path = path_join(parent, PINS_NAME);
-        char owner[DOCTOR_USER_SIZE];
+        char owner[USER_NAME_SIZE];
         struct stat st;
         uid_t uid = geteuid();
-        bool is_known = doctor_agent_uid(l->doctor, &uid);
+        bool is_known = find_agent_uid(l->d, &uid);
         if (!path || lstat(path, &st) < 0 || (S_ISDIR(st.st_mode) && st.st_uid == uid))
                 return false;
         if (!is_known && S_ISDIR(st.st_mode))
                 return false; /* it may well be the agent's */
-        doctor_report(
-                l->doctor, FINDING_FAILED, l->what, "find out who created it, and remove it",
-                "'%s' belongs to %s and not to the agent, which therefore cannot hold sources "
-                "there",
-                path, doctor_user(st.st_uid, owner));
+        report(l->d, FAILED, l->what, "find out who created it, and remove it",
+               "'%s' belongs to %s and not to the agent, which therefore cannot hold sources "
+               "there",
+               path, user_name(st.st_uid, owner));
         return true;
 }
 
@@ -726,42 +647,40 @@ static void check_holding(SourceCheck *l, int fd) {
         if (r == 0)
                 r = try_link(parent);
         if (r == 0) {
-                doctor_report(l->doctor, FINDING_OK, l->what, NULL,
-                              "hard links that hold its files can be created in '%s'", parent);
+                report(l->d, OK, l->what, NULL,
+                       "hard links that hold its files can be created in '%s'", parent);
                 return;
         }
         bool is_possible =
                 faccessat(fd, ".", W_OK, AT_EACCESS) == 0 && fpathconf(fd, _PC_LINK_MAX) > 1;
         if (is_possible && !is_squatted(l, l->fixed))
-                doctor_report(
-                        l->doctor, FINDING_OK, l->what, NULL,
-                        "hard links that hold its files can be created in it, though not beside "
-                        "it in '%s' (%s)",
-                        parent ? parent : "?", r == -EXDEV ? "another mount" : strerror(-r));
+                report(l->d, OK, l->what, NULL,
+                       "hard links that hold its files can be created in it, though not beside "
+                       "it in '%s' (%s)",
+                       parent ? parent : "?", r == -EXDEV ? "another mount" : strerror(-r));
         else if (!is_possible)
-                doctor_report(
-                        l->doctor, FINDING_WARNING, l->what, lost,
-                        "this user can make no hard links that hold its files, neither in '%s' "
-                        "(%s) nor in it",
-                        parent ? parent : "?", r == -EXDEV ? "another mount" : strerror(-r));
+                report(l->d, WARNING, l->what, lost,
+                       "this user can make no hard links that hold its files, neither in '%s' "
+                       "(%s) nor in it",
+                       parent ? parent : "?", r == -EXDEV ? "another mount" : strerror(-r));
 }
 
 /* ---- a source ---- */
 
 static void report_no_source(SourceCheck *l, int error) {
         if (error == ENOENT)
-                doctor_report(l->doctor, FINDING_WARNING, l->what,
-                              "no error if the runtime creates it; else fix its `path`",
-                              "'%s' is not there yet", l->fixed);
+                report(l->d, WARNING, l->what,
+                       "no error if the runtime creates it; else fix its `path`",
+                       "'%s' is not there yet", l->fixed);
         else if (error == ELOOP)
-                doctor_report(l->doctor, FINDING_FAILED, l->what, "write the path that it leads to",
-                              "on the way to '%s' is a symlink of another user, which is not "
-                              "followed",
-                              l->fixed);
+                report(l->d, FAILED, l->what, "write the path that it leads to",
+                       "on the way to '%s' is a symlink of another user, which is not "
+                       "followed",
+                       l->fixed);
         else
-                doctor_report(l->doctor, FINDING_FAILED, l->what,
-                              error == EACCES ? "run doctor as the agent's user" : "fix its `path`",
-                              "'%s' cannot be opened: %s", l->fixed, strerror(error));
+                report(l->d, FAILED, l->what,
+                       error == EACCES ? "run doctor as the agent's user" : "fix its `path`",
+                       "'%s' cannot be opened: %s", l->fixed, strerror(error));
 }
 
 static void check_source(SourceCheck *l) {
@@ -779,21 +698,17 @@ static void check_source(SourceCheck *l) {
         check_holding(l, fd);
 }
 
-static void doctor_sources(Doctor *d) {
-        uint64_t need = 0;
+static void check_sources(Doctor *d) {
         for (size_t i = 0; i < d->config->n_sources && !cli_is_interrupted(); i++) {
-                SourceCheck l = { .doctor = d, .source = &d->config->sources[i] };
+                SourceCheck l = { .d = d, .source = &d->config->sources[i] };
                 if (asprintf(&l.what, "source %s", l.source->name) < 0)
                         return; /* no memory */
                 cli_progress(d->cli, "%s: looking", l.what);
                 check_source(&l);
-                need += l.n_directories;
                 path_template_free(l.template);
                 free(l.what);
                 free(l.unreadable);
         }
-        if (need > 0 && !cli_is_interrupted())
-                report_watches(d, need);
 }
 
 /* Can each destination be written, and if not, why? */
@@ -806,13 +721,11 @@ static void report_missing_root(Doctor *d, const char *what, const char *root) {
         _cleanup_free_ char *parent = path_parent(root);
         struct stat st;
         if (parent && stat(parent, &st) == 0 && S_ISDIR(st.st_mode))
-                doctor_report(d, FINDING_WARNING, what,
-                              "if it is on a mount of its own, check that it is mounted",
-                              "'%s' does not exist yet; the agent creates it in '%s'", root,
-                              parent);
+                report(d, WARNING, what, "if it is on a mount of its own, check that it is mounted",
+                       "'%s' does not exist yet; the agent creates it in '%s'", root, parent);
         else
-                doctor_report(d, FINDING_FAILED, what, "mount it, or create its parent directory",
-                              "neither '%s' nor the directory above it is there", root);
+                report(d, FAILED, what, "mount it, or create its parent directory",
+                       "neither '%s' nor the directory above it is there", root);
 }
 
 static void check_volume(Doctor *d, const ConfigDestination *c, const char *what) {
@@ -831,18 +744,17 @@ static void check_volume(Doctor *d, const ConfigDestination *c, const char *what
         if (r == 0)
                 r = volume_probe(volume, &error);
         if (r == 0)
-                doctor_report(d, FINDING_OK, what, NULL,
-                              "'%s' can be written: a probe file was, and was removed", root);
+                report(d, OK, what, NULL, "'%s' can be written: a probe file was, and was removed",
+                       root);
         else
-                doctor_report(d, FINDING_FAILED, what, NULL, "%s",
-                              error ? error : strerror(r < 0 ? -r : EIO));
+                report(d, FAILED, what, NULL, "%s", error ? error : strerror(r < 0 ? -r : EIO));
         volume_free(volume);
 }
 
 /* ---- a bucket ---- */
 
 typedef struct BucketCheck {
-        Doctor *doctor;
+        Doctor *d;
         const char *what;
         bool done;
         bool told_failure;
@@ -850,27 +762,23 @@ typedef struct BucketCheck {
 
 static void on_step(const S3ProbeStep *step, void *userdata) {
         BucketCheck *l = userdata;
-        Finding finding = step->outcome == 0  ? FINDING_OK
-                          : step->is_optional ? FINDING_WARNING
-                                              : FINDING_FAILED;
+        Finding finding = step->outcome == 0 ? OK : step->is_optional ? WARNING : FAILED;
         const char *detail = step->detail && *step->detail ? step->detail : NULL;
-        l->told_failure = l->told_failure || finding == FINDING_FAILED;
+        l->told_failure = l->told_failure || finding == FAILED;
         if (step->outcome == 0)
-                doctor_report(l->doctor, finding, l->what, NULL, "%s%s%s", step->what,
-                              detail ? ": " : ": works", detail ? detail : "");
+                report(l->d, finding, l->what, NULL, "%s%s%s", step->what,
+                       detail ? ": " : ": works", detail ? detail : "");
         else
-                doctor_report(l->doctor, finding, l->what, NULL, "%s%s%s%s: %s", step->what,
-                              step->permission ? " (needs " : "",
-                              step->permission ? step->permission : "", step->permission ? ")" : "",
-                              detail ? detail : "failed");
+                report(l->d, finding, l->what, NULL, "%s%s%s%s: %s", step->what,
+                       step->permission ? " (needs " : "", step->permission ? step->permission : "",
+                       step->permission ? ")" : "", detail ? detail : "failed");
 }
 
 static void on_done(int outcome, const char *error, void *userdata) {
         BucketCheck *l = userdata;
         l->done = true;
         if (outcome != 0 && !l->told_failure)
-                doctor_report(l->doctor, FINDING_FAILED, l->what, NULL, "%s",
-                              error ? error : "the probe failed");
+                report(l->d, FAILED, l->what, NULL, "%s", error ? error : "the probe failed");
 }
 
 static void check_bucket(Doctor *d, const ConfigDestination *c, const char *what) {
@@ -878,7 +786,7 @@ static void check_bucket(Doctor *d, const ConfigDestination *c, const char *what
                             *prefix = fixed ? s3_key_prefix(fixed) : NULL,
                             *key = prefix ? s3_probe_key(prefix, d->instance_id) : NULL,
                             *fault = NULL;
-        BucketCheck l = { .doctor = d, .what = what };
+        BucketCheck l = { .d = d, .what = what };
         S3ProbeOptions options = { .key = key,
                                    .list_prefix = prefix,
                                    .thorough = true,
@@ -888,12 +796,12 @@ static void check_bucket(Doctor *d, const ConfigDestination *c, const char *what
         cli_progress(d->cli, "%s: trying s3://%s", what, c->bucket);
         int r = key ? object_store_s3_probe(c, &options, &l.done, &fault) : -ENOMEM;
         if (r < 0 && r != -EINTR)
-                doctor_report(d, FINDING_FAILED, what, NULL, "%s", fault ? fault : strerror(-r));
+                report(d, FAILED, what, NULL, "%s", fault ? fault : strerror(-r));
 }
 
 /* ---- all of them ---- */
 
-static void doctor_destinations(Doctor *d) {
+static void check_destinations(Doctor *d) {
         for (size_t i = 0; i < d->config->n_destinations && !cli_is_interrupted(); i++) {
                 const ConfigDestination *c = &d->config->destinations[i];
                 _cleanup_free_ char *what = NULL;
@@ -916,24 +824,23 @@ static void find_instance(Doctor *d) {
                                  d->instance_id, &origin);
         if (r < 0) {
                 snprintf(d->instance_id, sizeof d->instance_id, "unknown-host");
-                doctor_report(d, FINDING_FAILED, "instance id", "set node.instance_id",
-                              "cannot be determined: %s", strerror(-r));
+                report(d, FAILED, "instance id", "set node.instance_id", "cannot be determined: %s",
+                       strerror(-r));
         } else
-                doctor_report(d, FINDING_OK, "instance id", NULL, "%s (by %s)", d->instance_id,
-                              origin);
+                report(d, OK, "instance id", NULL, "%s (by %s)", d->instance_id, origin);
 }
 
 static void check_everything(Doctor *d) {
-        doctor_request_status(d);
-        doctor_user_line(d);
+        request_status(d);
+        check_user(d);
         find_instance(d);
         if (!d->only) {
-                doctor_state_directory(d);
-                doctor_sources(d);
-                doctor_hook(d);
+                check_state_directory(d);
+                check_sources(d);
+                check_all_of_hook(d);
         }
-        doctor_destinations(d);
-        doctor_agent(d);
+        check_destinations(d);
+        check_agent(d);
 }
 
 static int finish(const Doctor *d, int code) {
@@ -942,14 +849,13 @@ static int finish(const Doctor *d, int code) {
                 return CLI_NO;
         }
         if (d->findings) {
-                json_t *answer = json_pack("{s:b, s:O}", "ok", d->n[FINDING_FAILED] == 0,
-                                           "findings", d->findings);
-                int printed = cli_print_json(d->cli, answer);
-                json_decref(answer);
+                int printed =
+                        cli_print_new_json(d->cli, json_pack("{s:b, s:O}", "ok", d->n[FAILED] == 0,
+                                                             "findings", d->findings));
                 if (printed != CLI_YES)
                         return printed;
         }
-        return code != CLI_YES ? code : d->n[FINDING_FAILED] == 0 ? CLI_YES : CLI_NO;
+        return code != CLI_YES ? code : d->n[FAILED] == 0 ? CLI_YES : CLI_NO;
 }
 
 static int parse(int argc, char **argv, Doctor *d) {
