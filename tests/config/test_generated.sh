@@ -1,5 +1,6 @@
 #!/bin/sh
-# What people read about the configuration is made from the table, and what is committed is what would be made now.
+# What people read about the configuration is made from the table, and what is committed is what
+# would be made now.
 set -eu
 src="${srcdir:-.}"
 generate="${builddir:-.}/config/generate"
@@ -40,12 +41,14 @@ is_lint_free() {
 # A reader that is not ours agrees on what was printed.
 # shellcheck disable=SC2317
 is_yaml_for_others() {
-    python3 - "$src/tests/golden/config/full.printed" "$src/tests/golden/config/s3.printed" << 'PYTHON'
+    python3 - "$src/tests/golden/config/full.printed" "$src/tests/golden/config/s3.printed" \
+        << 'PYTHON'
 import sys
 import yaml
 
 config = yaml.safe_load(open(sys.argv[1], encoding="utf-8"))
-assert config["node"]["labels"] == {"cluster": "prod-a", "on": "off", "note": "one # two: three"}, config["node"]
+assert config["node"]["labels"] == {
+    "cluster": "prod-a", "on": "off", "note": "one # two: three"}, config["node"]
 assert config["sources"][0]["exclude"] == ["*.tmp", "cache/*", "$${literal}"], config["sources"][0]
 assert config["sources"][1]["destinations"] == ["fsx", "nfs"], config["sources"][1]
 assert config["destinations"][0]["path"] == "/fsx/neuron/%k/%n/%d-%c", config["destinations"]
@@ -59,7 +62,8 @@ PYTHON
 }
 
 echo 1..5
-result 1 'the example file is what the table makes' is_current example example config/neuron-collectd.yaml
+result 1 'the example file is what the table makes' is_current example example \
+	config/neuron-collectd.yaml
 result 2 'the man page is what the table makes' is_current man manual man/neuron-collectd.yaml.5
 result 3 'the document is what the table makes' is_current markdown document docs/CONFIGURATION.md
 if command -v mandoc > /dev/null; then

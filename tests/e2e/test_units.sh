@@ -1,6 +1,6 @@
 #!/bin/bash
-# The systemd files judged by systemd's own tools: verify without a word, exposure at most 2.2, sysusers and tmpfiles carried out
-# in an empty root. Needs no daemon. TAP.
+# The systemd files judged by systemd's own tools: verify without a word, exposure at most 2.2,
+# sysusers and tmpfiles carried out in an empty root. Needs no daemon. TAP.
 set -u
 srcdir=$(realpath "${srcdir:-.}")
 builddir=$(realpath "${builddir:-.}")
@@ -16,7 +16,8 @@ unit=$dir/neuron-collectd.service
 mkdir -p "$root/usr/sbin" "$root/bin" "$root/lib/systemd" "$root/etc/systemd/system"
 
 # As make installs it with --prefix=/usr --sysconfdir=/etc.
-sed -e 's|@sbindir[@]|/usr/sbin|g' -e 's|@sysconfdir[@]|/etc|g' "$srcdir/systemd/neuron-collectd.service.in" >"$unit"
+sed -e 's|@sbindir[@]|/usr/sbin|g' -e 's|@sysconfdir[@]|/etc|g' \
+	"$srcdir/systemd/neuron-collectd.service.in" >"$unit"
 probe=$dir/neuron-collectd-probe@.service
 sed -e 's|@sbindir[@]|/usr/sbin|g' "$srcdir/systemd/neuron-collectd-probe@.service.in" >"$probe"
 ! grep -q '@[a-z]*@' "$unit" "$probe" "$builddir/systemd/neuron-collectd.service" >"$dir/out" 2>&1
@@ -31,9 +32,11 @@ if can_analyze; then
 	chmod 755 "$root/usr/sbin/neuron-collectd" "$root/bin/kill"
 	cp -r /lib/systemd/system "$root/lib/systemd/"
 	cp "$unit" "$probe" "$srcdir"/systemd/neuron-collectd*.socket "$root/etc/systemd/system/"
-	verify_is_silent "$root" neuron-collectd.service neuron-collectd.socket neuron-collectd-hook.socket neuron-collectd-probe.socket
+	verify_is_silent "$root" neuron-collectd.service neuron-collectd.socket \
+		neuron-collectd-hook.socket neuron-collectd-probe.socket
 	sed -i 's/^WatchdogSec=/WatchdogSecs=/' "$root/etc/systemd/system/neuron-collectd.service"
-	systemd-analyze --root="$root" --man=no --recursive-errors=no verify neuron-collectd.service >"$dir/out" 2>&1
+	systemd-analyze --root="$root" --man=no --recursive-errors=no verify neuron-collectd.service \
+		>"$dir/out" 2>&1
 	grep -q WatchdogSecs "$dir/out"
 	ok "systemd-analyze verify names a misspelt key"
 else
@@ -41,25 +44,34 @@ else
 fi
 
 allowed='CAP_DAC_READ_SEARCH CAP_FOWNER CAP_LEASE'
-[ "$(sed -n 's/^CapabilityBoundingSet=//p' "$unit")" = "$allowed" ] && [ "$(sed -n 's/^AmbientCapabilities=//p' "$unit")" = "$allowed" ]
+[ "$(sed -n 's/^CapabilityBoundingSet=//p' "$unit")" = "$allowed" ] &&
+	[ "$(sed -n 's/^AmbientCapabilities=//p' "$unit")" = "$allowed" ]
 ok "the unit has three capabilities and no other"
-! grep -Eq '^(PrivateTmp|ProtectHome|RestrictSUIDSGID|DynamicUser|PrivateUsers)=|^ProtectSystem=strict|^ProcSubset=pid' "$unit"
+! grep -Eq -e '^(PrivateTmp|ProtectHome|RestrictSUIDSGID|DynamicUser|PrivateUsers)=' \
+	-e '^ProtectSystem=strict|^ProcSubset=pid' "$unit"
 ok "nothing is set that would hide /tmp, /home or /proc/pressure, or stop openat2"
 
 allowed='CAP_SYS_PTRACE CAP_DAC_READ_SEARCH CAP_SYSLOG'
-[ "$(sed -n 's/^CapabilityBoundingSet=//p' "$probe")" = "$allowed" ] && [ "$(sed -n 's/^AmbientCapabilities=//p' "$probe")" = "$allowed" ] &&
-	[ "$(grep '^DeviceAllow=' "$probe" | tr '\n' ' ')" = 'DeviceAllow=char-neuron rw DeviceAllow=/dev/kmsg r ' ] && grep -q '^PrivateNetwork=yes' "$probe"
+[ "$(sed -n 's/^CapabilityBoundingSet=//p' "$probe")" = "$allowed" ] &&
+	[ "$(sed -n 's/^AmbientCapabilities=//p' "$probe")" = "$allowed" ] &&
+	[ "$(grep '^DeviceAllow=' "$probe" | tr '\n' ' ')" = \
+		'DeviceAllow=char-neuron rw DeviceAllow=/dev/kmsg r ' ] && grep -q '^PrivateNetwork=yes' "$probe"
 ok "a probe has three capabilities, two kinds of devices and no network"
 probes=$srcdir/systemd/neuron-collectd-probe.socket
-grep -q '^SocketMode=0600' "$probes" && grep -q '^SocketUser=neuron-collectd' "$probes" && grep -q '^Accept=yes' "$probes"
+grep -q '^SocketMode=0600' "$probes" && grep -q '^SocketUser=neuron-collectd' "$probes" &&
+	grep -q '^Accept=yes' "$probes"
 ok "only the agent may ask for a probe"
 hook=$srcdir/systemd/neuron-collectd-hook.socket
-grep -q '^SocketMode=0666' "$hook" && grep -q '^ListenSequentialPacket=/run/neuron-collectd/hook.sock' "$hook" &&
-	grep -q '^Service=neuron-collectd.service' "$hook" && grep -q '^SocketMode=0660' "$srcdir/systemd/neuron-collectd.socket"
+grep -q '^SocketMode=0666' "$hook" &&
+	grep -q '^ListenSequentialPacket=/run/neuron-collectd/hook.sock' "$hook" &&
+	grep -q '^Service=neuron-collectd.service' "$hook" &&
+		grep -q '^SocketMode=0660' "$srcdir/systemd/neuron-collectd.socket"
 ok "every job may speak to the hook socket, and the API stays the group's"
 
-# Whether that lets the threads be idle is shown by test_systemd.sh; here, that it is not undone by a line that comes later.
-[ "$(grep '^SystemCallFilter=' "$unit" | tail -n 1)" = 'SystemCallFilter=sched_setscheduler ioprio_set' ] &&
+# Whether that lets the threads be idle is shown by test_systemd.sh; here, that it is not undone by
+# a line that comes later.
+[ "$(grep '^SystemCallFilter=' "$unit" | tail -n 1)" = \
+	'SystemCallFilter=sched_setscheduler ioprio_set' ] &&
 	! grep -Eq '^CPUSchedulingPolicy=|^CPUWeight=idle' "$unit"
 ok "the workers may make themselves idle, and only they are"
 [ "$(sed -n 's/^LimitNICE=+//p' "$unit")" = "$(sed -n 's/^Nice=//p' "$unit")" ]
@@ -71,23 +83,30 @@ ok "a stop has three times the 5 s that it takes, and may ask for more"
 if [ "$(id -u)" -eq 0 ] && command -v systemd-sysusers >/dev/null; then
 	rm -rf "$root"
 	mkdir -p "$root/etc" "$root/var/lib" "$root/run"
-	systemd-sysusers --root="$root" "$srcdir/systemd/sysusers.d/neuron-collectd.conf" >"$dir/out" 2>&1 &&
-		grep -q '^neuron-collectd:.*/usr/sbin/nologin$' "$root/etc/passwd" && grep -q '^neuron-collectd:' "$root/etc/group"
+	systemd-sysusers --root="$root" "$srcdir/systemd/sysusers.d/neuron-collectd.conf" >"$dir/out" \
+		2>&1 &&
+		grep -q '^neuron-collectd:.*/usr/sbin/nologin$' "$root/etc/passwd" &&
+			grep -q '^neuron-collectd:' "$root/etc/group"
 	ok "sysusers makes the user and its group, without a shell"
-	systemd-tmpfiles --root="$root" --create "$srcdir/systemd/tmpfiles.d/neuron-collectd.conf" >"$dir/out" 2>&1 &&
+	systemd-tmpfiles --root="$root" --create "$srcdir/systemd/tmpfiles.d/neuron-collectd.conf" \
+		>"$dir/out" 2>&1 &&
 		[ "$(stat -c %a "$root/var/lib/neuron-collectd/mailbox")" = 1733 ] &&
-		[ "$(stat -c %a "$root/var/lib/neuron-collectd")" = 711 ] && [ "$(stat -c %a "$root/run/neuron-collectd")" = 755 ]
+		[ "$(stat -c %a "$root/var/lib/neuron-collectd")" = 711 ] &&
+			[ "$(stat -c %a "$root/run/neuron-collectd")" = 755 ]
 	ok "tmpfiles makes the directories with their modes"
 
-	# tmpfiles' cleaning: an old file beside goes, an old pin stays. (--clean looks at all times of a file; birth
-	# and change time cannot be set, hence an age of zero.)
-	mkdir -p "$root/tmp/.neuron-collectd/i-0a1b2c3d" "$root/tmp/dumps/.neuron-collectd/i-0a1b2c3d" "$root/tmp/old"
+	# tmpfiles' cleaning: an old file beside goes, an old pin stays. (--clean looks at all times of a
+	# file; birth and change time cannot be set, hence an age of zero.)
+	mkdir -p "$root/tmp/.neuron-collectd/i-0a1b2c3d" "$root/tmp/dumps/.neuron-collectd/i-0a1b2c3d" \
+		"$root/tmp/old"
 	echo pin >"$root/tmp/.neuron-collectd/i-0a1b2c3d/member"
 	echo pin >"$root/tmp/dumps/.neuron-collectd/i-0a1b2c3d/member"
 	echo junk >"$root/tmp/old/file"
 	printf 'd /tmp 1777 root root 0\n' >"$dir/clean.conf"
-	systemd-tmpfiles --root="$root" --clean "$dir/clean.conf" "$srcdir/systemd/tmpfiles.d/neuron-collectd.conf" >"$dir/out" 2>&1
-	[ ! -e "$root/tmp/old/file" ] && [ -e "$root/tmp/.neuron-collectd/i-0a1b2c3d/member" ] && [ -e "$root/tmp/dumps/.neuron-collectd/i-0a1b2c3d/member" ]
+	systemd-tmpfiles --root="$root" --clean "$dir/clean.conf" \
+		"$srcdir/systemd/tmpfiles.d/neuron-collectd.conf" >"$dir/out" 2>&1
+	[ ! -e "$root/tmp/old/file" ] && [ -e "$root/tmp/.neuron-collectd/i-0a1b2c3d/member" ] &&
+		[ -e "$root/tmp/dumps/.neuron-collectd/i-0a1b2c3d/member" ]
 	ok "tmpfiles' cleaning of /tmp leaves the pins"
 else
 	skip "sysusers and tmpfiles" "not root, or no systemd-sysusers"

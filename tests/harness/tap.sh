@@ -1,10 +1,11 @@
-# Sourced by tests written in shell: TAP, one claim after the other. The test sets $dir to a directory of its own, and its last line is
-# tap_done. A function on_failure of the test's is called after each claim that does not hold.
+# Sourced by tests written in shell: TAP, one claim after the other. The test sets $dir to a
+# directory of its own, and its last line is tap_done. A function on_failure of the test's is called
+# after each claim that does not hold.
 # shellcheck shell=bash
 tap_n=0
 tap_failed=0
 
-ok() { # SENTENCE: the last command's status decides; $dir/out, what it said, is shown when it failed
+ok() { # SENTENCE: the last command's status decides; its output in $dir/out is shown if it failed
 	local status=$?
 	tap_n=$((tap_n + 1))
 	if [ $status -eq 0 ]; then
@@ -32,7 +33,8 @@ tap_done() { # status 0 when no claim has failed
 
 until_true() { # SECONDS COMMAND...: a fact with a deadline, which is multiplied by NC_PATIENCE
 	local end
-	end=$(awk -v now="$(date +%s%N)" -v wait="$1" -v patience="${NC_PATIENCE:-1}" 'BEGIN { printf "%.0f", now + wait * patience * 1e9 }')
+	end=$(awk -v now="$(date +%s%N)" -v wait="$1" -v patience="${NC_PATIENCE:-1}" \
+		'BEGIN { printf "%.0f", now + wait * patience * 1e9 }')
 	shift
 	until "$@" >"${dir:?}/out" 2>&1; do
 		[ "$(date +%s%N)" -lt "$end" ] || return 1
