@@ -3,12 +3,9 @@
 #include "agent/ec2_notices.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "tests/lib/base/scratch.h"
 
@@ -37,7 +34,6 @@ static void assert_notice(const Notice *n, const char *action, uint64_t when_use
 static void the_documented_answers_are_understood(void **state) {
         Notice n;
 
-        (void)state;
         assert_int_equal(parse(NOTICE_SPOT, SPOT "\n", &n), 1);
         assert_int_equal(n.kind, NOTICE_SPOT);
         assert_notice(&n, "stop", SPOT_USEC);
@@ -52,7 +48,6 @@ static void the_documented_answers_are_understood(void **state) {
 static void nothing_announced_is_no_fault(void **state) {
         Notice n = { .action = "untouched" };
 
-        (void)state;
         for (NoticeKind kind = 0; kind < N_NOTICE_KINDS; kind++) {
                 assert_int_equal(notice_parse(kind, "", 0, &n), 0);
                 assert_int_equal(parse(kind, " \r\n\t", &n), 0);
@@ -64,7 +59,6 @@ static void nothing_announced_is_no_fault(void **state) {
 static void an_end_whose_time_nobody_can_read_is_still_an_end(void **state) {
         Notice n;
 
-        (void)state;
         assert_int_equal(parse(NOTICE_SPOT, "{\"action\": \"hibernate\"}", &n), 1);
         assert_notice(&n, "hibernate", 0);
         assert_int_equal(parse(NOTICE_SPOT, "{\"action\": \"terminate\", \"time\": \"soon\"}", &n),
@@ -75,7 +69,6 @@ static void an_end_whose_time_nobody_can_read_is_still_an_end(void **state) {
 static void of_several_events_the_earliest_active_one_counts(void **state) {
         Notice n;
 
-        (void)state;
         assert_int_equal(
                 parse(NOTICE_MAINTENANCE,
                       "[{\"Code\":\"a\",\"State\":\"active\",\"NotBefore\":\"3 Feb 2026 00:00:00 "
@@ -124,7 +117,6 @@ static void garbage_is_no_announcement(void **state) {
         };
         Notice n;
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
                 if (parse(cases[i].kind, cases[i].body, &n) != -EINVAL)
                         fail_msg("taken: %s", cases[i].body);
@@ -134,7 +126,6 @@ static void more_than_64_kib_are_not_read(void **state) {
         _cleanup_free_ char *body = malloc(65 * KIB);
         Notice n;
 
-        (void)state;
         assert_non_null(body);
         memset(body, ' ', 65 * KIB);
         memcpy(body, SPOT, strlen(SPOT));
@@ -153,7 +144,6 @@ static void an_hour_of_silence_costs_so_many_requests(void **state) {
         unsigned n[N_NOTICE_KINDS] = { 0 };
         uint64_t now = SEC(1000), end = now + SEC(3600), due;
 
-        (void)state;
         for (;;) {
                 NoticeKind kind = notice_schedule_next(&s, &due);
                 now = MAX(now, due);
@@ -173,7 +163,6 @@ static void a_service_that_does_not_answer_is_asked_ever_more_rarely(void **stat
         NoticeSchedule s = { 0 };
         uint64_t now = 0, due;
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(waits); i++) {
                 assert_int_equal(handle_answer(&s, (NoticeAnswer){ NOTICE_SPOT, 0, NULL }, now), 0);
                 assert_true(s.due_usec[NOTICE_SPOT] == now + SEC(waits[i]));
@@ -194,7 +183,6 @@ static void a_service_that_does_not_answer_is_asked_ever_more_rarely(void **stat
 static void each_notice_is_reported_once_and_again_when_it_changes(void **state) {
         NoticeSchedule s = { 0 };
 
-        (void)state;
         assert_int_equal(handle_answer(&s, (NoticeAnswer){ NOTICE_SPOT, 200, SPOT }, 0),
                          NOTICE_ANNOUNCED);
         assert_notice(&s.announced[NOTICE_SPOT], "stop", SPOT_USEC);
@@ -226,7 +214,6 @@ static void only_an_answer_withdraws_a_notice(void **state) {
                                              { NOTICE_SPOT, 200, "garbage" } };
         NoticeSchedule s = { 0 };
 
-        (void)state;
         assert_int_equal(handle_answer(&s, (NoticeAnswer){ NOTICE_SPOT, 404, NULL }, 0),
                          NOTICE_UNCHANGED);
         assert_int_equal(handle_answer(&s, (NoticeAnswer){ NOTICE_SPOT, 200, SPOT }, 0),

@@ -6,17 +6,15 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
-#include <stdarg.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "collectors/runner/probe_request.h"
 #include "lib/base/cleanup.h"
@@ -636,7 +634,6 @@ static void a_collector_that_does_not_exist_is_refused(void **state) {
 }
 
 static void a_person_who_types_it_gets_a_sentence(void **state) {
-        (void)state;
         assert_int_equal(child_main("probe"), CHILD_USAGE);
         assert_int_equal(child_main("collect:kmsg"), CHILD_USAGE);
         assert_int_equal(child_main("whatever"), CHILD_USAGE);

@@ -1,12 +1,7 @@
 /* What the tests of config/ share: parsing text, and gathering what is printed. */
 #pragma once
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -47,7 +47,6 @@ static void destination_of(const char *kind, const char *path, const char *expec
 }
 
 static void identity_is_appended_where_a_source_has_incidents(void **state) {
-        (void)state;
         destination_of("neuron-core-dump", "/d", "/d/%d-%c");
         destination_of("neuron-core-dump", "/d/%p", "/d/%p/%d-%c");
         destination_of("neuron-core-dump", "/d/%d", "/d/%d");
@@ -67,7 +66,6 @@ static void identity_is_not_appended_where_only_other_kinds_go(void **state) {
                             "- {name: one, type: volume, path: /one}\n"
                             "- {name: two, type: volume, path: /two}\n");
 
-        (void)state;
         assert_string_equal(c->destinations[0].path, "/one/%d-%c");
         assert_string_equal(c->destinations[1].path, "/two");
         assert_int_equal(c->sources[1].destinations.n, 2);
@@ -78,7 +76,6 @@ static void a_path_too_long_for_the_identity_is_a_fault(void **state) {
         char path[4000];
         _cleanup_free_ char *text = NULL;
 
-        (void)state;
         memset(path, 'x', sizeof path);
         path[0] = '/';
         path[3996] = '\0';
@@ -98,7 +95,6 @@ static void places(const char *source, const char *destination, bool apart) {
 }
 
 static void sources_and_destinations_lie_apart(void **state) {
-        (void)state;
         places("/a", "/b", true);
         places("/a", "/ab", true);
         places("/a/b", "/a/c", true);
@@ -125,7 +121,6 @@ static void sources_of_one_kind_do_not_overlap(void **state) {
                             "- {name: u, kind: directory, path: /ab}\n"
                             "destinations: [{name: d, type: volume, path: /d}]\n");
 
-        (void)state;
         assert_int_equal(c->n_sources, 3);
         for (size_t i = 0; i < ELEMENTSOF(pairs); i++) {
                 _cleanup_free_ char *text = NULL;
@@ -144,13 +139,11 @@ static void sources_of_one_kind_do_not_overlap(void **state) {
         "destinations: [{name: d, type: volume, path: /d}]\n"
 
 static void the_state_directory_lies_outside_of_sources(void **state) {
-        (void)state;
         expect_fault(BASE "state_directory: /s/state\n",
                      "1: sources[0].path: watches '/s', but the agent's state");
 }
 
 static void names_are_unique_and_exist(void **state) {
-        (void)state;
         expect_fault("sources: [{name: s, kind: directory, path: /s}]\n"
                      "destinations:\n- {name: d, type: volume, path: /d}\n- {name: d, type: "
                      "volume, path: /e}\n",
@@ -166,7 +159,6 @@ static void names_are_unique_and_exist(void **state) {
 
 static void names_of_the_agent_s_own_sources_are_not_to_be_had(void **state) {
 #define DESTINATION "destinations: [{name: d, type: volume, path: /d}]\n"
-        (void)state;
         expect_fault("sources: [{name: incidents, kind: directory, path: /s}]\n" DESTINATION,
                      "1: sources[0].name: 'incidents' is what the agent ships snapshots under");
         expect_fault("sources:\n- {name: containers-x, kind: directory, path: /s}\n"
@@ -189,7 +181,6 @@ static void memory_suffices_for_what_is_asked(void **state) {
                 "limits: {memory: 16MiB, memory_max: 16MiB}\n",
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(good); i++) {
                 _cleanup_free_ char *text = NULL;
                 assert_true(asprintf(&text, "%s%s", BASE, good[i]) > 0);
@@ -210,7 +201,6 @@ static void memory_suffices_for_what_is_asked(void **state) {
 }
 
 static void times_fit_together(void **state) {
-        (void)state;
         expect_fault(BASE "retry: {maximum: 500ms}\n",
                      "3: retry.maximum: retry.maximum is below retry.initial");
         expect_fault("sources: [{name: s, kind: directory, path: /s, settle: 31m}]\n"
@@ -221,13 +211,11 @@ static void times_fit_together(void **state) {
 }
 
 static void the_two_sockets_are_two(void **state) {
-        (void)state;
         expect_fault(BASE "api: {socket: /run/neuron-collectd/hook.sock}\n",
                      "3: api.socket: api.socket and hook.socket are both");
 }
 
 static void who_keeps_what_is_delivered_cannot_evict_what_is_not(void **state) {
-        (void)state;
         expect_fault(BASE "retention:\n  evict_undelivered: oldest\n",
                      "4: retention.evict_undelivered: with after_delivery: keep no source is ever "
                      "deleted, so none can be evicted; use never, or set retention.after_delivery: "

@@ -34,7 +34,6 @@ static void expect_changes(const char *running, const char *loaded, const char *
 #define BASE SOURCES DESTINATIONS
 
 static void what_is_the_same_is_not_reported(void **state) {
-        (void)state;
         expect_changes(BASE, BASE, "");
         expect_changes(BASE, "# moved\n\n" DESTINATIONS SOURCES, "");
         expect_changes(BASE, BASE "retry: {orphan_age: 1d}\nlimits: {memory: 65536K}\n", "");
@@ -42,7 +41,6 @@ static void what_is_the_same_is_not_reported(void **state) {
 }
 
 static void a_changed_key_is_reported_by_its_name(void **state) {
-        (void)state;
         expect_changes(BASE, BASE "log: {level: debug}\n", "log.level ");
         expect_changes(BASE "node: {labels: {a: b}}\n", BASE "node: {labels: {a: c}}\n",
                        "node.labels ");
@@ -51,7 +49,6 @@ static void a_changed_key_is_reported_by_its_name(void **state) {
 }
 
 static void keys_that_need_a_restart_are_marked(void **state) {
-        (void)state;
         expect_changes(BASE,
                        BASE "state_directory: /x\nnode: {instance_id: i-1}\napi: {socket: /a, "
                             "listen: \"a:1\"}\nhook: {socket: /b, mailbox: /c, deadline: 3s}\n",
@@ -60,7 +57,6 @@ static void keys_that_need_a_restart_are_marked(void **state) {
 }
 
 static void sources_and_destinations_are_reported_by_their_names(void **state) {
-        (void)state;
         expect_changes(BASE,
                        "sources: [{name: t, kind: directory, path: /t}, {name: s, kind: directory, "
                        "path: /s}]\n" DESTINATIONS,

@@ -40,7 +40,6 @@ static Config *expect_good(const char *text) {
 static void the_defaults_are_those_of_the_contract(void **state) {
         _cleanup_(config_freep) Config *c = expect_good(BASE);
 
-        (void)state;
         assert_int_equal(c->version, 1);
         assert_string_equal(c->file, CONFIG_TEST_FILE);
         assert_string_equal(c->node.instance_id, "auto");
@@ -75,7 +74,6 @@ static void without_a_file_dumps_go_to_the_state_directory(void **state) {
         _cleanup_(config_freep) Config *c = NULL;
         _cleanup_free_ char *printed = NULL;
 
-        (void)state;
         assert_int_equal(config_builtin(&c), 0);
         assert_null(c->file);
         assert_int_equal(c->n_sources, 1);
@@ -101,7 +99,6 @@ static void values_are_accepted_in_every_spelling(void **state) {
                             "node:\n"
                             "api: ~\n");
 
-        (void)state;
         assert_string_equal(c->sources[0].path, "/s/x");
         assert_int_equal(c->sources[0].settle_usec, 250000);
         assert_int_equal(c->sources[0].max_bytes, 2 * TIB);
@@ -122,7 +119,6 @@ static void environment_variables_are_put_into_values(void **state) {
                 "node: {labels: {a: \"${NESTED}\", b: \"$${DUMPS}\", \"${EMPTY}\": "
                 "\"x${EMPTY}y\"}}\n");
 
-        (void)state;
         assert_string_equal(c->sources[0].path, "/scratch/dumps/x");
         assert_string_equal(c->node.labels.items[1], "${DUMPS}");
         assert_string_equal(c->node.labels.items[3], "${DUMPS}");
@@ -137,7 +133,6 @@ static void rates_and_their_windows_are_read(void **state) {
                 "[{from: \"22:00\", to: \"06:00\", rate: off}, {from: \"05:00\", to: \"09:30\", "
                 "rate: 1MiB/s}]}\n");
 
-        (void)state;
         assert_int_equal(c->limits.upload_rate, 3 * MIB);
         assert_int_equal(c->limits.read_rate, 2 * MIB);
         assert_int_equal(c->limits.request_rate, 7);
@@ -160,7 +155,6 @@ static void what_is_not_built_yet_is_refused_when_it_is_set(void **state) {
                 "encryption: {}\n",
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(set); i++) {
                 _cleanup_free_ char *text = NULL;
                 assert_true(asprintf(&text, "%s%s", BASE, set[i]) > 0);
@@ -173,7 +167,6 @@ static void what_a_snapshot_may_do_and_run_is_read(void **state) {
                 expect_good(BASE "snapshot: {commands: [{name: ls, run: [/bin/ls, "
                                  "-l], timeout: 3s}]}\n");
 
-        (void)state;
         assert_int_equal(c->snapshot.n_commands, 1);
         assert_string_equal(c->snapshot.commands[0].run.items[1], "-l");
         assert_int_equal(c->snapshot.commands[0].timeout_usec, 3 * USEC_PER_SEC);
@@ -183,7 +176,6 @@ static void prefixes_that_hooks_may_ask_for_are_read(void **state) {
         _cleanup_(config_freep) Config *c =
                 expect_good(BASE "hook: {allow_prefixes: [\"s3://bucket/x\", \"s3://other\"]}\n");
 
-        (void)state;
         assert_int_equal(c->hook.allow_prefixes.n, 2);
         assert_string_equal(c->hook.allow_prefixes.items[0], "s3://bucket/x");
         expect_fault(BASE "hook: {allow_prefixes: [\"s3://bucket/a/../b\"]}\n", "'..'");
@@ -197,7 +189,6 @@ static void defaults_are_not_refused_when_they_are_written_out(void **state) {
                      "hook: {allow_prefixes: []}\n"
                      "snapshot: {commands: []}\n");
 
-        (void)state;
         assert_int_equal(c->limits.upload_rate, 0);
 }
 
@@ -206,7 +197,6 @@ static void a_fault_of_form_shows_beside_not_available(void **state) {
         _cleanup_free_ char *faults = NULL;
         Config *c = NULL;
 
-        (void)state;
         assert_int_equal(config_test_parse(&c, BASE "agreement: {key_file: key}\n", &diags),
                          CONFIG_E_FAULTY);
         faults = config_test_faults(&diags);
@@ -216,7 +206,6 @@ static void a_fault_of_form_shows_beside_not_available(void **state) {
 }
 
 static void keys_of_the_other_type_do_not_apply(void **state) {
-        (void)state;
         expect_fault(SOURCE
                      "destinations: [{bucket: my-bucket, name: d, type: volume, path: /d}]\n",
                      ":2: destinations[0].bucket: does not apply to a volume");
@@ -225,7 +214,6 @@ static void keys_of_the_other_type_do_not_apply(void **state) {
 }
 
 static void a_file_without_sources_or_destinations_is_a_fault(void **state) {
-        (void)state;
         expect_fault(DESTINATION, "sources: at least one source is required");
         expect_fault(SOURCE "destinations: []\n",
                      ":2: destinations: at least one destination is required");
@@ -268,7 +256,6 @@ static void bounds_hold_and_what_is_just_below_them_is_accepted(void **state) {
         _cleanup_free_ char *faults = NULL;
         Config *none = NULL;
 
-        (void)state;
         assert_int_equal(a->snapshot.environment.n, 1000);
         assert_int_equal(b->n_sources, 1);
         assert_int_equal(strlen(c->node.labels.items[1]), 4000);
@@ -289,7 +276,6 @@ static void a_flood_of_faults_is_cut_off_but_never_passes(void **state) {
         _cleanup_free_ char *faults = NULL;
         Config *c = NULL;
 
-        (void)state;
         strbuf_add(&text, "sources:\n");
         for (int i = 0; i < 40; i++) {
                 strbuf_add(&text, "- {");
@@ -308,7 +294,6 @@ static void after_a_syntax_error_what_was_read_is_judged_but_nothing_is_missing(
         _cleanup_free_ char *faults = NULL;
         Config *c = NULL;
 
-        (void)state;
         assert_int_equal(
                 config_test_parse(&c, "version: 3\nlgo: {}\nnode: {labels: {a: [}\n", &diags),
                 CONFIG_E_FAULTY);
@@ -326,7 +311,6 @@ static void a_file_is_read_through_a_symlink_and_a_missing_one_is_reported(void 
         _cleanup_(diag_done) Diags diags = { 0 };
         FILE *f;
 
-        (void)state;
         assert_non_null(mkdtemp(dir));
         assert_true(asprintf(&file, "%s/real.yaml", dir) > 0 &&
                     asprintf(&link, "%s/link.yaml", dir) > 0);
@@ -354,7 +338,6 @@ static void a_byte_order_mark_and_windows_line_ends_are_accepted(void **state) {
         _cleanup_(config_freep) Config *c = expect_good(
                 "\xef\xbb\xbfsources: [{name: s, kind: directory, path: /s}]\r\n" DESTINATION);
 
-        (void)state;
         assert_string_equal(c->sources[0].path, "/s");
 }
 
@@ -365,7 +348,6 @@ static void other_encodings_are_refused(void **state) {
         _cleanup_free_ char *faults = NULL;
         Config *c = NULL;
 
-        (void)state;
         assert_int_equal(config_parse(&c, CONFIG_TEST_FILE, utf16, sizeof utf16 - 1, NULL, &diags),
                          CONFIG_E_FAULTY);
         faults = config_test_faults(&diags);
@@ -412,7 +394,6 @@ static void the_example_file_is_good_and_shows_the_true_defaults(void **state) {
         _cleanup_free_ char *text = read_source_file("config/neuron-collectd.yaml");
         _cleanup_(config_freep) Config *as_it_is = expect_good(text), *uncommented = NULL;
 
-        (void)state;
         assert_true(uncomment(text) > 40);
         uncommented = expect_good(text);
         config_compare(as_it_is, uncommented, fail_on_key, NULL);
@@ -431,7 +412,6 @@ static void the_example_file_shows_a_bucket_with_all_of_its_keys(void **state) {
         _cleanup_free_ char *text = read_source_file("config/neuron-collectd.yaml");
         _cleanup_(config_freep) Config *c = NULL, *shortest = NULL;
 
-        (void)state;
         uncomment_bucket(text);
         c = expect_good(text);
         assert_int_equal(c->n_destinations, 2);

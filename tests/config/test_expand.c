@@ -1,9 +1,5 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +26,6 @@ static void variables_are_replaced_once(void **state) {
                 { "$${", "${" },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(pairs); i++) {
                 _cleanup_(strbuf_done) StrBuf fault = STRBUF_INIT;
                 _cleanup_free_ char *text = NULL;
@@ -43,7 +38,6 @@ static void what_is_no_defined_variable_is_a_fault(void **state) {
         static const char *const texts[] = { "${C}",  "${",    "${}",   "${A",      "${A-x}",
                                              "${1A}", "${ A}", "x${a}", "${LATIN}", "${A}${" };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(texts); i++) {
                 _cleanup_(strbuf_done) StrBuf fault = STRBUF_INIT;
                 char *text = NULL;
@@ -57,7 +51,6 @@ static void without_an_environment_nothing_is_defined(void **state) {
         _cleanup_(strbuf_done) StrBuf fault = STRBUF_INIT;
         _cleanup_free_ char *text = NULL;
 
-        (void)state;
         assert_int_equal(expand("${A}", NULL, &text, &fault), EXPAND_E_FAULTY);
         assert_string_equal(fault.text, "the environment variable 'A' is not defined");
         assert_int_equal(expand("a", NULL, &text, &fault), 0);
@@ -69,7 +62,6 @@ static void a_value_does_not_grow_without_bound(void **state) {
         char *const env[] = { big, NULL };
         _cleanup_(strbuf_done) StrBuf many = STRBUF_INIT, fault = STRBUF_INIT;
 
-        (void)state;
         memset(big, 'x', 4002);
         memcpy(big, "B=", 2);
         for (int i = 0; i < 100; i++)

@@ -81,7 +81,6 @@ static void every_golden_file_gives_what_is_written_beside_it(void **state) {
         struct dirent **entries;
         int n = scandir(dir, &entries, is_yaml, alphasort);
 
-        (void)state;
         if (n < 10)
                 fail_msg("%s: only %d files", dir, n);
         for (int i = 0; i < n; i++) {
@@ -104,7 +103,6 @@ static void one_run_over_the_faulty_file_reports_more_than_sixty_faults(void **s
         _cleanup_free_ char *expected = NULL;
         size_t n;
 
-        (void)state;
         expected = read_golden("faulty", ".faults", &n);
         assert_true(n_lines(expected) > 60);
 }

@@ -8,7 +8,6 @@ static void every_row_has_a_name_of_its_own_and_a_sentence(void **state) {
         size_t n;
         const ConfigKey *keys = keys_all(&n);
 
-        (void)state;
         for (size_t i = 0; i < n; i++) {
                 size_t length = strlen(keys[i].help);
                 assert_ptr_equal(keys_get(keys[i].name), &keys[i]);
@@ -22,7 +21,6 @@ static void every_row_lies_below_a_row_that_holds_it(void **state) {
         size_t n;
         const ConfigKey *keys = keys_all(&n);
 
-        (void)state;
         for (size_t i = 0; i < n; i++) {
                 const char *leaf = keys_leaf(&keys[i]);
                 bool found = leaf == keys[i].name;
@@ -41,7 +39,6 @@ static void every_default_and_every_example_is_accepted(void **state) {
         size_t n;
         const ConfigKey *keys = keys_all(&n);
 
-        (void)state;
         for (size_t i = 0; i < n; i++) {
                 _cleanup_free_ char *base = calloc(1, 4096);
                 _cleanup_(value_fault_done) ValueFault f = { 0 };
@@ -142,7 +139,6 @@ static const char *const contract[][2] = {
 };
 
 static void the_keys_and_defaults_of_the_contract_are_there(void **state) {
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(contract); i++) {
                 const ConfigKey *key = keys_get(contract[i][0]);
                 if (!key)
@@ -162,7 +158,6 @@ static void only_the_documented_keys_need_a_restart(void **state) {
         size_t n, n_found = 0;
         const ConfigKey *keys = keys_all(&n);
 
-        (void)state;
         for (size_t i = 0; i < n; i++)
                 n_found += (keys[i].flags & KEY_RESTART) != 0;
         assert_int_equal(n_found, ELEMENTSOF(names));
@@ -173,7 +168,6 @@ static void only_the_documented_keys_need_a_restart(void **state) {
 static void refused_names_have_a_message_of_their_own(void **state) {
         const ConfigRefusedKey *refused = keys_find_refused("hook.", "container_bytes");
 
-        (void)state;
         assert_non_null(strstr(refused->fault, "removed"));
         assert_non_null(strstr(refused->remedy, "mount the dump directory"));
         assert_non_null(keys_find_refused("snapshot.", "attached_ioctls"));
@@ -194,7 +188,6 @@ static void expect_suggestion(const char *prefix, const char *leaf, const char *
 }
 
 static void a_near_name_is_suggested_and_a_far_one_is_not(void **state) {
-        (void)state;
         expect_suggestion("destinations[].", "part-size", "destinations[].part_size");
         expect_suggestion("destinations[].", "partsize", "destinations[].part_size");
         expect_suggestion("", "source", "sources");

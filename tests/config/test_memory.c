@@ -5,7 +5,6 @@
 #include "lib/bundle/packer.h"
 
 static void the_writers_least_memory_is_not_underestimated(void **state) {
-        (void)state;
         for (int level = 0; level <= 19; level++) {
                 uint64_t believed = config_writer_bytes((uint64_t)level),
                          real = bundle_writer_memory_min(level);
@@ -21,7 +20,6 @@ static void the_writers_least_memory_is_not_underestimated(void **state) {
 static void what_is_demanded_holds_one_part_made_and_one_part_sent(void **state) {
         static const uint64_t sizes[] = { 5 * MIB, 8 * MIB, 64 * MIB, 5 * GIB };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(sizes); i++)
                 for (int level = 0; level <= 19; level++) {
                         const ConfigDestination d = { .type = CONFIG_S3,

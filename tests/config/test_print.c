@@ -64,7 +64,6 @@ static Config *parse(const char *text) {
 static void the_built_in_configuration_is_read_back_the_same(void **state) {
         _cleanup_(config_freep) Config *c = NULL;
 
-        (void)state;
         assert_int_equal(config_builtin(&c), 0);
         expect_round_trip(c);
 }
@@ -73,7 +72,6 @@ static void every_good_golden_file_is_read_back_the_same(void **state) {
         static const char *const names[] = { "minimal", "full" };
         const char *srcdir = getenv("srcdir");
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(names); i++) {
                 _cleanup_free_ char *path = NULL;
                 _cleanup_(config_freep) Config *c = NULL;
@@ -98,7 +96,6 @@ static void nasty_strings_survive(void **state) {
                       "x ', \"\\\\\"]}]\n"
                       "destinations: [{name: \"1.5\", type: volume, path: '/d: e'}]\n");
 
-        (void)state;
         assert_string_equal(c->node.labels.items[3], "many\nlines # : -\n");
         assert_string_equal(c->node.labels.items[5], "$${");
         expect_round_trip(c);
@@ -115,7 +112,6 @@ static void each_line_reports_where_its_value_comes_from(void **state) {
                       "  level: debug\n");
         _cleanup_free_ char *printed = config_test_print(c);
 
-        (void)state;
         assert_non_null(strstr(
                 printed, "\n    path: /d/%d-%c # neuron-collectd.yaml:5, with /%d-%c appended\n"));
         assert_non_null(strstr(printed, "\n  - name: d # neuron-collectd.yaml:3\n"));
@@ -136,7 +132,6 @@ static void a_file_name_cannot_break_the_output(void **state) {
         _cleanup_(config_freep) Config *c = NULL;
         _cleanup_(diag_done) Diags diags = { 0 };
 
-        (void)state;
         assert_int_equal(config_parse(&c, "a\nversion: 7\n\xff#", text, strlen(text), NULL, &diags),
                          0);
         expect_round_trip(c);

@@ -55,7 +55,6 @@ static void a_bucket_is_all_that_must_be_given(void **state) {
         _cleanup_(config_freep) Config *c = good_with("");
         const ConfigDestination *d = &c->destinations[0];
 
-        (void)state;
         assert_int_equal(d->type, CONFIG_S3);
         assert_string_equal(d->bucket, "my-bucket");
         assert_string_equal(d->prefix, "neuron/%d-%c");
@@ -90,7 +89,6 @@ static void a_volume_and_a_bucket_stand_side_by_side(void **state) {
                                    "- {name: fsx, type: volume, path: /fsx}\n"
                                    "- {" BUCKET ", prefix: dumps}\n");
 
-        (void)state;
         assert_int_equal(c->sources[0].destinations.n, 2);
         assert_string_equal(c->destinations[0].path, "/fsx/%d-%c");
         assert_string_equal(c->destinations[1].prefix, "dumps/%d-%c");
@@ -114,7 +112,6 @@ static void the_prefix_is_a_template_without_slashes_at_its_ends(void **state) {
                                                { "\"%k/%d\"", "%k/%d" },
                                                { "\"a b/+=*~/%c\"", "a b/+=*~/%c" } };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(good); i++) {
                 _cleanup_free_ char *keys = NULL;
                 _cleanup_(config_freep) Config *c = NULL;
@@ -135,7 +132,6 @@ static void the_prefix_is_a_template_without_slashes_at_its_ends(void **state) {
 static void a_prefix_leaves_room_for_the_rest_of_the_key(void **state) {
         char prefix[802], keys[900];
 
-        (void)state;
         for (size_t n = 790; n <= 801; n++) {
                 memset(prefix, 'a', n);
                 prefix[n] = '\0';
@@ -165,7 +161,6 @@ static void a_password_is_not_repeated_in_a_fault(void **state) {
                   "…@proxy:3128: unknown key; delete the line" },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(pairs); i++)
                 fault_with(pairs[i][0], pairs[i][1]);
 }
@@ -235,13 +230,11 @@ static void each_key_is_held_to_its_form(void **state) {
                   "the line for the default, 60s" },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(pairs); i++)
                 fault_with(pairs[i][0], pairs[i][1]);
 }
 
 static void an_address_accepts_no_bucket_before_it(void **state) {
-        (void)state;
         fault_with("endpoint: \"http://127.0.0.1:9000\", addressing: virtual",
                    "addressing: puts the bucket's name before a host name, but the endpoint, "
                    "'http://127.0.0.1:9000', has an address; use path, or a host name in the "
@@ -264,7 +257,6 @@ static void what_stores_need_is_accepted(void **state) {
                 "profile: prod, proxy: \"socks5h://proxy:1080\", request_timeout: 1s",
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(good); i++)
                 config_free(good_with(good[i]));
 }
@@ -303,7 +295,6 @@ static void memory_for_one_connection_is_demanded_and_the_value_reported(void **
                                                                             it */
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 _cleanup_free_ char *start = with(cases[i].keys), *text = NULL;
                 assert_true(asprintf(&text, "%s%s\n", start, cases[i].limits) > 0);
@@ -318,7 +309,6 @@ static void a_volume_needs_the_writer_alone(void **state) {
         const ConfigDestination volume = { .type = CONFIG_VOLUME, .part_size_bytes = 8 * MIB },
                                 s3 = { .type = CONFIG_S3, .part_size_bytes = 8 * MIB };
 
-        (void)state;
         assert_int_equal(config_memory_needed(&volume, 10 * MIB), 10 * MIB);
         assert_int_equal(config_memory_needed(&s3, 10 * MIB), 30 * MIB);
         config_free(expect_good(SOURCE "destinations: [{name: d, type: volume, path: /d}]\n"
@@ -350,7 +340,6 @@ static void any_changed_key_of_a_bucket_is_reported_as_its_destination(void **st
         };
         _cleanup_free_ char *base = with("");
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(keys); i++) {
                 _cleanup_free_ char *other = NULL;
                 const char *first = strncmp(keys[i], "bucket", 6) == 0 ? "" : "bucket: my-bucket, ";

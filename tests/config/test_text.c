@@ -14,7 +14,6 @@ static void plain_words_and_paths_stay_plain(void **state) {
                                              "NEURON_*", "us-east-1", "a@b+c=d",
                                              "_x" };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(words); i++) {
                 _cleanup_free_ char *yaml = yaml_of(words[i]);
                 assert_string_equal(yaml, words[i]);
@@ -29,7 +28,6 @@ static void what_yaml_would_accept_for_something_else_is_quoted(void **state) {
                                              "a,b",  "a: b",  "a:",   "# x", "a #b", "?",   "|",
                                              ">",    "'a'",   " a",   "a ",  "<<",   "=" };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(words); i++) {
                 _cleanup_free_ char *yaml = yaml_of(words[i]), *expected = NULL;
                 assert_true(asprintf(&expected, "\"%s\"", words[i]) > 0);
@@ -49,7 +47,6 @@ static void control_characters_and_quotes_are_escaped(void **state) {
                 { "grün 🚀", "\"grün 🚀\"" },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(pairs); i++) {
                 _cleanup_free_ char *yaml = yaml_of(pairs[i][0]);
                 assert_string_equal(yaml, pairs[i][1]);
@@ -62,7 +59,6 @@ static void a_dollar_before_a_brace_is_doubled(void **state) {
                 { "a${", "\"a$${\"" },   { "$", "\"$\"" },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(pairs); i++) {
                 _cleanup_free_ char *yaml = yaml_of(pairs[i][0]);
                 assert_string_equal(yaml, pairs[i][1]);
@@ -72,7 +68,6 @@ static void a_dollar_before_a_brace_is_doubled(void **state) {
 static void a_name_is_not_expanded_so_its_dollar_stays(void **state) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
 
-        (void)state;
         text_add_yaml_name(&b, "${A}");
         assert_string_equal(b.text, "\"${A}\"");
 }
@@ -87,7 +82,6 @@ static void every_nasty_text_is_read_back_the_same(void **state) {
                 "? a",      "---",     "...",    "<<"
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(texts); i++) {
                 _cleanup_(config_freep) Config *c = NULL;
                 _cleanup_(diag_done) Diags diags = { 0 };
@@ -109,7 +103,6 @@ static void a_shown_value_is_short_and_on_one_line(void **state) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         char text[200];
 
-        (void)state;
         memset(text, 'x', sizeof text);
         text[sizeof text - 1] = '\0';
         text[1] = '\n';
@@ -139,7 +132,6 @@ static void who_logs_in_with_what_is_not_shown(void **state) {
         };
         char text[400];
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(pairs); i++) {
                 _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
                 text_add_shown(&b, pairs[i][0]);
@@ -155,14 +147,12 @@ static void who_logs_in_with_what_is_not_shown(void **state) {
 static void a_comment_cannot_end_its_line(void **state) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
 
-        (void)state;
         text_add_comment(&b, "a\nb\xc2\x85"
                              "c\u2028d\xff.ü");
         assert_string_equal(b.text, "a?b?c?d?.ü");
 }
 
 static void utf8_is_reported_from_other_bytes(void **state) {
-        (void)state;
         assert_true(text_is_utf8(""));
         assert_true(text_is_utf8("grün 🚀"));
         assert_false(text_is_utf8("gr\xfcn"));

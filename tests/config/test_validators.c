@@ -1,9 +1,5 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,13 +30,11 @@ static void expect_all(const Form *form, const char *const *good, const char *co
 #define LIST(...) ((const char *const[]){ __VA_ARGS__, NULL })
 
 static void names_are_short_and_of_safe_letters(void **state) {
-        (void)state;
         expect_all(keys_get("sources[].name")->form, LIST("a", "A-b_c.9", LONG_64, "..a"),
                    LIST("", ".", "..", "a b", "a/b", "ä", LONG_64 "a", "a\n"));
 }
 
 static void paths_are_absolute_and_have_no_way_up(void **state) {
-        (void)state;
         expect_all(keys_get("state_directory")->form, LIST("/", "/a", "/a//b/", "/a/..b", "/a b/ü"),
                    LIST("", "a", "./a", "/..", "/a/../b", "/a/..", "/a\nb", "/a\x7f"));
         expect_all(keys_get("api.socket")->form, LIST("/run/a.sock"),
@@ -48,7 +42,6 @@ static void paths_are_absolute_and_have_no_way_up(void **state) {
 }
 
 static void templates_know_their_letters(void **state) {
-        (void)state;
         expect_all(keys_get("sources[].path")->form, LIST("/a/%d-%c/%p%t%l%i", "/a/100%%", "/%%d"),
                    LIST("/a/%x", "/a/%", "/a/%%%", "/a/%k", "/a/% d", "%d/a", "/%D"));
         expect_all(keys_get("destinations[].path")->form, LIST("/a/%d%c%p%t%l%i%k%n%h%u"),
@@ -58,7 +51,6 @@ static void templates_know_their_letters(void **state) {
 }
 
 static void addresses_have_host_and_port(void **state) {
-        (void)state;
         expect_all(keys_get("api.listen")->form,
                    LIST("127.0.0.1:9733", "localhost:1", "[::1]:65535", "a-b.c:80"),
                    LIST("", ":80", "a", "a:", "a:0", "a:65536", "::1:80", "[::1]", "[]:80",
@@ -75,7 +67,6 @@ static void addresses_have_host_and_port(void **state) {
 }
 
 static void s3_names_follow_the_rules_of_s3(void **state) {
-        (void)state;
         expect_all(keys_get("destinations[].bucket")->form, LIST("abc", "my-bucket.1", "0a0"),
                    LIST("ab", "My", "a_b_c", "-abc", "abc-", ".abc", "abc.", "", LONG_64, "a..b",
                         "192.168.5.4"));
@@ -104,7 +95,6 @@ static void tags_follow_the_rules_of_s3(void **state) {
         static const char *const bad[] = { "a#b", "a&b", "a\"b", "a\nb", "<",
                                            "a*",  "a,b", "a;b",  NULL };
 
-        (void)state;
         expect_all(keys_get("destinations[].tags")->name_form,
                    LIST("team", "a b", "x+-=._:/@9", "größe", "myaws:x", LONG_128),
                    LIST("aws:x", "AWS:x", "aws:", LONG_128 "a"));
@@ -119,7 +109,6 @@ static void tags_follow_the_rules_of_s3(void **state) {
 }
 
 static void patterns_are_of_what_they_match(void **state) {
-        (void)state;
         expect_all(keys_get("sources[].exclude")->form, LIST("*.tmp", "a/*", "\\xFF", "a b"),
                    LIST("", "/a"));
         expect_all(keys_get("snapshot.environment")->form, LIST("NEURON_*", "RANK", "[A-Z]?"),
@@ -141,7 +130,6 @@ static void the_fixed_part_ends_before_the_first_component_with_a_variable(void 
                 { "%d", "" },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(pairs); i++) {
                 _cleanup_free_ char *fixed = form_fixed_part(pairs[i][0]);
                 assert_string_equal(fixed, pairs[i][1]);
@@ -149,7 +137,6 @@ static void the_fixed_part_ends_before_the_first_component_with_a_variable(void 
 }
 
 static void a_doubled_percent_sign_is_no_variable(void **state) {
-        (void)state;
         assert_true(form_has_variable("/a/%d", 'd'));
         assert_false(form_has_variable("/a/%%d", 'd'));
         assert_true(form_has_variable("/a/%%%d", 'd'));

@@ -1,15 +1,11 @@
 /* What the agent says is read as strictly as what a stranger says. */
 #include "hook/agent_client.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 
@@ -20,7 +16,6 @@ static AgentReply answer_to(const char *text) {
 }
 
 static void the_words_of_the_contract_are_known(void **state) {
-        (void)state;
         AgentReply a = answer_to("accepted 1999000");
         assert_int_equal(a.kind, AGENT_REPLY_ACCEPTED);
         assert_int_equal(a.wait_usec, 1999000);
@@ -40,13 +35,11 @@ static void the_words_of_the_contract_are_known(void **state) {
 }
 
 static void waiting_is_bounded_whatever_it_reports(void **state) {
-        (void)state;
         assert_int_equal(answer_to("accepted 18446744073709551615").wait_usec, AGENT_WAIT_MAX_USEC);
         assert_int_equal(answer_to("accepted 0").wait_usec, 0);
 }
 
 static void all_else_is_garbage(void **state) {
-        (void)state;
         static const char *const bad[] = { "",
                                            "accepted",
                                            "accepted -1",
@@ -78,7 +71,6 @@ static void all_else_is_garbage(void **state) {
 }
 
 static void its_last_word_accepts_back_what_there_will_never_be(void **state) {
-        (void)state;
         static const char *const wanted[] = { "finished without record snapshot",
                                               "finished without snapshot",
                                               "finished without record", "finished" };

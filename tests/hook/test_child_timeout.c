@@ -3,17 +3,13 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
@@ -52,7 +48,6 @@ static void reap_all(void) {
 }
 
 static void what_it_returned_is_reported(void **state) {
-        (void)state;
         assert_int_equal(run("nothing", USEC_PER_MINUTE), 0);
         assert_int_equal(run("fails", USEC_PER_MINUTE), -EROFS);
         assert_int_equal(run("crashes", USEC_PER_MINUTE), -EPIPE);
@@ -60,7 +55,6 @@ static void what_it_returned_is_reported(void **state) {
 }
 
 static void nobody_has_to_be_waited_for_to_know_it(void **state) {
-        (void)state;
         (void)signal(SIGCHLD, SIG_IGN);
         assert_int_equal(run("nothing", USEC_PER_MINUTE), 0);
         assert_int_equal(run("fails", USEC_PER_MINUTE), -EROFS);
@@ -69,7 +63,6 @@ static void nobody_has_to_be_waited_for_to_know_it(void **state) {
 }
 
 static void one_that_hangs_is_killed_in_time(void **state) {
-        (void)state;
         uint64_t begun = now_usec();
         assert_int_equal(run("hangs", 50 * USEC_PER_MSEC), -ETIMEDOUT);
         assert_in_range(now_usec() - begun, 50 * USEC_PER_MSEC, USEC_PER_MINUTE);
@@ -97,7 +90,6 @@ static int run_childless(const char *what) {
 }
 
 static void where_there_can_be_no_child_it_is_done_here_and_ends_in_time(void **state) {
-        (void)state;
         assert_int_equal(run_childless("nothing"), 0);
         assert_int_equal(WEXITSTATUS(run_childless("fails")), EROFS);
         uint64_t begun = now_usec();
@@ -107,7 +99,6 @@ static void where_there_can_be_no_child_it_is_done_here_and_ends_in_time(void **
 }
 
 static void time_that_is_over_is_no_reason_to_wait(void **state) {
-        (void)state;
         assert_int_equal(run("hangs", 0), -ETIMEDOUT);
         reap_all();
         assert_int_equal(child_timeout_wait(&TIMED_CHILD_NONE, 0), 0);

@@ -1,13 +1,9 @@
 /* The runtime's flags, in each form that they may have. */
 #include "hook/note.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 
@@ -25,7 +21,6 @@ static int parse(HookNote *n, const char *const *words) {
 #define PARSE(n, ...) parse(n, (const char *const[]){ __VA_ARGS__, NULL })
 
 static void every_documented_flag_is_known(void **state) {
-        (void)state;
         _cleanup_(hook_note_done) HookNote n = { 0 };
         assert_int_equal(PARSE(&n, "--s3-output-prefix", "s3://b/k", "--neff-name", "file.neff",
                                "--neff-uuid", "u", "--date-time", "20260527-051233", "--pid", "17",
@@ -49,7 +44,6 @@ static void every_documented_flag_is_known(void **state) {
 }
 
 static void values_may_follow_an_equals_sign(void **state) {
-        (void)state;
         _cleanup_(hook_note_done) HookNote n = { 0 };
         assert_int_equal(PARSE(&n, "--pid=17", "--neff-name=a=b", "--neff-uuid=", "--tid", ""), 0);
         assert_string_equal(n.pid, "17");
@@ -59,7 +53,6 @@ static void values_may_follow_an_equals_sign(void **state) {
 }
 
 static void a_missing_value_is_reported_and_swallows_nothing(void **state) {
-        (void)state;
         _cleanup_(hook_note_done) HookNote n = { 0 };
         assert_int_equal(PARSE(&n, "--neff-name", "--neff-uuid", "--pid", "-1", "--error-code"), 0);
         assert_null(n.neff_name);
@@ -73,7 +66,6 @@ static void a_missing_value_is_reported_and_swallows_nothing(void **state) {
 }
 
 static void what_is_not_known_is_kept(void **state) {
-        (void)state;
         _cleanup_(hook_note_done) HookNote n = { 0 };
         assert_int_equal(PARSE(&n, "--new", "7", "--newer=8", "--pid", "17", "word", "--", "-x",
                                "--pidx", "9"),
@@ -93,14 +85,12 @@ static void what_is_not_known_is_kept(void **state) {
 }
 
 static void the_last_of_two_counts(void **state) {
-        (void)state;
         _cleanup_(hook_note_done) HookNote n = { 0 };
         assert_int_equal(PARSE(&n, "--pid", "1", "--pid=2", "--pid"), 0);
         assert_string_equal(n.pid, "2");
 }
 
 static void only_what_is_no_usage_at_all_is_refused(void **state) {
-        (void)state;
         _cleanup_(hook_note_done) HookNote n = { 0 };
         assert_int_equal(parse(&n, (const char *const[]){ NULL }), NOTE_ARGS_USAGE);
         size_t n_left_out;
@@ -114,7 +104,6 @@ static void only_what_is_no_usage_at_all_is_refused(void **state) {
 }
 
 static void counts_and_lengths_are_bounded(void **state) {
-        (void)state;
         enum { N_PAIRS = 5000 };
         static char *argv[1 + 2 * N_PAIRS], longest[100001];
         size_t n_left_out = 0;
@@ -133,7 +122,6 @@ static void counts_and_lengths_are_bounded(void **state) {
 }
 
 static void a_known_flag_is_found_behind_any_number_of_others(void **state) {
-        (void)state;
         enum { N_PAIRS = 5000 };
         static char *argv[1 + 2 * N_PAIRS + 2];
         size_t n_left_out = 0;
@@ -149,7 +137,6 @@ static void a_known_flag_is_found_behind_any_number_of_others(void **state) {
 }
 
 static void of_as_many_as_a_note_shows_none_is_left_out(void **state) {
-        (void)state;
         static char *argv[1 + NOTE_EXTRA_MAX];
         size_t n_left_out = 1;
         for (size_t i = 1; i < ELEMENTSOF(argv); i++)

@@ -3,15 +3,11 @@
 #include "hook/note.h"
 
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/neuron/names.h"
@@ -25,7 +21,6 @@ static char *copy(const char *s) {
 }
 
 static void names_are_those_that_the_agent_knows(void **state) {
-        (void)state;
         _cleanup_(hook_note_done) HookNote n = { .local_output_dir = copy("/tmp/x"),
                                                  .instance_id = copy("i-0123456789abcdef0"),
                                                  .pid = copy("17"),
@@ -45,7 +40,6 @@ static void names_are_those_that_the_agent_knows(void **state) {
 }
 
 static void flags_cannot_lead_a_name_elsewhere(void **state) {
-        (void)state;
         char longest[5000];
         memset(longest, '/', sizeof longest - 1);
         longest[sizeof longest - 1] = '\0';
@@ -69,7 +63,6 @@ static void flags_cannot_lead_a_name_elsewhere(void **state) {
 }
 
 static void without_ids_the_parent_gives_its_own(void **state) {
-        (void)state;
         char want[100];
         _cleanup_(hook_note_done) HookNote n = { .local_output_dir = copy("/tmp/x") };
         assert_int_equal(note_add_identity(&n, ENV("A=b")), 0);
@@ -79,7 +72,6 @@ static void without_ids_the_parent_gives_its_own(void **state) {
 }
 
 static void without_a_directory_no_file_is_promised(void **state) {
-        (void)state;
         _cleanup_(hook_note_done) HookNote n = { .local_output_dir = copy("") }, m = { 0 };
         assert_int_equal(note_add_identity(&n, ENV("A=b")), 0);
         assert_null(n.record_name);
@@ -89,7 +81,6 @@ static void without_a_directory_no_file_is_promised(void **state) {
 }
 
 static void a_relative_directory_becomes_absolute(void **state) {
-        (void)state;
         char cwd[PATH_MAX], want[PATH_MAX + 10];
         _cleanup_(hook_note_done) HookNote n = { .local_output_dir = copy("a/b") };
         assert_non_null(getcwd(cwd, sizeof cwd));
@@ -99,7 +90,6 @@ static void a_relative_directory_becomes_absolute(void **state) {
 }
 
 static void it_reports_who_it_is(void **state) {
-        (void)state;
         _cleanup_(hook_note_done) HookNote n = { .error_code = copy("nrt_timeout") }, m = { 0 };
         assert_int_equal(note_add_identity(&n, ENV("RANK=3", "LOCAL_RANK=1", "HOME=/x",
                                                    "HF_TOKEN=s", "MASTER_ADDR=a")),
@@ -117,7 +107,6 @@ static void it_reports_who_it_is(void **state) {
 }
 
 static void dumps_are_off_only_when_both_are_set_and_empty(void **state) {
-        (void)state;
         assert_true(note_dumps_are_off(
                 ENV("NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY=", "NEURON_RT_S3_CORE_DUMP_PREFIX=")));
         assert_false(note_dumps_are_off(ENV("NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY=")));

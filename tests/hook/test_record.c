@@ -4,14 +4,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "tests/lib/base/scratch.h"
 

@@ -3,16 +3,12 @@
 #include "uploaders/ratelimit.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "tests/harness/fake_clock.h"
@@ -90,7 +86,6 @@ static uint64_t most_in_a_second(const Sim *s) {
 }
 
 static void no_second_has_more_than_rate_and_savings(void **state) {
-        (void)state;
         for (uint64_t seed = 0; seed < N_SEEDS; seed++) {
                 Sim *s = sim_new(seed);
                 uint64_t piece = MAX(s->rule.rate / (40 + random_next(&s->random) % 400), 1U);
@@ -108,7 +103,6 @@ static void no_second_has_more_than_rate_and_savings(void **state) {
 }
 
 static void many_who_wait_at_once_do_not_get_more(void **state) {
-        (void)state;
         for (uint64_t seed = 0; seed < N_SEEDS; seed++) {
                 Sim *s = sim_new(seed);
                 uint64_t piece = MAX(s->rule.rate / 300, 1U), last = 0;
@@ -123,7 +117,6 @@ static void many_who_wait_at_once_do_not_get_more(void **state) {
 }
 
 static void who_always_asks_gets_all_even_when_timers_are_late(void **state) {
-        (void)state;
         for (uint64_t seed = 0; seed < N_SEEDS; seed++) {
                 Sim *s = sim_new(seed);
                 uint64_t piece = MAX(s->rule.rate / 100, 1U), begin = s->now_usec;
@@ -142,7 +135,6 @@ static void what_is_returned_is_there_for_the_next(void **state) {
         RateRule rule = { .rate = MIB, .saving_usec = RATE_SAVING_USEC };
         uint64_t now = USEC_PER_MINUTE, line = rate_book(&rule, 0, MIB, now);
 
-        (void)state;
         assert_in_range(rate_wait_usec(line, now), 974999, 975001);
         line = rate_refund(line, rate_span_nsec(&rule, MIB));
         line = rate_book(&rule, line, MIB / 50, now);
@@ -154,7 +146,6 @@ static void what_is_wasted_is_gone(void **state) {
         RateRule rule = { .rate = MIB, .saving_usec = RATE_SAVING_USEC };
         uint64_t now = USEC_PER_MINUTE, line = rate_discard_savings(0, now);
 
-        (void)state;
         line = rate_book(&rule, line, MIB / 50, now);
         assert_in_range(rate_wait_usec(line, now), 19999, 20001);
         assert_int_equal(rate_discard_savings(line, now), line); /* a debt stays */
@@ -163,7 +154,6 @@ static void what_is_wasted_is_gone(void **state) {
 static void without_a_limit_nobody_waits(void **state) {
         RateRule none = { .saving_usec = RATE_SAVING_USEC };
 
-        (void)state;
         assert_int_equal(rate_book(&none, 77, UINT64_MAX, USEC_PER_SEC), 77);
         assert_int_equal(rate_span_nsec(&none, UINT64_MAX), 0);
 }
@@ -172,7 +162,6 @@ static void absurd_amounts_do_not_wrap(void **state) {
         RateRule slow = { .rate = 1, .saving_usec = UINT64_MAX };
         uint64_t line = 0;
 
-        (void)state;
         for (int i = 0; i < 10; i++)
                 line = rate_book(&slow, line, UINT64_MAX, USEC_PER_SEC);
         assert_true(rate_wait_usec(line, USEC_PER_SEC) > 100 * 365 * USEC_PER_DAY);
@@ -207,7 +196,6 @@ static void each_minute_of_the_day_has_its_rate(void **state) {
                 { 23 * 60 + 59, 0 },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
                 assert_int_equal(rate_at(&s, cases[i].minute), cases[i].rate);
 }
@@ -216,7 +204,6 @@ static void equal_ends_are_the_whole_day(void **state) {
         static const RateWindow window = { 600, 600, 3 };
         const RateSchedule s = { .rate = 7, .windows = &window, .n_windows = 1 };
 
-        (void)state;
         for (unsigned minute = 0; minute < 24 * 60; minute++)
                 assert_int_equal(rate_at(&s, minute), 3);
         assert_int_equal(rate_at(&(RateSchedule){ .rate = 7 }, 0), 7);
@@ -233,7 +220,6 @@ static RateLimit *throttle_at(Clock *clock, uint64_t rate) {
 }
 
 static void no_throttle_is_no_limit(void **state) {
-        (void)state;
         assert_int_equal(ratelimit_book(NULL, SIZE_MAX, NULL), 0);
         assert_int_equal(ratelimit_wait(NULL, 12345678, NULL), 12345678);
         assert_int_equal(ratelimit_rate(NULL), 0);
@@ -249,7 +235,6 @@ static void bookings_follow_each_other(void **state) {
         RateLimit *t = throttle_at(&fake.clock, 1000);
         uint64_t nsec = 0;
 
-        (void)state;
         assert_int_equal(ratelimit_book(t, 25, NULL), 0); /* saved up */
         assert_in_range(ratelimit_book(t, 100, NULL), 100000, 100001);
         assert_in_range(ratelimit_book(t, 100, &nsec), 200000, 200001);
@@ -271,7 +256,6 @@ static void a_piece_is_half_of_what_is_saved_up(void **state) {
                 { 0, SIZE_MAX }, { 1, 1024 }, { 8 * MIB, 8 * MIB / 80 }, { TIB, (size_t)(TIB / 80) }
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 RateLimit *t = throttle_at(&fake.clock, cases[i].rate);
                 assert_in_range(ratelimit_piece(t), MIN(cases[i].piece, GIB) - 1,
@@ -301,7 +285,6 @@ static void the_rate_follows_the_local_time_checked_once_a_second(void **state) 
                                                USEC_PER_MINUTE) };
         RateLimit *t = NULL;
 
-        (void)state;
         c.fake.clock.realtime_usec = counted_realtime_usec;
         assert_int_equal(setenv("TZ", "TEST-2", 1), 0);
         tzset();
@@ -344,7 +327,6 @@ static void what_is_given_back_is_what_was_booked_whatever_the_rate_is_now(void 
                 { 1000, 1000, 999 * USEC_PER_MSEC },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 FakeClock fake =
                         FAKE_CLOCK(MINUTE_10 * USEC_PER_SEC - USEC_PER_MSEC, USEC_PER_MINUTE);
@@ -367,7 +349,6 @@ static void what_was_booked_without_a_limit_gives_nothing_back(void **state) {
         RateLimit *t = throttle_that_changes(&fake.clock, 0, 1000);
         uint64_t nsec = 77;
 
-        (void)state;
         assert_int_equal(ratelimit_book(t, MIB, &nsec), 0);
         fake_clock_advance(&fake, USEC_PER_MSEC);
         assert_int_equal(ratelimit_book(t, 1025, NULL), USEC_PER_SEC);
@@ -386,7 +367,6 @@ static void a_piece_is_booked_at_the_rate_that_it_was_measured_by(void **state) 
         FakeClock fake = FAKE_CLOCK(MINUTE_10 * USEC_PER_SEC - 2 * USEC_PER_MSEC, USEC_PER_MINUTE);
         RateLimit *t;
 
-        (void)state;
         fake.clock.boottime_usec = hasty_boottime_usec;
         t = throttle_that_changes(&fake.clock, 0, MIB);
         assert_int_equal(ratelimit_wait(t, MIB, NULL), MIB); /* begins before the window … */
@@ -419,7 +399,6 @@ static void two_threads_share_one_line_and_lose_nothing(void **state) {
         pthread_t threads[N_THREADS];
         uint64_t last = 0, total = 0;
 
-        (void)state;
         for (size_t i = 0; i < N_THREADS; i++)
                 assert_int_equal(pthread_create(&threads[i], NULL, book_much, &parties[i]), 0);
         for (size_t i = 0; i < N_THREADS; i++) {
@@ -450,7 +429,6 @@ static void who_waits_together_gets_the_rate_together(void **state) {
         pthread_t threads[N_THREADS];
         uint64_t begin = clock->boottime_usec(clock);
 
-        (void)state;
         for (size_t i = 0; i < N_THREADS; i++)
                 assert_int_equal(pthread_create(&threads[i], NULL, wait_much, &parties[i]), 0);
         for (size_t i = 0; i < N_THREADS; i++)
@@ -483,7 +461,6 @@ static void an_abort_ends_a_wait_and_gives_back(void **state) {
         pthread_t thread;
         uint64_t debt, begin;
 
-        (void)state;
         (void)ratelimit_book(t, MIB, NULL); /* 17 minutes */
         assert_int_equal(pthread_create(&thread, NULL, sleep_long, &s), 0);
         assert_true(ratelimit_sleep(50000, NULL));
@@ -502,7 +479,6 @@ static void the_last_reference_frees(void **state) {
         FakeClock fake = FAKE_CLOCK(0, USEC_PER_MINUTE);
         RateLimit *t = throttle_at(&fake.clock, 1000), *again = ratelimit_ref(t);
 
-        (void)state;
         assert_ptr_equal(t, again);
         assert_null(ratelimit_unref(t));
         assert_int_equal(ratelimit_rate(again), 1000);

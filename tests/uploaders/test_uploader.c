@@ -2,12 +2,7 @@
  * store can do. */
 #include "uploaders/uploader.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 
@@ -16,7 +11,6 @@ static void the_bound_doubles_until_the_maximum(void **state) {
                 1, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300
         }; /* seconds; 0 counts as 1 */
 
-        (void)state;
         for (unsigned n = 0; n < ELEMENTSOF(bounds); n++) {
                 uint64_t least = UINT64_MAX, most = 0, bound = bounds[n] * USEC_PER_SEC;
                 for (uint64_t i = 0; i < 1000; i++) {
@@ -34,7 +28,6 @@ static void the_bound_doubles_until_the_maximum(void **state) {
 }
 
 static void absurd_settings_wait_at_least_a_moment(void **state) {
-        (void)state;
         for (uint64_t random = 0; random < 100; random++) {
                 assert_true(backoff_next_usec(1, 0, 0, random) == 1);
                 assert_true(backoff_next_usec(70, 1, UINT64_MAX, random) > 0);
@@ -48,7 +41,6 @@ static void absurd_settings_wait_at_least_a_moment(void **state) {
 static void it_begins_with_all_and_never_has_more(void **state) {
         Aimd a;
 
-        (void)state;
         aimd_init(&a, 4);
         assert_int_equal(a.limit, 4);
         for (int i = 0; i < 100; i++)
@@ -60,7 +52,6 @@ static void each_cut_halves_down_to_one(void **state) {
         static const unsigned limits[] = { 8, 4, 2, 1, 1, 1 };
         Aimd a;
 
-        (void)state;
         aimd_init(&a, 16);
         for (unsigned i = 0; i < ELEMENTSOF(limits); i++) {
                 aimd_slowed_down(&a, 10 * i + 5, 10 * i + 9);
@@ -71,7 +62,6 @@ static void each_cut_halves_down_to_one(void **state) {
 static void what_began_before_a_cut_does_not_cut_again(void **state) {
         Aimd a;
 
-        (void)state;
         aimd_init(&a, 16);
         for (unsigned i = 0; i < 16; i++) /* sixteen were under way, and all hear the same */
                 aimd_slowed_down(&a, 100 + i, 1000 + i);
@@ -84,7 +74,6 @@ static void one_more_after_a_round_of_successes(void **state) {
         Aimd a;
         unsigned n_successes = 0;
 
-        (void)state;
         aimd_init(&a, 8);
         for (unsigned i = 0; i < 3; i++)
                 aimd_slowed_down(&a, i, i);
@@ -102,7 +91,6 @@ static void one_more_after_a_round_of_successes(void **state) {
 static void a_cut_begins_the_round_anew(void **state) {
         Aimd a;
 
-        (void)state;
         aimd_init(&a, 8);
         aimd_slowed_down(&a, 1, 1);
         for (int i = 0; i < 3; i++)
@@ -118,7 +106,6 @@ static void a_cut_begins_the_round_anew(void **state) {
 static void the_longest_wait_counts(void **state) {
         Aimd a;
 
-        (void)state;
         aimd_init(&a, 4);
         assert_int_equal(a.not_before_usec, 0);
         aimd_hold(&a, 1000, 500);
@@ -132,7 +119,6 @@ static void the_longest_wait_counts(void **state) {
 /* A store that serves so many at once and turns the others away: the limit stays near what it can
  * do. */
 static void it_settles_near_what_a_store_can_do(void **state) {
-        (void)state;
         for (unsigned capacity = 1; capacity <= 32; capacity++) {
                 uint64_t now = 1, sum = 0;
                 Aimd a;

@@ -2,16 +2,13 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 #include <jansson.h>
 
 #include "agent/api/api.h"
@@ -24,7 +21,6 @@
 static Api *api, *api_tcp;
 
 static int setup(void **state) {
-        (void)state;
         memset(&fake_calls, 0, sizeof fake_calls);
         fake_backend_fail(0);
         fake_backend_ready(true);
@@ -35,7 +31,6 @@ static int setup(void **state) {
 }
 
 static int teardown(void **state) {
-        (void)state;
         api = api_free(api);
         api_tcp = api_free(api_tcp);
         return 0;
@@ -94,7 +89,6 @@ static void assert_golden(HttpResponse response, const char *name) {
 
 /* ── golden answers ── */
 static void the_status_is_as_the_contract_says(void **state) {
-        (void)state;
         assert_golden(ask("GET", "/v1/status", NULL), "status.txt");
 }
 
@@ -105,7 +99,6 @@ static void a_drain_is_shown_with_its_deadline_and_what_is_missing(void **state)
                         .deadline_usec = UINT64_C(1779859415) * USEC_PER_SEC,
                         .missing = "2 bundles are not delivered" };
 
-        (void)state;
         fake_backend_draining(&d);
         assert_golden(ask("GET", "/v1/status", NULL), "status-draining.txt");
         d = (DrainView){ .is_draining = true,
@@ -118,20 +111,17 @@ static void a_drain_is_shown_with_its_deadline_and_what_is_missing(void **state)
 }
 
 static void the_list_of_bundles_is_as_the_contract_says(void **state) {
-        (void)state;
         assert_golden(ask("GET", "/v1/bundles", NULL), "bundles.txt");
         assert_golden(ask("GET", "/v1/bundles", "limit=1&state=shipping&source=core-dumps"),
                       "bundles-filtered.txt");
 }
 
 static void one_bundle_is_shown_with_its_explanation(void **state) {
-        (void)state;
         assert_golden(ask("GET", "/v1/bundles/" FAKE_ID "1", NULL), "bundle-shipping.txt");
         assert_golden(ask("GET", "/v1/bundles/" FAKE_ID "3", NULL), "bundle-quarantined.txt");
 }
 
 static void the_metrics_are_as_the_contract_says(void **state) {
-        (void)state;
         assert_golden(ask("GET", "/metrics", NULL), "metrics.txt");
 }
 
@@ -154,7 +144,6 @@ static void faulty_requests_are_told_what_is_wrong(void **state) {
                 { "error-not-possible.txt", "POST", "/v1/bundles/" FAKE_ID "2/cancel", NULL },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
                 assert_golden(ask(cases[i].method, cases[i].path, cases[i].query), cases[i].name);
 }
@@ -179,7 +168,6 @@ static json_t *assert_json(HttpResponse response, unsigned status) {
 static void actions_reach_the_backend(void **state) {
         static const char *const actions[] = { "retry", "cancel", "pin", "unpin" };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(actions); i++) {
                 char path[128];
                 json_t *v;
@@ -202,7 +190,6 @@ static void actions_reach_the_backend(void **state) {
 static void a_flush_reaches_the_backend_and_its_message_comes_back(void **state) {
         json_t *v = assert_json(ask("POST", "/v1/flush", NULL), 200);
 
-        (void)state;
         assert_int_equal(fake_calls.flush, 1);
         assert_false(fake_calls.settle);
         json_decref(assert_json(ask("POST", "/v1/scan", NULL), 200));
@@ -216,7 +203,6 @@ static void a_flush_reaches_the_backend_and_its_message_comes_back(void **state)
 static void a_drain_and_its_end_reach_the_backend(void **state) {
         json_t *v = assert_json(ask("POST", "/v1/drain", NULL), 200), *status, *drain;
 
-        (void)state;
         assert_int_equal(fake_calls.drain, 1);
         assert_true(fake_calls.on);
         assert_string_equal(json_string_value(json_object_get(v, "action")), "drain");
@@ -250,7 +236,6 @@ static void pages_follow_each_other_until_next_is_null(void **state) {
         char query[128] = "limit=3";
         json_t *v = assert_json(ask("GET", "/v1/bundles", query), 200);
 
-        (void)state;
         assert_int_equal(json_array_size(json_object_get(v, "bundles")), 3);
         assert_string_equal(json_string_value(json_object_get(v, "next")), FAKE_ID "3");
         (void)snprintf(query, sizeof query, "limit=3&after=%s",
@@ -273,7 +258,6 @@ static void a_snapshot_is_asked_for_and_its_document_comes_with_its_files(void *
         int done;
         json_t *v = assert_json(ask("POST", "/v1/snapshot", NULL), 202);
 
-        (void)state;
         assert_string_equal(json_string_value(json_object_get(v, "name")), FAKE_SNAPSHOT);
         json_decref(v);
         v = assert_json(ask("GET", "/v1/snapshots/" FAKE_SNAPSHOT, NULL), 200);
@@ -301,7 +285,6 @@ static void a_snapshot_is_asked_for_and_its_document_comes_with_its_files(void *
 static void a_read_only_listener_changes_nothing(void **state) {
         HttpResponse response = ask_of(api_tcp, "POST", "/v1/flush", NULL);
 
-        (void)state;
         assert_string_equal(response.allow, "GET, HEAD");
         assert_status(response, 405);
         assert_status(ask_of(api_tcp, "POST", "/v1/bundles/" FAKE_ID "1/cancel", NULL), 405);
@@ -318,7 +301,6 @@ static void a_read_only_listener_changes_nothing(void **state) {
 static void probes_tell_alive_and_ready_apart(void **state) {
         HttpResponse response;
 
-        (void)state;
         assert_status(ask("GET", "/readyz", NULL), 200);
         fake_backend_ready(false);
         assert_status(ask("GET", "/healthz", "verbose=1"), 200);
@@ -329,7 +311,6 @@ static void probes_tell_alive_and_ready_apart(void **state) {
 }
 
 static void a_failing_store_is_an_error_of_ours(void **state) {
-        (void)state;
         fake_backend_fail(-EIO);
         assert_status(ask("GET", "/v1/bundles", NULL), 500);
         assert_status(ask("GET", "/v1/bundles/" FAKE_ID "1", NULL), 500);
@@ -346,7 +327,6 @@ static void long_values_are_cut_in_messages(void **state) {
         char query[4096] = "state=";
         json_t *v;
 
-        (void)state;
         memset(query + 6, 'x', sizeof query - 7);
         query[sizeof query - 1] = '\0';
         v = assert_json(ask("GET", "/v1/bundles", query), 400);
@@ -360,7 +340,6 @@ static void the_states_add_up_to_discovered(void **state) {
         const char *key;
         json_int_t sum = 0;
 
-        (void)state;
         json_object_foreach(json_object_get(v, "bundles"), key, value) sum +=
                 strcmp(key, "discovered") == 0 ? -json_integer_value(value)
                                                : json_integer_value(value);
@@ -374,7 +353,6 @@ static void promtool_finds_nothing_wrong_with_the_metrics(void **state) {
         FILE *f;
         int status;
 
-        (void)state;
         if (system("command -v promtool >/dev/null 2>&1") != 0) {
                 print_message("# promtool is not installed (package prometheus)\n");
                 SKIP_BECAUSE("not possible on this machine or as this user");
@@ -391,7 +369,6 @@ static void metrics_of_an_agent_without_anything_are_well_formed(void **state) {
         AgentView v = { .version = "0.1.0", .instance_id = "", .state = "running" };
         _cleanup_free_ char *text = metrics_text(&v);
 
-        (void)state;
         assert_non_null(text);
         assert_non_null(strstr(text, "\nneuron_collectd_bundles_total{state=\"discovered\"} 0\n"));
         assert_non_null(strstr(text, "\nneuron_collectd_delivery_seconds_count 0\n"));
@@ -400,7 +377,6 @@ static void metrics_of_an_agent_without_anything_are_well_formed(void **state) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 static void a_value_counts_in_the_first_bucket_that_it_is_not_above(void **state) {
-        (void)state;
         Histogram h = { .sum = 0 };
         for (size_t i = 0; i < HISTOGRAM_BUCKETS; i++)
                 h.le[i] = (double)(i + 1);

@@ -5,9 +5,6 @@
 #include <ftw.h>
 #include <grp.h>
 #include <netinet/in.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "agent/api/api.h"
 #include "lib/base/cleanup.h"
@@ -44,7 +41,6 @@ int __wrap_getgrnam_r(const char *name, struct group *group, char *buf, size_t n
 }
 
 static int setup(void **state) {
-        (void)state;
         fake_group = NULL;
         (void)snprintf(base, sizeof base, "/tmp/api-listen.XXXXXX");
         assert_non_null(mkdtemp(base));
@@ -60,7 +56,6 @@ static int remove_one(const char *p, const struct stat *st, int type, struct FTW
 }
 
 static int teardown(void **state) {
-        (void)state;
         return nftw(base, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
@@ -83,7 +78,6 @@ static void the_socket_is_there_for_its_group_only(void **state) {
         struct stat st;
         char parent[128];
 
-        (void)state;
         assert_int_equal(api_listen_unix(path, &fd), 0);
         (void)umask(mask);
         assert_int_equal(lstat(path, &st), 0);
@@ -103,7 +97,6 @@ static void a_narrow_umask_takes_nothing_from_the_group(void **state) {
         struct stat st;
         mode_t mask;
 
-        (void)state;
         assert_int_equal(api_listen_unix(path, &fd), 0); /* makes the directories */
         (void)close(TAKE_FD(fd));
         mask = umask(0077);
@@ -118,7 +111,6 @@ static void the_group_gets_it_where_there_is_one(void **state) {
         _cleanup_close_ int fd = -1;
         struct stat st;
 
-        (void)state;
         if (geteuid() != 0) {
                 print_message("# only root can give files to other groups\n");
                 SKIP_BECAUSE("not possible on this machine or as this user");
@@ -134,7 +126,6 @@ static void a_dead_agents_socket_is_taken_over_and_a_living_ones_is_not(void **s
         _cleanup_close_ int fd = -1;
         int other = -1;
 
-        (void)state;
         assert_int_equal(api_listen_unix(path, &fd), 0);
         assert_int_equal(api_listen_unix(path, &other), -EADDRINUSE);
         assert_int_equal(other, -1);
@@ -151,7 +142,6 @@ static void a_file_in_the_way_is_not_removed(void **state) {
         _cleanup_close_ int file = -1;
         int fd = -1;
 
-        (void)state;
         (void)snprintf(path, sizeof path, "%s/file", base);
         file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
         assert_true(file >= 0);
@@ -163,7 +153,6 @@ static void a_path_longer_than_a_socket_may_have_is_refused(void **state) {
         char long_path[200];
         int fd = -1;
 
-        (void)state;
         memset(long_path, 'a', sizeof long_path - 1);
         long_path[0] = '/';
         long_path[sizeof long_path - 1] = '\0';
@@ -178,7 +167,6 @@ static void tcp_listens_where_it_was_told(void **state) {
                       { "[::1]:0", "::1" },
                       { "0.0.0.0:0", "0.0.0.0" } };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 struct sockaddr_storage address;
                 socklen_t n = sizeof address;
@@ -225,7 +213,6 @@ static void addresses_that_are_none_are_refused(void **state) {
                                            "1.2.3.4.5:1",
                                            "[0:0:0:0:0:0:0:0:0]:1" };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(bad); i++) {
                 int fd = -1;
 

@@ -1,11 +1,7 @@
 /* agent/ship_members: our links, held descriptors and the live source are three ways to the same
  * members. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include <errno.h>
 

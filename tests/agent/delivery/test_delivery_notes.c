@@ -1,11 +1,7 @@
 /* agent/ship_notes, agent/bundle_prefix: whose notes count for a unit, for its manifest and for the
  * place of its copy. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,11 +1,8 @@
 /* How memory is split for S3, and what is taken over from the ledger of an earlier run. The machine
  * itself is tested end to end. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "agent/delivery/delivery_s3.h"
 #include "lib/bundle/packer.h"
@@ -15,7 +12,6 @@
 #define PART (10 * MIB)
 
 static void connections_are_lowered_before_anything_else(void **state) {
-        (void)state;
         uint64_t writer, least = bundle_writer_memory_min(3);
         unsigned before = 9;
         for (uint64_t memory = 128 * MIB; memory >= 2 * PART + least; memory -= MIB) {
@@ -31,7 +27,6 @@ static void connections_are_lowered_before_anything_else(void **state) {
 }
 
 static void the_defaults_get_all_their_connections(void **state) {
-        (void)state;
         uint64_t writer;
         assert_int_equal(delivery_s3_buffers(
                                  &(DeliveryS3Memory){
@@ -41,7 +36,6 @@ static void the_defaults_get_all_their_connections(void **state) {
 }
 
 static void too_little_memory_gives_no_buffer(void **state) {
-        (void)state;
         uint64_t writer, least = delivery_s3_memory_min(PART, 3);
         assert_int_equal(
                 delivery_s3_buffers(&(DeliveryS3Memory){ least - 1, PART, 4, 3, 1 }, &writer), 0);

@@ -2,11 +2,8 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "tests/harness/fake_clock.h"
 #include "tests/lib/base/scratch.h"
@@ -51,7 +48,6 @@ static PressureSample disks(double all, double own) {
 
 static void a_job_that_must_share_its_cpu_with_us_loses_next_to_nothing_within_seconds(
         void **state) {
-        (void)state;
         double share = 1, lost = 0, least = 1, most = 0;
         for (unsigned i = 0; i < 10; i++) {
                 PressureSample s = contended(share, 0.5);
@@ -70,7 +66,6 @@ static void a_job_that_must_share_its_cpu_with_us_loses_next_to_nothing_within_s
 }
 
 static void where_idle_priority_does_its_work_our_waiting_does_not_slow_us_down(void **state) {
-        (void)state;
         double share = 1;
         for (unsigned i = 0; i < 1000; i++) {
                 PressureSample s = contended(share, 0.003);
@@ -80,7 +75,6 @@ static void where_idle_priority_does_its_work_our_waiting_does_not_slow_us_down(
 }
 
 static void own_threads_that_wait_for_each_other_are_no_pressure(void **state) {
-        (void)state;
         double share = PRESSURE_SHARE_MIN;
         PressureSample s = alone(1);
         for (unsigned i = 0; i < 12; i++)
@@ -89,7 +83,6 @@ static void own_threads_that_wait_for_each_other_are_no_pressure(void **state) {
 }
 
 static void gaps_that_a_job_leaves_may_be_filled(void **state) {
-        (void)state;
         /* The job takes a CPU half of the time and is there at once when it wants to; we wait
          * meanwhile. */
         PressureSample s = { .elapsed_usec = HALF_SECOND,
@@ -103,7 +96,6 @@ static void gaps_that_a_job_leaves_may_be_filled(void **state) {
 }
 
 static void when_the_job_ends_all_of_the_time_is_ours_within_seconds(void **state) {
-        (void)state;
         double share = PRESSURE_SHARE_MIN, before;
         unsigned n = 0;
         for (PressureSample s = alone(0); share < 1; n++) {
@@ -115,7 +107,6 @@ static void when_the_job_ends_all_of_the_time_is_ours_within_seconds(void **stat
 }
 
 static void constant_pressure_that_nobody_can_explain_leads_to_the_least(void **state) {
-        (void)state;
         /* No schedstat: all of PSI is taken for others', and for our doing. */
         PressureSample s = { .elapsed_usec = HALF_SECOND,
                              .busy_usec = HALF_SECOND,
@@ -128,7 +119,6 @@ static void constant_pressure_that_nobody_can_explain_leads_to_the_least(void **
 }
 
 static void others_that_wait_for_disks_slow_us_down_and_our_own_waiting_does_not(void **state) {
-        (void)state;
         PressureSample others = disks(0.8, 0.2), own = disks(0.6, 0.6), flushed = disks(0.23, 0.2);
         assert_true(pressure_share(1, &others) == 0.5);
         assert_true(pressure_share(1, &own) == 1);
@@ -139,7 +129,6 @@ static void others_that_wait_for_disks_slow_us_down_and_our_own_waiting_does_not
 }
 
 static void a_disk_that_is_always_waited_for_is_measured_in_pauses(void **state) {
-        (void)state;
         double share = 1;
         PressureSample full = disks(1, 1);
         for (unsigned i = 0; i < 100; i++)
@@ -152,7 +141,6 @@ static void a_disk_that_is_always_waited_for_is_measured_in_pauses(void **state)
 }
 
 static void whatever_the_numbers_say_the_share_stays_in_its_bounds(void **state) {
-        (void)state;
         double share = 1;
         uint64_t x = 88172645463325252U;
         for (unsigned i = 0; i < 200000; i++) {
@@ -470,7 +458,6 @@ static void *ask_for_a_while(void *userdata) {
 }
 
 static void several_threads_may_ask_at_once(void **state) {
-        (void)state;
         _cleanup_(pressure_freep) Pressure *p = NULL;
         _cleanup_free_ char *note = NULL;
         pthread_t threads[4];

@@ -2,15 +2,11 @@
 #include "agent/delivery/rate_limits.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "tests/harness/fake_clock.h"
 
@@ -26,7 +22,6 @@ static void what_is_not_limited_has_no_throttle(void **state) {
         RateLimits *l = limits_for(clock_system(), &config);
         ReaderLimits turn = { .limits = l }, none = { 0 };
 
-        (void)state;
         assert_null(l->upload);
         assert_null(l->requests);
         assert_null(l->read);
@@ -47,7 +42,6 @@ static void each_limit_has_a_throttle_of_its_own(void **state) {
         FakeClock fake = FAKE_CLOCK(0, USEC_PER_HOUR);
         RateLimits *l = limits_for(&fake.clock, &config);
 
-        (void)state;
         assert_int_equal(ratelimit_rate(l->upload), 8 * MIB);
         assert_int_equal(ratelimit_rate(l->requests), 50);
         assert_int_equal(ratelimit_rate(l->read), MIB);
@@ -68,7 +62,6 @@ static void windows_alone_limit_too(void **state) {
         FakeClock fake = FAKE_CLOCK(6 * USEC_PER_HOUR, USEC_PER_HOUR);
         RateLimits *l;
 
-        (void)state;
         assert_int_equal(setenv("TZ", "UTC", 1), 0);
         tzset();
         l = limits_for(&fake.clock, &config);
@@ -86,7 +79,6 @@ static void reading_keeps_its_rate(void **state) {
         ReaderLimits turn = { .limits = l };
         uint64_t begin = clock->boottime_usec(clock);
 
-        (void)state;
         for (int i = 0; i < 4; i++)
                 rate_limits_before_read(&turn, 128 * KIB);
         assert_true(clock->boottime_usec(clock) - begin >= 470 * USEC_PER_MSEC);
@@ -106,7 +98,6 @@ static void an_abort_ends_the_pause(void **state) {
         ReaderLimits turn = { .limits = l, .abort = &abort };
         pthread_t thread;
 
-        (void)state;
         assert_int_equal(pthread_create(&thread, NULL, read_much, &turn), 0); /* 17 minutes */
         assert_true(ratelimit_sleep(50 * USEC_PER_MSEC, NULL));
         atomic_store(&abort, true);

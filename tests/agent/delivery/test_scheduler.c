@@ -1,11 +1,9 @@
 /* Whose turn it is: small before large, sources in turn, the oldest first, and nobody waits for
  * ever. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "agent/delivery/destination.h"
 #include "lib/base/cleanup.h"
@@ -42,7 +40,6 @@ static size_t next(Rotation *t, Waiting *w, size_t n) {
 }
 
 static void test_small_is_both(void **state) {
-        (void)state;
         assert_true(rotation_is_small(1, 0));
         assert_true(rotation_is_small(SMALL_FILES_MAX, SMALL_BYTES_MAX));
         assert_false(rotation_is_small(SMALL_FILES_MAX + 1, 0));
@@ -50,7 +47,6 @@ static void test_small_is_both(void **state) {
 }
 
 static void test_oldest_first(void **state) {
-        (void)state;
         Rotation t = { 0 };
         Waiting w[5];
         for (size_t i = 0; i < 5; i++)
@@ -61,7 +57,6 @@ static void test_oldest_first(void **state) {
 }
 
 static void test_small_first(void **state) {
-        (void)state;
         Rotation t = { 0 };
         Waiting w[] = { { false, &sources[0], false },
                         { false, &sources[1], false },
@@ -72,7 +67,6 @@ static void test_small_first(void **state) {
 }
 
 static void test_sources_in_turn(void **state) {
-        (void)state;
         Rotation t = { 0 };
         Waiting w[12];
         size_t n_of_last = 0;
@@ -85,7 +79,6 @@ static void test_sources_in_turn(void **state) {
 }
 
 static void test_large_is_not_starved(void **state) {
-        (void)state;
         Rotation t = { 0 };
         Waiting w[1 + 100];
         w[0] = (Waiting){ false, &sources[0], false };
@@ -101,7 +94,6 @@ static void test_large_is_not_starved(void **state) {
 /* Whatever is waiting: all of it goes, each once, and no source waits for more turns than there are
  * sources while it has small ones. */
 static void test_random(void **state) {
-        (void)state;
         for (unsigned seed = 1; seed <= 2000; seed++) {
                 Rotation t = { 0 };
                 Waiting w[60];
@@ -127,7 +119,6 @@ static void test_random(void **state) {
 }
 
 static void test_many_sources(void **state) {
-        (void)state;
         static const char identity[ROTATION_SOURCES_MAX + 50];
         Rotation t = { 0 };
         for (size_t i = 0; i < sizeof identity; i++)

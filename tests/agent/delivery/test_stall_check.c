@@ -1,22 +1,16 @@
 #include "agent/delivery/destination.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #define SEC(n) ((n)*USEC_PER_SEC)
 #define BEGUN SEC(1000)
 
 static void work_without_progress_counts_from_its_start(void **state) {
-        (void)state;
         StallCheck s = { 0 };
         assert_true(stall_check(&s, BEGUN, 0, BEGUN + SEC(61)) == SEC(61));
 }
 
 static void a_minute_is_not_yet_a_stall(void **state) {
-        (void)state;
         StallCheck s = { 0 };
         assert_true(stall_check(&s, BEGUN, 0, BEGUN) == 0);
         assert_true(stall_check(&s, BEGUN, 0, BEGUN + STALL_TIMEOUT_USEC) == 0);
@@ -25,7 +19,6 @@ static void a_minute_is_not_yet_a_stall(void **state) {
 }
 
 static void progress_ends_a_stall_and_the_next_counts_from_there(void **state) {
-        (void)state;
         StallCheck s = { 0 };
         assert_true(stall_check(&s, BEGUN, 0, BEGUN + SEC(100)) == SEC(100));
         assert_true(stall_check(&s, BEGUN, 1, BEGUN + SEC(110)) == 0);
@@ -35,7 +28,6 @@ static void progress_ends_a_stall_and_the_next_counts_from_there(void **state) {
 }
 
 static void the_next_piece_of_work_starts_from_zero(void **state) {
-        (void)state;
         StallCheck s = { 0 };
         assert_true(stall_check(&s, BEGUN, 7, BEGUN + SEC(1)) == 0);
         assert_true(stall_check(&s, BEGUN, 7, BEGUN + SEC(100)) == SEC(99));
@@ -43,7 +35,6 @@ static void the_next_piece_of_work_starts_from_zero(void **state) {
 }
 
 static void a_clock_that_goes_back_is_no_stall(void **state) {
-        (void)state;
         StallCheck s = { 0 };
         assert_true(stall_check(&s, BEGUN, 0, BEGUN - SEC(500)) == 0);
 }

@@ -1,7 +1,7 @@
 /* Attaches one file to one unit and waits for it. */
 #pragma once
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 #include <limits.h>
 
 #include "agent/hooknotes/attachments.h"

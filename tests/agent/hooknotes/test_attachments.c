@@ -1,10 +1,6 @@
 /* agent/attachments: durable before it is said, bounded, and no name leads elsewhere. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include <errno.h>
 #include <pthread.h>

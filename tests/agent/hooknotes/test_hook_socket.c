@@ -2,17 +2,13 @@
  * is thrown out. */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "agent/api/api.h"
 #include "agent/hooknotes/hook_socket.h"

@@ -1,13 +1,9 @@
 /* agent/hooknotes/notes_rules.c and agent/hooknotes/notes_unit.c: what a stranger's note may ask
  * for. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "agent/hooknotes/rules.h"
 #include "tests/lib/base/scratch.h"
@@ -56,7 +52,6 @@ static void expect_no_place(const char *directory, const char *about) {
 }
 
 static void a_directory_is_a_unit_of_the_source_that_it_lies_in(void **state) {
-        (void)state;
         expect_place("/tmp/neuron-core-dump/" UNIT, "dumps", UNIT);
         expect_place("/tmp//neuron-core-dump/./" UNIT "/", "dumps", UNIT);
         expect_place("/tmp/neuron-core-dump/" UNIT "/below/it", "dumps", UNIT);
@@ -66,7 +61,6 @@ static void a_directory_is_a_unit_of_the_source_that_it_lies_in(void **state) {
 }
 
 static void a_directory_elsewhere_is_none_whatever_it_looks_like(void **state) {
-        (void)state;
         expect_no_place("/root", "no configured source");
         expect_no_place("/tmp/neuron-core-dump-evil/" UNIT, "no configured source");
         expect_no_place("/tmp/neuron-core-dump", "no configured source"); /* many units' parent */
@@ -87,7 +81,6 @@ static void a_directory_elsewhere_is_none_whatever_it_looks_like(void **state) {
 
 static void a_container_s_path_is_known_by_the_unit_s_name(void **state) {
         NoteLocation p;
-        (void)state;
         assert_int_equal(note_location_find_by_name(&config, 1, "/dumps/" UNIT, &p), 0);
         assert_true(p.by_name);
         assert_string_equal(p.relative, UNIT);
@@ -169,7 +162,6 @@ static void links_files_and_nothing_are_no_directories(void **state) {
 /* ---- prefixes ---- */
 
 static void a_prefix_below_the_destination_s_own_is_granted(void **state) {
-        (void)state;
         assert_null(hooknotes_check_prefix(&config, "s3://bucket/neuron"));
         assert_null(hooknotes_check_prefix(&config, "s3://bucket/neuron/"));
         assert_null(hooknotes_check_prefix(&config, "s3://bucket/neuron/team-a/20260527-051233"));
@@ -185,7 +177,6 @@ static void expect_refused(const char *prefix, const char *about) {
 }
 
 static void prefixes_elsewhere_and_tricks_are_refused(void **state) {
-        (void)state;
         expect_refused("s3://bucket/neuron-evil", "not below");
         expect_refused("s3://bucket/neuro", "not below");
         expect_refused("s3://bucket", "not below");
@@ -211,7 +202,6 @@ static void prefixes_elsewhere_and_tricks_are_refused(void **state) {
 static void allow_prefixes_take_the_place_of_the_destination_s_own(void **state) {
         char *items[] = { (char *)"s3://bucket/team/", (char *)"s3://all-mine",
                           (char *)"s3://foreign/x", NULL };
-        (void)state;
         config.hook.allow_prefixes.items = items;
         config.hook.allow_prefixes.n = 3;
         assert_null(hooknotes_check_prefix(&config, "s3://bucket/team"));
@@ -228,7 +218,6 @@ static void allow_prefixes_take_the_place_of_the_destination_s_own(void **state)
 static void a_user_has_a_burst_and_then_one_a_second(void **state) {
         NoteRatelimit a = { 0 };
         uint64_t now = 5000000;
-        (void)state;
         for (unsigned i = 0; i < NOTE_BURST; i++)
                 assert_true(note_ratelimit_consume(&a, ME, now));
         assert_false(note_ratelimit_consume(&a, ME, now));
@@ -243,7 +232,6 @@ static void a_user_has_a_burst_and_then_one_a_second(void **state) {
 
 static void many_users_do_not_make_one_forget_who_has_sent_most(void **state) {
         NoteRatelimit a = { 0 };
-        (void)state;
         for (unsigned i = 0; i < NOTE_BURST; i++)
                 assert_true(note_ratelimit_consume(&a, ME, 1));
         for (unsigned i = 0; i < 1000; i++)
@@ -254,7 +242,6 @@ static void many_users_do_not_make_one_forget_who_has_sent_most(void **state) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
 
 static void what_a_hook_says_at_its_end_is_one_of_four_sentences(void **state) {
-        (void)state;
         static const struct {
                 const char *text;
                 bool is_known, without_record, without_snapshot;
@@ -288,7 +275,6 @@ static unsigned consume(MailboxQuota *q, uid_t uid, unsigned n) {
 
 static void the_mailbox_has_space_for_256_files_of_a_user_and_1000_of_all(void **state) {
         MailboxQuota *q = calloc(1, sizeof *q);
-        (void)state;
         assert_non_null(q);
         assert_int_equal(consume(q, 1, 300), 256);
         assert_int_equal(consume(q, 2, 1), 1);

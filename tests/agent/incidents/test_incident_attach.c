@@ -1,11 +1,7 @@
 /* agent/incidents: what lies in an incident's directory gets to its dumps, once, off the loop, and
  * when there is room again; and the bounds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include <dirent.h>
 #include <errno.h>

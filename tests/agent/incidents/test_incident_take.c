@@ -1,11 +1,7 @@
 /* agent/incidents: how long it is waited for, with a supervisor of the test's: for processes to
  * end, and for a directory that a hook makes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include <signal.h>
 #include <stdlib.h>

@@ -1,24 +1,18 @@
 /* Which incidents begin, which are joined, and which are dropped. */
 #include "agent/incidents/incidents.c"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #define SEC(x) ((uint64_t)(x)*USEC_PER_SEC)
 
 static void the_first_one_begins(void **state) {
         IncidentRules r = { 0 };
-        (void)state;
         assert_int_equal(incident_decide(&r, INCIDENT_NOTE, false, 0), INCIDENT_BEGIN);
         assert_int_equal(incident_decide(&r, INCIDENT_REQUESTED, false, 0), INCIDENT_BEGIN);
 }
 
 static void what_comes_within_thirty_seconds_joins_it(void **state) {
         IncidentRules r = { 0 };
-        (void)state;
         incident_rules_begun(&r, INCIDENT_NOTE, SEC(100));
         for (unsigned i = 0; i < 128; i++)
                 assert_int_equal(incident_decide(&r, INCIDENT_NOTE, i < 3, SEC(100) + i),
@@ -29,7 +23,6 @@ static void what_comes_within_thirty_seconds_joins_it(void **state) {
 
 static void an_operator_joins_only_what_is_being_taken(void **state) {
         IncidentRules r = { 0 };
-        (void)state;
         incident_rules_begun(&r, INCIDENT_NOTE, SEC(100));
         assert_int_equal(incident_decide(&r, INCIDENT_REQUESTED, true, SEC(101)), INCIDENT_JOIN);
         assert_int_equal(incident_decide(&r, INCIDENT_REQUESTED, false, SEC(109)),
@@ -39,7 +32,6 @@ static void an_operator_joins_only_what_is_being_taken(void **state) {
 
 static void there_are_sixty_an_hour_at_most(void **state) {
         IncidentRules r = { 0 };
-        (void)state;
         for (unsigned i = 0; i < INCIDENT_HOURLY_MAX; i++) {
                 assert_int_equal(incident_decide(&r, INCIDENT_KERNEL, false, SEC(40 * i)),
                                  INCIDENT_BEGIN);
@@ -56,7 +48,6 @@ static void there_are_sixty_an_hour_at_most(void **state) {
 
 static void a_stranger_begins_six_an_hour_and_keeps_no_failure_from_its_own(void **state) {
         IncidentRules r = { 0 };
-        (void)state;
         for (unsigned i = 0; i < INCIDENT_STRANGERS_HOURLY_MAX; i++) {
                 assert_int_equal(incident_decide(&r, INCIDENT_STRANGER, false, SEC(40 * i)),
                                  INCIDENT_BEGIN);

@@ -1,12 +1,8 @@
 /* hook_hints: what hooks say makes intake probe at once, wait, and accept a shorter quiet for
  * an answer. Over a real source, whose own ways of finding things are slow: it scans once an hour
  * and settles in one. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include <errno.h>
 #include <signal.h>

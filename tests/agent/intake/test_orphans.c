@@ -1,11 +1,7 @@
 /* orphans_sweep: what is attached to units of a source that is not configured any more goes when
  * nobody needs it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

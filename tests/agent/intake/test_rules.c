@@ -1,9 +1,6 @@
 /* When is a bundle complete: every branch of the pure rules, and two clocks that misbehave. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include <string.h>
 
@@ -28,7 +25,6 @@ static IntakeAnswer decide_after(IntakeFacts f, uint64_t waited_usec, bool flush
 }
 
 static void quiet_without_a_writer_is_whole(void **state) {
-        (void)state;
         assert_int_equal(
                 decide((IntakeFacts){ .writers = INTAKE_WRITERS_NONE, .quiet_usec = 10 * SEC })
                         .verdict,
@@ -36,7 +32,6 @@ static void quiet_without_a_writer_is_whole(void **state) {
 }
 
 static void a_bundle_that_is_not_quiet_yet_waits_for_the_rest_of_settle(void **state) {
-        (void)state;
         IntakeAnswer a =
                 decide((IntakeFacts){ .writers = INTAKE_WRITERS_NONE, .quiet_usec = 4 * SEC });
         assert_int_equal(a.verdict, INTAKE_WAIT);
@@ -44,7 +39,6 @@ static void a_bundle_that_is_not_quiet_yet_waits_for_the_rest_of_settle(void **s
 }
 
 static void a_writer_keeps_it_waiting_however_quiet_it_is(void **state) {
-        (void)state;
         IntakeAnswer a =
                 decide((IntakeFacts){ .writers = INTAKE_WRITERS_SOME, .quiet_usec = 500 * SEC });
         assert_int_equal(a.verdict, INTAKE_WAIT);
@@ -53,7 +47,6 @@ static void a_writer_keeps_it_waiting_however_quiet_it_is(void **state) {
 }
 
 static void where_leases_are_unknown_quiet_alone_decides(void **state) {
-        (void)state;
         assert_int_equal(
                 decide((IntakeFacts){ .writers = INTAKE_WRITERS_UNKNOWN, .quiet_usec = 10 * SEC })
                         .verdict,
@@ -65,7 +58,6 @@ static void where_leases_are_unknown_quiet_alone_decides(void **state) {
 }
 
 static void a_short_member_is_waited_for_only_where_somebody_may_still_write_it(void **state) {
-        (void)state;
         IntakeFacts f = { .writers = INTAKE_WRITERS_UNKNOWN,
                           .quiet_usec = 20 * SEC,
                           .contradicted = true };
@@ -75,7 +67,6 @@ static void a_short_member_is_waited_for_only_where_somebody_may_still_write_it(
 }
 
 static void a_process_that_is_gone_ends_the_wait_if_nobody_writes(void **state) {
-        (void)state;
         assert_int_equal(
                 decide((IntakeFacts){ .writers = INTAKE_WRITERS_NONE, .process_gone = true })
                         .verdict,
@@ -91,7 +82,6 @@ static void a_process_that_is_gone_ends_the_wait_if_nobody_writes(void **state) 
 }
 
 static void after_max_wait_it_is_shipped_labelled(void **state) {
-        (void)state;
         IntakeAnswer a = decide_after((IntakeFacts){ .writers = INTAKE_WRITERS_SOME },
                                       terms.max_wait_usec, false);
         assert_int_equal(a.verdict, INTAKE_INCOMPLETE);
@@ -99,7 +89,6 @@ static void after_max_wait_it_is_shipped_labelled(void **state) {
 }
 
 static void a_wait_never_ends_after_max_wait(void **state) {
-        (void)state;
         IntakeAnswer a = decide_after((IntakeFacts){ .writers = INTAKE_WRITERS_SOME },
                                       terms.max_wait_usec - 3, false);
         assert_int_equal(a.verdict, INTAKE_WAIT);
@@ -107,7 +96,6 @@ static void a_wait_never_ends_after_max_wait(void **state) {
 }
 
 static void without_a_max_wait_it_is_never_given_up(void **state) {
-        (void)state;
         IntakeLimits t = terms;
         t.max_wait_usec = 0;
         t.waited_usec = 1000 * USEC_PER_DAY;
@@ -116,7 +104,6 @@ static void without_a_max_wait_it_is_never_given_up(void **state) {
 }
 
 static void flush_stands_for_settle_but_not_for_a_writer(void **state) {
-        (void)state;
         assert_int_equal(
                 decide_after((IntakeFacts){ .writers = INTAKE_WRITERS_NONE }, 0, true).verdict,
                 INTAKE_COMPLETE);
@@ -126,7 +113,6 @@ static void flush_stands_for_settle_but_not_for_a_writer(void **state) {
 }
 
 static void flush_where_writers_are_unknown_is_labelled(void **state) {
-        (void)state;
         IntakeFacts f = { .writers = INTAKE_WRITERS_UNKNOWN, .quiet_usec = 5 * SEC };
         assert_int_equal(decide_after(f, 0, true).verdict, INTAKE_INCOMPLETE);
         f.quiet_usec = 10 * SEC;
@@ -134,7 +120,6 @@ static void flush_where_writers_are_unknown_is_labelled(void **state) {
 }
 
 static void a_removed_source_that_is_held_is_judged_by_its_links(void **state) {
-        (void)state;
         IntakeFacts f = { .gone = true, .held = true, .writers = INTAKE_WRITERS_NONE };
         assert_int_equal(decide(f).verdict, INTAKE_WAIT);
         f.quiet_usec = 10 * SEC;
@@ -150,7 +135,6 @@ static void a_removed_source_that_is_held_is_judged_by_its_links(void **state) {
 }
 
 static void it_is_due_exactly_when_a_verdict_other_than_waiting_is_possible(void **state) {
-        (void)state;
         for (unsigned bits = 0; bits < 512; bits++) {
                 IntakeFacts f = { .gone = bits & 1,
                                   .process_gone = bits & 2,
@@ -173,7 +157,6 @@ static void it_is_due_exactly_when_a_verdict_other_than_waiting_is_possible(void
 }
 
 static void quiet_grows_with_the_boot_clock_and_ends_with_a_change(void **state) {
-        (void)state;
         assert_int_equal(intake_quiet_usec(false, 3 * SEC, 4 * SEC), 7 * SEC);
         assert_int_equal(intake_quiet_usec(true, 3 * SEC, 4 * SEC), 0);
 }
@@ -181,7 +164,6 @@ static void quiet_grows_with_the_boot_clock_and_ends_with_a_change(void **state)
 /* ---- hooks ---- */
 
 static void after_its_hooks_a_second_of_quiet_is_enough(void **state) {
-        (void)state;
         IntakeFacts f = { .writers = INTAKE_WRITERS_NONE,
                           .hooks_finished = true,
                           .quiet_usec = SEC };
@@ -199,7 +181,6 @@ static void after_its_hooks_a_second_of_quiet_is_enough(void **state) {
 }
 
 static void a_hook_does_not_make_settle_longer(void **state) {
-        (void)state;
         IntakeLimits t = terms;
         t.settle_usec = SEC / 4;
         IntakeFacts f = { .writers = INTAKE_WRITERS_NONE,
@@ -210,7 +191,6 @@ static void a_hook_does_not_make_settle_longer(void **state) {
 }
 
 static void where_leases_are_unknown_a_hook_shortens_nothing(void **state) {
-        (void)state;
         IntakeFacts f = { .writers = INTAKE_WRITERS_UNKNOWN,
                           .hooks_finished = true,
                           .quiet_usec = 2 * SEC };
@@ -226,7 +206,6 @@ static void where_leases_are_unknown_a_hook_shortens_nothing(void **state) {
 }
 
 static void while_a_hook_is_at_work_nothing_is_whole(void **state) {
-        (void)state;
         IntakeFacts f = { .writers = INTAKE_WRITERS_NONE,
                           .n_hooks = 1,
                           .hooks_finished = false,
@@ -248,7 +227,6 @@ static void while_a_hook_is_at_work_nothing_is_whole(void **state) {
 }
 
 static void what_a_hook_promised_is_waited_for_until_settle_and_no_longer(void **state) {
-        (void)state;
         IntakeFacts f = { .writers = INTAKE_WRITERS_NONE,
                           .hooks_finished = true,
                           .missing = true,
@@ -270,7 +248,6 @@ static void what_a_hook_promised_is_waited_for_until_settle_and_no_longer(void *
 /* ---- what is still to be attached ---- */
 
 static void what_is_still_to_be_attached_is_waited_for_but_no_longer_than_settle(void **state) {
-        (void)state;
         IntakeFacts f = { .writers = INTAKE_WRITERS_NONE,
                           .hooks_finished = true,
                           .quiet_usec = 2 * SEC,
@@ -289,7 +266,6 @@ static void what_is_still_to_be_attached_is_waited_for_but_no_longer_than_settle
 }
 
 static void only_what_is_whole_otherwise_waits_for_that_alone(void **state) {
-        (void)state;
         IntakeFacts f = { .writers = INTAKE_WRITERS_NONE, .quiet_usec = SEC, .pending = true };
         IntakeAnswer a = decide(f);
         assert_int_equal(a.verdict, INTAKE_WAIT);
@@ -305,7 +281,6 @@ static void only_what_is_whole_otherwise_waits_for_that_alone(void **state) {
 }
 
 static void with_max_wait_off_hooks_and_what_is_pending_are_waited_for_all_the_same(void **state) {
-        (void)state;
         IntakeLimits t = terms;
         t.max_wait_usec = 0;
         t.waited_usec = 100000 * SEC;

@@ -1,11 +1,8 @@
 /* The two small containers of intake. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 #include <errno.h>
 
 #include "agent/intake/intake.c"
@@ -17,7 +14,6 @@ static const char *path_of(unsigned k) {
 }
 
 static void what_was_put_is_found_with_its_last_value(void **state) {
-        (void)state;
         UnitTable t = { 0 };
         assert_false(unit_table_has(&t, path_of(1), 1));
         for (unsigned k = 1; k <= 100000; k++)
@@ -35,7 +31,6 @@ static void what_was_put_is_found_with_its_last_value(void **state) {
 }
 
 static void different_paths_have_places_of_their_own(void **state) {
-        (void)state;
         const char *paths[] = { "a", "b", "", "a/b" };
         UnitTable t = { 0 };
         for (unsigned k = 0; k < 4; k++)
@@ -47,7 +42,6 @@ static void different_paths_have_places_of_their_own(void **state) {
 }
 
 static void paths_are_popped_in_order_and_once(void **state) {
-        (void)state;
         Pending p;
         pending_init(&p);
         assert_true(pending_is_empty(&p));
@@ -65,7 +59,6 @@ static void paths_are_popped_in_order_and_once(void **state) {
 }
 
 static void too_many_paths_are_all_dropped_and_reported(void **state) {
-        (void)state;
         Pending p;
         pending_init(&p);
         char name[32];

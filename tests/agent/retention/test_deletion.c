@@ -1,14 +1,10 @@
 /* What pins hold is deleted at the source, whatever comes in between and wherever it is cut;
  * nothing else is. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/file.h>
 #include <sys/wait.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "agent/retention/pins.h"
 #include "lib/base/cleanup.h"
@@ -154,7 +150,6 @@ static int setup(void **state) {
 }
 
 static int teardown(void **state) {
-        (void)state;
         void *scratch = fixture.scratch;
         meddler.crash_at = 0;
         pins_free(fixture.pins);
@@ -182,7 +177,6 @@ static void assert_all_removed(void) {
 /* ---- tests ---- */
 
 static void what_was_shipped_goes_with_its_directories_and_links(void **state) {
-        (void)state;
         make_unit();
         assert_int_equal(delete_unit(), 0);
         assert_all_removed();
@@ -205,7 +199,6 @@ static void know_as_they_are(const char *const *names, size_t n) {
 }
 
 static void what_has_changed_or_is_the_users_stays(void **state) {
-        (void)state;
         make_unit();
         in_scratch(fixture.scratch, "printf more >> src/unit/a; printf new > src/unit/sub/user; "
                                     "touch -d 2020-01-01 src/unit/b");
@@ -226,7 +219,6 @@ static void what_has_changed_or_is_the_users_stays(void **state) {
 }
 
 static void the_last_links_to_what_was_not_shipped_stay_until_it_was(void **state) {
-        (void)state;
         static const char *const changed[] = { "a", "sub/c" };
         for (unsigned run = 0; run < 4; run++) {
                 make_unit();
@@ -252,7 +244,6 @@ static void the_last_links_to_what_was_not_shipped_stay_until_it_was(void **stat
 }
 
 static void what_is_not_mounted_has_not_ended(void **state) {
-        (void)state;
         make_unit();
         fixture.order.unit_dev = (uint64_t)stat_of("src/unit").st_dev;
         in_scratch(fixture.scratch, "mkdir away && mv src .neuron-collectd away");
@@ -271,7 +262,6 @@ static void what_is_not_mounted_has_not_ended(void **state) {
 }
 
 static void only_one_deletes_at_a_time(void **state) {
-        (void)state;
         make_unit();
         int fd = openat(fixture.scratch->fd, PINS "/" BUNDLE, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         assert_true(fd >= 0 && flock(fd, LOCK_EX) == 0);
@@ -283,7 +273,6 @@ static void only_one_deletes_at_a_time(void **state) {
 }
 
 static void of_an_evicted_one_whatever_is_pinned_goes(void **state) {
-        (void)state;
         make_unit();
         fixture.order.prints = NULL;
         fixture.order.n_prints = 0;
@@ -296,7 +285,6 @@ static void of_an_evicted_one_whatever_is_pinned_goes(void **state) {
 }
 
 static void a_reused_name_or_a_symlink_is_not_touched(void **state) {
-        (void)state;
         make_unit();
         in_scratch(fixture.scratch,
                    "mv src/unit/a . && printf 'content of a' > src/unit/a && "
@@ -311,7 +299,6 @@ static void a_reused_name_or_a_symlink_is_not_touched(void **state) {
 }
 
 static void what_comes_between_check_and_deletion_is_put_back(void **state) {
-        (void)state;
         make_unit();
         meddler.before = "rm src/unit/a && printf stranger > src/unit/a";
         assert_int_equal(delete_unit(), 0);
@@ -322,7 +309,6 @@ static void what_comes_between_check_and_deletion_is_put_back(void **state) {
 }
 
 static void a_directory_that_comes_in_between_is_put_back_too(void **state) {
-        (void)state;
         make_unit();
         meddler.before = "rm src/unit/a && mkdir src/unit/a && printf x > src/unit/a/x";
         assert_int_equal(delete_unit(), 0);
@@ -330,7 +316,6 @@ static void a_directory_that_comes_in_between_is_put_back_too(void **state) {
 }
 
 static void where_the_name_is_reused_it_is_kept_beside_it(void **state) {
-        (void)state;
         make_unit();
         meddler.before = "rm src/unit/a && printf stranger > src/unit/a";
         meddler.after = "printf 'second stranger' > src/unit/a";
@@ -342,7 +327,6 @@ static void where_the_name_is_reused_it_is_kept_beside_it(void **state) {
 }
 
 static void where_its_directory_is_removed_it_is_kept_in_the_parent(void **state) {
-        (void)state;
         make_unit();
         meddler.before = "rm src/unit/a && printf stranger > src/unit/a";
         meddler.after = "mv src/unit gone && rm -rf gone";
@@ -351,7 +335,6 @@ static void where_its_directory_is_removed_it_is_kept_in_the_parent(void **state
 }
 
 static void without_rename_noreplace_links_do(void **state) {
-        (void)state;
         make_unit();
         meddler.no_replace_unknown = true;
         assert_int_equal(delete_unit(), 0);
@@ -359,7 +342,6 @@ static void without_rename_noreplace_links_do(void **state) {
 }
 
 static void what_is_open_for_writing_stays_with_its_link(void **state) {
-        (void)state;
         make_unit();
         int fd = openat(fixture.scratch->fd, "src/unit/sub/c", O_WRONLY | O_CLOEXEC);
         assert_true(fd >= 0);
@@ -375,7 +357,6 @@ static void what_is_open_for_writing_stays_with_its_link(void **state) {
 }
 
 static void only_the_units_own_directory_goes(void **state) {
-        (void)state;
         static const char *const core[] = { "core.1" };
         static const char *const loose[] = { "log" };
         in_scratch(fixture.scratch,
@@ -403,7 +384,6 @@ static void only_the_units_own_directory_goes(void **state) {
 }
 
 static void without_links_nothing_is_deleted(void **state) {
-        (void)state;
         make_unit();
         assert_int_equal(pins_release(fixture.pins, BUNDLE), 0);
         assert_int_equal(delete_unit(), -ENOENT);
@@ -411,7 +391,6 @@ static void without_links_nothing_is_deleted(void **state) {
 }
 
 static void where_names_may_not_be_moved_the_failure_is_returned_and_all_stays(void **state) {
-        (void)state;
         make_unit();
         if (geteuid() == 0) {
                 if (system("command -v chattr > /dev/null") != 0)
@@ -451,7 +430,6 @@ static bool cut_at(unsigned n) {
 }
 
 static void wherever_it_is_cut_the_next_run_does_the_rest(void **state) {
-        (void)state;
         unsigned n = 1;
         for (;; n++) {
                 make_unit();
@@ -466,7 +444,6 @@ static void wherever_it_is_cut_the_next_run_does_the_rest(void **state) {
 }
 
 static void wherever_it_is_cut_what_came_in_between_is_not_lost(void **state) {
-        (void)state;
         for (unsigned n = 1;; n++) {
                 make_unit();
                 meddler.before = "rm src/unit/a && printf stranger > src/unit/a";
@@ -483,7 +460,6 @@ static void wherever_it_is_cut_what_came_in_between_is_not_lost(void **state) {
 }
 
 static void releasing_links_keeps_the_files_and_puts_back_what_was_moved(void **state) {
-        (void)state;
         make_unit();
         assert_true(cut_at(2)); /* one name has been taken, and not judged */
         assert_true(is_there(PINS "/.taken-" BUNDLE));
@@ -506,7 +482,6 @@ static PinsUse measure(const char *bundle) {
 }
 
 static void a_measure_has_what_would_be_free_and_who_has_names(void **state) {
-        (void)state;
         make_unit();
         PinsUse use = measure(BUNDLE);
         assert_true(use.is_there && !use.is_only_ours && !use.has_writer);
@@ -531,7 +506,6 @@ static void a_measure_has_what_would_be_free_and_who_has_names(void **state) {
 }
 
 static void the_space_is_that_of_the_source_or_of_its_parent(void **state) {
-        (void)state;
         RetentionSpace before, after;
         dev_t before_dev, after_dev;
         assert_int_equal(pins_query_space(fixture.pins, &before, &before_dev), 0);

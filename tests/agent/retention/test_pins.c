@@ -2,15 +2,11 @@
  * something else. */
 #include <errno.h>
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/fsuid.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "agent/retention/pins.h"
 #include "lib/base/cleanup.h"

@@ -1,13 +1,9 @@
 /* What may go and what must: the order, the bounds, and by thousands of seeds that nothing goes
  * that must not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "agent/retention/policy.h"
 #include "lib/base/cleanup.h"
@@ -65,7 +61,6 @@ static void assert_kept(const Case *c, size_t i) {
 }
 
 static void a_delivered_source_is_released_when_keep_for_ends(void **state) {
-        (void)state;
         Case c = roomy();
         add_item(&c, item(GIB, USEC_PER_DAY - 1, true));
         add_item(&c, item(GIB, USEC_PER_DAY, true));
@@ -78,7 +73,6 @@ static void a_delivered_source_is_released_when_keep_for_ends(void **state) {
 }
 
 static void with_keep_nothing_delivered_goes_whatever_is_violated(void **state) {
-        (void)state;
         Case c = roomy();
         c.terms.may_delete = false;
         c.terms.may_evict = true; /* --check refuses this; it must not matter */
@@ -95,7 +89,6 @@ static void with_keep_nothing_delivered_goes_whatever_is_violated(void **state) 
 }
 
 static void above_max_use_the_oldest_delivered_are_released_until_it_holds(void **state) {
-        (void)state;
         Case c = roomy();
         add_item(&c, item(40 * GIB, 1 * USEC_PER_HOUR, true));
         add_item(&c, item(40 * GIB, 3 * USEC_PER_HOUR, true));
@@ -110,7 +103,6 @@ static void above_max_use_the_oldest_delivered_are_released_until_it_holds(void 
 }
 
 static void short_of_space_delivered_go_first_then_what_is_only_ours_then_the_oldest(void **state) {
-        (void)state;
         Case c = roomy();
         c.terms.max_use.is_on = false;
         c.terms.may_evict = true;
@@ -134,7 +126,6 @@ static void short_of_space_delivered_go_first_then_what_is_only_ours_then_the_ol
 }
 
 static void what_is_only_ours_stays_while_there_is_space(void **state) {
-        (void)state;
         Case c = roomy();
         c.terms.may_delete = false;
         add_item(&c, item(GIB, 90 * USEC_PER_DAY, false));
@@ -147,7 +138,6 @@ static void what_is_only_ours_stays_while_there_is_space(void **state) {
 }
 
 static void inodes_run_short_as_bytes_do_but_only_where_they_are_counted(void **state) {
-        (void)state;
         Case c = roomy();
         add_item(&c, item(0, USEC_PER_HOUR, true));
         c.space.free_inodes = 14998; /* two short of 15 % */
@@ -173,7 +163,6 @@ static void inodes_run_short_as_bytes_do_but_only_where_they_are_counted(void **
 }
 
 static void what_the_operator_pinned_and_what_is_busy_is_skipped(void **state) {
-        (void)state;
         Case c = roomy();
         c.terms.may_evict = true;
         c.space.free_bytes = 0;
@@ -190,7 +179,6 @@ static void what_the_operator_pinned_and_what_is_busy_is_skipped(void **state) {
 }
 
 static void absurd_figures_do_not_wrap_around(void **state) {
-        (void)state;
         Case c = roomy();
         c.terms.keep_for_usec = UINT64_MAX;
         c.space = (RetentionSpace){ UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX };
@@ -370,7 +358,6 @@ static void assert_all_done(const Case *c) {
 
 static void whatever_the_case_nothing_goes_without_a_reason_and_nothing_protected_goes(
         void **state) {
-        (void)state;
         const char *given = getenv("NC_SEED");
         uint64_t first = given ? strtoull(given, NULL, 10) : 20260527;
         unsigned n_acts[4] = { 0 };

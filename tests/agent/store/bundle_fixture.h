@@ -2,12 +2,7 @@
  * says what happens on_final. */
 #pragma once
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "agent/store/bundle.h"
 #include "lib/base/cleanup.h"

@@ -1,10 +1,6 @@
 /* agent/owners: who is heard about whose files. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "agent/store/owners.h"
 
@@ -14,7 +10,6 @@
 #define AGENT 1002
 
 static void owners_are_heard_about_their_own_and_root_s_files_alone(void **state) {
-        (void)state;
         Owners o = { 0 };
         assert_true(uid_may_annotate(&o, ATTACKER)); /* nothing is there to be spoken about */
         owners_add(&o, SOURCE, 0, AGENT);
@@ -32,7 +27,6 @@ static void owners_are_heard_about_their_own_and_root_s_files_alone(void **state
 }
 
 static void owners_that_have_come_since_are_not_covered(void **state) {
-        (void)state;
         Owners judged = { 0 }, now = { 0 };
         assert_true(owners_cover(&judged, &now));
         owners_add(&now, SOURCE, VICTIM, AGENT);
@@ -48,7 +42,6 @@ static void owners_that_have_come_since_are_not_covered(void **state) {
 }
 
 static void the_agent_s_own_copies_are_as_good_as_root_s(void **state) {
-        (void)state;
         Owners copies = { 0 }, others = { 0 };
         owners_add(&copies, "containers-" SOURCE, AGENT, AGENT);
         owners_add(&others, SOURCE, AGENT, AGENT);

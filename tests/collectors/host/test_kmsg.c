@@ -28,7 +28,6 @@ static void a_record_is_parsed(void **state) {
         static const char data[] = "30,7,1234567890,c,caller=T1;a \\x5bb\\x5d \\xzz\\x0ac\n "
                                    "KEY=va\\x20lue\n OTHER=1\n";
         KmsgRecord r = { 0 };
-        (void)state;
         assert_int_equal(kmsg_parse(data, sizeof data - 1, &r), 0);
         assert_int_equal(r.priority, 6);
         assert_int_equal(r.facility, 3);
@@ -47,7 +46,6 @@ static void a_record_is_parsed(void **state) {
 static void a_hardware_error_keeps_fields_that_nobody_knows(void **state) {
         KmsgHwError e;
         const char *text = strchr(hw_error_line, ';') + 1;
-        (void)state;
         assert_true(kmsg_find_hw_error(text, strcspn(text, "\n"), &e));
         assert_string_equal(e.value, "SRAM_UNCORRECTABLE_ERROR");
         assert_string_equal(kmsg_hw_field(&e, "instance_id"), "i-0123456789abcdef0");
@@ -72,7 +70,6 @@ static void lines_of_the_driver_are_distinguished_from_others(void **state) {
         };
         static const char *const no[] = { "",           "eth0: link", "ndisc: x",
                                           "and 3 more", "nd",         "usb 1-1: new" };
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(yes); i++)
                 assert_true(kmsg_is_neuron(yes[i], strlen(yes[i])));
         for (size_t i = 0; i < ELEMENTSOF(no); i++)

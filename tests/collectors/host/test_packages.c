@@ -156,7 +156,6 @@ static void dpkgs_status_is_read_in_pieces_of_any_size(void **state) {
         static const char request_collectors[] =
                 "aws-neuronx-dkms=2.25.4.0(install ok installed);bash=5.2(install ok installed);"
                 "aws-neuronx-tools=2.27.33.0(deinstall ok config-files);";
-        (void)state;
         for (size_t piece = 1; piece < sizeof status_file; piece++) {
                 char all[1024] = "";
                 DpkgParser p = { .on_package = note_package, .userdata = all };
@@ -187,7 +186,6 @@ static void names_of_distributions_are_normalised(void **state) {
                 "", ".dist-info", "torch", "to rch-1.dist-info", "-1.dist-info", "x.dist-infos"
         };
         char name[PACKAGES_NAME_SIZE], version[PACKAGES_VERSION_SIZE];
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 assert_true(packages_parse_pip(cases[i].directory, name, version));
                 assert_string_equal(name, cases[i].name);

@@ -1,11 +1,7 @@
 /* collectors/host/pids.c against a /proc made by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "collectors/host/pids.h"
 #include "tests/lib/base/scratch.h"
@@ -151,7 +147,6 @@ static void where_namespaces_cannot_be_seen_only_ancestors_are_found(void **stat
 
 static void this_very_process_is_found_in_the_real_proc(void **state) {
         PidsMatch found = { .pid = 0 };
-        (void)state;
         assert_int_equal(
                 pids_resolve_ancestor(&(PidsQuery){ "/proc", getpid(), 0, getppid() }, &found), 0);
         assert_int_equal(found.pid, getppid());
@@ -186,7 +181,6 @@ static void broken_files_lead_nowhere(void **state) {
 
 static void a_container_is_known_by_its_cgroup(void **state) {
         char id[PIDS_CONTAINER_SIZE];
-        (void)state;
         assert_true(pids_container_of(
                 "0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-" ID ".scope\n", id));
         assert_string_equal(id, ID);

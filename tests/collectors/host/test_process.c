@@ -222,7 +222,6 @@ static int find_own_note(struct dl_phdr_info *info, size_t size, void *userdata)
 static void the_build_id_is_read_from_the_file(void **state) {
         static char own[PROCESS_BUILD_ID_SIZE + PATH_MAX];
         char hex[PROCESS_BUILD_ID_SIZE];
-        (void)state;
         (void)dl_iterate_phdr(find_own_note, own);
         int fd = open(own + PROCESS_BUILD_ID_SIZE, O_RDONLY | O_CLOEXEC);
         if (fd < 0 || own[0] == '\0')

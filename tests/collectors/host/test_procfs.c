@@ -10,7 +10,6 @@ static void a_command_name_may_hold_anything(void **state) {
         static const char text[] =
                 "42 (a) S (b) R) Z 7 42 42 0 -1 2097216 0 0 0 0 1 2 3 4 20 0 9 0 123456789 0 0 0\n";
         ProcStat s;
-        (void)state;
         assert_true(procfs_parse_stat(text, sizeof text - 1, &s));
         assert_string_equal(s.comm, "a) S (b) R");
         assert_int_equal(s.state, 'Z');
@@ -35,7 +34,6 @@ static void a_line_of_maps_is_parsed(void **state) {
                                               "0-1 zzzz 0 0:0 0",
                                               "11111111111111111-2 r-xp 0 0:0 0" };
         ProcMap m;
-        (void)state;
         assert_true(procfs_parse_map(line, sizeof line - 1, &m));
         assert_int_equal(m.start, 0x7f10a000);
         assert_int_equal(m.end, 0x7f10b000);
@@ -76,7 +74,6 @@ static void a_cgroup_names_pod_container_and_job(void **state) {
                   "4711", "0" },
         };
         ProcContainer c;
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 assert_true(procfs_parse_cgroup(cases[i].text, strlen(cases[i].text), &c));
                 assert_string_equal(c.container_id, cases[i].container);
@@ -129,7 +126,6 @@ static void a_file_is_read_up_to_its_bound(void **state) {
 static void a_process_that_has_ended_is_gone_though_its_directory_is_still_held(void **state) {
         pid_t pid = fork();
         Proc p;
-        (void)state;
         if (pid == 0) {
                 (void)pause();
                 _exit(0);

@@ -6,18 +6,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "collectors/runner/collector.h"
 #include "lib/base/cleanup.h"

@@ -3,15 +3,11 @@
  * offsets stand in static_asserts here; the emulator has them a second time. */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "collectors/neuron/neuron_device.c"
 #include "lib/base/cleanup.h"
@@ -96,7 +92,6 @@ int __wrap_ioctl(int fd, unsigned long command, void *argument) {
 }
 
 static int reset_sent(void **state) {
-        (void)state;
         memset(&sent, 0, sizeof sent);
         return 0;
 }
@@ -164,7 +159,6 @@ static const uint32_t forbidden[] = {
 static void a_forbidden_command_is_never_sent(void **state) {
         uint8_t argument[512] = { 0 };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(forbidden); i++) {
                 assert_refused(device(), forbidden[i], argument, -EPERM);
         }
@@ -187,7 +181,6 @@ static bool may_be_sent(uint32_t command) {
 static void no_other_number_of_the_driver_passes(void **state) {
         uint64_t argument[64];
 
-        (void)state;
         for (uint32_t nr = 0; nr < 256; nr++)
                 for (uint32_t size = 0; size < 512; size++)
                         for (uint32_t direction = 0; direction < 4; direction++) {
@@ -204,7 +197,6 @@ static void a_free_command_is_sent_only_to_drivers_that_have_it(void **state) {
         NeuronDevice d = device();
         NeuronPodStatus status = { .size = sizeof status };
 
-        (void)state;
         d.driver = (NeuronVersion){ { 2, 23, 8 } };
         assert_refused(d, NEURON_POD_STATUS_V2, &status, -EOPNOTSUPP);
         d.driver = (NeuronVersion){ { 2, 23, 9 } };
@@ -232,7 +224,6 @@ static void each_free_command_is_sent_from_its_version_on(void **state) {
         };
         uint64_t argument[64] = { 0 }; /* nobody looks into it here */
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
                 NeuronDevice d = device();
                 sent.n = 0;
@@ -252,7 +243,6 @@ static void whatever_is_not_0_is_a_failure(void **state) {
         NeuronBasicInfo info;
         char text[128];
 
-        (void)state;
         sent.result = 8; /* bytes that were not copied, in drivers before 2.29 */
         assert_int_equal(neuron_ioctl(&d, NEURON_DEVICE_BASIC_INFO, &info), 8);
         sent.result = -EPERM;
@@ -293,7 +283,6 @@ static void versions_are_compared_number_by_number(void **state) {
         static const NeuronVersion one = { { 2, 26, 5 } };
         NeuronVersion v = { { 0 } };
 
-        (void)state;
         assert_true(neuron_version_parse("2.26.5.0\n", &v));
         assert_int_equal(neuron_version_compare(&v, &one), 0);
         assert_true(neuron_version_parse("2.26.10.0", &v));

@@ -3,15 +3,11 @@
  * closes a device has what is known of it, and which file it hung on. */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "collectors/neuron/neuron_sysfs.c"
 #include "lib/base/cleanup.h"
@@ -173,7 +169,6 @@ static void of_two_values_with_one_name_the_devices_counts(void **state) {
         SysfsSummary *s = calloc(1, sizeof *s);
         StrBuf b = STRBUF_INIT;
 
-        (void)state;
         assert_non_null(s);
         sysfs_summary_note(s, "neuron_core0/info/architecture/arch_type", "NCv3", 4);
         sysfs_summary_note(s, "info/architecture/arch_type", "NDv3", 4);
@@ -193,7 +188,6 @@ static void a_summary_holds_only_so_much(void **state) {
         SysfsSummary *s = calloc(1, sizeof *s);
         char path[300], value[5000];
 
-        (void)state;
         assert_non_null(s);
         memset(value, 'v', sizeof value);
         for (unsigned i = 0; i < 1000; i++) {
@@ -213,7 +207,6 @@ static void a_summary_full_of_garbage_is_shown_within_its_bounds(void **state) {
         SysfsSummary *s = malloc(sizeof *s);
         StrBuf b = STRBUF_INIT;
 
-        (void)state;
         assert_non_null(s);
         memset(s, 0x5a, sizeof *s);
         memset(&s->is_cut, 1, sizeof s->is_cut);

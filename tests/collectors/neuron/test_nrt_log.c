@@ -15,7 +15,6 @@ static void a_line_is_parsed(void **state) {
                                    "18:57:20.782962  4444:4445  ERROR  "
                                    "TDRV:exec_consume_tpb_status   [ND 3][NC 1] stuck: model 0  ";
         NrtLine l;
-        (void)state;
         assert_true(nrt_log_parse_line(line, sizeof line - 1, &l));
         assert_true(span_is(l.time, "2025-Sep-19 18:57:20.782962"));
         assert_int_equal(l.pid, 4444);
@@ -112,7 +111,6 @@ static void a_block_without_an_end_or_a_prefix_is_still_one(void **state) {
                                             "after\n" CUT_HERE "NRT version: 3";
         size_t at = 0, n = sizeof text - 1;
         NrtInfodump dump;
-        (void)state;
         assert_true(nrt_infodump_find(text, n, &at, &dump));
         assert_false(dump.is_whole);
         assert_true(span_is(dump.lines, "NRT version: 1\n"));

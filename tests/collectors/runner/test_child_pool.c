@@ -4,17 +4,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
@@ -124,7 +121,6 @@ static void heard_done(Heard *h) {
 }
 
 static void whole_lines_of_all_parts_arrive(void **state) {
-        (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
         PoolTask tasks[N_MAX];
         for (size_t i = 0; i < N_MAX; i++)
@@ -138,7 +134,6 @@ static void whole_lines_of_all_parts_arrive(void **state) {
 }
 
 static void a_part_that_writes_more_than_a_pipe_holds_is_read_to_its_end(void **state) {
-        (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
         const PoolTask tasks[] = { { .name = "large" }, { .name = "large" } };
         assert_int_equal(hear(&h, tasks, 2, 20 * USEC_PER_SEC), 0);
@@ -148,7 +143,6 @@ static void a_part_that_writes_more_than_a_pipe_holds_is_read_to_its_end(void **
 }
 
 static void failures_and_crashes_are_distinguished(void **state) {
-        (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
         const PoolTask tasks[] = { { .name = "fails" },
                                    { .name = "crashes" },
@@ -162,7 +156,6 @@ static void failures_and_crashes_are_distinguished(void **state) {
 }
 
 static void a_part_that_hangs_is_cut_off_and_the_others_are_whole(void **state) {
-        (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
         const PoolTask tasks[] = { { .name = "hangs" },
                                    { .name = "two lines" },
@@ -186,7 +179,6 @@ static void a_part_that_hangs_is_cut_off_and_the_others_are_whole(void **state) 
 }
 
 static void parts_whose_turn_never_came_are_reported_too(void **state) {
-        (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
         PoolTask tasks[N_MAX];
         for (size_t i = 0; i < N_MAX; i++)
@@ -199,7 +191,6 @@ static void parts_whose_turn_never_came_are_reported_too(void **state) {
 }
 
 static void one_that_writes_too_much_is_ended(void **state) {
-        (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
         const PoolTask tasks[] = { { .name = "babbles" },
                                    { .name = "long line" },
@@ -213,7 +204,6 @@ static void one_that_writes_too_much_is_ended(void **state) {
 }
 
 static void a_callback_can_end_it_all(void **state) {
-        (void)state;
         const PoolTask tasks[] = { { .name = "hangs" }, { .name = "two lines" } };
         {
                 _cleanup_(heard_done) Heard h = { .stop_after_lines = -ENOSPC };
@@ -226,7 +216,6 @@ static void a_callback_can_end_it_all(void **state) {
 }
 
 static void a_part_holds_nothing_of_the_callers(void **state) {
-        (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
         const PoolTask tasks[] = { { .name = "lists its fds" } };
         int fds[2];
@@ -241,7 +230,6 @@ static void a_part_holds_nothing_of_the_callers(void **state) {
 }
 
 static void a_part_has_the_descriptor_that_is_to_be_kept(void **state) {
-        (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
         const PoolTask task = { .name = "lists its fds" };
         int fds[2];
@@ -277,7 +265,6 @@ static int hold_and_hang(const PoolTask *task, int fd, void *userdata) {
 }
 
 static void parts_die_with_a_caller_that_is_killed(void **state) {
-        (void)state;
         char path[] = "/tmp/nc-pool-XXXXXX", fifo[sizeof path + 2], byte;
         assert_non_null(mkdtemp(path));
         (void)snprintf(fifo, sizeof fifo, "%s/f", path);
@@ -303,7 +290,6 @@ static void parts_die_with_a_caller_that_is_killed(void **state) {
 }
 
 static void nothing_to_do_is_done(void **state) {
-        (void)state;
         _cleanup_(heard_done) Heard h = { 0 };
         assert_int_equal(hear(&h, NULL, 0, USEC_INFINITY), 0);
         const PoolTask tasks[] = { { .name = "two lines" } };

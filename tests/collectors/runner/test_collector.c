@@ -1,13 +1,9 @@
 /* Records and raw files of a collector: whole or not at all, and together within their bound. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "collectors/runner/collector.h"
 #include "lib/base/fs.h"
@@ -35,7 +31,6 @@ static int emit_text(CollectOut *out, const char *text) {
 }
 
 static void each_record_is_one_line(void **state) {
-        (void)state;
         _cleanup_close_ int fd = memory_fd();
         CollectOut out = { .fd = fd, .dir_fd = -1, .max_bytes = 100 };
         assert_int_equal(emit_text(&out, "{\"a\":1}"), 0);
@@ -46,7 +41,6 @@ static void each_record_is_one_line(void **state) {
 }
 
 static void what_does_not_fit_is_left_out_and_smaller_records_still_come(void **state) {
-        (void)state;
         _cleanup_close_ int fd = memory_fd();
         CollectOut out = { .fd = fd, .dir_fd = -1, .max_bytes = 10 };
         assert_int_equal(emit_text(&out, "123456"), 0);
@@ -57,7 +51,6 @@ static void what_does_not_fit_is_left_out_and_smaller_records_still_come(void **
 }
 
 static void a_record_that_is_no_line_is_refused(void **state) {
-        (void)state;
         _cleanup_close_ int fd = memory_fd();
         CollectOut out = { .fd = fd, .dir_fd = -1, .max_bytes = 100 };
         assert_int_equal(emit_text(&out, "{\n}"), -EINVAL);
@@ -68,7 +61,6 @@ static void a_record_that_is_no_line_is_refused(void **state) {
 }
 
 static void a_failed_write_is_reported(void **state) {
-        (void)state;
         _cleanup_close_ int fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
         CollectOut out = { .fd = fd, .dir_fd = -1, .max_bytes = 100 };
         assert_int_equal(emit_text(&out, "{}"), -ENOSPC);

@@ -3,10 +3,8 @@
 
 #include <errno.h>
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "collectors/runner/document.h"
 #include "lib/base/fs.h"

@@ -2,11 +2,9 @@
 #include "collectors/runner/probe_request.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 
@@ -62,7 +60,6 @@ static void what_is_written_is_read_again(void **state) {
         _cleanup_(probe_request_done) ProbeRequest o, back = { 0 };
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT, again = STRBUF_INIT;
         const char *why = NULL;
-        (void)state;
         make_order(&o);
         assert_int_equal(probe_request_format(&o, &b), 0);
         assert_int_equal(probe_request_parse(b.text, b.n, &back, &why), 0);
@@ -99,7 +96,6 @@ static void refuse(const char *text, int r, const char *what) {
 #define LIMITS "\"timeout_usec\":1,\"max_bytes\":1"
 
 static void what_is_wrong_is_refused_with_a_reason(void **state) {
-        (void)state;
         refuse("", -EINVAL, "no JSON");
         refuse("[]", -EINVAL, "no JSON");
         refuse("{\"mode\":\"x\"," ROOTS "," LIMITS "}", -EINVAL, "what is wanted");
@@ -123,7 +119,6 @@ static void what_is_wrong_is_refused_with_a_reason(void **state) {
 
 static void more_processes_than_a_snapshot_may_have_are_refused(void **state) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        (void)state;
         strbuf_add(&b, "{\"mode\":\"snapshot\"," ROOTS "," LIMITS ",\"processes\":[");
         for (unsigned i = 0; i <= COLLECT_PROCESSES_MAX; i++)
                 strbuf_addf(&b, "%s{\"pid\":%u,\"start_ticks\":1}", i ? "," : "", i + 1);
@@ -135,7 +130,6 @@ static void a_memfd_is_sealed_and_read_from_its_beginning(void **state) {
         _cleanup_close_ int fd = probe_request_memfd("order", 5);
         _cleanup_free_ char *text = NULL;
         size_t n;
-        (void)state;
         assert_true(fd >= 0);
         assert_int_equal(write(fd, "x", 1), -1);
         assert_int_equal(lseek(fd, 3, SEEK_SET), 3);

@@ -1,14 +1,10 @@
 /* Times as text, checked against date(1) and by hand; the fake clock of the other tests. */
 #include "lib/base/clock.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "tests/harness/fake_clock.h"
@@ -16,7 +12,6 @@
 static void iso_has_six_digits_of_a_second(void **state) {
         char buf[CLOCK_ISO_SIZE];
 
-        (void)state;
         /* date -u -d 2026-05-27T05:21:35 +%s */
         assert_string_equal(clock_format_iso(buf, 1779859295 * USEC_PER_SEC + 123456),
                             "2026-05-27T05:21:35.123456Z");
@@ -28,7 +23,6 @@ static void iso_has_six_digits_of_a_second(void **state) {
 static void iso_holds_the_largest_time_there_is(void **state) {
         char buf[CLOCK_ISO_SIZE];
 
-        (void)state;
         /* date -u -d @18446744073709 +%FT%T */
         assert_string_equal(clock_format_iso(buf, UINT64_MAX), "586524-01-19T08:01:49.551615Z");
 }
@@ -36,7 +30,6 @@ static void iso_holds_the_largest_time_there_is(void **state) {
 static void nanoseconds_before_1970_are_written(void **state) {
         char buf[CLOCK_ISO_SIZE];
 
-        (void)state;
         assert_string_equal(clock_format_iso_nsec(buf, 1779859295, 123456789),
                             "2026-05-27T05:21:35.123456789Z");
         assert_string_equal(clock_format_iso_nsec(buf, -1, 5), "1969-12-31T23:59:59.000000005Z");
@@ -49,7 +42,6 @@ static void a_hostile_mtime_fits_into_the_buffer(void **state) {
         static const uint32_t nsecs[] = { 0, UINT32_MAX };
         char buf[CLOCK_ISO_SIZE + 1];
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(seconds); i++)
                 for (size_t j = 0; j < ELEMENTSOF(nsecs); j++) {
                         size_t n;
@@ -70,7 +62,6 @@ static void a_hostile_mtime_fits_into_the_buffer(void **state) {
 static void compact_comes_with_either_separator(void **state) {
         char buf[CLOCK_ISO_SIZE];
 
-        (void)state;
         assert_string_equal(clock_format_compact(buf, 1779859295999999, 'T'), "20260527T052135");
         assert_string_equal(clock_format_compact(buf, 1779859295999999, '-'), "20260527-052135");
         assert_true(strlen(clock_format_compact(buf, UINT64_MAX, 'T')) < CLOCK_ISO_SIZE);
@@ -93,7 +84,6 @@ static void a_span_shows_its_two_largest_units(void **state) {
         };
         char buf[CLOCK_ISO_SIZE];
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
                 assert_string_equal(clock_format_duration(buf, cases[i].usec), cases[i].text);
         assert_true(strlen(clock_format_duration(buf, UINT64_MAX - 1)) < CLOCK_ISO_SIZE);
@@ -104,7 +94,6 @@ static void the_system_clock_is_the_kernels(void **state) {
         uint64_t now;
         Clock *c = clock_system();
 
-        (void)state;
         assert_int_equal(clock_gettime(CLOCK_REALTIME, &before), 0);
         now = c->realtime_usec(c);
         assert_int_equal(clock_gettime(CLOCK_REALTIME, &after), 0);
@@ -121,7 +110,6 @@ static void the_fake_clock_moves_only_when_set(void **state) {
         FakeClock fake = FAKE_CLOCK(1000, 10);
         Clock *c = &fake.clock;
 
-        (void)state;
         assert_int_equal(c->realtime_usec(c), 1000);
         assert_int_equal(c->boottime_usec(c), 10);
         fake_clock_advance(&fake, 5);
@@ -137,7 +125,6 @@ static void it_is_reported_for_how_long_the_clock_was_not_set_forward(void **sta
         Clock *c = &fake.clock;
         ClockStep s = { 0 };
 
-        (void)state;
         assert_int_equal(clock_step_age_usec(&s, c), USEC_INFINITY);
         fake_clock_advance(&fake, 30 * USEC_PER_DAY); /* time has passed */
         assert_int_equal(clock_step_age_usec(&s, c), USEC_INFINITY);

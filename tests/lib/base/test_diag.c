@@ -1,13 +1,9 @@
 /* Faults in a file: all of them, in order, one line each. */
 #include "lib/base/diag.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/strbuf.h"
 
@@ -26,7 +22,6 @@ static void a_fault_names_file_line_key_and_remedy(void **state) {
         _cleanup_(diag_done) Diags d = { 0 };
         _cleanup_free_ char *text = NULL;
 
-        (void)state;
         diag_add(&d, (DiagLocation){ "n.yaml", 14, "destinations[0].part_size" },
                  "use 5MiB or more", "'%s' is below 5MiB", "1MiB");
         text = diag_format(&d.items[0]);
@@ -38,7 +33,6 @@ static void what_is_not_there_is_skipped(void **state) {
         _cleanup_(diag_done) Diags d = { 0 };
         _cleanup_free_ char *text = NULL;
 
-        (void)state;
         diag_add(&d, (DiagLocation){ "n.yaml", 0, NULL }, NULL, "is empty");
         diag_add(&d, (DiagLocation){ NULL, 0, "a" }, NULL, "is odd");
         text = printed(&d);
@@ -50,7 +44,6 @@ static void faults_come_by_line_and_within_a_line_as_found(void **state) {
         _cleanup_(strbuf_done) StrBuf expected = STRBUF_INIT;
         _cleanup_free_ char *text = NULL;
 
-        (void)state;
         /* Enough of them for the list to grow and for a sort that is not stable to show it. */
         for (unsigned i = 0; i < 100; i++)
                 diag_add(&d, (DiagLocation){ "f", 10 - i % 10, NULL }, NULL, "%u", i);
@@ -68,7 +61,6 @@ static void a_value_with_a_newline_stays_on_its_line(void **state) {
         _cleanup_(diag_done) Diags d = { 0 };
         _cleanup_free_ char *text = NULL;
 
-        (void)state;
         diag_add(&d, (DiagLocation){ "f", 1, "k\n" }, "re\tm", "'%s' is bad",
                  "x\nf:2: forged\033[31m\xff ü");
         text = printed(&d);
@@ -80,7 +72,6 @@ static void the_list_owns_copies(void **state) {
         _cleanup_(diag_done) Diags d = { 0 };
         char file[] = "f", key[] = "k", remedy[] = "r";
 
-        (void)state;
         diag_add(&d, (DiagLocation){ file, 1, key }, remedy, "x");
         file[0] = key[0] = remedy[0] = '#';
         assert_string_equal(d.items[0].file, "f");
@@ -91,7 +82,6 @@ static void the_list_owns_copies(void **state) {
 static void done_leaves_a_list_that_can_be_used_again(void **state) {
         Diags d = { 0 };
 
-        (void)state;
         diag_done(&d);
         diag_add(&d, (DiagLocation){ "f", 1, NULL }, NULL, "x");
         diag_done(&d);

@@ -8,11 +8,7 @@
 #include <linux/filter.h>
 #include <linux/openat2.h>
 #include <linux/seccomp.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -22,7 +18,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "tests/harness/skip.h"
@@ -352,7 +348,6 @@ static void a_local_file_system_is_not_a_network(void **state) {
         _cleanup_close_ int fd = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         const char *name = NULL;
 
-        (void)state;
         assert_true(fd >= 0);
         assert_false(fs_is_network(fd, &name));
         assert_string_equal(name, "local");
@@ -362,7 +357,6 @@ static void a_local_file_system_is_not_a_network(void **state) {
 static void what_cannot_be_queried_counts_as_a_network(void **state) {
         const char *name = NULL;
 
-        (void)state;
         assert_true(fs_is_network(-1, &name));
         assert_string_equal(name, "unknown");
 }
@@ -381,7 +375,6 @@ static void file_system_numbers_are_the_kernels(void **state) {
         };
         _cleanup_close_ int fd = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-        (void)state;
         assert_true(fd >= 0);
         fake_fstatfs = true;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {

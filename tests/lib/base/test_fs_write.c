@@ -2,13 +2,9 @@
 #include "lib/base/fs.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "tests/lib/base/scratch.h"
@@ -194,7 +190,6 @@ static void a_file_without_a_size_is_bounded_all_the_same(void **state) {
         _cleanup_free_ char *text = NULL;
         size_t n = 0;
 
-        (void)state;
         /* /proc says 0 bytes of everything. */
         assert_int_equal(fs_read_file(-1, "/proc/self/status", 1 << 20, &text, &n), 0);
         assert_true(n > 100);

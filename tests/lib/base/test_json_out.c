@@ -2,13 +2,9 @@
  * it back. */
 #include "lib/base/json_out.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 #include <jansson.h>
 
 static json_t *read_back(const StrBuf *b) {
@@ -21,7 +17,6 @@ static json_t *read_back(const StrBuf *b) {
 }
 
 static void commas_stand_where_they_belong(void **state) {
-        (void)state;
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         json_out_object(&b, NULL);
         json_out_u64(&b, "u", UINT64_MAX);
@@ -48,7 +43,6 @@ static void commas_stand_where_they_belong(void **state) {
 }
 
 static void records_of_one_buffer_stand_on_lines(void **state) {
-        (void)state;
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         for (int i = 0; i < 2; i++) {
                 json_out_object(&b, NULL);
@@ -60,7 +54,6 @@ static void records_of_one_buffer_stand_on_lines(void **state) {
 }
 
 static void a_text_that_ends_like_an_opening_still_has_its_comma(void **state) {
-        (void)state;
         static const char *const ends[] = { "{", "[", "\n", "x{\n[" };
         for (size_t i = 0; i < ELEMENTSOF(ends); i++) {
                 _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
@@ -77,7 +70,6 @@ static void a_text_that_ends_like_an_opening_still_has_its_comma(void **state) {
 
 /* Each byte alone, and each pair: as a text, a key and a path. */
 static void every_pair_of_bytes_becomes_valid_json(void **state) {
-        (void)state;
         for (unsigned c = 0; c < 0x10000; c++) {
                 _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
                 const char bytes[] = { (char)(c >> 8), (char)c, '\0' };
@@ -109,7 +101,6 @@ static void assert_text(const char *s, size_t n, const char *want) {
 }
 
 static void what_is_no_utf8_is_escaped(void **state) {
-        (void)state;
         assert_text("a\xff\x62", 3, "a\\xffb");
         assert_text("\xc3", 1, "\\xc3");                   /* cut short */
         assert_text("\xc0\x80", 2, "\\xc0\\x80");          /* overlong */
@@ -122,7 +113,6 @@ static void what_is_no_utf8_is_escaped(void **state) {
 }
 
 static void a_failed_buffer_stays_failed(void **state) {
-        (void)state;
         StrBuf b = { .failed = true };
         json_out_object(&b, "k");
         json_out_string(&b, "k", "v");

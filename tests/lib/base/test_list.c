@@ -1,12 +1,7 @@
 /* The intrusive list. */
 #include "lib/base/list.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 typedef struct Item {
         int number;
@@ -25,7 +20,6 @@ static void items_come_in_the_order_they_were_added(void **state) {
         Item a = { .number = 1 }, b = { .number = 2 }, c = { .number = 3 };
         ListLink head;
 
-        (void)state;
         list_init(&head);
         assert_true(list_is_empty(&head));
         assert_int_equal(sum_in_order(&head), 0);
@@ -45,7 +39,6 @@ static void the_safe_walk_may_remove_what_it_stands_on(void **state) {
         Item items[5] = { { 0 } };
         ListLink head;
 
-        (void)state;
         list_init(&head);
         for (int i = 0; i < 5; i++) {
                 items[i].number = i + 1;

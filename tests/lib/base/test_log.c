@@ -7,11 +7,7 @@
 #include <jansson.h>
 #include <limits.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
@@ -19,7 +15,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "tests/harness/skip.h"
@@ -36,7 +32,6 @@ ssize_t __wrap_write(int fd, const void *data, size_t n) {
 }
 
 static int capture_setup(void **state) {
-        (void)state;
         n_writes = 0;
         real_stderr = dup(STDERR_FILENO);
         if (real_stderr < 0 || pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) < 0)
@@ -45,7 +40,6 @@ static int capture_setup(void **state) {
 }
 
 static int capture_teardown(void **state) {
-        (void)state;
         (void)dup2(real_stderr, STDERR_FILENO);
         (void)close(real_stderr);
         (void)close(pipe_fds[0]);
@@ -66,7 +60,6 @@ static void text_has_a_word_for_the_level(void **state) {
         static const char *const words[] = { "emergency", "alert",  "critical", "error",
                                              "warning",   "notice", "info",     "debug" };
 
-        (void)state;
         log_setup(LOG_FORMAT_TEXT, LOG_DEBUG);
         for (int level = LOG_EMERG; level <= LOG_DEBUG; level++) {
                 char expected[64];
@@ -78,7 +71,6 @@ static void text_has_a_word_for_the_level(void **state) {
 }
 
 static void the_error_and_the_dump_are_on_the_line(void **state) {
-        (void)state;
         log_setup(LOG_FORMAT_TEXT, LOG_INFO);
         log_dump("core-1", LOG_WARNING, -ENOSPC, "cannot write '%s'", "x");
         assert_string_equal(captured(),
@@ -90,7 +82,6 @@ static void the_error_and_the_dump_are_on_the_line(void **state) {
 }
 
 static void levels_above_the_maximum_are_silent(void **state) {
-        (void)state;
         log_setup(LOG_FORMAT_TEXT, LOG_WARNING);
         log_info("no");
         log_debug("no");
@@ -101,7 +92,6 @@ static void levels_above_the_maximum_are_silent(void **state) {
 }
 
 static void a_line_is_one_write(void **state) {
-        (void)state;
         log_setup(LOG_FORMAT_TEXT, LOG_INFO);
         log_dump("id", LOG_INFO, -EIO, "one");
         assert_int_equal(n_writes, 1);
@@ -111,7 +101,6 @@ static void a_line_is_one_write(void **state) {
 }
 
 static void a_file_name_cannot_forge_a_line(void **state) {
-        (void)state;
         log_setup(LOG_FORMAT_TEXT, LOG_INFO);
         log_dump("id\nerror: forged", LOG_INFO, 0, "took '%s'",
                  "x\nerror: forged\r\033]0;title\a\xc2\x9b"
@@ -125,7 +114,6 @@ static void json_is_an_object_a_line_that_others_can_read(void **state) {
         json_t *o;
         json_error_t error;
 
-        (void)state;
         log_setup(LOG_FORMAT_JSON, LOG_INFO);
         log_dump("id\"\\", LOG_WARNING, -ENOSPC, "a \"quoted\" \\ b\nc\t\xff ü€");
         line = strdup(captured());
@@ -155,7 +143,6 @@ static void a_line_that_is_too_long_is_cut_and_marked(void **state) {
         };
         static char message[8192], id[1024];
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(fillers); i++) {
                 const char *text;
                 json_error_t error;
@@ -184,7 +171,6 @@ static void a_line_that_is_too_long_is_cut_and_marked(void **state) {
 }
 
 static void errno_is_kept(void **state) {
-        (void)state;
         log_setup(LOG_FORMAT_TEXT, LOG_INFO);
         (void)close(pipe_fds[0]); /* the write fails now, with EPIPE */
         pipe_fds[0] = -1;
@@ -195,7 +181,6 @@ static void errno_is_kept(void **state) {
 }
 
 static void auto_is_text_unless_stderr_is_the_journals(void **state) {
-        (void)state;
         assert_int_equal(setenv("JOURNAL_STREAM", "1:1", 1), 0);
         log_setup(LOG_FORMAT_AUTO, LOG_INFO);
         log_info("here");
@@ -269,7 +254,6 @@ static void the_journal_gets_fields(void **state) {
         int status;
         pid_t pid = fork();
 
-        (void)state;
         assert_true(pid >= 0);
         if (pid == 0)
                 _exit(judge_journal());
@@ -281,7 +265,6 @@ static void the_journal_gets_fields(void **state) {
 }
 
 static void without_a_journal_its_format_becomes_text(void **state) {
-        (void)state;
         if (access("/run/systemd/journal/socket", F_OK) == 0)
                 SKIP_BECAUSE("a journal runs");
         log_setup(LOG_FORMAT_JOURNAL, LOG_INFO);

@@ -3,13 +3,9 @@
 #include "lib/base/parse.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 
@@ -53,14 +49,12 @@ static void only_digits_are_a_number(void **state) {
                 { "\xd9\xa1", -EINVAL, 0 }, /* ARABIC-INDIC DIGIT ONE */
         };
 
-        (void)state;
         check_cases(parse_u64, cases, ELEMENTSOF(cases));
 }
 
 static void a_range_includes_its_ends(void **state) {
         uint64_t n = UNTOUCHED;
 
-        (void)state;
         assert_int_equal(parse_u64_range("4", 5, 7, &n), -ERANGE);
         assert_int_equal(parse_u64_range("8", 5, 7, &n), -ERANGE);
         assert_int_equal(parse_u64_range("x", 5, 7, &n), -EINVAL);
@@ -74,7 +68,6 @@ static void a_range_includes_its_ends(void **state) {
 static void hex_bytes_are_exactly_as_many_as_requested(void **state) {
         uint8_t bytes[4] = { 1, 2, 3, 4 };
 
-        (void)state;
         assert_int_equal(parse_hex_bytes("00fFa9", bytes, 3), 0);
         assert_memory_equal(bytes, ((const uint8_t[]){ 0x00, 0xff, 0xa9, 4 }), 4);
         assert_int_equal(parse_hex_bytes("", bytes, 0), 0);
@@ -93,7 +86,6 @@ static void yes_and_no_come_in_three_words_and_any_case(void **state) {
         static const char *const neither[] = { "", "y", "n", "1", "0", "t", "yes ", "enabled" };
         bool b;
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(yes); i++) {
                 b = false;
                 assert_int_equal(parse_bool(yes[i], &b), 0);
@@ -134,7 +126,6 @@ static void sizes_have_binary_units(void **state) {
                 { "", -EINVAL, 0 },
         };
 
-        (void)state;
         check_cases(parse_bytes, cases, ELEMENTSOF(cases));
 }
 
@@ -156,7 +147,6 @@ static void rates_are_sizes_a_second(void **state) {
                 { "0000000000000000000000000000000000000000001/s", -EINVAL, 0 },
         };
 
-        (void)state;
         check_cases(parse_rate, cases, ELEMENTSOF(cases));
 }
 
@@ -184,7 +174,6 @@ static void times_need_a_unit(void **state) {
                 { "", -EINVAL, 0 },
         };
 
-        (void)state;
         check_cases(parse_duration_usec, cases, ELEMENTSOF(cases));
 }
 
@@ -220,14 +209,12 @@ static void percents_have_at_most_one_decimal(void **state) {
                 { "18446744073709551621%", -ERANGE, 0 },
         };
 
-        (void)state;
         check_cases(permille_as_u64, cases, ELEMENTSOF(cases));
 }
 
 static void formatted_sizes_and_times_are_exact(void **state) {
         char buf[PARSE_FORMAT_SIZE];
 
-        (void)state;
         assert_string_equal(parse_format_bytes(buf, 8 * MIB), "8MiB");
         assert_string_equal(parse_format_bytes(buf, 1000), "1000");
         assert_string_equal(parse_format_bytes(buf, 1536), "1536");
@@ -255,7 +242,6 @@ static void what_is_formatted_parses_to_the_same(void **state) {
                                          USEC_PER_DAY,
                                          UINT64_MAX };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(near); i++)
                 for (uint64_t d = 0; d < 3; d++) {
                         uint64_t n = near[i] - 1 + d, back; /* wraps to 0 and 1: fine too */
@@ -288,7 +274,6 @@ static void people_read_sizes_with_one_decimal(void **state) {
         };
         char buf[PARSE_FORMAT_SIZE];
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
                 assert_string_equal(parse_format_human(buf, cases[i].bytes), cases[i].text);
 }
@@ -309,7 +294,6 @@ static void a_number_is_read_from_where_it_stands_and_no_further(void **state) {
                 { " 1", false, 0, " 1" },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 const char *at = cases[i].text;
                 uint64_t value = 0;
@@ -340,7 +324,6 @@ static void brackets_in_strings_do_not_nest(void **state) {
                 { "{\"a\":[\"{\"]}", 2 },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 size_t n = strlen(cases[i].text);
                 assert_false(parse_json_exceeds_depth(cases[i].text, n, cases[i].depth));

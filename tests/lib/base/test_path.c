@@ -2,13 +2,9 @@
 #include "lib/base/path.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
@@ -20,7 +16,6 @@ static void check_owned(char *text, const char *expected) {
 }
 
 static void joined_parts_have_one_slash(void **state) {
-        (void)state;
         check_owned(path_join("a", "b"), "a/b");
         check_owned(path_join("a/", "b"), "a/b");
         check_owned(path_join("a", "/b"), "a/b");
@@ -33,7 +28,6 @@ static void joined_parts_have_one_slash(void **state) {
 }
 
 static void a_name_is_behind_the_last_slash(void **state) {
-        (void)state;
         assert_string_equal(path_name("/a/b"), "b");
         assert_string_equal(path_name("b"), "b");
         assert_string_equal(path_name("a/"), "");
@@ -41,7 +35,6 @@ static void a_name_is_behind_the_last_slash(void **state) {
 }
 
 static void a_parent_is_one_up(void **state) {
-        (void)state;
         check_owned(path_parent("/x"), "/");
         check_owned(path_parent("x"), ".");
         check_owned(path_parent("/a/b"), "/a");
@@ -53,7 +46,6 @@ static void a_parent_is_one_up(void **state) {
 }
 
 static void below_goes_by_components(void **state) {
-        (void)state;
         assert_true(path_is_below("/a/b", "/a"));
         assert_true(path_is_below("/a", "/a"));
         assert_true(path_is_below("/a/", "/a"));
@@ -69,7 +61,6 @@ static void below_goes_by_components(void **state) {
 }
 
 static void a_way_back_up_is_never_below(void **state) {
-        (void)state;
         assert_false(path_is_below("/a/../etc/shadow", "/a"));
         assert_false(path_is_below("/a/b/..", "/a"));
         assert_false(path_is_below("/a//..", "/a"));
@@ -77,7 +68,6 @@ static void a_way_back_up_is_never_below(void **state) {
 }
 
 static void simplified_paths_keep_their_meaning(void **state) {
-        (void)state;
         check_owned(path_simplify("/a//b/./c/"), "/a/b/c");
         check_owned(path_simplify("/"), "/");
         check_owned(path_simplify("//."), "/");
@@ -89,7 +79,6 @@ static void simplified_paths_keep_their_meaning(void **state) {
 }
 
 static void escapes_are_as_the_manifest_states(void **state) {
-        (void)state;
         check_owned(path_escape("plain/ü€𝄞"), "plain/ü€𝄞");
         check_owned(path_escape("a\nb\tc\x7f"), "a\\x0ab\\x09c\\x7f");
         check_owned(path_escape("back\\slash"), "back\\x5cslash");
@@ -104,7 +93,6 @@ static void escapes_are_as_the_manifest_states(void **state) {
 static void every_name_goes_round(void **state) {
         uint32_t seed = 1;
 
-        (void)state;
         for (unsigned i = 0; i < 20000; i++) {
                 char raw[24];
                 size_t n;
@@ -136,7 +124,6 @@ static void malformed_escapes_are_refused(void **state) {
         static const char *const bad[] = { "\\",  "a\\x", "\\x1",  "\\xg1", "\\x1g",
                                            "\\n", "\\\\", "\\X41", "\\x00", "a\\x00b" };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(bad); i++) {
                 char *out = NULL;
 

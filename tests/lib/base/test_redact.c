@@ -3,15 +3,11 @@
 #include "lib/base/redact.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/json_out.h"
 
@@ -145,25 +141,21 @@ static void assert_redacted(const char *text, size_t n, const char *want) {
 }
 
 static void secrets_go(void **state) {
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
                 assert_redacted(cases[i].text, strlen(cases[i].text), cases[i].want);
 }
 
 static void what_is_no_secret_stays(void **state) {
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(plain); i++)
                 assert_redacted(plain[i], strlen(plain[i]), plain[i]);
 }
 
 static void doing_it_twice_changes_nothing(void **state) {
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
                 assert_redacted(cases[i].want, strlen(cases[i].want), cases[i].want);
 }
 
 static void every_beginning_of_a_text_is_read_within_its_bounds(void **state) {
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
                 for (size_t n = 0; n <= strlen(cases[i].text); n++) {
                         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
@@ -177,7 +169,6 @@ static void every_beginning_of_a_text_is_read_within_its_bounds(void **state) {
 }
 
 static void bytes_of_any_kind_pass(void **state) {
-        (void)state;
         static const char text[] = "a\0token=x\0\xff\xfe\x80 \xc3\xa4 RANK=3";
         static const char want[] = "a\0token=" R "\0\xff\xfe\x80 \xc3\xa4 RANK=3";
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
@@ -188,7 +179,6 @@ static void bytes_of_any_kind_pass(void **state) {
 
 static void a_member_of_an_object_has_no_secret(void **state) {
         StrBuf b = STRBUF_INIT;
-        (void)state;
         json_out_object(&b, NULL);
         redact_member(&b, "a", "password=hunter22 \"stays\"", 25);
         redact_member(&b, "b", "", 0);
@@ -198,7 +188,6 @@ static void a_member_of_an_object_has_no_secret(void **state) {
 }
 
 static void names_are_distinguished(void **state) {
-        (void)state;
         static const char *const secret[] = {
                 "HF_TOKEN",
                 "AWS_SECRET_ACCESS_KEY",
@@ -253,7 +242,6 @@ static void assert_cmdline(const char *data, size_t n, const char *want) {
 #define CMDLINE(data, want) assert_cmdline(data, sizeof(data), want)
 
 static void a_command_line_loses_its_secrets_argument_by_argument(void **state) {
-        (void)state;
         CMDLINE("python\0train.py\0--token\0a b c\0--rank\0003",
                 "[\"python\",\"train.py\",\"--token\",\"" R "\",\"--rank\",\"3\"]");
         CMDLINE("x\0--password=a b c\0y", "[\"x\",\"--password=" R "\",\"y\"]");
@@ -282,7 +270,6 @@ static double cpu_time(const char *text, size_t n) {
 }
 
 static void hostile_text_needs_linear_time(void **state) {
-        (void)state;
         static const char *const seeds[] = {
                 "eyJ-",
                 "://a:",

@@ -1,11 +1,7 @@
 /* lib/base/spawn: what a started program has, judged by programs of the system. */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/base/spawn.h"
@@ -49,7 +45,6 @@ static const char *output(char *const argv[], bool keeps_signals) {
 #define RUN(keeps, ...) output((char *const[]){ __VA_ARGS__, NULL }, keeps)
 
 static void it_has_the_descriptors_of_its_order_and_no_others(void **state) {
-        (void)state;
         assert_string_equal(RUN(false, (char *)"readlink", (char *)"/proc/self/fd/0"),
                             "/dev/null\n");
         /* The fourth is that of the directory, which ls has open. */
@@ -57,7 +52,6 @@ static void it_has_the_descriptors_of_its_order_and_no_others(void **state) {
 }
 
 static void it_has_the_environment_of_its_order_and_a_group_of_its_own(void **state) {
-        (void)state;
         assert_string_equal(RUN(false, (char *)"env"), "ONLY=this\nPATH=/usr/bin:/bin\n");
         assert_string_equal(RUN(false, (char *)"sh", (char *)"-c",
                                 (char *)"[ $(ps -o pgid= $$) = $$ ] && echo group"),
@@ -73,7 +67,6 @@ static uint64_t signals_of(const char *name, bool keeps_signals) {
 }
 
 static void signals_are_at_their_defaults_unless_they_are_to_be_kept(void **state) {
-        (void)state;
         const uint64_t usr1 = UINT64_C(1) << (SIGUSR1 - 1), xfsz = UINT64_C(1) << (SIGXFSZ - 1);
         sigset_t one, before;
         (void)sigemptyset(&one);
@@ -89,7 +82,6 @@ static void signals_are_at_their_defaults_unless_they_are_to_be_kept(void **stat
 }
 
 static void what_cannot_be_started_is_reported_and_leaves_nothing(void **state) {
-        (void)state;
         char *argv[] = { (char *)"x", NULL };
         pid_t pid = 4711;
         assert_int_equal(spawn_program(&pid, &(SpawnOptions){ .program = "/no/such/program",
@@ -107,7 +99,6 @@ static void what_cannot_be_started_is_reported_and_leaves_nothing(void **state) 
  */
 static void a_program_has_the_limit_of_descriptors_that_was_there_before_it_was_raised(
         void **state) {
-        (void)state;
         struct rlimit before, low, now;
         char text[32] = "", expected[32];
         int in[2], out[2], status;

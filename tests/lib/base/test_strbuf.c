@@ -2,18 +2,13 @@
 #include "lib/base/strbuf.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 static void text_comes_out_as_it_went_in(void **state) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
 
-        (void)state;
         strbuf_add(&b, "a");
         strbuf_add_n(&b, "bcd", 2);
         strbuf_addf(&b, "-%d-%s", 42, "x");
@@ -26,7 +21,6 @@ static void it_grows_in_steps_of_any_size(void **state) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         size_t n = 0;
 
-        (void)state;
         for (int i = 0; i < 2000; i++) {
                 strbuf_addf(&b, "%*d", i % 100 + 1, i);
                 n += (size_t)MAX(i % 100 + 1, snprintf(NULL, 0, "%d", i));
@@ -38,7 +32,6 @@ static void it_grows_in_steps_of_any_size(void **state) {
 static void bytes_may_hold_a_nul(void **state) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
 
-        (void)state;
         strbuf_add_n(&b, "a\0b", 3);
         assert_int_equal(b.n, 3);
         assert_memory_equal(b.text, "a\0b", 4);
@@ -48,7 +41,6 @@ static void detaching_hands_over_and_restarts(void **state) {
         StrBuf b = STRBUF_INIT;
         _cleanup_free_ char *first = NULL, *second = NULL;
 
-        (void)state;
         strbuf_add(&b, "one");
         first = strbuf_detach(&b);
         assert_string_equal(first, "one");
@@ -61,7 +53,6 @@ static void clearing_keeps_the_memory(void **state) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         const char *text;
 
-        (void)state;
         strbuf_add(&b, "one");
         text = b.text;
         strbuf_clear(&b);
@@ -74,7 +65,6 @@ static void clearing_keeps_the_memory(void **state) {
 static void a_failure_is_remembered_until_it_is_reported(void **state) {
         StrBuf b = STRBUF_INIT;
 
-        (void)state;
         strbuf_add(&b, "kept");
         strbuf_add_n(&b, "x", SIZE_MAX - 2); /* a size that overflows */
         assert_int_equal(strbuf_error(&b), -ENOMEM);

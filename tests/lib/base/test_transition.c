@@ -2,16 +2,12 @@
 #include "lib/base/transition.h"
 
 #include <errno.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 enum { IDLE, RUNNING, ENDED, N_STATES };
 
@@ -20,13 +16,11 @@ static const unsigned moves[N_STATES] = { [IDLE] = 1U << RUNNING, [RUNNING] = 1U
 static const StateTable table = { "job", names, moves, N_STATES };
 
 static void a_legal_transition_is_accepted(void **state) {
-        (void)state;
         assert_int_equal(transition_check(&table, IDLE, RUNNING, "id"), 0);
         assert_int_equal(transition_check(&table, RUNNING, ENDED, NULL), 0);
 }
 
 static void an_illegal_transition_is_refused(void **state) {
-        (void)state;
         transition_set_abort(false);
         assert_int_equal(transition_check(&table, IDLE, ENDED, "id"), -EPERM);
         assert_int_equal(transition_check(&table, IDLE, IDLE, NULL), -EPERM);
@@ -35,7 +29,6 @@ static void an_illegal_transition_is_refused(void **state) {
 }
 
 static void a_state_that_does_not_exist_is_refused(void **state) {
-        (void)state;
         transition_set_abort(false);
         assert_int_equal(transition_check(&table, N_STATES, IDLE, NULL), -EPERM);
         assert_int_equal(transition_check(&table, IDLE, N_STATES, NULL), -EPERM);
@@ -59,7 +52,6 @@ static int status_of_child(const bool *set_abort) {
 }
 
 static void a_debug_build_aborts_at_an_illegal_transition(void **state) {
-        (void)state;
         int status = status_of_child(NULL);
 #ifdef NC_ENABLE_DEBUG
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);

@@ -1,14 +1,10 @@
 /* Every code point and every malformed neighbour, and how they are shown. */
 #include "lib/base/parse.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 
@@ -36,7 +32,6 @@ static size_t encode(uint32_t c, char out[4]) {
 }
 
 static void every_scalar_value_is_a_character_and_nothing_else_is(void **state) {
-        (void)state;
         for (uint32_t c = 0; c < 0x200000; c++) {
                 bool scalar = c < 0xd800 || (c > 0xdfff && c <= 0x10ffff);
                 char s[4];
@@ -50,7 +45,6 @@ static void every_scalar_value_is_a_character_and_nothing_else_is(void **state) 
 }
 
 static void overlong_forms_are_refused(void **state) {
-        (void)state;
         assert_int_equal(utf8_char_size("\xc0\x80", 2), 0);
         assert_int_equal(utf8_char_size("\xc1\xbf", 2), 0);
         assert_int_equal(utf8_char_size("\xe0\x80\xaf", 3), 0);
@@ -81,7 +75,6 @@ static void what_moves_a_cursor_is_escaped(void **state) {
                 { "\xe2\x82", "\\xe2", 1 },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 char buf[UTF8_ESCAPE_SIZE];
 

@@ -4,12 +4,9 @@
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
@@ -168,7 +165,6 @@ static void pack(void) {
 
 static int setup(void **state) {
         const char *tmp = getenv("TMPDIR");
-        (void)state;
         (void)snprintf(bundle.path, sizeof bundle.path, "%.40s/fetch-XXXXXX", tmp ? tmp : "/tmp");
         if (!mkdtemp(bundle.path))
                 return -1;
@@ -181,7 +177,6 @@ static int setup(void **state) {
 static int teardown(void **state) {
         _cleanup_free_ char *parent = path_parent(bundle.path);
         _cleanup_close_ int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        (void)state;
         (void)close(bundle.fd);
         strbuf_done(&bundle.object);
         json_decref(bundle.manifest);
@@ -254,7 +249,6 @@ static const char *member_name(size_t i) {
 }
 
 static void every_member_fetched_equals_the_file(void **state) {
-        (void)state;
         static const size_t cuts[] = { SIZE_MAX / 2, 1000, 65536 };
         for (size_t i = 0; i < ELEMENTSOF(names) + N_SMALL; i++)
                 for (size_t k = 0; k < ELEMENTSOF(cuts); k++)
@@ -264,7 +258,6 @@ static void every_member_fetched_equals_the_file(void **state) {
 }
 
 static void no_more_frames_are_requested_than_the_member_is_in(void **state) {
-        (void)state;
         const uint64_t frame = 2 * MIB + 64 * KIB;
         assert_in_range(fetch_whole(bundle.manifest, "a-small", 1 << 20), 1, frame);
         assert_in_range(fetch_whole(bundle.manifest, "s-020", 1 << 20), 1, frame);
@@ -274,7 +267,6 @@ static void no_more_frames_are_requested_than_the_member_is_in(void **state) {
 }
 
 static void holes_come_as_holes(void **state) {
-        (void)state;
         FetchRange frames;
         _cleanup_(fetch_freep) Fetch *f = begin(bundle.manifest, "e-holes", &frames);
         Got g = { .original = -1 };
@@ -300,7 +292,6 @@ static json_t *without_headers(void) {
 }
 
 static void a_manifest_that_does_not_name_headers_will_do(void **state) {
-        (void)state;
         json_t *manifest = without_headers();
         for (size_t i = 0; i < ELEMENTSOF(names) + N_SMALL; i++)
                 (void)fetch_whole(manifest, member_name(i), 1 << 20);
@@ -332,7 +323,6 @@ static void resume(const json_t *manifest, const char *name, uint64_t done) {
 }
 
 static void a_fetch_continues_at_the_frame_that_was_cut(void **state) {
-        (void)state;
         static const uint64_t offsets[] = { 0,       1,           MIB,     2 * MIB - 1,
                                             2 * MIB, 3 * MIB + 7, 5 * MIB, 7 * MIB + 76 };
         for (size_t i = 0; i < ELEMENTSOF(offsets); i++) {
@@ -357,7 +347,6 @@ static void a_fetch_continues_at_the_frame_that_was_cut(void **state) {
 }
 
 static void what_was_kept_counts_for_the_digest(void **state) {
-        (void)state;
         FetchRange whole, frames;
         uint64_t keep;
         _cleanup_(fetch_freep) Fetch *f = begin(bundle.manifest, "b-noise", &whole);
@@ -373,7 +362,6 @@ static void what_was_kept_counts_for_the_digest(void **state) {
 /* ---- lies and damage ---- */
 
 static void a_member_that_is_not_there_is_none(void **state) {
-        (void)state;
         FetchRange table;
         Fetch *f = NULL;
         assert_int_equal(fetch_new(&f, bundle.manifest, "nothing", &table), -ENOENT);
@@ -381,7 +369,6 @@ static void a_member_that_is_not_there_is_none(void **state) {
 }
 
 static void a_damaged_frame_is_reported(void **state) {
-        (void)state;
         FetchRange frames;
         _cleanup_(fetch_freep) Fetch *f = begin(bundle.manifest, "c-text", &frames);
         Got g = { .original = -1 };
@@ -396,7 +383,6 @@ static void a_damaged_frame_is_reported(void **state) {
 }
 
 static void an_early_end_and_too_many_bytes_are_reported(void **state) {
-        (void)state;
         FetchRange frames;
         _cleanup_(fetch_freep) Fetch *f = begin(bundle.manifest, "b-noise", &frames);
         Got g = { .original = -1 };
@@ -412,7 +398,6 @@ static void an_early_end_and_too_many_bytes_are_reported(void **state) {
 }
 
 static void what_put_answers_comes_back(void **state) {
-        (void)state;
         FetchRange frames;
         _cleanup_(fetch_freep) Fetch *f = begin(bundle.manifest, "b-noise", &frames);
         Got g = { .original = -1, .answer = -ENOSPC };
@@ -421,7 +406,6 @@ static void what_put_answers_comes_back(void **state) {
 }
 
 static void a_digest_that_is_another_is_reported(void **state) {
-        (void)state;
         static const char *const fetched[] = { "b-noise", "f-hole", "d-empty" };
         for (size_t i = 0; i < ELEMENTSOF(fetched); i++) {
                 json_t *manifest = json_deep_copy(bundle.manifest), *member;
@@ -462,7 +446,6 @@ static int try_table(const char *name, size_t at, uint32_t delta) {
 }
 
 static void a_seek_table_that_lies_is_refused(void **state) {
-        (void)state;
         assert_int_equal(try_table("c-text", 0, 0), 0);
         assert_int_equal(try_table("c-text", 0, 1), -EINVAL);    /* magic */
         assert_int_equal(try_table("c-text", 4, 1), -EINVAL);    /* its size */
@@ -476,7 +459,6 @@ static void a_seek_table_that_lies_is_refused(void **state) {
 
 /* Two frames that swap what they claim: all sums are right, and yet nothing fits. */
 static void frames_that_are_not_as_the_table_states_are_reported(void **state) {
-        (void)state;
         FetchRange table, frames;
         _cleanup_(fetch_freep) Fetch *f = NULL;
         Got g = { .original = -1 };
@@ -507,7 +489,6 @@ static json_t *with_number(const char *object, const char *key, json_int_t value
 }
 
 static void a_manifest_that_contradicts_itself_is_refused(void **state) {
-        (void)state;
         static const struct {
                 const char *object, *key;
                 json_int_t value;

@@ -2,9 +2,6 @@
  * not say. */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -562,7 +559,6 @@ static void a_fault_never_carries_what_a_terminal_would_obey(void **state) {
 }
 
 static void too_large_too_deep_and_no_object_are_refused(void **state) {
-        (void)state;
         _cleanup_free_ char *fault = NULL;
         json_t *manifest = NULL;
         assert_int_equal(manifest_read("", 256 * MIB + 1, &manifest, &fault),

@@ -2,12 +2,9 @@
 
 #include <endian.h>
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 
@@ -47,7 +44,6 @@ static Sha256 full_plain;
 
 static int fill_with_zeros(void **state) {
         static const uint8_t zeros[BLOCK];
-        (void)state;
         member_digest_init(&full_digest);
         member_digest_zeros(&full_digest, MAX_ZEROS);
         sha256_init(&full_plain);
@@ -57,7 +53,6 @@ static int fill_with_zeros(void **state) {
 }
 
 static void little_zeros_give_the_plain_digest_however_the_content_is_cut(void **state) {
-        (void)state;
         static const char *const shapes[] = { "", "0", "d", "0d0", "00e0d", "d00" };
         static const size_t tails[] = { 0, 1, 511, BLOCK - 1 };
         static const size_t pieces[] = {
@@ -83,7 +78,6 @@ static void little_zeros_give_the_plain_digest_however_the_content_is_cut(void *
 }
 
 static void zeros_given_and_zeros_read_are_the_same(void **state) {
-        (void)state;
         uint8_t expected[SHA256_SIZE], got[SHA256_SIZE];
         bool is_sparse;
         size_t n;
@@ -104,7 +98,6 @@ static void zeros_given_and_zeros_read_are_the_same(void **state) {
 }
 
 static void exactly_the_maximum_of_zeros_is_still_plain(void **state) {
-        (void)state;
         uint8_t expected[SHA256_SIZE], got[SHA256_SIZE];
         bool is_sparse;
         MemberDigest d = full_digest;
@@ -143,7 +136,6 @@ static void sparse_reference(uint8_t expected[static SHA256_SIZE]) {
 }
 
 static void more_zeros_give_the_sparse_form_however_the_content_is_cut(void **state) {
-        (void)state;
         static const size_t pieces[] = { 999, 4096, BLOCK, BLOCK + 1, 2 * BLOCK + 5, SIZE_MAX / 2 };
         uint8_t expected[SHA256_SIZE], got[SHA256_SIZE];
         bool is_sparse;
@@ -161,7 +153,6 @@ static void more_zeros_give_the_sparse_form_however_the_content_is_cut(void **st
 }
 
 static void a_hole_skipped_is_the_same_as_zero_data_skipped(void **state) {
-        (void)state;
         uint8_t expected[SHA256_SIZE], got[SHA256_SIZE];
         bool is_sparse;
         size_t n;
@@ -180,7 +171,6 @@ static void a_hole_skipped_is_the_same_as_zero_data_skipped(void **state) {
 }
 
 static void an_exabyte_of_hole_costs_nothing_and_its_size_counts(void **state) {
-        (void)state;
         uint8_t one[SHA256_SIZE], other[SHA256_SIZE];
         bool is_sparse;
         MemberDigest d = full_digest;
@@ -208,7 +198,6 @@ static void update_through_states(MemberDigest *d, const uint8_t *data, size_t n
 }
 
 static void a_saved_state_continues_to_the_same_digest(void **state) {
-        (void)state;
         static const size_t pieces[] = { 999, 4096, BLOCK, BLOCK + 1, 2 * BLOCK + 5 };
         uint8_t expected[SHA256_SIZE], got[SHA256_SIZE];
         bool is_sparse;
@@ -235,7 +224,6 @@ static void a_saved_state_continues_to_the_same_digest(void **state) {
 }
 
 static void a_state_that_cannot_be_is_refused(void **state) {
-        (void)state;
         MemberDigest d = full_digest, loaded;
         uint8_t saved[MEMBER_DIGEST_STATE_SIZE];
         member_digest_zeros(&d, 2 * BLOCK + 7);
@@ -254,7 +242,6 @@ static void a_state_that_cannot_be_is_refused(void **state) {
 }
 
 static void update_returns_whether_it_saw_only_zeros(void **state) {
-        (void)state;
         size_t n;
         _cleanup_free_ uint8_t *data = content_of("0000", 0, &n);
         MemberDigest d;

@@ -6,13 +6,10 @@
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
@@ -176,7 +173,6 @@ static void make_tree(void) {
 
 static int setup(void **state) {
         const char *tmp = getenv("TMPDIR");
-        (void)state;
         (void)snprintf(root, sizeof root, "%s/test_packer.XXXXXX",
                        tmp && strlen(tmp) < 40 ? tmp : "/tmp");
         if (!mkdtemp(root))
@@ -189,7 +185,6 @@ static int setup(void **state) {
 static int teardown(void **state) {
         _cleanup_free_ char *parent = path_parent(root);
         _cleanup_close_ int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        (void)state;
         (void)close(root_fd);
         return fs_remove_tree(fd, path_name(root));
 }
@@ -348,7 +343,6 @@ static void assert_goes_on(const Bundle *b, const Run *whole, size_t k) {
 /* ---- the tests ---- */
 
 static void parts_together_are_the_bundle_and_the_last_one_has_the_table(void **state) {
-        (void)state;
         _cleanup_(bundle_done) Bundle b = { 0 };
         _cleanup_(run_done) Run run = { 0 };
         uint64_t next = 0;
@@ -385,7 +379,6 @@ static void parts_together_are_the_bundle_and_the_last_one_has_the_table(void **
 }
 
 static void a_run_cut_after_any_part_continues_with_the_same_bytes_and_manifest(void **state) {
-        (void)state;
         _cleanup_(bundle_done) Bundle b = { 0 };
         bundle_init(&b);
         _cleanup_(run_done) Run whole = run_whole(&b);
@@ -394,7 +387,6 @@ static void a_run_cut_after_any_part_continues_with_the_same_bytes_and_manifest(
 }
 
 static void a_run_cut_after_every_part_ends_with_the_same_manifest(void **state) {
-        (void)state;
         _cleanup_(bundle_done) Bundle b = { 0 };
         _cleanup_(run_done) Run run = { 0 };
         bundle_init(&b);
@@ -421,7 +413,6 @@ static void before_read(size_t n, void *userdata) {
 }
 
 static void every_part_can_be_rebuilt_in_any_order(void **state) {
-        (void)state;
         _cleanup_(bundle_done) Bundle b = { 0 };
         bundle_init(&b);
         _cleanup_(run_done) Run whole = run_whole(&b);
@@ -442,7 +433,6 @@ static void every_part_can_be_rebuilt_in_any_order(void **state) {
 }
 
 static void what_is_resumed_reads_no_more_than_it_needs(void **state) {
-        (void)state;
         _cleanup_(bundle_done) Bundle b = { 0 };
         bundle_init(&b);
         _cleanup_(run_done) Run whole = run_whole(&b);
@@ -464,7 +454,6 @@ static int write_only(size_t i, const PlanMember *m, void *userdata) {
 }
 
 static void a_member_that_changed_meanwhile_is_noticed(void **state) {
-        (void)state;
         _cleanup_(bundle_done) Bundle b = { 0 };
         _cleanup_(packed_part_done) PackedPart part = { 0 };
         bundle_init(&b);
@@ -506,7 +495,6 @@ static void a_member_that_changed_meanwhile_is_noticed(void **state) {
 
 /* Members that were lost stay lost, and what was said of them stays said. */
 static void a_tolerant_run_cut_after_any_part_continues_with_the_same(void **state) {
-        (void)state;
         static const char *const shrunk[] = { "e-big", "core.1", "neff_1.neff" };
         _cleanup_(bundle_done) Bundle b = { 0 };
         bundle_init(&b);
@@ -531,7 +519,6 @@ static void a_tolerant_run_cut_after_any_part_continues_with_the_same(void **sta
 /* A member was lost in the middle and is there again: what comes behind the rows goes out as it was
  * said, as zeros. */
 static void a_member_once_lost_is_not_found_again(void **state) {
-        (void)state;
         _cleanup_(bundle_done) Bundle b = { 0 };
         const size_t big = entry_named("e-big");
         bundle_init(&b);
@@ -579,7 +566,6 @@ static int try_rows(const Bundle *b, const PackedRow *rows, size_t n_rows) {
 }
 
 static void rows_that_do_not_fit_are_refused(void **state) {
-        (void)state;
         _cleanup_(bundle_done) Bundle b = { 0 };
         bundle_init(&b);
         _cleanup_(run_done) Run whole = run_whole(&b);
@@ -618,7 +604,6 @@ static void rows_that_do_not_fit_are_refused(void **state) {
 }
 
 static void a_spoilt_state_is_refused_or_harmless(void **state) {
-        (void)state;
         _cleanup_(bundle_done) Bundle b = { 0 };
         bundle_init(&b);
         _cleanup_(run_done) Run whole = run_whole(&b);
@@ -649,7 +634,6 @@ static void a_spoilt_state_is_refused_or_harmless(void **state) {
 }
 
 static void the_signature_names_what_bytes_depend_on(void **state) {
-        (void)state;
         _cleanup_free_ char *signature = packer_signature(3, 8 * MIB);
         assert_non_null(strstr(signature, "zstd 1."));
         assert_non_null(strstr(signature, ", level 3, part 8388608"));

@@ -1,16 +1,12 @@
 #include "lib/bundle/packer.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 
 static void a_limit_is_the_part_size_while_the_rest_fits(void **state) {
-        (void)state;
         assert_int_equal(parts_limit(8 * MIB, 0, 4 * GIB), 8 * MIB);
         assert_int_equal(parts_limit(8 * MIB, 0, 9900 * 8 * MIB), 8 * MIB);
         assert_int_equal(parts_limit(8 * MIB, 9000, 900 * 8 * MIB), 8 * MIB);
@@ -18,7 +14,6 @@ static void a_limit_is_the_part_size_while_the_rest_fits(void **state) {
 }
 
 static void a_limit_grows_so_that_the_parts_left_suffice(void **state) {
-        (void)state;
         assert_int_equal(parts_limit(8 * MIB, 0, 9900 * 9 * MIB), 9 * MIB);
         assert_int_equal(parts_limit(8 * MIB, 9800, 100 * GIB), GIB);
         assert_true(parts_limit(8 * MIB, 9900, 1) == UINT64_MAX);
@@ -27,7 +22,6 @@ static void a_limit_grows_so_that_the_parts_left_suffice(void **state) {
 
 /* Frames of 10, 20, 30 … bytes, each filled with its number; a part closes at 100 bytes. */
 static void parts_are_runs_of_whole_frames_with_their_digests(void **state) {
-        (void)state;
         static const size_t expected_frames[] = { 4, 2, 2,
                                                   1 }; /* 10+20+30+40, 50+60, 70+80, 90 + tail */
         uint8_t all[512], digests[4 * SHA256_SIZE];
@@ -62,7 +56,6 @@ static void parts_are_runs_of_whole_frames_with_their_digests(void **state) {
 }
 
 static void a_tail_behind_a_closed_part_is_a_part_of_its_own(void **state) {
-        (void)state;
         Parts p;
         bool closed;
 
@@ -83,7 +76,6 @@ static void a_tail_behind_a_closed_part_is_a_part_of_its_own(void **state) {
 }
 
 static void restored_parts_continue_unchanged(void **state) {
-        (void)state;
         uint8_t frame[50];
         Parts whole, restored;
         bool closed;
@@ -130,7 +122,6 @@ static size_t n_parts_of(uint64_t frames, uint64_t unpacked, uint64_t packed,
 }
 
 static void ten_thousand_parts_always_suffice(void **state) {
-        (void)state;
         uint64_t largest;
 
         assert_in_range(n_parts_of(1000000, 2 * MIB, 2 * MIB + 80, &largest), 5000, PARTS_MAX + 1);

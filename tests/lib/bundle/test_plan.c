@@ -3,12 +3,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
@@ -23,7 +20,6 @@ static int root_fd = -1;
 
 static int make_root(void **state) {
         const char *tmp = getenv("TMPDIR");
-        (void)state;
         (void)snprintf(root, sizeof root, "%s/test_plan.XXXXXX",
                        tmp && strlen(tmp) < 40 ? tmp : "/tmp");
         if (!mkdtemp(root))
@@ -33,7 +29,6 @@ static int make_root(void **state) {
 }
 
 static int remove_root(void **state) {
-        (void)state;
         (void)close(root_fd);
         _cleanup_free_ char *parent = path_parent(root);
         _cleanup_close_ int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -68,7 +63,6 @@ static Plan *plan_of(const char *name, int fd) {
 }
 
 static void members_come_in_order_and_are_what_fstat_reports(void **state) {
-        (void)state;
         _cleanup_(plan_freep) Plan *p = NULL;
         _cleanup_close_ int fd = make_file("a", 1234, (Data[]){ { 0, 1234 }, { 0, 0 } });
         const struct timespec times[2] = { { 1, 2 }, { 1700000000, 123456789 } };
@@ -103,7 +97,6 @@ static void members_come_in_order_and_are_what_fstat_reports(void **state) {
 }
 
 static void a_frozen_plan_accepts_nothing_more(void **state) {
-        (void)state;
         _cleanup_close_ int fd = make_file("a", 10, NULL);
         _cleanup_(plan_freep) Plan *p = plan_of("a", fd);
         assert_int_equal(plan_add(p, "b", MEMBER_OTHER, fd), -EINVAL);
@@ -111,7 +104,6 @@ static void a_frozen_plan_accepts_nothing_more(void **state) {
 }
 
 static void an_empty_plan_is_two_blocks_in_one_frame(void **state) {
-        (void)state;
         _cleanup_(plan_freep) Plan *p = NULL;
         uint64_t offset, bytes;
 
@@ -133,7 +125,6 @@ typedef struct ExtentCase {
 } ExtentCase;
 
 static void extents_are_aligned_and_small_holes_are_data(void **state) {
-        (void)state;
         if (!has_holes())
                 SKIP_BECAUSE("not possible on this machine or as this user");
         static const ExtentCase cases[] = {
@@ -177,7 +168,6 @@ static void extents_are_aligned_and_small_holes_are_data(void **state) {
 }
 
 static void too_many_extents_end_in_data(void **state) {
-        (void)state;
         if (!has_holes())
                 SKIP_BECAUSE("not possible on this machine or as this user");
         const uint64_t step = 128 * KIB, n = PLAN_EXTENTS_MAX + 10, size = n * step;
@@ -195,7 +185,6 @@ static void too_many_extents_end_in_data(void **state) {
 }
 
 static void headers_are_the_same_each_time_and_as_long_as_planned(void **state) {
-        (void)state;
         static const char *const names[] = { "a", "d\xc3\xa9j\xc3\xa0", "raw\xff\xfe", "z\nz" };
         _cleanup_(plan_freep) Plan *p = NULL;
         _cleanup_close_ int sparse = make_file("s", 3 * MIB, (Data[]){ { MIB, 5 }, { 0, 0 } });
@@ -235,7 +224,6 @@ static Plan *plan_of_sizes(const uint64_t *sizes, size_t n) {
 }
 
 static void frames_cover_the_stream_and_are_cut_by_the_rule(void **state) {
-        (void)state;
         static const uint64_t sizes[] = { 0,          5 * MIB, 100,        900 * KIB, 700 * KIB,
                                           500 * KIB,  3 * MIB, 3000 * KIB, 1000,      0,
                                           2 * MIB,    511,     512,        513,       7 * MIB,
@@ -263,7 +251,6 @@ static void frames_cover_the_stream_and_are_cut_by_the_rule(void **state) {
 }
 
 static void members_follow_each_other_in_blocks(void **state) {
-        (void)state;
         static const uint64_t sizes[] = { 0, 1, 511, 512, 513, 100000, 0 };
         _cleanup_(plan_freep) Plan *p = plan_of_sizes(sizes, ELEMENTSOF(sizes));
         uint64_t next = 0;
@@ -287,7 +274,6 @@ static void digest_of(const char *path, int fd, uint8_t ret[static SHA256_SIZE])
 }
 
 static void the_digest_shows_every_change(void **state) {
-        (void)state;
         uint8_t first[SHA256_SIZE], now[SHA256_SIZE];
         _cleanup_close_ int fd = make_file("a", 3 * MIB, (Data[]){ { MIB, 4096 }, { 0, 0 } });
         struct timespec times[2] = { { 1, 2 }, { 1700000000, 5 } };
@@ -325,7 +311,6 @@ static size_t heap_bytes(void) {
 }
 
 static void a_hundred_thousand_members_fit_into_25_mib(void **state) {
-        (void)state;
         _cleanup_(plan_freep) Plan *p = NULL;
         _cleanup_close_ int fd = make_file("a", 500, (Data[]){ { 0, 500 }, { 0, 0 } });
         char path[128];

@@ -2,13 +2,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/bundle/packer.h"
 
@@ -82,7 +79,6 @@ static size_t heap_bytes(void) {
 }
 
 static void a_tebibyte_with_20_gib_of_data_stays_at_the_part_size(void **state) {
-        (void)state;
         static const uint64_t pieces[] = { 16384, 65536, 16 };
         for (size_t i = 0; i < ELEMENTSOF(pieces); i++) {
                 const size_t before = heap_bytes();
@@ -98,7 +94,6 @@ static void a_tebibyte_with_20_gib_of_data_stays_at_the_part_size(void **state) 
 
 /* More pieces than a map may have: the rest is data, and the parts grow so that they suffice. */
 static void a_tebibyte_in_millions_of_pieces_needs_larger_parts(void **state) {
-        (void)state;
         const size_t before = heap_bytes();
         _cleanup_(plan_freep) Plan *plan = plan_of_pieces(4096, 208 * KIB, TIB);
         assert_in_range(plan_stream_bytes(plan), TIB - 65536 * 208 * KIB, TIB);
@@ -109,7 +104,6 @@ static void a_tebibyte_in_millions_of_pieces_needs_larger_parts(void **state) {
 }
 
 static void the_bound_of_a_part_is_little_more_than_the_part(void **state) {
-        (void)state;
         assert_in_range(packer_part_bytes_max(8 * MIB, 0, 0), 10 * MIB, 10 * MIB + 64 * KIB);
         assert_in_range(packer_part_bytes_max(8 * MIB, 0, 70 * GIB), 10 * MIB, 11 * MIB);
         assert_in_range(packer_part_bytes_max(8 * MIB, PARTS_MAX, GIB), GIB, GIB + 20 * MIB);

@@ -3,16 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <locale.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -95,7 +92,6 @@ static void expect(const char *name, uint64_t n_bad, const char *const *faults) 
 #define EXPECT(name, n_bad, ...) expect(name, n_bad, (const char *const[]){ __VA_ARGS__, NULL })
 
 static void a_sound_bundle_passes(void **state) {
-        (void)state;
         Heard h;
         verify_case("sound", &h);
         assert_true(h.report.ok);
@@ -108,13 +104,11 @@ static void a_sound_bundle_passes(void **state) {
 }
 
 static void sparse_members_pass_whatever_the_form_of_their_digest(void **state) {
-        (void)state;
         EXPECT("tar_by_bsdtar", 0, NULL);
         EXPECT("tar_with_many_zeros", 0, NULL);
 }
 
 static void names_are_compared_as_bytes_in_every_locale(void **state) {
-        (void)state;
         const char *set = setlocale(LC_ALL, "C.UTF-8");
         EXPECT("sound", 0, NULL);
         assert_non_null(set);
@@ -123,20 +117,17 @@ static void names_are_compared_as_bytes_in_every_locale(void **state) {
 }
 
 static void a_flipped_byte_names_frame_part_and_member_and_spares_the_others(void **state) {
-        (void)state;
         EXPECT("object_byte_flipped", 1, "frame 1 of the object", "part 0 of the object",
                "member 'b/ü.bin' has the sha256 ");
 }
 
 static void damage_in_a_header_leaves_the_rest_unchecked_and_reports_it(void **state) {
-        (void)state;
         EXPECT("object_byte_flipped_in_a_header", 5, "the object holds no tar stream",
                "frame 0 of the object", "part 0 of the object",
                "members from 'a.txt' on could not be checked, 5 of 5");
 }
 
 static void a_flipped_byte_in_the_table_is_seen(void **state) {
-        (void)state;
         Heard h;
         verify_case("object_byte_flipped_in_the_table", &h);
         assert_false(h.report.ok);
@@ -147,7 +138,6 @@ static void a_flipped_byte_in_the_table_is_seen(void **state) {
 }
 
 static void a_cut_object_reports_what_is_missing(void **state) {
-        (void)state;
         EXPECT("object_cut_by_a_byte", 0, "bytes, the manifest says",
                "the object has no seek table at its end", "it ends too early",
                "the object ends before part 1 of 2 is whole, 1 bytes are missing from it");
@@ -162,20 +152,17 @@ static void a_cut_object_reports_what_is_missing(void **state) {
 }
 
 static void an_empty_object_is_no_bundle(void **state) {
-        (void)state;
         EXPECT("object_empty", 5, "the object has 0 bytes, the manifest says", "no seek table",
                "the object ends before part 0 of 2 is whole", "the object holds no tar stream",
                "5 of 5");
 }
 
 static void a_part_is_compared_with_its_digest_and_the_frames(void **state) {
-        (void)state;
         EXPECT("manifest_part_digest", 0, "says 1111111111111111");
         EXPECT("manifest_part_boundary", 0, "part 0 of the object ends at ");
 }
 
 static void a_member_is_compared_with_size_digest_and_place(void **state) {
-        (void)state;
         EXPECT("manifest_member_digest", 1, "member 'b/ü.bin' has the sha256 ");
         EXPECT("manifest_member_bytes", 1, "member 'a.txt' has 13 bytes, the manifest says 14");
         EXPECT("manifest_member_offset", 1,
@@ -186,14 +173,12 @@ static void a_member_is_compared_with_size_digest_and_place(void **state) {
 }
 
 static void frames_are_compared_with_the_manifest(void **state) {
-        (void)state;
         EXPECT("manifest_frames_count", 0, "the seek table has 4 frames, the manifest says 5");
         EXPECT("manifest_uncompressed_bytes", 0, "the seek table's frames hold ",
                "the tar stream has ");
 }
 
 static void a_member_that_the_manifest_does_not_name_is_reported(void **state) {
-        (void)state;
         EXPECT("manifest_lacks_a_member", 0,
                "the object holds 'c\\x0a\\xff\\x5craw', which the manifest does not name");
         EXPECT("tar_member_added", 0,
@@ -201,13 +186,11 @@ static void a_member_that_the_manifest_does_not_name_is_reported(void **state) {
 }
 
 static void a_missing_member_is_reported(void **state) {
-        (void)state;
         EXPECT("manifest_names_one_too_many", 1, "member 'aa' is missing from the object");
         EXPECT("tar_member_gone", 1, "eee' is missing from the object");
 }
 
 static void swapped_and_doubled_members_are_reported(void **state) {
-        (void)state;
         Heard h;
         verify_case("tar_members_swapped", &h);
         assert_non_null(strstr(h.faults.text, "member 'b/ü.bin' is missing from the object"));
@@ -221,7 +204,6 @@ static void swapped_and_doubled_members_are_reported(void **state) {
 }
 
 static void links_are_no_members(void **state) {
-        (void)state;
         EXPECT("tar_member_is_a_symlink", 1,
                "member 'd-empty' is not a regular file in the object");
         EXPECT("tar_member_is_a_hard_link", 1,
@@ -229,23 +211,19 @@ static void links_are_no_members(void **state) {
 }
 
 static void what_hides_behind_the_end_of_the_archive_is_reported(void **state) {
-        (void)state;
         EXPECT("tar_goes_on_behind_its_end", 0, "the tar stream goes on at offset ");
 }
 
 static void what_is_no_tar_is_reported(void **state) {
-        (void)state;
         EXPECT("tar_that_is_none", 5, "the object holds no tar stream",
                "members from 'a.txt' on could not be checked, 5 of 5");
 }
 
 static void headers_without_end_are_refused_before_they_fill_the_memory(void **state) {
-        (void)state;
         EXPECT("tar_with_an_endless_sparse_map", 5, "headers of more than 4 MiB", "5 of 5");
 }
 
 static void a_seek_table_that_lies_is_reported_and_members_are_checked_without_it(void **state) {
-        (void)state;
         EXPECT("table_missing", 0, "the object has no seek table at its end");
         EXPECT("table_with_a_reserved_flag", 0, "the object has no seek table at its end");
         EXPECT("table_that_claims_too_much", 0, "the object has no seek table at its end");
@@ -253,7 +231,6 @@ static void a_seek_table_that_lies_is_reported_and_members_are_checked_without_i
 }
 
 static void a_seek_table_with_wrong_sizes_damages_the_frames_it_names(void **state) {
-        (void)state;
         Heard h;
         verify_case("table_with_wrong_sizes", &h);
         assert_non_null(strstr(h.faults.text, "frame 0 of the object"));
@@ -265,7 +242,6 @@ static void a_seek_table_with_wrong_sizes_damages_the_frames_it_names(void **sta
 }
 
 static void a_frame_that_needs_much_memory_is_refused(void **state) {
-        (void)state;
         Heard h;
         verify_case("frames_with_a_huge_window", &h);
         assert_false(h.report.ok);
@@ -279,7 +255,6 @@ static int refuse(ByteSource *s, void *data, size_t n, uint64_t offset) {
 }
 
 static void what_cannot_be_read_is_an_error_and_no_fault(void **state) {
-        (void)state;
         VerifyReport report = { .on_fault = on_fault };
         ByteSource broken = { .bytes = 1000, .read_at = refuse };
         json_t *manifest = json_pack("{s{si}}", "bundle", "bytes", 1000);
@@ -289,7 +264,6 @@ static void what_cannot_be_read_is_an_error_and_no_fault(void **state) {
 }
 
 static int make_objects(void **state) {
-        (void)state;
         const char *tmp = getenv("TMPDIR"), *srcdir = getenv("srcdir");
         _cleanup_free_ char *command = NULL;
         (void)snprintf(directory, sizeof directory, "%.40s/reader-XXXXXX", tmp ? tmp : "/tmp");
@@ -301,7 +275,6 @@ static int make_objects(void **state) {
 }
 
 static int remove_objects(void **state) {
-        (void)state;
         _cleanup_free_ char *command = NULL;
         return asprintf(&command, "rm -r '%s'", directory) < 0 ? -1 : system(command);
 }

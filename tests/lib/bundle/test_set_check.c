@@ -1,11 +1,8 @@
 /* What a set of profile files lacks. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/path.h"
 #include "lib/bundle/validate.h"
@@ -40,7 +37,6 @@ static Reasons check(SourceKind source, const char *const *paths) {
 #define CHECK(...) check(SOURCE_NEURON_PROFILE, (const char *const[]){ __VA_ARGS__, NULL })
 
 static void model_mode_with_each_neff_beside_its_ntff_lacks_nothing(void **state) {
-        (void)state;
         Reasons h = CHECK("12_instid_0_vnc_0.ntff", "12_instid_0_vnc_1.ntff",
                           "7_instid_0_vnc_0.ntff", "cpu_util.pb", "host_mem.pb", "neff_12.neff",
                           "neff_7.neff", "ntrace.pb", "trace_info.pb");
@@ -48,7 +44,6 @@ static void model_mode_with_each_neff_beside_its_ntff_lacks_nothing(void **state
 }
 
 static void an_ntff_without_its_neff_is_reported_once_a_number(void **state) {
-        (void)state;
         Reasons h = CHECK("12_instid_0_vnc_0.ntff", "12_instid_0_vnc_1.ntff",
                           "7_instid_0_vnc_0.ntff", "neff_7.neff");
         assert_int_equal(h.n, 1);
@@ -56,37 +51,31 @@ static void an_ntff_without_its_neff_is_reported_once_a_number(void **state) {
 }
 
 static void a_neff_in_another_directory_is_not_beside_it(void **state) {
-        (void)state;
         Reasons h = CHECK("a/12_instid_0_vnc_0.ntff", "b/12_instid_0_vnc_0.ntff", "b/neff_12.neff");
         assert_int_equal(h.n, 1);
         assert_string_equal(h.text[0], "ntff 'a/12_*.ntff' has no neff_12.neff beside it");
 }
 
 static void the_order_of_members_does_not_matter(void **state) {
-        (void)state;
         assert_int_equal(CHECK("neff_12.neff", "12_instid_0_vnc_0.ntff").n, 0);
         assert_int_equal(CHECK("12_instid_0_vnc_0.ntff", "neff_12.neff").n, 0);
 }
 
 static void session_mode_needs_no_pairs(void **state) {
-        (void)state;
         Reasons h = CHECK("1/profile_nc_0_session_0.ntff", "1/profile_nc_1_session_0.ntff",
                           "1/neff_5_vnc_0.neff");
         assert_int_equal(h.n, 0);
 }
 
 static void a_neff_of_session_mode_does_not_serve_a_model_mode_ntff(void **state) {
-        (void)state;
         assert_int_equal(CHECK("5_instid_0_vnc_0.ntff", "neff_5_vnc_0.neff").n, 1);
 }
 
 static void a_capture_without_a_neff_is_nothing_to_report(void **state) {
-        (void)state;
         assert_int_equal(CHECK("profile.ntff", "profile_rank_3.ntff", "profile_exec_2.ntff").n, 0);
 }
 
 static void a_system_profile_names_which_files_it_lacks(void **state) {
-        (void)state;
         Reasons h = CHECK("ntrace.pb", "t/cpu_util.pb", "t/host_mem.pb", "t/ntrace.pb");
         assert_int_equal(h.n, 2);
         assert_string_equal(h.text[0],
@@ -95,21 +84,18 @@ static void a_system_profile_names_which_files_it_lacks(void **state) {
 }
 
 static void a_directory_name_from_outside_is_escaped(void **state) {
-        (void)state;
         Reasons h = CHECK("a\n\xff/ntrace.pb");
         assert_int_equal(h.n, 1);
         assert_non_null(strstr(h.text[0], "'a\\x0a\\xff'"));
 }
 
 static void other_sources_have_no_sets(void **state) {
-        (void)state;
         static const char *const paths[] = { "12_instid_0_vnc_0.ntff", "ntrace.pb", NULL };
         assert_int_equal(check(SOURCE_DIRECTORY, paths).n, 0);
         assert_int_equal(check(SOURCE_NEURON_CORE_DUMP, paths).n, 0);
 }
 
 static void after_twenty_reasons_there_is_a_count(void **state) {
-        (void)state;
         SetCheck *c = NULL;
         Reasons h = { .n = 0 };
         assert_int_equal(set_check_new(&c, SOURCE_NEURON_PROFILE), 0);
@@ -131,7 +117,6 @@ static void after_twenty_reasons_there_is_a_count(void **state) {
 }
 
 static void beyond_a_million_numbers_memory_stays_and_nothing_false_is_reported(void **state) {
-        (void)state;
         SetCheck *c = NULL;
         Reasons h = { .n = 0 };
         assert_int_equal(set_check_new(&c, SOURCE_NEURON_PROFILE), 0);

@@ -12,7 +12,6 @@
 /* ---- what all kinds have in common ---- */
 
 static void a_verdict_reads_back_by_its_name(void **state) {
-        (void)state;
         static const char *const names[] = { "ok", "suspect", "truncated", "empty", "opaque" };
         for (int i = 0; i < N_VERDICTS; i++) {
                 Verdict v;
@@ -26,7 +25,6 @@ static void a_verdict_reads_back_by_its_name(void **state) {
 }
 
 static void zero_bytes_are_empty_whatever_the_kind(void **state) {
-        (void)state;
         char detail[256];
         for (int k = 0; k < N_MEMBER_KINDS; k++)
                 assert_int_equal(verdict_of(SOURCE_DIRECTORY, "x", (MemberKind)k, "", 0, detail),
@@ -34,7 +32,6 @@ static void zero_bytes_are_empty_whatever_the_kind(void **state) {
 }
 
 static void an_empty_file_that_is_normal_reports_it(void **state) {
-        (void)state;
         char detail[256];
         (void)verdict_of(SOURCE_NEURON_PROFILE, "1_instid_0_vnc_0.ntff", MEMBER_NTFF, "", 0,
                          detail);
@@ -48,7 +45,6 @@ static void an_empty_file_that_is_normal_reports_it(void **state) {
 }
 
 static void kinds_without_a_public_format_are_opaque(void **state) {
-        (void)state;
         char detail[256];
         static const MemberKind kinds[] = { MEMBER_NC_STATE, MEMBER_CC_CORE_STATE, MEMBER_NRT_LOG };
         for (size_t i = 0; i < ELEMENTSOF(kinds); i++) {
@@ -64,7 +60,6 @@ static void kinds_without_a_public_format_are_opaque(void **state) {
 }
 
 static void an_unknown_name_is_reported_only_in_a_core_dump(void **state) {
-        (void)state;
         char detail[256];
         assert_int_equal(
                 verdict_of(SOURCE_NEURON_CORE_DUMP, "notes", MEMBER_OTHER, "abc", 3, detail),
@@ -76,7 +71,6 @@ static void an_unknown_name_is_reported_only_in_a_core_dump(void **state) {
 }
 
 static void a_json_trace_is_opaque(void **state) {
-        (void)state;
         char detail[256];
         assert_int_equal(verdict_of(SOURCE_NEURON_PROFILE, "trace.json", MEMBER_SYSTEM_TRACE, "{}",
                                     2, detail),
@@ -84,7 +78,6 @@ static void a_json_trace_is_opaque(void **state) {
 }
 
 static void a_member_of_which_less_was_added_is_truncated(void **state) {
-        (void)state;
         Validator *v = NULL;
         char *detail = NULL;
         assert_int_equal(
@@ -98,7 +91,6 @@ static void a_member_of_which_less_was_added_is_truncated(void **state) {
 }
 
 static void bytes_beyond_the_planned_size_are_not_read(void **state) {
-        (void)state;
         Validator *v = NULL;
         char *detail = NULL;
         assert_int_equal(validator_new(&v, &(ValidatorOptions){ SOURCE_NEURON_PROFILE, MEMBER_NTFF,
@@ -147,7 +139,6 @@ static Verdict neff_verdict(const Neff *neff, size_t n, char detail[256]) {
 }
 
 static void a_neff_without_a_hash_is_ok(void **state) {
-        (void)state;
         char detail[256];
         Neff neff = neff_make(1, NULL);
         assert_int_equal(neff_verdict(&neff, sizeof neff, detail), VERDICT_OK);
@@ -155,7 +146,6 @@ static void a_neff_without_a_hash_is_ok(void **state) {
 }
 
 static void a_neff_may_hold_a_plain_tar(void **state) {
-        (void)state;
         char detail[256];
         Neff neff = neff_make(1, NULL);
         memcpy(neff.bytes + 1024, "ab", 2);
@@ -166,7 +156,6 @@ static void a_neff_may_hold_a_plain_tar(void **state) {
 }
 
 static void a_neff_hash_that_matches_is_verified(void **state) {
-        (void)state;
         char detail[256];
         Neff neff = neff_make(1, NEFF_SHA256);
         assert_int_equal(neff_verdict(&neff, sizeof neff, detail), VERDICT_OK);
@@ -177,7 +166,6 @@ static void a_neff_hash_that_matches_is_verified(void **state) {
 }
 
 static void a_neff_hash_that_differs_is_suspect_and_reports_that_its_meaning_is_open(void **state) {
-        (void)state;
         char detail[256];
         Neff neff = neff_make(1, NEFF_SHA256);
         neff.bytes[sizeof neff.bytes - 1] ^= 1;
@@ -191,7 +179,6 @@ static void a_neff_hash_that_differs_is_suspect_and_reports_that_its_meaning_is_
 }
 
 static void a_neff_cut_short_is_truncated_wherever_it_ends(void **state) {
-        (void)state;
         char detail[256];
         Neff neff = neff_make(1, NEFF_SHA256);
         assert_int_equal(neff_verdict(&neff, 1024 + 1000, detail), VERDICT_TRUNCATED);
@@ -204,7 +191,6 @@ static void a_neff_cut_short_is_truncated_wherever_it_ends(void **state) {
 }
 
 static void a_neff_with_more_than_its_data_is_suspect(void **state) {
-        (void)state;
         char detail[256];
         Neff neff = neff_make(1, NULL);
         put_u64(neff.bytes + 16, NEFF_DATA - 1);
@@ -213,7 +199,6 @@ static void a_neff_with_more_than_its_data_is_suspect(void **state) {
 }
 
 static void a_neff_header_with_odd_fields_is_suspect(void **state) {
-        (void)state;
         char detail[256];
         Neff neff = neff_make(1, NULL);
         put_u64(neff.bytes + 8, 77);
@@ -233,7 +218,6 @@ static void a_neff_header_with_odd_fields_is_suspect(void **state) {
 
 /* 1 EiB of hole must take no time, in any kind. */
 static void a_huge_hole_costs_nothing(void **state) {
-        (void)state;
         static const struct {
                 MemberKind kind;
                 const char *name;
@@ -270,7 +254,6 @@ static Verdict pb_verdict(const char *data, size_t n, char detail[256]) {
 #define PB(text, detail) pb_verdict(text, sizeof text - 1, detail)
 
 static void records_of_every_wire_type_walk_to_the_end(void **state) {
-        (void)state;
         char detail[256];
         assert_int_equal(
                 PB("\x08\x96\x01" /* 1: varint 150 */
@@ -289,7 +272,6 @@ static void records_of_every_wire_type_walk_to_the_end(void **state) {
 }
 
 static void the_end_in_the_middle_of_a_record_is_suspect_with_its_offset(void **state) {
-        (void)state;
         char detail[256];
         static const char *const records[] = { "\x08\x01\x08",
                                                "\x08\x01\x08\x80",
@@ -314,7 +296,6 @@ static void the_end_in_the_middle_of_a_record_is_suspect_with_its_offset(void **
 }
 
 static void what_is_no_protobuf_is_suspect_and_never_more(void **state) {
-        (void)state;
         char detail[256];
         assert_int_equal(PB("\x08\x01\x00\x01", detail), VERDICT_SUSPECT);
         assert_string_equal(detail, "no protobuf record at offset 2: field number 0");
@@ -332,7 +313,6 @@ static void what_is_no_protobuf_is_suspect_and_never_more(void **state) {
 }
 
 static void a_payload_of_many_gigabytes_is_skipped(void **state) {
-        (void)state;
         const uint64_t payload = UINT64_C(1) << 34; /* 16 GiB: length 80 80 80 80 40 */
         Validator *v = NULL;
         char *detail = NULL;
@@ -357,7 +337,6 @@ static int file_of(const void *data, size_t n) {
 }
 
 static void the_quick_check_finds_a_neff_that_is_still_growing(void **state) {
-        (void)state;
         Neff neff = neff_make(1, NEFF_SHA256);
         _cleanup_close_ int fd = file_of(&neff, sizeof neff);
         assert_int_equal(validate_quick(fd, MEMBER_NEFF, sizeof neff), VERDICT_OK);
@@ -371,7 +350,6 @@ static void the_quick_check_finds_a_neff_that_is_still_growing(void **state) {
 }
 
 static void the_quick_check_accepts_a_file_it_cannot_read(void **state) {
-        (void)state;
         assert_int_equal(validate_quick(-1, MEMBER_NEFF, 5000), VERDICT_OK);
         assert_int_equal(validate_quick(-1, MEMBER_ELF_CORE, 5000), VERDICT_OK);
 }

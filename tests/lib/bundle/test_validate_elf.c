@@ -83,7 +83,6 @@ static Verdict core_verdict(const Core *c, size_t n, char detail[256]) {
 }
 
 static void a_complete_core_is_ok_in_either_class_and_byte_order(void **state) {
-        (void)state;
         char detail[256];
         for (int i = 0; i < 4; i++) {
                 _cleanup_(core_done) Core c = core_make(i & 1, i & 2, 3, 5000);
@@ -93,7 +92,6 @@ static void a_complete_core_is_ok_in_either_class_and_byte_order(void **state) {
 }
 
 static void a_core_cut_anywhere_is_truncated_and_reports_how_much_is_missing(void **state) {
-        (void)state;
         char detail[256];
         for (int i = 0; i < 4; i++) {
                 _cleanup_(core_done) Core c = core_make(i & 1, i & 2, 3, 300);
@@ -105,7 +103,6 @@ static void a_core_cut_anywhere_is_truncated_and_reports_how_much_is_missing(voi
 }
 
 static void segments_of_no_bytes_need_none(void **state) {
-        (void)state;
         char detail[256];
         _cleanup_(core_done) Core c = core_make(true, false, 2, 100);
         phdr_put(&c, 1, UINT64_C(1) << 50, 0);
@@ -113,7 +110,6 @@ static void segments_of_no_bytes_need_none(void **state) {
 }
 
 static void what_is_elf_but_no_core_is_suspect(void **state) {
-        (void)state;
         char detail[256];
         _cleanup_(core_done) Core c = core_make(true, false, 2, 100);
         PUT(&c, 0, Ehdr, e_type, ET_DYN);
@@ -122,7 +118,6 @@ static void what_is_elf_but_no_core_is_suspect(void **state) {
 }
 
 static void what_is_no_elf_is_suspect_and_compressed_cores_are_opaque(void **state) {
-        (void)state;
         char detail[256];
         const char text[64] = "this is a text file, though somebody has called it core.1";
         assert_int_equal(verdict_of(SOURCE_PROCESS_CORE, "core.1", MEMBER_ELF_CORE, text,
@@ -140,7 +135,6 @@ static void what_is_no_elf_is_suspect_and_compressed_cores_are_opaque(void **sta
 }
 
 static void headers_that_make_no_sense_are_suspect(void **state) {
-        (void)state;
         char detail[256];
         for (int i = 0; i < 7; i++) {
                 _cleanup_(core_done) Core c = core_make(true, false, 2, 100);
@@ -172,7 +166,6 @@ static void headers_that_make_no_sense_are_suspect(void **state) {
 }
 
 static void section_headers_beyond_the_end_mean_truncated(void **state) {
-        (void)state;
         char detail[256];
         _cleanup_(core_done) Core c = core_make(true, false, 2, 100);
         PUT(&c, 0, Ehdr, e_shoff, c.n);
@@ -198,7 +191,6 @@ static Verdict big_verdict(const Core *c, size_t n, char detail[256]) {
 }
 
 static void more_than_65534_program_headers_are_counted_by_section_0(void **state) {
-        (void)state;
         char detail[256];
         static const size_t counts[] = { 65535, 65536, 70000, 73727, 73728, 80000 };
         for (size_t i = 0; i < ELEMENTSOF(counts); i++)
@@ -212,7 +204,6 @@ static void more_than_65534_program_headers_are_counted_by_section_0(void **stat
 }
 
 static void the_last_of_many_program_headers_counts_and_what_follows_does_not(void **state) {
-        (void)state;
         char detail[256];
         _cleanup_(core_done) Core c = core_make(true, false, 70000, 16);
         phdr_put(&c, 69999, c.n, 10); /* ten bytes beyond */
@@ -227,7 +218,6 @@ static void the_last_of_many_program_headers_counts_and_what_follows_does_not(vo
 }
 
 static void the_quick_check_reads_64_kib_and_no_more(void **state) {
-        (void)state;
         _cleanup_(core_done) Core c = core_make(true, false, 3, 50000);
         _cleanup_close_ int fd = memfd_create("core", MFD_CLOEXEC);
         assert_int_equal(write(fd, c.bytes, c.n), c.n);

@@ -5,12 +5,9 @@
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
@@ -69,7 +66,6 @@ static const struct {
 
 static int make_files(void **state) {
         const char *tmp = getenv("TMPDIR");
-        (void)state;
         (void)snprintf(root, sizeof root, "%s/test_writer.XXXXXX",
                        tmp && strlen(tmp) < 40 ? tmp : "/tmp");
         if (!mkdtemp(root))
@@ -83,7 +79,6 @@ static int make_files(void **state) {
 static int remove_files(void **state) {
         _cleanup_free_ char *parent = path_parent(root);
         _cleanup_close_ int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        (void)state;
         (void)close(root_fd);
         return fs_remove_tree(fd, path_name(root));
 }
@@ -175,7 +170,6 @@ static void write_all(const TestBundle *b, Bytes *out) {
 }
 
 static void frames_come_in_order_and_cover_the_stream(void **state) {
-        (void)state;
         _cleanup_(bundle_done) TestBundle b = { 0 };
         _cleanup_(bundle_writer_freep) BundleWriter *w = NULL;
         BundleFrame frame;
@@ -199,7 +193,6 @@ static void frames_come_in_order_and_cover_the_stream(void **state) {
 }
 
 static void every_start_gives_the_same_bytes_from_there_on(void **state) {
-        (void)state;
         _cleanup_(bundle_done) TestBundle b = { 0 };
         _cleanup_(bytes_done) Bytes whole = { 0 };
 
@@ -220,7 +213,6 @@ static void every_start_gives_the_same_bytes_from_there_on(void **state) {
 }
 
 static void threads_and_memory_do_not_change_the_bytes(void **state) {
-        (void)state;
         _cleanup_(bundle_done) TestBundle one = { 0 };
         _cleanup_(bytes_done) Bytes whole = { 0 };
 
@@ -241,7 +233,6 @@ static void threads_and_memory_do_not_change_the_bytes(void **state) {
 }
 
 static void too_little_memory_and_odd_options_are_refused(void **state) {
-        (void)state;
         _cleanup_(bundle_done) TestBundle b = { 0 };
         BundleWriter *w = NULL;
 
@@ -260,7 +251,6 @@ static void too_little_memory_and_odd_options_are_refused(void **state) {
 }
 
 static void results_are_the_digests_of_the_content(void **state) {
-        (void)state;
         _cleanup_(bundle_done) TestBundle b = { 0 };
         _cleanup_(bundle_writer_freep) BundleWriter *w = NULL;
         _cleanup_(bytes_done) Bytes out = { 0 };
@@ -282,7 +272,6 @@ static void results_are_the_digests_of_the_content(void **state) {
 }
 
 static void a_start_within_a_member_needs_a_mark_or_gives_no_results(void **state) {
-        (void)state;
         _cleanup_(bundle_done) TestBundle b = { 0 };
         _cleanup_(bundle_writer_freep) BundleWriter *w = NULL;
         _cleanup_(bytes_done) Bytes out = { 0 };
@@ -311,7 +300,6 @@ static uint32_t u32_at(const uint8_t *p) {
 }
 
 static void the_seek_table_lists_every_frame(void **state) {
-        (void)state;
         _cleanup_(bundle_done) TestBundle b = { 0 };
         _cleanup_(bundle_writer_freep) BundleWriter *w = NULL;
         _cleanup_(bytes_done) Bytes out = { 0 };
@@ -340,7 +328,6 @@ static void the_seek_table_lists_every_frame(void **state) {
 }
 
 static void a_seek_table_after_a_later_start_needs_the_earlier_sizes(void **state) {
-        (void)state;
         _cleanup_(bundle_done) TestBundle b = { 0 };
         _cleanup_(bytes_done) Bytes whole = { 0 };
         uint32_t earlier[64];
@@ -385,7 +372,6 @@ static size_t packed_bytes(const char *name, int level) {
 }
 
 static void zeros_and_noise_cost_next_to_nothing(void **state) {
-        (void)state;
         static const int levels[] = { 0, 1, 3, 6, 19 };
 
         for (size_t i = 0; i < ELEMENTSOF(levels); i++) {
@@ -397,7 +383,6 @@ static void zeros_and_noise_cost_next_to_nothing(void **state) {
 }
 
 static void holes_are_not_read(void **state) {
-        (void)state;
         _cleanup_(bundle_done) TestBundle b = { 0 };
         _cleanup_(bundle_writer_freep) BundleWriter *w = NULL;
         _cleanup_(bytes_done) Bytes out = { 0 };
@@ -485,7 +470,6 @@ static int pack_damaged(size_t i, bool late, bool tolerant, Verdict *ret_verdict
 }
 
 static void a_member_that_changes_before_or_while_it_is_read_is_noticed(void **state) {
-        (void)state;
         Verdict verdict;
         char *detail = NULL;
 
@@ -497,7 +481,6 @@ static void a_member_that_changes_before_or_while_it_is_read_is_noticed(void **s
 }
 
 static void a_tolerant_bundle_is_delivered_with_the_member_marked(void **state) {
-        (void)state;
         Verdict verdict;
 
         for (size_t i = 0; i < ELEMENTSOF(damages); i++)
@@ -510,7 +493,6 @@ static void a_tolerant_bundle_is_delivered_with_the_member_marked(void **state) 
 }
 
 static void what_cannot_be_opened_or_read_ends_the_bundle_or_is_zeros(void **state) {
-        (void)state;
         static const struct {
                 int open_error;
                 int expected;
@@ -564,7 +546,6 @@ static void before_read(size_t n, void *userdata) {
 }
 
 static void before_read_is_called_before_each_read(void **state) {
-        (void)state;
         _cleanup_(bytes_done) Bytes out = { 0 }, same = { 0 };
         Asked a = { 0 };
         BundleWriter *w;
@@ -586,7 +567,6 @@ static void before_read_is_called_before_each_read(void **state) {
 }
 
 static void a_writer_can_be_freed_at_any_moment(void **state) {
-        (void)state;
         _cleanup_(bundle_done) TestBundle b = { 0 };
         BundleWriter *w;
         BundleFrame frame;

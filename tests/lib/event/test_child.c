@@ -5,11 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 typedef struct Outcome {
         bool is_done, frees_it;
@@ -334,7 +330,6 @@ static void a_loop_may_go_before_its_child_is_reaped(void **state) {
         sd_event *event = NULL;
         Outcome t = { .is_done = false };
 
-        (void)state;
         assert_int_equal(sd_event_new(&event), 0);
         begin(event, "sleep 1000", &t);
         t.child = child_free(t.child);

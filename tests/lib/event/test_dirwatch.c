@@ -4,9 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "tests/lib/event/dirwatch_fixture.h"
 

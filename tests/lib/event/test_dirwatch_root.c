@@ -1,8 +1,5 @@
 /* lib/event/dirwatch: how the root comes, goes and comes back. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "tests/lib/event/dirwatch_fixture.h"
 

@@ -1,11 +1,8 @@
 #include "lib/event/timer.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 typedef struct Fixture {
         sd_event *event;

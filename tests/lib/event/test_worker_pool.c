@@ -6,17 +6,14 @@
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #define WAIT_USEC (20 * USEC_PER_SEC) /* a bound for what must happen at once */
 
@@ -119,7 +116,6 @@ static void close_gate(TestJob *t) {
 }
 
 static void jobs_are_collected_in_any_order_and_run_in_the_order_of_submission(void **state) {
-        (void)state;
         _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
         TestJob jobs[200];
         int counter = 0;
@@ -139,7 +135,6 @@ static void jobs_are_collected_in_any_order_and_run_in_the_order_of_submission(v
 }
 
 static void threads_have_a_name_a_small_stack_and_no_signals(void **state) {
-        (void)state;
         _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
         TestJob t = { .work.run = run_describe };
         sigset_t set;
@@ -157,7 +152,6 @@ static void threads_have_a_name_a_small_stack_and_no_signals(void **state) {
 }
 
 static void idle_threads_are_idle_others_and_the_loop_stay_as_they_are(void **state) {
-        (void)state;
         _cleanup_(worker_pool_freep) WorkerPool *idle = NULL;
         _cleanup_(worker_pool_freep) WorkerPool *normal = NULL;
         TestJob yielding = { .work.run = run_describe }, plain = { .work.run = run_describe };
@@ -186,7 +180,6 @@ static void run_spin(WorkJob *work) {
 }
 
 static void a_pool_wants_cpu_while_it_computes_not_while_it_waits(void **state) {
-        (void)state;
         _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
         int counter = 0, stop = 0;
         TestJob waits = { .work.run = run_gate, .counter = &counter },
@@ -220,7 +213,6 @@ static bool may_leave_idle(void) {
 }
 
 static void an_idle_pool_becomes_normal_and_idle_again_in_the_middle_of_a_job_too(void **state) {
-        (void)state;
         _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
         int counter = 0;
         if (!may_leave_idle())
@@ -255,7 +247,6 @@ static bool refuse_priorities(void) {
 }
 
 static void where_priorities_are_refused_jobs_run_all_the_same(void **state) {
-        (void)state;
         pid_t child = fork();
         assert_true(child >= 0);
         if (child == 0) {
@@ -279,7 +270,6 @@ static void where_priorities_are_refused_jobs_run_all_the_same(void **state) {
 }
 
 static void two_threads_run_two_jobs_at_once(void **state) {
-        (void)state;
         _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
         int counter = 0;
         TestJob stuck = { .work.run = run_gate, .counter = &counter };
@@ -298,7 +288,6 @@ static void two_threads_run_two_jobs_at_once(void **state) {
 }
 
 static void done_runs_in_the_loops_thread_and_may_submit_again(void **state) {
-        (void)state;
         _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
         _cleanup_(sd_event_unrefp) sd_event *event = NULL;
         int counter = 0, done_counter = 0;
@@ -318,7 +307,6 @@ static void done_runs_in_the_loops_thread_and_may_submit_again(void **state) {
 }
 
 static void many_jobs_all_come_back_to_the_loop(void **state) {
-        (void)state;
         _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
         _cleanup_(sd_event_unrefp) sd_event *event = NULL;
         TestJob jobs[500];
@@ -340,7 +328,6 @@ static void many_jobs_all_come_back_to_the_loop(void **state) {
 }
 
 static void a_done_without_a_loop_and_a_pool_without_threads_are_refused(void **state) {
-        (void)state;
         _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
         TestJob t = { .work = { .run = run_note, .done = done_note } };
 
@@ -353,7 +340,6 @@ static void a_done_without_a_loop_and_a_pool_without_threads_are_refused(void **
 /* What an idle thread does when the one it wakes pushes it off the CPU. A pool that writes with its
  * mutex held hangs here. */
 static void the_loop_does_not_wait_for_a_worker_that_is_notifying_it(void **state) {
-        (void)state;
         _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
         _cleanup_(sd_event_unrefp) sd_event *event = NULL;
         int counter = 0, done_counter = 0;
@@ -388,7 +374,6 @@ static void *open_gate_when_dropping(void *userdata) {
 }
 
 static void free_waits_for_what_runs_and_drops_what_is_queued(void **state) {
-        (void)state;
         WorkerPool *p = NULL;
         _cleanup_(sd_event_unrefp) sd_event *event = NULL;
         int counter = 0, done_counter = 0;
@@ -419,7 +404,6 @@ static void free_waits_for_what_runs_and_drops_what_is_queued(void **state) {
 }
 
 static void an_abandoned_pool_lets_go_at_once_and_leaves_the_stuck_job_to_its_thread(void **state) {
-        (void)state;
         WorkerPool *p = NULL;
         _cleanup_(sd_event_unrefp) sd_event *event = NULL;
         int counter = 0, done_counter = 0;
@@ -453,7 +437,6 @@ static void an_abandoned_pool_lets_go_at_once_and_leaves_the_stuck_job_to_its_th
 }
 
 static void a_pool_never_used_can_be_freed_or_abandoned(void **state) {
-        (void)state;
         WorkerPool *p = NULL;
         assert_int_equal(worker_pool_new(&p, NULL, "idle", 8, WORKER_NORMAL), 0);
         assert_null(worker_pool_free(p));

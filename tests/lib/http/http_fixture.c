@@ -27,7 +27,6 @@ int http_server_start(void **state) {
         int in[2], out[2];
         FILE *said;
 
-        (void)state;
         assert_int_equal(http_global_init(), 0);
         (void)source_path(path, sizeof path, "http_server.py");
         assert_int_equal(pipe2(in, O_CLOEXEC), 0);
@@ -71,7 +70,6 @@ int http_server_start_tls(void **state) {
 int http_server_stop(void **state) {
         char command[256];
 
-        (void)state;
         (void)close(http_server.stdin_fd);
         assert_int_equal(waitpid(http_server.pid, NULL, 0), http_server.pid);
         if (!http_server.certificates[0])

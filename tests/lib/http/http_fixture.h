@@ -1,17 +1,13 @@
 /* A loop, a pool and the server of http_server.py, for the tests of lib/http/http. */
 #pragma once
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <systemd/sd-event.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/http/http.h"
 

@@ -1,14 +1,10 @@
 /* The parts of the HTTP client that only think: what is heard, what is ordered, how long is
  * waited, what is said of faults. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/http/http.c" /* what these tests are about is private to it */
@@ -28,7 +24,6 @@ static const char *header(const HttpReplyState *h, const char *name) {
 static void a_reply_is_taken_apart(void **state) {
         HttpReplyState h;
 
-        (void)state;
         http_reply_init(&h);
         assert_int_equal(receive(&h, "HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\nETAG:\t\"a\" "
                                      "\r\nx:\r\n\r\nhello, too much"),
@@ -69,7 +64,6 @@ static void a_reply_is_whole_when_all_that_it_tells_is_there(void **state) {
                   true, true },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 HttpReplyState h;
 
@@ -88,7 +82,6 @@ static void what_is_no_http_or_too_much_is_refused(void **state) {
         static char value[HTTP_HEADERS_MAX];
         HttpReplyState h;
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(rubbish); i++) {
                 http_reply_init(&h);
                 assert_int_equal(receive(&h, rubbish[i]), -EBADMSG);
@@ -111,7 +104,6 @@ static void what_is_no_http_or_too_much_is_refused(void **state) {
 static void a_body_is_kept_in_any_pieces_up_to_its_bound(void **state) {
         char expected[1001] = "";
 
-        (void)state;
         for (size_t piece = 1; piece < 300; piece += 13) {
                 size_t n = 0;
                 HttpReplyState h;
@@ -144,7 +136,6 @@ static void headers_are_spelled_for_libcurl(void **state) {
                 { "A;", NULL },         { "A: \xc3\xa4", "A: \xc3\xa4" },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 char *spelled = NULL;
 
@@ -159,7 +150,6 @@ static void headers_are_spelled_for_libcurl(void **state) {
 static void a_header_is_found_by_its_whole_name(void **state) {
         const char *const lines[] = { "expect: 100-continue", "Hosts: a", NULL };
 
-        (void)state;
         assert_true(http_request_has_header(&(HttpRequestOptions){ .headers = lines }, "Expect"));
         assert_false(http_request_has_header(&(HttpRequestOptions){ .headers = lines }, "Host"));
         assert_false(http_request_has_header(&(HttpRequestOptions){ .headers = NULL }, "Host"));
@@ -178,7 +168,6 @@ static HttpTimeout patience(uint64_t timeout_usec) {
 static void waiting_has_no_limit_but_that_on_all_of_it(void **state) {
         HttpTimeout p = patience(0);
 
-        (void)state;
         assert_int_equal(http_timeout_next_usec(&p, 100), USEC_INFINITY);
         assert_int_equal(http_timeout_check(&p, UINT64_MAX / 2), 0);
         p = patience(50);
@@ -192,7 +181,6 @@ static void waiting_has_no_limit_but_that_on_all_of_it(void **state) {
 static void name_and_connection_share_one_limit(void **state) {
         HttpTimeout p = patience(0);
 
-        (void)state;
         http_timeout_enter_phase(&p, HTTP_PHASE_RESOLVING, 5000);
         assert_int_equal(http_timeout_next_usec(&p, 5500), 6000);
         assert_int_equal(http_timeout_check(&p, 5999), 0);
@@ -210,7 +198,6 @@ static void name_and_connection_share_one_limit(void **state) {
 static void silence_counts_from_the_last_byte_that_moved(void **state) {
         HttpTimeout p = patience(0);
 
-        (void)state;
         http_timeout_enter_phase(&p, HTTP_PHASE_TRANSFER, 1000);
         assert_int_equal(http_timeout_check(&p, 1399), 0);
         assert_int_equal(http_timeout_check(&p, 1400), HTTP_E_STALLED);
@@ -223,7 +210,6 @@ static void silence_counts_from_the_last_byte_that_moved(void **state) {
 static void a_send_buffer_that_gets_emptier_is_movement(void **state) {
         HttpTimeout p = patience(0);
 
-        (void)state;
         http_timeout_enter_phase(&p, HTTP_PHASE_TRANSFER, 1000);
         http_timeout_on_unsent(&p, 5000, 1100); /* the first time tells nothing */
         http_timeout_on_unsent(&p, 5000, 1200);
@@ -275,7 +261,6 @@ static void a_fault_names_place_and_cause(void **state) {
                 { { .error = HTTP_E_CUT }, "h:1: unknown cause" },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 HttpErrorCause f = cases[i].fault;
                 char text[128];

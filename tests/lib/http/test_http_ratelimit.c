@@ -102,7 +102,6 @@ static int sink_start(void **state) {
         const int room = 65536; /* little is on the way when it does not read */
         pthread_t thread;
 
-        (void)state;
         assert_int_equal(http_global_init(), 0);
         sink.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         assert_int_equal(setsockopt(sink.fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room), 0);

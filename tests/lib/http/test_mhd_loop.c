@@ -1,10 +1,7 @@
 /* lib/http/mhd_loop: requests over a unix socket, clients that are slow, greedy or rude. */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/http/mhd_loop.h"

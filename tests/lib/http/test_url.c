@@ -2,13 +2,9 @@
 #include "lib/http/url.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 static void a_url_is_split_into_its_parts(void **state) {
         static const struct {
@@ -35,7 +31,6 @@ static void a_url_is_split_into_its_parts(void **state) {
                   false, true, false },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
                 _cleanup_(url_done) Url u = { 0 };
 
@@ -94,7 +89,6 @@ static void a_host_that_two_parsers_could_read_differently_is_refused(void **sta
                 "http://[fe80::1%25eth0]",
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(bad); i++) {
                 Url u = { 0 };
 

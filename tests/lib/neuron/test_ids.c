@@ -3,14 +3,10 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -101,7 +97,6 @@ static void any_other_asset_tag_is_no_id(void **state) {
 static void without_sysfs_the_host_name_serves(void **state) {
         char host[INSTANCE_ID_SIZE];
 
-        (void)state;
         check_id("auto", "/nonexistent", our_host(host), "hostname");
 }
 
@@ -115,7 +110,6 @@ static void check_host(const char *host, const char *expected) {
 static void a_host_name_becomes_safe(void **state) {
         char longest[200], id[INSTANCE_ID_SIZE];
 
-        (void)state;
         check_host("ip-10-0-0-1.ec2.internal", "ip-10-0-0-1.ec2.internal");
         check_host("a/b\n%i\xff", "a-b--i-");
         check_host("", "unknown-host");
@@ -147,7 +141,6 @@ static void a_bundle_id_is_what_the_header_states(void **state) {
         BundleIdInput in = dump;
         char id[BUNDLE_ID_SIZE];
 
-        (void)state;
         bundle_id_build(&in, id);
         assert_string_equal(id, "neuron-core-dump-20260527T051233-1f9e1778ebf5");
         in.unique_name = false;
@@ -163,7 +156,6 @@ static void a_bundle_without_a_date_has_the_time_of_its_oldest_member(void **sta
         BundleIdInput in = dump;
         char id[BUNDLE_ID_SIZE];
 
-        (void)state;
         in.kind = SOURCE_DIRECTORY;
         in.oldest_mtime_usec = UINT64_C(1758138283999999);
         for (size_t i = 0; i < ELEMENTSOF(no_dates); i++) {
@@ -184,7 +176,6 @@ static void every_fact_of_an_id_counts_and_no_other(void **state) {
         BundleIdInput variants[] = { dump, dump, dump, dump, dump, dump };
         char base[BUNDLE_ID_SIZE], id[BUNDLE_ID_SIZE];
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(variants); i++)
                 variants[i].unique_name = false;
         bundle_id_build(&variants[0], base);
@@ -242,7 +233,6 @@ static void only_the_form_of_an_id_is_accepted(void **state) {
                 "neuron-core-dump-20260527T051233-%s%s%s%s%s%s",
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(good); i++)
                 if (!bundle_id_is_valid(good[i]))
                         fail_msg("'%s' is refused", good[i]);
@@ -260,7 +250,6 @@ static void a_fingerprint_is_what_the_header_states(void **state) {
                                  .st_dev = 2049 };
         const struct stat before_1970 = { .st_mtim = { -5, 0 } };
 
-        (void)state;
         assert_true(member_fingerprint("a/b\n\xff", &st) == UINT64_C(0x524078b6480b7c65));
         assert_true(member_fingerprint("", &before_1970) == UINT64_C(0x16e9840aeb3f80ee));
 }
@@ -270,7 +259,6 @@ static void every_fact_of_a_member_changes_its_fingerprint(void **state) {
         struct stat v[4] = { st, st, st, st }, other = st;
         uint64_t base = member_fingerprint("a", &st);
 
-        (void)state;
         v[0].st_size++;
         v[1].st_mtim.tv_sec++;
         v[2].st_mtim.tv_nsec++;
@@ -289,7 +277,6 @@ static void every_fact_of_a_member_changes_its_fingerprint(void **state) {
 
 static void a_fingerprint_is_found_among_sorted_ones(void **state) {
         static const uint64_t sorted[] = { 2, 3, 5, 7, UINT64_MAX };
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(sorted); i++)
                 assert_true(member_fingerprints_contain(sorted, ELEMENTSOF(sorted), sorted[i]));
         assert_false(member_fingerprints_contain(sorted, ELEMENTSOF(sorted), 0));

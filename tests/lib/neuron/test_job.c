@@ -1,14 +1,10 @@
 /* Which job and which rank: by the environments that launchers give, one above the other. */
 #include "lib/neuron/job.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 
@@ -35,7 +31,6 @@ static void assert_job(char *const *environment, const char *source, int64_t ran
 }
 
 static void torchrun_stands_above_the_task_that_started_it(void **state) {
-        (void)state;
         char *const *env =
                 ENV(SLURM_NODE, MASTER, "OMPI_COMM_WORLD_RANK=1", "NEURON_PJRT_PROCESS_INDEX=1",
                     "RANK=33", "LOCAL_RANK=1", "WORLD_SIZE=64", "TORCHELASTIC_RUN_ID=none",
@@ -86,7 +81,6 @@ static void assert_above(size_t upper, const struct Launcher *first,
 }
 
 static void of_any_two_launchers_the_upper_one_counts(void **state) {
-        (void)state;
         static const struct Launcher nothing;
         for (size_t upper = 0; upper < ELEMENTSOF(launchers); upper++) {
                 assert_above(upper, &launchers[upper], &nothing);
@@ -98,7 +92,6 @@ static void of_any_two_launchers_the_upper_one_counts(void **state) {
 }
 
 static void half_of_what_torchrun_gives_is_not_torchrun(void **state) {
-        (void)state;
         static const struct Launcher local_rank = { .variables = { "LOCAL_RANK=0" } };
         JobIdentity job;
         assert_false(job_identity_detect(ENV("LOCAL_RANK=0"), &job));
@@ -108,7 +101,6 @@ static void half_of_what_torchrun_gives_is_not_torchrun(void **state) {
 }
 
 static void nodes_of_one_torchrun_launch_have_one_key(void **state) {
-        (void)state;
         JobIdentity a = identity(ENV("RANK=0", "LOCAL_RANK=0", MASTER, "TORCHELASTIC_RUN_ID=none",
                                      "SLURM_JOB_ID=17", "SLURM_STEP_ID=1", "SLURM_PROCID=0",
                                      "HOSTNAME=a", "POD_UID=1", "TORCHELASTIC_RESTART_COUNT=1",
@@ -120,7 +112,6 @@ static void nodes_of_one_torchrun_launch_have_one_key(void **state) {
 }
 
 static void launches_have_different_keys(void **state) {
-        (void)state;
         char *const *const launches[] = {
                 ENV("RANK=0", "LOCAL_RANK=0", MASTER, "SLURM_JOB_ID=17"),
                 ENV("RANK=0", "LOCAL_RANK=0", MASTER, "SLURM_JOB_ID=18"),
@@ -144,7 +135,6 @@ static void launches_have_different_keys(void **state) {
 }
 
 static void pjrt_counts_processes_and_sums_devices(void **state) {
-        (void)state;
         char *const *env =
                 ENV("NEURON_PJRT_PROCESS_INDEX=2", "NEURON_PJRT_PROCESSES_NUM_DEVICES=64,32,64,8",
                     "NEURON_RT_ROOT_COMM_ID=10.0.0.1:5000", SLURM_NODE);
@@ -169,7 +159,6 @@ static void pjrt_counts_processes_and_sums_devices(void **state) {
 }
 
 static void mpi_ranks_are_found_above_slurm(void **state) {
-        (void)state;
         assert_job(ENV("OMPI_COMM_WORLD_RANK=5", "OMPI_COMM_WORLD_SIZE=8", "PMIX_RANK=5",
                        "PMIX_NAMESPACE=1234", SLURM_NODE),
                    "openmpi", 5, 8, "openmpi:namespace=1234,slurm=17");
@@ -181,7 +170,6 @@ static void mpi_ranks_are_found_above_slurm(void **state) {
 }
 
 static void slurm_tasks_are_ranks_of_their_step(void **state) {
-        (void)state;
         assert_job(ENV(SLURM_NODE, "SLURM_STEP_NUM_TASKS=2", "SLURM_CLUSTER_NAME=prod"), "slurm", 1,
                    2, "slurm:slurm=17@prod,step=0");
         JobIdentity job = identity(ENV(SLURM_NODE, "SLURM_RESTART_COUNT=3"));
@@ -191,7 +179,6 @@ static void slurm_tasks_are_ranks_of_their_step(void **state) {
 }
 
 static void rank_alone_is_an_index_of_pods(void **state) {
-        (void)state;
         JobIdentity job;
         assert_false(job_identity_detect(ENV("RANK=3", "WORLD_SIZE=64"), &job));
         assert_int_equal(job.rank, -1);
@@ -209,7 +196,6 @@ static void rank_alone_is_an_index_of_pods(void **state) {
 }
 
 static void what_is_no_rank_is_not_one(void **state) {
-        (void)state;
         static const char *const bad[] = { "RANK=-1", "RANK=", "RANK=3x", "RANK=99999999999" };
         for (size_t i = 0; i < ELEMENTSOF(bad); i++)
                 assert_int_equal(
@@ -221,7 +207,6 @@ static void what_is_no_rank_is_not_one(void **state) {
 }
 
 static void long_keys_stay_apart(void **state) {
-        (void)state;
         char run_a[3000], run_b[3000];
         memset(run_a, 'x', sizeof run_a);
         memcpy(run_a, "TORCHELASTIC_RUN_ID=", 20);
@@ -234,7 +219,6 @@ static void long_keys_stay_apart(void **state) {
 }
 
 static void hostile_bytes_do_not_come_through(void **state) {
-        (void)state;
         JobIdentity job =
                 identity(ENV("NEURON_RT_ROOT_COMM_ID=\x1b[2J\xff\n", "NEURON_PROCESS_TAG=a b",
                              "POD_UID=u", "no equals sign", "="));
@@ -248,7 +232,6 @@ static void hostile_bytes_do_not_come_through(void **state) {
 }
 
 static void the_first_of_two_variables_counts(void **state) {
-        (void)state;
         char *const *env = ENV("AB=0", "A=1", "A=2", "B");
         assert_string_equal(environment_get(env, "A"), "1");
         assert_null(environment_get(env, "B"));
@@ -256,7 +239,6 @@ static void the_first_of_two_variables_counts(void **state) {
 }
 
 static void variables_are_recorded_by_an_allow_list(void **state) {
-        (void)state;
         static const char *const allowed[] = { "NEURON_RT_LOG_LEVEL", "RANK",
                                                "SLURM_JOB_ID",        "FI_PROVIDER",
                                                "XLA_FLAGS",           "LOCAL_RANK",

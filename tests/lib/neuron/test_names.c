@@ -4,13 +4,10 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 
@@ -47,7 +44,6 @@ static void check(const char *name, const char *expected) {
 }
 
 static void the_four_patterns_of_a_dump_are_read(void **state) {
-        (void)state;
         check(IID "-nd0-nc4-pid-39738-tid-39861-lid-1",
               "nc-state id=" IID " nd=0 core=4 pid=39738 tid=39861 lid=1");
         check(IID "-nd15-cc-core-2-pid-7-tid-8-lid-9",
@@ -59,7 +55,6 @@ static void the_four_patterns_of_a_dump_are_read(void **state) {
 }
 
 static void a_host_name_may_stand_for_the_instance(void **state) {
-        (void)state;
         check("compute1-dy-training-0-1-nd0-nc4-pid-5-tid-6-lid-7",
               "nc-state id=compute1-dy-training-0-1 nd=0 core=4 pid=5 tid=6 lid=7");
         check("ip-10-0-0-1.ec2.internal-nrt-pid-5.log",
@@ -69,7 +64,6 @@ static void a_host_name_may_stand_for_the_instance(void **state) {
 }
 
 static void the_hook_s_files_are_known(void **state) {
-        (void)state;
         check(IID "-neuron-dump-pid-5-tid-6-lid-7.json",
               "hook-record id=" IID " pid=5 tid=6 lid=7");
         check(IID "-neuron-dump-pid-5-tid-6-lid-7-snapshot.json",
@@ -77,7 +71,6 @@ static void the_hook_s_files_are_known(void **state) {
 }
 
 static void profiles_are_known_and_numbered_in_model_mode(void **state) {
-        (void)state;
         check("8712349871234_instid_0_vnc_3.ntff", "ntff neff=8712349871234");
         check("neff_8712349871234.neff", "neff neff=8712349871234");
         check("18446744073709551615_instid_0_vnc_3.ntff", "ntff neff=18446744073709551615");
@@ -104,7 +97,6 @@ static void system_traces_are_known_by_name(void **state) {
                 "neuron_framework_trace_rank_12.json",
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(names); i++)
                 check(names[i], "system-trace");
 }
@@ -131,13 +123,11 @@ static void a_name_that_is_nearly_one_is_another(void **state) {
                 "\xff\xfe",
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(names); i++)
                 check(names[i], "other");
 }
 
 static void an_unknown_name_gives_the_ids_that_are_in_it(void **state) {
-        (void)state;
         check(IID "-nd0-nc4-pid-39738-tid-39861-lid-1.tmp", /* nc-state, but for its end */
               "other id=" IID " pid=39738 tid=39861 lid=1");
         check("new-thing-" IID "-pid-7.bin", "other id=" IID " pid=7");
@@ -157,7 +147,6 @@ static void an_unknown_name_gives_the_ids_that_are_in_it(void **state) {
 }
 
 static void a_number_beyond_any_pid_makes_it_none_of_the_runtime_s_names(void **state) {
-        (void)state;
         check("host-nd0-nc4-pid-9223372036854775808-tid-1-lid-1", "other tid=1 lid=1");
         check("host-nd99999999999999999999-nc4-pid-1-tid-1-lid-1", "other pid=1 tid=1 lid=1");
 }
@@ -166,7 +155,6 @@ static void the_longest_name_is_read(void **state) {
         char name[NAME_MAX + 1];
         DumpName got;
 
-        (void)state;
         memset(name, 'a', NAME_MAX);
         name[NAME_MAX] = '\0';
         check(name, "other");
@@ -182,7 +170,6 @@ static void every_file_of_a_process_core_source_is_a_core(void **state) {
         static const char *const names[] = { "core.1234", "core", IID "-nrt-pid-5.log", "x.neff",
                                              "" };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(names); i++) {
                 DumpName got;
 
@@ -199,7 +186,6 @@ static void profile_directories_carry_instance_and_pid(void **state) {
         char id[INSTANCE_ID_SIZE];
         int64_t pid = -1;
 
-        (void)state;
         assert_true(profile_unit_name_parse(IID "_pid_39738", id, &pid));
         assert_string_equal(id, IID);
         assert_int_equal(pid, 39738);
@@ -225,7 +211,6 @@ static void only_the_form_of_ec2_is_an_ec2_id(void **state) {
                                            "mi-0abc1234",
                                            "i-0123456789abcdef01" };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(good); i++)
                 assert_true(instance_id_is_ec2(good[i]));
         for (size_t i = 0; i < ELEMENTSOF(bad); i++)
@@ -240,7 +225,6 @@ static void the_kinds_are_written_as_in_the_manifest(void **state) {
                                              "hook-record", "crash-report",  "other" };
         MemberKind k = MEMBER_NEFF;
 
-        (void)state;
         assert_int_equal(ELEMENTSOF(words), N_MEMBER_KINDS);
         for (size_t i = 0; i < ELEMENTSOF(words); i++) {
                 assert_string_equal(member_kind_name((MemberKind)i), words[i]);
@@ -257,7 +241,6 @@ static void a_bundle_s_files_are_its_id_and_a_suffix(void **state) {
                                     "a/i-1/directory-20260527T052100-0000000000a1"),
                             *manifest = bundle_manifest_name("x");
 
-        (void)state;
         assert_string_equal(object, "a/i-1/directory-20260527T052100-0000000000a1.tar.zst");
         assert_string_equal(manifest, "x.manifest.json");
 }
@@ -282,7 +265,6 @@ static void a_key_names_which_of_the_two_files_it_is(void **state) {
                 { "", BUNDLE_NEITHER, 0 },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 size_t n = 99;
                 BundleFile file = bundle_file_kind(cases[i].key, &n);
@@ -311,7 +293,6 @@ static void only_a_bundle_s_key_below_the_instance_is_the_instance_s(void **stat
                 "" ID ".tar.zst",           ""
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(own); i++)
                 if (!bundle_key_belongs_to(own[i], IID) || !bundle_key_belongs_to(own[i], NULL))
                         fail_msg("'%s' is not taken", own[i]);
@@ -330,7 +311,6 @@ static void the_probe_lies_below_what_all_keys_begin_with(void **state) {
                 { "neuron", "neuron/" }, { "/neuron/a", "neuron/a/" }, { "", "" }, { "/", "" }
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 _cleanup_free_ char *prefix = s3_key_prefix(cases[i][0]);
                 assert_string_equal(prefix, cases[i][1]);

@@ -2,14 +2,10 @@
  */
 #include "lib/neuron/note.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 #include <jansson.h>
 
 #include "lib/base/cleanup.h"
@@ -57,7 +53,6 @@ static int parse(const char *text, HookNote *ret, const char **why) {
 }
 
 static void what_is_composed_is_read_again(void **state) {
-        (void)state;
         HookNote n = sample();
         _cleanup_(hook_note_done) HookNote got = { 0 };
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
@@ -91,7 +86,6 @@ static void what_is_composed_is_read_again(void **state) {
 }
 
 static void secrets_and_what_is_not_allowed_stay_behind(void **state) {
-        (void)state;
         HookNote n = sample();
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         n.neff_name = "token=hunter2";
@@ -118,7 +112,6 @@ static void secrets_and_what_is_not_allowed_stay_behind(void **state) {
 /* A note of hostile size: each field as long as an argument can be, of bytes that take six in JSON.
  */
 static void a_large_note_is_cut_and_reports_it(void **state) {
-        (void)state;
         enum { N = 100000 };
         static char large[N + 1];
         static const char fill[] = { 'x', '\x01', '\xff', '\\' };
@@ -145,7 +138,6 @@ static void a_large_note_is_cut_and_reports_it(void **state) {
 }
 
 static void a_large_environment_goes_first(void **state) {
-        (void)state;
         static char variables[1000][200], *environment[1001];
         for (size_t i = 0; i < 1000; i++) {
                 (void)snprintf(variables[i], sizeof variables[i], "NEURON_%zu=%0150d", i, 0);
@@ -162,7 +154,6 @@ static void a_large_environment_goes_first(void **state) {
 }
 
 static void what_is_no_note_is_refused_with_a_reason(void **state) {
-        (void)state;
         /* clang-format off */
         static const char *const bad[] = {
                 "", "{", "[]", "null", "7", "{}", "\"\"", "\xff",
@@ -208,7 +199,6 @@ static void what_is_no_note_is_refused_with_a_reason(void **state) {
 }
 
 static void sizes_are_bounded(void **state) {
-        (void)state;
         static char text[70000];
         _cleanup_(hook_note_done) HookNote n = { 0 };
         const char *why;
@@ -231,7 +221,6 @@ static void sizes_are_bounded(void **state) {
 }
 
 static void a_note_of_a_newer_hook_is_understood(void **state) {
-        (void)state;
         _cleanup_(hook_note_done) HookNote n = { 0 };
         const char *why;
         assert_int_equal(
@@ -247,7 +236,6 @@ static void a_note_of_a_newer_hook_is_understood(void **state) {
 }
 
 static void an_error_code_that_is_none_is_kept_as_text(void **state) {
-        (void)state;
         _cleanup_(hook_note_done) HookNote n = { 0 };
         const char *why;
         assert_int_equal(

@@ -1,17 +1,11 @@
 /* The runtime's error codes, in each form that a flag may have. */
 #include "lib/neuron/nrt_status.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 
 static void numbers_have_their_names(void **state) {
-        (void)state;
         assert_string_equal(nrt_status_name(0), "NRT_SUCCESS");
         assert_string_equal(nrt_status_name(1006), "NRT_EXEC_OOB");
         assert_string_equal(nrt_status_name(1200), "NRT_EXEC_HW_ERR_COLLECTIVES");
@@ -21,7 +15,6 @@ static void numbers_have_their_names(void **state) {
 }
 
 static void names_and_numbers_are_read(void **state) {
-        (void)state;
         static const struct {
                 const char *s;
                 int64_t code;
@@ -45,7 +38,6 @@ static void names_and_numbers_are_read(void **state) {
 }
 
 static void every_name_leads_back_to_its_number(void **state) {
-        (void)state;
         unsigned n = 0;
         for (int64_t code = 0; code < 2000; code++) {
                 int64_t back = -1;

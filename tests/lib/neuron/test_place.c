@@ -1,10 +1,6 @@
 /* lib/neuron/place: where a dump goes whose hook was granted a prefix of its own. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include <stdlib.h>
 
@@ -18,7 +14,6 @@ static char *of(const char *prefix) {
 }
 
 static void it_is_used_unchanged(void **state) {
-        (void)state;
         static const char *const rows[][2] = {
                 { "s3://bucket/a/b", "a/b/i-1" },
                 { "s3://bucket/a/b/", "a/b/i-1" },
@@ -35,7 +30,6 @@ static void it_is_used_unchanged(void **state) {
 }
 
 static void another_bucket_and_what_leads_elsewhere_is_not(void **state) {
-        (void)state;
         static const char *const rows[] = { "s3://other/a",     "s3://bucket2/a",
                                             "s3://buck/a",      "bucket/a",
                                             "https://bucket/a", "",

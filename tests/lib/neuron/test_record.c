@@ -2,18 +2,14 @@
 #include "lib/neuron/record.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 
 static void every_word_reads_back_as_what_it_names(void **state) {
-        (void)state;
         for (SourceKind k = 0; k < N_SOURCE_KINDS; k++) {
                 SourceKind back = N_SOURCE_KINDS;
 
@@ -48,7 +44,6 @@ static void the_words_are_those_of_the_interface(void **state) {
                                               "quarantined", "evicted", "cancelled", "vanished" };
         static const char *const deliveries[] = { "pending", "shipping", "delivered" };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(kinds); i++)
                 assert_string_equal(source_kind_name((SourceKind)i), kinds[i]);
         for (size_t i = 0; i < ELEMENTSOF(states); i++)
@@ -68,7 +63,6 @@ static void an_unknown_word_is_refused_and_nothing_is_written(void **state) {
         DeliveryState d = DELIVERY_DONE;
         Proof p = PROOF_HEAD;
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(words); i++) {
                 assert_int_equal(bundle_state_parse(words[i], &s), -EINVAL);
                 assert_int_equal(source_kind_parse(words[i], &k), -EINVAL);
@@ -86,7 +80,6 @@ static void an_unknown_word_is_refused_and_nothing_is_written(void **state) {
 }
 
 static void only_core_dumps_belong_to_an_incident(void **state) {
-        (void)state;
         for (SourceKind k = 0; k < N_SOURCE_KINDS; k++)
                 assert_int_equal(source_kind_has_incident(k), k == SOURCE_NEURON_CORE_DUMP);
 }
@@ -105,7 +98,6 @@ static const char *const moves[N_BUNDLE_STATES] = {
 };
 
 static void only_the_moves_of_the_table_are_legal(void **state) {
-        (void)state;
         for (BundleState from = 0; from < N_BUNDLE_STATES; from++) {
                 assert_int_equal(strlen(moves[from]), N_BUNDLE_STATES);
                 for (BundleState to = 0; to < N_BUNDLE_STATES; to++)
@@ -118,7 +110,6 @@ static void only_the_moves_of_the_table_are_legal(void **state) {
 }
 
 static void a_state_without_moves_is_final_and_quarantine_waits_for_a_person(void **state) {
-        (void)state;
         for (BundleState s = 0; s < N_BUNDLE_STATES; s++) {
                 bool stuck = strcmp(moves[s], "........") == 0 || s == BUNDLE_QUARANTINED;
 
@@ -139,7 +130,6 @@ static void a_copy_shares_nothing_with_its_original(void **state) {
                            .n_deliveries = 2 };
         BundleRecord b;
 
-        (void)state;
         deliveries[0] = (DeliveryRecord){ .destination = strdup("fsx"), .attempts = 3 };
         deliveries[1] = (DeliveryRecord){ .destination = strdup("archive"),
                                           .object = strdup("o"),

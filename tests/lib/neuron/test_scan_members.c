@@ -543,7 +543,6 @@ static void reasons_have_names_and_a_verdict(void **state) {
                 { "too-big", true },
         };
 
-        (void)state;
         assert_int_equal(ELEMENTSOF(expected), N_SCAN_SKIPS);
         for (size_t i = 0; i < ELEMENTSOF(expected); i++) {
                 assert_string_equal(scan_skip_name((ScanSkip)i), expected[i].name);

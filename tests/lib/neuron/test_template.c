@@ -3,15 +3,12 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 
@@ -33,7 +30,6 @@ static void check_fixed(const char *text, const char *fixed, size_t depth) {
 }
 
 static void the_fixed_part_ends_before_the_first_variable(void **state) {
-        (void)state;
         check_fixed("/tmp/neuron-core-dump/dt-%d-cid-%c", "/tmp/neuron-core-dump", 1);
         check_fixed("/fsx/%i/dumps/%d-%c", "/fsx", 3);
         check_fixed("/fsx/dumps", "/fsx/dumps", 0);
@@ -59,7 +55,6 @@ static void a_letter_that_is_not_allowed_is_named(void **state) {
                 { "/x/%1", '1' }, { "/x/%\xff", '\xff' },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 PathTemplate *t = (PathTemplate *)&cases;
                 char bad = '!';
@@ -73,7 +68,6 @@ static void a_letter_that_is_not_allowed_is_named(void **state) {
 static void it_knows_which_variables_it_has(void **state) {
         PathTemplate *t = template_of("/x/%d/%%c-%p");
 
-        (void)state;
         assert_true(path_template_has(t, 'd'));
         assert_true(path_template_has(t, 'p'));
         assert_false(path_template_has(t, 'c'));
@@ -118,7 +112,6 @@ static void check_no_match(const char *text, const char *relative) {
 }
 
 static void directories_of_real_dumps_match(void **state) {
-        (void)state;
         check_match("/tmp/neuron-core-dump/dt-%d-cid-%c", "dt-20260527-051233-cid-d99e36ea74c263ca",
                     &(TemplateValues){ .date_time = "20260527-051233",
                                        .cluster_id = "d99e36ea74c263ca" });
@@ -140,7 +133,6 @@ static void directories_of_real_dumps_match(void **state) {
 }
 
 static void what_is_not_written_so_does_not_match(void **state) {
-        (void)state;
         check_no_match("/x/dt-%d-cid-%c", "dt-20260527-051233-cid-");
         check_no_match("/x/dt-%d-cid-%c", "dt-20260527-051233-cid-xyz");
         check_no_match("/x/dt-%d-cid-%c", "dt-20260527-051233-cid-d99e36ea74c263ca ");
@@ -168,7 +160,6 @@ static void what_is_not_written_so_does_not_match(void **state) {
 }
 
 static void a_variable_that_stands_twice_has_one_value(void **state) {
-        (void)state;
         check_match("/x/%p/core-%p-%p", "7/core-7-7", &(TemplateValues){ .pid = "7" });
         check_no_match("/x/%p/core-%p", "7/core-8");
         check_no_match("/x/%p-%p", "7-8");
@@ -276,7 +267,6 @@ static void check_all_orders(Orders *o, size_t n) {
 static void every_order_of_every_choice_of_variables_reads_back(void **state) {
         Orders o = { .n_checked = 0 };
 
-        (void)state;
         check_all_orders(&o, 0);
         /* 6 + 30 + 120 + 360 + 720 + 720 orders, four value pairs, four separators that always can
          * be told apart, and some without any. */
@@ -288,7 +278,6 @@ static void hostile_names_never_match_and_never_hang(void **state) {
         char name[NAME_MAX + 1];
         clock_t begin;
 
-        (void)state;
         memset(name, '1', NAME_MAX);
         name[NAME_MAX] = '\0';
         check_no_match("/x/%p%p%p%p%p%p%p%p%p%p%p%px", name);
@@ -310,7 +299,6 @@ static void hostile_names_never_match_and_never_hang(void **state) {
 static void a_name_longer_than_any_file_system_accepts_does_not_match(void **state) {
         char name[400], text[420];
 
-        (void)state;
         memset(name, 'a', sizeof name - 1);
         name[sizeof name - 1] = '\0';
         (void)snprintf(text, sizeof text, "/x/%s%%p", name);
@@ -322,7 +310,6 @@ static void one_component_can_be_matched_alone(void **state) {
         PathTemplate *t = template_of("/fsx/%i/dt-%d");
         TemplateValues v;
 
-        (void)state;
         assert_true(path_template_match_component(t, 0, "i-0123456789abcdef0", &v));
         assert_string_equal(v.instance_id, "i-0123456789abcdef0");
         assert_string_equal(v.date_time, "");
@@ -350,7 +337,6 @@ static void an_expansion_stays_where_its_text_states(void **state) {
                                        .pid = "a/b",
                                        .cluster_id = "x\n\x01\x7fy" };
 
-        (void)state;
         check_expand("/v/%h", &hostile, "/v/.._.._etc");
         check_expand("/v/%u/%n/%k", &hostile, "/v/unknown/unknown/unknown");
         check_expand("/v/%p", &hostile, "/v/a_b");

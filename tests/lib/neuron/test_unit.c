@@ -1,13 +1,9 @@
 /* The rules: which unit a path belongs to, and whose a name is. */
 #include "lib/neuron/scan.c"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 
@@ -78,7 +74,6 @@ static void dumps_and_directories_are_cut_at_the_template_s_depth(void **state) 
                 { 0, 3, "a/b/c/x", false, -1, DIR_UNIT, "a/b/c" },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 Case c = cases[i];
 
@@ -98,7 +93,6 @@ static void each_file_of_a_process_core_source_is_a_unit(void **state) {
                 { SOURCE_PROCESS_CORE, 1, "a", true, -1, NONE, NULL },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
                 check(&cases[i]);
 }
@@ -130,13 +124,11 @@ static void profiles_go_by_pid_directory_then_by_ntff(void **state) {
                   "a/b/c/" US "_pid_3" },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
                 check(&cases[i]);
 }
 
 static void a_profile_found_by_ntff_ends_at_pid_directories(void **state) {
-        (void)state;
         assert_true(unit_ends_at(SOURCE_NEURON_PROFILE, "", US "_pid_3"));
         assert_true(unit_ends_at(SOURCE_NEURON_PROFILE, "a/b", US "_pid_3"));
         assert_false(unit_ends_at(SOURCE_NEURON_PROFILE, "a/b", "neffs"));
@@ -147,7 +139,6 @@ static void a_profile_found_by_ntff_ends_at_pid_directories(void **state) {
 }
 
 static void paths_are_counted_and_cut_by_components(void **state) {
-        (void)state;
         assert_int_equal(unit_path_depth(""), 0);
         assert_int_equal(unit_path_depth("a"), 1);
         assert_int_equal(unit_path_depth("a/b/c"), 3);
@@ -165,7 +156,6 @@ static void paths_that_lead_elsewhere_are_not_clean(void **state) {
         static const char *const bad[] = { "/",   "/a",   "a/",  "a//b", ".",      "..",
                                            "a/.", "a/..", "./a", "../a", "a/../b", "a/./b" };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(good); i++)
                 assert_true(unit_path_is_clean(good[i]));
         for (size_t i = 0; i < ELEMENTSOF(bad); i++)
@@ -191,7 +181,6 @@ static void the_owner_is_who_the_table_states(void **state) {
                 { "node-1", OTHER, UNIT_OWNER_UNNAMED, UNIT_OWNER_FOREIGN },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 assert_int_equal(unit_owner(cases[i].ours, cases[i].found, false), cases[i].local);
                 assert_int_equal(unit_owner(cases[i].ours, cases[i].found, true), cases[i].network);

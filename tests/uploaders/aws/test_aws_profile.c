@@ -2,13 +2,11 @@
  * fault. */
 #include "uploaders/aws/aws_profile.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 
@@ -92,7 +90,6 @@ static void lines_are_read_as_the_aws_cli_reads_them(void **state) {
         };
         /* clang-format on */
 
-        (void)state;
         check_rows(AWS_PROFILE_CREDENTIALS, rows, ELEMENTSOF(rows));
 }
 
@@ -110,7 +107,6 @@ static void a_deeper_line_goes_on_with_the_value_above(void **state) {
         };
         /* clang-format on */
 
-        (void)state;
         check_rows(AWS_PROFILE_CREDENTIALS, rows, ELEMENTSOF(rows));
 }
 
@@ -134,14 +130,12 @@ static void profiles_of_config_have_a_word_before_their_name(void **state) {
         };
         /* clang-format on */
 
-        (void)state;
         check_rows(AWS_PROFILE_CONFIG, rows, ELEMENTSOF(rows));
 }
 
 static void a_profile_without_the_word_is_noticed(void **state) {
         Parsed p = parse(AWS_PROFILE_CONFIG, "[x]\n[profile y]\n[y]\n[profile z]\n");
 
-        (void)state;
         assert_true(aws_profile_is_misspelt(&p.file, "x"));
         assert_false(aws_profile_is_misspelt(&p.file, "y"));
         assert_false(aws_profile_is_misspelt(&p.file, "z"));
@@ -157,7 +151,6 @@ static void the_line_of_a_setting_is_known(void **state) {
                 "empty =\n";
         Parsed p = parse(AWS_PROFILE_CONFIG, text);
 
-        (void)state;
         assert_int_equal(aws_profile_line(&p.file, "default", "region"), 4);
         assert_int_equal(aws_profile_line(&p.file, "default", "s3"), 5);
         assert_int_equal(aws_profile_line(&p.file, "p", "region"), 8);
@@ -179,7 +172,6 @@ static void the_first_fault_is_remembered_with_its_line(void **state) {
                 { "[x]\na = 1\n  = go on\n", NULL, 0 },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
                 Parsed p = parse(AWS_PROFILE_CREDENTIALS, rows[i].text);
 
@@ -192,7 +184,6 @@ static void the_first_fault_is_remembered_with_its_line(void **state) {
 static void nothing_is_read_behind_a_nul(void **state) {
         Parsed p = parse_n(AWS_PROFILE_CREDENTIALS, "[x]\na = 1\nb = \0002\nc = 3\n", 23);
 
-        (void)state;
         assert_value(aws_profile_get(&p.file, "x", "a"), "1");
         assert_value(aws_profile_get(&p.file, "x", "c"), NULL);
         assert_string_equal(p.file.fault, "a NUL byte, after which nothing is read");
@@ -203,7 +194,6 @@ static void thousands_of_profiles_are_no_trouble(void **state) {
         size_t n = 0, n_allocated = 1 << 20;
         char *text = malloc(n_allocated);
 
-        (void)state;
         for (unsigned i = 0; i < 20000; i++)
                 n += (size_t)snprintf(text + n, n_allocated - n, "[profile p%u]\nregion = r%u\n", i,
                                       i);

@@ -1,13 +1,9 @@
 /* The pure parts: words of a command line, JSON, hosts that may be trusted, times. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/base/strbuf.h"
@@ -40,7 +36,6 @@ static void words_are_taken_apart_as_python_does(void **state) {
                 { "  ", NULL },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
                 const char *fault = NULL;
                 char **words = NULL;
@@ -114,7 +109,6 @@ static void json_is_read_whatever_else_is_in_it(void **state) {
                 "{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"S\",\"x\":}",
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(good); i++)
                 assert_true(reads(CREDENTIALS_JSON_SERVICE, good[i]));
         for (size_t i = 0; i < ELEMENTSOF(bad); i++)
@@ -206,7 +200,6 @@ static void keys_are_taken_by_http_only_from_hosts_that_are_trusted(void **state
                 "http://[::1%25eth0]/",
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(good); i++)
                 assert_int_equal(full_uri(good[i]), 0);
         for (size_t i = 0; i < ELEMENTSOF(bad); i++)
@@ -232,7 +225,6 @@ static void they_are_refreshed_in_good_time(void **state) {
                 { 0, USEC_PER_SEC, USEC_PER_SEC },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
                 uint64_t least = UINT64_MAX, most = 0;
                 for (uint64_t j = 0; j < 1000; j++) {
@@ -254,7 +246,6 @@ static void they_are_refreshed_in_good_time(void **state) {
 static void they_are_good_for_another_minute_or_a_tenth_of_a_short_life(void **state) {
         const uint64_t got = MINUTES(1000000), hour = MINUTES(60);
 
-        (void)state;
         assert_true(credentials_schedule_is_good(got, 0, UINT64_MAX));
         assert_true(credentials_schedule_is_good(got, got + hour, got));
         assert_true(credentials_schedule_is_good(got, got + hour, got + hour - MINUTES(1) - 1));
@@ -270,7 +261,6 @@ static void they_are_good_for_another_minute_or_a_tenth_of_a_short_life(void **s
 static void failures_wait_longer_up_to_a_minute(void **state) {
         static const unsigned seconds[] = { 0, 1, 2, 4, 8, 16, 32, 60, 60 };
 
-        (void)state;
         for (unsigned i = 0; i < ELEMENTSOF(seconds); i++)
                 assert_true(credentials_schedule_backoff_usec(i) == seconds[i] * USEC_PER_SEC);
         assert_true(credentials_schedule_backoff_usec(UINT32_MAX) == MINUTES(1));
@@ -322,7 +312,6 @@ static void sts_has_a_place_in_each_region(void **state) {
         };
         StsEndpoint p;
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
                 assert_int_equal(sts_endpoint_init(&p, &rows[i].options), 0);
                 assert_string_equal(p.scheme, rows[i].scheme);
@@ -340,7 +329,6 @@ static void the_environment_is_copied_and_read(void **state) {
                                       (char *)"A=3", (char *)"T=TrUe", NULL };
         char **copy = aws_environment_copy(environment);
 
-        (void)state;
         assert_non_null(copy);
         assert_string_equal(aws_environment_get(copy, "A"), "1");
         assert_string_equal(aws_environment_get(copy, "AB"), "2");

@@ -1,13 +1,9 @@
 /* The environment's word on where S3 is: what it says, and what comes before it. */
 #include "uploaders/s3/s3_endpoint.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 
@@ -18,7 +14,6 @@ static void an_empty_environment_says_nothing(void **state) {
         S3Environment e =
                 s3_environment_read(LIST("PATH=/bin", "AWS_ENDPOINT_URL=", "AWS_CA_BUNDLE="));
 
-        (void)state;
         assert_string_equal(e.endpoint, "");
         assert_string_equal(e.ca_bundle, "");
         assert_false(e.dualstack);
@@ -30,7 +25,6 @@ static void the_endpoint_of_s3_comes_before_the_one_of_everything(void **state) 
                       both = s3_environment_read(
                               LIST("AWS_ENDPOINT_URL=http://all", "AWS_ENDPOINT_URL_S3=http://s3"));
 
-        (void)state;
         assert_string_equal(one.endpoint, "http://all");
         assert_string_equal(both.endpoint, "http://s3");
 }
@@ -40,7 +34,6 @@ static void endpoints_that_are_to_be_ignored_are(void **state) {
                 LIST("AWS_ENDPOINT_URL=http://all", "AWS_ENDPOINT_URL_S3=http://s3", BOTH_ON,
                      "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS=True", "AWS_CA_BUNDLE=/ca.pem"));
 
-        (void)state;
         assert_string_equal(e.endpoint, "");
         assert_string_equal(e.ca_bundle, "/ca.pem");
         assert_true(e.dualstack);
@@ -52,7 +45,6 @@ static void endpoints_that_are_to_be_ignored_are(void **state) {
 static void only_true_is_true(void **state) {
         static const char *const others[] = { "1", "yes", "on", "false", "true ", "" };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(others); i++) {
                 char dualstack[64], fips[64], ignore[64];
                 (void)snprintf(dualstack, sizeof dualstack, "AWS_USE_DUALSTACK_ENDPOINT=%s",
@@ -72,7 +64,6 @@ static void an_endpoint_of_one_s_own_has_no_names_of_aws(void **state) {
         S3Environment aws = s3_environment_read(LIST(BOTH_ON)),
                       named = s3_environment_read(LIST(BOTH_ON, "AWS_ENDPOINT_URL=http://all"));
 
-        (void)state;
         assert_true(aws.dualstack && aws.fips);
         assert_false(named.dualstack || named.fips);
         S3Environment configured = s3_environment_resolve(&aws, "http://own", NULL);
@@ -87,7 +78,6 @@ static void what_is_configured_comes_first(void **state) {
         S3Environment e = s3_environment_read(
                 LIST("AWS_ENDPOINT_URL=http://all", "AWS_CA_BUNDLE=/environment.pem"));
 
-        (void)state;
         S3Environment own = s3_environment_resolve(&e, "http://own", "/own.pem"),
                       same = s3_environment_resolve(&e, NULL, NULL);
         assert_string_equal(own.endpoint, "http://own");

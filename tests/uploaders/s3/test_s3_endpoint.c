@@ -3,13 +3,9 @@
 #include "uploaders/s3/s3_endpoint.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 
@@ -39,7 +35,6 @@ static void the_hosts_of_aws_are_named_by_partition_and_variant(void **state) {
                 { "eusc-de-east-1", false, false, "my-bucket.s3.eusc-de-east-1.amazonaws.eu" },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 const S3LocationOptions o = { .bucket = "my-bucket",
                                               .region = cases[i].region,
@@ -80,7 +75,6 @@ static void other_services_of_a_partition_are_named_alike(void **state) {
                 { "eusc-de-east-1", true, false, "sts.eusc-de-east-1.api.amazonwebservices.eu" },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 _cleanup_free_ char *host =
                         aws_service_host("sts", cases[i].region, cases[i].dualstack, cases[i].fips);
@@ -138,7 +132,6 @@ static void an_endpoint_of_ones_own_is_taken_apart(void **state) {
                   false },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
                 check_place(&cases[i]);
 }
@@ -157,7 +150,6 @@ static void auto_takes_the_path_where_a_host_name_would_not_do(void **state) {
                   "a.b.c.s3.eu-west-1.amazonaws.com", "", true },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
                 check_place(&cases[i]);
 }
@@ -217,7 +209,6 @@ static void what_cannot_be_is_refused_with_a_sentence(void **state) {
                   "addressing to path" },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 S3Location p = { 0 };
                 _cleanup_free_ char *fault = NULL;
@@ -244,7 +235,6 @@ static void an_endpoint_without_a_valid_host_and_port_is_refused(void **state) {
                 "http://[::1]:http", "http://\xc3\xa4",
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(endpoints); i++) {
                 const S3LocationOptions o = { .bucket = "logs", .endpoint = endpoints[i] };
                 S3Location p = { 0 };
@@ -258,7 +248,6 @@ static void an_endpoint_without_a_valid_host_and_port_is_refused(void **state) {
 static void an_endpoint_of_any_length_is_survived(void **state) {
         char endpoint[3000];
 
-        (void)state;
         memset(endpoint, 'a', sizeof endpoint);
         memcpy(endpoint, "http://", 7);
         for (size_t n = 8; n < sizeof endpoint; n += 7) {
@@ -297,7 +286,6 @@ static void a_region_is_found_in_the_hosts_that_redirects_name(void **state) {
                 { "", NULL },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 char region[AWS_REGION_SIZE] = "";
 
@@ -310,7 +298,6 @@ static void a_region_is_found_in_the_hosts_that_redirects_name(void **state) {
 static void partitions_and_regions_are_told_apart(void **state) {
         char longest[AWS_REGION_SIZE + 1];
 
-        (void)state;
         assert_string_equal(aws_partition_name("eu-west-1"), "aws");
         assert_string_equal(aws_partition_name(NULL), "aws");
         assert_string_equal(aws_partition_name("cn-north-1"), "aws-cn");
@@ -339,7 +326,6 @@ static void a_url_of_s3_has_a_bucket_and_perhaps_a_key(void **state) {
                 { "", NULL, NULL },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 _cleanup_free_ char *bucket = NULL, *key = NULL;
 

@@ -2,13 +2,9 @@
  * broke, and hostile words. */
 #include "uploaders/s3/s3_response.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/http/http.h"
@@ -36,7 +32,6 @@ static S3Verdict with_code(S3Operation operation, unsigned status, const char *c
 }
 
 static void every_operation_has_its_name_and_permission(void **state) {
-        (void)state;
         assert_string_equal(s3_operation_name(S3_UPLOAD_PART), "UploadPart");
         assert_string_equal(s3_operation_permission(S3_UPLOAD_PART), "s3:PutObject");
         assert_string_equal(s3_operation_name(S3_LIST_OBJECTS), "ListObjectsV2");
@@ -51,7 +46,6 @@ static void a_2xx_is_well_unless_its_body_is_an_error(void **state) {
         static const char list[] = "<ListBucketResult/>",
                           error[] = "<Error><Code>SlowDown</Code></Error>";
 
-        (void)state;
         for (int o = 0; o < N_S3_OPERATIONS; o++) {
                 bool is_complete = o == S3_COMPLETE_UPLOAD, has_own_body = o == S3_GET_OBJECT ||
                                                                            o == S3_HEAD_OBJECT ||
@@ -79,7 +73,6 @@ static void complete_is_done_when_its_body_has_an_etag(void **state) {
                                .body = result,
                                .body_bytes = strlen(result) };
 
-        (void)state;
         assert_int_equal(verdict_of(&in), S3_OK);
         in.body_bytes -= 3; /* cut */
         assert_int_equal(verdict_of(&in), S3_RETRY);
@@ -110,7 +103,6 @@ static void what_is_missing_depends_on_what_was_asked_for(void **state) {
                 { S3_LIST_OBJECTS, S3_RETRY, S3_NO_BUCKET },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 assert_int_equal(bare(cases[i].operation, 404), cases[i].bare);
                 assert_int_equal(with_code(cases[i].operation, 404, "NoSuchKey"), cases[i].key);
@@ -136,7 +128,6 @@ static void a_status_alone_is_enough_for_a_verdict(void **state) {
                 { 600, S3_RETRY },    { 99999, S3_RETRY },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
                 assert_int_equal(bare(S3_PUT_OBJECT, cases[i].status), cases[i].verdict);
 }
@@ -161,7 +152,6 @@ static void codes_of_a_family_are_judged_alike(void **state) {
                 { "accessdenied", S3_REFUSED },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
                 assert_int_equal(with_code(S3_PUT_OBJECT, 400, cases[i].code), cases[i].verdict);
 }
@@ -169,7 +159,6 @@ static void codes_of_a_family_are_judged_alike(void **state) {
 static void a_condition_that_the_store_does_not_know_is_told_apart(void **state) {
         S3ResponseInput in = { .operation = S3_PUT_OBJECT, .status = 501 };
 
-        (void)state;
         assert_int_equal(verdict_of(&in), S3_REFUSED);
         in.is_conditional = true;
         assert_int_equal(verdict_of(&in), S3_UNCONDITIONAL);
@@ -196,7 +185,6 @@ static void a_redirect_tells_its_region_by_header_body_or_host(void **state) {
         const S3ResponseInput plain = { .operation = S3_GET_OBJECT, .status = 301 };
         S3ResponseInput header = plain;
 
-        (void)state;
         header.bucket_region = "eu-west-1";
         check_region(header, "<Region>eu-north-1</Region>", "eu-west-1");
         check_region(plain, "<Region>eu-north-1</Region>", "eu-north-1");
@@ -209,7 +197,6 @@ static void a_redirect_tells_its_region_by_header_body_or_host(void **state) {
 static void a_region_that_is_none_or_ours_is_not_learnt(void **state) {
         S3ResponseInput in = { .operation = S3_GET_OBJECT, .status = 301 };
 
-        (void)state;
         check_region(in, "<Region>us-east-1</Region>", "");
         check_region(in, "<Region>evil.example.com/</Region>", "");
         in.bucket_region = "a b";
@@ -227,7 +214,6 @@ static void a_malformed_header_that_is_not_about_the_region_is_no_redirect(void 
                                .body = body,
                                .body_bytes = strlen(body) };
 
-        (void)state;
         assert_int_equal(verdict_of(&in), S3_DENIED);
         in.region = "other";
         assert_int_equal(verdict_of(&in), S3_REDIRECT);
@@ -258,7 +244,6 @@ static void retry_after_is_read_as_seconds_or_as_a_date_and_capped(void **state)
                 { "tomorrow", 0 },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 S3ResponseInput in = { .operation = S3_PUT_OBJECT,
                                        .status = 503,
@@ -284,7 +269,6 @@ static void a_date_to_try_again_at_is_one_of_the_servers_clock(void **state) {
                                .now_usec = NOW + USEC_PER_HOUR };
         _cleanup_(s3_response_done) S3Response a = { 0 }, b = { 0 };
 
-        (void)state;
         assert_int_equal(s3_response_classify(&in, &a), 0);
         assert_int_equal(a.retry_after_usec, 3 * USEC_PER_SEC);
         in.date = "once upon a time";
@@ -311,7 +295,6 @@ static void what_any_other_request_would_get_as_well_is_marked(void **state) {
                 { S3_HEAD_OBJECT, NULL, NULL, false },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 char body[128] = "";
                 S3ResponseInput in = { .operation = cases[i].operation,
@@ -348,7 +331,6 @@ static void a_head_that_is_refused_while_clocks_differ_is_skewed(void **state) {
                 { S3_GET_OBJECT, 403, "Wed, 27 May 2026 06:27:34 GMT", NOW, S3_DENIED },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
                 assert_int_equal(verdict_of(&(S3ResponseInput){ .operation = cases[i].operation,
                                                                 .status = cases[i].status,
@@ -385,7 +367,6 @@ static void an_answer_that_broke_off_counts_when_it_said_enough(void **state) {
                 { -1, 0, "", S3_RETRY },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
                 assert_int_equal(
                         verdict_of(&(S3ResponseInput){ .operation = S3_PUT_OBJECT,
@@ -409,7 +390,6 @@ static void a_sentence_needs_neither_origin_nor_region_and_stays_on_its_line(voi
         static const char body[] = "<Error><Code>AccessDenied</Code><Message>a&#10;b</Message>"
                                    "</Error>";
 
-        (void)state;
         expect_sentence(&(S3ResponseInput){ .operation = S3_LIST_OBJECTS,
                                             .status = 403,
                                             .bucket = "b",
@@ -436,7 +416,6 @@ static void a_sentence_needs_neither_origin_nor_region_and_stays_on_its_line(voi
 static void the_arns_are_those_of_the_partition(void **state) {
         static const char body[] = "<Error><Code>AccessDenied</Code></Error>";
 
-        (void)state;
         expect_sentence(&(S3ResponseInput){ .operation = S3_ABORT_UPLOAD,
                                             .status = 403,
                                             .bucket = "b",
@@ -455,7 +434,6 @@ static void braces_in_a_stores_words_are_left_alone(void **state) {
         static const char body[] = "<Error><Code>{keys}</Code><Message>{host} %s {</Message>"
                                    "<Endpoint>{keys}</Endpoint></Error>";
 
-        (void)state;
         expect_sentence(&(S3ResponseInput){ .operation = S3_GET_OBJECT,
                                             .status = 301,
                                             .bucket = "{keys}",

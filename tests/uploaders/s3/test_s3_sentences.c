@@ -2,13 +2,9 @@
  * verdict beside it. */
 #include "uploaders/s3/s3_response.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/http/http.h"
@@ -365,7 +361,6 @@ static const Case cases[] = {
 /* clang-format on */
 
 static void each_answer_gets_its_verdict_and_its_sentence(void **state) {
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 const Case *c = &cases[i];
                 S3ResponseInput in = c->in;

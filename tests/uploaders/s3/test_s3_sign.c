@@ -5,13 +5,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -58,7 +54,6 @@ static void the_documented_get_with_a_range_is_signed_as_documented(void **state
         SignRequest order = documented("/test.txt", headers, ELEMENTSOF(headers));
         _cleanup_(signature_done) Signature s = { 0 };
 
-        (void)state;
         assert_int_equal(sign_v4(&order, &documented_keys, &s), 0);
         assert_string_equal(
                 s.authorization,
@@ -76,7 +71,6 @@ static void the_documented_put_is_signed_as_documented(void **state) {
                                          { "x-amz-storage-class", "REDUCED_REDUNDANCY" } };
         SignRequest order = documented("/test$file.text", headers, ELEMENTSOF(headers));
 
-        (void)state;
         order.method = "PUT";
         order.payload = "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072";
         expect_signature(&order, &documented_keys,
@@ -89,7 +83,6 @@ static void the_documented_queries_are_signed_as_documented(void **state) {
                            list[] = { { "prefix", "J" }, { "max-keys", "2" } };
         SignRequest order = documented("", headers, ELEMENTSOF(headers));
 
-        (void)state;
         order.queries = lifecycle;
         order.n_queries = ELEMENTSOF(lifecycle);
         expect_signature(&order, &documented_keys,
@@ -163,7 +156,6 @@ static void hard_keys_and_queries_are_signed_as_botocore_signs_them(void **state
         const json_t *vectors = json_object_get(all, "vectors"), *vector;
         size_t i;
 
-        (void)state;
         assert_int_equal(json_array_size(vectors), 19);
         json_array_foreach(vectors, i, vector) {
                 print_message("# %s\n", text_of(vector, "name"));
@@ -197,7 +189,6 @@ static void what_the_caller_has_set_already_is_not_set_twice(void **state) {
                     bare = small_order(headers, 1);
         _cleanup_(signature_done) Signature a = { 0 }, b = { 0 };
 
-        (void)state;
         whole.sign_payload_header = bare.sign_payload_header = true;
         assert_int_equal(sign_v4(&whole, &keys, &a), 0);
         assert_int_equal(sign_v4(&bare, &keys, &b), 0);
@@ -223,7 +214,6 @@ static void an_order_that_no_server_would_understand_is_refused(void **state) {
         };
         const AwsKeys keys = { "a", "s", NULL };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(faulty); i++) {
                 SignRequest order = small_order(faulty[i], 2);
                 Signature s = { 0 };
@@ -239,7 +229,6 @@ static void a_folded_header_is_signed_as_one_line(void **state) {
         SignRequest order = small_order(headers, ELEMENTSOF(headers));
         _cleanup_(signature_done) Signature s = { 0 };
 
-        (void)state;
         assert_int_equal(sign_v4(&order, &keys, &s), 0);
         assert_non_null(strstr(s.canonical_request, "\nx:a b c d\n"));
 }
@@ -260,7 +249,6 @@ static void other_services_get_the_path_normalised_and_escaped_twice(void **stat
         };
         const AwsKeys keys = { "a", "s", NULL };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 _cleanup_(signature_done) Signature s = { 0 };
                 _cleanup_free_ char *head = NULL;
@@ -279,7 +267,6 @@ static void every_byte_but_the_unreserved_is_escaped(void **state) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         unsigned n_plain = 0;
 
-        (void)state;
         for (unsigned c = 1; c < 256; c++) {
                 const char text[] = { (char)c, '\0' };
                 char expected[4];
@@ -303,7 +290,6 @@ static void done_leaves_nothing_and_may_be_called_twice(void **state) {
         SignRequest order = small_order(host_alone, 1);
         Signature s = { 0 };
 
-        (void)state;
         assert_int_equal(sign_v4(&order, &keys, &s), 0);
         signature_done(&s);
         signature_done(&s);

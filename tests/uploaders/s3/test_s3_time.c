@@ -2,12 +2,8 @@
 #include "uploaders/aws/aws_parse.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 
@@ -32,7 +28,6 @@ static void dates_of_xml_and_json_are_read(void **state) {
                 { "9999-12-31T23:59:59Z", UINT64_C(253402300799000000) },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 uint64_t usec = 1;
 
@@ -69,7 +64,6 @@ static void what_is_no_date_of_xml_is_refused(void **state) {
                 "-026-05-27T05:12:33Z",
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(texts); i++) {
                 uint64_t usec = 42;
 
@@ -85,7 +79,6 @@ static void dates_of_headers_are_read(void **state) {
                 { "Tue, 31 Dec 2024 23:59:59 GMT", UINT64_C(1735689599000000) },
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 uint64_t usec = 1;
 
@@ -108,7 +101,6 @@ static void what_is_no_date_of_a_header_is_refused(void **state) {
                 "\377\377\377, 27 May 2026 05:12:3\377 GMT",
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(texts); i++) {
                 uint64_t usec = 42;
 

@@ -2,13 +2,9 @@
 #include "uploaders/s3/s3_xml.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/base/strbuf.h"
@@ -29,7 +25,6 @@ static int upload_id_of(const char *text, char *ret) {
 static void an_error_is_read_with_what_redirects_and_clocks_need(void **state) {
         AwsError e;
 
-        (void)state;
         assert_int_equal(
                 error_of(DECLARATION
                          "<Error><Code>AuthorizationHeaderMalformed</Code><Message>the region "
@@ -58,7 +53,6 @@ static void an_error_is_read_with_what_redirects_and_clocks_need(void **state) {
 static void the_errors_of_ceph_and_sts_are_read_as_well(void **state) {
         AwsError e;
 
-        (void)state;
         assert_int_equal(error_of(DECLARATION
                                   "<Error><Code>NoSuchKey</Code><Message></Message><BucketName>"
                                   "probe</BucketName><RequestId>tx0-default</RequestId><HostId/>"
@@ -84,7 +78,6 @@ static void the_errors_of_ceph_and_sts_are_read_as_well(void **state) {
 static void an_error_without_a_code_is_still_an_error(void **state) {
         AwsError e = { .code = "x" };
 
-        (void)state;
         assert_int_equal(error_of("<Error/>", &e), 0);
         assert_string_equal(e.code, "");
         assert_int_equal(error_of("<s3:Error xmlns:s3=\"x\"><s3:Code>C</s3:Code></s3:Error>", &e),
@@ -96,7 +89,6 @@ static void a_message_becomes_one_harmless_line(void **state) {
         char text[4096];
         AwsError e;
 
-        (void)state;
         assert_int_equal(error_of("<Error><Message>a&#10;b\tc &#x9b;31m \xc3\xa9 &#x7f; &lt;x&gt;"
                                   "</Message></Error>",
                                   &e),
@@ -118,7 +110,6 @@ static void a_long_element_that_nobody_needs_does_no_harm(void **state) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         AwsError e;
 
-        (void)state;
         strbuf_add(&b, "<Error><Code>SignatureDoesNotMatch</Code><CanonicalRequestBytes>");
         for (int i = 0; i < 30000; i++)
                 strbuf_add(&b, "47 ");
@@ -163,7 +154,6 @@ static void what_is_no_sound_document_is_refused_by_every_parser(void **state) {
                 "\xff\xfe<\0E\0",
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(texts); i++) {
                 const char *t = texts[i];
                 size_t n = strlen(t);
@@ -192,7 +182,6 @@ static void nesting_and_names_have_an_end(void **state) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         AwsError e;
 
-        (void)state;
         strbuf_add(&b, "<Error>");
         for (int i = 0; i < 15; i++)
                 strbuf_add(&b, "<a>");
@@ -218,7 +207,6 @@ static void nesting_and_names_have_an_end(void **state) {
 static void a_leaf_is_found_by_its_place_not_by_its_name(void **state) {
         AwsError e;
 
-        (void)state;
         assert_int_equal(error_of("<Error><Detail><Code>inner</Code></Detail><Code>outer</Code>"
                                   "</Error>",
                                   &e),
@@ -236,7 +224,6 @@ static void a_leaf_is_found_by_its_place_not_by_its_name(void **state) {
 static void an_upload_id_is_read(void **state) {
         char id[S3_UPLOAD_ID_SIZE], text[2048];
 
-        (void)state;
         assert_int_equal(upload_id_of(DECLARATION
                                       "<InitiateMultipartUploadResult" XMLNS "><Bucket>b</Bucket>"
                                       "<Key>a b</Key><UploadId>2~VXBs/b+g=&amp;x</UploadId>"
@@ -255,7 +242,6 @@ static void an_upload_id_is_read(void **state) {
 static void an_upload_id_that_is_missing_empty_or_too_long_is_refused(void **state) {
         char id[S3_UPLOAD_ID_SIZE], text[2048];
 
-        (void)state;
         assert_int_equal(upload_id_of("<InitiateMultipartUploadResult/>", id), -EINVAL);
         assert_int_equal(upload_id_of("<InitiateMultipartUploadResult><UploadId></UploadId>"
                                       "</InitiateMultipartUploadResult>",
@@ -282,7 +268,6 @@ static void the_etag_of_complete_is_read_behind_the_blanks_that_keep_the_connect
         };
         char etag[S3_ETAG_SIZE];
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(texts); i++) {
                 assert_int_equal(s3_xml_complete_etag(texts[i], strlen(texts[i]), etag), 0);
                 assert_string_equal(etag, "3858f62230ac3c915f300c664312c11f-9");
@@ -309,7 +294,6 @@ static void an_etag_loses_its_quotes_and_must_be_sound(void **state) {
         };
         char long_one[S3_ETAG_SIZE + 1], etag[S3_ETAG_SIZE];
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 (void)strcpy(etag, "kept");
                 assert_int_equal(s3_etag_unquote(etag, cases[i].etag), cases[i].bare ? 0 : -EINVAL);
@@ -341,7 +325,6 @@ static void credentials_of_sts_are_read(void **state) {
                 "</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>",
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(texts); i++) {
                 StsCredentials c = { 0 };
 
@@ -359,7 +342,6 @@ static void credentials_of_which_something_is_missing_are_refused(void **state) 
         static const char *const names[] = { "AccessKeyId", "SecretAccessKey", "SessionToken",
                                              "Expiration" };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(names); i++) {
                 char text[] = "<R><RResult>" STS_CREDENTIALS "</RResult></R>";
                 char *from = strchr(strstr(text, names[i]), '>') + 1, *to = strstr(from, "</");
@@ -390,7 +372,6 @@ static void the_body_of_complete_lists_the_parts_with_quoted_etags(void **state)
         _cleanup_free_ char *body = s3_xml_complete_body(parts, ELEMENTSOF(parts));
         _cleanup_free_ char *empty = s3_xml_complete_body(NULL, 0);
 
-        (void)state;
         assert_string_equal(body,
                             "<CompleteMultipartUpload" XMLNS "><Part><PartNumber>1</PartNumber>"
                             "<ETag>&quot;aa&quot;</ETag><ChecksumSHA256>C+/=</ChecksumSHA256></"

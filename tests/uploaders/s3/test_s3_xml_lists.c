@@ -2,13 +2,9 @@
 #include "uploaders/s3/s3_xml.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/base/strbuf.h"
@@ -24,7 +20,6 @@ static int parts_of(const char *text, S3PartList *ret) {
 static void parts_are_listed(void **state) {
         _cleanup_(s3_part_list_done) S3PartList l = { 0 };
 
-        (void)state;
         assert_int_equal(
                 parts_of("<?xml version=\"1.0\"?>\n<ListPartsResult" XMLNS ">\n"
                          "  <Bucket>b</Bucket>\n  <Key>a%20b</Key>\n  <UploadId>u</UploadId>\n"
@@ -55,7 +50,6 @@ static void parts_are_listed(void **state) {
 static void an_upload_without_parts_has_none(void **state) {
         S3PartList l = { .n = 7 };
 
-        (void)state;
         assert_int_equal(parts_of("<ListPartsResult><IsTruncated>false</IsTruncated>"
                                   "</ListPartsResult>",
                                   &l),
@@ -80,7 +74,6 @@ static void a_list_of_parts_that_cannot_be_relied_on_is_refused(void **state) {
                 "<Part/>",
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(insides); i++) {
                 _cleanup_free_ char *text = NULL;
                 S3PartList l = { 0 };
@@ -97,7 +90,6 @@ static void a_page_has_ten_thousand_entries_at_most(void **state) {
         _cleanup_(s3_part_list_done) S3PartList l = { 0 };
         S3PartList more = { 0 };
 
-        (void)state;
         strbuf_add(&b, "<ListPartsResult>");
         for (int i = 1; i <= 10000; i++)
                 strbuf_addf(&b, "<Part><PartNumber>%d</PartNumber><ETag>e</ETag></Part>", i);
@@ -120,7 +112,6 @@ static int uploads_of(const char *text, S3UploadList *ret) {
 static void uploads_are_listed_and_escaped_keys_decoded(void **state) {
         _cleanup_(s3_upload_list_done) S3UploadList l = { 0 };
 
-        (void)state;
         assert_int_equal(
                 uploads_of("<ListMultipartUploadsResult" XMLNS "><Bucket>b</Bucket><KeyMarker/>"
                            "<UploadIdMarker/><NextKeyMarker>a%2Fb+c</NextKeyMarker>"
@@ -149,7 +140,6 @@ static void uploads_are_listed_and_escaped_keys_decoded(void **state) {
 static void keys_are_left_alone_unless_the_answer_says_that_they_are_escaped(void **state) {
         _cleanup_(s3_upload_list_done) S3UploadList l = { 0 };
 
-        (void)state;
         assert_int_equal(uploads_of("<ListMultipartUploadsResult><Upload><Key>a%20b+c&amp;</Key>"
                                     "<UploadId>u</UploadId></Upload><IsTruncated>false"
                                     "</IsTruncated></ListMultipartUploadsResult>",
@@ -162,7 +152,6 @@ static void keys_are_left_alone_unless_the_answer_says_that_they_are_escaped(voi
 static void a_key_with_control_characters_hides_no_other(void **state) {
         _cleanup_(s3_upload_list_done) S3UploadList l = { 0 };
 
-        (void)state;
         assert_int_equal(
                 uploads_of("<ListMultipartUploadsResult><Upload><Key>a\tb&#x9;&#x01;&#31;\x02&#x7f;"
                            "</Key><UploadId>u</UploadId></Upload><Upload><Key>b</Key><UploadId>v"
@@ -186,7 +175,6 @@ static void an_upload_that_cannot_be_named_is_left_out(void **state) {
                 "<Upload/>",
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(odd); i++) {
                 _cleanup_free_ char *text = NULL;
                 _cleanup_(s3_upload_list_done) S3UploadList l = { 0 };
@@ -211,7 +199,6 @@ static void keys_and_ids_that_are_too_long_are_left_out(void **state) {
                 _cleanup_free_ char *text = NULL;
                 _cleanup_(s3_upload_list_done) S3UploadList l = { 0 };
 
-                (void)state;
                 assert_true(asprintf(&text,
                                      "<ListMultipartUploadsResult><Upload><Key>%0*d</Key><UploadId>"
                                      "u</UploadId></Upload><Upload><Key>k</Key><UploadId>%0*d"
@@ -230,7 +217,6 @@ static void a_list_of_uploads_that_cannot_be_relied_on_is_refused(void **state) 
                 "<EncodingType>url</EncodingType><NextKeyMarker>%zz</NextKeyMarker>",
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(insides); i++) {
                 _cleanup_free_ char *text = NULL;
                 S3UploadList l = { 0 };
@@ -252,7 +238,6 @@ static int objects_of(const char *text, S3ObjectList *ret) {
 static void objects_and_prefixes_are_listed(void **state) {
         _cleanup_(s3_object_list_done) S3ObjectList l = { 0 };
 
-        (void)state;
         assert_int_equal(
                 objects_of("<ListBucketResult" XMLNS "><Name>b</Name><Prefix>n/</Prefix>"
                            "<NextContinuationToken>1/a+b%20==</NextContinuationToken>"
@@ -284,7 +269,6 @@ static void objects_and_prefixes_are_listed(void **state) {
 static void an_empty_bucket_has_no_objects(void **state) {
         _cleanup_(s3_object_list_done) S3ObjectList l = { 0 };
 
-        (void)state;
         assert_int_equal(objects_of("<ListBucketResult><KeyCount>0</KeyCount><IsTruncated>False"
                                     "</IsTruncated></ListBucketResult>",
                                     &l),
@@ -299,7 +283,6 @@ static void a_key_may_have_1024_bytes_and_blanks_at_its_ends(void **state) {
                 _cleanup_free_ char *text = NULL;
                 _cleanup_(s3_object_list_done) S3ObjectList l = { 0 };
 
-                (void)state;
                 assert_true(asprintf(&text,
                                      "<ListBucketResult><Contents><Key> %0*d\n</Key></Contents>"
                                      "</ListBucketResult>",
@@ -323,7 +306,6 @@ static void a_list_of_objects_that_cannot_be_relied_on_is_refused(void **state) 
                 "<Contents><Key>a</Key><Contents><Key>b</Key></Contents></Contents><Contents/>",
         };
 
-        (void)state;
         for (size_t i = 0; i < ELEMENTSOF(insides); i++) {
                 _cleanup_free_ char *text = NULL;
                 S3ObjectList l = { 0 };
@@ -338,7 +320,6 @@ static void a_list_of_objects_that_cannot_be_relied_on_is_refused(void **state) 
 static void of_two_elements_of_one_name_the_last_counts_and_nothing_leaks(void **state) {
         _cleanup_(s3_object_list_done) S3ObjectList l = { 0 };
 
-        (void)state;
         assert_int_equal(
                 objects_of("<ListBucketResult><Contents><Key>a</Key><Key>b</Key></Contents>"
                            "<NextContinuationToken>x</NextContinuationToken>"
