@@ -8,7 +8,7 @@
 
 #include "lib/base/cleanup.h"
 #include "uploaders/aws/aws_parse.h"
-#include "uploaders/aws/aws_profile.h"
+#include "uploaders/aws/credentials_plan.c" /* the files are private to it */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

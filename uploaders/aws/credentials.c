@@ -29,7 +29,6 @@
 /* One fetch and what it works from. */
 typedef struct Fetch {
         Credentials *owner;
-        CredentialsFiles files;
         CredentialsPlan plan;
         Imds *imds;
         char *imds_path; /* of the role */
@@ -65,7 +64,6 @@ struct Credentials {
 
         Fetch *fetch; /* underway */
         ListLink waiters;
-        CredentialsFilesStat files_stat; /* at the files, before the last fetch */
         char *error;            /* of the last fetch; NULL = it succeeded, or there was none */
         unsigned n_failures;    /* of fetches, in a row */
         unsigned n_refusals;    /* after which the source was asked, each soon after */
@@ -89,7 +87,6 @@ static Fetch *fetch_free(Fetch *fetch) {
         free(fetch->origin);
         free(fetch->error);
         credentials_plan_done(&fetch->plan);
-        credentials_files_done(&fetch->files);
         free(fetch);
         return NULL;
 }
@@ -556,19 +553,20 @@ static void end_fetch(Credentials *c) {
 
 /* Its beginning */
 
+static CredentialsPlanOptions plan_options(const Credentials *c) {
+        return (CredentialsPlanOptions){ .environment = c->environment,
+                                         .home = c->home,
+                                         .profile = c->profile,
+                                         .region = c->region };
+}
+
 static int fetch_new(Fetch **ret, Credentials *c, char **ret_error) {
         Fetch *fetch = calloc(1, sizeof *fetch);
         if (!fetch)
                 return -ENOMEM;
         fetch->owner = c;
-        int r = credentials_files_read(&fetch->files, c->environment, c->home);
-        if (r == 0)
-                r = credentials_plan_new(&fetch->plan,
-                                         &(CredentialsPlanOptions){ .environment = c->environment,
-                                                                    .files = &fetch->files,
-                                                                    .profile = c->profile,
-                                                                    .region = c->region },
-                                         ret_error);
+        const CredentialsPlanOptions options = plan_options(c);
+        int r = credentials_plan_new(&fetch->plan, &options, ret_error);
         if (r < 0)
                 fetch_free(fetch);
         else
@@ -579,7 +577,6 @@ static int fetch_new(Fetch **ret, Credentials *c, char **ret_error) {
 static void start_fetch(Credentials *c) {
         char *fault = NULL;
 
-        c->files_stat = credentials_files_stat(c->environment, c->home);
         if (fetch_new(&c->fetch, c, &fault) < 0) {
                 record_failure(c, fault);
                 return set_timer(c);
@@ -589,13 +586,6 @@ static void start_fetch(Credentials *c) {
 
 static bool may_try(const Credentials *c) {
         return c->clock->boottime_usec(c->clock) >= c->next_try_usec;
-}
-
-/* A changed file is read at once, however many fetches have failed. */
-static bool have_files_changed(const Credentials *c) {
-        CredentialsFilesStat files_stat = credentials_files_stat(c->environment, c->home);
-
-        return !credentials_files_stat_equal(&files_stat, &c->files_stat);
 }
 
 void credentials_tick(Credentials *c) {
@@ -663,7 +653,7 @@ int credentials_fetch(Credentials *c, CredentialsWaiter **ret,
         w->on_done = on_done;
         w->userdata = userdata;
         list_append(&c->waiters, &w->link);
-        if (!c->fetch && !is_usable(c) && (may_try(c) || have_files_changed(c)))
+        if (!c->fetch && !is_usable(c) && may_try(c))
                 start_fetch(c);
         if (!c->fetch || is_usable(c))
                 schedule_check(c);
@@ -698,7 +688,7 @@ bool credentials_report_refused(Credentials *c, uint64_t serial) {
 
         if (serial != c->serial || c->is_refused)
                 return true;
-        if (!have_files_changed(c) && (boottime_usec < c->next_refused_fetch_usec || !may_try(c)))
+        if (boottime_usec < c->next_refused_fetch_usec || !may_try(c))
                 return false;
         if (now_usec >= c->fetched_usec && now_usec - c->fetched_usec >= SERVED_USEC)
                 c->n_refusals = 0;
@@ -722,15 +712,11 @@ uint64_t credentials_expire_usec(const Credentials *c) {
 }
 
 char *credentials_region(const Credentials *c) {
-        CredentialsFiles files;
+        const CredentialsPlanOptions options = plan_options(c);
+        char *region = NULL;
 
-        if (credentials_files_read(&files, c->environment, c->home) < 0)
-                return NULL;
-        const char *region = credentials_files_region(
-                &files, c->environment, credentials_files_profile(c->environment, c->profile));
-        char *copy = region ? strdup(region) : NULL;
-        credentials_files_done(&files);
-        return copy;
+        (void)credentials_plan_region(&options, &region); /* without memory there is none */
+        return region;
 }
 
 /* Life */

@@ -1,8 +1,16 @@
-/* The chain: each link decides whether it applies. */
+/* The shared `config` and `credentials` files, and the chain, each link of which decides whether it
+ * applies. The files are parsed in place, as the AWS CLI does, and where that is stricter than
+ * other SDKs, as they do: sections of one name are merged and the later setting counts; what
+ * follows a blank and `#` or `;` is a comment, but not in a credential_process; a line that is
+ * malformed is skipped, and reported as the file's fault.
+ * @see AWS SDKs and Tools Reference Guide, "Shared config and credentials files", "File format of
+ *   the config file" */
 #include "uploaders/aws/credentials_plan.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <errno.h>
+#include <pwd.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,13 +18,412 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
+#include "lib/base/path.h"
 #include "lib/http/url.h"
 #include "uploaders/aws/aws_environment.h"
 #include "uploaders/aws/aws_parse.h"
 #include "uploaders/aws/credentials_secret.h"
 
+#define AWS_PROFILE_MAX_BYTES ((size_t)1024 * 1024)
+
+typedef enum AwsProfileFormat {
+        AWS_PROFILE_CONFIG,      /* [profile NAME], [default] … */
+        AWS_PROFILE_CREDENTIALS, /* [NAME] */
+} AwsProfileFormat;
+
+typedef enum SectionType {
+        SECTION_PROFILE, /* [profile NAME]; [NAME] of credentials */
+        SECTION_DEFAULT, /* [default] of config: ignored when there is a [profile default] */
+        SECTION_OTHER,
+} SectionType;
+
+typedef struct AwsProfileSection {
+        SectionType type;
+        const char *name;
+} AwsProfileSection;
+
+typedef struct AwsProfileItem {
+        size_t section;
+        unsigned line;
+        const char *key;
+        char *value;
+} AwsProfileItem;
+
+typedef struct AwsProfileFile { /* all zero = an empty file */
+        AwsProfileSection *sections;
+        AwsProfileItem *items;
+        size_t n_sections, n_items;
+        const char *fault; /* the first: static; NULL = none */
+        unsigned error_line;
+} AwsProfileFile;
+
+typedef struct CredentialsFile {
+        char *path; /* owned; NULL when there is no home directory */
+        char *text; /* secret memory, which `parsed` points into */
+        int error;  /* 0 = read; -ENOENT … = treated as empty */
+        AwsProfileFile parsed;
+} CredentialsFile;
+
+struct CredentialsFiles {
+        CredentialsFile config, credentials;
+};
+
+typedef struct Parser {
+        AwsProfileFile *file; /* borrowed */
+        AwsProfileFormat format;
+        unsigned line;
+        bool has_section;    /* a section was started */
+        bool has_item;       /* an item that the next line may continue */
+        bool keeps_comments; /* of that item */
+        size_t item_indent;
+        char *value_end; /* of that item: its NUL */
+} Parser;
+
+static bool is_blank(char c) {
+        return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f';
+}
+
+static bool is_comment(char c) {
+        return c == '#' || c == ';';
+}
+
+static void set_error(Parser *p, const char *fault) {
+        if (p->file->fault)
+                return;
+        p->file->fault = fault;
+        p->file->error_line = p->line;
+}
+
+/* Cuts blanks off the end and steps over those at the beginning. */
+static char *trim(char *s) {
+        char *end = s + strlen(s);
+
+        while (end > s && is_blank(end[-1]))
+                end--;
+        *end = '\0';
+        while (is_blank(*s))
+                s++;
+        return s;
+}
+
+static void cut_comment(char *s) {
+        for (; *s; s++)
+                if (is_blank(s[0]) && is_comment(s[1])) {
+                        *s = '\0';
+                        return;
+                }
+}
+
+/* Doubles when n is a power of two, so that n alone gives what is allocated. */
+static void *grow(void *items, size_t n, size_t item_size) {
+        return (n & (n - 1)) ? items : reallocarray(items, n ? 2 * n : 1, item_size);
+}
+
+static int add_section(AwsProfileFile *f, SectionType type, const char *name) {
+        AwsProfileSection *sections = grow(f->sections, f->n_sections, sizeof *sections);
+        if (!sections)
+                return -ENOMEM;
+        f->sections = sections;
+        sections[f->n_sections++] = (AwsProfileSection){ .type = type, .name = name };
+        return 0;
+}
+
+static int add_item(AwsProfileFile *f, unsigned line, const char *key, char *value) {
+        AwsProfileItem *items = grow(f->items, f->n_items, sizeof *items);
+        if (!items)
+                return -ENOMEM;
+        f->items = items;
+        items[f->n_items++] = (AwsProfileItem){
+                .section = f->n_sections - 1, .line = line, .key = key, .value = value
+        };
+        return 0;
+}
+
+/* The NAME of `KIND NAME`, bare or quoted as a whole; NULL when it is not of this kind, or more
+ * than one word. */
+static char *name_after(char *title, const char *kind) {
+        size_t n = strlen(kind);
+        char *quote;
+
+        if (strncmp(title, kind, n) != 0 || !is_blank(title[n]))
+                return NULL;
+        char *name = trim(title + n);
+        if (*name == '"' || *name == '\'') {
+                quote = strchr(name + 1, *name);
+                if (!quote || quote[1])
+                        return NULL;
+                *quote = '\0';
+                return name + 1;
+        }
+        return *name && strcspn(name, " \t\v\f") == strlen(name) ? name : NULL;
+}
+
+static int parse_section(Parser *p, char *line) {
+        char *end = strchr(line, ']'), *name;
+
+        p->has_item = false;
+        if (!end) {
+                set_error(p, "a '[' without its ']'");
+                p->has_section = false;
+                return 0;
+        }
+        *end = '\0';
+        char *title = trim(line + 1), *rest = trim(end + 1);
+        if (*rest && !is_comment(*rest))
+                set_error(p, "something follows a section's ']'");
+        p->has_section = true;
+        if (p->format == AWS_PROFILE_CREDENTIALS)
+                return add_section(p->file, SECTION_PROFILE, title);
+        if (strcmp(title, "default") == 0)
+                return add_section(p->file, SECTION_DEFAULT, title);
+        if ((name = name_after(title, "profile")))
+                return add_section(p->file, SECTION_PROFILE, name);
+        return add_section(p->file, SECTION_OTHER, title);
+}
+
+static int parse_item(Parser *p, char *line, size_t indent) {
+        size_t n_key = strcspn(line, "=:");
+
+        p->has_item = false;
+        if (!p->has_section) {
+                set_error(p, "a setting that belongs to no [section]");
+                return 0;
+        }
+        if (!line[n_key]) {
+                set_error(p, "neither a [section] nor a setting with '='");
+                return 0;
+        }
+        line[n_key] = '\0';
+        char *key = trim(line);
+        if (!*key) {
+                set_error(p, "a '=' without a name before it");
+                return 0;
+        }
+        for (char *c = key; *c; c++)
+                *c = (char)tolower((unsigned char)*c);
+        p->keeps_comments = strcmp(key, "credential_process") == 0;
+
+        /* The blank that the delimiter was makes `key =# text` no comment and `key = # text`
+         * one. */
+        char *value = line + n_key + 1;
+        if (!p->keeps_comments)
+                cut_comment(value);
+        value = trim(value);
+        p->value_end = value + strlen(value);
+        p->item_indent = indent;
+        p->has_item = true;
+        return add_item(p->file, p->line, key, value);
+}
+
+/* A deeper line continues the value above. It moves up to it, which never needs more room than the
+ * line break had. */
+static void continue_item(Parser *p, char *line) {
+        if (!p->keeps_comments)
+                cut_comment(line);
+        line = trim(line);
+        size_t n = strlen(line);
+
+        *p->value_end++ = '\n';
+        memmove(p->value_end, line, n + 1);
+        p->value_end += n;
+}
+
+static int parse_line(Parser *p, char *line) {
+        size_t indent = 0;
+
+        while (is_blank(line[indent]))
+                indent++;
+        if (!line[indent] || is_comment(line[indent]))
+                return 0;
+        if (p->has_item && indent > p->item_indent) {
+                continue_item(p, line);
+                return 0;
+        }
+        if (line[indent] == '[')
+                return parse_section(p, trim(line));
+        return parse_item(p, trim(line), indent);
+}
+
+static void aws_profile_done(AwsProfileFile *f) {
+        free(f->sections);
+        free(f->items);
+        *f = (AwsProfileFile){ 0 };
+}
+
+static int aws_profile_parse(AwsProfileFile *ret, AwsProfileFormat format, char *text, size_t n) {
+        AwsProfileFile file = { 0 };
+        Parser p = { .file = &file, .format = format };
+        char *end = text + strlen(text);
+        bool is_cut = end < text + n;
+        int r = 0;
+
+        if (strncmp(text, "\xef\xbb\xbf", 3) == 0) /* what Windows' editors put first */
+                text += 3;
+        while (text < end && r == 0) {
+                char *newline = strchrnul(text, '\n');
+
+                *newline = '\0';
+                p.line++;
+                r = parse_line(&p, text);
+                text = newline + 1;
+        }
+        if (r < 0) {
+                aws_profile_done(&file);
+                return r;
+        }
+        if (is_cut) {
+                p.line = MAX(p.line, 1U);
+                set_error(&p, "a NUL byte, after which nothing is read");
+        }
+        *ret = file;
+        return 0;
+}
+
+static bool has_section(const AwsProfileFile *f, SectionType type, const char *name) {
+        for (size_t i = 0; i < f->n_sections; i++)
+                if (f->sections[i].type == type && strcmp(f->sections[i].name, name) == 0)
+                        return true;
+        return false;
+}
+
+static bool aws_profile_has(const AwsProfileFile *f, const char *profile) {
+        return has_section(f, SECTION_PROFILE, profile) || has_section(f, SECTION_DEFAULT, profile);
+}
+
+static bool aws_profile_is_misspelt(const AwsProfileFile *f, const char *profile) {
+        return !aws_profile_has(f, profile) && has_section(f, SECTION_OTHER, profile);
+}
+
+static const AwsProfileItem *find_item(const AwsProfileFile *f, const char *profile,
+                                       const char *key) {
+        bool is_default =
+                strcmp(profile, "default") == 0 && !has_section(f, SECTION_PROFILE, profile);
+        SectionType type = is_default ? SECTION_DEFAULT : SECTION_PROFILE;
+
+        for (size_t i = f->n_items; i-- > 0;) {
+                const AwsProfileItem *item = &f->items[i];
+                const AwsProfileSection *section = &f->sections[item->section];
+
+                if (section->type == type && strcmp(item->key, key) == 0 &&
+                    strcmp(section->name, profile) == 0)
+                        return item;
+        }
+        return NULL;
+}
+
+static const char *aws_profile_get(const AwsProfileFile *f, const char *profile, const char *key) {
+        const AwsProfileItem *item = find_item(f, profile, key);
+
+        return item && *item->value ? item->value : NULL;
+}
+
+static unsigned aws_profile_line(const AwsProfileFile *f, const char *profile, const char *key) {
+        const AwsProfileItem *item = find_item(f, profile, key);
+
+        return item && *item->value ? item->line : 0;
+}
+
+/* @return the caller's, NULL when there is none */
+static char *find_home(char *const *environment, const char *home) {
+        struct passwd pw, *found = NULL;
+        char buf[4096];
+
+        if (!home || !*home)
+                home = aws_environment_get(environment, "HOME");
+        if (!home && getpwuid_r(geteuid(), &pw, buf, sizeof buf, &found) == 0 && found)
+                home = found->pw_dir;
+        return home && *home ? strdup(home) : NULL;
+}
+
+/* @param text as the environment spells it, with `~/` for the home; NULL = the usual name below
+ *   the home
+ * @return the caller's, NULL when there is no home (or no memory) */
+static char *build_path(const char *text, const char *usual, const char *home) {
+        if (text && strncmp(text, "~/", 2) != 0)
+                return strdup(text);
+        if (!home)
+                return NULL;
+        return path_join(home, text ? text + 2 : usual);
+}
+
+static int read_file(CredentialsFile *f, AwsProfileFormat format, char *path /* taken */) {
+        size_t n;
+
+        *f = (CredentialsFile){ .path = path, .error = -ENOENT };
+        if (!path)
+                return 0;
+        f->error = credentials_secret_read(path, AWS_PROFILE_MAX_BYTES, &f->text, &n);
+        if (f->error == 0)
+                f->error = aws_profile_parse(&f->parsed, format, f->text, n);
+        return f->error == -ENOMEM ? -ENOMEM : 0;
+}
+
+static void file_done(CredentialsFile *f) {
+        aws_profile_done(&f->parsed);
+        credentials_secret_free(f->text);
+        free(f->path);
+        *f = (CredentialsFile){ 0 };
+}
+
+static CredentialsFiles *files_free(CredentialsFiles *f) {
+        if (!f)
+                return NULL;
+        file_done(&f->config);
+        file_done(&f->credentials);
+        free(f);
+        return NULL;
+}
+DEFINE_CLEANUP(CredentialsFiles, files_free);
+
+/* Reads AWS_CONFIG_FILE or ~/.aws/config, and AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials. A
+ * file that cannot be read is no failure. */
+static int files_new(CredentialsFiles **ret, const CredentialsPlanOptions *options) {
+        _cleanup_free_ char *home = find_home(options->environment, options->home);
+        char *config = build_path(aws_environment_get(options->environment, "AWS_CONFIG_FILE"),
+                                  ".aws/config", home);
+        char *credentials =
+                build_path(aws_environment_get(options->environment, "AWS_SHARED_CREDENTIALS_FILE"),
+                           ".aws/credentials", home);
+        _cleanup_(files_freep) CredentialsFiles *f = calloc(1, sizeof *f);
+
+        if (!f) {
+                free(config);
+                free(credentials);
+                return -ENOMEM;
+        }
+        int r = read_file(&f->config, AWS_PROFILE_CONFIG, config);
+        int q = read_file(&f->credentials, AWS_PROFILE_CREDENTIALS, credentials);
+        if (r < 0 || q < 0)
+                return -ENOMEM;
+        *ret = TAKE_PTR(f);
+        return 0;
+}
+
+static const char *credentials_files_get(const CredentialsFiles *f, const char *profile,
+                                         const char *key) {
+        const char *value = aws_profile_get(&f->credentials.parsed, profile, key);
+
+        return value ? value : aws_profile_get(&f->config.parsed, profile, key);
+}
+
+static const char *credentials_files_profile(char *const *environment, const char *wanted) {
+        if (wanted && *wanted)
+                return wanted;
+        const char *text = aws_environment_get(environment, "AWS_PROFILE");
+        return text ? text : "default";
+}
+
+static const char *credentials_files_region(const CredentialsFiles *f, char *const *environment,
+                                            const char *profile) {
+        const char *region = aws_environment_get(environment, "AWS_REGION");
+
+        if (!region)
+                region = aws_environment_get(environment, "AWS_DEFAULT_REGION");
+        return region ? region : credentials_files_get(f, profile, "region");
+}
+
 #define CREDENTIALS_SESSION_NAME "neuron-collectd"
-enum { PLAN_E_NOTHING = 1 }; /* this link of the chain has none: on to the next */
+enum { PLAN_E_NOTHING = 1 }; /* this link of the chain does not apply */
 
 typedef struct Planner {
         CredentialsPlan *plan;
@@ -30,8 +437,8 @@ typedef struct Planner {
 #define TOKEN_MAX_BYTES ((size_t)(64 * KIB))
 static const char *const trusted_hosts[] = { "localhost", "169.254.170.2", "169.254.170.23" };
 
-/* @param u of http. Names other than localhost are not looked up: the answer could change between
- *   looking and asking. */
+/* @param u of http. Names other than localhost are not resolved: the answer could change before
+ *   the request. */
 static bool is_trusted_host(const Url *u) {
         char inner[INET6_ADDRSTRLEN];
         struct in6_addr v6, pod_identity;
@@ -130,12 +537,16 @@ int credentials_container_token(char *const *environment, char **ret, char **ret
         return *ret ? 0 : -ENOMEM;
 }
 
+static const char *setting(const Planner *p, const char *profile, const char *key) {
+        return credentials_files_get(p->files, profile, key);
+}
+
 static int planner_fail(Planner *p, char *text) {
         p->fault = text;
         return text ? -EINVAL : -ENOMEM;
 }
-#define planner_failf(p, ...) planner_fail(p, format_sentence(__VA_ARGS__))
 
+#define planner_failf(p, ...) planner_fail(p, format_sentence(__VA_ARGS__))
 static int planner_refuse(Planner *p, const char *profile, const char *key, const char *what) {
         const CredentialsFile *f = &p->files->credentials;
         unsigned line = aws_profile_line(&f->parsed, profile, key);
@@ -309,65 +720,11 @@ static int plan_sts(Planner *p, const char *fallback_region) {
         return planner_failf(p, "invalid region '%s': check AWS_REGION", region);
 }
 
-static int plan_profile(Planner *p, bool is_requested);
-
-static int plan_chain(Planner *p, bool is_requested, const char *region) {
-        int r = PLAN_E_NOTHING;
-
-        if (!is_requested)
-                r = plan_environment(p);
-        if (r == PLAN_E_NOTHING && !is_requested)
-                r = plan_web_identity(p);
-        if (r == PLAN_E_NOTHING)
-                r = plan_profile(p, is_requested);
-        if (r == PLAN_E_NOTHING)
-                r = plan_container(p);
-        if (r == PLAN_E_NOTHING)
-                r = plan_imds(p, is_requested);
-        if (r == 0 && p->plan->role.role_arn)
-                r = plan_sts(p, region);
-        return r;
-}
-
-int credentials_plan_new(CredentialsPlan *ret, const CredentialsPlanOptions *options,
-                         char **ret_error) {
-        CredentialsPlan plan = { 0 };
-        Planner p = {
-                .plan = &plan,
-                .files = options->files,
-                .environment = options->environment,
-                .profile = credentials_files_profile(options->environment, options->profile),
-        };
-
-        int r = plan_chain(&p, options->profile && *options->profile, options->region);
-        if (r < 0) {
-                credentials_plan_done(&plan);
-                if (r == -EINVAL)
-                        *ret_error = TAKE_PTR(p.fault);
-                free(p.fault);
-                return r;
-        }
-        *ret = plan;
-        return 0;
-}
-
-void credentials_plan_done(CredentialsPlan *p) {
-        credentials_set_done(&p->keys);
-        sts_endpoint_done(&p->sts);
-        free(p->origin);
-        free(p->searched);
-        *p = (CredentialsPlan){ 0 };
-}
-
-/* A profile: keys, what makes some, or one role that is assumed with the keys of another
+/* A profile: keys, what provides them, or one role that is assumed with the keys of another
  * profile. */
 
 #define MIN_DURATION_SECONDS 900
 #define MAX_DURATION_SECONDS 43200
-static const char *setting(const Planner *p, const char *profile, const char *key) {
-        return credentials_files_get(p->files, profile, key);
-}
-
 /* Both keys from one file: never a key of the one with the secret or the token of the other. */
 static int use_keys_of(Planner *p, const CredentialsFile *f, const char *profile) {
         AwsKeys keys = {
@@ -412,7 +769,7 @@ static int refuse_sso(Planner *p, const char *profile) {
         return PLAN_E_NOTHING;
 }
 
-/* Keys, or what makes some, of this profile alone. The order is the AWS CLI's. */
+/* Keys, or what provides them, of this profile alone, in the AWS CLI's order. */
 static int use_own(Planner *p, const char *profile) {
         int r = use_keys_of(p, &p->files->credentials, profile);
 
@@ -520,8 +877,7 @@ static int report_missing(Planner *p, const char *profile, const char *referrer)
                 profile, of, by, end, profile, credentials, profile, config);
 }
 
-/* The source of a role has keys or makes some; its own role, if it has one besides, is not
- * assumed. */
+/* The source of a role has keys or provides them; a role of its own is not assumed. */
 static int use_source_profile(Planner *p, const char *profile, const char *source) {
         if (!exists(p, source))
                 return report_missing(p, source, profile);
@@ -550,8 +906,8 @@ static int use_role(Planner *p, const char *profile) {
                                       "a credential_process");
         if (!source_profile == !credential_source)
                 return planner_failf(p,
-                                     "profile '%s' has role_arn and %s: set one of them, it tells "
-                                     "whose keys ask for the role",
+                                     "profile '%s' has role_arn and %s: set one of them, it names "
+                                     "whose keys assume the role",
                                      profile,
                                      source_profile
                                              ? "both source_profile and credential_source"
@@ -567,7 +923,7 @@ static int plan_profile(Planner *p, bool is_requested) {
         const char *profile = p->profile;
 
         if (!exists(p, profile)) {
-                /* Nobody misses a `default` that nobody named. */
+                /* A `default` that was not named may be missing. */
                 bool is_optional = !is_requested && strcmp(profile, "default") == 0 &&
                                    !aws_profile_is_misspelt(&p->files->config.parsed, profile);
                 return is_optional ? PLAN_E_NOTHING : report_missing(p, profile, NULL);
@@ -577,4 +933,67 @@ static int plan_profile(Planner *p, bool is_requested) {
         if (setting(p, profile, "role_arn"))
                 return use_role(p, profile);
         return use_own(p, profile);
+}
+
+static int plan_chain(Planner *p, bool is_requested, const char *region) {
+        int r = PLAN_E_NOTHING;
+
+        if (!is_requested)
+                r = plan_environment(p);
+        if (r == PLAN_E_NOTHING && !is_requested)
+                r = plan_web_identity(p);
+        if (r == PLAN_E_NOTHING)
+                r = plan_profile(p, is_requested);
+        if (r == PLAN_E_NOTHING)
+                r = plan_container(p);
+        if (r == PLAN_E_NOTHING)
+                r = plan_imds(p, is_requested);
+        if (r == 0 && p->plan->role.role_arn)
+                r = plan_sts(p, region);
+        return r;
+}
+
+int credentials_plan_new(CredentialsPlan *ret, const CredentialsPlanOptions *options,
+                         char **ret_error) {
+        CredentialsPlan plan = { 0 };
+        int r = files_new(&plan.files, options);
+        if (r < 0)
+                return r;
+        Planner p = {
+                .plan = &plan,
+                .files = plan.files,
+                .environment = options->environment,
+                .profile = credentials_files_profile(options->environment, options->profile),
+        };
+
+        r = plan_chain(&p, options->profile && *options->profile, options->region);
+        if (r < 0) {
+                credentials_plan_done(&plan);
+                if (r == -EINVAL)
+                        *ret_error = TAKE_PTR(p.fault);
+                free(p.fault);
+                return r;
+        }
+        *ret = plan;
+        return 0;
+}
+
+int credentials_plan_region(const CredentialsPlanOptions *options, char **ret) {
+        _cleanup_(files_freep) CredentialsFiles *files = NULL;
+        int r = files_new(&files, options);
+        if (r < 0)
+                return r;
+        const char *profile = credentials_files_profile(options->environment, options->profile);
+        const char *region = credentials_files_region(files, options->environment, profile);
+        *ret = region ? strdup(region) : NULL;
+        return region && !*ret ? -ENOMEM : 0;
+}
+
+void credentials_plan_done(CredentialsPlan *p) {
+        credentials_set_done(&p->keys);
+        sts_endpoint_done(&p->sts);
+        files_free(p->files);
+        free(p->origin);
+        free(p->searched);
+        *p = (CredentialsPlan){ 0 };
 }

@@ -5,7 +5,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "uploaders/aws/aws_profile.h"
 #include "uploaders/aws/credentials_secret.h"
 #include "uploaders/aws/sts.h"
 
@@ -23,7 +22,10 @@ typedef struct CredentialsRole { /* borrowed from environment and files */
         unsigned duration_seconds; /* 0 = the service's default */
 } CredentialsRole;
 
+typedef struct CredentialsFiles CredentialsFiles; /* the shared files, parsed */
+
 typedef struct CredentialsPlan {
+        CredentialsFiles *files; /* owned; what is borrowed below lies in them or the environment */
         CredentialsBase base;
         char *origin; /* of the base, for people; IMDS: NULL, the role's name is not known yet */
         CredentialsSet keys;    /* KEYS */
@@ -38,7 +40,8 @@ typedef struct CredentialsPlan {
 
 typedef struct CredentialsPlanOptions { /* borrowed until credentials_plan_done() */
         char *const *environment;
-        const CredentialsFiles *files;
+        const char
+                *home; /* for ~/.aws; NULL or "" = HOME, or the user database's where it is unset */
         /* NULL or "" = AWS_PROFILE, `default`; else keys and web identity of the environment are
          * ignored */
         const char *profile;
@@ -49,6 +52,10 @@ typedef struct CredentialsPlanOptions { /* borrowed until credentials_plan_done(
 int credentials_plan_new(CredentialsPlan *ret, const CredentialsPlanOptions *options,
                          char **ret_error);
 void credentials_plan_done(CredentialsPlan *p);
+
+/** Reads AWS_REGION, AWS_DEFAULT_REGION or the profile's region. @return 0 and *ret (the caller's,
+ *   NULL = none is set); -ENOMEM */
+int credentials_plan_region(const CredentialsPlanOptions *options, char **ret);
 
 /* The container endpoint of ECS and of EKS Pod Identity.
  * @see AWS SDKs and Tools Reference Guide, "Container credential provider" */

@@ -93,10 +93,10 @@ def roles_that_nobody_can_assume_here_are_told():
              "without, or a credential_process"),
             (role(more="credential_source = Environment\n"),
              "profile 'up' has role_arn and both source_profile and credential_source: set one of "
-             "them, it tells whose keys ask for the role"),
+             "them, it names whose keys assume the role"),
             (f"[profile up]\nrole_arn = {ARN}\n",
              "profile 'up' has role_arn and neither source_profile nor credential_source: set one "
-             "of them, it tells whose keys ask for the role"),
+             "of them, it names whose keys assume the role"),
             (role() + "[profile base]\nregion = x\n", "profile 'base', the source_profile "
              "of 'up', has neither keys nor a credential_process"),
             (f"[profile up]\nrole_arn = {ARN}\ncredential_source = Ec2\n", "CONFIG:3: profile "
