@@ -76,7 +76,7 @@ def discards_are_counted_for_as_long_as_the_state_lives():
 
 
 @test
-def a_row_that_somebody_takes_away_is_missed():
+def a_row_that_another_program_deletes_is_missed():
     need("sqlite3")
     a = Agent()
     for i in range(3):

@@ -80,7 +80,7 @@ def kinds(m):
 
 
 @test
-def what_is_attached_is_in_the_bundle_of_every_kind_and_is_let_go_then():
+def what_is_attached_is_in_the_bundle_of_every_kind_and_is_then_released():
     a = Agent()
     a.use_all_kinds()
     for source in a.config["sources"]:
@@ -231,7 +231,7 @@ def kill_9_at_random_moments_sends_what_is_attached_once():
 
 
 @test
-def a_source_that_is_removed_takes_nothing_of_it_along():
+def removing_a_source_removes_none_of_its_bundles():
     a = Agent()
     a.config["sources"][0]["settle"] = "6s"
     a.start()
@@ -320,7 +320,7 @@ def a_dump_that_brings_a_file_of_that_name_loses_neither():
 
 
 @test
-def with_a_bundle_that_is_cancelled_it_is_let_go():
+def with_a_bundle_that_is_cancelled_it_is_released():
     a = Agent()
     a.config["sources"][0]["settle"] = "60s"
     unit = a.dump()
@@ -380,7 +380,7 @@ def what_is_attached_to_dumps_of_a_source_that_is_gone_goes_after_a_day():
 
 
 @test
-def a_sweep_takes_what_waits_along():
+def a_sweep_aborts_pending_uploads_as_well():
     a = Agent()
     unit = a.dump()
     files = tree(unit)
@@ -419,7 +419,7 @@ def prepare(a):
 
 
 @test
-def the_manifest_says_what_failed_and_which_job_it_was_and_supplements_say_it_again():
+def the_manifest_and_its_supplements_name_the_failure_and_the_job():
     a = Agent()
     prepare(a)
     unit = a.dump()
@@ -532,7 +532,7 @@ def a_file_that_a_hook_promised_and_did_not_write_is_named_as_missing():
 
 
 @test
-def without_a_note_the_manifest_says_that_nobody_told():
+def without_a_note_the_manifest_has_no_failure():
     a = Agent()
     a.dump()
     a.start()

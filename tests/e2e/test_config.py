@@ -24,7 +24,7 @@ def a_good_file_passes_in_silence():
 
 
 @test
-def every_fault_is_said_in_one_run_with_file_line_key_and_remedy():
+def every_error_is_reported_in_one_run_with_file_line_key_and_remedy():
     a = Agent()
     text = f"""version: 1
 state_directory: {a.path("state")}
@@ -152,7 +152,7 @@ def a_reload_brings_a_new_source_and_keeps_what_runs():
 
 
 @test
-def a_faulty_reload_keeps_the_running_configuration_and_says_the_line():
+def a_faulty_reload_keeps_the_running_configuration_and_names_the_line():
     a = Agent().start()
     good = open(a.config_file, encoding="utf-8").read()  # pylint: disable=consider-using-with
     a.write_config(good + "no_such_key: 1\n")

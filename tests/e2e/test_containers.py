@@ -161,7 +161,7 @@ def a_directory_of_the_host_is_collected_whatever_path_the_container_has_it_at()
 
 
 @test
-def another_user_in_a_user_namespace_of_his_own_is_heard_as_himself():
+def another_user_in_a_user_namespace_of_his_own_annotates_as_himself():
     a = node()
     need("setpriv")
     a.start()

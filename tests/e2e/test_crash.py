@@ -102,7 +102,7 @@ def a_second_agent_on_the_same_state_is_refused_with_the_first_ones_pid():
 
 
 @test
-def a_corrupt_database_is_put_aside_and_rebuilt_from_what_is_there():
+def a_corrupt_database_is_moved_aside_and_rebuilt_from_what_is_there():
     for damage in ("zeros in the middle", "cut", "no database at all", "rubbish"):
         a = Agent()
         units = [a.dump(size=65536, cluster_id=f"{i:016x}", pid=i) for i in range(1, 4)]
@@ -140,7 +140,7 @@ def a_corrupt_database_is_put_aside_and_rebuilt_from_what_is_there():
 
 
 @test
-def a_database_of_a_newer_schema_is_put_aside():
+def a_database_of_a_newer_schema_is_moved_aside():
     a = Agent()
     unit = a.dump()
     a.start()
@@ -156,7 +156,7 @@ def a_database_of_a_newer_schema_is_put_aside():
 
 
 @test
-def sigterm_in_the_middle_of_a_delivery_ends_soon_and_the_next_start_goes_on():
+def sigterm_in_the_middle_of_a_delivery_ends_soon_and_the_next_start_continues():
     a = Agent()
     # A worker that packs looks up between two blocks: with a sanitizer on a busy machine that is
     # too late, and what it holds counts as a leak.
@@ -235,7 +235,7 @@ def a_clock_that_goes_back_is_no_obstacle():
 
 
 @test
-def a_directory_from_the_future_is_shipped_whole_and_is_not_taken_for_another():
+def a_directory_from_the_future_is_shipped_completely_and_not_mistaken_for_another():
     need("faketime")
     if is_instrumented():
         raise Skip("libfaketime and sanitizers do not go together")
@@ -262,7 +262,7 @@ def a_directory_from_the_future_is_shipped_whole_and_is_not_taken_for_another():
 
 
 @test
-def an_agent_that_was_away_for_longer_than_max_wait_does_not_call_a_whole_dump_half():
+def an_agent_that_was_away_for_longer_than_max_wait_does_not_call_a_complete_dump_incomplete():
     a = Agent()
     a.config["sources"][0] |= {"settle": "2s", "max_wait": "4s"}
     a.start()

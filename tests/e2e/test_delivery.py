@@ -19,7 +19,7 @@ ID = re.compile(
 
 
 @test
-def a_core_dump_arrives_whole_under_its_own_names():
+def a_core_dump_arrives_complete_under_its_own_names():
     a = Agent().start()
     unit = a.dump(size=6 << 20)
     a.wait_known(1)
@@ -111,7 +111,7 @@ def a_session_mode_profile_is_one_bundle():
 
 
 @test
-def faults_in_a_profile_are_said_and_everything_is_delivered_all_the_same():
+def errors_in_a_profile_are_reported_and_everything_is_delivered_all_the_same():
     expected = {"neff-truncated": ("neff", "truncated"), "neff-hash": ("neff", "suspect"),
                 "ntff-garbage": ("ntff", "suspect")}
     for fault, (kind, verdict) in expected.items():
@@ -321,7 +321,7 @@ def excluded_names_are_not_delivered():
 
 
 @test
-def a_dump_written_over_three_seconds_is_taken_once_and_whole():
+def a_dump_written_over_three_seconds_is_collected_once_and_completely():
     a = Agent().start()
     unit = a.dump(size=4 << 20, slow=3)
     a.wait_known(1)

@@ -67,7 +67,7 @@ def what_is_there_is_delivered_and_then_it_is_safe():
 
 
 @test
-def a_node_without_anything_is_safe_at_once_and_both_may_be_asked_twice():
+def a_node_without_anything_is_safe_at_once_and_both_requests_may_be_repeated():
     a = Agent().start()
     assert a.status()["drain"] is None
     for _ in range(2):

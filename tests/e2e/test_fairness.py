@@ -52,7 +52,7 @@ def a_small_bundle_is_not_held_up_by_a_large_copy_to_a_volume():
 
 
 @test
-def a_large_upload_makes_room_for_small_bundles_and_goes_on_where_it_was():
+def a_large_upload_makes_room_for_small_bundles_and_resumes_where_it_was():
     proxy, way = through(server())
     bucket = new_bucket(server())
     a = Agent()

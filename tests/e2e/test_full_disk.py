@@ -333,7 +333,7 @@ def a_disk_that_answers_eio_pauses_intake_and_loses_and_doubles_nothing():
 
 
 @test
-def an_agent_that_cannot_make_its_database_says_so_and_ends():
+def an_agent_that_cannot_create_its_database_reports_it_and_ends():
     a = small_state()
     fill(a)
     a.write_config()

@@ -231,7 +231,7 @@ def secrets_of_the_environment_and_the_flags_go_nowhere():
 
 
 @test
-def without_a_snapshot_it_takes_back_what_it_promised_of_it():
+def without_a_snapshot_it_withdraws_the_promise_of_one():
     place = Place()
     agent = Agent(place, lambda a, c: c.send(b"accepted 1000000")
                   and c.send(b"snapshot none not today"))
@@ -243,7 +243,7 @@ def without_a_snapshot_it_takes_back_what_it_promised_of_it():
 
 
 @test
-def flags_in_any_order_unknown_and_missing_ones_are_taken():
+def flags_in_any_order_unknown_and_missing_ones_are_accepted():
     place = Place()
     agent = Agent(place, lambda a, c: c.send(b"accepted 1000000")
                   and c.send(b"snapshot none not today"))
@@ -292,7 +292,7 @@ def dumps_that_are_switched_off_leave_nothing():
 
 
 @test
-def files_that_the_agent_refuses_are_said():
+def files_that_the_agent_refuses_are_reported():
     place = Place()
     Agent(place, lambda a, c: c.send(b"accepted 300000\nrefused: /x is in no source")
           and c.send(b"snapshot none \x1b[2J"))
@@ -306,7 +306,7 @@ def files_that_the_agent_refuses_are_said():
 # ---- an agent that is not ----
 
 @test
-def without_an_agent_the_note_waits_in_the_mailbox_and_sysfs_is_looked_at():
+def without_an_agent_the_note_waits_in_the_mailbox_and_sysfs_is_read():
     place = Place()
     place.device(0)
     place.device(1)
@@ -529,7 +529,7 @@ def a_file_in_the_place_of_the_directory_does_not_hinder_the_note():
 
 
 @test
-def a_write_that_hangs_is_left_behind():
+def a_write_that_hangs_is_abandoned():
     # until the child that writes is caught before it is done: a stopped one is as stuck as one in a
     # dead file system
     for _ in range(50):
@@ -579,7 +579,7 @@ def children(pid, seconds, number):
 # ---- being killed, being many, being somewhere else ----
 
 @test
-def killed_at_any_moment_it_leaves_only_whole_files():
+def killed_at_any_moment_it_leaves_only_complete_files():
     def scene(n):
         place = Place()
         place.device(0)
@@ -624,7 +624,7 @@ def a_parent_that_is_a_zombie_is_no_matter():
 
 
 @test
-def a_hundred_and_twenty_eight_at_once_are_all_heard():
+def a_hundred_and_twenty_eight_notes_at_once_are_all_accepted():
     place = Place()
     agent = Agent(place, accept_and_give)
     begun = time.monotonic()
@@ -657,7 +657,7 @@ def a_hundred_and_twenty_eight_without_an_agent_all_leave_a_note():
 
 
 @test
-def in_namespaces_of_its_own_the_kernel_tells_who_it_is():
+def in_namespaces_of_its_own_the_kernel_reports_its_identity():
     if os.getuid() != 0 or not shutil.which("unshare"):
         raise Skip("needs root and unshare")
     place = Place()
@@ -779,7 +779,7 @@ def a_stderr_that_hangs_costs_a_moment():
 
 
 @test
-def a_directory_behind_hundreds_of_unknown_flags_is_found_and_what_is_left_out_is_said():
+def a_directory_behind_hundreds_of_unknown_flags_is_found_and_what_is_left_out_is_reported():
     place = Place()
     unknown = [word for i in range(600) for word in (f"--new-{i}", "v")]
     _, errors = place.run(unknown + place.arguments())
@@ -1122,7 +1122,7 @@ def a_chain_that_leads_back_ends():
 # ---- how quick ----
 
 @test
-def an_idle_agent_is_told_within_milliseconds():
+def an_idle_agent_is_notified_within_milliseconds():
     place = Place()
     times = []
 

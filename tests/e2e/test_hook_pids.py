@@ -109,7 +109,7 @@ def the_first_process_of_a_pid_namespace_is_known_by_its_number_outside():
 
 
 @test
-def an_agent_that_cannot_see_the_hooks_namespace_is_told_pid_0_and_says_so():
+def an_agent_that_cannot_see_the_hooks_namespace_receives_pid_0_and_reports_it():
     scene.need_hook()
     namespaces()
     a = scene.node(devices=1)
@@ -283,7 +283,7 @@ def a_process_that_the_agent_sees_itself_has_its_container_in_the_row_at_once_an
 
 
 @test
-def a_process_that_the_probe_does_not_find_either_is_said_by_the_incident():
+def a_process_that_the_probe_does_not_find_either_is_reported_by_the_incident():
     scene.need_hook()
     namespaces()
     a = hidden_agent().start()

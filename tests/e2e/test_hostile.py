@@ -240,7 +240,7 @@ def a_truncated_file_while_it_is_read_does_not_stop_the_agent():
 
 
 @test
-def a_squatter_in_the_place_of_the_pins_is_refused_and_said():
+def a_squatter_in_the_place_of_the_pins_is_refused_and_reported():
     need_root()
     a = Agent()
     os.makedirs(a.path("elsewhere"))
@@ -255,7 +255,7 @@ def a_squatter_in_the_place_of_the_pins_is_refused_and_said():
 
 
 @test
-def too_many_files_are_bounded_and_the_bundle_says_so():
+def too_many_files_are_bounded_and_the_bundle_lists_them():
     a = Agent()
     a.config["sources"][0] |= {"max_files": 20, "max_wait": "3s"}
     unit = a.dump(size=65536)

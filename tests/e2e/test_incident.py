@@ -158,7 +158,7 @@ def what_failed_is_named_in_the_manifest_and_the_devices_are_in_the_bundle():
 
 
 @test
-def a_directory_that_the_hook_makes_has_the_snapshot_in_its_bundle_and_nothing_is_said_to_the_job():
+def a_directory_that_the_hook_makes_has_the_snapshot_in_its_bundle_and_the_job_sees_no_output():
     need_hook()
     a = node(devices=2).start()
     unit = a.path("dumps", UNIT)
@@ -267,7 +267,7 @@ def judge_late_note(a, unit):
 
 
 @test
-def without_an_agent_the_hook_looks_itself_and_its_note_is_taken_up_later():
+def without_an_agent_the_hook_reads_sysfs_itself_and_its_note_is_accepted_later():
     need_hook()
     a = node(devices=4, settle="4s")
     # so long a note of the mailbox may have its hook at work
@@ -462,7 +462,7 @@ def a_rank_that_dies_without_a_note_is_named_by_who_was_seen_at_the_devices():
 
 
 @test
-def a_rank_that_begins_after_the_first_look_is_seen_by_the_next():
+def a_rank_that_starts_after_the_first_pass_is_found_by_the_next():
     a = node(devices=1)
     with seen_process(a, 5) as first:
         a.start()

@@ -85,7 +85,7 @@ def the_log_in_a_dump_is_read_into_the_snapshot_of_its_bundle():
 
 
 @test
-def a_log_that_is_written_after_the_hook_is_read_by_the_second_look():
+def a_log_that_is_written_after_the_hook_is_read_by_the_second_pass():
     a = node()
     with rank() as process:
         unit = make_dump(a.path("dumps"), size=1 << 20, pid=process.pid, instance_id=INSTANCE)
@@ -110,7 +110,7 @@ def a_log_that_is_written_after_the_hook_is_read_by_the_second_look():
 
 
 @test
-def the_tails_of_a_later_look_do_not_take_the_names_of_the_first():
+def the_tails_of_a_later_snapshot_do_not_reuse_the_names_of_the_first():
     a = node()
     with rank() as process:
         unit = make_dump(a.path("dumps"), size=1 << 20, pid=process.pid, instance_id=INSTANCE)

@@ -260,7 +260,7 @@ def links_fifos_and_triggers_are_left_alone():
 
 
 @test
-def a_long_file_is_cut_and_said_to_be():
+def a_long_file_is_cut_and_marked_as_cut():
     root, made = tree(devices=1)
     neuron_sysfs.put(os.path.join(made[0], "info", "long"), "x" * 100_000)
     neuron_sysfs.put(os.path.join(made[0], "info", "page"), "y" * 4096)
@@ -355,7 +355,7 @@ def values_that_are_no_text_and_secrets_become_valid_json():
 
 
 @test
-def two_looks_at_one_tree_are_equal_but_for_what_changed():
+def two_snapshots_of_one_tree_differ_only_in_what_changed():
     root, made = tree(devices=1)
     before = walk(root).values()
     neuron_sysfs.put(os.path.join(made[0], "neuron_core0", "stats", "status", "oob_error",
@@ -367,7 +367,7 @@ def two_looks_at_one_tree_are_equal_but_for_what_changed():
 
 
 @test
-def a_machine_without_the_driver_says_so():
+def a_machine_without_the_driver_is_reported_as_such():
     result = walk(place())
     assert any("no device" in r.get("error", "") for r in result.records)
     assert any("no module" in r.get("driver", {}).get("error", "") for r in result.records)

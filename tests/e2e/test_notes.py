@@ -156,7 +156,7 @@ def in_time_to_look(answer):
 
 
 @test
-def a_note_is_accepted_with_the_time_that_is_left():
+def a_note_is_accepted_with_the_remaining_time():
     agent = patient()
     begun = time.monotonic()
     h = Hook(agent, note_of(unit_of(agent)))
@@ -226,7 +226,7 @@ def put_mail(agent, data, name=None):
 
 
 @test
-def notes_in_the_mailbox_are_taken_up_at_the_start_and_while_it_runs():
+def notes_in_the_mailbox_are_accepted_at_the_start_and_while_it_runs():
     agent = started()
     assert stat.S_IMODE(os.stat(mailbox(agent)).st_mode) == 0o1733
     agent.stop()
@@ -384,7 +384,7 @@ def a_file_that_grows_in_the_mailbox_is_removed_while_it_grows():
 
 
 @test
-def a_directory_in_the_mailbox_that_cannot_be_removed_is_said():
+def a_directory_in_the_mailbox_that_cannot_be_removed_is_reported():
     agent = started()
     os.makedirs(agent.path("mine/hoard"))
     # with something in it from the beginning
@@ -508,7 +508,7 @@ def a_note_about_a_unit_with_another_user_s_file_changes_nothing_about_it():
 
 
 @test
-def the_owner_of_the_files_in_root_s_directory_is_heard_about_them():
+def the_owner_of_the_files_in_root_s_directory_may_annotate_them():
     need_root()
     agent = started("60s", snapshot=NO_SNAPSHOT)
     unit = unit_of_root_with_files_of(agent, OTHER, 0)
@@ -1028,7 +1028,7 @@ def stand_still(server):
 
 
 @test
-def a_source_that_hangs_makes_no_hook_wait_and_is_looked_at_again():
+def a_source_that_hangs_makes_no_hook_wait_and_is_scanned_again():
     need_root()
     agent = Agent()
     agent.config["hook"]["deadline"] = "60s"  # the hooks end when they say so
@@ -1072,7 +1072,7 @@ def a_source_that_hangs_makes_no_hook_wait_and_is_looked_at_again():
 
 
 @test
-def the_real_hook_is_heard_and_waits_for_no_longer_than_it_may():
+def the_note_of_the_real_hook_is_accepted_and_it_waits_no_longer_than_it_may():
     program = os.path.join(BUILD_DIR, "neuron-dump")
     if not os.access(program, os.X_OK):
         raise Skip("neuron-dump is not built")
@@ -1158,7 +1158,7 @@ def the_pid_of_a_hook_that_ended_before_the_agent_began_is_nobody_s():
 
 
 @test
-def without_its_socket_the_agent_still_reads_the_mailbox_and_says_so():
+def without_its_socket_the_agent_still_reads_the_mailbox_and_reports_it():
     agent = Agent()
     os.makedirs(agent.path("dumps"), exist_ok=True)
     with open(agent.config["hook"]["socket"], "w", encoding="ascii") as f:
@@ -1173,7 +1173,7 @@ def without_its_socket_the_agent_still_reads_the_mailbox_and_says_so():
 
 
 @test
-def once_takes_what_lies_in_the_mailbox():
+def once_accepts_the_notes_in_the_mailbox():
     agent = started()
     agent.stop()
     put_mail(agent, note_of(unit_of(agent)))

@@ -161,7 +161,7 @@ def what_is_withdrawn_ends_no_drain_of_an_operator():
 
 
 @test
-def a_rebalance_recommendation_is_only_told():
+def a_rebalance_recommendation_is_only_reported():
     with Node() as (a, imds):
         imds.notices["rebalance"] = '{"noticeTime": "2020-11-05T08:22:00Z"}'
         a.start()

@@ -45,7 +45,7 @@ def once_a_second_time_delivers_nothing_twice():
 
 
 @test
-def once_says_what_is_left_and_exits_1():
+def once_reports_what_remains_and_exits_1():
     need_root()
     a = Agent()
     a.dump()
@@ -78,7 +78,7 @@ def once_goes_through_the_daemon_that_holds_the_state():
 
 
 @test
-def once_says_at_what_it_waits_when_the_source_is_still_being_written():
+def once_reports_that_it_waits_for_a_source_that_is_being_written():
     a = Agent()
     unit = a.dump()
     with open(os.path.join(unit, "growing"), "wb") as f:

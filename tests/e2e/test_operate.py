@@ -86,7 +86,7 @@ def explain_says_why_and_what_happens_next_in_every_state():
 
 
 @test
-def cancel_lets_go_for_good_and_leaves_the_source_alone():
+def cancel_is_final_and_leaves_the_source_alone():
     a = blocked(Agent())
     unit = a.dump()
     wanted = tree(unit)
@@ -214,7 +214,7 @@ def a_source_that_vanishes_before_it_is_held_is_counted_as_vanished():
 
 
 @test
-def estimate_says_what_would_be_taken_how_big_and_under_which_names():
+def estimate_prints_what_would_be_collected_how_big_and_under_which_names():
     a = Agent()
     a.use_all_kinds()
     units = [a.dump(size=3 << 20), a.profile()]
@@ -339,7 +339,7 @@ def the_status_page_on_tcp_only_reads():
 
 
 @test
-def on_a_directory_shared_by_hosts_a_host_name_id_takes_what_has_no_ec2_owner():
+def on_a_directory_shared_by_hosts_a_host_name_id_collects_what_has_no_ec2_owner():
     a = Agent()
     a.config["node"]["instance_id"] = "build-host-7"
     a.dump(size=65536)  # names carry i-…; ours is no such id and the file system is local: taken

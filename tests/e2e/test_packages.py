@@ -107,7 +107,7 @@ def the_rpm_packages_of_a_containers_root_are_listed_with_the_rights_of_the_unit
 
 
 @test
-def a_database_that_is_none_is_said_to_be():
+def a_file_that_is_no_database_is_reported_as_such():
     need_rpm()
     a = scene.node(devices=1).start()
     os.makedirs(a.path("root", "usr/lib/sysimage/rpm"))

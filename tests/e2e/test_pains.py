@@ -136,7 +136,7 @@ def an_outage_of_many_tries_and_kinds_needs_no_operator():
 # --- a truncated dump is not passed off as a good one ---
 
 @test
-def what_is_not_whole_says_so_with_its_reason_wherever_one_looks():
+def an_incomplete_bundle_shows_its_reason_in_every_view():
     """4: a truncated dump looks like a good one."""
     bucket = new_bucket(server())
     a = Agent()
@@ -271,7 +271,7 @@ def in_flight(s3):
 
 
 @test
-def a_store_that_says_slow_down_gets_fewer_requests_at_once():
+def a_store_that_answers_slow_down_gets_fewer_requests_at_once():
     """18: a herd after an incident."""
     if is_instrumented():
         raise Skip("instrumented: what is sent at once means nothing")
@@ -364,7 +364,7 @@ def canaries_in_environment_configuration_and_keys_are_found_nowhere():
 
 
 @test
-def a_password_in_a_proxys_address_is_not_said():
+def a_password_in_a_proxys_address_is_not_printed():
     """20, for what stands in the configuration."""
     a = Agent()
     a.config["destinations"] = [a.s3("s3", server(), "some-bucket",
@@ -456,7 +456,7 @@ def an_abort_that_the_network_prevents_is_kept_over_a_kill_and_done_later():
 # --- a bad configuration does no harm ---
 
 @test
-def a_reload_is_taken_whole_or_not_at_all_and_a_typo_does_not_touch_what_runs():
+def a_reload_is_applied_completely_or_not_at_all_and_a_typo_does_not_touch_what_runs():
     """23: reload and validation lie."""
     a = Agent()
     a.config["log"]["level"] = "info"

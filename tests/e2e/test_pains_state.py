@@ -110,7 +110,7 @@ def whatever_became_of_the_state_it_runs_puts_it_aside_and_delivers_everything_o
 
 
 @test
-def a_state_that_is_sound_and_says_what_nobody_knows_is_put_aside_too():
+def a_sound_database_with_unknown_values_is_moved_aside_too():
     """21, for rows that no check of SQLite's finds."""
     survives({"rows of unknown words": wrong_words})
 

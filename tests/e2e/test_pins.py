@@ -122,7 +122,7 @@ def a_member_that_is_renamed_while_it_is_pinned_is_delivered_under_its_new_name(
 
 
 @test
-def a_unit_that_is_renamed_while_it_is_pinned_is_delivered_whole_under_its_new_name():
+def a_unit_that_is_renamed_while_it_is_pinned_is_delivered_complete_under_its_new_name():
     a = Agent()
     a.config["sources"] = [a.source("jobs", "directory", "jobs/%t", settle="2s")]
     a.start()

@@ -329,7 +329,7 @@ def grown_in_links_only(name_of):
 
 
 @test
-def links_of_a_bundle_that_is_through_are_not_let_go_before_all_in_them_is_shipped():
+def links_of_a_finished_bundle_are_not_released_before_all_in_them_is_shipped():
     grown_in_links_only(lambda bundle: bundle)
 
 
@@ -339,7 +339,7 @@ def links_that_were_made_for_a_supplement_that_has_not_begun_are_shipped():
 
 
 @test
-def links_that_were_made_for_a_supplement_in_vain_are_let_go():
+def links_for_a_supplement_that_did_not_come_are_released():
     a = Agent()
     unit = a.dump(size=65536)
     a.start()

@@ -176,7 +176,7 @@ def under_pressure_it_rests_and_after_it_it_works():
 
 
 @test
-def a_kernel_without_pressure_information_is_said_when_it_was_to_be_heeded():
+def a_kernel_without_pressure_information_is_reported_when_it_is_needed():
     for threads_wanted, is_said in (("auto", True), (1, False)):
         a = Agent()
         a.config["limits"] = {"compression_threads": threads_wanted}

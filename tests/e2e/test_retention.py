@@ -385,7 +385,7 @@ def evict_undelivered_lets_the_oldest_go_with_a_tombstone_but_not_what_is_pinned
 
 
 @test
-def a_pin_of_the_operator_protects_what_is_delivered_until_it_is_taken_back():
+def a_pin_of_the_operator_protects_what_is_delivered_until_it_is_removed():
     r = Retention(after_delivery="delete", keep_for="5s")
     a = r.a.start()
     r.deliver(1)
@@ -400,7 +400,7 @@ def a_pin_of_the_operator_protects_what_is_delivered_until_it_is_taken_back():
 
 
 @test
-def from_delete_to_keep_the_links_are_let_go_and_the_files_stay():
+def from_delete_to_keep_the_links_are_released_and_the_files_stay():
     r = Retention(after_delivery="delete", keep_for="1h")
     a = r.a.start()
     r.deliver(1)
@@ -520,7 +520,7 @@ def what_links_could_not_hold_is_never_deleted_and_counted():
 
 
 @test
-def where_it_may_not_delete_it_says_so_with_the_remedy_and_goes_on():
+def where_it_may_not_delete_it_reports_the_remedy_and_continues():
     need_root()
     need("setpriv")
     a = Agent(owner=65534)
@@ -553,7 +553,7 @@ def where_it_may_not_delete_it_says_so_with_the_remedy_and_goes_on():
 
 
 @test
-def a_source_goes_on_after_a_quarantined_bundle_was_cancelled():
+def a_source_continues_after_a_quarantined_bundle_was_cancelled():
     r = Retention()
     a = r.a
     a.config["retry"] |= {"quarantine_after": 1}

@@ -161,7 +161,7 @@ def it_goes_over_tls_with_a_ca_of_its_own():
 
 
 @test
-def a_certificate_that_is_expired_unsigned_or_for_another_host_is_refused_until_it_is_mended():
+def a_certificate_that_is_expired_unsigned_or_for_another_host_is_refused_until_it_is_fixed():
     c = certificates()
     for fault, words in ((c.expired, ("expired",)), (c.wrong_host, ("127.0.0.1", "name")),
                          (c.unsigned, ("certificate", "ca_file"))):
@@ -324,7 +324,7 @@ def encryption_storage_class_and_tags_are_asked_for():
 
 
 @test
-def an_object_lock_bucket_takes_what_comes():
+def an_object_lock_bucket_accepts_deliveries():
     bucket = new_bucket(server(), make=False)
     bucket.aws("create-bucket", "--bucket", bucket.name, "--object-lock-enabled-for-bucket")
     bucket.aws("put-object-lock-configuration", "--bucket", bucket.name,

@@ -203,7 +203,7 @@ def sigterm_in_the_middle_of_an_upload_ends_soon_and_the_next_start_resumes():
 
 
 @test
-def a_server_that_is_killed_and_comes_back_finds_its_upload_gone_on_with():
+def after_its_server_was_killed_and_started_again_an_upload_is_resumed():
     s = radosgw.Radosgw(store="bluestore")
     try:
         proxy, way = through(s)

@@ -81,7 +81,7 @@ def a_session_token_in_the_environment_is_sent():
 
 
 @test
-def a_profile_of_the_shared_files_is_taken():
+def a_profile_of_the_shared_files_is_used():
     a, bucket, unit = agent_without_keys(profile="neuron")
     aws_files(a, credentials="[default]\naws_access_key_id = "
                              "WRONG000000000000001\naws_secret_access_key = "
@@ -91,7 +91,7 @@ def a_profile_of_the_shared_files_is_taken():
 
 
 @test
-def files_elsewhere_and_the_profile_are_taken_from_the_environment():
+def the_environment_names_the_profile_and_files_elsewhere():
     a, bucket, unit = agent_without_keys()
     with open(a.path("shared"), "w", encoding="ascii") as f:
         f.write(f"[other]\n{keys_section(server())}")
@@ -175,7 +175,7 @@ def a_web_identity_is_exchanged_for_a_role():
 
 
 @test
-def a_giver_that_fails_pauses_the_destination_and_is_asked_again():
+def a_credential_source_that_fails_pauses_the_destination_and_is_tried_again():
     a, bucket, unit = agent_without_keys()
     giver = CredentialServer(session())
     giver.fails = 500

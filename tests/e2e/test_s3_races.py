@@ -223,7 +223,7 @@ def a_page_of_somebody_on_the_way_is_not_the_stores_answer():
 
 
 @test
-def what_cannot_be_told_apart_is_the_bundles_fault_and_not_the_destinations():
+def an_ambiguous_error_counts_for_the_bundle_and_not_for_the_destination():
     with S3Server() as s3:
         s3.deny = {"GetObject", "HeadObject", "HeadBucket", "ListObjectsV2"}
         a = agent(s3, 1000)

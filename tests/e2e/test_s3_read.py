@@ -65,7 +65,7 @@ def ls_lists_incidents_and_bundles():
 
 
 @test
-def get_fetches_the_whole_bundle_bit_for_bit():
+def get_fetches_the_complete_bundle_bit_for_bit():
     bucket, _, key, _ = bundle()
     a = reader()
     result = a.cli("get", f"s3://{bucket.name}/{key}", "-o", a.path("got.tar.zst"), *options())
@@ -136,7 +136,7 @@ def verify_re_hashes_what_lies_there_and_finds_a_flipped_bit():
 
 
 @test
-def a_download_over_a_bad_wire_goes_on_where_it_was():
+def a_download_over_a_bad_wire_continues_where_it_was():
     bucket, _, key, manifest = bundle()
     proxy, way = through(server())
     a = reader(way)
@@ -192,7 +192,7 @@ def doctor_names_what_is_well_and_what_is_missing():
 
 
 @test
-def wrong_options_are_usage_and_wrong_keys_are_said():
+def wrong_options_are_usage_errors_and_wrong_keys_are_reported():
     bucket, _, key, _ = bundle()
     a = reader()
     assert a.cli("ls", "s3://").returncode == 2

@@ -38,7 +38,7 @@ def judge_without_part_objects(a, bucket, units):
 
 
 @test
-def an_upload_is_gone_on_with_after_kill_9():
+def an_upload_is_resumed_after_kill_9():
     proxy, way = through(swift.shared())
     bucket = new_bucket(swift.shared())
     a = Agent()

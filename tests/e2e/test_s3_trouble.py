@@ -64,7 +64,7 @@ def nothing_was_lost(a, bucket, units, before):
 
 
 @test
-def a_wrong_secret_is_named_and_mended_by_the_shared_credentials_file():
+def a_wrong_secret_is_named_and_fixed_by_the_shared_credentials_file():
     bucket = new_bucket(server())
     a = Agent()
     a.config["destinations"] = [a.s3("s3", server(), bucket)]
@@ -87,7 +87,7 @@ def a_wrong_secret_is_named_and_mended_by_the_shared_credentials_file():
 
 
 @test
-def no_credentials_anywhere_says_where_they_were_looked_for():
+def no_credentials_anywhere_reports_where_they_were_searched():
     bucket = new_bucket(server())
     a = Agent()
     a.config["destinations"] = [a.s3("s3", server(), bucket)]
@@ -162,7 +162,7 @@ def without_permission_to_write_it_waits_and_names_the_action():
 
 
 @test
-def without_permission_to_look_the_answer_of_the_write_is_the_proof():
+def without_permission_to_head_the_reply_to_the_write_is_the_proof():
     bucket = new_bucket(server())
     writer = server().make_user("writer", "WRITER00000000000001", "canary-of-the-writer")
     bucket.allow("writer", ["s3:PutObject", "s3:AbortMultipartUpload"], deny=["s3:GetObject"])
@@ -312,7 +312,7 @@ def a_name_that_cannot_be_resolved_is_named():
 
 
 @test
-def another_region_is_learned_and_a_wrong_one_is_said():
+def another_region_is_learned_and_a_wrong_one_is_reported():
     with S3Server(bucket="elsewhere", region="eu-central-1") as s3:
         s3.ca_file = None
         a = Agent()
@@ -326,7 +326,7 @@ def another_region_is_learned_and_a_wrong_one_is_said():
 
 
 @test
-def a_clock_that_is_wrong_is_no_obstacle_and_is_said():
+def a_clock_that_is_wrong_is_no_obstacle_and_is_reported():
     with S3Server(bucket="late") as s3:
         s3.ca_file = None
         s3.clock_offset = 3600
@@ -342,7 +342,7 @@ def a_clock_that_is_wrong_is_no_obstacle_and_is_said():
 
 
 @test
-def a_bucket_of_another_owner_is_refused_until_the_configuration_is_mended():
+def a_bucket_of_another_owner_is_refused_until_the_configuration_is_fixed():
     with S3Server(bucket="owned") as s3:
         s3.ca_file = None
         s3.owner = "111122223333"

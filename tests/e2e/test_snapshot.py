@@ -157,7 +157,7 @@ def what_a_snapshot_holds_is_not_for_the_open_listener():
 
 
 @test
-def a_command_that_hangs_and_one_that_floods_are_labelled_and_the_rest_is_whole():
+def a_command_that_hangs_and_one_that_floods_are_labelled_and_the_rest_is_complete():
     a = make_agent(probe_bytes="64KiB", commands=[
         {"name": "hang", "run": ["/bin/sleep", "600"], "timeout": "300ms"},
         {"name": "flood", "run": ["/usr/bin/yes"], "timeout": "60s"},
@@ -185,7 +185,7 @@ def with_snapshots_off_nothing_of_it_runs():
 
 
 @test
-def what_a_killed_supervisor_had_written_becomes_a_document_that_says_so():
+def what_a_killed_supervisor_had_written_becomes_a_document_that_is_marked_so():
     a = make_agent(commands=[{"name": "slow", "run": ["/bin/sleep", "20"],
                               "timeout": "20s"}]).start()
     waiting = subprocess.Popen([harness.CLI, "--socket", a.socket, "--json", "snapshot"],
@@ -309,7 +309,7 @@ def a_hundred_and_twenty_eight_notes_at_once_are_one_incident_and_one_snapshot()
 
 
 @test
-def a_second_look_follows_when_the_process_has_ended():
+def a_second_pass_follows_when_the_process_has_ended():
     a = make_agent().start()
     with subprocess.Popen(["/bin/sleep", "600"]) as process:
         answers = {}
@@ -349,7 +349,7 @@ def a_process_that_is_named_later_gets_sections_of_its_own():
 
 
 @test
-def where_somebody_listens_beside_the_api_that_supervisor_is_asked():
+def a_supervisor_that_listens_beside_the_api_is_used():
     harness.need("systemd-socket-activate")
     a = make_agent()
     log = a.path("activate.log")
@@ -473,7 +473,7 @@ def a_snapshot_that_was_killed_still_belongs_to_its_dump():
 
 
 @test
-def a_watch_that_ends_is_said_to_follow_neither_of_its_two():
+def the_end_of_a_watch_is_reported_for_both_of_its_processes():
     a = make_agent().start()
     watching = wait_for("somebody watches", lambda: [pid for pid, command in children_of(a.pid)
                                                      if command.endswith("--child=probe")])
@@ -484,7 +484,7 @@ def a_watch_that_ends_is_said_to_follow_neither_of_its_two():
 
 
 @test
-def a_name_that_is_taken_is_left_alone():
+def a_name_that_is_in_use_is_left_alone():
     a = make_agent().start()
     for second in range(60):
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time.time() + second))
@@ -509,7 +509,7 @@ def a_name_that_is_taken_is_left_alone():
 
 
 @test
-def a_second_look_comes_after_a_restart_too():
+def a_second_pass_follows_a_restart_too():
     a = make_agent().start()
     with subprocess.Popen(["/bin/sleep", "600"]) as process:
         send_note(a, 1, process.pid, a.path("nowhere"), {})
@@ -543,7 +543,7 @@ def attached_members(a):
 
 
 @test
-def a_snapshot_that_was_killed_gets_its_second_look_too():
+def a_snapshot_that_was_killed_gets_its_second_pass_too():
     a = make_agent(commands=[{"name": "slow", "run": ["/bin/sleep", "20"],
                               "timeout": "20s"}]).start()
     with subprocess.Popen(["/bin/sleep", "600"]) as process:

@@ -202,7 +202,7 @@ def a_hung_volume_does_not_hold_up_the_other_one():
 
 
 @test
-def a_volume_that_says_eio_in_the_middle_is_tried_again():
+def a_volume_that_returns_eio_in_the_middle_is_tried_again():
     need_root()
     a = Agent()
     serve_faultfs(a, a.path("bad"))

@@ -115,7 +115,7 @@ def with_watching_off_the_scan_finds_everything():
 
 
 @test
-def the_watch_limit_is_said_with_its_remedy_and_scanning_goes_on():
+def the_watch_limit_is_reported_with_its_remedy_and_scanning_continues():
     need_root()
     need("unshare")
     a = Agent()
