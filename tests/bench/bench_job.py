@@ -21,14 +21,12 @@ which somebody else used more than 3 % of the CPUs is repeated, at most twice, a
 counts. With --assert the exit is 1 when a bound of the project is broken. Needs about 1.5 times
 --size of disk, and a machine with nothing else to do.
 """
-import argparse
 import hashlib
 import multiprocessing
 import os
 import random
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -40,7 +38,7 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import agent
 import make_dump
 from bench_s3 import busy_seconds
-from bench_volume import bound, broken, warm
+from bench_volume import arguments, bound, measured, parsed, warm
 from make_dump import GIB, MIB
 
 OTHERS_MAX = 0.03
@@ -254,25 +252,18 @@ PARTS = {"step": part_step, "free": part_free, "busy": part_busy}
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    p = arguments(__doc__, PARTS)
     p.add_argument("--size", type=make_dump.parse_size, default=4 * GIB)
     p.add_argument("--runs", type=int, default=5)
     p.add_argument("--steps", type=int, default=200)
     p.add_argument("--baseline", metavar="DIR", help="another build directory, to be measured too")
     p.add_argument("--patience", type=float, default=7200,
                    help="seconds that `busy` may take (default %(default)s)")
-    p.add_argument("--directory", default="/var/tmp",
-                   help="on the disk to be written (default %(default)s)")
-    p.add_argument("--assert", dest="must", action="store_true",
-                   help="exit 1 when a bound is broken")
-    p.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    options = p.parse_args()
-    if unknown := set(options.parts) - set(PARTS):
-        p.error(f"no such part: {', '.join(unknown)}")
+    options = parsed(p, PARTS)
     options.builds = {"neuron-collectd": None} | ({"baseline": options.baseline}
                                                   if options.baseline else {})
-    work = tempfile.mkdtemp(prefix="neuron-bench.", dir=options.directory)
-    try:
+
+    def measure(work):
         print(f"{os.cpu_count()} CPUs, kernel {os.uname().release}")
         unit = make_dump.make_dump(os.path.join(work, "dumps"), size=options.size,
                                    instance_id=agent.INSTANCE)
@@ -281,12 +272,8 @@ def main():
         os.sync()
         for name in options.parts or [n for n in PARTS if n != "busy"]:
             PARTS[name](work, unit, options)
-    finally:
-        agent.cleanup()
-        subprocess.run(["rm", "-rf", "--", work], check=False)
-    if broken:
-        print("\nbroken: " + ", ".join(broken))
-    return 1 if broken and options.must else 0
+
+    return measured(options, measure)
 
 
 if __name__ == "__main__":

@@ -15,14 +15,11 @@ counts; with many there is one run. CPU is the daemon's, all threads. With --ass
 when a bundle among many costs more than twice the wall time of one among few, or anything is
 missing at the destination.
 """
-import argparse
 import os
 import random
 import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 
 sys.dont_write_bytecode = True
@@ -31,10 +28,9 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 # pylint: disable=wrong-import-position
 import agent
 import s3tools
-from bench_volume import bound, broken
+from bench_volume import arguments, bound, measured, parsed
 from make_dump import MIB
 from radosgw import Radosgw
-from tap import Skip
 
 TICKS = os.sysconf("SC_CLK_TCK")
 AWAY_SECONDS = 5  # how long the cost of waiting is looked at
@@ -170,30 +166,17 @@ PARTS = {"volume": Volume, "s3": Bucket}
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    p = arguments(__doc__, PARTS)
     p.add_argument("--few", type=int, default=100)
     p.add_argument("--many", type=int, default=10000)
     p.add_argument("--runs", type=int, default=3, help="with few (default %(default)s)")
-    p.add_argument("--directory", default="/var/tmp", help="for the data (default %(default)s)")
-    p.add_argument("--assert", dest="must", action="store_true",
-                   help="exit 1 when a bound is broken")
-    p.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    options = p.parse_args()
-    if unknown := set(options.parts) - set(PARTS):
-        p.error(f"no such part: {', '.join(unknown)}")
-    work = tempfile.mkdtemp(prefix="neuron-bench.", dir=options.directory)
-    try:
+    options = parsed(p, PARTS)
+
+    def measure(work):
         for name in options.parts or PARTS:
             part(work, options, name, PARTS[name])
-    except Skip as skip:
-        print(f"cannot run here: {skip}")
-        return 77
-    finally:
-        agent.cleanup()
-        subprocess.run(["rm", "-rf", "--", work], check=False)
-    if broken:
-        print("\nbroken: " + ", ".join(broken))
-    return 1 if broken and options.must else 0
+
+    return measured(options, measure)
 
 
 if __name__ == "__main__":

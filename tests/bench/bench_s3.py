@@ -19,7 +19,6 @@ of the time is repeated, at most twice. Client and server share the machine's co
 mixes both. With --assert the exit is 1 when a bound of the project is broken. Needs about 7 GiB
 below --directory and 8 GiB of memory for the server.
 """
-import argparse
 import functools
 import os
 import random
@@ -27,7 +26,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 
 sys.dont_write_bytecode = True
@@ -37,10 +35,10 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import agent
 import make_dump
 import s3tools
-from bench_volume import Run, bound, broken, median, state_size, warm
+from bench_volume import (Run, arguments, bound, measured, median, parsed, state_size,
+                          warm)
 from make_dump import GIB, MIB
 from radosgw import Radosgw
-from tap import Skip
 from tcp_proxy import through
 
 POOL_BYTES = 48 * MIB  # far longer than the window of zstd -3 (2 MiB): its repetition is not found
@@ -385,34 +383,21 @@ PARTS = {"tree": part_tree, "file": part_file, "large": part_large, "kill": part
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    p = arguments(__doc__, PARTS)
     p.add_argument("--runs", type=int, default=3)
     p.add_argument("--scale", type=float, default=1.0,
                    help="of all sizes (default %(default)s); bounds are meant for 1.0")
-    p.add_argument("--directory", default="/var/tmp", help="for the data (default %(default)s)")
-    p.add_argument("--assert", dest="must", action="store_true",
-                   help="exit 1 when a bound is broken")
-    p.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    options = p.parse_args()
-    if unknown := set(options.parts) - set(PARTS):
-        p.error(f"no such part: {', '.join(unknown)}")
-    work = tempfile.mkdtemp(prefix="neuron-bench.", dir=options.directory)
-    try:
+    options = parsed(p, PARTS)
+
+    def measure(work):
         print(f"{os.cpu_count()} CPUs, kernel {os.uname().release}, "
               f"{agent.run('zstd', '--version').stdout.strip()}, "
               f"{agent.run(s3tools.AWS, '--version').stdout.split()[0]}, "
               f"{agent.run('radosgw', '--version').stdout.split('(')[0].strip()}")
         for name in options.parts or PARTS:
             PARTS[name](work, options)
-    except Skip as skip:
-        print(f"cannot run here: {skip}")
-        return 77
-    finally:
-        agent.cleanup()
-        subprocess.run(["rm", "-rf", "--", work], check=False)
-    if broken:
-        print("\nbroken: " + ", ".join(broken))
-    return 1 if broken and options.must else 0
+
+    return measured(options, measure)
 
 
 if __name__ == "__main__":

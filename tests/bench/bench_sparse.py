@@ -11,12 +11,10 @@ what is in use there is the daemon's. Needs root, twice the data below --directo
 extracted and compared) and half of it as memory for the server. With --assert the exit is 1 when a
 bound of the project is broken.
 """
-import argparse
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
@@ -27,7 +25,7 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import agent
 import s3tools
 from bench_s3 import mixed_pool
-from bench_volume import bound, broken
+from bench_volume import arguments, bound, measured
 from make_dump import GIB, MIB
 from radosgw import Radosgw
 from tap import Skip
@@ -203,11 +201,8 @@ def measure(work, options):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    p = arguments(__doc__)
     p.add_argument("--scale", type=float, default=1.0, help="of all sizes (default %(default)s)")
-    p.add_argument("--directory", default="/var/tmp", help="for the data (default %(default)s)")
-    p.add_argument("--assert", dest="must", action="store_true",
-                   help="exit 1 when a bound is broken")
     options = p.parse_args()
     if os.geteuid() != 0:
         print("cannot run here: needs root")
@@ -215,18 +210,14 @@ def main():
     need = int(2 * 10 * GIB * options.scale) + GIB
     if shutil.disk_usage(options.directory).free < need:
         p.error(f"{options.directory} has less than {need / GIB:.0f} GiB free")
-    work = tempfile.mkdtemp(prefix="neuron-bench.", dir=options.directory)
-    try:
-        measure(work, options)
-    except Skip as skip:
-        print(f"cannot run here: {skip}")
-        return 77
-    finally:
-        agent.run("umount", "-l", os.path.join(work, "own"))
-        subprocess.run(["rm", "-rf", "--", work], check=False)
-    if broken:
-        print("\nbroken: " + ", ".join(broken))
-    return 1 if broken and options.must else 0
+
+    def measure_and_unmount(work):
+        try:
+            measure(work, options)
+        finally:
+            agent.run("umount", "-l", os.path.join(work, "own"))
+
+    return measured(options, measure_and_unmount)
 
 
 if __name__ == "__main__":

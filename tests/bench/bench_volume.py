@@ -26,6 +26,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 import agent
 import make_dump
 from make_dump import GIB, MIB
+from tap import Skip
 
 broken = []
 
@@ -99,6 +100,40 @@ def bound(what, value, limit, text):
     if value > limit:
         broken.append(what)
     print(f"| {what} | {text} | {verdict} |", flush=True)
+
+
+def arguments(doc, parts=()):
+    """A parser with the options of all benchmarks."""
+    p = argparse.ArgumentParser(description=doc.split("\n", maxsplit=1)[0])
+    p.add_argument("--directory", default="/var/tmp", help="for the data (default %(default)s)")
+    p.add_argument("--assert", dest="must", action="store_true",
+                   help="exit 1 when a bound is broken")
+    if parts:
+        p.add_argument("parts", nargs="*", metavar="PART", help=", ".join(parts))
+    return p
+
+
+def parsed(p, parts):
+    options = p.parse_args()
+    if unknown := set(options.parts) - set(parts):
+        p.error(f"no such part: {', '.join(unknown)}")
+    return options
+
+
+def measured(options, measure):
+    """Calls measure() with a temporary directory. @return the exit code"""
+    work = tempfile.mkdtemp(prefix="neuron-bench.", dir=options.directory)
+    try:
+        measure(work)
+    except Skip as skip:
+        print(f"cannot run here: {skip}")
+        return 77
+    finally:
+        agent.cleanup()
+        subprocess.run(["rm", "-rf", "--", work], check=False)
+    if broken:
+        print("\nbroken: " + ", ".join(broken))
+    return 1 if broken and options.must else 0
 
 
 def state_size(directory):
@@ -280,29 +315,18 @@ PARTS = {"large": part_large, "sparse": part_sparse, "zeros": part_zeros, "files
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    p = arguments(__doc__, PARTS)
     p.add_argument("--size", type=make_dump.parse_size, default=4 * GIB)
     p.add_argument("--runs", type=int, default=3)
-    p.add_argument("--directory", default="/var/tmp",
-                   help="on the disk to be measured (default %(default)s)")
-    p.add_argument("--assert", dest="must", action="store_true",
-                   help="exit 1 when a bound is broken")
-    p.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    options = p.parse_args()
-    if unknown := set(options.parts) - set(PARTS):
-        p.error(f"no such part: {', '.join(unknown)}")
-    work = tempfile.mkdtemp(prefix="neuron-bench.", dir=options.directory)
-    try:
+    options = parsed(p, PARTS)
+
+    def measure(work):
         print(f"{os.cpu_count()} CPUs, kernel {os.uname().release}, "
               f"{agent.run('zstd', '--version').stdout.strip()}")
         for name in options.parts or PARTS:
             PARTS[name](work, options)
-    finally:
-        agent.cleanup()
-        subprocess.run(["rm", "-rf", "--", work], check=False)
-    if broken:
-        print("\nbroken: " + ", ".join(broken))
-    return 1 if broken and options.must else 0
+
+    return measured(options, measure)
 
 
 if __name__ == "__main__":

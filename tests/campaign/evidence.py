@@ -7,7 +7,7 @@ import subprocess
 
 
 class Bucket:
-    """A bucket of its own, looked at past the proxy."""
+    """A bucket of its own, read past the proxy."""
 
     def __init__(self, server, name):
         self.name = name

@@ -246,7 +246,7 @@ class Round:
         return not self.bucket.uploads() and not self.pins()
 
     def explain_what_is_left(self):
-        """For whoever reads a failure: what the daemon says of the bundles that it did not
+        """For the reader of a failure: what the daemon reports about the bundles that it did not
         deliver."""
         for state in ("settling", "ready", "shipping", "quarantined"):
             listed = self.agent.cli("list", "--state", state)

@@ -31,7 +31,7 @@ def place(a, unit, source="core-dumps"):
 
 
 def attach(a, unit, name, content, source="core-dumps"):
-    """As attachments_add() would leave it; the agent is not told, so a late one is found by the
+    """As attachments_add() would leave it; the agent is not notified, so a late one is found by the
     next scan."""
     directory = place(a, unit, source)
     while True:
@@ -396,7 +396,7 @@ def a_sweep_aborts_pending_uploads_as_well():
     assert not attached(a)
 
 
-# --- what the hook told ---------------------------------------------------------------------------
+# --- what the hook sent ---------------------------------------------------------------------------
 
 def tell(a, unit, *, source="core-dumps", s3_prefix=None, received=None, job=None, **arguments):
     """A row as the agent leaves it when it has accepted a note."""
@@ -558,7 +558,7 @@ def a_dump_whose_hook_was_granted_a_prefix_goes_there_and_its_supplements_too():
     a.start()
     a.wait_delivered(1)
     a.stop()
-    # It is settled: what is told later changes nothing.
+    # It is settled: what is reported later changes nothing.
     with sqlite3.connect(a.path("state", "state.db")) as db:
         assert db.execute("SELECT s3_prefix FROM bundles").fetchall() == [
             (f"s3://{bucket.name}/team/run-7".encode(),)]

@@ -159,7 +159,7 @@ POD = "12345678_1234_1234_1234_123456789abc"
 
 @test
 def a_container_is_known_by_the_control_groups_of_kubernetes_and_one_of_another_name_is_not():
-    # runc without systemd, told systemd's
+    # runc without systemd, given systemd's
     groups = [f"kubepods/burstable/pod{POD.replace('_', '-')}/",
               f"kubepods-besteffort-pod{POD}.slice:cri-containerd:"]
     for number, more in enumerate([{"group": groups[0]}, {"group": groups[1]},

@@ -53,7 +53,7 @@ def what_is_there_is_delivered_and_then_it_is_safe():
     units = dumps(a, 5, size=1 << 20)
     a.start()
     assert drain(a) == SAFE
-    # at this moment, not a little later: whoever reads it terminates the node
+    # at this moment, not a little later: its reader terminates the node
     all_arrived(a, units)
     status = a.status()
     assert status["agent"]["state"] == "draining" and status["drain"][

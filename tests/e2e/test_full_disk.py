@@ -100,7 +100,7 @@ def pins(a):
 
 
 def check_all(a, units):
-    """Each arrived once, and whole."""
+    """Each arrived once and complete."""
     by_path = {}
     for path, m in a.manifests():
         assert m["bundle"]["supplement_of"] is None, path

@@ -695,7 +695,7 @@ def a_static_hook_runs_in_an_empty_root():
 
 
 def full_pipe(room):
-    """@return its ends. As many bytes are left in it; whoever writes more waits."""
+    """@return its ends. As many bytes are free in it; a longer write waits."""
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     try:
@@ -845,7 +845,7 @@ def as_nobody_without_children():
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-    # last: execve(2) looks at what setuid(2) saw
+    # last: execve(2) checks what setuid(2) set
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
 
 

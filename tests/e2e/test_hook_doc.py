@@ -105,7 +105,7 @@ def against_a_stand_in(language):
     a = Agent()  # for its directory; it is not started
     directory = a.path("dumps", 'back\\slash', "which is not there")
     with hook_of(language, a.dir) as hook:
-        # both answers at once may arrive as one; whoever waits for a second one then waits too long
+        # both answers at once may arrive as one; waiting for a second one then takes too long
         for i, (accept, snapshot, pause) in enumerate(
                 [(True, True, 0)] * 5 + [(True, False, 0), (True, True, 0.3), (False, False, 0)]):
             path = a.path("run", f"stand-in-{i}")

@@ -21,7 +21,7 @@ from tap import Skip, main, test
 from test_notes import as_user
 
 AGENT_USER, JOB_USER = 64000, 65534
-# the machine's cgroups are shared with whoever runs this test beside us
+# the machine's cgroups are shared with other runs of this test
 CONTAINER = secrets.token_hex(32)
 RIGHTS = "+dac_read_search,+fowner,+lease"  # what the unit leaves the daemon
 PROBE_RIGHTS = "+sys_ptrace,+dac_read_search,+syslog"

@@ -47,7 +47,7 @@ def fifo_socket_device_and_symlink_are_left_out_and_named():
     check_bundle(path, wanted)
     text = reasons_text(m)
     assert "symlink" in text and not m["bundle"]["complete"], text
-    # What holds no bytes is no loss, but it is said and counted.
+    # What holds no bytes is no loss, but it is reported and counted.
     metrics = a.curl("/metrics").stdout
     assert 'neuron_collectd_bundle_discards_total{reason="special-file"} 3' in metrics, [
         x for x in metrics.splitlines() if "discards" in x]
@@ -198,7 +198,7 @@ def a_file_that_never_stops_changing_goes_out_marked_after_max_wait():
     path = next(p for p, m in a.manifests() if m["bundle"]["supplement_of"] is None)
     a.cli("verify", object_of(path))
     extract(object_of(path), "tar")
-    # What was written afterwards comes as a supplement, with the whole of the file.
+    # What was written afterwards comes as a supplement, with the complete file.
     def last_is_whole():
         for p, m in a.manifests():
             for e in m["members"]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The whole way of a failure: the runtime calls neuron-dump, the agent looks at the hardware, and
+"""A failure from end to end: the runtime calls neuron-dump, the agent inspects the hardware, and
 what arrives at the destination says what failed, in which job, and what the devices said. Judged
 with tar, zstd and sqlite3."""
 import contextlib
@@ -82,8 +82,8 @@ def hook_environment(a, rank=0, **more):
 
 
 def wait_taken(a):
-    """Until all has been looked at: a hook ends when the public part is there, a moment before the
-    rest."""
+    """Until everything has been collected: a hook ends when the public part is there, a moment
+    before the rest."""
     wait_for("the snapshot is there",
              lambda: glob.glob(a.path("state", "snapshots", "*", "snapshot.json")))
 

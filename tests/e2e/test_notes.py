@@ -86,7 +86,7 @@ def started(settle=None, hook=None, **config):
 
 
 def patient():
-    """One that does not end a note by its deadline while a test looks at what comes before its
+    """One that does not end a note by its deadline while a test checks what comes before its
     end."""
     return started(hook={"deadline": "60s"})
 
@@ -903,7 +903,7 @@ def a_log_that_is_not_the_attacker_s_is_named_in_vain():
                     records.update({r["path"]: r for r in section["records"]
                                     if section["name"] == "runtime_log" and "path" in r})
         return set(records) >= {own, *tricks}
-    # A note that came when the first look was under way is looked at after it.
+    # A note that arrived during the first pass is handled after it.
     wait_for("the snapshots that have arrived tell of all logs", read_all, 40, every=0.5)
     agent.wait_all()
     brought = extracted(agent)

@@ -38,7 +38,7 @@ def bundle_of(a, unit):
     return next(b for b in a.bundles() if b["path"] == unit)
 
 
-# --- nothing is let go before it is proven ---
+# --- nothing is released before it is proven ---
 
 def needs_delete(a):
     a.config["retention"] = {"after_delivery": "delete", "keep_for": "0"}
@@ -357,7 +357,7 @@ def canaries_in_environment_configuration_and_keys_are_found_nowhere():
         assert "canary" not in text and server().secret_key not in text, f"a secret is in {where}"
     with open(next(a.path(n) for n in os.listdir(a.dir) if n.startswith("core.")), "rb") as f:
         core = f.read()
-    # The environment of the process is the kernel's copy and belongs to whoever started it; the key
+    # The environment of the process is the kernel's copy and belongs to who started it; the key
     # that the agent was given is taken out of it.
     assert server().access_key.encode() in core, "this is no core of it"
     assert server().secret_key.encode() not in core, "the secret key is in a core"

@@ -51,8 +51,8 @@ class Retention:
         a.config["retention"] = {"max_use": "0", "keep_free": "0"} | retention
 
     def unit(self, n, *, size=4096, files=2):
-        """Comes whole, by a rename, when it is new: an agent that sees half of it has another idea
-        of what it is."""
+        """What is new appears complete, by a rename: an agent that sees half of it has another
+        idea of what it is."""
         final = self.path(n)
         path = final if os.path.exists(final) else self.a.path("work", f"coming-{n}")
         os.makedirs(os.path.join(path, "sub"), exist_ok=True)

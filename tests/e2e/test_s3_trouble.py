@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A bucket that cannot be written: it is said with the remedy, nothing is lost, and it is delivered
-by itself once that is mended."""
+"""A bucket that cannot be written: the remedy is reported, nothing is lost, and everything is
+delivered once that is fixed."""
 import contextlib
 import ctypes
 import glob

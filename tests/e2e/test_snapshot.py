@@ -33,7 +33,7 @@ def make_agent(**snapshot):
     os.mkfifo(a.path("dev", "kmsg"))
     a.config["snapshot"] = {"sysfs_root": a.path("sys"), "device_directory": a.path("dev"),
                             "probe_timeout": f"{3 * harness.PATIENCE:.0f}s"} | snapshot
-    # whoever sends a note is to hear of its snapshot, however long it takes
+    # the sender of a note learns of its snapshot, however long it takes
     a.config["hook"]["deadline"] = "60s"
     return a
 

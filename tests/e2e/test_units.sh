@@ -95,7 +95,7 @@ if [ "$(id -u)" -eq 0 ] && command -v systemd-sysusers >/dev/null; then
 			[ "$(stat -c %a "$root/run/neuron-collectd")" = 755 ]
 	ok "tmpfiles makes the directories with their modes"
 
-	# tmpfiles' cleaning: an old file beside goes, an old pin stays. (--clean looks at all times of a
+	# tmpfiles' cleaning: an old file beside goes, an old pin stays. (--clean checks all times of a
 	# file; birth and change time cannot be set, hence an age of zero.)
 	mkdir -p "$root/tmp/.neuron-collectd/i-0a1b2c3d" "$root/tmp/dumps/.neuron-collectd/i-0a1b2c3d" \
 		"$root/tmp/old"

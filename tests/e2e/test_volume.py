@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A destination that is full, read-only, gone or hung: it is said, retried, and nobody else
+"""A destination that is full, read-only, gone or hung: it is reported, retried, and nobody else
 suffers."""
 import os
 import shutil

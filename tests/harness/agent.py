@@ -363,8 +363,8 @@ class Agent:
     # --- making work for it ---
 
     def _make(self, make, place, **options):
-        """What is new comes whole, by a rename: a test that stands still between two files would
-        have made a supplement. With `slow` it is written in place."""
+        """What is new appears complete, by a rename: a test that stands still between two files
+        would have made a supplement. With `slow` it is written in place."""
         if not options.get("slow") and self.process is not None:
             coming = make(self.path("coming"), **options)
             unit = self.path(place, os.path.relpath(coming, self.path("coming")))
@@ -590,8 +590,7 @@ def check_manifest(manifest_path, files, /, **wanted):
 
 
 def check_bundle(manifest_path, origin, /, tools=("tar", "bsdtar", "tarfile"), **wanted):
-    """The whole judgement of one delivered bundle against the directory or file it was made
-    from."""
+    """Verifies one delivered bundle against the directory or file it was made from."""
     files = origin if isinstance(origin, dict) else tree(origin)
     archive = object_of(manifest_path)
     result = run("zstd", "-tq", archive)

@@ -1,5 +1,4 @@
-"""An agent's API on a unix socket that says what it was told to say: for tests of whoever asks
-it."""
+"""An agent's API on a unix socket that gives the configured answers: for tests of its clients."""
 import http.server
 import json
 import os

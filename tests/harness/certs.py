@@ -28,7 +28,7 @@ def _openssl(directory, *arguments):
 
 
 def _leaf(directory, name, alternatives, begin, end):
-    """`openssl ca` and not `openssl x509`, since only it can be told when a certificate begins."""
+    """`openssl ca` and not `openssl x509`, since only it accepts the start of a certificate."""
     with open(os.path.join(directory, "ca.cnf"), "w", encoding="ascii") as f:
         f.write("[ca]\ndefault_ca = here\n[here]\ndatabase = index\nnew_certs_dir = "
                 ".\nrand_serial = yes\ndefault_md = sha256\npolicy = any\n"

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""A small S3 that does what it is told: for the answers that a real server will not give on
-request.
+"""A small programmable S3: for the answers that a real server will not give on request.
 
 It runs in threads of the test's own process, on 127.0.0.1, and keeps everything in memory:
 
@@ -339,7 +338,7 @@ class S3Server:
                                      f"{self.story()}")
 
     def story(self):
-        """The log in one line, for whoever reads a failure."""
+        """The log in one line, for the reader of a failure."""
         def line(r):
             part, code = f"#{r.part}" if r.part else "", f" {r.code}" if r.code else ""
             return f"{r.operation}{part}={r.status or 'none'}{code};"

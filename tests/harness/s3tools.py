@@ -156,7 +156,7 @@ class Bucket:
         self.rclone("deletefile", self.remote(key))
 
     def begin_upload(self, key, part=None):
-        """A multipart upload that nobody goes on with. @param part  bytes of its first part; None =
+        """A multipart upload that nobody continues. @param part  bytes of its first part; None =
         none. @return its id"""
         upload = self.aws("create-multipart-upload", "--bucket", self.name, "--key",
                           key)["UploadId"]
@@ -198,8 +198,8 @@ def fake_time(offset):
 
 
 def judge(a, bucket, units, tools=("tar",), **wanted):
-    """There is one bundle for each unit, whole and bit for bit, with its plan in its metadata, and
-    nothing else: no other object, no upload underway. @return {unit: manifest}"""
+    """There is one bundle for each unit, complete and bit for bit, with its plan in its metadata,
+    and nothing else: no other object, no upload underway. @return {unit: manifest}"""
     where = bucket.fetch()
     found = {}
     for path, manifest in a.manifests(where):

@@ -10,7 +10,7 @@ import time
 import traceback
 
 _tests = []
-# lines for whoever reads a failure: the test's helpers append, the runner prints and clears
+# lines for the reader of a failure: the test's helpers append, the runner prints and clears
 notes = []
 figures = []   # measured numbers worth seeing also when all is well
 
