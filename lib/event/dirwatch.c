@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <search.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 
@@ -24,172 +24,53 @@
 
 typedef struct WatchNode {
         struct WatchNode *parent, *first_child, *next,
-                *prev; /* next, prev: siblings; next alone: the list of the buried */
-        struct WatchNode *by_wd, *by_name; /* chains of the hash tables */
-        struct WatchNode *queued;          /* next in the queue of directories to scan */
-        int wd;                            /* -1 = not watched */
-        uint32_t seen;                     /* stamp of the listing that met it last */
-        uint8_t depth;                     /* root = 0 */
+                *prev;            /* next, prev: siblings; next alone: the list of the detached */
+        struct WatchNode *queued; /* next in the queue of directories to scan */
+        int wd;                   /* -1 = not watched */
+        uint32_t seen;            /* stamp of the listing that met it last */
+        uint8_t depth;            /* root = 0 */
         bool is_queued : 1, reports_entries : 1, is_rescan : 1, is_detached : 1;
         char name[]; /* "" for the root */
 } WatchNode;
 
+/* The search trees are libc's, tsearch(3): balanced, so names made by strangers cannot slow them.
+ */
 typedef struct WatchTree {
         WatchNode *root;
-        WatchNode **by_wd, **by_name; /* n_buckets each */
-        size_t n_buckets, n_allocated;
-        size_t n_round; /* power of two: buckets when the current round of splits began */
+        void *by_wd, *by_name; /* of the watched ones; of all, by parent and name */
         size_t n_nodes, n_watched;
-        uint64_t key[2]; /* names come from strangers: without a secret they could all be made to
-                            fall into one bucket */
 } WatchTree;
 
-#define BUCKETS_MIN 64
-static uint64_t rotate(uint64_t x, unsigned bits) {
-        return (x << bits) | (x >> (64 - bits));
+static int compare_wds(const void *a, const void *b) {
+        const WatchNode *x = a, *y = b;
+        return (x->wd > y->wd) - (x->wd < y->wd);
 }
 
-static void sip_round(uint64_t v[4]) {
-        v[0] += v[1];
-        v[1] = rotate(v[1], 13) ^ v[0];
-        v[0] = rotate(v[0], 32);
-        v[2] += v[3];
-        v[3] = rotate(v[3], 16) ^ v[2];
-        v[0] += v[3];
-        v[3] = rotate(v[3], 21) ^ v[0];
-        v[2] += v[1];
-        v[1] = rotate(v[1], 17) ^ v[2];
-        v[2] = rotate(v[2], 32);
+static int compare_names(const void *a, const void *b) {
+        const WatchNode *x = a, *y = b;
+        if (x->parent != y->parent)
+                return (uintptr_t)x->parent < (uintptr_t)y->parent ? -1 : 1;
+        return strcmp(x->name, y->name);
 }
 
-/* SipHash-1-3 (Aumasson and Bernstein, 2012) over the parent's address and the name. */
-static uint64_t name_hash(const WatchTree *t, const WatchNode *parent, const char *name) {
-        size_t n = strlen(name);
-        uint64_t v[4] = { t->key[0] ^ UINT64_C(0x736f6d6570736575),
-                          t->key[1] ^ UINT64_C(0x646f72616e646f6d),
-                          t->key[0] ^ UINT64_C(0x6c7967656e657261),
-                          t->key[1] ^ UINT64_C(0x7465646279746573) };
-        uint64_t word = (uint64_t)(uintptr_t)parent;
-
-        for (size_t i = 0;; i += 8) {
-                v[3] ^= word;
-                sip_round(v);
-                v[0] ^= word;
-                if (i > n)
-                        break;
-                word = 0;
-                memcpy(&word, name + i, MIN(n - i, (size_t)8));
-                if (n - i < 8)
-                        word |= (uint64_t)(n & 0xff) << 56;
-        }
-        v[2] ^= 0xff;
-        for (int i = 0; i < 3; i++)
-                sip_round(v);
-        return v[0] ^ v[1] ^ v[2] ^ v[3];
-}
-
-/* Linear hashing (Litwin, 1980): the tables grow bucket by bucket, so no insertion has to move all
- * the others. */
-static size_t bucket_of(const WatchTree *t, uint64_t hash) {
-        size_t i = hash & (2 * t->n_round - 1);
-
-        return i < t->n_buckets ? i : i - t->n_round;
-}
-
-static WatchNode **wd_bucket(const WatchTree *t, int wd) {
-        return &t->by_wd[bucket_of(t,
-                                   (uint64_t)wd)]; /* the kernel counts them up: no hash needed */
-}
-
-static WatchNode **name_bucket(const WatchTree *t, const WatchNode *parent, const char *name) {
-        return &t->by_name[bucket_of(t, name_hash(t, parent, name))];
-}
-
-static int watch_tree_init(WatchTree *t, uint64_t key0, uint64_t key1) {
-        _cleanup_free_ WatchNode **by_wd = calloc(BUCKETS_MIN, sizeof(WatchNode *));
-        _cleanup_free_ WatchNode **by_name = calloc(BUCKETS_MIN, sizeof(WatchNode *));
-
-        if (!by_wd || !by_name)
-                return -ENOMEM;
-        *t = (WatchTree){
-                .by_wd = TAKE_PTR(by_wd),
-                .by_name = TAKE_PTR(by_name),
-                .n_buckets = BUCKETS_MIN,
-                .n_allocated = BUCKETS_MIN,
-                .n_round = BUCKETS_MIN,
-                .key = { key0, key1 },
-        };
-        return 0;
-}
-
-static void watch_tree_done(WatchTree *t) {
-        free(t->by_wd);
-        free(t->by_name);
-        *t = (WatchTree){ 0 };
-}
-
-static bool enlarge(WatchTree *t) {
-        size_t n = 2 * t->n_allocated;
-        WatchNode **by_wd, **by_name;
-
-        by_wd = reallocarray(t->by_wd, n, sizeof(WatchNode *));
-        if (!by_wd)
-                return false;
-        t->by_wd = by_wd;
-        by_name = reallocarray(t->by_name, n, sizeof(WatchNode *));
-        if (!by_name)
-                return false;
-        t->by_name = by_name;
-        t->n_allocated = n;
-        return true;
-}
-
-/* Adds a bucket to each table and gives it its part of the bucket it is split from. Where there is
- * no memory for it the tables stay as they are and only get slower. */
-static void grow(WatchTree *t) {
-        size_t from = t->n_buckets - t->n_round;
-        WatchNode *wds, *names, *next;
-
-        if (t->n_buckets == t->n_allocated && !enlarge(t))
-                return;
-        wds = t->by_wd[from];
-        names = t->by_name[from];
-        t->by_wd[from] = t->by_name[from] = NULL;
-        t->by_wd[t->n_buckets] = t->by_name[t->n_buckets] = NULL;
-        t->n_buckets++;
-        for (WatchNode *n = wds; n; n = next) {
-                WatchNode **bucket = wd_bucket(t, n->wd);
-
-                next = n->by_wd;
-                n->by_wd = *bucket;
-                *bucket = n;
-        }
-        for (WatchNode *n = names; n; n = next) {
-                WatchNode **bucket = name_bucket(t, n->parent, n->name);
-
-                next = n->by_name;
-                n->by_name = *bucket;
-                *bucket = n;
-        }
-        if (t->n_buckets == 2 * t->n_round)
-                t->n_round = t->n_buckets;
+static WatchNode *find_node(const WatchNode *key, void *const *tree, __compar_fn_t compare) {
+        WatchNode *const *found = tfind(key, tree, compare);
+        return found ? *found : NULL;
 }
 
 static int watch_tree_add(WatchTree *t, WatchNode *parent, const char *name, WatchNode **ret) {
         size_t n = strlen(name) + 1;
-        WatchNode *node, **bucket;
+        /* the name begins in what would be padding: there may be a million of these */
+        WatchNode *node = malloc(MAX(offsetof(WatchNode, name) + n, sizeof *node));
 
-        if (t->n_nodes >= t->n_buckets)
-                grow(t);
-        node = malloc(sizeof(WatchNode) + n);
         if (!node)
                 return -ENOMEM;
         *node = (WatchNode){ .parent = parent, .wd = -1, .depth = parent ? parent->depth + 1 : 0 };
         memcpy(node->name, name, n);
-
-        bucket = name_bucket(t, parent, name);
-        node->by_name = *bucket;
-        *bucket = node;
+        if (!tsearch(node, &t->by_name, compare_names)) {
+                free(node);
+                return -ENOMEM;
+        }
         if (parent) {
                 node->next = parent->first_child;
                 if (node->next)
@@ -202,45 +83,40 @@ static int watch_tree_add(WatchTree *t, WatchNode *parent, const char *name, Wat
         return 0;
 }
 
-static WatchNode *watch_tree_find(const WatchTree *t, const WatchNode *parent, const char *name) {
-        for (WatchNode *n = *name_bucket(t, parent, name); n; n = n->by_name)
-                if (n->parent == parent && strcmp(n->name, name) == 0)
-                        return n;
-        return NULL;
+static WatchNode *watch_tree_find(const WatchTree *t, WatchNode *parent, const char *name) {
+        union {
+                WatchNode node;
+                char bytes[sizeof(WatchNode) + NAME_MAX + 1];
+        } key = { .node.parent = parent };
+        size_t n = strlen(name);
+
+        if (n > NAME_MAX)
+                return NULL;
+        memcpy(key.node.name, name, n + 1);
+        return find_node(&key.node, &t->by_name, compare_names);
 }
 
 static WatchNode *watch_tree_by_wd(const WatchTree *t, int wd) {
-        for (WatchNode *n = *wd_bucket(t, wd); n; n = n->by_wd)
-                if (n->wd == wd)
-                        return n;
-        return NULL;
+        return find_node(&(WatchNode){ .wd = wd }, &t->by_wd, compare_wds);
 }
 
-static void watch_tree_set_wd(WatchTree *t, WatchNode *n, int wd) {
-        if (n->wd >= 0) {
-                WatchNode **at = wd_bucket(t, n->wd);
+static void watch_tree_clear_wd(WatchTree *t, WatchNode *n) {
+        if (n->wd < 0)
+                return;
+        (void)tdelete(n, &t->by_wd, compare_wds); /* it is in there */
+        n->wd = -1;
+        t->n_watched--;
+}
 
-                while (*at != n)
-                        at = &(*at)->by_wd;
-                *at = n->by_wd;
-                n->by_wd = NULL;
-                t->n_watched--;
-        }
+static int watch_tree_set_wd(WatchTree *t, WatchNode *n, int wd) {
+        watch_tree_clear_wd(t, n);
         n->wd = wd;
-        if (wd >= 0) {
-                n->by_wd = *wd_bucket(t, wd);
-                *wd_bucket(t, wd) = n;
-                t->n_watched++;
+        if (!tsearch(n, &t->by_wd, compare_wds)) {
+                n->wd = -1;
+                return -ENOMEM;
         }
-}
-
-static void remove_name(WatchTree *t, WatchNode *n) {
-        WatchNode **at = name_bucket(t, n->parent, n->name);
-
-        while (*at != n)
-                at = &(*at)->by_name;
-        *at = n->by_name;
-        n->by_name = NULL;
+        t->n_watched++;
+        return 0;
 }
 
 static void watch_tree_detach(WatchTree *t, WatchNode *n, WatchNode **detached) {
@@ -252,7 +128,7 @@ static void watch_tree_detach(WatchTree *t, WatchNode *n, WatchNode **detached) 
                 t->root = NULL;
         if (n->next)
                 n->next->prev = n->prev;
-        remove_name(t, n);
+        (void)tdelete(n, &t->by_name, compare_names); /* it is in there */
         n->parent = n->prev = NULL;
         n->next = *detached;
         *detached = n;
@@ -273,7 +149,7 @@ static WatchNode *watch_tree_pop_detached(WatchTree *t, WatchNode **detached) {
         n->next = NULL;
         while (n->first_child)
                 watch_tree_detach(t, n->first_child, detached);
-        watch_tree_set_wd(t, n, -1);
+        watch_tree_clear_wd(t, n);
         n->is_detached = true;
         t->n_nodes--;
         return n;
@@ -371,8 +247,8 @@ struct DirWatch {
 #define SELF_MASK (IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR)
 #define AWAIT_MASK (SELF_MASK | IN_CREATE | IN_MOVED_TO | IN_EXCL_UNLINK)
 #define ROUNDS_MAX                                                                                 \
-        1000 /* somebody who makes and removes an ancestor as fast as we look must not hold the    \
-                loop */
+        1000 /* a process that creates and removes an ancestor all the time must not hold the loop \
+              */
 
 static int chain_init(DirwatchChain *c, const char *root) {
         _cleanup_free_ char *path = NULL;
@@ -450,7 +326,7 @@ static void replace_watch(DirwatchChain *c, int inotify_fd, size_t i, int wd) {
         if (c->wds[i] >= 0 && c->wds[i] != wd)
                 (void)inotify_rm_watch(
                         inotify_fd,
-                        c->wds[i]); /* gone with its directory, or else not ours any more */
+                        c->wds[i]); /* removed with its directory, or no longer needed */
         c->wds[i] = wd;
 }
 
@@ -577,7 +453,7 @@ static void report_unwatched(DirWatch *d, const char *path, int error) {
         report_fault(d, error == -ENOMEM ? FAULT_MEMORY : FAULT_DIRECTORY, why,
                      error == -EACCES || error == -EPERM
                              ? "let the agent's user read it, or give the agent CAP_DAC_READ_SEARCH"
-                             : "look at the directory and at the agent's limits, then restart the "
+                             : "check the directory and the agent's limits, then restart the "
                                "agent");
 }
 
@@ -666,7 +542,7 @@ static int open_root(DirWatch *d) {
 /* The directories that are to be examined, and the slices in which they are watched and listed, and
  * gone ones released. */
 
-/* Not IN_MODIFY: whoever waits for a file to be whole looks at sizes on a timer of his own. Not
+/* Not IN_MODIFY: whether a file is complete is decided by its size, on a timer. Not
  * IN_DELETE: what is gone needs no scan. Symlinks are out already: watches are added to opened
  * directories. */
 #define TREE_MASK                                                                                  \
@@ -854,9 +730,11 @@ static int watch_directory(DirWatch *d, WatchNode *n, int fd) {
          * newest name counts. */
         other = watch_tree_by_wd(&d->tree, wd);
         if (other)
-                watch_tree_set_wd(&d->tree, other, -1);
-        watch_tree_set_wd(&d->tree, n, wd);
-        return 0;
+                watch_tree_clear_wd(&d->tree, other);
+        int r = watch_tree_set_wd(&d->tree, n, wd);
+        if (r < 0)
+                (void)inotify_rm_watch(d->fd, wd); /* was added a moment ago */
+        return r;
 }
 
 static bool is_gone(int error) {
@@ -962,13 +840,10 @@ static int on_slice(sd_event_source *s, void *userdata) {
         return 0;
 }
 
-/* Watches a directory tree: its events, its beginning and its end. The nodes are dirwatch_tree.c's,
- * the way to the root is dirwatch_chain.c's, the slices in which directories are watched and listed
- * dirwatch_look.c's. */
-
 /* Of DIRWATCH_EVENT_BYTES at a time: more than the default queue of 16,384 events, then others have
  * their turn. */
 #define READS_MAX 32
+
 /* ---- events ---- */
 
 static void on_overflow(DirWatch *d) {
@@ -977,14 +852,14 @@ static void on_overflow(DirWatch *d) {
                                d->callbacks.userdata);
         sync_root(d);
         if (d->tree.root) {
-                d->rescan_why = "the directories were looked at again after events were lost";
+                d->rescan_why = "the directories are scanned again after lost events";
                 enqueue(d, d->tree.root, false, true);
         }
 }
 
 static void on_self_event(DirWatch *d, WatchNode *n, uint32_t mask) {
         if (mask & (IN_DELETE_SELF | IN_UNMOUNT | IN_IGNORED)) {
-                watch_tree_set_wd(&d->tree, n, -1);
+                watch_tree_clear_wd(&d->tree, n);
                 d->may_retry |= d->is_full;
                 d->is_full = false;
         }
@@ -1014,9 +889,9 @@ static void on_event(DirWatch *d, const struct inotify_event *e) {
                 return;
         }
         if (!watch_tree_contains(&d->tree, n)) {
-                if (e->mask & IN_IGNORED) /* or the burial would remove a watch that is not its own
-                                             any more */
-                        watch_tree_set_wd(&d->tree, n, -1);
+                if (e->mask &
+                    IN_IGNORED) /* its number may be another directory's by the time it is freed */
+                        watch_tree_clear_wd(&d->tree, n);
                 return;
         }
         if (e->mask & (IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED)) {
@@ -1064,7 +939,6 @@ DEFINE_CLEANUP(DirWatch, dirwatch_free);
 int dirwatch_new(DirWatch **ret, sd_event *event, const char *root,
                  const DirWatchCallbacks *callbacks) {
         _cleanup_(dirwatch_freep) DirWatch *d = calloc(1, sizeof *d);
-        uint64_t key[2] = { 0 };
         int r;
 
         if (!d)
@@ -1072,11 +946,6 @@ int dirwatch_new(DirWatch **ret, sd_event *event, const char *root,
         d->fd = d->listing.fd = d->root_fd = -1;
         d->callbacks = *callbacks;
         r = chain_init(&d->chain, root);
-        if (r < 0)
-                return r;
-        if (getrandom(key, sizeof key, GRND_NONBLOCK) < 0)
-                key[0] = (uintptr_t)d; /* early at boot; it only guards against slow look-ups */
-        r = watch_tree_init(&d->tree, key[0], key[1]);
         if (r < 0)
                 return r;
         d->fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
@@ -1119,7 +988,6 @@ DirWatch *dirwatch_free(DirWatch *d) {
                 next = n->queued;
                 free(n);
         }
-        watch_tree_done(&d->tree);
         chain_done(&d->chain);
         free(d);
         return NULL;
@@ -1131,7 +999,7 @@ void dirwatch_check(DirWatch *d) {
                 return;
         d->may_retry = false;
         if (d->tree.n_watched < d->tree.n_nodes) {
-                d->rescan_why = "watches are to be had again";
+                d->rescan_why = "inotify watches are available again";
                 enqueue(d, d->tree.root, false, true);
         }
 }
