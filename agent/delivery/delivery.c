@@ -378,7 +378,6 @@ struct DeliveryMembers {
         size_t next_attached;
         bool has_source; /* a member of the source was found */
         bool has_more;   /* … and left out: an attachment has its name */
-        SetCheck *set;
         IncompleteReasons reasons;
         size_t n_left_out;
 };
@@ -521,8 +520,7 @@ static int add_member(DeliveryMembers *m, const char *path, int fd, int held_fd)
         if (is_below_attached(path)) /* a file of the source does not pass for one of ours */
                 name.kind = MEMBER_OTHER;
         member.kind = name.kind;
-        r = add_to_plan(m, path, fd, &member);
-        return r < 0 ? r : set_check_add(m->set, path, &name, (uint64_t)st.st_size);
+        return add_to_plan(m, path, fd, &member);
 }
 
 static int on_member(const ScanMember *member, int unit_fd, void *userdata) {
@@ -632,11 +630,9 @@ int delivery_members_new(DeliveryMembers **ret, const Delivery *d, Plan *plan,
         if (!m)
                 return -ENOMEM;
         *m = (DeliveryMembers){ .delivery = d, .plan = plan, .root_fd = -1, .reasons = *reasons };
-        int r = set_check_new(&m->set, d->rec.kind);
-        if (r >= 0)
-                r = find_members(m);
-        if (r >= 0)
-                r = set_check_finish(m->set, reasons->add, reasons->userdata);
+        int r = find_members(m);
+        if (r >= 0 && d->rec.kind == SOURCE_NEURON_PROFILE)
+                r = validate_set(plan, reasons->add, reasons->userdata);
         if (r >= 0 && m->n_left_out > REASONS_MAX) {
                 _cleanup_free_ char *text = NULL;
                 if (asprintf(&text, "unreadable: %zu more members", m->n_left_out - REASONS_MAX) >=
@@ -656,7 +652,6 @@ DeliveryMembers *delivery_members_free(DeliveryMembers *m) {
                 return NULL;
         if (m->root_fd >= 0)
                 (void)close(m->root_fd); /* a directory */
-        set_check_free(m->set);
         attachment_names_done(&m->attached);
         free(m->members);
         free(m);

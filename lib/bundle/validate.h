@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "lib/base/strbuf.h"
+#include "lib/bundle/plan.h"
 #include "lib/neuron/names.h"
 
 typedef enum Verdict {
@@ -17,8 +18,6 @@ typedef enum Verdict {
         VERDICT_OPAQUE,
         N_VERDICTS
 } Verdict;
-const char *verdict_name(Verdict v);
-int verdict_parse(const char *s, Verdict *ret);
 
 typedef struct Validator Validator;
 
@@ -54,13 +53,9 @@ Verdict validator_finish(Validator *v, char **ret_detail);
  * it (also for other kinds, and when fd cannot be read), VERDICT_EMPTY for zero bytes */
 Verdict validate_quick(int fd, MemberKind kind, uint64_t size_bytes);
 
-/** What is missing from a set of members by the rules of its kind: an NTFF in model mode without
- * its NEFF, a system profile without one of its four .pb files … Add every member, then finish. */
-typedef struct SetCheck SetCheck;
-int set_check_new(SetCheck **ret, SourceKind source);
-SetCheck *set_check_free(SetCheck *c);
-int set_check_add(SetCheck *c, const char *path, const DumpName *name, uint64_t size_bytes);
-/** Calls on_reason with sentences such as `ntff '…' has no neff_<hash>.neff beside it`; at most 20,
- * then a count. */
-int set_check_finish(SetCheck *c, void (*on_reason)(const char *reason, void *userdata),
-                     void *userdata);
+/** Reports what is missing from the members of a Neuron profile: an NTFF in model mode without its
+ * NEFF, a system profile without one of its four .pb files.
+ * @param on_reason  gets sentences such as `ntff '…' has no neff_<hash>.neff beside it`; at most
+ * 20, then a count  @return 0, -ENOMEM */
+int validate_set(const Plan *plan, void (*on_reason)(const char *reason, void *userdata),
+                 void *userdata);

@@ -11,19 +11,6 @@
 
 /* ---- what all kinds have in common ---- */
 
-static void a_verdict_reads_back_by_its_name(void **state) {
-        static const char *const names[] = { "ok", "suspect", "truncated", "empty", "opaque" };
-        for (int i = 0; i < N_VERDICTS; i++) {
-                Verdict v;
-                assert_string_equal(verdict_name((Verdict)i), names[i]);
-                assert_int_equal(verdict_parse(names[i], &v), 0);
-                assert_int_equal(v, i);
-        }
-        Verdict v;
-        assert_int_equal(verdict_parse("fine", &v), -EINVAL);
-        assert_int_equal(verdict_parse("", &v), -EINVAL);
-}
-
 static void zero_bytes_are_empty_whatever_the_kind(void **state) {
         char detail[256];
         for (int k = 0; k < N_MEMBER_KINDS; k++)
@@ -356,7 +343,6 @@ static void the_quick_check_accepts_a_file_it_cannot_read(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(a_verdict_reads_back_by_its_name),
                 cmocka_unit_test(zero_bytes_are_empty_whatever_the_kind),
                 cmocka_unit_test(an_empty_file_that_is_normal_reports_it),
                 cmocka_unit_test(kinds_without_a_public_format_are_opaque),
