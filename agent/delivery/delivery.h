@@ -16,8 +16,8 @@
 #include "agent/store/bundle.h"
 #include "agent/store/store.h"
 #include "lib/bundle/manifest.h"
+#include "lib/bundle/packer.h"
 #include "lib/bundle/plan.h"
-#include "lib/bundle/writer.h"
 #include "lib/event/worker_pool.h"
 #include "lib/neuron/note.h"
 

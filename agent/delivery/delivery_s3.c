@@ -458,13 +458,13 @@ static bool work_pack_part(DeliveryS3 *x) {
         if (r == 0)
                 return delivery_endf(&x->base, RESULT_FAILED, "there is no part %u of it",
                                      x->number);
-        return delivery_attempt_end_writer(&x->attempt, r, packer_failed_member(x->packer));
+        return delivery_attempt_end_writer(&x->attempt, r, packer_status(x->packer).failed_member);
 }
 
 static bool write_manifest(DeliveryS3 *x, int (*put)(const void *data, size_t n, void *userdata),
                            void *userdata) {
-        int r = delivery_attempt_write_manifest(&x->attempt, packer_writer(x->packer),
-                                                packer_parts(x->packer), put, userdata);
+        int r = delivery_attempt_write_manifest(&x->attempt, packer_status(x->packer).writer,
+                                                packer_status(x->packer).parts, put, userdata);
         return r == 0 || delivery_endf(&x->base, RESULT_FAILED, "cannot write the manifest: %s",
                                        strerror(-r));
 }
@@ -482,8 +482,9 @@ static bool work_close(DeliveryS3 *x) {
         while ((r = packer_next(x->packer, &part)) == PACKER_PART)
                 packed_part_done(&part);
         if (r != 0)
-                return delivery_attempt_end_writer(&x->attempt, r, packer_failed_member(x->packer));
-        delivery_attempt_add_verdicts(&x->attempt, packer_writer(x->packer));
+                return delivery_attempt_end_writer(&x->attempt, r,
+                                                   packer_status(x->packer).failed_member);
+        delivery_attempt_add_verdicts(&x->attempt, packer_status(x->packer).writer);
         x->manifest_bytes = 0;
         return write_manifest(x, count_bytes, &x->manifest_bytes);
 }
@@ -665,8 +666,8 @@ static bool supply_built(DeliveryS3 *x) {
                 if (r < 0)
                         return end_state_error(x, r);
                 x->packed_bytes += x->number > x->ledger.n ? packed->row.bytes : 0;
-                x->packed_stream_bytes = packer_done_bytes(x->packer);
-                atomic_store(&x->base.read_bytes, packer_bytes_read(x->packer));
+                x->packed_stream_bytes = packer_status(x->packer).done_bytes;
+                atomic_store(&x->base.read_bytes, packer_status(x->packer).bytes_read);
         }
         s3_upload_add_part(x->upload, &TAKE_PTR(x->built)->part);
         return true;

@@ -6,7 +6,7 @@
 
 #include "agent/delivery/destination.h"
 #include "lib/base/path.h"
-#include "lib/bundle/writer.h"
+#include "lib/bundle/packer.h"
 #include "uploaders/volume/volume.h"
 
 #define STRIPE_BYTES (8 * MIB)

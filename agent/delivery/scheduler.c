@@ -13,7 +13,7 @@
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
 #include "lib/base/transition.h"
-#include "lib/bundle/writer.h"
+#include "lib/bundle/packer.h"
 #include "lib/event/timer.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/names.h"

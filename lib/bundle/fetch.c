@@ -5,7 +5,6 @@
 #include "lib/bundle/fetch.h"
 
 #include <ctype.h>
-#include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -15,8 +14,8 @@
 
 #include "lib/bundle/frame.h"
 #include "lib/bundle/member_digest.h"
+#include "lib/bundle/packer.h"
 #include "lib/bundle/plan.h"
-#include "lib/bundle/writer.h"
 
 /* Of header and sparse map together: ours have at most 65,536 extents, 2.5 MiB of text. */
 #define FETCH_HEADER_MAX (4 * MIB)
@@ -131,13 +130,6 @@ static void fetch_map_done(FetchMap *m) {
 
 #define OUT_BYTES (256 * 1024)
 #define TABLE_MAX (64 * MIB) /* 16 TiB of tar stream */
-
-/* As the writer makes it, see there. */
-#define TABLE_MAGIC 0x184D2A5Eu
-#define TABLE_FOOTER_MAGIC 0x8F92EAB1u
-#define TABLE_HEADER_BYTES 8
-#define TABLE_ENTRY_BYTES 8
-#define TABLE_FOOTER_BYTES 9
 
 typedef struct FetchFrame {
         uint32_t object_bytes, bytes;
@@ -254,7 +246,7 @@ static int fetch_init(Fetch *f, size_t i) {
         f->bytes = number_of(f->member, "bytes");
         f->offset = number_of(f->member, "offset");
         member_digest_init(&f->digest);
-        if (f->n_frames > TABLE_MAX / TABLE_ENTRY_BYTES ||
+        if (f->n_frames > TABLE_MAX / SEEK_TABLE_ENTRY_BYTES ||
             bundle_writer_seek_table_bytes(f->n_frames) > f->object_bytes)
                 return -EINVAL;
         int r = locate_member(f, members, i);
@@ -309,17 +301,13 @@ const char *fetch_error_text(const Fetch *f) {
 
 /* ---- the seek table ---- */
 
-static uint32_t read_u32(const uint8_t *p) {
-        uint32_t value;
-        memcpy(&value, p, sizeof value);
-        return le32toh(value);
-}
-
 static bool table_has_form(const Fetch *f, const uint8_t *table, size_t n) {
-        const uint8_t *footer = table + n - TABLE_FOOTER_BYTES;
-        return n == bundle_writer_seek_table_bytes(f->n_frames) && read_u32(table) == TABLE_MAGIC &&
-               read_u32(table + 4) == n - TABLE_HEADER_BYTES && read_u32(footer) == f->n_frames &&
-               footer[4] == 0 && read_u32(footer + 5) == TABLE_FOOTER_MAGIC;
+        const uint8_t *footer = table + n - SEEK_TABLE_FOOTER_BYTES;
+        return n == bundle_writer_seek_table_bytes(f->n_frames) &&
+               seek_table_read_u32(table) == SEEK_TABLE_MAGIC &&
+               seek_table_read_u32(table + 4) == n - SEEK_TABLE_HEADER_BYTES &&
+               seek_table_read_u32(footer) == f->n_frames && footer[4] == 0 &&
+               seek_table_read_u32(footer + 5) == SEEK_TABLE_FOOTER_MAGIC;
 }
 
 /* Adds up the frames; the first and the last one that are needed are found by their place in the
@@ -327,8 +315,9 @@ static bool table_has_form(const Fetch *f, const uint8_t *table, size_t n) {
 static bool table_walk(Fetch *f, const uint8_t *entries) {
         uint64_t object_offset = 0, stream_offset = 0;
 
-        for (uint64_t i = 0; i < f->n_frames; i++, entries += TABLE_ENTRY_BYTES) {
-                const uint32_t object_bytes = read_u32(entries), bytes = read_u32(entries + 4);
+        for (uint64_t i = 0; i < f->n_frames; i++, entries += SEEK_TABLE_ENTRY_BYTES) {
+                const uint32_t object_bytes = seek_table_read_u32(entries),
+                               bytes = seek_table_read_u32(entries + 4);
                 const uint64_t end = stream_offset + bytes; /* 2^23 of 2^32: cannot wrap */
                 if (stream_offset <= f->begin && f->begin < end) {
                         f->first_frame = i;
@@ -365,7 +354,7 @@ int fetch_set_table(Fetch *f, const void *table, size_t n, FetchRange *ret_frame
                               f->n_frames);
                 return -EINVAL;
         }
-        const uint8_t *entries = (const uint8_t *)table + TABLE_HEADER_BYTES;
+        const uint8_t *entries = (const uint8_t *)table + SEEK_TABLE_HEADER_BYTES;
         if (!table_walk(f, entries)) {
                 (void)damaged(f, "the object's seek table does not fit the manifest");
                 return -EINVAL;
@@ -376,9 +365,10 @@ int fetch_set_table(Fetch *f, const void *table, size_t n, FetchRange *ret_frame
         f->frames = calloc(MAX(f->n_needed, UINT64_C(1)), sizeof *f->frames);
         if (!f->frames)
                 return -ENOMEM;
-        entries += f->first_frame * TABLE_ENTRY_BYTES;
-        for (uint64_t i = 0; i < f->n_needed; i++, entries += TABLE_ENTRY_BYTES)
-                f->frames[i] = (FetchFrame){ read_u32(entries), read_u32(entries + 4) };
+        entries += f->first_frame * SEEK_TABLE_ENTRY_BYTES;
+        for (uint64_t i = 0; i < f->n_needed; i++, entries += SEEK_TABLE_ENTRY_BYTES)
+                f->frames[i] = (FetchFrame){ seek_table_read_u32(entries),
+                                             seek_table_read_u32(entries + 4) };
         f->stream = f->frames_offset;
         *ret_frames = range_from(f, 0);
         return 0;

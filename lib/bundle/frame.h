@@ -2,11 +2,29 @@
  * lib/bundle. */
 #pragma once
 
+#include <endian.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "lib/base/cleanup.h"
+
+/* ---- the seek table: a skippable frame behind the last one. The zstd seekable format,
+ * contrib/seekable_format/zstd_seekable_compression_format.md in zstd's repository ---- */
+
+#define SEEK_TABLE_MAGIC 0x184D2A5Eu
+#define SEEK_TABLE_FOOTER_MAGIC 0x8F92EAB1u
+#define SEEK_TABLE_HEADER_BYTES 8 /* skippable magic, size of what follows */
+#define SEEK_TABLE_ENTRY_BYTES 8  /* compressed size, decompressed size */
+#define SEEK_TABLE_FOOTER_BYTES 9 /* number of frames, descriptor, magic */
+
+/** Reads one of the table's numbers. */
+static inline uint32_t seek_table_read_u32(const uint8_t *p) {
+        uint32_t value;
+        memcpy(&value, p, sizeof value);
+        return le32toh(value);
+}
 
 /* ---- compressing ---- */
 

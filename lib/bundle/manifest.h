@@ -7,7 +7,6 @@
 
 #include "lib/bundle/packer.h"
 #include "lib/bundle/plan.h"
-#include "lib/bundle/writer.h"
 
 #define MANIFEST_FAILURES_MAX 128
 

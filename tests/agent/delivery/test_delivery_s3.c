@@ -6,7 +6,6 @@
 
 #include "agent/delivery/delivery_s3.h"
 #include "lib/bundle/packer.h"
-#include "lib/bundle/writer.h"
 #include "tests/lib/base/scratch.h"
 
 #define PART (10 * MIB)

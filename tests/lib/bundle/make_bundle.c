@@ -13,7 +13,6 @@
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
 #include "lib/bundle/packer.h"
-#include "lib/bundle/writer.h"
 
 typedef struct Settings {
         int level, threads, mib, part_mib;
@@ -167,9 +166,9 @@ static void pack_parts(const Settings *s, const Plan *plan, const BundleWriterOp
         }
         if (r != 0)
                 die("packing", r);
-        list_members(plan, packer_writer(p));
+        list_members(plan, packer_status(p).writer);
         fprintf(stderr, "frames %" PRIu64 " parts %zu read %" PRIu64 "\n", plan_n_frames(plan),
-                packer_parts(p)->n, packer_bytes_read(p));
+                packer_status(p).parts->n, packer_status(p).bytes_read);
         (void)close(out);
         packer_free(p);
 }

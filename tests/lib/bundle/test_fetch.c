@@ -121,7 +121,7 @@ static json_t *make_manifest(const Plan *plan, const Packer *p) {
         const ManifestInfo info = { .id = "directory-20260527T051233-0123456789ab",
                                     .object = "x.tar.zst",
                                     .kind = SOURCE_DIRECTORY,
-                                    .bytes = packer_parts(p)->total_bytes,
+                                    .bytes = packer_status(p).parts->total_bytes,
                                     .instance_id = "i-0123456789abcdef0",
                                     .hostname = "h",
                                     .source_name = "s",
@@ -133,8 +133,8 @@ static json_t *make_manifest(const Plan *plan, const Packer *p) {
         json_t *manifest = NULL;
         plan_sha256(plan, digest);
         assert_int_equal(manifest_write(&info,
-                                        &(ManifestContent){ plan, packer_writer(p), packer_parts(p),
-                                                            digest },
+                                        &(ManifestContent){ plan, packer_status(p).writer,
+                                                            packer_status(p).parts, digest },
                                         hear, &text),
                          0);
         if (manifest_read(text.text, text.n, &manifest, &fault) < 0)

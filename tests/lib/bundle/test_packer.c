@@ -265,7 +265,7 @@ static void write_manifest(const Bundle *b, const Packer *p, StrBuf *ret) {
         const ManifestInfo info = { .id = "neuron-core-dump-20260527T051233-0123456789ab",
                                     .object = "x.tar.zst",
                                     .kind = SOURCE_NEURON_CORE_DUMP,
-                                    .bytes = packer_parts(p)->total_bytes,
+                                    .bytes = packer_status(p).parts->total_bytes,
                                     .instance_id = "i-0123456789abcdef0",
                                     .hostname = "h",
                                     .source_name = "s",
@@ -273,8 +273,8 @@ static void write_manifest(const Bundle *b, const Packer *p, StrBuf *ret) {
                                     .agent_version = "0" };
         plan_sha256(b->plan, digest);
         assert_int_equal(manifest_write(&info,
-                                        &(ManifestContent){ b->plan, packer_writer(p),
-                                                            packer_parts(p), digest },
+                                        &(ManifestContent){ b->plan, packer_status(p).writer,
+                                                            packer_status(p).parts, digest },
                                         hear, ret),
                          0);
 }
@@ -368,8 +368,8 @@ static void parts_together_are_the_bundle_and_the_last_one_has_the_table(void **
                 assert_true(row->is_last || row->bytes >= PART_SIZE);
         }
         assert_int_equal(next, plan_n_frames(b.plan));
-        assert_int_equal(packer_done_bytes(p), plan_stream_bytes(b.plan));
-        assert_int_equal(packer_failed_member(p), plan_n_members(b.plan));
+        assert_int_equal(packer_status(p).done_bytes, plan_stream_bytes(b.plan));
+        assert_int_equal(packer_status(p).failed_member, plan_n_members(b.plan));
         const char *manifest = run.manifest.text;
         assert_non_null(strstr(manifest, "hash verified (sha-256)"));
         assert_non_null(strstr(manifest, "\"sha256_sparse\""));
@@ -428,8 +428,8 @@ static void every_part_can_be_rebuilt_in_any_order(void **state) {
                 assert_same_part(&again, &whole.parts[i]);
         }
         assert_int_equal(packer_rebuild(p, whole.n, &none), -EINVAL);
-        assert_true(packer_bytes_read(p) > 30 * MIB);
-        assert_in_range(b.n_asked, packer_bytes_read(p), 2 * packer_bytes_read(p));
+        assert_true(packer_status(p).bytes_read > 30 * MIB);
+        assert_in_range(b.n_asked, packer_status(p).bytes_read, 2 * packer_status(p).bytes_read);
 }
 
 static void what_is_resumed_reads_no_more_than_it_needs(void **state) {
@@ -444,7 +444,7 @@ static void what_is_resumed_reads_no_more_than_it_needs(void **state) {
                 b.n_opened = 0;
                 finish(&b, p, &tail);
                 assert_in_range(b.n_opened, 0, k == whole.n ? 0 : 2);
-                assert_in_range(packer_bytes_read(p), 0, k == whole.n ? 0 : 8 * MIB);
+                assert_in_range(packer_status(p).bytes_read, 0, k == whole.n ? 0 : 8 * MIB);
         }
 }
 
@@ -472,7 +472,7 @@ static void a_member_that_changed_meanwhile_is_noticed(void **state) {
         {
                 _cleanup_(packer_freep) Packer *p = packer(&b, whole.rows, k + 1);
                 assert_int_equal(packer_next(p, &part), WRITER_E_CHANGED);
-                assert_int_equal(packer_failed_member(p), big);
+                assert_int_equal(packer_status(p).failed_member, big);
                 assert_int_equal(packer_next(p, &part), WRITER_E_CHANGED); /* for good */
                 assert_int_equal(packer_rebuild(p, k, &part), WRITER_E_CHANGED);
         }

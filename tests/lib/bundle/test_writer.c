@@ -1,6 +1,6 @@
 /* What the writer promises to its caller. What other people's tools say to its bytes is in
  * test_writer_readers.py. */
-#include "lib/bundle/writer.h"
+#include "lib/bundle/packer.h"
 
 #include <endian.h>
 #include <errno.h>
