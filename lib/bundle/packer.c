@@ -276,20 +276,13 @@ static void add_zeros(TarStream *s, uint64_t n) {
 }
 
 /* @return whether it is all zeros */
-static bool validate_data(TarStream *s, const void *data, size_t n, bool zero) {
-        if (zero)
-                validator_update(s->validator, NULL, n);
-        else
-                validator_update(s->validator, data, n);
-        return zero;
-}
-
-/* @return whether it is all zeros */
 static bool add_data(TarStream *s, const void *data, size_t n) {
         s->content += n;
         if (!s->validator)
                 return member_digest_is_zero(data, n);
-        return validate_data(s, data, n, member_digest_update(&s->digest, data, n));
+        const bool is_zero = member_digest_update(&s->digest, data, n);
+        validator_update(s->validator, is_zero ? NULL : data, n);
+        return is_zero;
 }
 
 /* A buffer, and how much of it was filled. */
@@ -328,56 +321,26 @@ static int read_source(TarStream *s, Piece *p, uint64_t offset) {
                            (unsigned long long)offset);
 }
 
-/* Feeds the validator the next of *n bytes of content at an offset again, if it needs them.
- * @param n  becomes how many it was  @param buf  READ_BYTES */
-static int revalidate_piece(TarStream *s, void *buf, uint64_t offset, uint64_t *n) {
-        const uint64_t unneeded = MIN(*n, validator_skippable_bytes(s->validator));
-        Piece p = { .data = buf, .n_max = (size_t)MIN(*n, READ_BYTES) };
-
-        if (unneeded == 0) {
-                int r = read_source(s, &p, offset);
-                if (r != 0)
-                        return r;
-        }
-        if (p.n > 0)
-                (void)validate_data(s, buf, p.n, member_digest_is_zero(buf, p.n));
-        *n = p.n > 0 ? p.n : unneeded > 0 ? unneeded : *n;
-        if (p.n == 0)
-                validator_update(s->validator, NULL, *n);
-        return 0;
-}
-
-/* Bytes that were read together when the stream was made: the validator must see the same holes. */
-static uint64_t piece_at(const TarStream *s, uint64_t stream_offset) {
-        uint64_t offset, bytes;
-        plan_frame(s->plan, plan_frame_at(s->plan, stream_offset), &offset, &bytes);
-        return MIN(READ_BYTES, offset + bytes - stream_offset);
-}
-
 /* A validator's state is not saved: it reads the content again, up to where the bundle is resumed.
  */
 static int revalidate_content(TarStream *s) {
-        const PlanMember *m = stream_member(s);
-        const PlanExtent whole = { .offset = 0, .bytes = m->bytes };
-        const PlanExtent *e = m->is_sparse ? m->extents : &whole;
-        uint64_t at = 0, stream_offset = m->stream_offset + m->header_bytes;
         _cleanup_free_ void *buf = malloc(READ_BYTES);
         if (!buf)
                 return -ENOMEM;
 
-        for (; at < s->content; e++) {
-                const uint64_t end = MIN(e->offset + e->bytes, s->content);
-                validator_update(s->validator, NULL, e->offset - at);
-                for (at = e->offset; at < end;) {
-                        uint64_t n = MIN(end - at, piece_at(s, stream_offset));
-                        if (validator_skippable_bytes(s->validator) == 0)
-                                pages_prefetch(&s->pages, at, end);
-                        int r = revalidate_piece(s, buf, at, &n);
+        for (uint64_t at = 0, n; at < s->content; at += n) {
+                const uint64_t rest = s->content - at;
+                Piece p = { .data = buf, .n_max = (size_t)MIN(rest, READ_BYTES) };
+                n = MIN(rest, validator_skippable_bytes(s->validator));
+                if (n == 0) {
+                        pages_prefetch(&s->pages, at, s->content);
+                        int r = read_source(s, &p, at);
                         if (r != 0)
                                 return r;
-                        at += n;
-                        stream_offset += n;
+                        n = p.n > 0 ? p.n : p.n_max;
                 }
+                const bool has_data = p.n > 0 && !member_digest_is_zero(buf, p.n);
+                validator_update(s->validator, has_data ? buf : NULL, n);
         }
         if (s->is_lost) { /* nothing in the bundle is lost yet: what follows reports its own fault
                            */
