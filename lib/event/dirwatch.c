@@ -1,4 +1,4 @@
-/* A watched directory tree: the ancestors of its root, the directories that are known, the slices
+/* A watched directory tree: the way to its root, the directories that are known, the slices
  * of the loop in which they are watched and listed, and the events. */
 #include "lib/event/dirwatch.h"
 
@@ -184,37 +184,18 @@ static const char *watch_tree_path(const WatchNode *n, const char *name, char *b
         return memmove(buf, buf + size - used, used);
 }
 
-/* The way to a watched root. Ancestors only report their own move or removal, which costs nothing
- * while others work in them; the last one that exists also reports new names, but only while the
- * root is missing. */
-
-typedef struct DirwatchChain {
-        char *path;   /* of the root, simplified; owned */
-        size_t *ends; /* length of each proper ancestor's path: ends[0] is "/"; owned */
-        int *wds;     /* watch of each, -1 = none; owned */
-        size_t n;
-        size_t n_present; /* ancestors that exist; while the root is awaited the last of them
-                             reports new names */
-        bool is_waiting;
-} DirwatchChain;
-
-/** Watches the ancestors and opens the root. Ancestors that appear while this runs are met by a
- * further round, so nothing is missed however quickly they come.
- * @param ret_fd  the root, O_RDONLY directory, the caller's; only on CHAIN_PRESENT
- * @return CHAIN_PRESENT; CHAIN_WAITING: an event shows when to call again; -ELOOP the root is a
- * symbolic link, -ENOTDIR it or an ancestor is no directory (both: waiting as well); -ENOSPC,
- * -EACCES … when it cannot be waited for */
-enum { CHAIN_PRESENT = 1, CHAIN_WAITING = 2 };
-
 #define DIRWATCH_DEPTH_MAX FS_DEPTH_MAX
 #define DIRWATCH_PATH_BYTES ((DIRWATCH_DEPTH_MAX + 2) * (NAME_MAX + 1))
 #define DIRWATCH_EVENT_BYTES (64 * 1024)
 #define DIRWATCH_DENTS_BYTES (32 * 1024)
+
 struct DirWatch {
         sd_event_source *io, *slice;
         int fd;
         DirWatchCallbacks callbacks;
-        DirwatchChain chain;
+        char *root_path;    /* simplified; owned */
+        int await_wd;       /* of the nearest ancestor while there is no root; -1 = none */
+        size_t await_bytes; /* of root_path that are that ancestor's path */
         WatchTree tree;
         dev_t root_dev;
         ino_t root_ino;
@@ -244,49 +225,11 @@ struct DirWatch {
         _Alignas(struct dirent64) char dents[DIRWATCH_DENTS_BYTES];
 };
 
-#define SELF_MASK (IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR)
-#define AWAIT_MASK (SELF_MASK | IN_CREATE | IN_MOVED_TO | IN_EXCL_UNLINK)
+#define AWAIT_MASK                                                                                 \
+        (IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR | IN_CREATE | IN_MOVED_TO | IN_EXCL_UNLINK)
 #define ROUNDS_MAX                                                                                 \
         1000 /* a process that creates and removes an ancestor all the time must not hold the loop \
               */
-
-static int chain_init(DirwatchChain *c, const char *root) {
-        _cleanup_free_ char *path = NULL;
-        _cleanup_free_ size_t *ends = NULL;
-        _cleanup_free_ int *wds = NULL;
-        size_t n = 0;
-
-        if (root[0] != '/')
-                return -EINVAL;
-        path = path_simplify(root);
-        if (!path)
-                return -ENOMEM;
-        if (path[1] == '\0')
-                return -EINVAL; /* everything is no source */
-        for (const char *p = path; *p; p++)
-                n += *p == '/';
-        ends = calloc(n, sizeof *ends);
-        wds = calloc(n, sizeof *wds);
-        if (!ends || !wds)
-                return -ENOMEM;
-        n = 0;
-        for (const char *p = path; *p; p++)
-                if (*p == '/') {
-                        ends[n] = MAX((size_t)(p - path), (size_t)1);
-                        wds[n++] = -1;
-                }
-        *c = (DirwatchChain){
-                .path = TAKE_PTR(path), .ends = TAKE_PTR(ends), .wds = TAKE_PTR(wds), .n = n
-        };
-        return 0;
-}
-
-static void chain_done(DirwatchChain *c) {
-        free(c->path);
-        free(c->ends);
-        free(c->wds);
-        *c = (DirwatchChain){ 0 };
-}
 
 static int add_watch(int inotify_fd, int fd, uint32_t mask) {
         char name[32];
@@ -299,109 +242,82 @@ static int add_watch(int inotify_fd, int fd, uint32_t mask) {
         return wd < 0 ? -errno : wd;
 }
 
-/* Opens ancestor i, or the root itself for i == n. Symlinks among the ancestors are the
- * administrator's choice, the root is none. */
-static int open_step(DirwatchChain *c, size_t i, int flags) {
+/* Opens the root. Symlinks among the ancestors are the administrator's choice, the root is none. */
+static int open_root_path(const DirWatch *d) {
         struct stat st;
-        char saved;
-        int fd;
-
-        if (i == c->n)
-                flags |= O_NOFOLLOW;
-        saved = i < c->n ? c->path[c->ends[i]] : '\0';
-        if (i < c->n)
-                c->path[c->ends[i]] = '\0';
-        fd = open(c->path, flags | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK);
-        if (fd < 0)
-                fd = -errno;
-        if (fd == -ENOTDIR && i == c->n && lstat(c->path, &st) == 0 && S_ISLNK(st.st_mode))
-                fd = -ELOOP; /* with O_DIRECTORY the kernel calls a symlink ENOTDIR, and the remedy
-                                is another */
-        if (i < c->n)
-                c->path[c->ends[i]] = saved;
+        int fd = open(d->root_path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+        if (fd >= 0)
+                return fd;
+        fd = -errno;
+        if (fd == -ENOTDIR && lstat(d->root_path, &st) == 0 && S_ISLNK(st.st_mode))
+                return -ELOOP; /* the kernel calls a symlink ENOTDIR, and the remedy is another */
         return fd;
 }
 
-static void replace_watch(DirwatchChain *c, int inotify_fd, size_t i, int wd) {
-        if (c->wds[i] >= 0 && c->wds[i] != wd)
-                (void)inotify_rm_watch(
-                        inotify_fd,
-                        c->wds[i]); /* removed with its directory, or no longer needed */
-        c->wds[i] = wd;
-}
+/* @param ret_bytes  how much of the root's path is that of the ancestor */
+static int open_nearest_ancestor(const DirWatch *d, size_t *ret_bytes) {
+        _cleanup_free_ char *path = strdup(d->root_path);
 
-/* Watches ancestor i. @return 0, or why it is not there or, where it matters, not watched */
-static int watch_step(DirwatchChain *c, int inotify_fd, size_t i, uint32_t mask) {
-        _cleanup_close_ int fd = open_step(c, i, O_PATH);
-        int wd;
-
-        if (fd < 0) {
-                replace_watch(c, inotify_fd, i, -1);
-                return fd;
-        }
-        wd = add_watch(inotify_fd, fd, mask);
-        replace_watch(c, inotify_fd, i, wd < 0 ? -1 : wd);
-        return wd < 0 && mask == AWAIT_MASK ? wd : 0; /* only the one that we wait on is needed */
-}
-
-static int chain_sync(DirwatchChain *c, int inotify_fd, int *ret_fd) {
-        for (unsigned round = 0; round < ROUNDS_MAX; round++) {
-                size_t present = 0;
-                int fd, r, next;
-
-                while (present < c->n && watch_step(c, inotify_fd, present, SELF_MASK) == 0)
-                        present++;
-                for (size_t i = present; i < c->n; i++)
-                        replace_watch(c, inotify_fd, i, -1);
-                c->n_present = present;
-                c->is_waiting = false;
-
-                fd = open_step(c, c->n, O_RDONLY);
-                if (fd >= 0) {
-                        *ret_fd = fd;
-                        return CHAIN_PRESENT;
+        if (!path)
+                return -ENOMEM;
+        for (;;) {
+                char *slash = strrchr(path, '/');
+                slash[slash == path] = '\0'; /* the first one is a path of its own */
+                int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+                if (fd >= 0 || slash == path) {
+                        *ret_bytes = strlen(path);
+                        return fd < 0 ? -errno : fd;
                 }
-                if (present == 0)
+        }
+}
+
+static void stop_awaiting(DirWatch *d) {
+        if (d->await_wd >= 0)
+                (void)inotify_rm_watch(d->fd, d->await_wd); /* EINVAL: went with its directory */
+        d->await_wd = -1;
+}
+
+static int await_root(DirWatch *d) {
+        _cleanup_close_ int fd = open_nearest_ancestor(d, &d->await_bytes);
+        int wd = fd < 0 ? fd : add_watch(d->fd, fd, AWAIT_MASK);
+
+        if (wd != d->await_wd)
+                stop_awaiting(d);
+        if (wd >= 0)
+                d->await_wd = wd;
+        return MIN(wd, 0);
+}
+
+/* Opens the root, or watches its nearest ancestor for it. What appeared before that watch was in
+ * place raised no event, so it is checked until two rounds find the same.
+ * @return the root; -ENOENT: an event shows when to try again; -ELOOP the root is a symbolic link,
+ * -ENOTDIR it or an ancestor is no directory (both: awaited as well); -ENOSPC, -EACCES … when it
+ * cannot be awaited */
+static int open_or_await_root(DirWatch *d) {
+        for (unsigned round = 0; round < ROUNDS_MAX; round++) {
+                const int fd = open_root_path(d), before = d->await_wd;
+
+                if (fd >= 0) {
+                        stop_awaiting(d);
                         return fd;
-                c->is_waiting = true;
-                r = watch_step(c, inotify_fd, present - 1, AWAIT_MASK);
-                if (r == -ENOENT || r == -ENOTDIR)
-                        continue;
+                }
+                int r = await_root(d);
                 if (r < 0)
                         return r;
-                /* What appeared before this watch was in place raised no event. */
-                next = open_step(c, present, present == c->n ? O_RDONLY : O_PATH);
-                if (next < 0)
-                        return fd == -ENOENT ? CHAIN_WAITING : fd;
-                (void)close(next);
+                if (d->await_wd == before)
+                        return fd;
         }
-        return CHAIN_WAITING;
+        return -ENOENT;
 }
 
-static bool chain_is_affected(const DirwatchChain *c, const struct inotify_event *e) {
-        for (size_t i = 0; i < c->n; i++) {
-                const char *name;
-                size_t bytes;
+/* @return whether the event of the awaited ancestor may be about the root */
+static bool concerns_root(const DirWatch *d, const struct inotify_event *e) {
+        const char *name = d->root_path + d->await_bytes + (d->await_bytes > 1);
+        const size_t bytes = strcspn(name, "/");
 
-                if (c->wds[i] != e->wd)
-                        continue;
-                if (e->mask & (IN_DELETE_SELF | IN_MOVE_SELF | IN_IGNORED | IN_UNMOUNT))
-                        return true;
-                if (!c->is_waiting || i + 1 != c->n_present || e->len == 0)
-                        return false;
-                name = c->path + c->ends[i] + (i > 0);
-                bytes = strcspn(name, "/");
-                return strlen(e->name) == bytes && memcmp(name, e->name, bytes) == 0;
-        }
-        return false;
-}
-
-static size_t chain_n_watches(const DirwatchChain *c) {
-        size_t n = 0;
-
-        for (size_t i = 0; i < c->n; i++)
-                n += c->wds[i] >= 0;
-        return n;
+        if (e->mask & (IN_DELETE_SELF | IN_MOVE_SELF | IN_IGNORED | IN_UNMOUNT))
+                return true;
+        return e->len > 0 && strlen(e->name) == bytes && memcmp(name, e->name, bytes) == 0;
 }
 
 /* What is reported of a watched tree: changes by their paths, and each fault once, with its remedy.
@@ -432,7 +348,7 @@ static void report_limit(DirWatch *d) {
         (void)snprintf(why, sizeof why,
                        "the limit of inotify watches is reached: %zu directories of '%s' are "
                        "watched, the rest is only scanned",
-                       d->tree.n_watched, d->chain.path);
+                       d->tree.n_watched, d->root_path);
         (void)snprintf(remedy, sizeof remedy,
                        "raise fs.inotify.max_user_watches (it is %s) by sysctl and in "
                        "/etc/sysctl.d, then restart the agent",
@@ -449,7 +365,7 @@ static void report_unwatched(DirWatch *d, const char *path, int error) {
                 return;
         }
         (void)snprintf(why, sizeof why, "cannot watch '%.*s/%.*s': %s; it is only scanned",
-                       PATH_MAX, d->chain.path, PATH_MAX, path, strerror(-error));
+                       PATH_MAX, d->root_path, PATH_MAX, path, strerror(-error));
         report_fault(d, error == -ENOMEM ? FAULT_MEMORY : FAULT_DIRECTORY, why,
                      error == -EACCES || error == -EPERM
                              ? "let the agent's user read it, or give the agent CAP_DAC_READ_SEARCH"
@@ -460,7 +376,7 @@ static void report_unwatched(DirWatch *d, const char *path, int error) {
 static void report_root(DirWatch *d, int error) {
         char why[PATH_MAX + 128];
 
-        (void)snprintf(why, sizeof why, "cannot watch '%.*s': %s", PATH_MAX, d->chain.path,
+        (void)snprintf(why, sizeof why, "cannot watch '%.*s': %s", PATH_MAX, d->root_path,
                        error == -ELOOP ? "it is a symbolic link" : strerror(-error));
         report_fault(d, FAULT_ROOT, why,
                      error == -ELOOP ? "configure the path it points to"
@@ -495,13 +411,13 @@ static void sync_root(DirWatch *d) {
         struct stat st;
         int r;
 
-        r = chain_sync(&d->chain, d->fd, &fd);
-        if (r != CHAIN_PRESENT) {
+        fd = open_or_await_root(d);
+        if (fd < 0) {
                 drop_root(d, "the directory went away");
-                if (r == -ENOSPC)
+                if (fd == -ENOSPC)
                         report_limit(d);
-                else if (r < 0)
-                        report_root(d, r);
+                else if (fd != -ENOENT)
+                        report_root(d, fd);
                 return;
         }
         if (fstat(fd, &st) < 0) {
@@ -528,9 +444,9 @@ static int open_root(DirWatch *d) {
 
         if (d->root_fd >= 0)
                 return 0;
-        fd = open(d->chain.path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+        fd = open_root_path(d);
         if (fd < 0)
-                return -errno;
+                return fd;
         if (fstat(fd, &st) < 0)
                 return -errno;
         if (st.st_dev != d->root_dev || st.st_ino != d->root_ino)
@@ -884,8 +800,11 @@ static void on_event(DirWatch *d, const struct inotify_event *e) {
         }
         n = watch_tree_by_wd(&d->tree, e->wd);
         if (!n) {
-                if (chain_is_affected(&d->chain, e))
+                if (e->wd == d->await_wd && concerns_root(d, e)) {
+                        if (e->mask & IN_IGNORED)
+                                d->await_wd = -1;
                         sync_root(d);
+                }
                 return;
         }
         if (!watch_tree_contains(&d->tree, n)) {
@@ -943,11 +862,15 @@ int dirwatch_new(DirWatch **ret, sd_event *event, const char *root,
 
         if (!d)
                 return -ENOMEM;
-        d->fd = d->listing.fd = d->root_fd = -1;
+        d->fd = d->listing.fd = d->root_fd = d->await_wd = -1;
         d->callbacks = *callbacks;
-        r = chain_init(&d->chain, root);
-        if (r < 0)
-                return r;
+        if (root[0] != '/')
+                return -EINVAL;
+        d->root_path = path_simplify(root);
+        if (!d->root_path)
+                return -ENOMEM;
+        if (d->root_path[1] == '\0')
+                return -EINVAL; /* everything is no source */
         d->fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
         if (d->fd < 0)
                 return -errno;
@@ -988,7 +911,7 @@ DirWatch *dirwatch_free(DirWatch *d) {
                 next = n->queued;
                 free(n);
         }
-        chain_done(&d->chain);
+        free(d->root_path);
         free(d);
         return NULL;
 }
@@ -1005,7 +928,7 @@ void dirwatch_check(DirWatch *d) {
 }
 
 size_t dirwatch_n_watches(const DirWatch *d) {
-        return d->tree.n_watched + chain_n_watches(&d->chain);
+        return d->tree.n_watched + (d->await_wd >= 0);
 }
 
 size_t dirwatch_n_overflows(const DirWatch *d) {
