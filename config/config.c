@@ -2,6 +2,7 @@
 #include "config/config.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 
 #include "config/faults.h"
@@ -183,35 +184,31 @@ static int append_identity(Config *c, Faults *faults, size_t i) {
         return 0;
 }
 
-/* The fixed parts of all templates, made once; NULL where the template was faulty. */
+/* The fixed parts of all templates, sources first, made once; NULL where the template was faulty.
+ */
 typedef struct FixedParts {
-        char **sources, **destinations;
-        size_t n_sources, n_destinations;
+        char **items;
+        size_t n;
 } FixedParts;
 
 static void fixed_parts_done(FixedParts *f) {
-        for (size_t i = 0; f->sources && i < f->n_sources; i++)
-                free(f->sources[i]);
-        for (size_t i = 0; f->destinations && i < f->n_destinations; i++)
-                free(f->destinations[i]);
-        free(f->sources);
-        free(f->destinations);
+        for (size_t i = 0; i < f->n; i++)
+                free(f->items[i]);
+        free(f->items);
 }
 
 static int fixed_parts_init(FixedParts *f, const Config *c) {
-        f->sources = calloc(c->n_sources + 1, sizeof *f->sources);
-        f->destinations = calloc(c->n_destinations + 1, sizeof *f->destinations);
-        if (!f->sources || !f->destinations)
+        size_t n = c->n_sources + c->n_destinations;
+
+        f->items = calloc(n + 1, sizeof *f->items);
+        if (!f->items)
                 return -ENOMEM;
-        f->n_sources = c->n_sources;
-        f->n_destinations = c->n_destinations;
-        for (size_t i = 0; i < c->n_sources; i++)
-                if (c->sources[i].path && !(f->sources[i] = form_fixed_part(c->sources[i].path)))
+        for (; f->n < n; f->n++) {
+                const char *path = f->n < c->n_sources ? c->sources[f->n].path
+                                                       : c->destinations[f->n - c->n_sources].path;
+                if (path && !(f->items[f->n] = form_fixed_part(path)))
                         return -ENOMEM;
-        for (size_t i = 0; i < c->n_destinations; i++)
-                if (c->destinations[i].path &&
-                    !(f->destinations[i] = form_fixed_part(c->destinations[i].path)))
-                        return -ENOMEM;
+        }
         return 0;
 }
 
@@ -221,29 +218,30 @@ static bool is_nested(const char *a, const char *b) {
 
 static void check_overlap(const Config *c, Faults *faults, const FixedParts *fixed, size_t i) {
         Spot spot = spot_of(c, "sources[].path", i, FAULTS_NO_ITEM);
-        const char *mine = fixed->sources[i];
+        char *const *sources = fixed->items, *const *destinations = sources + c->n_sources;
+        const char *mine = sources[i];
 
         if (!mine)
                 return;
         for (size_t k = 0; k < i; k++) {
-                if (!fixed->sources[k] || c->sources[k].kind != c->sources[i].kind ||
+                if (!sources[k] || c->sources[k].kind != c->sources[i].kind ||
                     !is_valid(c, "sources[].kind", i) || !is_valid(c, "sources[].kind", k) ||
-                    !is_nested(mine, fixed->sources[k]))
+                    !is_nested(mine, sources[k]))
                         continue;
                 faults_add(
                         faults, &spot,
                         "use one source for both, or directories that do not lie inside each other",
                         "watches '%s', but sources[%zu] of the same kind watches '%s'", mine, k,
-                        fixed->sources[k]);
+                        sources[k]);
                 break;
         }
         for (size_t k = 0; k < c->n_destinations; k++)
-                if (fixed->destinations[k] && is_nested(mine, fixed->destinations[k]))
+                if (destinations[k] && is_nested(mine, destinations[k]))
                         faults_add(faults, &spot,
                                    "keep sources and destinations apart, else bundles would be "
                                    "collected again",
                                    "watches '%s', but destinations[%zu] writes to '%s'", mine, k,
-                                   fixed->destinations[k]);
+                                   destinations[k]);
         if (c->state_directory && path_is_below(c->state_directory, mine))
                 faults_add(faults, &spot, "use a state directory outside of the sources",
                            "watches '%s', but the agent's state lies in '%s'", mine,
@@ -274,22 +272,33 @@ static int check_paths(Config *c, Faults *faults) {
 
 /* Limits that must fit together */
 
-/* What a thread's compression context takes, rounded up.
- * @see ZSTD_estimateCCtxSize(), libzstd 1.4.8 to 1.5.4: 48.5 MiB at level 12 */
-static uint64_t context_bytes(uint64_t level) {
-        static const struct {
-                uint64_t level, mib;
-        } steps[] = { { 3, 2 }, { 6, 4 }, { 8, 7 }, { 9, 13 }, { 11, 25 } };
+/* What a thread's compression context takes, and what writing a bundle takes at least, rounded up,
+ * up to a level. tests/config/test_memory.c holds the latter against lib/bundle's writer, which
+ * this floor cannot ask.
+ * @see ZSTD_estimateCCtxSize(), libzstd 1.4.8 to 1.5.4: 48.5 MiB at level 12;
+ * ZSTD_estimateCCtxSize_usingCParams() for frames of 2 MiB, and two frames in flight, in and out */
+static const struct {
+        uint64_t level, context_mib, writer_mib;
+} memory_steps[] = { { 1, 2, 9 },    { 3, 2, 10 },   { 4, 4, 11 },
+                     { 6, 4, 12 },   { 8, 7, 15 },   { 9, 13, 21 },
+                     { 11, 25, 33 }, { 12, 50, 33 }, { UINT64_MAX, 50, 42 } };
 
-        for (size_t i = 0; i < ELEMENTSOF(steps); i++)
-                if (level <= steps[i].level)
-                        return steps[i].mib * MIB;
-        return 50 * MIB;
+static size_t memory_step(uint64_t level) {
+        size_t i = 0;
+
+        while (level > memory_steps[i].level)
+                i++;
+        return i;
+}
+
+uint64_t config_writer_bytes(uint64_t level) {
+        return memory_steps[memory_step(level)].writer_mib * MIB;
 }
 
 static void check_compression(const Config *c, Faults *faults) {
         uint64_t threads = MAX(c->limits.compression_threads, (uint64_t)1); /* auto: one at least */
-        uint64_t need = threads * context_bytes(c->limits.compression_level);
+        uint64_t need =
+                threads * memory_steps[memory_step(c->limits.compression_level)].context_mib * MIB;
         char max[PARSE_FORMAT_SIZE], size[PARSE_FORMAT_SIZE];
         Spot spot = spot_of_either(c, "limits.compression_level", "limits.compression_threads", 0);
 
@@ -301,20 +310,6 @@ static void check_compression(const Config *c, Faults *faults) {
                            parse_format_bytes(size, need), (unsigned)threads,
                            (unsigned)c->limits.compression_level,
                            parse_format_bytes(max, c->limits.memory_max_bytes));
-}
-
-/* This floor cannot ask lib/bundle's writer: tests/config/test_memory.c holds the two together.
- * @see ZSTD_estimateCCtxSize_usingCParams() for frames of 2 MiB, and two frames in flight, in and
- * out */
-uint64_t config_writer_bytes(uint64_t level) {
-        static const struct {
-                uint64_t level, mib;
-        } steps[] = { { 1, 9 }, { 3, 10 }, { 4, 11 }, { 6, 12 }, { 8, 15 }, { 9, 21 }, { 12, 33 } };
-
-        for (size_t i = 0; i < ELEMENTSOF(steps); i++)
-                if (level <= steps[i].level)
-                        return steps[i].mib * MIB;
-        return 42 * MIB;
 }
 
 uint64_t config_memory_needed(const ConfigDestination *d, uint64_t writer_min_bytes) {
@@ -497,7 +492,7 @@ static void add_origin(Printer *p, const ConfigKey *key, size_t index) {
 
         strbuf_add(&p->out, " # ");
         if (origin && origin->line > 0 && p->config->file) {
-                text_add_comment(&p->out, p->config->file);
+                text_add_spelled(&p->out, p->config->file, PATH_MAX);
                 strbuf_addf(&p->out, ":%u", origin->line);
         } else {
                 strbuf_add(&p->out, "default");

@@ -90,25 +90,15 @@ static bool is_plain(const char *s) {
 }
 
 static void add_escaped(StrBuf *b, uint32_t c) {
-        switch (c) {
-        case '"':
-                strbuf_add(b, "\\\"");
-                return;
-        case '\\':
-                strbuf_add(b, "\\\\");
-                return;
-        case '\n':
-                strbuf_add(b, "\\n");
-                return;
-        case '\t':
-                strbuf_add(b, "\\t");
-                return;
-        default:
+        if (c == '"' || c == '\\')
+                strbuf_addf(b, "\\%c", (char)c);
+        else if (c == '\n' || c == '\t')
+                strbuf_add(b, c == '\n' ? "\\n" : "\\t");
+        else
                 strbuf_addf(b, c <= 0xff ? "\\x%02X" : "\\u%04X", c);
-        }
 }
 
-static void add_yaml(StrBuf *b, const char *s, bool is_value) {
+void text_add_yaml(StrBuf *b, const char *s, bool is_value) {
         size_t n = strlen(s);
 
         if (is_plain(s)) {
@@ -130,29 +120,6 @@ static void add_yaml(StrBuf *b, const char *s, bool is_value) {
                 n -= size;
         }
         strbuf_add(b, "\"");
-}
-
-void text_add_yaml(StrBuf *b, const char *s) {
-        add_yaml(b, s, true);
-}
-
-void text_add_yaml_name(StrBuf *b, const char *s) {
-        add_yaml(b, s, false);
-}
-
-void text_add_comment(StrBuf *b, const char *s) {
-        size_t n = strlen(s);
-
-        while (n > 0) {
-                size_t size = utf8_char_size(s, n);
-                if (size > 0 && is_printable(code_point(s, size)))
-                        strbuf_add_n(b, s, size);
-                else
-                        strbuf_add(b, "?");
-                size = MAX(size, (size_t)1);
-                s += size;
-                n -= size;
-        }
 }
 
 enum { SUB_SHOWN_MAX = 64 };

@@ -43,12 +43,7 @@ void text_add_spelled(StrBuf *b, const char *s, size_t max);
 void text_add_shown(StrBuf *b, const char *s);
 
 /** Adds well-formed UTF-8 as one YAML scalar on one line: plain where that is safe in block and
- * flow context and cannot be taken for a number, boolean or null, else in double quotes. `${` is
- * written `$${`, which the loader reads as `${`. */
-void text_add_yaml(StrBuf *b, const char *s);
-
-/** The same for a mapping's name, in which the loader expands nothing: `${` stays. */
-void text_add_yaml_name(StrBuf *b, const char *s);
-
-/** Adds text to a YAML comment: what could end the line or is no character becomes `?`. */
-void text_add_comment(StrBuf *b, const char *s);
+ * flow context and cannot be taken for a number, boolean or null, else in double quotes.
+ * @param is_value  `${` is written `$${`, which the loader reads as `${`; in a mapping's name it
+ * expands nothing, so `${` stays */
+void text_add_yaml(StrBuf *b, const char *s, bool is_value);

@@ -210,24 +210,19 @@ static bool check_s3_prefix(const char *text, StrBuf *fault) {
 }
 
 static bool check_region(const char *text, StrBuf *fault) {
-        if (!is_letter_or_digit(text[0]) || strlen(text) > NAME_MAX_BYTES ||
-            !consists_of(text, "-_"))
-                return refuse(fault, "is not the name of a region");
-        return true;
+        return (is_letter_or_digit(text[0]) && strlen(text) <= NAME_MAX_BYTES &&
+                consists_of(text, "-_")) ||
+               refuse(fault, "is not the name of a region");
 }
 
 static bool check_storage_class(const char *text, StrBuf *fault) {
-        for (const char *p = text; *p; p++)
-                if (!((*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '_') ||
-                    p - text >= NAME_MAX_BYTES)
-                        return refuse(fault, "is not a storage class");
-        return true;
+        size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+        return (text[n] == '\0' && n <= NAME_MAX_BYTES) || refuse(fault, "is not a storage class");
 }
 
 static bool check_profile(const char *text, StrBuf *fault) {
-        if (has_control(text) || strpbrk(text, "[]"))
-                return refuse(fault, "has a bracket or a control character in it");
-        return true;
+        return !(has_control(text) || strpbrk(text, "[]")) ||
+               refuse(fault, "has a bracket or a control character in it");
 }
 
 static bool check_kms_key(const char *text, StrBuf *fault) {
@@ -263,9 +258,8 @@ static bool check_tag_value(const char *text, StrBuf *fault) {
 }
 
 static bool check_account(const char *text, StrBuf *fault) {
-        if (strlen(text) != 12 || strspn(text, "0123456789") != 12)
-                return refuse(fault, "is not the number of an account");
-        return true;
+        return (strlen(text) == 12 && strspn(text, "0123456789") == 12) ||
+               refuse(fault, "is not the number of an account");
 }
 
 static bool check_pattern(const char *text, StrBuf *fault) {
@@ -277,9 +271,8 @@ static bool check_pattern(const char *text, StrBuf *fault) {
 }
 
 static bool check_variable(const char *text, StrBuf *fault) {
-        if (text[0] == '\0' || !consists_of(text, "_*?[]!-"))
-                return refuse(fault, "is not a pattern for names of variables");
-        return true;
+        return (text[0] != '\0' && consists_of(text, "_*?[]!-")) ||
+               refuse(fault, "is not a pattern for names of variables");
 }
 
 /* clang-format off */

@@ -487,7 +487,7 @@ static void add_strings(const StringList *list, StrBuf *b) {
         strbuf_add(b, "[");
         for (size_t i = 0; i < list->n; i++) {
                 strbuf_add(b, i > 0 ? ", " : "");
-                text_add_yaml(b, list->items[i]);
+                text_add_yaml(b, list->items[i], true);
         }
         strbuf_add(b, "]");
 }
@@ -496,9 +496,9 @@ static void add_map(const StringMap *map, StrBuf *b) {
         strbuf_add(b, "{");
         for (size_t i = 0; i < map->n; i++) {
                 strbuf_add(b, i > 0 ? ", " : "");
-                text_add_yaml_name(b, map->items[2 * i]);
+                text_add_yaml(b, map->items[2 * i], false);
                 strbuf_add(b, ": ");
-                text_add_yaml(b, map->items[2 * i + 1]);
+                text_add_yaml(b, map->items[2 * i + 1], true);
         }
         strbuf_add(b, "}");
 }
@@ -544,7 +544,7 @@ void value_add_yaml(const ConfigKey *key, const void *base, StrBuf *b) {
 
         switch (key->type) {
         case KEY_STRING:
-                text_add_yaml(b, *(char *const *)field ? *(char *const *)field : "");
+                text_add_yaml(b, *(char *const *)field ? *(char *const *)field : "", true);
                 return;
         case KEY_STRINGS:
                 add_strings(field, b);
