@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "cli/common/cli.h"
-#include "cli/common/suggest.h"
 #include "cli/hook/hook_status.h"
 #include "config/config.h"
 

@@ -37,11 +37,9 @@ static void print_delivery(const Cli *cli, const json_t *d) {
 
 /* What was held has been released in these states; what is quarantined is still held. */
 static bool is_released(const char *state) {
-        static const char *const states[] = { "delivered", "evicted", "cancelled", "vanished" };
-        for (size_t i = 0; i < ELEMENTSOF(states); i++)
-                if (strcmp(state, states[i]) == 0)
-                        return true;
-        return false;
+        static const char *const states[] = { "delivered", "evicted", "cancelled", "vanished",
+                                              NULL };
+        return cli_is_one_of(state, states);
 }
 
 static void print_bundle(const Cli *cli, const json_t *b) {

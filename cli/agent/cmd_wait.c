@@ -61,11 +61,9 @@ static bool is_delivered(const json_t *delivery) {
 
 /* @return whether a bundle in this state is worked on no more, and was not delivered */
 static bool is_given_up(const char *state) {
-        static const char *const states[] = { "quarantined", "cancelled", "evicted", "vanished" };
-        for (size_t i = 0; i < ELEMENTSOF(states); i++)
-                if (strcmp(state, states[i]) == 0)
-                        return true;
-        return false;
+        static const char *const states[] = { "quarantined", "cancelled", "evicted", "vanished",
+                                              NULL };
+        return cli_is_one_of(state, states);
 }
 
 /* @return the bundle's own reason, else what went wrong at a destination; ""; borrowed */

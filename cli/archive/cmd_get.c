@@ -14,7 +14,6 @@
 
 #include "cli/archive/object_store.h"
 #include "cli/common/cli.h"
-#include "cli/common/suggest.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/digest.h"
@@ -35,11 +34,6 @@ typedef struct Output {
 } Output;
 
 #define OUTPUT_INIT ((Output){ .fd = -1 })
-typedef struct OutputSpec { /* borrowed */
-        const char *given;  /* by -o: a file, a directory, `-`; NULL = the current directory */
-        const char *name;   /* in a directory: one component */
-        bool may_replace;
-} OutputSpec;
 
 #define ZEROS_BYTES 65536
 /* ---- where ---- */
@@ -54,22 +48,22 @@ static bool output_is_stdout(const Output *o) {
         return !o->path;
 }
 
-static int output_init(Output *o, const OutputSpec *order) {
-        *o = OUTPUT_INIT;
-        o->may_replace = order->may_replace;
-        if (order->given && strcmp(order->given, "-") == 0) {
+/* @param given  by -o: a file, a directory, `-`; NULL = the current directory @param name  in a
+ * directory: one component */
+static int output_init(Output *o, const char *given, const char *name) {
+        if (given && strcmp(given, "-") == 0) {
                 if (!isatty(STDOUT_FILENO))
                         return CLI_YES;
                 cli_error("stdout is a terminal, and the content may hold anything; pipe it, or "
                           "name a file with -o");
                 return CLI_USAGE;
         }
-        if (!order->given)
-                o->path = strdup(order->name);
-        else if (is_directory(order->given))
-                o->path = path_join(order->given, order->name);
+        if (!given)
+                o->path = strdup(name);
+        else if (is_directory(given))
+                o->path = path_join(given, name);
         else
-                o->path = strdup(order->given);
+                o->path = strdup(given);
         if (!o->path || asprintf(&o->partial, "%s.partial", o->path) < 0) {
                 o->partial = NULL;
                 cli_error("%s", strerror(ENOMEM));
@@ -234,14 +228,8 @@ static int rename_without_replacing(const char *from, const char *to) {
                 return 0;
         if (errno != EINVAL && errno != ENOSYS) /* NFS and others have no such rename */
                 return -errno;
-        if (link(from, to) < 0) {
-                struct stat st;
-                if (errno == EEXIST)
-                        return -EEXIST;
-                if (lstat(to, &st) == 0) /* nor links: then one has to look and hope */
-                        return -EEXIST;
-                return rename(from, to) < 0 ? -errno : 0;
-        }
+        if (link(from, to) < 0)
+                return -errno;
         return unlink(from) < 0 ? -errno : 0;
 }
 
@@ -294,7 +282,6 @@ typedef struct Get {
         char *object_url;         /* for people */
         const char *member;       /* NULL = all of it */
         const char *given_output; /* -o; NULL */
-        bool may_replace;         /* --force */
         ObjectText manifest_text;
         json_t *manifest;
         Output out;
@@ -399,7 +386,7 @@ static int check_existing(Get *g, int (*is_same)(int fd, void *userdata), void *
         if (r < 0)
                 return object_store_report(g->store, r);
         *ret_is_there = r > 0;
-        return *ret_is_there || g->may_replace ? CLI_YES : output_report_exists(&g->out);
+        return *ret_is_there || g->out.may_replace ? CLI_YES : output_report_exists(&g->out);
 }
 
 static void count_loaded(Get *g, uint64_t loaded_bytes) {
@@ -505,7 +492,7 @@ static int check_manifest(Whole *w) {
         w->has_manifest =
                 fs_read_file(AT_FDCWD, w->manifest_path, MANIFEST_MAX_BYTES, &text, &n) == 0 &&
                 n == g->manifest_text.n && memcmp(text, g->manifest_text.text, n) == 0;
-        if (w->has_manifest || g->may_replace)
+        if (w->has_manifest || g->out.may_replace)
                 return CLI_YES;
         cli_error("'%s' exists and is another bundle's manifest; replace it with --force, or name "
                   "another place with -o",
@@ -652,9 +639,7 @@ static int get_whole(Get *g) {
         }
         parts_check_init(&w.check, g->manifest);
         g->total_bytes = get_object_bytes(g);
-        int code = output_init(&g->out, &(OutputSpec){ .given = g->given_output,
-                                                       .name = name,
-                                                       .may_replace = g->may_replace });
+        int code = output_init(&g->out, g->given_output, name);
         if (code == CLI_YES)
                 code = get_bundle(&w);
         free(w.step);
@@ -882,9 +867,7 @@ static int report_no_member(const Get *g) {
 static int get_entry(Member *m, const char *name) {
         Get *g = m->get;
         bool is_there = false;
-        int code = output_init(&g->out, &(OutputSpec){ .given = g->given_output,
-                                                       .name = name,
-                                                       .may_replace = g->may_replace });
+        int code = output_init(&g->out, g->given_output, name);
         if (code == CLI_YES && !output_is_stdout(&g->out))
                 code = check_existing(g, is_same_member, m, &is_there);
         if (code == CLI_YES && !is_there)
@@ -926,7 +909,7 @@ static int parse(int argc, char **argv, Get *g, S3Options *s3) {
                         g->given_output = optarg;
                         break;
                 case 'f':
-                        g->may_replace = true;
+                        g->out.may_replace = true;
                         break;
                 default:
                         if (!s3_options_set(s3, o, optarg))
@@ -953,18 +936,10 @@ static int get(Get *g) {
 
 int cmd_get(const Cli *cli, int argc, char **argv) {
         S3Options s3 = { 0 };
-        ObjectUrl url = { 0 };
         Get g = { .cli = cli, .out = OUTPUT_INIT };
         int code = parse(argc, argv, &g, &s3);
-        const char *given = argv[optind];
         if (code == CLI_YES)
-                code = object_url_parse(argv[0], given, &url);
-        if (code == CLI_YES)
-                code = object_url_names(argv[0], given, &url, &g.names);
-        if (code == CLI_YES) {
-                cli_catch_signals();
-                code = object_store_open(&g.store, cli, &url, &s3);
-        }
+                code = object_store_open_bundle(&g.store, cli, argv, &s3, &g.names);
         if (code == CLI_YES)
                 code = get(&g);
         cli_progress_end();
@@ -973,7 +948,6 @@ int cmd_get(const Cli *cli, int argc, char **argv) {
         free(g.manifest_text.text);
         free(g.object_url);
         bundle_names_done(&g.names);
-        object_url_done(&url);
         object_store_free(g.store);
         return code;
 }

@@ -430,16 +430,12 @@ static int list(Ls *l, const ObjectUrl *url, const char *given) {
 }
 
 int cmd_ls(const Cli *cli, int argc, char **argv) {
-        static const struct option options[] = { S3_OPTION_ROWS, { 0 } };
         S3Options s3 = { 0 };
         ObjectUrl url = { 0 };
-        int o;
-        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
-                if (!s3_options_set(&s3, o, optarg))
-                        return CLI_USAGE;
-        if (argc - optind != 1 || !*argv[optind])
-                return cli_usage(argv[0], "requires one URL, s3://bucket[/prefix] or a directory");
-        int code = object_url_parse(argv[0], argv[optind], &url);
+        int code =
+                s3_options_parse(argc, argv, "one URL, s3://bucket[/prefix] or a directory", &s3);
+        if (code == CLI_YES)
+                code = object_url_parse(argv[0], argv[optind], &url);
         if (code != CLI_YES)
                 return code;
         cli_catch_signals();

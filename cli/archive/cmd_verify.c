@@ -102,35 +102,21 @@ static int open_and_verify(Verify *v, const BundleNames *names) {
 }
 
 int cmd_verify(const Cli *cli, int argc, char **argv) {
-        static const struct option options[] = { S3_OPTION_ROWS, { 0 } };
         S3Options s3 = { 0 };
-        ObjectUrl url = { 0 };
         BundleNames names = { 0 };
-        int o;
-        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
-                if (!s3_options_set(&s3, o, optarg))
-                        return CLI_USAGE;
-        if (argc - optind != 1 || !*argv[optind])
-                return cli_usage(argv[0], "requires one bundle, s3://bucket/key or a path");
-        const char *given = argv[optind];
-        int code = object_url_parse(argv[0], given, &url);
-        if (code == CLI_YES)
-                code = object_url_names(argv[0], given, &url, &names);
         Verify v = { .cli = cli, .faults = json_array(), .drawn_percent = UINT32_MAX };
+        int code = s3_options_parse(argc, argv, "one bundle, s3://bucket/key or a path", &s3);
         if (code == CLI_YES && !v.faults) {
                 cli_error("%s", strerror(ENOMEM));
                 code = CLI_NO;
         }
-        if (code == CLI_YES) {
-                cli_catch_signals();
-                code = object_store_open(&v.store, cli, &url, &s3);
-        }
+        if (code == CLI_YES)
+                code = object_store_open_bundle(&v.store, cli, argv, &s3, &names);
         if (code == CLI_YES)
                 code = open_and_verify(&v, &names);
         json_decref(v.faults);
         json_decref(v.manifest);
         bundle_names_done(&names);
-        object_url_done(&url);
         object_store_free(v.store);
         return code;
 }

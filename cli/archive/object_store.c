@@ -111,20 +111,6 @@ static int bundle_names_init(const char *given, BundleNames *ret) {
         return 0;
 }
 
-int object_url_names(const char *command, const char *given, const ObjectUrl *url,
-                     BundleNames *ret) {
-        int r = is_directory(url) ? -EINVAL : bundle_names_init(url->key, ret);
-        if (r == -EINVAL)
-                return cli_usage(command,
-                                 "'%s' is not a bundle; `neuron-collect ls '%s'` lists the bundles",
-                                 given, given);
-        if (r < 0) {
-                cli_error("%s", strerror(-r));
-                return CLI_NO;
-        }
-        return CLI_YES;
-}
-
 bool s3_options_set(S3Options *o, int option, const char *value) {
         switch (option) {
         case S3_OPTION_ENDPOINT:
@@ -144,6 +130,16 @@ bool s3_options_set(S3Options *o, int option, const char *value) {
         }
 }
 
+int s3_options_parse(int argc, char **argv, const char *what, S3Options *ret) {
+        static const struct option options[] = { S3_OPTION_ROWS, { 0 } };
+        int o;
+        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
+                if (!s3_options_set(ret, o, optarg))
+                        return CLI_USAGE;
+        return argc - optind == 1 && *argv[optind] ? CLI_YES
+                                                   : cli_usage(argv[0], "requires %s", what);
+}
+
 /* ---- the store ---- */
 
 static int object_store_dir_new(ObjectStore **ret);
@@ -156,6 +152,26 @@ int object_store_open(ObjectStore **ret, const Cli *cli, const ObjectUrl *url,
                 return CLI_YES;
         cli_error("%s", strerror(ENOMEM));
         return CLI_NO;
+}
+
+int object_store_open_bundle(ObjectStore **ret, const Cli *cli, char **argv,
+                             const S3Options *options, BundleNames *ret_names) {
+        const char *given = argv[optind];
+        _cleanup_(object_url_done) ObjectUrl url = { 0 };
+        int code = object_url_parse(argv[0], given, &url);
+        if (code != CLI_YES)
+                return code;
+        int r = is_directory(&url) ? -EINVAL : bundle_names_init(url.key, ret_names);
+        if (r == -EINVAL)
+                return cli_usage(argv[0],
+                                 "'%s' is not a bundle; `neuron-collect ls '%s'` lists the bundles",
+                                 given, given);
+        if (r < 0) {
+                cli_error("%s", strerror(-r));
+                return CLI_NO;
+        }
+        cli_catch_signals();
+        return object_store_open(ret, cli, &url, options);
 }
 
 ObjectStore *object_store_free(ObjectStore *s) {
@@ -246,7 +262,7 @@ static int message_print(ObjectStore *s, const char *doing, const char *key, int
         if (error == ENOENT || error == ENOTDIR)
                 return object_store_fail(s, OBJECT_E_NOT_FOUND, "'%s' is not there", key);
         if (error == EFBIG)
-                return object_store_fail(s, OBJECT_E_TOO_LARGE, "'%s' is too large", key);
+                return object_store_fail(s, OBJECT_E_FAILED, "'%s' is too large", key);
         if (error == EBADF || error == EISDIR || error == ELOOP)
                 return object_store_fail(s, OBJECT_E_FAILED, "'%s' is not a regular file", key);
         return object_store_fail(s, OBJECT_E_FAILED, "cannot %s '%s': %s%s", doing, key,

@@ -30,12 +30,6 @@ typedef struct BundleNames { /* owned */
         char *stem, *object, *manifest;
 } BundleNames;
 
-/** The bundle that a URL names: by its object, its manifest, or what both begin with. A directory
- * is none, which is reported.
- * @param given  how it was spelled  @param ret  for bundle_names_done()  @return CLI_YES,
- * CLI_USAGE, CLI_NO for lack of memory */
-int object_url_names(const char *command, const char *given, const ObjectUrl *url,
-                     BundleNames *ret);
 void bundle_names_done(BundleNames *n);
 
 /* As the AWS command line has them; NULL = not given. Meaningless for a directory. */
@@ -54,13 +48,15 @@ enum { S3_OPTION_ENDPOINT = 0x100, S3_OPTION_REGION, S3_OPTION_PROFILE, S3_OPTIO
 /* clang-format on */
 /** @return whether it was one of these */
 bool s3_options_set(S3Options *o, int option, const char *value);
+/** Parses the arguments of a command without options of its own. @param what  the one argument that
+ * it requires @return CLI_YES, CLI_USAGE */
+int s3_options_parse(int argc, char **argv, const char *what, S3Options *ret);
 
 /* ---- the store ---- */
 
 enum {
         OBJECT_E_NOT_FOUND = 1, /* no such object; of a list: no such directory */
-        OBJECT_E_TOO_LARGE,     /* it has more than max_bytes */
-        OBJECT_E_FAILED,        /* anything else that is not this process's own fault */
+        OBJECT_E_FAILED,        /* anything else that is not this process's own error */
 };
 
 typedef struct ObjectStore ObjectStore;
@@ -68,6 +64,11 @@ typedef struct ObjectStore ObjectStore;
 /** Says on stderr what is wrong. @return CLI_YES, CLI_NO, CLI_USAGE */
 int object_store_open(ObjectStore **ret, const Cli *cli, const ObjectUrl *url,
                       const S3Options *options);
+/** The same for the bundle that argv[optind] names: by its object, its manifest, or what both begin
+ * with. A directory is none, which is reported. From here on signals are caught.
+ * @param ret_names  keys, for bundle_names_done() */
+int object_store_open_bundle(ObjectStore **ret, const Cli *cli, char **argv,
+                             const S3Options *options, BundleNames *ret_names);
 ObjectStore *object_store_free(ObjectStore *s);
 DEFINE_CLEANUP(ObjectStore, object_store_free);
 

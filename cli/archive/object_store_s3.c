@@ -348,7 +348,7 @@ static void report_stopped(S3Get *g) {
         if (g->stopped != -EFBIG)
                 finish(g, g->stopped);
         else if (g->is_whole)
-                fail(g, OBJECT_E_TOO_LARGE, "'s3://%s/%s' has more than %zu bytes", bucket, g->key,
+                fail(g, OBJECT_E_FAILED, "'s3://%s/%s' has more than %zu bytes", bucket, g->key,
                      g->bytes);
         else
                 fail(g, OBJECT_E_FAILED,

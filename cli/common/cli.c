@@ -1,12 +1,15 @@
 #include "cli/common/cli.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <strings.h>
 
 #include "cli/common/client.h"
 #include "config/config.h"
+#include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
@@ -117,22 +120,24 @@ int cli_usage(const char *command, const char *fmt, ...) {
         return CLI_USAGE;
 }
 
+bool cli_is_one_of(const char *word, const char *const *words) {
+        while (*words && strcmp(*words, word) != 0)
+                words++;
+        return *words;
+}
+
 void cli_state(const Cli *cli, const char *word, int width) {
-        static const char *const green[] = {
-                "ok", "OK", "delivered", "yes", "running", "complete"
-        };
-        static const char *const red[] = { "failing", "quarantined", "no", "NO", "FAILED" };
-        static const char *const yellow[] = { "paused",   "evicted",  "vanished",   "cancelled",
-                                              "draining", "stopping", "INCOMPLETE", "warning" };
-        const char *colour = NULL;
-        for (size_t i = 0; i < ELEMENTSOF(green); i++)
-                colour = strcmp(word, green[i]) == 0 ? "\x1b[32m" : colour;
-        for (size_t i = 0; i < ELEMENTSOF(red); i++)
-                colour = strcmp(word, red[i]) == 0 ? "\x1b[31m" : colour;
-        for (size_t i = 0; i < ELEMENTSOF(yellow); i++)
-                colour = strcmp(word, yellow[i]) == 0 ? "\x1b[33m" : colour;
-        if (!cli->colour)
-                colour = NULL;
+        static const char *const green[] = { "ok",      "OK",       "delivered", "yes",
+                                             "running", "complete", NULL };
+        static const char *const red[] = { "failing", "quarantined", "no", "NO", "FAILED", NULL };
+        static const char *const yellow[] = { "paused",     "evicted",  "vanished",
+                                              "cancelled",  "draining", "stopping",
+                                              "INCOMPLETE", "warning",  NULL };
+        const char *colour = !cli->colour                  ? NULL
+                             : cli_is_one_of(word, green)  ? "\x1b[32m"
+                             : cli_is_one_of(word, red)    ? "\x1b[31m"
+                             : cli_is_one_of(word, yellow) ? "\x1b[33m"
+                                                           : NULL;
         if (colour)
                 fputs(colour, stdout);
         int n = cli_part("%s", word);
@@ -413,4 +418,35 @@ unsigned cli_percent(uint64_t done, uint64_t total) {
         if (total == 0)
                 return 0;
         return done >= total ? 100 : (unsigned)(100 * ((double)done / (double)total));
+}
+
+/* ---- names ---- */
+
+#define FAR UINT_MAX
+
+/* @return how far the name is from what was wanted, FAR = too far to be meant */
+static unsigned rate_name(const char *wanted, const char *name) {
+        const char *a = path_name(wanted), *b = path_name(name);
+        if (strcasecmp(a, b) == 0)
+                return 0; /* in another directory, or other case */
+        size_t n = strlen(wanted);
+        if ((*a && strcasestr(b, a)) || (strncmp(name, wanted, n) == 0 && name[n] == '/'))
+                return 1; /* a part of it, or its directory */
+        unsigned d = parse_distance(a, b), tolerated = 1 + (unsigned)strlen(a) / 4;
+        return d <= tolerated ? d + 1 : FAR;
+}
+
+void suggest_add(Suggestion *s, const char *name) {
+        unsigned d = rate_name(s->wanted, name);
+        char *copy = d == FAR || (s->name && d >= s->distance) ? NULL : strdup(name);
+        if (!copy)
+                return;
+        suggest_done(s);
+        s->name = copy;
+        s->distance = d;
+}
+
+void suggest_done(Suggestion *s) {
+        free(s->name);
+        s->name = NULL;
 }

@@ -138,6 +138,8 @@ json_t *cli_json_string(const char *text);
 const char *cli_text(const json_t *object, const char *key);
 uint64_t cli_number(const json_t *object, const char *key);
 bool cli_is_true(const json_t *object, const char *key);
+/** @param words  ends in NULL */
+bool cli_is_one_of(const char *word, const char *const *words);
 /** @return an array's string, "" when it is none */
 const char *cli_string(const json_t *value);
 typedef struct CliCopy { /* how far it is; what is 0 is not known */
@@ -155,3 +157,15 @@ void cli_draw_copy(const Cli *cli, const char *what, const CliCopy *copy);
 
 /** @return 0 to 100 */
 unsigned cli_percent(uint64_t done, uint64_t total);
+
+/* ---- names ---- */
+
+/* The name nearest to one that does not exist: for "did you mean". */
+typedef struct Suggestion {
+        const char *wanted; /* borrowed */
+        char *name;         /* the nearest so far, NULL = none is near; owned */
+        unsigned distance;
+} Suggestion;
+
+void suggest_add(Suggestion *s, const char *name);
+void suggest_done(Suggestion *s);

@@ -14,7 +14,6 @@
 #include "cli/archive/object_store.h"
 #include "cli/common/cli.h"
 #include "cli/common/client.h"
-#include "cli/common/suggest.h"
 #include "cli/hook/hook_status.h"
 #include "config/config.h"
 #include "config/keys.h"
