@@ -255,27 +255,18 @@ void jobs_add_devices(StrBuf *b, const JobsHolder *h) {
         json_out_end_array(b);
 }
 
-static void add_redacted(StrBuf *b, const char *key, const char *text) {
-        if (text[0] != '\0')
-                redact_member(b, key, text, strlen(text));
-}
-
-static void add_number(StrBuf *b, const char *key, int64_t value) {
-        if (value >= 0)
-                json_out_i64(b, key, value);
-}
-
 static void add_job(StrBuf *b, const JobIdentity *id) {
         json_out_object(b, "job");
         json_out_string(b, "source", id->source);
-        add_redacted(b, "key", id->key);
-        add_number(b, "rank", id->rank);
-        add_number(b, "world_size", id->world_size);
-        add_number(b, "local_rank", id->local_rank);
-        add_number(b, "restart_count", id->restart_count);
-        add_redacted(b, "root_comm_id", id->root_comm_id);
-        add_redacted(b, "process_tag", id->process_tag);
-        add_redacted(b, "pod_uid", id->pod_uid);
+        for (size_t i = 0; i < N_JOB_MEMBERS; i++) {
+                const JobMember *m = &job_members[i];
+                const void *value = job_member(id, m);
+                if (m->size > 0 && *(const char *)value != '\0')
+                        redact_member(b, m->name, value, strlen(value));
+                else if (m->size == 0 && *(const int64_t *)value >= 0 &&
+                         !strstr(m->name, "device")) /* which are in the note alone */
+                        json_out_i64(b, m->name, *(const int64_t *)value);
+        }
         json_out_end_object(b);
 }
 

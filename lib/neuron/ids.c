@@ -13,6 +13,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/digest.h"
+#include "lib/base/fs.h"
 #include "lib/base/path.h"
 #include "lib/neuron/names.h"
 #include "lib/neuron/template.h"
@@ -55,19 +56,10 @@ void instance_id_from_host(const char *host, char ret[INSTANCE_ID_SIZE]) {
 
 /* @return whether the file holds an EC2 id */
 static bool read_asset_tag(const char *sysfs_root, const char *path, char ret[INSTANCE_ID_SIZE]) {
-        _cleanup_close_ int root_fd = open(sysfs_root, O_PATH | O_DIRECTORY | O_CLOEXEC), fd = -1;
-        char text[INSTANCE_ID_SIZE];
-        ssize_t n;
+        _cleanup_free_ char *whole = path_join(sysfs_root, path), *text = NULL;
 
-        if (root_fd < 0)
+        if (!whole || fs_read_file(AT_FDCWD, whole, INSTANCE_ID_SIZE, &text, NULL) < 0)
                 return false;
-        fd = openat(root_fd, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-        if (fd < 0)
-                return false;
-        n = read(fd, text, sizeof text - 1);
-        if (n <= 0)
-                return false;
-        text[n] = '\0';
         text[strcspn(text, "\n")] = '\0';
         if (!instance_id_is_ec2(text))
                 return false;

@@ -18,54 +18,37 @@ static const char *const default_patterns[] = { "NEURON_*", "XLA_*", "RANK", "WO
                                                 "SLURM_*",  "FI_*",  NULL };
 
 /* What is read here, beyond those patterns. */
+/* clang-format off */
 static const char *const identity_names[] = {
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
-        "ROLE_RANK",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "TORCHELASTIC_RUN_ID",
-        "TORCHELASTIC_RESTART_COUNT",
-        "TORCHELASTIC_MAX_RESTARTS",
-        "NEURON_PJRT_PROCESS_INDEX",
-        "NEURON_PJRT_PROCESSES_NUM_DEVICES",
-        "NEURON_RT_ROOT_COMM_ID",
-        "NEURON_PROCESS_TAG",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_NODE_RANK",
-        "OMPI_MCA_ess_base_jobid",
-        "PMI_RANK",
-        "PMI_SIZE",
-        "PMI_JOBID",
-        "PMIX_RANK",
-        "PMIX_NAMESPACE",
-        "SLURM_CLUSTER_NAME",
-        "SLURM_JOB_ID",
-        "SLURM_LOCALID",
-        "SLURM_NTASKS",
-        "SLURM_PROCID",
-        "SLURM_RESTART_COUNT",
-        "SLURM_STEP_ID",
-        "SLURM_STEP_NUM_TASKS",
-        "SLURMD_NODENAME",
-        "HOSTNAME",
-        "JOB_COMPLETION_INDEX",
-        "PET_MASTER_ADDR",
-        "PET_MASTER_PORT",
-        "PET_NNODES",
-        "PET_NODE_RANK",
-        "PET_NPROC_PER_NODE",
-        "POD_NAME",
-        "POD_NAMESPACE",
-        "POD_UID",
-        "NODE_NAME",
-        "KUBERNETES_SERVICE_HOST",
+        "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK",
+        "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_MAX_RESTARTS", "NEURON_PJRT_PROCESS_INDEX",
+        "NEURON_PJRT_PROCESSES_NUM_DEVICES", "NEURON_RT_ROOT_COMM_ID", "NEURON_PROCESS_TAG",
+        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_NODE_RANK", "OMPI_MCA_ess_base_jobid",
+        "PMI_RANK", "PMI_SIZE", "PMI_JOBID", "PMIX_RANK", "PMIX_NAMESPACE",
+        "SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_PROCID",
+        "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURMD_NODENAME",
+        "HOSTNAME", "JOB_COMPLETION_INDEX", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NNODES",
+        "PET_NODE_RANK", "PET_NPROC_PER_NODE", "POD_NAME", "POD_NAMESPACE", "POD_UID",
+        "NODE_NAME", "KUBERNETES_SERVICE_HOST",
 };
+/* clang-format on */
+
+/* clang-format off */
+const JobMember job_members[N_JOB_MEMBERS] = {
+        { "key", offsetof(JobIdentity, key), JOB_KEY_SIZE },
+        { "rank", offsetof(JobIdentity, rank), 0 },
+        { "world_size", offsetof(JobIdentity, world_size), 0 },
+        { "local_rank", offsetof(JobIdentity, local_rank), 0 },
+        { "restart_count", offsetof(JobIdentity, restart_count), 0 },
+        { "first_device", offsetof(JobIdentity, first_device), 0 },
+        { "n_devices", offsetof(JobIdentity, n_devices), 0 },
+        { "root_comm_id", offsetof(JobIdentity, root_comm_id), JOB_KEY_SIZE },
+        { "process_tag", offsetof(JobIdentity, process_tag), JOB_KEY_SIZE },
+        { "pod_uid", offsetof(JobIdentity, pod_uid), JOB_TEXT_SIZE },
+};
+/* clang-format on */
 
 const char *environment_get(char *const *environment, const char *name) {
         size_t n = strlen(name);

@@ -22,6 +22,17 @@ typedef struct JobIdentity {
         char pod_uid[JOB_TEXT_SIZE];       /* POD_UID or from a cgroup; "" */
 } JobIdentity;
 
+/** Its members but for the source, as JSON names them. */
+typedef struct JobMember {
+        const char *name;
+        size_t offset, size; /* size: of a word's buffer; 0: a number (int64_t) */
+} JobMember;
+#define N_JOB_MEMBERS 10
+extern const JobMember job_members[N_JOB_MEMBERS];
+static inline void *job_member(const JobIdentity *job, const JobMember *m) {
+        return (char *)job + m->offset;
+}
+
 /** Precedence: torchrun (TORCHELASTIC_RUN_ID, or LOCAL_RANK with RANK) > NEURON_PJRT_PROCESS_INDEX
  * > OMPI/PMI > SLURM_PROCID > k8s index.
  * @param environment  NAME=VALUE, NULL-terminated; hostile

@@ -162,14 +162,9 @@ static int64_t find_number(const char *name, const char *word) {
 }
 
 static MemberKind kind_by_suffix(const char *name) {
-        size_t n = strlen(name);
-
-        for (size_t i = 0; i < ELEMENTSOF(suffix_rows); i++) {
-                size_t n_suffix = strlen(suffix_rows[i].suffix);
-
-                if (n > n_suffix && strcmp(name + n - n_suffix, suffix_rows[i].suffix) == 0)
+        for (size_t i = 0; i < ELEMENTSOF(suffix_rows); i++)
+                if (path_has_suffix(name, suffix_rows[i].suffix))
                         return suffix_rows[i].kind;
-        }
         return MEMBER_OTHER;
 }
 

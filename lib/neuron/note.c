@@ -89,11 +89,6 @@ static void add_path(Writer *w, const char *key, const char *value) {
                 json_out_path(w->b, key, clean(w, value));
 }
 
-static void add_count(Writer *w, const char *key, int64_t v) {
-        if (v >= 0)
-                json_out_i64(w->b, key, v);
-}
-
 /* ---- its parts ---- */
 
 static void add_arguments(Writer *w, const HookNote *n) {
@@ -166,20 +161,14 @@ static void add_environment(Writer *w, const HookNote *n, char *const *patterns)
 static void add_job(Writer *w, const JobIdentity *job) {
         json_out_object(w->b, "job");
         add_value(w, "source", job->source);
-        if (job->key[0] != '\0')
-                add_value(w, "key", job->key);
-        add_count(w, "rank", job->rank);
-        add_count(w, "world_size", job->world_size);
-        add_count(w, "local_rank", job->local_rank);
-        add_count(w, "restart_count", job->restart_count);
-        add_count(w, "first_device", job->first_device);
-        add_count(w, "n_devices", job->n_devices);
-        if (job->root_comm_id[0] != '\0')
-                add_value(w, "root_comm_id", job->root_comm_id);
-        if (job->process_tag[0] != '\0')
-                add_value(w, "process_tag", job->process_tag);
-        if (job->pod_uid[0] != '\0')
-                add_value(w, "pod_uid", job->pod_uid);
+        for (size_t i = 0; i < N_JOB_MEMBERS; i++) {
+                const JobMember *m = &job_members[i];
+                const void *value = job_member(job, m);
+                if (m->size > 0 && *(const char *)value != '\0')
+                        add_value(w, m->name, value);
+                else if (m->size == 0 && *(const int64_t *)value >= 0)
+                        json_out_i64(w->b, m->name, *(const int64_t *)value);
+        }
         json_out_end_object(w->b);
 }
 

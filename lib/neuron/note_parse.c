@@ -194,16 +194,13 @@ static void read_job(Reader *p, json_t *o, JobIdentity *job) {
         job->source = source ? job_source_find(source) : NULL;
         if (source && !job->source)
                 refuse(p, "the source of its job is none that is known");
-        read_word(p, o, "key", job->key, sizeof job->key);
-        job->rank = read_integer(p, o, "rank", -1);
-        job->world_size = read_integer(p, o, "world_size", -1);
-        job->local_rank = read_integer(p, o, "local_rank", -1);
-        job->restart_count = read_integer(p, o, "restart_count", -1);
-        job->first_device = read_integer(p, o, "first_device", -1);
-        job->n_devices = read_integer(p, o, "n_devices", -1);
-        read_word(p, o, "root_comm_id", job->root_comm_id, sizeof job->root_comm_id);
-        read_word(p, o, "process_tag", job->process_tag, sizeof job->process_tag);
-        read_word(p, o, "pod_uid", job->pod_uid, sizeof job->pod_uid);
+        for (size_t i = 0; i < N_JOB_MEMBERS; i++) {
+                const JobMember *m = &job_members[i];
+                if (m->size > 0)
+                        read_word(p, o, m->name, job_member(job, m), m->size);
+                else
+                        *(int64_t *)job_member(job, m) = read_integer(p, o, m->name, -1);
+        }
 }
 
 /* One component that is no dot-file: it will be opened in a directory. */

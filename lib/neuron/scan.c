@@ -723,12 +723,6 @@ static int report_unit(Finder *f, DIR *dir, const UnitMatch *a) {
         return 0;
 }
 
-static bool is_ntff(const char *name) {
-        size_t n = strlen(name);
-
-        return n >= 5 && strcmp(name + n - 5, ".ntff") == 0;
-}
-
 /* @return 1 or 0; negative only for lack of memory or descriptors: what cannot be read is found out
  * by who walks it */
 static int has_ntff(DIR *dir) {
@@ -737,7 +731,7 @@ static int has_ntff(DIR *dir) {
         int r;
 
         while ((r = tree_next(dir, &name, &type)) > 0)
-                if (type == TREE_FILE && is_ntff(name))
+                if (type == TREE_FILE && path_has_suffix(name, ".ntff"))
                         break;
         rewinddir(dir);
         return r < 0 && !tree_error_is_resource(r) ? 0 : r;

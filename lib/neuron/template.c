@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "lib/base/cleanup.h"
 #include "lib/base/strbuf.h"
@@ -24,51 +25,20 @@ static bool has_shape(const char *s, const char *shape) {
         return *s == '\0';
 }
 
-static unsigned digits(const char *s, size_t n) {
-        unsigned v = 0;
-
-        for (size_t i = 0; i < n; i++)
-                v = v * 10 + (unsigned)(s[i] - '0');
-        return v;
-}
-
-static bool is_leap(unsigned year) {
-        return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
-}
-
-static unsigned days_of_month(unsigned year, unsigned month) {
-        static const unsigned char days[] = { 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 };
-
-        return days[month - 1] + (month == 2 && is_leap(year));
-}
-
-static uint64_t days_since_epoch(unsigned year, unsigned month, unsigned day) {
-        unsigned before = year - 1, days = day - 1;
-
-        for (unsigned m = 1; m < month; m++)
-                days += days_of_month(year, m);
-        /* 719,162 days lie before 1970-01-01 in the proleptic Gregorian calendar. */
-        return UINT64_C(365) * before + before / 4 - before / 100 + before / 400 - 719162 + days;
-}
-
 int date_time_parse(const char *s, uint64_t *ret_usec) {
-        unsigned year, month, day, hour, minute, second;
+        bool is_compact = has_shape(s, "00000000-000000"); /* what real directories have */
+        struct tm tm = { 0 }, real;
 
-        if (has_shape(s, "00000000-000000")) { /* what real directories have */
-                month = digits(s + 4, 2), day = digits(s + 6, 2);
-                hour = digits(s + 9, 2), minute = digits(s + 11, 2), second = digits(s + 13, 2);
-        } else if (has_shape(s, "0000-00-00-00-00")) { /* what the documentation says */
-                month = digits(s + 5, 2), day = digits(s + 8, 2);
-                hour = digits(s + 11, 2), minute = digits(s + 14, 2), second = 0;
-        } else
+        if (!is_compact && !has_shape(s, "0000-00-00-00-00")) /* what the documentation says */
                 return -EINVAL;
-        year = digits(s, 4);
-
-        if (year < 1970 || month < 1 || month > 12 || day < 1 || day > days_of_month(year, month) ||
-            hour > 23 || minute > 59 || second > 59)
+        const char *end = strptime(s, is_compact ? "%Y%m%d-%H%M%S" : "%Y-%m-%d-%H-%M", &tm);
+        if (!end || *end != '\0')
                 return -EINVAL;
-        *ret_usec = days_since_epoch(year, month, day) * USEC_PER_DAY + hour * USEC_PER_HOUR +
-                    minute * USEC_PER_MINUTE + second * USEC_PER_SEC;
+        real = tm;
+        int64_t sec = timegm(&real);
+        if (tm.tm_year < 70 || tm.tm_sec > 59 || real.tm_mday != tm.tm_mday)
+                return -EINVAL; /* before the epoch, a leap second, a day that the month lacks */
+        *ret_usec = (uint64_t)sec * USEC_PER_SEC;
         return 0;
 }
 
@@ -81,16 +51,12 @@ typedef struct Matcher {
         unsigned steps;
 } Matcher;
 
-static bool is_decimal(char c) {
-        return c >= '0' && c <= '9';
-}
-
 static bool is_hex(char c) {
-        return is_decimal(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+        return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
 static bool is_id_char(char c) {
-        return is_decimal(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
+        return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
                c == '_' || c == '-';
 }
 
@@ -148,7 +114,7 @@ static bool match_instance_id(Matcher *m, const char *pattern, const char *name)
 static bool match_digits(Matcher *m, const char *pattern, const char *name) {
         bool hex = pattern[1] == 'c';
         size_t n =
-                run_length(name, hex ? is_hex : is_decimal, hex ? CLUSTER_ID_SIZE - 1 : DIGITS_MAX);
+                run_length(name, hex ? is_hex : is_digit, hex ? CLUSTER_ID_SIZE - 1 : DIGITS_MAX);
 
         for (; n > 0; n--)
                 if (try_value(m, pattern, name, n))
@@ -193,7 +159,7 @@ void pattern_copy(const PatternMatch *m, char letter, char *buf, size_t size) {
 }
 
 /* Path templates: split once into the fixed part and the components that vary. What a variable may
- * look like is in pattern.c. */
+ * look like is above. */
 
 struct PathTemplate {
         char *text;        /* as given, but with single slashes and none at the end */
