@@ -97,9 +97,9 @@ static const Collector *collector_find(const char *name) {
 #define ORDER_WAIT_MSEC 10000
 #define ORDER_FDS 2
 #define TASKS_AT_ONCE 4
-#define PARTS_FORMAT ".part-%s"
-#define RAW_FORMAT ".raw-%s"
-#define BEFORE_FORMAT ".before-%s" /* the records of the first snapshot, for the second */
+#define PARTS_PREFIX ".part-"
+#define RAW_PREFIX ".raw-"
+#define BEFORE_PREFIX ".before-" /* the records of the first snapshot, for the second */
 #define DIFFERENCES_FILE ".differences"
 #define BEGIN_WAIT_USEC (5 * USEC_PER_SEC) /* for one that was started a moment ago */
 #define LOCK_WAIT_USEC                                                                             \
@@ -266,12 +266,9 @@ struct Snapshot {
         int error;
 };
 
-static const char *part_name(char buf[static NAME_MAX_BYTES], const char *format,
+static const char *part_name(char buf[static NAME_MAX_BYTES], const char *prefix,
                              const Collector *c) {
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral" /* one of the three above */
-        (void)snprintf(buf, NAME_MAX_BYTES, format, c->name);
-#pragma GCC diagnostic pop
+        (void)snprintf(buf, NAME_MAX_BYTES, "%s%s", prefix, c->name);
         return buf;
 }
 
@@ -294,7 +291,7 @@ static uint64_t timeout_of(const ProbeRequest *o, const Collector *c) {
 
 static int make_raw_directory(const Snapshot *l, const Collector *c) {
         char name[NAME_MAX_BYTES];
-        part_name(name, RAW_FORMAT, c);
+        part_name(name, RAW_PREFIX, c);
         if (mkdirat(l->dir_fd, name, 0700) < 0 && errno != EEXIST)
                 return -errno;
         int fd = openat(l->dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -314,8 +311,7 @@ static int adopt_raw_file(const Snapshot *l, Part *p, int raw_fd, const char *na
         if (is_reserved(name) || n >= RAW_FILES_MAX || strlen(name) > 100 ||
             fstatat(raw_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
                 return 1;
-        uint64_t n_bytes =
-                MIN((uint64_t)st.st_size, (uint64_t)st.st_blocks * 512); /* holes are free */
+        uint64_t n_bytes = (uint64_t)st.st_size;
         if (n_bytes > p->files_bytes || faccessat(l->dir_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
                 return 1;
         p->files[n] = strdup(name);
@@ -334,7 +330,7 @@ static void adopt_raw_files(const Snapshot *l, Part *p) {
         char name[NAME_MAX_BYTES];
         Run *t = &p->run;
         _cleanup_closedir_ DIR *d = NULL;
-        (void)fs_opendir_at(l->dir_fd, part_name(name, RAW_FORMAT, t->collector), &d); /* none */
+        (void)fs_opendir_at(l->dir_fd, part_name(name, RAW_PREFIX, t->collector), &d); /* none */
         p->files = calloc(RAW_FILES_MAX + 1, sizeof *p->files);
         if (!d || !p->files)
                 return;
@@ -365,7 +361,7 @@ static DocumentSection section_of(const Part *p, char name[static NAME_MAX_BYTES
                                   .state = t->state,
                                   .begun_usec = t->begun_usec,
                                   .duration_usec = t->ended_usec - t->started_usec,
-                                  .part = part_name(name, PARTS_FORMAT, t->collector),
+                                  .part = part_name(name, PARTS_PREFIX, t->collector),
                                   .files = p->files };
 }
 
@@ -421,8 +417,8 @@ static int write_differences(const Snapshot *l) {
         if (i == l->n_parts)
                 return 0;
         const Collector *c = l->parts[i].run.collector;
-        int r = document_write_differences(l->dir_fd, part_name(before, BEFORE_FORMAT, c),
-                                           part_name(after, PARTS_FORMAT, c), DIFFERENCES_FILE);
+        int r = document_write_differences(l->dir_fd, part_name(before, BEFORE_PREFIX, c),
+                                           part_name(after, PARTS_PREFIX, c), DIFFERENCES_FILE);
         return r == -EFBIG ? 0 : r;
 }
 
@@ -432,8 +428,8 @@ static void remove_parts(const Snapshot *l, bool keep_for_second) {
         char part[NAME_MAX_BYTES], before[NAME_MAX_BYTES];
         for (size_t i = 0; i < l->n_parts; i++) {
                 const Collector *c = l->parts[i].run.collector;
-                part_name(part, PARTS_FORMAT, c);
-                part_name(before, BEFORE_FORMAT, c);
+                part_name(part, PARTS_PREFIX, c);
+                part_name(before, BEFORE_PREFIX, c);
                 /* All of it goes with the directory at the latest. */
                 if (keep_for_second && c->twice)
                         (void)renameat(l->dir_fd, part, l->dir_fd, before);
@@ -479,7 +475,7 @@ static void on_part_done(const ChildResult *result, void *userdata) {
 
 static void start_part(Snapshot *l, Part *p) {
         char name[NAME_MAX_BYTES], child[96];
-        part_name(name, PARTS_FORMAT, p->run.collector);
+        part_name(name, PARTS_PREFIX, p->run.collector);
         _cleanup_close_ int raw = make_raw_directory(l, p->run.collector);
         p->fd = openat(l->dir_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
                        0600);
@@ -569,7 +565,7 @@ static void salvage(Snapshot *l) {
         struct stat st;
         for (size_t i = 0; i < l->n_parts; i++) {
                 Part *p = &l->parts[i];
-                if (fstatat(l->dir_fd, part_name(name, PARTS_FORMAT, p->run.collector), &st,
+                if (fstatat(l->dir_fd, part_name(name, PARTS_PREFIX, p->run.collector), &st,
                             AT_SYMLINK_NOFOLLOW) == 0)
                         run_end(&p->run, SECTION_CUT,
                                 "the snapshot was interrupted; this is what had been written "
@@ -599,7 +595,7 @@ static void snapshot_done(Snapshot *l) {
 static bool has_begun(const Snapshot *l) {
         char name[NAME_MAX_BYTES];
         for (size_t i = 0; i < l->n_parts; i++)
-                if (faccessat(l->dir_fd, part_name(name, PARTS_FORMAT, l->parts[i].run.collector),
+                if (faccessat(l->dir_fd, part_name(name, PARTS_PREFIX, l->parts[i].run.collector),
                               F_OK, AT_SYMLINK_NOFOLLOW) == 0)
                         return true;
         return faccessat(l->dir_fd, document_name(l->order), F_OK, AT_SYMLINK_NOFOLLOW) == 0;

@@ -95,17 +95,14 @@ typedef struct Segment {
         uint64_t offset, size;
 } Segment;
 
-/* Reads the n-th program header. @return 1 for a note segment, 0 for another, -errno */
-static int read_segment(int fd, bool is_64, uint64_t offset, Segment *ret) {
-        Elf64_Phdr p64;
-        Elf32_Phdr p32;
-        int r = is_64 ? fs_pread_all(fd, &p64, sizeof p64, offset)
-                      : fs_pread_all(fd, &p32, sizeof p32, offset);
+/* @return 1 for a note segment, 0 for another, -errno */
+static int read_segment(int fd, uint64_t offset, Segment *ret) {
+        Elf64_Phdr head;
+        int r = fs_pread_all(fd, &head, sizeof head, offset);
         if (r < 0)
                 return r == -ENODATA ? -EBADMSG : r;
-        *ret = is_64 ? (Segment){ .offset = p64.p_offset, .size = p64.p_filesz }
-                     : (Segment){ .offset = p32.p_offset, .size = p32.p_filesz };
-        return (is_64 ? p64.p_type : p32.p_type) == PT_NOTE;
+        *ret = (Segment){ .offset = head.p_offset, .size = head.p_filesz };
+        return head.p_type == PT_NOTE;
 }
 
 static uint64_t align4(uint64_t n) {
@@ -115,7 +112,7 @@ static uint64_t align4(uint64_t n) {
 /* @return whether the notes hold a build id */
 static bool find_id(const uint8_t *notes, size_t n, char *hex) {
         for (size_t at = 0; n - at >= sizeof(Elf64_Nhdr);) {
-                Elf64_Nhdr head; /* the same in both word sizes */
+                Elf64_Nhdr head;
                 memcpy(&head, notes + at, sizeof head);
                 uint64_t name = at + sizeof head, id = name + align4(head.n_namesz),
                          next = id + align4(head.n_descsz);
@@ -152,29 +149,19 @@ static int search_segment(int fd, const Segment *s, char *hex) {
 }
 
 int process_build_id(int fd, char hex[static PROCESS_BUILD_ID_SIZE]) {
-        union {
-                unsigned char ident[EI_NIDENT];
-                Elf64_Ehdr e64;
-                Elf32_Ehdr e32;
-        } head;
+        Elf64_Ehdr head;
         int r = fs_pread_all(fd, &head, sizeof head, 0);
 
         hex[0] = '\0';
         if (r < 0)
                 return r == -ENODATA ? -EBADMSG : r;
-        bool is_64 = head.ident[EI_CLASS] == ELFCLASS64;
-        if (memcmp(head.ident, ELFMAG, SELFMAG) != 0 ||
-            (!is_64 && head.ident[EI_CLASS] != ELFCLASS32) ||
-            head.ident[EI_DATA] != (BYTE_ORDER == LITTLE_ENDIAN ? ELFDATA2LSB : ELFDATA2MSB))
+        if (memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 || head.e_ident[EI_CLASS] != ELFCLASS64 ||
+            head.e_ident[EI_DATA] != (BYTE_ORDER == LITTLE_ENDIAN ? ELFDATA2LSB : ELFDATA2MSB) ||
+            head.e_phoff > INT64_MAX - SEGMENTS_MAX * sizeof(Elf64_Phdr))
                 return -EBADMSG;
-        uint64_t offset = is_64 ? head.e64.e_phoff : head.e32.e_phoff;
-        unsigned n = is_64 ? head.e64.e_phnum : head.e32.e_phnum;
-        size_t size = is_64 ? sizeof(Elf64_Phdr) : sizeof(Elf32_Phdr);
-        if (offset > INT64_MAX - (uint64_t)SEGMENTS_MAX * size)
-                return -EBADMSG;
-        for (unsigned i = 0; i < MIN(n, (unsigned)SEGMENTS_MAX); i++) {
+        for (unsigned i = 0; i < MIN(head.e_phnum, (unsigned)SEGMENTS_MAX); i++) {
                 Segment s;
-                r = read_segment(fd, is_64, offset + i * size, &s);
+                r = read_segment(fd, head.e_phoff + i * sizeof(Elf64_Phdr), &s);
                 if (r > 0)
                         r = search_segment(fd, &s, hex);
                 if (r != 0)
@@ -188,19 +175,23 @@ int process_build_id(int fd, char hex[static PROCESS_BUILD_ID_SIZE]) {
 
 enum { THREADS_MAX = 2000, WORD_BYTES_MAX = 256, STACK_BYTES_MAX = 8 << 10, STACK_LINES_MAX = 64 };
 
-/* Adds the one line of a thread's file, or null and why. */
-static void add_word(ProcessReport *report, const char *key, int tid, const char *name) {
+/* Adds the one line of a file, or null and why. */
+static void add_word(ProcessReport *report, const char *key, const char *name) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
-        char path[64];
-        int r;
+        int r = procfs_read(report->p, (ProcFile){ name, WORD_BYTES_MAX }, &text, NULL);
 
-        (void)snprintf(path, sizeof path, "task/%d/%s", tid, name);
-        r = procfs_read(report->p, (ProcFile){ path, WORD_BYTES_MAX }, &text, NULL);
         if (r == 0)
                 json_out_text(&report->b, key, text.text ? text.text : "",
                               text.text ? strcspn(text.text, "\n") : 0);
         else
                 add_missing(&report->b, key, r);
+}
+
+static void add_thread_word(ProcessReport *report, int tid, const char *name) {
+        char path[64];
+
+        (void)snprintf(path, sizeof path, "task/%d/%s", tid, name);
+        add_word(report, name, path);
 }
 
 static void add_stack(ProcessReport *report, int tid) {
@@ -256,8 +247,8 @@ static void report_threads(ProcessReport *report) {
                 begin_record(report, "thread");
                 json_out_i64(&report->b, "tid", tids.items[i]);
                 add_state(report, tids.items[i]);
-                add_word(report, "wchan", tids.items[i], "wchan");
-                add_word(report, "syscall", tids.items[i], "syscall");
+                add_thread_word(report, tids.items[i], "wchan");
+                add_thread_word(report, tids.items[i], "syscall");
                 add_stack(report, tids.items[i]);
                 end_record(report);
         }
@@ -311,37 +302,23 @@ static void note_library(Library *list, size_t *n, const ProcMap *m) {
         list[(*n)++].map = *m;
 }
 
-/* What is mapped is under map_files even when its name has gone, but that takes a capability more.
- */
-static int open_library(const ProcessReport *report, const Library *l, const char **ret_by) {
-        _cleanup_close_ int root_fd = procfs_root(report->p), fd = -1;
-        char link[96];
+/* Not by map_files, which takes a capability that the collector does not have: of a file that was
+ * replaced there is no build id. @see proc_pid_map_files(5) */
+static int open_library(const ProcessReport *report, const Library *l) {
+        _cleanup_close_ int root_fd = procfs_root(report->p);
         struct stat st;
 
-        if (root_fd >= 0 && !l->map.is_deleted)
-                fd = procfs_root_open(root_fd, l->path, O_RDONLY, &st);
-        if (fd >= 0 && st.st_ino == l->map.inode) {
-                *ret_by = "path";
-                return TAKE_FD(fd);
-        }
-        (void)snprintf(link, sizeof link, "map_files/%lx-%lx", (unsigned long)l->map.start,
-                       (unsigned long)l->map.end);
-        _cleanup_close_ int path_fd = openat(report->p->dir_fd, link, O_PATH | O_CLOEXEC);
-        if (path_fd < 0 || fstat(path_fd, &st) < 0)
-                return -errno;
-        if (!S_ISREG(st.st_mode))
-                return -EBADF;
-        int map_fd = openat(report->p->dir_fd, link, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-        if (map_fd < 0)
-                return -errno;
-        *ret_by = "map_files";
-        return map_fd;
+        if (root_fd < 0 || l->map.is_deleted)
+                return root_fd < 0 ? root_fd : -ENOENT;
+        _cleanup_close_ int fd = procfs_root_open(root_fd, l->path, O_RDONLY, &st);
+        if (fd >= 0 && st.st_ino != l->map.inode)
+                return -ESTALE;
+        return fd < 0 ? fd : TAKE_FD(fd);
 }
 
 static void add_library(ProcessReport *report, const Library *l) {
         char hex[PROCESS_BUILD_ID_SIZE] = "";
-        const char *by = NULL;
-        _cleanup_close_ int fd = open_library(report, l, &by);
+        _cleanup_close_ int fd = open_library(report, l);
         int r = fd < 0 ? fd : process_build_id(fd, hex);
 
         json_out_object(&report->b, NULL);
@@ -354,8 +331,8 @@ static void add_library(ProcessReport *report, const Library *l) {
                 add_missing(&report->b, "build_id", r);
         else
                 json_out_null(&report->b, "build_id");
-        if (by)
-                json_out_string(&report->b, "read_by", by);
+        if (fd >= 0)
+                json_out_string(&report->b, "read_by", "path");
         json_out_end_object(&report->b);
 }
 
@@ -538,17 +515,6 @@ static void report_status(ProcessReport *report) {
         end_record(report);
 }
 
-static void add_file_text(ProcessReport *report, const char *key, const char *name) {
-        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
-        int r = procfs_read(report->p, (ProcFile){ name, 256 }, &text, NULL);
-
-        if (r == 0)
-                json_out_text(&report->b, key, text.text ? text.text : "",
-                              text.text ? strcspn(text.text, "\n") : 0);
-        else
-                add_missing(&report->b, key, r);
-}
-
 static void report_place(ProcessReport *report) {
         static const char *const kinds[] = { "cgroup", "ipc", "mnt", "net", "pid", "user", "uts" };
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
@@ -570,8 +536,8 @@ static void report_place(ProcessReport *report) {
                 json_out_text(&report->b, "cgroup", text.text ? text.text : "", text.n);
         else
                 add_missing(&report->b, "cgroup", r);
-        add_file_text(report, "oom_score", "oom_score");
-        add_file_text(report, "oom_score_adj", "oom_score_adj");
+        add_word(report, "oom_score", "oom_score");
+        add_word(report, "oom_score_adj", "oom_score_adj");
         end_record(report);
 }
 

@@ -3,8 +3,7 @@
 
 #define PROCESS_BUILD_ID_SIZE 129
 
-/** Finds the GNU build id of an ELF file of either word size and this machine's byte order, reading
- * little of it.
+/** Finds the GNU build id of a 64-bit ELF file of this machine's byte order, reading little of it.
  * @param fd  a regular file, hostile  @param hex  gets it in hex, "" when it has none @return 0,
  * -EBADMSG when it is no such file, -errno
  * @see elf(5); the note NT_GNU_BUILD_ID */

@@ -240,19 +240,11 @@ static void stop(Walk *w, const char *why) {
 /* Reads one file. @param name  relative to dir_fd, no symlinks @return 0; -errno; -EBADF when it
  * is no regular file */
 static int sysfs_read(int dir_fd, const char *name, SysfsValue *ret) {
-        _cleanup_close_ int fd = -1;
-        struct stat st;
+        _cleanup_close_ int fd = fs_open_regular(dir_fd, name, NULL);
         ssize_t n;
 
-        fd = strchr(name, '/') ? fs_open_beneath(dir_fd, name, O_RDONLY)
-                               : openat(dir_fd, name,
-                                        O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
         if (fd < 0)
-                return strchr(name, '/') ? fd : -errno;
-        if (fstat(fd, &st) < 0)
-                return -errno;
-        if (!S_ISREG(st.st_mode))
-                return -EBADF;
+                return fd;
         /* One call: a file of sysfs is made whole by the first read, and has at most a page. */
         do
                 n = read(fd, ret->data, sizeof ret->data);
@@ -403,16 +395,6 @@ static int visit_file(Walk *w, int dir_fd, const char *name) {
 
 /* ---- directories ---- */
 
-static unsigned char type_of(int dir_fd, const struct dirent *entry) {
-        struct stat st;
-
-        if (entry->d_type != DT_UNKNOWN)
-                return entry->d_type;
-        if (fstatat(dir_fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
-                return DT_UNKNOWN;
-        return (unsigned char)IFTODT(st.st_mode);
-}
-
 /* @return the next entry of this type, NULL at the end or when enough was examined */
 static const struct dirent *next_entry(Walk *w, DIR *dir, unsigned char type) {
         const struct dirent *entry;
@@ -422,7 +404,7 @@ static const struct dirent *next_entry(Walk *w, DIR *dir, unsigned char type) {
                         continue;
                 if (++w->n_entries > 3 * SYSFS_DEVICE_ENTRIES_MAX) /* each is seen three times */
                         stop(w, "more than 16000 names below the device");
-                else if (type_of(dirfd(dir), entry) == type)
+                else if (entry->d_type == type)
                         return entry;
         }
         return NULL;

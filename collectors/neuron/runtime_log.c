@@ -21,6 +21,7 @@
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
 #include "lib/base/parse.h"
+#include "lib/base/path.h"
 #include "lib/base/redact.h"
 #include "lib/neuron/job.h"
 #include "lib/neuron/names.h"
@@ -352,13 +353,6 @@ static int refuse(LogCheck *d, int r, const char *why) {
         return r;
 }
 
-static bool is_below(const char *path, const char *root) {
-        size_t n = strlen(root);
-        while (n > 1 && root[n - 1] == '/')
-                n--;
-        return strncmp(path, root, n) == 0 && (path[n] == '/' || path[n] == '\0');
-}
-
 /* Dots and empty components would get round a comparison of texts. */
 static int check_path(LogCheck *d) {
         const char *path = d->f->path;
@@ -369,7 +363,7 @@ static int check_path(LogCheck *d) {
                 if (n == 0 || (n == 1 && s[1] == '.') || (n == 2 && s[1] == '.' && s[2] == '.'))
                         return refuse(d, -EINVAL, "not a path without `.`, `..` and `//`");
         }
-        if (is_below(path, d->order->proc_root))
+        if (path_is_below(path, d->order->proc_root))
                 return refuse(d, -EPERM, "files of /proc are no logs");
         return 0;
 }
