@@ -2,8 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -137,4 +140,103 @@ void tree_list_done(TreeList *list) {
 
 bool tree_error_is_resource(int error) {
         return error == -ENOMEM || error == -EMFILE || error == -ENFILE || error == -EOVERFLOW;
+}
+
+/* ---- a path whose links are read and resolved here ---- */
+
+#define LINKS_MAX 40 /* as the kernel has it */
+
+typedef struct Resolver {
+        int fds[FS_DEPTH_MAX]; /* ours, but for the first, which is the root */
+        size_t n;
+        char path[PATH_MAX]; /* what is left to go */
+        unsigned n_links;
+        bool (*may_follow)(const struct stat *link); /* NULL: any */
+} Resolver;
+
+enum { WALK_E_END = 1, WALK_E_LINK };
+
+static void walk_back(Resolver *w, size_t to) {
+        while (w->n > to)
+                (void)close(w->fds[--w->n]); /* paths only */
+}
+
+static int walk_link(Resolver *w, int link_fd, const char *rest) {
+        char target[PATH_MAX], joined[PATH_MAX];
+        ssize_t n = readlinkat(link_fd, "", target, sizeof target - 1);
+
+        if (n < 0)
+                return -errno;
+        target[n] = '\0';
+        if (++w->n_links > LINKS_MAX)
+                return -ELOOP;
+        if (snprintf(joined, sizeof joined, "%s/%s", target, rest) >= (int)sizeof joined)
+                return -ENAMETOOLONG;
+        if (target[0] == '/')
+                walk_back(w, 1);
+        memcpy(w->path, joined, strlen(joined) + 1);
+        return WALK_E_LINK;
+}
+
+/* One component. @return 0 a step down or back; WALK_E_LINK: a link's target has taken its place in
+ * what is left; WALK_E_END and *ret_fd: it is no directory, and the path ends here */
+static int walk_step(Resolver *w, char *name, const char *rest, int *ret_fd) {
+        _cleanup_close_ int fd = -1;
+        struct stat st;
+
+        if (strcmp(name, ".") == 0)
+                return 0;
+        if (strcmp(name, "..") == 0) {
+                if (w->n > 1)
+                        walk_back(w, w->n - 1);
+                return 0;
+        }
+        fd = openat(w->fds[w->n - 1], name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return -errno;
+        if (S_ISLNK(st.st_mode))
+                return w->may_follow && !w->may_follow(&st) ? -ELOOP : walk_link(w, fd, rest);
+        if (S_ISDIR(st.st_mode)) {
+                if (w->n == FS_DEPTH_MAX)
+                        return -ENAMETOOLONG;
+                w->fds[w->n++] = TAKE_FD(fd);
+                return 0;
+        }
+        if (*rest != '\0')
+                return -ENOTDIR;
+        *ret_fd = TAKE_FD(fd);
+        return WALK_E_END;
+}
+
+static int walk_all(Resolver *w) {
+        char rest[PATH_MAX];
+        int fd = -1;
+
+        for (;;) {
+                char *name = w->path + strspn(w->path, "/");
+                size_t n = strcspn(name, "/");
+
+                if (n == 0)
+                        break;
+                (void)snprintf(rest, sizeof rest, "%s", name + n + strspn(name + n, "/"));
+                name[n] = '\0';
+                int r = walk_step(w, name, rest, &fd);
+                if (r < 0 || r == WALK_E_END)
+                        return r < 0 ? r : fd;
+                if (r == 0)
+                        memcpy(w->path, rest, strlen(rest) + 1);
+        }
+        fd = fcntl(w->fds[w->n - 1], F_DUPFD_CLOEXEC, 0);
+        return fd < 0 ? -errno : fd;
+}
+
+int tree_resolve(int root_fd, const char *path, bool (*may_follow)(const struct stat *link)) {
+        Resolver w = { .fds = { root_fd }, .n = 1, .may_follow = may_follow };
+        int r;
+
+        if (snprintf(w.path, sizeof w.path, "%s", path) >= (int)sizeof w.path)
+                return -ENAMETOOLONG;
+        r = walk_all(&w);
+        walk_back(&w, 1);
+        return r;
 }

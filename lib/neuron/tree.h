@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 typedef enum TreeType { TREE_FILE, TREE_DIR, TREE_SYMLINK, TREE_SPECIAL } TreeType;
 
@@ -45,3 +46,11 @@ static inline const char *tree_list_name(const TreeList *list, size_t i) {
 /** @return whether it is a lack of memory or descriptors, which ends a scan, not an error of
  * the tree */
 bool tree_error_is_resource(int error);
+
+/** Opens a path as a process with that root directory would: links, absolute and `..` too, stay
+ * inside, and a magic link is only its text. `..` goes back along the directories that the path
+ * came by.
+ * @param may_follow  whether a link may be followed (else -ELOOP); NULL: any may
+ * @return an O_PATH fd of the caller's; -ELOOP, -ENOENT, -ENOTDIR, -ENAMETOOLONG also for more than
+ * FS_DEPTH_MAX components, … */
+int tree_resolve(int root_fd, const char *path, bool (*may_follow)(const struct stat *link));
