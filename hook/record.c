@@ -204,10 +204,8 @@ static void add_packages(StrBuf *b, const char *root) {
         json_out_object(b, "packages");
         add_driver(b, root);
         json_out_object(b, "dpkg");
-        if (status >= 0) {
+        if (status >= 0)
                 (void)dpkg_read(&parser, status); /* as far as it can be read */
-                dpkg_end(&parser);
-        }
         json_out_end_object(b);
         add_files(b, root);
         json_out_end_object(b);

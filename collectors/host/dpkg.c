@@ -1,15 +1,16 @@
 #include "collectors/host/dpkg.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
 
 #include "lib/base/cleanup.h"
 
-enum { STATUS_BYTES_MAX = 64 << 20, CHUNK_BYTES = 64 << 10 };
+enum { STATUS_BYTES_MAX = 64 << 20 };
 
 static void finish_package(DpkgParser *p) {
         if (p->name[0] != '\0')
@@ -25,60 +26,36 @@ static void copy_field(const char *line, const char *name, char *to, size_t size
         line += n + 1;
         line += strspn(line, " \t");
         (void)snprintf(to, size, "%s", line);
-        for (size_t end = strlen(to); end > 0 && strchr(" \t\r", to[end - 1]);)
+        for (size_t end = strlen(to); end > 0 && strchr(" \t\r\n", to[end - 1]);)
                 to[--end] = '\0';
 }
 
 static void parse_line(DpkgParser *p) {
-        p->line[MIN(p->n_line, sizeof p->line - 1)] = '\0';
-        if (p->line[strspn(p->line, " \t\r")] == '\0' && p->n_line < sizeof p->line)
+        if (p->line[strspn(p->line, " \t\r\n")] == '\0') {
                 finish_package(p); /* an empty line parts two packages */
-        else {
-                copy_field(p->line, "Package", p->name, sizeof p->name);
-                copy_field(p->line, "Version", p->version, sizeof p->version);
-                copy_field(p->line, "Status", p->status, sizeof p->status);
+                return;
         }
-        p->n_line = 0;
-}
-
-void dpkg_supply_data(DpkgParser *p, const char *data, size_t n) {
-        while (n > 0) {
-                const char *newline = memchr(data, '\n', n);
-                size_t size = newline ? (size_t)(newline - data) : n,
-                       room = sizeof p->line - p->n_line;
-
-                memcpy(p->line + p->n_line, data, MIN(size, room));
-                p->n_line += MIN(size, room);
-                if (newline) {
-                        parse_line(p);
-                        size++;
-                }
-                data += size;
-                n -= size;
-        }
-}
-
-void dpkg_end(DpkgParser *p) {
-        if (p->n_line > 0)
-                parse_line(p);
-        finish_package(p);
+        copy_field(p->line, "Package", p->name, sizeof p->name);
+        copy_field(p->line, "Version", p->version, sizeof p->version);
+        copy_field(p->line, "Status", p->status, sizeof p->status);
 }
 
 int dpkg_read(DpkgParser *p, int fd) {
-        _cleanup_free_ char *chunk = malloc(CHUNK_BYTES);
+        _cleanup_close_ int own_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+        _cleanup_fclose_ FILE *f = own_fd < 0 ? NULL : fdopen(own_fd, "r");
+        size_t total = 0;
+        bool is_rest = false; /* of a line that was cut */
 
-        if (!chunk)
-                return -ENOMEM;
-        for (size_t total = 0; total < STATUS_BYTES_MAX;) {
-                ssize_t n = read(fd, chunk, CHUNK_BYTES);
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n < 0)
-                        return -errno;
-                if (n == 0)
-                        return 0;
-                dpkg_supply_data(p, chunk, (size_t)n);
-                total += (size_t)n;
+        if (!f)
+                return -errno;
+        own_fd = -1; /* the stream's */
+        while (total < STATUS_BYTES_MAX && fgets(p->line, sizeof p->line, f)) {
+                size_t n = strlen(p->line);
+                if (!is_rest)
+                        parse_line(p);
+                is_rest = n == 0 || p->line[n - 1] != '\n';
+                total += MAX(n, (size_t)1);
         }
-        return 1;
+        finish_package(p);
+        return ferror(f) ? -EIO : total >= STATUS_BYTES_MAX;
 }

@@ -89,7 +89,6 @@ static void packages_dpkg(PackagesRoot *root) {
         packages_begin(root, "dpkg");
         json_out_array(&root->b, "packages");
         r = fd < 0 ? fd : dpkg_read(&parser, fd);
-        dpkg_end(&parser);
         json_out_end_array(&root->b);
         json_out_bool(&root->b, "cut", r == 1 || l.n > PACKAGES_MAX);
         if (r < 0)

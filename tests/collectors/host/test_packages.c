@@ -2,6 +2,7 @@
 #include "collectors/host/packages.c"
 
 #include <linux/landlock.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 
 #include "collectors/host/procfs.h"
@@ -152,27 +153,34 @@ static void note_package(const DpkgParser *p, void *userdata) {
                        p->status);
 }
 
-static void dpkgs_status_is_read_in_pieces_of_any_size(void **state) {
-        static const char request_collectors[] =
-                "aws-neuronx-dkms=2.25.4.0(install ok installed);bash=5.2(install ok installed);"
-                "aws-neuronx-tools=2.27.33.0(deinstall ok config-files);";
-        for (size_t piece = 1; piece < sizeof status_file; piece++) {
-                char all[1024] = "";
-                DpkgParser p = { .on_package = note_package, .userdata = all };
-                for (size_t at = 0; at < sizeof status_file - 1; at += piece)
-                        dpkg_supply_data(&p, status_file + at,
-                                         MIN(piece, sizeof status_file - 1 - at));
-                dpkg_end(&p);
-                assert_string_equal(all, request_collectors);
-        }
-        char all[1024] = "", line[5000];
+static void read_status_file(const char *text, size_t n, const char *expected) {
+        _cleanup_close_ int fd = memfd_create("status", MFD_CLOEXEC);
+        char all[1024] = "";
         DpkgParser p = { .on_package = note_package, .userdata = all };
-        memset(line, 'x', sizeof line);
-        dpkg_supply_data(&p, "Package: a\nDescription: ", 24);
-        dpkg_supply_data(&p, line, sizeof line);
-        dpkg_supply_data(&p, "\nVersion: 1\n", 12);
-        dpkg_end(&p);
-        assert_string_equal(all, "a=1();");
+
+        assert_true(fd >= 0);
+        assert_int_equal(write(fd, text, n), n);
+        assert_int_equal(lseek(fd, 0, SEEK_SET), 0);
+        assert_int_equal(dpkg_read(&p, fd), 0);
+        assert_string_equal(all, expected);
+}
+
+static void dpkgs_status_is_read_whatever_its_lines_are(void **state) {
+        static const char head[] = "Package: a\nDescription: ", tail[] = "\nVersion: 1\n";
+        char text[6000];
+
+        read_status_file(
+                status_file, sizeof status_file - 1,
+                "aws-neuronx-dkms=2.25.4.0(install ok installed);bash=5.2(install ok installed);"
+                "aws-neuronx-tools=2.27.33.0(deinstall ok config-files);");
+        /* A line that is too long is cut, wherever the cut falls. */
+        for (size_t n = 900; n < 5000; n++) {
+                size_t n_head = sizeof head - 1;
+                memcpy(text, head, n_head);
+                memset(text + n_head, 'x', n);
+                memcpy(text + n_head + n, tail, sizeof tail);
+                read_status_file(text, n_head + n + sizeof tail - 1, "a=1();");
+        }
 }
 
 static void names_of_distributions_are_normalised(void **state) {
@@ -270,7 +278,7 @@ int main(void) {
                                                 fake_setup, fake_teardown),
                 cmocka_unit_test_setup_teardown(a_hostile_root_leads_nowhere, fake_setup,
                                                 fake_teardown),
-                cmocka_unit_test(dpkgs_status_is_read_in_pieces_of_any_size),
+                cmocka_unit_test(dpkgs_status_is_read_whatever_its_lines_are),
                 cmocka_unit_test(names_of_distributions_are_normalised),
                 cmocka_unit_test_setup_teardown(
                         an_rpm_database_is_read_by_rpm_as_nobody_and_in_time, fake_setup,
