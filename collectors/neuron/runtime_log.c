@@ -358,11 +358,8 @@ static int check_path(LogCheck *d) {
         const char *path = d->f->path;
         if (path[0] != '/' || strlen(path) >= PATH_BYTES_MAX)
                 return refuse(d, -EINVAL, "not an absolute path");
-        for (const char *s = path; (s = strchr(s, '/')); s++) {
-                size_t n = strcspn(s + 1, "/");
-                if (n == 0 || (n == 1 && s[1] == '.') || (n == 2 && s[1] == '.' && s[2] == '.'))
-                        return refuse(d, -EINVAL, "not a path without `.`, `..` and `//`");
-        }
+        if (path[1] == '\0' || !unit_path_is_clean(path + 1))
+                return refuse(d, -EINVAL, "not a path without `.`, `..` and `//`");
         if (path_is_below(path, d->order->proc_root))
                 return refuse(d, -EPERM, "files of /proc are no logs");
         return 0;

@@ -246,17 +246,6 @@ char *bundle_directory(const PathTemplate *prefix, const BundleOrigin *o, const 
         return path ? path_join(path, o->instance_id) : NULL;
 }
 
-static bool key_is_safe(const char *key) {
-        for (;;) {
-                size_t n = strcspn(key, "/");
-                if (n == 0 || (n == 1 && key[0] == '.') || (n == 2 && strncmp(key, "..", 2) == 0))
-                        return false;
-                if (key[n] == '\0')
-                        return true;
-                key += n + 1;
-        }
-}
-
 int bundle_directory_from_prefix(const char *s3_prefix, const char *bucket, const char *instance_id,
                                  char **ret) {
         static const char scheme[] = "s3://";
@@ -273,7 +262,7 @@ int bundle_directory_from_prefix(const char *s3_prefix, const char *bucket, cons
         _cleanup_free_ char *key = strndup(rest, n > 1 && rest[n - 1] == '/' ? n - 1 : n);
         if (!key)
                 return -ENOMEM;
-        if (key[0] && !key_is_safe(key))
+        if (!unit_path_is_clean(key))
                 return 0;
         *ret = path_join(key, instance_id);
         return *ret ? 0 : -ENOMEM;

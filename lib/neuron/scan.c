@@ -48,8 +48,7 @@ size_t unit_path_prefix(const char *relative, size_t n) {
         return (size_t)(p - relative);
 }
 
-/* @return whether it is clean: no empty component, no `.` or `..`, not absolute. "" is */
-static bool unit_path_is_clean(const char *relative) {
+bool unit_path_is_clean(const char *relative) {
         if (relative[0] == '\0')
                 return true;
         for (;;) {

@@ -156,3 +156,7 @@ bool unit_match(const UnitQuery *q, UnitMatch *ret);
 /** @return length in bytes of a clean relative path's first n components, without the slash after
  * them */
 size_t unit_path_prefix(const char *relative, size_t n);
+/** @return whether a relative path is clean: no empty component, no `.` or `..`, not absolute. ""
+ * is
+ */
+bool unit_path_is_clean(const char *relative);
