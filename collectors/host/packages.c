@@ -575,13 +575,6 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
         return r;
 }
 
-static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
-        const Run *run = userdata;
-
-        (void)task;
-        return collect_emit_line(run->out, line, n);
-}
-
 static int on_end(const PoolTask *task, int result, void *userdata) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         const Run *run = userdata;
@@ -643,7 +636,7 @@ static int run_parts(const CollectRequest *order, CollectOut *out, Part *parts, 
         PoolTask tasks[ROOTS_MAX];
         Run run = { .order = order, .out = out };
         ChildPool pool = { .run = run_part,
-                           .on_line = on_line,
+                           .out = out,
                            .on_end = on_end,
                            .userdata = &run,
                            .max_at_once = PARTS_AT_ONCE,

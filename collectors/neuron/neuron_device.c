@@ -596,13 +596,6 @@ static int emit(CollectOut *out, StrBuf *b) {
         return r;
 }
 
-static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
-        const Collection *c = userdata;
-
-        (void)task;
-        return collect_emit_line(c->out, line, n);
-}
-
 /* The probe's capabilities are for reading, and O_WRONLY needs permission to write. @param text  is
  * appended to */
 static void add_remedy(const Collection *c, const char *name, char *text, size_t size) {
@@ -704,7 +697,7 @@ static ChildPool pool_of(Collection *c, uint64_t timeout_usec) {
                  remaining_usec = c->end_usec > now ? c->end_usec - now : 0;
 
         return (ChildPool){
-                .on_line = on_line,
+                .out = c->out,
                 .userdata = c,
                 .max_at_once = NEURON_DEVICES_MAX, /* one that hangs keeps nobody's place */
                 .timeout_usec = MIN(timeout_usec, remaining_usec),

@@ -658,13 +658,6 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
 
 /* ---- in the collector ---- */
 
-static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
-        const Collection *c = userdata;
-
-        (void)task;
-        return collect_emit_line(c->out, line, n);
-}
-
 static void add_result(StrBuf *b, const SysfsProgress *p, int result) {
         char reading[SYSFS_PATH_MAX] = { 0 }, cut[SYSFS_TEXT_MAX] = { 0 };
         const char *name = strerrorname_np(-result), *text = strerrordesc_np(-result);
@@ -752,7 +745,7 @@ static int run_all(Collection *c) {
         uint64_t margin_usec = MAX(order->timeout_usec / 10, 20 * USEC_PER_MSEC);
         ChildPool pool = {
                 .run = run_part,
-                .on_line = on_line,
+                .out = c->out,
                 .on_end = on_end,
                 .userdata = c,
                 .max_at_once = PARTS_MAX, /* one that hangs keeps nobody's place */

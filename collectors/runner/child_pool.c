@@ -10,6 +10,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
+#include "collectors/runner/collector.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/strbuf.h"
@@ -120,7 +121,9 @@ static int split_lines(Run *run, Part *p, const char *data, size_t n) {
                         return -ENOMEM;
                 if (!newline)
                         return 0;
-                p->stop = pool->on_line(p->task, p->line.text, p->line.n, pool->userdata);
+                p->stop = pool->on_line
+                                  ? pool->on_line(p->task, p->line.text, p->line.n, pool->userdata)
+                                  : collect_emit_line(pool->out, p->line.text, p->line.n);
                 if (p->stop < 0)
                         return 0;
                 strbuf_clear(&p->line);

@@ -22,16 +22,18 @@ typedef struct ChildPool {
          * to fd, and returns 0 or -errno. */
         int (*run)(const PoolTask *task, int fd, void *userdata);
         /** In the caller: a whole line (without its newline, ended by NUL) of a part, as it comes;
-         * what a part wrote before it was killed too. Negative ends it all. */
+         * what a part wrote before it was killed too. Negative ends it all. NULL: lines are records
+         * of `out`. */
         int (*on_line)(const PoolTask *task, char *line, size_t n, void *userdata);
         /** In the caller, once a part. @param result  0; -errno of run() or of fork(2); -ETIMEDOUT:
          * it hung, was killed, and is not waited for, or its turn never came; -EFBIG: it wrote too
          * much, and was killed; -EPIPE: it crashed. Negative ends it all. */
         int (*on_end)(const PoolTask *task, int result, void *userdata);
         void *userdata;
-        size_t max_at_once;    /* 1 … CHILD_POOL_AT_ONCE_MAX */
-        int kept_fd;           /* each part has it as CHILD_POOL_KEPT_FD; 0 = none */
-        uint64_t timeout_usec; /* for all of it together, from now */
+        struct CollectOut *out; /* where on_line is NULL */
+        size_t max_at_once;     /* 1 … CHILD_POOL_AT_ONCE_MAX */
+        int kept_fd;            /* each part has it as CHILD_POOL_KEPT_FD; 0 = none */
+        uint64_t timeout_usec;  /* for all of it together, from now */
         size_t max_line_bytes, max_bytes_each;
 } ChildPool;
 
