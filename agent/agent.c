@@ -410,8 +410,7 @@ static void drain_done(Agent *a) {
 }
 
 #define STORE_RETRY_USEC (5 * USEC_PER_SEC)
-/* The interval of the search for what is attached to dumps of former sources. */
-#define ORPHANS_INTERVAL_USEC USEC_PER_HOUR
+
 IntakeSource *agent_source_by_name(const Agent *a, const char *name) {
         for (size_t i = 0; i < a->n_sources; i++)
                 if (strcmp(intake_source_config(a->sources[i])->name, name) == 0)
@@ -577,32 +576,8 @@ static void on_unit_renewed(const char *source, const char *unit_path, uint64_t 
                 incidents_unit_renewed(a->incidents, source, unit_path, before_usec);
 }
 
-/* ---- former sources ---- */
-
 static bool is_configured(const char *source, void *userdata) {
         return agent_source_by_name(userdata, source) != NULL;
-}
-
-static int on_orphans(sd_event_source *timer, uint64_t usec, void *userdata) {
-        Agent *a = userdata;
-        (void)usec;
-        uint64_t steady_usec = clock_step_age_usec(&a->orphans_steady, a->clock);
-        orphans_sweep(&(OrphansContext){ .attachments = a->attachments,
-                                         .store = a->store,
-                                         .now_usec = a->clock->realtime_usec(a->clock),
-                                         .steady_usec = steady_usec,
-                                         .is_configured = is_configured,
-                                         .userdata = a });
-        return timer_rearm(timer, ORPHANS_INTERVAL_USEC);
-}
-
-static void start_orphans(Agent *a) {
-        int r = a->once ? 0
-                        : timer_arm(&a->orphans_timer, &(TimerOptions){ .event = a->event,
-                                                                        .handler = on_orphans,
-                                                                        .userdata = a });
-        if (r < 0)
-                log_warning(r, "cannot arm the timer that removes attachments of former sources");
 }
 
 /* ---- hooks ---- */
@@ -648,7 +623,6 @@ static void start_incidents(Agent *a) {
 }
 
 static void start_hook(Agent *a) {
-        start_orphans(a);
         const HookNotesContext context = { .event = a->event,
                                            .clock = a->clock,
                                            .store = a->store,
@@ -667,7 +641,6 @@ static void start_hook(Agent *a) {
 }
 
 static void rebind_hook(Agent *a) {
-        start_orphans(a);
         if (a->notes)
                 hooknotes_rebind(a->notes, a->config);
         if (a->incidents)
@@ -675,7 +648,6 @@ static void rebind_hook(Agent *a) {
 }
 
 static void stop_hook(Agent *a) {
-        a->orphans_timer = sd_event_source_disable_unref(a->orphans_timer);
         a->notes = hooknotes_free(a->notes);
         a->incidents = incidents_free(a->incidents);
 }
@@ -795,6 +767,7 @@ static int start_sources(Agent *a) {
                                              .on_renewed = on_unit_renewed,
                                              .on_discard = on_discard,
                                              .on_unheard = on_notes_refused,
+                                             .is_configured = a->once ? NULL : is_configured,
                                              .on_found = on_found,
                                              .on_links_rechecked = on_links_rechecked,
                                              .userdata = a };

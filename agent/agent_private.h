@@ -84,8 +84,6 @@ struct Agent {
         Ec2Notices *notices;  /* NULL: not on EC2 */
         HookNotes *notes;     /* NULL: notes cannot be received */
         Incidents *incidents; /* NULL: snapshots are not possible */
-        sd_event_source *orphans_timer;
-        ClockStep orphans_steady;
         Drain drain;
         Reload reload;
         IntakeContext intake_context;

@@ -1635,17 +1635,17 @@ bool intake_is_rechecking_links(const IntakeSource *s, const char *id) {
 /* What was attached to a unit that never became a bundle is released after so long, by a clock that
  * was not set forward. */
 #define UNCLAIMED_USEC (7 * USEC_PER_DAY)
-static void release_all(IntakeSource *s, const char *path) {
-        int r = attachments_release(s->context->attachments, s->config->name, path);
+static void release_all(IntakeSource *s, const char *source, const char *path) {
+        int r = attachments_release(s->context->attachments, source, path);
         if (r < 0)
                 log_warning(r,
                             "source %s: cannot remove what was attached to '%s'; a later scan "
                             "tries again",
-                            s->config->name, path);
+                            source, path);
 }
 
-static void release_of(IntakeSource *s, const char *path, const char *id) {
-        int r = attachments_release_bundle(s->context->attachments, s->config->name, path, id);
+static void release_of(IntakeSource *s, const char *source, const char *path, const char *id) {
+        int r = attachments_release_bundle(s->context->attachments, source, path, id);
         if (r < 0)
                 log_dump(id, LOG_WARNING, r,
                          "cannot remove what was attached to it; a later scan tries again");
@@ -1667,7 +1667,7 @@ static void supplement_or_release(IntakeSource *s, const char *path) {
         case BUNDLE_EVICTED:
         case BUNDLE_CANCELLED:
         case BUNDLE_VANISHED:
-                release_all(s, path);
+                release_all(s, s->config->name, path);
                 break;
         default: /* quarantined: the operator may restore it */
                 break;
@@ -1705,48 +1705,67 @@ void intake_source_on_attached(IntakeSource *s, const char *unit_path) {
 static void release_attachments_on_final(IntakeSource *s, const Bundle *b) {
         if (!s->context->attachments || b->rec.state == BUNDLE_QUARANTINED)
                 return;
-        release_of(s, b->rec.path, b->rec.id);
+        release_of(s, s->config->name, b->rec.path, b->rec.id);
         if (attachments_waiting(s->context->attachments, s->config->name, b->rec.path, NULL) > 0)
                 queue_attached(s, b->rec.path);
 }
 
-/* ---- what a crash left ---- */
+/* ---- what a crash left, and what is attached to dumps of sources that are not configured any more:
+ * the source may be configured again, so that it is kept for a while ---- */
 
-static void release_if_final(IntakeSource *s, const char *path, const char *id) {
+#define FORMER_USEC USEC_PER_DAY
+
+/* What cannot be read has not ended.
+ * @param r          of the store
+ * @param if_unknown of a bundle that the store does not have
+ * @return whether nobody ships it any more */
+static bool has_ended(int r, const BundleRecord *rec, bool if_unknown) {
+        return r == STORE_E_NOT_FOUND ? if_unknown
+                                      : r == 0 && bundle_state_is_terminal(rec->state);
+}
+
+/* @return whether the bundle has ended: its attachments are removed, now or by the next sweep */
+static bool release_if_ended(IntakeSource *s, const AttachmentsUnit *unit, const char *id,
+                             bool if_unknown) {
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
         if (bundle_table_find(s->context->bundles, id) ||
-            store_get(s->context->store, id, &rec) != 0)
-                return; /* what is not known is kept */
-        if (bundle_state_is_terminal(rec.state))
-                release_of(s, path, id);
+            !has_ended(store_get(s->context->store, id, &rec), &rec, if_unknown))
+                return false;
+        release_of(s, unit->source, unit->unit_path, id);
+        return true;
 }
 
 static void on_attached_unit(const AttachmentsUnit *unit, void *userdata) {
         IntakeSource *s = userdata;
+        const IntakeContext *c = s->context;
+        const char *path = unit->unit_path;
         _cleanup_(bundle_record_done) BundleRecord base = { 0 };
         _cleanup_(attachment_names_done) AttachmentNames ids = { 0 };
-        uint64_t now = intake_realtime_usec(s);
-        const char *path = unit->unit_path;
-        if (strcmp(unit->source, s->config->name) != 0 || !path_is_below(path, s->terms->fixed))
+        bool is_mine = strcmp(unit->source, s->config->name) == 0, is_needed = false;
+        bool is_former = !is_mine && c->is_configured && !c->is_configured(unit->source, c->userdata);
+        if (is_mine ? !path_is_below(path, s->terms->fixed) : !is_former)
                 return;
-        int r = attachments_bundles(s->context->attachments, s->config->name, path, &ids);
+        uint64_t wait = is_former ? FORMER_USEC : UNCLAIMED_USEC;
+        bool is_old = intake_realtime_usec(s) > unit->changed_usec + wait && s->steady_usec > wait;
+        int r = attachments_bundles(c->attachments, unit->source, path, &ids);
         for (size_t i = 0; i < ids.n; i++)
-                release_if_final(s, path, ids.items[i]);
+                is_needed |= !release_if_ended(s, unit, ids.items[i], is_former && is_old);
         if (r < 0)
-                log_warning(r, "source %s: cannot see what is attached to '%s'", s->config->name,
+                log_warning(r, "source %s: cannot see what is attached to '%s'", unit->source,
                             path);
-        if (attachments_waiting(s->context->attachments, s->config->name, path, NULL) == 0)
+        if (r < 0 || attachments_waiting(c->attachments, unit->source, path, NULL) == 0)
                 return;
-        if (now > unit->changed_usec + UNCLAIMED_USEC && s->steady_usec > UNCLAIMED_USEC &&
-            !bundle_table_find_unit(s->context->bundles, s->config->name, path) &&
-            store_find_unit(s->context->store, s->config->name, path, &base) == STORE_E_NOT_FOUND) {
-                log_notice("source %s: '%s' never became a bundle; what was attached to it is "
-                           "removed",
-                           s->config->name, path);
-                release_all(s, path);
-                return;
-        }
-        queue_attached(s, path);
+        r = is_old && !bundle_table_find_unit(c->bundles, unit->source, path)
+                    ? store_find_unit(c->store, unit->source, path, &base)
+                    : -EAGAIN;
+        if (r == STORE_E_NOT_FOUND || (is_former && !is_needed && has_ended(r, &base, true))) {
+                log_notice("source %s: '%s' %s; what was attached to it is removed", unit->source,
+                           path,
+                           is_former ? "is of a source that is not configured any more"
+                                     : "never became a bundle");
+                release_all(s, unit->source, path);
+        } else if (is_mine)
+                queue_attached(s, path);
 }
 
 static void sweep_attachments(IntakeSource *s) {
@@ -1762,64 +1781,6 @@ static void sweep_attachments(IntakeSource *s) {
 static void attachments_queue_done(IntakeSource *s) {
         pending_done(&s->attached);
         sd_event_source_disable_unref(s->attached_timer);
-}
-
-/* ---- sources that are not configured any more ---- */
-
-/* What cannot be read is not over. */
-static bool has_ended(int r, const BundleRecord *rec, bool is_old) {
-        return r == STORE_E_NOT_FOUND ? is_old : r == 0 && bundle_state_is_terminal(rec->state);
-}
-
-static bool is_old(const OrphansContext *c, const AttachmentsUnit *unit) {
-        return c->now_usec > unit->changed_usec + ORPHANS_WAIT_USEC &&
-               c->steady_usec > ORPHANS_WAIT_USEC;
-}
-
-/* @return whether the bundle is over: its attachments are removed, now or with the next sweep */
-static bool release_if_ended(const OrphansContext *c, const AttachmentsUnit *unit, const char *id) {
-        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
-        int r = store_get(c->store, id, &rec);
-        if (!has_ended(r, &rec, is_old(c, unit)))
-                return false;
-        r = attachments_release_bundle(c->attachments, unit->source, unit->unit_path, id);
-        if (r < 0)
-                log_dump(id, LOG_WARNING, r,
-                         "cannot remove what was attached to it; in an hour it is tried again");
-        return true;
-}
-
-static void on_orphaned_unit(const AttachmentsUnit *unit, void *userdata) {
-        const OrphansContext *c = userdata;
-        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
-        _cleanup_(attachment_names_done) AttachmentNames ids = { 0 };
-        bool is_needed = false;
-        if (c->is_configured(unit->source, c->userdata))
-                return;
-        int r = attachments_bundles(c->attachments, unit->source, unit->unit_path, &ids);
-        for (size_t i = 0; i < ids.n; i++)
-                is_needed |= !release_if_ended(c, unit, ids.items[i]);
-        if (r < 0 || is_needed || !is_old(c, unit))
-                return;
-        r = store_find_unit(c->store, unit->source, unit->unit_path, &base);
-        if (!has_ended(r, &base, true))
-                return;
-        r = attachments_release(c->attachments, unit->source, unit->unit_path);
-        if (r < 0)
-                log_warning(r,
-                            "cannot remove what was attached to '%s'; in an hour it is tried again",
-                            unit->unit_path);
-        else
-                log_notice("source '%s' is not configured any more; what was attached to '%s' is "
-                           "removed",
-                           unit->source, unit->unit_path);
-}
-
-void orphans_sweep(const OrphansContext *c) {
-        int r = attachments_list_all(c->attachments, on_orphaned_unit, (void *)c);
-        if (r < 0)
-                log_warning(r, "cannot see what is attached to dumps of former sources; in an hour "
-                               "it is tried again");
 }
 
 void intake_source_on_final(IntakeSource *s, Bundle *b) {

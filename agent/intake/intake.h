@@ -36,6 +36,9 @@ typedef struct IntakeContext { /* borrowed by the sources */
         /* A bundle was found: its row is there, though perhaps not yet durable. NULL: not reported
          */
         void (*on_found)(const Bundle *b, void *userdata);
+        /* Whether a source of that name is configured: what was attached to dumps of another is
+         * removed after a day. NULL: it stays */
+        bool (*is_configured)(const char *source, void *userdata);
         /* Nothing that the links of this bundle hold is needed any more. NULL: not reported */
         void (*on_links_rechecked)(IntakeSource *s, const char *id, void *userdata);
         void *userdata;
@@ -122,23 +125,3 @@ void intake_source_view(const IntakeSource *s, IntakeSourceView *ret);
 bool intake_source_has_seen_all(const IntakeSource *s);
 /** @return whether the first scan is over and nothing waits to be probed; for --once */
 bool intake_source_is_idle(const IntakeSource *s);
-
-/* ---- attachments of sources that are not configured any more, which are not scanned ---- */
-
-/* What waits for a bundle of such a source is kept for so long: the source may be configured again.
- */
-#define ORPHANS_WAIT_USEC USEC_PER_DAY
-
-typedef struct OrphansContext { /* borrowed for the call */
-        Attachments *attachments;
-        Store *store;
-        uint64_t now_usec;    /* CLOCK_REALTIME */
-        uint64_t steady_usec; /* clock_step_age_usec(): nothing waits for longer */
-        bool (*is_configured)(const char *source, void *userdata);
-        void *userdata;
-} OrphansContext;
-
-/** Removes what was attached to bundles that are over, and what has waited for a bundle for
- * ORPHANS_WAIT_USEC while there was none. What was attached to an active or quarantined bundle
- * stays. */
-void orphans_sweep(const OrphansContext *c);

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "agent/intake/intake.h"
+#include "agent/intake/intake.c"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "tests/agent/hooknotes/attach_one.h"
@@ -22,6 +22,7 @@ typedef struct Fixture {
         Scratch *scratch;
         sd_event *event;
         Store *store;
+        BundleTable *bundles;
         Attachments *attachments;
         const char *configured;
 } Fixture;
@@ -36,6 +37,7 @@ static int setup(void **state) {
         *state = f;
         return sd_event_new(&f->event) < 0 ||
                                store_open(&f->store, f->scratch->path, NULL, NULL) != 0 ||
+                               bundle_table_new(&f->bundles, f->store, clock_system(), &(BundleTableCallbacks){ 0 }) < 0 ||
                                attachments_new(&f->attachments, f->event, f->scratch->path) < 0
                        ? -1
                        : 0;
@@ -45,6 +47,7 @@ static int teardown(void **state) {
         Fixture *f = *state;
         void *scratch = f->scratch;
         attachments_free(f->attachments);
+        bundle_table_free(f->bundles);
         store_close(f->store);
         sd_event_unref(f->event);
         free(f);
@@ -90,14 +93,29 @@ static bool is_configured(const char *source, void *userdata) {
         return strcmp(source, f->configured) == 0;
 }
 
+static uint64_t ahead_usec; /* of the system's date */
+
+static uint64_t ahead(Clock *c) {
+        (void)c;
+        return clock_system()->realtime_usec(clock_system()) + ahead_usec;
+}
+
 static void sweep_steady(Fixture *f, uint64_t in_usec, uint64_t steady_usec) {
-        Clock *clock = clock_system();
-        orphans_sweep(&(OrphansContext){ .attachments = f->attachments,
-                                         .store = f->store,
-                                         .now_usec = clock->realtime_usec(clock) + in_usec,
-                                         .steady_usec = steady_usec,
-                                         .is_configured = is_configured,
-                                         .userdata = f });
+        Clock clock = { .realtime_usec = ahead };
+        IntakeContext context = { .clock = &clock,
+                                  .store = f->store,
+                                  .bundles = f->bundles,
+                                  .attachments = f->attachments,
+                                  .is_configured = is_configured,
+                                  .userdata = f };
+        ConfigSource config = { .name = (char *)"core-dumps" };
+        SourceSpec terms = { .fixed = (char *)"/dumps" };
+        IntakeSource source = { .context = &context,
+                                .config = &config,
+                                .terms = &terms,
+                                .steady_usec = steady_usec };
+        ahead_usec = in_usec;
+        assert_int_equal(attachments_list_all(f->attachments, on_attached_unit, &source), 0);
 }
 
 static void sweep(Fixture *f, uint64_t in_usec) {
@@ -108,16 +126,16 @@ static void of_a_source_that_is_configured_nothing_goes(void **state) {
         Fixture *f = *state;
         put(f, "a");
         f->configured = "former";
-        sweep(f, 10 * ORPHANS_WAIT_USEC);
+        sweep(f, 10 * FORMER_USEC);
         assert_int_equal(waiting(f), 1);
 }
 
 static void what_nobody_ships_stays_for_a_day(void **state) {
         Fixture *f = *state;
         put(f, "a");
-        sweep(f, ORPHANS_WAIT_USEC - USEC_PER_MINUTE);
+        sweep(f, FORMER_USEC - USEC_PER_MINUTE);
         assert_int_equal(waiting(f), 1);
-        sweep(f, ORPHANS_WAIT_USEC + USEC_PER_MINUTE);
+        sweep(f, FORMER_USEC + USEC_PER_MINUTE);
         assert_int_equal(waiting(f), 0);
 }
 
@@ -130,7 +148,7 @@ static void what_a_bundle_was_given_goes_with_it_and_not_before(void **state) {
         put(f, "b"); /* for the supplement */
         for (size_t i = 0; i < ELEMENTSOF(needed); i++) {
                 set_bundle(f, needed[i], i == 0);
-                sweep(f, 10 * ORPHANS_WAIT_USEC);
+                sweep(f, 10 * FORMER_USEC);
                 assert_true(is_given(f));
                 assert_int_equal(waiting(f), 1);
         }
@@ -138,7 +156,7 @@ static void what_a_bundle_was_given_goes_with_it_and_not_before(void **state) {
         sweep(f, 0);
         assert_false(is_given(f));
         assert_int_equal(waiting(f), 1);
-        sweep(f, ORPHANS_WAIT_USEC + USEC_PER_MINUTE);
+        sweep(f, FORMER_USEC + USEC_PER_MINUTE);
         assert_int_equal(waiting(f), 0);
 }
 
@@ -148,17 +166,17 @@ static void of_a_bundle_that_nobody_knows_it_stays_for_a_day(void **state) {
         give(f);
         sweep(f, 0);
         assert_true(is_given(f));
-        sweep(f, ORPHANS_WAIT_USEC + USEC_PER_MINUTE);
+        sweep(f, FORMER_USEC + USEC_PER_MINUTE);
         assert_false(is_given(f));
 }
 
 static void a_clock_that_was_set_forward_makes_nothing_old(void **state) {
         Fixture *f = *state;
         put(f, "a");
-        sweep_steady(f, 10 * ORPHANS_WAIT_USEC, 0);
-        sweep_steady(f, 10 * ORPHANS_WAIT_USEC, ORPHANS_WAIT_USEC);
+        sweep_steady(f, 10 * FORMER_USEC, 0);
+        sweep_steady(f, 10 * FORMER_USEC, FORMER_USEC);
         assert_int_equal(waiting(f), 1);
-        sweep_steady(f, 10 * ORPHANS_WAIT_USEC, ORPHANS_WAIT_USEC + 1);
+        sweep_steady(f, 10 * FORMER_USEC, FORMER_USEC + 1);
         assert_int_equal(waiting(f), 0);
 }
 
