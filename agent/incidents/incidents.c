@@ -224,7 +224,7 @@ struct Incidents {
         Incident *young;
         char *snapshots, *outbox, *socket; /* absolute */
         Probe *watch;
-        sd_event_source *watch_timer, *sweep_timer;
+        sd_event_source *watch_timer;
         char *seen[INCIDENTS_SEEN_MAX]; /* records of jobs that are to be stored together */
         size_t n_seen;
         sd_event_source *seen_step;
@@ -1609,7 +1609,7 @@ void incidents_unit_renewed(Incidents *i, const char *source, const char *unit_p
 /* ---- what an earlier agent has left: read from its directories, and resumed ---- */
 
 #define INCIDENT_FILE_MAX (4 * MIB) /* incident_write() writes no more */
-/* When the supervisor has ended, which it should not; and for what cannot be read now. */
+/* When the supervisor has ended, which it should not. */
 #define AGAIN_USEC (30 * USEC_PER_SEC)
 static uint64_t number_of(const json_t *v, const char *key) {
         json_int_t n = json_integer_value(json_object_get(v, key));
@@ -1742,27 +1742,20 @@ static void resume_incident(Incident *x, bool is_over) {
         incident_close_descriptors(x);
 }
 
-static bool is_known(const Incidents *i, const char *name) {
-        IncidentView v;
-        return incidents_get(i, name, &v);
-}
-
-/* @return 0, -errno: it cannot be read now */
-static int find(Incidents *i, const char *parent, const char *name) {
-        if (is_known(i, name))
-                return 0;
+/* What cannot be read now may be about dumps: it stays as it is, for the next start. */
+static void find(Incidents *i, const char *parent, const char *name) {
         bool is_over = false;
         note_number(i, name);
         Incident *x = incident_new(i, name);
         int r = x ? read_directory(x, parent, &is_over) : -ENOMEM;
         if (r < 0) {
-                if (!is_none_of_ours(r) && !i->sweep_timer) /* logged once */
+                if (!is_none_of_ours(r))
                         log_warning(r,
                                     "what an earlier agent has left in '%s/%s' cannot be read; it "
-                                    "stays as it is, and is read again every 30 s",
+                                    "stays as it is, and is read at the next start",
                                     parent, name);
                 incident_free(x); /* not the directory */
-                return is_none_of_ours(r) ? 0 : r;
+                return;
         }
         x->has_directory = x->is_found = true; /* by an earlier agent */
         x->bytes = incident_measure(x);
@@ -1771,14 +1764,13 @@ static int find(Incidents *i, const char *parent, const char *name) {
                 incident_remove(x);
         else
                 resume_incident(x, is_over);
-        return 0;
 }
 
 static int by_name(const void *a, const void *b) {
         return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static int sweep(Incidents *i, const char *parent, bool *ret_again) {
+static int sweep(Incidents *i, const char *parent) {
         _cleanup_closedir_ DIR *d = opendir(parent);
         _cleanup_(incident_texts_done) IncidentTexts names = { 0 };
         if (!d)
@@ -1791,31 +1783,13 @@ static int sweep(Incidents *i, const char *parent, bool *ret_again) {
         if (names.n > 0)
                 qsort(names.items, names.n, sizeof *names.items, by_name); /* by time, that is */
         for (size_t k = 0; k < names.n; k++)
-                *ret_again |= find(i, parent, names.items[k]) < 0;
-        return 0;
-}
-
-static int incidents_sweep(Incidents *i);
-
-static int on_again(sd_event_source *s, uint64_t usec, void *userdata) {
-        (void)s, (void)usec;
-        int r = incidents_sweep(userdata);
-        if (r < 0)
-                log_warning(r, "what an earlier agent has left is read after the next start");
+                find(i, parent, names.items[k]);
         return 0;
 }
 
 static int incidents_sweep(Incidents *i) {
-        bool again = false;
-        int r = sweep(i, i->outbox, &again);
-        if (r == 0)
-                r = sweep(i, i->snapshots, &again);
-        if (r < 0 || !again)
-                return r;
-        return timer_arm(&i->sweep_timer, &(TimerOptions){ .event = i->context.event,
-                                                           .usec = AGAIN_USEC,
-                                                           .handler = on_again,
-                                                           .userdata = i });
+        int r = sweep(i, i->outbox);
+        return r < 0 ? r : sweep(i, i->snapshots);
 }
 
 /* ---- notes, lines of the kernel log and requests become incidents ---- */
@@ -2265,7 +2239,6 @@ Incidents *incidents_free(Incidents *i) {
         incidents_watch_done(i);
         LIST_FOREACH_SAFE (l, &i->incidents)
                 incident_free(CONTAINER_OF(l, Incident, link));
-        sd_event_source_disable_unref(i->sweep_timer);
         free(i->snapshots);
         free(i->outbox);
         free(i->socket);
