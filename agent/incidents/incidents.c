@@ -26,6 +26,7 @@
 #include "collectors/host/pids.h"
 #include "collectors/host/procfs.h"
 #include "collectors/supervisor.h"
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
@@ -268,12 +269,8 @@ static bool has_text(const IncidentTexts *texts, const char *text) {
 static int incident_text_add(IncidentTexts *texts, size_t max, const char *text) {
         if (has_text(texts, text) || texts->n >= max)
                 return 1;
-        char **more = reallocarray(texts->items, texts->n + 1, sizeof *more);
-        if (!more)
-                return -ENOMEM;
-        texts->items = more;
-        more[texts->n] = strdup(text);
-        if (!more[texts->n])
+        if (array_grow(&texts->items, texts->n, sizeof *texts->items) < 0 ||
+            !(texts->items[texts->n] = strdup(text)))
                 return -ENOMEM;
         texts->n++;
         return 0;
@@ -292,15 +289,14 @@ static int incident_add_process(Incident *x, const IncidentProcess *p) {
                         return 1;
         if (x->n_processes >= COLLECT_PROCESSES_MAX)
                 return 1;
-        IncidentProcess **more = realloc(x->processes, (x->n_processes + 1) * sizeof *more);
-        if (!more)
+        IncidentProcess *own = malloc(sizeof *own);
+        if (!own || array_grow(&x->processes, x->n_processes, sizeof *x->processes) < 0) {
+                free(own);
                 return -ENOMEM;
-        x->processes = more;
-        more[x->n_processes] = malloc(sizeof **more);
-        if (!more[x->n_processes])
-                return -ENOMEM;
-        *more[x->n_processes] = *p;
-        more[x->n_processes++]->pid_fd = -1;
+        }
+        *own = *p;
+        own->pid_fd = -1;
+        x->processes[x->n_processes++] = own;
         return 0;
 }
 
@@ -317,15 +313,13 @@ static int add_log(Incident *x, const CollectLogFile *f) {
                         return 1;
         if (x->n_log_files >= COLLECT_FILES_MAX)
                 return 1;
-        CollectLogFile *more = realloc(x->log_files, (x->n_log_files + 1) * sizeof *more);
-        if (!more)
+        char *path = strdup(f->path);
+        if (!path || array_grow(&x->log_files, x->n_log_files, sizeof *x->log_files) < 0) {
+                free(path);
                 return -ENOMEM;
-        x->log_files = more;
-        more[x->n_log_files] = *f;
-        more[x->n_log_files].path = strdup(f->path);
-        if (!more[x->n_log_files].path)
-                return -ENOMEM;
-        x->n_log_files++;
+        }
+        x->log_files[x->n_log_files] = *f;
+        x->log_files[x->n_log_files++].path = path;
         return 0;
 }
 
@@ -359,22 +353,19 @@ static int incident_add_unit(Incident *x, const IncidentUnit *u) {
         int r = check_space(x, u);
         if (r < 0)
                 return r;
-        IncidentUnit *more = realloc(x->units, (x->n_units + 1) * sizeof *more);
-        if (!more)
-                return -ENOMEM;
-        x->units = more;
         IncidentUnit own = { .source = strdup(u->source),
                              .path = strdup(u->path),
                              .uid = u->uid,
                              .is_requested = u->is_requested,
                              .added_usec = u->added_usec ? u->added_usec
                                                          : incidents_realtime_usec(x->owner) };
-        if (!own.source || !own.path) {
+        if (!own.source || !own.path ||
+            array_grow(&x->units, x->n_units, sizeof *x->units) < 0) {
                 free(own.source);
                 free(own.path);
                 return -ENOMEM;
         }
-        more[x->n_units++] = own;
+        x->units[x->n_units++] = own;
         return 0;
 }
 
@@ -667,11 +658,9 @@ static int remember(IncidentUnit *u, const IncidentFile *f) {
                 }
         if (u->n_attached >= INCIDENT_FILES_MAX)
                 return -ENOMEM;
-        IncidentFile *more = reallocarray(u->attached, u->n_attached + 1, sizeof *more);
-        if (!more)
+        if (array_grow(&u->attached, u->n_attached, sizeof *u->attached) < 0)
                 return -ENOMEM;
-        u->attached = more;
-        more[u->n_attached++] = *f;
+        u->attached[u->n_attached++] = *f;
         return 0;
 }
 

@@ -10,6 +10,7 @@
 
 #include "agent/intake/probe.h"
 #include "agent/store/notes_store.h"
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
@@ -462,12 +463,10 @@ static Promise *find_promise(const HookHint *n, const char *name) {
 static void add_promise(HookHint *n, const char *name) {
         if (n->n_promised >= INTAKE_PROMISED_MAX || find_promise(n, name))
                 return;
-        Promise *promised = realloc(n->promised, (n->n_promised + 1) * sizeof *promised);
-        if (!promised)
+        if (array_grow(&n->promised, n->n_promised, sizeof *n->promised) < 0)
                 return; /* it is collected anyway, but not missed */
-        n->promised = promised;
-        promised[n->n_promised] = (Promise){ .name = strdup(name) };
-        n->n_promised += promised[n->n_promised].name != NULL;
+        n->promised[n->n_promised] = (Promise){ .name = strdup(name) };
+        n->n_promised += n->promised[n->n_promised].name != NULL;
 }
 
 void intake_source_expect_file(IntakeSource *s, const char *unit_path, uid_t uid,
@@ -526,18 +525,13 @@ static void report_ignored_hints(IntakeSource *s, const Bundle *b) {
 }
 
 static int add_expected(const HookHint *n, ProbeJob *p) {
-        size_t n_wanted = p->n_promised + n->n_promised;
-        if (n->n_promised == 0)
-                return 0;
-        Promise *promised = realloc(p->promised, n_wanted * sizeof *promised);
-        if (!promised)
-                return -ENOMEM;
-        p->promised = promised;
         for (size_t i = 0; i < n->n_promised; i++) {
                 char *name = strdup(n->promised[i].name);
-                if (!name)
+                if (!name || array_grow(&p->promised, p->n_promised, sizeof *p->promised) < 0) {
+                        free(name);
                         return -ENOMEM;
-                promised[p->n_promised++] = (Promise){ .name = name };
+                }
+                p->promised[p->n_promised++] = (Promise){ .name = name };
         }
         return 0;
 }

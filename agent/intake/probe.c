@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lib/base/array.h"
 #include "lib/base/clock.h"
 #include "lib/base/digest.h"
 #include "lib/base/fs.h"
@@ -110,14 +111,12 @@ static int hold_descriptor(ProbeJob *p, const ScanMember *m, int unit_fd) {
         _cleanup_close_ int fd = fs_open_regular(unit_fd, m->path, &st);
         if (fd < 0)
                 return fd;
-        HeldFile *items = realloc(p->held.items, (p->held.n + 1) * sizeof *items);
-        if (!items)
+        if (array_grow(&p->held.items, p->held.n, sizeof *p->held.items) < 0)
                 return -ENOMEM;
-        p->held.items = items;
         char *path = strdup(m->path);
         if (!path)
                 return -ENOMEM;
-        items[p->held.n++] = (HeldFile){ .path = path, .fd = TAKE_FD(fd) };
+        p->held.items[p->held.n++] = (HeldFile){ .path = path, .fd = TAKE_FD(fd) };
         return 0;
 }
 
@@ -490,14 +489,8 @@ static int on_scanned_unit(ScanUnit *u, void *userdata) {
                 s->has_more = true;
                 return -ECANCELED;
         }
-        if (s->n_found == s->n_allocated) {
-                size_t n = s->n_allocated ? 2 * s->n_allocated : 16;
-                ScanUnit *bigger = realloc(s->found, n * sizeof *bigger);
-                if (!bigger)
-                        return -ENOMEM;
-                s->found = bigger;
-                s->n_allocated = n;
-        }
+        if (array_grow(&s->found, s->n_found, sizeof *s->found) < 0)
+                return -ENOMEM;
         s->found[s->n_found++] = *u;
         *u = (ScanUnit){ 0 };
         return 0;

@@ -90,7 +90,7 @@ typedef struct ScanJob {
         UnitTable known; /* a copy */
         size_t max_found;
         ScanUnit *found;
-        size_t n_found, n_allocated;
+        size_t n_found;
         uint64_t n_unreadable; /* directories that could not be read */
         char *unreadable;      /* one of them, escaped; owned */
         bool has_more;         /* there was more than max_found */

@@ -16,6 +16,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
@@ -61,7 +62,7 @@ typedef struct PinInode {
 /** All zeros is an empty set. */
 typedef struct PinInodes {
         PinInode *items;            /* by device and inode, once sorted */
-        size_t n, n_allocated, max; /* beyond max nothing is added, and is_whole becomes false */
+        size_t n, max; /* beyond max nothing is added, and is_whole becomes false */
         unsigned place;             /* of what is added next */
         bool is_built, is_whole;    /* is_whole: nothing was left out */
 } PinInodes;
@@ -96,14 +97,8 @@ static int add_inode(PinInodes *s, const char *path, const struct stat *st) {
                 s->is_whole = false;
                 return 0;
         }
-        if (s->n == s->n_allocated) {
-                size_t n = s->n_allocated ? 2 * s->n_allocated : 64;
-                PinInode *bigger = realloc(s->items, n * sizeof *bigger);
-                if (!bigger)
-                        return -ENOMEM;
-                s->items = bigger;
-                s->n_allocated = n;
-        }
+        if (array_grow(&s->items, s->n, sizeof *s->items) < 0)
+                return -ENOMEM;
         char *copy = strdup(path);
         if (!copy)
                 return -ENOMEM;

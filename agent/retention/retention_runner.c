@@ -16,6 +16,7 @@
 
 #include "agent/retention/pins.h"
 #include "agent/retention/policy.h"
+#include "lib/base/array.h"
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
@@ -69,7 +70,7 @@ typedef struct Measurement {
         SourceSpec *terms;          /* a reference */
         RetentionPolicy policy;
         Subject *subjects;
-        size_t n, n_allocated;
+        size_t n;
         RetentionSpace space;
         dev_t device;
         bool is_short;
@@ -534,14 +535,8 @@ static void measurement_drop(SourceTask *t) {
 }
 
 static Subject *add_subject(Measurement *m, const char *id) {
-        if (m->n == m->n_allocated) {
-                size_t n = m->n_allocated ? 2 * m->n_allocated : 64;
-                Subject *bigger = reallocarray(m->subjects, n, sizeof *bigger);
-                if (!bigger)
-                        return NULL;
-                m->subjects = bigger;
-                m->n_allocated = n;
-        }
+        if (array_grow(&m->subjects, m->n, sizeof *m->subjects) < 0)
+                return NULL;
         Subject *x = &m->subjects[m->n++];
         *x = (Subject){ 0 };
         strcpy(x->id, id);

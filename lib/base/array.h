@@ -1,0 +1,22 @@
+/* Arrays that grow by one item at a time. */
+#pragma once
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/** Makes space for one more item in an array that grows by this function alone: its space is
+ * doubled whenever n is a power of two.
+ * @param array  of the variable that points to the items; NULL in it: there are none
+ * @return 0, -ENOMEM: nothing has changed */
+static inline int array_grow(void *array, size_t n, size_t item_size) {
+        void *items;
+        if ((n & (n - 1)) != 0)
+                return 0;
+        memcpy(&items, array, sizeof items);
+        items = reallocarray(items, n > 0 ? 2 * n : 1, item_size);
+        if (!items)
+                return -ENOMEM;
+        memcpy(array, &items, sizeof items);
+        return 0;
+}
