@@ -163,15 +163,6 @@ static void intake_set_note(char **note, const char *text) {
         *note = text ? strdup(text) : NULL;
 }
 
-/* "" for the fixed part itself, else what follows it and the slash. */
-static const char *intake_relative(const IntakeSource *s, const char *path) {
-        size_t n = strlen(s->terms->fixed);
-        const char *rest = path + (strncmp(path, s->terms->fixed, n) == 0 ? n : 0);
-        while (*rest == '/')
-                rest++;
-        return rest;
-}
-
 /* @return absolute, the caller's; NULL without memory */
 static char *unit_path(const IntakeSource *s, const char *relative) {
         return relative[0] ? path_join(s->terms->fixed, relative) : strdup(s->terms->fixed);
@@ -372,7 +363,7 @@ static Bundle *bundle_of(IntakeSource *s, const char *path) {
 static void probe_hinted_unit(IntakeSource *s, const char *path) {
         Bundle *b = bundle_of(s, path);
         if (!b)
-                intake_probe_path(s, intake_relative(s, path));
+                intake_probe_path(s, source_spec_relative(s->terms, path));
         else if (b->source == s)
                 intake_probe_bundle(b);
 }
@@ -392,7 +383,7 @@ static int on_seek(sd_event_source *source, uint64_t usec, void *userdata) {
                 if (now - n->last_usec > FORGET_USEC)
                         hint_free(s, n);
                 else if (now - n->last_usec < SEEK_FOR_USEC)
-                        intake_probe_path(s, intake_relative(s, n->path));
+                        intake_probe_path(s, source_spec_relative(s->terms, n->path));
         }
         arm_seek(s);
         return 0;
@@ -943,7 +934,7 @@ static void intake_probe_bundle(Bundle *b) {
                 return;
         }
         ProbeJob *p;
-        if (probe_job_new(&p, s->terms, intake_relative(s, b->rec.path)) < 0) {
+        if (probe_job_new(&p, s->terms, source_spec_relative(s->terms, b->rec.path)) < 0) {
                 intake_probe_bundle_in(b, USEC_PER_SEC);
                 return;
         }
@@ -1078,7 +1069,7 @@ static void count_active(IntakeSource *s, Bundle *b) {
 
 static void supplement_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes) {
         Bundle *b = NULL;
-        ScanUnit u = { .relative = (char *)intake_relative(s, base->path), /* borrowed */
+        ScanUnit u = { .relative = (char *)source_spec_relative(s->terms, base->path), /* borrowed */
                        .n_files = n,
                        .bytes = bytes,
                        .oldest_mtime_usec = base->oldest_mtime_usec };
@@ -1582,7 +1573,7 @@ static int prepare(IntakeSource *s, const char *id, ProbeJob **ret) {
                 return r;
         if (r > 0 || !is_delivered_here(s, is_known ? &rec : &base))
                 return 1;
-        r = probe_job_new(&p, s->terms, intake_relative(s, base.path));
+        r = probe_job_new(&p, s->terms, source_spec_relative(s->terms, base.path));
         if (r < 0)
                 return r;
         strcpy(p->bundle_id, id);
@@ -1778,7 +1769,7 @@ static void attachments_queue_done(IntakeSource *s) {
 }
 
 void intake_source_on_final(IntakeSource *s, Bundle *b) {
-        const char *relative = intake_relative(s, b->rec.path);
+        const char *relative = source_spec_relative(s->terms, b->rec.path);
         s->n_active -= b->is_active; /* one that was restored from quarantine does not count */
         /* A quarantined one can be restored; of others the row has whether links are still needed.
          */
@@ -1862,7 +1853,7 @@ static void on_change(const char *relative, bool is_dir, void *userdata) {
         Bundle *b = bundle_above(s, relative);
         /* A loose unit is only the files directly in its directory: what lies deeper is another
          * unit's. */
-        if (b && !source_spec_is_loose(s->terms, intake_relative(s, b->rec.path))) {
+        if (b && !source_spec_is_loose(s->terms, source_spec_relative(s->terms, b->rec.path))) {
                 bool waiting = b->rec.state == BUNDLE_SETTLING && !b->probing;
                 if (waiting && !b->dirty)
                         intake_probe_bundle_in(
@@ -1964,7 +1955,7 @@ static void end_transaction(IntakeSource *s) {
                         continue;
                 }
                 n_postponed++;
-                intake_remember(s, intake_relative(s, b->rec.path),
+                intake_remember(s, source_spec_relative(s->terms, b->rec.path),
                                 ~b->rec.digest); /* so that the next scan reports it */
                 s->n_active--;
                 bundle_table_forget(s->context->bundles, b);
@@ -2094,13 +2085,8 @@ void intake_source_hold(IntakeSource *s, bool on) {
 
 static int remember_stored(const char *path, uint64_t digest, void *userdata) {
         IntakeSource *s = userdata;
-        size_t n = strlen(s->terms->fixed);
-        if (strncmp(path, s->terms->fixed, n) != 0)
-                return 0;
-        const char *relative = path + n;
-        while (*relative == '/')
-                relative++;
-        intake_remember(s, relative, digest);
+        if (path_is_below(path, s->terms->fixed))
+                intake_remember(s, source_spec_relative(s->terms, path), digest);
         return 0;
 }
 

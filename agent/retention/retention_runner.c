@@ -254,12 +254,10 @@ static void deletion_drop(SourceTask *t) {
 }
 
 static Deletion *deletion_new(SourceSpec *terms, const BundleRecord *rec) {
-        const char *relative = rec->path + strlen(terms->fixed);
+        const char *relative = source_spec_relative(terms, rec->path);
         Deletion *d = calloc(1, sizeof *d);
         if (!d)
                 return NULL;
-        while (*relative == '/')
-                relative++;
         strcpy(d->id, rec->id);
         list_init(&d->task.mine);
         d->terms = source_spec_ref(terms);

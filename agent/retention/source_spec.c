@@ -82,6 +82,12 @@ SourceSpec *source_spec_unref(SourceSpec *t) {
         return NULL;
 }
 
+const char *source_spec_relative(const SourceSpec *t, const char *path) {
+        size_t n = strlen(t->fixed);
+        const char *rest = path + (strncmp(path, t->fixed, n) == 0 ? n : 0);
+        return rest + strspn(rest, "/");
+}
+
 bool source_spec_is_loose(const SourceSpec *t, const char *relative) {
         if (t->scan.kind != SOURCE_NEURON_CORE_DUMP && t->scan.kind != SOURCE_DIRECTORY)
                 return false;

@@ -29,6 +29,9 @@ int source_spec_new(SourceSpec **ret, const ConfigSource *config, const char *in
 SourceSpec *source_spec_ref(SourceSpec *t);
 SourceSpec *source_spec_unref(SourceSpec *t);
 
+/** @return the path of a unit below the fixed part, "" for the fixed part itself; borrowed */
+const char *source_spec_relative(const SourceSpec *t, const char *path);
+
 /** @return whether a unit at this path below the fixed part is made of the loose files above the
  * template's depth */
 bool source_spec_is_loose(const SourceSpec *t, const char *relative);
