@@ -2,9 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "collectors/host/procfs.h"
 #include "lib/base/array.h"
 #include "lib/base/clock.h"
 #include "lib/base/digest.h"
@@ -221,35 +223,17 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
         return 0;
 }
 
-/* Field 22 of /proc/PID/stat: the start time in ticks; together with the pid it identifies one
- * process. The owner must be the dump's: in a container the pid in a name means another process
- * here. */
+/* The start time and the pid together identify one process. The owner must be the dump's: in a
+ * container the pid in a name means another process here. */
 static void check_process(ProbeJob *p) {
-        if (p->unit.pid <= 0)
+        Proc proc = { .dir_fd = -1 };
+        if (p->unit.pid <= 0 || p->unit.pid > INT_MAX ||
+            procfs_open(&proc, p->terms->proc_root, (pid_t)p->unit.pid, 0) != 0)
                 return;
-        _cleanup_free_ char *path = NULL, *text = NULL;
-        if (asprintf(&path, "%s/%lld/stat", p->terms->proc_root, (long long)p->unit.pid) < 0) {
-                path = NULL;
-                return;
-        }
-        struct stat st;
-        if (stat(path, &st) < 0 || st.st_uid != p->unit.first.st_uid)
-                return;
-        size_t n;
-        if (fs_read_file(AT_FDCWD, path, 4096, &text, &n) < 0)
-                return;
-        const char *s = strrchr(text, ')'); /* the name before it may hold anything */
-        char state = 0;
-        unsigned long long start;
-        if (s &&
-            sscanf(s,
-                   ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d "
-                   "%llu",
-                   &state, &start) == 2 &&
-            state != 'Z' && state != 'X') {
-                p->process_seen = true;
-                p->process_start = start;
-        }
+        p->process_seen = proc.uid == p->unit.first.st_uid && proc.stat.state != 'Z' &&
+                          proc.stat.state != 'X';
+        p->process_start = proc.stat.start_ticks;
+        procfs_close(&proc);
 }
 
 /* On a file system that other nodes see too, a unit whose names carry no instance id belongs to the
