@@ -222,9 +222,9 @@ static void intake_start_scan(IntakeSource *s);
  * to be attached. Kept beside the bundles, since a hook may run before its directory is created,
  * and in memory only: after a start the notes in the store replace them. ---- */
 
-/* So many units are remembered. Beyond that the user with most of them loses one, rather one that
- * nothing waits for. */
+/* So many units are remembered, and so many of each user but root. */
 #define UNITS_MAX 1024
+#define UNITS_MAX_OF_UID 128
 /* Hints about a unit without a bundle are forgotten after so long, … */
 #define FORGET_USEC (10 * USEC_PER_MINUTE)
 /* … and the unit is probed so often, for so long after the last one. */
@@ -289,50 +289,32 @@ static bool is_awaited(const HookHint *n) {
         return n->n_open > 0 || n->pending;
 }
 
-static int highest_first(const void *a, const void *b) {
-        uid_t x = *(const uid_t *)a, y = *(const uid_t *)b;
-        return x < y ? 1 : x > y ? -1 : 0;
+/* Removes the oldest hint of a user, rather one that nothing waits for. */
+static void evict_hint(IntakeSource *s, uid_t uid) {
+        HookHint *found = NULL;
+        LIST_FOREACH (l, &s->hook_hints) {
+                HookHint *n = CONTAINER_OF(l, HookHint, link);
+                expire_hooks(s, n);
+                if (n->uid == uid && (!found || (is_awaited(found) && !is_awaited(n))))
+                        found = n;
+        }
+        if (found)
+                hint_free(s, found);
 }
 
-/* @return the uid with most of those that are awaited, or are not; of several the highest uid,
- * which is one of a user namespace; 0 if there are none */
-static uid_t uid_with_most(IntakeSource *s, bool awaited) {
-        uid_t uids[UNITS_MAX], most = 0;
-        size_t n_uids = 0, n_most = 0;
+/* Beyond all bounds the highest uid loses one, which is one of a user namespace. */
+static void make_space_for_hint(IntakeSource *s, uid_t uid) {
+        uid_t highest = 0;
+        size_t n_own = 0;
         LIST_FOREACH (l, &s->hook_hints) {
                 const HookHint *n = CONTAINER_OF(l, HookHint, link);
-                if (is_awaited(n) == awaited && n_uids < UNITS_MAX)
-                        uids[n_uids++] = n->uid;
+                highest = MAX(highest, n->uid);
+                n_own += n->uid == uid;
         }
-        qsort(uids, n_uids, sizeof *uids, highest_first);
-        for (size_t i = 0, from = 0; i < n_uids; i++) {
-                if (uids[i] != uids[from])
-                        from = i;
-                if (i - from + 1 > n_most) {
-                        n_most = i - from + 1;
-                        most = uids[i];
-                }
-        }
-        return most;
-}
-
-static bool evict_one(IntakeSource *s, bool awaited) {
-        uid_t uid = uid_with_most(s, awaited);
-        LIST_FOREACH_SAFE (l, &s->hook_hints) {
-                HookHint *n = CONTAINER_OF(l, HookHint, link);
-                if (n->uid == uid && is_awaited(n) == awaited) {
-                        hint_free(s, n);
-                        return true;
-                }
-        }
-        return false;
-}
-
-static void evict_hint(IntakeSource *s) {
-        LIST_FOREACH (l, &s->hook_hints)
-                expire_hooks(s, CONTAINER_OF(l, HookHint, link));
-        if (!evict_one(s, false))
-                (void)evict_one(s, true); /* cannot fail */
+        if (uid != 0 && n_own >= UNITS_MAX_OF_UID)
+                evict_hint(s, uid);
+        else if (s->n_hook_hints >= UNITS_MAX)
+                evict_hint(s, highest);
 }
 
 /* @return NULL: not of this source, or memory is short */
@@ -341,8 +323,7 @@ static HookHint *get_hint(IntakeSource *s, const char *path, uid_t uid) {
                 return NULL;
         HookHint *n = find_hint(s, path, uid);
         if (!n) {
-                if (s->n_hook_hints >= UNITS_MAX)
-                        evict_hint(s);
+                make_space_for_hint(s, uid);
                 n = calloc(1, sizeof *n);
                 if (!n || !(n->path = strdup(path))) {
                         free(n);

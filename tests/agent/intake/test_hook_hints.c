@@ -209,7 +209,7 @@ static void notes_of_others_do_not_displace_the_hints_of_a_users_hooks(void **st
         intake_source_on_hook_started(f->source, f->unit, 0);
         for (unsigned i = 0; i < 3; i++)
                 flood(f, 100000 + i, 400, i > 0);
-        flood(f, 100003, 1100, false); /* all are awaited: of who has most one goes */
+        flood(f, 100003, 1100, false); /* all are awaited: of his own one goes */
         assert_still_awaited(f);
 }
 
