@@ -72,7 +72,6 @@ struct IntakeSource {
 
         ListLink hook_hints;
         size_t n_hook_hints;
-        sd_event_source *hints_timer;
 
         Pending attached; /* paths of units that may have attachments to be shipped */
         sd_event_source *attached_timer;
@@ -225,12 +224,8 @@ static void intake_start_scan(IntakeSource *s);
 /* So many units are remembered, and so many of each user but root. */
 #define UNITS_MAX 1024
 #define UNITS_MAX_OF_UID 128
-/* Hints about a unit without a bundle are forgotten after so long, … */
+/* Hints about a unit without a bundle are forgotten after so long, by a scan. */
 #define FORGET_USEC (10 * USEC_PER_MINUTE)
-/* … and the unit is probed so often, for so long after the last one. */
-#define SEEK_MIN_USEC (100 * USEC_PER_MSEC)
-#define SEEK_MAX_USEC (5 * USEC_PER_SEC)
-#define SEEK_FOR_USEC USEC_PER_MINUTE
 /* A hook may run for hook.deadline and this. */
 #define GRACE_USEC USEC_PER_SEC
 /* Notes that follow each other hold a unit for so much longer than one, in all: any user may send
@@ -349,53 +344,14 @@ static void probe_hinted_unit(IntakeSource *s, const char *path) {
                 intake_probe_bundle(b);
 }
 
-/* ---- units that are not there yet ---- */
-
-static void arm_seek(IntakeSource *s);
-
-static int on_seek(sd_event_source *source, uint64_t usec, void *userdata) {
-        IntakeSource *s = userdata;
-        (void)source, (void)usec;
-        uint64_t now = intake_boot_usec(s);
+/* A unit that an event has not shown is found when its hook ends, or by a scan; here hints about
+ * units that never came are forgotten. */
+static void forget_old_hints(IntakeSource *s) {
         LIST_FOREACH_SAFE (l, &s->hook_hints) {
                 HookHint *n = CONTAINER_OF(l, HookHint, link);
-                if (bundle_of(s, n->path))
-                        continue;
-                if (now - n->last_usec > FORGET_USEC)
+                if (!bundle_of(s, n->path) && intake_boot_usec(s) - n->last_usec > FORGET_USEC)
                         hint_free(s, n);
-                else if (now - n->last_usec < SEEK_FOR_USEC)
-                        intake_probe_path(s, source_spec_relative(s->terms, n->path));
         }
-        arm_seek(s);
-        return 0;
-}
-
-/* The younger the last hint about one that is missing, the sooner. */
-static uint64_t seek_in_usec(uint64_t age_usec) {
-        return age_usec < SEEK_FOR_USEC ? MIN(MAX(age_usec / 2, SEEK_MIN_USEC), SEEK_MAX_USEC)
-                                        : SEEK_FOR_USEC;
-}
-
-static void arm_seek(IntakeSource *s) {
-        uint64_t now = intake_boot_usec(s), wait = UINT64_MAX;
-        LIST_FOREACH (l, &s->hook_hints) {
-                const HookHint *n = CONTAINER_OF(l, HookHint, link);
-                uint64_t in_usec = seek_in_usec(now - n->last_usec);
-                if (!bundle_of(s, n->path))
-                        wait = MIN(wait, in_usec);
-        }
-        if (wait == UINT64_MAX)
-                return;
-        int r = timer_arm(&s->hints_timer, &(TimerOptions){ .event = s->context->event,
-                                                            .usec = wait,
-                                                            .slack_usec = wait / 20,
-                                                            .handler = on_seek,
-                                                            .userdata = s });
-        if (r < 0)
-                log_error(
-                        r,
-                        "source %s: cannot arm a timer; only events and scans find announced units",
-                        s->config->name);
 }
 
 /* ---- hints ---- */
@@ -411,7 +367,6 @@ void intake_source_on_hook_started(IntakeSource *s, const char *unit_path, uid_t
         n->open_until_usec =
                 MIN(n->last_usec, n->first_open_usec + MORE_NOTES_USEC) + longest_usec(s);
         probe_hinted_unit(s, unit_path);
-        arm_seek(s);
 }
 
 void intake_source_on_hook_finished(IntakeSource *s, const char *unit_path, uid_t uid) {
@@ -421,7 +376,6 @@ void intake_source_on_hook_finished(IntakeSource *s, const char *unit_path, uid_
         n->n_open -= n->n_open > 0;
         n->finished = true;
         probe_hinted_unit(s, unit_path);
-        arm_seek(s);
 }
 
 /* @return it, or NULL */
@@ -580,7 +534,6 @@ static void hook_hints_on_final(IntakeSource *s, const char *unit_path) {
 static void hook_hints_done(IntakeSource *s) {
         LIST_FOREACH_SAFE (l, &s->hook_hints)
                 hint_free(s, CONTAINER_OF(l, HookHint, link));
-        sd_event_source_disable_unref(s->hints_timer);
 }
 
 /* ---- probes until rules.h decides that a bundle is complete ---- */
@@ -1992,6 +1945,7 @@ static void on_scanned(SourceTask *t) {
                               not lost */
         handle_found(s, j);
         sweep_attachments(s);
+        forget_old_hints(s);
         s->flush_this_scan = false;
         s->has_scanned = true;
         s->scan_wanted = s->scan_wanted || j->has_more;
