@@ -641,33 +641,38 @@ static void record_missing(IntakeSource *s, Bundle *b) {
 
 typedef struct Granted {
         const Owners *owners;
-        const char *same; /* NULL: any */
-        char *found;
+        const char *same; /* NULL: none */
+        char *first;
+        bool has_same;
 } Granted;
 
 static int on_prefix(const StoredNote *stored, void *userdata) {
         Granted *g = userdata;
-        if (!stored->s3_prefix || !uid_may_annotate(g->owners, stored->uid) ||
-            (g->same && strcmp(g->same, stored->s3_prefix) != 0))
+        if (!stored->s3_prefix || !uid_may_annotate(g->owners, stored->uid))
                 return 0;
-        g->found = strdup(stored->s3_prefix);
-        return g->found ? 1 : -ENOMEM;
+        g->has_same = g->same && strcmp(g->same, stored->s3_prefix) == 0;
+        if (!g->first && !(g->first = strdup(stored->s3_prefix)))
+                return -ENOMEM;
+        return g->has_same; /* then the others do not matter */
 }
 
+/* One that it has stays only if a note of its unit that counts was granted it; one that has none,
+ * and was never begun, gets that of the first that was granted any. A supplement goes where its
+ * base went, or, where that cannot be known any more, to the destination's own. */
 static void intake_set_s3_prefix(Store *store, Bundle *b) {
         BundleRecord *rec = &b->rec;
-        Granted g = { .owners = &b->owners, .same = rec->s3_prefix };
-        const StoredUnit unit = { rec->source, rec->path };
+        _cleanup_free_ char *old = rec->s3_prefix;
+        Granted g = { .owners = &b->owners, .same = old };
         bool may_get_one = !rec->supplement_of[0] && !bundle_has_begun(b);
-        if (!rec->s3_prefix && !may_get_one)
-                return;
-        (void)store_note_list(store, &unit, on_prefix, &g); /* none: own */
-        if (!g.found && g.same && may_get_one) {
-                g.same = NULL;
-                (void)store_note_list(store, &unit, on_prefix, &g); /* as above */
-        }
-        free(rec->s3_prefix);
-        rec->s3_prefix = g.found;
+        rec->s3_prefix = NULL;
+        if (old || may_get_one)
+                (void)store_note_list(store, &(StoredUnit){ rec->source, rec->path }, on_prefix,
+                                      &g); /* none: own */
+        if (g.has_same)
+                rec->s3_prefix = TAKE_PTR(old);
+        else if (may_get_one)
+                rec->s3_prefix = TAKE_PTR(g.first);
+        free(g.first);
 }
 
 static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char *incomplete) {
@@ -1385,20 +1390,11 @@ static Fate fate_of(const IntakeSource *s, const char *id) {
         return is_over && !rec.links_held ? FATE_RELEASE : FATE_KEEP;
 }
 
-/* Logged once a process: all sources with one parent find the same. */
 static void log_unknown(const char *path, size_t n) {
-        static char *logged;
-        if (n == 0 || (logged && strcmp(logged, path) == 0))
-                return;
         _cleanup_free_ char *escaped = path_escape(path);
-        char more[64] = "";
-        if (n > 1)
-                snprintf(more, sizeof more, " and %zu more beside it", n - 1);
-        log_notice("unknown pins, left alone: '%s'%s; remove the directory by hand if its bundle "
-                   "is not needed",
-                   escaped ? escaped : "?", more);
-        free(logged);
-        logged = strdup(path);
+        log_notice("unknown pins, left alone: '%s' and %zu more beside it; remove the directory by "
+                   "hand if its bundle is not needed",
+                   escaped ? escaped : "?", n - 1);
 }
 
 /* Only what is known to be over is released: an id may be another source's, or its row lost with a
@@ -1423,7 +1419,8 @@ static void on_listed(SourceTask *t) {
                 else if (fate == FATE_UNKNOWN && n_unknown++ == 0)
                         unknown = f->path;
         }
-        log_unknown(unknown, n_unknown);
+        if (n_unknown > 0)
+                log_unknown(unknown, n_unknown);
 }
 
 static void intake_sweep_pins(IntakeSource *s) {
