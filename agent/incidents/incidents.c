@@ -32,6 +32,7 @@
 #include "lib/base/json_out.h"
 #include "lib/base/list.h"
 #include "lib/base/log.h"
+#include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/transition.h"
 #include "lib/event/timer.h"
@@ -549,35 +550,17 @@ static void incident_changed(Incident *x) {
                 incident_write(x);
 }
 
-/* @param on_file  negative ends it */
-static int each_file(const Incident *x,
-                     int (*on_file)(const char *name, int fd, uint64_t bytes, void *userdata),
-                     void *userdata) {
-        _cleanup_closedir_ DIR *d = NULL;
-        int r = fs_opendir_at(x->dir_fd, ".", &d);
-        if (r < 0)
-                return r;
-        const struct dirent *e;
-        for (unsigned n = 0; r >= 0 && n < INCIDENT_FILES_MAX && (e = readdir(d)); n++) {
-                struct stat st;
-                if (e->d_name[0] == '.')
-                        continue;
-                _cleanup_close_ int fd = fs_open_regular(x->dir_fd, e->d_name, &st);
-                if (fd >= 0)
-                        r = on_file(e->d_name, fd, (uint64_t)st.st_size, userdata);
-        }
-        return r;
-}
-
-static int add_bytes(const char *name, int fd, uint64_t bytes, void *userdata) {
-        (void)name, (void)fd;
-        *(uint64_t *)userdata += bytes;
-        return 0;
-}
-
 static uint64_t incident_measure(const Incident *x) {
+        _cleanup_closedir_ DIR *d = NULL;
+        const struct dirent *e;
+        struct stat st;
         uint64_t bytes = 0;
-        (void)each_file(x, add_bytes, &bytes); /* what cannot be seen does not count */
+        (void)fs_opendir_at(x->dir_fd, ".", &d); /* what cannot be seen does not count */
+        for (unsigned n = 0; d && n < INCIDENT_FILES_MAX && (e = readdir(d)); n++)
+                if (e->d_name[0] != '.' &&
+                    fstatat(x->dir_fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                    S_ISREG(st.st_mode))
+                        bytes += (uint64_t)st.st_size;
         return bytes;
 }
 
@@ -1150,6 +1133,15 @@ static void fill_log_files(Incident *x, ProbeRequest *o, bool only_new) {
         x->n_log_files_requested = x->n_log_files;
 }
 
+static CollectRequest collect_options(const Config *c) {
+        return (CollectRequest){ .sysfs_root = c->snapshot.sysfs_root,
+                                 .device_directory = c->snapshot.device_directory,
+                                 .proc_root = c->snapshot.proc_root,
+                                 .environment = c->snapshot.environment.items,
+                                 .timeout_usec = c->snapshot.probe_timeout_usec,
+                                 .max_bytes = c->snapshot.probe_bytes };
+}
+
 static int order(Incident *x, ProbeMode mode, const char *const *only) {
         const Config *c = x->owner->config;
         _cleanup_(lists_done) Lists l = {
@@ -1166,12 +1158,7 @@ static int order(Incident *x, ProbeMode mode, const char *const *only) {
                            .name = x->name,
                            .trigger = x->trigger,
                            .instance_id = (char *)x->owner->context.instance_id,
-                           .collect = { .sysfs_root = c->snapshot.sysfs_root,
-                                        .device_directory = c->snapshot.device_directory,
-                                        .proc_root = c->snapshot.proc_root,
-                                        .environment = c->snapshot.environment.items,
-                                        .timeout_usec = c->snapshot.probe_timeout_usec,
-                                        .max_bytes = c->snapshot.probe_bytes } };
+                           .collect = collect_options(c) };
         fill_processes(x, &o, &l, only != NULL);
         fill_dumps(x, &o, &l, only != NULL);
         fill_log_files(x, &o, only != NULL);
@@ -1795,22 +1782,18 @@ static void add_log_file(Incident *x, const NoteView *v, const IncidentProcess *
         (void)add_log(x, &f); /* one log less */
 }
 
-static int parse_pid(const char *s) {
-        uint64_t v = 0;
-        for (; s && *s >= '0' && *s <= '9' && v < 1 << 22; s++)
-                v = 10 * v + (uint64_t)(*s - '0');
-        return s && !*s && v < 1 << 22 ? (int)v : 0;
-}
+#define PID_MAX ((1 << 22) - 1) /* the kernel's PID_MAX_LIMIT, which is not reached */
 
 /* @return as it is known by now; pid 0 and no question: not known */
 static IncidentProcess process_of(const NoteView *v) {
         IncidentProcess p = { .pid = MAX(v->pid, 0), .start_ticks = v->start_ticks };
-        int inner = p.pid > 0 ? 0 : parse_pid(v->note->pid);
+        uint64_t inner = 0;
         (void)snprintf(p.note, sizeof p.note, "%s", v->note->id);
         (void)snprintf(p.container, sizeof p.container, "%s", v->container ? v->container : "");
-        if (v->hook_pid > 0 && inner > 0)
+        if (v->hook_pid > 0 && p.pid <= 0 && v->note->pid &&
+            parse_u64_range(v->note->pid, 1, PID_MAX, &inner) == 0)
                 p.question = (ProbePidQuery){ .hook_pid = v->hook_pid,
-                                              .inner_pid = inner,
+                                              .inner_pid = (int)inner,
                                               .ns_inode = v->note->pid_namespace };
         return p;
 }
@@ -2072,12 +2055,7 @@ static void incidents_watch(Incidents *i) {
                 return;
         ProbeRequest o = { .mode = PROBE_WATCH,
                            .interval_usec = JOBS_INTERVAL_USEC,
-                           .collect = { .sysfs_root = c->snapshot.sysfs_root,
-                                        .device_directory = c->snapshot.device_directory,
-                                        .proc_root = c->snapshot.proc_root,
-                                        .environment = c->snapshot.environment.items,
-                                        .timeout_usec = c->snapshot.probe_timeout_usec,
-                                        .max_bytes = c->snapshot.probe_bytes } };
+                           .collect = collect_options(c) };
         int r = probe_new(&i->watch, i->context.event,
                           &(ProbeOptions){ .order = &o,
                                            .socket = i->socket,
