@@ -988,15 +988,6 @@ static int move_without_replacing(const Deleter *d, int dir_fd, const char *name
         return unlinkat(d->instance_fd, d->slot, 0) < 0 ? -errno : 0;
 }
 
-static void record_kept(Deleter *d, int dir_fd, const char *name) {
-        char link[sizeof "/proc/self/fd/" + 11], directory[PATH_MAX];
-        (void)snprintf(link, sizeof link, "/proc/self/fd/%d", dir_fd);
-        ssize_t n = readlink(link, directory, sizeof directory - 1);
-        directory[MAX(n, (ssize_t)0)] = '\0';
-        free(d->tally->kept);
-        d->tally->kept = path_join(directory, name); /* NULL: only a message is lost */
-}
-
 /* Its name is used again, or its directory is gone: a name nearby, but never one that exists. */
 static int keep_aside(Deleter *d, int dir_fd, const char *name) {
         const int places[] = { dir_fd, d->unit_fd, d->fixed_fd };
@@ -1009,10 +1000,9 @@ static int keep_aside(Deleter *d, int dir_fd, const char *name) {
                         (void)snprintf(other, sizeof other, "%.200s" KEPT_SUFFIX "%s", name,
                                        number);
                         r = move_without_replacing(d, places[i], other);
-                        if (r == 0) {
-                                record_kept(d, places[i], other);
+                        d->tally->n_kept += r == 0;
+                        if (r == 0)
                                 return 0;
-                        }
                         if (r != -EEXIST)
                                 break;
                 }

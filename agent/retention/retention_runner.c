@@ -238,7 +238,6 @@ static Deletion *deletion_free(Deletion *d) {
         free(d->relative);
         free(d->prints);
         free(d->known);
-        free(d->tally.kept);
         free(d);
         return NULL;
 }
@@ -312,13 +311,11 @@ static void log_tally(const Deletion *d) {
                                            [RETENTION_KEEP_FREE] = "keep_free was violated" };
         char text[PARSE_FORMAT_SIZE];
         const PinsTally *t = &d->tally;
-        if (t->kept) {
-                _cleanup_free_ char *escaped = path_escape(t->kept);
+        if (t->n_kept > 0)
                 log_dump(d->id, LOG_WARNING, 0,
                          "a file appeared in place of one that was being deleted, and its name was "
-                         "used again at once: it is '%s' now",
-                         escaped ? escaped : "?");
-        }
+                         "used again at once: it is beside it now, or above it, as "
+                         "'….kept-by-neuron-collectd'");
         if (d->order.only_links)
                 return;
         if (d->result == -ENOENT)

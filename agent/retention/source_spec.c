@@ -55,8 +55,6 @@ int source_spec_new(SourceSpec **ret, const ConfigSource *config, const char *in
                 .max_files = config->max_files,
                 .max_bytes = config->max_bytes,
         };
-        t->settle_usec = config->settle_usec;
-        t->max_wait_usec = config->max_wait_usec;
         *ret = TAKE_PTR(t);
         return 0;
 }

@@ -21,7 +21,6 @@ typedef struct SourceSpec {
         char *proc_root;
         Pins *pins;
         ScanSource scan; /* borrows from the above */
-        uint64_t settle_usec, max_wait_usec;
 } SourceSpec;
 
 int source_spec_new(SourceSpec **ret, const ConfigSource *config, const char *instance_id,
