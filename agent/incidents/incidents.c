@@ -171,7 +171,7 @@ typedef struct IncidentAttaching {
         AttachmentJob *job;                        /* out; NULL: none */
         IncidentFile file;                         /* that it is about, or was */
         size_t units[INCIDENT_UNITS_MAX], n_units; /* and for whom */
-        bool is_stuck;   /* something could not be attached, and is tried again */
+        bool is_stuck; /* something could not be attached, and is tried again */
         sd_event_source *timer;
         uint64_t wait_usec; /* until it is tried again */
 } IncidentAttaching;
@@ -360,8 +360,7 @@ static int incident_add_unit(Incident *x, const IncidentUnit *u) {
                              .is_requested = u->is_requested,
                              .added_usec = u->added_usec ? u->added_usec
                                                          : incidents_realtime_usec(x->owner) };
-        if (!own.source || !own.path ||
-            array_grow(&x->units, x->n_units, sizeof *x->units) < 0) {
+        if (!own.source || !own.path || array_grow(&x->units, x->n_units, sizeof *x->units) < 0) {
                 free(own.source);
                 free(own.path);
                 return -ENOMEM;

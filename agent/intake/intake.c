@@ -1008,7 +1008,8 @@ static void count_active(IntakeSource *s, Bundle *b) {
 
 static void supplement_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes) {
         Bundle *b = NULL;
-        ScanUnit u = { .relative = (char *)source_spec_relative(s->terms, base->path), /* borrowed */
+        ScanUnit u = { .relative =
+                               (char *)source_spec_relative(s->terms, base->path), /* borrowed */
                        .n_files = n,
                        .bytes = bytes,
                        .oldest_mtime_usec = base->oldest_mtime_usec };
@@ -1626,8 +1627,8 @@ static void release_attachments_on_final(IntakeSource *s, const Bundle *b) {
                 queue_attached(s, b->rec.path);
 }
 
-/* ---- what a crash left, and what is attached to dumps of sources that are not configured any more:
- * the source may be configured again, so that it is kept for a while ---- */
+/* ---- what a crash left, and what is attached to dumps of sources that are not configured any
+ * more: the source may be configured again, so that it is kept for a while ---- */
 
 #define FORMER_USEC USEC_PER_DAY
 
@@ -1636,8 +1637,7 @@ static void release_attachments_on_final(IntakeSource *s, const Bundle *b) {
  * @param if_unknown of a bundle that the store does not have
  * @return whether nobody ships it any more */
 static bool has_ended(int r, const BundleRecord *rec, bool if_unknown) {
-        return r == STORE_E_NOT_FOUND ? if_unknown
-                                      : r == 0 && bundle_state_is_terminal(rec->state);
+        return r == STORE_E_NOT_FOUND ? if_unknown : r == 0 && bundle_state_is_terminal(rec->state);
 }
 
 /* @return whether the bundle has ended: its attachments are removed, now or by the next sweep */
@@ -1658,7 +1658,8 @@ static void on_attached_unit(const AttachmentsUnit *unit, void *userdata) {
         _cleanup_(bundle_record_done) BundleRecord base = { 0 };
         _cleanup_(attachment_names_done) AttachmentNames ids = { 0 };
         bool is_mine = strcmp(unit->source, s->config->name) == 0, is_needed = false;
-        bool is_former = !is_mine && c->is_configured && !c->is_configured(unit->source, c->userdata);
+        bool is_former =
+                !is_mine && c->is_configured && !c->is_configured(unit->source, c->userdata);
         if (is_mine ? !path_is_below(path, s->terms->fixed) : !is_former)
                 return;
         uint64_t wait = is_former ? FORMER_USEC : UNCLAIMED_USEC;

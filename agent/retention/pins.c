@@ -61,10 +61,10 @@ typedef struct PinInode {
 
 /** All zeros is an empty set. */
 typedef struct PinInodes {
-        PinInode *items;            /* by device and inode, once sorted */
-        size_t n, max; /* beyond max nothing is added, and is_whole becomes false */
-        unsigned place;             /* of what is added next */
-        bool is_built, is_whole;    /* is_whole: nothing was left out */
+        PinInode *items;         /* by device and inode, once sorted */
+        size_t n, max;           /* beyond max nothing is added, and is_whole becomes false */
+        unsigned place;          /* of what is added next */
+        bool is_built, is_whole; /* is_whole: nothing was left out */
 } PinInodes;
 
 /* What a session has open of a place, and why not. */

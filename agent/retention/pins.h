@@ -134,7 +134,7 @@ typedef struct PinsTally {
         uint64_t n_changed;   /* since they were shipped: not deleted */
         uint64_t n_open;      /* being written: not deleted, and our links stay too */
         uint64_t n_unshipped; /* only our links hold what was not shipped: they stay */
-        uint64_t n_kept; /* files that came in between, and whose names were used again */
+        uint64_t n_kept;      /* files that came in between, and whose names were used again */
 } PinsTally;
 
 /** Deletes at the source what the pins of a bundle hold, and the pins. Only a name that is the

@@ -380,8 +380,7 @@ static void an_incident_with_more_records_than_its_file_holds_is_known_after_a_r
         assert_int_equal(f->x->n_processes, 0);
 }
 
-static void an_incident_that_cannot_be_read_is_left_as_it_is_for_the_next_start(
-        void **state) {
+static void an_incident_that_cannot_be_read_is_left_as_it_is_for_the_next_start(void **state) {
         Fixture *f = *state;
         struct stat st;
         assert_int_equal(add_unit_of(f, 1, 1000), 0);

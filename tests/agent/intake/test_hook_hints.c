@@ -175,8 +175,8 @@ static void a_note_for_a_directory_that_is_not_there_yet_is_remembered(void **st
         intake_source_on_hook_started(f->source, f->unit, 0);
         assert_false(run_until(f, is_found, 300 * USEC_PER_MSEC));
         make_unit(f);
-        assert_true(run_until(f, is_found, PATIENCE_USEC));
         intake_source_on_hook_finished(f->source, f->unit, 0);
+        assert_true(run_until(f, is_found, PATIENCE_USEC));
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
 }
 

@@ -37,7 +37,8 @@ static int setup(void **state) {
         *state = f;
         return sd_event_new(&f->event) < 0 ||
                                store_open(&f->store, f->scratch->path, NULL, NULL) != 0 ||
-                               bundle_table_new(&f->bundles, f->store, clock_system(), &(BundleTableCallbacks){ 0 }) < 0 ||
+                               bundle_table_new(&f->bundles, f->store, clock_system(),
+                                                &(BundleTableCallbacks){ 0 }) < 0 ||
                                attachments_new(&f->attachments, f->event, f->scratch->path) < 0
                        ? -1
                        : 0;
@@ -110,10 +111,9 @@ static void sweep_steady(Fixture *f, uint64_t in_usec, uint64_t steady_usec) {
                                   .userdata = f };
         ConfigSource config = { .name = (char *)"core-dumps" };
         SourceSpec terms = { .fixed = (char *)"/dumps" };
-        IntakeSource source = { .context = &context,
-                                .config = &config,
-                                .terms = &terms,
-                                .steady_usec = steady_usec };
+        IntakeSource source = {
+                .context = &context, .config = &config, .terms = &terms, .steady_usec = steady_usec
+        };
         ahead_usec = in_usec;
         assert_int_equal(attachments_list_all(f->attachments, on_attached_unit, &source), 0);
 }
