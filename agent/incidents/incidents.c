@@ -1,8 +1,6 @@
 /* Incidents: which event belongs to which one, the states of one, its directory, what it attaches
- * to dumps, and what an earlier agent has left of it. */
+ * to dumps, and what an earlier agent has not finished. */
 
-/* Directories of incidents: `<state_directory>/snapshots/<name>` while they are taken and kept,
- * `<state_directory>/incidents/<name>` to be shipped. */
 #include "agent/incidents/incidents.h"
 
 #include <dirent.h>
@@ -37,14 +35,14 @@
 #include "lib/base/transition.h"
 #include "lib/event/timer.h"
 
-/* ---- the rules: which events begin an incident, join one, or are refused ---- */
+/* ---- the rules: which events start an incident, join one, or are refused ---- */
 
 #define INCIDENT_YOUNG_USEC                                                                        \
-        (30 * USEC_PER_SEC) /* what comes this long after the first belongs to it */
+        (30 * USEC_PER_SEC) /* what happens this long after the first event belongs to it */
 
 #define INCIDENT_APART_USEC (10 * USEC_PER_SEC)
 #define INCIDENT_HOURLY_MAX 60
-#define INCIDENT_STRANGERS_HOURLY_MAX 6 /* of them begun by notes that name no dump */
+#define INCIDENT_STRANGERS_HOURLY_MAX 6 /* of them started by notes that name no dump */
 typedef enum IncidentCause {
         INCIDENT_NOTE,     /* of the hook, for a dump in a source: an incident without its snapshot
                               still has that */
@@ -149,7 +147,7 @@ typedef struct IncidentProcess {
         pid_t pid; /* 0 = to be found by the supervisor, or not at all */
         uint64_t start_ticks;
         ProbePidQuery question;              /* hook_pid 0 = none */
-        char note[NOTE_ID_SIZE];             /* the one that asks, whose row has the answer, too */
+        char note[NOTE_ID_SIZE];             /* the requesting one, whose row has the answer, too */
         char container[PIDS_CONTAINER_SIZE]; /* "" = in none, or not known */
         int pid_fd;
         sd_event_source *exit;
@@ -158,8 +156,8 @@ typedef struct IncidentProcess {
 } IncidentProcess;
 
 typedef enum IncidentState {
-        INCIDENT_GATHERING,  /* for the moment in which the others come */
-        INCIDENT_SNAPSHOT,   /* the snapshot, or processes that came later */
+        INCIDENT_GATHERING,  /* for the moment in which related events arrive */
+        INCIDENT_SNAPSHOT,   /* the snapshot, or processes that joined later */
         INCIDENT_WAITING,    /* for processes to end */
         INCIDENT_RECHECKING, /* again */
         INCIDENT_RESTING,    /* all is there; others may join while it is young */
@@ -179,7 +177,7 @@ typedef struct IncidentAttaching {
 typedef struct IncidentTexts { /* no two are the same; zero = none */
         char **items;
         size_t n;
-        uint64_t n_lost; /* left out of incident.json by an earlier agent */
+        uint64_t n_lost; /* omitted from incident.json by an earlier agent */
 } IncidentTexts;
 
 typedef struct Incident {
@@ -194,12 +192,12 @@ typedef struct Incident {
         uint64_t awaited_boot_usec; /* until then a unit may join: the directory of a note was not
                                        there; 0 = of none */
         int dir_fd;                 /* -1: closed meanwhile, see incident_open_directory() */
-        int public_fd;              /* -1: there is none, or it is over */
+        int public_fd;              /* -1: none, or closed since the incident has ended */
         bool is_public_reported;    /* the notes know by now */
         bool is_salvage, has_snapshot;
         bool is_found;       /* an earlier agent's, whose supervisor may still be at work */
         bool is_own_bundle;  /* a unit of its own, to be shipped */
-        bool has_directory;  /* its directory is its own, and goes with it */
+        bool has_directory;  /* created for it, and removed with it */
         unsigned n_left_out; /* units above the bounds */
         unsigned n_more;
         sd_event_source *timer, *writing;
@@ -332,7 +330,7 @@ static IncidentUnit *incident_find_unit(Incident *x, const char *source, const c
         return NULL;
 }
 
-/* One user cannot have the same files written any number of times, nor take all places. */
+/* One user can neither have the same files written any number of times nor occupy all places. */
 static int check_space(Incident *x, const IncidentUnit *u) {
         size_t n = 0;
         for (size_t k = 0; k < x->n_units; k++)
@@ -388,7 +386,7 @@ static void incident_report_pending(const Incident *x, bool pending) {
 /* ---- its directory: `snapshots/NAME` below the state directory while it is taken and kept,
  * `incidents/NAME` to be shipped ---- */
 
-#define WRITE_USEC (50 * USEC_PER_MSEC) /* what comes within it is written at once */
+#define WRITE_USEC (50 * USEC_PER_MSEC) /* changes within it are one write */
 #define INCIDENT_SCHEMA "neuron-collectd/snapshot-incident/1"
 /* ---- making ---- */
 
@@ -580,7 +578,7 @@ static int incident_read_public(Incident *x) {
 static void remove_hidden(const Incident *x) {
         _cleanup_closedir_ DIR *d = NULL;
         const struct dirent *e;
-        (void)fs_opendir_at(x->dir_fd, ".", &d); /* what is left is shipped, too */
+        (void)fs_opendir_at(x->dir_fd, ".", &d); /* what cannot be removed is shipped, too */
         while (d && (e = readdir(d)))
                 if (e->d_name[0] == '.' && strcmp(e->d_name, ".") != 0 &&
                     strcmp(e->d_name, "..") != 0)
@@ -663,7 +661,7 @@ static void finish(Incident *x) {
         a->wait_usec = 0;
         rest_timer(x);
         if (x->state == INCIDENT_ENDED)
-                incident_write(x); /* that it is over */
+                incident_write(x); /* that it has ended */
         if (x->state >= INCIDENT_RESTING)
                 incident_report_pending(x, false);
         incident_close_descriptors(x);
@@ -809,7 +807,7 @@ static int open_file(Incident *x, const char *name) {
         a->n_units = units_without(x, &a->file, a->units);
         int fd = a->n_units > 0 ? fs_open_regular(x->dir_fd, name, &st) : -ENOENT;
         if (fd >= 0)
-                a->file = file_of(name, &st); /* as it is taken */
+                a->file = file_of(name, &st); /* as it is attached */
         return fd == -EBADF ? -ENOENT : fd;
 }
 
@@ -969,7 +967,7 @@ static void incident_set_state(Incident *x, IncidentState to) {
         };
 #define TO(state) (1U << (state))
         static const unsigned moves[N_INCIDENT_STATES] = {
-                /* one that an earlier agent left begins where that one was */
+                /* one of an earlier agent resumes in the state of its directory */
                 [INCIDENT_GATHERING] = TO(INCIDENT_SNAPSHOT) | TO(INCIDENT_WAITING) |
                                        TO(INCIDENT_RESTING) | TO(INCIDENT_ENDED),
                 [INCIDENT_SNAPSHOT] =
@@ -1253,7 +1251,7 @@ static void end(Incident *x) {
                 x->owner->young = NULL;
         x->bytes = incident_measure(x);
         if (x->is_found && x->n_units > 0)
-                incident_attach_all(x); /* what has come since it rests */
+                incident_attach_all(x); /* files that were added while it rested */
         incident_write(x);
         if (x->n_units == 0 && x->cause != INCIDENT_REQUESTED && x->has_snapshot)
                 incident_make_own_bundle(x);
@@ -1341,7 +1339,7 @@ static bool has_known_process(const Incident *x) {
         return false;
 }
 
-/* What the second one is compared with: one that was interrupted may not have come to it. */
+/* What the second one is compared with: an interrupted one may lack it. */
 static bool has_first_snapshot(const Incident *x) {
         return !x->is_salvage ||
                faccessat(x->dir_fd, SNAPSHOT_BEFORE_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
@@ -1443,7 +1441,7 @@ static int incident_start(Incident *x, uint64_t wait_usec) {
 static void incident_on_joined(Incident *x) {
         incident_report_public(x);
         if (x->state != INCIDENT_WAITING && x->state != INCIDENT_RESTING)
-                return; /* it is seen to when what is underway has ended */
+                return; /* handled when the running request has ended */
         if (x->has_snapshot && has_news(x)) {
                 disarm(x);
                 incident_set_state(x, INCIDENT_SNAPSHOT);
@@ -1484,7 +1482,7 @@ void incidents_unit_renewed(Incidents *i, const char *source, const char *unit_p
         }
 }
 
-/* ---- what an earlier agent has left: read from its directories, and resumed ---- */
+/* ---- incidents of an earlier agent: read from their directories, and resumed ---- */
 
 #define INCIDENT_FILE_MAX (4 * MIB) /* incident_write() writes no more */
 /* When the supervisor has ended, which it should not. */
@@ -1679,7 +1677,7 @@ static int incidents_sweep(Incidents *i) {
 /* ---- notes, lines of the kernel log and requests become incidents ---- */
 
 #define GATHER_USEC                                                                                \
-        (50 * USEC_PER_MSEC) /* hooks of one failure come at once: one request for all */
+        (50 * USEC_PER_MSEC) /* hooks of one failure run together: one request for all */
 
 #define FOUND_USEC (2 * USEC_PER_SEC) /* the source has seen by then what was moved outside */
 /* ---- one ---- */
@@ -1689,7 +1687,7 @@ static void drop(Incidents *i, const char *trigger, const char *why) {
         log_warning(0, "no snapshot of %s: %s", trigger, why);
 }
 
-/* The clock may have gone back, and several begin within a second: a name that exists is other
+/* The clock may have been set back, and several start within a second: a name that exists is other
  * evidence. */
 static Incident *make_one(Incidents *i, const char *trigger, int *ret_r) {
         char stamp[CLOCK_ISO_SIZE], name[INCIDENT_NAME_SIZE];
@@ -1975,8 +1973,8 @@ static void store_job(Incidents *i, const char *text) {
         json_decref(record);
 }
 
-/* One transaction for all that came at once: a commit waits for the disk. What is lost is reported
- * again in 10 minutes. */
+/* One transaction for all records of a message: a commit waits for the disk. What is lost is
+ * reported again in 10 minutes. */
 static void store_seen(Incidents *i) {
         int r = i->n_seen > 0 ? store_begin(i->context.store) : -ENODATA;
         for (size_t k = 0; k < i->n_seen; k++) {
@@ -1997,7 +1995,7 @@ static int on_seen(sd_event_source *s, void *userdata) {
         return 0;
 }
 
-/* Behind all that has come by now. */
+/* After all messages that are in the queue now. */
 static void on_jobs(Incidents *i, const char *text) {
         if (i->n_seen == INCIDENTS_SEEN_MAX)
                 store_seen(i);

@@ -1,6 +1,6 @@
-/* Incidents and their snapshots: what belongs together, what is collected for it, and where it
- * goes. A note, a line of the kernel log or an operator begins one; what comes while it is young
- * joins it. */
+/* Incidents and their snapshots: what belongs together, what is collected for it, and which bundle
+ * gets it. A note, a line of the kernel log or an operator starts one; what happens while it is
+ * young joins it. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,8 +26,8 @@ typedef struct IncidentsContext { /* borrowed */
         Attachments *attachments; /* started */
         /* Something was attached to a unit. */
         void (*on_attached)(const char *source, const char *unit_path, void *userdata);
-        /* More is to come for a unit (until the process has exited and a second snapshot was made,
-         * or time is over), or all has come. */
+        /* More will be attached to a unit (until the process has exited and a second snapshot was
+         * made, or time is over), or all has come. */
         void (*on_pending)(const char *source, const char *unit_path, bool pending, void *userdata);
         void *userdata;
 } IncidentsContext;
@@ -46,9 +46,9 @@ typedef struct IncidentUnitOfNote { /* borrowed */
  * and will have. Of a note that belongs to none: nothing. */
 void incidents_add_unit_of_note(Incidents *i, const IncidentUnitOfNote *u);
 
-/** A snapshot because somebody asked. @param ret_name  of the directory that it will be in @param
+/** Starts a snapshot for an operator. @param ret_name  of the directory that it will be in @param
  * ret_why  with -EAGAIN: why not now (too many, too soon, no room), for people; static
- * @return 0, -EBUSY: one is underway, -EPERM: snapshots are off, -EAGAIN */
+ * @return 0, -EBUSY: one is running, -EPERM: snapshots are off, -EAGAIN */
 int incidents_request(Incidents *i, char ret_name[INCIDENT_NAME_SIZE], const char **ret_why);
 
 /** What is at that path is another unit than before: what was added before that time gets nothing
@@ -67,7 +67,7 @@ typedef struct IncidentsStats { /* since the agent started */
 } IncidentsStats;
 void incidents_stats(const Incidents *i, IncidentsStats *ret);
 
-/** @return how many there are that a node should not go before: one is being taken, waits for its
+/** @return how many must end before the node terminates: a snapshot is running, waits for its
  * second snapshot, or is about to be found by the source below. Each ends by itself (the
  * collectors' times, a minute for processes to end, 30 s for others to join). */
 size_t incidents_n_underway(const Incidents *i);
@@ -77,7 +77,7 @@ void incidents_hurry(Incidents *i, bool on);
 /* Incidents that belong to no unit are units of their own: each a directory below
  * <state_directory>/incidents, of a source that the agent has without being configured. */
 /** Such a unit was delivered, or has ended otherwise (evicted, cancelled, vanished): its directory
- * goes. */
+ * is removed. */
 void incidents_on_delivered(Incidents *i, const char *unit_path);
 /** @return whether it is known; borrowed until the loop turns */
 bool incidents_get(const Incidents *i, const char *name, IncidentView *ret);

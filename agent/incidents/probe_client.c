@@ -55,7 +55,7 @@ static void close_connection(Probe *p) {
                 return;
         Orphan *o = calloc(1, sizeof *o);
         if (!o)
-                return; /* init takes it when we end */
+                return; /* init reaps it when the agent ends */
         o->pid = pid;
         if (sd_event_add_time_relative(p->event, &s, CLOCK_MONOTONIC, REAP_USEC, 0, on_reap, o) <
             0) {

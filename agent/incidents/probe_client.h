@@ -1,6 +1,6 @@
-/* The agent's end of a supervisor (collectors/supervisor.h): asks systemd for one by its
+/* The agent's end of a supervisor (collectors/supervisor.h): requests one from systemd by its
  * socket, or starts one with the agent's own rights where there is no such socket; sends the order,
- * and hears what comes. One object a supervisor. */
+ * and receives its messages. One object a supervisor. */
 #pragma once
 
 #include <systemd/sd-event.h>
@@ -26,7 +26,7 @@ typedef struct ProbeOptions { /* borrowed while probe_new runs */
 
 /** @return 0, -errno: no supervisor could be had */
 int probe_new(Probe **ret, sd_event *event, const ProbeOptions *request);
-/** No callback any more. A snapshot that is underway is finished by its supervisor; a watch ends.
+/** No callback any more. A running snapshot is finished by its supervisor; a watch ends.
  * Takes NULL, returns NULL. */
 Probe *probe_free(Probe *p);
 DEFINE_CLEANUP(Probe, probe_free);
