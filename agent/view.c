@@ -11,6 +11,9 @@
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"
+#include "uploaders/s3/s3_client.h"
+
+#define REQUESTS_MAX 64 /* kinds of requests of a destination that are shown */
 
 #define SNAPSHOT_FILE_MAX_BYTES (256 * MIB) /* what the command line accepts in one reply */
 #define SNAPSHOT_FILES_MAX 1024
@@ -41,7 +44,7 @@ static bool allocate_space(Agent *a) {
                 free(s->requests);
                 s->destinations = calloc(n, sizeof *s->destinations);
                 s->shipping = calloc(SCHEDULER_DELIVERIES_MAX(n), sizeof *s->shipping);
-                s->requests = calloc(n * SCHEDULER_REQUESTS_MAX, sizeof *s->requests);
+                s->requests = calloc(n * REQUESTS_MAX, sizeof *s->requests);
                 s->n_destinations = s->destinations && s->shipping && s->requests ? n : 0;
         }
         if (a->n_sources > s->n_sources) {
@@ -100,7 +103,7 @@ static void view_destinations(Agent *a, AgentView *v) {
         v->destinations = s->destinations;
 }
 
-static void add_latencies(Histogram *h, const SchedulerRequests *r) {
+static void add_latencies(Histogram *h, const S3Stats *r) {
         static_assert(sizeof h->le == sizeof r->le && sizeof h->count == sizeof r->count,
                       "both have the same buckets");
         memcpy(h->le, r->le, sizeof h->le);
@@ -115,20 +118,20 @@ static void view_requests(Agent *a, AgentView *v) {
         LabelledCount *retries = &s->retries[N_SCHEDULER_RETRIES];
         *retries = (LabelledCount){ "request", 0 };
         for (size_t i = 0; i < v->n_destinations; i++) {
-                SchedulerRequests r;
+                S3Stats r;
                 if (!scheduler_requests(a->scheduler, i, &r))
                         continue;
-                for (size_t k = 0; k < r.n; k++)
+                for (size_t k = 0; k < MIN(r.n, (size_t)REQUESTS_MAX); k++)
                         s->requests[v->n_requests++] =
                                 (RequestView){ .destination = v->destinations[i].name,
-                                               .operation = r.items[k].operation,
-                                               .code = r.items[k].code,
+                                               .operation =
+                                                       s3_operation_name(r.items[k].operation),
+                                               .code = r.items[k].status,
                                                .n = r.items[k].n };
                 add_latencies(&v->request_seconds, &r);
                 retries->count += r.n_retries;
         }
         v->requests = s->requests;
-        v->n_aborted_uploads = scheduler_n_aborted_uploads(a->scheduler);
         v->n_uploads_to_abort = store_abort_count(a->store);
 }
 
@@ -173,14 +176,13 @@ static void view_retention(Agent *a, AgentView *v) {
         v->sources_deleted_bytes = store_counter(a->store, "sources_deleted_bytes");
 }
 
-static void view_limits(const Agent *a, LimitsView *ret) {
-        const RateLimits *l = scheduler_rate_limits(a->scheduler);
+static void view_limits(const RateLimits *l, LimitsView *ret) {
         *ret = (LimitsView){ .upload_rate = ratelimit_rate(l->upload),
                              .work_share = pressure_share_now(l->pressure),
                              .note = l->note };
 }
 
-static void view_counts(Agent *a, AgentView *v) {
+static void view_counts(Agent *a, const SchedulerFigures *f, AgentView *v) {
         AgentViewSpace *s = a->space;
         StoreCounts counts;
         bundle_table_counts(a->bundles, &counts);
@@ -189,17 +191,16 @@ static void view_counts(Agent *a, AgentView *v) {
         memcpy(v->bytes_by_state, counts.bytes, sizeof v->bytes_by_state);
         for (size_t i = 0; i < v->n_destinations; i++)
                 v->bytes_delivered += v->destinations[i].bytes_delivered;
-        v->bytes_sent = store_counter(a->store, "bytes_sent") + scheduler_bytes_sent(a->scheduler);
-        v->bytes_read = store_counter(a->store, "bytes_read") + scheduler_bytes_read(a->scheduler);
-        v->buffer_bytes = scheduler_buffer_bytes(a->scheduler);
+        v->bytes_sent = store_counter(a->store, "bytes_sent") + f->bytes_sent;
+        v->bytes_read = store_counter(a->store, "bytes_read") + f->bytes_read;
+        v->buffer_bytes = f->buffer_bytes;
+        v->n_aborted_uploads = f->n_aborted_uploads;
         for (size_t i = 0; i < a->n_discards; i++)
                 s->discards[i] = (LabelledCount){ a->discards[i].reason, a->discards[i].n };
         v->discards = s->discards;
         v->n_discards = a->n_discards;
         for (int i = 0; i < N_SCHEDULER_RETRIES; i++)
-                s->retries[i] =
-                        (LabelledCount){ retry_names[i],
-                                         scheduler_n_retries(a->scheduler, (SchedulerRetry)i) };
+                s->retries[i] = (LabelledCount){ retry_names[i], f->n_retries[i] };
         v->retries = s->retries;
         v->n_retries = ELEMENTSOF(s->retries);
 }
@@ -222,21 +223,22 @@ static void on_view(AgentView *ret, void *userdata) {
                 ret->ready_note = "out of memory";
                 return;
         }
+        SchedulerFigures figures;
+        scheduler_figures(a->scheduler, &figures);
         view_destinations(a, ret);
         view_shipping(a, ret);
         agent_fill_drain_view(a, &ret->drain);
         view_requests(a, ret);
         view_sources(a, ret);
         view_retention(a, ret);
-        view_limits(a, &ret->limits);
+        view_limits(figures.limits, &ret->limits);
         agent_fill_hook_view(a, &ret->hook);
-        view_counts(a, ret);
+        view_counts(a, &figures, ret);
         ret->idle = ret->idle && bundle_table_n_open(a->bundles) == 0;
-        size_t n_orphaned = scheduler_n_orphaned(a->scheduler);
-        if (n_orphaned > 0 && !ret->ready_note) {
+        if (figures.n_orphaned > 0 && !ret->ready_note) {
                 snprintf(a->space->note, sizeof a->space->note,
                          "%zu bundles wait for a destination that is no longer configured",
-                         n_orphaned);
+                         figures.n_orphaned);
                 ret->ready_note = a->space->note;
         }
         if (bundle_table_note(a->bundles))

@@ -21,7 +21,7 @@
 #include "lib/event/worker_pool.h"
 #include "lib/neuron/note.h"
 
-/* ---- delivery_notes.c: what hooks reported about a unit, for the manifests of its bundles; read
+/* ---- what hooks reported about a unit, for the manifests of its bundles; read
  * on the loop when a delivery starts, and from then on the delivery's ---- */
 
 typedef struct DeliveryNotes {
@@ -43,17 +43,10 @@ typedef struct DeliveryNotes {
 int delivery_notes_read(DeliveryNotes *ret, Store *store, const Bundle *b);
 void delivery_notes_done(DeliveryNotes *n);
 
-/** The job of a unit without a note: that of the last seen process whose pid is in the name of a
- * file of the same owner, and which was seen before the unit's last change. A hint: users choose
- * the names of their files, but can name only their own processes.
- * @return what *ret points into, for json_decref(); NULL: there is none */
-json_t *delivery_notes_find_job(const DeliveryNotes *n, const Plan *plan, SourceKind kind,
-                                ManifestJob *ret);
-
 /** Removes the notes of users who may not annotate these owners' files. @return how many */
 size_t delivery_notes_filter(DeliveryNotes *n, const Owners *owners);
 
-/* ---- delivery.c: the delivery ---- */
+/* ---- the delivery ---- */
 
 typedef enum DeliveryResult {
         RESULT_DELIVERED,

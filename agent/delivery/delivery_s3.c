@@ -1,4 +1,6 @@
-/* A delivery to S3, a state machine on the loop:
+/* A bucket as a destination: its client, its probe, the abort of unfinished uploads before the next
+ * delivery starts, so that none of them is mistaken for one underway; and a delivery to it, a state
+ * machine on the loop, where what reads and packs runs in the destination's worker:
  *   PLANNING           the worker finds the members and freezes the plan
  *   CHECKING_MANIFEST  is a manifest there already? (HEAD, whose 404 has no body to wait for; then
  *                      GET)
@@ -7,7 +9,8 @@
  *   SENDING            uploaders/s3 requests parts, the worker packs them
  *   CLOSING            the worker collects the verdicts and measures the manifest
  *   PUBLISHING         the manifest is uploaded like the object, last: it is the commit
- * Whatever stops it in between leaves a ledger from which the next delivery continues. */
+ * Whatever stops it in between, a crash too, leaves a ledger from which the next delivery
+ * continues. */
 #include "agent/delivery/delivery_s3.h"
 
 #include <errno.h>
@@ -15,11 +18,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/delivery/destination.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/transition.h"
+#include "lib/neuron/names.h"
+#include "uploaders/s3/s3_bucket.h"
+#include "uploaders/s3/s3_endpoint.h"
+#include "uploaders/s3/s3_upload.h"
 
 /* The manifest is uploaded in parts of this size, and one at a time is built in memory. */
 #define MANIFEST_WINDOW_BYTES (8 * MIB)
@@ -60,8 +69,11 @@ typedef struct PartBuffer {
 
 typedef struct DeliveryS3 {
         Delivery base;
-        DeliveryS3Options options;
-        char *destination, *signature;
+        Destination *at; /* borrowed */
+        S3Client *client;
+        Store *store;
+        uint64_t part_size;
+        char *signature;
         DeliveryS3State state;
         Ending ending;
         unsigned n_plans, n_restarts;
@@ -129,7 +141,7 @@ static void set_state(DeliveryS3 *x, DeliveryS3State to) {
         static const StateTable table = { "delivery to S3", names, moves, N_DELIVERY_S3_STATES };
         if (transition_check(&table, x->state, to, x->base.rec.id) < 0)
                 return;
-        log_dump(x->base.rec.id, LOG_DEBUG, 0, "%s: %s", x->destination, names[to]);
+        log_dump(x->base.rec.id, LOG_DEBUG, 0, "%s: %s", x->at->config->name, names[to]);
         x->state = to;
 }
 
@@ -353,12 +365,12 @@ static bool reserve_memory(DeliveryS3 *x) {
         char need[PARSE_FORMAT_SIZE], have[PARSE_FORMAT_SIZE];
         DeliveryS3Memory m = { .bytes = d->memory_bytes,
                                .part_bytes = packer_part_bytes_max(
-                                       x->options.part_size, 0, plan_stream_bytes(x->attempt.plan)),
-                               .connections = x->options.connections,
+                                       x->part_size, 0, plan_stream_bytes(x->attempt.plan)),
+                               .connections = (unsigned)x->at->config->connections,
                                .level = d->level,
-                               .n_compressors = x->options.n_compressors };
+                               .n_compressors = x->at->scheduler->n_compressors };
         uint64_t least = delivery_s3_memory_min(m.part_bytes, d->level);
-        int r = m.bytes < least ? x->options.reserve(d, least, &limit) : 0;
+        int r = m.bytes < least ? scheduler_reserve_memory(d, least, &limit) : 0;
         parse_format_human(need, least);
         parse_format_human(have, limit);
         if (r == -EAGAIN)
@@ -392,8 +404,8 @@ static void on_work_done(WorkJob *work) {
 
 static bool start_work(DeliveryS3 *x, bool (*work)(DeliveryS3 *x)) {
         x->work = work;
-        x->work_start_usec = x->options.clock->boottime_usec(x->options.clock);
-        int r = worker_pool_submit(x->options.worker, &x->base.work);
+        x->work_start_usec = x->base.clock->boottime_usec(x->base.clock);
+        int r = worker_pool_submit(x->at->worker, &x->base.work);
         x->is_working = r == 0;
         return r == 0 || delivery_endf(&x->base, RESULT_NO_RESOURCES,
                                        "cannot start a thread to pack it: %s", strerror(-r));
@@ -425,7 +437,7 @@ static bool work_plan(DeliveryS3 *x) {
 static bool work_open_packer(DeliveryS3 *x) {
         PackerOptions options = { .writer = delivery_attempt_writer_options(&x->attempt,
                                                                             x->writer_bytes),
-                                  .part_size = x->options.part_size,
+                                  .part_size = x->part_size,
                                   .rows = x->ledger.items,
                                   .n_rows = x->ledger.n };
         int r = packer_new(&x->packer, x->attempt.plan, &options);
@@ -534,7 +546,7 @@ static bool request(DeliveryS3 *x, const S3RequestOptions *order) {
         S3RequestOptions own = *order;
         own.max_tries = CHECK_TRIES_MAX;
         own.userdata = x;
-        int r = s3_call_new(&x->call, x->options.client, &own);
+        int r = s3_call_new(&x->call, x->client, &own);
         return r == 0 || delivery_endf(&x->base, RESULT_NO_RESOURCES, "cannot ask the store: %s",
                                        strerror(-r));
 }
@@ -555,7 +567,7 @@ static bool handle_manifest(DeliveryS3 *x, const S3Result *result) {
         if (verdict != S3_OK)
                 return end_answer(x, result->answer);
         _cleanup_free_ char *where = NULL;
-        if (asprintf(&where, "s3://%s/%s", s3_client_bucket(x->options.client), x->manifest_key) <
+        if (asprintf(&where, "s3://%s/%s", s3_client_bucket(x->client), x->manifest_key) <
             0)
                 where = NULL;
         if (!delivery_attempt_owns_manifest(&x->attempt, result->body, result->body_bytes,
@@ -644,7 +656,7 @@ static int on_step(sd_event_source *source, void *userdata) {
 
 static void schedule_step(DeliveryS3 *x) {
         int r = x->step_source ? sd_event_source_set_enabled(x->step_source, SD_EVENT_ONESHOT)
-                               : sd_event_add_defer(x->options.event, &x->step_source, on_step, x);
+                               : sd_event_add_defer(x->at->scheduler->context.event, &x->step_source, on_step, x);
         if (r < 0)
                 log_dump(x->base.rec.id, LOG_ERR, r,
                          "cannot continue its delivery; restart the agent");
@@ -661,7 +673,7 @@ static void on_part_requested(S3Upload *u, unsigned number, void *userdata) {
 static bool supply_built(DeliveryS3 *x) {
         if (x->state == DELIVERY_S3_SENDING) {
                 const PackedPart *packed = &x->built->packed;
-                int r = delivery_s3_ledger_add_part(&x->ledger, x->options.store, x->number,
+                int r = delivery_s3_ledger_add_part(&x->ledger, x->store, x->number,
                                                     &packed->row);
                 if (r < 0)
                         return end_state_error(x, r);
@@ -695,32 +707,32 @@ static int on_upload_start(S3Upload *u, void *userdata) {
         DeliveryS3 *x = userdata;
         LedgerUpload upload = { .key = x->key,
                                 .packer = x->signature,
-                                .created_usec = x->options.clock->realtime_usec(x->options.clock) };
+                                .created_usec = x->base.clock->realtime_usec(x->base.clock) };
         memcpy(upload.plan, x->attempt.plan_sha256, SHA256_SIZE);
-        return delivery_s3_ledger_start(&x->ledger, x->options.store, &upload);
+        return delivery_s3_ledger_start(&x->ledger, x->store, &upload);
 }
 
 static int on_upload_id(S3Upload *u, const char *upload_id, void *userdata) {
         (void)u;
         DeliveryS3 *x = userdata;
-        return row_result(store_ledger_set_upload_id(x->options.store, x->base.rec.id,
-                                                     x->destination, upload_id));
+        return row_result(store_ledger_set_upload_id(x->store, x->base.rec.id,
+                                                     x->at->config->name, upload_id));
 }
 
 static int on_etag(S3Upload *u, unsigned number, const char *etag, void *userdata) {
         (void)u;
         DeliveryS3 *x = userdata;
-        return row_result(store_ledger_set_etag(x->options.store, x->base.rec.id, x->destination,
+        return row_result(store_ledger_set_etag(x->store, x->base.rec.id, x->at->config->name,
                                                 &(LedgerPart){ .number = number, .etag = etag }));
 }
 
 /* Queues all uploads of a key to be aborted. */
 static int queue_abort(DeliveryS3 *x, const char *key, int64_t *ret_id) {
         return store_abort_add(
-                x->options.store,
-                &(LedgerAbort){ .destination = x->destination,
+                x->store,
+                &(LedgerAbort){ .destination = x->at->config->name,
                                 .key = key,
-                                .since_usec = x->options.clock->realtime_usec(x->options.clock) },
+                                .since_usec = x->base.clock->realtime_usec(x->base.clock) },
                 ret_id);
 }
 
@@ -753,7 +765,7 @@ static void on_upload_done(const S3UploadResult *result, void *userdata) {
 static void log_abort_not_queued(const DeliveryS3 *x, int r) {
         if (r < 0)
                 log_dump(x->base.rec.id, LOG_WARNING, r,
-                         "%s: cannot queue its upload to be aborted", x->destination);
+                         "%s: cannot queue its upload to be aborted", x->at->config->name);
 }
 
 /* @return whether the object or the manifest is there */
@@ -790,7 +802,7 @@ static bool handle_manifest_uploaded(DeliveryS3 *x) {
         if (!handle_upload_result(x))
                 return false;
         if (x->abort_id != 0 && !x->upload_result.may_have_orphans)
-                (void)store_abort_done(x->options.store, x->abort_id); /* else one more sweep */
+                (void)store_abort_done(x->store, x->abort_id); /* else one more sweep */
         return delivery_attempt_delivered(&x->attempt);
 }
 
@@ -801,14 +813,14 @@ static bool create_upload(DeliveryS3 *x, const S3UploadOptions *order) {
         own.on_part_needed = on_part_requested;
         own.on_done = on_upload_done;
         own.userdata = x;
-        int r = s3_upload_new(&x->upload, x->options.client, &own);
+        int r = s3_upload_new(&x->upload, x->client, &own);
         return r == 0 || delivery_endf(&x->base, RESULT_NO_RESOURCES, "cannot start its upload: %s",
                                        strerror(-r));
 }
 
 static bool start_object_upload(DeliveryS3 *x) {
         set_state(x, DELIVERY_S3_SENDING);
-        x->base.setup_usec = x->options.clock->boottime_usec(x->options.clock) - x->base.start_usec;
+        x->base.setup_usec = x->base.clock->boottime_usec(x->base.clock) - x->base.start_usec;
         x->packed_bytes = delivery_s3_ledger_bytes(&x->ledger);
         return create_upload(
                 x,
@@ -844,17 +856,17 @@ static bool start_manifest_upload(DeliveryS3 *x) {
 /* Reads the ledger; an upload that cannot be resumed is queued to be aborted. */
 static bool open_ledger(DeliveryS3 *x) {
         DeliveryS3Expected expected = { .bundle = x->base.rec.id,
-                                        .destination = x->destination,
+                                        .destination = x->at->config->name,
                                         .key = x->key,
                                         .plan = x->attempt.plan_sha256,
                                         .signature = x->signature };
         set_state(x, DELIVERY_S3_OPENING);
-        int r = delivery_s3_ledger_load(&x->ledger, x->options.store, &expected);
+        int r = delivery_s3_ledger_load(&x->ledger, x->store, &expected);
         if (r < 0)
                 return end_state_error(x, r);
         if (x->ledger.n > 0)
                 log_dump(x->base.rec.id, LOG_INFO, 0, "%s: resuming its upload behind part %zu",
-                         x->destination, x->ledger.n);
+                         x->at->config->name, x->ledger.n);
         return start_work(x, work_open_packer);
 }
 
@@ -911,10 +923,10 @@ static bool restart(DeliveryS3 *x) {
         bool is_restart = x->ending == ENDING_RESTART;
         if (!is_restart && d->result != RESULT_CHANGED)
                 return false;
-        log_abort_not_queued(x, store_ledger_abandon(x->options.store, d->rec.id, x->destination));
+        log_abort_not_queued(x, store_ledger_abandon(x->store, d->rec.id, x->at->config->name));
         if ((is_restart ? ++x->n_restarts : ++x->n_plans) >= DELIVERY_PLANS_MAX)
                 return false;
-        log_dump(d->rec.id, LOG_INFO, 0, "%s: %s; restarting its upload", x->destination,
+        log_dump(d->rec.id, LOG_INFO, 0, "%s: %s; restarting its upload", x->at->config->name,
                  d->error ? d->error : "it changed");
         discard_attempt(x);
         set_state(x, DELIVERY_S3_PLANNING);
@@ -934,7 +946,7 @@ static void finish(DeliveryS3 *x) {
         set_state(x, DELIVERY_S3_ENDED);
         discard_attempt(x);
         atomic_store(&x->base.sent_bytes, x->sent_bytes);
-        int r = sd_event_add_defer(x->options.event, &x->end_source, on_end, x);
+        int r = sd_event_add_defer(x->at->scheduler->context.event, &x->end_source, on_end, x);
         if (r < 0)
                 log_dump(x->base.rec.id, LOG_ERR, r, "cannot end its delivery; restart the agent");
 }
@@ -949,50 +961,25 @@ static void step(DeliveryS3 *x) {
                 finish(x);
 }
 
-/* ---- life ---- */
+/* ---- the operations of a delivery ---- */
 
-int delivery_s3_new(Delivery **ret, const DeliveryRequest *request,
-                    const DeliveryS3Options *options) {
-        DeliveryS3 *x = calloc(1, sizeof *x);
-        if (!x)
-                return -ENOMEM;
-        x->options = *options;
-        x->base.work = (WorkJob){ .run = run_work, .done = on_work_done };
-        x->destination = strdup(options->destination);
-        x->signature = packer_signature(request->level, options->part_size);
-        int r = x->destination && x->signature ? delivery_init(&x->base, request) : -ENOMEM;
-        if (r < 0) {
-                free(x->destination);
-                free(x->signature);
-                free(x);
-                return r;
-        }
-        *ret = &x->base;
-        return 0;
+static int s3_delivery_start(Destination *d, Delivery *job) {
+        (void)d;
+        return start_work(CONTAINER_OF(job, DeliveryS3, base), work_plan) ? 0 : -EAGAIN;
 }
 
-int delivery_s3_start(Delivery *d) {
-        return start_work(CONTAINER_OF(d, DeliveryS3, base), work_plan) ? 0 : -EAGAIN;
-}
-
-void delivery_s3_abort(Delivery *d) {
+static void s3_delivery_abort(Delivery *d) {
         atomic_store(&d->abort, true);
         step(CONTAINER_OF(d, DeliveryS3, base));
 }
 
-void delivery_s3_wind_down(Delivery *d) {
+/* It may be delivered when little is missing. */
+static void s3_delivery_wind_down(Delivery *d) {
         DeliveryS3 *x = CONTAINER_OF(d, DeliveryS3, base);
         if (x->state < DELIVERY_S3_SENDING)
-                delivery_s3_abort(d);
+                s3_delivery_abort(d);
         else if (x->state == DELIVERY_S3_SENDING && x->upload)
                 s3_upload_pause(x->upload);
-}
-
-void delivery_s3_abandon(Delivery *d) {
-        DeliveryS3 *x = CONTAINER_OF(d, DeliveryS3, base);
-        x->call = s3_call_cancel(x->call);
-        x->upload = s3_upload_free(x->upload);
-        x->step_source = sd_event_source_disable_unref(x->step_source);
 }
 
 /* Of the tar stream, the share of the packed bytes that was sent; never all before it is proven. */
@@ -1007,24 +994,25 @@ static uint64_t done_bytes(const DeliveryS3 *x) {
         return MIN((uint64_t)(share * (double)x->packed_stream_bytes), total - total / 100);
 }
 
-void delivery_s3_refresh(Delivery *d) {
-        DeliveryS3 *x = CONTAINER_OF(d, DeliveryS3, base);
-        if (x->state == DELIVERY_S3_ENDED)
-                return;
-        atomic_store(&d->sent_bytes,
-                     x->sent_bytes + s3_client_sending_bytes(x->options.client, &x->sent_bytes));
-        if (x->state >= DELIVERY_S3_SENDING)
-                atomic_store(&d->done_bytes, done_bytes(x));
+static uint64_t s3_refresh(Destination *d) {
+        DeliveryS3 *x = CONTAINER_OF(d->running, DeliveryS3, base);
+        if (x->state != DELIVERY_S3_ENDED)
+                atomic_store(&x->base.sent_bytes,
+                             x->sent_bytes + s3_client_sending_bytes(x->client, &x->sent_bytes));
+        if (x->state != DELIVERY_S3_ENDED && x->state >= DELIVERY_S3_SENDING)
+                atomic_store(&x->base.done_bytes, done_bytes(x));
+        return atomic_load(&x->base.sent_bytes);
 }
 
-bool delivery_s3_awaits_store(const Delivery *d, uint64_t *ret_since_usec) {
-        const DeliveryS3 *x = CONTAINER_OF(d, DeliveryS3, base);
-        uint64_t asked = s3_client_waiting_since_usec(x->options.client);
+static bool s3_awaits_store(const Destination *d, uint64_t *ret_since_usec) {
+        const DeliveryS3 *x = CONTAINER_OF(d->running, DeliveryS3, base);
+        uint64_t asked = s3_client_waiting_since_usec(x->client);
         *ret_since_usec = asked > 0 ? asked : x->is_working ? x->work_start_usec : 0;
         return asked > 0;
 }
 
-Delivery *delivery_s3_free(Delivery *d) {
+/* What is on the server stays: the ledger knows it. */
+static Delivery *s3_delivery_free(Delivery *d) {
         if (!d)
                 return NULL;
         DeliveryS3 *x = CONTAINER_OF(d, DeliveryS3, base);
@@ -1032,10 +1020,346 @@ Delivery *delivery_s3_free(Delivery *d) {
         sd_event_source_disable_unref(x->step_source);
         sd_event_source_disable_unref(x->end_source);
         delivery_done(d);
-        free(x->destination);
         free(x->signature);
         free(x->key);
         free(x->manifest_key);
         free(x);
         return NULL;
 }
+
+/* ---- the bucket ---- */
+
+/* Aborts that failed are tried again after this, and orphans are searched at least so often. */
+#define ABORT_AGAIN_USEC (5 * USEC_PER_MINUTE)
+#define REAP_MAX_USEC (6 * USEC_PER_HOUR)
+#define REAP_MIN_USEC USEC_PER_SEC
+
+typedef enum CleanupKind { CLEANUP_OURS, CLEANUP_ABORTS, CLEANUP_ORPHANS } CleanupKind;
+
+typedef struct S3Target {
+        Credentials *credentials;
+        S3Client *client; /* NULL: config_error is the reason */
+        char *config_error;
+        S3Probe *probe;
+        sd_event_source *config_error_source;
+        S3Sweep *sweep;
+        char *sweep_error; /* of the last one; NULL = it went well */
+        CleanupKind cleanup;
+        uint64_t ours_usec; /* CLOCK_BOOTTIME: not before */
+        bool swept_ours;    /* once after the start */
+        int64_t abort_id; /* being tried, or the last one that failed: those behind it come first */
+        bool abort_failed;    /* one of them, in this round */
+        uint64_t aborts_usec; /* CLOCK_BOOTTIME: not before */
+        uint64_t reap_usec;
+        char *fixed; /* all our keys begin with it: `neuron/`, or "" */
+} S3Target;
+
+static S3Target *target(const Destination *d) {
+        return d->target;
+}
+
+static int create_client(Destination *d, S3Target *t) {
+        const SchedulerContext *c = &d->scheduler->context;
+        const ConfigDestination *config = d->config;
+        S3Environment environment = s3_environment_read(c->environment),
+                      place = s3_environment_resolve(&environment, config->endpoint,
+                                                     config->ca_file);
+        int r = credentials_new(&t->credentials,
+                                &(CredentialsOptions){ .event = c->event,
+                                                       .clock = c->clock,
+                                                       .environment = c->environment,
+                                                       .profile = config->profile,
+                                                       .region = config->region,
+                                                       .ca_file = place.ca_bundle,
+                                                       .proxy = config->proxy });
+        if (r < 0)
+                return r;
+        r = s3_client_new(
+                &t->client,
+                &(S3ClientOptions){ .event = c->event,
+                                    .clock = c->clock,
+                                    .credentials = t->credentials,
+                                    .bucket = config->bucket,
+                                    .region = config->region,
+                                    .endpoint = place.endpoint,
+                                    .addressing = config->addressing,
+                                    .dualstack = place.dualstack,
+                                    .fips = place.fips,
+                                    .ca_file = place.ca_bundle,
+                                    .proxy = config->proxy,
+                                    .connections = (unsigned)config->connections,
+                                    .request_timeout_usec = config->request_timeout_usec,
+                                    .expected_bucket_owner = config->expected_bucket_owner,
+                                    .sse = config->sse,
+                                    .kms_key_id = config->kms_key_id,
+                                    .storage_class = config->storage_class,
+                                    .tags = config->tags.items,
+                                    .retry_initial_usec = d->scheduler->config->retry.initial_usec,
+                                    .retry_maximum_usec = d->scheduler->config->retry.maximum_usec,
+                                    .seed = scheduler_random(),
+                                    .upload = d->scheduler->limits->upload,
+                                    .requests = d->scheduler->limits->requests },
+                &t->config_error);
+        return r == -EINVAL ? 0 : r; /* the probe reports it */
+}
+
+static int s3_open(Destination *d) {
+        S3Target *t = d->target = calloc(1, sizeof *t);
+        if (!t)
+                return -ENOMEM;
+        t->fixed = s3_key_prefix(path_template_fixed(d->template));
+        return !t->fixed ? -ENOMEM : create_client(d, t);
+}
+
+static void s3_stop(Destination *d, bool hung) {
+        S3Target *t = target(d);
+        if (hung) { /* the worker keeps the rest */
+                DeliveryS3 *x = CONTAINER_OF(d->running, DeliveryS3, base);
+                x->call = s3_call_cancel(x->call);
+                x->upload = s3_upload_free(x->upload);
+                x->step_source = sd_event_source_disable_unref(x->step_source);
+        }
+        t->probe = s3_probe_free(t->probe);
+        t->sweep = s3_sweep_free(t->sweep);
+        t->config_error_source = sd_event_source_disable_unref(t->config_error_source);
+}
+
+static void s3_close(Destination *d) {
+        S3Target *t = target(d);
+        s3_client_free(t->client);
+        credentials_free(t->credentials);
+        free(t->config_error);
+        free(t->sweep_error);
+        free(t->fixed);
+        free(t);
+        d->target = NULL;
+}
+
+/* ---- can it be written? ---- */
+
+static void on_probed(int outcome, const char *error, void *userdata) {
+        scheduler_probe_done(userdata, outcome, error);
+}
+
+static int on_config_error(sd_event_source *source, void *userdata) {
+        (void)source;
+        Destination *d = userdata;
+        scheduler_probe_done(d, UPLOAD_E_DENIED,
+                             target(d)->config_error ? target(d)->config_error
+                                                     : "its endpoint cannot be used");
+        return 0;
+}
+
+static int s3_start_probe(Destination *d) {
+        S3Target *t = target(d);
+        if (!t->client) {
+                t->config_error_source = sd_event_source_disable_unref(t->config_error_source);
+                return sd_event_add_defer(d->scheduler->context.event, &t->config_error_source,
+                                          on_config_error, d);
+        }
+        _cleanup_free_ char *key = s3_probe_key(t->fixed, d->scheduler->context.instance_id);
+        if (!key)
+                return -ENOMEM;
+        t->probe = s3_probe_free(t->probe); /* the one before, which has ended */
+        return s3_probe_new(
+                &t->probe, t->client,
+                &(S3ProbeOptions){
+                        .key = key, .list_prefix = t->fixed, .on_done = on_probed, .userdata = d });
+}
+
+/* ---- aborting unfinished uploads ---- */
+
+static bool is_kept(const char *key, const char *upload_id, void *userdata) {
+        Destination *d = userdata;
+        S3Target *t = target(d);
+        Store *store = d->scheduler->context.store;
+        if (store_ledger_knows(store, key, upload_id))
+                return true;
+        /* what is to be aborted is its own destination's business */
+        return t->cleanup != CLEANUP_ABORTS &&
+               (store_abort_knows(store, key, upload_id) ||
+                !bundle_key_belongs_to(key, t->cleanup == CLEANUP_OURS
+                                                    ? d->scheduler->context.instance_id
+                                                    : NULL));
+}
+
+static void on_aborted(const char *key, const char *upload_id, uint64_t age_usec, void *userdata) {
+        Destination *d = userdata;
+        char age[64];
+        (void)upload_id;
+        d->scheduler->n_aborted++;
+        log_notice("destination %s: aborted an unfinished upload of 's3://%s/%s', %s old, that "
+                   "nobody goes on with",
+                   d->config->name, d->config->bucket, key, clock_format_duration(age, age_usec));
+}
+
+/* Said once, not with every try. @param error  NULL = it went well */
+static void log_failed_sweep(Destination *d, const char *error) {
+        S3Target *t = target(d);
+        if (error && (!t->sweep_error || strcmp(t->sweep_error, error) != 0))
+                log_warning(0,
+                            "destination %s: cannot abort unfinished uploads: %s; trying again "
+                            "every %d min",
+                            d->config->name, error, (int)(ABORT_AGAIN_USEC / USEC_PER_MINUTE));
+        free(t->sweep_error);
+        t->sweep_error = error ? strdup(error) : NULL;
+}
+
+static void on_swept(int outcome, const char *error, unsigned n_aborted, void *userdata) {
+        Destination *d = userdata;
+        S3Target *t = target(d);
+        (void)n_aborted;
+        log_failed_sweep(d, outcome != 0 ? error ? error : "failed" : NULL);
+        if (t->cleanup == CLEANUP_ABORTS)
+                t->abort_failed = outcome != 0 ||
+                                  store_abort_done(d->scheduler->context.store, t->abort_id) < 0 ||
+                                  t->abort_failed;
+        if (t->cleanup == CLEANUP_OURS && outcome != 0) {
+                t->swept_ours = false;
+                t->ours_usec = scheduler_boottime_usec(d->scheduler) + ABORT_AGAIN_USEC;
+        }
+        scheduler_cleanup_done(d);
+}
+
+static bool start_sweep(Destination *d, CleanupKind what, const S3SweepOptions *order) {
+        S3Target *t = target(d);
+        S3SweepOptions own = *order;
+        own.is_known = is_kept;
+        own.on_abort = on_aborted;
+        own.on_done = on_swept;
+        own.userdata = d;
+        t->cleanup = what;
+        t->sweep = s3_sweep_free(t->sweep); /* the one before, which has ended */
+        return s3_sweep_new(&t->sweep, t->client, &own) == 0;
+}
+
+/* One after the other; what fails is tried again when all have been tried. */
+static bool start_next_abort(Destination *d) {
+        S3Target *t = target(d);
+        _cleanup_(ledger_abort_done) LedgerAbort next = { 0 };
+        bool is_started = store_abort_next(d->scheduler->context.store, d->config->name,
+                                           t->abort_id, &next) == 0 && /* an error: again later */
+                          start_sweep(d, CLEANUP_ABORTS,
+                                      &(S3SweepOptions){ .prefix = next.key,
+                                                         .exact_key = true,
+                                                         .upload_id = next.upload_id });
+        t->abort_id = is_started ? next.id : 0;
+        if (!is_started && t->abort_failed)
+                t->aborts_usec = scheduler_boottime_usec(d->scheduler) + ABORT_AGAIN_USEC;
+        t->abort_failed = t->abort_failed && is_started;
+        return is_started;
+}
+
+static bool s3_clean_up(Destination *d, uint64_t *ret_next_usec) {
+        S3Target *t = target(d);
+        const Config *config = d->scheduler->config;
+        uint64_t now = scheduler_boottime_usec(d->scheduler);
+        if (!t->swept_ours && now >= t->ours_usec) {
+                /* whatever of ours the ledger does not know: of a database that was lost, of a
+                 * Create whose answer was */
+                t->swept_ours = true;
+                if (start_sweep(d, CLEANUP_OURS, &(S3SweepOptions){ .prefix = t->fixed }))
+                        return true;
+        }
+        if (now >= t->aborts_usec && start_next_abort(d))
+                return true;
+        if (config->retry.orphan_age_usec > 0 && now >= t->reap_usec) {
+                t->reap_usec = now + MAX(MIN(config->retry.orphan_age_usec / 4, REAP_MAX_USEC),
+                                         REAP_MIN_USEC);
+                if (start_sweep(d, CLEANUP_ORPHANS,
+                                &(S3SweepOptions){ .prefix = t->fixed,
+                                                   .min_age_usec = config->retry.orphan_age_usec }))
+                        return true;
+        }
+        *ret_next_usec = config->retry.orphan_age_usec > 0 ? t->reap_usec : USEC_INFINITY;
+        if (now < t->aborts_usec)
+                *ret_next_usec = MIN(*ret_next_usec, t->aborts_usec);
+        if (!t->swept_ours)
+                *ret_next_usec = MIN(*ret_next_usec, MAX(t->ours_usec, now + USEC_PER_SEC));
+        return false;
+}
+
+/* ---- the operations of the bucket ---- */
+
+static uint64_t first_part_bytes(const Destination *d) {
+        return packer_part_bytes_max(d->config->part_size_bytes, 0, 0);
+}
+
+static uint64_t s3_memory_bytes(const Destination *d) {
+        const Scheduler *s = d->scheduler;
+        DeliveryS3Memory m = { .part_bytes = first_part_bytes(d),
+                               .connections = (unsigned)d->config->connections,
+                               .level = (int)s->config->limits.compression_level,
+                               .n_compressors = s->n_compressors };
+        uint64_t wanted = (m.connections + 1) * m.part_bytes +
+                          bundle_writer_memory_best(m.level, m.n_compressors),
+                 writer;
+        m.bytes = MIN(wanted, scheduler_memory_share(s));
+        unsigned n = delivery_s3_buffers(&m, &writer);
+        return n > 0 ? n * m.part_bytes + writer : delivery_s3_memory_min(m.part_bytes, m.level);
+}
+
+static char *s3_format_location(const Destination *d, const char *directory, const char *name) {
+        char *url = NULL;
+        return asprintf(&url, "s3://%s/%s/%s", d->config->bucket, directory, name) < 0 ? NULL : url;
+}
+
+static int s3_delivery_new(Destination *d, const DeliveryRequest *request, Delivery **ret) {
+        DeliveryS3 *x = calloc(1, sizeof *x);
+        if (!x)
+                return -ENOMEM;
+        x->at = d;
+        x->client = target(d)->client;
+        x->store = d->scheduler->context.store;
+        x->part_size = d->config->part_size_bytes;
+        x->base.work = (WorkJob){ .run = run_work, .done = on_work_done };
+        x->signature = packer_signature(request->level, x->part_size);
+        int r = x->signature ? delivery_init(&x->base, request) : -ENOMEM;
+        if (r < 0) {
+                free(x->signature);
+                free(x);
+                return r;
+        }
+        *ret = &x->base;
+        return 0;
+}
+
+static void s3_on_delivered(Destination *d, const char *bundle) {
+        int r = store_ledger_end(d->scheduler->context.store, bundle, d->config->name);
+        if (r < 0)
+                log_dump(bundle, LOG_WARNING, r,
+                         "%s: cannot clear its upload's ledger; an upload that is complete is "
+                         "aborted later, in vain",
+                         d->config->name);
+}
+
+static bool s3_stats(const Destination *d, S3Stats *ret) {
+        if (target(d)->client)
+                s3_client_stats(target(d)->client, ret);
+        return target(d)->client;
+}
+
+const DestinationType destination_s3_type = {
+        .name = "s3",
+        .is_shared = true,
+        .can_interrupt = true,
+        .stall_text = "the store does not answer",
+        .cut_text = "interrupted, will be resumed",
+        .worker_name = "nc-pack",
+        .open = s3_open,
+        .stop = s3_stop,
+        .close = s3_close,
+        .probe = s3_start_probe,
+        .clean_up = s3_clean_up,
+        .memory_bytes = s3_memory_bytes,
+        .format_location = s3_format_location,
+        .delivery_new = s3_delivery_new,
+        .delivery_start = s3_delivery_start,
+        .delivery_abort = s3_delivery_abort,
+        .delivery_wind_down = s3_delivery_wind_down,
+        .delivery_free = s3_delivery_free,
+        .refresh = s3_refresh,
+        .awaits_destination = s3_awaits_store,
+        .on_delivered = s3_on_delivered,
+        .stats = s3_stats,
+};

@@ -1,46 +1,9 @@
-/* A delivery to S3: plan, check for an earlier run's manifest, ledger, object, manifest. A state
- * machine on the loop; what reads and packs runs in the destination's worker. After a crash it
- * resumes from the ledger. */
+/* The memory and the ledger of a delivery to S3: inside of delivery_s3.c, declared for the tests. */
 #pragma once
 
-#include "agent/delivery/delivery.h"
 #include "agent/store/ledger.h"
 #include "lib/bundle/packer.h"
 #include "uploaders/s3/s3_upload.h"
-
-typedef struct DeliveryS3Options { /* borrowed; all of it outlives the delivery */
-        sd_event *event;
-        S3Client *client;
-        Store *store;
-        Clock *clock;
-        WorkerPool *worker;      /* one thread: plans and packs */
-        const char *destination; /* its name */
-        uint64_t part_size;
-        unsigned connections;
-        unsigned n_compressors;
-        /* Reserves more memory, before anything was packed; sets d->memory_bytes.
-         * @return 0; -EAGAIN not now; -EOVERFLOW never: *ret_limit is what there is */
-        int (*reserve)(Delivery *d, uint64_t bytes, uint64_t *ret_limit);
-} DeliveryS3Options;
-
-int delivery_s3_new(Delivery **ret, const DeliveryRequest *request,
-                    const DeliveryS3Options *options);
-/** @return 0; on_done is called later, never from inside. -errno: nothing was started */
-int delivery_s3_start(Delivery *d);
-/** Ends it soon with RESULT_ABORTED; the upload can be resumed. */
-void delivery_s3_abort(Delivery *d);
-/** Ends it as soon as nothing would have to be sent again; it may be delivered when little was
- * missing. */
-void delivery_s3_wind_down(Delivery *d);
-/** Updates sent_bytes and done_bytes. */
-void delivery_s3_refresh(Delivery *d);
-/** @param ret_since_usec  CLOCK_BOOTTIME; 0: it continues in this turn of the loop
- * @return whether it waits for the store; else for the worker */
-bool delivery_s3_awaits_store(const Delivery *d, uint64_t *ret_since_usec);
-/** Its worker hangs and is left behind with it: releases what it has on the loop. */
-void delivery_s3_abandon(Delivery *d);
-/** No worker may be in it any more. What is on the server stays: the ledger knows it. */
-Delivery *delivery_s3_free(Delivery *d);
 
 typedef struct DeliveryS3Memory {
         uint64_t bytes, part_bytes; /* in all; the largest buffer of a part */
@@ -56,7 +19,7 @@ unsigned delivery_s3_buffers(const DeliveryS3Memory *m, uint64_t *ret_writer_byt
 /** The least that such a bundle needs. */
 uint64_t delivery_s3_memory_min(uint64_t part_bytes, int level);
 
-/* ---- the ledger: its rows as the packer and the upload need them. Exported for the tests ---- */
+/* ---- the ledger: its rows as the packer and the upload need them ---- */
 
 typedef struct DeliveryS3Ledger {
         PackedRow *items;   /* of an earlier run, owned; 0 when there is nothing to resume */

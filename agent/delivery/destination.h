@@ -57,9 +57,6 @@ typedef enum DestinationState {
         N_DESTINATION_STATES
 } DestinationState;
 
-/** @return static */
-const char *destination_state_name(DestinationState s);
-
 typedef enum DestinationActivity {
         ACTIVITY_IDLE,
         ACTIVITY_PROBING,      /* can it be written? */
@@ -145,7 +142,8 @@ struct DestinationType {
         bool (*awaits_destination)(const Destination *d, uint64_t *ret_since_usec);
         /** What was kept to resume is released. NULL: nothing is kept */
         void (*on_delivered)(Destination *d, const char *bundle);
-        void (*stats)(const Destination *d, SchedulerRequests *ret); /* NULL: no requests */
+        /** @return false: none was made. NULL: it makes none */
+        bool (*stats)(const Destination *d, S3Stats *ret);
 };
 extern const DestinationType destination_volume_type, destination_s3_type;
 
@@ -184,7 +182,3 @@ int scheduler_reserve_memory(Delivery *job, uint64_t bytes, uint64_t *ret_limit)
 void scheduler_probe_done(Destination *d, int outcome, const char *error);
 void scheduler_cleanup_done(Destination *d);
 uint64_t scheduler_random(void);
-size_t scheduler_tries_index(const Bundle *b, const DeliveryRecord *delivery); /* in b->tries */
-Destination *scheduler_find_destination(const Scheduler *s, const char *name);
-/** @return whether it failed so often by the bundle's own fault that it is not tried any more */
-bool scheduler_has_given_up(const Scheduler *s, const DeliveryRecord *delivery);

@@ -1,7 +1,383 @@
 #include "agent/delivery/rate_limits.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/fs.h"
+#include "lib/base/parse.h"
+
+/* Pressure: how long tasks wait according to the kernel (PSI), and what follows. Idle priority
+ * (lib/event/worker_pool.h) is the first to let the job go first; it counts among the threads of
+ * one cgroup only. A job in another cgroup has to share its CPUs with ours by CPUWeight=, and its
+ * disk with us where the I/O scheduler knows no classes: that is seen here, and answered by
+ * resting.
+ *
+ * Our own threads wait as well, the more the better they yield, and that must not be mistaken for
+ * the job's distress. What the job can have lost to us is at most the least of three times: that
+ * others waited (all waiting less our own), that we ran, and that we waited, since where we compete
+ * with others they get at least as much as we do. */
+
+/* What others may lose to one of our threads, of one CPU's time. Half of the two percent that a job
+ * is promised. */
+#define CPU_LOST_MAX 0.01
+/* Waiting for disks is no loss by itself, and what we have written is written on by the kernel's
+ * own threads, which then wait too (measured: 3 % of the time): only what fills half of the time
+ * that we leave counts. */
+#define IO_WAIT_MAX 0.5
+/* While we wait nearly always, others cannot be observed: then we pause this much, to measure. */
+#define MEASURE_SHARE 0.9
+
+#define DECREASE 0.5
+#define INCREASE 1.5 /* from the least to all in ten samples: five seconds */
+#define SAMPLE_USEC (USEC_PER_SEC / 2)
+#define STALE_USEC (10 * USEC_PER_SEC) /* too old to compare with */
+#define REST_MAX_USEC (2 * USEC_PER_SEC)
+
+#define FILE_BYTES_MAX (64 * KIB)
+#define STAT_BYTES_MAX (4 * MIB) /* a line for each CPU, and one of all interrupts */
+#define MOUNTS_BYTES_MAX (1 * MIB)
+#define THREADS_MAX 256
+
+typedef struct ThreadTimes {
+        uint64_t tid, run_usec, wait_usec;
+} ThreadTimes;
+
+typedef struct Reading {
+        uint64_t at_usec, cpu_usec, io_usec, own_io_usec, busy_usec;
+        bool has_own_io;
+        size_t n_threads; /* 0: unknown, as a busy_usec of 0 is */
+        ThreadTimes threads[THREADS_MAX];
+} Reading;
+
+struct Pressure {
+        Clock *clock;
+        char *cpu_path, *io_path, *stat_path, *task_path;
+        char *own_io_path; /* NULL: we have no cgroup of our own */
+
+        atomic_flag reading; /* held by the one thread that samples; guards the two below */
+        Reading before, now;
+        bool has_before;
+
+        _Atomic uint64_t next_usec;
+        _Atomic double share;
+        /* What workers report as work, since the last sample; and for each such microsecond,
+         * how long the busiest of our threads was on a CPU: less than one where idle priority keeps
+         * it off, more where a thread compresses what a quicker one has read. */
+        _Atomic uint64_t worked_usec;
+        _Atomic double cpu_per_worked;
+};
+
+/* ---- deciding ---- */
+
+static double difference(uint64_t a, uint64_t b) {
+        return a > b ? (double)(a - b) : 0;
+}
+
+static double cpu_lost(const PressureSample *s) {
+        double elapsed = (double)s->elapsed_usec;
+        /* `some` is an average over the CPUs that are not idle. */
+        double all_waited = (double)s->cpu_usec / elapsed * (double)s->busy_usec;
+        double others_waited = MAX(all_waited - (double)s->own_wait_usec, 0.0);
+        return MIN(others_waited, (double)s->in_the_way_usec) / elapsed;
+}
+
+/* Of the time in which none of ours waited for a disk, how much somebody else did. */
+static double io_waited(const PressureSample *s) {
+        double left = difference(s->elapsed_usec, s->own_io_usec);
+        if (!s->has_own_io || left < (1 - MEASURE_SHARE) / 2 * (double)s->elapsed_usec)
+                return 0;
+        return difference(s->io_usec, s->own_io_usec) / left;
+}
+
+double pressure_share(double share, const PressureSample *s) {
+        if (s->elapsed_usec == 0)
+                return share;
+        if (cpu_lost(s) > CPU_LOST_MAX || io_waited(s) > IO_WAIT_MAX)
+                return MAX(share * DECREASE, PRESSURE_SHARE_MIN);
+        bool blind = s->has_own_io && (double)s->own_io_usec > MEASURE_SHARE * (double)s->elapsed_usec;
+        return MIN(share * INCREASE, blind ? MEASURE_SHARE : 1.0);
+}
+
+/* ---- reading ---- */
+
+/* So many decimal numbers, with blanks between them. */
+static int read_numbers(const char *text, uint64_t *ret, size_t n) {
+        char number[24]; /* 2^64 has 20 digits */
+        for (size_t i = 0; i < n; i++) {
+                text += strspn(text, " ");
+                size_t length = strspn(text, "0123456789");
+                if (length >= sizeof number)
+                        return -EBADMSG;
+                memcpy(number, text, length);
+                number[length] = '\0';
+                if (parse_u64(number, &ret[i]) < 0)
+                        return -EBADMSG;
+                text += length;
+        }
+        return 0;
+}
+
+/* `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, the first line. @return 0, -EBADMSG, or the
+ * kernel's answer */
+static int read_some(const char *path, uint64_t *ret_usec) {
+        static const char total[] = " total=";
+        _cleanup_free_ char *text = NULL;
+        int r = fs_read_file(AT_FDCWD, path, FILE_BYTES_MAX, &text, NULL);
+        if (r < 0)
+                return r;
+        text[strcspn(text, "\n")] = '\0';
+        const char *at = strncmp(text, "some ", 5) == 0 ? strstr(text, total) : NULL;
+        return at ? read_numbers(at + strlen(total), ret_usec, 1) : -EBADMSG;
+}
+
+/* All of /proc/stat's first line but what is idle: user, nice, system, IDLE, iowait, irq, softirq,
+ * steal. @return 0 unknown */
+static uint64_t read_busy(const char *path) {
+        _cleanup_free_ char *text = NULL;
+        uint64_t t[8];
+        long hz = sysconf(_SC_CLK_TCK);
+        if (fs_read_file(AT_FDCWD, path, STAT_BYTES_MAX, &text, NULL) < 0 || hz <= 0 ||
+            strncmp(text, "cpu ", 4) != 0 || read_numbers(text + 4, t, ELEMENTSOF(t)) < 0)
+                return 0;
+        return (t[0] + t[1] + t[2] + t[4] + t[5] + t[6] + t[7]) * (USEC_PER_SEC / (uint64_t)hz);
+}
+
+static bool read_thread(int dir_fd, const char *name, ThreadTimes *ret) {
+        _cleanup_free_ char *path = NULL, *text = NULL;
+        uint64_t nsec[2]; /* on a CPU, waiting for one */
+        if (parse_u64(name, &ret->tid) < 0)
+                return false; /* . and .. */
+        if (asprintf(&path, "%s/schedstat", name) < 0) {
+                path = NULL;
+                return false;
+        }
+        if (fs_read_file(dir_fd, path, FILE_BYTES_MAX, &text, NULL) < 0 ||
+            read_numbers(text, nsec, ELEMENTSOF(nsec)) < 0)
+                return false; /* it has ended */
+        ret->run_usec = nsec[0] / 1000;
+        ret->wait_usec = nsec[1] / 1000;
+        return true;
+}
+
+static size_t read_threads(const char *path, ThreadTimes *ret) {
+        _cleanup_closedir_ DIR *d = opendir(path);
+        struct dirent *entry;
+        size_t n = 0;
+        while (d && n < THREADS_MAX && (entry = readdir(d)))
+                n += read_thread(dirfd(d), entry->d_name, &ret[n]);
+        return n;
+}
+
+/* A file that cannot be read any more says that nothing waits: nobody is to stay slow for ever
+ * because of it. */
+static void read_all(const Pressure *p, Reading *ret) {
+        ret->at_usec = p->clock->boottime_usec(p->clock);
+        ret->cpu_usec = ret->io_usec = ret->own_io_usec = 0;
+        (void)read_some(p->cpu_path, &ret->cpu_usec);
+        (void)read_some(p->io_path, &ret->io_usec);
+        ret->has_own_io = p->own_io_path && read_some(p->own_io_path, &ret->own_io_usec) == 0;
+        ret->busy_usec = read_busy(p->stat_path);
+        ret->n_threads = read_threads(p->task_path, ret->threads);
+}
+
+/* ---- from two readings to a sample ---- */
+
+static uint64_t elapsed_between(uint64_t before, uint64_t now, uint64_t at_most) {
+        return now > before ? MIN(now - before, at_most) : 0;
+}
+
+static const ThreadTimes *find_thread(const Reading *r, uint64_t tid) {
+        for (size_t i = 0; i < r->n_threads; i++)
+                if (r->threads[i].tid == tid)
+                        return &r->threads[i];
+        return NULL;
+}
+
+/* @return how long the busiest was on a CPU */
+static uint64_t compare_threads(const Reading *before, const Reading *now, PressureSample *s) {
+        uint64_t busiest = 0;
+        for (size_t i = 0; i < now->n_threads; i++) {
+                const ThreadTimes *t = &now->threads[i], *old = find_thread(before, t->tid);
+                uint64_t run =
+                        elapsed_between(old ? old->run_usec : 0, t->run_usec, s->elapsed_usec);
+                uint64_t wait =
+                        elapsed_between(old ? old->wait_usec : 0, t->wait_usec, s->elapsed_usec);
+                busiest = MAX(busiest, run);
+                s->own_wait_usec += wait;
+                s->in_the_way_usec = MAX(s->in_the_way_usec, MIN(run, wait));
+        }
+        if (now->n_threads == 0)
+                s->in_the_way_usec = s->elapsed_usec;
+        return busiest;
+}
+
+/* Takes a reading; unless it is the first after a while, also a decision. Only with p->reading
+ * held. */
+static void sample(Pressure *p) {
+        read_all(p, &p->now);
+        uint64_t elapsed = elapsed_between(p->before.at_usec, p->now.at_usec, UINT64_MAX);
+        if (p->has_before && elapsed <= STALE_USEC) {
+                const Reading *b = &p->before, *n = &p->now;
+                PressureSample s = {
+                        .elapsed_usec = elapsed,
+                        .cpu_usec = elapsed_between(b->cpu_usec, n->cpu_usec, elapsed),
+                        .io_usec = elapsed_between(b->io_usec, n->io_usec, elapsed),
+                        .own_io_usec = elapsed_between(b->own_io_usec, n->own_io_usec, elapsed),
+                        .has_own_io = n->has_own_io,
+                        /* unknown: as if one CPU were there */
+                        .busy_usec = n->busy_usec > 0 ? elapsed_between(b->busy_usec, n->busy_usec,
+                                                                        UINT64_MAX)
+                                                      : elapsed,
+                };
+                uint64_t busiest = compare_threads(b, n, &s);
+                uint64_t worked = atomic_load(&p->worked_usec);
+                if (n->n_threads > 0 && worked > 0)
+                        atomic_store(&p->cpu_per_worked, (double)busiest / (double)worked);
+                atomic_store(&p->share, pressure_share(atomic_load(&p->share), &s));
+        }
+        atomic_store(&p->worked_usec, 0);
+        p->before = p->now;
+        p->has_before = true;
+        atomic_store(&p->next_usec, p->now.at_usec + SAMPLE_USEC);
+}
+
+static bool is_due(const Pressure *p) {
+        return p->clock->boottime_usec(p->clock) >= atomic_load(&p->next_usec);
+}
+
+uint64_t pressure_pause_usec(Pressure *p, uint64_t worked_usec) {
+        if (!p)
+                return 0;
+        atomic_fetch_add(&p->worked_usec, worked_usec);
+        if (is_due(p) && !atomic_flag_test_and_set(&p->reading)) {
+                if (is_due(p)) /* nobody else has been here meanwhile */
+                        sample(p);
+                atomic_flag_clear(&p->reading);
+        }
+        double on_cpu = (double)worked_usec * atomic_load(&p->cpu_per_worked);
+        double rest = on_cpu * (1 / atomic_load(&p->share) - 1);
+        return rest < (double)REST_MAX_USEC ? (uint64_t)rest : REST_MAX_USEC;
+}
+
+double pressure_share_now(const Pressure *p) {
+        return p ? atomic_load(&p->share) : 1;
+}
+
+/* ---- where to read it ---- */
+
+typedef struct Span {
+        const char *at;
+        size_t n;
+} Span;
+
+/* The i-th of the blank-separated fields of a line, counted from 0; empty when there are fewer. */
+static Span line_field(const char *line, unsigned i) {
+        Span s = { line, strcspn(line, " \n") };
+        while (i-- > 0) {
+                s.at += s.n + (s.at[s.n] == ' ');
+                s.n = strcspn(s.at, " \n");
+        }
+        return s;
+}
+
+static const char *next_line(const char *line) {
+        const char *end = strchr(line, '\n');
+        return end ? end + 1 : NULL;
+}
+
+/* `36 35 0:30 ROOT MOUNT_POINT rw,nosuid shared:4 - cgroup2 cgroup2 rw` */
+static const char *find_cgroup_mount(const char *mounts) {
+        for (const char *l = mounts; l; l = next_line(l))
+                if (memmem(l, strcspn(l, "\n"), " - cgroup2 ", strlen(" - cgroup2 ")))
+                        return l;
+        return NULL;
+}
+
+/* `0::/system.slice/neuron-collectd.service`; other lines are of cgroups of the first version. */
+static Span find_own_cgroup(const char *cgroups) {
+        for (const char *l = cgroups; l; l = next_line(l))
+                if (strncmp(l, "0::/", 4) == 0)
+                        return (Span){ l + 3, strcspn(l + 3, "\n") };
+        return (Span){ "", 0 };
+}
+
+static char *path_below(const char *proc_root, const char *name) {
+        char *path = NULL;
+        return asprintf(&path, "%s/%s", proc_root, name) < 0 ? NULL : path;
+}
+
+/* Where our own cgroup says how long its tasks wait for disks. The topmost one of the machine has
+ * no such file, and where there is no cgroup2 nothing has. @return NULL: none, or no memory; both
+ * mean that io counts for nothing */
+static char *find_own_io(const char *proc_root) {
+        _cleanup_free_ char *mounts_path = path_below(proc_root, "self/mountinfo"), *mounts = NULL;
+        _cleanup_free_ char *cgroup_path = path_below(proc_root, "self/cgroup"), *cgroups = NULL;
+        char *path = NULL;
+        if (!mounts_path || !cgroup_path ||
+            fs_read_file(AT_FDCWD, mounts_path, MOUNTS_BYTES_MAX, &mounts, NULL) < 0 ||
+            fs_read_file(AT_FDCWD, cgroup_path, FILE_BYTES_MAX, &cgroups, NULL) < 0)
+                return NULL;
+        const char *mount = find_cgroup_mount(mounts);
+        Span own = find_own_cgroup(cgroups);
+        if (!mount || own.n == 0)
+                return NULL;
+        Span root = line_field(mount, 3), point = line_field(mount, 4);
+        if (root.n > 1 && (root.n > own.n || strncmp(own.at, root.at, root.n) != 0))
+                return NULL; /* mounted here is another part of the tree than the one we are in */
+        size_t skip = root.n > 1 ? root.n : 0;
+        return asprintf(&path, "%.*s%.*s/io.pressure", (int)point.n, point.at, (int)(own.n - skip),
+                        own.at + skip) < 0
+                       ? NULL
+                       : path;
+}
+
+int pressure_new(Pressure **ret, Clock *clock, const char *proc_root, char **ret_note) {
+        uint64_t total;
+        _cleanup_(pressure_freep) Pressure *p = calloc(1, sizeof *p);
+        if (!p)
+                return -ENOMEM;
+        p->clock = clock;
+        p->cpu_path = path_below(proc_root, "pressure/cpu");
+        p->io_path = path_below(proc_root, "pressure/io");
+        p->stat_path = path_below(proc_root, "stat");
+        p->task_path = path_below(proc_root, "self/task");
+        p->own_io_path = find_own_io(proc_root);
+        if (!p->cpu_path || !p->io_path || !p->stat_path || !p->task_path)
+                return -ENOMEM;
+        atomic_flag_clear(&p->reading);
+        atomic_init(&p->share, 1);
+        atomic_init(&p->cpu_per_worked, 1);
+        char *note = NULL;
+        int r = read_some(p->cpu_path, &total);
+        if (r == -ENOMEM)
+                return r;
+        /* Without it there is no file, or one that answers EOPNOTSUPP. */
+        if (r < 0 && asprintf(&note,
+                              "the kernel has no pressure information (CONFIG_PSI, psi=1): '%s': "
+                              "%s; deliveries run at idle priority, and do "
+                              "not slow down further while the machine is busy",
+                              p->cpu_path, r == -EBADMSG ? "not as expected" : strerror(-r)) < 0)
+                return -ENOMEM;
+        *ret_note = note;
+        *ret = r < 0 ? NULL : TAKE_PTR(p);
+        return 0;
+}
+
+Pressure *pressure_free(Pressure *p) {
+        if (!p)
+                return NULL;
+        free(p->cpu_path);
+        free(p->io_path);
+        free(p->stat_path);
+        free(p->task_path);
+        free(p->own_io_path);
+        free(p);
+        return NULL;
+}
+
+/* ---- the limits ---- */
 
 #define REQUEST_SAVING_USEC USEC_PER_SEC
 

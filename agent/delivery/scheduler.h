@@ -12,6 +12,7 @@
 #include "config/config.h"
 
 typedef struct Scheduler Scheduler;
+typedef struct S3Stats S3Stats;
 
 typedef struct SchedulerContext { /* borrowed */
         sd_event *event;
@@ -74,29 +75,11 @@ typedef struct SchedulerDeliveryView {
 /** @param ret  has space for SCHEDULER_DELIVERIES_MAX()  @return how many deliveries run */
 size_t scheduler_deliveries_view(const Scheduler *s, SchedulerDeliveryView *ret);
 
-/* The requests that were made to a destination since it was configured. */
-typedef struct SchedulerRequestCount {
-        const char *operation; /* static */
-        unsigned code;         /* HTTP status, 0 = no answer */
-        uint64_t n;
-} SchedulerRequestCount;
-#define SCHEDULER_REQUESTS_MAX 64
-typedef struct SchedulerRequests {
-        SchedulerRequestCount items[SCHEDULER_REQUESTS_MAX];
-        size_t n;
-        uint64_t n_retries;
-        double le[12]; /* seconds */
-        uint64_t count[12], total;
-        double sum;
-} SchedulerRequests;
-/** @return whether it makes requests, and *ret */
-bool scheduler_requests(const Scheduler *s, size_t i, SchedulerRequests *ret);
+/** @return whether requests were made there, and *ret (uploaders/s3/s3_client.h) */
+bool scheduler_requests(const Scheduler *s, size_t i, S3Stats *ret);
 
 /** A bundle reached a final state: uploads of it that could be resumed are queued to be aborted. */
 void scheduler_abandon_uploads(Scheduler *s, const Bundle *b);
-
-/** @return how many bundles are READY for a destination that is not configured. O(n) */
-size_t scheduler_n_orphaned(const Scheduler *s);
 
 /** @return whether a configured destination will still try b, which has not failed by its own fault
  * since the start (or since it was retried) */
@@ -104,20 +87,23 @@ bool scheduler_can_continue(const Scheduler *s, const Bundle *b);
 
 size_t scheduler_n_destinations(const Scheduler *s);
 void scheduler_destination_view(const Scheduler *s, size_t i, SchedulerDestinationView *ret);
-const RateLimits *scheduler_rate_limits(const Scheduler *s); /* borrowed */
-uint64_t scheduler_buffer_bytes(const Scheduler *s);
-/* Of running deliveries, in addition to the store's counters. */
-uint64_t scheduler_bytes_read(const Scheduler *s);
-uint64_t scheduler_bytes_sent(const Scheduler *s);
+
 typedef enum SchedulerRetry {
         SCHEDULER_RETRY_DESTINATION,
         SCHEDULER_RETRY_BUNDLE,
         SCHEDULER_RETRY_CHANGED,
         N_SCHEDULER_RETRIES
 } SchedulerRetry;
-uint64_t scheduler_n_retries(const Scheduler *s, SchedulerRetry why);
-/** @return how many uploads that nobody resumes were aborted since the start */
-uint64_t scheduler_n_aborted_uploads(const Scheduler *s);
+
+typedef struct SchedulerFigures {
+        const RateLimits *limits;        /* borrowed */
+        size_t n_orphaned;               /* bundles READY for a destination that is not configured */
+        uint64_t buffer_bytes;           /* memory reserved by running deliveries */
+        uint64_t bytes_read, bytes_sent; /* by them, in addition to the store's counters */
+        uint64_t n_aborted_uploads;      /* unfinished ones, since the start */
+        uint64_t n_retries[N_SCHEDULER_RETRIES];
+} SchedulerFigures;
+void scheduler_figures(const Scheduler *s, SchedulerFigures *ret); /* O(bundles) */
 
 /** Explains in sentences what this delivery waits for. @return the caller's, NULL for lack of
  * memory */

@@ -1,4 +1,4 @@
-#include "agent/delivery/pressure.h"
+#include "agent/delivery/rate_limits.h"
 
 #include <errno.h>
 #include <pthread.h>
