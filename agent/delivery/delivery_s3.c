@@ -274,34 +274,26 @@ int delivery_s3_ledger_load(DeliveryS3Ledger *l, Store *store, const DeliveryS3E
         return store_ledger_abandon(store, expected->bundle, expected->destination);
 }
 
-static int add_early(DeliveryS3Ledger *l, const PackedRow *row) {
-        PackedRow *early = realloc(l->early, (l->n_early + 1) * sizeof *early);
-        if (!early)
-                return -ENOMEM;
-        l->early = early;
-        int r = copy_row(&early[l->n_early], row);
-        l->n_early += r == 0;
-        return r;
+/* A row that is gone cannot be updated: the bundle was cancelled. */
+static int row_result(int r) {
+        return r > 0 ? -ENOENT : r;
+}
+
+static int put_part(const DeliveryS3Ledger *l, Store *store, unsigned number,
+                    const PackedRow *row) {
+        LedgerPart p = build_ledger_part(number, row);
+        return store_ledger_put_part(store, l->bundle, l->destination, &p);
 }
 
 int delivery_s3_ledger_add_part(DeliveryS3Ledger *l, Store *store, unsigned number,
                                 const PackedRow *row) {
         if (number <= l->n)
                 return 0;
-        if (!l->has_intent)
-                return add_early(l, row);
-        LedgerPart p = build_ledger_part(number, row);
-        int r = store_ledger_put_part(store, l->bundle, l->destination, &p);
-        return r > 0 ? -ENOENT : r;
-}
-
-static int store_early(const DeliveryS3Ledger *l, Store *store) {
-        int r = 0;
-        for (size_t i = 0; r == 0 && i < l->n_early; i++) {
-                LedgerPart p = build_ledger_part((unsigned)i + 1, &l->early[i]);
-                r = store_ledger_put_part(store, l->bundle, l->destination, &p);
+        if (!l->has_intent) {
+                packed_row_done(&l->first);
+                return copy_row(&l->first, row);
         }
-        return r;
+        return row_result(put_part(l, store, number, row));
 }
 
 int delivery_s3_ledger_start(DeliveryS3Ledger *l, Store *store, const LedgerUpload *upload) {
@@ -309,14 +301,14 @@ int delivery_s3_ledger_start(DeliveryS3Ledger *l, Store *store, const LedgerUplo
         if (r < 0)
                 return r;
         r = store_ledger_begin(store, l->bundle, l->destination, upload);
-        if (r == 0)
-                r = store_early(l, store);
+        if (r == 0 && l->first.frame_bytes)
+                r = put_part(l, store, 1, &l->first);
         if (r == 0)
                 r = store_commit(store);
         else
                 store_rollback(store);
         l->has_intent = r == 0;
-        return r > 0 ? -ENOENT : r;
+        return row_result(r);
 }
 
 uint64_t delivery_s3_ledger_bytes(const DeliveryS3Ledger *l) {
@@ -328,9 +320,7 @@ uint64_t delivery_s3_ledger_bytes(const DeliveryS3Ledger *l) {
 
 void delivery_s3_ledger_done(DeliveryS3Ledger *l) {
         free_rows(l);
-        for (size_t i = 0; i < l->n_early; i++)
-                packed_row_done(&l->early[i]);
-        free(l->early);
+        packed_row_done(&l->first);
         free(l->bundle);
         free(l->destination);
         *l = (DeliveryS3Ledger){ 0 };
@@ -695,11 +685,6 @@ static bool supply_upload(DeliveryS3 *x) {
         x->requested_part = 0;
         return start_work(x, x->state == DELIVERY_S3_SENDING ? work_pack_part
                                                              : work_build_manifest_window);
-}
-
-/* A row that is gone cannot be updated: the bundle was cancelled. */
-static int row_result(int r) {
-        return r > 0 ? -ENOENT : r;
 }
 
 static int on_upload_start(S3Upload *u, void *userdata) {

@@ -28,9 +28,8 @@ typedef struct DeliveryS3Ledger {
         char *upload_id; /* NULL = a new upload */
         /* New rows. */
         char *bundle, *destination;
-        bool has_intent;  /* it is in the store: rows may be written */
-        PackedRow *early; /* built before the intent was written; owned */
-        size_t n_early;
+        bool has_intent; /* it is in the store: rows may be written */
+        PackedRow first; /* of part 1, the only one that is built before the intent is written */
 } DeliveryS3Ledger;
 
 typedef struct DeliveryS3Expected { /* borrowed: what an upload must match to be resumed */

@@ -275,22 +275,28 @@ static Delivery *delivery_volume_free(Delivery *d) {
 #define WIND_DOWN_BYTES (8 * MIB)
 
 typedef struct VolumeTarget {
+        Destination *destination; /* borrowed */
         Volume *volume;
-        /* Can the volume be written? Asked at the start and after each failure, before a bundle is
-         * packed for it. */
-        struct VolumeProbe *probe; /* running */
+        /* Can the volume be written? At the start and after each failure, before a bundle is packed
+         * for it. The worker's while it runs. */
+        WorkJob probe;
+        int probe_outcome;
+        char *probe_error;
 } VolumeTarget;
-
-typedef struct VolumeProbe {
-        WorkJob work;
-        Destination *owner;
-        Volume *volume; /* borrowed */
-        int outcome;
-        char *error;
-} VolumeProbe;
 
 static VolumeTarget *target(const Destination *d) {
         return d->target;
+}
+
+static void run_probe(WorkJob *work) {
+        VolumeTarget *t = CONTAINER_OF(work, VolumeTarget, probe);
+        t->probe_outcome = volume_probe(t->volume, &t->probe_error);
+}
+
+static void on_probed(WorkJob *work) {
+        VolumeTarget *t = CONTAINER_OF(work, VolumeTarget, probe);
+        _cleanup_free_ char *error = TAKE_PTR(t->probe_error);
+        scheduler_probe_done(t->destination, t->probe_outcome, error);
 }
 
 static int volume_open(Destination *d) {
@@ -298,6 +304,7 @@ static int volume_open(Destination *d) {
         VolumeTarget *t = d->target = calloc(1, sizeof *t);
         if (!t)
                 return -ENOMEM;
+        *t = (VolumeTarget){ .destination = d, .probe = { .run = run_probe, .done = on_probed } };
         char counter[128];
         snprintf(counter, sizeof counter, "bytes_delivered:%s", config->name);
         return volume_new(
@@ -312,51 +319,19 @@ static int volume_open(Destination *d) {
 }
 
 static const WorkJob *volume_job(const Destination *d) {
-        return target(d)->probe ? &target(d)->probe->work : NULL;
-}
-
-static VolumeProbe *volume_probe_free(VolumeProbe *v) {
-        if (v) {
-                free(v->error);
-                free(v);
-        }
-        return NULL;
+        return d->target ? &target(d)->probe : NULL;
 }
 
 static void volume_close(Destination *d) {
         VolumeTarget *t = target(d);
-        volume_probe_free(t->probe);
         volume_free(t->volume);
+        free(t->probe_error);
         free(t);
         d->target = NULL;
 }
 
-static void run_probe(WorkJob *work) {
-        VolumeProbe *v = CONTAINER_OF(work, VolumeProbe, work);
-        v->outcome = volume_probe(v->volume, &v->error);
-}
-
-static void on_probed(WorkJob *work) {
-        VolumeProbe *v = CONTAINER_OF(work, VolumeProbe, work);
-        target(v->owner)->probe = NULL;
-        scheduler_probe_done(v->owner, v->outcome, v->error);
-        volume_probe_free(v);
-}
-
 static int volume_start_probe(Destination *d) {
-        VolumeTarget *t = target(d);
-        VolumeProbe *v = calloc(1, sizeof *v);
-        if (!v)
-                return -ENOMEM;
-        *v = (VolumeProbe){ .work = { .run = run_probe, .done = on_probed },
-                            .owner = d,
-                            .volume = t->volume };
-        int r = worker_pool_submit(d->worker, &v->work);
-        if (r < 0)
-                volume_probe_free(v);
-        else
-                t->probe = v;
-        return r;
+        return worker_pool_submit(d->worker, &target(d)->probe);
 }
 
 /* What a writer may use: all of it together stays below limits.memory, shared fairly among the

@@ -8,11 +8,10 @@
 #include "lib/base/fs.h"
 #include "lib/base/parse.h"
 
-/* Pressure: how long tasks wait according to the kernel (PSI), and what follows. Idle priority
- * (lib/event/worker_pool.h) is the first to let the job go first; it counts among the threads of
- * one cgroup only. A job in another cgroup has to share its CPUs with ours by CPUWeight=, and its
- * disk with us where the I/O scheduler knows no classes: that is seen here, and answered by
- * resting.
+/* Pressure: how long tasks wait for a CPU according to the kernel (PSI), and what follows. Idle
+ * priority (lib/event/worker_pool.h) is the first to let the job go first, but it counts among the
+ * threads of one cgroup only: with a job in another cgroup the CPUs are shared by CPUWeight=. That
+ * is measured here, and answered by resting.
  *
  * Our own threads wait as well, the more the better they yield, and that must not be mistaken for
  * the job's distress. What the job can have lost to us is at most the least of three times: that
@@ -22,13 +21,6 @@
 /* What others may lose to one of our threads, of one CPU's time. Half of the two percent that a job
  * is promised. */
 #define CPU_LOST_MAX 0.01
-/* Waiting for disks is no loss by itself, and what we have written is written on by the kernel's
- * own threads, which then wait too (measured: 3 % of the time): only what fills half of the time
- * that we leave counts. */
-#define IO_WAIT_MAX 0.5
-/* While we wait nearly always, others cannot be observed: then we pause this much, to measure. */
-#define MEASURE_SHARE 0.9
-
 #define DECREASE 0.5
 #define INCREASE 1.5 /* from the least to all in ten samples: five seconds */
 #define SAMPLE_USEC (USEC_PER_SEC / 2)
@@ -37,7 +29,6 @@
 
 #define FILE_BYTES_MAX (64 * KIB)
 #define STAT_BYTES_MAX (4 * MIB) /* a line for each CPU, and one of all interrupts */
-#define MOUNTS_BYTES_MAX (1 * MIB)
 #define THREADS_MAX 256
 
 typedef struct ThreadTimes {
@@ -45,16 +36,14 @@ typedef struct ThreadTimes {
 } ThreadTimes;
 
 typedef struct Reading {
-        uint64_t at_usec, cpu_usec, io_usec, own_io_usec, busy_usec;
-        bool has_own_io;
+        uint64_t at_usec, cpu_usec, busy_usec;
         size_t n_threads; /* 0: unknown, as a busy_usec of 0 is */
         ThreadTimes threads[THREADS_MAX];
 } Reading;
 
 struct Pressure {
         Clock *clock;
-        char *cpu_path, *io_path, *stat_path, *task_path;
-        char *own_io_path; /* NULL: we have no cgroup of our own */
+        char *cpu_path, *stat_path, *task_path;
 
         atomic_flag reading; /* held by the one thread that samples; guards the two below */
         Reading before, now;
@@ -71,10 +60,6 @@ struct Pressure {
 
 /* ---- deciding ---- */
 
-static double difference(uint64_t a, uint64_t b) {
-        return a > b ? (double)(a - b) : 0;
-}
-
 static double cpu_lost(const PressureSample *s) {
         double elapsed = (double)s->elapsed_usec;
         /* `some` is an average over the CPUs that are not idle. */
@@ -83,21 +68,11 @@ static double cpu_lost(const PressureSample *s) {
         return MIN(others_waited, (double)s->in_the_way_usec) / elapsed;
 }
 
-/* Of the time in which none of ours waited for a disk, how much somebody else did. */
-static double io_waited(const PressureSample *s) {
-        double left = difference(s->elapsed_usec, s->own_io_usec);
-        if (!s->has_own_io || left < (1 - MEASURE_SHARE) / 2 * (double)s->elapsed_usec)
-                return 0;
-        return difference(s->io_usec, s->own_io_usec) / left;
-}
-
 double pressure_share(double share, const PressureSample *s) {
         if (s->elapsed_usec == 0)
                 return share;
-        if (cpu_lost(s) > CPU_LOST_MAX || io_waited(s) > IO_WAIT_MAX)
-                return MAX(share * DECREASE, PRESSURE_SHARE_MIN);
-        bool blind = s->has_own_io && (double)s->own_io_usec > MEASURE_SHARE * (double)s->elapsed_usec;
-        return MIN(share * INCREASE, blind ? MEASURE_SHARE : 1.0);
+        return cpu_lost(s) > CPU_LOST_MAX ? MAX(share * DECREASE, PRESSURE_SHARE_MIN)
+                                          : MIN(share * INCREASE, 1.0);
 }
 
 /* ---- reading ---- */
@@ -174,10 +149,8 @@ static size_t read_threads(const char *path, ThreadTimes *ret) {
  * because of it. */
 static void read_all(const Pressure *p, Reading *ret) {
         ret->at_usec = p->clock->boottime_usec(p->clock);
-        ret->cpu_usec = ret->io_usec = ret->own_io_usec = 0;
+        ret->cpu_usec = 0;
         (void)read_some(p->cpu_path, &ret->cpu_usec);
-        (void)read_some(p->io_path, &ret->io_usec);
-        ret->has_own_io = p->own_io_path && read_some(p->own_io_path, &ret->own_io_usec) == 0;
         ret->busy_usec = read_busy(p->stat_path);
         ret->n_threads = read_threads(p->task_path, ret->threads);
 }
@@ -223,9 +196,6 @@ static void sample(Pressure *p) {
                 PressureSample s = {
                         .elapsed_usec = elapsed,
                         .cpu_usec = elapsed_between(b->cpu_usec, n->cpu_usec, elapsed),
-                        .io_usec = elapsed_between(b->io_usec, n->io_usec, elapsed),
-                        .own_io_usec = elapsed_between(b->own_io_usec, n->own_io_usec, elapsed),
-                        .has_own_io = n->has_own_io,
                         /* unknown: as if one CPU were there */
                         .busy_usec = n->busy_usec > 0 ? elapsed_between(b->busy_usec, n->busy_usec,
                                                                         UINT64_MAX)
@@ -265,72 +235,9 @@ double pressure_share_now(const Pressure *p) {
         return p ? atomic_load(&p->share) : 1;
 }
 
-/* ---- where to read it ---- */
-
-typedef struct Span {
-        const char *at;
-        size_t n;
-} Span;
-
-/* The i-th of the blank-separated fields of a line, counted from 0; empty when there are fewer. */
-static Span line_field(const char *line, unsigned i) {
-        Span s = { line, strcspn(line, " \n") };
-        while (i-- > 0) {
-                s.at += s.n + (s.at[s.n] == ' ');
-                s.n = strcspn(s.at, " \n");
-        }
-        return s;
-}
-
-static const char *next_line(const char *line) {
-        const char *end = strchr(line, '\n');
-        return end ? end + 1 : NULL;
-}
-
-/* `36 35 0:30 ROOT MOUNT_POINT rw,nosuid shared:4 - cgroup2 cgroup2 rw` */
-static const char *find_cgroup_mount(const char *mounts) {
-        for (const char *l = mounts; l; l = next_line(l))
-                if (memmem(l, strcspn(l, "\n"), " - cgroup2 ", strlen(" - cgroup2 ")))
-                        return l;
-        return NULL;
-}
-
-/* `0::/system.slice/neuron-collectd.service`; other lines are of cgroups of the first version. */
-static Span find_own_cgroup(const char *cgroups) {
-        for (const char *l = cgroups; l; l = next_line(l))
-                if (strncmp(l, "0::/", 4) == 0)
-                        return (Span){ l + 3, strcspn(l + 3, "\n") };
-        return (Span){ "", 0 };
-}
-
 static char *path_below(const char *proc_root, const char *name) {
         char *path = NULL;
         return asprintf(&path, "%s/%s", proc_root, name) < 0 ? NULL : path;
-}
-
-/* Where our own cgroup says how long its tasks wait for disks. The topmost one of the machine has
- * no such file, and where there is no cgroup2 nothing has. @return NULL: none, or no memory; both
- * mean that io counts for nothing */
-static char *find_own_io(const char *proc_root) {
-        _cleanup_free_ char *mounts_path = path_below(proc_root, "self/mountinfo"), *mounts = NULL;
-        _cleanup_free_ char *cgroup_path = path_below(proc_root, "self/cgroup"), *cgroups = NULL;
-        char *path = NULL;
-        if (!mounts_path || !cgroup_path ||
-            fs_read_file(AT_FDCWD, mounts_path, MOUNTS_BYTES_MAX, &mounts, NULL) < 0 ||
-            fs_read_file(AT_FDCWD, cgroup_path, FILE_BYTES_MAX, &cgroups, NULL) < 0)
-                return NULL;
-        const char *mount = find_cgroup_mount(mounts);
-        Span own = find_own_cgroup(cgroups);
-        if (!mount || own.n == 0)
-                return NULL;
-        Span root = line_field(mount, 3), point = line_field(mount, 4);
-        if (root.n > 1 && (root.n > own.n || strncmp(own.at, root.at, root.n) != 0))
-                return NULL; /* mounted here is another part of the tree than the one we are in */
-        size_t skip = root.n > 1 ? root.n : 0;
-        return asprintf(&path, "%.*s%.*s/io.pressure", (int)point.n, point.at, (int)(own.n - skip),
-                        own.at + skip) < 0
-                       ? NULL
-                       : path;
 }
 
 int pressure_new(Pressure **ret, Clock *clock, const char *proc_root, char **ret_note) {
@@ -340,11 +247,9 @@ int pressure_new(Pressure **ret, Clock *clock, const char *proc_root, char **ret
                 return -ENOMEM;
         p->clock = clock;
         p->cpu_path = path_below(proc_root, "pressure/cpu");
-        p->io_path = path_below(proc_root, "pressure/io");
         p->stat_path = path_below(proc_root, "stat");
         p->task_path = path_below(proc_root, "self/task");
-        p->own_io_path = find_own_io(proc_root);
-        if (!p->cpu_path || !p->io_path || !p->stat_path || !p->task_path)
+        if (!p->cpu_path || !p->stat_path || !p->task_path)
                 return -ENOMEM;
         atomic_flag_clear(&p->reading);
         atomic_init(&p->share, 1);
@@ -369,10 +274,8 @@ Pressure *pressure_free(Pressure *p) {
         if (!p)
                 return NULL;
         free(p->cpu_path);
-        free(p->io_path);
         free(p->stat_path);
         free(p->task_path);
-        free(p->own_io_path);
         free(p);
         return NULL;
 }

@@ -20,19 +20,15 @@
 typedef struct PressureSample { /* what passed between two readings */
         uint64_t elapsed_usec;
 
-        /* In which some task waited (`some total=`), the machine's; our own threads are among them.
-         */
-        uint64_t cpu_usec, io_usec;
+        /* In which some task waited for a CPU (`some total=`), the machine's; our own threads are
+         * among them. */
+        uint64_t cpu_usec;
         uint64_t busy_usec; /* CPU time that was not idle, of all CPUs together */
 
         /* Of our own: all threads' waiting for a CPU; of the thread for which it is most, the
          * lesser of its time on a CPU and of its waiting for one (elapsed_usec when that cannot be
          * known). */
         uint64_t own_wait_usec, in_the_way_usec;
-        /* `some` of io of our own cgroup. Where we have none, others' waiting cannot be told from
-         * ours, and io counts for nothing. */
-        uint64_t own_io_usec;
-        bool has_own_io;
 } PressureSample;
 
 #define PRESSURE_SHARE_MIN 0.02
@@ -44,7 +40,7 @@ double pressure_share(double share, const PressureSample *sample);
 
 typedef struct Pressure Pressure;
 /** @param clock      borrowed; must outlive it
- * @param proc_root  where procfs is mounted; pressure/{cpu,io}, stat and self/ of it are read.
+ * @param proc_root  where procfs is mounted; pressure/cpu, stat and self/ of it are read.
  * Missing ones but the first are done without
  * @param ret_note   a sentence when the kernel has no PSI (the agent then backs off from nothing),
  * the caller's; else NULL

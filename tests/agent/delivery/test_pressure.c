@@ -23,7 +23,6 @@ static PressureSample contended(double share, double weight) {
                 .cpu_usec = (uint64_t)(wants / 2), /* all of the time on one CPU of the two */
                 .own_wait_usec = (uint64_t)(wants * (1 - weight)),
                 .in_the_way_usec = (uint64_t)(wants * MIN(weight, 1 - weight)),
-                .own_io_usec = HALF_SECOND,
         };
 }
 
@@ -36,14 +35,6 @@ static PressureSample alone(double cpu) {
                 .own_wait_usec = (uint64_t)(cpu * HALF_SECOND),
                 .in_the_way_usec = (uint64_t)(cpu / 2 * HALF_SECOND),
         };
-}
-
-static PressureSample disks(double all, double own) {
-        PressureSample s = alone(0);
-        s.io_usec = (uint64_t)(all * HALF_SECOND);
-        s.own_io_usec = (uint64_t)(own * HALF_SECOND);
-        s.has_own_io = true;
-        return s;
 }
 
 static void a_job_that_must_share_its_cpu_with_us_loses_next_to_nothing_within_seconds(
@@ -118,38 +109,16 @@ static void constant_pressure_that_nobody_can_explain_leads_to_the_least(void **
         assert_true(share == PRESSURE_SHARE_MIN);
 }
 
-static void others_that_wait_for_disks_slow_us_down_and_our_own_waiting_does_not(void **state) {
-        PressureSample others = disks(0.8, 0.2), own = disks(0.6, 0.6), flushed = disks(0.23, 0.2);
-        assert_true(pressure_share(1, &others) == 0.5);
-        assert_true(pressure_share(1, &own) == 1);
-        assert_true(pressure_share(1, &flushed) == 1);
-        others.has_own_io = false;
-        others.own_io_usec = 0;
-        assert_true(pressure_share(1, &others) == 1); /* cannot be told apart */
-}
-
-static void a_disk_that_is_always_waited_for_is_measured_in_pauses(void **state) {
-        double share = 1;
-        PressureSample full = disks(1, 1);
-        for (unsigned i = 0; i < 100; i++)
-                share = pressure_share(share, &full);
-        assert_true(share >= 0.85 && share < 0.95);
-        PressureSample alone_on_it = disks(0.9, 0.9);
-        assert_true(pressure_share(share, &alone_on_it) >= share);
-        PressureSample not_alone = disks(0.98, 0.9);
-        assert_true(pressure_share(share, &not_alone) < share);
-}
-
 static void whatever_the_numbers_say_the_share_stays_in_its_bounds(void **state) {
         double share = 1;
         uint64_t x = 88172645463325252U;
         for (unsigned i = 0; i < 200000; i++) {
-                uint64_t v[7];
+                uint64_t v[5];
                 for (size_t j = 0; j < ELEMENTSOF(v); j++) {
                         x ^= x << 13, x ^= x >> 7, x ^= x << 17;
                         v[j] = x >> (x % 64);
                 }
-                PressureSample s = { v[0], v[1], v[2], v[3], v[4], v[5], v[6], x & 1 };
+                PressureSample s = { v[0], v[1], v[2], v[3], v[4] };
                 share = pressure_share(share, &s);
                 assert_true(share >= PRESSURE_SHARE_MIN && share <= 1);
         }
@@ -209,7 +178,6 @@ static int setup(void **state) {
                 return -1;
         f->clock = FAKE_CLOCK(SEC(1700000000), SEC(100));
         put_pressure(f->s, "pressure/cpu", SEC(1000));
-        put_pressure(f->s, "pressure/io", SEC(1000));
         *state = f;
         return 0;
 }
@@ -332,43 +300,6 @@ static void it_asks_no_more_than_twice_a_second_and_forgets_what_is_long_ago(voi
         assert_true(pressure_share_now(p) == 0.5);
 }
 
-static void only_our_own_cgroups_waiting_for_disks_is_subtracted(void **state) {
-        Fixture *f = *state;
-        char text[2 * PATH_MAX];
-        put(f->s, "self/cgroup", "4:memory:/x\n0::/system.slice/nc.service\n");
-        (void)snprintf(text, sizeof text,
-                       "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
-                       "30 22 0:26 / %s/cg rw,nosuid shared:4 - cgroup2 cgroup2 rw\n",
-                       f->s->path);
-        put(f->s, "self/mountinfo", text);
-        put_pressure(f->s, "cg/system.slice/nc.service/io.pressure", 0);
-        Pressure *p = opened(f);
-        (void)pressure_pause_usec(p, 1);
-
-        put_pressure(f->s, "pressure/io", SEC(1000.4));
-        put_pressure(f->s, "cg/system.slice/nc.service/io.pressure", SEC(0.4));
-        after_half_a_second(f);
-        assert_true(pressure_share_now(p) == 1);
-        put_pressure(f->s, "pressure/io", SEC(1000.8));
-        after_half_a_second(f);
-        assert_true(pressure_share_now(p) == 0.5);
-}
-
-static void a_cgroup_is_found_where_a_container_sees_it(void **state) {
-        Fixture *f = *state;
-        char text[2 * PATH_MAX];
-        put(f->s, "self/cgroup", "0::/docker/abc/inner\n");
-        (void)snprintf(text, sizeof text, "30 22 0:26 /docker/abc %s/cg rw - cgroup2 cgroup rw",
-                       f->s->path);
-        put(f->s, "self/mountinfo", text);
-        put_pressure(f->s, "cg/inner/io.pressure", 0);
-        Pressure *p = opened(f);
-        (void)pressure_pause_usec(p, 1);
-        put_pressure(f->s, "pressure/io", SEC(1000.4));
-        after_half_a_second(f);
-        assert_true(pressure_share_now(p) == 0.5); /* so its zero was read */
-}
-
 static void expect_note(Fixture *f, const char *part) {
         char *note = NULL;
         assert_int_equal(pressure_new(&f->p, &f->clock.clock, f->s->path, &note), 0);
@@ -429,23 +360,11 @@ static void files_that_turn_bad_later_or_go_back_leave_no_one_slow(void **state)
         put(f->s, "stat", "cpu 1 2\n");
         put(f->s, "self/task/1/schedstat", "99999999999999999999999999 1 1\n");
         put(f->s, "self/task/x/schedstat", "1 1 1\n");
-        put(f->s, "self/mountinfo", " - cgroup2 ");
         for (unsigned i = 0; i < 15; i++) {
                 put(f->s, "pressure/cpu", bad[i % ELEMENTSOF(bad)]);
                 after_half_a_second(f);
         }
         assert_true(pressure_share_now(p) == 1);
-}
-
-static void mounts_and_cgroups_that_are_odd_are_done_without(void **state) {
-        Fixture *f = *state;
-        static const char *const mounts[] = { " - cgroup2 ", "1 2 3 - cgroup2 x", "",
-                                              "30 22 0:26 /y /z rw - cgroup2 c rw" };
-        put(f->s, "self/cgroup", "0::/x");
-        for (size_t i = 0; i < ELEMENTSOF(mounts); i++) {
-                put(f->s, "self/mountinfo", mounts[i]);
-                f->p = pressure_free(opened(f));
-        }
 }
 
 /* What is asked of the kernel of this machine, by several threads at once. */
@@ -487,21 +406,15 @@ int main(void) {
                 cmocka_unit_test(gaps_that_a_job_leaves_may_be_filled),
                 cmocka_unit_test(when_the_job_ends_all_of_the_time_is_ours_within_seconds),
                 cmocka_unit_test(constant_pressure_that_nobody_can_explain_leads_to_the_least),
-                cmocka_unit_test(
-                        others_that_wait_for_disks_slow_us_down_and_our_own_waiting_does_not),
-                cmocka_unit_test(a_disk_that_is_always_waited_for_is_measured_in_pauses),
                 cmocka_unit_test(whatever_the_numbers_say_the_share_stays_in_its_bounds),
                 ON_A_TREE(under_pressure_a_worker_pauses_and_after_it_no_more),
                 ON_A_TREE(what_idle_priority_kept_from_us_is_not_paused_again),
                 ON_A_TREE(what_another_thread_compresses_for_a_reader_counts_as_work),
                 ON_A_TREE(our_own_waiting_is_subtracted_from_the_machines),
                 ON_A_TREE(it_asks_no_more_than_twice_a_second_and_forgets_what_is_long_ago),
-                ON_A_TREE(only_our_own_cgroups_waiting_for_disks_is_subtracted),
-                ON_A_TREE(a_cgroup_is_found_where_a_container_sees_it),
                 ON_A_TREE(a_kernel_without_pressure_information_is_reported),
                 ON_A_TREE(what_is_not_as_expected_is_refused_at_the_start),
                 ON_A_TREE(files_that_turn_bad_later_or_go_back_leave_no_one_slow),
-                ON_A_TREE(mounts_and_cgroups_that_are_odd_are_done_without),
                 cmocka_unit_test(several_threads_may_ask_at_once),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
