@@ -15,7 +15,7 @@
 #include "agent/api/api.h"
 #include "agent/hooknotes/hook_socket.h"
 #include "agent/intake/intake.h"
-#include "agent/store/ledger.h"
+#include "agent/store/store.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "agent/agent_private.h"
-#include "agent/store/ledger.h"
+#include "agent/store/store.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"
@@ -124,8 +124,7 @@ static void view_requests(Agent *a, AgentView *v) {
                 for (size_t k = 0; k < MIN(r.n, (size_t)REQUESTS_MAX); k++)
                         s->requests[v->n_requests++] =
                                 (RequestView){ .destination = v->destinations[i].name,
-                                               .operation =
-                                                       s3_operation_name(r.items[k].operation),
+                                               .operation = s3_operation_name(r.items[k].operation),
                                                .code = r.items[k].status,
                                                .n = r.items[k].n };
                 add_latencies(&v->request_seconds, &r);

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/store/notes_store.h"
+#include "agent/store/store.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
@@ -186,12 +186,12 @@ static int64_t json_number(const json_t *job, const char *key) {
         return json_is_integer(v) && json_integer_value(v) >= 0 ? json_integer_value(v) : -1;
 }
 
-/* The job of a unit without a note: that of the last seen process whose pid is in the name of a file
- * of the same owner, and which was seen before the unit's last change. A hint: users choose the
- * names of their files, but can name only their own processes.
+/* The job of a unit without a note: that of the last seen process whose pid is in the name of a
+ * file of the same owner, and which was seen before the unit's last change. A hint: users choose
+ * the names of their files, but can name only their own processes.
  * @return what *ret points into, for json_decref(); NULL: there is none */
 static json_t *find_job(const DeliveryNotes *n, const Plan *plan, SourceKind kind,
-                                ManifestJob *ret) {
+                        ManifestJob *ret) {
         size_t i = n->n > 0 ? n->n_seen : 0; /* a note that counts is more reliable */
         while (i < n->n_seen && !is_writer(&n->seen[i], plan, kind))
                 i++;
@@ -213,7 +213,7 @@ static json_t *find_job(const DeliveryNotes *n, const Plan *plan, SourceKind kin
 
 /* ---- the delivery ---- */
 
-bool delivery_end(Delivery *d, DeliveryResult result, char *error) {
+static bool end_delivery(Delivery *d, DeliveryResult result, char *error) {
         d->result = result;
         free(d->error);
         d->error = error;
@@ -227,7 +227,7 @@ bool delivery_endf(Delivery *d, DeliveryResult result, const char *fmt, ...) {
         if (vasprintf(&text, fmt, ap) < 0)
                 text = NULL;
         va_end(ap);
-        return delivery_end(d, result, text);
+        return end_delivery(d, result, text);
 }
 
 bool delivery_end_upload(Delivery *d, int outcome, char *error) {
@@ -236,10 +236,10 @@ bool delivery_end_upload(Delivery *d, int outcome, char *error) {
          * whatever the bundle. */
         if (outcome == UPLOAD_E_FULL || outcome == UPLOAD_E_UNREACHABLE ||
             outcome == UPLOAD_E_DENIED || outcome == UPLOAD_E_MISMATCH)
-                return delivery_end(d, RESULT_DESTINATION_FAILED, error);
+                return end_delivery(d, RESULT_DESTINATION_FAILED, error);
         if (!error && outcome < 0)
                 return delivery_endf(d, RESULT_FAILED, "%s", strerror(-outcome));
-        return delivery_end(d, RESULT_FAILED, error);
+        return end_delivery(d, RESULT_FAILED, error);
 }
 
 bool delivery_may_continue(Delivery *d) {
@@ -490,7 +490,7 @@ bool delivery_attempt_delivered(DeliveryAttempt *a) {
         if (delivery_members_export_prints(a->members, a->delivery) <
             0) /* the next try finds it delivered */
                 return delivery_endf(a->delivery, RESULT_NO_RESOURCES, "%s", strerror(ENOMEM));
-        return delivery_end(a->delivery, RESULT_DELIVERED, NULL);
+        return end_delivery(a->delivery, RESULT_DELIVERED, NULL);
 }
 
 static ManifestInfo manifest_info(const DeliveryAttempt *a, const char **reasons,
@@ -541,9 +541,9 @@ int delivery_attempt_write_manifest(DeliveryAttempt *a, const BundleWriter *writ
                 found = NULL;
         ManifestInfo info = manifest_info(a, reasons, found ? pw.pw_name : NULL);
         ManifestJob seen;
-        json_t *row = info.job ? NULL
-                               : find_job(&a->delivery->notes, a->plan,
-                                                         a->delivery->rec.kind, &seen);
+        json_t *row =
+                info.job ? NULL
+                         : find_job(&a->delivery->notes, a->plan, a->delivery->rec.kind, &seen);
         if (row)
                 info.job = &seen;
         const ManifestContent content = { a->plan, writer, parts, a->plan_sha256 };

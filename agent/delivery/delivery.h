@@ -37,7 +37,7 @@ typedef struct DeliveryNotes {
         size_t n_seen;
 } DeliveryNotes;
 
-/** Reads the first notes of a bundle's unit, of users who may annotate it (owners.h); one that
+/** Reads the first notes of a bundle's unit, of users who may annotate it (bundle.h); one that
  * cannot be read is left out. Where the unit's own user has sent none, also reads which of the
  * user's processes were seen at devices. @return 0; -errno: then there are none */
 int delivery_notes_read(DeliveryNotes *ret, Store *store, const Bundle *b);
@@ -121,8 +121,7 @@ typedef struct DeliveryRequest { /* borrowed; copied by delivery_init */
 int delivery_init(Delivery *d, const DeliveryRequest *request);
 void delivery_done(Delivery *d);
 
-/** Records how it ended. @param error  a sentence, owned from now on; NULL  @return false */
-bool delivery_end(Delivery *d, DeliveryResult result, char *error);
+/** Records how it ended. @return false */
 bool delivery_endf(Delivery *d, DeliveryResult result, const char *fmt, ...) _printf_(3, 4);
 /** The same for an uploader's outcome. @param error  owned from now on; NULL */
 bool delivery_end_upload(Delivery *d, int outcome, char *error);

@@ -557,8 +557,7 @@ static bool handle_manifest(DeliveryS3 *x, const S3Result *result) {
         if (verdict != S3_OK)
                 return end_answer(x, result->answer);
         _cleanup_free_ char *where = NULL;
-        if (asprintf(&where, "s3://%s/%s", s3_client_bucket(x->client), x->manifest_key) <
-            0)
+        if (asprintf(&where, "s3://%s/%s", s3_client_bucket(x->client), x->manifest_key) < 0)
                 where = NULL;
         if (!delivery_attempt_owns_manifest(&x->attempt, result->body, result->body_bytes,
                                             where ? where : x->manifest_key, &x->manifest))
@@ -646,7 +645,8 @@ static int on_step(sd_event_source *source, void *userdata) {
 
 static void schedule_step(DeliveryS3 *x) {
         int r = x->step_source ? sd_event_source_set_enabled(x->step_source, SD_EVENT_ONESHOT)
-                               : sd_event_add_defer(x->at->scheduler->context.event, &x->step_source, on_step, x);
+                               : sd_event_add_defer(x->at->scheduler->context.event,
+                                                    &x->step_source, on_step, x);
         if (r < 0)
                 log_dump(x->base.rec.id, LOG_ERR, r,
                          "cannot continue its delivery; restart the agent");
@@ -663,8 +663,7 @@ static void on_part_requested(S3Upload *u, unsigned number, void *userdata) {
 static bool supply_built(DeliveryS3 *x) {
         if (x->state == DELIVERY_S3_SENDING) {
                 const PackedPart *packed = &x->built->packed;
-                int r = delivery_s3_ledger_add_part(&x->ledger, x->store, x->number,
-                                                    &packed->row);
+                int r = delivery_s3_ledger_add_part(&x->ledger, x->store, x->number, &packed->row);
                 if (r < 0)
                         return end_state_error(x, r);
                 x->packed_bytes += x->number > x->ledger.n ? packed->row.bytes : 0;
@@ -700,8 +699,8 @@ static int on_upload_start(S3Upload *u, void *userdata) {
 static int on_upload_id(S3Upload *u, const char *upload_id, void *userdata) {
         (void)u;
         DeliveryS3 *x = userdata;
-        return row_result(store_ledger_set_upload_id(x->store, x->base.rec.id,
-                                                     x->at->config->name, upload_id));
+        return row_result(store_ledger_set_upload_id(x->store, x->base.rec.id, x->at->config->name,
+                                                     upload_id));
 }
 
 static int on_etag(S3Upload *u, unsigned number, const char *etag, void *userdata) {
@@ -1032,8 +1031,8 @@ typedef struct S3Target {
         CleanupKind cleanup;
         uint64_t ours_usec; /* CLOCK_BOOTTIME: not before */
         bool swept_ours;    /* once after the start */
-        int64_t abort_id; /* being tried, or the last one that failed: those behind it come first */
-        bool abort_failed;    /* one of them, in this round */
+        int64_t abort_id;  /* being tried, or the last one that failed: the later ones come first */
+        bool abort_failed; /* one of them, in this round */
         uint64_t aborts_usec; /* CLOCK_BOOTTIME: not before */
         uint64_t reap_usec;
         char *fixed; /* all our keys begin with it: `neuron/`, or "" */
@@ -1160,7 +1159,7 @@ static bool is_kept(const char *key, const char *upload_id, void *userdata) {
         Store *store = d->scheduler->context.store;
         if (store_ledger_knows(store, key, upload_id))
                 return true;
-        /* what is to be aborted is its own destination's business */
+        /* what is to be aborted is aborted by its own destination */
         return t->cleanup != CLEANUP_ABORTS &&
                (store_abort_knows(store, key, upload_id) ||
                 !bundle_key_belongs_to(key, t->cleanup == CLEANUP_OURS
@@ -1174,11 +1173,11 @@ static void on_aborted(const char *key, const char *upload_id, uint64_t age_usec
         (void)upload_id;
         d->scheduler->n_aborted++;
         log_notice("destination %s: aborted an unfinished upload of 's3://%s/%s', %s old, that "
-                   "nobody goes on with",
+                   "nobody resumes",
                    d->config->name, d->config->bucket, key, clock_format_duration(age, age_usec));
 }
 
-/* Said once, not with every try. @param error  NULL = it went well */
+/* Logged once, not with every try. @param error  NULL = it went well */
 static void log_failed_sweep(Destination *d, const char *error) {
         S3Target *t = target(d);
         if (error && (!t->sweep_error || strcmp(t->sweep_error, error) != 0))
@@ -1240,8 +1239,8 @@ static bool s3_clean_up(Destination *d, uint64_t *ret_next_usec) {
         const Config *config = d->scheduler->config;
         uint64_t now = scheduler_boottime_usec(d->scheduler);
         if (!t->swept_ours && now >= t->ours_usec) {
-                /* whatever of ours the ledger does not know: of a database that was lost, of a
-                 * Create whose answer was */
+                /* uploads of ours that the ledger does not know: of a database that was lost, or of
+                 * a Create whose answer was lost */
                 t->swept_ours = true;
                 if (start_sweep(d, CLEANUP_OURS, &(S3SweepOptions){ .prefix = t->fixed }))
                         return true;
@@ -1266,13 +1265,10 @@ static bool s3_clean_up(Destination *d, uint64_t *ret_next_usec) {
 
 /* ---- the operations of the bucket ---- */
 
-static uint64_t first_part_bytes(const Destination *d) {
-        return packer_part_bytes_max(d->config->part_size_bytes, 0, 0);
-}
-
 static uint64_t s3_memory_bytes(const Destination *d) {
         const Scheduler *s = d->scheduler;
-        DeliveryS3Memory m = { .part_bytes = first_part_bytes(d),
+        DeliveryS3Memory m = { .part_bytes =
+                                       packer_part_bytes_max(d->config->part_size_bytes, 0, 0),
                                .connections = (unsigned)d->config->connections,
                                .level = (int)s->config->limits.compression_level,
                                .n_compressors = s->n_compressors };

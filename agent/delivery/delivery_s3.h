@@ -1,7 +1,8 @@
-/* The memory and the ledger of a delivery to S3: inside of delivery_s3.c, declared for the tests. */
+/* The memory and the ledger of a delivery to S3: inside of delivery_s3.c, declared for the tests.
+ */
 #pragma once
 
-#include "agent/store/ledger.h"
+#include "agent/store/store.h"
 #include "lib/bundle/packer.h"
 #include "uploaders/s3/s3_upload.h"
 

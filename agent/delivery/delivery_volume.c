@@ -59,11 +59,11 @@ static bool object_is_complete(const VolumeAttempt *a, const ManifestHead *head)
  * through and died before it could write that down. Its object is read back all the same: somebody
  * may have removed it since. */
 static bool check_manifest(VolumeAttempt *a) {
-        _cleanup_free_ char *text = NULL, *where = NULL;
+        _cleanup_free_ char *text = NULL, *where = path_join(a->v->root, a->manifest_path);
         _cleanup_(manifest_head_done) ManifestHead head = { 0 };
         size_t n = 0;
-        if (asprintf(&where, "%s/%s", a->v->root, a->manifest_path) < 0)
-                where = NULL;
+        if (!where)
+                return delivery_endf(a->base.delivery, RESULT_FAILED, "%s", strerror(ENOMEM));
         int r = volume_read_head(a->v->volume, a->manifest_path, MANIFEST_HEAD_MAX_BYTES, &text,
                                  &n);
         if (r == -ENOENT || r == -ENOTDIR ||
@@ -71,13 +71,12 @@ static bool check_manifest(VolumeAttempt *a) {
                 return true;
         if (r < 0) { /* what cannot be seen might be a bundle */
                 char *error = NULL;
-                if (asprintf(&error, "cannot check whether '%s' is there already: %s",
-                             where ? where : a->manifest_path, strerror(-r)) < 0)
+                if (asprintf(&error, "cannot check whether '%s' is there already: %s", where,
+                             strerror(-r)) < 0)
                         error = NULL;
                 return delivery_end_upload(a->base.delivery, UPLOAD_E_UNREACHABLE, error);
         }
-        if (!delivery_attempt_owns_manifest(&a->base, text, n, where ? where : a->manifest_path,
-                                            &head))
+        if (!delivery_attempt_owns_manifest(&a->base, text, n, where, &head))
                 return false;
         a->replace_manifest = !object_is_complete(a, &head);
         return a->replace_manifest ? delivery_may_continue(a->base.delivery)
@@ -155,7 +154,7 @@ typedef struct Commit {
         VolumeObject *object;
         const VolumeStripe *stripes;
         size_t n;
-        bool replace; /* what has the name may go */
+        bool replace; /* what has the name may be replaced */
 } Commit;
 
 static bool commit(const VolumeAttempt *a, const Commit *c) {
@@ -183,8 +182,8 @@ static bool finish_object(VolumeAttempt *a) {
         if (!stripes)
                 return delivery_endf(d, RESULT_FAILED, "%s", strerror(ENOMEM));
         d->object_bytes = a->parts.total_bytes;
-        /* Without a manifest what has the name is no bundle: what a crash left of an earlier plan.
-         * The name is ours, so it may go. */
+        /* Without a manifest what has the name is no bundle but what a crash left of an earlier
+         * plan. The name is ours, so it may be replaced. */
         return commit(a, &(Commit){ a->object, stripes, a->parts.n, true });
 }
 
@@ -249,7 +248,7 @@ static void run_attempts(WorkJob *work) {
         for (int i = 0; i < DELIVERY_PLANS_MAX; i++) {
                 VolumeAttempt a = { .v = v };
                 parts_init(&a.parts, STRIPE_BYTES);
-                (void)run_attempt(&a); /* v->ship has the answer */
+                (void)run_attempt(&a); /* v->base has the result */
                 attempt_done(&a);
                 if (v->base.result != RESULT_CHANGED)
                         return;
@@ -305,8 +304,6 @@ static int volume_open(Destination *d) {
         if (!t)
                 return -ENOMEM;
         *t = (VolumeTarget){ .destination = d, .probe = { .run = run_probe, .done = on_probed } };
-        char counter[128];
-        snprintf(counter, sizeof counter, "bytes_delivered:%s", config->name);
         return volume_new(
                 &t->volume,
                 &(VolumeOptions){
@@ -315,7 +312,7 @@ static int volume_open(Destination *d) {
                         .min_free_permille =
                                 config->min_free.is_permille ? config->min_free.permille : 0,
                         /* a root that was there and is not any more is not mounted */
-                        .must_exist = store_counter(d->scheduler->context.store, counter) > 0 });
+                        .must_exist = scheduler_bytes_delivered(d) > 0 });
 }
 
 static const WorkJob *volume_job(const Destination *d) {

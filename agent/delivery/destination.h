@@ -181,4 +181,5 @@ int scheduler_reserve_memory(Delivery *job, uint64_t bytes, uint64_t *ret_limit)
 /** @param outcome  0, UPLOAD_E_*, -errno  @param error  a sentence, copied; may be NULL */
 void scheduler_probe_done(Destination *d, int outcome, const char *error);
 void scheduler_cleanup_done(Destination *d);
+uint64_t scheduler_bytes_delivered(const Destination *d); /* ever */
 uint64_t scheduler_random(void);

@@ -8,7 +8,7 @@
 #include <sys/random.h>
 
 #include "agent/delivery/destination.h"
-#include "agent/store/ledger.h"
+#include "agent/store/store.h"
 #include "config/keys.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
@@ -21,7 +21,7 @@
 #include "lib/neuron/names.h"
 #include "uploaders/uploader.h"
 
-/* How long a stop waits for workers; one that hangs in the kernel is then left behind. */
+/* How long a stop waits for workers; one that hangs in the kernel is then abandoned. */
 #define STOP_TIMEOUT_USEC (5 * USEC_PER_SEC)
 
 static void kick_destination(Destination *d);
@@ -172,6 +172,17 @@ static void set_activity(Destination *d, DestinationActivity to) {
         static const StateTable table = { "destination", names, moves, N_ACTIVITIES };
         if (transition_check(&table, d->activity, to, NULL) == 0)
                 d->activity = to;
+}
+
+#define BYTES_COUNTER_SIZE 128
+static char *bytes_counter(const Destination *d, char ret[BYTES_COUNTER_SIZE]) {
+        snprintf(ret, BYTES_COUNTER_SIZE, "bytes_delivered:%s", d->config->name);
+        return ret;
+}
+
+uint64_t scheduler_bytes_delivered(const Destination *d) {
+        char name[BYTES_COUNTER_SIZE];
+        return store_counter(d->scheduler->context.store, bytes_counter(d, name));
 }
 
 static void mark_ok(Destination *d) {
@@ -363,13 +374,11 @@ static void handle_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery
         set_error(&b->rec.incomplete, job->incomplete);
         b->rec.attempts = attempts_of(b);
         *delivery_tries(b, delivery) = (BundleTries){ 0 };
-        _cleanup_free_ char *counter = NULL;
-        if (asprintf(&counter, "bytes_delivered:%s", d->config->name) >= 0)
-                (void)store_counter_add(s->context.store, counter,
-                                        job->object_bytes); /* a figure, no evidence */
+        char counter[BYTES_COUNTER_SIZE], text[PARSE_FORMAT_SIZE];
+        (void)store_counter_add(s->context.store, bytes_counter(d, counter),
+                                job->object_bytes); /* a figure, no evidence */
         mark_ok(d);
         d->last_success_usec = scheduler_realtime_usec(s);
-        char text[PARSE_FORMAT_SIZE];
         log_dump(b->rec.id, LOG_NOTICE, 0, "delivered to %s: '%s', %s, %s%s", d->config->name,
                  delivery->object ? delivery->object : "?",
                  parse_format_human(text, job->object_bytes), proof_text(job->proof),
@@ -740,7 +749,7 @@ static void wind_down(Destination *d) {
         d->type->delivery_wind_down(d->running);
 }
 
-/* A large bundle goes on for so long, and for ten times as long as it takes to start again. */
+/* A large bundle continues for so long, and for ten times as long as it takes to start again. */
 #define LARGE_TURN_USEC (10 * USEC_PER_SEC)
 #define LARGE_TURN_SETUPS 10
 
@@ -850,7 +859,7 @@ static void kick_destination(Destination *d) {
                 return;
         }
         if (s->waits_for_memory && s->waits_for_memory != d)
-                return; /* kicked when it has got on */
+                return; /* kicked when it has started */
         if (!has_memory(s, d->type->memory_bytes(d)))
                 return; /* whoever comes back kicks */
         if (s->is_urgent)
@@ -911,7 +920,7 @@ bool scheduler_abort(Scheduler *s, Bundle *b) {
         return any;
 }
 
-/* A node that goes is not the job's any more: then deliveries get what a normal process gets. */
+/* No job runs on a node that is drained: then deliveries have normal priority. */
 static void set_priority(Scheduler *s, WorkerPriority priority) {
         worker_pool_set_priority(s->compressors, priority);
         for (size_t i = 0; i < s->n_all; i++)
@@ -975,9 +984,9 @@ static bool lacks_cpu(const Destination *d) {
         return worker_pool_wants_cpu(d->worker) || worker_pool_wants_cpu(d->scheduler->compressors);
 }
 
-/* For how long what is at work there has given no sign of life; 0 = it does, or nothing is. While
- * the plan is made the destination is not asked for anything. @param ret_is_ours  whether it waits
- * for us, not for the destination */
+/* @param ret_is_ours  whether the work waits for us, not for the destination
+ * @return for how long it has made no progress; 0 = it does, or there is none. While the plan is
+ * made nothing is requested of the destination. */
 static uint64_t destination_stall(Destination *d, bool *ret_is_ours) {
         uint64_t now = scheduler_boottime_usec(d->scheduler);
         *ret_is_ours = false;
@@ -993,8 +1002,8 @@ static uint64_t destination_stall(Destination *d, bool *ret_is_ours) {
         return since == 0 ? 0 : stall_check(&d->stall, since, progress, now);
 }
 
-/* A mount that hangs never answers, so no answer makes the state: it is found by looking. What is
- * our own fault is said, and makes no state of the destination's. */
+/* A mount that hangs never answers, so no event changes the state: it is checked when it is shown.
+ * What our own side causes is reported, and does not change the destination's state. */
 static void view_stall(Destination *d, SchedulerDestinationView *ret) {
         bool is_ours;
         uint64_t still = destination_stall(d, &is_ours);
@@ -1019,16 +1028,12 @@ static void view_stall(Destination *d, SchedulerDestinationView *ret) {
 
 void scheduler_destination_view(const Scheduler *s, size_t i, SchedulerDestinationView *ret) {
         Destination *d = &s->destinations[i];
-        char counter[128];
-        snprintf(counter, sizeof counter, "bytes_delivered:%s", d->config->name);
         *ret = (SchedulerDestinationView){ .name = d->config->name,
                                            .type = d->type->name,
                                            .state = destination_state_name(d->state),
                                            .last_error = d->last_error,
                                            .last_success_usec = d->last_success_usec,
-                                           .bytes_delivered =
-                                                   store_counter(s->context.store, counter),
-                                           .next_try_usec = d->not_before_usec };
+                                           .bytes_delivered = scheduler_bytes_delivered(d) };
         view_stall(d, ret);
         for (size_t k = s->n_destinations; k < s->n_all; k++)
                 if (s->destinations[k].head == d)
@@ -1101,11 +1106,6 @@ static const Destination *delivery_at(const Scheduler *s, const Destination *d, 
         return NULL;
 }
 
-static unsigned percent_done(const Destination *at) {
-        return (unsigned)(100 * atomic_load(&at->running->done_bytes) /
-                          MAX(atomic_load(&at->running->total_bytes), UINT64_C(1)));
-}
-
 char *scheduler_explain(const Scheduler *s, const Bundle *b, const DeliveryRecord *delivery) {
         StrBuf text = STRBUF_INIT;
         const Destination *d = find_destination(s, delivery->destination);
@@ -1119,7 +1119,9 @@ char *scheduler_explain(const Scheduler *s, const Bundle *b, const DeliveryRecor
                 strbuf_add(&text, "this destination is no longer configured; add it again, or "
                                   "cancel the bundle.");
         else if (at)
-                strbuf_addf(&text, "being shipped now, %u %% done.", percent_done(at));
+                strbuf_addf(&text, "being shipped now, %llu %% done.",
+                            100ULL * atomic_load(&at->running->done_bytes) /
+                                    MAX(atomic_load(&at->running->total_bytes), UINT64_C(1)));
         else if (has_given_up(s, delivery))
                 strbuf_addf(&text,
                             "given up after %u failures, last: %s; fix it, then `neuron-collect "

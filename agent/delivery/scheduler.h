@@ -64,7 +64,6 @@ typedef struct SchedulerDestinationView {
         const char *state;      /* ok | paused | failing (also when a delivery there hangs) */
         const char *last_error; /* borrowed until the next view; NULL */
         uint64_t last_success_usec, bytes_delivered;
-        uint64_t next_try_usec; /* CLOCK_BOOTTIME; 0 = now */
 } SchedulerDestinationView;
 
 typedef struct SchedulerDeliveryView {
@@ -96,9 +95,9 @@ typedef enum SchedulerRetry {
 } SchedulerRetry;
 
 typedef struct SchedulerFigures {
-        const RateLimits *limits;        /* borrowed */
-        size_t n_orphaned;               /* bundles READY for a destination that is not configured */
-        uint64_t buffer_bytes;           /* memory reserved by running deliveries */
+        const RateLimits *limits; /* borrowed */
+        size_t n_orphaned;        /* bundles READY for a destination that is not configured */
+        uint64_t buffer_bytes;    /* memory reserved by running deliveries */
         uint64_t bytes_read, bytes_sent; /* by them, in addition to the store's counters */
         uint64_t n_aborted_uploads;      /* unfinished ones, since the start */
         uint64_t n_retries[N_SCHEDULER_RETRIES];

@@ -11,7 +11,7 @@
 #include "agent/hooknotes/hook_socket.h"
 #include "agent/hooknotes/mailbox.h"
 #include "agent/hooknotes/rules.h"
-#include "agent/store/notes_store.h"
+#include "agent/store/store.h"
 #include "collectors/host/pids.h"
 #include "lib/base/list.h"
 #include "lib/base/log.h"

@@ -20,7 +20,7 @@
 
 #include "agent/hooknotes/attachments.h"
 #include "agent/incidents/probe_client.h"
-#include "agent/store/notes_store.h"
+#include "agent/store/store.h"
 #include "collectors/host/pids.h"
 #include "collectors/host/procfs.h"
 #include "collectors/supervisor.h"

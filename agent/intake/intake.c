@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "agent/intake/probe.h"
-#include "agent/store/notes_store.h"
+#include "agent/store/store.h"
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"

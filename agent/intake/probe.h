@@ -4,7 +4,7 @@
 
 #include "agent/intake/intake.h"
 #include "agent/intake/rules.h"
-#include "agent/store/owners.h"
+#include "agent/store/bundle.h"
 
 /* What was last seen at each unit's path, 16 bytes a unit: so that a scan reports only what is new
  * or has changed. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "agent/store/bundle.h"
+#include "config/config.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/transition.h"
@@ -149,10 +150,17 @@ static int on_stored(BundleRecord *rec, void *userdata) {
         return r;
 }
 
-static void bundle_table_mark_failed(BundleTable *t, int error);
+static void mark_failed(BundleTable *t, int error) {
+        if (t->store_error == 0) /* once, not for each of a thousand bundles */
+                log_error(error,
+                          "cannot write the state database; no new bundle is accepted until this "
+                          "works; free space in the state directory, or fix its disk");
+        t->store_error = error;
+        t->callbacks.on_store_error(t->callbacks.userdata);
+}
 
 static void on_trouble(int error, void *userdata) {
-        bundle_table_mark_failed(userdata, error);
+        mark_failed(userdata, error);
 }
 
 int bundle_table_new(BundleTable **ret, Store *store, Clock *clock,
@@ -170,7 +178,7 @@ int bundle_table_new(BundleTable **ret, Store *store, Clock *clock,
         }
         store_on_trouble(store, on_trouble, t);
         if (store_last_error(store) < 0)
-                bundle_table_mark_failed(t, store_last_error(store));
+                mark_failed(t, store_last_error(store));
         *ret = TAKE_PTR(t);
         return 0;
 }
@@ -200,7 +208,7 @@ int bundle_table_add(BundleTable *t, BundleRecord *rec, IntakeSource *source, Bu
                 return -EEXIST;
         int r = store_add(t->store, rec);
         if (r < 0 && r != -EEXIST)
-                bundle_table_mark_failed(t, r);
+                mark_failed(t, r);
         if (r < 0)
                 return r;
         Bundle *b = bundle_new(rec);
@@ -323,15 +331,6 @@ size_t bundle_table_n_open(const BundleTable *t) {
         return n;
 }
 
-static void bundle_table_mark_failed(BundleTable *t, int error) {
-        if (t->store_error == 0) /* once, not for each of a thousand bundles */
-                log_error(error,
-                          "cannot write the state database; no new bundle is accepted until this "
-                          "works; free space in the state directory, or fix its disk");
-        t->store_error = error;
-        t->callbacks.on_store_error(t->callbacks.userdata);
-}
-
 bool bundle_is_written(const Bundle *b) {
         return list_is_empty(&b->write_link);
 }
@@ -342,7 +341,7 @@ void bundle_save(BundleTable *t, Bundle *b) {
         if (r == 0)
                 return;
         list_append(&t->to_write, &b->write_link);
-        bundle_table_mark_failed(t, r < 0 ? r : -ENOENT);
+        mark_failed(t, r < 0 ? r : -ENOENT);
 }
 
 /* All rows in one commit. What on_final does may save other bundles, which then are on no list, or
@@ -382,7 +381,7 @@ bool bundle_table_retry(BundleTable *t) {
         if (r == 0 && t->store_error < 0)
                 r = store_recover(t->store);
         if (r < 0 || !list_is_empty(&t->to_write)) {
-                bundle_table_mark_failed(t, r < 0 ? r : t->store_error);
+                mark_failed(t, r < 0 ? r : t->store_error);
                 return false;
         }
         if (t->store_error < 0)
@@ -440,4 +439,28 @@ static int on_listed(BundleRecord *rec, void *userdata) {
 int bundle_table_list(BundleTable *t, const StoreFilter *f,
                       int (*on_bundle)(const BundleRecord *b, void *userdata), void *userdata) {
         return store_list(t->store, f, on_listed, &(Listing){ on_bundle, userdata });
+}
+
+/* ---- owners ---- */
+
+static bool has_own_copies(const char *source) {
+        return strncmp(source, CONTAINERS_SOURCE_PREFIX, strlen(CONTAINERS_SOURCE_PREFIX)) == 0;
+}
+
+void owners_add(Owners *o, const char *source, uid_t uid, uid_t own) {
+        if (uid == 0 || (uid == own && has_own_copies(source)))
+                return;
+        o->has_several = o->has_several || (o->has_others && o->uid != uid);
+        if (!o->has_others)
+                o->uid = uid;
+        o->has_others = true;
+}
+
+bool uid_may_annotate(const Owners *o, uid_t uid) {
+        return uid == 0 || !o->has_others || (!o->has_several && o->uid == uid);
+}
+
+bool owners_cover(const Owners *judged, const Owners *now) {
+        return !now->has_others || judged->has_several ||
+               (judged->has_others && !now->has_several && judged->uid == now->uid);
 }

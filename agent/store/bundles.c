@@ -270,7 +270,6 @@ int store_list_ended(Store *s, const char *source,
 
 typedef struct Page {
         BundleRecord records[LIST_PAGE];
-        int64_t rows[LIST_PAGE];
         bool is_foreign[LIST_PAGE]; /* no agent wrote it: passed over */
         size_t n, limit;            /* limit: at most so many are read, <= LIST_PAGE */
 } Page;
@@ -308,48 +307,32 @@ static int list_statement(Store *s, const StoreFilter *f, bool after, sqlite3_st
         return 0;
 }
 
-/* Binds what the statement has; the numbers of the parameters are the same in all of them. */
-static int bind_list(sqlite3_stmt *st, const StoreFilter *f, const BundleRecord *after,
-                     size_t limit) {
-        int r = SQLITE_OK;
-
-        if (f->state >= 0 && !f->held_only)
-                r = sqlite3_bind_text(st, 1, bundle_state_name((BundleState)f->state), -1,
-                                      SQLITE_STATIC);
-        if (r == SQLITE_OK && f->source)
-                r = sqlite3_bind_text(st, 2, f->source, -1, SQLITE_STATIC);
-        if (r == SQLITE_OK && after->id[0] != '\0') {
-                r = sqlite3_bind_int64(st, 3, (int64_t)after->first_seen_usec);
-                if (r == SQLITE_OK)
-                        r = sqlite3_bind_text(st, 4, after->id, -1, SQLITE_STATIC);
-        }
-        if (r == SQLITE_OK)
-                r = sqlite3_bind_int64(st, 5, (int64_t)limit);
-        return r;
-}
-
 /* @param after  only id and first_seen_usec count; an empty id = from the start */
 static int read_page(Store *s, const StoreFilter *f, const BundleRecord *after, Page *p) {
-        _cleanup_reset_ sqlite3_stmt *st = NULL;
-        int r = list_statement(s, f, after->id[0] != '\0', &st);
+        _cleanup_binder_ Binder b = { 0 };
+        int r = list_statement(s, f, after->id[0] != '\0', &b.statement);
         if (r < 0)
                 return r;
-        r = bind_list(st, f, after, p->limit);
-        if (r != SQLITE_OK)
-                return store_errno(s, r);
-        while (p->n < p->limit && (r = sqlite3_step(st)) == SQLITE_ROW) {
-                BundleRecord *b = &p->records[p->n];
-                *b = (BundleRecord){ 0 };
-                int error = read_bundle(st, b, &p->rows[p->n++]);
+        /* The numbers are the same in all of them; what a statement does not use, it ignores. */
+        bind_text(&b, f->state >= 0 ? bundle_state_name((BundleState)f->state) : NULL);
+        bind_text(&b, f->source);
+        bind_number(&b, after->first_seen_usec);
+        bind_text(&b, after->id);
+        bind_number(&b, p->limit);
+        while (p->n < p->limit && (r = next_row(s, &b)) == 0) {
+                BundleRecord *record = &p->records[p->n];
+                int64_t row;
+                *record = (BundleRecord){ 0 };
+                int error = read_bundle(b.statement, record, &row);
                 if (error == 0)
-                        error = read_deliveries(s, p->rows[p->n - 1], b);
-                /* Among those that are worked on it would be missed; then the database is given up.
-                 */
-                p->is_foreign[p->n - 1] = error == -EUCLEAN && !f->active_only && b->id[0];
-                if (error < 0 && !p->is_foreign[p->n - 1])
+                        error = read_deliveries(s, row, record);
+                /* One that is active would be missed; then the database is replaced. */
+                bool is_foreign = error == -EUCLEAN && !f->active_only && record->id[0];
+                p->is_foreign[p->n++] = is_foreign;
+                if (error < 0 && !is_foreign)
                         return error;
         }
-        return r == SQLITE_DONE || r == SQLITE_ROW ? 0 : store_errno(s, r);
+        return MIN(r, 0);
 }
 
 /* Whole pages are read before their records are handed out, so that the callback may use the store

@@ -1,6 +1,5 @@
 /* The ledger: uploads underway with their parts. Rows are handed out one by one as copies, so that
  * the callbacks may use the store as they like. */
-#include "agent/store/ledger.h"
 
 #include <endian.h>
 
@@ -174,24 +173,18 @@ int store_ledger_set_etag(Store *s, const char *bundle, const char *destination,
         return store_change(s, &b);
 }
 
-typedef struct OwnPart {
-        LedgerPart part;
-        uint32_t *frame_bytes;
-        void *state;
-        char *etag;
-} OwnPart;
-
-static void own_part_done(OwnPart *p) {
-        free(p->frame_bytes);
-        free(p->state);
-        free(p->etag);
+/* Of a part that was read. */
+static void part_done(LedgerPart *p) {
+        free((void *)p->frame_bytes);
+        free((void *)p->state);
+        free((char *)p->etag);
 }
 
 /* What was read stays in it when it fails. */
-static int read_part(sqlite3_stmt *st, OwnPart *p) {
+static int read_part(sqlite3_stmt *st, LedgerPart *part) {
         Reader r = { .statement = st };
-        LedgerPart *part = &p->part;
         uint64_t number = read_number(&r);
+        uint32_t *frame_bytes;
         size_t size = 0;
 
         part->number = (unsigned)number;
@@ -200,16 +193,16 @@ static int read_part(sqlite3_stmt *st, OwnPart *p) {
         part->bytes = read_number(&r);
         part->is_last = read_number(&r) != 0;
         read_fixed(&r, part->sha256, sizeof part->sha256);
-        part->etag = p->etag = read_string(&r, true);
-        part->frame_bytes = p->frame_bytes = read_blob(&r, &size);
-        part->state = p->state = read_blob(&r, &part->state_bytes);
+        part->etag = read_string(&r, true);
+        part->frame_bytes = frame_bytes = read_blob(&r, &size);
+        part->state = read_blob(&r, &part->state_bytes);
         if (r.error < 0)
                 return r.error;
-        if (number == 0 || number > UINT32_MAX || size % sizeof *p->frame_bytes != 0 ||
-            part->n_frames != size / sizeof *p->frame_bytes)
+        if (number == 0 || number > UINT32_MAX || size % sizeof *frame_bytes != 0 ||
+            part->n_frames != size / sizeof *frame_bytes)
                 return -EUCLEAN;
         for (uint64_t i = 0; i < part->n_frames; i++)
-                p->frame_bytes[i] = le32toh(p->frame_bytes[i]);
+                frame_bytes[i] = le32toh(frame_bytes[i]);
         return 0;
 }
 
@@ -219,16 +212,16 @@ int store_ledger_parts(Store *s, const char *bundle, const char *destination,
         int r = 0;
 
         while (r == 0) {
-                _cleanup_(own_part_done) OwnPart p = { 0 };
+                _cleanup_(part_done) LedgerPart p = { 0 };
                 Binder b = bind_upload(s, STORE_PART_NEXT, bundle, destination);
                 bind_number(&b, after);
                 r = next_row(s, &b);
                 if (r == 0)
                         r = read_part(b.statement, &p);
                 binder_done(&b); /* the callback may use the store */
-                after = p.part.number;
+                after = p.number;
                 if (r == 0)
-                        r = reader->on_part(&p.part, reader->userdata);
+                        r = reader->on_part(&p, reader->userdata);
         }
         return r < 0 ? r : 0;
 }

@@ -1,6 +1,5 @@
 /* Rows of notes and jobs. The number of notes is bounded here, in the same transaction that adds
  * one. */
-#include "agent/store/notes_store.h"
 
 #include <errno.h>
 #include <stdlib.h>

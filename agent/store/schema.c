@@ -193,13 +193,12 @@ static const char *const upgrades[STORE_SCHEMA_VERSION] = {
         upgrade_to_1, upgrade_to_2, upgrade_to_3, upgrade_to_4, upgrade_to_5, upgrade_to_6,
 };
 
-/* Every bundle's columns, in the order in which bundles.c binds and reads them. */
+/* A bundle's columns, in the order in which bundles.c binds and reads them. */
 #define COLUMNS                                                                                    \
         "id, source, kind, path, supplement_of, first_seen_usec, state, reason, complete, "        \
-        "incomplete, date_time, "                                                                  \
-        "cluster_id, n_supplements, uid, unit_dev, unit_ino, n_files, bytes, oldest_mtime_usec, "  \
-        "digest, "                                                                                 \
-        "changed_usec, attempts, pinned, links_held, s3_prefix, unit_born_usec"
+        "incomplete, date_time, cluster_id, n_supplements, uid, unit_dev, unit_ino, n_files, "     \
+        "bytes, oldest_mtime_usec, digest, changed_usec, attempts, pinned, links_held, "           \
+        "s3_prefix, unit_born_usec"
 
 /* The upload underway of bundle ?1 to destination ?2. */
 #define THE_UPLOAD                                                                                 \
@@ -213,12 +212,11 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                 " ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26)",
         [STORE_BUNDLE_UPDATE] =
                 "UPDATE bundles SET state = ?7, reason = ?8, complete = ?9, incomplete = ?10,"
-                " date_time = ?11, cluster_id = ?12, n_supplements = ?13, uid = ?14, unit_dev = "
-                "?15,"
-                " unit_ino = ?16, n_files = ?17, bytes = ?18, oldest_mtime_usec = ?19, digest = "
-                "?20,"
-                " changed_usec = ?21, attempts = ?22, pinned = ?23, links_held = ?24,"
-                " s3_prefix = ?25, unit_born_usec = ?26 WHERE id = ?1",
+                " date_time = ?11, cluster_id = ?12, n_supplements = ?13, uid = ?14,"
+                " unit_dev = ?15, unit_ino = ?16, n_files = ?17, bytes = ?18,"
+                " oldest_mtime_usec = ?19, digest = ?20, changed_usec = ?21, attempts = ?22,"
+                " pinned = ?23, links_held = ?24, s3_prefix = ?25, unit_born_usec = ?26"
+                " WHERE id = ?1",
         [STORE_BUNDLE_GET] = "SELECT row, " COLUMNS " FROM bundles WHERE id = ?1",
         [STORE_BUNDLE_KEY] = "SELECT row, first_seen_usec FROM bundles WHERE id = ?1",
         [STORE_UNIT_FIND] = "SELECT row, " COLUMNS

@@ -5,7 +5,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
+#include "lib/base/digest.h"
 #include "lib/neuron/record.h"
 
 #define STORE_SCHEMA_VERSION 6
@@ -118,3 +120,164 @@ int store_get_own_prints(Store *s, const char *id, uint64_t **ret, size_t *ret_n
 /** For a supplement: what its base and the other supplements have brought. Its own prints are there
  * as soon as one destination has it, and must not keep it from the others. */
 int store_get_earlier_prints(Store *s, const BundleRecord *b, uint64_t **ret, size_t *ret_n);
+
+/* ---- the ledger: what is known of uploads underway, so that a crash leads to no second copy and
+ * leaves nothing behind at the destination: for each delivery at most one upload with its parts,
+ * and the uploads that are to be aborted ---- */
+
+typedef struct LedgerUpload {
+        char *key;       /* of the object */
+        char *upload_id; /* NULL = the intent only: CreateMultipartUpload may or may not have been
+                            answered */
+        uint8_t plan[SHA256_SIZE];
+        char *packer;          /* packer_signature() */
+        uint64_t created_usec; /* CLOCK_REALTIME */
+} LedgerUpload;
+void ledger_upload_done(LedgerUpload *u);
+
+typedef struct LedgerPart {
+        unsigned number; /* from 1 */
+        uint64_t first_frame, n_frames;
+        const uint32_t *frame_bytes;
+        uint64_t bytes;
+        uint8_t sha256[SHA256_SIZE];
+        bool is_last;
+        const void *state; /* of the writer, to continue after it */
+        size_t state_bytes;
+        const char *etag; /* NULL = not known to have arrived */
+} LedgerPart;
+
+/** The intent. An upload that was there before goes to the uploads to be aborted, its parts are
+ * dropped. 0 or STORE_E_NOT_FOUND (no such bundle) */
+int store_ledger_begin(Store *s, const char *bundle, const char *destination,
+                       const LedgerUpload *u);
+/** 0 or STORE_E_NOT_FOUND (no upload underway). -EINVAL for an empty id, which no server gives */
+int store_ledger_set_upload_id(Store *s, const char *bundle, const char *destination,
+                               const char *upload_id);
+/** 0 and *ret (ledger_upload_done), or STORE_E_NOT_FOUND */
+int store_ledger_get(Store *s, const char *bundle, const char *destination, LedgerUpload *ret);
+/** Puts a part; one that is there (same number) is replaced, its ETag too. 0 or STORE_E_NOT_FOUND
+ * (no upload underway); -EINVAL for number 0 */
+int store_ledger_put_part(Store *s, const char *bundle, const char *destination,
+                          const LedgerPart *p);
+/** @param p  only number and etag count  @return 0 or STORE_E_NOT_FOUND (no upload underway, or it
+ * has no such part) */
+int store_ledger_set_etag(Store *s, const char *bundle, const char *destination,
+                          const LedgerPart *p);
+typedef struct LedgerReader {
+        int (*on_part)(const LedgerPart *p, void *userdata);
+        void *userdata;
+} LedgerReader;
+/** In order of number; the part is borrowed for the call, which may use the store. A negative
+ * return of on_part ends it and is returned, a positive one ends it with 0. No upload underway: no
+ * part. -EUCLEAN: an invalid row; start over. */
+int store_ledger_parts(Store *s, const char *bundle, const char *destination,
+                       const LedgerReader *reader);
+/** The upload is complete or was never begun: it and its parts are dropped. Missing is fine. */
+int store_ledger_end(Store *s, const char *bundle, const char *destination);
+/** It will not be resumed: moves it to the uploads to be aborted, since its created_usec. Missing
+ * is fine. */
+int store_ledger_abandon(Store *s, const char *bundle, const char *destination);
+/** At the start: the same for what a crash left of bundles in a final state. */
+int store_ledger_abandon_idle(Store *s);
+/** @return whether an upload underway, of any bundle to any destination, has this key and this id,
+ * or this key and no id yet: its Create may just be answered. True as well when the database cannot
+ * be read: what may be underway is not aborted */
+bool store_ledger_knows(Store *s, const char *key, const char *upload_id);
+
+typedef struct LedgerAbort {
+        int64_t id;
+        const char *destination, *key;
+        const char *upload_id; /* NULL = all uploads of that key */
+        uint64_t since_usec;   /* CLOCK_REALTIME */
+} LedgerAbort;
+/** Adds one before anything is created that may have to be aborted. The same one again
+ * (destination, key, upload_id, or key alone) replaces the earlier one under a new id and keeps its
+ * age, so that rows do not pile up and nobody removes what was added after the one he finished.
+ * @param a  borrowed; its id does not count; since_usec: now
+ * @param ret_id  for store_abort_done(); may be NULL */
+int store_abort_add(Store *s, const LedgerAbort *a, int64_t *ret_id);
+int store_abort_done(Store *s, int64_t id); /* missing is fine */
+/** The oldest one of a destination after an id; 0 = the oldest of all.
+ * @return 0 and *ret (ledger_abort_done, also on an error), STORE_E_NOT_FOUND, -errno */
+int store_abort_next(Store *s, const char *destination, int64_t after, LedgerAbort *ret);
+void ledger_abort_done(LedgerAbort *a); /* frees key and upload_id; the destination is borrowed */
+/** @return whether it is to be aborted, by its id or as one of its key; by any destination */
+bool store_abort_knows(Store *s, const char *key, const char *upload_id);
+uint64_t store_abort_count(Store *s); /* of all destinations */
+
+/* ---- what hooks reported, and which processes were seen at the devices. A note that cannot be
+ * written was not accepted, and the hook puts it into the mailbox: -ENOSPC while new ones are
+ * paused, see store_last_error() ---- */
+
+#define STORE_NOTES_MAX 10000
+#define STORE_NOTES_MAX_OF_UID 1000
+#define STORE_NOTES_MAX_BYTES ((uint64_t)64 << 20) /* of documents, all together */
+#define STORE_NOTES_MAX_BYTES_OF_UID ((uint64_t)16 << 20)
+#define STORE_JOBS_MAX 4096
+
+typedef struct StoredNote {
+        char *id;               /* 32 hex digits */
+        uint64_t received_usec; /* CLOCK_REALTIME */
+        uid_t uid;              /* of the hook */
+        pid_t pid;              /* of the process that failed, on this machine; 0 = not known */
+        uint64_t start_ticks;   /* of pid; 0 = not known */
+        bool by_mailbox;
+        char *source, *unit_path; /* NULL = the directory that it named was refused */
+        char *s3_prefix;          /* `s3://bucket/prefix`, when it was granted; NULL */
+        char *refused;            /* what was refused and why, a sentence; NULL */
+        uint64_t finished_usec;   /* CLOCK_REALTIME; 0 = its hook may still write files */
+        char *container;          /* NULL */
+        char *document;           /* hook_note_format(): filtered and redacted */
+} StoredNote;
+
+/** Frees what it owns, and zeroes it. */
+void stored_note_done(StoredNote *n);
+
+/** Adds one, durably (or with the transaction that is open). Where its uid has too many, its oldest
+ * finished ones go; where there are too many in all, those of the uid that has most notes, or most
+ * bytes where these are short (of several the highest uid). A note whose bundle is underway goes
+ * behind the others.
+ * @return 0; STORE_E_NOTE_TWICE: the id is there, and nothing was changed; STORE_E_NOTES_FULL: none
+ * can go; -errno */
+enum { STORE_E_NOTE_TWICE = 3, STORE_E_NOTES_FULL = 4 };
+int store_note_add(Store *s, const StoredNote *n);
+/** What was found out about the process after it was added: takes pid and start_ticks of n, and
+ * container where it is not NULL. 0 or STORE_E_NOT_FOUND */
+int store_note_set_process(Store *s, const StoredNote *n);
+/** Its directory came after it: takes source, unit_path, s3_prefix and refused of n, and container
+ * where it is not NULL. 0 or STORE_E_NOT_FOUND */
+int store_note_set_unit(Store *s, const StoredNote *n);
+/** Its hook has ended. The second time changes nothing. 0 or STORE_E_NOT_FOUND */
+int store_note_finish(Store *s, const char *id, uint64_t now_usec);
+
+typedef struct StoredUnit { /* borrowed */
+        const char *source, *path;
+} StoredUnit;
+/** The note is borrowed for the call, which may use the store. A negative return ends the list and
+ * is returned, a positive one ends it with 0. */
+typedef int (*StoreOnNote)(const StoredNote *n, void *userdata);
+
+/** The notes about a unit, in the order in which they came. */
+int store_note_list(Store *s, const StoredUnit *unit, StoreOnNote on_note, void *userdata);
+/** Those whose hook is not known to have ended. */
+int store_note_list_open(Store *s, StoreOnNote on_note, void *userdata);
+
+typedef struct StoredJob {
+        pid_t pid; /* on this machine */
+        uint64_t start_ticks;
+        uid_t uid;
+        uint64_t seen_usec; /* CLOCK_REALTIME */
+        char *document;     /* JSON, filtered and redacted */
+} StoredJob;
+void stored_job_done(StoredJob *j);
+
+/** Puts one: by pid and start_ticks there is one row. Above STORE_JOBS_MAX those that were not seen
+ * for the longest time go. */
+int store_job_put(Store *s, const StoredJob *j);
+/** @param start_ticks  0 = whichever was seen last under this pid  @return 0 and *ret
+ * (stored_job_done), or STORE_E_NOT_FOUND */
+int store_job_find(Store *s, pid_t pid, uint64_t start_ticks, StoredJob *ret);
+/** The jobs of a user, the last seen first. @param ret  the caller's, at least `max` @return how
+ * many (stored_job_done each), -errno */
+int store_job_list(Store *s, uid_t uid, size_t max, StoredJob *ret);

@@ -8,7 +8,7 @@
 
 #include "agent/delivery/delivery.h"
 #include "agent/intake/intake.c"
-#include "agent/store/notes_store.h"
+#include "agent/store/store.h"
 #include "lib/base/cleanup.h"
 #include "tests/lib/base/scratch.h"
 

@@ -8,7 +8,7 @@
 #include <signal.h>
 
 #include "agent/intake/intake.h"
-#include "agent/store/notes_store.h"
+#include "agent/store/store.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "tests/agent/hooknotes/attach_one.h"

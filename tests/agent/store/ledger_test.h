@@ -1,7 +1,7 @@
 /* Uploads and parts for the tests of the ledger. */
 #pragma once
 
-#include "agent/store/ledger.h"
+#include "agent/store/store.h"
 #include "tests/agent/store/store_test.h"
 
 #define KEY "neuron/20260527-052135-d99e36ea74c263ca/i-0123456789abcdef0/b.tar.zst"

@@ -2,7 +2,7 @@
 
 #include "tests/harness/unit.h"
 
-#include "agent/store/owners.h"
+#include "agent/store/bundle.h"
 
 #define SOURCE "core-dumps"
 #define VICTIM 1000

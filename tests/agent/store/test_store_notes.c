@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 
-#include "agent/store/notes_store.h"
+#include "agent/store/store.h"
 
 #define DOCUMENT "{\"schema\":\"neuron-collectd/hook-note/1\"}"
 

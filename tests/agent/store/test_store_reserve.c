@@ -6,7 +6,7 @@
 #include <sys/mount.h>
 #include <sys/wait.h>
 
-#include "agent/store/notes_store.h"
+#include "agent/store/store.h"
 #include "tests/agent/store/ledger_test.h"
 #include "tests/harness/mounts.h"
 #include "tests/harness/skip.h"

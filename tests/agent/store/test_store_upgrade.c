@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <sqlite3.h>
 
-#include "agent/store/notes_store.h"
+#include "agent/store/store.h"
 #include "agent/store/store_private.h"
 
 /* clang-format off */
