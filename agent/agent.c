@@ -657,27 +657,18 @@ static bool hook_is_idle(const Agent *a) {
 }
 
 void agent_fill_hook_view(const Agent *a, HookView *ret) {
-        HookNotesStats f = { .trouble = "hook notes cannot be received" };
         IncidentsStats snapshots = { 0 };
-        if (a->notes)
-                hooknotes_stats(a->notes, &f);
         if (a->incidents)
                 incidents_stats(a->incidents, &snapshots);
         *ret = (HookView){ .socket = a->config->hook.socket,
                            .mailbox = a->config->hook.mailbox,
-                           .n_socket = f.n_socket,
-                           .n_mailbox = f.n_mailbox,
-                           .n_refused = f.n_refused,
-                           .n_twice = f.n_duplicates,
-                           .n_unseen = f.n_unseen,
                            .n_snapshots = snapshots.n_started,
                            .n_snapshots_dropped = snapshots.n_dropped,
                            .n_snapshots_underway =
                                    a->incidents ? incidents_n_underway(a->incidents) : 0,
-                           .n_open = f.n_open,
-                           .n_awaited = f.n_awaited,
-                           .trouble = f.trouble,
-                           .seconds = f.seconds };
+                           .trouble = "hook notes cannot be received" };
+        if (a->notes)
+                hooknotes_fill_view(a->notes, ret);
 }
 
 /* ---- creation ---- */
@@ -1016,21 +1007,17 @@ static int print_undelivered(const BundleRecord *rec, void *userdata) {
         return 0;
 }
 
-static int print_undelivered_state(Agent *a, BundleState state, FILE *f) {
-        return bundle_table_list(a->bundles, &(StoreFilter){ .state = (int)state },
-                                 print_undelivered, f);
-}
-
 size_t agent_print_undelivered(Agent *a, FILE *f) {
-        static const BundleState left[] = { BUNDLE_SETTLING, BUNDLE_READY, BUNDLE_SHIPPING,
-                                            BUNDLE_QUARANTINED };
+        static const BundleState states[] = { BUNDLE_SETTLING, BUNDLE_READY, BUNDLE_SHIPPING,
+                                              BUNDLE_QUARANTINED };
         StoreCounts counts;
         bundle_table_counts(a->bundles, &counts);
         size_t n = 0;
-        for (size_t i = 0; i < ELEMENTSOF(left); i++) {
-                n += counts.bundles[left[i]];
-                (void)print_undelivered_state(
-                        a, left[i], f); /* the count is right even if the list cannot be read */
+        for (size_t i = 0; i < ELEMENTSOF(states); i++) {
+                n += counts.bundles[states[i]];
+                /* the count is right even if the list cannot be read */
+                (void)bundle_table_list(a->bundles, &(StoreFilter){ .state = (int)states[i] },
+                                        print_undelivered, f);
         }
         return n;
 }

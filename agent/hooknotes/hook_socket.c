@@ -10,20 +10,8 @@
 #include "lib/base/list.h"
 #include "lib/event/timer.h"
 
-#define ACCEPT_AT_ONCE 64       /* then the others have their turn */
-#define RETRY_USEC USEC_PER_SEC /* when there are no descriptors left */
-
-struct HookPeer {
-        ListLink link;
-        HookSocket *socket;
-        int fd;
-        sd_event_source *io, *timer;
-        pid_t pid;
-        uid_t uid;
-        uint64_t since_usec;
-        bool is_closed; /* unlinked, freed when its own callback has returned */
-        void *userdata;
-};
+#define ACCEPT_AT_ONCE 64       /* then the other sources of the loop */
+#define RETRY_USEC USEC_PER_SEC /* when there are no descriptors */
 
 struct HookSocket {
         sd_event *event;
@@ -38,29 +26,9 @@ struct HookSocket {
 
 /* ---- a peer ---- */
 
-pid_t hook_peer_pid(const HookPeer *p) {
-        return p->pid;
-}
-
-uid_t hook_peer_uid(const HookPeer *p) {
-        return p->uid;
-}
-
-uint64_t hook_peer_since_usec(const HookPeer *p) {
-        return p->since_usec;
-}
-
 bool hook_peer_has_hung_up(const HookPeer *p) {
         struct pollfd fd = { .fd = p->fd, .events = POLLRDHUP };
         return poll(&fd, 1, 0) > 0;
-}
-
-void hook_peer_set_userdata(HookPeer *p, void *userdata) {
-        p->userdata = userdata;
-}
-
-void *hook_peer_userdata(const HookPeer *p) {
-        return p->userdata;
 }
 
 static void peer_free(HookPeer *p) {
@@ -86,7 +54,6 @@ void hook_peer_close(HookPeer *p) {
                 peer_free(p);
 }
 
-/* Reports it as gone, then closes it. */
 static void peer_gone(HookPeer *p) {
         HookSocket *s = p->socket;
         s->in_callback = p;
@@ -136,21 +103,19 @@ int hook_peer_wait(HookPeer *p, uint64_t usec) {
 
 static void refuse(HookPeer *p, const char *answer, const char *why) {
         HookSocket *s = p->socket;
-        (void)hook_peer_send(p, answer, -1); /* it may have gone */
+        (void)hook_peer_send(p, answer, -1); /* it may have ended */
         s->options.on_refused(p->uid, why, s->options.userdata);
         peer_gone(p);
 }
 
-/* Descriptors that a stranger sends along are dropped by the kernel, since there is no room for
- * them: to close one ourselves might wait for the file system it is on. @return a packet's bytes, 0
- * = it has gone or has nothing yet */
+/* The kernel discards descriptors that come with a packet, since there is no buffer for them:
+ * closing one here might wait for its file system. @return a packet's bytes; 0 = it has
+ * disconnected, or sent nothing yet */
 static ssize_t receive(HookPeer *p, bool *ret_gone) {
         ssize_t n = recv(p->fd, p->socket->packet, p->socket->options.max_packet + 1,
                          MSG_DONTWAIT | MSG_TRUNC);
-        if (n < 0 && errno ==
-                             /* it closed without reading all of ours: reported once, before its own
-                              * last packet */
-                             ECONNRESET)
+        /* It closed without reading all of ours: reported once, before its own last packet. */
+        if (n < 0 && errno == ECONNRESET)
                 n = recv(p->fd, p->socket->packet, p->socket->options.max_packet + 1,
                          MSG_DONTWAIT | MSG_TRUNC);
         *ret_gone = n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
@@ -200,7 +165,7 @@ static int add_peer(HookSocket *s, int fd) {
 
         HookPeer *p = calloc(1, sizeof *p);
         if (!p) {
-                (void)close(fd); /* it sees that nobody is there */
+                (void)close(fd); /* it sees a closed connection */
                 return -ENOMEM;
         }
         *p = (HookPeer){ .socket = s, .fd = fd };
@@ -212,8 +177,8 @@ static int add_peer(HookSocket *s, int fd) {
         p->pid = who.pid;
         p->uid = who.uid;
         if (!has_space(s, p->uid)) {
-                char nothing; /* what is left unread would come back as ECONNRESET, before our
-                                 answer: see unix(7) */
+                char nothing; /* unread data would be reported as ECONNRESET before our answer, see
+                                 unix(7) */
                 (void)recv(fd, &nothing, sizeof nothing, MSG_DONTWAIT | MSG_TRUNC);
                 (void)hook_peer_send(p, "refused too many hooks are connected", -1);
                 s->options.on_refused(p->uid, "too many hooks are connected", s->options.userdata);
@@ -240,7 +205,7 @@ static int on_retry(sd_event_source *source, uint64_t usec, void *userdata) {
         return sd_event_source_set_enabled(s->io, SD_EVENT_ON);
 }
 
-/* Without descriptors the listener would be ready for ever: it pauses. */
+/* While there are no descriptors, the listener would be ready all the time. */
 static void pause_listening(HookSocket *s) {
         if (timer_rearm(s->timer, RETRY_USEC) == 0)
                 (void)sd_event_source_set_enabled(s->io, SD_EVENT_OFF); /* cannot fail for ours */
@@ -282,7 +247,7 @@ int hook_socket_new(HookSocket **ret, sd_event *event, int fd, const HookSocketO
                 r = -errno; /* systemd hands over a blocking one */
         if (r == 0)
                 r = sd_event_add_io(event, &s->io, fd, EPOLLIN, on_listener, s);
-        if (r >= 0) /* now: it takes a descriptor, and is for when there is none */
+        if (r >= 0) /* created now, since it needs a descriptor */
                 r = sd_event_add_time_relative(event, &s->timer, CLOCK_BOOTTIME, RETRY_USEC, 0,
                                                on_retry, s);
         if (r >= 0)

@@ -1,6 +1,6 @@
 /* Notes of hooks: received by socket and mailbox, checked, stored, answered. The directories that
- * they name are checked in workers, since a mount may hang; each source has a lane of its own, so
- * that one that hangs delays no other. */
+ * they name are checked in a worker, since a mount may hang: one that hangs delays the notes of all
+ * sources once, by 250 ms, and is not opened again until its worker has returned. */
 #include "agent/hooknotes/hooknotes.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@
 #include "lib/neuron/nrt_status.h"
 
 typedef enum NoteStage {
-        NOTE_UNCHECKED, /* its directory is to be checked, in one source or in the next */
+        NOTE_UNCHECKED, /* its directory has to be checked */
         NOTE_CHECKING,  /* in a worker */
         NOTE_ADDING,    /* goes into the store with the next commit */
         NOTE_OPEN,      /* durable; its hook may still write files */
@@ -33,43 +33,42 @@ typedef enum NoteStage {
 } NoteStage;
 
 typedef struct Note {
-        ListLink link; /* Notes.notes */
+        ListLink link; /* HookNotes.notes */
         struct HookNotes *owner;
         NoteStage stage;
-        HookPeer *peer;     /* NULL: by the mailbox, or gone */
+        HookPeer *peer;     /* NULL: by the mailbox, or disconnected */
         char *mailbox_name; /* until it is removed; NULL */
         HookNote hook;
-        NoteView view;   /* borrows from here */
-        bool is_durable; /* accepted */
-        bool has_ended;  /* its hook has; before it was durable, or while its directory was checked
-                          */
-        /* the file system of its directory does not answer: its hook gets that as the reason */
-        bool is_unseen;
-        bool is_invisible; /* its directory would be in a source, and is in none that we see */
-        bool is_snapshot_reported; /* of the snapshot */
+        NoteView view;      /* borrows from here */
+        bool is_durable;    /* accepted */
+        bool has_ended;     /* its hook has; perhaps before the note was durable or checked */
+        bool is_unanswered; /* the file system of its directory does not answer; the hook gets
+                               that as the reason */
+        bool is_invisible;  /* its directory would be in a source, and is in none that we see */
+        bool is_snapshot_reported;
         bool is_refusal_counted;
+        int result;        /* of its change in the transaction that is being committed */
         uint64_t due_usec; /* CLOCK_BOOTTIME; without a peer: when it counts as ended; 0 = never */
-        uint64_t since_usec;      /* CLOCK_BOOTTIME when it came */
+        uint64_t since_usec;      /* CLOCK_BOOTTIME when it was received */
         char *source, *unit_path; /* NULL */
         char container[PIDS_CONTAINER_SIZE];
         char *stored_refused; /* as in the row */
-        DirectoryCheck check; /* when prepared; before at_place it is over */
-        size_t location_index;
-        bool is_prepared;
 } Note;
 
-typedef struct CheckBatch CheckBatch;
-
-/* So many sources are checked at a time, each by a thread of its own. */
-#define CHECK_LANES 16
-typedef struct CheckLane {
+/* Directories that a worker checks one after another. */
+typedef struct CheckBatch {
+        WorkJob job;
+        ListLink link; /* HookNotes.late_batches */
         struct HookNotes *owner;
-        char *fixed;         /* the source's; NULL: none yet */
-        CheckBatch *forming; /* for the worker; NULL */
-        CheckBatch *batch;   /* in the worker; NULL */
-        bool is_late;        /* it has not come back in time */
-        sd_event_source *late;
-} CheckLane;
+        bool is_late;     /* atomic; its notes continue without it, and it ends early */
+        size_t n_checked; /* atomic: the items before are complete */
+        const char *hung; /* the fixed part of the source that does not answer; NULL */
+        size_t n;
+        struct {
+                Note *note; /* for the loop alone */
+                DirectoryCheck check;
+        } items[];
+} CheckBatch;
 
 typedef struct NoteCount {
         const char *counter; /* in the store */
@@ -92,712 +91,31 @@ struct HookNotes {
         HookSocket *socket;
         Mailbox *mailbox;
         const char *trouble;
-        uint64_t begun_usec; /* CLOCK_BOOTTIME */
+        uint64_t start_usec; /* CLOCK_BOOTTIME */
         ListLink notes;
         size_t n_notes, n_mail; /* n_mail: by the mailbox, of them */
         bool has_deferred_mail; /* mail that waits until others are stored */
-        NoteRatelimit allowance;
+        NoteRatelimit ratelimit;
         NoteCount counts[N_NOTE_COUNTERS];
         Histogram seconds;
         sd_event_source *step, *due, *start;
         WorkerPool *pool;
-        CheckLane lanes[CHECK_LANES];
-        /* Refusals are logged once a minute. */
-        uint64_t logged_usec, n_unlogged;
+        CheckBatch *batch;     /* in the worker; NULL */
+        sd_event_source *late; /* the time of `batch` is over */
+        ListLink late_batches;
+        uint64_t logged_usec, n_unlogged; /* refusals are logged once a minute */
 };
 
-#define LATE_USEC (250 * USEC_PER_MSEC) /* a mount that hangs must not make all hooks wait */
-#define NO_ANSWER "the file system of the sources does not answer"
+#define CHECK_TIMEOUT_USEC (250 * USEC_PER_MSEC) /* of a batch */
+#define CHECK_THREADS 16 /* one of them for each mount that hangs; started when needed */
 #define NO_MEMORY "out of memory"
-struct CheckBatch {
-        WorkJob job;
-        CheckLane *lane;
-        bool is_orphan; /* its notes continued without it */
-        size_t n;
-        struct {
-                Note *note;           /* for the loop alone */
-                DirectoryCheck check; /* at one place of the note's, which is here meanwhile */
-        } items[];
-};
-
-static CheckBatch *batch_free(CheckBatch *b) {
-        for (size_t i = 0; i < b->n; i++)
-                directory_check_done(&b->items[i].check);
-        free(b);
-        return NULL;
-}
-
-static void batch_run(WorkJob *job) {
-        CheckBatch *b = CONTAINER_OF(job, CheckBatch, job);
-        for (size_t i = 0; i < b->n; i++)
-                directory_check_run(&b->items[i].check);
-}
-
-/* ---- one note ---- */
-
-static void check_directories(HookNotes *n);
-static void note_set_stage(Note *note, NoteStage to);
-static void set_location(const HookNotes *n, Note *note, const DirectoryCheck *l);
-static void log_late(const Note *note);
-static void ended(HookNotes *n, Note *note);
-static void commit_notes(HookNotes *n);
-static void end_note(HookNotes *n, Note *note);
-static void arm_due(HookNotes *n);
-static uint64_t boot_usec(const HookNotes *n);
-static uint64_t realtime_usec(const HookNotes *n);
-static void count_note(HookNotes *n, NoteCounter which);
-static void count_and_log_refused(HookNotes *n, uid_t uid, const char *why);
-static void note_remove(HookNotes *n, Note *note);
-static void on_note(HookNotes *n, HookPeer *p, const char *data, size_t size);
-static void rescan_mailbox(HookNotes *n);
-
-static void decide(HookNotes *n, Note *note) {
-        set_location(n, note, &note->check);
-        directory_check_done(&note->check);
-        note->is_prepared = false;
-        note_set_stage(note, note->is_durable ? NOTE_ENDING : NOTE_ADDING);
-}
-
-static void prepare(const HookNotes *n, Note *note) {
-        DirectoryCheck *l = &note->check;
-        int r = directory_check_prepare(l, n->config, note->hook.local_output_dir, note->view.uid);
-        if (r != 0) {
-                const char *why = r < 0 ? NO_MEMORY : l->why;
-                directory_check_done(l);
-                l->why = why;
-        }
-        note->location_index = 0;
-        note->is_prepared = true;
-}
-
-/* What a worker has found out about one place of it. */
-static void merge_location(Note *note, DirectoryCheck *l) {
-        NoteLocation *p = &note->check.locations[note->location_index++];
-        *p = l->locations[0];
-        l->locations[0] = (NoteLocation){ 0 }; /* it is the note's again */
-        note->check.n_absent += l->n_absent;
-        if (l->found) {
-                note->check.found = p;
-                note->check.why = NULL;
-                note->check.is_absent = note->check.is_late = false;
-        } else if (!p->by_name) {
-                note->check.why = l->why;
-                note->check.is_absent = l->is_absent;
-                note->check.is_late = false;
-        }
-}
-
-/* What could not be checked in time is checked again when its hook has ended. */
-static void skip_location(Note *note) {
-        note->location_index++;
-        note->check.why = NO_ANSWER;
-        note->check.is_absent = note->check.is_late = true;
-}
-
-/* ---- lanes ---- */
-
-/* The lane of a source; with more sources than lanes some wait for others. */
-static CheckLane *lane_of(HookNotes *n, const char *fixed) {
-        CheckLane *idle = NULL, *busy = NULL;
-        for (size_t i = 0; i < CHECK_LANES; i++) {
-                CheckLane *lane = &n->lanes[i];
-                if (lane->fixed && strcmp(lane->fixed, fixed) == 0)
-                        return lane;
-                if (!lane->batch && !lane->forming)
-                        idle = idle ? idle : lane;
-                else if (!lane->is_late)
-                        busy = busy ? busy : lane;
-        }
-        if (!idle)
-                return busy ? busy : &n->lanes[0]; /* all are late */
-        free(idle->fixed);
-        idle->fixed = strdup(fixed); /* NULL: it has no name for this time */
-        return idle;
-}
-
-/* @return false: no memory */
-static bool lane_add(CheckLane *lane, Note *note) {
-        if (!lane->forming) {
-                size_t max = lane->owner->n_notes;
-                CheckBatch *b = calloc(1, sizeof *b + max * sizeof b->items[0]);
-                if (!b)
-                        return false;
-                b->job = (WorkJob){ .run = batch_run };
-                b->lane = lane;
-                lane->forming = b;
-        }
-        CheckBatch *b = lane->forming;
-        NoteLocation *p = &note->check.locations[note->location_index];
-        b->items[b->n].note = note;
-        b->items[b->n].check =
-                (DirectoryCheck){ .uid = note->check.uid, .locations = { *p }, .n_locations = 1 };
-        *p = (NoteLocation){ 0 }; /* it is the batch's meanwhile */
-        b->n++;
-        note_set_stage(note, NOTE_CHECKING);
-        return true;
-}
-
-/* Continues a note: in the worker that checks its next place, or with the result. */
-static void continue_check(HookNotes *n, Note *note) {
-        DirectoryCheck *l = &note->check;
-        if (!note->is_prepared)
-                prepare(n, note);
-        while (!l->found && note->location_index < l->n_locations) {
-                CheckLane *lane = lane_of(n, l->locations[note->location_index].fixed);
-                if (lane->is_late) {
-                        skip_location(note);
-                        continue;
-                }
-                if (lane->batch || lane_add(lane, note))
-                        return; /* it waits */
-                l->why = NO_MEMORY;
-                l->is_absent = false;
-                break;
-        }
-        decide(n, note);
-}
-
-static void batch_done(WorkJob *job) {
-        CheckBatch *b = CONTAINER_OF(job, CheckBatch, job);
-        CheckLane *lane = b->lane;
-        HookNotes *n = lane->owner;
-        lane->batch = NULL;
-        lane->is_late = false;
-        if (lane->late)
-                (void)sd_event_source_set_enabled(lane->late,
-                                                  SD_EVENT_OFF); /* cannot fail for ours */
-        if (!b->is_orphan)
-                for (size_t i = 0; i < b->n; i++) {
-                        merge_location(b->items[i].note, &b->items[i].check);
-                        note_set_stage(b->items[i].note, NOTE_UNCHECKED);
-                }
-        batch_free(b);
-        check_directories(n);
-        commit_notes(n);
-}
-
-static int on_late(sd_event_source *source, uint64_t usec, void *userdata) {
-        (void)source, (void)usec;
-        CheckLane *lane = userdata;
-        lane->is_late = true;
-        lane->batch->is_orphan = true;
-        log_warning(
-                0,
-                "the file system of '%s' does not answer; hooks are answered without a check of "
-                "their directories in it",
-                lane->fixed ? lane->fixed : "a source");
-        for (size_t i = 0; i < lane->batch->n; i++) {
-                skip_location(lane->batch->items[i].note);
-                note_set_stage(lane->batch->items[i].note, NOTE_UNCHECKED);
-        }
-        check_directories(lane->owner);
-        commit_notes(lane->owner);
-        return 0;
-}
-
-static void arm_late(CheckLane *lane) {
-        int r = timer_arm(&lane->late, &(TimerOptions){ .event = lane->owner->context.event,
-                                                        .usec = LATE_USEC,
-                                                        .slack_usec = 10 * USEC_PER_MSEC,
-                                                        .handler = on_late,
-                                                        .userdata = lane });
-        if (r < 0)
-                log_error(r, "cannot arm a timer; hooks wait for a file system that hangs");
-}
-
-static void lane_start(CheckLane *lane) {
-        HookNotes *n = lane->owner;
-        CheckBatch *b = TAKE_PTR(lane->forming);
-        b->job.done = batch_done;
-        if (worker_pool_submit(n->pool, &b->job) == 0) {
-                lane->batch = b;
-                arm_late(lane);
-                return;
-        }
-        for (size_t i = 0; i < b->n; i++) {
-                Note *note = b->items[i].note;
-                note_set_stage(note, NOTE_UNCHECKED);
-                directory_check_done(&note->check);
-                note->check.why = NO_MEMORY;
-                decide(n, note);
-        }
-        batch_free(b);
-}
-
-static void check_directories(HookNotes *n) {
-        LIST_FOREACH (l, &n->notes) {
-                Note *note = CONTAINER_OF(l, Note, link);
-                if (note->stage == NOTE_UNCHECKED)
-                        continue_check(n, note);
-        }
-        for (size_t i = 0; i < CHECK_LANES; i++)
-                if (n->lanes[i].forming)
-                        lane_start(&n->lanes[i]);
-}
-
-/* ---- life ---- */
-
-static int start_lanes(HookNotes *n) {
-        for (size_t i = 0; i < CHECK_LANES; i++)
-                n->lanes[i].owner = n;
-        /* A thread for each lane, made when it is needed: those that hang keep no other from its
-         * own. */
-        return worker_pool_new(&n->pool, n->context.event, "notes", CHECK_LANES, WORKER_NORMAL);
-}
-
-static void stop_lanes(HookNotes *n) {
-        if (n->pool)
-                worker_pool_abandon(n->pool);
-        for (size_t i = 0; i < CHECK_LANES; i++) {
-                CheckLane *lane = &n->lanes[i];
-                sd_event_source_disable_unref(lane->late);
-                free(lane->fixed);
-                if (lane->batch && !worker_pool_is_running(&lane->batch->job))
-                        batch_free(lane->batch); /* else a mount hangs under it: never freed */
-        }
-}
-
-/* ---- into the store: all notes that have been checked by then are one transaction; a hook is
- * answered when its note is durable ---- */
-
-/* ---- the states of a note ---- */
-
-static void note_set_stage(Note *note, NoteStage to) {
-        static const char *const names[N_NOTE_STAGES] = {
-                [NOTE_UNCHECKED] = "unchecked", [NOTE_CHECKING] = "checking",
-                [NOTE_ADDING] = "adding",       [NOTE_OPEN] = "open",
-                [NOTE_ENDING] = "ending",
-        };
-#define TO(stage) (1U << (stage))
-        static const unsigned moves[N_NOTE_STAGES] = {
-                /* after a restart it is open at once */
-                [NOTE_UNCHECKED] =
-                        TO(NOTE_CHECKING) | TO(NOTE_ADDING) | TO(NOTE_ENDING) | TO(NOTE_OPEN),
-                [NOTE_CHECKING] = TO(NOTE_UNCHECKED),
-                [NOTE_ADDING] = TO(NOTE_OPEN),
-                [NOTE_OPEN] = TO(NOTE_UNCHECKED) | TO(NOTE_ENDING),
-        };
-#undef TO
-        static const StateTable table = { "hook note", names, moves, N_NOTE_STAGES };
-        if (transition_check(&table, note->stage, to, NULL) < 0)
-                return;
-        log_debug("note %s: %s", note->hook.id, names[to]);
-        note->stage = to;
-}
-
-/* ---- the result of a check ---- */
-
-static void set_location(const HookNotes *n, Note *note, const DirectoryCheck *l) {
-        NoteView *v = &note->view;
-        note->is_invisible = !l->found && l->n_locations > 0 && l->n_absent == l->n_locations;
-        v->refused = l->why;
-        v->s3_prefix = v->prefix_refused = NULL;
-        if (!note->is_durable)
-                v->may_come = l->is_absent;
-        note->is_unseen = l->is_late;
-        if (l->found) {
-                note->source = strdup(l->found->source);
-                note->unit_path = l->found->relative[0]
-                                          ? path_join(l->found->fixed, l->found->relative)
-                                          : strdup(l->found->fixed);
-                if (!note->source || !note->unit_path)
-                        v->refused = "out of memory";
-        }
-        if (v->refused) {
-                free(TAKE_PTR(note->source));
-                free(TAKE_PTR(note->unit_path));
-        }
-        v->source = note->source;
-        v->unit_path = note->unit_path;
-        const char *prefix = note->hook.s3_output_prefix;
-        if (prefix && prefix[0]) {
-                v->prefix_refused = v->refused ? "no file is expected for it"
-                                               : hooknotes_check_prefix(n->config, prefix);
-                v->s3_prefix = v->prefix_refused ? NULL : prefix;
-        }
-}
-
-#define REFUSAL_BYTES_MAX 512 /* behind `accepted`, in the packet */
-/* The text for the hook and the row about all that is not granted. @return NULL: nothing is
- * refused, or no memory */
-static char *refusal_of(const Note *note) {
-        const NoteView *v = &note->view;
-        const char *why = v->refused ? v->refused : v->prefix_refused;
-        const char *what = v->refused ? v->note->local_output_dir : v->note->s3_output_prefix;
-        if (!why)
-                return NULL;
-        StrBuf text = STRBUF_INIT;
-        strbuf_add(&text, why);
-        if (what && what[0]) { /* it goes into the log, and out with the bundle */
-                strbuf_add(&text, ": ");
-                redact_text(&text, what, strlen(what));
-        }
-        if (note->is_invisible)
-                strbuf_add(&text, "; if the hook runs in a container, mount the dump directory "
-                                  "from the host");
-        char *refusal = strbuf_detach(&text);
-        size_t max = REFUSAL_BYTES_MAX;
-        if (refusal && strlen(refusal) > max) {
-                while (max > 0 &&
-                       ((unsigned char)refusal[max] & 0xc0) == 0x80) /* amid a character */
-                        max--;
-                refusal[max] = '\0';
-        }
-        return refusal;
-}
-
-/* ---- the transaction ---- */
-
-static int add_one(HookNotes *n, Note *note) {
-        const NoteView *v = &note->view;
-        StrBuf document = STRBUF_INIT;
-        int r = hook_note_format(&note->hook, n->patterns, &document);
-        if (r == 0)
-                r = strbuf_error(&document);
-        free(note->stored_refused);
-        note->stored_refused = refusal_of(note);
-        if (r == 0)
-                r = store_note_add(n->context.store,
-                                   &(StoredNote){ .id = note->hook.id,
-                                                  .received_usec = v->received_usec,
-                                                  .uid = v->uid,
-                                                  .pid = v->pid,
-                                                  .start_ticks = v->start_ticks,
-                                                  .by_mailbox = v->by_mailbox,
-                                                  .source = note->source,
-                                                  .unit_path = note->unit_path,
-                                                  .s3_prefix = (char *)v->s3_prefix,
-                                                  .refused = note->stored_refused,
-                                                  .container = (char *)v->container,
-                                                  .document = document.text });
-        strbuf_done(&document);
-        return r;
-}
-
-static int end_one(HookNotes *n, Note *note) {
-        int r = 0;
-        if (note->view.may_come && !note->view.refused) { /* it came after its note */
-                _cleanup_free_ char *refused = refusal_of(note);
-                r = store_note_set_unit(n->context.store,
-                                        &(StoredNote){ .id = note->hook.id,
-                                                       .source = note->source,
-                                                       .unit_path = note->unit_path,
-                                                       .s3_prefix = (char *)note->view.s3_prefix,
-                                                       .refused = refused });
-        }
-        if (r == 0)
-                r = store_note_finish(n->context.store, note->hook.id, realtime_usec(n));
-        return r == STORE_E_NOT_FOUND ? 0 : r; /* dropped for room meanwhile */
-}
-
-static void write_counts(HookNotes *n) {
-        for (size_t i = 0; i < N_NOTE_COUNTERS; i++) {
-                NoteCount *c = &n->counts[i];
-                if (c->unwritten > 0 &&
-                    store_counter_add(n->context.store, c->counter, c->unwritten) == 0)
-                        c->unwritten = 0; /* else with the next ones */
-        }
-}
-
-/* What was counted before a transaction: of the store's own figures, and not written yet. */
-typedef struct Counted {
-        uint64_t stored, unwritten;
-} Counted;
-
-static void save_counts(const HookNotes *n, Counted counted[static N_NOTE_COUNTERS]) {
-        for (size_t i = 0; i < N_NOTE_COUNTERS; i++)
-                counted[i] = (Counted){ store_counter(n->context.store, n->counts[i].counter),
-                                        n->counts[i].unwritten };
-}
-
-/* The transaction has failed. What the store has all the same it has in memory. */
-static void restore_counts(HookNotes *n, const Counted counted[static N_NOTE_COUNTERS]) {
-        for (size_t i = 0; i < N_NOTE_COUNTERS; i++)
-                if (store_counter(n->context.store, n->counts[i].counter) <= counted[i].stored)
-                        n->counts[i].unwritten = counted[i].unwritten;
-}
-
-/* ---- what follows from it ---- */
-
-static void close_note(HookNotes *n, Note *note, const char *answer) {
-        if (note->peer) {
-                hook_peer_set_userdata(note->peer, NULL);
-                if (answer)
-                        (void)hook_peer_send(note->peer, answer, -1); /* it may have gone */
-                hook_peer_close(note->peer);
-        }
-        note_remove(n, note);
-}
-
-static void refuse(HookNotes *n, Note *note, const char *why) {
-        char answer[160];
-        (void)snprintf(answer, sizeof answer, "refused %s", why);
-        count_and_log_refused(n, note->view.uid, why);
-        close_note(n, note, answer);
-}
-
-/* The same note came before, by the other way or by the same. Its hook waits for nothing more. */
-static void discard_duplicate(HookNotes *n, Note *note) {
-        count_note(n, COUNT_DUPLICATE);
-        if (note->mailbox_name)
-                mailbox_remove(n->mailbox, note->mailbox_name);
-        close_note(n, note, "refused this note has come before");
-}
-
-static void answer_accepted(HookNotes *n, Note *note) {
-        uint64_t passed = boot_usec(n) - hook_peer_since_usec(note->peer);
-        uint64_t deadline = n->config->hook.deadline_usec;
-        /* A hook makes its directory where there is none. */
-        bool is_awaited = note->view.may_come && !note->is_unseen;
-        const char *refused = is_awaited ? NULL : note->stored_refused;
-        _cleanup_free_ char *text = NULL;
-        int r = asprintf(&text, "accepted %" PRIu64 "%s%s",
-                         deadline > passed ? deadline - passed : 0, refused ? "\nrefused: " : "",
-                         refused ? refused : "");
-        if (r >= 0)
-                r = hook_peer_send(note->peer, text, -1);
-        if (r >= 0)
-                r = hook_peer_wait(note->peer, deadline > passed ? deadline - passed + USEC_PER_SEC
-                                                                 : USEC_PER_SEC);
-        if (r < 0) { /* it does not read, or has gone: what it wrote until now is all there is */
-                hook_peer_set_userdata(note->peer, NULL);
-                hook_peer_close(TAKE_PTR(note->peer));
-                note->has_ended = true;
-        }
-}
-
-static void log_note(const Note *note) {
-        const NoteView *v = &note->view;
-        const char *name =
-                note->hook.has_error_number ? nrt_status_name(note->hook.error_number) : NULL;
-        StrBuf where = STRBUF_INIT;
-        if (note->hook.error_location)
-                redact_text(&where, note->hook.error_location, strlen(note->hook.error_location));
-        log_info("a hook of uid %u reported %s in %s (note %s by %s): %s%s%s%s%s", (unsigned)v->uid,
-                 name ? name : "a failure", where.n > 0 ? where.text : "an unknown function",
-                 note->hook.id, v->by_mailbox ? "mailbox" : "socket",
-                 v->may_come            ? "no files are expected yet: "
-                 : note->stored_refused ? "refused, "
-                                        : "files are expected in ",
-                 note->stored_refused ? note->stored_refused : v->unit_path,
-                 v->may_come ? "; it is checked again when the hook has ended" : "",
-                 !v->pid_why ? "" : "; its process is not known to this agent: ",
-                 !v->pid_why ? "" : v->pid_why);
-        strbuf_done(&where);
-}
-
-/* Once for each note: when nothing of it that is refused now can still be granted.
- * @param is_over  its hook has ended, and its directory has not come or been found */
-static void count_refusal(HookNotes *n, Note *note, bool is_over) {
-        const NoteView *v = &note->view;
-        bool may_be_found = v->refused && v->may_come && !is_over;
-        if (note->is_refusal_counted || may_be_found || !(v->refused || v->prefix_refused))
-                return;
-        note->is_refusal_counted = true;
-        count_note(n, COUNT_REFUSED); /* log_note() has the reason, or log_late() */
-        if (note->is_invisible)
-                count_note(n, COUNT_UNSEEN);
-}
-
-/* @param r  of its addition, in a transaction that is durable */
-static void added(HookNotes *n, Note *note, int r) {
-        if (r == STORE_E_NOTE_TWICE) {
-                discard_duplicate(n, note);
-                return;
-        }
-        if (r != 0 && r != -EFBIG && note->mailbox_name) { /* it stays there: another time */
-                n->has_deferred_mail = true;
-                close_note(n, note, NULL);
-                return;
-        }
-        if (r != 0) {
-                if (note->mailbox_name)
-                        mailbox_remove(n->mailbox, note->mailbox_name);
-                refuse(n, note,
-                       r == STORE_E_NOTES_FULL
-                               ? "too many notes are being worked on; keep it in the mailbox"
-                       : r == -EFBIG ? "the note is too long"
-                                     : "the state cannot be written; keep it in the mailbox");
-                return;
-        }
-        note->is_durable = true;
-        note_set_stage(note, NOTE_OPEN);
-        if (note->mailbox_name)
-                mailbox_remove(n->mailbox, note->mailbox_name);
-        if (note->peer)
-                answer_accepted(n, note);
-        log_note(note);
-        count_refusal(n, note, false);
-        n->context.on_note(&note->view, n->context.userdata);
-        if (note->has_ended)
-                end_note(n, note);
-}
-
-/* Of one whose directory was not there. */
-static void log_late(const Note *note) {
-        _cleanup_free_ char *refused = refusal_of(note);
-        if (!note->view.may_come)
-                return;
-        if (refused)
-                log_info("note %s: its hook has ended: refused, %s", note->hook.id, refused);
-        else
-                log_info("note %s: its directory has come: files are expected in %s", note->hook.id,
-                         note->view.unit_path);
-}
-
-static void ended(HookNotes *n, Note *note) {
-        count_refusal(n, note, true);
-        log_late(note);
-        n->context.on_finished(&note->view, n->context.userdata);
-        close_note(n, note, NULL);
-}
-
-/* ---- one turn ---- */
-
-typedef struct Written {
-        Note *note;
-        int result;
-} Written;
-
-/* @return how many */
-static size_t write_all(HookNotes *n, Written *written) {
-        size_t n_written = 0;
-        LIST_FOREACH (l, &n->notes) {
-                Note *note = CONTAINER_OF(l, Note, link);
-                if (note->stage == NOTE_ADDING) {
-                        int r = add_one(n, note);
-                        if (r == 0)
-                                count_note(n, note->view.by_mailbox ? COUNT_BY_MAILBOX
-                                                                    : COUNT_BY_SOCKET);
-                        written[n_written++] = (Written){ note, r };
-                } else if (note->stage == NOTE_ENDING)
-                        written[n_written++] = (Written){ note, end_one(n, note) };
-        }
-        write_counts(n);
-        return n_written;
-}
-
-static bool is_to_be_written(const HookNotes *n) {
-        LIST_FOREACH (l, (ListLink *)&n->notes) {
-                NoteStage stage = CONTAINER_OF(l, Note, link)->stage;
-                if (stage == NOTE_ADDING || stage == NOTE_ENDING)
-                        return true;
-        }
-        return false;
-}
-
-static void commit_notes(HookNotes *n) {
-        if (!is_to_be_written(n))
-                return;
-        _cleanup_free_ Written *written = calloc(n->n_notes, sizeof *written);
-        if (!written)
-                return; /* the next turn tries again */
-        Counted counted[N_NOTE_COUNTERS];
-        save_counts(n, counted);
-        int r = store_begin(n->context.store);
-        size_t n_written = 0;
-        if (r == 0) {
-                n_written = write_all(n, written);
-                r = store_commit(n->context.store);
-                if (r < 0)
-                        restore_counts(n, counted);
-        } else
-                LIST_FOREACH (l, &n->notes) {
-                        Note *note = CONTAINER_OF(l, Note, link);
-                        if (note->stage == NOTE_ADDING || note->stage == NOTE_ENDING)
-                                written[n_written++].note = note;
-                }
-        for (size_t i = 0; i < n_written; i++) {
-                Note *note = written[i].note;
-                if (note->stage == NOTE_ADDING)
-                        added(n, note, r < 0 ? r : written[i].result);
-                else /* where that cannot be written, the next start finds it ended */
-                        ended(n, note);
-        }
-        arm_due(n);
-        rescan_mailbox(n);
-}
-
-static int on_step(sd_event_source *source, void *userdata) {
-        (void)source;
-        HookNotes *n = userdata;
-        check_directories(n);
-        commit_notes(n);
-        return 0;
-}
-
-static void schedule_step(HookNotes *n) {
-        (void)sd_event_source_set_enabled(n->step, SD_EVENT_ONESHOT); /* cannot fail for ours */
-}
-
-static void end_note(HookNotes *n, Note *note) {
-        note->has_ended = true;
-        note->due_usec = 0;
-        if (note->stage != NOTE_OPEN)
-                return; /* as soon as it is durable */
-        note_set_stage(note, note->view.may_come ? NOTE_UNCHECKED : NOTE_ENDING);
-        schedule_step(n);
-}
-
-/* ---- notes without a peer ---- */
-
-static int on_due(sd_event_source *source, uint64_t usec, void *userdata) {
-        (void)source, (void)usec;
-        HookNotes *n = userdata;
-        uint64_t now = boot_usec(n);
-        LIST_FOREACH_SAFE (l, &n->notes) {
-                Note *note = CONTAINER_OF(l, Note, link);
-                if (note->stage == NOTE_OPEN && note->due_usec > 0 && note->due_usec <= now)
-                        end_note(n, note);
-        }
-        arm_due(n);
-        return 0;
-}
-
-static void arm_due(HookNotes *n) {
-        uint64_t next = UINT64_MAX;
-        LIST_FOREACH (l, &n->notes) {
-                const Note *note = CONTAINER_OF(l, Note, link);
-                if (note->stage == NOTE_OPEN && note->due_usec > 0)
-                        next = MIN(next, note->due_usec);
-        }
-        if (next == UINT64_MAX)
-                return;
-        if (sd_event_source_set_time(n->due, next) >= 0)
-                (void)sd_event_source_set_enabled(n->due, SD_EVENT_ONESHOT);
-}
-
-/* ---- life ---- */
-
-/* Behind the peers' packets: what has come in one moment goes into one transaction. */
-static int start_step(HookNotes *n) {
-        int r = sd_event_add_defer(n->context.event, &n->step, on_step, n);
-        if (r >= 0)
-                r = sd_event_source_set_priority(n->step, SD_EVENT_PRIORITY_NORMAL + 1);
-        if (r >= 0)
-                r = sd_event_source_set_enabled(n->step, SD_EVENT_OFF);
-        if (r >= 0)
-                r = sd_event_add_time_relative(n->context.event, &n->due, CLOCK_BOOTTIME, 0,
-                                               100 * USEC_PER_MSEC, on_due, n);
-        if (r >= 0)
-                r = sd_event_source_set_enabled(n->due, SD_EVENT_OFF);
-        return r < 0 ? r : start_lanes(n);
-}
-
-static void stop_step(HookNotes *n) {
-        sd_event_source_disable_unref(n->step);
-        sd_event_source_disable_unref(n->due);
-        stop_lanes(n);
-}
-
-/* ---- input: notes, their senders, and the answers. Hook notes are untrusted input: the directory
- * and the pid that a note names count only where they are the sender's own by what the kernel
- * reports. ---- */
-
 #define LOG_INTERVAL_USEC USEC_PER_MINUTE
 #define MAIL_AT_ONCE 128           /* of the mailbox, in memory: 64 KiB each */
 #define EARLY_USEC USEC_PER_SEC    /* after a start, a peer may have waited in the queue */
-#define YOUNG_USEC USEC_PER_MINUTE /* after a restart, what came before that is over */
+#define YOUNG_USEC USEC_PER_MINUTE /* after a restart, older notes have ended */
+#define REFUSAL_BYTES_MAX 512      /* behind `accepted`, in the packet */
+
+/* after a restart, what came before that is over */
 static uint64_t boot_usec(const HookNotes *n) {
         return n->context.clock->boottime_usec(n->context.clock);
 }
@@ -833,7 +151,6 @@ static Note *note_free(Note *note) {
         if (!note)
                 return NULL;
         hook_note_done(&note->hook);
-        directory_check_done(&note->check);
         free(note->mailbox_name);
         free(note->source);
         free(note->unit_path);
@@ -873,10 +190,546 @@ static Note *find_note(const HookNotes *n, const char *id) {
         return NULL;
 }
 
-/* ---- who it is about ---- */
+static void note_set_stage(Note *note, NoteStage to) {
+        static const char *const names[N_NOTE_STAGES] = {
+                [NOTE_UNCHECKED] = "unchecked", [NOTE_CHECKING] = "checking",
+                [NOTE_ADDING] = "adding",       [NOTE_OPEN] = "open",
+                [NOTE_ENDING] = "ending",
+        };
+#define TO(stage) (1U << (stage))
+        static const unsigned moves[N_NOTE_STAGES] = {
+                /* one of an earlier run is open at once */
+                [NOTE_UNCHECKED] =
+                        TO(NOTE_CHECKING) | TO(NOTE_ADDING) | TO(NOTE_ENDING) | TO(NOTE_OPEN),
+                [NOTE_CHECKING] = TO(NOTE_UNCHECKED) | TO(NOTE_ADDING) | TO(NOTE_ENDING),
+                [NOTE_ADDING] = TO(NOTE_OPEN),
+                [NOTE_OPEN] = TO(NOTE_UNCHECKED) | TO(NOTE_ENDING),
+        };
+#undef TO
+        static const StateTable table = { "hook note", names, moves, N_NOTE_STAGES };
+        if (transition_check(&table, note->stage, to, NULL) < 0)
+                return;
+        log_debug("note %s: %s", note->hook.id, names[to]);
+        note->stage = to;
+}
 
-/* Only what its hook descends from: all processes are searched by the probe, which may see
- * them (collectors/host/pids.h). */
+/* ---- the result of a check ---- */
+
+static void set_location(const HookNotes *n, Note *note, const DirectoryCheck *l) {
+        NoteView *v = &note->view;
+        note->is_invisible = !l->found && l->n_locations > 0 && l->n_absent == l->n_locations;
+        v->refused = l->why;
+        v->s3_prefix = v->prefix_refused = NULL;
+        if (!note->is_durable)
+                v->may_come = l->is_absent;
+        note->is_unanswered = l->is_late;
+        if (l->found) {
+                note->source = strdup(l->found->source);
+                note->unit_path = l->found->relative[0]
+                                          ? path_join(l->found->fixed, l->found->relative)
+                                          : strdup(l->found->fixed);
+                if (!note->source || !note->unit_path)
+                        v->refused = "out of memory";
+        }
+        if (v->refused) {
+                free(TAKE_PTR(note->source));
+                free(TAKE_PTR(note->unit_path));
+        }
+        v->source = note->source;
+        v->unit_path = note->unit_path;
+        const char *prefix = note->hook.s3_output_prefix;
+        if (prefix && prefix[0]) {
+                v->prefix_refused = v->refused ? "no file is expected for it"
+                                               : hooknotes_check_prefix(n->config, prefix);
+                v->s3_prefix = v->prefix_refused ? NULL : prefix;
+        }
+}
+
+/* @return what is not granted and why, for the hook and the row; NULL: nothing, or no memory */
+static char *refusal_of(const Note *note) {
+        const NoteView *v = &note->view;
+        const char *why = v->refused ? v->refused : v->prefix_refused;
+        const char *what = v->refused ? v->note->local_output_dir : v->note->s3_output_prefix;
+        if (!why)
+                return NULL;
+        StrBuf text = STRBUF_INIT;
+        strbuf_add(&text, why);
+        if (what && what[0]) { /* goes into the log, and is delivered with the bundle */
+                strbuf_add(&text, ": ");
+                redact_text(&text, what, strlen(what));
+        }
+        if (note->is_invisible)
+                strbuf_add(&text, "; if the hook runs in a container, mount the dump directory "
+                                  "from the host");
+        char *refusal = strbuf_detach(&text);
+        size_t max = REFUSAL_BYTES_MAX;
+        if (refusal && strlen(refusal) > max) {
+                while (max > 0 &&
+                       ((unsigned char)refusal[max] & 0xc0) == 0x80) /* inside a character */
+                        max--;
+                refusal[max] = '\0';
+        }
+        return refusal;
+}
+
+/* ---- the end of a note ---- */
+
+static void schedule_step(HookNotes *n) {
+        (void)sd_event_source_set_enabled(n->step, SD_EVENT_ONESHOT); /* cannot fail for ours */
+}
+
+static void end_note(HookNotes *n, Note *note) {
+        note->has_ended = true;
+        note->due_usec = 0;
+        if (note->stage != NOTE_OPEN)
+                return; /* as soon as it is durable */
+        note_set_stage(note, note->view.may_come ? NOTE_UNCHECKED : NOTE_ENDING);
+        schedule_step(n);
+}
+
+static void arm_due(HookNotes *n) {
+        uint64_t next = UINT64_MAX;
+        LIST_FOREACH (l, &n->notes) {
+                const Note *note = CONTAINER_OF(l, Note, link);
+                if (note->stage == NOTE_OPEN && note->due_usec > 0)
+                        next = MIN(next, note->due_usec);
+        }
+        if (next == UINT64_MAX)
+                return;
+        if (sd_event_source_set_time(n->due, next) >= 0)
+                (void)sd_event_source_set_enabled(n->due, SD_EVENT_ONESHOT);
+}
+
+static int on_due(sd_event_source *source, uint64_t usec, void *userdata) {
+        (void)source, (void)usec;
+        HookNotes *n = userdata;
+        uint64_t now = boot_usec(n);
+        LIST_FOREACH_SAFE (l, &n->notes) {
+                Note *note = CONTAINER_OF(l, Note, link);
+                if (note->stage == NOTE_OPEN && note->due_usec > 0 && note->due_usec <= now)
+                        end_note(n, note);
+        }
+        arm_due(n);
+        return 0;
+}
+
+/* ---- the transaction ---- */
+
+static int add_one(HookNotes *n, Note *note) {
+        const NoteView *v = &note->view;
+        StrBuf document = STRBUF_INIT;
+        int r = hook_note_format(&note->hook, n->patterns, &document);
+        if (r == 0)
+                r = strbuf_error(&document);
+        free(note->stored_refused);
+        note->stored_refused = refusal_of(note);
+        if (r == 0)
+                r = store_note_add(n->context.store,
+                                   &(StoredNote){ .id = note->hook.id,
+                                                  .received_usec = v->received_usec,
+                                                  .uid = v->uid,
+                                                  .pid = v->pid,
+                                                  .start_ticks = v->start_ticks,
+                                                  .by_mailbox = v->by_mailbox,
+                                                  .source = note->source,
+                                                  .unit_path = note->unit_path,
+                                                  .s3_prefix = (char *)v->s3_prefix,
+                                                  .refused = note->stored_refused,
+                                                  .container = (char *)v->container,
+                                                  .document = document.text });
+        strbuf_done(&document);
+        return r;
+}
+
+static int end_one(HookNotes *n, Note *note) {
+        int r = 0;
+        if (note->view.may_come &&
+            !note->view.refused) { /* its directory was created after the note */
+                _cleanup_free_ char *refused = refusal_of(note);
+                r = store_note_set_unit(n->context.store,
+                                        &(StoredNote){ .id = note->hook.id,
+                                                       .source = note->source,
+                                                       .unit_path = note->unit_path,
+                                                       .s3_prefix = (char *)note->view.s3_prefix,
+                                                       .refused = refused });
+        }
+        if (r == 0)
+                r = store_note_finish(n->context.store, note->hook.id, realtime_usec(n));
+        return r == STORE_E_NOT_FOUND ? 0 : r; /* removed for space meanwhile */
+}
+
+static void close_note(HookNotes *n, Note *note, const char *answer) {
+        if (note->peer) {
+                note->peer->userdata = NULL;
+                if (answer)
+                        (void)hook_peer_send(note->peer, answer, -1); /* it may have ended */
+                hook_peer_close(note->peer);
+        }
+        note_remove(n, note);
+}
+
+static void refuse(HookNotes *n, Note *note, const char *why) {
+        char answer[160];
+        (void)snprintf(answer, sizeof answer, "refused %s", why);
+        count_and_log_refused(n, note->view.uid, why);
+        close_note(n, note, answer);
+}
+
+/* The same note was received before, by the socket or the mailbox. */
+static void discard_duplicate(HookNotes *n, Note *note) {
+        count_note(n, COUNT_DUPLICATE);
+        if (note->mailbox_name)
+                mailbox_remove(n->mailbox, note->mailbox_name);
+        close_note(n, note, "refused this note has come before");
+}
+
+static void answer_accepted(HookNotes *n, Note *note) {
+        uint64_t passed = boot_usec(n) - note->peer->since_usec;
+        uint64_t deadline = n->config->hook.deadline_usec;
+        uint64_t remaining = deadline > passed ? deadline - passed : 0;
+        /* A hook creates a missing directory. */
+        bool is_awaited = note->view.may_come && !note->is_unanswered;
+        const char *refused = is_awaited ? NULL : note->stored_refused;
+        _cleanup_free_ char *text = NULL;
+        int r = asprintf(&text, "accepted %" PRIu64 "%s%s", remaining, refused ? "\nrefused: " : "",
+                         refused ? refused : "");
+        if (r >= 0)
+                r = hook_peer_send(note->peer, text, -1);
+        if (r >= 0)
+                r = hook_peer_wait(note->peer, remaining + USEC_PER_SEC);
+        if (r < 0) { /* it does not read, or has ended: what it has written is all there is */
+                note->peer->userdata = NULL;
+                hook_peer_close(TAKE_PTR(note->peer));
+                note->has_ended = true;
+        }
+}
+
+static void log_note(const Note *note) {
+        const NoteView *v = &note->view;
+        const char *name =
+                note->hook.has_error_number ? nrt_status_name(note->hook.error_number) : NULL;
+        StrBuf where = STRBUF_INIT;
+        if (note->hook.error_location)
+                redact_text(&where, note->hook.error_location, strlen(note->hook.error_location));
+        log_info("a hook of uid %u reported %s in %s (note %s by %s): %s%s%s%s%s", (unsigned)v->uid,
+                 name ? name : "a failure", where.n > 0 ? where.text : "an unknown function",
+                 note->hook.id, v->by_mailbox ? "mailbox" : "socket",
+                 v->may_come            ? "no files are expected yet: "
+                 : note->stored_refused ? "refused, "
+                                        : "files are expected in ",
+                 note->stored_refused ? note->stored_refused : v->unit_path,
+                 v->may_come ? "; it is checked again when the hook has ended" : "",
+                 !v->pid_why ? "" : "; its process is not known to this agent: ",
+                 !v->pid_why ? "" : v->pid_why);
+        strbuf_done(&where);
+}
+
+/* Once for each note: as soon as nothing that is refused can still be granted.
+ * @param is_over  its hook has ended, and its directory is missing */
+static void count_refusal(HookNotes *n, Note *note, bool is_over) {
+        const NoteView *v = &note->view;
+        bool may_be_found = v->refused && v->may_come && !is_over;
+        if (note->is_refusal_counted || may_be_found || !(v->refused || v->prefix_refused))
+                return;
+        note->is_refusal_counted = true;
+        count_note(n, COUNT_REFUSED); /* log_note() has the reason, or log_late() */
+        if (note->is_invisible)
+                count_note(n, COUNT_UNSEEN);
+}
+
+/* @param r  of its addition, in a transaction that is durable */
+static void added(HookNotes *n, Note *note, int r) {
+        if (r == STORE_E_NOTE_TWICE) {
+                discard_duplicate(n, note);
+                return;
+        }
+        if (r != 0 && r != -EFBIG && note->mailbox_name) { /* it stays there until the next scan */
+                n->has_deferred_mail = true;
+                close_note(n, note, NULL);
+                return;
+        }
+        if (r != 0) {
+                if (note->mailbox_name)
+                        mailbox_remove(n->mailbox, note->mailbox_name);
+                refuse(n, note,
+                       r == STORE_E_NOTES_FULL
+                               ? "too many notes are being worked on; keep it in the mailbox"
+                       : r == -EFBIG ? "the note is too long"
+                                     : "the state cannot be written; keep it in the mailbox");
+                return;
+        }
+        note->is_durable = true;
+        note_set_stage(note, NOTE_OPEN);
+        if (note->mailbox_name)
+                mailbox_remove(n->mailbox, note->mailbox_name);
+        if (note->peer)
+                answer_accepted(n, note);
+        log_note(note);
+        count_refusal(n, note, false);
+        n->context.on_note(&note->view, n->context.userdata);
+        if (note->has_ended)
+                end_note(n, note);
+}
+
+/* For a note whose directory was missing. */
+static void log_late(const Note *note) {
+        _cleanup_free_ char *refused = refusal_of(note);
+        if (!note->view.may_come)
+                return;
+        if (refused)
+                log_info("note %s: its hook has ended: refused, %s", note->hook.id, refused);
+        else
+                log_info("note %s: its directory exists now: files are expected in %s",
+                         note->hook.id, note->view.unit_path);
+}
+
+static void ended(HookNotes *n, Note *note) {
+        count_refusal(n, note, true);
+        log_late(note);
+        n->context.on_finished(&note->view, n->context.userdata);
+        close_note(n, note, NULL);
+}
+
+static void rescan_mailbox(HookNotes *n) {
+        if (!n->mailbox || !n->has_deferred_mail || n->n_mail > MAIL_AT_ONCE / 2 ||
+            store_last_error(n->context.store) < 0)
+                return;
+        n->has_deferred_mail = false;
+        mailbox_rescan(n->mailbox);
+}
+
+static void write_counts(HookNotes *n) {
+        for (size_t i = 0; i < N_NOTE_COUNTERS; i++) {
+                NoteCount *c = &n->counts[i];
+                if (c->unwritten > 0 &&
+                    store_counter_add(n->context.store, c->counter, c->unwritten) == 0)
+                        c->unwritten = 0; /* else with the next ones */
+        }
+}
+
+static bool is_to_be_written(const Note *note) {
+        return note->stage == NOTE_ADDING || note->stage == NOTE_ENDING;
+}
+
+/* The notes that are checked by now and those that have ended, in one transaction. */
+static int write_notes(HookNotes *n) {
+        int r = store_begin(n->context.store);
+        if (r != 0)
+                return r;
+        LIST_FOREACH (l, &n->notes) {
+                Note *note = CONTAINER_OF(l, Note, link);
+                if (!is_to_be_written(note))
+                        continue;
+                bool is_new = note->stage == NOTE_ADDING;
+                note->result = is_new ? add_one(n, note) : end_one(n, note);
+                if (is_new && note->result == 0)
+                        count_note(n, note->view.by_mailbox ? COUNT_BY_MAILBOX : COUNT_BY_SOCKET);
+        }
+        write_counts(n);
+        return store_commit(n->context.store);
+}
+
+static bool has_notes_to_write(const HookNotes *n) {
+        LIST_FOREACH (l, (ListLink *)&n->notes)
+                if (is_to_be_written(CONTAINER_OF(l, Note, link)))
+                        return true;
+        return false;
+}
+
+/* A hook is answered when its note is durable. */
+static void commit_notes(HookNotes *n) {
+        NoteCount counts[N_NOTE_COUNTERS];
+        if (!has_notes_to_write(n))
+                return;
+        memcpy(counts, n->counts, sizeof counts);
+        int r = write_notes(n);
+        if (r != 0) /* nothing of it is stored, nor counted */
+                memcpy(n->counts, counts, sizeof counts);
+        LIST_FOREACH_SAFE (l, &n->notes) {
+                Note *note = CONTAINER_OF(l, Note, link);
+                if (note->stage == NOTE_ADDING)
+                        added(n, note, r != 0 ? r : note->result);
+                else if (note->stage == NOTE_ENDING)
+                        ended(n, note); /* if that is not stored, the next start ends it */
+        }
+        arm_due(n);
+        rescan_mailbox(n);
+}
+
+/* ---- directories ---- */
+
+static void check_directories(HookNotes *n);
+
+static CheckBatch *batch_free(CheckBatch *b) {
+        for (size_t i = 0; i < b->n; i++)
+                directory_check_done(&b->items[i].check);
+        free(b);
+        return NULL;
+}
+
+static void batch_run(WorkJob *job) {
+        CheckBatch *b = CONTAINER_OF(job, CheckBatch, job);
+        for (size_t i = 0; i < b->n && !__atomic_load_n(&b->is_late, __ATOMIC_ACQUIRE); i++) {
+                directory_check_run(&b->items[i].check);
+                __atomic_store_n(&b->n_checked, i + 1, __ATOMIC_RELEASE);
+        }
+}
+
+static void decide(HookNotes *n, Note *note, const DirectoryCheck *check) {
+        set_location(n, note, check);
+        note_set_stage(note, note->is_durable ? NOTE_ENDING : NOTE_ADDING);
+}
+
+static void batch_done(WorkJob *job) {
+        CheckBatch *b = CONTAINER_OF(job, CheckBatch, job);
+        HookNotes *n = b->owner;
+        if (b == n->batch) {
+                n->batch = NULL;
+                (void)sd_event_source_set_enabled(n->late, SD_EVENT_OFF); /* cannot fail for ours */
+                for (size_t i = 0; i < b->n; i++)
+                        decide(n, b->items[i].note, &b->items[i].check);
+        } else
+                list_remove(&b->link);
+        batch_free(b);
+        check_directories(n);
+        commit_notes(n);
+}
+
+/* The notes whose directories are checked continue; the others are checked again, without what does
+ * not answer. */
+static int on_late(sd_event_source *source, uint64_t usec, void *userdata) {
+        (void)source, (void)usec;
+        HookNotes *n = userdata;
+        CheckBatch *b = TAKE_PTR(n->batch);
+        size_t n_checked = __atomic_load_n(&b->n_checked, __ATOMIC_ACQUIRE);
+        __atomic_store_n(&b->is_late, true, __ATOMIC_RELEASE);
+        list_append(&n->late_batches, &b->link);
+        if (n_checked < b->n) {
+                b->hung = directory_check_current(&b->items[n_checked].check);
+                log_warning(0,
+                            "the file system of '%s' does not answer; hooks are answered without a "
+                            "check of their directories in it",
+                            b->hung);
+        }
+        for (size_t i = 0; i < b->n; i++)
+                if (i < n_checked)
+                        decide(n, b->items[i].note, &b->items[i].check);
+                else
+                        note_set_stage(b->items[i].note, NOTE_UNCHECKED);
+        check_directories(n);
+        commit_notes(n);
+        return 0;
+}
+
+/* @return whether a worker has to check it; else it is decided */
+static bool prepare(HookNotes *n, Note *note, DirectoryCheck *check) {
+        int r = directory_check_prepare(check, n->config, note->hook.local_output_dir,
+                                        note->view.uid);
+        if (r != 0) {
+                const char *why = r < 0 ? NO_MEMORY : check->why;
+                directory_check_done(check);
+                decide(n, note, &(DirectoryCheck){ .why = why });
+                return false;
+        }
+        LIST_FOREACH (l, &n->late_batches) {
+                const CheckBatch *late = CONTAINER_OF(l, CheckBatch, link);
+                if (late->hung)
+                        directory_check_skip(check, late->hung);
+        }
+        note_set_stage(note, NOTE_CHECKING);
+        return true;
+}
+
+static void submit_batch(HookNotes *n, CheckBatch *b) {
+        b->job = (WorkJob){ .run = batch_run, .done = batch_done };
+        b->owner = n;
+        int r = worker_pool_submit(n->pool, &b->job);
+        if (r < 0) {
+                for (size_t i = 0; i < b->n; i++)
+                        decide(n, b->items[i].note, &(DirectoryCheck){ .why = NO_MEMORY });
+                batch_free(b);
+                return;
+        }
+        n->batch = b;
+        r = timer_arm(&n->late, &(TimerOptions){ .event = n->context.event,
+                                                 .usec = CHECK_TIMEOUT_USEC,
+                                                 .slack_usec = 10 * USEC_PER_MSEC,
+                                                 .handler = on_late,
+                                                 .userdata = n });
+        if (r < 0)
+                log_error(r, "cannot arm a timer; hooks wait for a file system that hangs");
+}
+
+/* One batch at a time: what comes meanwhile is the next one. */
+static void check_directories(HookNotes *n) {
+        if (n->batch || n->n_notes == 0)
+                return;
+        CheckBatch *b = calloc(1, sizeof *b + n->n_notes * sizeof b->items[0]);
+        LIST_FOREACH (l, &n->notes) {
+                Note *note = CONTAINER_OF(l, Note, link);
+                if (note->stage != NOTE_UNCHECKED)
+                        continue;
+                if (!b)
+                        decide(n, note, &(DirectoryCheck){ .why = NO_MEMORY });
+                else if (prepare(n, note, &b->items[b->n].check))
+                        b->items[b->n++].note = note;
+        }
+        if (b && b->n > 0)
+                submit_batch(n, b);
+        else
+                free(b);
+}
+
+static void stop_checks(HookNotes *n) {
+        if (n->pool)
+                worker_pool_abandon(n->pool);
+        sd_event_source_disable_unref(n->late);
+        if (n->batch)
+                list_append(&n->late_batches, &n->batch->link);
+        LIST_FOREACH_SAFE (l, &n->late_batches) {
+                CheckBatch *b = CONTAINER_OF(l, CheckBatch, link);
+                if (!worker_pool_is_running(&b->job))
+                        batch_free(b); /* else a mount hangs under it: never freed */
+        }
+}
+
+/* ---- the step ---- */
+
+static int on_step(sd_event_source *source, void *userdata) {
+        (void)source;
+        HookNotes *n = userdata;
+        check_directories(n);
+        commit_notes(n);
+        return 0;
+}
+
+/* After the peers' packets: notes that arrive together are one transaction. */
+static int start_step(HookNotes *n) {
+        int r = sd_event_add_defer(n->context.event, &n->step, on_step, n);
+        if (r >= 0)
+                r = sd_event_source_set_priority(n->step, SD_EVENT_PRIORITY_NORMAL + 1);
+        if (r >= 0)
+                r = sd_event_source_set_enabled(n->step, SD_EVENT_OFF);
+        if (r >= 0)
+                r = sd_event_add_time_relative(n->context.event, &n->due, CLOCK_BOOTTIME, 0,
+                                               100 * USEC_PER_MSEC, on_due, n);
+        if (r >= 0)
+                r = sd_event_source_set_enabled(n->due, SD_EVENT_OFF);
+        return r < 0 ? r
+                     : worker_pool_new(&n->pool, n->context.event, "notes", CHECK_THREADS,
+                                       WORKER_NORMAL);
+}
+
+static void stop_step(HookNotes *n) {
+        sd_event_source_disable_unref(n->step);
+        sd_event_source_disable_unref(n->due);
+        stop_checks(n);
+}
+
+/* ---- the process that failed ---- */
+
+/* Among the ancestors of its hook only: the probe, which may see them, searches all processes
+ * (collectors/host/pids.h). */
 static const char *find_process(const HookNotes *n, Note *note) {
         NoteView *v = &note->view;
         uint64_t inner;
@@ -904,10 +757,10 @@ static const char *find_process(const HookNotes *n, Note *note) {
                        : "the hook's process cannot be read";
 }
 
-/* A socket that systemd holds has let in hooks before we were there: the number of one that has
- * ended may be another's by now. */
+/* A socket that systemd holds accepts hooks before the agent starts: the pid of one that has ended
+ * may belong to another process by now. */
 static bool is_peer_unknown(const HookNotes *n, const HookPeer *p) {
-        return hook_peer_since_usec(p) < n->begun_usec + EARLY_USEC && hook_peer_has_hung_up(p);
+        return p->since_usec < n->start_usec + EARLY_USEC && hook_peer_has_hung_up(p);
 }
 
 /* ---- the socket ---- */
@@ -915,8 +768,8 @@ static bool is_peer_unknown(const HookNotes *n, const HookPeer *p) {
 static void refuse_peer(HookNotes *n, HookPeer *p, const char *why) {
         char answer[200];
         (void)snprintf(answer, sizeof answer, "refused %s", why);
-        count_and_log_refused(n, hook_peer_uid(p), why);
-        (void)hook_peer_send(p, answer, -1); /* it may have gone */
+        count_and_log_refused(n, p->uid, why);
+        (void)hook_peer_send(p, answer, -1); /* it may have ended */
         hook_peer_close(p);
 }
 
@@ -936,7 +789,7 @@ static void on_note(HookNotes *n, HookPeer *p, const char *data, size_t size) {
                 hook_peer_close(p);
                 return;
         }
-        if (!note_ratelimit_consume(&n->allowance, hook_peer_uid(p), boot_usec(n))) {
+        if (!note_ratelimit_consume(&n->ratelimit, p->uid, boot_usec(n))) {
                 hook_note_done(&hook);
                 refuse_peer(n, p, "this user has sent too many notes; keep it in the mailbox");
                 return;
@@ -944,24 +797,23 @@ static void on_note(HookNotes *n, HookPeer *p, const char *data, size_t size) {
         bool is_unknown = is_peer_unknown(n, p);
         r = note_new(&note, n, &hook,
                      &(NoteView){ .received_usec = realtime_usec(n),
-                                  .uid = hook_peer_uid(p),
-                                  .hook_pid = is_unknown ? 0 : hook_peer_pid(p) });
+                                  .uid = p->uid,
+                                  .hook_pid = is_unknown ? 0 : p->pid });
         if (r < 0) {
                 hook_note_done(&hook);
                 refuse_peer(n, p, "out of memory");
                 return;
         }
         note->peer = p;
-        hook_peer_set_userdata(p, note);
+        p->userdata = note;
         note->view.pid_why = is_unknown ? "the hook had ended before this agent came to its note"
                                         : find_process(n, note);
-        /* It may hang up any time, and is bounded by what it may wait for: no longer by a second.
-         */
+        /* From here on the deadline of hooks bounds it. */
         (void)hook_peer_wait(p, n->config->hook.deadline_usec + USEC_PER_SEC);
         schedule_step(n);
 }
 
-/* What it has not taken back it has promised, also when it died. */
+/* A file that the hook has not withdrawn is promised, also when the hook died. */
 static void note_promises(Note *note, const HookFinish *finish) {
         size_t n = 0;
         if (note->hook.record_name && !finish->without_record)
@@ -970,16 +822,15 @@ static void note_promises(Note *note, const HookFinish *finish) {
                 note->view.promised[n] = note->hook.snapshot_name;
 }
 
-/* Without a peer it ends by itself. */
 static void detach_peer(HookNotes *n, Note *note) {
-        hook_peer_set_userdata(note->peer, NULL);
+        note->peer->userdata = NULL;
         note->peer = NULL;
         end_note(n, note);
 }
 
 static void on_packet(HookPeer *p, const char *data, size_t size, void *userdata) {
         HookNotes *n = userdata;
-        Note *note = hook_peer_userdata(p);
+        Note *note = p->userdata;
         if (!note) {
                 on_note(n, p, data, size);
                 return;
@@ -993,7 +844,7 @@ static void on_packet(HookPeer *p, const char *data, size_t size, void *userdata
 }
 
 static void on_gone(HookPeer *p, void *userdata) {
-        Note *note = hook_peer_userdata(p);
+        Note *note = p->userdata;
         if (!note)
                 return;
         note_promises(note, &(HookFinish){ 0 }); /* it died, or hung */
@@ -1015,7 +866,7 @@ static bool is_being_read(const HookNotes *n, const char *name) {
         return false;
 }
 
-/* Its hook found no agent, and may still be at work: no longer than it may be anyway. */
+/* Its hook found no agent, and may still be writing until its deadline. */
 static uint64_t due_of_mail(const HookNotes *n, uint64_t written_usec) {
         uint64_t now = realtime_usec(n), may = n->config->hook.deadline_usec + USEC_PER_SEC;
         uint64_t passed = now > written_usec ? now - written_usec : 0;
@@ -1042,29 +893,21 @@ static void on_mail(const Mail *mail, void *userdata) {
         if (r > 0)
                 discard(n, mail, why);
         if (r != 0)
-                return; /* no memory: another time */
+                return; /* no memory: the next scan tries again */
         if (find_note(n, hook.id)) {
                 count_note(n, COUNT_DUPLICATE);
                 mailbox_remove(n->mailbox, mail->name);
-        } else if (note_ratelimit_consume(&n->allowance, mail->uid, boot_usec(n)) &&
+        } else if (note_ratelimit_consume(&n->ratelimit, mail->uid, boot_usec(n)) &&
                    note_new(&note, n, &hook,
                             &(NoteView){ .received_usec = realtime_usec(n),
                                          .uid = mail->uid,
                                          .by_mailbox = true }) == 0) {
-                note->mailbox_name = strdup(mail->name); /* without it the next scan drops it */
+                note->mailbox_name = strdup(mail->name); /* NULL: the next scan finds a duplicate */
                 note->view.pid_why = find_process(n, note);
                 note->due_usec = due_of_mail(n, mail->written_usec);
                 schedule_step(n);
         }
         hook_note_done(&hook);
-}
-
-static void rescan_mailbox(HookNotes *n) {
-        if (!n->mailbox || !n->has_deferred_mail || n->n_mail > MAIL_AT_ONCE / 2 ||
-            store_last_error(n->context.store) < 0)
-                return;
-        n->has_deferred_mail = false;
-        mailbox_rescan(n->mailbox);
 }
 
 /* ---- the snapshot ---- */
@@ -1081,7 +924,7 @@ void hooknotes_report_snapshot(HookNotes *n, const char *note_id, int fd, const 
         if (fd < 0)
                 (void)snprintf(text, sizeof text, "snapshot none %s",
                                reason ? reason : "there is none");
-        /* It may have gone: then its last packet is still to be read, and after that its end. */
+        /* It may have ended: then its last packet has still to be read. */
         (void)hook_peer_send(note->peer, fd < 0 ? text : "snapshot done", fd);
 }
 
@@ -1094,7 +937,7 @@ static int on_unfinished(const StoredNote *s, void *userdata) {
         Note *note;
         uint64_t now = realtime_usec(n);
         if (find_note(n, s->id))
-                return 0; /* it came since */
+                return 0; /* it was sent again since */
         bool is_young = now < s->received_usec + YOUNG_USEC && n->n_notes < MAIL_AT_ONCE;
         if (!is_young ||
             hook_note_parse(s->document, strlen(s->document), n->patterns, &hook, &why) != 0)
@@ -1118,13 +961,13 @@ static int on_unfinished(const StoredNote *s, void *userdata) {
         note->view.source = note->source;
         note->view.unit_path = note->unit_path;
         note->view.refused = s->source ? NULL : note->stored_refused;
-        note->view.may_come = !s->source; /* it may have come, or may yet */
+        note->view.may_come = !s->source; /* its directory may exist now, or be created yet */
         note->is_refusal_counted = true;  /* by the agent that accepted it */
         note->view.s3_prefix = s->s3_prefix ? note->hook.s3_output_prefix : NULL;
         return 0;
 }
 
-/* Their hooks have lost their connection. What was begun for them is begun again. */
+/* Their hooks have lost their connection. The work for them starts again. */
 static int on_start(sd_event_source *source, void *userdata) {
         (void)source;
         HookNotes *n = userdata;
@@ -1135,7 +978,7 @@ static int on_start(sd_event_source *source, void *userdata) {
                 r = r < 0 ? r : committed;
         }
         if (r < 0)
-                log_warning(r, "cannot go through the notes of an earlier run");
+                log_warning(r, "cannot read the notes of an earlier run");
         LIST_FOREACH (l, &n->notes) {
                 const Note *note = CONTAINER_OF(l, Note, link);
                 if (note->stage == NOTE_OPEN && !note->peer)
@@ -1153,10 +996,11 @@ static const char *open_mailbox(HookNotes *n) {
         int r = mailbox_new(&n->mailbox, n->context.event, path, &callbacks);
         if (r >= 0)
                 return NULL;
-        log_warning(r,
-                    "cannot use the mailbox '%s': what hooks leave while the agent is away is not "
-                    "heard; make it a directory of this agent's user, or set hook.mailbox",
-                    path);
+        log_warning(
+                r,
+                "cannot use the mailbox '%s': notes that hooks write while the agent does not run "
+                "are not read; make it a directory of this agent's user, or set hook.mailbox",
+                path);
         return "the mailbox cannot be used";
 }
 
@@ -1189,7 +1033,7 @@ int hooknotes_new(HookNotes **ret, const HookNotesContext *context, const Config
         if (!n)
                 return -ENOMEM;
         *n = (HookNotes){ .context = *context };
-        n->begun_usec = boot_usec(n);
+        n->start_usec = boot_usec(n);
         n->counts[COUNT_BY_SOCKET].counter = "hook_notes:socket";
         n->counts[COUNT_BY_MAILBOX].counter = "hook_notes:mailbox";
         n->counts[COUNT_REFUSED].counter = "hook_notes:refused";
@@ -1197,6 +1041,7 @@ int hooknotes_new(HookNotes **ret, const HookNotesContext *context, const Config
         n->counts[COUNT_UNSEEN].counter = "hook_notes:unseen";
         memcpy(n->seconds.le, le, sizeof le);
         list_init(&n->notes);
+        list_init(&n->late_batches);
         hooknotes_rebind(n, config);
         int r = start_input(n, fd);
         if (r < 0) {
@@ -1211,7 +1056,7 @@ HookNotes *hooknotes_free(HookNotes *n) {
         if (!n)
                 return NULL;
         write_counts(n);
-        n->socket = hook_socket_free(n->socket); /* their hooks see it, and continue alone */
+        n->socket = hook_socket_free(n->socket); /* the hooks notice, and continue alone */
         n->mailbox = mailbox_free(n->mailbox);
         sd_event_source_disable_unref(n->start);
         stop_step(n);
@@ -1230,21 +1075,15 @@ static uint64_t figure(const HookNotes *n, NoteCounter which) {
                n->counts[which].unwritten;
 }
 
-static uint64_t n_awaited(const HookNotes *n) {
-        uint64_t ret = 0;
+void hooknotes_fill_view(const HookNotes *n, HookView *ret) {
+        ret->n_socket = figure(n, COUNT_BY_SOCKET);
+        ret->n_mailbox = figure(n, COUNT_BY_MAILBOX);
+        ret->n_refused = figure(n, COUNT_REFUSED);
+        ret->n_twice = figure(n, COUNT_DUPLICATE);
+        ret->n_unseen = figure(n, COUNT_UNSEEN);
+        ret->n_open = n->socket ? hook_socket_n_open(n->socket) : 0;
         LIST_FOREACH (l, (ListLink *)&n->notes)
-                ret += CONTAINER_OF(l, Note, link)->view.may_come;
-        return ret;
-}
-
-void hooknotes_stats(const HookNotes *n, HookNotesStats *ret) {
-        *ret = (HookNotesStats){ .n_socket = figure(n, COUNT_BY_SOCKET),
-                                 .n_mailbox = figure(n, COUNT_BY_MAILBOX),
-                                 .n_refused = figure(n, COUNT_REFUSED),
-                                 .n_duplicates = figure(n, COUNT_DUPLICATE),
-                                 .n_unseen = figure(n, COUNT_UNSEEN),
-                                 .n_open = n->socket ? hook_socket_n_open(n->socket) : 0,
-                                 .n_awaited = n_awaited(n),
-                                 .trouble = n->trouble,
-                                 .seconds = n->seconds };
+                ret->n_awaited += CONTAINER_OF(l, Note, link)->view.may_come;
+        ret->trouble = n->trouble;
+        ret->seconds = n->seconds;
 }

@@ -16,15 +16,14 @@
 #include "lib/neuron/note.h"
 
 #define MODE 01733
-#define ENTRIES_AT_ONCE 32 /* then the loop has its turn: at most 2 MiB are read */
+#define ENTRIES_AT_ONCE 32 /* then other sources of the loop: at most 2 MiB are read */
 #define SCAN_INTERVAL_USEC USEC_PER_MINUTE
-#define RESCAN_USEC USEC_PER_SEC /* when something was left there for a moment */
+#define RESCAN_USEC USEC_PER_SEC /* when a file was not complete */
 #define LINKED_USEC                                                                                \
-        (10 * USEC_PER_SEC) /* a hook may have given it its name by link(), and its dot-name has   \
-                                    yet to go */
-#define LOG_INTERVAL_USEC USEC_PER_MINUTE
+        (10 * USEC_PER_SEC)     /* a hook may have named it by link(), and its dot-name is not yet \
+                                   removed */
 #define SLACK_BYTES (64 * 1024) /* of a file on disk: file systems have blocks of that size */
-#define UNFINISHED_USEC (60 * USEC_PER_SEC) /* a dot-name that nobody renames any more */
+#define UNFINISHED_USEC (60 * USEC_PER_SEC) /* then a dot-name is left over from a crash */
 
 struct Mailbox {
         sd_event *event;
@@ -32,65 +31,32 @@ struct Mailbox {
         MailboxCallbacks callbacks;
         int dir_fd;
         DIR *pass;          /* a pass that is underway */
-        bool again;         /* something came meanwhile */
-        bool needs_rescan;  /* something will be another in a moment */
+        bool again;         /* an event came during the pass */
+        bool needs_rescan;  /* a file was not complete */
         MailboxQuota quota; /* of this pass */
-        /* What exceeded the quota, and what cannot be removed, is logged once a minute. */
-        uint64_t n_unlogged, logged_usec, logged_directory_usec;
         sd_event_source *watch, *step, *timer;
         char *buffer; /* of NOTE_MAX_BYTES + 2 */
 };
 
 /* ---- one entry ---- */
 
-/* @return whether a minute has passed since, which begins anew then */
-static bool is_log_due(const Mailbox *m, uint64_t *logged_usec) {
-        uint64_t now = 0;
-        (void)sd_event_now(m->event, CLOCK_BOOTTIME, &now); /* cannot fail for this clock */
-        if (*logged_usec > 0 && now < *logged_usec + LOG_INTERVAL_USEC)
-                return false;
-        *logged_usec = now;
-        return true;
-}
-
-/* A directory with something in it, or a mount: it stays, and is not entered. */
-static void log_kept_directory(Mailbox *m, const struct statx *st) {
-        if (S_ISDIR(st->stx_mode) && is_log_due(m, &m->logged_directory_usec))
-                log_warning(0,
-                            "uid %u has put a directory with something in it into the mailbox "
-                            "'%s'; what is in it is not read and not bounded: remove it, and ask "
-                            "that user",
-                            (unsigned)st->stx_uid, m->path);
-}
-
-static bool discard(Mailbox *m, const char *name, const struct statx *st, const char *why) {
-        int flags = S_ISDIR(st->stx_mode) ? AT_REMOVEDIR : 0;
-        if (unlinkat(m->dir_fd, name, flags) < 0) {
-                if (errno != ENOENT)
-                        log_kept_directory(m, st);
-                return false;
+static void discard(Mailbox *m, const char *name, const struct statx *st, const char *why) {
+        if (unlinkat(m->dir_fd, name, S_ISDIR(st->stx_mode) ? AT_REMOVEDIR : 0) < 0) {
+                if (errno == ENOENT || !S_ISDIR(st->stx_mode))
+                        return;
+                why = "a directory in the mailbox is not empty; it is not read and its content has "
+                      "no quota: remove it";
         }
         m->callbacks.on_refused(st->stx_uid, why, m->callbacks.userdata);
-        return true;
 }
 
 static void discard_surplus(Mailbox *m, const char *name, const struct statx *st) {
-        if (!discard(m, name, st, "the mailbox has too many notes"))
-                return;
-        m->n_unlogged++;
-        if (!is_log_due(m, &m->logged_usec))
-                return;
-        log_warning(0,
-                    "the mailbox '%s' is full (at most %d files, %d of a user): removed %llu files "
-                    "since the last such message, the latest one of uid %u; ask that user what "
-                    "writes there, or put hook.mailbox on a file system with quotas",
-                    m->path, MAILBOX_FILES_MAX, MAILBOX_FILES_MAX_OF_UID,
-                    (unsigned long long)m->n_unlogged, (unsigned)st->stx_uid);
-        m->n_unlogged = 0;
+        discard(m, name, st,
+                "the mailbox has too many files (at most 1000, 256 of a user); find out what "
+                "writes them, or put hook.mailbox on a file system with quotas");
 }
 
-/* What it has on disk: more than its size when it was asked for (fallocate), less when it has
- * holes. */
+/* Its blocks: more than its size after fallocate(2), less if it has holes. */
 static uint64_t disk_bytes(const struct statx *sx) {
         return sx->stx_blocks > UINT64_MAX / 512 ? UINT64_MAX : sx->stx_blocks * 512;
 }
@@ -127,8 +93,8 @@ static bool is_younger(const struct statx *sx, uint64_t than_usec) {
         return clock_realtime_usec() < at + than_usec;
 }
 
-/* It does not have its only name yet. No event reports that a file grows: it is checked again soon.
- */
+/* It does not have its only name yet. No event reports that a file grows: it is checked again
+ * soon. */
 static void wait_for_name(Mailbox *m, const char *name, const struct statx *sx) {
         m->needs_rescan = true;
         if (!mailbox_quota_consume(&m->quota, sx->stx_uid))
@@ -142,8 +108,8 @@ static void handle_file(Mailbox *m, const char *name, const struct statx *sx) {
                 return;
         }
         if (sx->stx_nlink !=
-            1) { /* a link to somebody else's file would speak in that one's name */
-                (void)discard(m, name, sx, "a file in the mailbox had more than one name");
+            1) { /* a hard link to a file of another user would count as that user's note */
+                discard(m, name, sx, "a file in the mailbox had more than one name");
                 return;
         }
         if (!mailbox_quota_consume(&m->quota, sx->stx_uid)) {
@@ -154,7 +120,7 @@ static void handle_file(Mailbox *m, const char *name, const struct statx *sx) {
         if (n == -ENOENT)
                 return;
         if (n < 0 || (size_t)n > NOTE_MAX_BYTES || st.st_uid != sx->stx_uid || st.st_nlink != 1) {
-                (void)discard(m, name, sx, "a file in the mailbox could not be read as a note");
+                discard(m, name, sx, "a file in the mailbox could not be read as a note");
                 return;
         }
         const Mail mail = { .name = name,
@@ -165,28 +131,27 @@ static void handle_file(Mailbox *m, const char *name, const struct statx *sx) {
         m->callbacks.on_mail(&mail, m->callbacks.userdata);
 }
 
-/* Whether it is being written: hooks write under a name with a dot before and rename it. */
+/* @return whether it is being written: hooks write under a name with a dot before and rename it. */
 static bool is_underway(const char *name, const struct statx *sx) {
         return name[0] == '.' && is_younger(sx, UNFINISHED_USEC);
 }
 
 static void handle_entry(Mailbox *m, const char *name) {
         struct statx sx;
-        /* Not synced: a mount that hangs must not be asked. The owner of a file may mount over it
-         * (FUSE). */
+        /* AT_STATX_DONT_SYNC: the owner of a file may mount over it (FUSE), and the mount hang. */
         if (statx(m->dir_fd, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC,
                   STATX_BASIC_STATS, &sx) < 0)
-                return; /* gone */
+                return;
         if (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT)
                 return;
         if (S_ISREG(sx.stx_mode) && is_too_long(&sx))
-                (void)discard(m, name, &sx, "a file in the mailbox was too long for a note");
+                discard(m, name, &sx, "a file in the mailbox was too long for a note");
         else if (is_underway(name, &sx))
                 wait_for_name(m, name, &sx);
         else if (name[0] == '.')
-                (void)discard(m, name, &sx, "a note in the mailbox was never finished");
+                discard(m, name, &sx, "a note in the mailbox was never finished");
         else if (!S_ISREG(sx.stx_mode))
-                (void)discard(m, name, &sx, "something in the mailbox was no file");
+                discard(m, name, &sx, "something in the mailbox was no file");
         else
                 handle_file(m, name, &sx);
 }
@@ -203,7 +168,7 @@ static int open_directory(Mailbox *m) {
         if (fd < 0 || fstat(fd, &st) < 0)
                 return errno == ELOOP ? -ENOTDIR : -errno;
         if (st.st_uid != geteuid() && st.st_uid != 0)
-                return -EPERM; /* its owner could put anybody's files there */
+                return -EPERM; /* its owner could place files of any user there */
         if ((st.st_mode & 07777) != MODE && fchmod(fd, MODE) < 0)
                 return -errno;
         if (m->dir_fd >= 0)
@@ -226,7 +191,7 @@ static int begin_pass(Mailbox *m) {
         return r;
 }
 
-/* A slice of a pass. */
+/* A part of a pass. */
 static int on_step(sd_event_source *source, void *userdata) {
         Mailbox *m = userdata;
         if (!m->pass && begin_pass(m) < 0) /* the timer tries again */
@@ -265,8 +230,8 @@ static int watch(Mailbox *m) {
                                     on_event, m);
 }
 
-/* What no event reports: a directory that was removed or put in the place of ours, notes that could
- * not be taken. */
+/* For what no event reports: a directory that was removed or replaced, notes that could not be
+ * handled. */
 static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         (void)usec;
         Mailbox *m = userdata;
@@ -298,7 +263,7 @@ int mailbox_new(Mailbox **ret, sd_event *event, const char *path,
         int r = m->path && m->buffer ? open_directory(m) : -ENOMEM;
         if (r >= 0)
                 r = sd_event_add_defer(event, &m->step, on_step, m);
-        if (r >= 0) /* after those who wait at the socket */
+        if (r >= 0) /* after the peers of the socket */
                 r = sd_event_source_set_priority(m->step, SD_EVENT_PRIORITY_IDLE);
         if (r >= 0)
                 r = sd_event_source_set_enabled(m->step, SD_EVENT_ON);
@@ -336,7 +301,8 @@ Mailbox *mailbox_free(Mailbox *m) {
 
 void mailbox_remove(Mailbox *m, const char *name) {
         if (unlinkat(m->dir_fd, name, 0) < 0 && errno != ENOENT)
-                log_debug("cannot remove '%s' from the mailbox: its next arrival is dropped", name);
+                log_debug("cannot remove '%s' from the mailbox: the next scan finds a duplicate",
+                          name);
 }
 
 bool mailbox_is_idle(const Mailbox *m) {

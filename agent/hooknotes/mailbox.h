@@ -1,7 +1,6 @@
-/* The mailbox: notes of hooks that found no agent. A directory that all users may put files into
- * (mode 1733), so its content is untrusted: only files are read, never through a
- * link or a mount, the owner is the sender, what is no note is removed, and so is what is above the
- * MailboxQuota. */
+/* The mailbox: notes of hooks that found no agent. All users may create files in the directory
+ * (mode 1733), so its content is untrusted: only regular files are read, never through a link or a
+ * mount; the owner is the sender; what is not a note or exceeds the MailboxQuota is removed. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,21 +21,21 @@ typedef struct Mail { /* borrowed for the call */
 typedef struct MailboxCallbacks {
         /* Called again with every pass until mailbox_remove(). */
         void (*on_mail)(const Mail *mail, void *userdata);
-        /* Something was removed that is no note, or one too many. @param why  static */
+        /* Something was removed: not a note, or one too many. @param why  static */
         void (*on_refused)(uid_t uid, const char *why, void *userdata);
         void *userdata;
 } MailboxCallbacks;
 
-/** Creates the directory if it is missing, and reads it from the loop: now, when something
- * comes, and every minute.
+/** Creates the directory if it is missing, and scans it on the loop: now, after an event, and every
+ * minute.
  * @return 0; -ENOTDIR, -EPERM: a file of another user is in its place; -errno */
 int mailbox_new(Mailbox **ret, sd_event *event, const char *path,
                 const MailboxCallbacks *callbacks);
 Mailbox *mailbox_free(Mailbox *m);
 
-/** It is durable elsewhere, or no note after all. */
+/** For a note that is durable in the store, or invalid. */
 void mailbox_remove(Mailbox *m, const char *name);
-/** Reads all that is there again. */
+/** Scans the directory again. */
 void mailbox_rescan(Mailbox *m);
 /** @return whether nothing waits to be read */
 bool mailbox_is_idle(const Mailbox *m);

@@ -53,15 +53,15 @@ static int template_of(const ConfigSource *s, PathTemplate **ret) {
         return path_template_new(ret, s->path, FORM_SOURCE_VARIABLES, &bad);
 }
 
-/* @return why it can be no directory at all; NULL */
-static const char *fault_of(const char *directory) {
+/* @return why it cannot be the path of a directory; NULL */
+static const char *path_error(const char *directory) {
         if (!directory || directory[0] == '\0')
                 return "it names no directory";
         if (directory[0] != '/')
                 return "the directory is no absolute path";
         if (strlen(directory) >= PATH_MAX)
                 return "the directory's path is too long";
-        for (const char *p = directory; *p; p++) /* `/..`, `/../`, and as harmless as `/a..b` */
+        for (const char *p = directory; *p; p++) /* `/..` and `/../`, but not `/a..b` */
                 if (p[0] == '/' && p[1] == '.' && p[2] == '.' && (p[3] == '/' || p[3] == '\0'))
                         return "the directory's path has a '..'";
         return NULL;
@@ -69,7 +69,7 @@ static const char *fault_of(const char *directory) {
 
 int note_location_find(const Config *c, const char *directory, NoteLocation *ret,
                        const char **ret_why) {
-        *ret_why = fault_of(directory);
+        *ret_why = path_error(directory);
         if (*ret_why)
                 return NOTE_E_NO_UNIT;
         _cleanup_free_ char *path = path_simplify(directory);
@@ -81,7 +81,8 @@ int note_location_find(const Config *c, const char *directory, NoteLocation *ret
                 if (r == -ENOMEM)
                         return r;
                 if (r < 0 || !path_is_below(path, path_template_fixed(t)))
-                        continue; /* the configuration was checked: no other failure */
+                        continue; /* an unusable template is reported when the configuration is read
+                                   */
                 const char *relative = path + strlen(path_template_fixed(t));
                 relative += *relative == '/';
                 r = unit_below(&c->sources[i], t, relative, ret);
@@ -108,7 +109,7 @@ static const char *last_components(const char *path, size_t n) {
 int note_location_find_by_name(const Config *c, size_t i, const char *directory,
                                NoteLocation *ret) {
         _cleanup_(path_template_freep) PathTemplate *t = NULL;
-        if (fault_of(directory))
+        if (path_error(directory))
                 return NOTE_E_NO_UNIT;
         _cleanup_free_ char *path = path_simplify(directory);
         if (!path)
@@ -119,14 +120,14 @@ int note_location_find_by_name(const Config *c, size_t i, const char *directory,
         size_t depth = path_template_depth(t);
         const char *relative = depth > 0 ? last_components(path, depth) : NULL;
         if (!relative || !path_template_match(t, relative, NULL))
-                return NOTE_E_NO_UNIT; /* a name that anything may have proves nothing */
+                return NOTE_E_NO_UNIT; /* a name that any directory may have identifies nothing */
         r = unit_below(&c->sources[i], t, relative, ret);
         if (r == 0)
                 ret->by_name = true;
         return r;
 }
 
-/* ---- what its hook has written ---- */
+/* ---- what the hook has written ---- */
 
 bool hook_finish_parse(const char *data, size_t n, HookFinish *ret) {
         static const struct {
@@ -146,10 +147,11 @@ bool hook_finish_parse(const char *data, size_t n, HookFinish *ret) {
         return false;
 }
 
-/* ---- where its copy may go ---- */
+/* ---- bucket prefix ---- */
 
 #define SCHEME "s3://"
-/* @return the part behind `s3://BUCKET`, without slashes around it; NULL: it is of no such form. */
+/* @return the part behind `s3://BUCKET`, without slashes around it; NULL: it does not have that
+ * form */
 static const char *split_prefix(const char *url, size_t *ret_bucket_size, size_t *ret_size) {
         if (strncmp(url, SCHEME, strlen(SCHEME)) != 0)
                 return NULL;
@@ -169,8 +171,8 @@ static bool is_below(const char *path, size_t n, const char *dir, size_t n_dir) 
                (n >= n_dir && memcmp(path, dir, n_dir) == 0 && (n == n_dir || path[n_dir] == '/'));
 }
 
-/* Keys that we would not make ourselves: they mislead those who list or copy. Names with a dot
- * before are the agent's own (.incidents). */
+/* Keys that the agent itself would not create, because they mislead who lists or copies them. Names
+ * that begin with a dot are the agent's own (.incidents). */
 static bool is_clean_key(const char *p, size_t n) {
         for (size_t at = 0; at < n;) {
                 const char *slash = memchr(p + at, '/', n - at);
@@ -259,7 +261,7 @@ const char *hooknotes_check_prefix(const Config *c, const char *prefix) {
                          "is empty";
 }
 
-/* ---- how many ---- */
+/* ---- rates ---- */
 
 static uint64_t used_now(uint64_t used_usec, uint64_t at_usec, uint64_t now_usec) {
         uint64_t passed = now_usec > at_usec ? now_usec - at_usec : 0;
@@ -346,8 +348,8 @@ static const char *open_error_text(int error) {
         }
 }
 
-/* The hook's own, or root's where everybody is to write: nobody speaks about what another user
- * left. */
+/* The hook's own directory, or one of root that others can write to: a note about files of another
+ * user has no effect. */
 static const char *check_owner(const DirectoryCheck *l, const NoteLocation *p,
                                const struct stat *st) {
         if (st->st_uid == l->uid)
@@ -377,15 +379,26 @@ static const char *check_location(DirectoryCheck *l, const NoteLocation *p, bool
 
 void directory_check_run(DirectoryCheck *l) {
         for (size_t i = 0; i < l->n_locations && !l->found; i++) {
-                bool is_absent;
-                const char *why = check_location(l, &l->locations[i], &is_absent);
-                if (!why) {
-                        l->found = &l->locations[i];
-                        l->why = NULL;
-                        l->is_absent = false;
-                } else if (!l->locations[i].by_name) {
-                        l->why = why;
-                        l->is_absent = is_absent;
-                }
+                const NoteLocation *p = &l->locations[i];
+                bool is_absent = true;
+                __atomic_store_n(&l->current, i, __ATOMIC_RELEASE);
+                const char *why = p->is_skipped ? "the file system of the sources does not answer"
+                                                : check_location(l, p, &is_absent);
+                if (why && p->by_name && !p->is_skipped)
+                        continue;
+                l->found = why ? NULL : p;
+                l->why = why;
+                l->is_absent = why && is_absent;
+                l->is_late = p->is_skipped;
         }
+}
+
+const char *directory_check_current(const DirectoryCheck *l) {
+        return l->locations[__atomic_load_n(&l->current, __ATOMIC_ACQUIRE)].fixed;
+}
+
+void directory_check_skip(DirectoryCheck *l, const char *fixed) {
+        for (size_t i = 0; i < l->n_locations; i++)
+                l->locations[i].is_skipped =
+                        l->locations[i].is_skipped || strcmp(l->locations[i].fixed, fixed) == 0;
 }

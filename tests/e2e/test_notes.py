@@ -333,7 +333,7 @@ def of_a_user_s_notes_in_the_mailbox_256_are_accepted_and_the_others_refused():
     wait_for("the mailbox to be empty", lambda: not mail_of(agent))
     wait_for("the others are counted", lambda: hook_status(agent)["refused"] == 44)
     assert sql(agent, "SELECT count(*) FROM notes") == "256", hook_status(agent)
-    assert agent.log.count(f"latest one of uid {NOBODY}; ask that user") >= 1, agent.log
+    assert agent.log.count(f"of uid {NOBODY}: the mailbox has too many files") >= 1, agent.log
     as_user(OTHER, lambda: put_mail(agent, note_of(directory)) or True)
     wait_for("another one's note",
              lambda: sql(agent, f"SELECT count(*) FROM notes WHERE uid = {OTHER}") == "1")
@@ -360,7 +360,7 @@ def what_a_user_heaps_up_in_the_mailbox_is_bounded_and_leaves_room_for_others():
     left, refused = mail_of(agent), hook_status(agent)["refused"]
     in_time(time.monotonic() - begun, 50, "the heap")  # after a minute all of it is old, and goes
     assert len(left) == 257 and ".other" in left and refused == 44, (len(left), refused)
-    said_once_a_minute(agent, f"latest one of uid {NOBODY}; ask that user", begun)
+    said_once_a_minute(agent, f"of uid {NOBODY}: the mailbox has too many files", begun)
     directory = unit_of(agent, owner=OTHER)
     as_user(OTHER, lambda: put_mail(agent, note_of(directory)) or True)
     wait_for("the other one's note",
@@ -389,8 +389,8 @@ def a_directory_in_the_mailbox_that_cannot_be_removed_is_reported():
     os.makedirs(agent.path("mine/hoard"))
     # with something in it from the beginning
     os.rename(agent.path("mine"), os.path.join(mailbox(agent), "mine"))
-    wait_for("the warning", lambda: f"uid {os.getuid()} has put a directory with something in it "
-                                    "into the mailbox" in agent.log, timeout=20)
+    wait_for("the warning", lambda: f"of uid {os.getuid()}: a directory in the mailbox is not "
+                                    "empty" in agent.log, timeout=20)
     agent.stop()
 
 
@@ -536,7 +536,7 @@ def a_directory_that_comes_after_its_note_is_found_when_the_hook_has_ended():
                                                        "FROM notes") == f"core-dumps|{path}|1")
     assert hook_status(agent)["refused"] == 0, "nothing of it was refused in the end"
     wait_for("that is said, too",
-             lambda: f"its directory has come: files are expected in {path}" in agent.log)
+             lambda: f"its directory exists now: files are expected in {path}" in agent.log)
     agent.stop()
 
 

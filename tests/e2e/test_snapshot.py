@@ -409,7 +409,7 @@ def a_directory_that_is_made_after_its_note_has_the_snapshot_in_its_bundle():
     name = snapshots(a)[0]
     assert [u["path"] for u in document(a, name, "incident.json")["units"]] == [
         directory], document(a, name, "incident.json")
-    assert f"its directory has come: files are expected in {directory}" in a.log, a.log
+    assert f"its directory exists now: files are expected in {directory}" in a.log, a.log
     a.stop()
 
 
