@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "agent/api/histogram.h"
+#include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
 
@@ -47,8 +47,8 @@ static void add_value(StrBuf *b, const char *value) {
         }
 }
 
-/* Begins a line up to the number; label NULL = none. */
-static void begin(StrBuf *b, const char *name, const char *label, const char *value) {
+/* A line up to the number; label NULL = none. */
+static void start_line(StrBuf *b, const char *name, const char *label, const char *value) {
         strbuf_addf(b, PREFIX "%s", name);
         if (label) {
                 strbuf_addf(b, "{%s=\"", label);
@@ -63,12 +63,12 @@ typedef struct Label {
 } Label;
 
 static void line(StrBuf *b, const char *name, Label label, uint64_t n) {
-        begin(b, name, label.name, label.value);
+        start_line(b, name, label.name, label.value);
         strbuf_addf(b, "%" PRIu64 "\n", n);
 }
 
 static void line_real(StrBuf *b, const char *name, Label label, double x) {
-        begin(b, name, label.name, label.value);
+        start_line(b, name, label.name, label.value);
         strbuf_addf(b, "%.9g\n", x);
 }
 
@@ -102,10 +102,10 @@ static void add_bundles(StrBuf *b, const AgentView *v) {
              v->unaccounted < 0 ? -(uint64_t)v->unaccounted : (uint64_t)v->unaccounted);
 
         head(b, "bundles_total", "counter",
-             "Bundles discovered, and bundles that reached a state nothing follows, since the "
-             "state directory was made.");
+             "Bundles discovered, and bundles that reached a terminal state, since the state "
+             "directory was created.");
         line(b, "bundles_total", (Label){ "state", "discovered" }, discovered);
-        /* A state that can be left again would make the counter go back. */
+        /* A state that something follows would let the counter decrease. */
         for (BundleState s = 0; s < N_BUNDLE_STATES; s++)
                 if (!has_successor(s))
                         line(b, "bundles_total", (Label){ "state", bundle_state_name(s) },
@@ -114,7 +114,7 @@ static void add_bundles(StrBuf *b, const AgentView *v) {
 
 static void add_reasons(StrBuf *b, const AgentView *v) {
         head(b, "bundle_discards_total", "counter",
-             "Files or bundles that were not taken or not kept, by reason.");
+             "Files or bundles that were not accepted or not kept, by reason.");
         for (size_t i = 0; i < v->n_discards; i++)
                 line(b, "bundle_discards_total", (Label){ "reason", v->discards[i].label },
                      v->discards[i].count);
@@ -124,16 +124,81 @@ static void add_reasons(StrBuf *b, const AgentView *v) {
                      v->retries[i].count);
 }
 
-static void add_bytes(StrBuf *b, const AgentView *v) {
-        head(b, "bytes_read_total", "counter", "Bytes read from source files.");
-        line(b, "bytes_read_total", NONE, v->bytes_read);
-        head(b, "bytes_sent_total", "counter",
-             "Bytes of objects written to destinations, failed tries included.");
-        line(b, "bytes_sent_total", NONE, v->bytes_sent);
-        head(b, "buffer_bytes", "gauge",
-             "Bytes of the buffers for bundling and uploading now, bounded by limits.memory.");
-        line(b, "buffer_bytes", NONE, v->buffer_bytes);
+/* A number of a view, at an offset. */
+typedef struct Metric {
+        const char *name, *type;
+        size_t offset;
+        const char *help;
+} Metric;
+
+static uint64_t number_at(const void *view, size_t offset) {
+        uint64_t n;
+        memcpy(&n, (const char *)view + offset, sizeof n);
+        return n;
 }
+
+static void add_numbers(StrBuf *b, const Metric *m, size_t n, const void *view) {
+        for (; n > 0; n--, m++) {
+                head(b, m->name, m->type, m->help);
+                line(b, m->name, NONE, number_at(view, m->offset));
+        }
+}
+
+static void add_of_sources(StrBuf *b, const Metric *m, size_t n, const AgentView *v) {
+        for (; n > 0; n--, m++) {
+                head(b, m->name, m->type, m->help);
+                for (size_t i = 0; i < v->n_sources; i++)
+                        line(b, m->name, (Label){ "source", v->sources[i].name },
+                             number_at(&v->sources[i], m->offset));
+        }
+}
+
+/* clang-format off */
+static const Metric bytes_metrics[] = {
+        { "bytes_read_total", "counter", offsetof(AgentView, bytes_read),
+          "Bytes read from source files." },
+        { "bytes_sent_total", "counter", offsetof(AgentView, bytes_sent),
+          "Bytes of objects written to destinations, failed tries included." },
+        { "buffer_bytes", "gauge", offsetof(AgentView, buffer_bytes),
+          "Bytes of the buffers for bundling and uploading now, bounded by limits.memory." },
+};
+static const Metric space_metrics[] = {
+        { "source_used_bytes", "gauge", offsetof(SourceView, used_bytes),
+          "Bytes on disk of a source's bundles that are not delivered or still kept." },
+        { "source_free_bytes", "gauge", offsetof(SourceView, free_bytes),
+          "Free bytes of the file system that a source is on." },
+};
+static const Metric retention_metrics[] = {
+        { "sources_deleted_total", "counter", offsetof(AgentView, n_sources_deleted),
+          "Delivered bundles whose files at the source were deleted by retention." },
+        { "sources_deleted_bytes_total", "counter", offsetof(AgentView, sources_deleted_bytes),
+          "Bytes of those files." },
+        { "upload_rate_limit_bytes", "gauge", offsetof(AgentView, limits.upload_rate),
+          "Bytes per second that may be sent at this time of day; 0 is no limit." },
+};
+static const Metric upload_metrics[] = {
+        { "aborted_uploads_total", "counter", offsetof(AgentView, n_aborted_uploads),
+          "Abandoned multipart uploads that were aborted." },
+        { "uploads_to_abort", "gauge", offsetof(AgentView, n_uploads_to_abort),
+          "Abandoned multipart uploads that are queued for abort." },
+};
+static const Metric hook_metrics[] = {
+        { "hook_refused_total", "counter", offsetof(HookView, n_refused),
+          "Notes of hooks, and other files in the mailbox, that were refused." },
+        { "hook_unseen_total", "counter", offsetof(HookView, n_unseen),
+          "Notes of hooks about directories that the agent cannot see, such as those of containers." },
+        { "snapshots_total", "counter", offsetof(HookView, n_snapshots),
+          "Snapshots of the hardware that were started since the agent started." },
+        { "snapshots_dropped_total", "counter", offsetof(HookView, n_snapshots_dropped),
+          "Snapshots that were not taken: too many at once, too soon, or no space; see the log." },
+        { "hook_open", "gauge", offsetof(HookView, n_open), "Hooks that are connected now." },
+};
+static const Metric watch_metrics[] = {
+        { "watch_overflows_total", "counter", offsetof(SourceView, n_overflows),
+          "Times that inotify lost events of a source; a scan then finds what they were about." },
+        { "watches", "gauge", offsetof(SourceView, n_watches), "Inotify watches held for a source." },
+};
+/* clang-format on */
 
 static void add_destinations(StrBuf *b, const AgentView *v) {
         head(b, "bytes_delivered_total", "counter",
@@ -142,36 +207,21 @@ static void add_destinations(StrBuf *b, const AgentView *v) {
                 line(b, "bytes_delivered_total", (Label){ "destination", v->destinations[i].name },
                      v->destinations[i].bytes_delivered);
         head(b, "destination_up", "gauge",
-             "1 while the destination takes bundles, 0 while it is paused or failing.");
+             "1 while the destination accepts bundles, 0 while it is paused or failing.");
         for (size_t i = 0; i < v->n_destinations; i++)
                 line(b, "destination_up", (Label){ "destination", v->destinations[i].name },
                      v->destinations[i].state && strcmp(v->destinations[i].state, "ok") == 0);
-        head(b, "ready", "gauge", "1 when a bundle could be delivered now, as /readyz says.");
+        head(b, "ready", "gauge", "1 when a bundle could be delivered now, as in /readyz.");
         line(b, "ready", NONE, v->ready);
 }
 
-static void add_room(StrBuf *b, const AgentView *v) {
-        head(b, "source_used_bytes", "gauge",
-             "Bytes on disk of a source's bundles that are not delivered or still kept.");
-        for (size_t i = 0; i < v->n_sources; i++)
-                line(b, "source_used_bytes", (Label){ "source", v->sources[i].name },
-                     v->sources[i].used_bytes);
-        head(b, "source_free_bytes", "gauge", "Free bytes of the file system that a source is on.");
-        for (size_t i = 0; i < v->n_sources; i++)
-                line(b, "source_free_bytes", (Label){ "source", v->sources[i].name },
-                     v->sources[i].free_bytes);
-        head(b, "sources_deleted_total", "counter",
-             "Delivered bundles whose files at the source were deleted by retention.");
-        line(b, "sources_deleted_total", NONE, v->n_sources_deleted);
-        head(b, "sources_deleted_bytes_total", "counter", "Bytes of those files.");
-        line(b, "sources_deleted_bytes_total", NONE, v->sources_deleted_bytes);
-        head(b, "upload_rate_limit_bytes", "gauge",
-             "Bytes per second that may be sent at this time of day; 0 is no limit.");
-        line(b, "upload_rate_limit_bytes", NONE, v->limits.upload_rate);
+static void add_space(StrBuf *b, const AgentView *v) {
+        add_of_sources(b, space_metrics, ELEMENTSOF(space_metrics), v);
+        add_numbers(b, retention_metrics, ELEMENTSOF(retention_metrics), v);
         head(b, "work_share", "gauge",
-             "Share of the time that workers may work now; below 1 while the machine is pressed.");
+             "Share of the time that workers may work now; below 1 under memory or CPU pressure.");
         line_real(b, "work_share", NONE, v->limits.work_share);
-        head(b, "draining", "gauge", "1 while nothing new is taken, 0 otherwise.");
+        head(b, "draining", "gauge", "1 while the agent drains, 0 otherwise.");
         line(b, "draining", NONE, v->drain.is_draining);
 }
 
@@ -209,52 +259,23 @@ static void add_requests(StrBuf *b, const AgentView *v) {
                 b, "request_duration_seconds",
                 "Time that requests to object stores took, from the first byte to the answer.",
                 &v->request_seconds);
-        head(b, "aborted_uploads_total", "counter",
-             "Unfinished multipart uploads that nobody went on with and that were aborted.");
-        line(b, "aborted_uploads_total", NONE, v->n_aborted_uploads);
-        head(b, "uploads_to_abort", "gauge",
-             "Unfinished multipart uploads that are to be aborted and still may be there.");
-        line(b, "uploads_to_abort", NONE, v->n_uploads_to_abort);
+        add_numbers(b, upload_metrics, ELEMENTSOF(upload_metrics), v);
 }
 
 static void add_hook(StrBuf *b, const HookView *h) {
         head(b, "hook_notes_total", "counter",
-             "Notes of hooks that were taken, by the way they came, since the state directory was "
-             "made.");
+             "Notes of hooks that were accepted, by path, since the state directory was created.");
         line(b, "hook_notes_total", (Label){ "path", "socket" }, h->n_socket);
         line(b, "hook_notes_total", (Label){ "path", "mailbox" }, h->n_mailbox);
-        head(b, "hook_refused_total", "counter",
-             "Notes of hooks, and what was in their place, that were refused.");
-        line(b, "hook_refused_total", NONE, h->n_refused);
-        head(b, "hook_unseen_total", "counter",
-             "Notes of hooks about directories that the agent cannot see, such as those of "
-             "containers.");
-        line(b, "hook_unseen_total", NONE, h->n_unseen);
-        head(b, "snapshots_total", "counter",
-             "Snapshots of the hardware that were begun since the agent started.");
-        line(b, "snapshots_total", NONE, h->n_snapshots);
-        head(b, "snapshots_dropped_total", "counter",
-             "Snapshots that were not taken: too many at once, too soon, or no room; the log says "
-             "which.");
-        line(b, "snapshots_dropped_total", NONE, h->n_snapshots_dropped);
-        head(b, "hook_open", "gauge", "Hooks that are connected now.");
-        line(b, "hook_open", NONE, h->n_open);
-        if (h->seconds.le[0] > 0) /* else nobody hears hooks */
+        add_numbers(b, hook_metrics, ELEMENTSOF(hook_metrics), h);
+        if (h->seconds.le[0] > 0) /* else notes cannot be received */
                 add_histogram(b, "hook_seconds",
                               "Time from the arrival of a note to the answer about its snapshot.",
                               &h->seconds);
 }
 
 static void add_sources(StrBuf *b, const AgentView *v) {
-        head(b, "watch_overflows_total", "counter",
-             "Times that inotify lost events of a source, which a scan then made good.");
-        for (size_t i = 0; i < v->n_sources; i++)
-                line(b, "watch_overflows_total", (Label){ "source", v->sources[i].name },
-                     v->sources[i].n_overflows);
-        head(b, "watches", "gauge", "Inotify watches held for a source.");
-        for (size_t i = 0; i < v->n_sources; i++)
-                line(b, "watches", (Label){ "source", v->sources[i].name },
-                     v->sources[i].n_watches);
+        add_of_sources(b, watch_metrics, ELEMENTSOF(watch_metrics), v);
         head(b, "scan_duration_seconds", "gauge", "Time that the last scan of a source took.");
         for (size_t i = 0; i < v->n_sources; i++)
                 line_real(b, "scan_duration_seconds", (Label){ "source", v->sources[i].name },
@@ -264,11 +285,11 @@ static void add_sources(StrBuf *b, const AgentView *v) {
 char *metrics_text(const AgentView *v) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
 
-        head(&b, "build_info", "gauge", "Always 1; the label tells the version.");
+        head(&b, "build_info", "gauge", "Always 1; the label is the version.");
         line(&b, "build_info", (Label){ "version", v->version }, 1);
         add_bundles(&b, v);
         add_reasons(&b, v);
-        add_bytes(&b, v);
+        add_numbers(&b, bytes_metrics, ELEMENTSOF(bytes_metrics), v);
         add_destinations(&b, v);
         add_histogram(&b, "delivery_seconds",
                       "Time from the discovery of a bundle to the proof of its last copy.",
@@ -276,6 +297,6 @@ char *metrics_text(const AgentView *v) {
         add_requests(&b, v);
         add_hook(&b, &v->hook);
         add_sources(&b, v);
-        add_room(&b, v);
+        add_space(&b, v);
         return strbuf_detach(&b);
 }

@@ -1,13 +1,22 @@
-/* What can be seen of the agent and asked of it, without knowing the agent: the seam between api.c
- * and agent.c. */
+/* What the API shows of the agent and requests from it: agent/ fills it, api.c uses it. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "agent/api/histogram.h"
 #include "lib/neuron/record.h"
+
+#define HISTOGRAM_BUCKETS 12
+typedef struct Histogram {
+        double le[HISTOGRAM_BUCKETS];      /* upper bounds; +Inf is implied */
+        uint64_t count[HISTOGRAM_BUCKETS]; /* not cumulative */
+        uint64_t total;
+        double sum;
+} Histogram;
+
+/** Counts a value in the first bucket whose bound is not below it; above all, in `total` alone. */
+void histogram_add(Histogram *h, double value);
 
 typedef struct DestinationView {
         const char *name, *type;    /* "volume", "s3" */
@@ -36,7 +45,7 @@ typedef struct SourceView {
         uint64_t used_bytes, max_use_bytes, free_bytes, keep_free_bytes;
         uint64_t n_held, n_unheld;  /* delivered bundles: to be deleted, and never deleted since
                                        nothing of ours holds their files */
-        const char *retention_note; /* short of room …; NULL */
+        const char *retention_note; /* short of space …; NULL */
 } SourceView;
 
 typedef struct LimitsView {
@@ -62,7 +71,7 @@ typedef struct DrainView {
         const char *reason;     /* who asked, a sentence: "asked by the operator", "EC2: spot
                                    interruption (terminate)" */
         uint64_t since_usec;    /* CLOCK_REALTIME */
-        uint64_t deadline_usec; /* when this instance goes, CLOCK_REALTIME; 0 = not known */
+        uint64_t deadline_usec; /* when this node terminates, CLOCK_REALTIME; 0 = not known */
         bool is_safe;           /* nothing that only this node has: safe to terminate */
         const char *missing;    /* a sentence: what is not; NULL when safe, or when not draining */
 } DrainView;
@@ -70,13 +79,13 @@ typedef struct DrainView {
 typedef struct HookView {
         const char *socket, *mailbox; /* paths */
         uint64_t n_socket, n_mailbox, n_refused,
-                n_twice; /* notes since the state was made; n_twice: came again and were dropped */
+                n_twice; /* notes since the state was made; n_twice: duplicates, discarded */
         uint64_t n_snapshots, n_snapshots_dropped; /* since the agent started */
-        uint64_t n_snapshots_underway; /* being taken, or waiting for their second look */
+        uint64_t n_snapshots_underway; /* being taken, or waiting for their second check */
         uint64_t n_unseen;   /* notes about directories that the agent cannot see; as n_twice */
         uint64_t n_open;     /* hooks that are connected now */
         uint64_t n_awaited;  /* notes whose directory is not there yet */
-        const char *trouble; /* why hooks are not heard, or not at once; NULL */
+        const char *trouble; /* why notes are not received, or not at once; NULL */
         Histogram seconds;   /* from a note to the answer about its snapshot */
 } HookView;
 
@@ -111,7 +120,7 @@ typedef struct AgentView {
         HookView hook;
         uint64_t n_sources_deleted, sources_deleted_bytes; /* bundles whose files retention has
                                                               deleted, since the state was made */
-        bool idle;  /* every source has been scanned, nothing waits to be looked at and no bundle is
+        bool idle;  /* every source has been scanned, nothing waits to be checked and no bundle is
                        underway */
         bool ready; /* can deliver now */
         const char *ready_note; /* why not */
@@ -124,14 +133,14 @@ typedef struct ViewFilter {
 } ViewFilter;
 
 #define SNAPSHOT_NAME_SIZE 40
-typedef struct SnapshotAnswer { /* all the caller's, to be freed */
+typedef struct SnapshotAnswer { /* the caller frees all */
         bool done;
-        char *directory, **files; /* names, NULL-terminated: all that are there */
-        char *data;               /* of the file asked for, or of snapshot.json when done; NULL */
+        char *directory, **files; /* all names, NULL-terminated */
+        char *data;               /* of the requested file, or of snapshot.json when done; NULL */
         size_t n_data;
 } SnapshotAnswer;
 
-/** What api.c may ask for; agent.c fills it. All run on the loop and do not block. */
+/** The requests of api.c; agent/ fills it. All run on the loop and do not block. */
 typedef struct AgentBackend {
         void (*view)(AgentView *ret, void *userdata); /* borrowed until the next call */
         /* Calls on_bundle for each. `explain` is only made for one bundle: sentences on where it is
@@ -145,12 +154,11 @@ typedef struct AgentBackend {
         int (*act)(const char *id, const char *action, char **ret_message, void *userdata);
         /* settle: only scan and retry now; what is found still waits for `settle` */
         int (*flush)(bool settle, char **ret_message, void *userdata);
-        /* Stops taking new bundles and ships the rest, or takes new ones again. Both may be asked
-         * for twice. */
+        /* Drains, or resumes. Both may be requested repeatedly. */
         int (*drain)(bool on, char **ret_message, void *userdata);
         /* Takes a snapshot of the hardware. 0; -EPERM with *ret_message: not now, and why */
         int (*snapshot)(char ret_name[SNAPSHOT_NAME_SIZE], char **ret_message, void *userdata);
-        /* What has become of it. @param file  one of its files; NULL = snapshot.json, once it is
+        /* Its result. @param file  one of its files; NULL = snapshot.json, once it is
          * there  @return 0, -ENOENT */
         int (*get_snapshot)(const char *name, const char *file, SnapshotAnswer *ret,
                             void *userdata);
