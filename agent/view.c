@@ -25,7 +25,6 @@ typedef struct AgentViewSpace {
         LabelledCount *discards;
         RequestView *requests;
         LabelledCount retries[N_SCHEDULER_RETRIES + 1];
-        size_t n_destinations, n_sources, n_discards; /* allocated */
         char note[96];
 } AgentViewSpace;
 
@@ -35,43 +34,39 @@ static const char *const retry_names[N_SCHEDULER_RETRIES] = {
         [SCHEDULER_RETRY_CHANGED] = "source_changed",
 };
 
-static bool allocate_space(Agent *a) {
+static void free_space(AgentViewSpace *s) {
+        free(s->destinations);
+        free(s->shipping);
+        free(s->requests);
+        free(s->sources);
+        free(s->discards);
+        *s = (AgentViewSpace){ 0 };
+}
+
+static bool allocate_space(const Agent *a) {
         AgentViewSpace *s = a->space;
         size_t n = scheduler_n_destinations(a->scheduler);
-        if (n > s->n_destinations) {
-                free(s->destinations);
-                free(s->shipping);
-                free(s->requests);
-                s->destinations = calloc(n, sizeof *s->destinations);
-                s->shipping = calloc(SCHEDULER_DELIVERIES_MAX(n), sizeof *s->shipping);
-                s->requests = calloc(n * REQUESTS_MAX, sizeof *s->requests);
-                s->n_destinations = s->destinations && s->shipping && s->requests ? n : 0;
-        }
-        if (a->n_sources > s->n_sources) {
-                free(s->sources);
-                s->sources = calloc(a->n_sources, sizeof *s->sources);
-                s->n_sources = s->sources ? a->n_sources : 0;
-        }
-        if (a->n_discards > s->n_discards) {
-                free(s->discards);
-                s->discards = calloc(a->n_discards, sizeof *s->discards);
-                s->n_discards = s->discards ? a->n_discards : 0;
-        }
-        return s->n_destinations >= n && s->n_sources >= a->n_sources &&
-               s->n_discards >= a->n_discards;
+        free_space(s);
+        s->destinations = calloc(n + 1, sizeof *s->destinations);
+        s->shipping = calloc(SCHEDULER_DELIVERIES_MAX(n) + 1, sizeof *s->shipping);
+        s->requests = calloc(n * REQUESTS_MAX + 1, sizeof *s->requests);
+        s->sources = calloc(a->n_sources + 1, sizeof *s->sources);
+        s->discards = calloc(a->n_discards + 1, sizeof *s->discards);
+        return s->destinations && s->shipping && s->requests && s->sources && s->discards;
 }
 
 static void view_one_shipping(const Agent *a, const SchedulerDeliveryView *d, ShippingView *ret) {
         uint64_t elapsed = a->clock->boottime_usec(a->clock) - d->start_usec;
         uint64_t rate = elapsed > 0 ? (uint64_t)((double)d->done_bytes * 1e6 / (double)elapsed) : 0;
-        uint64_t left = d->total_bytes > d->done_bytes ? d->total_bytes - d->done_bytes : 0;
+        uint64_t remaining = d->total_bytes > d->done_bytes ? d->total_bytes - d->done_bytes : 0;
         *ret = (ShippingView){ .id = d->id,
                                .destination = d->destination,
                                .sent_bytes = d->sent_bytes,
                                .done_bytes = d->done_bytes,
                                .total_bytes = d->total_bytes,
                                .rate = rate,
-                               .eta_seconds = rate > 0 ? (left + rate - 1) / rate : UINT64_MAX };
+                               .eta_seconds =
+                                       rate > 0 ? (remaining + rate - 1) / rate : UINT64_MAX };
 }
 
 static void view_shipping(Agent *a, AgentView *v) {
@@ -247,7 +242,7 @@ static void on_view(AgentView *ret, void *userdata) {
 
 /* ---- one bundle ---- */
 
-static void explain_settling(const Agent *a, const Bundle *b, StrBuf *text) {
+static void explain_settling(const Bundle *b, StrBuf *text) {
         const ConfigSource *config = b->source ? intake_source_config(b->source) : NULL;
         if (!config) {
                 strbuf_add(text,
@@ -262,7 +257,6 @@ static void explain_settling(const Agent *a, const Bundle *b, StrBuf *text) {
                     "It is shipped when it is complete: %s. It counts as complete when quiet for "
                     "%s (settle); after %s it is shipped labelled incomplete (max_wait).",
                     b->rec.reason ? b->rec.reason : "not checked yet", settle, wait);
-        (void)a;
 }
 
 static const char *final_sentence(const BundleRecord *rec) {
@@ -296,7 +290,7 @@ static char *explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
                                     rec->state == BUNDLE_VANISHED || rec->state == BUNDLE_EVICTED))
                         strbuf_addf(&text, " Last: %s.", rec->reason);
         } else if (rec->state == BUNDLE_SETTLING && b)
-                explain_settling(a, b, &text);
+                explain_settling(b, &text);
         else if (b) {
                 if (!b->source)
                         strbuf_add(&text, "Its source is no longer configured; add it again to "
@@ -358,17 +352,22 @@ static _printf_(2, 3) int refuse(char **ret_message, const char *fmt, ...) {
         return -EPERM;
 }
 
+/* A quarantined bundle is not in the table: inserts it again. */
+static int revive(Agent *a, const BundleRecord *rec, const char *action, Bundle **ret,
+                  char **ret_message) {
+        int r = bundle_table_revive(a->bundles, rec->id, agent_source_by_name(a, rec->source), ret);
+        return r == -EEXIST ? refuse(ret_message,
+                                     "'%s' is part of another bundle that is not final; %s when "
+                                     "that one is",
+                                     rec->path, action)
+                            : r;
+}
+
 static int act_retry(Agent *a, Bundle *b, const BundleRecord *rec, char **ret_message) {
         if (rec->state == BUNDLE_QUARANTINED) {
-                int r = bundle_table_revive(a->bundles, rec->id,
-                                            agent_source_by_name(a, rec->source), &b);
+                int r = revive(a, rec, "retry", &b, ret_message);
                 if (r < 0)
-                        return r == -EEXIST
-                                       ? refuse(ret_message,
-                                                "'%s' is part of another bundle that is not final; "
-                                                "retry when that one is",
-                                                rec->path)
-                                       : r;
+                        return r;
                 b->rec.attempts = 0;
                 r = bundle_set_state(a->bundles, b, BUNDLE_READY, "retried by the operator");
                 if (r < 0)
@@ -388,15 +387,9 @@ static int act_retry(Agent *a, Bundle *b, const BundleRecord *rec, char **ret_me
 
 static int act_cancel(Agent *a, Bundle *b, const BundleRecord *rec, char **ret_message) {
         if (!b && rec->state == BUNDLE_QUARANTINED) {
-                int r = bundle_table_revive(a->bundles, rec->id,
-                                            agent_source_by_name(a, rec->source), &b);
+                int r = revive(a, rec, "cancel", &b, ret_message);
                 if (r < 0)
-                        return r == -EEXIST
-                                       ? refuse(ret_message,
-                                                "'%s' is part of another bundle that is not final; "
-                                                "cancel when that one is",
-                                                rec->path)
-                                       : r;
+                        return r;
         }
         if (!b)
                 return refuse(ret_message, "it is %s already", bundle_state_name(rec->state));
@@ -533,12 +526,7 @@ void agent_view_init(Agent *a) {
 }
 
 void agent_view_done(Agent *a) {
-        if (!a->space)
-                return;
-        free(a->space->destinations);
-        free(a->space->shipping);
-        free(a->space->requests);
-        free(a->space->sources);
-        free(a->space->discards);
+        if (a->space)
+                free_space(a->space);
         free(a->space);
 }
