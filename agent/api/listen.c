@@ -18,44 +18,23 @@
 
 #define BACKLOG 256 /* hooks that start in the same moment */
 #define GROUP "neuron-collectd"
-#define GROUP_BYTES_MAX (1024 * 1024)
 
-/* @return 0 and the gid, or -ENOENT: there is no such group */
-static int find_group(gid_t *ret) {
-        for (size_t n = 4096; n <= GROUP_BYTES_MAX; n *= 4) {
-                _cleanup_free_ char *buf = malloc(n);
-                struct group group, *found = NULL;
-                int r;
-
-                if (!buf)
-                        return -ENOMEM;
-                r = getgrnam_r(GROUP, &group, buf, n, &found);
-                if (r == ERANGE)
-                        continue; /* many members */
-                if (!found)
-                        return -ENOENT;
-                *ret = found->gr_gid;
-                return 0;
-        }
-        return -ENOENT;
-}
-
-/* Gives the socket its mode. It is opened by what it is, not by its name, which could lead
- * elsewhere by now; whatever the umask said. */
-static int let_in(const char *path, mode_t mode) {
+/* Sets the mode regardless of the umask, through a descriptor, because the name could lead
+ * elsewhere by now. */
+static int set_socket_mode(const char *path, mode_t mode) {
         _cleanup_close_ int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
         char link[32];
         struct stat st;
-        gid_t gid;
 
         if (fd < 0 || fstat(fd, &st) < 0)
                 return -errno;
         if (!S_ISSOCK(st.st_mode))
                 return -EEXIST;
         (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-        if (!(mode & S_IWOTH) && find_group(&gid) == 0)
-                (void)chown(link, (uid_t)-1,
-                            gid); /* an unprivileged agent outside the group keeps its own */
+        /* An unprivileged agent outside the group keeps its own. */
+        const struct group *group = mode & S_IWOTH ? NULL : getgrnam(GROUP);
+        if (group)
+                (void)chown(link, (uid_t)-1, group->gr_gid);
         return chmod(link, mode) < 0 ? -errno : 0;
 }
 
@@ -79,7 +58,7 @@ static int listen_unix(const char *path, int type, mode_t mode, int *ret_fd) {
          * See unix(7). */
         if (fchmod(fd, 0600) < 0 || bind(fd, (const struct sockaddr *)&address, sizeof address) < 0)
                 return -errno;
-        r = let_in(path, mode);
+        r = set_socket_mode(path, mode);
         if (r == -EEXIST)
                 return r;
         if (r == 0 && listen(fd, BACKLOG) < 0)

@@ -3,16 +3,22 @@
  * sources once, by 250 ms, and is not opened again until its worker has returned. */
 #include "agent/hooknotes/hooknotes.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
 
 #include "agent/hooknotes/hook_socket.h"
-#include "agent/hooknotes/mailbox.h"
 #include "agent/hooknotes/rules.h"
 #include "agent/store/store.h"
 #include "collectors/host/pids.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
+#include "lib/base/fs.h"
 #include "lib/base/list.h"
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
@@ -21,6 +27,7 @@
 #include "lib/base/transition.h"
 #include "lib/event/timer.h"
 #include "lib/event/worker_pool.h"
+#include "lib/neuron/note.h"
 #include "lib/neuron/nrt_status.h"
 
 typedef enum NoteStage {
@@ -84,6 +91,30 @@ typedef enum NoteCounter {
         N_NOTE_COUNTERS
 } NoteCounter;
 
+typedef struct Mail { /* borrowed for the call */
+        const char *name;
+        const char *data; /* NUL-terminated behind n */
+        size_t n;
+        uid_t uid;             /* owner of the file */
+        uint64_t written_usec; /* CLOCK_REALTIME when it was last changed, by the kernel */
+} Mail;
+
+/* The mailbox: notes of hooks that found no agent. All users may create files in the directory, so
+ * its content is untrusted: only regular files are read, never through a link or a mount; the owner
+ * is the sender; what is not a note or exceeds the MailboxQuota is removed. */
+typedef struct Mailbox {
+        sd_event *event;
+        char *path;
+        struct HookNotes *owner;
+        int dir_fd;
+        DIR *pass;          /* the scan that is underway */
+        bool again;         /* an event came during the pass */
+        bool needs_rescan;  /* a file was not complete */
+        MailboxQuota quota; /* of this pass */
+        sd_event_source *watch, *step, *timer;
+        char *buffer; /* of NOTE_MAX_BYTES + 2 */
+} Mailbox;
+
 struct HookNotes {
         HookNotesContext context;
         const Config *config;
@@ -113,7 +144,16 @@ struct HookNotes {
 #define MAIL_AT_ONCE 128           /* of the mailbox, in memory: 64 KiB each */
 #define EARLY_USEC USEC_PER_SEC    /* after a start, a peer may have waited in the queue */
 #define YOUNG_USEC USEC_PER_MINUTE /* after a restart, older notes have ended */
-#define REFUSAL_BYTES_MAX 512      /* behind `accepted`, in the packet */
+#define MAILBOX_MODE 01733         /* all users may create files */
+#define MAILBOX_ENTRIES_AT_ONCE 32 /* then other sources of the loop: at most 2 MiB are read */
+#define SCAN_INTERVAL_USEC USEC_PER_MINUTE
+#define RESCAN_USEC USEC_PER_SEC /* when a file was not complete */
+#define LINKED_USEC                                                                                \
+        (10 * USEC_PER_SEC)     /* a hook may have named it by link(), and its dot-name is not yet \
+                                   removed */
+#define SLACK_BYTES (64 * 1024) /* of a file on disk: file systems have blocks of that size */
+#define UNFINISHED_USEC (60 * USEC_PER_SEC) /* then a dot-name is left over from a crash */
+#define REFUSAL_BYTES_MAX 512               /* behind `accepted`, in the packet */
 
 /* after a restart, what came before that is over */
 static uint64_t boot_usec(const HookNotes *n) {
@@ -211,6 +251,12 @@ static void note_set_stage(Note *note, NoteStage to) {
                 return;
         log_debug("note %s: %s", note->hook.id, names[to]);
         note->stage = to;
+}
+
+static void mailbox_remove(Mailbox *m, const char *name) {
+        if (unlinkat(m->dir_fd, name, 0) < 0 && errno != ENOENT)
+                log_debug("cannot remove '%s' from the mailbox: the next scan finds a duplicate",
+                          name);
 }
 
 /* ---- the result of a check ---- */
@@ -488,6 +534,11 @@ static void ended(HookNotes *n, Note *note) {
         log_late(note);
         n->context.on_finished(&note->view, n->context.userdata);
         close_note(n, note, NULL);
+}
+
+static void mailbox_rescan(Mailbox *m) {
+        m->again = true;
+        (void)sd_event_source_set_enabled(m->step, SD_EVENT_ON); /* cannot fail for ours */
 }
 
 static void rescan_mailbox(HookNotes *n) {
@@ -878,8 +929,7 @@ static void discard(HookNotes *n, const Mail *mail, const char *why) {
         mailbox_remove(n->mailbox, mail->name);
 }
 
-static void on_mail(const Mail *mail, void *userdata) {
-        HookNotes *n = userdata;
+static void handle_mail(HookNotes *n, const Mail *mail) {
         HookNote hook = { 0 };
         const char *why = "it is no note";
         Note *note;
@@ -908,6 +958,262 @@ static void on_mail(const Mail *mail, void *userdata) {
                 schedule_step(n);
         }
         hook_note_done(&hook);
+}
+
+static void mailbox_discard(Mailbox *m, const char *name, const struct statx *st, const char *why) {
+        if (unlinkat(m->dir_fd, name, S_ISDIR(st->stx_mode) ? AT_REMOVEDIR : 0) < 0) {
+                if (errno == ENOENT || !S_ISDIR(st->stx_mode))
+                        return;
+                why = "a directory in the mailbox is not empty; it is not read and its content has "
+                      "no quota: remove it";
+        }
+        count_and_log_refused(m->owner, st->stx_uid, why);
+}
+
+static void discard_surplus(Mailbox *m, const char *name, const struct statx *st) {
+        mailbox_discard(
+                m, name, st,
+                "the mailbox has too many files (at most 1000, 256 of a user); find out what "
+                "writes them, or put hook.mailbox on a file system with quotas");
+}
+
+/* Its blocks: more than its size after fallocate(2), less if it has holes. */
+static uint64_t disk_bytes(const struct statx *sx) {
+        return sx->stx_blocks > UINT64_MAX / 512 ? UINT64_MAX : sx->stx_blocks * 512;
+}
+
+/* @param sx  of a file, complete or still being written */
+static bool is_too_long(const struct statx *sx) {
+        return sx->stx_size > NOTE_MAX_BYTES || disk_bytes(sx) > NOTE_MAX_BYTES + SLACK_BYTES;
+}
+
+/* @return the file's bytes, above NOTE_MAX_BYTES when it is too long; -errno */
+static ssize_t read_note(Mailbox *m, const char *name, struct stat *ret_st) {
+        _cleanup_close_ int fd = fs_open_regular(m->dir_fd, name, ret_st);
+        if (fd < 0)
+                return fd;
+        size_t n = 0;
+        while (n <= NOTE_MAX_BYTES) {
+                ssize_t got = read(fd, m->buffer + n, NOTE_MAX_BYTES + 1 - n);
+                if (got < 0 && errno != EINTR)
+                        return -errno;
+                if (got == 0)
+                        break;
+                n += got > 0 ? (size_t)got : 0;
+        }
+        m->buffer[n] = '\0';
+        return (ssize_t)n;
+}
+
+static uint64_t usec_of(const struct timespec *t) {
+        return t->tv_sec > 0 ? (uint64_t)t->tv_sec * USEC_PER_SEC + (uint64_t)t->tv_nsec / 1000 : 0;
+}
+
+static bool is_younger(const struct statx *sx, uint64_t than_usec) {
+        uint64_t at = sx->stx_ctime.tv_sec > 0 ? (uint64_t)sx->stx_ctime.tv_sec * USEC_PER_SEC : 0;
+        return clock_realtime_usec() < at + than_usec;
+}
+
+/* It does not have its only name yet. No event reports that a file grows: it is checked again
+ * soon. */
+static void wait_for_name(Mailbox *m, const char *name, const struct statx *sx) {
+        m->needs_rescan = true;
+        if (!mailbox_quota_consume(&m->quota, sx->stx_uid))
+                discard_surplus(m, name, sx);
+}
+
+static void handle_file(Mailbox *m, const char *name, const struct statx *sx) {
+        struct stat st;
+        if (sx->stx_nlink == 2 && is_younger(sx, LINKED_USEC)) {
+                wait_for_name(m, name, sx);
+                return;
+        }
+        if (sx->stx_nlink !=
+            1) { /* a hard link to a file of another user would count as that user's note */
+                mailbox_discard(m, name, sx, "a file in the mailbox had more than one name");
+                return;
+        }
+        if (!mailbox_quota_consume(&m->quota, sx->stx_uid)) {
+                discard_surplus(m, name, sx);
+                return;
+        }
+        ssize_t n = read_note(m, name, &st);
+        if (n == -ENOENT)
+                return;
+        if (n < 0 || (size_t)n > NOTE_MAX_BYTES || st.st_uid != sx->stx_uid || st.st_nlink != 1) {
+                mailbox_discard(m, name, sx, "a file in the mailbox could not be read as a note");
+                return;
+        }
+        const Mail mail = { .name = name,
+                            .data = m->buffer,
+                            .n = (size_t)n,
+                            .uid = st.st_uid,
+                            .written_usec = usec_of(&st.st_ctim) };
+        handle_mail(m->owner, &mail);
+}
+
+/* @return whether it is being written: hooks write under a name with a dot before and rename it. */
+static bool is_underway(const char *name, const struct statx *sx) {
+        return name[0] == '.' && is_younger(sx, UNFINISHED_USEC);
+}
+
+static void handle_entry(Mailbox *m, const char *name) {
+        struct statx sx;
+        /* AT_STATX_DONT_SYNC: the owner of a file may mount over it (FUSE), and the mount hang. */
+        if (statx(m->dir_fd, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC,
+                  STATX_BASIC_STATS, &sx) < 0)
+                return;
+        if (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT)
+                return;
+        if (S_ISREG(sx.stx_mode) && is_too_long(&sx))
+                mailbox_discard(m, name, &sx, "a file in the mailbox was too long for a note");
+        else if (is_underway(name, &sx))
+                wait_for_name(m, name, &sx);
+        else if (name[0] == '.')
+                mailbox_discard(m, name, &sx, "a note in the mailbox was never finished");
+        else if (!S_ISREG(sx.stx_mode))
+                mailbox_discard(m, name, &sx, "something in the mailbox was no file");
+        else
+                handle_file(m, name, &sx);
+}
+
+/* ---- a scan of the mailbox ---- */
+
+static int open_mailbox_directory(Mailbox *m) {
+        struct stat st;
+        int r = fs_mkdir_p(m->path, 0711);
+        if (r < 0)
+                return r;
+        _cleanup_close_ int fd =
+                open(m->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return errno == ELOOP ? -ENOTDIR : -errno;
+        if (st.st_uid != geteuid() && st.st_uid != 0)
+                return -EPERM; /* its owner could place files of any user there */
+        if ((st.st_mode & 07777) != MAILBOX_MODE && fchmod(fd, MAILBOX_MODE) < 0)
+                return -errno;
+        if (m->dir_fd >= 0)
+                (void)close(m->dir_fd); /* only ever read from */
+        m->dir_fd = TAKE_FD(fd);
+        return 0;
+}
+
+static void end_scan(Mailbox *m) {
+        if (m->pass)
+                (void)closedir(m->pass); /* only read from */
+        m->pass = NULL;
+        m->quota.n_users = m->quota.n = 0;
+}
+
+static int start_scan(Mailbox *m) {
+        int r = fs_opendir_at(m->dir_fd, ".", &m->pass);
+        if (r == 0)
+                m->again = false;
+        return r;
+}
+
+/* A part of a pass. */
+static int on_scan(sd_event_source *source, void *userdata) {
+        Mailbox *m = userdata;
+        if (!m->pass && start_scan(m) < 0) /* the timer tries again */
+                return sd_event_source_set_enabled(source, SD_EVENT_OFF);
+        for (unsigned i = 0; i < MAILBOX_ENTRIES_AT_ONCE; i++) {
+                const struct dirent *e = readdir(m->pass);
+                if (!e) {
+                        end_scan(m);
+                        if (m->needs_rescan)
+                                (void)timer_rearm(m->timer, RESCAN_USEC); /* else it is on, later */
+                        m->needs_rescan = false;
+                        return m->again ? 0 : sd_event_source_set_enabled(source, SD_EVENT_OFF);
+                }
+                if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+                        handle_entry(m, e->d_name);
+        }
+        return 0;
+}
+
+static int on_mailbox_event(sd_event_source *source, const struct inotify_event *event,
+                            void *userdata) {
+        (void)source, (void)event;
+        mailbox_rescan(userdata);
+        return 0;
+}
+
+static int watch_mailbox(Mailbox *m) {
+        m->watch = sd_event_source_disable_unref(m->watch);
+        return sd_event_add_inotify(m->event, &m->watch, m->path,
+                                    IN_MOVED_TO | IN_CREATE | IN_CLOSE_WRITE | IN_ONLYDIR |
+                                            IN_DELETE_SELF | IN_MOVE_SELF,
+                                    on_mailbox_event, m);
+}
+
+/* For what no event reports: a directory that was removed or replaced, notes that could not be
+ * handled. */
+static int on_mailbox_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        (void)usec;
+        Mailbox *m = userdata;
+        struct stat ours, theirs;
+        if (fstat(m->dir_fd, &ours) < 0 || lstat(m->path, &theirs) < 0 ||
+            ours.st_ino != theirs.st_ino || ours.st_dev != theirs.st_dev) {
+                end_scan(m);
+                int r = open_mailbox_directory(m);
+                if (r >= 0)
+                        r = watch_mailbox(m);
+                if (r < 0)
+                        log_warning(r, "cannot use the mailbox '%s', trying again in a minute",
+                                    m->path);
+        }
+        mailbox_rescan(m);
+        return timer_rearm(source, SCAN_INTERVAL_USEC);
+}
+
+static void mailbox_free(Mailbox *m) {
+        if (!m)
+                return;
+        end_scan(m);
+        sd_event_source_disable_unref(m->watch);
+        sd_event_source_disable_unref(m->step);
+        sd_event_source_disable_unref(m->timer);
+        if (m->dir_fd >= 0)
+                (void)close(m->dir_fd); /* only read from */
+        free(m->path);
+        free(m->buffer);
+        free(m);
+}
+
+/* @return 0; -ENOTDIR, -EPERM: a file of another user is in its place; -errno */
+static int mailbox_new(HookNotes *n) {
+        sd_event *event = n->context.event;
+        const char *path = n->config->hook.mailbox;
+        Mailbox *m = calloc(1, sizeof *m);
+        if (!m)
+                return -ENOMEM;
+        *m = (Mailbox){ .event = event,
+                        .path = strdup(path),
+                        .owner = n,
+                        .dir_fd = -1,
+                        .buffer = malloc(NOTE_MAX_BYTES + 2) };
+        int r = m->path && m->buffer ? open_mailbox_directory(m) : -ENOMEM;
+        if (r >= 0)
+                r = sd_event_add_defer(event, &m->step, on_scan, m);
+        if (r >= 0) /* after the peers of the socket */
+                r = sd_event_source_set_priority(m->step, SD_EVENT_PRIORITY_IDLE);
+        if (r >= 0)
+                r = sd_event_source_set_enabled(m->step, SD_EVENT_ON);
+        if (r >= 0)
+                r = timer_arm(&m->timer, &(TimerOptions){ .event = event,
+                                                          .usec = SCAN_INTERVAL_USEC,
+                                                          .slack_usec = RESCAN_USEC / 2,
+                                                          .handler = on_mailbox_timer,
+                                                          .userdata = m });
+        if (r >= 0 && watch_mailbox(m) < 0)
+                log_notice("the mailbox '%s' cannot be watched; it is scanned every minute", path);
+        if (r < 0) {
+                mailbox_free(m);
+                return r;
+        }
+        n->mailbox = m;
+        return 0;
 }
 
 /* ---- the snapshot ---- */
@@ -991,16 +1297,14 @@ static int on_start(sd_event_source *source, void *userdata) {
 /* ---- life ---- */
 
 static const char *open_mailbox(HookNotes *n) {
-        const MailboxCallbacks callbacks = { on_mail, on_refused, n };
-        const char *path = n->config->hook.mailbox;
-        int r = mailbox_new(&n->mailbox, n->context.event, path, &callbacks);
+        int r = mailbox_new(n);
         if (r >= 0)
                 return NULL;
         log_warning(
                 r,
                 "cannot use the mailbox '%s': notes that hooks write while the agent does not run "
                 "are not read; make it a directory of this agent's user, or set hook.mailbox",
-                path);
+                n->config->hook.mailbox);
         return "the mailbox cannot be used";
 }
 
@@ -1057,7 +1361,7 @@ HookNotes *hooknotes_free(HookNotes *n) {
                 return NULL;
         write_counts(n);
         n->socket = hook_socket_free(n->socket); /* the hooks notice, and continue alone */
-        n->mailbox = mailbox_free(n->mailbox);
+        mailbox_free(n->mailbox);
         sd_event_source_disable_unref(n->start);
         stop_step(n);
         LIST_FOREACH_SAFE (l, &n->notes)
@@ -1067,7 +1371,11 @@ HookNotes *hooknotes_free(HookNotes *n) {
 }
 
 bool hooknotes_is_idle(const HookNotes *n) {
-        return n->n_notes == 0 && (!n->mailbox || mailbox_is_idle(n->mailbox));
+        int scan = SD_EVENT_OFF;
+        if (n->mailbox)
+                (void)sd_event_source_get_enabled(n->mailbox->step,
+                                                  &scan); /* cannot fail for ours */
+        return n->n_notes == 0 && scan == SD_EVENT_OFF;
 }
 
 static uint64_t figure(const HookNotes *n, NoteCounter which) {
