@@ -114,7 +114,8 @@ static const Collector *collector_find(const char *name) {
 #define ALL_USEC (10 * USEC_PER_MINUTE) /* so often all is reported, also what is as it was */
 #define RESTART_USEC (30 * USEC_PER_SEC)
 #define INTERVAL_MIN_USEC (100 * USEC_PER_MSEC)
-static int send_message(int fd, const char *fmt, ...) {
+
+__attribute__((format(printf, 2, 3))) static int send_message(int fd, const char *fmt, ...) {
         char text[PROBE_PACKET_MAX];
         va_list args;
         va_start(args, fmt);
