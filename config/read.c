@@ -1,14 +1,17 @@
-/* From the tree of config/load.c to a Config, by the table; values from text and back to YAML. */
+/* Loads, frees, prints and compares configurations, by the table: from the tree of config/load.c to
+ * a Config, values from text and back to YAML. */
 #include "config/read.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "config/config.h"
 #include "config/faults.h"
+#include "config/load.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 
@@ -248,7 +251,8 @@ static int grow_list(char ***items, size_t n_used) {
         return 0;
 }
 
-int value_append(const ConfigKey *key, void *base, const char *text, ValueFault *f) {
+/* @return as value_set() */
+static int value_append(const ConfigKey *key, void *base, const char *text, ValueFault *f) {
         StringList *list = value_field(key, base);
         char *copy;
         int r = copy_checked(key, text, &copy, f);
@@ -344,7 +348,8 @@ int value_set_default(const ConfigKey *key, void *base) {
         return r == VALUE_E_FAULTY ? -EINVAL : r; /* a fault in the table; a test looks for it */
 }
 
-int value_set_all_defaults(const char *prefix, void *base) {
+/* Every field below `prefix`, sections included. */
+static int value_set_all_defaults(const char *prefix, void *base) {
         size_t n;
         const ConfigKey *keys = keys_all(&n);
 
@@ -364,11 +369,12 @@ int value_set_all_defaults(const char *prefix, void *base) {
 
 /* Elements */
 
-size_t value_n_elements(const ConfigKey *key, const void *base) {
+static size_t value_n_elements(const ConfigKey *key, const void *base) {
         return *(const size_t *)((const char *)base + key->count_offset);
 }
 
-void *value_element(const ConfigKey *key, const void *base, size_t i) {
+/* @return the element's struct, NULL when there are none */
+static void *value_element(const ConfigKey *key, const void *base, size_t i) {
         char *elements;
 
         memcpy(&elements, value_field(key, base),
@@ -396,7 +402,7 @@ static void free_strings(char **items) {
         free(items);
 }
 
-void value_clear_all(const char *prefix, void *base) {
+static void value_clear_all(const char *prefix, void *base) {
         size_t n;
         const ConfigKey *keys = keys_all(&n);
 
@@ -580,7 +586,8 @@ void value_add_yaml(const ConfigKey *key, const void *base, StrBuf *b) {
         }
 }
 
-bool value_is_equal(const ConfigKey *key, const void *a, const void *b) {
+/* For lack of memory they differ. */
+static bool value_is_equal(const ConfigKey *key, const void *a, const void *b) {
         _cleanup_(strbuf_done) StrBuf text_a = STRBUF_INIT, text_b = STRBUF_INIT;
 
         value_add_yaml(key, a, &text_a);
@@ -667,7 +674,7 @@ int expand(const char *text, char *const *environment, char **ret, StrBuf *fault
         return 0;
 }
 
-int origins_add(ConfigOrigins *o, const Origin *origin) {
+static int origins_add(ConfigOrigins *o, const Origin *origin) {
         if (o->n == o->n_allocated) {
                 size_t n_allocated = MAX(2 * o->n_allocated, (size_t)32);
                 Origin *items = reallocarray(o->items, n_allocated, sizeof *items);
@@ -690,7 +697,8 @@ static int compare(const void *left, const void *right) {
         return (a->item > b->item) - (a->item < b->item);
 }
 
-void origins_sort(ConfigOrigins *o) {
+/* To be called once, before the first look-up. */
+static void origins_sort(ConfigOrigins *o) {
         if (o->n > 0)
                 qsort(o->items, o->n, sizeof *o->items, compare);
 }
@@ -699,12 +707,18 @@ Origin *origins_find(const ConfigOrigins *o, const Origin *what) {
         return o->n > 0 ? bsearch(what, o->items, o->n, sizeof *o->items, compare) : NULL;
 }
 
-ConfigOrigins *origins_free(ConfigOrigins *o) {
+static ConfigOrigins *origins_free(ConfigOrigins *o) {
         if (o)
                 free(o->items);
         free(o);
         return NULL;
 }
+
+typedef struct ReadContext {
+        Faults *faults;
+        char *const *environment; /* NAME=VALUE, for ${NAME} */
+        bool whole;               /* false: the tree is cut off, so missing keys are no fault */
+} ReadContext;
 
 typedef struct Reader {
         Config *config;
@@ -1192,7 +1206,9 @@ static int read_scope(Reader *r, const Scope *scope, const LoadNode *map) {
         return 0;
 }
 
-int read_tree(Config *c, const LoadNode *root, const ReadContext *context) {
+/* Fills *c, whose defaults are set and whose origins are empty. @param root  may be NULL: an empty
+ * file  @return 0 or -errno; faults are added */
+static int read_tree(Config *c, const LoadNode *root, const ReadContext *context) {
         static const LoadNode empty = { .type = LOAD_MAP };
         Reader r = { .config = c, .context = context, .faults = context->faults };
         Scope top = { .prefix = "", .base = c, .line = 1 };
@@ -1211,4 +1227,350 @@ int read_tree(Config *c, const LoadNode *root, const ReadContext *context) {
         }
         origins_sort(c->origins);
         return 0;
+}
+
+/* --print-config: every key that applies, in the table's order, with where its value comes from. */
+
+typedef struct Printer {
+        const Config *config;
+        StrBuf out;
+} Printer;
+
+static void print_origin(Printer *p, const ConfigKey *key, size_t index) {
+        const Origin *origin =
+                origins_find(p->config->origins, &(Origin){ .key = key, .index = index });
+
+        strbuf_add(&p->out, " # ");
+        if (origin && origin->line > 0 && p->config->file) {
+                text_add_spelled(&p->out, p->config->file, PATH_MAX);
+                strbuf_addf(&p->out, ":%u", origin->line);
+        } else {
+                strbuf_add(&p->out, "default");
+        }
+        if (origin && origin->appended)
+                strbuf_add(&p->out, ", with /%d-%c appended");
+        strbuf_add(&p->out, "\n");
+}
+
+static void print_keys(Printer *p, const char *prefix, const void *base, size_t index);
+
+static void print_elements(Printer *p, const ConfigKey *key, const void *base) {
+        char prefix[KEYS_PREFIX_SIZE];
+
+        keys_prefix(key, prefix);
+        for (size_t i = 0; i < value_n_elements(key, base); i++)
+                print_keys(p, prefix, value_element(key, base, i), i);
+}
+
+/* Two blanks for each section or list around the key; a dash stands in the last two of an element's
+ * first key. */
+static void print_indentation(Printer *p, const ConfigKey *key, bool is_first) {
+        size_t depth = 0;
+
+        for (const char *c = key->name; *c; c++)
+                depth += *c == '.' || *c == '[';
+        for (size_t i = 0; i < depth; i++) {
+                bool is_dash = is_first && i + 1 == depth && strstr(key->name, "[]");
+                strbuf_add(&p->out, is_dash ? "- " : "  ");
+        }
+}
+
+static bool is_printed(const ConfigKey *key, const char *prefix, const void *base) {
+        if (!keys_is_child(key, prefix))
+                return false;
+        return !(key->flags & (KEY_S3 | KEY_VOLUME)) ||
+               keys_applies(key, ((const ConfigDestination *)base)->type);
+}
+
+static void print_keys(Printer *p, const char *prefix, const void *base, size_t index) {
+        bool is_first = true;
+        size_t n;
+        const ConfigKey *keys = keys_all(&n);
+
+        for (size_t i = 0; i < n; i++) {
+                const ConfigKey *key = &keys[i];
+                char below[KEYS_PREFIX_SIZE];
+                bool opens;
+                if (!is_printed(key, prefix, base))
+                        continue;
+                opens = key->type == KEY_SECTION ||
+                        (key->type == KEY_ELEMENTS && value_n_elements(key, base) > 0);
+                print_indentation(p, key, is_first);
+                is_first = false;
+                strbuf_addf(&p->out, "%s:", keys_leaf(key));
+                if (!opens) {
+                        strbuf_add(&p->out, " ");
+                        value_add_yaml(key, base, &p->out);
+                }
+                print_origin(p, key, index);
+                if (key->type == KEY_SECTION)
+                        print_keys(p, keys_prefix(key, below), base, index);
+                else if (opens)
+                        print_elements(p, key, base);
+        }
+}
+
+int config_print(const Config *c, FILE *f) {
+        Printer p = { .config = c };
+        _cleanup_free_ char *text = NULL;
+
+        print_keys(&p, "", c, 0);
+        text = strbuf_detach(&p.out);
+        if (!text)
+                return -ENOMEM;
+        if (fputs(text, f) == EOF || fflush(f) == EOF)
+                return -EIO;
+        return 0;
+}
+
+/* Loads, frees and compares whole configurations. */
+
+DEFINE_CLEANUP(Config, config_free);
+
+Config *config_free(Config *c) {
+        if (!c)
+                return NULL;
+        value_clear_all("", c);
+        free(c->file);
+        origins_free(c->origins);
+        free(c);
+        return NULL;
+}
+
+/* All keys at their defaults: no sources and destinations yet. */
+static int new_default(Config **ret) {
+        _cleanup_(config_freep) Config *c = calloc(1, sizeof *c);
+        int r;
+
+        if (!c)
+                return -ENOMEM;
+        c->origins = calloc(1, sizeof *c->origins);
+        if (!c->origins)
+                return -ENOMEM;
+        r = value_set_all_defaults("", c);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(c);
+        return 0;
+}
+
+/* What the elements of a file have to do with each other */
+
+/* The key that names the elements of a list; NULL when they have no names of their own. */
+static const ConfigKey *identity_key(const ConfigKey *list) {
+        char prefix[KEYS_PREFIX_SIZE];
+        size_t n;
+        const ConfigKey *keys = keys_all(&n);
+
+        keys_prefix(list, prefix);
+        for (size_t i = 0; i < n; i++)
+                if (keys_is_child(&keys[i], prefix) && (keys[i].flags & KEY_IDENTITY))
+                        return &keys[i];
+        return NULL;
+}
+
+static const char *name_of(const ConfigKey *identity, const void *element) {
+        return *(char *const *)((const char *)element + identity->offset);
+}
+
+static void check_unique(const Config *c, Faults *faults, const ConfigKey *list) {
+        const ConfigKey *identity = identity_key(list);
+
+        for (size_t i = 1; identity && i < value_n_elements(list, c); i++) {
+                const char *mine = name_of(identity, value_element(list, c, i));
+                const Origin *origin =
+                        origins_find(c->origins, &(Origin){ .key = identity, .index = i });
+                for (size_t k = 0; mine && k < i; k++) {
+                        const char *other = name_of(identity, value_element(list, c, k));
+                        if (!other || strcmp(mine, other) != 0)
+                                continue;
+                        faults_add(faults,
+                                   &(Spot){ .line = origin ? origin->line : 0,
+                                            .name = identity->name,
+                                            .index = i },
+                                   "give each entry a name of its own",
+                                   "'%s' is the name of %s[%zu] already", mine, list->name, k);
+                        break;
+                }
+        }
+}
+
+/* A source that names no destinations has all of them. */
+static int use_all_destinations(Config *c) {
+        _cleanup_(value_fault_done) ValueFault f = { 0 };
+        const ConfigKey *key = keys_get("sources[].destinations");
+
+        for (size_t i = 0; i < c->n_sources; i++) {
+                if (origins_find(c->origins, &(Origin){ .key = key, .index = i }))
+                        continue;
+                for (size_t k = 0; k < c->n_destinations; k++) {
+                        const char *name = c->destinations[k].name;
+                        int r = name ? value_append(key, &c->sources[i], name, &f) : 0;
+                        if (r < 0)
+                                return r;
+                }
+        }
+        return 0;
+}
+
+static int check_elements(Config *c, Faults *faults) {
+        size_t n;
+        const ConfigKey *keys = keys_all(&n);
+
+        for (size_t i = 0; i < n; i++)
+                if (keys[i].type == KEY_ELEMENTS && !strstr(keys[i].name, "[]"))
+                        check_unique(c, faults, &keys[i]);
+        return use_all_destinations(c);
+}
+
+typedef struct Input {
+        const char *data;
+        size_t n;
+        char *const *environment;
+} Input;
+
+static int parse(Config **ret, const char *name, const Input *input, Faults *faults) {
+        ReadContext context = { .faults = faults, .environment = input->environment };
+        _cleanup_(config_freep) Config *c = NULL;
+        _cleanup_(load_freep) LoadNode *root = NULL;
+        int r = load_tree(&root, input->data, input->n, faults, &context.whole);
+
+        if (r < 0)
+                return r;
+        r = new_default(&c);
+        if (r < 0)
+                return r;
+        c->file = strdup(name);
+        if (!c->file)
+                return -ENOMEM;
+        r = read_tree(c, root, &context);
+        if (r < 0)
+                return r;
+        if (context.whole) {
+                r = check_elements(c, faults);
+                if (r == 0)
+                        r = config_check(c, faults);
+                if (r < 0)
+                        return r;
+        }
+        if (faults->n > 0)
+                return CONFIG_E_FAULTY;
+        *ret = TAKE_PTR(c);
+        return 0;
+}
+
+int config_parse(Config **ret, const char *name, const void *data, size_t n,
+                 char *const *environment, Diags *diags) {
+        Faults faults = { .file = name, .diags = diags };
+
+        return parse(ret, name, &(Input){ data, n, environment }, &faults);
+}
+
+int config_load(Config **ret, const char *file, char *const *environment, Diags *diags) {
+        Faults faults = { .file = file, .diags = diags };
+        _cleanup_free_ char *text = NULL;
+        size_t n;
+        int r = load_file(file, &text, &n, &faults);
+
+        if (r < 0)
+                return r;
+        return parse(ret, file, &(Input){ text, n, environment }, &faults);
+}
+
+int config_builtin(Config **ret) {
+        static const char text[] =
+                "sources:\n"
+                "  - {name: core-dumps, kind: neuron-core-dump, path: "
+                "\"/tmp/neuron-core-dump/dt-%d-cid-%c\"}\n"
+                "destinations:\n"
+                "  - {name: delivered, type: volume, path: /var/lib/neuron-collectd/delivered}\n";
+        _cleanup_(config_freep) Config *c = NULL;
+        _cleanup_(diag_done) Diags diags = { 0 };
+        int r = config_parse(&c, "built-in", text, strlen(text), NULL, &diags);
+
+        if (r != 0)
+                return r < 0 ? r : -EINVAL; /* the text above is faulty; a test looks for it */
+        free(c->file);
+        c->file = NULL;
+        for (size_t i = 0; i < c->origins->n; i++)
+                c->origins->items[i].line = 0;
+        for (size_t i = 0; i < c->n_sources; i++)
+                c->sources[i].line = 0;
+        for (size_t i = 0; i < c->n_destinations; i++)
+                c->destinations[i].line = 0;
+        *ret = TAKE_PTR(c);
+        return 0;
+}
+
+/* Comparing */
+
+typedef struct Comparison {
+        const Config *running, *loaded;
+        void (*on_key)(const char *key, bool needs_restart, void *userdata);
+        void *userdata;
+} Comparison;
+
+static const void *find_element(const ConfigKey *list, const Config *c, const char *name) {
+        const ConfigKey *identity = identity_key(list);
+
+        for (size_t i = 0; i < value_n_elements(list, c); i++) {
+                const void *element = value_element(list, c, i);
+                if (strcmp(name_of(identity, element), name) == 0)
+                        return element;
+        }
+        return NULL;
+}
+
+static bool elements_are_equal(const ConfigKey *list, const void *a, const void *b) {
+        char prefix[KEYS_PREFIX_SIZE];
+        size_t n;
+        const ConfigKey *keys = keys_all(&n);
+
+        keys_prefix(list, prefix);
+        for (size_t i = 0; i < n; i++)
+                if (keys_is_child(&keys[i], prefix) && !value_is_equal(&keys[i], a, b))
+                        return false;
+        return true;
+}
+
+static void report_element(const Comparison *c, const ConfigKey *list, const char *name) {
+        _cleanup_(strbuf_done) StrBuf key = STRBUF_INIT;
+
+        strbuf_addf(&key, "%s[%s]", list->name, name);
+        c->on_key(strbuf_error(&key) < 0 ? list->name : key.text, list->flags & KEY_RESTART,
+                  c->userdata);
+}
+
+static void compare_elements(const Comparison *c, const ConfigKey *list) {
+        const ConfigKey *identity = identity_key(list);
+
+        for (size_t i = 0; i < value_n_elements(list, c->running); i++) {
+                const void *mine = value_element(list, c->running, i);
+                const void *other = find_element(list, c->loaded, name_of(identity, mine));
+                if (!other || !elements_are_equal(list, mine, other))
+                        report_element(c, list, name_of(identity, mine));
+        }
+        for (size_t i = 0; i < value_n_elements(list, c->loaded); i++) {
+                const char *name = name_of(identity, value_element(list, c->loaded, i));
+                if (!find_element(list, c->running, name))
+                        report_element(c, list, name);
+        }
+}
+
+void config_compare(const Config *running, const Config *loaded,
+                    void (*on_key)(const char *key, bool needs_restart, void *userdata),
+                    void *userdata) {
+        Comparison c = { running, loaded, on_key, userdata };
+        size_t n;
+        const ConfigKey *keys = keys_all(&n);
+
+        for (size_t i = 0; i < n; i++) {
+                const ConfigKey *key = &keys[i];
+                if (strstr(key->name, "[]"))
+                        continue; /* reported as its element */
+                if (key->type == KEY_ELEMENTS && identity_key(key))
+                        compare_elements(&c, key);
+                else if (!value_is_equal(key, running, loaded))
+                        on_key(key->name, key->flags & KEY_RESTART, userdata);
+        }
 }

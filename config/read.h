@@ -1,23 +1,15 @@
-/* From the tree of config/load.c to a Config, by the table: types, limits, forms, unknown, missing
- * and doubled keys. What concerns more than one key is config/config.c's. */
+/* Inside this folder: origins and values for config/check.c, config/generate.c and the tests; the
+ * rest of config/read.c is in config.h. */
 #pragma once
 
 #include "config/config.h"
 #include "config/faults.h"
 #include "config/keys.h"
-#include "config/load.h"
 #include "lib/base/strbuf.h"
 
-typedef struct ReadContext {
-        Faults *faults;
-        char *const *environment; /* NAME=VALUE, for ${NAME} */
-        bool whole;               /* false: the tree is cut off, so missing keys are no fault */
-} ReadContext;
-
-/** Fills *c, whose defaults are set and whose origins are empty. @param root  may be NULL: an empty
- * file
- * @return 0 or -errno; faults are added */
-int read_tree(Config *c, const LoadNode *root, const ReadContext *context);
+/** Checks what concerns more than one key, and completes values that depend on others. @return 0 or
+ * -ENOMEM; faults are added */
+int config_check(Config *c, Faults *faults);
 
 /* ---- where each key was given; what is not in here is a default ---- */
 
@@ -35,16 +27,8 @@ typedef struct ConfigOrigins {
         size_t n, n_allocated;
 } ConfigOrigins;
 
-/** @return 0 or -ENOMEM */
-int origins_add(ConfigOrigins *o, const Origin *origin);
-
-/** To be called once, before the first look-up. */
-void origins_sort(ConfigOrigins *o);
-
 /** @param what  key, index and item count. @return the origin, or NULL when it is a default */
 Origin *origins_find(const ConfigOrigins *o, const Origin *what);
-
-ConfigOrigins *origins_free(ConfigOrigins *o);
 
 /* ---- ${NAME} in string values ---- */
 
@@ -67,30 +51,14 @@ enum { VALUE_E_FAULTY = 1 };
  * @return 0; VALUE_E_FAULTY: *f says why, the field is as before; -ENOMEM */
 int value_set(const ConfigKey *key, void *base, const char *text, ValueFault *f);
 
-/** Appends one string to a KEY_STRINGS. @return as value_set */
-int value_append(const ConfigKey *key, void *base, const char *text, ValueFault *f);
-
 /** Sets the field to its default; a key without one is left alone. */
 int value_set_default(const ConfigKey *key, void *base);
-
-/** Sets every field right below `prefix` to its default, sections below it included. */
-int value_set_all_defaults(const char *prefix, void *base);
 
 /** Writes the value as YAML on one line. */
 void value_add_yaml(const ConfigKey *key, const void *base, StrBuf *b);
 
-/** @return whether both fields hold the same value; for lack of memory they differ */
-bool value_is_equal(const ConfigKey *key, const void *a, const void *b);
-
 /** Frees what the field owns and zeroes it. */
 void value_clear(const ConfigKey *key, void *base);
-
-/** As value_clear for every field below `prefix`. */
-void value_clear_all(const char *prefix, void *base);
-
-/** @return the element's struct, NULL when there are none; and the number of elements */
-void *value_element(const ConfigKey *key, const void *base, size_t i);
-size_t value_n_elements(const ConfigKey *key, const void *base);
 
 /** A quantity as the key's type writes it, e.g. `8MiB`. @param buf  at least VALUE_QUANTITY_SIZE */
 #define VALUE_QUANTITY_SIZE 48

@@ -1,13 +1,11 @@
-/* --print-config: every key that applies, in the table's order, with where its value comes from. */
+/* What concerns more than one key: names, directories, limits that must fit together. */
 #include "config/config.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <string.h>
 
 #include "config/faults.h"
 #include "config/keys.h"
-#include "config/load.h"
 #include "config/read.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
@@ -39,29 +37,6 @@ static Spot spot_of_either(const Config *c, const char *name, const char *other,
 }
 
 /* Names */
-
-static const char *identity_of(const ConfigKey *list, const ConfigKey *name, const Config *c,
-                               size_t i) {
-        return *(char *const *)((const char *)value_element(list, c, i) + name->offset);
-}
-
-static void check_unique(const Config *c, Faults *faults, const char *list_name,
-                         const char *identity) {
-        const ConfigKey *list = keys_get(list_name), *name = keys_get(identity);
-
-        for (size_t i = 1; i < value_n_elements(list, c); i++) {
-                const char *mine = identity_of(list, name, c, i);
-                Spot spot = spot_of(c, identity, i, FAULTS_NO_ITEM);
-                for (size_t k = 0; mine && k < i; k++) {
-                        const char *other = identity_of(list, name, c, k);
-                        if (!other || strcmp(mine, other) != 0)
-                                continue;
-                        faults_add(faults, &spot, "give each entry a name of its own",
-                                   "'%s' is the name of %s[%zu] already", mine, list_name, k);
-                        break;
-                }
-        }
-}
 
 static bool has_core_dumps(const Config *c, const char *name) {
         for (size_t i = 0; i < c->n_sources; i++)
@@ -96,19 +71,6 @@ static const ConfigDestination *find_destination(const Config *c, const char *na
         return NULL;
 }
 
-static int use_all_destinations(const Config *c, ConfigSource *source) {
-        _cleanup_(value_fault_done) ValueFault f = { 0 };
-        const ConfigKey *key = keys_get("sources[].destinations");
-
-        for (size_t i = 0; i < c->n_destinations; i++)
-                if (c->destinations[i].name) {
-                        int r = value_append(key, source, c->destinations[i].name, &f);
-                        if (r < 0)
-                                return r;
-                }
-        return 0;
-}
-
 static void report_no_destination(const Config *c, Faults *faults, const Spot *spot,
                                   const char *name) {
         _cleanup_(strbuf_done) StrBuf remedy = STRBUF_INIT;
@@ -122,13 +84,12 @@ static void report_no_destination(const Config *c, Faults *faults, const Spot *s
                    "unknown destination '%s'", name);
 }
 
-static int resolve_destinations(const Config *c, Faults *faults, size_t i) {
-        ConfigSource *source = &c->sources[i];
-        const StringList *names = &source->destinations;
+static void resolve_destinations(const Config *c, Faults *faults, size_t i) {
+        const StringList *names = &c->sources[i].destinations;
         Spot given = spot_of(c, "sources[].destinations", i, FAULTS_NO_ITEM);
 
         if (given.line == 0)
-                return use_all_destinations(c, source);
+                return; /* all of them */
         for (size_t k = 0; k < names->n; k++) {
                 Spot spot = spot_of(c, "sources[].destinations", i, k + 1);
                 if (!find_destination(c, names->items[k]))
@@ -140,7 +101,6 @@ static int resolve_destinations(const Config *c, Faults *faults, size_t i) {
                                 break;
                         }
         }
-        return 0;
 }
 
 /* Paths */
@@ -252,11 +212,8 @@ static int check_paths(Config *c, Faults *faults) {
         _cleanup_(fixed_parts_done) FixedParts fixed = { 0 };
         int r;
 
-        for (size_t i = 0; i < c->n_sources; i++) {
-                r = resolve_destinations(c, faults, i);
-                if (r < 0)
-                        return r;
-        }
+        for (size_t i = 0; i < c->n_sources; i++)
+                resolve_destinations(c, faults, i);
         for (size_t i = 0; i < c->n_destinations; i++) {
                 r = append_identity(c, faults, i);
                 if (r < 0)
@@ -457,12 +414,9 @@ static void check_retention(const Config *c, Faults *faults) {
                            "evicted");
 }
 
-static int check_config(Config *c, Faults *faults) {
+int config_check(Config *c, Faults *faults) {
         int r;
 
-        check_unique(c, faults, "sources", "sources[].name");
-        check_unique(c, faults, "destinations", "destinations[].name");
-        check_unique(c, faults, "snapshot.commands", "snapshot.commands[].name");
         for (size_t i = 0; i < c->n_sources; i++)
                 check_own_names(c, faults, i);
         r = check_paths(c, faults);
@@ -479,294 +433,4 @@ static int check_config(Config *c, Faults *faults) {
         for (size_t i = 0; i < c->snapshot.n_commands; i++)
                 check_command(c, faults, i);
         return 0;
-}
-
-typedef struct Printer {
-        const Config *config;
-        StrBuf out;
-} Printer;
-
-static void add_origin(Printer *p, const ConfigKey *key, size_t index) {
-        const Origin *origin =
-                origins_find(p->config->origins, &(Origin){ .key = key, .index = index });
-
-        strbuf_add(&p->out, " # ");
-        if (origin && origin->line > 0 && p->config->file) {
-                text_add_spelled(&p->out, p->config->file, PATH_MAX);
-                strbuf_addf(&p->out, ":%u", origin->line);
-        } else {
-                strbuf_add(&p->out, "default");
-        }
-        if (origin && origin->appended)
-                strbuf_add(&p->out, ", with /%d-%c appended");
-        strbuf_add(&p->out, "\n");
-}
-
-static void add_keys(Printer *p, const char *prefix, const void *base, size_t index);
-
-static void add_elements(Printer *p, const ConfigKey *key, const void *base) {
-        char prefix[KEYS_PREFIX_SIZE];
-
-        keys_prefix(key, prefix);
-        for (size_t i = 0; i < value_n_elements(key, base); i++)
-                add_keys(p, prefix, value_element(key, base, i), i);
-}
-
-/* Two blanks for each section or list around the key; a dash stands in the last two of an element's
- * first key. */
-static void add_indentation(Printer *p, const ConfigKey *key, bool is_first) {
-        size_t depth = 0;
-
-        for (const char *c = key->name; *c; c++)
-                depth += *c == '.' || *c == '[';
-        for (size_t i = 0; i < depth; i++) {
-                bool is_dash = is_first && i + 1 == depth && strstr(key->name, "[]");
-                strbuf_add(&p->out, is_dash ? "- " : "  ");
-        }
-}
-
-static bool is_printed(const ConfigKey *key, const char *prefix, const void *base) {
-        if (!keys_is_child(key, prefix))
-                return false;
-        return !(key->flags & (KEY_S3 | KEY_VOLUME)) ||
-               keys_applies(key, ((const ConfigDestination *)base)->type);
-}
-
-static void add_keys(Printer *p, const char *prefix, const void *base, size_t index) {
-        bool is_first = true;
-        size_t n;
-        const ConfigKey *keys = keys_all(&n);
-
-        for (size_t i = 0; i < n; i++) {
-                const ConfigKey *key = &keys[i];
-                char below[KEYS_PREFIX_SIZE];
-                bool opens;
-                if (!is_printed(key, prefix, base))
-                        continue;
-                opens = key->type == KEY_SECTION ||
-                        (key->type == KEY_ELEMENTS && value_n_elements(key, base) > 0);
-                add_indentation(p, key, is_first);
-                is_first = false;
-                strbuf_addf(&p->out, "%s:", keys_leaf(key));
-                if (!opens) {
-                        strbuf_add(&p->out, " ");
-                        value_add_yaml(key, base, &p->out);
-                }
-                add_origin(p, key, index);
-                if (key->type == KEY_SECTION)
-                        add_keys(p, keys_prefix(key, below), base, index);
-                else if (opens)
-                        add_elements(p, key, base);
-        }
-}
-
-int config_print(const Config *c, FILE *f) {
-        Printer p = { .config = c };
-        _cleanup_free_ char *text = NULL;
-
-        add_keys(&p, "", c, 0);
-        text = strbuf_detach(&p.out);
-        if (!text)
-                return -ENOMEM;
-        if (fputs(text, f) == EOF || fflush(f) == EOF)
-                return -EIO;
-        return 0;
-}
-
-/* Loads, frees and compares whole configurations. */
-
-DEFINE_CLEANUP(Config, config_free);
-
-Config *config_free(Config *c) {
-        if (!c)
-                return NULL;
-        value_clear_all("", c);
-        free(c->file);
-        origins_free(c->origins);
-        free(c);
-        return NULL;
-}
-
-/* All keys at their defaults: no sources and destinations yet. */
-static int new_default(Config **ret) {
-        _cleanup_(config_freep) Config *c = calloc(1, sizeof *c);
-        int r;
-
-        if (!c)
-                return -ENOMEM;
-        c->origins = calloc(1, sizeof *c->origins);
-        if (!c->origins)
-                return -ENOMEM;
-        r = value_set_all_defaults("", c);
-        if (r < 0)
-                return r;
-        *ret = TAKE_PTR(c);
-        return 0;
-}
-
-typedef struct Input {
-        const char *data;
-        size_t n;
-        char *const *environment;
-} Input;
-
-static int parse(Config **ret, const char *name, const Input *input, Faults *faults) {
-        ReadContext context = { .faults = faults, .environment = input->environment };
-        _cleanup_(config_freep) Config *c = NULL;
-        _cleanup_(load_freep) LoadNode *root = NULL;
-        int r = load_tree(&root, input->data, input->n, faults, &context.whole);
-
-        if (r < 0)
-                return r;
-        r = new_default(&c);
-        if (r < 0)
-                return r;
-        c->file = strdup(name);
-        if (!c->file)
-                return -ENOMEM;
-        r = read_tree(c, root, &context);
-        if (r < 0)
-                return r;
-        if (context.whole) {
-                r = check_config(c, faults);
-                if (r < 0)
-                        return r;
-        }
-        if (faults->n > 0)
-                return CONFIG_E_FAULTY;
-        *ret = TAKE_PTR(c);
-        return 0;
-}
-
-int config_parse(Config **ret, const char *name, const void *data, size_t n,
-                 char *const *environment, Diags *diags) {
-        Faults faults = { .file = name, .diags = diags };
-
-        return parse(ret, name, &(Input){ data, n, environment }, &faults);
-}
-
-int config_load(Config **ret, const char *file, char *const *environment, Diags *diags) {
-        Faults faults = { .file = file, .diags = diags };
-        _cleanup_free_ char *text = NULL;
-        size_t n;
-        int r = load_file(file, &text, &n, &faults);
-
-        if (r < 0)
-                return r;
-        return parse(ret, file, &(Input){ text, n, environment }, &faults);
-}
-
-int config_builtin(Config **ret) {
-        static const char text[] =
-                "sources:\n"
-                "  - {name: core-dumps, kind: neuron-core-dump, path: "
-                "\"/tmp/neuron-core-dump/dt-%d-cid-%c\"}\n"
-                "destinations:\n"
-                "  - {name: delivered, type: volume, path: /var/lib/neuron-collectd/delivered}\n";
-        _cleanup_(config_freep) Config *c = NULL;
-        _cleanup_(diag_done) Diags diags = { 0 };
-        int r = config_parse(&c, "built-in", text, strlen(text), NULL, &diags);
-
-        if (r != 0)
-                return r < 0 ? r : -EINVAL; /* the text above is faulty; a test looks for it */
-        free(c->file);
-        c->file = NULL;
-        for (size_t i = 0; i < c->origins->n; i++)
-                c->origins->items[i].line = 0;
-        for (size_t i = 0; i < c->n_sources; i++)
-                c->sources[i].line = 0;
-        for (size_t i = 0; i < c->n_destinations; i++)
-                c->destinations[i].line = 0;
-        *ret = TAKE_PTR(c);
-        return 0;
-}
-
-/* Comparing */
-
-typedef struct Comparison {
-        const Config *running, *loaded;
-        void (*on_key)(const char *key, bool needs_restart, void *userdata);
-        void *userdata;
-} Comparison;
-
-/* The key that names the elements of a list; NULL when they have no names of their own. */
-static const ConfigKey *identity_key(const ConfigKey *list) {
-        char prefix[KEYS_PREFIX_SIZE];
-        size_t n;
-        const ConfigKey *keys = keys_all(&n);
-
-        keys_prefix(list, prefix);
-        for (size_t i = 0; i < n; i++)
-                if (keys_is_child(&keys[i], prefix) && (keys[i].flags & KEY_IDENTITY))
-                        return &keys[i];
-        return NULL;
-}
-
-static const char *name_of(const ConfigKey *identity, const void *element) {
-        return *(char *const *)((const char *)element + identity->offset);
-}
-
-static const void *find_element(const ConfigKey *list, const Config *c, const char *name) {
-        const ConfigKey *identity = identity_key(list);
-
-        for (size_t i = 0; i < value_n_elements(list, c); i++) {
-                const void *element = value_element(list, c, i);
-                if (strcmp(name_of(identity, element), name) == 0)
-                        return element;
-        }
-        return NULL;
-}
-
-static bool elements_are_equal(const ConfigKey *list, const void *a, const void *b) {
-        char prefix[KEYS_PREFIX_SIZE];
-        size_t n;
-        const ConfigKey *keys = keys_all(&n);
-
-        keys_prefix(list, prefix);
-        for (size_t i = 0; i < n; i++)
-                if (keys_is_child(&keys[i], prefix) && !value_is_equal(&keys[i], a, b))
-                        return false;
-        return true;
-}
-
-static void report_element(const Comparison *c, const ConfigKey *list, const char *name) {
-        _cleanup_(strbuf_done) StrBuf key = STRBUF_INIT;
-
-        strbuf_addf(&key, "%s[%s]", list->name, name);
-        c->on_key(strbuf_error(&key) < 0 ? list->name : key.text, list->flags & KEY_RESTART,
-                  c->userdata);
-}
-
-static void compare_elements(const Comparison *c, const ConfigKey *list) {
-        const ConfigKey *identity = identity_key(list);
-
-        for (size_t i = 0; i < value_n_elements(list, c->running); i++) {
-                const void *mine = value_element(list, c->running, i);
-                const void *other = find_element(list, c->loaded, name_of(identity, mine));
-                if (!other || !elements_are_equal(list, mine, other))
-                        report_element(c, list, name_of(identity, mine));
-        }
-        for (size_t i = 0; i < value_n_elements(list, c->loaded); i++) {
-                const char *name = name_of(identity, value_element(list, c->loaded, i));
-                if (!find_element(list, c->running, name))
-                        report_element(c, list, name);
-        }
-}
-
-void config_compare(const Config *running, const Config *loaded,
-                    void (*on_key)(const char *key, bool needs_restart, void *userdata),
-                    void *userdata) {
-        Comparison c = { running, loaded, on_key, userdata };
-        size_t n;
-        const ConfigKey *keys = keys_all(&n);
-
-        for (size_t i = 0; i < n; i++) {
-                const ConfigKey *key = &keys[i];
-                if (strstr(key->name, "[]"))
-                        continue; /* reported as its element */
-                if (key->type == KEY_ELEMENTS && identity_key(key))
-                        compare_elements(&c, key);
-                else if (!value_is_equal(key, running, loaded))
-                        on_key(key->name, key->flags & KEY_RESTART, userdata);
-        }
 }
