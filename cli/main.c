@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "cli/common/cli.h"
-#include "cli/hook/hook_status.h"
+#include "cli/hook/hook_check.h"
 #include "config/config.h"
 
 #define DEFAULT_FILE NC_SYSCONFDIR "/neuron-collectd/neuron-collectd.yaml"

@@ -14,7 +14,7 @@
 #include "cli/archive/object_store.h"
 #include "cli/common/cli.h"
 #include "cli/common/client.h"
-#include "cli/hook/hook_status.h"
+#include "cli/hook/hook_check.h"
 #include "config/config.h"
 #include "config/keys.h"
 #include "lib/base/fs.h"
@@ -27,8 +27,6 @@
 #include "lib/neuron/template.h"
 #include "uploaders/s3/s3_bucket.h"
 #include "uploaders/volume/volume.h"
-
-typedef enum Finding { OK, WARNING, FAILED, N_FINDINGS } Finding;
 
 typedef struct Doctor {
         const Cli *cli;
@@ -325,107 +323,9 @@ static void check_agent(Doctor *d) {
                socket);
 }
 
-/* doctor: the hook, its socket and mailbox, and what a snapshot needs. */
+/* The hook, and what a snapshot needs. */
 
-#define INSTALL "neuron-collect hook install"
-#define MAILBOX_MODE 01733 /* every user may add a note, nobody may read or remove another's */
 #define VERSION_BYTES 256
-/* ---- the hook ---- */
-
-static void check_ours(Doctor *d, const HookStatus *v) {
-        if (!v->hook.is_executable)
-                report(d, FAILED, "hook", INSTALL,
-                       "'%s/" HOOK_NAME "' cannot be executed by every user, so their jobs "
-                       "write no core dumps",
-                       d->hook_directory);
-        else if (v->program.kind == HOOK_OURS && !hook_file_is_same(&v->hook, &v->program))
-                report(d, WARNING, "hook", INSTALL,
-                       "'%s/" HOOK_NAME "' is ours (%s), but differs from '%s' (%s)",
-                       d->hook_directory, v->hook.version, HOOK_PROGRAM, v->program.version);
-        else
-                report(d, OK, "hook", NULL, "'%s/" HOOK_NAME "' is ours, version %s",
-                       d->hook_directory, v->hook.version);
-        if (v->chain && (v->chained.kind != HOOK_OTHER || !v->chained.is_executable))
-                report(d, FAILED, "hook", INSTALL " --no-chain, or --chain=PATH",
-                       "the chained hook '%s' %s", v->chain,
-                       v->chained.kind == HOOK_OURS ? "is neuron-collectd's own hook"
-                                                    : "cannot be executed by every user");
-}
-
-static void check_hook(Doctor *d, const HookStatus *v) {
-        const char *word = hook_status_word(v);
-        if (v->hook.kind == HOOK_OURS)
-                check_ours(d, v);
-        else if (hook_status_is_replaced(v))
-                report(d, FAILED, "hook", INSTALL,
-                       "'%s/" HOOK_NAME "' is no longer ours: a package upgrade has replaced "
-                       "or removed it",
-                       d->hook_directory);
-        else if (strcmp(word, "missing") == 0)
-                report(d, WARNING, "hook", INSTALL,
-                       "'%s/" HOOK_NAME "' does not exist: without it the runtime writes no "
-                       "core dumps",
-                       d->hook_directory);
-        else if (strcmp(word, "unusable") == 0)
-                report(d, FAILED, "hook", "move it away, then " INSTALL,
-                       "'%s/" HOOK_NAME "' cannot be used%s%s", d->hook_directory,
-                       v->error || v->hook.error ? ": " : "",
-                       v->error || v->hook.error ? strerror(v->error ? v->error : v->hook.error)
-                                                 : "");
-        else
-                report(d, WARNING, "hook", INSTALL,
-                       "'%s/" HOOK_NAME "' is not ours: dumps are only found by watching, "
-                       "and nothing is recorded at the moment of failure",
-                       d->hook_directory);
-}
-
-/* ---- where notes go ---- */
-
-static void check_socket(Doctor *d) {
-        const char *path = d->config->hook.socket;
-        struct stat st;
-        int r = stat(path, &st) < 0 ? -errno : 0;
-        if (r == 0 && (st.st_mode & 0222) != 0222)
-                report(d, FAILED, "hook socket", "chmod 0666, or restart the agent",
-                       "'%s' has mode %04o: jobs of other users cannot send notes", path,
-                       (unsigned)st.st_mode & 07777);
-        else if (r == 0)
-                r = hook_socket_check(path);
-        else if (d->agent)
-                report(d, FAILED, "hook socket", "check the agent's log, and restart it",
-                       "'%s' does not exist, although the agent runs", path);
-        if (r == 0 && (st.st_mode & 0222) == 0222)
-                report(d, OK, "hook socket", NULL, "'%s' accepts notes from every user", path);
-        else if (r < 0 && (!d->agent || r != -ENOENT))
-                report(d, WARNING, "hook socket", "start the agent, or its sockets",
-                       "'%s' does not accept notes: %s; they wait in the mailbox", path,
-                       strerror(-r));
-}
-
-static void check_mailbox(Doctor *d) {
-        const char *path = d->config->hook.mailbox;
-        _cleanup_free_ char *parent = path_parent(path);
-        struct stat st, above;
-        if (stat(path, &st) < 0) {
-                report(d, WARNING, "hook mailbox",
-                       "start the agent, which creates it, or run systemd-tmpfiles --create",
-                       "'%s' cannot be used: %s; notes are lost while the agent does not run", path,
-                       strerror(errno));
-                return;
-        }
-        if (!S_ISDIR(st.st_mode) || (st.st_mode & 07777) != MAILBOX_MODE)
-                report(d, FAILED, "hook mailbox", "chmod 1733, or restart the agent",
-                       "'%s' has mode %04o, not 1733: %s", path, (unsigned)st.st_mode & 07777,
-                       (st.st_mode & 0003) != 0003 ? "jobs cannot leave notes there"
-                                                   : "users can read or remove each other's notes");
-        else if (parent && stat(parent, &above) == 0 && !(above.st_mode & 0001))
-                report(d, FAILED, "hook mailbox", "chmod o+x on the parent directory",
-                       "jobs cannot reach '%s': '%s' has mode %04o", path, parent,
-                       (unsigned)above.st_mode & 07777);
-        else
-                report(d, OK, "hook mailbox", NULL,
-                       "'%s' accepts notes while the agent does not run", path);
-}
 
 /* ---- what a snapshot needs ---- */
 
@@ -481,17 +381,10 @@ static void check_unseen(Doctor *d) {
 }
 
 static void check_all_of_hook(Doctor *d) {
-        HookStatus v;
-        hook_status_read(d->hook_directory, HOOK_PROGRAM, &v);
-        check_hook(d, &v);
-        if (v.hook.kind == HOOK_OURS || d->agent) {
-                check_socket(d);
-                check_mailbox(d);
-                check_unseen(d);
-        }
+        hook_check(&(HookCheck){ d->config, d->hook_directory, d->agent, report, d });
+        check_unseen(d);
         check_snapshots(d);
         check_probe(d);
-        hook_status_done(&v);
 }
 
 /* Can each source be read, watched and held? Nothing is written into a source: who watches it would

@@ -14,10 +14,11 @@
 #include <unistd.h>
 
 #include "cli/common/cli.h"
-#include "cli/hook/hook_status.h"
+#include "cli/hook/hook_check.h"
 #include "config/config.h"
 #include "config/keys.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/digest.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
 #include "lib/neuron/job.h"
@@ -28,6 +29,41 @@
 #define HOOK_FILE_MAX (64 * MIB) /* a larger file is not ours */
 /* the runtime's default, @see AWS Neuron documentation: NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY */
 #define HOOK_DUMP_DIRECTORY "/tmp/neuron-core-dump/dt-%d-cid-%c"
+
+#define INSTALL "neuron-collect hook install"
+#define MAILBOX_MODE 01733 /* every user may add a note, nobody may read or remove another's */
+
+#define HOOK_NAME "neuron-dump"
+#define HOOK_VERSION_SIZE 32
+
+typedef enum HookKind {
+        HOOK_MISSING,
+        HOOK_OURS,
+        HOOK_OTHER,     /* a regular file: the vendor's, or somebody's own */
+        HOOK_DANGLING,  /* a symlink to nothing */
+        HOOK_NO_FILE,   /* a directory, a device … */
+        HOOK_UNREADABLE /* see `error` */
+} HookKind;
+
+typedef struct HookFile {
+        HookKind kind;
+        char version[HOOK_VERSION_SIZE]; /* of ours */
+        uint8_t sha256[SHA256_SIZE];     /* of its content; of ours and others */
+        bool is_symlink;                 /* the rest is about its target */
+        bool is_script;                  /* begins with #! */
+        bool is_executable;              /* for anybody: a job may be anyone's */
+        int error;                       /* errno */
+        dev_t dev;
+        ino_t ino;
+} HookFile;
+
+typedef struct HookStatus {
+        int error; /* errno of opening the directory; the files below are missing then */
+        HookFile hook, aside, program;
+        char *chain;      /* target of the symlink; NULL = off */
+        HookFile chained; /* what it leads to */
+} HookStatus;
+
 static bool is_of_version(char c) {
         return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
                c == '.' || c == '-' || c == '+' || c == '~' || c == '_';
@@ -108,7 +144,8 @@ static void hook_file_inspect(int dir_fd, const char *name, HookFile *ret) {
         ret->error = -r;
 }
 
-bool hook_file_is_same(const HookFile *a, const HookFile *b) {
+/* @return whether both are files with the same content */
+static bool hook_file_is_same(const HookFile *a, const HookFile *b) {
         return (a->kind == HOOK_OURS || a->kind == HOOK_OTHER) && a->kind == b->kind &&
                memcmp(a->sha256, b->sha256, SHA256_SIZE) == 0;
 }
@@ -122,7 +159,8 @@ static char *hook_chain_target(int dir_fd) {
         return strdup(target);
 }
 
-void hook_status_read(const char *directory, const char *program, HookStatus *ret) {
+/* @param directory  where the runtime looks  @param program  ours, as installed */
+static void hook_status_read(const char *directory, const char *program, HookStatus *ret) {
         *ret = (HookStatus){ 0 };
         hook_file_inspect(AT_FDCWD, program, &ret->program);
         _cleanup_close_ int fd = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -137,12 +175,13 @@ void hook_status_read(const char *directory, const char *program, HookStatus *re
                 hook_file_inspect(fd, HOOK_CHAIN, &ret->chained);
 }
 
-void hook_status_done(HookStatus *s) {
+static void hook_status_done(HookStatus *s) {
         free(s->chain);
         *s = (HookStatus){ 0 };
 }
 
-const char *hook_status_word(const HookStatus *s) {
+/* One word for scripts: ours, vendor (another program), other (a script), missing, unusable. */
+static const char *hook_status_word(const HookStatus *s) {
         switch (s->hook.kind) {
         case HOOK_MISSING:
                 return s->error != 0 && s->error != ENOENT ? "unusable" : "missing";
@@ -158,11 +197,13 @@ const char *hook_status_word(const HookStatus *s) {
         return "unusable";
 }
 
-bool hook_status_is_replaced(const HookStatus *s) {
+/* @return whether ours was installed, and another file has taken its place since */
+static bool hook_status_is_replaced(const HookStatus *s) {
         return s->aside.kind != HOOK_MISSING && s->hook.kind != HOOK_OURS;
 }
 
-int hook_socket_check(const char *path) {
+/* Connects to the socket and closes it. @return 0: somebody listens, -errno */
+static int hook_socket_check(const char *path) {
         struct sockaddr_un addr = { .sun_family = AF_UNIX };
         size_t n = strlen(path);
         if (n == 0 || n >= sizeof addr.sun_path)
@@ -715,6 +756,114 @@ static int status(const Cli *cli, const Arguments *a) {
         hook_status_done(&s);
         config_free(config);
         return code != CLI_YES ? code : is_ours ? CLI_YES : CLI_NO;
+}
+
+/* ---- what doctor checks ---- */
+
+static void check_ours(const HookCheck *c, const HookStatus *v) {
+        if (!v->hook.is_executable)
+                c->report(c->doctor, FAILED, "hook", INSTALL,
+                          "'%s/" HOOK_NAME "' cannot be executed by every user, so their jobs "
+                          "write no core dumps",
+                          c->directory);
+        else if (v->program.kind == HOOK_OURS && !hook_file_is_same(&v->hook, &v->program))
+                c->report(c->doctor, WARNING, "hook", INSTALL,
+                          "'%s/" HOOK_NAME "' is ours (%s), but differs from '%s' (%s)",
+                          c->directory, v->hook.version, HOOK_PROGRAM, v->program.version);
+        else
+                c->report(c->doctor, OK, "hook", NULL, "'%s/" HOOK_NAME "' is ours, version %s",
+                          c->directory, v->hook.version);
+        if (v->chain && (v->chained.kind != HOOK_OTHER || !v->chained.is_executable))
+                c->report(c->doctor, FAILED, "hook", INSTALL " --no-chain, or --chain=PATH",
+                          "the chained hook '%s' %s", v->chain,
+                          v->chained.kind == HOOK_OURS ? "is neuron-collectd's own hook"
+                                                       : "cannot be executed by every user");
+}
+
+static void check_hook(const HookCheck *c, const HookStatus *v) {
+        const char *word = hook_status_word(v);
+        if (v->hook.kind == HOOK_OURS)
+                check_ours(c, v);
+        else if (hook_status_is_replaced(v))
+                c->report(c->doctor, FAILED, "hook", INSTALL,
+                          "'%s/" HOOK_NAME "' is no longer ours: a package upgrade has replaced "
+                          "or removed it",
+                          c->directory);
+        else if (strcmp(word, "missing") == 0)
+                c->report(c->doctor, WARNING, "hook", INSTALL,
+                          "'%s/" HOOK_NAME "' does not exist: without it the runtime writes no "
+                          "core dumps",
+                          c->directory);
+        else if (strcmp(word, "unusable") == 0)
+                c->report(c->doctor, FAILED, "hook", "move it away, then " INSTALL,
+                          "'%s/" HOOK_NAME "' cannot be used%s%s", c->directory,
+                          v->error || v->hook.error ? ": " : "",
+                          v->error || v->hook.error ? strerror(v->error ? v->error : v->hook.error)
+                                                    : "");
+        else
+                c->report(c->doctor, WARNING, "hook", INSTALL,
+                          "'%s/" HOOK_NAME "' is not ours: dumps are only found by watching, "
+                          "and nothing is recorded at the moment of failure",
+                          c->directory);
+}
+
+static void check_socket(const HookCheck *c) {
+        const char *path = c->config->hook.socket;
+        struct stat st;
+        int r = stat(path, &st) < 0 ? -errno : 0;
+        if (r == 0 && (st.st_mode & 0222) != 0222)
+                c->report(c->doctor, FAILED, "hook socket", "chmod 0666, or restart the agent",
+                          "'%s' has mode %04o: jobs of other users cannot send notes", path,
+                          (unsigned)st.st_mode & 07777);
+        else if (r == 0)
+                r = hook_socket_check(path);
+        else if (c->has_agent)
+                c->report(c->doctor, FAILED, "hook socket", "check the agent's log, and restart it",
+                          "'%s' does not exist, although the agent runs", path);
+        if (r == 0 && (st.st_mode & 0222) == 0222)
+                c->report(c->doctor, OK, "hook socket", NULL, "'%s' accepts notes from every user",
+                          path);
+        else if (r < 0 && (!c->has_agent || r != -ENOENT))
+                c->report(c->doctor, WARNING, "hook socket", "start the agent, or its sockets",
+                          "'%s' does not accept notes: %s; they wait in the mailbox", path,
+                          strerror(-r));
+}
+
+static void check_mailbox(const HookCheck *c) {
+        const char *path = c->config->hook.mailbox;
+        _cleanup_free_ char *parent = path_parent(path);
+        struct stat st, above;
+        if (stat(path, &st) < 0) {
+                c->report(c->doctor, WARNING, "hook mailbox",
+                          "start the agent, which creates it, or run systemd-tmpfiles --create",
+                          "'%s' cannot be used: %s; notes are lost while the agent does not run",
+                          path, strerror(errno));
+                return;
+        }
+        if (!S_ISDIR(st.st_mode) || (st.st_mode & 07777) != MAILBOX_MODE)
+                c->report(c->doctor, FAILED, "hook mailbox", "chmod 1733, or restart the agent",
+                          "'%s' has mode %04o, not 1733: %s", path, (unsigned)st.st_mode & 07777,
+                          (st.st_mode & 0003) != 0003
+                                  ? "jobs cannot leave notes there"
+                                  : "users can read or remove each other's notes");
+        else if (parent && stat(parent, &above) == 0 && !(above.st_mode & 0001))
+                c->report(c->doctor, FAILED, "hook mailbox", "chmod o+x on the parent directory",
+                          "jobs cannot reach '%s': '%s' has mode %04o", path, parent,
+                          (unsigned)above.st_mode & 07777);
+        else
+                c->report(c->doctor, OK, "hook mailbox", NULL,
+                          "'%s' accepts notes while the agent does not run", path);
+}
+
+void hook_check(const HookCheck *c) {
+        HookStatus s;
+        hook_status_read(c->directory, HOOK_PROGRAM, &s);
+        check_hook(c, &s);
+        if (s.hook.kind == HOOK_OURS || c->has_agent) {
+                check_socket(c);
+                check_mailbox(c);
+        }
+        hook_status_done(&s);
 }
 
 /* ---- arguments ---- */

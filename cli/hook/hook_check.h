@@ -1,0 +1,27 @@
+/* What doctor checks of the hook: whose file is where the runtime looks, what it is chained to, its
+ * socket and mailbox. Changes nothing. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "config/config.h"
+#include "lib/base/cleanup.h"
+
+#define HOOK_DIRECTORY "/opt/aws/neuron/bin" /* where the runtime looks for its hook */
+#define HOOK_ASIDE "neuron-dump.vendor"      /* in it: the previous hook */
+#define HOOK_PROGRAM NC_LIBEXECDIR "/neuron-collectd/neuron-dump"
+
+typedef enum Finding { OK, WARNING, FAILED, N_FINDINGS } Finding;
+
+struct Doctor;
+
+typedef struct HookCheck { /* borrowed */
+        const Config *config;
+        const char *directory;
+        bool has_agent; /* it answers */
+        void (*report)(struct Doctor *d, Finding finding, const char *what, const char *remedy,
+                       const char *fmt, ...) _printf_(5, 6);
+        struct Doctor *doctor;
+} HookCheck;
+
+void hook_check(const HookCheck *c);
