@@ -144,33 +144,6 @@ int object_store_reader(ObjectStore *s, const ObjectRange *range, ObjectReader *
 ObjectReader *object_reader_free(ObjectReader *r);
 DEFINE_CLEANUP(ObjectReader, object_reader_free);
 
-/* ---- for the kinds of stores only ---- */
-
-typedef struct ObjectStoreKind {
-        int (*list)(ObjectStore *s, const ObjectListing *order);
-        int (*stat)(ObjectStore *s, const char *key, uint64_t *ret_bytes);
-        int (*read)(ObjectStore *s, const char *key, size_t max_bytes, ObjectText *ret);
-        int (*read_heads)(ObjectStore *s, ObjectHead *heads, size_t n);
-        int (*reader)(ObjectStore *s, const ObjectRange *range, ObjectReader **ret);
-        ObjectStore *(*free)(ObjectStore *s);
-} ObjectStoreKind;
-
-struct ObjectStore { /* the first member of both */
-        const ObjectStoreKind *kind;
-        char *url_prefix; /* `s3://bucket/`, "" */
-        char *error;
-};
-
-/** Notes the sentence. @return `outcome` */
-int object_store_fail(ObjectStore *s, int outcome, const char *fmt, ...) _printf_(3, 4);
-
-/** As object_store_open(), of a bucket: the options come first, then the configured destination
- * with that bucket, then the environment. Nobody needs a configuration for a bucket: a default file
- * that is missing, faulty or not readable is ignored, which is reported unless the options say it
- * all. */
-int object_store_s3_new(ObjectStore **ret, const Cli *cli, const ObjectUrl *url,
-                        const S3Options *options);
-
 /** Probes a configured destination until *done. @param ret_fault  a sentence, or NULL; the caller's
  * @return 0, -EINTR when cli_is_interrupted(), -errno */
 int object_store_s3_probe(const struct ConfigDestination *destination,
