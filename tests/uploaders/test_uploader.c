@@ -5,6 +5,7 @@
 #include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
+#include "uploaders/s3/s3_client.c" /* the number of requests at once is private to it */
 
 static void the_bound_doubles_until_the_maximum(void **state) {
         static const uint64_t bounds[] = {
