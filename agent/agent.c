@@ -13,7 +13,6 @@
 
 #include "agent/agent_private.h"
 #include "agent/api/api.h"
-#include "agent/hooknotes/hook_socket.h"
 #include "agent/intake/intake.h"
 #include "agent/store/store.h"
 #include "lib/base/cleanup.h"

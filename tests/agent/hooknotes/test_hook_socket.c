@@ -1,5 +1,5 @@
-/* agent/hooknotes/hook_socket.c with a desk that does nothing: who gets in, what gets through, who
- * is thrown out. */
+/* The socket of agent/hooknotes/hooknotes.c with a desk that does nothing: who gets in, what gets
+ * through, who is thrown out. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "tests/harness/unit.h"
 
 #include "agent/api/api.h"
-#include "agent/hooknotes/hook_socket.h"
+#include "agent/hooknotes/hooknotes.c" /* the socket is private to it */
 #include "tests/lib/base/scratch.h"
 
 #define MAX_PACKET 1000
@@ -29,7 +29,7 @@ typedef struct Desk {
         bool close_at_once, keep;
 } Desk;
 
-static void on_packet(HookPeer *p, const char *data, size_t n, void *userdata) {
+static void desk_on_packet(HookPeer *p, const char *data, size_t n, void *userdata) {
         Desk *d = userdata;
         d->n_packets++;
         assert_true(n <= MAX_PACKET && data[n] == '\0');
@@ -42,13 +42,13 @@ static void on_packet(HookPeer *p, const char *data, size_t n, void *userdata) {
                 hook_peer_close(p);
 }
 
-static void on_gone(HookPeer *p, void *userdata) {
+static void desk_on_gone(HookPeer *p, void *userdata) {
         Desk *d = userdata;
         (void)p;
         d->n_gone++;
 }
 
-static void on_refused(uid_t uid, const char *why, void *userdata) {
+static void desk_on_refused(uid_t uid, const char *why, void *userdata) {
         Desk *d = userdata;
         assert_int_equal(uid, getuid());
         d->n_refused++;
@@ -69,8 +69,8 @@ static int setup(void **state) {
         assert_int_equal(sd_event_new(&d->event), 0);
         assert_int_equal(api_listen_seqpacket(d->path, &fd), 0);
         assert_int_equal(hook_socket_new(&d->socket, d->event, fd,
-                                         &(HookSocketOptions){ MAX_PACKET, on_packet, on_gone,
-                                                               on_refused, d }),
+                                         &(HookSocketOptions){ MAX_PACKET, desk_on_packet,
+                                                               desk_on_gone, desk_on_refused, d }),
                          0);
         *state = d;
         return 0;
