@@ -23,7 +23,7 @@
 #include "lib/event/timer.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/record.h"
-#include "uploaders/aws/aws_environment.h"
+#include "uploaders/aws/credentials.h"
 #include "uploaders/aws/credentials_secret.h"
 #include "uploaders/aws/imds.h"
 

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "lib/base/cleanup.h"
-#include "uploaders/aws/aws_parse.h"
-#include "uploaders/aws/credentials_plan.c" /* the files are private to it */
+#include "uploaders/aws/credentials.c"      /* the JSON and the words are private to it … */
+#include "uploaders/aws/credentials_plan.c" /* … and the files to it */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

@@ -20,8 +20,8 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/http/url.h"
-#include "uploaders/aws/aws_environment.h"
 #include "uploaders/aws/aws_parse.h"
+#include "uploaders/aws/credentials.h"
 #include "uploaders/aws/credentials_secret.h"
 
 #define AWS_PROFILE_MAX_BYTES ((size_t)1024 * 1024)

@@ -10,8 +10,8 @@
 #include <strings.h>
 
 #include "lib/http/url.h"
-#include "uploaders/aws/aws_environment.h"
 #include "uploaders/aws/aws_region.h"
+#include "uploaders/aws/credentials.h"
 
 enum {
         BUCKET_MIN = 3, /* on AWS */
