@@ -347,10 +347,6 @@ static bool fetch_ensure_sts(Fetch *fetch) {
 }
 
 static void fetch_succeed(Fetch *fetch, CredentialsSet *set, char *origin);
-static void fetch_from_imds(Fetch *fetch);
-static void fetch_from_container(Fetch *fetch);
-static void fetch_from_process(Fetch *fetch);
-static void fetch_from_web_identity(Fetch *fetch);
 
 static void fetch_report(Fetch *fetch, const CredentialsSet *set, char *origin, const char *error) {
         CredentialsSet copy = { 0 };
@@ -431,21 +427,6 @@ static void fetch_succeed(Fetch *fetch, CredentialsSet *set, char *origin) {
                 return assume_role(fetch, &keys, NULL, fetch->origin);
         }
         finish(fetch, NULL);
-}
-
-static void fetch_start(Fetch *fetch) {
-        switch (fetch->plan.base) {
-        case CREDENTIALS_BASE_KEYS:
-                return fetch_report(fetch, &fetch->plan.keys, strdup(fetch->plan.origin), NULL);
-        case CREDENTIALS_BASE_WEB_IDENTITY:
-                return fetch_from_web_identity(fetch);
-        case CREDENTIALS_BASE_PROCESS:
-                return fetch_from_process(fetch);
-        case CREDENTIALS_BASE_CONTAINER:
-                return fetch_from_container(fetch);
-        case CREDENTIALS_BASE_IMDS:
-                return fetch_from_imds(fetch);
-        }
 }
 
 #define TOKEN_FILE_MAX_BYTES ((size_t)(64 * KIB))
@@ -654,6 +635,21 @@ static void fetch_from_web_identity(Fetch *fetch) {
         if (!origin)
                 return fetch_fail(fetch, NULL);
         assume_role(fetch, NULL, token, origin);
+}
+
+static void fetch_start(Fetch *fetch) {
+        switch (fetch->plan.base) {
+        case CREDENTIALS_BASE_KEYS:
+                return fetch_report(fetch, &fetch->plan.keys, strdup(fetch->plan.origin), NULL);
+        case CREDENTIALS_BASE_WEB_IDENTITY:
+                return fetch_from_web_identity(fetch);
+        case CREDENTIALS_BASE_PROCESS:
+                return fetch_from_process(fetch);
+        case CREDENTIALS_BASE_CONTAINER:
+                return fetch_from_container(fetch);
+        case CREDENTIALS_BASE_IMDS:
+                return fetch_from_imds(fetch);
+        }
 }
 
 #define EARLY_USEC (5 * USEC_PER_MINUTE)

@@ -218,63 +218,8 @@ static int find_location(const S3Client *c, const char *region, S3Location *ret,
         return s3_location_init(ret, &options, ret_error);
 }
 
-static HttpRateLimitHooks s3_client_throttle(const S3Client *c);
-static void s3_counts_init(S3Counts *c);
-static void s3_request_done(S3Request *r);
-static S3Call *s3_call_free(S3Call *call);
 static int try_now(S3Call *call);
 static void s3_client_start_queued(S3Client *c);
-
-int s3_client_new(S3Client **ret, const S3ClientOptions *options, char **ret_error) {
-        _cleanup_(s3_client_freep) S3Client *c = calloc(1, sizeof *c);
-        int r;
-
-        *ret_error = NULL;
-        if (!c)
-                return -ENOMEM;
-        list_init(&c->calls);
-        s3_counts_init(&c->counts);
-        c->random = options->seed;
-        c->clock = options->clock;
-        c->credentials = options->credentials;
-        c->event = sd_event_ref(options->event);
-        r = copy_options(&c->options, options);
-        if (r < 0)
-                return r;
-        c->options.connections = MAX(options->connections, 1U);
-        aimd_init(&c->aimd, c->options.connections);
-        r = find_location(c, c->options.region, &c->place, ret_error);
-        if (r < 0)
-                return r;
-        /* One more than large bodies may have: a HEAD or an abort never waits behind parts. */
-        const HttpRateLimitHooks throttle = s3_client_throttle(c);
-        const HttpPoolOptions pool = {
-                .max_connections = c->options.connections + 1,
-                .ca_file = c->options.ca_file,
-                .proxy = c->options.proxy,
-                .stall_usec = options->request_timeout_usec,
-                .throttle = c->options.upload ? &throttle : NULL,
-        };
-        r = http_pool_new(&c->pool, c->event, &pool);
-        if (r < 0)
-                return r;
-        *ret = TAKE_PTR(c);
-        return 0;
-}
-
-S3Client *s3_client_free(S3Client *c) {
-        if (!c)
-                return NULL;
-        LIST_FOREACH_SAFE (link, &c->calls)
-                s3_call_free(CONTAINER_OF(link, S3Call, link));
-        http_pool_free(c->pool);
-        s3_location_done(&c->place);
-        free_options(&c->options);
-        free(c->counts.items);
-        sd_event_unref(c->event);
-        free(c);
-        return NULL;
-}
 
 bool s3_client_has_conditions(const S3Client *c) {
         return !c->has_no_conditions;
@@ -664,6 +609,16 @@ static char *url_of(const S3Location *place, const Signature *signature) {
                        : url;
 }
 
+static void s3_request_done(S3Request *r) {
+        for (char **line = r->headers; line && *line; line++) {
+                digest_wipe(*line, strlen(*line)); /* the session token is one of them */
+                free(*line);
+        }
+        free(r->headers);
+        free(r->url);
+        *r = (S3Request){ 0 };
+}
+
 static int s3_request_build(S3Request *ret, const S3Call *call, const AwsKeys *keys) {
         const S3Client *c = call->client;
         _cleanup_free_ char *path = path_of(call);
@@ -707,16 +662,6 @@ static int s3_request_build(S3Request *ret, const S3Call *call, const AwsKeys *k
         else
                 *ret = request;
         return r;
-}
-
-static void s3_request_done(S3Request *r) {
-        for (char **line = r->headers; line && *line; line++) {
-                digest_wipe(*line, strlen(*line)); /* the session token is one of them */
-                free(*line);
-        }
-        free(r->headers);
-        free(r->url);
-        *r = (S3Request){ 0 };
 }
 
 /* What an answer means to a call, what the client learns from it, and what is to be done next. */
@@ -1137,6 +1082,57 @@ static void s3_client_start_queued(S3Client *c) {
                 if (arm(call, 0) < 0)
                         set_state(call, CALL_QUEUED); /* the next one that ends tries it again */
         }
+}
+
+int s3_client_new(S3Client **ret, const S3ClientOptions *options, char **ret_error) {
+        _cleanup_(s3_client_freep) S3Client *c = calloc(1, sizeof *c);
+        int r;
+
+        *ret_error = NULL;
+        if (!c)
+                return -ENOMEM;
+        list_init(&c->calls);
+        s3_counts_init(&c->counts);
+        c->random = options->seed;
+        c->clock = options->clock;
+        c->credentials = options->credentials;
+        c->event = sd_event_ref(options->event);
+        r = copy_options(&c->options, options);
+        if (r < 0)
+                return r;
+        c->options.connections = MAX(options->connections, 1U);
+        aimd_init(&c->aimd, c->options.connections);
+        r = find_location(c, c->options.region, &c->place, ret_error);
+        if (r < 0)
+                return r;
+        /* One more than large bodies may have: a HEAD or an abort never waits behind parts. */
+        const HttpRateLimitHooks throttle = s3_client_throttle(c);
+        const HttpPoolOptions pool = {
+                .max_connections = c->options.connections + 1,
+                .ca_file = c->options.ca_file,
+                .proxy = c->options.proxy,
+                .stall_usec = options->request_timeout_usec,
+                .throttle = c->options.upload ? &throttle : NULL,
+        };
+        r = http_pool_new(&c->pool, c->event, &pool);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(c);
+        return 0;
+}
+
+S3Client *s3_client_free(S3Client *c) {
+        if (!c)
+                return NULL;
+        LIST_FOREACH_SAFE (link, &c->calls)
+                s3_call_free(CONTAINER_OF(link, S3Call, link));
+        http_pool_free(c->pool);
+        s3_location_done(&c->place);
+        free_options(&c->options);
+        free(c->counts.items);
+        sd_event_unref(c->event);
+        free(c);
+        return NULL;
 }
 
 int s3_call_new(S3Call **ret, S3Client *c, const S3RequestOptions *order) {
