@@ -115,7 +115,7 @@ static const Collector *collector_find(const char *name) {
 #define RESTART_USEC (30 * USEC_PER_SEC)
 #define INTERVAL_MIN_USEC (100 * USEC_PER_MSEC)
 
-__attribute__((format(printf, 2, 3))) static int send_message(int fd, const char *fmt, ...) {
+_printf_(2, 3) static int send_message(int fd, const char *fmt, ...) {
         char text[PROBE_PACKET_MAX];
         va_list args;
         va_start(args, fmt);
@@ -153,8 +153,7 @@ static char *const child_environment[] = {
         (char *)"LANG=C.UTF-8", (char *)"HOME=/", NULL
 };
 
-__attribute__((format(printf, 3, 4))) static void run_end(Run *run, SectionState state,
-                                                          const char *fmt, ...) {
+_printf_(3, 4) static void run_end(Run *run, SectionState state, const char *fmt, ...) {
         va_list args;
         run->phase = RUN_ENDED;
         run->state = state;

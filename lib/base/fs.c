@@ -1,4 +1,4 @@
-/* Opening and judging files of trees that others write. Durable writes are in fs_write.c. */
+/* Opening and judging files of trees that others write; durable writes. */
 #include "lib/base/fs.h"
 
 #include <errno.h>

@@ -169,7 +169,7 @@ struct Fetch {
         uint8_t out[OUT_BYTES];
 };
 
-__attribute__((format(printf, 2, 3))) static int damaged(Fetch *f, const char *fmt, ...) {
+_printf_(2, 3) static int damaged(Fetch *f, const char *fmt, ...) {
         va_list args;
         va_start(args, fmt);
         (void)vsnprintf(f->fault, sizeof f->fault, fmt, args); /* our own sentences: they fit */

@@ -296,7 +296,7 @@ typedef struct FieldRow {
         FieldCheck check; /* may be NULL */
 } FieldRow;
 
-__attribute__((format(printf, 2, 3))) static int add_fault(StrBuf *fault, const char *fmt, ...) {
+_printf_(2, 3) static int add_fault(StrBuf *fault, const char *fmt, ...) {
         char text[512];
         va_list args;
         va_start(args, fmt);

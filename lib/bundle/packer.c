@@ -192,9 +192,8 @@ static const PlanMember *stream_member(const TarStream *s) {
         return plan_member(s->plan, s->member);
 }
 
-__attribute__((format(printf, 4, 5))) static int fail_member(TarStream *s, int error,
-                                                             Verdict verdict, const char *fmt,
-                                                             ...) {
+_printf_(4, 5) static int fail_member(TarStream *s, int error, Verdict verdict, const char *fmt,
+                                      ...) {
         va_list ap;
 
         if (!s->options->tolerant) {

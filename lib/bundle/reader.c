@@ -441,7 +441,7 @@ typedef struct Verify {
         int error; /* of the stream, which libarchive cannot carry */
 } Verify;
 
-__attribute__((format(printf, 2, 3))) static int report_fault(Faults *f, const char *fmt, ...) {
+_printf_(2, 3) static int report_fault(Faults *f, const char *fmt, ...) {
         _cleanup_free_ char *text = NULL;
         va_list args;
         f->n++;
@@ -575,8 +575,7 @@ static int check_table(Verify *v, ByteSource *object) {
 
 /* ---- the members ---- */
 
-__attribute__((format(printf, 3, 4))) static int report_bad_member(Verify *v, const json_t *member,
-                                                                   const char *fmt, ...) {
+_printf_(3, 4) static int report_bad_member(Verify *v, const json_t *member, const char *fmt, ...) {
         _cleanup_free_ char *what = NULL;
         va_list args;
         v->report->n_bad++;

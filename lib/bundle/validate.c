@@ -329,7 +329,7 @@ enum {
         WIRE_FIXED32 = 5
 }; /* 3 and 4: groups, obsolete */
 
-__attribute__((format(printf, 2, 3))) static void reject(ProtobufCheck *c, const char *fmt, ...) {
+_printf_(2, 3) static void reject(ProtobufCheck *c, const char *fmt, ...) {
         va_list args;
         va_start(args, fmt);
         (void)vsnprintf(c->fault, sizeof c->fault, fmt,

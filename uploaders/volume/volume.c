@@ -70,8 +70,7 @@ static const Meaning meanings[] = {
 
 /* clang-format on */
 
-__attribute__((format(printf, 2, 3))) static void volume_set_error(char **ret_error,
-                                                                   const char *fmt, ...) {
+_printf_(2, 3) static void volume_set_error(char **ret_error, const char *fmt, ...) {
         va_list args;
         char *text = NULL;
 
@@ -108,7 +107,7 @@ static int volume_classify_errno(int error, const char *doing, const char *path,
 }
 
 /* A destination that is a directory: where it is, whether there is room, whether it is still the
- * one it was. What happens to one object is volume_object.c's. */
+ * one it was. */
 
 #define MAX_MOUNT_DEPTH 256
 #define PROBE_BYTES 4096

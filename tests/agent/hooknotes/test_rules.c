@@ -1,5 +1,4 @@
-/* agent/hooknotes/notes_rules.c and agent/hooknotes/notes_unit.c: what a stranger's note may ask
- * for. */
+/* agent/hooknotes/rules.c: what a stranger's note may ask for. */
 #include <stdlib.h>
 #include <string.h>
 
