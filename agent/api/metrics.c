@@ -219,7 +219,7 @@ static void add_space(StrBuf *b, const AgentView *v) {
         add_of_sources(b, space_metrics, ELEMENTSOF(space_metrics), v);
         add_numbers(b, retention_metrics, ELEMENTSOF(retention_metrics), v);
         head(b, "work_share", "gauge",
-             "Share of the time that workers may work now; below 1 under memory or CPU pressure.");
+             "Share of the time that workers may work now; below 1 while others wait for a CPU.");
         line_real(b, "work_share", NONE, v->limits.work_share);
         head(b, "draining", "gauge", "1 while the agent drains, 0 otherwise.");
         line(b, "draining", NONE, v->drain.is_draining);

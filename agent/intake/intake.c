@@ -1675,7 +1675,8 @@ static void on_attached_unit(const AttachmentsUnit *unit, void *userdata) {
         r = is_old && !bundle_table_find_unit(c->bundles, unit->source, path)
                     ? store_find_unit(c->store, unit->source, path, &base)
                     : -EAGAIN;
-        if (r == STORE_E_NOT_FOUND || (is_former && !is_needed && has_ended(r, &base, true))) {
+        if ((is_mine || !is_needed) &&
+            (r == STORE_E_NOT_FOUND || (is_former && has_ended(r, &base, true)))) {
                 log_notice("source %s: '%s' %s; what was attached to it is removed", unit->source,
                            path,
                            is_former ? "is of a source that is not configured any more"

@@ -43,19 +43,18 @@ static void parse_line(DpkgParser *p) {
 int dpkg_read(DpkgParser *p, int fd) {
         _cleanup_close_ int own_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
         _cleanup_fclose_ FILE *f = own_fd < 0 ? NULL : fdopen(own_fd, "r");
-        size_t total = 0;
         bool is_rest = false; /* of a line that was cut */
 
         if (!f)
                 return -errno;
         own_fd = -1; /* the stream's */
-        while (total < STATUS_BYTES_MAX && fgets(p->line, sizeof p->line, f)) {
+        /* ftello(): a line may hold NULs, behind which strlen() does not count. */
+        while (ftello(f) < STATUS_BYTES_MAX && fgets(p->line, sizeof p->line, f)) {
                 size_t n = strlen(p->line);
                 if (!is_rest)
                         parse_line(p);
                 is_rest = n == 0 || p->line[n - 1] != '\n';
-                total += MAX(n, (size_t)1);
         }
         finish_package(p);
-        return ferror(f) ? -EIO : total >= STATUS_BYTES_MAX;
+        return ferror(f) ? -EIO : ftello(f) >= STATUS_BYTES_MAX;
 }

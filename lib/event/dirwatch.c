@@ -579,7 +579,8 @@ static void list_entry(DirWatch *d, const struct dirent64 *e) {
         WatchNode *n;
         struct stat st;
 
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 ||
+            strlen(e->d_name) > NAME_MAX) /* FUSE has such */
                 return;
         if (e->d_type == DT_UNKNOWN) {
                 if (fstatat(d->listing.fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
