@@ -115,9 +115,10 @@ typedef struct CheckBatch {
         WorkJob job;
         ListLink link; /* HookNotes.late_batches */
         struct HookNotes *owner;
-        bool is_late;     /* atomic; its notes continue without it, and it ends early */
-        size_t n_checked; /* atomic: the items before are complete */
-        const char *hung; /* the fixed part of the source that does not answer; NULL */
+        bool is_late;      /* atomic; its notes continue without it, and it ends early */
+        size_t n_checked;  /* atomic: the items before are complete */
+        size_t n_at_timer; /* n_checked when the timer went off last */
+        const char *hung;  /* the fixed part of the source that does not answer; NULL */
         size_t n;
         struct {
                 Note *note; /* for the loop alone */
@@ -960,13 +961,30 @@ static void batch_done(WorkJob *job) {
         commit_notes(n);
 }
 
+static int on_late(sd_event_source *source, uint64_t usec, void *userdata);
+
+static void arm_late(HookNotes *n) {
+        int r = timer_arm(&n->late, &(TimerOptions){ .event = n->context.event,
+                                                     .usec = CHECK_TIMEOUT_USEC,
+                                                     .slack_usec = 10 * USEC_PER_MSEC,
+                                                     .handler = on_late,
+                                                     .userdata = n });
+        if (r < 0)
+                log_error(r, "cannot arm a timer; hooks wait for a file system that hangs");
+}
+
 /* The notes whose directories are checked continue; the others are checked again, without what does
  * not answer. */
 static int on_late(sd_event_source *source, uint64_t usec, void *userdata) {
         (void)source, (void)usec;
         HookNotes *n = userdata;
+        size_t n_checked = __atomic_load_n(&n->batch->n_checked, __ATOMIC_ACQUIRE);
+        if (n_checked > n->batch->n_at_timer) { /* slow, not hanging */
+                n->batch->n_at_timer = n_checked;
+                arm_late(n);
+                return 0;
+        }
         CheckBatch *b = TAKE_PTR(n->batch);
-        size_t n_checked = __atomic_load_n(&b->n_checked, __ATOMIC_ACQUIRE);
         __atomic_store_n(&b->is_late, true, __ATOMIC_RELEASE);
         list_append(&n->late_batches, &b->link);
         if (n_checked < b->n) {
@@ -986,6 +1004,13 @@ static int on_late(sd_event_source *source, uint64_t usec, void *userdata) {
         return 0;
 }
 
+static bool has_open_location(const DirectoryCheck *check) {
+        for (size_t i = 0; i < check->n_locations; i++)
+                if (!check->locations[i].is_skipped)
+                        return true;
+        return false;
+}
+
 /* @return whether a worker has to check it; else it is decided */
 static bool prepare(HookNotes *n, Note *note, DirectoryCheck *check) {
         int r = directory_check_prepare(check, n->config, note->hook.local_output_dir,
@@ -1000,6 +1025,12 @@ static bool prepare(HookNotes *n, Note *note, DirectoryCheck *check) {
                 const CheckBatch *late = CONTAINER_OF(l, CheckBatch, link);
                 if (late->hung)
                         directory_check_skip(check, late->hung);
+        }
+        if (!has_open_location(check)) { /* the workers may all hang */
+                directory_check_run(check);
+                decide(n, note, check);
+                directory_check_done(check);
+                return false;
         }
         note_set_stage(note, NOTE_CHECKING);
         return true;
@@ -1016,13 +1047,7 @@ static void submit_batch(HookNotes *n, CheckBatch *b) {
                 return;
         }
         n->batch = b;
-        r = timer_arm(&n->late, &(TimerOptions){ .event = n->context.event,
-                                                 .usec = CHECK_TIMEOUT_USEC,
-                                                 .slack_usec = 10 * USEC_PER_MSEC,
-                                                 .handler = on_late,
-                                                 .userdata = n });
-        if (r < 0)
-                log_error(r, "cannot arm a timer; hooks wait for a file system that hangs");
+        arm_late(n);
 }
 
 /* One batch at a time: what comes meanwhile is the next one. */

@@ -43,7 +43,7 @@ def attach(a, unit, name, content, source="core-dumps"):
                     f.write(data)
                 os.rename(os.path.join(directory, ".coming"), os.path.join(directory, file))
             return
-        except FileNotFoundError:  # the agent has let go of what was there before
+        except (FileNotFoundError, FileExistsError):  # the agent releases what was there before
             continue
 
 
