@@ -68,6 +68,7 @@ struct Credentials {
         ListLink waiters;
         char *error;            /* of the last fetch; NULL = it succeeded, or there was none */
         unsigned n_failures;    /* of fetches, in a row */
+        uint64_t files_version; /* before the last fetch */
         unsigned n_refusals;    /* after which the source was asked, each soon after */
         uint64_t next_try_usec; /* after a failure; CLOCK_BOOTTIME */
         uint64_t next_refused_fetch_usec; /* after a refusal; CLOCK_BOOTTIME */
@@ -794,8 +795,10 @@ static int fetch_new(Fetch **ret, Credentials *c, char **ret_error) {
 }
 
 static void start_fetch(Credentials *c) {
+        const CredentialsPlanOptions options = plan_options(c);
         char *fault = NULL;
 
+        c->files_version = credentials_files_version(&options);
         if (fetch_new(&c->fetch, c, &fault) < 0) {
                 record_failure(c, fault);
                 return set_timer(c);
@@ -805,6 +808,13 @@ static void start_fetch(Credentials *c) {
 
 static bool may_try(const Credentials *c) {
         return c->clock->boottime_usec(c->clock) >= c->next_try_usec;
+}
+
+/* A changed file is read at once, however many fetches have failed. */
+static bool have_files_changed(const Credentials *c) {
+        const CredentialsPlanOptions options = plan_options(c);
+
+        return credentials_files_version(&options) != c->files_version;
 }
 
 void credentials_tick(Credentials *c) {
@@ -872,7 +882,7 @@ int credentials_fetch(Credentials *c, CredentialsWaiter **ret,
         w->on_done = on_done;
         w->userdata = userdata;
         list_append(&c->waiters, &w->link);
-        if (!c->fetch && !is_usable(c) && may_try(c))
+        if (!c->fetch && !is_usable(c) && (may_try(c) || have_files_changed(c)))
                 start_fetch(c);
         if (!c->fetch || is_usable(c))
                 schedule_check(c);
@@ -907,7 +917,7 @@ bool credentials_report_refused(Credentials *c, uint64_t serial) {
 
         if (serial != c->serial || c->is_refused)
                 return true;
-        if (boottime_usec < c->next_refused_fetch_usec || !may_try(c))
+        if (!have_files_changed(c) && (boottime_usec < c->next_refused_fetch_usec || !may_try(c)))
                 return false;
         if (now_usec >= c->fetched_usec && now_usec - c->fetched_usec >= SERVED_USEC)
                 c->n_refusals = 0;

@@ -51,8 +51,8 @@ bool credentials_peek(const Credentials *c, AwsKeys *ret);
 typedef struct CredentialsWaiter CredentialsWaiter;
 /** Fetches (or waits for the fetch underway). on_done is called once, never from inside; error
  * NULL: credentials_peek() has them. Otherwise a sentence that names what was searched where and
- * the remedy; fetched again at the earliest 1 s (then 2 s … 60 s) later; calls before that get the
- * same error.
+ * the remedy; fetched again at the earliest 1 s (then 2 s … 60 s) later, or as soon as the shared
+ * files have changed; calls before that get the same error.
  * @param ret may be NULL; valid until on_done
  * @return 0, -ENOMEM */
 int credentials_fetch(Credentials *c, CredentialsWaiter **ret,
@@ -66,8 +66,8 @@ uint64_t credentials_serial(const Credentials *c);
 
 /** The server refused the keys of this serial (expired, rotated, a wrong secret, no permission).
  * The source is queried again by the next credentials_fetch(), whose on_done may compare the
- * serial: at once after the first refusal, then at the earliest 1 s, 2 s … 60 s after the last
- * time. What is held stays in use when nothing else is available: it may be good for other
+ * serial: at once after the first refusal and when the shared files have changed, else at the
+ * earliest 1 s, 2 s … 60 s after the last time. What is held stays in use when nothing else is available: it may be good for other
  * requests.
  * @return true: call credentials_fetch() (also when others are held by now); false: the source was
  *   queried shortly before, there is nothing else */

@@ -12,9 +12,11 @@
 #include <errno.h>
 #include <pwd.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
@@ -375,28 +377,67 @@ static CredentialsFiles *files_free(CredentialsFiles *f) {
 }
 DEFINE_CLEANUP(CredentialsFiles, files_free);
 
-/* Reads AWS_CONFIG_FILE or ~/.aws/config, and AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials. A
- * file that cannot be read is no failure. */
+typedef struct FilePaths { /* NULL: no home, no memory */
+        char *config, *credentials;
+} FilePaths;
+
+/* AWS_CONFIG_FILE or ~/.aws/config, and AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials */
+static FilePaths build_paths(const CredentialsPlanOptions *o) {
+        _cleanup_free_ char *home = find_home(o->environment, o->home);
+
+        return (FilePaths){
+                .config = build_path(aws_environment_get(o->environment, "AWS_CONFIG_FILE"),
+                                     ".aws/config", home),
+                .credentials = build_path(
+                        aws_environment_get(o->environment, "AWS_SHARED_CREDENTIALS_FILE"),
+                        ".aws/credentials", home),
+        };
+}
+
+/* A file that cannot be read is no failure. */
 static int files_new(CredentialsFiles **ret, const CredentialsPlanOptions *options) {
-        _cleanup_free_ char *home = find_home(options->environment, options->home);
-        char *config = build_path(aws_environment_get(options->environment, "AWS_CONFIG_FILE"),
-                                  ".aws/config", home);
-        char *credentials =
-                build_path(aws_environment_get(options->environment, "AWS_SHARED_CREDENTIALS_FILE"),
-                           ".aws/credentials", home);
+        FilePaths paths = build_paths(options);
         _cleanup_(files_freep) CredentialsFiles *f = calloc(1, sizeof *f);
 
         if (!f) {
-                free(config);
-                free(credentials);
+                free(paths.config);
+                free(paths.credentials);
                 return -ENOMEM;
         }
-        int r = read_file(&f->config, AWS_PROFILE_CONFIG, config);
-        int q = read_file(&f->credentials, AWS_PROFILE_CREDENTIALS, credentials);
+        int r = read_file(&f->config, AWS_PROFILE_CONFIG, paths.config);
+        int q = read_file(&f->credentials, AWS_PROFILE_CREDENTIALS, paths.credentials);
         if (r < 0 || q < 0)
                 return -ENOMEM;
         *ret = TAKE_PTR(f);
         return 0;
+}
+
+/* FNV-1a, number by number */
+static uint64_t hash_file(uint64_t hash, const char *path) {
+        struct stat st;
+
+        if (!path || stat(path, &st) < 0)
+                return hash + 1;
+        const uint64_t values[] = { st.st_dev,
+                                    st.st_ino,
+                                    (uint64_t)st.st_size,
+                                    (uint64_t)st.st_mtim.tv_sec,
+                                    (uint64_t)st.st_mtim.tv_nsec,
+                                    (uint64_t)st.st_ctim.tv_sec,
+                                    (uint64_t)st.st_ctim.tv_nsec };
+        for (size_t i = 0; i < ELEMENTSOF(values); i++)
+                hash = (hash ^ values[i]) * UINT64_C(1099511628211);
+        return hash;
+}
+
+uint64_t credentials_files_version(const CredentialsPlanOptions *options) {
+        FilePaths paths = build_paths(options);
+        uint64_t hash = hash_file(hash_file(UINT64_C(14695981039346656037), paths.config),
+                                  paths.credentials);
+
+        free(paths.config);
+        free(paths.credentials);
+        return hash;
 }
 
 static const char *credentials_files_get(const CredentialsFiles *f, const char *profile,

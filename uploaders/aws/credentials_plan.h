@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "uploaders/aws/credentials_secret.h"
 #include "uploaders/aws/sts.h"
@@ -52,6 +53,9 @@ typedef struct CredentialsPlanOptions { /* borrowed until credentials_plan_done(
 int credentials_plan_new(CredentialsPlan *ret, const CredentialsPlanOptions *options,
                          char **ret_error);
 void credentials_plan_done(CredentialsPlan *p);
+
+/** @return another number than before when one of the shared files has changed, come or gone */
+uint64_t credentials_files_version(const CredentialsPlanOptions *options);
 
 /** Reads AWS_REGION, AWS_DEFAULT_REGION or the profile's region. @return 0 and *ret (the caller's,
  *   NULL = none is set); -ENOMEM */

@@ -173,7 +173,6 @@ def the_serial_tells_whether_others_came():
                     "aws_access_key_id = AKIA2\naws_secret_access_key "
                     "= two\naws_session_token = t"):
         write(home + "/.aws/credentials", f"[default]\n{content}\n")
-        d("advance 60")
         assert d("refuse")["again"]
         serials.add(d("fetch")["serial"])
     assert len(serials) == 4, serials
@@ -192,6 +191,30 @@ def a_source_that_fails_after_a_refusal_leaves_what_is_held_in_use():
     e.status = 200
     assert d("refuse")["again"]
     assert d.holds(e.keys)["failure"] is None
+
+
+@test
+def a_file_that_has_changed_is_read_at_once_however_often_it_was_read_in_vain():
+    keys = [Keys(token=False) for _ in range(8)]
+    home = make_home(credentials=f"[default]\n{keys[0].file()}")
+    path = home + "/.aws/credentials"
+    d = Driver(OFF, home)
+    d.holds(keys[0])
+    while d("refuse")["again"]:
+        d.holds(keys[0])
+    for fresh in keys[1:]:  # each in a new file, as an editor does
+        write(path + ".new", f"[default]\n{fresh.file()}")
+        os.replace(path + ".new", path)
+        assert d("refuse")["again"]
+        d.holds(fresh)
+        assert not d("refuse")["again"]
+    write(path, "[default]\naws_access_key_id = AKIAHALF\n")
+    assert d("refuse")["again"]
+    answer = d.holds(keys[-1])
+    assert "no aws_secret_access_key" in answer["failure"], answer
+    write(path, f"[default]\n{keys[0].file()}")
+    assert d("refuse")["again"]
+    d.holds(keys[0])
 
 
 @test
@@ -216,8 +239,7 @@ def keys_that_appear_later_are_found():
         d("advance 1")
         d.error()
     write(home + "/.aws/credentials", f"[default]\n{keys.file()}")
-    d("advance 60")
-    d.holds(keys)
+    d.holds(keys)  # the files have changed: at once
 
 
 @test
