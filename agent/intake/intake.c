@@ -1391,11 +1391,17 @@ static Fate fate_of(const IntakeSource *s, const char *id) {
         return is_over && !rec.links_held ? FATE_RELEASE : FATE_KEEP;
 }
 
+/* Sources that share a file system share the pins: logged once. */
 static void log_unknown(const char *path, size_t n) {
+        static char *logged;
+        if (logged && strcmp(logged, path) == 0)
+                return;
         _cleanup_free_ char *escaped = path_escape(path);
         log_notice("unknown pins, left alone: '%s' and %zu more beside it; remove the directory by "
                    "hand if its bundle is not needed",
                    escaped ? escaped : "?", n - 1);
+        free(logged);
+        logged = strdup(path);
 }
 
 /* Only what is known to be over is released: an id may be another source's, or its row lost with a
