@@ -169,7 +169,8 @@ typedef struct IncidentAttaching {
         AttachmentJob *job;                        /* out; NULL: none */
         IncidentFile file;                         /* that it is about, or was */
         size_t units[INCIDENT_UNITS_MAX], n_units; /* and for whom */
-        bool is_stuck; /* something could not be attached, and is tried again */
+        bool is_stuck;   /* something could not be attached, and is tried again */
+        bool is_changed; /* what is remembered is not written yet */
         sd_event_source *timer;
         uint64_t wait_usec; /* until it is tried again */
 } IncidentAttaching;
@@ -601,11 +602,21 @@ static void incident_make_own_bundle(Incident *x) {
 }
 
 /* ---- attaching: the files of an incident's directory go to its dumps, one by one, off the loop.
- * What failed for a full disk is tried again. What was attached is remembered while the agent runs:
- * after a restart before the incident has ended a supplement may repeat it. ---- */
+ * What failed for a full disk is tried again; what was attached is remembered in the directory, so
+ * that no supplement has it twice. ---- */
 
+/* Not in incident.json, which is attached itself: it would change with each time that it is. */
+#define MEMORY_FILE ".attached.json"
+#define MEMORY_MAX (16 * MIB)
 #define AGAIN_MIN_USEC USEC_PER_SEC
 #define AGAIN_MAX_USEC USEC_PER_MINUTE
+/* ---- what a unit has ---- */
+
+static char *incident_unescaped(const json_t *v, const char *key) {
+        const char *s = json_string_value(json_object_get(v, key));
+        char *ret = NULL;
+        return s && path_unescape(s, &ret) == 0 ? ret : NULL;
+}
 
 static IncidentFile file_of(const char *name, const struct stat *st) {
         IncidentFile f = { .bytes = (uint64_t)st->st_size,
@@ -644,6 +655,86 @@ static int remember(IncidentUnit *u, const IncidentFile *f) {
         return 0;
 }
 
+/* ---- the memory ---- */
+
+static void add_unit(StrBuf *b, const IncidentUnit *u) {
+        json_out_object(b, NULL);
+        json_out_path(b, "source", u->source);
+        json_out_path(b, "path", u->path);
+        json_out_array(b, "files");
+        for (size_t k = 0; k < u->n_attached; k++) {
+                json_out_object(b, NULL);
+                json_out_path(b, "name", u->attached[k].name);
+                json_out_u64(b, "bytes", u->attached[k].bytes);
+                json_out_u64(b, "inode", u->attached[k].inode);
+                json_out_i64(b, "mtime_nsec", u->attached[k].mtime_nsec);
+                json_out_end_object(b);
+        }
+        json_out_end_array(b);
+        json_out_end_object(b);
+}
+
+static void save(Incident *x) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        if (!x->attaching.is_changed)
+                return;
+        json_out_object(&b, NULL);
+        json_out_array(&b, "units");
+        for (size_t k = 0; k < x->n_units; k++)
+                if (!x->units[k].is_gone)
+                        add_unit(&b, &x->units[k]);
+        json_out_end_array(&b);
+        json_out_end_object(&b);
+        int r = strbuf_error(&b);
+        if (r == 0)
+                r = incident_open_directory(x);
+        if (r == 0)
+                r = fs_write_file(x->dir_fd, MEMORY_FILE, b.text, b.n, 0600);
+        x->attaching.is_changed = r < 0;
+        if (r < 0)
+                log_warning(r,
+                            "incident %s: '%s/%s' cannot be written; after a restart a supplement "
+                            "may bring again what is attached by now",
+                            x->name, x->directory, MEMORY_FILE);
+}
+
+static void read_unit(Incident *x, const json_t *v) {
+        _cleanup_free_ char *source = incident_unescaped(v, "source"),
+                            *path = incident_unescaped(v, "path");
+        const json_t *item;
+        size_t k;
+        IncidentUnit *u = source && path ? incident_find_unit(x, source, path) : NULL;
+        if (!u)
+                return;
+        json_array_foreach(json_object_get(v, "files"), k, item) {
+                _cleanup_free_ char *name = incident_unescaped(item, "name");
+                IncidentFile f = {
+                        .bytes = (uint64_t)json_integer_value(json_object_get(item, "bytes")),
+                        .inode = (uint64_t)json_integer_value(json_object_get(item, "inode")),
+                        .mtime_nsec = json_integer_value(json_object_get(item, "mtime_nsec"))
+                };
+                if (!name || strlen(name) >= sizeof f.name)
+                        continue;
+                strcpy(f.name, name);
+                (void)remember(u, &f); /* then it is attached again */
+        }
+}
+
+static int incident_read_attached(Incident *x) {
+        _cleanup_free_ char *text = NULL;
+        size_t n, k;
+        int r = fs_read_file(x->dir_fd, MEMORY_FILE, MEMORY_MAX, &text, &n);
+        if (r < 0)
+                return r == -ENOENT ? 0 : r;
+        json_t *v = json_loadb(text, n, 0, NULL);
+        const json_t *unit;
+        json_array_foreach(json_object_get(v, "units"), k, unit) read_unit(x, unit);
+        json_decref(v);
+        return 0;
+}
+
+/* ---- attaching, file by file ---- */
+
 static void rest_timer(Incident *x) {
         if (x->attaching.timer)
                 (void)sd_event_source_set_enabled(x->attaching.timer,
@@ -660,6 +751,7 @@ static void finish(Incident *x) {
         a->is_stuck = false;
         a->wait_usec = 0;
         rest_timer(x);
+        save(x);
         if (x->state == INCIDENT_ENDED)
                 incident_write(x); /* that it has ended */
         if (x->state >= INCIDENT_RESTING)
@@ -702,6 +794,7 @@ static void get_stuck(Incident *x, int error) {
         a->is_stuck = true;
         a->wait_usec = MAX(2 * a->wait_usec, AGAIN_MIN_USEC);
         a->wait_usec = MIN(a->wait_usec, AGAIN_MAX_USEC);
+        save(x);
         if (timer_arm(&a->timer, &(TimerOptions){ .event = x->owner->context.event,
                                                   .usec = a->wait_usec,
                                                   .handler = on_attach_retry,
@@ -724,6 +817,7 @@ static int handle_result(Incident *x, IncidentUnit *u, int result) {
         if (is_passing(result))
                 return result;
         int r = remember(u, &x->attaching.file); /* what is refused is not tried again either */
+        x->attaching.is_changed = true;
         if (result < 0)
                 log_warning(result, "incident %s: '%s' cannot be attached to '%s'", x->name,
                             x->attaching.file.name, u->path);
@@ -855,6 +949,8 @@ static void incident_attach_done(Incident *x) {
         attachment_job_forget(x->attaching.job);
         x->attaching.job = NULL;
         x->attaching.timer = sd_event_source_disable_unref(x->attaching.timer);
+        if (x->directory)
+                save(x); /* what came back, though the round is not over */
 }
 
 /* The second snapshot waits for the ends of processes: a pidfd each, for as long as it waits. */
@@ -915,6 +1011,7 @@ static Incident *incident_free(Incident *x) {
 
 static void incident_remove(Incident *x) {
         x->writing = sd_event_source_disable_unref(x->writing);
+        x->attaching.is_changed = false; /* nobody needs to know */
         if (!x->has_directory) {
                 incident_free(x);
                 return;
@@ -1487,12 +1584,6 @@ void incidents_unit_renewed(Incidents *i, const char *source, const char *unit_p
 #define INCIDENT_FILE_MAX (4 * MIB) /* incident_write() writes no more */
 /* When the supervisor has ended, which it should not. */
 #define AGAIN_USEC (30 * USEC_PER_SEC)
-static char *incident_unescaped(const json_t *v, const char *key) {
-        const char *s = json_string_value(json_object_get(v, key));
-        char *ret = NULL;
-        return s && path_unescape(s, &ret) == 0 ? ret : NULL;
-}
-
 static uint64_t number_of(const json_t *v, const char *key) {
         json_int_t n = json_integer_value(json_object_get(v, key));
         return (uint64_t)MAX(n, (json_int_t)0);
@@ -1576,7 +1667,7 @@ static int read_incident(Incident *x, bool *ret_over) {
         json_decref(v);
         x->written =
                 TAKE_PTR(text); /* an unchanged document is neither written nor attached again */
-        return 0;
+        return incident_read_attached(x);
 }
 
 /* The agent ended between the proof and the removal; or a sweep without incidents delivered it. */

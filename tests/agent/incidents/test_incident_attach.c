@@ -152,6 +152,25 @@ static void each_dump_gets_each_file_once_and_is_held_until_then(void **state) {
         assert_int_equal(f->n_attached, 9);
 }
 
+static void what_was_attached_is_known_after_a_restart(void **state) {
+        Fixture *f = *state;
+        assert_int_equal(add_unit_of(f, 1, 0), 0);
+        write_file(f, "snapshot.json", "{}");
+        attach_all(f);
+        assert_int_equal(f->n_attached, 2);
+        incident_free(f->x);
+        begin_incident(f);
+        f->x->directory = path_join(f->incidents.snapshots, NAME);
+        assert_int_equal(incident_open_directory(f->x), 0);
+        assert_int_equal(add_unit_of(f, 1, 0), 0);
+        incident_read_attached(f->x);
+        attach_all(f);
+        assert_int_equal(f->n_attached, 2);
+        write_file(f, "snapshot.json", "{\"another\": true}");
+        attach_all(f);
+        assert_int_equal(f->n_attached, 3);
+}
+
 static void what_found_no_room_is_attached_when_there_is_room(void **state) {
         Fixture *f = *state;
         assert_int_equal(add_unit_of(f, 1, 0), 0);
@@ -419,6 +438,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
                 TEST(each_dump_gets_each_file_once_and_is_held_until_then),
+                TEST(what_was_attached_is_known_after_a_restart),
                 TEST(what_found_no_room_is_attached_when_there_is_room),
                 TEST(a_bound_of_the_agents_is_not_called_a_full_disk),
                 TEST(what_is_too_large_is_left_out_and_the_rest_comes),
