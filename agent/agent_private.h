@@ -1,4 +1,4 @@
-/* Shared by agent.c, view.c (the API) and own_sources.c. */
+/* Shared by agent.c and view.c (the API). */
 #pragma once
 
 #include "agent/agent.h"
@@ -89,7 +89,7 @@ struct Agent {
         IntakeContext intake_context;
         IntakeSource **sources; /* as in config->sources, then the agent's own */
         size_t n_sources;
-        ConfigSource **own_sources; /* own_sources.c */
+        ConfigSource **own_sources; /* which nobody configures */
         size_t n_own_sources;
         Api *api, *api_tcp;
         AgentBackend backend;
@@ -109,26 +109,7 @@ struct Agent {
 
 IntakeSource *agent_source_by_name(const Agent *a, const char *name);
 
-/** Assigns bundles that are known already to the source that they belong to. */
-void agent_adopt_bundles(Agent *a, IntakeSource *s);
-
 void agent_fill_hook_view(const Agent *a, HookView *ret);
-
-/* own_sources.c: the agent's own sources, which nobody configures (config/config.h): incidents that
- * belong to no dump, and dumps that an earlier version copied out of containers and has not
- * delivered. Their directories lie below the state directory. */
-/** Starts them and appends them to a->sources, which has space for one of each configured source
- * and one more. A source that cannot be started is logged. */
-void own_sources_start(Agent *a);
-/** Applies the configuration that is in force. Without memory a source stays as it was. */
-void own_sources_rebind(Agent *a);
-/** Frees their configuration; the sources themselves have been freed before. */
-void own_sources_free(Agent *a);
-/** A bundle is final: removes the directory that it was made of, if that is the agent's own. */
-void own_sources_on_final(Agent *a, const Bundle *b);
-
-/** @return the configured source of that name, NULL */
-const ConfigSource *agent_config_source(const Config *c, const char *name);
 
 /** Starts a drain, adds a request to it, or replaces the request of the same requester.
  * @param reason         a sentence; copied
