@@ -67,8 +67,8 @@ uint64_t credentials_serial(const Credentials *c);
 /** The server refused the keys of this serial (expired, rotated, a wrong secret, no permission).
  * The source is queried again by the next credentials_fetch(), whose on_done may compare the
  * serial: at once after the first refusal and when the shared files have changed, else at the
- * earliest 1 s, 2 s … 60 s after the last time. What is held stays in use when nothing else is available: it may be good for other
- * requests.
+ * earliest 1 s, 2 s … 60 s after the last time. What is held stays in use when nothing else is
+ * available: it may be good for other requests.
  * @return true: call credentials_fetch() (also when others are held by now); false: the source was
  *   queried shortly before, there is nothing else */
 bool credentials_report_refused(Credentials *c, uint64_t serial);
