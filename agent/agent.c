@@ -1218,8 +1218,9 @@ static int start_api(Agent *a) {
                 r = api_new(&a->api_tcp, a->event,
                             &(ApiListener){ .fd = fd, .read_only = true, .backend = &a->backend });
         if (r < 0)
-                log_error(r, "cannot listen on '%s' (api.listen)", a->config->api.listen);
-        return r;
+                log_error(r, "cannot listen on '%s' (api.listen)%s", a->config->api.listen,
+                          r == -EADDRNOTAVAIL ? "; set it to an address of this node" : "");
+        return r == -EADDRNOTAVAIL ? AGENT_E_CONFIG : r;
 }
 
 static void init_histogram(Histogram *h) {
@@ -1269,7 +1270,7 @@ static int agent_start(Agent *a) {
         }
         start_hook(a);
         r = start_api(a);
-        if (r < 0)
+        if (r != 0)
                 return r;
         if (!a->once && start_notices(a) < 0)
                 log_warning(0, "cannot request EC2's notices of interruption and maintenance");

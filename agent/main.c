@@ -312,6 +312,8 @@ static int run(const Args *args, Config *config) {
                 code = run_agent(&m);
         else if (r == AGENT_E_LOCKED && args->once && socket)
                 code = once_through_daemon(args, socket);
+        else if (r == AGENT_E_CONFIG)
+                code = EXIT_USAGE; /* the unit does not restart then */
         agent_free(m.agent);
         sd_event_unref(m.event);
         return code;
@@ -339,6 +341,7 @@ int main(int argc, char **argv) {
                 return EXIT_USAGE;
         if (args.check) {
                 config_free(config);
+                printf("'%s': no faults\n", args.file);
                 return EXIT_OK;
         }
         if (args.print_config) {

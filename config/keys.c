@@ -135,14 +135,27 @@ static const char *skip_prefix(const char *text, const char *start) {
         return strncmp(text, start, n) == 0 ? text + n : NULL;
 }
 
+/* What agent/api/listen.c binds: names would be looked up on the loop. */
+static bool is_bindable(const char *host) {
+        struct in6_addr address;
+
+        return strcmp(host, "localhost") == 0 || inet_pton(AF_INET, host, &address) == 1 ||
+               inet_pton(AF_INET6, host, &address) == 1;
+}
+
 static bool check_listen(const char *text, StrBuf *fault) {
-        _cleanup_free_ char *address = NULL;
+        _cleanup_free_ char *address = NULL, *host = NULL;
         _cleanup_(url_done) Url u = { 0 };
 
         if (asprintf(&address, "tcp://%s", text) < 0)
                 address = NULL;
-        return (address && url_parse(&u, address) == 0 && u.port > 0 && u.is_origin) ||
-               refuse(fault, "is not host:port");
+        if (!address || url_parse(&u, address) < 0 || u.port == 0 || !u.is_origin)
+                return refuse(fault, "is not host:port");
+        const bool has_brackets = text[0] == '[';
+        const size_t n = (size_t)(strrchr(text, ':') - text);
+        host = strndup(text + has_brackets, n - 2 * has_brackets);
+        return (host && is_bindable(host)) ||
+               refuse(fault, "names a host that is neither an IP address nor localhost");
 }
 
 static bool check_bus(const char *text, StrBuf *fault) {

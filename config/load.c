@@ -192,18 +192,31 @@ static unsigned line_at(const Text *text, size_t offset) {
         return line;
 }
 
-static bool is_indented_with_tab(const Text *text, unsigned line) {
+/* @return where it begins, up to the end of the text; lines count from 1 */
+static const char *find_line(const Text *text, unsigned line) {
         const char *p = text->data, *end = text->data + text->n;
 
         for (; line > 1 && p < end; line--) {
                 p = memchr(p, '\n', (size_t)(end - p));
-                if (!p)
-                        return false;
-                p++;
+                p = p ? p + 1 : end;
         }
+        return p;
+}
+
+static bool is_indented_with_tab(const Text *text, unsigned line) {
+        const char *p = find_line(text, line), *end = text->data + text->n;
+
         while (p < end && *p == ' ')
                 p++;
         return p < end && *p == '\t';
+}
+
+/* Inside {} or [], YAML takes the brace of a variable for its own. */
+static bool has_variable(const Text *text, unsigned line) {
+        const char *p = find_line(text, line), *end = text->data + text->n;
+        const char *stop = memchr(p, '\n', (size_t)(end - p));
+
+        return memmem(p, (size_t)((stop ? stop : end) - p), "${", 2) != NULL;
 }
 
 static const char *remedy_for(const char *problem) {
@@ -243,6 +256,9 @@ static int syntax_error(Builder *b, const yaml_parser_t *parser, const Text *tex
         if (is_indented_with_tab(text, spot.line))
                 faults_add(b->faults, &spot, "indent with blanks only",
                            "a tab is in the indentation");
+        else if (strstr(problem, "expected ',' or ") && has_variable(text, spot.line))
+                faults_add(b->faults, &spot, "put it in quotes, as in \"${NAME}\"",
+                           "not YAML: a variable stands inside { } or [ ] without quotes");
         else if (parser->context && parser->context_mark.line != parser->problem_mark.line)
                 faults_add(b->faults, &spot, remedy_for(problem),
                            "not YAML: %s, %s that begins on line %u", problem, parser->context,

@@ -99,6 +99,29 @@ static int request_pages(List *l) {
         return CLI_YES;
 }
 
+/* A name that is neither configured nor that of a bundle is a slip. */
+static int check_source(const List *l) {
+        _cleanup_(strbuf_done) StrBuf names = STRBUF_INIT;
+        json_t *status = NULL, *s;
+        bool is_known = false;
+        size_t i;
+
+        int code = cli_request(l->cli, "GET", "/v1/status", &status);
+        if (code != CLI_YES)
+                return code;
+        json_array_foreach(json_object_get(status, "sources"), i, s) {
+                const char *name = cli_text(s, "name");
+                is_known = is_known || strcmp(name, l->source) == 0;
+                strbuf_addf(&names, "%s%s", i ? ", " : "", name);
+        }
+        json_decref(status);
+        if (is_known)
+                return CLI_YES;
+        cli_error("there is no source '%s', and no bundle of one; the sources are %s", l->source,
+                  names.text ? names.text : "not known");
+        return CLI_NO;
+}
+
 static int parse(int argc, char **argv, List *l) {
         static const struct option options[] = { { "state", required_argument, NULL, 's' },
                                                  { "source", required_argument, NULL, 'n' },
@@ -129,6 +152,8 @@ int cmd_list(const Cli *cli, int argc, char **argv) {
                 return code;
         l.all = cli->json ? json_array() : NULL;
         code = request_pages(&l);
+        if (code == CLI_YES && l.n == 0 && l.source)
+                code = check_source(&l);
         if (l.all && code == CLI_YES)
                 code = cli_print_json(cli, l.all);
         else if (code == CLI_YES && l.n == 0 && cli->terminal)

@@ -16,11 +16,33 @@ def check(a, text=None):
 
 
 @test
-def a_good_file_passes_in_silence():
+def a_good_file_passes_and_check_says_which():
     a = Agent()
     a.use_all_kinds()
     result = check(a)
     assert result.returncode == 0 and not result.stderr, result.stderr
+    assert result.stdout == f"'{a.config_file}': no faults\n", result.stdout
+
+
+@test
+def an_address_that_cannot_be_listened_on_is_a_fault_of_the_configuration():
+    for listen in ("node7:9733", "127.0.0.1:http", "[::1", "127.1:9733", "0x7f000001:9733"):
+        a = Agent()
+        a.config["api"]["listen"] = listen
+        result = check(a)
+        assert result.returncode == 2 and "api.listen" in result.stderr, (listen, result)
+    a = Agent()
+    a.config["api"]["listen"] = "203.0.113.1:9733"  # only the start finds out
+    assert check(a).returncode == 0
+    result = run(DAEMON, "--config", a.config_file, env=a.whole_environment(), cwd=a.dir)
+    assert result.returncode == 2 and "an address of this node" in result.stderr, result
+
+
+@test
+def a_variable_between_braces_gets_the_advice_to_quote_it():
+    a = Agent()
+    result = check(a, "version: 1\nnode: {instance_id: ${ID}}\n")
+    assert result.returncode == 2 and "quotes, as in \"${NAME}\"" in result.stderr, result.stderr
 
 
 @test

@@ -352,5 +352,15 @@ def on_a_directory_shared_by_hosts_a_host_name_id_collects_what_has_no_ec2_owner
     a.stop()
 
 
+@test
+def a_list_of_a_source_that_does_not_exist_is_an_error():
+    a = Agent().start()
+    result = a.cli("list", "--source", "typo")
+    assert result.returncode == 1 and "'typo'" in result.stderr and "core-dumps" in result.stderr, \
+        result
+    assert a.cli("list", "--source", "core-dumps").returncode == 0
+    a.stop()
+
+
 if __name__ == "__main__":
     sys.exit(main(cleanup))
