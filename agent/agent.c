@@ -1052,6 +1052,8 @@ static int open_store(Agent *a) {
                                   dir, (int)holder);
                 return AGENT_E_LOCKED;
         }
+        if (r == STORE_E_NEWER)
+                return AGENT_E_CONFIG;
         if (r < 0) {
                 log_error(r,
                           "cannot open the state in '%s'; check that the directory exists, is "

@@ -309,6 +309,8 @@ static int prepare_file(Store *s, bool *ret_foreign) {
 /* Whether a result at open says that this is no database of ours, in contrast to a disk that fails
  * or is full. */
 static bool is_damage(int result) {
+        if (result == STORE_SCHEMA_IS_NEWER)
+                return false;
         switch (result & 0xff) {
         case SQLITE_CORRUPT:
         case SQLITE_NOTADB:
@@ -333,7 +335,7 @@ static int open_database(Store *s, bool *ret_damaged) {
                 r = store_schema_open(s);
         if (r != SQLITE_OK) {
                 *ret_damaged = is_damage(r);
-                r = sqlite_errno(s->db, r);
+                r = r == STORE_SCHEMA_IS_NEWER ? STORE_E_NEWER : sqlite_errno(s->db, r);
                 store_finalize(s);
                 return *ret_damaged ? 0 : r;
         }
@@ -413,7 +415,7 @@ int store_open(Store **ret, const char *state_dir, char **ret_put_aside, pid_t *
         if (r != 0)
                 return r;
         r = open_or_put_aside(s, &aside);
-        if (r < 0)
+        if (r != 0)
                 return r;
         if (ret_put_aside)
                 *ret_put_aside = TAKE_PTR(aside);

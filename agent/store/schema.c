@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "lib/base/cleanup.h"
+#include "lib/base/log.h"
 
 #define HEAP_LIMIT (4 * MIB)
 #define BUSY_MSEC 1000 /* somebody else's sqlite3 is writing; the loop waits, so not for long */
@@ -427,8 +428,13 @@ static int bring_up(sqlite3 *db) {
         int version, is_damaged, r = query_number(db, "PRAGMA user_version", &version);
         if (r != SQLITE_OK)
                 return r;
-        if (version > STORE_SCHEMA_VERSION)
-                return SQLITE_NOTADB; /* not a byte of it is changed */
+        if (version > STORE_SCHEMA_VERSION) {
+                log_error(0,
+                          "the state database has version %d, and this agent reads versions up to "
+                          "%d; install the newer agent again, or set another state_directory",
+                          version, STORE_SCHEMA_VERSION);
+                return STORE_SCHEMA_IS_NEWER;
+        }
         r = query_number(db, "SELECT quick_check <> 'ok' FROM pragma_quick_check(1)", &is_damaged);
         if (r == SQLITE_OK && is_damaged)
                 r = SQLITE_CORRUPT;

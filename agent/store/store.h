@@ -20,8 +20,9 @@ typedef struct Store Store;
  * told. An older schema is upgraded in one transaction. A database that is there is opened on a
  * full disk, too: see store_last_error().
  * @param ret_put_aside  NULL when nothing was; may be NULL itself
- * @return 0; STORE_E_LOCKED and *ret_pid of the holder (0 = unknown); -errno */
-enum { STORE_E_LOCKED = 1, STORE_E_NOT_FOUND = 2 };
+ * @return 0; STORE_E_LOCKED and *ret_pid of the holder (0 = unknown); STORE_E_NEWER: a newer agent
+ * wrote the database, which is untouched (logged); -errno */
+enum { STORE_E_LOCKED = 1, STORE_E_NOT_FOUND = 2, STORE_E_NEWER = 5 };
 int store_open(Store **ret, const char *state_dir, char **ret_put_aside, pid_t *ret_pid);
 Store *store_close(Store *s);
 /** For a database whose rows turn out to be none of ours (-EUCLEAN of a list): puts it aside and

@@ -88,8 +88,8 @@ struct Store {
 
 /* ---- schema.c: SQLite's results, not errnos, since opening has to tell damage from an I/O error
  * ---- */
-/* All of it: settings, version, check, upgrade, the statements. SQLITE_NOTADB for a newer schema.
- */
+#define STORE_SCHEMA_IS_NEWER (-1) /* no result of SQLite; logged, and nothing was written */
+/* All of it: settings, version, check, upgrade, the statements. */
 int store_schema_open(Store *s);
 int store_schema_prepare_list(Store *s, size_t which, const char *where); /* into s->lists[which] */
 /* For bring-up and the tests. @param steps  SQL; steps[i] upgrades version i to i + 1, in one

@@ -10,7 +10,7 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 from agent import (DAEMON, Agent, NotifySocket, check_bundle, cleanup, is_instrumented, leftovers,
-                   need, run, slowness, tree, wait_for)
+                   need, run, sha256_file, slowness, tree, wait_for)
 from tap import Skip, in_time, main, notes, test
 
 ROUNDS = int(os.environ.get("NC_KILLS", "40"))
@@ -140,7 +140,7 @@ def a_corrupt_database_is_moved_aside_and_rebuilt_from_what_is_there():
 
 
 @test
-def a_database_of_a_newer_schema_is_moved_aside():
+def a_database_of_a_newer_schema_stops_the_agent_and_is_untouched():
     a = Agent()
     unit = a.dump()
     a.start()
@@ -148,9 +148,13 @@ def a_database_of_a_newer_schema_is_moved_aside():
     a.wait_all()
     a.stop()
     a.sql("pragma user_version = 4711")
+    before = sha256_file(a.path("state", "state.db"))
+    result = run(DAEMON, "--config", a.config_file, env=a.whole_environment(), cwd=a.dir)
+    assert result.returncode == 2 and "version 4711" in result.stderr, result
+    assert sha256_file(a.path("state", "state.db")) == before
+    a.sql("pragma user_version = 6")
     a.start()
-    a.wait_delivered(1)
-    assert [n for n in os.listdir(a.path("state")) if n.startswith("state.db.corrupt-")]
+    a.wait_all()
     judge_exactly_once(a, [unit])
     a.stop()
 
