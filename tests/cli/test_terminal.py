@@ -124,7 +124,9 @@ def colour_is_for_terminals_that_have_it():
 
 @test
 def an_empty_list_reports_so_to_a_person():
-    with CannedApi({"GET /v1/bundles": {"bundles": [], "next": None}}) as api:
+    status = {"sources": [{"name": "a"}]}
+    with CannedApi({"GET /v1/bundles": {"bundles": [], "next": None},
+                    "GET /v1/status": status}) as api:
         assert run_in_terminal("--socket", api.path, "list") == (0, b"no bundles\r\n")
         assert run_in_terminal("--socket", api.path, "list", "--state", "ready", "--source",
                                "a")[1] == b"no bundles that are ready of source a\r\n"

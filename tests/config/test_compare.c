@@ -51,7 +51,7 @@ static void a_changed_key_is_reported_by_its_name(void **state) {
 static void keys_that_need_a_restart_are_marked(void **state) {
         expect_changes(BASE,
                        BASE "state_directory: /x\nnode: {instance_id: i-1}\napi: {socket: /a, "
-                            "listen: \"a:1\"}\nhook: {socket: /b, mailbox: /c, deadline: 3s}\n",
+                            "listen: \"[::]:1\"}\nhook: {socket: /b, mailbox: /c, deadline: 3s}\n",
                        "node.instance_id! state_directory! api.socket! api.listen! hook.socket! "
                        "hook.mailbox! hook.deadline ");
 }

@@ -52,9 +52,10 @@ static void templates_know_their_letters(void **state) {
 
 static void addresses_have_host_and_port(void **state) {
         expect_all(keys_get("api.listen")->form,
-                   LIST("127.0.0.1:9733", "localhost:1", "[::1]:65535", "a-b.c:80"),
-                   LIST("", ":80", "a", "a:", "a:0", "a:65536", "::1:80", "[::1]", "[]:80",
-                        "[::1:80", "a:80x", "a b:80", "[g]:80", "a:-1"));
+                   LIST("127.0.0.1:9733", "localhost:1", "[::1]:65535", "0.0.0.0:80"),
+                   LIST("", "a-b.c:80", "127.1:80", "0x7f000001:80", ":80", "a", "a:", "a:0",
+                        "a:65536", "::1:80", "[::1]", "[]:80", "[::1:80", "a:80x", "a b:80",
+                        "[g]:80", "a:-1"));
         expect_all(keys_get("agreement.peers")->form,
                    LIST("tcp://0.0.0.0:7733", "ipc:///run/a.sock", "tcp://[::]:7733"),
                    LIST("tcp://a", "udp://a:1", "ipc://a", "ipc://", "a:1", ""));
