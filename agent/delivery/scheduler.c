@@ -267,7 +267,7 @@ static const char *last_error_of_given_up(const Scheduler *s, const Bundle *b) {
 static void end_shipping(Scheduler *s, Bundle *b, BundleState to, const char *reason) {
         if (to == BUNDLE_SETTLING || to == BUNDLE_VANISHED) {
                 if (!b->has_target_state || to == BUNDLE_VANISHED) {
-                        b->wish = to;
+                        b->wanted_state = to;
                         set_error(&b->rec.reason, reason);
                 }
                 b->has_target_state = true;
@@ -279,7 +279,7 @@ static void end_shipping(Scheduler *s, Bundle *b, BundleState to, const char *re
         if (b->cancel)
                 to = BUNDLE_CANCELLED, reason = "cancelled by the operator";
         else if (b->has_target_state)
-                to = b->wish, reason = b->rec.reason;
+                to = b->wanted_state, reason = b->rec.reason;
         else if (to == BUNDLE_READY && !s->is_stopping && has_given_up_all(s, b))
                 to = BUNDLE_QUARANTINED, reason = last_error_of_given_up(s, b);
         b->has_target_state = false;

@@ -81,11 +81,11 @@ typedef struct Bundle {
         unsigned n_running;     /* deliveries at work */
         BundleTries
                 tries[BUNDLE_TRIES_MAX]; /* by the delivery's index; the last one for all beyond */
-        bool has_target_state; /* an answer came while others were at work: carried out when they
-                                  are back */
-        BundleState wish;      /* its reason is rec.reason */
-        bool tolerant;         /* changed under us too often or past max_wait: ship it as it is */
-        bool cancel;           /* asked for while shipping: carried out when the workers are back */
+        bool has_target_state;    /* an answer came while others were at work: carried out when they
+                                     are back */
+        BundleState wanted_state; /* its reason is rec.reason */
+        bool tolerant; /* changed under us too often or past max_wait: ship it as it is */
+        bool cancel;   /* asked for while shipping: carried out when the workers are back */
 } Bundle;
 
 /* In place of a device number: the supplement is made of attachments alone, and whatever is at the

@@ -113,14 +113,14 @@ static int copy_files(const Cli *cli, const char *name, const json_t *answer, co
                           strerror(r < 0 ? -r : errno));
                 return CLI_NO;
         }
-        const SnapshotCopy errand = { .cli = cli, .name = name, .to = to, .dir_fd = dir_fd };
+        const SnapshotCopy copy = { .cli = cli, .name = name, .to = to, .dir_fd = dir_fd };
         size_t i;
         json_t *v;
         json_array_foreach(json_object_get(answer, "files"), i, v) {
                 const char *file = cli_string(v);
                 if (!is_plain(file))
                         continue;
-                int code = copy_file(&errand, file);
+                int code = copy_file(&copy, file);
                 if (code != CLI_YES)
                         return code;
         }

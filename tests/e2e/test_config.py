@@ -188,7 +188,7 @@ def a_faulty_reload_keeps_the_running_configuration_and_names_the_line():
     check_bundle(a.only_manifest()[0], unit, tools=("tar",))
     a.write_config(good)
     a.reload()
-    wait_for("the mended file is taken", lambda: not a.status()["config"]["last_error"])
+    wait_for("the corrected file is in force", lambda: not a.status()["config"]["last_error"])
     a.stop()
 
 

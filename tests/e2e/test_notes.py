@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The desk for hooks, spoken to over its real socket: what is accepted is durable, what is refused
+"""Notes of hooks over the real socket: what is accepted is durable, what is refused
 says why, and nobody can make the agent believe, hold or send what is not his. TAP."""
 import array
 import json

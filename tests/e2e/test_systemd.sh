@@ -169,7 +169,7 @@ ok "the journal says why, and the agent goes on"
 inside sed -i -e '/no_such_key/d' -e 's/settle: .*/settle: 500ms/' \
 	"$sysconfdir/neuron-collectd/neuron-collectd.yaml"
 inside systemctl reload neuron-collectd.service >"$dir/out" 2>&1
-ok "the mended file is taken"
+ok "the corrected file is in force"
 
 changed_pid() {
 	[ "$(property MainPID)" != "$before" ] && [ "$(property MainPID)" != 0 ] &&

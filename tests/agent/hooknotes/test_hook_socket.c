@@ -1,5 +1,5 @@
-/* The socket of agent/hooknotes/hooknotes.c with a desk that does nothing: who gets in, what gets
- * through, who is thrown out. */
+/* The socket of agent/hooknotes/hooknotes.c alone, without notes: who may connect, what is
+ * received, who is disconnected. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 #define MAX_PACKET 1000
 
-typedef struct Desk {
+typedef struct SocketFixture {
         Scratch *scratch;
         char path[PATH_MAX + 32];
         sd_event *event;
@@ -27,10 +27,10 @@ typedef struct Desk {
         char why[100];
         HookPeer *peer;
         bool close_at_once, keep;
-} Desk;
+} SocketFixture;
 
-static void desk_on_packet(HookPeer *p, const char *data, size_t n, void *userdata) {
-        Desk *d = userdata;
+static void fixture_on_packet(HookPeer *p, const char *data, size_t n, void *userdata) {
+        SocketFixture *d = userdata;
         d->n_packets++;
         assert_true(n <= MAX_PACKET && data[n] == '\0');
         memcpy(d->last, data, n);
@@ -42,21 +42,21 @@ static void desk_on_packet(HookPeer *p, const char *data, size_t n, void *userda
                 hook_peer_close(p);
 }
 
-static void desk_on_gone(HookPeer *p, void *userdata) {
-        Desk *d = userdata;
+static void fixture_on_gone(HookPeer *p, void *userdata) {
+        SocketFixture *d = userdata;
         (void)p;
         d->n_gone++;
 }
 
-static void desk_on_refused(uid_t uid, const char *why, void *userdata) {
-        Desk *d = userdata;
+static void fixture_on_refused(uid_t uid, const char *why, void *userdata) {
+        SocketFixture *d = userdata;
         assert_int_equal(uid, getuid());
         d->n_refused++;
         (void)snprintf(d->why, sizeof d->why, "%s", why);
 }
 
 static int setup(void **state) {
-        Desk *d = calloc(1, sizeof *d);
+        SocketFixture *d = calloc(1, sizeof *d);
         void *scratch = NULL;
         int fd;
         const struct rlimit many = { 4096, 4096 };
@@ -68,16 +68,17 @@ static int setup(void **state) {
         (void)snprintf(d->path, sizeof d->path, "%s/run/hook.sock", d->scratch->path);
         assert_int_equal(sd_event_new(&d->event), 0);
         assert_int_equal(api_listen_seqpacket(d->path, &fd), 0);
-        assert_int_equal(hook_socket_new(&d->socket, d->event, fd,
-                                         &(HookSocketOptions){ MAX_PACKET, desk_on_packet,
-                                                               desk_on_gone, desk_on_refused, d }),
-                         0);
+        assert_int_equal(
+                hook_socket_new(&d->socket, d->event, fd,
+                                &(HookSocketOptions){ MAX_PACKET, fixture_on_packet,
+                                                      fixture_on_gone, fixture_on_refused, d }),
+                0);
         *state = d;
         return 0;
 }
 
 static int teardown(void **state) {
-        Desk *d = *state;
+        SocketFixture *d = *state;
         void *scratch = d->scratch;
         hook_socket_free(d->socket);
         sd_event_unref(d->event);
@@ -86,12 +87,12 @@ static int teardown(void **state) {
 }
 
 /* Until nothing is left to do. */
-static void turn(Desk *d) {
+static void turn(SocketFixture *d) {
         while (sd_event_run(d->event, 0) > 0)
                 ;
 }
 
-static int dial(const Desk *d) {
+static int dial(const SocketFixture *d) {
         struct sockaddr_un a = { .sun_family = AF_UNIX };
         int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         assert_true(fd >= 0 && strlen(d->path) < sizeof a.sun_path);
@@ -115,7 +116,7 @@ static const char *hear(int fd) {
 }
 
 static void packets_go_both_ways_and_the_kernel_says_who_it_is(void **state) {
-        Desk *d = *state;
+        SocketFixture *d = *state;
         int fd = dial(d);
         say(fd, "hello");
         turn(d);
@@ -133,7 +134,7 @@ static void packets_go_both_ways_and_the_kernel_says_who_it_is(void **state) {
 }
 
 static void a_file_goes_with_an_answer(void **state) {
-        Desk *d = *state;
+        SocketFixture *d = *state;
         union {
                 char buf[CMSG_SPACE(sizeof(int))];
                 struct cmsghdr align;
@@ -161,14 +162,14 @@ static void a_file_goes_with_an_answer(void **state) {
 }
 
 static void everybody_may_connect(void **state) {
-        const Desk *d = *state;
+        const SocketFixture *d = *state;
         struct stat st;
         assert_int_equal(stat(d->path, &st), 0);
         assert_int_equal(st.st_mode & 07777, 0666);
 }
 
 static void what_is_too_long_is_refused_and_the_longest_is_not(void **state) {
-        Desk *d = *state;
+        SocketFixture *d = *state;
         char *text = calloc(1, 200000);
         assert_non_null(text);
         memset(text, 'x', 199999);
@@ -190,7 +191,7 @@ static void what_is_too_long_is_refused_and_the_longest_is_not(void **state) {
 }
 
 static void the_last_word_of_one_that_went_without_listening_is_heard(void **state) {
-        Desk *d = *state;
+        SocketFixture *d = *state;
         int fd = dial(d);
         d->keep = true;
         say(fd, "a note");
@@ -205,7 +206,7 @@ static void the_last_word_of_one_that_went_without_listening_is_heard(void **sta
 }
 
 static void files_that_come_uninvited_are_not_taken(void **state) {
-        Desk *d = *state;
+        SocketFixture *d = *state;
         union {
                 char buf[CMSG_SPACE(sizeof(int))];
                 struct cmsghdr align;
@@ -234,7 +235,7 @@ static void files_that_come_uninvited_are_not_taken(void **state) {
 }
 
 static void a_peer_may_be_closed_from_inside_of_its_own_packet(void **state) {
-        Desk *d = *state;
+        SocketFixture *d = *state;
         int fd = dial(d);
         d->close_at_once = true;
         say(fd, "x");
@@ -246,7 +247,7 @@ static void a_peer_may_be_closed_from_inside_of_its_own_packet(void **state) {
 }
 
 static void so_many_of_one_user_work_at_once_and_the_next_is_told(void **state) {
-        Desk *d = *state;
+        SocketFixture *d = *state;
         int fds[HOOK_OPEN_MAX_OF_UID + 1];
         for (unsigned i = 0; i <= HOOK_OPEN_MAX_OF_UID; i++) {
                 fds[i] = dial(d);
@@ -268,7 +269,7 @@ static void so_many_of_one_user_work_at_once_and_the_next_is_told(void **state) 
 }
 
 static void who_says_nothing_is_thrown_out_after_a_second(void **state) {
-        Desk *d = *state;
+        SocketFixture *d = *state;
         int fd = dial(d);
         struct timespec a, b;
         (void)clock_gettime(CLOCK_MONOTONIC, &a);
@@ -282,7 +283,7 @@ static void who_says_nothing_is_thrown_out_after_a_second(void **state) {
 }
 
 static void a_wait_is_counted_from_now_and_ends_in_gone(void **state) {
-        Desk *d = *state;
+        SocketFixture *d = *state;
         int fd = dial(d);
         d->keep = true;
         say(fd, "x");
@@ -295,7 +296,7 @@ static void a_wait_is_counted_from_now_and_ends_in_gone(void **state) {
 }
 
 static void without_descriptors_it_pauses_and_goes_on(void **state) {
-        Desk *d = *state;
+        SocketFixture *d = *state;
         struct rlimit before;
         int fd = dial(d), highest = dup(0);
         assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -318,7 +319,7 @@ static void without_descriptors_it_pauses_and_goes_on(void **state) {
 /* ---- the listening socket ---- */
 
 static void a_dead_agent_s_socket_is_taken_over_and_a_living_one_s_is_not(void **state) {
-        Desk *d = *state;
+        SocketFixture *d = *state;
         int fd = -1;
         struct stat st;
         assert_int_equal(api_listen_seqpacket(d->path, &fd), -EADDRINUSE);
@@ -329,7 +330,7 @@ static void a_dead_agent_s_socket_is_taken_over_and_a_living_one_s_is_not(void *
 }
 
 static void somebody_s_file_is_no_socket_and_is_left_alone(void **state) {
-        Desk *d = *state;
+        SocketFixture *d = *state;
         int fd = -1;
         char path[PATH_MAX + 32];
         struct stat st;

@@ -281,10 +281,10 @@ def a_secret_that_is_corrected_in_its_file_is_taken_by_the_next_call():
             write_keys(home, *wrong)
 
             # before the third hears that it is denied
-            def mend(request, reply, s=s, home=home, right=right):
+            def correct(request, reply, s=s, home=home, right=right):
                 if len(s.log) == 3:
                     write_keys(home, *right)
-            s.fault("GetObject", edit=mend, times=None)
+            s.fault("GetObject", edit=correct, times=None)
             answers, run = call(s, "GetObject", environment={"HOME": home}, calls=5, connections=1,
                                 stream=True)
             assert [a[0] for a in answers] == ["DENIED", "DENIED", "OK", "OK",
