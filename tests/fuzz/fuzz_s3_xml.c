@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "lib/base/cleanup.h"
+#include "uploaders/aws/sts.h"
 #include "uploaders/s3/s3_endpoint.h"
 #include "uploaders/s3/s3_response.h"
 #include "uploaders/s3/s3_xml.h"

@@ -11,20 +11,16 @@ PLACE = "/proc/sys/fs/inotify/max_queued_events"
 
 
 @contextlib.contextmanager
-def length(n=None):
-    """with length(16): the daemon is started here. n=None: as it is, but nobody changes it. @return
-    the length outside"""
-    if n is not None and not os.access(PLACE, os.W_OK):
+def length(n):
+    """with length(16): the daemon is started here"""
+    if not os.access(PLACE, os.W_OK):
         raise Skip(f"{PLACE} cannot be written")
     with open(PLACE, encoding="ascii") as f:
         fcntl.flock(f, fcntl.LOCK_EX)
         usual = int(f.read())
-        if n is None:
-            yield usual
-            return
         try:
             _write(n)
-            yield usual
+            yield
         finally:
             _write(usual)
 

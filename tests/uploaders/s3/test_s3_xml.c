@@ -8,6 +8,7 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/strbuf.h"
+#include "uploaders/aws/sts.h"
 
 #define XMLNS " xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\""
 #define DECLARATION "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
