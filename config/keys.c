@@ -687,14 +687,6 @@ const char *keys_prefix(const ConfigKey *key, char buf[static KEYS_PREFIX_SIZE])
         return buf;
 }
 
-bool keys_applies(const ConfigKey *key, int destination_type) {
-        if (key->flags & KEY_S3)
-                return destination_type == CONFIG_S3;
-        if (key->flags & KEY_VOLUME)
-                return destination_type == CONFIG_VOLUME;
-        return true;
-}
-
 static const struct {
         const char *name, *remedy;
 } type_texts[N_KEY_TYPES] = {

@@ -112,10 +112,6 @@ const char *keys_leaf(const ConfigKey *key);
 /** Spells the prefix of what lies below a section or list: `node.`, `sources[].`. @return buf */
 const char *keys_prefix(const ConfigKey *key, char buf[static KEYS_PREFIX_SIZE]);
 
-/** @return whether a row of destinations[] applies to an element of this type
- * (ConfigDestinationType) */
-bool keys_applies(const ConfigKey *key, int destination_type);
-
 /** @return what the type is called, e.g. `a size`; static */
 const char *keys_type_name(const ConfigKey *key);
 

@@ -1152,6 +1152,15 @@ static void check_key_applies(Reader *r, const Scope *scope, const ConfigKey *ke
                 report_missing(r, &at, key);
 }
 
+/* @return whether a row of destinations[] applies to an element of this type */
+static bool applies(const ConfigKey *key, ConfigDestinationType type) {
+        if (key->flags & KEY_S3)
+                return type == CONFIG_S3;
+        if (key->flags & KEY_VOLUME)
+                return type == CONFIG_VOLUME;
+        return true;
+}
+
 /* Which keys are needed and which must not be there; a destination's depend on its type, which may
  * come last. */
 static void check_applicable(Reader *r, const Scope *scope, const Found *found) {
@@ -1166,7 +1175,7 @@ static void check_applicable(Reader *r, const Scope *scope, const Found *found) 
 
                 if (!keys_is_child(key, scope->prefix) || (special && !typed))
                         continue;
-                if (!special || keys_applies(key, ((ConfigDestination *)scope->base)->type))
+                if (!special || applies(key, ((ConfigDestination *)scope->base)->type))
                         check_key_applies(r, scope, key, &found[i]);
                 else if (found[i].line > 0)
                         faults_add(r->faults, &spot, "delete the line, or change the type",
@@ -1279,7 +1288,7 @@ static bool is_printed(const ConfigKey *key, const char *prefix, const void *bas
         if (!keys_is_child(key, prefix))
                 return false;
         return !(key->flags & (KEY_S3 | KEY_VOLUME)) ||
-               keys_applies(key, ((const ConfigDestination *)base)->type);
+               applies(key, ((const ConfigDestination *)base)->type);
 }
 
 static void print_keys(Printer *p, const char *prefix, const void *base, size_t index) {

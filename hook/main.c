@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,9 +18,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -27,7 +30,6 @@
 #include "collectors/runner/collector.h"
 #include "hook/agent_client.h"
 #include "hook/child_timeout.h"
-#include "hook/message.h"
 #include "hook/note.h"
 #include "hook/record.h"
 #include "lib/base/cleanup.h"
@@ -37,6 +39,78 @@
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
 #include "lib/neuron/note.h"
+
+/* Lines for people who read the job's stderr, which may not make a job wait: a full pipe that all
+ * ranks share, a file on a server that is gone. Asking what stderr is (fstat) could hang, too. */
+
+#define MESSAGE_PREFIX "neuron-dump: "
+#define STDERR_TIMEOUT_USEC (100 * USEC_PER_MSEC)
+
+enum { LINE_BYTES = 512 }; /* below PIPE_BUF: a pipe takes it complete or not at all */
+
+typedef struct Line {
+        char text[LINE_BYTES];
+        size_t n;
+} Line;
+
+static int write_line(void *userdata) {
+        Line *line = userdata;
+
+        return write(STDERR_FILENO, line->text, line->n) < 0 ? -errno : 0;
+}
+
+/* Kernels before 6.4 do not know a single write to a pipe that does not wait: an open file of our
+ * own does not. @return whether it is a pipe */
+static bool print_to_pipe(const Line *line) {
+        int fd;
+
+        if (fcntl(STDERR_FILENO, F_GETPIPE_SZ) < 0)
+                return false;
+        fd = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+        if (fd < 0)
+                return errno == ENXIO; /* nobody reads it; without /proc it is left to the child */
+        if (write(fd, line->text, line->n) < 0)
+                errno = 0; /* full: there is nobody else to tell */
+        (void)close(fd);   /* as above */
+        return true;
+}
+
+static void print_line(Line *line) {
+        static bool is_hung;
+        struct iovec v = { .iov_base = line->text, .iov_len = line->n };
+        TimedChild child;
+
+        if (is_hung)
+                return;
+        if (send(STDERR_FILENO, line->text, line->n, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ||
+            errno != ENOTSOCK || pwritev2(STDERR_FILENO, &v, 1, -1, RWF_NOWAIT) >= 0 ||
+            errno == EBADF || print_to_pipe(line))
+                return;
+        child_timeout_start(&child, write_line, line);
+        is_hung = child.deferred != NULL || /* there can be no child, and here it might hang */
+                  child_timeout_wait(&child, clock_boottime_usec() + STDERR_TIMEOUT_USEC) ==
+                          -ETIMEDOUT;
+}
+
+/* Writes `neuron-dump: …` and a newline, cut at a few hundred bytes, control characters shown as
+ * `?`. Left out when stderr would block, as a full pipe does; a file that hangs costs 100 ms, once.
+ */
+_printf_(1, 2) static void message_print(const char *fmt, ...) {
+        Line line = { .text = MESSAGE_PREFIX };
+        size_t n = strlen(MESSAGE_PREFIX);
+        va_list ap;
+
+        va_start(ap, fmt);
+        (void)vsnprintf(line.text + n, sizeof line.text - n - 1, fmt,
+                        ap); /* a cut line is a line */
+        va_end(ap);
+        for (; line.text[n]; n++)
+                if ((unsigned char)line.text[n] < ' ' || line.text[n] == 0x7f)
+                        line.text[n] = '?';
+        line.text[n++] = '\n';
+        line.n = n;
+        print_line(&line);
+}
 
 #define TIER_BYTES_MAX (4 * MIB)
 #define CHILD_MARGIN_USEC                                                                          \

@@ -370,12 +370,3 @@ bool job_identity_detect(char *const *env, JobIdentity *ret) {
                         -1; /* they contradict each other: the rank is what names a process */
         return found || ret->key[0] != '\0';
 }
-
-const char *job_source_find(const char *s) {
-        static const char *const sources[] = { "torchrun", "neuron-pjrt", "openmpi",   "pmi",
-                                               "pmix",     "slurm",       "kubernetes" };
-        for (size_t i = 0; i < ELEMENTSOF(sources); i++)
-                if (strcmp(sources[i], s) == 0)
-                        return sources[i];
-        return NULL;
-}

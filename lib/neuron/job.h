@@ -39,9 +39,6 @@ static inline void *job_member(const JobIdentity *job, const JobMember *m) {
  * @return whether a launcher or at least a key was found @see docs/HOOK.md */
 bool job_identity_detect(char *const *environment, JobIdentity *ret);
 
-/** @return the static spelling of a JobIdentity.source, NULL when s is none of them */
-const char *job_source_find(const char *s);
-
 /** @return the value of a variable in such a list, borrowed; NULL */
 const char *environment_get(char *const *environment, const char *name);
 

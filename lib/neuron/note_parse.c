@@ -189,9 +189,19 @@ static void read_environment(Reader *p, json_t *root, char *const *patterns, Hoo
         }
 }
 
+/* @return the static spelling of a JobIdentity.source, NULL when s is none of them */
+static const char *find_job_source(const char *s) {
+        static const char *const sources[] = { "torchrun", "neuron-pjrt", "openmpi",   "pmi",
+                                               "pmix",     "slurm",       "kubernetes" };
+        for (size_t i = 0; i < ELEMENTSOF(sources); i++)
+                if (strcmp(sources[i], s) == 0)
+                        return sources[i];
+        return NULL;
+}
+
 static void read_job(Reader *p, json_t *o, JobIdentity *job) {
         const char *source = read_string(p, o, "source");
-        job->source = source ? job_source_find(source) : NULL;
+        job->source = source ? find_job_source(source) : NULL;
         if (source && !job->source)
                 refuse(p, "the source of its job is none that is known");
         for (size_t i = 0; i < N_JOB_MEMBERS; i++) {

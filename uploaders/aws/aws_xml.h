@@ -37,10 +37,3 @@ typedef struct AwsError {  /* of <Error> */
 /** @return 0 when the document's root is <Error> (or STS' <ErrorResponse><Error>) and *ret;
  *   -EINVAL when it is something else or no XML; -ENOMEM, as all here */
 int aws_xml_error(const char *text, size_t n, AwsError *ret);
-
-typedef struct StsCredentials { /* of AssumeRole… ; owned; wiped by done */
-        char *access_key, *secret_key, *token;
-        uint64_t expires_usec;
-} StsCredentials;
-int sts_xml_credentials(const char *text, size_t n, StsCredentials *ret);
-void sts_credentials_done(StsCredentials *c);

@@ -23,6 +23,7 @@
 #include "lib/base/path.h"
 #include "lib/http/url.h"
 #include "uploaders/aws/aws_parse.h"
+#include "uploaders/aws/aws_region.h"
 #include "uploaders/aws/credentials.h"
 #include "uploaders/aws/credentials_secret.h"
 
@@ -724,6 +725,54 @@ static int plan_imds(Planner *p, bool is_requested) {
                              : "the environment (AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE), ",
                 p->profile, credentials, config);
         return p->plan->searched ? 0 : -ENOMEM;
+}
+
+static int split_endpoint(const char *endpoint, StsEndpoint *p) {
+        _cleanup_(url_done) Url u = { 0 };
+
+        int r = url_parse(&u, endpoint);
+        if (r < 0)
+                return r;
+        if (!url_is_http(&u) || u.has_query || !u.path)
+                return -EINVAL;
+        size_t n = strlen(u.path);
+        if (asprintf(&p->path, "%s%s", u.path, u.path[n - 1] == '/' ? "" : "/") < 0)
+                p->path = NULL;
+        p->scheme = TAKE_PTR(u.scheme);
+        p->host = TAKE_PTR(u.authority);
+        return 0;
+}
+
+int sts_endpoint_init(StsEndpoint *ret, const StsEndpointOptions *options) {
+        bool has_endpoint = options->endpoint && *options->endpoint;
+        const char *region = options->region && *options->region ? options->region : "us-east-1";
+        StsEndpoint p = { .region = strdup(region) };
+        int r = 0;
+
+        if (has_endpoint)
+                r = split_endpoint(options->endpoint, &p);
+        else if (region[strspn(region, "abcdefghijklmnopqrstuvwxyz0123456789-")])
+                r = -EINVAL; /* it becomes a part of the host's name */
+        else {
+                p.scheme = strdup("https");
+                p.host = aws_service_host("sts", region, options->dualstack, options->fips);
+                p.path = strdup("/");
+        }
+        if (r == 0 && (!p.scheme || !p.host || !p.path || !p.region))
+                r = -ENOMEM;
+        if (r < 0)
+                sts_endpoint_done(&p);
+        else
+                *ret = p;
+        return r;
+}
+
+void sts_endpoint_done(StsEndpoint *p) {
+        free(p->scheme);
+        free(p->host);
+        free(p->path);
+        free(p->region);
+        *p = (StsEndpoint){ 0 };
 }
 
 static int plan_sts(Planner *p, const char *fallback_region) {

@@ -61,6 +61,18 @@ uint64_t credentials_files_version(const CredentialsPlanOptions *options);
  *   NULL = none is set); -ENOMEM */
 int credentials_plan_region(const CredentialsPlanOptions *options, char **ret);
 
+/* Where STS is. Exported for the tests. */
+
+typedef struct StsEndpointOptions { /* borrowed; NULL or "" = unknown */
+        const char *endpoint;       /* http(s)://host[:port][/base]: taken as it is */
+        const char *region;         /* NULL = us-east-1 */
+        bool dualstack, fips;
+} StsEndpointOptions;
+
+/** @return 0, -ENOMEM, -EINVAL when the endpoint is no URL or the region no name of one */
+int sts_endpoint_init(StsEndpoint *ret, const StsEndpointOptions *options);
+void sts_endpoint_done(StsEndpoint *p);
+
 /* The container endpoint of ECS and of EKS Pod Identity.
  * @see AWS SDKs and Tools Reference Guide, "Container credential provider" */
 

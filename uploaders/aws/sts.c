@@ -1,4 +1,4 @@
-/* Where STS is, and one role at a time asked of it. */
+/* One role at a time asked of STS. */
 #include "uploaders/aws/sts.h"
 
 #include <errno.h>
@@ -9,59 +9,9 @@
 #include "lib/base/digest.h"
 #include "lib/base/strbuf.h"
 #include "lib/http/http.h"
-#include "lib/http/url.h"
 #include "uploaders/aws/aws_parse.h"
-#include "uploaders/aws/aws_region.h"
 #include "uploaders/aws/aws_xml.h"
 #include "uploaders/aws/credentials_secret.h"
-
-static int split_endpoint(const char *endpoint, StsEndpoint *p) {
-        _cleanup_(url_done) Url u = { 0 };
-
-        int r = url_parse(&u, endpoint);
-        if (r < 0)
-                return r;
-        if (!url_is_http(&u) || u.has_query || !u.path)
-                return -EINVAL;
-        size_t n = strlen(u.path);
-        if (asprintf(&p->path, "%s%s", u.path, u.path[n - 1] == '/' ? "" : "/") < 0)
-                p->path = NULL;
-        p->scheme = TAKE_PTR(u.scheme);
-        p->host = TAKE_PTR(u.authority);
-        return 0;
-}
-
-int sts_endpoint_init(StsEndpoint *ret, const StsEndpointOptions *options) {
-        bool has_endpoint = options->endpoint && *options->endpoint;
-        const char *region = options->region && *options->region ? options->region : "us-east-1";
-        StsEndpoint p = { .region = strdup(region) };
-        int r = 0;
-
-        if (has_endpoint)
-                r = split_endpoint(options->endpoint, &p);
-        else if (region[strspn(region, "abcdefghijklmnopqrstuvwxyz0123456789-")])
-                r = -EINVAL; /* it becomes a part of the host's name */
-        else {
-                p.scheme = strdup("https");
-                p.host = aws_service_host("sts", region, options->dualstack, options->fips);
-                p.path = strdup("/");
-        }
-        if (r == 0 && (!p.scheme || !p.host || !p.path || !p.region))
-                r = -ENOMEM;
-        if (r < 0)
-                sts_endpoint_done(&p);
-        else
-                *ret = p;
-        return r;
-}
-
-void sts_endpoint_done(StsEndpoint *p) {
-        free(p->scheme);
-        free(p->host);
-        free(p->path);
-        free(p->region);
-        *p = (StsEndpoint){ 0 };
-}
 
 #define API_VERSION "2011-06-15"
 #define FORM_TYPE "application/x-www-form-urlencoded; charset=utf-8"
@@ -196,6 +146,45 @@ static char *explain_refusal(const Sts *s, const HttpReply *reply) {
                                s->role_arn, s->origin, e.code, shows_message ? ": " : "",
                                shows_message ? e.message : "", remedy ? "; " : "",
                                remedy ? remedy : "");
+}
+
+static int sts_leaf(void *document, const char *path, const char *text) {
+        StsCredentials *c = document;
+        const char *name = strstr(path, "Result/Credentials/"); /* AssumeRoleResult, … */
+
+        if (!name)
+                return 0;
+        name += strlen("Result/Credentials/");
+        if (strcmp(name, "AccessKeyId") == 0)
+                return xml_put_text(&c->access_key, text);
+        if (strcmp(name, "SecretAccessKey") == 0)
+                return xml_put_text(&c->secret_key, text);
+        if (strcmp(name, "SessionToken") == 0)
+                return xml_put_text(&c->token, text);
+        if (strcmp(name, "Expiration") == 0)
+                return xml_put_time(&c->expires_usec, text);
+        return 0;
+}
+
+int sts_xml_credentials(const char *text, size_t n, StsCredentials *ret) {
+        StsCredentials c = { 0 };
+        int r = xml_walk(text, n, &(XmlReader){ .on_leaf = sts_leaf, .document = &c });
+
+        if (r == 0 && !(c.access_key && c.access_key[0] && c.secret_key && c.secret_key[0] &&
+                        c.token && c.token[0] && c.expires_usec > 0))
+                r = -EINVAL;
+        if (r < 0)
+                sts_credentials_done(&c);
+        else
+                *ret = c;
+        return r;
+}
+
+void sts_credentials_done(StsCredentials *c) {
+        digest_wipe_free(c->access_key);
+        digest_wipe_free(c->secret_key);
+        digest_wipe_free(c->token);
+        *c = (StsCredentials){ 0 };
 }
 
 /* Expirations are times of the server's clock and are compared with ours. */

@@ -12,22 +12,12 @@
 #include "uploaders/aws/aws_sign.h"
 #include "uploaders/aws/credentials_secret.h"
 
-typedef struct StsEndpointOptions { /* borrowed; NULL or "" = unknown */
-        const char *endpoint;       /* http(s)://host[:port][/base]: taken as it is */
-        const char *region;         /* NULL = us-east-1 */
-        bool dualstack, fips;
-} StsEndpointOptions;
-
 typedef struct StsEndpoint { /* owned */
         char *scheme;        /* http | https */
         char *host;          /* as in the Host: header */
         char *path;          /* "/" or the endpoint's base path with a slash at its end */
         char *region;        /* to sign with */
 } StsEndpoint;
-
-/** @return 0, -ENOMEM, -EINVAL when the endpoint is no URL or the region no name of one */
-int sts_endpoint_init(StsEndpoint *ret, const StsEndpointOptions *options);
-void sts_endpoint_done(StsEndpoint *p);
 
 typedef struct Sts Sts;
 
@@ -60,3 +50,12 @@ typedef struct StsRequest { /* borrowed while sts_assume_role() runs */
  *   from inside it.
  * @return 0, -ENOMEM, -EBUSY, -EINVAL */
 int sts_assume_role(Sts *s, const StsRequest *order);
+
+typedef struct StsCredentials { /* of AssumeRole… ; owned; wiped by done */
+        char *access_key, *secret_key, *token;
+        uint64_t expires_usec;
+} StsCredentials;
+/** Reads the answer. Exported for the tests.
+ * @return 0 and *ret, -EINVAL when it is something else or no XML, -ENOMEM */
+int sts_xml_credentials(const char *text, size_t n, StsCredentials *ret);
+void sts_credentials_done(StsCredentials *c);
