@@ -176,6 +176,7 @@ static int run_start(Run *run, sd_event *event, const char *name, int request, i
         order.environment = child_environment;
         order.input_fd = request;
         order.third_fd = dir_fd;
+        order.keeps_capabilities = true; /* of which it drops what it does not need */
         *run = (Run){ .collector = run->collector, .phase = RUN_RUNNING };
         run->begun_usec = clock_realtime_usec();
         run->started_usec = clock_boottime_usec();

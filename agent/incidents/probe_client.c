@@ -155,7 +155,8 @@ static int spawn(pid_t *ret, int fd) {
                                                    .argv = argv,
                                                    .environment = environment,
                                                    .fds = { fd, -1, STDERR_FILENO },
-                                                   .n_fds = 3 });
+                                                   .n_fds = 3,
+                                                   .keeps_capabilities = true });
 }
 
 static int start_own(Probe *p) {

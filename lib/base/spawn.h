@@ -14,6 +14,9 @@ typedef struct SpawnOptions { /* borrowed for the call */
                                    own place */
         size_t n_fds;
         bool keeps_signals; /* what is ignored stays ignored, what is blocked stays blocked */
+        /* For a program of ours that needs them. Any other one starts without: nothing effective,
+         * permitted, inheritable or ambient, and none to be had by execve(2). */
+        bool keeps_capabilities;
 } SpawnOptions;
 
 /** Starts it in a process group of its own, with all signals at their defaults and none blocked.

@@ -359,7 +359,8 @@ static int spawn(pid_t *ret, const ChildOptions *order, int out_fd, int error_fd
                                  .fds = { input_fd, out_fd,
                                           order->merges_errors ? out_fd : error_fd, third_fd },
                                  .n_fds = order->third_fd > 0 ? 4 : 3,
-                                 .keeps_signals = order->keeps_signals });
+                                 .keeps_signals = order->keeps_signals,
+                                 .keeps_capabilities = order->keeps_capabilities });
 }
 
 static int add_sources(Child *c, sd_event *event, uint64_t timeout_usec) {

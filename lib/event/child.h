@@ -33,6 +33,7 @@ typedef struct ChildOptions { /* borrowed while child_new runs */
         int third_fd;             /* its descriptor 3; 0 = none */
         bool merges_errors;       /* stderr is output, too */
         bool keeps_signals;       /* what is ignored or blocked stays so */
+        bool keeps_capabilities;  /* for a program of ours that needs them: lib/base/spawn.h */
         uint64_t timeout_usec; /* then SIGKILL to its process group; > 0, USEC_INFINITY = never */
         size_t output_max_bytes;
         bool cuts_output; /* more output is dropped instead of ending it with -EFBIG */
