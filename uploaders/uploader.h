@@ -17,6 +17,9 @@ enum {
         UPLOAD_E_REFUSED = 7, /* this object is refused for what it is: no waiting helps */
         UPLOAD_E_STALE = 8,   /* what was to be resumed cannot be: begin anew */
         UPLOAD_E_PAUSED = 9,  /* asked to stop; what arrived is known, to go on with it later */
+        /* no connection to the destination, or one that ended or stalled: never the fault of what
+         * is uploaded, however often it happens */
+        UPLOAD_E_NETWORK = 10,
 };
 
 /** The wait before the next try: exponential with full jitter.

@@ -235,7 +235,8 @@ bool delivery_end_upload(Delivery *d, int outcome, char *error) {
         /* A destination that gives back other bytes than it was given is no place for evidence,
          * whatever the bundle. */
         if (outcome == UPLOAD_E_FULL || outcome == UPLOAD_E_UNREACHABLE ||
-            outcome == UPLOAD_E_DENIED || outcome == UPLOAD_E_MISMATCH)
+            outcome == UPLOAD_E_NETWORK || outcome == UPLOAD_E_DENIED ||
+            outcome == UPLOAD_E_MISMATCH)
                 return end_delivery(d, RESULT_DESTINATION_FAILED, error);
         if (!error && outcome < 0)
                 return delivery_endf(d, RESULT_FAILED, "%s", strerror(-outcome));

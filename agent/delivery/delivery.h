@@ -88,6 +88,7 @@ typedef struct Delivery {
         atomic_bool abort;            /* set by the loop */
         uint64_t start_usec;          /* CLOCK_BOOTTIME */
         uint64_t setup_usec;          /* until data could be sent; 0 = not yet */
+        bool has_advanced; /* something arrived that the next attempt need not send again */
 
         /* The result. */
         DeliveryResult result;

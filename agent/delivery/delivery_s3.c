@@ -706,6 +706,7 @@ static int on_upload_id(S3Upload *u, const char *upload_id, void *userdata) {
 static int on_etag(S3Upload *u, unsigned number, const char *etag, void *userdata) {
         (void)u;
         DeliveryS3 *x = userdata;
+        x->base.has_advanced = true;
         return row_result(store_ledger_set_etag(x->store, x->base.rec.id, x->at->config->name,
                                                 &(LedgerPart){ .number = number, .etag = etag }));
 }

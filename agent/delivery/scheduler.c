@@ -431,13 +431,17 @@ static void handle_bundle_failure(Destination *d, Bundle *b, DeliveryRecord *del
 #define DESTINATION_FAILURES_MAX 3
 
 /* The destination is at fault, unless its probe succeeds each time and only this bundle keeps
- * failing: then the bundle is, and the others must not wait for it. */
+ * failing, without any progress: then the bundle is, and the others must not wait for it. Broken
+ * connections are the network's fault, however many there are. */
 static void handle_destination_failure(Destination *d, Bundle *b, DeliveryRecord *delivery,
                                        const Delivery *job) {
         Scheduler *s = d->scheduler;
         BundleTries *tries = delivery_tries(b, delivery);
         bool waits = job->upload_outcome == UPLOAD_E_FULL || job->upload_outcome == UPLOAD_E_DENIED;
-        if (!waits && tries->n_away >= DESTINATION_FAILURES_MAX) {
+        bool may_be_bundle = !waits && job->upload_outcome != UPLOAD_E_NETWORK;
+        if (job->has_advanced)
+                d->n_failures = tries->n_away = 0;
+        if (may_be_bundle && tries->n_away >= DESTINATION_FAILURES_MAX) {
                 d->is_proven = d->delivery_failed = false; /* the probe alone decides */
                 handle_bundle_failure(d, b, delivery, job);
                 return;
@@ -446,7 +450,7 @@ static void handle_destination_failure(Destination *d, Bundle *b, DeliveryRecord
         mark_failed(d, job->upload_outcome, job->error);
         if (job->upload_outcome == UPLOAD_E_FULL) /* a smaller one may fit meanwhile */
                 b->full_at_bytes = MAX(b->full_at_bytes, atomic_load(&job->sent_bytes));
-        else if (!waits)
+        else if (may_be_bundle)
                 tries->n_away++;
         /* others go first */
         postpone(s, delivery, 2 * (d->not_before_usec - scheduler_boottime_usec(s)));

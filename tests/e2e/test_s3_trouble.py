@@ -4,6 +4,7 @@ delivered once that is fixed."""
 import contextlib
 import ctypes
 import glob
+import itertools
 import os
 import sys
 
@@ -283,6 +284,41 @@ def a_server_that_is_away_for_a_while_gets_everything_when_it_is_back():
     error_of(a, ("refused", "connect"), f"127.0.0.1:{proxy.port}")
     proxy.accept()
     nothing_was_lost(a, bucket, units, before)
+
+
+def with_cut_connections(s3):
+    """Of a dozen connections one carries a part of 5 MiB, so that most attempts end by a cut and
+    the upload advances all the same."""
+    proxy, way = through(s3)
+    a = Agent()
+    a.use_directories()
+    a.config["destinations"] = [a.s3("s3", way, "bucket", part_size="5MiB", connections=1)]
+    a.config["limits"] = {"compression_threads": 2}
+    a.config["retry"] = {"initial": "50ms", "maximum": "200ms", "quarantine_after": 3}
+    proxy.budgets = itertools.cycle([3 * MIB] * 11 + [8 * MIB])
+    a.incompressible(40 * MIB)
+    return a
+
+
+@test
+def cut_connections_are_the_network_s_fault_however_many_there_are():
+    with S3Server() as s3:
+        a = with_cut_connections(s3)
+        a.start()
+        a.wait_known(1)
+        a.wait_all("300s")
+        assert a.counts()["quarantined"] == 0 and a.bundles()[0]["attempts"] == 0, a.bundles()
+        assert len(s3.objects) == 2, list(s3.objects)
+        a.stop()
+
+
+@test
+def once_outlives_cut_connections_while_the_upload_advances():
+    with S3Server() as s3:
+        a = with_cut_connections(s3)
+        result = a.once("--timeout", "300s", timeout=600)
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert len(s3.objects) == 2, list(s3.objects)
 
 
 @test

@@ -53,6 +53,7 @@ class _Wire:
         self.left = 0         # of the request's body
         self.request = None
         self.awaits_answer = False
+        self.budget = next(proxy.budgets) if proxy.budgets else None
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self):
@@ -104,6 +105,11 @@ class _Wire:
         self.proxy.count("up", len(data))
         self.proxy.gate(len(data))
         self.server.sendall(out)
+        if self.budget is not None:
+            self.budget -= len(data)
+            if self.budget < 0:
+                self.close(reset=True)
+                raise OSError("it has carried what it may")
 
     def _hand_down(self, data):
         self.proxy.gate(0)
@@ -186,6 +192,8 @@ class TcpProxy:
         self.requests = []
         self.up_bytes = self.down_bytes = self.part_bytes = 0
         self.rate = None                  # bytes per second, both ways together
+        # an iterator: how much each further connection carries up before it is reset
+        self.budgets = None
         self._hold_at = None              # of part_bytes
         self._flows = threading.Event()   # not set: everything stands still
         self._flows.set()

@@ -181,7 +181,8 @@ static bool is_optional(const S3Probe *p, const S3Response *answer) {
 static void report_request(S3Probe *p, const S3Response *answer) {
         const ProbeOptions *ask = &steps[p->at];
         int outcome = outcome_of(p, answer);
-        bool optional = outcome != 0 && outcome != UPLOAD_E_UNREACHABLE && is_optional(p, answer);
+        bool is_away = outcome == UPLOAD_E_UNREACHABLE || outcome == UPLOAD_E_NETWORK;
+        bool optional = outcome != 0 && !is_away && is_optional(p, answer);
         StrBuf detail = STRBUF_INIT;
 
         if (outcome != 0 && p->at == STEP_PUT_CONDITIONAL && optional)
@@ -202,8 +203,7 @@ static void report_request(S3Probe *p, const S3Response *answer) {
                                .is_optional = optional,
                                .detail = text ? text : "",
                        });
-        if (outcome == UPLOAD_E_UNREACHABLE || answer->verdict == S3_NO_BUCKET ||
-            (outcome != 0 && answer->is_for_all))
+        if (is_away || answer->verdict == S3_NO_BUCKET || (outcome != 0 && answer->is_for_all))
                 p->is_cleaning_up = true;
 }
 
@@ -219,7 +219,7 @@ static void record_created(S3Probe *p, const S3Result *result) {
 
         switch (steps[p->at].operation) {
         case S3_PUT_OBJECT: /* without an answer it may be there */
-                if (v == S3_OK || v == S3_EXISTS || v == S3_RETRY)
+                if (v == S3_OK || v == S3_EXISTS || v == S3_RETRY || v == S3_UNREACHABLE)
                         p->has_object = true;
                 break;
         case S3_CREATE_UPLOAD:
@@ -489,7 +489,8 @@ static void after_failure(S3Sweep *s) {
         int outcome = s3_verdict_outcome(s->verdict);
 
         record_failure(s, outcome, s->sentence);
-        if (s->state == SWEEP_LIST || outcome == UPLOAD_E_UNREACHABLE || outcome == UPLOAD_E_DENIED)
+        if (s->state == SWEEP_LIST || outcome == UPLOAD_E_UNREACHABLE ||
+            outcome == UPLOAD_E_NETWORK || outcome == UPLOAD_E_DENIED)
                 return finish_sweep(s);
         s->at++;
         (void)set_state(s, SWEEP_PAGE); /* from AGE or ABORT: there is a way */

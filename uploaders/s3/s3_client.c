@@ -291,8 +291,9 @@ int s3_verdict_outcome(S3Verdict verdict) {
         case S3_CONFLICT:
         case S3_RETRY:
         case S3_CORRUPTED:
-        case S3_UNREACHABLE:
                 return UPLOAD_E_UNREACHABLE;
+        case S3_UNREACHABLE:
+                return UPLOAD_E_NETWORK;
         case S3_SKEWED:
         case S3_REDIRECT:
         case S3_EXPIRED:

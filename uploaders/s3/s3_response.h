@@ -67,7 +67,7 @@ typedef enum S3Verdict {
         S3_BAD_PART,
 
         S3_CORRUPTED,   /* XAmzContentSHA256Mismatch, BadDigest: broken on the way: send again */
-        S3_UNREACHABLE, /* name, connection, TLS, proxy: the destination is away */
+        S3_UNREACHABLE, /* name, connection (also one that ended or stalled), TLS, proxy */
         S3_REFUSED,     /* anything else: this request will never work; also NotImplemented */
 
         /* 501 to a request with If-None-Match: the store has no conditional writes: go on

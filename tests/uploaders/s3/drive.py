@@ -17,7 +17,7 @@ PATIENCE = 60 * float(os.environ.get("NC_PATIENCE", "1"))
 PLAN = "00aa"
 PLAN_HEADER = "x-amz-meta-neuron-collectd-plan"
 SHA256_HEADER = "x-amz-meta-neuron-collectd-sha256"
-OK, EXISTS, SAME, FULL, AWAY, MISMATCH, DENIED, REFUSED, STALE = range(9)
+OK, EXISTS, SAME, FULL, AWAY, MISMATCH, DENIED, REFUSED, STALE, _PAUSED, NETWORK = range(11)
 VERDICTS = ("OK NOT_FOUND NO_UPLOAD EXISTS CONFLICT RETRY SKEWED REDIRECT EXPIRED DENIED NO_BUCKET "
             "FULL BAD_PART CORRUPTED UNREACHABLE REFUSED UNCONDITIONAL").split()
 
@@ -146,4 +146,5 @@ def put_ours(server, key="k", parts=1, part_bytes=1000, plan=PLAN):
 
 __all__ = ["S3Server", "Run", "start", "finish", "drive", "upload", "check_object", "put_ours",
            "part_data", "etag_of", "PLAN", "PLAN_HEADER", "SHA256_HEADER",
-           "OK", "EXISTS", "SAME", "FULL", "AWAY", "MISMATCH", "DENIED", "REFUSED", "STALE"]
+           "OK", "EXISTS", "SAME", "FULL", "AWAY", "MISMATCH", "DENIED", "REFUSED", "STALE",
+           "NETWORK"]

@@ -365,7 +365,7 @@ def a_body_that_was_handed_out_is_not_asked_for_again():
                                          in run.all("data")) == 100_000 and answer[3] == 0
         s.fault("GetObject", cut=50_000)
         answer, run = call(s, "GetObject", stream=True, tries=4)
-        assert answer[0] == "RETRY" and len(s.log) == 2 and run.all("data")
+        assert answer[0] == "UNREACHABLE" and len(s.log) == 2 and run.all("data")
         s.fault("GetObject", status=503)
         answer, run = call(s, "GetObject", stream=True, tries=4)
         assert answer[0] == "OK" and len(s.log) == 4

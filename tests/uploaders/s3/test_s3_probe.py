@@ -4,7 +4,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
-from drive import AWAY, DENIED, OK, S3Server, drive  # noqa: E402
+from drive import AWAY, DENIED, NETWORK, OK, S3Server, drive  # noqa: E402
 from tap import main, test  # noqa: E402
 
 ALL = ["credentials", "clock", "bucket", "PutObject", "conditional writes", "HeadObject",
@@ -113,7 +113,7 @@ def no_bucket_and_nobody_there_end_it():
             "credentials", "clock", "bucket"], p.names
         endpoint = s.endpoint
     p = probe(s, thorough=True, endpoint=endpoint)
-    assert p.outcome == AWAY and p.names == ["credentials", "bucket"]
+    assert p.outcome == NETWORK and p.names == ["credentials", "bucket"]
 
 
 @test
@@ -126,7 +126,7 @@ def what_was_made_is_taken_away_when_the_store_fails_in_between():
             check_nothing_left(s)
     with S3Server() as s:
         s.fault("PutObject", drop="answer", done=True, times=None)
-        assert probe(s, thorough=True).outcome == AWAY
+        assert probe(s, thorough=True).outcome == NETWORK
         check_nothing_left(s)
 
 

@@ -6,7 +6,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 # noqa: E402
-from drive import (AWAY, DENIED, EXISTS, FULL, MISMATCH, OK, PLAN, PLAN_HEADER, REFUSED, SAME,
+from drive import (AWAY, DENIED, EXISTS, FULL, MISMATCH, NETWORK, OK, PLAN, PLAN_HEADER, REFUSED, SAME,
                    SHA256_HEADER, STALE,
                    S3Server, check_object, drive, etag_of, put_ours, start, finish, upload)
 from tap import in_time, main, test  # noqa: E402
@@ -465,7 +465,7 @@ def a_lost_answer_to_create_costs_an_orphan_and_nothing_else():
     with S3Server() as s:
         s.fault("CreateMultipartUpload", drop="answer", done=True, times=None)
         run = upload(s, **MANY)
-        assert run.outcome == AWAY and run.may_have_orphans and s.uploads
+        assert run.outcome == NETWORK and run.may_have_orphans and s.uploads
 
 
 @test
@@ -604,7 +604,7 @@ def nobody_there_is_away():
     with S3Server() as s:
         endpoint = s.endpoint
     run = drive(s, "upload", "k", endpoint=endpoint)
-    assert run.outcome == AWAY and "127.0.0.1" in run.error, run.error
+    assert run.outcome == NETWORK and "127.0.0.1" in run.error, run.error
 
 
 @test
