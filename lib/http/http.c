@@ -123,6 +123,8 @@ struct HttpCall {
         HttpReplyState reply;
         int fault; /* HTTP_E_* that a callback found; libcurl only knows that it was stopped */
         bool is_head;
+        bool was_sent; /* on some connection */
+        bool reports_kept_dead, was_kept_dead;
         bool is_repeated;  /* by us, on a new connection */
         bool has_grace;    /* by the timer, once */
         bool has_turn;     /* counted in n_turns of the pool */
@@ -1306,6 +1308,7 @@ static void call_report(HttpCall *c, int error) {
         HttpReply reply = {
                 .error = error,
                 .text = error ? c->text : NULL,
+                .was_kept_dead = error == HTTP_E_CUT && c->was_kept_dead,
                 .status = has_status ? c->reply.status : 0,
                 .body = c->reply.body ? c->reply.body : "",
                 .body_bytes = c->reply.n_body,
@@ -1345,6 +1348,10 @@ static bool call_repeat(HttpCall *c, CURLcode code) {
             curl_easy_getinfo(c->easy, CURLINFO_NUM_CONNECTS, &n_connects) != CURLE_OK ||
             n_connects > 0)
                 return false;
+        if (c->reports_kept_dead) {
+                c->was_kept_dead = true;
+                return false;
+        }
         c->is_repeated = true;
         c->next_byte = 0;
         c->n_up = c->n_down = 0;
@@ -1405,13 +1412,22 @@ static int on_progress(void *userdata, curl_off_t down_max, curl_off_t down, cur
         return 0;
 }
 
+/* libcurl is about to send the request once more. @return whether it must not */
+static bool refuse_repeat(HttpCall *c) {
+        if (!c->was_sent || !c->reports_kept_dead)
+                return false;
+        c->was_kept_dead = true;
+        c->fault = HTTP_E_CUT;
+        return true;
+}
+
 static curl_socket_t on_open_socket(void *userdata, curlsocktype purpose,
                                     struct curl_sockaddr *address) {
         HttpCall *c = userdata;
         int fd;
 
         (void)purpose;
-        if (c->is_canceled)
+        if (c->is_canceled || refuse_repeat(c))
                 return CURL_SOCKET_BAD;
         /* Older libcurls do not set SOCK_CLOEXEC. */
         fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
@@ -1474,6 +1490,9 @@ static int on_connected(void *userdata, char *remote, char *local, int remote_po
         (void)remote_port;
         if (c->is_canceled)
                 return CURL_PREREQFUNC_ABORT;
+        if (refuse_repeat(c))
+                return CURL_PREREQFUNC_ABORT;
+        c->was_sent = true;
         http_ratelimit_connected(&c->ratelimit, local_port);
         call_enter_phase(c, HTTP_PHASE_TRANSFER);
         return CURL_PREREQFUNC_OK;
@@ -1746,6 +1765,7 @@ int http_call_new(HttpCall **ret, HttpPool *pool, const HttpRequestOptions *orde
                 .reply_max_bytes =
                         order->reply_max_bytes > 0 ? order->reply_max_bytes : REPLY_MAX_BYTES,
                 .on_data = order->on_data,
+                .reports_kept_dead = order->reports_kept_dead,
                 .on_done = order->on_done,
                 .userdata = order->userdata,
                 .is_head = strcmp(order->method, "HEAD") == 0,

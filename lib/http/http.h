@@ -89,6 +89,10 @@ typedef struct HttpRequestOptions { /* strings are copied; body is borrowed unti
          * connection that proves to be dead is sent again. */
         bool never_repeat;
 
+        /* Such a request is not sent again unseen: it ends with HTTP_E_CUT and was_kept_dead, for
+         * callers that count their requests. */
+        bool reports_kept_dead;
+
         /* Called once, from the loop, never from inside http_call_new(). The reply is valid until
          * it returns; the call is gone afterwards. New calls may be made from inside; the pool
          * must not be freed from inside. */
@@ -125,9 +129,10 @@ struct HttpReply {
          * send: HTTP_E_CUT; `Expect: 100-continue` avoids that). HTTP_E_CUT and the like may come
          * with a status above 0: what was received before. */
         int error;
-        const char *text; /* with an error: `s3.example:443: connection refused`; else NULL */
-        unsigned status;  /* 0 = none was received */
-        const char *body; /* NUL-terminated; "" when on_data had it */
+        const char *text;   /* with an error: `s3.example:443: connection refused`; else NULL */
+        bool was_kept_dead; /* nothing was received on a kept connection: send it on a new one */
+        unsigned status;    /* 0 = none was received */
+        const char *body;   /* NUL-terminated; "" when on_data had it */
         size_t body_bytes;
         uint64_t sent_bytes, received_bytes; /* of the bodies */
         uint64_t duration_usec;              /* without the time in the queue */

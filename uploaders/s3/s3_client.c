@@ -91,6 +91,7 @@ struct S3Call {
         unsigned n_redirects;
         bool is_clock_corrected, are_keys_renewed;
         bool has_delivered_data; /* on_data got something */
+        bool needs_connection;   /* a new one: a kept one was dead */
 
         /* That denies, while the credentials' source is asked whether it has others by now. */
         S3Response denied_answer; /* verdict S3_OK = none */
@@ -938,6 +939,13 @@ static void on_reply(const HttpReply *reply, void *userdata) {
         S3Response answer = { .verdict = S3_RETRY };
 
         call->http = NULL;
+        if (reply->was_kept_dead) {
+                call->needs_connection = true;
+                count_sent(call, reply->sent_bytes);
+                c->counts.stats.n_retries++;
+                (void)try_now(call); /* it has reported any error itself */
+                return;
+        }
         if (reply->status > 0)
                 c->asked_usec = c->clock->boottime_usec(c->clock);
         s3_counts_add(&c->counts, call->order.operation, reply);
@@ -995,7 +1003,9 @@ static int send_now(S3Call *call, const AwsKeys *keys) {
                 .body_bytes = call->order.body_bytes,
                 .reply_max_bytes = s3_call_reply_max_bytes(call),
                 .on_data = call->order.on_data ? on_reply_data : NULL,
-                .never_repeat = call->order.operation == S3_CREATE_UPLOAD, /* two are two uploads */
+                .never_repeat = call->needs_connection ||
+                                call->order.operation == S3_CREATE_UPLOAD, /* two are two uploads */
+                .reports_kept_dead = true, /* a repeat has its turn in the line of requests, too */
                 .on_done = on_reply,
                 .userdata = call,
         };

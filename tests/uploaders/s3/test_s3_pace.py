@@ -50,6 +50,22 @@ def tries_again_count_as_requests():
 
 
 @test
+def requests_that_the_http_library_repeats_on_a_new_connection_count_too():
+    """Each connection is dead from its second request on, which the store sees all the same."""
+    with S3Server() as s:
+        used = set()
+        s.put("k", b"x")
+        s.fault("HeadObject", drop="head", times=None,
+                when=lambda r: r.connection in used or used.add(r.connection))
+        drive(s, "call", "HeadObject", "k", calls=30, request_rate=10)
+        begun = sorted(r.begun for r in s.log)
+        assert len(begun) > 36, s.story()
+        # a second's worth was saved up, and a repeat is counted when it has gone
+        assert begun[-1] - begun[0] >= 0.1 * (len(begun) - 10 - 8), (len(begun),
+                                                                    begun[-1] - begun[0])
+
+
+@test
 def an_order_to_wait_holds_for_all_requests_of_the_client():
     with S3Server() as s:
         s.min_part_bytes = 0
