@@ -46,7 +46,7 @@ static ManifestFailure build_failure(const HookNote *note, uint64_t received_use
 
 typedef struct Reading {
         DeliveryNotes notes;
-        const Owners *owners;
+        const FileOwners *owners;
 } Reading;
 
 static int on_note(const StoredNote *stored, void *userdata) {
@@ -128,7 +128,7 @@ static void move_note(DeliveryNotes *n, size_t to, size_t from) {
         n->uids[to] = n->uids[from];
 }
 
-size_t delivery_notes_filter(DeliveryNotes *n, const Owners *owners) {
+size_t delivery_notes_filter(DeliveryNotes *n, const FileOwners *owners) {
         size_t n_kept = 0, n_before = n->n;
         for (size_t i = 0; i < n_before; i++)
                 if (uid_may_annotate(owners, n->uids[i]))
@@ -332,11 +332,12 @@ static json_t *initial_reasons(const Delivery *d) {
  * since it was decided where they go. */
 static bool check_owners(DeliveryAttempt *a) {
         Delivery *d = a->delivery;
-        Owners owners = { 0 };
+        FileOwners owners = { 0 };
         for (size_t i = 0; i < plan_n_members(a->plan); i++)
                 if (plan_member(a->plan, i)->kind != MEMBER_SNAPSHOT) /* what is attached is ours */
-                        owners_add(&owners, d->rec.source, plan_member(a->plan, i)->uid, geteuid());
-        if (d->rec.s3_prefix && !d->rec.links_held && !owners_cover(&d->owners, &owners))
+                        file_owners_add(&owners, d->rec.source, plan_member(a->plan, i)->uid,
+                                        geteuid());
+        if (d->rec.s3_prefix && !d->rec.links_held && !file_owners_cover(&d->owners, &owners))
                 return delivery_endf(d, RESULT_CHANGED, "'%s' has files of uid %u since it settled",
                                      d->rec.path, (unsigned)owners.uid);
         size_t n_unheard = delivery_notes_filter(&d->notes, &owners);

@@ -44,7 +44,7 @@ int delivery_notes_read(DeliveryNotes *ret, Store *store, const Bundle *b);
 void delivery_notes_done(DeliveryNotes *n);
 
 /** Removes the notes of users who may not annotate these owners' files. @return how many */
-size_t delivery_notes_filter(DeliveryNotes *n, const Owners *owners);
+size_t delivery_notes_filter(DeliveryNotes *n, const FileOwners *owners);
 
 /* ---- the delivery ---- */
 
@@ -71,8 +71,8 @@ typedef struct Delivery {
         size_t n_shipped;
         int attached_fd; /* a directory, see attachments.h; -1 = nothing is attached */
         DeliveryNotes notes;
-        Owners owners;   /* of its members, when it settled */
-        char *directory; /* `<expanded prefix>/<instance-id>`, below the destination's root */
+        FileOwners owners; /* of its members, when it settled */
+        char *directory;   /* `<expanded prefix>/<instance-id>`, below the destination's root */
         char *instance_id, *hostname;
         char **labels;
         Clock *clock;            /* borrowed */

@@ -640,7 +640,7 @@ static void record_missing(IntakeSource *s, Bundle *b) {
 }
 
 typedef struct Granted {
-        const Owners *owners;
+        const FileOwners *owners;
         const char *same; /* NULL: none */
         char *first;
         bool has_same;

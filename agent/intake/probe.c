@@ -213,7 +213,7 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
                 return 0;
         }
         count_member(&p->unit, m, print);
-        owners_add(&p->owners, p->terms->name, m->st.st_uid, geteuid());
+        file_owners_add(&p->owners, p->terms->name, m->st.st_uid, geteuid());
         if (p->check_writers)
                 check_member(p, m, unit_fd);
         if (has_link && p->links_held)
@@ -289,7 +289,7 @@ static int probe_path(ProbeJob *p) {
 static int walk(ProbeJob *p) {
         scan_unit_done(&p->unit);
         p->unit = (ScanUnit){ .pid = -1 };
-        p->owners = (Owners){ 0 };
+        p->owners = (FileOwners){ 0 };
         p->n_shipped_there = 0;
         p->n_linked = 0;
         held_files_done(&p->held);

@@ -58,7 +58,7 @@ typedef struct ProbeJob {
         /* Of a path as scan_unit_at() returns it, else only the fields that are counted over
          * members. */
         ScanUnit unit;
-        Owners owners;            /* of the members that are counted */
+        FileOwners owners;        /* of the members that are counted */
         uint64_t n_shipped_there; /* members that have been shipped before */
         IntakeWriters writers;
         bool contradicted;

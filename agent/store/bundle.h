@@ -13,21 +13,21 @@
 
 /* Whose files a unit has, and so whose notes count for it: a hook's user may annotate his own files
  * and root's alone. Pure. */
-typedef struct Owners { /* zero = root's files alone, or none */
+typedef struct FileOwners { /* zero = root's files alone, or none */
         bool has_others;
         bool has_several; /* others than uid */
         uid_t uid;        /* when has_others */
-} Owners;
+} FileOwners;
 
 /** Adds the owner of a file. @param source  whose unit it is: in those that hold the agent's own
  * copies (config/config.h) its files are as good as root's @param own  the agent's uid */
-void owners_add(Owners *o, const char *source, uid_t uid, uid_t own);
+void file_owners_add(FileOwners *o, const char *source, uid_t uid, uid_t own);
 
 /** @return whether all that are in `now` were judged before */
-bool owners_cover(const Owners *judged, const Owners *now);
+bool file_owners_cover(const FileOwners *judged, const FileOwners *now);
 
 /** @return whether what a hook of this user told counts for the unit; root's always does */
-bool uid_may_annotate(const Owners *o, uid_t uid);
+bool uid_may_annotate(const FileOwners *o, uid_t uid);
 
 typedef struct IntakeSource IntakeSource;
 
@@ -63,10 +63,10 @@ typedef struct Bundle {
         /* Intake's: */
         sd_event_source *timer; /* next look */
         bool probing, flush, dirty, check;
-        bool is_replaced; /* another unit lies in its place, to be looked at when this one is
-                             through */
-        bool is_active;   /* counts among those that its source works on */
-        Owners owners;    /* of its members, as of the last look; none was: of nobody */
+        bool is_replaced;  /* another unit lies in its place, to be looked at when this one is
+                              through */
+        bool is_active;    /* counts among those that its source works on */
+        FileOwners owners; /* of its members, as of the last look; none was: of nobody */
         uint64_t whole_boot_usec; /* since when it waits only for what is still to be attached; 0 =
                                      it does not */
         uint64_t quiet_usec, checked_boot_usec, seen_boot_usec, check_took_usec;

@@ -71,32 +71,32 @@ static void tell(Fixture *f, uid_t uid, const char *where, const char *prefix) {
 
 static void notes_of_others_are_not_in_the_manifest(void **state) {
         Fixture *f = *state;
-        Owners owners = { 0 };
+        FileOwners owners = { 0 };
         tell(f, ATTACKER, "attackers_words", NULL);
         tell(f, VICTIM, "his_words", NULL);
         tell(f, ATTACKER, "more_words", NULL);
         tell(f, 0, "roots_words", NULL);
         assert_int_equal(delivery_notes_read(&f->notes, f->store, &f->bundle), 0);
         assert_int_equal(f->notes.n, 4); /* after a start nothing is known of the owners */
-        owners_add(&owners, SOURCE, VICTIM, AGENT);
-        owners_add(&owners, SOURCE, 0, AGENT);
+        file_owners_add(&owners, SOURCE, VICTIM, AGENT);
+        file_owners_add(&owners, SOURCE, 0, AGENT);
         assert_int_equal(delivery_notes_filter(&f->notes, &owners), 2);
         assert_int_equal(f->notes.n, 2);
         assert_string_equal(f->notes.failures[0].location, "his_words");
         assert_string_equal(f->notes.failures[1].location, "roots_words");
         assert_true(f->notes.has_job);
         assert_string_equal(f->notes.job.key, "slurm:his_words");
-        owners_add(&owners, SOURCE, ATTACKER, AGENT);
+        file_owners_add(&owners, SOURCE, ATTACKER, AGENT);
         assert_int_equal(delivery_notes_filter(&f->notes, &owners), 1);
         assert_string_equal(f->notes.job.key, "slurm:roots_words");
 }
 
 static void notes_of_others_alone_give_no_job(void **state) {
         Fixture *f = *state;
-        Owners owners = { 0 };
+        FileOwners owners = { 0 };
         tell(f, ATTACKER, "attackers_words", NULL);
         assert_int_equal(delivery_notes_read(&f->notes, f->store, &f->bundle), 0);
-        owners_add(&owners, SOURCE, VICTIM, AGENT);
+        file_owners_add(&owners, SOURCE, VICTIM, AGENT);
         assert_int_equal(delivery_notes_filter(&f->notes, &owners), 1);
         assert_int_equal(f->notes.n, 0);
         assert_false(f->notes.has_job);
@@ -107,15 +107,15 @@ static void notes_of_others_do_not_crowd_out_the_owner_s(void **state) {
         for (unsigned i = 0; i < MANIFEST_FAILURES_MAX + 1; i++)
                 tell(f, ATTACKER, "attackers_words", NULL);
         tell(f, VICTIM, "his_words", NULL);
-        owners_add(&f->bundle.owners, SOURCE, VICTIM, AGENT);
+        file_owners_add(&f->bundle.owners, SOURCE, VICTIM, AGENT);
         assert_int_equal(delivery_notes_read(&f->notes, f->store, &f->bundle), 0);
         assert_int_equal(f->notes.n, 1);
         assert_string_equal(f->notes.failures[0].location, "his_words");
 }
 
 static const char *prefix_for(Fixture *f, uid_t owner) {
-        f->bundle.owners = (Owners){ 0 };
-        owners_add(&f->bundle.owners, SOURCE, owner, AGENT);
+        f->bundle.owners = (FileOwners){ 0 };
+        file_owners_add(&f->bundle.owners, SOURCE, owner, AGENT);
         intake_set_s3_prefix(f->store, &f->bundle);
         return f->bundle.rec.s3_prefix;
 }

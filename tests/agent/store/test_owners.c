@@ -10,44 +10,44 @@
 #define AGENT 1002
 
 static void owners_are_heard_about_their_own_and_root_s_files_alone(void **state) {
-        Owners o = { 0 };
+        FileOwners o = { 0 };
         assert_true(uid_may_annotate(&o, ATTACKER)); /* nothing is there to be spoken about */
-        owners_add(&o, SOURCE, 0, AGENT);
+        file_owners_add(&o, SOURCE, 0, AGENT);
         assert_true(uid_may_annotate(&o, ATTACKER));
-        owners_add(&o, SOURCE, VICTIM, AGENT);
-        owners_add(&o, SOURCE, VICTIM, AGENT);
+        file_owners_add(&o, SOURCE, VICTIM, AGENT);
+        file_owners_add(&o, SOURCE, VICTIM, AGENT);
         assert_true(uid_may_annotate(&o, VICTIM));
         assert_true(uid_may_annotate(&o, 0));
         assert_false(uid_may_annotate(&o, ATTACKER));
-        owners_add(&o, SOURCE, ATTACKER, AGENT);
-        owners_add(&o, SOURCE, VICTIM, AGENT);
+        file_owners_add(&o, SOURCE, ATTACKER, AGENT);
+        file_owners_add(&o, SOURCE, VICTIM, AGENT);
         assert_false(uid_may_annotate(&o, ATTACKER));
         assert_false(uid_may_annotate(&o, VICTIM));
         assert_true(uid_may_annotate(&o, 0));
 }
 
 static void owners_that_have_come_since_are_not_covered(void **state) {
-        Owners judged = { 0 }, now = { 0 };
-        assert_true(owners_cover(&judged, &now));
-        owners_add(&now, SOURCE, VICTIM, AGENT);
-        assert_false(owners_cover(&judged, &now));
-        owners_add(&judged, SOURCE, VICTIM, AGENT);
-        assert_true(owners_cover(&judged, &now));
-        owners_add(&now, SOURCE, ATTACKER, AGENT);
-        assert_false(owners_cover(&judged, &now));
-        owners_add(&judged, SOURCE, ATTACKER, AGENT);
-        assert_true(owners_cover(&judged, &now));
-        now = (Owners){ 0 };
-        assert_true(owners_cover(&judged, &now));
+        FileOwners judged = { 0 }, now = { 0 };
+        assert_true(file_owners_cover(&judged, &now));
+        file_owners_add(&now, SOURCE, VICTIM, AGENT);
+        assert_false(file_owners_cover(&judged, &now));
+        file_owners_add(&judged, SOURCE, VICTIM, AGENT);
+        assert_true(file_owners_cover(&judged, &now));
+        file_owners_add(&now, SOURCE, ATTACKER, AGENT);
+        assert_false(file_owners_cover(&judged, &now));
+        file_owners_add(&judged, SOURCE, ATTACKER, AGENT);
+        assert_true(file_owners_cover(&judged, &now));
+        now = (FileOwners){ 0 };
+        assert_true(file_owners_cover(&judged, &now));
 }
 
 static void the_agent_s_own_copies_are_as_good_as_root_s(void **state) {
-        Owners copies = { 0 }, others = { 0 };
-        owners_add(&copies, "containers-" SOURCE, AGENT, AGENT);
-        owners_add(&others, SOURCE, AGENT, AGENT);
+        FileOwners copies = { 0 }, others = { 0 };
+        file_owners_add(&copies, "containers-" SOURCE, AGENT, AGENT);
+        file_owners_add(&others, SOURCE, AGENT, AGENT);
         assert_true(uid_may_annotate(&copies, VICTIM));
         assert_false(uid_may_annotate(&others, VICTIM));
-        owners_add(&copies, "containers-" SOURCE, ATTACKER, AGENT);
+        file_owners_add(&copies, "containers-" SOURCE, ATTACKER, AGENT);
         assert_false(uid_may_annotate(&copies, VICTIM));
 }
 
