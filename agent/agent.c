@@ -1309,6 +1309,7 @@ int agent_new(Agent **ret, sd_event *event, Config *config, bool once) {
 static void free_sources(Agent *a) {
         for (size_t i = 0; i < a->n_sources; i++)
                 intake_source_free(a->sources[i]);
+        owners_done(&a->intake_context.active);
         free(a->sources);
         a->sources = NULL;
         a->n_sources = 0;

@@ -426,6 +426,13 @@ static int on_act(const char *id, const char *action, char **ret_message, void *
                         "it is %s, and the state database cannot be written; free space in the "
                         "state directory first",
                         bundle_state_name(b->rec.state));
+        if (!b && !bundle_state_is_inactive(rec.state)) { /* it has given way to others' */
+                r = revive(a, &rec, action, &b, ret_message);
+                if (r < 0)
+                        return r;
+                if (b->source)
+                        intake_source_adopt(b->source, b);
+        }
         if (strcmp(action, "retry") == 0)
                 return act_retry(a, b, &rec, ret_message);
         if (strcmp(action, "cancel") == 0)

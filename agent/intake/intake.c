@@ -50,7 +50,7 @@ struct IntakeSource {
         char *hold_note; /* why files are not held by links; owned */
 
         UnitTable table;
-        size_t n_active; /* bundles being worked on */
+        bool has_parked; /* rows of bundles that gave way wait for space */
         IntakeHold hold;
         sd_event_source *scan_timer;
         bool is_scanning, scan_wanted, has_scanned;
@@ -999,8 +999,108 @@ static bool reserve_number(IntakeSource *s, BundleRecord *base) {
         return r == 0;
 }
 
+/* ---- how many are worked on, by owner ---- */
+
+static Owner owner_of(uint64_t uid) {
+        return (Owner){ .uid = (uid_t)uid };
+}
+
+/* A hook has reported it: it never gives way. */
+static bool is_noted(IntakeSource *s, const char *path, uid_t uid) {
+        return find_hint(s, path, uid) || find_hint(s, path, 0);
+}
+
+/* Whether nothing but its row is needed to continue with it later. */
+static bool may_park(const Bundle *b) {
+        return b->source && b->is_active && !b->uncommitted && !b->flush && !b->cancel &&
+               !b->has_target_state && b->n_running == 0 && b->held.n == 0 &&
+               (b->rec.state == BUNDLE_SETTLING || b->rec.state == BUNDLE_READY) &&
+               bundle_is_written(b) && !bundle_is_of_attachments(&b->rec);
+}
+
+/* The newest one of an owner gives way. @return whether there was one */
+static bool park_one(IntakeContext *c, const Owner *owner) {
+        ListLink *all = bundle_table_all(c->bundles);
+        for (ListLink *l = all->prev; l != all; l = l->prev) {
+                Bundle *b = CONTAINER_OF(l, Bundle, link);
+                if (b->rec.uid != owner->uid || !may_park(b) ||
+                    is_noted(b->source, b->rec.path, owner->uid))
+                        continue;
+                log_dump(b->rec.id, LOG_DEBUG, 0,
+                         "waits until fewer bundles are worked on: its owner has most of them");
+                b->source->has_parked = true;
+                owners_release(&c->active, owner, 1);
+                owners_count_refused(&c->active, owner, c->clock->boottime_usec(c->clock));
+                bundle_table_forget(c->bundles, b);
+                return true;
+        }
+        return false;
+}
+
+/* @return whether one more of this owner may be worked on: it is counted */
+static bool admit(IntakeSource *s, const char *path, uid_t uid) {
+        IntakeContext *c = s->context;
+        Owner owner = owner_of(uid), most;
+        int r = owners_request(&c->active, &owner, 1, &most);
+        if (r == OWNERS_DISPLACE && park_one(c, &most))
+                r = owners_request(&c->active, &owner, 1, &most);
+        if (r == OWNERS_REFUSED && is_noted(s, path, uid) && park_one(c, &owner))
+                r = owners_request(&c->active, &owner, 1, &most);
+        if (r == OWNERS_GRANTED)
+                return true;
+        s->scan_wanted = true;
+        owners_count_refused(&c->active, &owner, intake_boot_usec(s));
+        return false;
+}
+
+static void release_active(IntakeSource *s, Bundle *b) {
+        Owner owner = owner_of(b->rec.uid);
+        if (b->is_active) /* one that was restored from quarantine does not count */
+                owners_release(&s->context->active, &owner, 1);
+        b->is_active = false;
+}
+
+static bool has_much_space(const IntakeSource *s) {
+        return s->context->active.total < s->context->active.max / 2;
+}
+
+static int resume_one(BundleRecord *rec, void *userdata) {
+        IntakeSource *s = userdata;
+        IntakeContext *c = s->context;
+        Owner owner = owner_of(rec->uid), most;
+        Bundle *b = NULL;
+        if (bundle_table_find(c->bundles, rec->id))
+                return 0;
+        if (owners_request(&c->active, &owner, 1, &most) == OWNERS_GRANTED) {
+                owners_release(&c->active, &owner, 1); /* intake_source_adopt() counts it */
+                if (bundle_table_revive(c->bundles, rec->id, s, &b) == 0) {
+                        intake_source_adopt(s, b);
+                        if (b->rec.state == BUNDLE_READY)
+                                c->on_ready(b, c->userdata);
+                        return 0;
+                }
+        }
+        s->has_parked = true; /* its unit has another bundle now, or there is no space */
+        return 0;
+}
+
+static void resume_parked(IntakeSource *s) {
+        if (!s->has_parked || !has_much_space(s))
+                return;
+        s->has_parked = false;
+        int r = store_list(
+                s->context->store,
+                &(StoreFilter){ .state = -1, .active_only = true, .source = s->config->name },
+                resume_one, s);
+        if (r < 0) {
+                log_warning(r,
+                            "source %s: cannot read which bundles wait; a later scan tries again",
+                            s->config->name);
+                s->has_parked = true;
+        }
+}
+
 static void count_active(IntakeSource *s, Bundle *b) {
-        s->n_active++;
         b->is_active = true;
         if (s->context->on_found)
                 s->context->on_found(b, s->context->userdata);
@@ -1008,15 +1108,21 @@ static void count_active(IntakeSource *s, Bundle *b) {
 
 static void supplement_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes) {
         Bundle *b = NULL;
+        if (!admit(s, base->path, (uid_t)base->uid))
+                return; /* the next sweep */
         ScanUnit u = { .relative =
                                (char *)source_spec_relative(s->terms, base->path), /* borrowed */
                        .n_files = n,
                        .bytes = bytes,
                        .oldest_mtime_usec = base->oldest_mtime_usec };
         u.st = (struct stat){ .st_uid = base->uid, .st_dev = (dev_t)BUNDLE_DEV_OF_ATTACHMENTS };
-        if (!reserve_number(s, base))
+        int r = !reserve_number(s, base) ? -EAGAIN : add_bundle(s, &u, base, &b);
+        if (r < 0) {
+                Owner owner = owner_of(base->uid);
+                owners_release(&s->context->active, &owner, 1);
+        }
+        if (r == -EAGAIN) /* logged there */
                 return;
-        int r = add_bundle(s, &u, base, &b);
         if (r < 0) {
                 log_dump(base->id, LOG_ERR, r,
                          "cannot record a supplement with what was attached to it, trying again at "
@@ -1028,10 +1134,17 @@ static void supplement_attachments(IntakeSource *s, BundleRecord *base, size_t n
 }
 
 static void start_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
-        if (base && !reserve_number(s, base))
+        _cleanup_free_ char *path = unit_path(s, u->relative);
+        if (!path || !admit(s, path, u->st.st_uid))
                 return;
         Bundle *b = NULL;
-        int r = add_bundle(s, u, base, &b);
+        int r = base && !reserve_number(s, base) ? -EAGAIN : add_bundle(s, u, base, &b);
+        if (r < 0) {
+                Owner owner = owner_of(u->st.st_uid);
+                owners_release(&s->context->active, &owner, 1);
+        }
+        if (r == -EAGAIN) /* logged there */
+                return;
         if (r == -EEXIST) {
                 log_notice("source %s: '%s' has the identity of a bundle that is known already, "
                            "leaving it",
@@ -1176,6 +1289,8 @@ static void on_unit(IntakeSource *s, ScanUnit *u) {
                           s->config->name, path);
                 return;
         }
+        if (!bundle_state_is_inactive(rec.state) && !bundle_table_find(s->context->bundles, rec.id))
+                return; /* parked */
         bool same_unit = is_same_unit(&rec, u);
         bool unique = rec.kind == SOURCE_NEURON_CORE_DUMP && rec.date_time[0];
         if (rec.digest == u->digest && same_unit && rec.state != BUNDLE_VANISHED)
@@ -1196,10 +1311,7 @@ static void on_path_probed(IntakeSource *s, ProbeJob *p) {
         s->is_probing_path = false;
         s->probe_not_before_usec = intake_boot_usec(s) + REPROBE_SHARE * p->duration_usec;
         if (p->result == 0) {
-                if (s->n_active < INTAKE_ACTIVE_MAX)
-                        on_unit(s, &p->unit);
-                else
-                        s->scan_wanted = true;
+                on_unit(s, &p->unit);
         } else if (p->result < 0 && p->result != -ENOENT)
                 log_warning(p->result, "source %s: cannot read '%s', trying again at the next scan",
                             s->config->name, p->relative);
@@ -1709,7 +1821,7 @@ static void attachments_queue_done(IntakeSource *s) {
 
 void intake_source_on_final(IntakeSource *s, Bundle *b) {
         const char *relative = source_spec_relative(s->terms, b->rec.path);
-        s->n_active -= b->is_active; /* one that was restored from quarantine does not count */
+        release_active(s, b);
         /* A quarantined one can be restored; of others the row has whether links are still needed.
          */
         release_attachments_on_final(s, b);
@@ -1726,7 +1838,9 @@ void intake_source_on_final(IntakeSource *s, Bundle *b) {
         if ((b->dirty && b->rec.state == BUNDLE_DELIVERED) || b->is_replaced ||
             intake_is_from_links(&b->rec))
                 intake_probe_path(s, relative);
-        if (s->scan_wanted && s->n_active < INTAKE_ACTIVE_MAX / 2)
+        /* Once for all that wait, not for each that ends. */
+        bool resumes = s->has_parked && s->context->active.total + 1 == s->context->active.max / 2;
+        if ((s->scan_wanted || resumes) && has_much_space(s))
                 intake_start_scan(s);
 }
 
@@ -1748,8 +1862,8 @@ void intake_resettle(Bundle *b, const char *why) {
 void intake_source_adopt(IntakeSource *s, Bundle *b) {
         b->source = s;
         b->probing = false;
-        s->n_active++;
-        b->is_active = true;
+        Owner owner = owner_of(b->rec.uid), other;
+        b->is_active = owners_request(&s->context->active, &owner, 1, &other) == OWNERS_GRANTED;
         /* Our links have changed the ctimes, so `settle` starts again. */
         b->quiet_usec = 0;
         b->seen_boot_usec = b->checked_boot_usec = intake_boot_usec(s);
@@ -1896,7 +2010,7 @@ static void end_transaction(IntakeSource *s) {
                 n_postponed++;
                 intake_remember(s, source_spec_relative(s->terms, b->rec.path),
                                 ~b->rec.digest); /* so that the next scan reports it */
-                s->n_active--;
+                release_active(s, b);
                 bundle_table_forget(s->context->bundles, b);
         }
         report_postponed(s, r, n_postponed);
@@ -1910,10 +2024,8 @@ static void handle_found(IntakeSource *s, ScanJob *j) {
                 ScanUnit *u = &j->found[i];
                 if (u->on_network && !u->has_own_name) /* must be claimed first, which may block */
                         intake_probe_path(s, u->relative);
-                else if (s->n_active < INTAKE_ACTIVE_MAX)
-                        on_unit(s, u);
                 else
-                        s->scan_wanted = true;
+                        on_unit(s, u);
         }
         if (s->in_transaction)
                 end_transaction(s);
@@ -1954,7 +2066,8 @@ static void on_scanned(SourceTask *t) {
         s->flush_this_scan = false;
         s->has_scanned = true;
         s->scan_wanted = s->scan_wanted || j->has_more;
-        if (s->scan_wanted && s->n_active < INTAKE_ACTIVE_MAX / 2) {
+        resume_parked(s);
+        if (s->scan_wanted && has_much_space(s)) {
                 intake_start_scan(s);
                 return;
         }
@@ -1983,9 +2096,8 @@ static void intake_start_scan(IntakeSource *s) {
                 s->scan_wanted = true;
                 return;
         }
-        size_t n_max = s->n_active < INTAKE_ACTIVE_MAX ? INTAKE_ACTIVE_MAX - s->n_active : 0;
         ScanJob *j = NULL;
-        int r = scan_job_new(&j, s->terms, &s->table, n_max);
+        int r = scan_job_new(&j, s->terms, &s->table, s->context->active.max);
         if (r >= 0) {
                 j->source = s;
                 j->task.done = on_scanned;
@@ -2034,7 +2146,9 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         IntakeSource *s = calloc(1, sizeof *s);
         if (!s)
                 return -ENOMEM;
-        *s = (IntakeSource){ .context = context, .config = config };
+        *s = (IntakeSource){ .context = context, .config = config, .has_parked = true };
+        if (context->active.max == 0)
+                context->active = (Owners){ .what = "active units", .max = INTAKE_ACTIVE_MAX };
         pending_init(&s->pending);
         pending_init(&s->rechecks);
         pending_init(&s->attached);
@@ -2089,6 +2203,7 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         LIST_FOREACH (l, bundle_table_all(s->context->bundles)) {
                 Bundle *b = CONTAINER_OF(l, Bundle, link);
                 if (b->source == s) {
+                        release_active(s, b);
                         b->source = NULL;
                         b->probing = false;
                         b->timer = sd_event_source_disable_unref(b->timer);
@@ -2137,5 +2252,6 @@ bool intake_source_has_seen_all(const IntakeSource *s) {
 
 bool intake_source_is_idle(const IntakeSource *s) {
         return s->has_scanned && !s->is_scanning && !s->scan_wanted && s->n_probes == 0 &&
-               !s->is_listing && pending_is_empty(&s->pending) && pending_is_empty(&s->attached);
+               !s->is_listing && !s->has_parked && pending_is_empty(&s->pending) &&
+               pending_is_empty(&s->attached);
 }

@@ -8,9 +8,9 @@
 #include "agent/retention/source_spec.h"
 #include "agent/store/bundle.h"
 #include "config/config.h"
+#include "lib/neuron/owners.h"
 
-/* At most so many bundles of one source are worked on at a time; the rest is accepted when these
- * are through. */
+/* At most so many bundles are worked on at a time; the rest is accepted when these are through. */
 #define INTAKE_ACTIVE_MAX 20000
 
 typedef struct IntakeContext { /* borrowed by the sources */
@@ -42,6 +42,10 @@ typedef struct IntakeContext { /* borrowed by the sources */
         /* Nothing that the links of this bundle hold is needed any more. NULL: not reported */
         void (*on_links_rechecked)(IntakeSource *s, const char *id, void *userdata);
         void *userdata;
+        /* Bundles that are worked on, by the owner of their units; of all sources. Where it is full
+         * one of the owner who has most is parked: it keeps its row and its links, and is worked on
+         * when there is space again. */
+        Owners active; /* .max = 0: INTAKE_ACTIVE_MAX */
 } IntakeContext;
 
 typedef struct IntakeSourceView {

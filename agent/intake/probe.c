@@ -465,13 +465,35 @@ ProbeJob *probe_job_free(ProbeJob *p) {
 
 /* ---- the walk over a source: which units are new or have changed ---- */
 
+/* A later scan finds it again. */
+static void drop_found(ScanJob *s, const Owner *owner) {
+        size_t i = s->n_found;
+        while (i > 0 && s->found[i - 1].st.st_uid != owner->uid)
+                i--;
+        if (i == 0)
+                return;
+        scan_unit_done(&s->found[i - 1]);
+        s->found[i - 1] = s->found[--s->n_found];
+        owners_release(&s->owners, owner, 1);
+        s->has_more = true;
+}
+
 static int on_scanned_unit(ScanUnit *u, void *userdata) {
         ScanJob *s = userdata;
         if (unit_table_has(&s->known, u->relative, u->digest))
                 return 0;
-        if (s->n_found == s->max_found) {
+        const Owner owner = { .uid = u->st.st_uid };
+        Owner most;
+        int r = owners_request(&s->owners, &owner, 1, &most);
+        if (r == OWNERS_DISPLACE) {
+                drop_found(s, &most);
+                r = owners_request(&s->owners, &owner, 1, &most);
+        }
+        if (r < 0)
+                return r;
+        if (r != OWNERS_GRANTED) {
                 s->has_more = true;
-                return -ECANCELED;
+                return 0;
         }
         if (array_grow(&s->found, s->n_found, sizeof *s->found) < 0)
                 return -ENOMEM;
@@ -496,8 +518,6 @@ static void scan_run(WorkJob *job) {
         if (fd >= 0)
                 s->on_network = fs_is_network(fd, &s->fs_name);
         s->result = scan_source(&scan, on_scanned_unit, s);
-        if (s->result == -ECANCELED && s->has_more)
-                s->result = 0;
         s->duration_usec = clock_boottime_usec() - begin;
 }
 
@@ -505,12 +525,12 @@ static void scan_drop(SourceTask *t) {
         scan_job_free(CONTAINER_OF(t, ScanJob, task));
 }
 
-int scan_job_new(ScanJob **ret, SourceSpec *terms, const UnitTable *known, size_t max_found) {
+int scan_job_new(ScanJob **ret, SourceSpec *terms, const UnitTable *known, uint64_t max_found) {
         _cleanup_(scan_job_freep) ScanJob *s = calloc(1, sizeof *s);
         if (!s)
                 return -ENOMEM;
         s->terms = source_spec_ref(terms);
-        s->max_found = max_found;
+        s->owners = (Owners){ .what = "found units", .max = max_found };
         s->task.job.run = scan_run;
         s->task.drop = scan_drop;
         int r = unit_table_copy(&s->known, known);
@@ -527,6 +547,7 @@ ScanJob *scan_job_free(ScanJob *s) {
                 scan_unit_done(&s->found[i]);
         free(s->found);
         free(s->unreadable);
+        owners_done(&s->owners);
         unit_table_done(&s->known);
         source_spec_unref(s->terms);
         free(s);

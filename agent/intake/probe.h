@@ -5,6 +5,7 @@
 #include "agent/intake/intake.h"
 #include "agent/intake/rules.h"
 #include "agent/store/bundle.h"
+#include "lib/neuron/owners.h"
 
 /* What was last seen at each unit's path, 16 bytes a unit: so that a scan reports only what is new
  * or has changed. */
@@ -88,18 +89,18 @@ typedef struct ScanJob {
         IntakeSource *source; /* for done() */
         SourceSpec *terms;
         UnitTable known; /* a copy */
-        size_t max_found;
         ScanUnit *found;
         size_t n_found;
+        Owners owners;         /* of what was found: where it is full, who has most gives way */
         uint64_t n_unreadable; /* directories that could not be read */
         char *unreadable;      /* one of them, escaped; owned */
-        bool has_more;         /* there was more than max_found */
+        bool has_more;         /* there was more than owners.max */
         int result;            /* 0; -ENOENT: the fixed part is not there */
         bool on_network;
         const char *fs_name; /* static; when on_network */
         uint64_t duration_usec;
 } ScanJob;
 
-int scan_job_new(ScanJob **ret, SourceSpec *terms, const UnitTable *known, size_t max_found);
+int scan_job_new(ScanJob **ret, SourceSpec *terms, const UnitTable *known, uint64_t max_found);
 ScanJob *scan_job_free(ScanJob *s);
 DEFINE_CLEANUP(ScanJob, scan_job_free);

@@ -1,0 +1,240 @@
+/* How many bundles are worked on is bounded by the owner of their units: who has most gives way,
+ * and continues when there is space. Over a real source that scans when it is asked to. */
+
+#include "tests/harness/unit.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "agent/intake/intake.h"
+#include "agent/store/store.h"
+#include "lib/base/log.h"
+#include "tests/harness/skip.h"
+#include "tests/lib/base/scratch.h"
+
+#define INSTANCE "i-0123456789abcdef0"
+#define MAX_ACTIVE 4
+#define MANY 1001 /* uids: of whoever has many units, and of whoever has one */
+#define ONE 1002
+#define PATIENCE_USEC (60 * USEC_PER_SEC)
+
+typedef struct Fixture {
+        Scratch *scratch;
+        sd_event *event;
+        Store *store;
+        BundleTable *bundles;
+        IntakeContext context;
+        ConfigSource config;
+        char path[PATH_MAX + 64];
+        char *destination;
+        IntakeSource *source;
+} Fixture;
+
+static void on_ready(Bundle *b, void *userdata) {
+        (void)b, (void)userdata; /* nobody ships */
+}
+
+static void on_discard(const char *reason, uint64_t n, void *userdata) {
+        (void)reason, (void)n, (void)userdata; /* a metric */
+}
+
+static void on_final(Bundle *b, void *userdata) {
+        (void)userdata; /* as the agent does */
+        if (b->source)
+                intake_source_on_final(b->source, b);
+}
+
+static void on_store_error(void *userdata) {
+        (void)userdata;
+        fail_msg("the store failed");
+}
+
+static int setup(void **state) {
+        void *scratch = NULL;
+        static char name[] = "jobs", archive[] = "archive";
+        Fixture *f = calloc(1, sizeof *f);
+        if (!f || scratch_setup(&scratch) < 0)
+                return -1;
+        f->scratch = scratch;
+        f->destination = archive;
+        (void)snprintf(f->path, sizeof f->path, "%s/jobs/job-%%p", f->scratch->path);
+        f->config = (ConfigSource){ .name = name,
+                                    .path = f->path,
+                                    .kind = CONFIG_DIRECTORY,
+                                    .watch = CONFIG_WATCH_SCAN,
+                                    .settle_usec = USEC_PER_HOUR,
+                                    .scan_interval_usec = USEC_PER_HOUR,
+                                    .max_files = 1000,
+                                    .destinations = { .items = &f->destination, .n = 1 } };
+        *state = f;
+        return mkdirat(f->scratch->fd, "jobs", 0755) < 0 || sd_event_new(&f->event) < 0 ? -1 : 0;
+}
+
+static int teardown(void **state) {
+        Fixture *f = *state;
+        void *scratch = f->scratch;
+        intake_source_free(f->source);
+        owners_done(&f->context.active);
+        if (f->bundles)
+                bundle_table_free(f->bundles);
+        if (f->store)
+                store_close(f->store);
+        sd_event_unref(f->event);
+        free(f);
+        return scratch_teardown(&scratch);
+}
+
+static void make_unit(const Fixture *f, unsigned number, uid_t uid) {
+        char name[32], file[64];
+        (void)snprintf(name, sizeof name, "jobs/job-%u", number);
+        (void)snprintf(file, sizeof file, "%s/log", name);
+        assert_int_equal(mkdirat(f->scratch->fd, name, 0755), 0);
+        assert_int_equal(scratch_write(f->scratch, file, "a log"), 0);
+        assert_int_equal(fchownat(f->scratch->fd, file, uid, uid, 0), 0);
+        assert_int_equal(fchownat(f->scratch->fd, name, uid, uid, 0), 0);
+}
+
+static void make_units(const Fixture *f, unsigned first, unsigned n, uid_t uid) {
+        for (unsigned i = 0; i < n; i++)
+                make_unit(f, first + i, uid);
+}
+
+static void start(Fixture *f) {
+        assert_int_equal(store_open(&f->store, f->scratch->path, NULL, NULL), 0);
+        const BundleTableCallbacks callbacks = { on_final, on_store_error, f };
+        assert_int_equal(bundle_table_new(&f->bundles, f->store, clock_system(), &callbacks), 0);
+        f->context = (IntakeContext){ .event = f->event,
+                                      .clock = clock_system(),
+                                      .store = f->store,
+                                      .bundles = f->bundles,
+                                      .instance_id = INSTANCE,
+                                      .proc_root = "/proc",
+                                      .hook_deadline_usec = USEC_PER_MINUTE,
+                                      .on_ready = on_ready,
+                                      .on_discard = on_discard,
+                                      .userdata = f };
+        f->context.active = (Owners){ .what = "active units", .max = MAX_ACTIVE };
+        assert_int_equal(intake_source_new(&f->source, &f->context, &f->config), 0);
+}
+
+/* @return the bundle that is worked on */
+static Bundle *unit(const Fixture *f, unsigned number) {
+        char path[PATH_MAX + 64];
+        (void)snprintf(path, sizeof path, "%s/jobs/job-%u", f->scratch->path, number);
+        return bundle_table_find_unit(f->bundles, "jobs", path);
+}
+
+static size_t amount(const Fixture *f, uid_t uid) {
+        return owners_amount(&f->context.active, &(Owner){ .uid = uid });
+}
+
+static void run_some(Fixture *f, uint64_t until) {
+        Clock *clock = clock_system();
+        assert_true(clock->boottime_usec(clock) < until);
+        assert_true(sd_event_run(f->event, 50 * USEC_PER_MSEC) >= 0);
+}
+
+static uint64_t deadline(void) {
+        Clock *clock = clock_system();
+        return clock->boottime_usec(clock) + PATIENCE_USEC;
+}
+
+static void run_until_active(Fixture *f, uid_t uid, size_t n) {
+        for (uint64_t until = deadline(); amount(f, uid) != n;)
+                run_some(f, until);
+}
+
+static void run_until_found(Fixture *f, unsigned number) {
+        for (uint64_t until = deadline(); !unit(f, number);)
+                run_some(f, until);
+}
+
+static uint64_t n_discovered(const Fixture *f) {
+        StoreCounts c;
+        bundle_table_counts(f->bundles, &c);
+        assert_int_equal(store_counts_difference(&c), 0);
+        return c.discovered;
+}
+
+static void units_of_one_owner_do_not_hide_anothers(void **state) {
+        Fixture *f = *state;
+        if (geteuid() != 0)
+                SKIP_BECAUSE("files of other users cannot be made");
+        make_units(f, 100, 10, MANY);
+        start(f);
+        run_until_active(f, MANY, MAX_ACTIVE);
+        make_unit(f, 1, ONE);
+        intake_source_flush(f->source, false);
+        run_until_found(f, 1);
+        assert_int_equal(amount(f, ONE), 1);
+        assert_int_equal(amount(f, MANY), MAX_ACTIVE - 1);
+        assert_true(f->context.active.n_refused > 0);
+        assert_int_equal(n_discovered(f), MAX_ACTIVE + 1); /* what gave way has its row */
+}
+
+static void a_scan_that_finds_too_many_has_some_of_each_owner(void **state) {
+        Fixture *f = *state;
+        if (geteuid() != 0)
+                SKIP_BECAUSE("files of other users cannot be made");
+        make_units(f, 100, 20, MANY);
+        make_units(f, 1, 2, ONE);
+        start(f);
+        run_until_active(f, ONE, 2);
+        assert_int_equal(amount(f, MANY), MAX_ACTIVE - 2);
+}
+
+static void a_noted_directory_always_gets_in(void **state) {
+        Fixture *f = *state;
+        char path[PATH_MAX + 64];
+        if (geteuid() != 0)
+                SKIP_BECAUSE("files of other users cannot be made");
+        make_units(f, 100, MAX_ACTIVE, MANY);
+        start(f);
+        run_until_active(f, MANY, MAX_ACTIVE);
+        make_unit(f, 7, MANY);
+        (void)snprintf(path, sizeof path, "%s/jobs/job-7", f->scratch->path);
+        intake_source_on_hook_started(f->source, path, MANY);
+        run_until_found(f, 7);
+        assert_int_equal(amount(f, MANY), MAX_ACTIVE);
+}
+
+static void what_gave_way_is_continued_when_there_is_space(void **state) {
+        Fixture *f = *state;
+        if (geteuid() != 0)
+                SKIP_BECAUSE("files of other users cannot be made");
+        make_units(f, 100, MAX_ACTIVE, MANY);
+        start(f);
+        run_until_active(f, MANY, MAX_ACTIVE);
+        make_unit(f, 1, ONE);
+        intake_source_flush(f->source, false);
+        run_until_found(f, 1);
+        assert_false(intake_source_is_idle(f->source));
+        for (unsigned i = 0; i < MAX_ACTIVE; i++) {
+                Bundle *b = unit(f, 100 + i);
+                if (b)
+                        assert_int_equal(bundle_set_state(f->bundles, b, BUNDLE_CANCELLED, NULL),
+                                         0);
+        }
+        run_until_active(f, MANY, 1);
+        assert_int_equal(n_discovered(f), MAX_ACTIVE + 1);
+        for (uint64_t until = deadline(); !intake_source_is_idle(f->source);)
+                run_some(f, until);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        const struct CMUnitTest tests[] = {
+                TEST(units_of_one_owner_do_not_hide_anothers),
+                TEST(a_scan_that_finds_too_many_has_some_of_each_owner),
+                TEST(a_noted_directory_always_gets_in),
+                TEST(what_gave_way_is_continued_when_there_is_space),
+        };
+        sigset_t set;
+        sigemptyset(&set);
+        sigaddset(&set, SIGIO); /* see fs_check_writer() */
+        if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
+                return 1;
+        log_setup(LOG_FORMAT_TEXT, LOG_CRIT);
+        return cmocka_run_group_tests_name("agent/intake_active_units", tests, NULL, NULL);
+}
