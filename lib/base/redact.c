@@ -193,7 +193,24 @@ static const struct KeyForm {
         { "pypi-",       ALNUM "_-",   30 },
         { "dckr_pat_",   ALNUM "_-",   16 },
         { "AIza",        ALNUM "_-",   30 },
+        { "wandb_v1_",   ALNUM "_-",   16 },
+        { "nvapi-",      ALNUM "_-",   20 },
+        { "hvs.",        ALNUM "_-",   16 },
+        { "xapp-",       ALNUM "-",    10 },
+        { "sk_live_",    ALNUM,        10 },
+        { "rk_live_",    ALNUM,        10 },
+        { "ya29.",       ALNUM "_-.",  16 },
+        { "SG.",         ALNUM "_-.",  20 },
+        { "dapi",        "0123456789abcdef-", 32 },
+        { "gsk_",        ALNUM,        20 },
+        { "xai-",        ALNUM "_-",   20 },
+        { "r8_",         ALNUM,        20 },
+        { "lin_api_",    ALNUM,        20 },
+        { "AGE-SECRET-KEY-1", UPPER_ALNUM, 20 },
         { "hooks.slack.com/services/", ALNUM "/", 10 },
+        { "api.telegram.org/bot", ALNUM ":_-", 10 },
+        { "discord.com/api/webhooks/", ALNUM "/_-", 10 },
+        { "discordapp.com/api/webhooks/", ALNUM "/_-", 10 },
 };
 
 /* clang-format on */
@@ -510,6 +527,121 @@ static bool is_user_and_password(const Scan *t, Value v) {
         return colon && !is_port(t, (size_t)(colon - t->s) + 1, v.to);
 }
 
+/* ---- programs that are given a secret without a name ---- */
+
+typedef enum CommandHow {
+        HOW_GLUED,      /* `-pX` */
+        HOW_GLUED_USER, /* `-uU:P` */
+        HOW_OPTION,     /* `-pX`, `-p X` */
+        HOW_KEY,        /* an argument that looks like a key */
+        HOW_LAST,       /* with the option: the third argument; `-n` stands for the first */
+} CommandHow;
+
+enum { COMMAND_KEY_MIN = 16, COMMAND_LAST = 3 };
+
+/* clang-format off */
+static const struct CommandForm {
+        const char *program, *word; /* a word that has to come first; NULL */
+        char option;
+        CommandHow how;
+} command_forms[] = {
+        { "wandb",        "login", '\0', HOW_KEY },
+        { "mysql",        NULL,    'p',  HOW_GLUED },
+        { "mysqladmin",   NULL,    'p',  HOW_GLUED },
+        { "mysqldump",    NULL,    'p',  HOW_GLUED },
+        { "mysqlimport",  NULL,    'p',  HOW_GLUED },
+        { "mariadb",      NULL,    'p',  HOW_GLUED },
+        { "mariadb-dump", NULL,    'p',  HOW_GLUED },
+        { "sshpass",      NULL,    'p',  HOW_OPTION },
+        { "docker",       "login", 'p',  HOW_OPTION },
+        { "podman",       "login", 'p',  HOW_OPTION },
+        { "nerdctl",      "login", 'p',  HOW_OPTION },
+        { "helm",         "login", 'p',  HOW_OPTION },
+        { "curl",         NULL,    'u',  HOW_GLUED_USER },
+        { "htpasswd",     NULL,    'b',  HOW_LAST },
+};
+
+/* clang-format on */
+
+typedef struct Command {
+        const struct CommandForm *form; /* NULL: none of these */
+        bool has_word, has_option, is_next;
+        unsigned n_arguments;
+} Command;
+
+static bool is_program(const Scan *word, const char *program) {
+        size_t n = strlen(program);
+        return word->n >= n && memcmp(word->s + word->n - n, program, n) == 0 &&
+               (word->n == n || word->s[word->n - n - 1] == '/');
+}
+
+static bool step_option(Command *c, const Scan *word, size_t *ret_from) {
+        CommandHow how = c->form->how;
+        bool is_value = c->is_next;
+        c->is_next = false;
+        if (!is_value && word->n >= 2 && word->s[0] == '-' && word->s[1] == c->form->option) {
+                *ret_from = 2;
+                c->is_next = word->n == 2 && how == HOW_OPTION;
+                is_value = word->n > 2 && (how != HOW_GLUED_USER ||
+                                           is_user_and_password(word, (Value){ 2, word->n }));
+        }
+        if (is_value) /* what follows may be another command's */
+                c->form = NULL;
+        return is_value;
+}
+
+static bool step_last(Command *c, const Scan *word) {
+        bool is_option = word->n > 1 && word->s[0] == '-';
+        if (!is_option)
+                return ++c->n_arguments >= COMMAND_LAST && c->has_option;
+        c->has_option = c->has_option || memchr(word->s, c->form->option, word->n);
+        c->n_arguments += memchr(word->s, 'n', word->n) != NULL;
+        return false;
+}
+
+/* The next word of a command line. @param ret_from  where the secret in it begins
+ * @return whether there is one */
+static bool command_step(Command *c, const Scan *word, size_t *ret_from) {
+        *ret_from = 0;
+        for (size_t i = 0; !c->is_next && i < ELEMENTSOF(command_forms); i++)
+                if (&command_forms[i] != c->form && is_program(word, command_forms[i].program)) {
+                        *c = (Command){ .form = &command_forms[i] };
+                        return false;
+                }
+        if (!c->form)
+                return false;
+        if (c->form->word && !c->has_word) {
+                c->has_word =
+                        word->n == strlen(c->form->word) && starts_with(word, 0, c->form->word);
+                return false;
+        }
+        switch (c->form->how) {
+        case HOW_KEY:
+                return word->n >= COMMAND_KEY_MIN && word->s[0] != '-' &&
+                       span_of(word, 0, ALNUM "_-") == word->n;
+        case HOW_LAST:
+                return step_last(c, word);
+        default:
+                return step_option(c, word, ret_from);
+        }
+}
+
+/* A word of a text, with the quotes around it left out. @return false: none begins at i */
+static bool find_word(const Scan *t, size_t i, Scan *ret) {
+        if (is_one_of(t->s[i], " \t\r\n;|&") ||
+            (i > 0 && !is_one_of(t->s[i - 1], " \t\r\n;|&\"'`(")))
+                return false;
+        size_t end = i;
+        if (i > 0 && is_one_of(t->s[i - 1], "\"'`"))
+                while (end < t->n && t->s[end] != t->s[i - 1] && t->s[end] != '\n')
+                        end++;
+        else
+                while (end < t->n && !is_one_of(t->s[end], " \t\r\n;|&\"'`)"))
+                        end++;
+        *ret = (Scan){ .s = t->s + i, .n = end - i };
+        return end > i;
+}
+
 static bool has_token(const char *name) {
         return strcasestr(name, "token") != NULL;
 }
@@ -561,11 +693,31 @@ static bool named_value(const Scan *t, size_t i, size_t *ret_name_end, Value *re
 
 /* ---- the pass ---- */
 
+/* `&` in a URL ends no command */
+static bool ends_command(const Scan *t, size_t i) {
+        char c = t->s[i], next = i + 1 < t->n ? t->s[i + 1] : ' ';
+        return c == '\n' || (is_one_of(c, ";|&") && (is_blank(next) || next == c));
+}
+
+static size_t match_command(Command *c, const Scan *t, size_t i, size_t *ret_from) {
+        Scan word;
+        size_t from;
+        if (ends_command(t, i))
+                *c = (Command){ 0 };
+        if (!find_word(t, i, &word) || !command_step(c, &word, &from))
+                return 0;
+        *ret_from = i + from;
+        return word.n;
+}
+
 static void redact(StrBuf *b, Scan *t) {
         size_t copied = 0, name_end = 0;
+        Command command = { 0 };
         for (size_t i = 0; i < t->n;) {
                 Value v = { .from = i };
-                v.to = i + match_known_form(t, i);
+                v.to = i + match_command(&command, t, i, &v.from);
+                if (v.to == i)
+                        v.to += match_known_form(t, i);
                 if (v.to == i)
                         v.to += match_pem_end(t, copied, i, &v.from);
                 if (v.to == i)
@@ -639,14 +791,21 @@ void redact_cmdline(StrBuf *b, const char *data, size_t n) {
         _cleanup_(strbuf_done) StrBuf out = STRBUF_INIT;
         Scan all = scan_start(data, n);
         ArgKind before = ARG_PLAIN;
+        Command command = { 0 };
         const char *option = "";
         char option_copy[NAME_BYTES_MAX + 1];
         for (size_t i = 0; i < n;) {
                 const char *arg = data + i;
                 size_t n_arg = strnlen(arg, n - i), value = 0;
+                size_t from;
                 ArgKind kind = arg_kind(arg, n_arg, &value);
+                Scan word = { .s = arg, .n = n_arg };
                 strbuf_clear(&out);
-                if (is_secret_after(before, arg, n_arg, option)) {
+                if (command_step(&command, &word, &from)) {
+                        strbuf_add_n(&out, arg, from);
+                        strbuf_add(&out, REDACTED);
+                        kind = ARG_PLAIN;
+                } else if (is_secret_after(before, arg, n_arg, option)) {
                         strbuf_add(&out, REDACTED);
                         kind = ARG_PLAIN;
                 } else if (kind == ARG_HAS_SECRET) { /* to its end, blanks or not */

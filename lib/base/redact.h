@@ -9,7 +9,9 @@
 /** Adds text with each secret replaced by `[redacted]`: values after a name that speaks of a secret
  * (`--api-key=…`, `token: …`, `PASSWORD=…`, `Authorization: Bearer …`), user:password in URLs and
  * before hosts, keys of known form (AKIA…/ASIA… and the secret beside them, hf_…, ghp_…, sk-…,
- * JWTs, PEM blocks, presigned URLs' X-Amz-Signature and X-Amz-Security-Token).
+ * JWTs, PEM blocks, presigned URLs' X-Amz-Signature and X-Amz-Security-Token), and what some
+ * programs are given without a name (`mysql -pX`, `sshpass -p X`, `curl -uU:P`, `wandb login K`).
+ * The forms are tables in redact.c. What has neither a name nor a known form cannot be recognised.
  * @param n  bytes of text, which may hold anything, NUL too */
 void redact_text(StrBuf *b, const char *text, size_t n);
 

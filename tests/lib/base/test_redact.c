@@ -104,6 +104,46 @@ static const struct { const char *text, *want; } cases[] = {
         { "HF_TOKEN=$'a b' x", "HF_TOKEN=$'" R "' x" },
         { "secret=bu", "secret=" R },
         { "https://hooks.slack.com/services/T000/B000/abcdef", "https://" R },
+        { "https://api.telegram.org/bot123456789:AAFabcdefghijklmnopqrstuvwxyz012345/getMe", "https://" R "/getMe" },
+        { "https://discord.com/api/webhooks/123456789012345678/abc-DEF_ghi", "https://" R },
+        { "https://discordapp.com/api/webhooks/123456789012345678/abcDEFghi", "https://" R },
+        { "use wandb_v1_abcdefghijklmnop_qrst now", "use " R " now" },
+        { "nvapi-abcdefghij0123456789_-x", R },
+        { "vault hvs.CAESIabcdefghij012345", "vault " R },
+        { "xapp-1-A0123456789-abcdef", R },
+        { "sk_" "live_abcdefghij0123456789", R },
+        { "rk_" "live_abcdefghij0123456789", R },
+        { "ya29.a0AfH6SMBabcdefghij-klm_n", R },
+        { "SG.abcdefghijklmnop.qrstuvwxyz0123456789", R },
+        { "dapi0123456789abcdef0123456789abcdef", R },
+        { "dapi0123456789abcdef0123456789abcdef-2", R },
+        { "gsk_abcdefghijklmnopqrstuvwxyz012345", R },
+        { "xai-abcdefghijklmnopqrstuvwxyz012345", R },
+        { "r8_abcdefghijklmnopqrstuvwxyz012345", R },
+        { "lin_api_abcdefghijklmnopqrstuvwxyz012345", R },
+        { "AGE-SECRET-KEY-1QQPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L", R },
+        /* programs that are given one without a name */
+        { "wandb login 0123456789abcdef0123456789abcdef01234567", "wandb login " R },
+        { "wandb login --relogin --host https://w.example/ 0123456789abcdef0123", "wandb login --relogin --host https://w.example/ " R },
+        { "mysql -u me -phunter2 db", "mysql -u me -p" R " db" },
+        { "/usr/bin/mysqldump -ph2 db; mkdir -pv x", "/usr/bin/mysqldump -p" R " db; mkdir -pv x" },
+        { "mysqladmin -ph2 x", "mysqladmin -p" R " x" },
+        { "mysqlimport -ph2 x", "mysqlimport -p" R " x" },
+        { "mariadb -ph2 x", "mariadb -p" R " x" },
+        { "mariadb-dump -ph2 x", "mariadb-dump -p" R " x" },
+        { "sshpass -p hunter2 ssh -p 22 h", "sshpass -p " R " ssh -p 22 h" },
+        { "sshpass -p 'hunter 2' ssh h", "sshpass -p '" R "' ssh h" },
+        { "sshpass -phunter2 ssh h", "sshpass -p" R " ssh h" },
+        { "sshpass -p mysql ssh h", "sshpass -p " R " ssh h" },
+        { "docker login -u me -p hunter2 reg", "docker login -u me -p " R " reg" },
+        { "podman login -p hunter2 reg", "podman login -p " R " reg" },
+        { "nerdctl login -p hunter2 reg", "nerdctl login -p " R " reg" },
+        { "helm registry login -p hunter2 reg", "helm registry login -p " R " reg" },
+        { "curl -ume:hunter2 http://h", "curl -u" R " http://h" },
+        { "curl 'http://h/?a=b&c=d' -ume:hunter2", "curl 'http://h/?a=b&c=d' -u" R },
+        { "[\"mysql\", \"-phunter2\"]", "[\"mysql\", \"-p" R "\"]" },
+        { "htpasswd -b /etc/htpasswd me hunter2", "htpasswd -b /etc/htpasswd me " R },
+        { "htpasswd -nbB me hunter2 && run me hunter2", "htpasswd -nbB me " R " && run me hunter2" },
         /* what is taken out stays taken out */
         { "token=" R " x", "token=" R " x" },
 };
@@ -127,6 +167,8 @@ static const char *const plain[] = {
         "neuron:2.20@sha256:9f86d081", "reg.example:5000/neuron:2.20@sha256:9f86d081", "libc.so.6:read@@GLIBC_2.2.5", "std::vector@plt",
         "host:29500@0", "scp x me@host:y", "mailto:me@host", "srun -p trn2 x", "mkdir -p x", "a:b@", "nd0:nc0 @ 3", "pkg:pypi/x@1.2",
         "task-scheduler-of-the-whole-cluster", "desk-abcdefghijklmnopqrstuvwxyz01", "AKIAshort", "hf_hub",
+        "wandb login failed", "mysql -u me -p db", "docker run -p 8080:80 x", "docker login reg", "curl -u1000:1000 x",
+        "htpasswd /etc/htpasswd me", "dapi0123", "SG.1", "r8_x", "a mysql server; cp -px y", "sshpass\ncp -p x y",
         "eyJshort.x", "SLURM_JOB_ID=17", "nd0:nc0 DMA TX engine 0", "compass=3", "bearer of news",
         "https://example.org/a?b=c&d=e#f", "-----BEGINNING-----", "-----END of story-----", "at the-----ENDING-----", "",
 };
@@ -248,6 +290,10 @@ static void a_command_line_loses_its_secrets_argument_by_argument(void **state) 
         CMDLINE("x\0--use-auth-token\0--rank\0003",
                 "[\"x\",\"--use-auth-token\",\"--rank\",\"3\"]");
         CMDLINE("curl\0-u\0me:hunter2", "[\"curl\",\"-u\",\"" R "\"]");
+        CMDLINE("/usr/bin/mysql\0-phunter2\0db", "[\"/usr/bin/mysql\",\"-p" R "\",\"db\"]");
+        CMDLINE("sshpass\0-p\0a b\0ssh\0-p\00022",
+                "[\"sshpass\",\"-p\",\"" R "\",\"ssh\",\"-p\",\"22\"]");
+        CMDLINE("wandb\0login\0000123456789abcdef0123", "[\"wandb\",\"login\",\"" R "\"]");
         CMDLINE("docker\0-u\0001:1", "[\"docker\",\"-u\",\"1:1\"]");
         CMDLINE("x\0--id\0" KEY_ID "\0--what\0" SECRET_40,
                 "[\"x\",\"--id\",\"" R "\",\"--what\",\"" R "\"]");
@@ -297,6 +343,10 @@ static void hostile_text_needs_linear_time(void **state) {
                 "x_key: ",
                 "--password ",
                 "[redacted]",
+                "mysql -p",
+                "wandb login ",
+                "'a \"b `c ",
+                "curl 'a -u",
         };
         enum { N = 1 << 16, FACTOR = 4, TRIES = 5 };
         char *text = malloc((size_t)N * FACTOR);
