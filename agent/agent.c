@@ -847,12 +847,16 @@ static void on_final(Bundle *b, void *userdata) {
                 on_discard(bundle_state_name(b->rec.state), 1, a);
         own_sources_on_final(a, b);
         retention_runner_on_final(a->retention_runner, b);
+        if (b->rec.state == BUNDLE_DELIVERED && b->rec.reason) /* a redelivery that failed */
+                agent_recount_lacking(a);
         agent_notify_status(a);
 }
 
 static void on_delivered(const Bundle *b, void *userdata) {
         Agent *a = userdata;
         uint64_t now = a->clock->realtime_usec(a->clock);
+        if (b->rec.is_redelivery)
+                return;
         double seconds =
                 now > b->rec.first_seen_usec ? (double)(now - b->rec.first_seen_usec) / 1e6 : 0;
         histogram_add(&a->delivery_seconds, seconds);
@@ -1516,6 +1520,7 @@ static void set_config_error(Agent *a, const char *text) {
 
 static void report_applied(Agent *a, const ReloadChanges *c) {
         set_config_error(a, NULL);
+        agent_recount_lacking(a);
         free(a->pending_restart);
         a->pending_restart = NULL;
         a->loaded_usec = a->clock->realtime_usec(a->clock);

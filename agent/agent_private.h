@@ -104,6 +104,7 @@ struct Agent {
         Discard *discards;
         size_t n_discards;
         Histogram delivery_seconds;
+        uint64_t *n_lacking; /* by destination: DestinationView.n_lacking; NULL: to be counted */
         struct AgentViewSpace *space; /* what the last view points into */
 };
 
@@ -123,4 +124,6 @@ void agent_fill_drain_view(Agent *a, DrainView *ret);
 
 /** Fills a->backend. */
 void agent_view_init(Agent *a);
+/** Which bundles lack a destination may have changed. */
+void agent_recount_lacking(Agent *a);
 void agent_view_done(Agent *a);

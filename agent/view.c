@@ -10,6 +10,7 @@
 #include "agent/store/store.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
+#include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "uploaders/s3/s3_client.h"
 
@@ -25,7 +26,7 @@ typedef struct AgentViewSpace {
         LabelledCount *discards;
         RequestView *requests;
         LabelledCount retries[N_SCHEDULER_RETRIES + 1];
-        char note[96];
+        char note[160];
 } AgentViewSpace;
 
 static const char *const retry_names[N_SCHEDULER_RETRIES] = {
@@ -79,8 +80,28 @@ static void view_shipping(Agent *a, AgentView *v) {
         v->shipping = s->shipping;
 }
 
+static bool has_name(const StringList *names, const char *name) {
+        for (size_t i = 0; i < names->n; i++)
+                if (strcmp(names->items[i], name) == 0)
+                        return true;
+        return false;
+}
+
+/* Reads all delivered rows, so they are counted only when their number may have changed. */
+static void count_lacking(Agent *a) {
+        const Config *c = a->config;
+        a->n_lacking = calloc(c->n_destinations + 1, sizeof *a->n_lacking);
+        for (size_t i = 0; a->n_lacking && i < c->n_destinations; i++)
+                for (size_t k = 0; k < c->n_sources; k++)
+                        if (has_name(&c->sources[k].destinations, c->destinations[i].name))
+                                a->n_lacking[i] += store_count_lacking(a->store, c->sources[k].name,
+                                                                       c->destinations[i].name);
+}
+
 static void view_destinations(Agent *a, AgentView *v) {
         AgentViewSpace *s = a->space;
+        if (!a->n_lacking)
+                count_lacking(a);
         for (size_t i = 0; i < scheduler_n_destinations(a->scheduler); i++) {
                 SchedulerDestinationView d;
                 scheduler_destination_view(a->scheduler, i, &d);
@@ -90,7 +111,8 @@ static void view_destinations(Agent *a, AgentView *v) {
                                            .state = d.state,
                                            .last_error = d.last_error,
                                            .last_success_usec = d.last_success_usec,
-                                           .bytes_delivered = d.bytes_delivered };
+                                           .bytes_delivered = d.bytes_delivered,
+                                           .n_lacking = a->n_lacking ? a->n_lacking[i] : 0 };
                 if (strcmp(d.state, "ok") != 0 && !v->ready_note)
                         v->ready_note =
                                 d.last_error ? d.last_error : "a destination cannot be written";
@@ -231,7 +253,8 @@ static void on_view(AgentView *ret, void *userdata) {
         ret->idle = ret->idle && bundle_table_n_open(a->bundles) == 0;
         if (figures.n_orphaned > 0 && !ret->ready_note) {
                 snprintf(a->space->note, sizeof a->space->note,
-                         "%zu bundles wait for a destination that is no longer configured",
+                         "%zu bundles wait for a destination that is no longer configured; add it "
+                         "again, or run `neuron-collect redeliver`",
                          figures.n_orphaned);
                 ret->ready_note = a->space->note;
         }
@@ -259,14 +282,33 @@ static void explain_settling(const Bundle *b, StrBuf *text) {
                     b->rec.reason ? b->rec.reason : "not checked yet", settle, wait);
 }
 
+static bool has_destination(const BundleRecord *rec, const char *name) {
+        for (size_t i = 0; i < rec->n_deliveries; i++)
+                if (strcmp(rec->deliveries[i].destination, name) == 0)
+                        return true;
+        return false;
+}
+
+/* What was delivered went to the destinations that its source had then. */
+static void explain_delivered(const Agent *a, const BundleRecord *rec, StrBuf *text) {
+        const IntakeSource *s = agent_source_by_name(a, rec->source);
+        const StringList *now = s ? &intake_source_config(s)->destinations : NULL;
+        strbuf_add(text, "Delivered, each copy with proof, to all destinations that it had: ");
+        for (size_t i = 0; i < rec->n_deliveries; i++)
+                strbuf_addf(text, "%s%s", i ? ", " : "", rec->deliveries[i].destination);
+        strbuf_add(text, rec->links_held ? ". Its files are held until retention deletes them."
+                                         : ". The source is no longer held.");
+        for (size_t i = 0; now && i < now->n; i++)
+                if (!has_destination(rec, now->items[i]))
+                        strbuf_addf(text,
+                                    " It was never sent to %s, which its source has now: "
+                                    "`neuron-collect redeliver --destination %s` does that, if its "
+                                    "files are still there.",
+                                    now->items[i], now->items[i]);
+}
+
 static const char *final_sentence(const BundleRecord *rec) {
         switch (rec->state) {
-        case BUNDLE_DELIVERED:
-                return rec->links_held
-                               ? "Every destination has proof of a whole copy; its files are "
-                                 "held until retention deletes them."
-                               : "Every destination has proof of a whole copy; the source is "
-                                 "no longer held.";
         case BUNDLE_QUARANTINED:
                 return "It failed too often and its source files are still held. "
                        "Fix the cause, then retry it.";
@@ -285,9 +327,10 @@ static const char *final_sentence(const BundleRecord *rec) {
 static char *explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
         StrBuf text = STRBUF_INIT;
         if (bundle_state_is_inactive(rec->state)) {
+                if (rec->state == BUNDLE_DELIVERED)
+                        explain_delivered(a, rec, &text);
                 strbuf_add(&text, final_sentence(rec));
-                if (rec->reason && (rec->state == BUNDLE_QUARANTINED ||
-                                    rec->state == BUNDLE_VANISHED || rec->state == BUNDLE_EVICTED))
+                if (rec->reason && rec->state != BUNDLE_CANCELLED)
                         strbuf_addf(&text, " Last: %s.", rec->reason);
         } else if (rec->state == BUNDLE_SETTLING && b)
                 explain_settling(b, &text);
@@ -452,6 +495,115 @@ static int on_flush(bool settle, char **ret_message, void *userdata) {
         return 0;
 }
 
+/* ---- redelivery ---- */
+
+#define REDELIVER_MAX 1000 /* at a time: they are kept in memory until they are delivered */
+
+typedef struct Redelivery {
+        Agent *agent;
+        IntakeSource *source;
+        char *const *targets; /* end in NULL */
+        char *const *known;   /* all destinations */
+        uint64_t since_usec, n;
+        bool has_more;
+} Redelivery;
+
+static int redeliver_delivered(const BundleRecord *rec, void *userdata) {
+        Redelivery *x = userdata;
+        Agent *a = x->agent;
+        if (rec->first_seen_usec < x->since_usec ||
+            !path_is_below(rec->path, intake_source_spec(x->source)->fixed) ||
+            retention_runner_is_deleting(a->retention_runner, rec->id))
+                return 0;
+        if (x->n >= REDELIVER_MAX) {
+                x->has_more = true;
+                return 1;
+        }
+        int r = bundle_table_redeliver(a->bundles, rec->id, x->source, x->targets);
+        x->n += r >= 0;
+        return r == -EEXIST ? 0 : r;
+}
+
+/* One that is underway: its destinations become those that there are. */
+static int redeliver_waiting(Redelivery *x, Bundle *b) {
+        BundleTable *t = x->agent->bundles;
+        int n = bundle_add_destinations(b, x->targets);
+        if (n < 0)
+                return n;
+        size_t before = b->rec.n_deliveries, n_undone = bundle_drop_undone(t, b, x->known);
+        if (n == 0 && b->rec.n_deliveries == before)
+                return 0;
+        x->n++;
+        if (n_undone > 0) {
+                bundle_save(t, b);
+                return 0;
+        }
+        n = bundle_set_state(t, b, BUNDLE_SHIPPING, NULL); /* all that it has now have it */
+        return n < 0 ? n : bundle_set_state(t, b, BUNDLE_DELIVERED, NULL);
+}
+
+static int redeliver_source(Redelivery *x) {
+        Agent *a = x->agent;
+        const char *name = intake_source_config(x->source)->name;
+        int r = 0;
+        LIST_FOREACH_SAFE (l, bundle_table_all(a->bundles)) {
+                Bundle *b = CONTAINER_OF(l, Bundle, link);
+                if (r >= 0 && b->source == x->source && b->n_running == 0 &&
+                    b->rec.first_seen_usec >= x->since_usec &&
+                    !bundle_state_is_inactive(b->rec.state))
+                        r = redeliver_waiting(x, b);
+        }
+        for (size_t i = 0; r >= 0 && x->targets[i]; i++)
+                r = bundle_table_list(a->bundles,
+                                      &(StoreFilter){ .state = BUNDLE_DELIVERED,
+                                                      .source = name,
+                                                      .lacks = x->targets[i] },
+                                      redeliver_delivered, x);
+        return r;
+}
+
+static int redeliver_all(Redelivery *x, const char *destination) {
+        Agent *a = x->agent;
+        const Config *c = a->config;
+        int r = store_begin(a->store);
+        for (size_t i = 0; r >= 0 && i < c->n_sources; i++) {
+                char *one[] = { (char *)destination, NULL };
+                x->source = agent_source_by_name(a, c->sources[i].name);
+                x->targets = destination ? one : c->sources[i].destinations.items;
+                if (x->source &&
+                    (!destination || has_name(&c->sources[i].destinations, destination)))
+                        r = redeliver_source(x);
+        }
+        int committed = store_commit(a->store);
+        return r < 0 ? r : committed;
+}
+
+static int on_redeliver(const char *destination, uint64_t since_usec, uint64_t *ret_n,
+                        bool *ret_more, char **ret_message, void *userdata) {
+        Agent *a = userdata;
+        const Config *c = a->config;
+        Redelivery x = { .agent = a, .since_usec = since_usec };
+        size_t i = 0;
+        while (destination && i < c->n_destinations &&
+               strcmp(c->destinations[i].name, destination) != 0)
+                i++;
+        if (destination && i == c->n_destinations)
+                return refuse(ret_message, "there is no destination '%s'", destination);
+        _cleanup_free_ char **known = calloc(c->n_destinations + 1, sizeof *known);
+        if (!known)
+                return -ENOMEM;
+        for (i = 0; i < c->n_destinations; i++)
+                known[i] = c->destinations[i].name;
+        x.known = known;
+        int r = redeliver_all(&x, destination);
+        agent_recount_lacking(a);
+        scheduler_kick(a->scheduler);
+        log_info("redelivery requested: %llu bundles", (unsigned long long)x.n);
+        *ret_n = x.n;
+        *ret_more = x.has_more;
+        return r;
+}
+
 static int on_drain(bool on, char **ret_message, void *userdata) {
         *ret_message = NULL;
         if (on)
@@ -526,13 +678,20 @@ void agent_view_init(Agent *a) {
                                      .get = on_get,
                                      .act = on_act,
                                      .flush = on_flush,
+                                     .redeliver = on_redeliver,
                                      .drain = on_drain,
                                      .snapshot = on_snapshot,
                                      .get_snapshot = on_get_snapshot,
                                      .userdata = a };
 }
 
+void agent_recount_lacking(Agent *a) {
+        free(a->n_lacking);
+        a->n_lacking = NULL;
+}
+
 void agent_view_done(Agent *a) {
+        agent_recount_lacking(a);
         if (a->space)
                 free_space(a->space);
         free(a->space);

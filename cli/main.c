@@ -38,6 +38,13 @@ static const CliCommand commands[] = {
           NULL, CLI_NEEDS_AGENT, cmd_bundle },
         { "unpin", "ID", "undo pin",
           NULL, CLI_NEEDS_AGENT, cmd_bundle },
+        { "redeliver", "[--destination D] [--since T]", "ship delivered bundles to destinations added since",
+          "For each bundle whose files are still at the source, or held by links of the agent. A bundle whose\n"
+          "files are gone stays as it is, and `explain` says so. One that waits for a destination that is no\n"
+          "longer configured goes to those that its source has now.\n\n"
+          "  --destination D  only to this one (default: to all that their source has)\n"
+          "  --since T        only bundles first seen in the last T, such as 12h or 7d\n",
+          CLI_NEEDS_AGENT, cmd_redeliver },
         { "flush", "", "scan now, and do not wait for `settle`",
           NULL, CLI_NEEDS_AGENT, cmd_agent },
         { "scan", "", "scan now; new files still wait for `settle`", NULL, CLI_NEEDS_AGENT,
@@ -48,7 +55,7 @@ static const CliCommand commands[] = {
           "  -o, --output DIR  copy snapshot.json and the raw files there; by default they stay in the agent's\n"
           "                    state directory, where only root and the agent's user can read them\n",
           CLI_NEEDS_AGENT, cmd_snapshot },
-        { "drain", "[--timeout T]", "take nothing new, ship the rest; may the node be terminated?",
+        { "drain", "[--timeout T]", "ship the rest, take nothing new; safe to terminate?",
           "Waits until nothing remains that only this node has, prints `safe to terminate`\n"
           "and exits with 0. On timeout, or when only bundles remain that cannot be delivered (given up, or\n"
           "their source or destination is no longer configured), prints what is not safe, a line a bundle,\n"
@@ -106,7 +113,7 @@ static int help(void) {
               "Asks and operates the neuron-collectd of this node.\n\n",
               stdout);
         for (size_t i = 0; i < ELEMENTSOF(commands); i++)
-                printf("  %-8s %-28s %s\n", commands[i].name, commands[i].arguments,
+                printf("  %-9s %-29s %s\n", commands[i].name, commands[i].arguments,
                        commands[i].help);
         fputs("\n" HELP_SOCKET HELP_CONFIG HELP_JSON "  --version       print the version\n"
               "  --help          print this; after a command: that command's\n\n" EXITS

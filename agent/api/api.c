@@ -79,13 +79,14 @@ static json_t *bytes_by_state(const AgentView *v) {
 }
 
 static json_t *destination_json(const DestinationView *d) {
-        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}",             /* */
+        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}",        /* */
                          "name", text_json(d->name),                   /* */
                          "type", text_json(d->type),                   /* */
                          "state", text_json(d->state),                 /* */
                          "last_error", text_json(d->last_error),       /* */
                          "last_success", moment(d->last_success_usec), /* */
-                         "bytes_delivered", number(d->bytes_delivered));
+                         "bytes_delivered", number(d->bytes_delivered), "lacking",
+                         number(d->n_lacking));
 }
 
 static json_t *shipping_json(const ShippingView *s) {
@@ -663,6 +664,32 @@ static void post_action(ApiCall *c) {
                         json_pack("{s:s, s:o}", "action", action, "message", text_json(message)));
 }
 
+static void post_redeliver(ApiCall *c) {
+        _cleanup_free_ char *message = NULL;
+        const char *destination = NULL;
+        uint64_t n = 0, since = 0;
+        bool has_more = false;
+
+        for (size_t i = 0; i < c->request->n_queries; i++) {
+                const HttpQuery *q = &c->request->queries[i];
+                if (strcmp(q->name, "destination") == 0)
+                        destination = q->value;
+                else if (strcmp(q->name, "since") != 0) {
+                        refuse_query(c, q, "is not known; use destination or since");
+                        return;
+                } else if (parse_u64_range(q->value, 0, UINT64_MAX / USEC_PER_SEC, &since) < 0) {
+                        refuse_query(c, q, "is no time; use seconds since 1970");
+                        return;
+                }
+        }
+        int r = c->backend->redeliver(destination, since * USEC_PER_SEC, &n, &has_more, &message,
+                                      c->backend->userdata);
+        if (!answer_fault(c, r, message))
+                answer_json(c, 200,
+                            json_pack("{s:s, s:o, s:b}", "action", "redeliver", "bundles",
+                                      number(n), "more", has_more));
+}
+
 /* Scrapers and probes may add parameters of their own: they change nothing here. */
 static void get_metrics(ApiCall *c) {
         AgentView v = { 0 };
@@ -699,6 +726,7 @@ static const Route routes[] = {
         { BUNDLES_PATH,   false, false, list_bundles },
         { "/v1/flush",    false, true,  post_action },
         { "/v1/scan",     false, true,  post_action },
+        { "/v1/redeliver", false, true, post_redeliver },
         { "/v1/drain",    false, true,  post_action },
         { "/v1/resume",   false, true,  post_action },
         { "/v1/snapshot", false, true,  post_snapshot },

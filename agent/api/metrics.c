@@ -73,13 +73,6 @@ static void line_real(StrBuf *b, const char *name, Label label, double x) {
 }
 
 #define NONE ((Label){ NULL, NULL })
-static bool has_successor(BundleState s) {
-        for (BundleState to = 0; to < N_BUNDLE_STATES; to++)
-                if (bundle_state_may_follow(s, to))
-                        return true;
-        return false;
-}
-
 static void add_bundles(StrBuf *b, const AgentView *v) {
         uint64_t discovered = (uint64_t)v->unaccounted;
 
@@ -107,7 +100,7 @@ static void add_bundles(StrBuf *b, const AgentView *v) {
         line(b, "bundles_total", (Label){ "state", "discovered" }, discovered);
         /* A state that something follows would let the counter decrease. */
         for (BundleState s = 0; s < N_BUNDLE_STATES; s++)
-                if (!has_successor(s))
+                if (bundle_state_is_terminal(s))
                         line(b, "bundles_total", (Label){ "state", bundle_state_name(s) },
                              v->bundles[s]);
 }

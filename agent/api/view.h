@@ -24,6 +24,7 @@ typedef struct DestinationView {
         const char *last_error;     /* NULL */
         uint64_t last_success_usec; /* 0 = never */
         uint64_t bytes_delivered;
+        uint64_t n_lacking; /* delivered bundles of its sources that were never sent there */
 } DestinationView;
 
 typedef struct ShippingView {
@@ -154,6 +155,12 @@ typedef struct AgentBackend {
         int (*act)(const char *id, const char *action, char **ret_message, void *userdata);
         /* settle: only scan and retry now; what is found still waits for `settle` */
         int (*flush)(bool settle, char **ret_message, void *userdata);
+        /* Ships delivered bundles to destinations that they did not have, and those that wait for a
+         * destination that is no longer configured. @param destination  NULL: all that their source
+         * has @param since_usec  first seen since then, CLOCK_REALTIME @param ret_more  there are
+         * more of them: to be called again when these are delivered */
+        int (*redeliver)(const char *destination, uint64_t since_usec, uint64_t *ret_n,
+                         bool *ret_more, char **ret_message, void *userdata);
         /* Drains, or resumes. Both may be requested repeatedly. */
         int (*drain)(bool on, char **ret_message, void *userdata);
         /* Takes a snapshot of the hardware. 0; -EPERM with *ret_message: not now, and why */

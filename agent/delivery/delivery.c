@@ -337,7 +337,8 @@ static bool check_owners(DeliveryAttempt *a) {
                 if (plan_member(a->plan, i)->kind != MEMBER_SNAPSHOT) /* what is attached is ours */
                         file_owners_add(&owners, d->rec.source, plan_member(a->plan, i)->uid,
                                         geteuid());
-        if (d->rec.s3_prefix && !d->rec.links_held && !file_owners_cover(&d->owners, &owners))
+        if (d->rec.s3_prefix && !d->rec.links_held && !d->rec.is_redelivery &&
+            !file_owners_cover(&d->owners, &owners))
                 return delivery_endf(d, RESULT_CHANGED, "'%s' has files of uid %u since it settled",
                                      d->rec.path, (unsigned)owners.uid);
         size_t n_unheard = delivery_notes_filter(&d->notes, &owners);
@@ -654,15 +655,19 @@ static int add_attached_before(DeliveryMembers *m, const char *path) {
         return 0;
 }
 
-static bool was_shipped(const DeliveryMembers *m, const char *path) {
-        struct stat st;
-        const char *name = path + strlen(ATTACHED_PREFIX);
-        return fstatat(m->delivery->attached_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-               member_fingerprints_contain(m->delivery->shipped, m->delivery->n_shipped,
-                                           member_fingerprint(path, &st));
+/* Not what was shipped before; of a redelivery nothing but that. */
+static bool is_wanted(const DeliveryMembers *m, uint64_t print) {
+        const Delivery *d = m->delivery;
+        return member_fingerprints_contain(d->shipped, d->n_shipped, print) == d->rec.is_redelivery;
 }
 
-/* Those that were not shipped before. */
+static bool is_attachment_wanted(const DeliveryMembers *m, const char *path) {
+        struct stat st;
+        const char *name = path + strlen(ATTACHED_PREFIX);
+        return fstatat(m->delivery->attached_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+               is_wanted(m, member_fingerprint(path, &st));
+}
+
 static int find_attached(DeliveryMembers *m) {
         _cleanup_(attachment_names_done) AttachmentNames names = { 0 };
         if (m->delivery->attached_fd < 0)
@@ -677,7 +682,7 @@ static int find_attached(DeliveryMembers *m) {
                 _cleanup_free_ char *path = path_join(ATTACHMENTS_DIRECTORY, names.items[i]);
                 if (!path)
                         return -ENOMEM;
-                if (!was_shipped(m, path))
+                if (is_attachment_wanted(m, path))
                         m->attached.items[m->attached.n++] = TAKE_PTR(path);
         }
         return 0;
@@ -704,7 +709,7 @@ static int add_member(DeliveryMembers *m, const char *path, int fd, int held_fd)
         if (fstat(fd, &st) < 0)
                 return -errno;
         Member member = { .print = member_fingerprint(path, &st), .held_fd = held_fd };
-        if (member_fingerprints_contain(m->delivery->shipped, m->delivery->n_shipped, member.print))
+        if (!is_wanted(m, member.print))
                 return 0;
         m->has_source = true;
         int r = add_attached_before(m, path);
@@ -823,6 +828,14 @@ static int find_members(DeliveryMembers *m) {
         return r < 0 || (!m->has_source && !is_supplement) ? r : add_attached_before(m, NULL);
 }
 
+static void add_lost_reason(const DeliveryMembers *m) {
+        char text[128];
+        snprintf(text, sizeof text,
+                 "redelivered: %zu of %zu members that were shipped are gone or have changed since",
+                 m->delivery->n_shipped - m->n, m->delivery->n_shipped);
+        m->reasons.add(text, m->reasons.userdata);
+}
+
 int delivery_members_new(DeliveryMembers **ret, const Delivery *d, Plan *plan,
                          const IncompleteReasons *reasons) {
         DeliveryMembers *m = calloc(1, sizeof *m);
@@ -830,6 +843,8 @@ int delivery_members_new(DeliveryMembers **ret, const Delivery *d, Plan *plan,
                 return -ENOMEM;
         *m = (DeliveryMembers){ .delivery = d, .plan = plan, .root_fd = -1, .reasons = *reasons };
         int r = find_members(m);
+        if (r >= 0 && d->rec.is_redelivery && m->n > 0 && m->n < d->n_shipped)
+                add_lost_reason(m);
         if (r >= 0 && d->rec.kind == SOURCE_NEURON_PROFILE)
                 r = validate_set(plan, reasons->add, reasons->userdata);
         if (r >= 0 && m->n_left_out > REASONS_MAX) {

@@ -67,7 +67,9 @@ typedef struct Delivery {
         BundleRecord rec;  /* a copy */
         SourceSpec *terms; /* a reference; NULL: not configured any more, links only */
         HeldFiles held;    /* duplicates of the descriptors */
-        uint64_t *shipped; /* fingerprints that the base and earlier supplements have brought */
+        /* Fingerprints that the base and earlier supplements have brought, which are left out; of a
+         * redelivery those that the bundle itself has brought, and nothing else is taken. */
+        uint64_t *shipped;
         size_t n_shipped;
         int attached_fd; /* a directory, see attachments.h; -1 = nothing is attached */
         DeliveryNotes notes;

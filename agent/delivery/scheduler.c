@@ -283,7 +283,7 @@ static void end_shipping(Scheduler *s, Bundle *b, BundleState to, const char *re
         else if (to == BUNDLE_READY && !s->is_stopping && has_given_up_all(s, b))
                 to = BUNDLE_QUARANTINED, reason = last_error_of_given_up(s, b);
         b->has_target_state = false;
-        if (to == BUNDLE_SETTLING && b->source)
+        if (to == BUNDLE_SETTLING && b->source && !b->rec.is_redelivery)
                 s->context.on_changed(b, reason);
         else /* without its source nothing would probe it again: it waits as READY */
                 (void)bundle_set_state(s->context.bundles, b,
@@ -370,8 +370,10 @@ static void handle_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery
         delivery->done_usec = scheduler_realtime_usec(s);
         delivery->next_try_usec = 0;
         set_error(&delivery->last_error, NULL);
-        b->rec.complete = job->complete;
-        set_error(&b->rec.incomplete, job->incomplete);
+        if (!b->rec.is_redelivery) { /* else the row says what the first copies lack */
+                b->rec.complete = job->complete;
+                set_error(&b->rec.incomplete, job->incomplete);
+        }
         b->rec.attempts = attempts_of(b);
         *delivery_tries(b, delivery) = (BundleTries){ 0 };
         char counter[BYTES_COUNTER_SIZE], text[PARSE_FORMAT_SIZE];
@@ -487,7 +489,8 @@ static void handle_result(Destination *d, Bundle *b, Delivery *job) {
         b->n_running--;
         /* Without these rows a scan after a crash would ship its members again, as a supplement.
          * The next attempt finds the copy at the destination. */
-        if (job->result == RESULT_DELIVERED && store_prints(s, b, delivery, job) < 0)
+        if (job->result == RESULT_DELIVERED && !b->rec.is_redelivery &&
+            store_prints(s, b, delivery, job) < 0)
                 (void)delivery_endf(job, RESULT_NO_RESOURCES,
                                     "delivered, but the state database cannot be written");
         if (job->result != RESULT_DELIVERED)
@@ -597,7 +600,10 @@ static void attach_collected_files(Scheduler *s, Bundle *b) {
 
 /* What was shipped before, what is attached, and the notes of hooks. */
 static void load_delivery_inputs(Scheduler *s, const Bundle *b, Delivery *job) {
-        if (b->rec.supplement_of[0])
+        if (b->rec.is_redelivery)
+                (void)store_get_own_prints(s->context.store, b->rec.id, &job->shipped,
+                                           &job->n_shipped); /* none: there is nothing to ship */
+        else if (b->rec.supplement_of[0])
                 (void)store_get_earlier_prints(s->context.store, &b->rec, &job->shipped,
                                                &job->n_shipped); /* none: all is new */
         int fd = attachments_open_assigned(s->context.attachments, b->rec.source, b->rec.path,
@@ -1120,8 +1126,9 @@ char *scheduler_explain(const Scheduler *s, const Bundle *b, const DeliveryRecor
         if (delivery->state == DELIVERY_DONE)
                 strbuf_add(&text, "delivered and proven.");
         else if (!d)
-                strbuf_add(&text, "this destination is no longer configured; add it again, or "
-                                  "cancel the bundle.");
+                strbuf_add(&text, "this destination is no longer configured; add it again, run "
+                                  "`neuron-collect redeliver` to ship it to those that its source "
+                                  "has now, or cancel the bundle.");
         else if (at)
                 strbuf_addf(&text, "being shipped now, %llu %% done.",
                             100ULL * atomic_load(&at->running->done_bytes) /

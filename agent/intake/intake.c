@@ -1299,7 +1299,8 @@ static void on_unit(IntakeSource *s, ScanUnit *u) {
                 if (!same_unit)
                         release_earlier_attachments(s, path);
                 start_bundle(s, u, NULL);
-        } else if (rec.state == BUNDLE_DELIVERED || rec.state == BUNDLE_VANISHED)
+        } else if (rec.state == BUNDLE_DELIVERED || rec.is_redelivery ||
+                   rec.state == BUNDLE_VANISHED)
                 probe_for_supplement(s, u, rec.id);
         else /* quarantined, cancelled or evicted: the operator decides */
                 intake_remember(s, u->relative, u->digest);
@@ -1471,7 +1472,8 @@ static int get_base(const IntakeSource *s, const char *id, BundleRecord *ret) {
 }
 
 static bool is_delivered_here(const IntakeSource *s, const BundleRecord *rec) {
-        return rec->state == BUNDLE_DELIVERED && strcmp(rec->source, s->config->name) == 0 &&
+        return (rec->state == BUNDLE_DELIVERED || rec->is_redelivery) &&
+               strcmp(rec->source, s->config->name) == 0 &&
                path_is_below(rec->path, s->terms->fixed);
 }
 
@@ -1861,6 +1863,8 @@ void intake_resettle(Bundle *b, const char *why) {
 
 void intake_source_adopt(IntakeSource *s, Bundle *b) {
         b->source = s;
+        if (b->rec.is_redelivery) /* delivered long since: nothing is to be found out */
+                return;
         b->probing = false;
         Owner owner = owner_of(b->rec.uid), other;
         b->is_active = owners_request(&s->context->active, &owner, 1, &other) == OWNERS_GRANTED;

@@ -188,6 +188,7 @@ static void held_remove(RunnerSource *s, HeldBundle *h) {
 /* Whether nothing may be started with it now. */
 static bool held_is_busy(const RunnerSource *s, const HeldBundle *h) {
         return h->state == HELD_DELETING || h->not_before_boot_usec > boot_usec(s->runner) ||
+               bundle_table_find(s->runner->context.bundles, h->id) || /* a redelivery */
                (!h->is_evicted && s->runner->context.is_rechecking_links(s->source, h->id));
 }
 
@@ -563,13 +564,15 @@ static int add_held(Measurement *m, const RunnerSource *s) {
 
 static bool is_busy(const Bundle *b) {
         return b->rec.state == BUNDLE_SHIPPING || b->n_running > 0 || b->cancel ||
-               b->has_target_state || !bundle_is_written(b) || !b->rec.links_held;
+               b->has_target_state || !bundle_is_written(b) || !b->rec.links_held ||
+               b->rec.is_redelivery;
 }
 
 static int add_undelivered(Measurement *m, const RunnerSource *s) {
         LIST_FOREACH (l, bundle_table_all(s->runner->context.bundles)) {
                 const Bundle *b = CONTAINER_OF(l, Bundle, link);
-                if (b->source != s->source || bundle_state_is_inactive(b->rec.state))
+                if (b->source != s->source || bundle_state_is_inactive(b->rec.state) ||
+                    held_find(s, b->rec.id))
                         continue;
                 Subject *x = add_subject(m, b->rec.id);
                 if (!x)
@@ -591,7 +594,7 @@ static int add_quarantined(BundleRecord *rec, void *userdata) {
                 return -ENOMEM;
         x->item = (RetentionItem){ .first_seen_usec = rec->first_seen_usec,
                                    .is_pinned = rec->pinned,
-                                   .is_busy = !rec->links_held };
+                                   .is_busy = !rec->links_held || rec->is_redelivery };
         return 0;
 }
 

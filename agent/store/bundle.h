@@ -116,14 +116,26 @@ BundleTable *bundle_table_free(BundleTable *t);
  * the store. Takes what rec owns. @return 0, -EEXIST, -errno of the store */
 int bundle_table_add(BundleTable *t, BundleRecord *rec, IntakeSource *source, Bundle **ret);
 
-/** Takes a quarantined bundle back into memory, in its state. @return 0, -ENOENT, -EEXIST (its unit
- * is being worked on) */
+/** Takes a quarantined or delivered bundle back into memory, in its state. @return 0, -ENOENT,
+ * -EEXIST (its unit is being worked on, or it is here) */
 int bundle_table_revive(BundleTable *t, const char *id, IntakeSource *source, Bundle **ret);
 
 /** What becomes of the links of a bundle when it is delivered: with `keep` its row goes on to say
  * links_held, for retention to let go of later; else it does not. From the first configuration on.
  */
 void bundle_table_keep_links(BundleTable *t, bool keep);
+
+/** A delivered bundle is underway once more, to the destinations added to its row: READY, and in no
+ * way of its unit's next bundle. Whatever ends that before they have it (cancelled, vanished,
+ * evicted, changed so that nothing is left) takes them off the row: it is DELIVERED as before.
+ * @param destinations  that it lacks; ends in NULL  @return 0, -ENOENT, -EEXIST (it is here), … */
+int bundle_table_redeliver(BundleTable *t, const char *id, IntakeSource *source,
+                           char *const *destinations);
+/** Adds a delivery to each of these destinations that it has none to. @return how many, -ENOMEM */
+int bundle_add_destinations(Bundle *b, char *const *destinations);
+/** Takes the deliveries off that are not done, and queues their uploads to be aborted.
+ * @param but  NULL; or of which destinations they stay  @return how many stay that are not done */
+size_t bundle_drop_undone(BundleTable *t, Bundle *b, char *const *but);
 
 /** Drops a bundle whose row was never committed, as if it had not been seen. */
 void bundle_table_forget(BundleTable *t, Bundle *b);

@@ -105,7 +105,8 @@ static int put_into(BundleTable *t, Bundle *b) {
                 return -ENOMEM;
         if (*in_tree != b)
                 return -EEXIST;
-        in_tree = tsearch(b, &t->by_unit, compare_unit);
+        if (!b->rec.is_redelivery)
+                in_tree = tsearch(b, &t->by_unit, compare_unit);
         if (!in_tree || *in_tree != b) { /* a unit has at most one bundle that is being worked on */
                 tdelete(b, &t->by_id, compare_id);
                 return in_tree ? -EEXIST : -ENOMEM;
@@ -230,6 +231,7 @@ int bundle_table_revive(BundleTable *t, const char *id, IntakeSource *source, Bu
         int r = store_get(t->store, id, &rec);
         if (r != 0)
                 return r == STORE_E_NOT_FOUND ? -ENOENT : r;
+        rec.is_redelivery = rec.is_redelivery || rec.state == BUNDLE_DELIVERED;
         Bundle *b = bundle_new(&rec);
         if (!b)
                 return -ENOMEM;
@@ -241,6 +243,67 @@ int bundle_table_revive(BundleTable *t, const char *id, IntakeSource *source, Bu
         }
         *ret = b;
         return 0;
+}
+
+int bundle_add_destinations(Bundle *b, char *const *destinations) {
+        BundleRecord *rec = &b->rec;
+        int n = 0;
+        for (; *destinations; destinations++) {
+                size_t i = 0;
+                while (i < rec->n_deliveries &&
+                       strcmp(rec->deliveries[i].destination, *destinations) != 0)
+                        i++;
+                if (i < rec->n_deliveries)
+                        continue;
+                DeliveryRecord *more = reallocarray(rec->deliveries, i + 1, sizeof *more);
+                char *name = strdup(*destinations);
+                if (more)
+                        rec->deliveries = more;
+                if (!more || !name) {
+                        free(name);
+                        return -ENOMEM;
+                }
+                more[rec->n_deliveries++] = (DeliveryRecord){ .destination = name };
+                n++;
+        }
+        return n;
+}
+
+size_t bundle_drop_undone(BundleTable *t, Bundle *b, char *const *but) {
+        BundleRecord *rec = &b->rec;
+        size_t n = 0, n_undone = 0;
+        for (size_t i = 0; i < rec->n_deliveries; i++) {
+                DeliveryRecord *d = &rec->deliveries[i];
+                char *const *kept = but;
+                while (kept && *kept && strcmp(*kept, d->destination) != 0)
+                        kept++;
+                if (d->state == DELIVERY_DONE || (kept && *kept)) {
+                        rec->deliveries[n++] = *d;
+                        n_undone += d->state != DELIVERY_DONE;
+                        continue;
+                }
+                int r = store_ledger_abandon(t->store, rec->id, d->destination);
+                if (r < 0)
+                        log_dump(rec->id, LOG_WARNING, r, "its upload to %s is aborted later",
+                                 d->destination);
+                delivery_record_done(d);
+        }
+        rec->n_deliveries = n;
+        return n_undone;
+}
+
+int bundle_table_redeliver(BundleTable *t, const char *id, IntakeSource *source,
+                           char *const *destinations) {
+        Bundle *b = NULL;
+        int r = bundle_table_revive(t, id, source, &b);
+        if (r < 0)
+                return r;
+        r = bundle_add_destinations(b, destinations);
+        if (r >= 0)
+                r = bundle_set_state(t, b, BUNDLE_READY, "redelivered by the operator");
+        if (r < 0)
+                bundle_table_forget(t, b);
+        return MIN(r, 0);
 }
 
 void bundle_table_keep_links(BundleTable *t, bool keep) {
@@ -299,6 +362,18 @@ int bundle_set_delivery_state(const Bundle *b, DeliveryRecord *delivery, Deliver
         return 0;
 }
 
+/* @return the state that follows instead */
+static BundleState bundle_end_redelivery(BundleTable *t, Bundle *b, BundleState to) {
+        if (!b->rec.is_redelivery || to == BUNDLE_READY || to == BUNDLE_SHIPPING ||
+            to == BUNDLE_QUARANTINED)
+                return to;
+        if (to == BUNDLE_SETTLING) /* what has changed since is left out of the next plan */
+                return BUNDLE_READY;
+        (void)bundle_drop_undone(t, b, NULL);
+        b->rec.is_redelivery = false;
+        return BUNDLE_DELIVERED;
+}
+
 int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reason) {
         if (!bundle_state_may_follow(b->rec.state, to))
                 return transition_refuse("bundle", bundle_state_name(b->rec.state),
@@ -306,6 +381,16 @@ int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reas
         char *copy = reason ? strdup(reason) : NULL;
         if (reason && !copy)
                 return -ENOMEM;
+        bool has_failed =
+                b->rec.is_redelivery && bundle_state_is_terminal(to) && to != BUNDLE_DELIVERED;
+        if (has_failed) {
+                char *text = NULL;
+                if (asprintf(&text, "not redelivered: %s", copy ? copy : bundle_state_name(to)) < 0)
+                        text = NULL;
+                free(copy);
+                copy = text;
+        }
+        to = bundle_end_redelivery(t, b, to);
         free(b->rec.reason);
         b->rec.reason = copy;
         b->rec.state = to;

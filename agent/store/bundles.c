@@ -141,6 +141,8 @@ static int write_bundle(Store *s, StoreStatement which, const BundleRecord *reco
         bind_number(&b, record->links_held);
         bind_bytes(&b, record->s3_prefix);
         bind_number(&b, record->unit_born_usec);
+        bind_number(&b, record->is_redelivery);
+        bind_bytes(&b, record->failure);
         return run_change(s, &b);
 }
 
@@ -175,6 +177,8 @@ static int read_bundle(sqlite3_stmt *st, BundleRecord *b, int64_t *ret_row) {
         b->links_held = read_number(&r) != 0;
         b->s3_prefix = read_string(&r, true);
         b->unit_born_usec = read_number(&r);
+        b->is_redelivery = read_number(&r) != 0;
+        b->failure = read_string(&r, true);
         return r.error;
 }
 
@@ -268,6 +272,13 @@ int store_list_ended(Store *s, const char *source,
         return MIN(r, 0);
 }
 
+uint64_t store_count_lacking(Store *s, const char *source, const char *destination) {
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_COUNT_LACKING] };
+        bind_text(&b, source);
+        bind_text(&b, destination);
+        return next_row(s, &b) == 0 ? (uint64_t)sqlite3_column_int64(b.statement, 0) : 0;
+}
+
 typedef struct Page {
         BundleRecord records[LIST_PAGE];
         bool is_foreign[LIST_PAGE]; /* no agent wrote it: passed over */
@@ -281,7 +292,8 @@ static void page_done(Page *p) {
 }
 
 static int list_statement(Store *s, const StoreFilter *f, bool after, sqlite3_stmt **ret) {
-        size_t by_state = f->held_only     ? (f->state == BUNDLE_DELIVERED ? 3 : 4)
+        size_t by_state = f->lacks         ? 5
+                          : f->held_only   ? (f->state == BUNDLE_DELIVERED ? 3 : 4)
                           : f->state >= 0  ? 1
                           : f->active_only ? 2
                                            : 0;
@@ -294,6 +306,7 @@ static int list_statement(Store *s, const StoreFilter *f, bool after, sqlite3_st
                         "state IN ('settling', 'ready', 'shipping')",
                         "state = 'delivered' AND links_held = 1",
                         "state = 'evicted' AND links_held = 1",
+                        "state = 'delivered' AND " LACKS("?5"),
                 };
                 char where[256];
                 (void)snprintf(where, sizeof where, "%s%s%s", states[by_state],
@@ -318,6 +331,7 @@ static int read_page(Store *s, const StoreFilter *f, const BundleRecord *after, 
         bind_text(&b, f->source);
         bind_number(&b, after->first_seen_usec);
         bind_text(&b, after->id);
+        bind_text(&b, f->lacks);
         bind_number(&b, p->limit);
         while (p->n < p->limit && (r = next_row(s, &b)) == 0) {
                 BundleRecord *record = &p->records[p->n];

@@ -190,8 +190,14 @@ static const char upgrade_to_5[] =
 /* Space that the database keeps for a full disk: database.c. */
 static const char upgrade_to_6[] = "CREATE TABLE reserve (space BLOB NOT NULL);";
 
+/* Bundles that are delivered once more, to further destinations; and what hooks reported. */
+static const char upgrade_to_7[] =
+        "ALTER TABLE bundles ADD COLUMN redelivery INTEGER NOT NULL DEFAULT 0;"
+        "ALTER TABLE bundles ADD COLUMN failure BLOB;";
+
 static const char *const upgrades[STORE_SCHEMA_VERSION] = {
-        upgrade_to_1, upgrade_to_2, upgrade_to_3, upgrade_to_4, upgrade_to_5, upgrade_to_6,
+        upgrade_to_1, upgrade_to_2, upgrade_to_3, upgrade_to_4,
+        upgrade_to_5, upgrade_to_6, upgrade_to_7,
 };
 
 /* A bundle's columns, in the order in which bundles.c binds and reads them. */
@@ -199,7 +205,7 @@ static const char *const upgrades[STORE_SCHEMA_VERSION] = {
         "id, source, kind, path, supplement_of, first_seen_usec, state, reason, complete, "        \
         "incomplete, date_time, cluster_id, n_supplements, uid, unit_dev, unit_ino, n_files, "     \
         "bytes, oldest_mtime_usec, digest, changed_usec, attempts, pinned, links_held, "           \
-        "s3_prefix, unit_born_usec"
+        "s3_prefix, unit_born_usec, redelivery, failure"
 
 /* The upload underway of bundle ?1 to destination ?2. */
 #define THE_UPLOAD                                                                                 \
@@ -210,13 +216,15 @@ static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_BUNDLE_ADD] =
                 "INSERT INTO bundles (" COLUMNS
                 ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,"
-                " ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26)",
+                " ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28)",
         [STORE_BUNDLE_UPDATE] =
                 "UPDATE bundles SET state = ?7, reason = ?8, complete = ?9, incomplete = ?10,"
-                " date_time = ?11, cluster_id = ?12, n_supplements = ?13, uid = ?14,"
+                " date_time = ?11, cluster_id = ?12, n_supplements = max(n_supplements, ?13), uid "
+                "= ?14,"
                 " unit_dev = ?15, unit_ino = ?16, n_files = ?17, bytes = ?18,"
                 " oldest_mtime_usec = ?19, digest = ?20, changed_usec = ?21, attempts = ?22,"
-                " pinned = ?23, links_held = ?24, s3_prefix = ?25, unit_born_usec = ?26"
+                " pinned = ?23, links_held = ?24, s3_prefix = ?25, unit_born_usec = ?26,"
+                " redelivery = ?27, failure = ?28"
                 " WHERE id = ?1",
         [STORE_BUNDLE_GET] = "SELECT row, " COLUMNS " FROM bundles WHERE id = ?1",
         [STORE_BUNDLE_KEY] = "SELECT row, first_seen_usec FROM bundles WHERE id = ?1",
@@ -227,6 +235,9 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                             " WHERE source = ?1 AND supplement_of = '' AND state IN ('delivered', "
                             "'quarantined', 'evicted', 'cancelled', 'vanished')"
                             " ORDER BY path, first_seen_usec",
+        [STORE_COUNT_LACKING] =
+                "SELECT count(*) FROM bundles WHERE state = 'delivered' AND source = ?1"
+                " AND " LACKS("?2"),
         [STORE_DELIVERY_PUT] =
                 "INSERT INTO deliveries VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)"
                 " ON CONFLICT (bundle, position) DO UPDATE SET destination = ?3, state = ?4, proof "
@@ -467,7 +478,7 @@ int store_schema_prepare_list(Store *s, size_t which, const char *where) {
         char sql[1024];
         (void)snprintf(sql, sizeof sql,
                        "SELECT row, " COLUMNS
-                       " FROM bundles WHERE %s ORDER BY first_seen_usec, id LIMIT ?5",
+                       " FROM bundles WHERE %s ORDER BY first_seen_usec, id LIMIT ?6",
                        where);
         return sqlite3_prepare_v3(s->db, sql, -1, SQLITE_PREPARE_PERSISTENT, &s->lists[which],
                                   NULL);

@@ -10,7 +10,7 @@
 #include "lib/base/digest.h"
 #include "lib/neuron/record.h"
 
-#define STORE_SCHEMA_VERSION 6
+#define STORE_SCHEMA_VERSION 7
 
 typedef struct Store Store;
 
@@ -79,6 +79,7 @@ typedef struct StoreFilter {
         bool active_only;   /* settling, ready, shipping */
         bool held_only;     /* with state delivered or evicted: whose links are still held */
         const char *source; /* NULL = all */
+        const char *lacks;  /* with state delivered and source: without a delivery to this one */
         const char *after;  /* id: page after it, in order of (first_seen, id); NULL */
         unsigned limit;     /* 0 = all */
 } StoreFilter;
@@ -88,6 +89,10 @@ typedef struct StoreFilter {
  * @return 0, STORE_E_NOT_FOUND when there is no `after` */
 int store_list(Store *s, const StoreFilter *f, int (*on_bundle)(BundleRecord *b, void *userdata),
                void *userdata);
+
+/** @return how many delivered bundles of a source have no delivery to a destination. Reads all of
+ * them. */
+uint64_t store_count_lacking(Store *s, const char *source, const char *destination);
 
 /** Number and bytes of bundles by state; kept by triggers, O(1) whatever the number of rows. A
  * bundle above 2^48 bytes counts as 2^48. */

@@ -17,6 +17,7 @@ typedef enum StoreStatement {
         STORE_BUNDLE_KEY,
         STORE_UNIT_FIND,
         STORE_UNIT_LIST,
+        STORE_COUNT_LACKING,
         STORE_DELIVERY_PUT,
         STORE_DELIVERY_CUT,
         STORE_DELIVERY_LIST,
@@ -67,9 +68,9 @@ typedef enum StoreStatement {
         N_STORE_STATEMENTS,
 } StoreStatement;
 
-/* {all, one state, active, delivered and held, evicted and held} × {any source, one} × {from the
- * start, after an id} */
-#define N_STORE_LISTS 20
+/* {all, one state, active, delivered and held, evicted and held, delivered and not to a
+ * destination} × {any source, one} × {from the start, after an id} */
+#define N_STORE_LISTS 24
 
 struct Store {
         StoreCounts last_counts; /* that could be read */
@@ -85,6 +86,9 @@ struct Store {
         void (*on_trouble)(int error, void *userdata);
         void *on_trouble_userdata;
 };
+
+#define LACKS(destination)                                                                         \
+        "NOT EXISTS (SELECT 1 FROM deliveries WHERE bundle = row AND destination = " destination ")"
 
 /* ---- schema.c: SQLite's results, not errnos, since opening has to tell damage from an I/O error
  * ---- */

@@ -1,9 +1,12 @@
-/* neuron-collect show, explain, retry, cancel, pin, unpin: one bundle; flush, scan,
- * resume: the agent. */
+/* neuron-collect show, explain, retry, cancel, pin, unpin: one bundle; redeliver: many; flush,
+ * scan, resume: the agent. */
 #include <string.h>
 
 #include "cli/common/cli.h"
+#include "cli/common/client.h"
+#include "lib/base/clock.h"
 #include "lib/base/parse.h"
+#include "lib/base/strbuf.h"
 
 static void print_field(const char *label, const char *text) {
         if (*text)
@@ -131,6 +134,53 @@ int cmd_bundle(const Cli *cli, int argc, char **argv) {
                 print_outcome(argv[0], b);
         json_decref(answer);
         json_decref(b);
+        return code;
+}
+
+static void print_redelivery(const json_t *answer) {
+        char n[CLI_COUNT_SIZE];
+        uint64_t bundles = cli_number(answer, "bundles");
+        if (bundles == 0)
+                cli_line("there is nothing to redeliver: no bundle lacks a destination that its "
+                         "source has");
+        else
+                cli_line("%s on the way again; `neuron-collect wait --all` waits for the end, and "
+                         "`neuron-collect list` says which ones have no files left",
+                         cli_count(n, bundles, "bundle"));
+        if (cli_is_true(answer, "more"))
+                cli_line("there are more: run this again when they are delivered");
+}
+
+int cmd_redeliver(const Cli *cli, int argc, char **argv) {
+        static const struct option options[] = { { "destination", required_argument, NULL, 'd' },
+                                                 { "since", required_argument, NULL, 's' },
+                                                 { 0 } };
+        _cleanup_(strbuf_done) StrBuf path = STRBUF_INIT;
+        uint64_t span, now = clock_realtime_usec();
+        json_t *answer = NULL;
+        int o;
+        strbuf_add(&path, "/v1/redeliver");
+        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0) {
+                _cleanup_free_ char *name = o == 'd' ? client_escape(optarg) : NULL;
+                const char *mark = strchr(path.text, '?') ? "&" : "?";
+                if (o == 'd' && name)
+                        strbuf_addf(&path, "%sdestination=%s", mark, name);
+                else if (o == 's' && parse_duration_usec(optarg, &span) >= 0)
+                        strbuf_addf(&path, "%ssince=%llu", mark,
+                                    (unsigned long long)((now - MIN(span, now)) / USEC_PER_SEC));
+                else if (o == 's')
+                        return cli_usage(argv[0], "invalid duration '%s'; write 12h or 7d", optarg);
+                else
+                        return CLI_USAGE;
+        }
+        if (optind < argc)
+                return cli_usage(argv[0], "unexpected argument '%s'", argv[optind]);
+        int code = cli_request(cli, "POST", path.text, &answer);
+        if (code == CLI_YES && cli->json)
+                code = cli_print_json(cli, answer);
+        else if (code == CLI_YES)
+                print_redelivery(answer);
+        json_decref(answer);
         return code;
 }
 

@@ -47,6 +47,8 @@ static void print_bundle(const List *l, const json_t *b) {
                  cli_count(files, cli_number(b, "files"), "file"),
                  cli_moment(seen, cli_text(b, "first_seen")),
                  cli_is_true(b, "complete") ? "" : "INCOMPLETE ", cli_text(b, "path"));
+        if (strcmp(cli_text(b, "state"), "delivered") == 0 && *cli_text(b, "reason"))
+                cli_part("  %s", cli_text(b, "reason"));
         print_deliveries(b);
         putchar('\n');
 }

@@ -143,7 +143,7 @@ static void print_destinations(const Cli *cli, const json_t *status) {
         json_t *d;
         puts("destinations:");
         json_array_foreach(json_object_get(status, "destinations"), i, d) {
-                char bytes[PARSE_FORMAT_SIZE], moment[CLI_MOMENT_SIZE];
+                char bytes[PARSE_FORMAT_SIZE], moment[CLI_MOMENT_SIZE], n[CLI_COUNT_SIZE];
                 cli_part("  %s (%s): ", cli_text(d, "name"), cli_text(d, "type"));
                 cli_state(cli, cli_text(d, "state"), 0);
                 cli_line(", %s delivered%s%s",
@@ -152,6 +152,11 @@ static void print_destinations(const Cli *cli, const json_t *status) {
                          cli_moment(moment, cli_text(d, "last_success")));
                 if (*cli_text(d, "last_error"))
                         cli_line("    last error: %s", cli_text(d, "last_error"));
+                if (cli_number(d, "lacking"))
+                        cli_line("    never sent there: %s delivered before it was configured; "
+                                 "`neuron-collect redeliver` ships those whose files are still "
+                                 "there",
+                                 cli_count(n, cli_number(d, "lacking"), "bundle"));
         }
 }
 

@@ -113,9 +113,10 @@ static const char *obstacle_of(const json_t *bundle, const json_t *status, char 
         if (has_source && !lost)
                 return NULL;
         snprintf(buf, OBSTACLE_SIZE,
-                 "its %s '%s' is no longer configured; add it again, or `neuron-collect cancel` "
+                 "its %s '%s' is no longer configured; add it again, %sor `neuron-collect cancel` "
                  "the bundle",
-                 has_source ? "destination" : "source", has_source ? lost : source);
+                 has_source ? "destination" : "source", has_source ? lost : source,
+                 has_source ? "`neuron-collect redeliver` to those there are, " : "");
         return buf;
 }
 
@@ -398,15 +399,31 @@ static int check_drain(Wait *w) {
         return CLI_YES;
 }
 
+/* Safe is what the destinations have that each bundle had. */
+static void print_lacking(const json_t *status) {
+        char n[CLI_COUNT_SIZE];
+        size_t i;
+        json_t *d;
+        json_array_foreach(json_object_get(status, "destinations"), i, d) {
+                if (cli_number(d, "lacking"))
+                        cli_line("note: %s delivered to other destinations, never to '%s'; "
+                                 "`neuron-collect redeliver` ships those whose files are still "
+                                 "there",
+                                 cli_count(n, cli_number(d, "lacking"), "bundle"),
+                                 cli_text(d, "name"));
+        }
+}
+
 static int finish_drain(const Wait *w) {
         const json_t *drain = json_object_get(w->status, "drain");
         const char *missing = w->outcome == WAIT_DONE        ? ""
                               : w->outcome == WAIT_CANCELLED ? "the drain was cancelled by `resume`"
                               : *cli_text(drain, "missing")  ? cli_text(drain, "missing")
                                                              : "not everything is delivered";
-        if (!w->cli->json && w->outcome == WAIT_DONE)
+        if (!w->cli->json && w->outcome == WAIT_DONE) {
                 cli_line("safe to terminate");
-        else if (!w->cli->json)
+                print_lacking(w->status);
+        } else if (!w->cli->json)
                 cli_line("not safe to terminate: %s", missing);
         return report_undelivered(w, json_pack("{s:b, s:o}", "safe_to_terminate",
                                                w->outcome == WAIT_DONE, "missing",

@@ -41,6 +41,7 @@ int cmd_wait(const Cli *cli, int argc, char **argv);
 /* show, explain, retry, cancel, pin, unpin */
 int cmd_bundle(const Cli *cli, int argc, char **argv);
 int cmd_agent(const Cli *cli, int argc, char **argv); /* flush, scan, resume */
+int cmd_redeliver(const Cli *cli, int argc, char **argv);
 int cmd_snapshot(const Cli *cli, int argc, char **argv);
 int cmd_drain(const Cli *cli, int argc, char **argv);
 int cmd_verify(const Cli *cli, int argc, char **argv);

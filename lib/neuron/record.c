@@ -57,7 +57,9 @@ bool bundle_state_may_follow(BundleState from, BundleState to) {
                 [BUNDLE_SHIPPING]    = TO(DELIVERED) | TO(READY) | TO(SETTLING) | TO(QUARANTINED) |
                                        TO(CANCELLED) | TO(VANISHED),
                 [BUNDLE_QUARANTINED] = TO(READY) | TO(CANCELLED) | TO(EVICTED),
-                /* delivered, evicted, cancelled, vanished: nothing follows */
+                /* it is delivered to destinations that it did not have */
+                [BUNDLE_DELIVERED]   = TO(READY),
+                /* evicted, cancelled, vanished: nothing follows */
         };
         /* clang-format on */
 
@@ -98,18 +100,23 @@ int proof_parse(const char *s, Proof *ret) {
         return 0;
 }
 
+void delivery_record_done(DeliveryRecord *d) {
+        free(d->destination);
+        free(d->object);
+        free(d->last_error);
+        *d = (DeliveryRecord){ 0 };
+}
+
 void bundle_record_done(BundleRecord *b) {
-        for (size_t i = 0; i < b->n_deliveries; i++) {
-                free(b->deliveries[i].destination);
-                free(b->deliveries[i].object);
-                free(b->deliveries[i].last_error);
-        }
+        for (size_t i = 0; i < b->n_deliveries; i++)
+                delivery_record_done(&b->deliveries[i]);
         free(b->deliveries);
         free(b->source);
         free(b->path);
         free(b->reason);
         free(b->incomplete);
         free(b->s3_prefix);
+        free(b->failure);
         *b = (BundleRecord){ 0 };
 }
 
@@ -139,6 +146,7 @@ int bundle_record_copy(BundleRecord *to, const BundleRecord *from) {
         ok = copy_string(&copy.path, from->path) && ok;
         ok = copy_string(&copy.reason, from->reason) && ok;
         ok = copy_string(&copy.incomplete, from->incomplete) && ok;
+        ok = copy_string(&copy.failure, from->failure) && ok;
         ok = copy_string(&copy.s3_prefix, from->s3_prefix) && ok;
         if (ok && from->n_deliveries > 0) {
                 copy.deliveries = calloc(from->n_deliveries, sizeof *copy.deliveries);

@@ -91,14 +91,17 @@ typedef struct BundleRecord {
         uint64_t oldest_mtime_usec; /* of the members, at first sight */
         uint64_t digest; /* order-free digest of the members' fingerprints at the last scan */
         uint64_t first_seen_usec, changed_usec; /* CLOCK_REALTIME; changed = entered this state */
-        unsigned attempts;          /* failures of the bundle itself, for quarantine_after */
-        bool pinned;                /* by the operator */
-        bool links_held;            /* hard links of ours hold the sources */
-        char *s3_prefix;            /* a note's, in place of the s3 destinations'; NULL = theirs */
+        unsigned attempts;  /* failures of the bundle itself, for quarantine_after */
+        bool pinned;        /* by the operator */
+        bool links_held;    /* hard links of ours hold the sources */
+        bool is_redelivery; /* delivered, and underway to destinations that it did not have */
+        char *failure;      /* JSON object: what hooks reported, see delivery.h; NULL */
+        char *s3_prefix;    /* a note's, in place of the s3 destinations'; NULL = theirs */
         DeliveryRecord *deliveries; /* one a destination */
         size_t n_deliveries;
 } BundleRecord;
 
-/** Frees what the record owns, and zeroes it. */
+/** Both free what the record owns, and zero it. */
+void delivery_record_done(DeliveryRecord *d);
 void bundle_record_done(BundleRecord *b);
 int bundle_record_copy(BundleRecord *to, const BundleRecord *from); /* -ENOMEM */

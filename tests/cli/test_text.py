@@ -9,8 +9,9 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 from cli_test import (CLI, QUARANTINED, SHIPPING, InTurn, ask, ask_golden, check_golden, golden_api,
                       main, run, session, test)
 
-COMMANDS = ("status", "list", "show", "explain", "wait", "retry", "cancel", "pin", "unpin",
-            "flush", "drain", "resume", "ls", "get", "verify", "estimate", "doctor", "config")
+COMMANDS = ("status", "list", "show", "explain", "wait", "retry", "redeliver", "cancel",
+            "pin", "unpin", "flush", "drain", "resume", "ls", "get", "verify", "estimate",
+            "doctor", "config")
 BUNDLE = f"GET /v1/bundles/{SHIPPING}"
 
 

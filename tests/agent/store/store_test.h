@@ -74,6 +74,8 @@ static inline void random_fields(uint64_t *seed, BundleRecord *b) {
         b->pinned = next_random(seed) & 1;
         b->links_held = next_random(seed) & 1;
         b->s3_prefix = random_bytes(seed, true);
+        b->is_redelivery = next_random(seed) & 1;
+        b->failure = random_bytes(seed, true);
         b->n_deliveries = next_random(seed) % 4;
         b->deliveries = b->n_deliveries > 0 ? calloc(b->n_deliveries, sizeof *b->deliveries) : NULL;
         for (size_t i = 0; i < b->n_deliveries; i++)
@@ -139,6 +141,8 @@ static inline void assert_same_record(const BundleRecord *a, const BundleRecord 
         assert_int_equal(a->pinned, b->pinned);
         assert_int_equal(a->links_held, b->links_held);
         assert_same_text(a->s3_prefix, b->s3_prefix);
+        assert_int_equal(a->is_redelivery, b->is_redelivery);
+        assert_same_text(a->failure, b->failure);
         assert_int_equal(a->n_deliveries, b->n_deliveries);
         for (size_t i = 0; i < a->n_deliveries; i++) {
                 const DeliveryRecord *x = &a->deliveries[i], *y = &b->deliveries[i];

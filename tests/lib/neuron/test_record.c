@@ -90,7 +90,7 @@ static const char *const moves[N_BUNDLE_STATES] = {
         [BUNDLE_SETTLING] = ".R...ECV",    /* found whole, or lost, cancelled, let go */
         [BUNDLE_READY] = "S.S..ECV",       /* changed again; its turn */
         [BUNDLE_SHIPPING] = "SR.DQ.CV",    /* source changed; try again; proven; gave up */
-        [BUNDLE_DELIVERED] = "........",   /* final */
+        [BUNDLE_DELIVERED] = ".R......",   /* redelivered */
         [BUNDLE_QUARANTINED] = ".R...EC.", /* the operator's retry */
         [BUNDLE_EVICTED] = "........",     /* final */
         [BUNDLE_CANCELLED] = "........",   /* final */
@@ -111,7 +111,8 @@ static void only_the_moves_of_the_table_are_legal(void **state) {
 
 static void a_state_without_moves_is_final_and_quarantine_waits_for_a_person(void **state) {
         for (BundleState s = 0; s < N_BUNDLE_STATES; s++) {
-                bool stuck = strcmp(moves[s], "........") == 0 || s == BUNDLE_QUARANTINED;
+                bool stuck = strcmp(moves[s], "........") == 0 || s == BUNDLE_QUARANTINED ||
+                             s == BUNDLE_DELIVERED; /* the operator's redeliver */
 
                 assert_int_equal(bundle_state_is_inactive(s), stuck);
                 assert_int_equal(bundle_state_is_terminal(s), stuck && s != BUNDLE_QUARANTINED);
