@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <systemd/sd-daemon.h>
 #include <systemd/sd-event.h>
 #include <unistd.h>
@@ -1375,6 +1376,24 @@ bool agent_is_idle(Agent *a) {
         return true;
 }
 
+typedef struct RefusedPrinter {
+        FILE *file;
+        size_t n;
+} RefusedPrinter;
+
+/* Of which nothing may be collected: reported while it is there. */
+static int print_refused(const BundleRecord *rec, void *userdata) {
+        RefusedPrinter *p = userdata;
+        struct stat st;
+        if (!rec->reason ||
+            strncmp(rec->reason, INTAKE_NOTHING_TAKEN, strlen(INTAKE_NOTHING_TAKEN)) != 0 ||
+            lstat(rec->path, &st) < 0)
+                return 0;
+        fprintf(p->file, "%s '%s': %s\n", rec->id, rec->path, rec->reason);
+        p->n++;
+        return 0;
+}
+
 static int print_undelivered(const BundleRecord *rec, void *userdata) {
         FILE *f = userdata;
         if (rec->state == BUNDLE_SETTLING || rec->state == BUNDLE_READY ||
@@ -1396,7 +1415,29 @@ size_t agent_print_undelivered(Agent *a, FILE *f) {
                 (void)bundle_table_list(a->bundles, &(StoreFilter){ .state = (int)states[i] },
                                         print_undelivered, f);
         }
-        return n;
+        RefusedPrinter refused = { .file = f };
+        (void)bundle_table_list(a->bundles, &(StoreFilter){ .state = BUNDLE_VANISHED },
+                                print_refused, &refused); /* as above */
+        uint64_t n_aborts = store_abort_count(a->store);
+        if (n_aborts > 0)
+                fprintf(f,
+                        "%llu abandoned uploads are not aborted yet; see the log, and allow "
+                        "s3:ListBucketMultipartUploads and s3:AbortMultipartUpload\n",
+                        (unsigned long long)n_aborts);
+        for (size_t i = 0; i < a->n_sources; i++) {
+                if (!intake_source_is_busy(a->sources[i]))
+                        continue;
+                fprintf(f,
+                        "source %s: files are still being checked, or hard links removed; the next "
+                        "start continues\n",
+                        intake_source_config(a->sources[i])->name);
+                n++;
+        }
+        return n + refused.n + n_aborts;
+}
+
+bool agent_has_uploads_to_abort(const Agent *a) {
+        return store_abort_count(a->store) > 0;
 }
 
 void agent_notify_status(Agent *a) {

@@ -41,6 +41,8 @@ bool agent_is_idle(Agent *a);
 
 /** Prints a line for each bundle that is not delivered. @return their number */
 size_t agent_print_undelivered(Agent *a, FILE *f);
+/** @return whether abandoned uploads wait to be aborted */
+bool agent_has_uploads_to_abort(const Agent *a);
 
 /** Sends a line of figures to systemd (STATUS=). The agent calls it itself when a bundle becomes
  * ready or final. */

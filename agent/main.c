@@ -22,6 +22,8 @@
 
 #define DEFAULT_FILE NC_SYSCONFDIR "/neuron-collectd/neuron-collectd.yaml"
 #define ONCE_TIMEOUT_USEC (10 * USEC_PER_MINUTE)
+/* Abandoned uploads are aborted beside the deliveries, or for so long after the last one. */
+#define ONCE_ABORT_USEC (10 * USEC_PER_SEC)
 #define ONCE_CHECK_USEC (20 * USEC_PER_MSEC)
 
 enum { EXIT_OK = 0, EXIT_UNDELIVERED = 1, EXIT_USAGE = 2 };
@@ -39,6 +41,7 @@ typedef struct Main {
         Args args;
         uint64_t deadline_usec;
         sd_event_source *once_timer;
+        uint64_t idle_usec; /* --once: since when nothing is to be delivered; 0 = something is */
         bool is_stopping;
         int stop_code;
 } Main;
@@ -215,7 +218,14 @@ static int add_signals(Main *m) {
 
 static int on_once(sd_event_source *source, uint64_t usec, void *userdata) {
         Main *m = userdata;
-        if (agent_is_idle(m->agent) || clock_boottime_usec() >= m->deadline_usec) {
+        uint64_t now = clock_boottime_usec();
+        if (!agent_is_idle(m->agent))
+                m->idle_usec = 0;
+        else if (m->idle_usec == 0)
+                m->idle_usec = now;
+        bool waits = m->idle_usec == 0 ||
+                     (agent_has_uploads_to_abort(m->agent) && now - m->idle_usec < ONCE_ABORT_USEC);
+        if (!waits || now >= m->deadline_usec) {
                 size_t n = agent_print_undelivered(m->agent, stdout);
                 return sd_event_exit(m->event, n ? EXIT_UNDELIVERED : EXIT_OK);
         }

@@ -67,6 +67,7 @@ struct IntakeSource {
 
         Pending rechecks;                /* ids whose links wait for a recheck */
         char rechecking[BUNDLE_ID_SIZE]; /* whose recheck is out; "" */
+        size_t n_releases;               /* of links, that are out */
         bool is_listing;                 /* links that a crash left */
         bool sweep_wanted; /* a recheck found something, and its unit is another bundle's for now */
 
@@ -771,7 +772,7 @@ static void apply_answer(IntakeSource *s, Bundle *b, const ProbeJob *p,
 static void give_up_unreadable(IntakeSource *s, Bundle *b, const ScanUnit *u) {
         record_losses(s, b, u);
         _cleanup_free_ char *reason = NULL;
-        if (asprintf(&reason, "no file of it may be collected: %s", b->rec.incomplete) < 0)
+        if (asprintf(&reason, INTAKE_NOTHING_TAKEN ": %s", b->rec.incomplete) < 0)
                 reason = NULL;
         (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
                                reason); /* a refused transition is logged there */
@@ -1442,6 +1443,7 @@ static bool pins_job_start(IntakeSource *s, const char *bundle_id, void (*done)(
 
 static void on_released(SourceTask *t) {
         _cleanup_(pins_job_freep) PinsJob *p = CONTAINER_OF(t, PinsJob, task);
+        p->source->n_releases--;
         if (p->result < 0 && p->result != -ENOENT)
                 log_dump(p->bundle_id, LOG_WARNING, p->result,
                          "cannot remove hard links for '%s'; the next start tries again",
@@ -1449,7 +1451,8 @@ static void on_released(SourceTask *t) {
 }
 
 static void intake_release_pins(IntakeSource *s, const char *id) {
-        (void)pins_job_start(s, id, on_released); /* else the next start sweeps */
+        if (pins_job_start(s, id, on_released)) /* else the next start sweeps */
+                s->n_releases++;
 }
 
 /* ---- sweep: what a crash left ---- */
@@ -2254,8 +2257,12 @@ bool intake_source_has_seen_all(const IntakeSource *s) {
         return s->has_scanned && !s->scan_failed;
 }
 
+bool intake_source_is_busy(const IntakeSource *s) {
+        return !list_is_empty(&s->tasks);
+}
+
 bool intake_source_is_idle(const IntakeSource *s) {
         return s->has_scanned && !s->is_scanning && !s->scan_wanted && s->n_probes == 0 &&
-               !s->is_listing && !s->has_parked && pending_is_empty(&s->pending) &&
-               pending_is_empty(&s->attached);
+               s->n_releases == 0 && !s->is_listing && !s->has_parked &&
+               pending_is_empty(&s->pending) && pending_is_empty(&s->attached);
 }

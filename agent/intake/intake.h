@@ -127,5 +127,11 @@ SourceSpec *intake_source_spec(const IntakeSource *s); /* borrowed */
 void intake_source_view(const IntakeSource *s, IntakeSourceView *ret);
 /** @return whether the last scan saw all of the source and recorded all that it found */
 bool intake_source_has_seen_all(const IntakeSource *s);
-/** @return whether the first scan is over and nothing waits to be probed; for --once */
+/** @return whether the first scan is over, nothing waits to be probed and no link is being removed;
+ * for --once */
 bool intake_source_is_idle(const IntakeSource *s);
+/** @return whether a thread has work: files are checked, links or files removed */
+bool intake_source_is_busy(const IntakeSource *s);
+
+/* How the reason of a VANISHED bundle begins whose files are there. */
+#define INTAKE_NOTHING_TAKEN "no file of it may be collected"

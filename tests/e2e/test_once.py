@@ -2,13 +2,17 @@
 """--once: for a Slurm epilog, a preStop hook, a cron job. Its exit status is what scripts rely
 on."""
 import os
+import shutil
 import sys
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from agent import DAEMON, Agent, check_bundle, cleanup, need_root, run
+from agent import DAEMON, Agent, check_bundle, cleanup, need, need_root, run, tree
+from s3_server import S3Server
 from tap import main, test
+
+NOBODY = 65534
 
 
 @test
@@ -55,6 +59,59 @@ def once_reports_what_remains_and_exits_1():
     left = [line for line in result.stdout.splitlines()
             if "neuron-core-dump-20260527T051233-" in line]
     assert len(left) == 1, result.stdout
+
+
+@test
+def once_is_not_satisfied_with_a_dump_of_which_nothing_was_taken():
+    need_root()
+    a = Agent()
+    a.use_directories()
+    unit = a.path("jobs", "job-1")
+    os.makedirs(unit)
+    with open(a.path("elsewhere"), "wb") as f:
+        f.write(b"x" * 1000)
+    os.link(a.path("elsewhere"), os.path.join(unit, "data"))
+    os.chown(unit, NOBODY, NOBODY)
+    for _ in range(2):
+        result = a.once("--timeout", "20s")
+        assert result.returncode == 1, (result.returncode, result.stdout, result.stderr)
+        assert "hard-link" in result.stdout and unit in result.stdout, result.stdout
+    shutil.rmtree(unit)
+    assert a.once().returncode == 0
+
+
+@test
+def once_is_not_satisfied_while_abandoned_uploads_are_left():
+    with S3Server() as s3:
+        a = Agent()
+        a.use_directories()
+        a.config["destinations"] = [a.s3("s3", s3, "bucket")]
+        assert a.once().returncode == 0
+        a.sql("INSERT INTO aborts (destination, key, upload_id, since_usec) "
+              "VALUES ('s3', 'neuron/a.tar.zst', 'upload-1', 1)")
+        s3.fault("AbortMultipartUpload", status=403, times=1000)
+        result = a.once("--timeout", "20s")
+        assert result.returncode == 1 and "1 abandoned uploads" in result.stdout, result
+        s3.clear_faults()
+        assert a.once().returncode == 0
+
+
+@test
+def once_waits_until_the_links_of_what_it_delivered_are_removed():
+    need("strace")
+    a = Agent()
+    a.use_directories()
+    unit = a.path("jobs", "job-1")
+    os.makedirs(unit)
+    for i in range(1000):
+        with open(os.path.join(unit, f"file-{i}"), "wb") as f:
+            f.write(b"x")
+    a.prefix = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=unlinkat", "-e",
+                "inject=unlinkat:delay_enter=5000"]
+    result = a.once()
+    assert result.returncode == 0, (result.returncode, result.stdout, result.stderr)
+    pins = [f for f in tree(a.path()) if b".neuron-collectd/" in f]
+    assert not pins, f"{len(pins)} links are left"
 
 
 @test
