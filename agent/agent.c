@@ -501,6 +501,35 @@ static void hold_sources(Agent *a) {
                         intake_source_hold(a->sources[i], true);
 }
 
+/* Whether a copy there outlives this node. */
+static bool is_durable(const ConfigDestination *d) {
+        if (d->type == CONFIG_S3 || d->durable != CONFIG_DURABLE_AUTO)
+                return d->type == CONFIG_S3 || d->durable == CONFIG_DURABLE_YES;
+        _cleanup_free_ char *fixed = form_fixed_part(d->path);
+        return fixed && fs_path_is_network(fixed);
+}
+
+static bool has_durable_destination(const Config *c, const ConfigSource *s) {
+        for (size_t i = 0; i < c->n_destinations; i++)
+                for (size_t k = 0; k < s->destinations.n; k++)
+                        if (strcmp(s->destinations.items[k], c->destinations[i].name) == 0 &&
+                            is_durable(&c->destinations[i]))
+                                return true;
+        return false;
+}
+
+/* Adds the sources whose copies are on this node's own disk only. */
+static void add_sources_at_risk(const Config *c, StrBuf *text) {
+        for (size_t i = 0; i < c->n_sources; i++)
+                if (!has_durable_destination(c, &c->sources[i]))
+                        strbuf_addf(text,
+                                    "%scopies of source %s are on this node's own disk only "
+                                    "(destination %s; set its `durable: true` if the disk outlives "
+                                    "the node)",
+                                    text->n ? ", " : "", c->sources[i].name,
+                                    c->sources[i].destinations.items[0]);
+}
+
 /* Writes a->drain.missing. @return whether nothing is missing */
 static bool is_safe(Agent *a) {
         StrBuf text = STRBUF_INIT;
@@ -520,6 +549,8 @@ static bool is_safe(Agent *a) {
         if (s)
                 strbuf_addf(&text, "%ssource %s has not been scanned completely",
                             text.n ? ", " : "", intake_source_config(s)->name);
+        if (c.bundles[BUNDLE_DELIVERED] > 0)
+                add_sources_at_risk(a->config, &text);
         (void)snprintf(a->drain.missing, sizeof a->drain.missing, "%s", text.n ? text.text : "");
         bool safe = text.n == 0;
         strbuf_done(&text);
@@ -1616,8 +1647,7 @@ void agent_reload(Agent *a, void (*on_done)(void *userdata), void *userdata) {
         }
         x->on_done = on_done;
         x->userdata = userdata;
-        int r = a->config->file ? config_load(&x->loaded, a->config->file, environ, &diags)
-                                : config_builtin(&x->loaded);
+        int r = config_load(&x->loaded, a->config->file, environ, &diags);
         if (r != 0)
                 report_config_error(a, &diags);
         diag_done(&diags);

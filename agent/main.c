@@ -30,7 +30,7 @@ enum { EXIT_OK = 0, EXIT_UNDELIVERED = 1, EXIT_USAGE = 2 };
 
 typedef struct Args {
         const char *file;
-        bool file_given, check, once, print_config;
+        bool check, once, print_config;
         uint64_t timeout_usec;
         const char *timeout_text;
 } Args;
@@ -94,7 +94,6 @@ static int parse_args(int argc, char **argv, Args *a) {
                 switch (o) {
                 case 'c':
                         a->file = optarg;
-                        a->file_given = true;
                         break;
                 case 'k':
                         a->check = true;
@@ -136,20 +135,16 @@ static int parse_args(int argc, char **argv, Args *a) {
 }
 
 static int read_config(const Args *args, Config **ret) {
-        if (!args->file_given && access(args->file, F_OK) < 0 && errno == ENOENT) {
-                int r = config_builtin(ret);
-                if (r >= 0)
-                        fprintf(stderr,
-                                "neuron-collectd: no configuration file '%s': watching the "
-                                "runtime's default dump directory and delivering to "
-                                "/var/lib/neuron-collectd/delivered\n",
-                                args->file);
-                return r;
-        }
         Diags diags = { 0 };
         int r = config_load(ret, args->file, environ, &diags);
         diag_print(&diags, stderr);
         diag_done(&diags);
+        if (r == -ENOENT)
+                fprintf(stderr,
+                        "neuron-collectd does not start without a configuration. Write these five "
+                        "lines to '%s' and adapt them (all keys: " NC_DOCDIR
+                        "/neuron-collectd.yaml, neuron-collectd.yaml(5)):\n%s",
+                        args->file, config_minimal);
         return r;
 }
 

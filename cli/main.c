@@ -207,8 +207,9 @@ static int parse_args(const Args *a, int argc, char **argv) {
         return a->help ? help() : cli_usage(NULL, "no command given");
 }
 
-/* The socket is reported by the configuration. A faulty default file must not keep anybody from
- * asking the agent, which continues with what it read before: then the default socket is asked.
+/* The configuration has the socket. A default file that is faulty or missing must not keep anybody
+ * from asking the agent, which continues with what it read before: then the default socket is
+ * asked.
  * @return CLI_YES and *ret, the caller's; CLI_USAGE */
 static int find_socket(const Cli *cli, char **ret) {
         Config *config = NULL;
@@ -220,10 +221,11 @@ static int find_socket(const Cli *cli, char **ret) {
                 return code;
         }
         if (code != CLI_YES) {
-                cli_error("cannot read '%s': using the default socket; `neuron-collect config "
-                          "check` reports its errors",
-                          cli->config_file);
-                if (config_builtin(&config) < 0)
+                if (access(cli->config_file, F_OK) == 0)
+                        cli_error("cannot read '%s': using the default socket; `neuron-collect "
+                                  "config check` reports its errors",
+                                  cli->config_file);
+                if (config_defaults(&config) < 0)
                         return CLI_USAGE;
         }
         *ret = strdup(config->api.socket);

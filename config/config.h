@@ -39,6 +39,12 @@ typedef struct ConfigSource {
 } ConfigSource;
 
 typedef enum ConfigDestinationType { CONFIG_S3, CONFIG_VOLUME } ConfigDestinationType;
+/* auto: network file systems are, local ones are not */
+typedef enum ConfigDurable {
+        CONFIG_DURABLE_AUTO,
+        CONFIG_DURABLE_YES,
+        CONFIG_DURABLE_NO
+} ConfigDurable;
 typedef struct ConfigSize { /* a size or a share of the file system */
         uint64_t bytes;
         unsigned permille; /* counts when is_permille */
@@ -50,6 +56,7 @@ typedef struct ConfigDestination {
         ConfigDestinationType type;
         char *path; /* volume: template with `/%d-%c` appended where docs/BUNDLE.md says so */
         ConfigSize min_free;
+        ConfigDurable durable; /* volume: whether a copy there outlives the node */
         char *bucket, *prefix, *region, *endpoint, *addressing, *ca_file, *proxy, *profile, *sse,
                 *kms_key_id, *storage_class, *expected_bucket_owner; /* s3 */
         StringMap tags;
@@ -70,7 +77,7 @@ typedef struct ConfigCommand {
 
 typedef struct Config {
         uint64_t version;
-        char *file; /* where it came from; NULL = built-in defaults, no file */
+        char *file; /* where it came from */
         struct {
                 char *instance_id;
                 StringMap labels;
@@ -136,9 +143,10 @@ int config_load(Config **ret, const char *file, char *const *environment, Diags 
 /** The same from memory, `name` stands for the file name. For tests and the fuzzer. */
 int config_parse(Config **ret, const char *name, const void *data, size_t n,
                  char *const *environment, Diags *diags);
-/** No file at all: docs/CONFIGURATION.md, last paragraph (default dump directory → volume
- * /var/lib/neuron-collectd/delivered). */
-int config_builtin(Config **ret);
+/* The least that a file must have, five lines, for an operator who has none yet. */
+extern const char config_minimal[];
+/** The same, read: for the defaults of all keys. @return 0 and *ret, -ENOMEM */
+int config_defaults(Config **ret);
 Config *config_free(Config *c);
 
 /** The effective configuration as YAML, every key, each line with a comment telling its origin. */

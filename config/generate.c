@@ -59,7 +59,7 @@ static const char *default_of(const ConfigKey *key, char **ret_owned) {
                 return key->fallback[0] ? key->fallback : "\"\"";
         if (!key->fallback[0])
                 return "[]";
-        if (config_builtin(&c) == 0)
+        if (config_defaults(&c) == 0)
                 value_add_yaml(key, c, &b);
         config_free(c);
         *ret_owned = strbuf_detach(&b);

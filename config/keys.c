@@ -399,6 +399,9 @@ static const KeyWord watches[] = {
 static const KeyWord destination_types[] = {
         W("s3", CONFIG_S3), W("volume", CONFIG_VOLUME), END };
 
+static const KeyWord durables[] = {
+        W("auto", CONFIG_DURABLE_AUTO), W("true", CONFIG_DURABLE_YES), W("false", CONFIG_DURABLE_NO), END };
+
 static const KeyWord addressings[] = { W("auto", 0), W("path", 0), W("virtual", 0), END };
 
 static const KeyWord encryptions[] = { W("none", 0), W("AES256", 0), W("aws:kms", 0), END };
@@ -472,6 +475,9 @@ static const ConfigKey table[] = {
   .help = "Directory on the volume; besides the runtime's variables also %k (kind), %n (source), %h (host), %u (owner's user name)." },
 { "destinations[].min_free", KEY_SHARE, KEY_VOLUME | KEY_OFF, AT(ConfigDestination, min_free), .max = UINT64_MAX, .fallback = "5%",
   .help = "Free space below which the destination is paused, a size or a share." },
+{ "destinations[].durable", KEY_CHOICE, KEY_VOLUME, AT(ConfigDestination, durable), .words = durables, .fallback = "auto",
+  .help = "Whether a copy there outlives this node; auto: on a network file system (by its type) it does, on a local one it does not. "
+          "`safe to terminate` is said only when each source has a destination that is durable, as buckets are." },
 { "destinations[].bucket", KEY_STRING, KEY_S3, AT(ConfigDestination, bucket), .form = &form_bucket, .example = "my-bucket",
   .help = "Name of the bucket, which must exist.", .source = "S3 User Guide: bucket naming rules" },
 { "destinations[].prefix", KEY_STRING, KEY_S3, AT(ConfigDestination, prefix), .max = 800, .form = &form_prefix, .fallback = "neuron/%d-%c",

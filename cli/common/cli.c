@@ -316,14 +316,6 @@ int cli_request_bundle(const Cli *cli, const char *id, const char *action, json_
 }
 
 int cli_load_config(const Cli *cli, bool quiet, struct Config **ret) {
-        if (!cli->config_given && access(cli->config_file, F_OK) < 0 && errno == ENOENT) {
-                if (!quiet)
-                        cli_error("no configuration file '%s': using the built-in configuration "
-                                  "(the runtime's default dump directory, delivered to "
-                                  "/var/lib/neuron-collectd/delivered)",
-                                  cli->config_file);
-                return config_builtin(ret) < 0 ? CLI_USAGE : CLI_YES;
-        }
         Diags diags = { 0 };
         int r = config_load(ret, cli->config_file, environ, &diags);
         if (!quiet)

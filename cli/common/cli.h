@@ -121,9 +121,8 @@ int cli_request(const Cli *cli, const char *method, const char *path, json_t **r
 /** The same about one bundle. @param action  NULL = the bundle itself */
 int cli_request_bundle(const Cli *cli, const char *id, const char *action, json_t **ret_json);
 
-/** Reads the configuration as the daemon does: where the default file is not there, the built-in
- * one counts, and that is reported. Everything is reported on stderr, unless `quiet`. @return
- * CLI_YES and *ret, CLI_USAGE */
+/** Reads the configuration as the daemon does. Faults are reported on stderr, unless `quiet`.
+ * @return CLI_YES and *ret, CLI_USAGE */
 int cli_load_config(const Cli *cli, bool quiet, struct Config **ret);
 
 /** Prints JSON for scripts: indented, keys in the API's order; on a terminal in ASCII, since \u009b

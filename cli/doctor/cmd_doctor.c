@@ -96,19 +96,11 @@ static void report_config_error(Doctor *d, const Diag *fault) {
 static int read_configuration(Doctor *d, Config **ret) {
         const Cli *cli = d->cli;
         Diags diags = { 0 };
-        bool is_missing =
-                !cli->config_given && access(cli->config_file, F_OK) < 0 && errno == ENOENT;
-        int r = is_missing ? config_builtin(ret)
-                           : config_load(ret, cli->config_file, environ, &diags);
+        int r = config_load(ret, cli->config_file, environ, &diags);
         for (size_t i = 0; i < diags.n; i++)
                 report_config_error(d, &diags.items[i]);
         diag_done(&diags);
-        if (r == 0 && is_missing)
-                report(d, WARNING, "configuration", "write one, see neuron-collectd.yaml(5)",
-                       "no file '%s': using the built-in configuration (the runtime's default "
-                       "dump directory, delivered to a directory of this node)",
-                       cli->config_file);
-        else if (r == 0)
+        if (r == 0)
                 report(d, OK, "configuration", NULL, "'%s' has no faults", cli->config_file);
         return r == 0 ? CLI_YES : CLI_USAGE;
 }

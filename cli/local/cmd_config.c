@@ -23,13 +23,10 @@ static json_t *faults_json(const Diags *diags) {
 static int check_json(const Cli *cli) {
         Diags diags = { 0 };
         Config *config = NULL;
-        bool is_missing =
-                !cli->config_given && access(cli->config_file, F_OK) < 0 && errno == ENOENT;
-        int r = is_missing ? 0 : config_load(&config, cli->config_file, environ, &diags);
+        int r = config_load(&config, cli->config_file, environ, &diags);
         config_free(config);
-        json_t *answer = json_pack("{s:o, s:b, s:o}", "file",
-                                   cli_json_string(is_missing ? NULL : cli->config_file), "ok",
-                                   r == 0, "faults", faults_json(&diags));
+        json_t *answer = json_pack("{s:o, s:b, s:o}", "file", cli_json_string(cli->config_file),
+                                   "ok", r == 0, "faults", faults_json(&diags));
         diag_done(&diags);
         int code = cli_print_json(cli, answer);
         json_decref(answer);
@@ -41,7 +38,7 @@ static int check(const Cli *cli) {
                 return check_json(cli);
         Config *config = NULL;
         int code = cli_load_config(cli, false, &config);
-        if (code == CLI_YES && config->file)
+        if (code == CLI_YES)
                 cli_line("'%s': no faults", config->file);
         config_free(config);
         return code;

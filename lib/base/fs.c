@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <linux/openat2.h>
+#include <mntent.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -185,6 +186,38 @@ static bool fuse_is_local(int fd) {
 }
 
 #define FS_MAGIC_FUSE 0x65735546
+
+static bool is_network_type(const char *type) {
+        static const char *const types[] = { "nfs",  "nfs4", "lustre", "cifs", "smb3",  "ceph",
+                                             "gpfs", "afs",  "beegfs", "9p",   "wekafs" };
+        for (size_t i = 0; i < ELEMENTSOF(types); i++)
+                if (strcmp(type, types[i]) == 0)
+                        return true;
+        return strcmp(type, "fuse") == 0 || strncmp(type, "fuse.", 5) == 0;
+}
+
+bool fs_path_is_network(const char *path) {
+        size_t longest = 0;
+        bool is_network = false;
+        FILE *f = setmntent("/proc/self/mounts", "re");
+        if (!f)
+                return false;
+        char buf[2 * PATH_MAX];
+        struct mntent m;
+        while (getmntent_r(f, &m, buf, sizeof buf)) {
+                size_t n = strlen(m.mnt_dir);
+                while (n > 0 && m.mnt_dir[n - 1] == '/') /* of the root: "" */
+                        n--;
+                /* A later mount covers an earlier one at the same place. */
+                if (n >= longest && strncmp(path, m.mnt_dir, n) == 0 &&
+                    (path[n] == '/' || path[n] == '\0')) {
+                        longest = n;
+                        is_network = is_network_type(m.mnt_type);
+                }
+        }
+        (void)endmntent(f); /* always 1 */
+        return is_network;
+}
 
 char *fs_absolute_path(const char *path) {
         char here[PATH_MAX];

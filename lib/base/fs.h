@@ -78,6 +78,11 @@ int fs_pread_all(int fd, void *data, size_t n,
  * @param ret_name  gets a static name ("nfs", "local", …), may be NULL */
 bool fs_is_network(int fd, const char **ret_name);
 
+/** Whether a path is on a network file system, by the type in the mount table: the file system,
+ * which may hang, is not asked. Links in the path are not followed.
+ * @return false also when it cannot be determined */
+bool fs_path_is_network(const char *path);
+
 /** @return the path below the working directory, or itself when it is absolute; links and `..`
  * stay. The caller's; NULL for lack of memory or of a working directory (errno) */
 char *fs_absolute_path(const char *path);

@@ -70,21 +70,18 @@ static void the_defaults_are_those_of_the_contract(void **state) {
         assert_int_equal(c->log.format, LOG_FORMAT_AUTO);
 }
 
-static void without_a_file_dumps_go_to_the_state_directory(void **state) {
+static void the_five_lines_for_those_without_a_file_are_a_configuration(void **state) {
         _cleanup_(config_freep) Config *c = NULL;
-        _cleanup_free_ char *printed = NULL;
+        size_t n_lines = 0;
 
-        assert_int_equal(config_builtin(&c), 0);
-        assert_null(c->file);
+        assert_int_equal(config_defaults(&c), 0);
+        for (const char *p = config_minimal; (p = strchr(p, '\n')); p++)
+                n_lines++;
+        assert_int_equal(n_lines, 5);
         assert_int_equal(c->n_sources, 1);
         assert_string_equal(c->sources[0].path, "/tmp/neuron-core-dump/dt-%d-cid-%c");
-        assert_int_equal(c->sources[0].kind, CONFIG_NEURON_CORE_DUMP);
-        assert_int_equal(c->sources[0].line, 0);
         assert_int_equal(c->n_destinations, 1);
-        assert_string_equal(c->destinations[0].path, "/var/lib/neuron-collectd/delivered/%d-%c");
-        printed = config_test_print(c);
-        assert_null(strstr(printed, "built-in"));
-        assert_non_null(strstr(printed, "path: /tmp/neuron-core-dump/dt-%d-cid-%c # default\n"));
+        assert_string_equal(c->destinations[0].prefix, "neuron/%d-%c");
 }
 
 static void values_are_accepted_in_every_spelling(void **state) {
@@ -434,7 +431,7 @@ static void the_example_file_shows_a_bucket_with_all_of_its_keys(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(the_defaults_are_those_of_the_contract),
-                cmocka_unit_test(without_a_file_dumps_go_to_the_state_directory),
+                cmocka_unit_test(the_five_lines_for_those_without_a_file_are_a_configuration),
                 cmocka_unit_test(values_are_accepted_in_every_spelling),
                 cmocka_unit_test(environment_variables_are_put_into_values),
                 cmocka_unit_test(rates_and_their_windows_are_read),

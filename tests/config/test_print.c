@@ -61,10 +61,10 @@ static Config *parse(const char *text) {
         return c;
 }
 
-static void the_built_in_configuration_is_read_back_the_same(void **state) {
+static void the_five_lines_are_read_back_the_same(void **state) {
         _cleanup_(config_freep) Config *c = NULL;
 
-        assert_int_equal(config_builtin(&c), 0);
+        assert_int_equal(config_defaults(&c), 0);
         expect_round_trip(c);
 }
 
@@ -139,7 +139,7 @@ static void a_file_name_cannot_break_the_output(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(the_built_in_configuration_is_read_back_the_same),
+                cmocka_unit_test(the_five_lines_are_read_back_the_same),
                 cmocka_unit_test(every_good_golden_file_is_read_back_the_same),
                 cmocka_unit_test(nasty_strings_survive),
                 cmocka_unit_test(each_line_reports_where_its_value_comes_from),

@@ -176,8 +176,9 @@ class Agent:
         return {"name": name, "kind": kind, "path": self.path(path), "settle": "300ms", **more}
 
     def volume(self, name, path, **more):
+        """A directory of this machine that stands for a shared volume."""
         return {"name": name, "type": "volume", "path": os.path.join(self.path(path), "%d-%c"),
-                "min_free": "0", **more}
+                "min_free": "0", "durable": True, **more}
 
     def s3(self, name, server, bucket, **more):
         """A bucket as a destination; its keys come from the environment unless use_keys(None)

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""What an operator relies on at the edges: "safe to terminate" is said only where it is true, and
+what is wrong with a configuration is reported where it is looked for."""
+import json
+import os
+import sys
+
+sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
+# pylint: disable=wrong-import-position
+from agent import DAEMON, Agent, cleanup, run, wait_for
+from tap import main, test
+
+
+@test
+def without_a_configuration_file_it_does_not_start_and_says_what_to_write():
+    a = Agent()
+    missing = a.path("nothing-here.yaml")
+    for more in ([], ["--once"], ["--check"]):
+        result = run(DAEMON, "--config", missing, *more, env=a.whole_environment(), cwd=a.dir)
+        assert result.returncode == 2, (more, result)
+        for text in (missing, "sources:", "destinations:", "version: 1"):
+            assert text in result.stderr, (more, result.stderr)
+
+
+@test
+def a_copy_on_this_nodes_own_disk_is_not_safe_to_terminate():
+    a = Agent()
+    del a.config["destinations"][0]["durable"]
+    a.dump(size=65536)
+    a.start()
+    a.wait_all()
+    result = a.cli("drain", "--timeout", "2s")
+    assert result.returncode == 1 and result.stdout.startswith("not safe to terminate"), result
+    assert "archive" in result.stdout and "durable: true" in result.stdout, result
+    a.cli("resume")
+    a.config["destinations"][0]["durable"] = True
+    a.write_config()
+    a.reload()
+    assert a.cli("drain", "--timeout", "20s").stdout == "safe to terminate\n"
+    a.stop()
+
+
+@test
+def a_reload_that_failed_stands_in_status_until_it_is_corrected():
+    a = Agent().start()
+    a.write_config("version: 1\nsauces: []\n")
+    a.reload()
+    wait_for("status says so", lambda: "sauces" in json.dumps(a.status()), 20)
+    text = a.cli("status").stdout
+    assert "sauces" in text and a.config_file in text, text
+    os.remove(a.config_file)
+    a.reload()
+    wait_for("status names the file that is gone", lambda: "No such file" in json.dumps(
+        a.status()), 20)
+    a.write_config()
+    a.reload()
+    wait_for("status is quiet again", lambda: "No such file" not in json.dumps(a.status()), 20)
+    a.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main(cleanup))
