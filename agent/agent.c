@@ -918,11 +918,15 @@ static void on_store_error(void *userdata) {
 
 /* ---- notes ---- */
 
+static uid_t sender_of(const NoteView *v) {
+        return note_sender(v->owner.uid, v->container, v->by_mailbox);
+}
+
 static void on_note(const NoteView *v, void *userdata) {
         Agent *a = userdata;
         IntakeSource *s = v->source ? agent_source_by_name(a, v->source) : NULL;
         if (s)
-                intake_source_on_hook_started(s, v->unit_path, v->uid);
+                intake_source_on_hook_started(s, v->unit_path, sender_of(v));
         if (a->incidents)
                 incidents_on_note(a->incidents, v);
         else
@@ -935,14 +939,14 @@ static void on_note_finished(const NoteView *v, void *userdata) {
         if (!s)
                 return;
         for (size_t i = 0; i < NOTE_FILES_MAX && v->promised[i]; i++)
-                intake_source_expect_file(s, v->unit_path, v->uid, v->promised[i]);
+                intake_source_expect_file(s, v->unit_path, sender_of(v), v->promised[i]);
         if (a->incidents && v->may_come)
                 incidents_add_unit_of_note(a->incidents,
                                            &(IncidentUnitOfNote){ .note = v->note->id,
                                                                   .source = v->source,
                                                                   .unit_path = v->unit_path,
-                                                                  .uid = v->uid });
-        intake_source_on_hook_finished(s, v->unit_path, v->uid);
+                                                                  .uid = v->owner.uid });
+        intake_source_on_hook_finished(s, v->unit_path, sender_of(v));
 }
 
 /* ---- incidents ---- */
@@ -1058,19 +1062,21 @@ static bool hook_is_idle(const Agent *a) {
         return !a->notes || hooknotes_is_idle(a->notes);
 }
 
-void agent_fill_hook_view(const Agent *a, HookView *ret) {
+void agent_fill_hook_view(const Agent *a, AgentView *ret) {
         IncidentsStats snapshots = { 0 };
         if (a->incidents)
                 incidents_stats(a->incidents, &snapshots);
-        *ret = (HookView){ .socket = a->config->hook.socket,
-                           .mailbox = a->config->hook.mailbox,
-                           .n_snapshots = snapshots.n_started,
-                           .n_snapshots_dropped = snapshots.n_dropped,
-                           .n_snapshots_underway =
-                                   a->incidents ? incidents_n_underway(a->incidents) : 0,
-                           .trouble = "hook notes cannot be received" };
-        if (a->notes)
-                hooknotes_fill_view(a->notes, ret);
+        ret->hook = (HookView){ .socket = a->config->hook.socket,
+                                .mailbox = a->config->hook.mailbox,
+                                .n_snapshots = snapshots.n_started,
+                                .n_snapshots_dropped = snapshots.n_dropped,
+                                .n_snapshots_underway =
+                                        a->incidents ? incidents_n_underway(a->incidents) : 0,
+                                .trouble = "hook notes cannot be received" };
+        if (!a->notes)
+                return;
+        hooknotes_fill_view(a->notes, &ret->hook);
+        hooknotes_add_bounded(a->notes, ret);
 }
 
 /* ---- creation ---- */
@@ -1254,10 +1260,7 @@ static int start_api(Agent *a) {
         r = api_listen_tcp(a->config->api.listen, &fd);
         if (r >= 0)
                 r = api_new(&a->api_tcp, a->event,
-                            &(ApiListener){ .fd = fd,
-                                            .read_only = true,
-                                            .hostname = a->hostname,
-                                            .backend = &a->backend });
+                            &(ApiListener){ .fd = fd, .read_only = true, .backend = &a->backend });
         if (r < 0)
                 log_error(r, "cannot listen on '%s' (api.listen)%s", a->config->api.listen,
                           r == -EADDRNOTAVAIL ? "; set it to an address of this node" : "");

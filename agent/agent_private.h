@@ -110,7 +110,7 @@ struct Agent {
 
 IntakeSource *agent_source_by_name(const Agent *a, const char *name);
 
-void agent_fill_hook_view(const Agent *a, HookView *ret);
+void agent_fill_hook_view(const Agent *a, AgentView *ret);
 
 /** Starts a drain, adds a request to it, or replaces the request of the same requester.
  * @param reason         a sentence; copied

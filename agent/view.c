@@ -248,7 +248,7 @@ static void on_view(AgentView *ret, void *userdata) {
         view_sources(a, ret);
         view_retention(a, ret);
         view_limits(figures.limits, &ret->limits);
-        agent_fill_hook_view(a, &ret->hook);
+        agent_fill_hook_view(a, ret);
         view_counts(a, &figures, ret);
         ret->idle = ret->idle && bundle_table_n_open(a->bundles) == 0;
         if (figures.n_orphaned > 0 && !ret->ready_note) {

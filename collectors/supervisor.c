@@ -963,8 +963,9 @@ static void complete_log_files(CollectRequest *c, const ProbePidQuery *q, const 
 static void send_answer(int fd, const char *proc_root, const ProbePidQuery *q,
                         const PidsMatch *answer) {
         char container[PIDS_CONTAINER_SIZE];
-        if ((answer->pid <= 0 || !pids_container(proc_root, answer->pid, container)) &&
-            !pids_container(proc_root, q->hook_pid, container))
+        if (answer->pid <= 0 || !pids_container(proc_root, answer->pid, container) || !container[0])
+                (void)pids_container(proc_root, q->hook_pid, container); /* else "" */
+        if (!container[0])
                 (void)snprintf(container, sizeof container, "-");
         (void)send_message(fd, "process %d %d %d %llu %s", (int)q->hook_pid, (int)q->inner_pid,
                            (int)answer->pid, (unsigned long long)answer->start_ticks, container);

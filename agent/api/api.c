@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "agent/api/metrics.h"
 #include "agent/api/view.h"
@@ -20,7 +19,6 @@
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "lib/http/mhd_loop.h"
-#include "lib/http/url.h"
 #include "lib/neuron/ids.h"
 
 /* ---- JSON ---- */
@@ -200,10 +198,24 @@ static json_t *hook_json(const HookView *h) {
                          "trouble", text_json(h->trouble));
 }
 
+static json_t *bounded_list(const AgentView *v) {
+        _cleanup_(json_decrefp) json_t *list = json_array();
+        for (size_t i = 0; list && i < v->n_bounded; i++) {
+                const Owners *o = v->bounded[i];
+                if (json_array_append_new(list, json_pack("{s:s, s:o, s:o, s:o}",    /* */
+                                                          "what", o->what,           /* */
+                                                          "max", number(o->max),     /* */
+                                                          "total", number(o->total), /* */
+                                                          "refused", number(o->n_refused))) < 0)
+                        return NULL;
+        }
+        return TAKE_PTR(list);
+}
+
 static json_t *status_json(const AgentView *v) {
         return json_pack(
                 "{s:o, s:o, s:b, s:b, s:o, s:o, s:b, s:o, s:o, s:{s:o, s:o, s:o}, s:o, s:o, "
-                "s:o, s:o, s:o}",                                                     /* */
+                "s:o, s:o, s:o, s:o}",                                                /* */
                 "agent", agent_json(v),                                               /* */
                 "config", config_json(v),                                             /* */
                 "idle", v->idle ? 1 : 0,                                              /* */
@@ -221,7 +233,7 @@ static json_t *status_json(const AgentView *v) {
                 "hook", hook_json(&v->hook),                                          /* */
                 "destinations", destination_list(v->destinations, v->n_destinations), /* */
                 "shipping", shipping_list(v->shipping, v->n_shipping),                /* */
-                "sources", source_list(v->sources, v->n_sources));
+                "sources", source_list(v->sources, v->n_sources), "bounded", bounded_list(v));
 }
 
 /* @return its progress, NULL when it is not underway */
@@ -635,20 +647,8 @@ static bool route_snapshot(ApiCall *c) {
 struct Api {
         MhdLoop *http; /* NULL in tests */
         const AgentBackend *backend;
-        const char *hostname; /* borrowed; NULL */
         bool read_only;
 };
-
-/* @param host  of the request, perhaps with a port */
-static bool is_our_host(const Api *a, const char *host) {
-        _cleanup_(url_done) Url url = { 0 };
-        char text[512];
-
-        return (size_t)snprintf(text, sizeof text, "http://%s", host) < sizeof text &&
-               url_parse(&url, text) == 0 && url.is_origin &&
-               (url.is_address || strcmp(url.host, "localhost") == 0 ||
-                (a->hostname && strcasecmp(url.host, a->hostname) == 0));
-}
 
 /* ---- routes ---- */
 
@@ -786,12 +786,7 @@ void api_handle(const HttpRequest *request, HttpResponse *ret, void *api) {
         /* Snapshots describe processes: not for the read-only listener, which anybody may reach. */
         if (!a->read_only && route_snapshot(&c))
                 return;
-        if (a->read_only && request->host && !is_our_host(a, request->host))
-                answer_error(&c, 421, "misdirected",
-                             "unknown host '%s'; use this node's address, `localhost` or '%s'",
-                             quote(request->host, path, sizeof path),
-                             a->hostname ? a->hostname : "127.0.0.1");
-        else if (a->read_only && !is_get(request->method))
+        if (a->read_only && !is_get(request->method))
                 refuse_method(&c, "GET, HEAD");
         else if (!route || (a->read_only && route->is_post))
                 answer_error(&c, 404, "not_found", "no such path: '%s'",
@@ -834,7 +829,6 @@ int api_new(Api **ret, sd_event *event, const ApiListener *l) {
         r = api_new_for_test(&a, l->read_only, l->backend);
         if (r < 0)
                 return r;
-        a->hostname = l->hostname;
         r = mhd_loop_new(&a->http, event, l->fd, api_handle, a);
         if (r < 0)
                 return r;

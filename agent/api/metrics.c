@@ -267,6 +267,14 @@ static void add_hook(StrBuf *b, const HookView *h) {
                               &h->seconds);
 }
 
+static void add_bounded(StrBuf *b, const AgentView *v) {
+        head(b, "refused_total", "counter",
+             "What was refused or displaced since it is bounded, fairly between users.");
+        for (size_t i = 0; i < v->n_bounded; i++)
+                line(b, "refused_total", (Label){ "what", v->bounded[i]->what },
+                     v->bounded[i]->n_refused);
+}
+
 static void add_sources(StrBuf *b, const AgentView *v) {
         add_of_sources(b, watch_metrics, ELEMENTSOF(watch_metrics), v);
         head(b, "scan_duration_seconds", "gauge", "Time that the last scan of a source took.");
@@ -289,6 +297,7 @@ char *metrics_text(const AgentView *v) {
                       &v->delivery_seconds);
         add_requests(&b, v);
         add_hook(&b, &v->hook);
+        add_bounded(&b, v);
         add_sources(&b, v);
         add_space(&b, v);
         return strbuf_detach(&b);

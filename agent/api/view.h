@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "lib/neuron/owners.h"
 #include "lib/neuron/record.h"
 
 #define HISTOGRAM_BUCKETS 12
@@ -90,6 +91,8 @@ typedef struct HookView {
         Histogram seconds;   /* from a note to the answer about its snapshot */
 } HookView;
 
+#define BOUNDED_MAX 24
+
 typedef struct AgentView {
         const char *version, *instance_id, *state; /* running | draining | stopping */
         pid_t pid;
@@ -121,11 +124,19 @@ typedef struct AgentView {
         HookView hook;
         uint64_t n_sources_deleted, sources_deleted_bytes; /* bundles whose files retention has
                                                               deleted, since the state was made */
+        const Owners *bounded[BOUNDED_MAX];                /* agent_view_add_bounded() */
+        size_t n_bounded;
         bool idle;  /* every source has been scanned, nothing waits to be checked and no bundle is
                        underway */
         bool ready; /* can deliver now */
         const char *ready_note; /* why not */
 } AgentView;
+
+/** Adds something that is bounded by owner, borrowed. */
+static inline void agent_view_add_bounded(AgentView *v, const Owners *bounded) {
+        if (v->n_bounded < BOUNDED_MAX)
+                v->bounded[v->n_bounded++] = bounded;
+}
 
 typedef struct ViewFilter {
         int state; /* BundleState or -1 */

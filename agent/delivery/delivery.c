@@ -54,7 +54,8 @@ static int on_note(const StoredNote *stored, void *userdata) {
         DeliveryNotes *n = &reading->notes;
         const char *why;
         HookNote *note = &n->notes[n->n];
-        if (!uid_may_annotate(reading->owners, stored->uid))
+        uid_t sender = note_sender(stored->uid, stored->container, stored->by_mailbox);
+        if (!uid_may_annotate(reading->owners, sender))
                 return 0;
         /* It was filtered before it was stored. */
         int r = hook_note_parse(stored->document, strlen(stored->document), NULL, note, &why);
@@ -65,7 +66,7 @@ static int on_note(const StoredNote *stored, void *userdata) {
         n->failures[n->n] = build_failure(note, stored->received_usec);
         n->containers[n->n] = stored->container ? strdup(stored->container) : NULL;
         n->failures[n->n].container = n->containers[n->n]; /* without memory it is left out */
-        n->uids[n->n] = stored->uid;
+        n->uids[n->n] = sender;
         n->n++;
         return n->n == MANIFEST_FAILURES_MAX;
 }

@@ -36,11 +36,8 @@
  * the kernel reports of the peer is trusted. Never blocks. */
 
 /* A node has at most 128 cores, each with a thread that may run the hook; all threads of a job have
- * one uid, and two such jobs may fail together. For root's hooks (containers mostly) 64 connections
- * are reserved. */
+ * one owner, and several such jobs may fail together. */
 #define HOOK_OPEN_MAX 512
-#define HOOK_OPEN_MAX_OF_UID 256
-#define HOOK_OPEN_FOR_ROOT 64         /* of HOOK_OPEN_MAX */
 #define HOOK_NOTE_WITHIN_USEC 1000000 /* from connecting to the note */
 
 typedef struct HookPeer { /* read only, but userdata */
@@ -49,7 +46,8 @@ typedef struct HookPeer { /* read only, but userdata */
         int fd;
         sd_event_source *io, *timer;
         pid_t pid; /* as this process counts; 0 = in a pid namespace that we cannot see */
-        uid_t uid;
+        Owner owner;
+        bool is_owner_known; /* its cgroup could be read */
         uint64_t since_usec; /* CLOCK_BOOTTIME when it connected */
         bool is_closed;      /* unlinked, freed when its own callback has returned */
         void *userdata;      /* of the owner; NULL: it sent no note yet */
@@ -62,9 +60,10 @@ typedef struct HookSocketOptions {
         /* It disconnected or timed out, and is freed after the call. Not called for peers that
          * hook_peer_close() closes. */
         void (*on_gone)(HookPeer *p, void *userdata);
-        /* A peer was refused. @param why  static, a sentence */
-        void (*on_refused)(uid_t uid, const char *why, void *userdata);
+        /* A peer was refused. @param why  static, a sentence; NULL: too many, which is logged */
+        void (*on_refused)(const Owner *o, const char *why, void *userdata);
         void *userdata;
+        const char *proc_root; /* where the containers of peers are looked up; NULL: nowhere */
 } HookSocketOptions;
 
 typedef struct HookSocket {
@@ -73,7 +72,7 @@ typedef struct HookSocket {
         sd_event_source *io, *timer; /* timer: listens again after descriptors ran out */
         HookSocketOptions options;
         ListLink open;
-        size_t n_open;
+        Owners owners; /* of `open` */
         HookPeer *in_callback;
         char *packet; /* of max_packet + 1 bytes, and room for NUL */
 } HookSocket;
@@ -106,8 +105,7 @@ typedef struct Note {
         uint64_t due_usec; /* CLOCK_BOOTTIME; without a peer: when it counts as ended; 0 = never */
         uint64_t since_usec;      /* CLOCK_BOOTTIME when it was received */
         char *source, *unit_path; /* NULL */
-        char container[PIDS_CONTAINER_SIZE];
-        char *stored_refused; /* as in the row */
+        char *stored_refused;     /* as in the row */
 } Note;
 
 /* Directories that a worker checks one after another. */
@@ -144,22 +142,29 @@ typedef struct Mail { /* borrowed for the call */
         const char *name;
         const char *data; /* NUL-terminated behind n */
         size_t n;
-        uid_t uid;             /* owner of the file */
+        Owner owner;           /* of the file */
         uint64_t written_usec; /* CLOCK_REALTIME when it was last changed, by the kernel */
 } Mail;
 
+typedef struct CountedFile {
+        char *name;
+        uid_t uid;
+} CountedFile;
+
 /* The mailbox: notes of hooks that found no agent. All users may create files in the directory, so
  * its content is untrusted: only regular files are read, never through a link or a mount; the owner
- * is the sender; what is not a note or exceeds the MailboxQuota is removed. */
+ * is the sender; what is not a note or exceeds the quota is removed. */
 typedef struct Mailbox {
         sd_event *event;
         char *path;
         struct HookNotes *owner;
         int dir_fd;
-        DIR *pass;          /* the scan that is underway */
-        bool again;         /* an event came during the pass */
-        bool needs_rescan;  /* a file was not complete */
-        MailboxQuota quota; /* of this pass */
+        DIR *pass;            /* the scan that is underway */
+        bool again;           /* an event came during the pass */
+        bool needs_rescan;    /* a file was not complete */
+        Owners quota;         /* files of this pass */
+        CountedFile *counted; /* of MAILBOX_FILES_MAX */
+        size_t n_counted;
         sd_event_source *watch, *step, *timer;
         char *buffer; /* of NOTE_MAX_BYTES + 2 */
 } Mailbox;
@@ -227,7 +232,7 @@ static void peer_unlink(HookPeer *p) {
                 return;
         p->is_closed = true;
         list_remove(&p->link);
-        p->socket->n_open--;
+        owners_release(&p->socket->owners, &p->owner, 1);
 }
 
 /* Closes it now, also from inside of on_packet. */
@@ -269,11 +274,17 @@ static int hook_peer_send(HookPeer *p, const char *text, int fd) {
         return sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
 }
 
+static int on_peer(sd_event_source *source, int fd, uint32_t events, void *userdata);
+static int hook_peer_wait(HookPeer *p, uint64_t usec);
+
 static int on_peer_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         (void)source, (void)usec;
         HookPeer *p = userdata;
-        if (!p->userdata) /* no packet ever came */
-                p->socket->options.on_refused(p->uid, "it sent no note within a second",
+        struct pollfd fd = { .fd = p->fd, .events = POLLIN };
+        if (!p->userdata && poll(&fd, 1, 0) > 0 && hook_peer_wait(p, HOOK_NOTE_WITHIN_USEC) >= 0)
+                return on_peer(NULL, p->fd, EPOLLIN, p); /* we are late, not the hook */
+        if (!p->userdata)                                /* no packet ever came */
+                p->socket->options.on_refused(&p->owner, "it sent no note within a second",
                                               p->socket->options.userdata);
         peer_gone(p);
         return 0;
@@ -291,7 +302,7 @@ static int hook_peer_wait(HookPeer *p, uint64_t usec) {
 static void refuse_packet(HookPeer *p, const char *answer, const char *why) {
         HookSocket *s = p->socket;
         (void)hook_peer_send(p, answer, -1); /* it may have ended */
-        s->options.on_refused(p->uid, why, s->options.userdata);
+        s->options.on_refused(&p->owner, why, s->options.userdata);
         peer_gone(p);
 }
 
@@ -333,57 +344,92 @@ static int on_peer(sd_event_source *source, int fd, uint32_t events, void *userd
 
 /* ---- the listener ---- */
 
-static size_t n_open_of(const HookSocket *s, uid_t uid) {
-        size_t n = 0;
-        LIST_FOREACH (l, (ListLink *)&s->open)
-                n += CONTAINER_OF(l, HookPeer, link)->uid == uid;
-        return n;
+#define TOO_MANY "too many hooks are connected"
+
+static void count_too_many(HookSocket *s, const Owner *o) {
+        owners_count_refused(&s->owners, o, clock_boottime_usec());
+        s->options.on_refused(o, NULL, s->options.userdata);
 }
 
-static bool has_space(const HookSocket *s, uid_t uid) {
-        size_t max = uid == 0 ? HOOK_OPEN_MAX : HOOK_OPEN_MAX - HOOK_OPEN_FOR_ROOT;
-        return s->n_open < max && n_open_of(s, uid) < HOOK_OPEN_MAX_OF_UID;
+/* Of one owner: the oldest that has sent no note, else the oldest. */
+static HookPeer *find_displaceable(const HookSocket *s, const Owner *o) {
+        HookPeer *found = NULL;
+        LIST_FOREACH (l, (ListLink *)&s->open) {
+                HookPeer *p = CONTAINER_OF(l, HookPeer, link);
+                if (!owner_is_same(&p->owner, o))
+                        continue;
+                if (!p->userdata)
+                        return p;
+                found = found ? found : p;
+        }
+        return found;
+}
+
+/* Whoever has most connections loses one, be it the one who asks: then only for one that is silent.
+ * The note of a displaced hook is not lost: it is here, or the hook leaves it in the mailbox. */
+static int request_space(HookSocket *s, const Owner *o) {
+        Owner largest;
+        int r;
+        while ((r = owners_request(&s->owners, o, 1, &largest)) > OWNERS_GRANTED) {
+                HookPeer *p = find_displaceable(s, r == OWNERS_DISPLACE ? &largest : o);
+                if (!p || (r == OWNERS_REFUSED && p->userdata))
+                        return r;
+                (void)hook_peer_send(p,
+                                     p->userdata ? "snapshot none " TOO_MANY : "refused " TOO_MANY,
+                                     -1); /* it may have ended */
+                count_too_many(s, &p->owner);
+                peer_gone(p);
+        }
+        return r;
+}
+
+static int identify_peer(HookPeer *p) {
+        struct ucred who;
+        socklen_t size = sizeof who;
+        if (getsockopt(p->fd, SOL_SOCKET, SO_PEERCRED, &who, &size) < 0)
+                return -errno;
+        p->pid = who.pid;
+        p->owner.uid = who.uid;
+        p->is_owner_known =
+                p->pid > 0 && p->socket->options.proc_root &&
+                pids_container(p->socket->options.proc_root, p->pid, p->owner.container);
+        return 0;
 }
 
 /* @param fd  taken over */
 static int add_peer(HookSocket *s, int fd) {
-        struct ucred who;
-        socklen_t size = sizeof who;
-
         HookPeer *p = calloc(1, sizeof *p);
         if (!p) {
                 (void)close(fd); /* it sees a closed connection */
                 return -ENOMEM;
         }
         *p = (HookPeer){ .socket = s, .fd = fd };
-        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) < 0) {
-                int r = -errno;
-                peer_free(p);
-                return r;
-        }
-        p->pid = who.pid;
-        p->uid = who.uid;
-        if (!has_space(s, p->uid)) {
+        int r = identify_peer(p);
+        if (r >= 0)
+                r = request_space(s, &p->owner);
+        if (r > 0) {
                 char nothing; /* unread data would be reported as ECONNRESET before our answer, see
                                  unix(7) */
                 (void)recv(fd, &nothing, sizeof nothing, MSG_DONTWAIT | MSG_TRUNC);
-                (void)hook_peer_send(p, "refused too many hooks are connected", -1);
-                s->options.on_refused(p->uid, "too many hooks are connected", s->options.userdata);
-                peer_free(p);
-                return 0;
+                (void)hook_peer_send(p, "refused " TOO_MANY, -1);
+                count_too_many(s, &p->owner);
         }
-        int r = sd_event_now(s->event, CLOCK_BOOTTIME, &p->since_usec);
+        if (r != 0) {
+                peer_free(p);
+                return MIN(r, 0);
+        }
+        r = sd_event_now(s->event, CLOCK_BOOTTIME, &p->since_usec);
         if (r >= 0)
                 r = sd_event_add_io(s->event, &p->io, fd, EPOLLIN, on_peer, p);
         if (r >= 0)
                 r = hook_peer_wait(p, HOOK_NOTE_WITHIN_USEC);
         if (r < 0) {
+                owners_release(&s->owners, &p->owner, 1);
                 peer_free(p);
                 return r;
         }
         list_append(&s->open, &p->link);
-        s->n_open++;
-        return 0;
+        return on_peer(NULL, fd, EPOLLIN, p); /* hooks send their note at once */
 }
 
 static int on_retry(sd_event_source *source, uint64_t usec, void *userdata) {
@@ -412,7 +458,8 @@ static int on_listener(sd_event_source *source, int fd, uint32_t events, void *u
                         return 0;
                 }
                 if (add_peer(s, peer) < 0) { /* no memory for it: its note goes to the mailbox */
-                        s->options.on_refused((uid_t)-1, "out of memory", s->options.userdata);
+                        s->options.on_refused(&(Owner){ .uid = (uid_t)-1 }, "out of memory",
+                                              s->options.userdata);
                         return 0;
                 }
         }
@@ -430,6 +477,7 @@ static HookSocket *hook_socket_free(HookSocket *s) {
         if (s->fd >= 0)
                 (void)close(s->fd); /* systemd's stays open there */
         free(s->packet);
+        owners_done(&s->owners);
         sd_event_unref(s->event);
         free(s);
         return NULL;
@@ -444,6 +492,7 @@ static int hook_socket_new(HookSocket **ret, sd_event *event, int fd,
         *s = (HookSocket){ .event = sd_event_ref(event),
                            .fd = -1,
                            .options = *options,
+                           .owners = { .what = "connections of hooks", .max = HOOK_OPEN_MAX },
                            .packet = malloc(options->max_packet + 2) };
         list_init(&s->open);
         int flags = fcntl(fd, F_GETFL);
@@ -467,7 +516,7 @@ static int hook_socket_new(HookSocket **ret, sd_event *event, int fd,
 }
 
 static size_t hook_socket_n_open(const HookSocket *s) {
-        return s->n_open;
+        return s->owners.total;
 }
 
 /* after a restart, what came before that is over */
@@ -487,15 +536,19 @@ void hooknotes_count_refused(HookNotes *n, uint64_t n_notes) {
         n->counts[COUNT_REFUSED].unwritten += n_notes;
 }
 
-static void count_and_log_refused(HookNotes *n, uid_t uid, const char *why) {
+/* @param why  NULL: it is logged already */
+static void count_and_log_refused(HookNotes *n, const Owner *o, const char *why) {
+        char text[OWNER_TEXT_SIZE];
         uint64_t now = boot_usec(n);
         count_note(n, COUNT_REFUSED);
+        if (!why)
+                return;
         n->n_unlogged++;
         if (n->logged_usec > 0 && now < n->logged_usec + LOG_INTERVAL_USEC)
                 return;
         log_notice("hooks' notes were refused: %" PRIu64 " since the last such message; the latest "
-                   "one of uid %u: %s",
-                   n->n_unlogged, (unsigned)uid, why);
+                   "one of %s: %s",
+                   n->n_unlogged, owner_text(o, text), why);
         n->logged_usec = now;
         n->n_unlogged = 0;
 }
@@ -601,7 +654,10 @@ static void set_location(const HookNotes *n, Note *note, const DirectoryCheck *l
         const char *prefix = note->hook.s3_output_prefix;
         if (prefix && prefix[0]) {
                 v->prefix_refused = v->refused ? "no file is expected for it"
-                                               : hooknotes_check_prefix(n->config, prefix);
+                                    : v->owner.uid == 0 && !v->is_owner_known
+                                            ? "root's container is not known, and its files are "
+                                              "not those of others"
+                                            : hooknotes_check_prefix(n->config, prefix);
                 v->s3_prefix = v->prefix_refused ? NULL : prefix;
         }
 }
@@ -688,7 +744,7 @@ static int add_one(HookNotes *n, Note *note) {
                 r = store_note_add(n->context.store,
                                    &(StoredNote){ .id = note->hook.id,
                                                   .received_usec = v->received_usec,
-                                                  .uid = v->uid,
+                                                  .uid = v->owner.uid,
                                                   .pid = v->pid,
                                                   .start_ticks = v->start_ticks,
                                                   .by_mailbox = v->by_mailbox,
@@ -732,7 +788,7 @@ static void close_note(HookNotes *n, Note *note, const char *answer) {
 static void refuse(HookNotes *n, Note *note, const char *why) {
         char answer[160];
         (void)snprintf(answer, sizeof answer, "refused %s", why);
-        count_and_log_refused(n, note->view.uid, why);
+        count_and_log_refused(n, &note->view.owner, why);
         close_note(n, note, answer);
 }
 
@@ -770,11 +826,13 @@ static void log_note(const Note *note) {
         const char *name =
                 note->hook.has_error_number ? nrt_status_name(note->hook.error_number) : NULL;
         StrBuf where = STRBUF_INIT;
+        char owner[OWNER_TEXT_SIZE];
         if (note->hook.error_location)
                 redact_text(&where, note->hook.error_location, strlen(note->hook.error_location));
-        log_info("a hook of uid %u reported %s in %s (note %s by %s): %s%s%s%s%s", (unsigned)v->uid,
-                 name ? name : "a failure", where.n > 0 ? where.text : "an unknown function",
-                 note->hook.id, v->by_mailbox ? "mailbox" : "socket",
+        log_info("a hook of %s reported %s in %s (note %s by %s): %s%s%s%s%s",
+                 owner_text(&v->owner, owner), name ? name : "a failure",
+                 where.n > 0 ? where.text : "an unknown function", note->hook.id,
+                 v->by_mailbox ? "mailbox" : "socket",
                  v->may_come            ? "no files are expected yet: "
                  : note->stored_refused ? "refused, "
                                         : "files are expected in ",
@@ -1013,8 +1071,14 @@ static bool has_open_location(const DirectoryCheck *check) {
 
 /* @return whether a worker has to check it; else it is decided */
 static bool prepare(HookNotes *n, Note *note, DirectoryCheck *check) {
-        int r = directory_check_prepare(check, n->config, note->hook.local_output_dir,
-                                        note->view.uid);
+        const Owner *owner = &note->view.owner;
+        int r = directory_check_prepare(check, n->config, note->hook.local_output_dir, owner->uid);
+        if (r == 0 && owner->container[0] && note->view.hook_pid > 0 &&
+            asprintf(&check->mounts, "%s/%d/mountinfo", n->config->snapshot.proc_root,
+                     (int)note->view.hook_pid) < 0) {
+                check->mounts = NULL;
+                r = -ENOMEM;
+        }
         if (r != 0) {
                 const char *why = r < 0 ? NO_MEMORY : check->why;
                 directory_check_done(check);
@@ -1093,11 +1157,10 @@ static int on_step(sd_event_source *source, void *userdata) {
         return 0;
 }
 
-/* After the peers' packets: notes that arrive together are one transaction. */
+/* Notes that arrive together are one transaction. It takes turns with the peers: somebody may
+ * connect all the time. */
 static int start_step(HookNotes *n) {
         int r = sd_event_add_defer(n->context.event, &n->step, on_step, n);
-        if (r >= 0)
-                r = sd_event_source_set_priority(n->step, SD_EVENT_PRIORITY_NORMAL + 1);
         if (r >= 0)
                 r = sd_event_source_set_enabled(n->step, SD_EVENT_OFF);
         if (r >= 0)
@@ -1127,8 +1190,8 @@ static const char *find_process(const HookNotes *n, Note *note) {
                 return "the note came by the mailbox, and its hook has ended";
         if (v->hook_pid == 0)
                 return "the hook runs in a pid namespace that this agent cannot see";
-        if (pids_container(n->config->snapshot.proc_root, v->hook_pid, note->container))
-                v->container = note->container;
+        if (v->owner.container[0])
+                v->container = v->owner.container;
         if (!note->hook.pid || parse_u64_range(note->hook.pid, 1, INT32_MAX, &inner) < 0)
                 return "the note names no pid";
         PidsMatch answer = { 0 };
@@ -1158,9 +1221,20 @@ static bool is_peer_unknown(const HookNotes *n, const HookPeer *p) {
 static void refuse_peer(HookNotes *n, HookPeer *p, const char *why) {
         char answer[200];
         (void)snprintf(answer, sizeof answer, "refused %s", why);
-        count_and_log_refused(n, p->uid, why);
+        count_and_log_refused(n, &p->owner, why);
         (void)hook_peer_send(p, answer, -1); /* it may have ended */
         hook_peer_close(p);
+}
+
+#define TOO_MANY_NOTES "this user has sent too many notes; keep it in the mailbox"
+
+static bool consume_rate(HookNotes *n, const Owner *o) {
+        uint64_t now = boot_usec(n);
+        if (note_ratelimit_consume(&n->ratelimit, o, now))
+                return true;
+        owners_count_refused(&n->ratelimit.owners, o, now);
+        count_note(n, COUNT_REFUSED);
+        return false;
 }
 
 static void on_note(HookNotes *n, HookPeer *p, const char *data, size_t size) {
@@ -1179,16 +1253,20 @@ static void on_note(HookNotes *n, HookPeer *p, const char *data, size_t size) {
                 hook_peer_close(p);
                 return;
         }
-        if (!note_ratelimit_consume(&n->ratelimit, p->uid, boot_usec(n))) {
+        if (!consume_rate(n, &p->owner)) {
                 hook_note_done(&hook);
-                refuse_peer(n, p, "this user has sent too many notes; keep it in the mailbox");
+                (void)hook_peer_send(p, "refused " TOO_MANY_NOTES, -1); /* it may have ended */
+                hook_peer_close(p);
                 return;
         }
-        bool is_unknown = is_peer_unknown(n, p);
-        r = note_new(&note, n, &hook,
-                     &(NoteView){ .received_usec = realtime_usec(n),
-                                  .uid = p->uid,
-                                  .hook_pid = is_unknown ? 0 : p->pid });
+        bool is_unknown = is_peer_unknown(n, p), is_owner_known = p->is_owner_known && !is_unknown;
+        r = note_new(
+                &note, n, &hook,
+                &(NoteView){ .received_usec = realtime_usec(n),
+                             .owner = p->owner,
+                             .is_owner_known = is_owner_known,
+                             .container = p->owner.uid == 0 && !is_owner_known ? "unknown" : NULL,
+                             .hook_pid = is_unknown ? 0 : p->pid });
         if (r < 0) {
                 hook_note_done(&hook);
                 refuse_peer(n, p, "out of memory");
@@ -1227,7 +1305,7 @@ static void on_packet(HookPeer *p, const char *data, size_t size, void *userdata
         }
         HookFinish finish = { 0 };
         if (!hook_finish_parse(data, size, &finish))
-                count_and_log_refused(n, note->view.uid, "a hook sent an unknown message");
+                count_and_log_refused(n, &note->view.owner, "a hook sent an unknown message");
         note_promises(note, &finish);
         detach_peer(n, note);
         hook_peer_close(p);
@@ -1241,8 +1319,8 @@ static void on_gone(HookPeer *p, void *userdata) {
         detach_peer(userdata, note);
 }
 
-static void on_refused(uid_t uid, const char *why, void *userdata) {
-        count_and_log_refused(userdata, uid, why);
+static void on_refused(const Owner *o, const char *why, void *userdata) {
+        count_and_log_refused(userdata, o, why);
 }
 
 /* ---- the mailbox ---- */
@@ -1264,7 +1342,7 @@ static uint64_t due_of_mail(const HookNotes *n, uint64_t written_usec) {
 }
 
 static void discard(HookNotes *n, const Mail *mail, const char *why) {
-        count_and_log_refused(n, mail->uid, why);
+        count_and_log_refused(n, &mail->owner, why);
         mailbox_remove(n->mailbox, mail->name);
 }
 
@@ -1286,10 +1364,10 @@ static void handle_mail(HookNotes *n, const Mail *mail) {
         if (find_note(n, hook.id)) {
                 count_note(n, COUNT_DUPLICATE);
                 mailbox_remove(n->mailbox, mail->name);
-        } else if (note_ratelimit_consume(&n->ratelimit, mail->uid, boot_usec(n)) &&
+        } else if (note_ratelimit_consume(&n->ratelimit, &mail->owner, boot_usec(n)) &&
                    note_new(&note, n, &hook,
                             &(NoteView){ .received_usec = realtime_usec(n),
-                                         .uid = mail->uid,
+                                         .owner = mail->owner,
                                          .by_mailbox = true }) == 0) {
                 note->mailbox_name = strdup(mail->name); /* NULL: the next scan finds a duplicate */
                 note->view.pid_why = find_process(n, note);
@@ -1306,14 +1384,44 @@ static void mailbox_discard(Mailbox *m, const char *name, const struct statx *st
                 why = "a directory in the mailbox is not empty; it is not read and its content has "
                       "no quota: remove it";
         }
-        count_and_log_refused(m->owner, st->stx_uid, why);
+        count_and_log_refused(m->owner, &(Owner){ .uid = st->stx_uid }, why);
 }
 
-static void discard_surplus(Mailbox *m, const char *name, const struct statx *st) {
-        mailbox_discard(
-                m, name, st,
-                "the mailbox has too many files (at most 1000, 256 of a user); find out what "
-                "writes them, or put hook.mailbox on a file system with quotas");
+/* Removes the last file that this owner has had counted. @return whether there was one */
+static bool displace_file(Mailbox *m, const Owner *o) {
+        for (size_t i = m->n_counted; i > 0; i--) {
+                CountedFile *f = &m->counted[i - 1];
+                if (f->uid != o->uid)
+                        continue;
+                mailbox_remove(m, f->name);
+                free(f->name);
+                *f = m->counted[--m->n_counted];
+                owners_release(&m->quota, o, 1);
+                return true;
+        }
+        return false;
+}
+
+/* Counts a file. Of too many, one goes of whoever has most. @return whether it may stay */
+static bool mailbox_quota_consume(Mailbox *m, const char *name, const struct statx *st) {
+        const Owner o = { .uid = st->stx_uid };
+        Owner largest = o;
+        char *copy = strdup(name);
+        int r = copy ? owners_request(&m->quota, &o, 1, &largest) : -ENOMEM;
+        if (r > OWNERS_GRANTED) {
+                owners_count_refused(&m->quota, &largest, clock_boottime_usec());
+                count_note(m->owner, COUNT_REFUSED);
+        }
+        if (r == OWNERS_DISPLACE && displace_file(m, &largest))
+                r = owners_request(&m->quota, &o, 1, &largest);
+        if (r == OWNERS_GRANTED)
+                m->counted[m->n_counted++] = (CountedFile){ copy, st->stx_uid };
+        else {
+                free(copy);
+                if (r > 0)
+                        mailbox_remove(m, name);
+        }
+        return r == OWNERS_GRANTED; /* without memory it stays for the next scan */
 }
 
 /* Its blocks: more than its size after fallocate(2), less if it has holes. */
@@ -1357,8 +1465,7 @@ static bool is_younger(const struct statx *sx, uint64_t than_usec) {
  * soon. */
 static void wait_for_name(Mailbox *m, const char *name, const struct statx *sx) {
         m->needs_rescan = true;
-        if (!mailbox_quota_consume(&m->quota, sx->stx_uid))
-                discard_surplus(m, name, sx);
+        (void)mailbox_quota_consume(m, name, sx); /* else it is removed */
 }
 
 static void handle_file(Mailbox *m, const char *name, const struct statx *sx) {
@@ -1372,10 +1479,8 @@ static void handle_file(Mailbox *m, const char *name, const struct statx *sx) {
                 mailbox_discard(m, name, sx, "a file in the mailbox had more than one name");
                 return;
         }
-        if (!mailbox_quota_consume(&m->quota, sx->stx_uid)) {
-                discard_surplus(m, name, sx);
+        if (!mailbox_quota_consume(m, name, sx))
                 return;
-        }
         ssize_t n = read_note(m, name, &st);
         if (n == -ENOENT)
                 return;
@@ -1386,7 +1491,7 @@ static void handle_file(Mailbox *m, const char *name, const struct statx *sx) {
         const Mail mail = { .name = name,
                             .data = m->buffer,
                             .n = (size_t)n,
-                            .uid = st.st_uid,
+                            .owner = { .uid = st.st_uid },
                             .written_usec = usec_of(&st.st_ctim) };
         handle_mail(m->owner, &mail);
 }
@@ -1441,7 +1546,9 @@ static void end_scan(Mailbox *m) {
         if (m->pass)
                 (void)closedir(m->pass); /* only read from */
         m->pass = NULL;
-        m->quota.n_users = m->quota.n = 0;
+        while (m->n_counted > 0)
+                free(m->counted[--m->n_counted].name);
+        owners_done(&m->quota);
 }
 
 static int start_scan(Mailbox *m) {
@@ -1517,6 +1624,7 @@ static void mailbox_free(Mailbox *m) {
                 (void)close(m->dir_fd); /* only read from */
         free(m->path);
         free(m->buffer);
+        free(m->counted);
         free(m);
 }
 
@@ -1531,8 +1639,10 @@ static int mailbox_new(HookNotes *n) {
                         .path = strdup(path),
                         .owner = n,
                         .dir_fd = -1,
+                        .quota = { .what = "files in the mailbox", .max = MAILBOX_FILES_MAX },
+                        .counted = calloc(MAILBOX_FILES_MAX, sizeof *m->counted),
                         .buffer = malloc(NOTE_MAX_BYTES + 2) };
-        int r = m->path && m->buffer ? open_mailbox_directory(m) : -ENOMEM;
+        int r = m->path && m->buffer && m->counted ? open_mailbox_directory(m) : -ENOMEM;
         if (r >= 0)
                 r = sd_event_add_defer(event, &m->step, on_scan, m);
         if (r >= 0) /* after the peers of the socket */
@@ -1589,7 +1699,7 @@ static int on_unfinished(const StoredNote *s, void *userdata) {
                 return store_note_finish(n->context.store, s->id, now) < 0 ? 1 : 0;
         if (note_new(&note, n, &hook,
                      &(NoteView){ .received_usec = s->received_usec,
-                                  .uid = s->uid,
+                                  .owner = { .uid = s->uid },
                                   .by_mailbox = s->by_mailbox,
                                   .pid = s->pid,
                                   .start_ticks = s->start_ticks,
@@ -1650,12 +1760,19 @@ static const char *open_mailbox(HookNotes *n) {
 void hooknotes_rebind(HookNotes *n, const Config *config) {
         static char *const none[] = { NULL };
         n->config = config;
+        if (n->socket)
+                n->socket->options.proc_root = config->snapshot.proc_root;
         n->patterns =
                 config->snapshot.environment.items ? config->snapshot.environment.items : none;
 }
 
 static int start_input(HookNotes *n, int fd) {
-        const HookSocketOptions options = { NOTE_MAX_BYTES, on_packet, on_gone, on_refused, n };
+        const HookSocketOptions options = { .max_packet = NOTE_MAX_BYTES,
+                                            .on_packet = on_packet,
+                                            .on_gone = on_gone,
+                                            .on_refused = on_refused,
+                                            .userdata = n,
+                                            .proc_root = n->config->snapshot.proc_root };
         int r = start_step(n);
         if (r >= 0)
                 r = sd_event_add_defer(n->context.event, &n->start, on_start, n);
@@ -1677,6 +1794,7 @@ int hooknotes_new(HookNotes **ret, const HookNotesContext *context, const Config
                 return -ENOMEM;
         *n = (HookNotes){ .context = *context };
         n->start_usec = boot_usec(n);
+        n->ratelimit.owners = (Owners){ .what = "notes of hooks at once", .max = NOTE_BURST };
         n->counts[COUNT_BY_SOCKET].counter = "hook_notes:socket";
         n->counts[COUNT_BY_MAILBOX].counter = "hook_notes:mailbox";
         n->counts[COUNT_REFUSED].counter = "hook_notes:refused";
@@ -1705,6 +1823,7 @@ HookNotes *hooknotes_free(HookNotes *n) {
         stop_step(n);
         LIST_FOREACH_SAFE (l, &n->notes)
                 note_free(CONTAINER_OF(l, Note, link));
+        owners_done(&n->ratelimit.owners);
         free(n);
         return NULL;
 }
@@ -1733,4 +1852,12 @@ void hooknotes_fill_view(const HookNotes *n, HookView *ret) {
                 ret->n_awaited += CONTAINER_OF(l, Note, link)->view.may_come;
         ret->trouble = n->trouble;
         ret->seconds = n->seconds;
+}
+
+void hooknotes_add_bounded(const HookNotes *n, AgentView *ret) {
+        if (n->socket)
+                agent_view_add_bounded(ret, &n->socket->owners);
+        agent_view_add_bounded(ret, &n->ratelimit.owners);
+        if (n->mailbox)
+                agent_view_add_bounded(ret, &n->mailbox->quota);
 }

@@ -9,6 +9,7 @@
 #include "config/config.h"
 #include "lib/base/clock.h"
 #include "lib/neuron/note.h"
+#include "lib/neuron/owners.h"
 
 typedef struct HookNotes HookNotes;
 
@@ -16,14 +17,16 @@ typedef struct NoteView { /* borrowed for the call */
         const HookNote *note;
         uint64_t received_usec; /* CLOCK_REALTIME */
         bool by_mailbox;
-        uid_t uid;      /* of the hook: by SO_PEERCRED, or the owner of the mailbox's file */
-        pid_t hook_pid; /* on this machine; 0 = not known (mailbox) */
+        /* Of the hook: by SO_PEERCRED and its cgroup, or the owner of the mailbox's file. */
+        Owner owner;
+        bool is_owner_known; /* its container, if any, is */
+        pid_t hook_pid;      /* on this machine; 0 = not known (mailbox) */
         /* of the process that failed, on this machine; 0 = not known, and pid_why has the reason
          * (hidden by namespaces, ended …) or the supervisor finds it */
         pid_t pid;
         uint64_t start_ticks;  /* of pid; 0 = not known */
         const char *pid_why;   /* static; NULL */
-        const char *container; /* id from /proc/PID/cgroup; NULL */
+        const char *container; /* id from /proc/PID/cgroup, of the hook; NULL */
         const char *source;    /* name of the source whose directory was named; NULL */
         const char *unit_path; /* absolute, as this machine sees it; NULL */
         const char *refused;   /* why no file is expected for it, a sentence; NULL */
@@ -66,3 +69,5 @@ void hooknotes_count_refused(HookNotes *n, uint64_t n_notes);
 
 /** Sets the fields of ret about notes; the others stay. */
 void hooknotes_fill_view(const HookNotes *n, HookView *ret);
+/** Adds what is bounded for notes. */
+void hooknotes_add_bounded(const HookNotes *n, AgentView *ret);

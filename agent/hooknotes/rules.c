@@ -263,56 +263,25 @@ const char *hooknotes_check_prefix(const Config *c, const char *prefix) {
 
 /* ---- rates ---- */
 
-static uint64_t used_now(uint64_t used_usec, uint64_t at_usec, uint64_t now_usec) {
-        uint64_t passed = now_usec > at_usec ? now_usec - at_usec : 0;
-        return used_usec > passed ? used_usec - passed : 0;
-}
-
-bool note_ratelimit_consume(NoteRatelimit *a, uid_t uid, uint64_t now_usec) {
-        size_t least = 0;
-        uint64_t least_used = UINT64_MAX;
-
-        for (size_t i = 0; i < NOTE_USERS_MAX; i++) {
-                uint64_t used = used_now(a->users[i].used_usec, a->users[i].at_usec, now_usec);
-                if (used > 0 && a->users[i].uid == uid) {
-                        if (used > (uint64_t)(NOTE_BURST - 1) * NOTE_REFILL_USEC)
-                                return false;
-                        a->users[i].used_usec = used + NOTE_REFILL_USEC;
-                        a->users[i].at_usec = now_usec;
-                        return true;
-                }
-                if (used < least_used) {
-                        least_used = used;
-                        least = i;
-                }
+bool note_ratelimit_consume(NoteRatelimit *a, const Owner *o, uint64_t now_usec) {
+        Owner largest;
+        uint64_t n = (now_usec - a->refilled_usec) / NOTE_REFILL_USEC;
+        owners_release_each(&a->owners, n);
+        a->refilled_usec += n * NOTE_REFILL_USEC;
+        int r = owners_request(&a->owners, o, 1, &largest);
+        if (r == OWNERS_DISPLACE) {
+                owners_release(&a->owners, &largest, 1);
+                r = owners_request(&a->owners, o, 1, &largest);
         }
-        a->users[least].uid = uid;
-        a->users[least].used_usec = NOTE_REFILL_USEC;
-        a->users[least].at_usec = now_usec;
-        return true;
+        return r == OWNERS_GRANTED;
 }
 
-bool mailbox_quota_consume(MailboxQuota *q, uid_t uid) {
-        size_t i = 0;
-        if (q->n == MAILBOX_FILES_MAX)
-                return false;
-        while (i < q->n_users && q->users[i].uid != uid)
-                i++;
-        if (i == q->n_users) { /* each has one file at least, so there is space */
-                q->users[i].uid = uid;
-                q->users[i].n = 0;
-                q->n_users++;
-        }
-        if (q->users[i].n == MAILBOX_FILES_MAX_OF_UID)
-                return false;
-        q->users[i].n++;
-        q->n++;
-        return true;
-}
+/* ---- the directory of a note ---- */
 
 void directory_check_done(DirectoryCheck *l) {
         for (size_t i = 0; i < l->n_locations; i++)
                 note_location_done(&l->locations[i]);
+        free(l->mounts);
         *l = (DirectoryCheck){ 0 };
 }
 
@@ -348,6 +317,92 @@ static const char *open_error_text(int error) {
         }
 }
 
+/* ---- what a container has mounted ---- */
+
+typedef struct Mount {
+        int id;
+        char *device, *root, *point; /* `8:1`; what of its file system is at which path */
+} Mount;
+
+static void mount_done(Mount *m) {
+        free(m->device);
+        free(m->root);
+        free(m->point);
+}
+
+/* `\040` and the like, in place. */
+static void decode_octal(char *s) {
+        char *to = s;
+        for (; *s; s++, to++) {
+                bool is_code = s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] >= '0' &&
+                               s[2] <= '7' && s[3] >= '0' && s[3] <= '7';
+                *to = is_code ? (char)((s[1] - '0') * 64 + (s[2] - '0') * 8 + (s[3] - '0')) : *s;
+                s += is_code ? 3 : 0;
+        }
+        *to = '\0';
+}
+
+/* Calls for each line of a mountinfo file until the answer is true. @see proc_pid_mountinfo(5) */
+static bool any_mount(const char *file, bool (*match)(const Mount *m, void *userdata),
+                      void *userdata) {
+        _cleanup_free_ char *line = NULL;
+        size_t size = 0;
+        bool is_found = false;
+        FILE *f = fopen(file, "re");
+        while (f && !is_found && getline(&line, &size, f) > 0) {
+                Mount m = { 0 };
+                if (sscanf(line, "%d %*d %ms %ms %ms", &m.id, &m.device, &m.root, &m.point) == 4) {
+                        decode_octal(m.root);
+                        decode_octal(m.point);
+                        is_found = match(&m, userdata);
+                }
+                mount_done(&m);
+        }
+        if (f)
+                (void)fclose(f); /* only read from */
+        return is_found;
+}
+
+/* A directory of a file system, whatever its path. */
+typedef struct FsLocation {
+        int mount_id;
+        const char *path; /* ours */
+        char *device, *below_root;
+} FsLocation;
+
+static bool is_its_mount(const Mount *m, void *userdata) {
+        FsLocation *d = userdata;
+        if (m->id != d->mount_id || !path_is_below(d->path, m->point))
+                return false;
+        const char *rest = d->path + (strcmp(m->point, "/") == 0 ? 0 : strlen(m->point));
+        d->device = strdup(m->device);
+        d->below_root = path_join(m->root, rest + (*rest == '/'));
+        return true;
+}
+
+static bool has_it_mounted(const Mount *m, void *userdata) {
+        const FsLocation *d = userdata;
+        return strcmp(m->device, d->device) == 0 && path_is_below(d->below_root, m->root);
+}
+
+/* @param fd  of a directory @return whether some mount of the table has it */
+static bool is_mounted(const char *mounts, int fd) {
+        char link[64], path[PATH_MAX];
+        struct statx sx;
+        (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t n = readlink(link, path, sizeof path - 1);
+        if (n < 0 || statx(fd, "", AT_EMPTY_PATH, STATX_MNT_ID, &sx) < 0 ||
+            !(sx.stx_mask & STATX_MNT_ID))
+                return false;
+        path[n] = '\0';
+        FsLocation d = { .mount_id = (int)sx.stx_mnt_id, .path = path };
+        bool is_found = any_mount("/proc/self/mountinfo", is_its_mount, &d) && d.device &&
+                        d.below_root && any_mount(mounts, has_it_mounted, &d);
+        free(d.device);
+        free(d.below_root);
+        return is_found;
+}
+
 /* The hook's own directory, or one of root that others can write to: a note about files of another
  * user has no effect. */
 static const char *check_owner(const DirectoryCheck *l, const NoteLocation *p,
@@ -374,7 +429,10 @@ static const char *check_location(DirectoryCheck *l, const NoteLocation *p, bool
                 r = -errno;
         l->n_absent += r == -ENOENT;
         *ret_absent = r == -ENOENT && !p->by_name;
-        return r < 0 ? open_error_text(r) : check_owner(l, p, &st);
+        const char *why = r < 0 ? open_error_text(r) : check_owner(l, p, &st);
+        return !why && l->mounts && !is_mounted(l->mounts, fd >= 0 ? fd : fixed)
+                       ? "the directory is not mounted in the hook's container"
+                       : why;
 }
 
 void directory_check_run(DirectoryCheck *l) {

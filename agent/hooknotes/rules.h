@@ -8,6 +8,9 @@
 #include <sys/types.h>
 
 #include "config/config.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
+#include "lib/neuron/owners.h"
 
 /* ---- which unit a directory is ---- */
 
@@ -39,6 +42,9 @@ int note_location_find_by_name(const Config *c, size_t i, const char *directory,
 /* Owns its locations. */
 typedef struct DirectoryCheck {
         uid_t uid; /* of the hook */
+        /* The file of the hook's mount table, where its container is known: it may name only what
+         * is mounted in there. NULL: it is in none, or not known to be. Owned */
+        char *mounts;
         NoteLocation locations[NOTE_LOCATIONS_MAX];
         size_t n_locations;
         size_t current; /* the location that is being checked; atomic */
@@ -83,39 +89,20 @@ const char *hooknotes_check_prefix(const Config *c, const char *prefix);
 
 /* ---- rate of notes ---- */
 
-/* A job of 128 threads that fails four times in a row is accepted at once; then one note a second
- * and user. */
-#define NOTE_BURST 512
-#define NOTE_REFILL_USEC 1000000
-#define NOTE_USERS_MAX 64
+/* Two jobs of 128 threads that fail four times in a row are accepted at once; then one note a
+ * second and owner. */
+#define NOTE_BURST 1024
+#define NOTE_REFILL_USEC USEC_PER_SEC
 
-typedef struct NoteRatelimit { /* zero = nobody has sent any */
-        struct {
-                uid_t uid;
-                uint64_t used_usec; /* notes that count, each NOTES_REFILL_USEC, as of at_usec; 0 =
-                                       free */
-                uint64_t at_usec;
-        } users[NOTE_USERS_MAX];
+typedef struct NoteRatelimit { /* owners.max and .what set, else zero = nobody has sent any */
+        Owners owners;         /* notes that count, as of refilled_usec */
+        uint64_t refilled_usec;
 } NoteRatelimit;
 
-/** Consumes one note of the user's rate. Of more users than NOTE_USERS_MAX, those who have used
- * least are forgotten.
+/** Consumes one note of the owner's rate. Beyond the burst whoever has used most gives way.
  * @param now_usec  CLOCK_BOOTTIME @return whether it is within the rate */
-bool note_ratelimit_consume(NoteRatelimit *a, uid_t uid, uint64_t now_usec);
+bool note_ratelimit_consume(NoteRatelimit *a, const Owner *o, uint64_t now_usec);
 
 /* ---- quota of the mailbox ---- */
 
 #define MAILBOX_FILES_MAX 1000
-#define MAILBOX_FILES_MAX_OF_UID 256
-
-typedef struct MailboxQuota { /* zero = nothing counted */
-        struct {
-                uid_t uid;
-                unsigned n;
-        } users[MAILBOX_FILES_MAX];
-        size_t n_users;
-        unsigned n;
-} MailboxQuota;
-
-/** Counts one file of this user. @return whether it may stay */
-bool mailbox_quota_consume(MailboxQuota *q, uid_t uid);

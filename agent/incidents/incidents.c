@@ -1860,7 +1860,7 @@ static void add_log_file(Incident *x, const NoteView *v, const IncidentProcess *
         if (!path || path[0] != '/')
                 return;
         CollectLogFile f = { .path = (char *)path, /* copied */
-                             .uid = v->uid,
+                             .uid = v->owner.uid,
                              .pid = p->pid,
                              .start_ticks = p->start_ticks };
         if (p->pid == 0 && p->question.hook_pid > 0) {
@@ -1891,7 +1891,7 @@ void incidents_on_note(Incidents *i, const NoteView *v) {
         const char *why = "snapshots are off";
         char trigger[160];
         (void)snprintf(trigger, sizeof trigger, "a note of the hook (%s) of uid %u", v->note->id,
-                       (unsigned)v->uid);
+                       (unsigned)v->owner.uid);
         IncidentCause cause = v->source && v->unit_path ? INCIDENT_NOTE : INCIDENT_STRANGER;
         Incident *x = i->config->snapshot.enabled ? incidents_start_or_join(i, cause, trigger, &why)
                                                   : NULL;
@@ -1908,7 +1908,7 @@ void incidents_on_note(Incidents *i, const NoteView *v) {
                 v->source && v->unit_path &&
                 incident_add_unit(x, &(IncidentUnit){ .source = (char *)v->source, /* copied */
                                                       .path = (char *)v->unit_path,
-                                                      .uid = v->uid }) == 0;
+                                                      .uid = v->owner.uid }) == 0;
         int r = incident_text_add(&x->notes, INCIDENT_NOTES_MAX, v->note->id);
         if (r != 0)
                 c->on_public(v->note->id, -1, "too many notes came at once", c->userdata);

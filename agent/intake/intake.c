@@ -495,13 +495,17 @@ typedef struct LoadContext {
         uint64_t now_usec, longest_usec;
 } LoadContext;
 
+static uid_t sender_of(const StoredNote *stored) {
+        return note_sender(stored->uid, stored->container, stored->by_mailbox);
+}
+
 static int on_stored(const StoredNote *stored, void *userdata) {
         const LoadContext *t = userdata;
         uint64_t until = stored->received_usec + t->longest_usec;
         /* With a clock that was set back it would wait for long. */
         bool is_open = stored->finished_usec == 0 && stored->received_usec <= t->now_usec &&
                        until > t->now_usec;
-        HookHint *n = get_hint(t->source, stored->unit_path, stored->uid);
+        HookHint *n = get_hint(t->source, stored->unit_path, sender_of(stored));
         if (!n)
                 return 0;
         n->n_uncounted++;
@@ -649,7 +653,7 @@ typedef struct Granted {
 
 static int on_prefix(const StoredNote *stored, void *userdata) {
         Granted *g = userdata;
-        if (!stored->s3_prefix || !uid_may_annotate(g->owners, stored->uid))
+        if (!stored->s3_prefix || !uid_may_annotate(g->owners, sender_of(stored)))
                 return 0;
         g->has_same = g->same && strcmp(g->same, stored->s3_prefix) == 0;
         if (!g->first && !(g->first = strdup(stored->s3_prefix)))

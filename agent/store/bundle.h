@@ -26,6 +26,12 @@ void file_owners_add(FileOwners *o, const char *source, uid_t uid, uid_t own);
 /** @return whether all that are in `now` were judged before */
 bool file_owners_cover(const FileOwners *judged, const FileOwners *now);
 
+/* Root of a container, or one whose container is not known: it has root's files, and no user's. */
+#define UID_CONTAINER_ROOT ((uid_t)-2)
+
+/** Who sent a note, for uid_may_annotate(). @param container  NULL: none */
+uid_t note_sender(uid_t uid, const char *container, bool by_mailbox);
+
 /** @return whether what a hook of this user told counts for the unit; root's always does */
 bool uid_may_annotate(const FileOwners *o, uid_t uid);
 

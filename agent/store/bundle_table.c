@@ -541,6 +541,10 @@ void file_owners_add(FileOwners *o, const char *source, uid_t uid, uid_t own) {
         o->has_others = true;
 }
 
+uid_t note_sender(uid_t uid, const char *container, bool by_mailbox) {
+        return uid == 0 && (container || by_mailbox) ? UID_CONTAINER_ROOT : uid;
+}
+
 bool uid_may_annotate(const FileOwners *o, uid_t uid) {
         return uid == 0 || !o->has_others || (!o->has_several && o->uid == uid);
 }

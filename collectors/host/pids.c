@@ -140,8 +140,11 @@ bool pids_container_of(const char *cgroup, char ret[PIDS_CONTAINER_SIZE]) {
 bool pids_container(const char *proc_root, pid_t pid, char ret[PIDS_CONTAINER_SIZE]) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
         Proc p;
+        ret[0] = '\0';
         bool is_read = procfs_open(&p, proc_root, pid, 0) == 0 &&
                        procfs_read(&p, (ProcFile){ "cgroup", STATUS_BYTES_MAX }, &text, NULL) == 0;
         procfs_close(&p);
-        return is_read && text.text && pids_container_of(text.text, ret);
+        if (is_read && text.text)
+                (void)pids_container_of(text.text, ret); /* else "" */
+        return is_read;
 }

@@ -46,7 +46,8 @@ int pids_resolve_ancestor(const PidsQuery *q, PidsMatch *ret);
 int pids_resolve(const PidsQuery *q, PidsMatch *ret);
 
 /** The container that a process is in, by its cgroup (procfs_parse_cgroup()).
- * @return whether there is one */
+ * @param ret  "" when it is in none, or that cannot be read
+ * @return whether its cgroup could be read */
 bool pids_container(const char *proc_root, pid_t pid, char ret[PIDS_CONTAINER_SIZE]);
 /** The same from the text of a cgroup file. Pure. */
 bool pids_container_of(const char *cgroup, char ret[PIDS_CONTAINER_SIZE]);

@@ -32,6 +32,10 @@ static int compare(const Owner *a, const Owner *b) {
                                 : strcmp(a->container, b->container);
 }
 
+bool owner_is_same(const Owner *a, const Owner *b) {
+        return compare(a, b) == 0;
+}
+
 /* @return the index of the owner's share, or where it belongs */
 static size_t find(const Owners *s, const Owner *o, bool *ret_found) {
         size_t low = 0, high = s->n_shares;
@@ -103,6 +107,13 @@ void owners_release(Owners *s, const Owner *o, uint64_t amount) {
                 return;
         s->n_shares--;
         memmove(&s->shares[i], &s->shares[i + 1], (s->n_shares - i) * sizeof *s->shares);
+}
+
+void owners_release_each(Owners *s, uint64_t amount) {
+        for (size_t i = s->n_shares; i > 0; i--) {
+                const Owner o = s->shares[i - 1].owner;
+                owners_release(s, &o, amount);
+        }
 }
 
 void owners_count_refused(Owners *s, const Owner *o, uint64_t now_usec) {

@@ -20,6 +20,8 @@ typedef struct Owner {
 #define OWNER_TEXT_SIZE 48
 const char *owner_text(const Owner *o, char buf[static OWNER_TEXT_SIZE]);
 
+bool owner_is_same(const Owner *a, const Owner *b);
+
 typedef struct OwnerShare {
         Owner owner;
         uint64_t amount; /* > 0 */
@@ -50,6 +52,9 @@ int owners_request(Owners *s, const Owner *o, uint64_t amount, Owner *ret_larges
 
 /** Gives back at most what the owner has. */
 void owners_release(Owners *s, const Owner *o, uint64_t amount);
+
+/** Gives back as much of everybody: for what is bounded in a time. */
+void owners_release_each(Owners *s, uint64_t amount);
 
 /** @return how much the owner has */
 uint64_t owners_amount(const Owners *s, const Owner *o);

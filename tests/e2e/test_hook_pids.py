@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 import test_incident as scene
 from agent import DAEMON, INSTANCE, PATIENCE, Agent, cleanup, need, need_root, run, wait_for
 from tap import Skip, main, test
-from test_notes import as_user
+from test_notes import BUCKET, as_user, note_of
 
 AGENT_USER, JOB_USER = 64000, 65534
 # the machine's cgroups are shared with other runs of this test
@@ -123,7 +123,7 @@ def an_agent_that_cannot_see_the_hooks_namespace_receives_pid_0_and_reports_it()
     line = wait_for("it is said", lambda: said_of(a, "reported"))
     assert len(line) == 1 and "the hook runs in a pid namespace that this agent cannot see" in line[
         0], line
-    assert row(a, "pid, ifnull(container, '-')") == "0|-"
+    assert row(a, "pid, container") == "0|unknown"  # root of which container, if of any
     directory = bundle_of(a)
     document = scene.snapshot_of(directory)
     assert document["processes"] == [], document["processes"]
@@ -279,6 +279,58 @@ def a_process_that_the_agent_sees_itself_has_its_container_in_the_row_at_once_an
     end(job)
     a.wait_all()
     assert processes_of_incident(a) == [(pid, CONTAINER)], processes_of_incident(a)
+    a.stop()
+
+
+# Has a file system of its own alone, as a container of another pod.
+LEAVE = """
+import ctypes, os, platform, socket, sys
+with open(os.path.join(sys.argv[1], "cgroup.procs"), "w") as f:
+    f.write(str(os.getpid()))
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.connect(sys.argv[2])
+libc = ctypes.CDLL(None, use_errno=True)
+def call(result):
+    assert result == 0, os.strerror(ctypes.get_errno())
+if sys.argv[4] == "elsewhere":
+    call(libc.unshare(0x20000))
+    call(libc.mount(b"none", b"/", None, 0x44000, None))
+    call(libc.mount(b"none", sys.argv[5].encode(), b"tmpfs", 0, None))
+    os.chdir(sys.argv[5])
+    call(libc.syscall(155 if platform.machine() == "x86_64" else 41, b".", b"."))
+    call(libc.umount2(b".", 2))
+s.send(sys.argv[3].encode())
+print(s.recv(10000).decode())
+"""
+
+
+@test
+def root_of_a_container_has_no_say_about_a_directory_that_is_not_mounted_in_there():
+    namespaces()
+    cgroup = container_cgroup()
+    a = Agent()
+    a.config["destinations"] = [BUCKET]
+    a.config["snapshot"] = {"enabled": False}
+    os.makedirs(a.path("dumps"))
+    os.makedirs(a.path("root"))
+    a.start()
+    unit = a.path("dumps", scene.UNIT)
+    scene.state_file(unit, 1)
+    os.chmod(unit, 0o755)
+
+    def send(place):
+        note = note_of(unit, s3_output_prefix=f"s3://my-bucket/neuron/{place}").decode()
+        done = run(sys.executable, "-c", LEAVE, cgroup, a.config["hook"]["socket"], note, place,
+                   a.path("root"))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+    answer = send("elsewhere")
+    assert "accepted" in answer and "is not mounted in the hook's container" in answer, answer
+    assert row(a, "ifnull(source, '-'), ifnull(s3_prefix, '-'), container") == f"-|-|{CONTAINER}"
+    answer = send("here")
+    assert "accepted" in answer and "refused" not in answer, answer
+    assert a.sql("SELECT s3_prefix FROM notes WHERE source IS NOT NULL", "-readonly"
+                 ) == "s3://my-bucket/neuron/here"
     a.stop()
 
 

@@ -15,6 +15,7 @@
 #include "tests/lib/base/scratch.h"
 
 #define MAX_PACKET 1000
+#define FIRST_STRANGER 100000
 
 typedef struct SocketFixture {
         Scratch *scratch;
@@ -34,6 +35,7 @@ static void fixture_on_packet(HookPeer *p, const char *data, size_t n, void *use
         d->n_packets++;
         assert_true(n <= MAX_PACKET && data[n] == '\0');
         memcpy(d->last, data, n);
+        d->last[n] = '\0';
         d->last_size = n;
         d->peer = p;
         if (d->keep)
@@ -48,11 +50,11 @@ static void fixture_on_gone(HookPeer *p, void *userdata) {
         d->n_gone++;
 }
 
-static void fixture_on_refused(uid_t uid, const char *why, void *userdata) {
+static void fixture_on_refused(const Owner *o, const char *why, void *userdata) {
         SocketFixture *d = userdata;
-        assert_int_equal(uid, getuid());
+        assert_true(o->uid == getuid() || o->uid >= FIRST_STRANGER);
         d->n_refused++;
-        (void)snprintf(d->why, sizeof d->why, "%s", why);
+        (void)snprintf(d->why, sizeof d->why, "%s", why ? why : "too many");
 }
 
 static int setup(void **state) {
@@ -68,11 +70,13 @@ static int setup(void **state) {
         (void)snprintf(d->path, sizeof d->path, "%s/run/hook.sock", d->scratch->path);
         assert_int_equal(sd_event_new(&d->event), 0);
         assert_int_equal(api_listen_seqpacket(d->path, &fd), 0);
-        assert_int_equal(
-                hook_socket_new(&d->socket, d->event, fd,
-                                &(HookSocketOptions){ MAX_PACKET, fixture_on_packet,
-                                                      fixture_on_gone, fixture_on_refused, d }),
-                0);
+        assert_int_equal(hook_socket_new(&d->socket, d->event, fd,
+                                         &(HookSocketOptions){ .max_packet = MAX_PACKET,
+                                                               .on_packet = fixture_on_packet,
+                                                               .on_gone = fixture_on_gone,
+                                                               .on_refused = fixture_on_refused,
+                                                               .userdata = d }),
+                         0);
         *state = d;
         return 0;
 }
@@ -123,7 +127,7 @@ static void packets_go_both_ways_and_the_kernel_says_who_it_is(void **state) {
         assert_int_equal(d->n_packets, 1);
         assert_string_equal(d->last, "hello");
         assert_int_equal(d->peer->pid, getpid());
-        assert_int_equal(d->peer->uid, getuid());
+        assert_int_equal(d->peer->owner.uid, getuid());
         assert_int_equal(hook_peer_send(d->peer, "accepted 5", -1), 0);
         assert_string_equal(hear(fd), "accepted 5");
         assert_int_equal(hook_socket_n_open(d->socket), 1);
@@ -246,26 +250,79 @@ static void a_peer_may_be_closed_from_inside_of_its_own_packet(void **state) {
         (void)close(fd);
 }
 
-static void so_many_of_one_user_work_at_once_and_the_next_is_told(void **state) {
-        SocketFixture *d = *state;
-        int fds[HOOK_OPEN_MAX_OF_UID + 1];
-        for (unsigned i = 0; i <= HOOK_OPEN_MAX_OF_UID; i++) {
-                fds[i] = dial(d);
-                say(fds[i], "x");
-                if (i % 64 == 0)
-                        turn(d);
-        }
+/* Has those that connected since be of another user, and never too late with their note. */
+static void rename_peers(SocketFixture *d, uid_t uid) {
         turn(d);
-        assert_int_equal(hook_socket_n_open(d->socket), HOOK_OPEN_MAX_OF_UID);
-        assert_int_equal(d->n_packets, HOOK_OPEN_MAX_OF_UID);
-        assert_true(HOOK_OPEN_MAX_OF_UID >= 128); /* one for each core of a node */
-        assert_string_equal(hear(fds[HOOK_OPEN_MAX_OF_UID]),
-                            "refused too many hooks are connected");
-        assert_int_equal(d->n_refused, 1);
-        for (unsigned i = 0; i <= HOOK_OPEN_MAX_OF_UID; i++)
+        LIST_FOREACH (l, &d->socket->open) {
+                HookPeer *p = CONTAINER_OF(l, HookPeer, link);
+                Owner largest;
+                assert_true(sd_event_source_set_enabled(p->timer, SD_EVENT_OFF) >= 0);
+                if (p->owner.uid != getuid())
+                        continue;
+                owners_release(&d->socket->owners, &p->owner, 1);
+                p->owner.uid = uid;
+                assert_int_equal(owners_request(&d->socket->owners, &p->owner, 1, &largest),
+                                 OWNERS_GRANTED);
+        }
+}
+
+/* Connects n of them. @param note  that each sends; NULL: none @param uid  who they are */
+static void dial_many(SocketFixture *d, int *ret, unsigned n, uid_t uid, const char *note) {
+        for (unsigned i = 0; i < n; i++) {
+                ret[i] = dial(d);
+                if (note)
+                        say(ret[i], note);
+                if (i % 8 == 0)
+                        rename_peers(d, uid);
+        }
+        rename_peers(d, uid);
+}
+
+static void hang_up(int *fds, unsigned n) {
+        for (unsigned i = 0; i < n; i++)
                 (void)close(fds[i]);
+}
+
+static void so_many_work_at_once_and_the_next_of_one_owner_is_told(void **state) {
+        SocketFixture *d = *state;
+        int fds[HOOK_OPEN_MAX + 1];
+        d->keep = true;
+        dial_many(d, fds, HOOK_OPEN_MAX, getuid(), "x");
+        fds[HOOK_OPEN_MAX] = dial(d);
+        turn(d);
+        assert_int_equal(hook_socket_n_open(d->socket), HOOK_OPEN_MAX);
+        assert_int_equal(d->n_packets, HOOK_OPEN_MAX);
+        assert_string_equal(hear(fds[HOOK_OPEN_MAX]), "refused too many hooks are connected");
+        assert_int_equal(d->n_refused, 1);
+        hang_up(fds, HOOK_OPEN_MAX + 1);
         turn(d);
         assert_int_equal(hook_socket_n_open(d->socket), 0);
+}
+
+static void who_has_most_connections_loses_the_oldest_silent_one(void **state) {
+        SocketFixture *d = *state;
+        int most[300], less[HOOK_OPEN_MAX - 300];
+        d->keep = true;
+        dial_many(d, most, 1, FIRST_STRANGER, "a note");
+        dial_many(d, most + 1, 299, FIRST_STRANGER, NULL);
+        dial_many(d, less, ELEMENTSOF(less), FIRST_STRANGER + 1, NULL);
+        for (unsigned i = 0; i < 3; i++) {
+                int fd = dial(d);
+                say(fd, "of another one");
+                turn(d);
+                assert_string_equal(d->last, "of another one");
+                assert_int_equal(hook_socket_n_open(d->socket), HOOK_OPEN_MAX);
+                assert_string_equal(hear(most[1 + i]), "refused too many hooks are connected");
+                (void)close(fd);
+                turn(d);
+                say(most[0], "still there");
+                turn(d);
+                assert_string_equal(d->last, "still there");
+                dial_many(d, most + 1 + i, 1, FIRST_STRANGER, NULL);
+        }
+        assert_int_equal(d->socket->owners.n_refused, 3);
+        hang_up(most, ELEMENTSOF(most));
+        hang_up(less, ELEMENTSOF(less));
 }
 
 static void who_says_nothing_is_thrown_out_after_a_second(void **state) {
@@ -357,7 +414,8 @@ int main(void) {
                 TEST(the_last_word_of_one_that_went_without_listening_is_heard),
                 TEST(files_that_come_uninvited_are_not_taken),
                 TEST(a_peer_may_be_closed_from_inside_of_its_own_packet),
-                TEST(so_many_of_one_user_work_at_once_and_the_next_is_told),
+                TEST(so_many_work_at_once_and_the_next_of_one_owner_is_told),
+                TEST(who_has_most_connections_loses_the_oldest_silent_one),
                 TEST(who_says_nothing_is_thrown_out_after_a_second),
                 TEST(a_wait_is_counted_from_now_and_ends_in_gone),
                 TEST(without_descriptors_it_pauses_and_goes_on),

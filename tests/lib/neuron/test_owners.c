@@ -62,6 +62,20 @@ static void root_of_a_container_is_not_root_of_the_host(void **state) {
         owners_done(&s);
 }
 
+static void what_is_bounded_in_a_time_is_given_back_by_all(void **state) {
+        Owners s = { .what = "things", .max = 10 };
+        const Owner a = user(1), b = user(2);
+        Owner most;
+        assert_int_equal(owners_request(&s, &a, 7, &most), OWNERS_GRANTED);
+        assert_int_equal(owners_request(&s, &b, 2, &most), OWNERS_GRANTED);
+        owners_release_each(&s, 3);
+        assert_int_equal(owners_amount(&s, &a), 4);
+        assert_int_equal(owners_amount(&s, &b), 0);
+        assert_int_equal(s.total, 4);
+        assert_true(owner_is_same(&a, &(Owner){ .uid = 1 }) && !owner_is_same(&a, &b));
+        owners_done(&s);
+}
+
 static void counts_add_up_whatever_happens(void **state) {
         Owners s = { .what = "things", .max = 1000 };
         uint64_t amounts[50] = { 0 };
@@ -94,6 +108,7 @@ int main(void) {
                 cmocka_unit_test(at_the_bound_whoever_has_most_gives_way),
                 cmocka_unit_test(nobody_loses_to_an_owner_who_would_have_more),
                 cmocka_unit_test(root_of_a_container_is_not_root_of_the_host),
+                cmocka_unit_test(what_is_bounded_in_a_time_is_given_back_by_all),
                 cmocka_unit_test(counts_add_up_whatever_happens),
         };
         return cmocka_run_group_tests_name("owners", tests, NULL, NULL);
