@@ -13,6 +13,7 @@
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/bundle/member_digest.h"
 #include "lib/bundle/validate.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/names.h"
@@ -391,6 +392,9 @@ bool delivery_attempt_start(DeliveryAttempt *a, Delivery *d) {
 void delivery_attempt_done(DeliveryAttempt *a) {
         plan_free(a->plan);
         delivery_members_free(a->members);
+        manifest_stream_free(a->stream);
+        manifest_head_done(&a->earlier);
+        free(a->earlier_members);
         json_decref(a->reasons);
         free(a->object_name);
         free(a->manifest_name);
@@ -466,27 +470,142 @@ void delivery_attempt_add_verdicts(DeliveryAttempt *a, const BundleWriter *write
                 json_array_size(a->reasons) ? json_dumps(a->reasons, JSON_COMPACT) : NULL;
 }
 
-bool delivery_attempt_owns_manifest(DeliveryAttempt *a, const char *text, size_t n,
-                                    const char *where, ManifestHead *head) {
-        Delivery *d = a->delivery;
-        int r = manifest_read_head(text, n, head);
-        if (r == 0 && memcmp(head->plan, a->plan_sha256, SHA256_SIZE) == 0)
-                return true;
-        manifest_head_done(head);
-        return delivery_endf(
-                d, RESULT_FAILED,
-                "'%s' is there already %s; move it away, then `neuron-collect retry %s`", where,
-                r < 0 ? "and is no manifest of ours"
-                      : "with other content; it is never overwritten",
-                d->rec.id);
+/* ---- what an earlier run has delivered ---- */
+
+typedef struct EarlierMember {
+        bool is_there; /* by path and size */
+        bool is_sparse_digest;
+        uint8_t sha256[SHA256_SIZE];
+} EarlierMember;
+
+static size_t find_member(const Plan *plan, const char *path) {
+        size_t from = 0, to = plan_n_members(plan);
+        while (from < to) {
+                size_t middle = from + (to - from) / 2;
+                int order = strcmp(plan_member(plan, middle)->path, path);
+                if (order == 0)
+                        return middle;
+                if (order < 0)
+                        from = middle + 1;
+                else
+                        to = middle;
+        }
+        return SIZE_MAX;
 }
 
-bool delivery_attempt_delivered_before(DeliveryAttempt *a, ManifestHead *head) {
+static int on_earlier_member(const ManifestMember *m, void *userdata) {
+        DeliveryAttempt *a = userdata;
+        size_t i = find_member(a->plan, m->path);
+        if (i == SIZE_MAX || plan_member(a->plan, i)->bytes != m->bytes)
+                return 0;
+        EarlierMember *e = &a->earlier_members[i];
+        *e = (EarlierMember){ .is_there = true, .is_sparse_digest = m->is_sparse_digest };
+        memcpy(e->sha256, m->sha256, sizeof e->sha256);
+        return 0;
+}
+
+static int start_manifest(DeliveryAttempt *a) {
+        a->earlier_members = calloc(plan_n_members(a->plan) + 1, sizeof *a->earlier_members);
+        return a->earlier_members ? manifest_stream_new(&a->stream, on_earlier_member, a) : -ENOMEM;
+}
+
+bool delivery_attempt_read_manifest(DeliveryAttempt *a, const void *data, size_t n) {
+        int r = a->stream ? 0 : start_manifest(a);
+        if (r == 0)
+                r = manifest_stream_feed(a->stream, data, n);
+        if (r < 0 && r != -EINVAL) /* one that is none of ours is reported at its end */
+                return delivery_endf(a->delivery, RESULT_NO_RESOURCES,
+                                     "cannot read the manifest that is there: %s", strerror(-r));
+        return delivery_may_continue(a->delivery);
+}
+
+bool delivery_attempt_end_manifest(DeliveryAttempt *a, const char *where, EarlierManifest *ret) {
         Delivery *d = a->delivery;
-        d->object_bytes = head->bytes;
-        d->complete = head->complete;
+        int r = manifest_stream_end(a->stream, &a->earlier);
+        a->stream = manifest_stream_free(a->stream);
+        if (r == MANIFEST_E_TRUNCATED) {
+                log_dump(d->rec.id, LOG_NOTICE, 0,
+                         "'%s' has no end: no proof of a delivery, it is written again", where);
+                *ret = EARLIER_MANIFEST_TRUNCATED;
+                return true;
+        }
+        if (r < 0 || strcmp(a->earlier.id, d->rec.id) != 0)
+                return delivery_endf(
+                        d, RESULT_FAILED,
+                        "'%s' is there already and is no manifest of this bundle; move "
+                        "it away, then `neuron-collect retry %s`",
+                        where, d->rec.id);
+        *ret = memcmp(a->earlier.plan, a->plan_sha256, SHA256_SIZE) == 0
+                       ? EARLIER_MANIFEST_OF_PLAN
+                       : EARLIER_MANIFEST_OTHER_PLAN;
+        return true;
+}
+
+bool delivery_attempt_end_damaged(DeliveryAttempt *a, const char *where) {
+        return delivery_endf(
+                a->delivery, RESULT_FAILED,
+                "'%s' is there already, of other content, and its object is missing or "
+                "not what it says; move both away, then `neuron-collect retry %s`",
+                where, a->delivery->rec.id);
+}
+
+#define COMPARE_BYTES (256 * KIB)
+
+/* @return whether the member's bytes are those of the digest; also false when they cannot be read,
+ * or changed since the plan */
+static bool has_digest(DeliveryAttempt *a, size_t i, uint8_t *buffer) {
+        const EarlierMember *e = &a->earlier_members[i];
+        const PlanMember *m = plan_member(a->plan, i);
+        uint8_t sha256[SHA256_SIZE];
+        struct stat st;
+        bool is_sparse;
+        MemberDigest digest;
+        _cleanup_close_ int fd = delivery_members_open(a->members, i);
+        if (fd < 0)
+                return false;
+        member_digest_init(&digest);
+        for (uint64_t at = 0, n; at < m->bytes; at += n) {
+                n = MIN(m->bytes - at, (uint64_t)COMPARE_BYTES);
+                before_read((size_t)n, a);
+                if (atomic_load(&a->delivery->abort) || fs_pread_all(fd, buffer, (size_t)n, at) < 0)
+                        return false;
+                (void)posix_fadvise(fd, (off_t)at, (off_t)n, POSIX_FADV_DONTNEED); /* a hint */
+                member_digest_update(&digest, buffer, n);
+                atomic_fetch_add(&a->delivery->done_bytes, n); /* a sign of life */
+        }
+        member_digest_final(&digest, sha256, &is_sparse);
+        return fstat(fd, &st) == 0 && (uint64_t)st.st_size == m->bytes &&
+               (uint64_t)st.st_ino == m->ino && st.st_mtim.tv_sec == m->mtime_sec &&
+               st.st_mtim.tv_nsec == (long)m->mtime_nsec && is_sparse == e->is_sparse_digest &&
+               memcmp(sha256, e->sha256, sizeof sha256) == 0;
+}
+
+static bool compare_members(DeliveryAttempt *a) {
+        Delivery *d = a->delivery;
+        size_t n_differ = 0, n = plan_n_members(a->plan);
+        _cleanup_free_ uint8_t *buffer = malloc(COMPARE_BYTES);
+        if (!buffer)
+                return delivery_endf(d, RESULT_NO_RESOURCES, "%s", strerror(ENOMEM));
+        for (size_t i = 0; i < n; i++)
+                if (!a->earlier_members[i].is_there || !has_digest(a, i, buffer)) {
+                        delivery_members_leave_out(a->members, i);
+                        n_differ++;
+                }
+        log_dump(d->rec.id, LOG_NOTICE, 0,
+                 "it was delivered before, by a run whose state is lost; %zu of %zu files are not "
+                 "in that bundle%s",
+                 n_differ, n, n_differ > 0 ? " and follow in a supplement" : "");
+        return delivery_may_continue(d);
+}
+
+bool delivery_attempt_delivered_before(DeliveryAttempt *a) {
+        Delivery *d = a->delivery;
+        if (memcmp(a->earlier.plan, a->plan_sha256, SHA256_SIZE) != 0 && !compare_members(a))
+                return false;
+        d->object_bytes = a->earlier.bytes;
+        d->complete = a->earlier.complete;
         free(d->incomplete);
-        d->incomplete = TAKE_PTR(head->reasons);
+        d->incomplete = TAKE_PTR(a->earlier.reasons);
         return delivery_attempt_delivered(a);
 }
 
@@ -566,6 +685,7 @@ typedef struct Member {
         MemberKind kind;
         int held_fd;      /* borrowed of the job; -1: opened below root_fd */
         bool is_attached; /* opened below the job's attached_fd */
+        bool is_left_out; /* of what was delivered */
 } Member;
 
 struct DeliveryMembers {
@@ -886,6 +1006,10 @@ int delivery_members_open(const DeliveryMembers *m, size_t i) {
         return fs_open_regular(m->root_fd, path, &st);
 }
 
+void delivery_members_leave_out(DeliveryMembers *m, size_t i) {
+        m->members[i].is_left_out = true;
+}
+
 int delivery_members_export_prints(DeliveryMembers *m, Delivery *d) {
         if (!m)
                 return 0;
@@ -900,16 +1024,19 @@ int delivery_members_export_prints(DeliveryMembers *m, Delivery *d) {
         free(d->attached_prints);
         d->prints = prints;
         d->attached_prints = attached;
-        d->n_prints = m->n;
-        d->n_attached_prints = 0;
+        d->n_prints = d->n_attached_prints = 0;
         d->has_more = m->has_more;
         d->digest = 0;
         for (size_t i = 0; i < m->n; i++) {
-                prints[i] = m->members[i].print;
+                if (m->members[i].is_left_out) {
+                        d->has_more = true;
+                        continue;
+                }
+                prints[d->n_prints++] = m->members[i].print;
                 if (m->members[i].is_attached)
-                        attached[d->n_attached_prints++] = prints[i];
+                        attached[d->n_attached_prints++] = m->members[i].print;
                 else
-                        d->digest += prints[i];
+                        d->digest += m->members[i].print;
         }
         qsort(prints, d->n_prints, sizeof *prints, compare_u64);
         qsort(attached, d->n_attached_prints, sizeof *attached, compare_u64);

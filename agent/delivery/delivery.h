@@ -155,6 +155,9 @@ DeliveryMembers *delivery_members_free(DeliveryMembers *m);
 /** Opens the plan's member i for reading. @return an fd of the caller's, -errno */
 int delivery_members_open(const DeliveryMembers *m, size_t i);
 
+/** The destination has the member in this bundle or not; without a word it has. */
+void delivery_members_leave_out(DeliveryMembers *m, size_t i);
+
 /** Gives the delivery the members' fingerprints, those of the attachments among them, and the sum
  * of the others. Nothing for NULL. */
 int delivery_members_export_prints(DeliveryMembers *m, Delivery *d);
@@ -174,7 +177,10 @@ typedef struct DeliveryAttempt {
         json_t *reasons; /* why it is not complete */
         uint8_t plan_sha256[SHA256_SIZE];
         char *object_name, *manifest_name; /* `<bundle-id>.tar.zst`, `….manifest.json` */
-        uint64_t created_usec; /* CLOCK_REALTIME; the same however often the manifest is made */
+        uint64_t created_usec;  /* CLOCK_REALTIME; the same however often the manifest is made */
+        ManifestStream *stream; /* an earlier manifest, while it is read */
+        ManifestHead earlier;
+        struct EarlierMember *earlier_members; /* by the plan's index */
 } DeliveryAttempt;
 
 /** Finds the members and freezes the plan. @return false: there is nothing to ship, it has ended */
@@ -190,13 +196,26 @@ bool delivery_attempt_end_writer(DeliveryAttempt *a, int r, size_t member);
 /** Adds the verdicts to the reasons. To be called once, when all members were read. */
 void delivery_attempt_add_verdicts(DeliveryAttempt *a, const BundleWriter *writer);
 
-/** Is the manifest of this name of this plan, so written by an earlier run?
- * @param where  it is, for messages
- * @return whether it is, and *head; false: it is something else, the delivery has ended */
-bool delivery_attempt_owns_manifest(DeliveryAttempt *a, const char *text, size_t n,
-                                    const char *where, ManifestHead *head);
-/** An earlier run succeeded: ended, delivered. Owns what head owned. @return false */
-bool delivery_attempt_delivered_before(DeliveryAttempt *a, ManifestHead *head);
+/* What has the name of the manifest already. A manifest is proof only when it is complete, is this
+ * bundle's and its object is what it says, which the caller checks by `earlier`. */
+typedef enum EarlierManifest {
+        EARLIER_MANIFEST_TRUNCATED,  /* its end is missing: no proof, to be replaced */
+        EARLIER_MANIFEST_OF_PLAN,    /* an earlier run got through */
+        EARLIER_MANIFEST_OTHER_PLAN, /* delivered by a run whose state is lost; the unit may have
+                                        changed since */
+} EarlierManifest;
+
+/** Reads it, in pieces as they come. @return whether to continue; false: the delivery has ended */
+bool delivery_attempt_read_manifest(DeliveryAttempt *a, const void *data, size_t n);
+/** It has been read. @param where  it is, for messages @return as above; *ret, and a->earlier
+ * unless it is truncated */
+bool delivery_attempt_end_manifest(DeliveryAttempt *a, const char *where, EarlierManifest *ret);
+/** The object is not what the complete manifest of another plan says: neither may be replaced,
+ * since only a person can tell which one is worth something. @return false */
+bool delivery_attempt_end_damaged(DeliveryAttempt *a, const char *where);
+/** An earlier run succeeded: ended, delivered. Of another plan's bundle the members are compared by
+ * their bytes: what it does not have follows in a supplement. Blocking. @return false */
+bool delivery_attempt_delivered_before(DeliveryAttempt *a);
 
 /** Writes the manifest through put. @param parts  of the object  @return as manifest_write() */
 int delivery_attempt_write_manifest(DeliveryAttempt *a, const BundleWriter *writer,

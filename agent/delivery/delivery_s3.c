@@ -56,7 +56,8 @@ typedef enum Ending {
 typedef enum EarlierCopy {
         EARLIER_UNKNOWN, /* not known, or not permitted to know */
         EARLIER_NONE,
-        EARLIER_MANIFEST, /* of this plan; the object is not known to be complete */
+        EARLIER_TRUNCATED, /* a manifest without its end: no proof, and ours to replace */
+        EARLIER_MANIFEST,  /* a complete one; the object is not known to be complete */
         EARLIER_COMPLETE,
 } EarlierCopy;
 
@@ -86,7 +87,8 @@ typedef struct DeliveryS3 {
         char plan_hex[SHA256_HEX_SIZE];
         S3Call *call;
         EarlierCopy earlier;
-        ManifestHead manifest; /* with EARLIER_MANIFEST and EARLIER_COMPLETE */
+        EarlierManifest manifest;              /* with EARLIER_MANIFEST and EARLIER_COMPLETE */
+        uint64_t manifest_size, manifest_read; /* of the earlier one */
 
         /* the object */
         DeliveryS3Ledger ledger;
@@ -530,6 +532,10 @@ static bool work_build_manifest_window(DeliveryS3 *x) {
         return true;
 }
 
+static bool work_delivered_before(DeliveryS3 *x) {
+        return delivery_attempt_delivered_before(&x->attempt);
+}
+
 /* ---- is it there already? ---- */
 
 static bool request(DeliveryS3 *x, const S3RequestOptions *order) {
@@ -546,7 +552,64 @@ static bool end_answer(DeliveryS3 *x, const S3Response *answer) {
                                    answer->sentence ? strdup(answer->sentence) : NULL);
 }
 
-static bool handle_manifest(DeliveryS3 *x, const S3Result *result) {
+/* @return the caller's; NULL for lack of memory */
+static char *manifest_url(const DeliveryS3 *x) {
+        char *url = NULL;
+        return asprintf(&url, "s3://%s/%s", s3_client_bucket(x->client), x->manifest_key) < 0 ? NULL
+                                                                                              : url;
+}
+
+static bool read_manifest(DeliveryS3 *x);
+
+static bool handle_manifest_piece(DeliveryS3 *x, const S3Result *result) {
+        if (result->answer->verdict != S3_OK)
+                return end_answer(x, result->answer);
+        if (!delivery_attempt_read_manifest(&x->attempt, result->body, result->body_bytes))
+                return false;
+        x->manifest_read += result->body_bytes;
+        if (result->body_bytes == 0) /* it is shorter now: it has no end */
+                x->manifest_size = x->manifest_read;
+        return read_manifest(x);
+}
+
+static void on_manifest_piece(const S3Result *result, void *userdata) {
+        DeliveryS3 *x = userdata;
+        x->call = NULL;
+        end_unless(x, handle_manifest_piece(x, result));
+        step(x);
+}
+
+static bool end_manifest(DeliveryS3 *x) {
+        _cleanup_free_ char *url = manifest_url(x);
+        /* also for an empty one, of which no piece has come */
+        if (!delivery_attempt_read_manifest(&x->attempt, "", 0) ||
+            !delivery_attempt_end_manifest(&x->attempt, url ? url : x->manifest_key, &x->manifest))
+                return false;
+        x->earlier =
+                x->manifest == EARLIER_MANIFEST_TRUNCATED ? EARLIER_TRUNCATED : EARLIER_MANIFEST;
+        return true;
+}
+
+/* In pieces that are parsed on the loop within milliseconds. */
+#define MANIFEST_PIECE_BYTES MIB
+
+static bool read_manifest(DeliveryS3 *x) {
+        char range[64];
+        uint64_t left = x->manifest_size - x->manifest_read, n = MIN(left, MANIFEST_PIECE_BYTES);
+        if (left == 0)
+                return end_manifest(x);
+        (void)snprintf(range, sizeof range, "bytes=%llu-%llu", (unsigned long long)x->manifest_read,
+                       (unsigned long long)(x->manifest_read + n - 1));
+        return request(x, &(S3RequestOptions){ .operation = S3_GET_OBJECT,
+                                               .key = x->manifest_key,
+                                               .headers = &(AwsNameValue){ "Range", range },
+                                               .n_headers = 1,
+                                               .reply_max_bytes = (size_t)n + 1,
+                                               .on_done = on_manifest_piece });
+}
+
+static bool handle_manifest_head(DeliveryS3 *x, const S3Result *result) {
+        const char *length = result->header(result, "content-length");
         S3Verdict verdict = result->answer->verdict;
         if (verdict == S3_DENIED) /* also AWS's answer to a missing key where LIST is forbidden */
                 return true;
@@ -556,39 +619,19 @@ static bool handle_manifest(DeliveryS3 *x, const S3Result *result) {
         }
         if (verdict != S3_OK)
                 return end_answer(x, result->answer);
-        _cleanup_free_ char *where = NULL;
-        if (asprintf(&where, "s3://%s/%s", s3_client_bucket(x->client), x->manifest_key) < 0)
-                where = NULL;
-        if (!delivery_attempt_owns_manifest(&x->attempt, result->body, result->body_bytes,
-                                            where ? where : x->manifest_key, &x->manifest))
-                return false;
-        x->earlier = EARLIER_MANIFEST;
-        return true;
-}
-
-static void on_manifest_read(const S3Result *result, void *userdata) {
-        DeliveryS3 *x = userdata;
-        x->call = NULL;
-        end_unless(x, handle_manifest(x, result));
-        step(x);
-}
-
-static bool read_manifest(DeliveryS3 *x) {
-        char range[64];
-        (void)snprintf(range, sizeof range, "bytes=0-%u", MANIFEST_HEAD_MAX_BYTES - 1);
-        return request(x, &(S3RequestOptions){ .operation = S3_GET_OBJECT,
-                                               .key = x->manifest_key,
-                                               .headers = &(AwsNameValue){ "Range", range },
-                                               .n_headers = 1,
-                                               .reply_max_bytes = MANIFEST_HEAD_MAX_BYTES + 1,
-                                               .on_done = on_manifest_read });
+        if (!length || parse_u64(length, &x->manifest_size) < 0)
+                return delivery_endf(&x->base, RESULT_FAILED,
+                                     "the store does not tell the size of "
+                                     "'%s'",
+                                     x->manifest_key);
+        x->manifest_read = 0;
+        return read_manifest(x);
 }
 
 static void on_manifest_head(const S3Result *result, void *userdata) {
         DeliveryS3 *x = userdata;
         x->call = NULL;
-        end_unless(x, result->answer->verdict == S3_OK ? read_manifest(x)
-                                                       : handle_manifest(x, result));
+        end_unless(x, handle_manifest_head(x, result));
         step(x);
 }
 
@@ -602,12 +645,15 @@ static bool check_manifest(DeliveryS3 *x) {
 static bool handle_object(DeliveryS3 *x, const S3Result *result) {
         const char *length = result->header(result, "content-length"),
                    *its_plan = result->header(result, S3_PLAN_HEADER);
+        const ManifestHead *head = &x->attempt.earlier;
+        char plan_hex[SHA256_HEX_SIZE];
         uint64_t bytes = 0;
         switch (result->answer->verdict) {
         case S3_OK:
                 x->base.proof = PROOF_HEAD;
-                if (length && parse_u64(length, &bytes) == 0 && bytes == x->manifest.bytes &&
-                    its_plan && strcmp(its_plan, x->plan_hex) == 0)
+                digest_hex(head->plan, SHA256_SIZE, plan_hex);
+                if (length && parse_u64(length, &bytes) == 0 && bytes == head->bytes && its_plan &&
+                    strcmp(its_plan, plan_hex) == 0)
                         x->earlier = EARLIER_COMPLETE;
                 return true;
         case S3_DENIED: /* the manifest is the commit */
@@ -619,6 +665,11 @@ static bool handle_object(DeliveryS3 *x, const S3Result *result) {
         default:
                 return end_answer(x, result->answer);
         }
+}
+
+static bool end_damaged(DeliveryS3 *x) {
+        _cleanup_free_ char *url = manifest_url(x);
+        return delivery_attempt_end_damaged(&x->attempt, url ? url : x->manifest_key);
 }
 
 static void on_object_head(const S3Result *result, void *userdata) {
@@ -808,32 +859,34 @@ static bool start_object_upload(DeliveryS3 *x) {
         x->base.setup_usec = x->base.clock->boottime_usec(x->base.clock) - x->base.start_usec;
         x->packed_bytes = delivery_s3_ledger_bytes(&x->ledger);
         return create_upload(
-                x,
-                &(S3UploadOptions){ .key = x->key,
-                                    .content_type = "application/zstd",
-                                    .max_parts_in_flight = x->n_buffers,
-                                    /* without a manifest it is no bundle, and the name is ours */
-                                    .may_replace = x->earlier != EARLIER_UNKNOWN,
-                                    .guard_key = x->manifest_key,
-                                    .upload_id = x->ledger.upload_id,
-                                    .parts = x->ledger.known,
-                                    .n_parts = x->ledger.n,
-                                    .on_begin = on_upload_start,
-                                    .on_upload_id = on_upload_id,
-                                    .on_etag = on_etag });
+                x, &(S3UploadOptions){
+                           .key = x->key,
+                           .content_type = "application/zstd",
+                           .max_parts_in_flight = x->n_buffers,
+                           /* without a manifest it is no bundle, and the name is ours */
+                           .may_replace = x->earlier != EARLIER_UNKNOWN,
+                           .guard_key = x->earlier == EARLIER_TRUNCATED ? NULL : x->manifest_key,
+                           .upload_id = x->ledger.upload_id,
+                           .parts = x->ledger.known,
+                           .n_parts = x->ledger.n,
+                           .on_begin = on_upload_start,
+                           .on_upload_id = on_upload_id,
+                           .on_etag = on_etag });
 }
 
 static bool start_manifest_upload(DeliveryS3 *x) {
         set_state(x, DELIVERY_S3_PUBLISHING);
         x->abort_id = 0;
-        return create_upload(x, &(S3UploadOptions){ .key = x->manifest_key,
-                                                    .content_type = "application/json",
-                                                    .max_parts_in_flight = 2,
-                                                    /* ours, of an object that is gone */
-                                                    .is_overwrite = x->earlier == EARLIER_MANIFEST,
-                                                    .on_begin = on_manifest_upload_start,
-                                                    .on_upload_id = on_manifest_upload_id,
-                                                    .on_etag = on_manifest_etag });
+        return create_upload(x,
+                             &(S3UploadOptions){ .key = x->manifest_key,
+                                                 .content_type = "application/json",
+                                                 .max_parts_in_flight = 2,
+                                                 /* ours, of an object that is gone */
+                                                 .is_overwrite = x->earlier == EARLIER_MANIFEST ||
+                                                                 x->earlier == EARLIER_TRUNCATED,
+                                                 .on_begin = on_manifest_upload_start,
+                                                 .on_upload_id = on_manifest_upload_id,
+                                                 .on_etag = on_manifest_etag });
 }
 
 /* ---- the machine ---- */
@@ -867,9 +920,9 @@ static bool run_state(DeliveryS3 *x) {
         case DELIVERY_S3_CHECKING_OBJECT:
                 if (x->call)
                         return true;
-                return x->earlier == EARLIER_COMPLETE
-                               ? delivery_attempt_delivered_before(&x->attempt, &x->manifest)
-                               : open_ledger(x);
+                if (x->earlier == EARLIER_COMPLETE)
+                        return start_work(x, work_delivered_before);
+                return x->manifest == EARLIER_MANIFEST_OTHER_PLAN ? end_damaged(x) : open_ledger(x);
         case DELIVERY_S3_OPENING:
                 return start_object_upload(x);
         case DELIVERY_S3_SENDING:
@@ -889,7 +942,6 @@ static void discard_attempt(DeliveryS3 *x) {
         x->call = s3_call_cancel(x->call);
         x->upload = s3_upload_free(x->upload);
         x->packer = packer_free(x->packer);
-        manifest_head_done(&x->manifest);
         delivery_s3_ledger_done(&x->ledger);
         delivery_attempt_done(&x->attempt);
         free_built(x);

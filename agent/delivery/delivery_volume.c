@@ -27,7 +27,8 @@ typedef struct VolumeAttempt {
         Sha256 manifest_sha;
         uint64_t manifest_bytes;
         char *path, *manifest_path; /* below the volume's root */
-        bool replace_manifest;      /* there is one of this plan, but its object differs from it */
+        /* one is there, but it is truncated, or of this plan and its object differs from it */
+        bool replace_manifest;
 } VolumeAttempt;
 
 static void attempt_done(VolumeAttempt *a) {
@@ -50,22 +51,27 @@ static VolumeStripe *stripes_of(const Part *parts, size_t n) {
         return stripes;
 }
 
-static bool object_is_complete(const VolumeAttempt *a, const ManifestHead *head) {
+static bool object_is_complete(const VolumeAttempt *a) {
+        const ManifestHead *head = &a->base.earlier;
         _cleanup_free_ VolumeStripe *stripes = stripes_of(head->parts, head->n_parts);
         return stripes && volume_verify(a->v->volume, a->path, stripes, head->n_parts) == 0;
 }
 
-/* The manifest is written last, so one that names this very plan means that an earlier run got
- * through and died before it could write that down. Its object is read back all the same: somebody
- * may have removed it since. */
+static int read_manifest_piece(const void *data, size_t n, void *userdata) {
+        VolumeAttempt *a = userdata;
+        return delivery_attempt_read_manifest(&a->base, data, n) ? 0 : -ECANCELED;
+}
+
+/* The manifest is written last, so a complete one means that an earlier run got through. Its object
+ * is read back all the same: somebody may have removed it since. */
 static bool check_manifest(VolumeAttempt *a) {
-        _cleanup_free_ char *text = NULL, *where = path_join(a->v->root, a->manifest_path);
-        _cleanup_(manifest_head_done) ManifestHead head = { 0 };
-        size_t n = 0;
+        _cleanup_free_ char *where = path_join(a->v->root, a->manifest_path);
+        EarlierManifest earlier;
         if (!where)
                 return delivery_endf(a->base.delivery, RESULT_FAILED, "%s", strerror(ENOMEM));
-        int r = volume_read_head(a->v->volume, a->manifest_path, MANIFEST_HEAD_MAX_BYTES, &text,
-                                 &n);
+        int r = volume_read(a->v->volume, a->manifest_path, read_manifest_piece, a);
+        if (r == -ECANCELED)
+                return false;
         if (r == -ENOENT || r == -ENOTDIR ||
             r == -ELOOP) /* create_object() reports what is in the way */
                 return true;
@@ -76,11 +82,14 @@ static bool check_manifest(VolumeAttempt *a) {
                         error = NULL;
                 return delivery_end_upload(a->base.delivery, UPLOAD_E_UNREACHABLE, error);
         }
-        if (!delivery_attempt_owns_manifest(&a->base, text, n, where, &head))
+        if (!delivery_attempt_end_manifest(&a->base, where, &earlier))
                 return false;
-        a->replace_manifest = !object_is_complete(a, &head);
-        return a->replace_manifest ? delivery_may_continue(a->base.delivery)
-                                   : delivery_attempt_delivered_before(&a->base, &head);
+        if (earlier != EARLIER_MANIFEST_TRUNCATED && object_is_complete(a))
+                return delivery_attempt_delivered_before(&a->base);
+        a->replace_manifest = true;
+        return earlier == EARLIER_MANIFEST_OTHER_PLAN
+                       ? delivery_attempt_end_damaged(&a->base, where)
+                       : delivery_may_continue(a->base.delivery);
 }
 
 static bool create_object(VolumeAttempt *a) {

@@ -714,13 +714,16 @@ typedef struct MemberWalk {
         char *last; /* the raw path of the member before, NULL before the first; owned */
 } MemberWalk;
 
-static int check_member(MemberWalk *w, const json_t *member, const char *prefix, StrBuf *fault) {
+static int check_member_fields(const json_t *member, const char *prefix, char **last,
+                               StrBuf *fault) {
         int r = check_fields(member, MANIFEST_MEMBER, prefix, fault);
-        if (r < 0)
-                return r;
-        r = check_path(json_object_get(member, "path"), prefix, &w->last, fault);
         if (r == 0)
-                r = check_member_digest(member, prefix, fault);
+                r = check_path(json_object_get(member, "path"), prefix, last, fault);
+        return r == 0 ? check_member_digest(member, prefix, fault) : r;
+}
+
+static int check_member(MemberWalk *w, const json_t *member, const char *prefix, StrBuf *fault) {
+        int r = check_member_fields(member, prefix, &w->last, fault);
         if (r < 0)
                 return r;
 
@@ -804,7 +807,9 @@ int manifest_read(const void *data, size_t n, json_t **ret, char **ret_fault) {
         return 0;
 }
 
-/* ---- reading the section `bundle` alone, without the tree of all members ---- */
+/* ---- reading the section `bundle`, and the members one by one, without the tree of all of them
+ * ----
+ */
 
 /* What follows the section: manifest_write() begins each section on a line of its own. */
 static const char section_end[] = ",\n \"node\": ";
@@ -872,6 +877,179 @@ int manifest_read_head(const char *text, size_t n, ManifestHead *ret) {
         if (schema && strcmp(schema, MANIFEST_SCHEMA) == 0)
                 r = parse_bundle(json_object_get(document, "bundle"), &h);
         json_decref(document);
+        if (r < 0)
+                return r;
+        *ret = h;
+        h = (ManifestHead){ 0 };
+        return 0;
+}
+
+/* ---- reading it as a stream, line by line ---- */
+
+#define HEAD_BYTES_MAX MANIFEST_HEAD_MAX_BYTES
+#define LINE_BYTES_MAX (256 * 1024) /* a member: a path and a detail, every byte escaped */
+
+static const char schema_line[] = "{\"schema\": \"" MANIFEST_SCHEMA "\",\n";
+static const char members_key[] = " \"members\": [";
+
+typedef enum StreamState {
+        STREAM_HEAD,    /* what comes before the members: kept */
+        STREAM_MEMBERS, /* one a line */
+        STREAM_TAIL,    /* what comes after them: kept */
+        STREAM_ENDED,
+        STREAM_BAD,
+} StreamState;
+
+struct ManifestStream {
+        StreamState state;
+        ManifestOnMember on_member;
+        void *userdata;
+        StrBuf text; /* the section that is kept; of STREAM_MEMBERS nothing */
+        StrBuf line; /* the beginning of one whose end has not come */
+        json_t *document;
+        char *last; /* raw path of the member before */
+};
+
+int manifest_stream_new(ManifestStream **ret, ManifestOnMember on_member, void *userdata) {
+        ManifestStream *s = calloc(1, sizeof *s);
+        if (!s)
+                return -ENOMEM;
+        s->on_member = on_member;
+        s->userdata = userdata;
+        *ret = s;
+        return 0;
+}
+
+ManifestStream *manifest_stream_free(ManifestStream *s) {
+        if (!s)
+                return NULL;
+        strbuf_done(&s->text);
+        strbuf_done(&s->line);
+        json_decref(s->document);
+        free(s->last);
+        free(s);
+        return NULL;
+}
+
+static int read_member(ManifestStream *s, const char *text, size_t n) {
+        _cleanup_(strbuf_done) StrBuf fault = STRBUF_INIT;
+        json_t *row = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
+        int r = row ? check_member_fields(row, "", &s->last, &fault) : -EINVAL;
+        if (r == 0) {
+                const char *plain = json_string_value(json_object_get(row, "sha256"));
+                const json_t *sparse = json_object_get(row, "sha256_sparse");
+                ManifestMember m = { .path = s->last, .is_sparse_digest = !plain };
+                m.bytes = (uint64_t)json_integer_value(json_object_get(row, "bytes"));
+                r = parse_hex_bytes(plain ? plain : json_string_value(sparse), m.sha256,
+                                    sizeof m.sha256);
+                if (r == 0 && s->on_member)
+                        r = s->on_member(&m, s->userdata);
+        }
+        json_decref(row);
+        return r;
+}
+
+/* @param line  without its newline: `{…},`, or `{…}],` for the last one, or `],` */
+static int read_member_line(ManifestStream *s, const char *line, size_t n) {
+        bool is_last = n >= 2 && memcmp(line + n - 2, "],", 2) == 0;
+        n -= MIN(n, is_last ? (size_t)2 : (size_t)1);
+        if (is_last)
+                s->state = STREAM_TAIL;
+        return is_last && n == 0 ? 0 : read_member(s, line, n);
+}
+
+/* The text before the members ends with a comma. */
+static int read_sections(ManifestStream *s) {
+        if (strbuf_error(&s->text) < 0)
+                return -ENOMEM;
+        if (s->text.n < 2)
+                return -EINVAL;
+        s->text.text[s->text.n - 2] = '}';
+        s->document = json_loadb(s->text.text, s->text.n - 1, JSON_REJECT_DUPLICATES, NULL);
+        strbuf_clear(&s->text);
+        strbuf_add(&s->text, "{");
+        return s->document ? 0 : -EINVAL;
+}
+
+static int read_tail(ManifestStream *s) {
+        _cleanup_(strbuf_done) StrBuf fault = STRBUF_INIT;
+        if (strbuf_error(&s->text) < 0)
+                return -ENOMEM;
+        json_t *tail = json_loadb(s->text.text, s->text.n, JSON_REJECT_DUPLICATES, NULL);
+        int r = tail && json_object_update_missing(s->document, tail) == 0 &&
+                                json_object_set_new(s->document, "members", json_array()) == 0
+                        ? check_manifest(s->document, &fault)
+                        : -EINVAL;
+        json_decref(tail);
+        s->state = STREAM_ENDED;
+        return r;
+}
+
+static int keep_line(ManifestStream *s, const char *line, size_t n) {
+        strbuf_add_n(&s->text, line, n);
+        return s->text.n > HEAD_BYTES_MAX ? -EINVAL : strbuf_error(&s->text);
+}
+
+/* @param line  with its newline */
+static int read_line(ManifestStream *s, const char *line, size_t n) {
+        size_t n_key = sizeof members_key - 1;
+        int r;
+        switch (s->state) {
+        case STREAM_HEAD:
+                if (s->text.n == 0 &&
+                    (n != sizeof schema_line - 1 || memcmp(line, schema_line, n) != 0))
+                        return -EINVAL;
+                if (n < n_key || memcmp(line, members_key, n_key) != 0)
+                        return keep_line(s, line, n);
+                r = read_sections(s);
+                s->state = STREAM_MEMBERS;
+                return r < 0 ? r : read_member_line(s, line + n_key, n - n_key - 1);
+        case STREAM_MEMBERS:
+                return read_member_line(s, line, n - 1);
+        case STREAM_TAIL:
+                r = keep_line(s, line, n);
+                return r == 0 && n >= 2 && line[n - 2] == '}' ? read_tail(s) : r;
+        default:
+                return -EINVAL;
+        }
+}
+
+int manifest_stream_feed(ManifestStream *s, const void *data, size_t n) {
+        const char *at = data, *end = at + n, *newline;
+        int r = s->state == STREAM_BAD ? -EINVAL : 0;
+        while (r == 0 && at < end && (newline = memchr(at, '\n', (size_t)(end - at)))) {
+                size_t n_line = (size_t)(newline - at) + 1;
+                if (s->line.n == 0)
+                        r = read_line(s, at, n_line);
+                else {
+                        strbuf_add_n(&s->line, at, n_line);
+                        r = strbuf_error(&s->line);
+                        r = r == 0 ? read_line(s, s->line.text, s->line.n) : r;
+                        strbuf_clear(&s->line);
+                }
+                at = newline + 1;
+        }
+        if (r == 0 && at < end) {
+                strbuf_add_n(&s->line, at, (size_t)(end - at));
+                r = s->line.n > LINE_BYTES_MAX || s->state == STREAM_ENDED ? -EINVAL
+                                                                           : strbuf_error(&s->line);
+        }
+        if (r == -EINVAL)
+                s->state = STREAM_BAD;
+        return r;
+}
+
+int manifest_stream_end(ManifestStream *s, ManifestHead *ret) {
+        _cleanup_(manifest_head_done) ManifestHead h = { 0 };
+        size_t n = MIN(s->line.n, sizeof schema_line - 1);
+        if (s->state == STREAM_BAD)
+                return -EINVAL;
+        if (s->state == STREAM_HEAD && s->text.n == 0 &&
+            (s->line.n > n || (n > 0 && memcmp(s->line.text, schema_line, n) != 0)))
+                return -EINVAL;
+        if (s->state != STREAM_ENDED)
+                return MANIFEST_E_TRUNCATED;
+        int r = parse_bundle(json_object_get(s->document, "bundle"), &h);
         if (r < 0)
                 return r;
         *ret = h;

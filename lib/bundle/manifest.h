@@ -91,3 +91,29 @@ typedef struct ManifestHead {
  */
 int manifest_read_head(const char *text, size_t n, ManifestHead *ret);
 void manifest_head_done(ManifestHead *h);
+
+/* A manifest as manifest_write() writes it, from whatever pieces it comes in: the only proof that
+ * it is complete is its end. One member at a time is in memory. */
+typedef struct ManifestStream ManifestStream;
+
+typedef struct ManifestMember {
+        const char *path; /* raw; borrowed for the call */
+        uint64_t bytes;
+        uint8_t sha256[SHA256_SIZE];
+        bool is_sparse_digest; /* member_digest.h */
+} ManifestMember;
+/** @return 0, or a negative errno that ends the reading */
+typedef int (*ManifestOnMember)(const ManifestMember *m, void *userdata);
+
+/** @param on_member  called for each member in order; NULL */
+int manifest_stream_new(ManifestStream **ret, ManifestOnMember on_member, void *userdata);
+ManifestStream *manifest_stream_free(ManifestStream *s);
+DEFINE_CLEANUP(ManifestStream, manifest_stream_free);
+
+/** @return 0, -EINVAL when it is none of ours, also later; -ENOMEM, on_member's */
+int manifest_stream_feed(ManifestStream *s, const void *data, size_t n);
+
+/** Nothing follows. @return 0 and *ret: it is complete, and as manifest_read() accepts it;
+ * MANIFEST_E_TRUNCATED: the beginning of one, or empty; -EINVAL: none of ours; -ENOMEM */
+enum { MANIFEST_E_TRUNCATED = 1 };
+int manifest_stream_end(ManifestStream *s, ManifestHead *ret);

@@ -8,7 +8,8 @@ import sys
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from agent import CLI, INSTANCE, Agent, check_bundle, cleanup, need, need_root, run, tree, wait_for
+from agent import (CLI, INSTANCE, Agent, check_bundle, cleanup, need, need_root, object_of, run,
+                   tree, wait_for)
 from servers import free_port
 from tap import main, test
 
@@ -169,7 +170,10 @@ def a_different_bundle_in_the_way_is_kept_and_ours_is_quarantined_until_retry():
     a.wait_all()
     path, _ = a.only_manifest()
     a.stop()
-    # The state is lost and the source is not what it was: the same name, another content.
+    # The state is lost, the source is not what it was, and what was delivered is damaged: which of
+    # the two is worth keeping only a person can tell.
+    with open(object_of(path), "ab") as f:
+        f.write(b"more than was written")
     run("rm", "-rf", a.path("state"))
     os.mkdir(a.path("state"))
     with open(os.path.join(unit, sorted(os.listdir(unit))[0]), "ab") as f:

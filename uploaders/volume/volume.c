@@ -111,6 +111,7 @@ static int volume_classify_errno(int error, const char *doing, const char *path,
 
 #define MAX_MOUNT_DEPTH 256
 #define PROBE_BYTES 4096
+#define READ_BYTES (256 * KIB)
 DEFINE_CLEANUP(Volume, volume_free);
 
 int volume_new(Volume **ret, const VolumeOptions *options) {
@@ -401,13 +402,26 @@ static int open_for_reading(Volume *v, int *ret_fd) {
                                                                                   : -ESTALE;
 }
 
-int volume_read_head(Volume *v, const char *relative, size_t max_bytes, char **ret, size_t *ret_n) {
+int volume_read(Volume *v, const char *relative,
+                int (*on_piece)(const void *data, size_t n, void *userdata), void *userdata) {
         _cleanup_close_ int root_fd = -1, fd = -1;
         int r = open_for_reading(v, &root_fd);
         if (r < 0)
                 return r;
         fd = fs_open_regular(root_fd, relative, NULL);
-        return fd < 0 ? fd : fs_read_head(fd, max_bytes, ret, ret_n);
+        if (fd < 0)
+                return fd;
+        _cleanup_free_ char *data = malloc(READ_BYTES);
+        ssize_t n = data ? 1 : -1;
+        for (bool is_first = true; n > 0; is_first = false) {
+                do
+                        n = read(fd, data, READ_BYTES);
+                while (n < 0 && errno == EINTR);
+                r = n > 0 || (n == 0 && is_first) ? on_piece(data, (size_t)n, userdata) : 0;
+                if (r < 0)
+                        return r;
+        }
+        return !data ? -ENOMEM : n < 0 ? -errno : 0;
 }
 
 int volume_verify(Volume *v, const char *relative, const VolumeStripe *stripes, size_t n_stripes) {

@@ -74,9 +74,10 @@ int volume_replace(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripe
 VolumeObject *volume_object_free(VolumeObject *o);
 DEFINE_CLEANUP(VolumeObject, volume_object_free);
 
-/** Reads the beginning of an object, at most max_bytes. @return 0 and *ret (NUL-terminated, the
- * caller's), -ENOENT, -ESTALE when the volume is away */
-int volume_read_head(Volume *v, const char *relative, size_t max_bytes, char **ret, size_t *ret_n);
+/** Reads a whole object in pieces; `on_piece` is called at least once, for an empty one with none.
+ * @return 0, -ENOENT, -ESTALE when the volume is away, -errno, the first negative of on_piece */
+int volume_read(Volume *v, const char *relative,
+                int (*on_piece)(const void *data, size_t n, void *userdata), void *userdata);
 
 /** Reads an object back uncached. @return 0: it is what the stripes say; UPLOAD_E_EXISTS: it is
  * something else; -ENOENT; -errno */

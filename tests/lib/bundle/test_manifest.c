@@ -549,6 +549,76 @@ static void a_manifest_cut_short_is_refused_wherever_it_ends(void **state) {
         }
 }
 
+typedef struct Seen {
+        size_t n;
+        char paths[8][64];
+        uint8_t first_byte[8];
+} Seen;
+
+static int see_member(const ManifestMember *m, void *userdata) {
+        Seen *seen = userdata;
+        assert_true(seen->n < ELEMENTSOF(seen->paths));
+        (void)snprintf(seen->paths[seen->n], sizeof seen->paths[0], "%s", m->path);
+        seen->first_byte[seen->n++] = m->sha256[0];
+        assert_int_equal(m->is_sparse_digest, seen->n == 4);
+        return 0;
+}
+
+static int stream(const char *text, size_t n, size_t piece, Seen *seen, ManifestHead *head) {
+        _cleanup_(manifest_stream_freep) ManifestStream *s = NULL;
+        assert_int_equal(manifest_stream_new(&s, seen ? see_member : NULL, seen), 0);
+        for (size_t at = 0; at < n; at += piece)
+                if (manifest_stream_feed(s, text + at, MIN(piece, n - at)) < 0)
+                        return -EINVAL;
+        return manifest_stream_end(s, head);
+}
+
+static void a_stream_of_any_pieces_has_every_member(void **state) {
+        _cleanup_free_ char *text = golden_make(*state);
+        static const size_t pieces[] = { 1, 2, 7, 64, 1000, 1000000 };
+        for (size_t i = 0; i < ELEMENTSOF(pieces); i++) {
+                _cleanup_(manifest_head_done) ManifestHead head = { 0 };
+                Seen seen = { 0 };
+                assert_int_equal(stream(text, strlen(text), pieces[i], &seen, &head), 0);
+                assert_int_equal(seen.n, 5);
+                assert_string_equal(seen.paths[1], "b-\xff\\-raw");
+                assert_int_equal(seen.first_byte[4], 0x14);
+                assert_string_equal(head.id, "neuron-core-dump-20260527T051233-0123456789ab");
+                assert_int_equal(head.n_parts, 2);
+                assert_int_equal(head.bytes, 300);
+                assert_false(head.complete);
+        }
+}
+
+static void a_stream_without_its_end_is_truncated_wherever_it_ends(void **state) {
+        _cleanup_free_ char *text = golden_make(*state);
+        for (size_t n = 0; n < strlen(text); n++) {
+                ManifestHead head;
+                assert_int_equal(stream(text, n, 50, NULL, &head), MANIFEST_E_TRUNCATED);
+        }
+}
+
+static void a_stream_of_something_else_is_none_of_ours(void **state) {
+        _cleanup_free_ char *text = golden_make(*state);
+        _cleanup_free_ char *more = NULL;
+        assert_true(asprintf(&more, "%sx", text) > 0);
+        char *bad[] = { strdup("hello"),
+                        strdup("{}"),
+                        strdup("{\n"),
+                        replaced(text, "manifest/1", "manifest/9"),
+                        replaced(text, "\"parts\": [", "\"ports\": ["),
+                        replaced(text, "\"sha256\": \"10", "\"sha256\": \"1x"),
+                        replaced(text, "\"format\"", "\"farmat\""),
+                        replaced(text, "d/core.1", "d/../core.1"),
+                        TAKE_PTR(more) };
+        for (size_t i = 0; i < ELEMENTSOF(bad); i++) {
+                ManifestHead head;
+                assert_non_null(bad[i]);
+                assert_int_equal(stream(bad[i], strlen(bad[i]), 33, NULL, &head), -EINVAL);
+                free(bad[i]);
+        }
+}
+
 static void a_fault_never_carries_what_a_terminal_would_obey(void **state) {
         _cleanup_free_ char *text = golden_make(*state), *fault = NULL;
         _cleanup_free_ char *bad = replaced(text, "manifest/1", "\\u001b[2J");
@@ -607,6 +677,12 @@ int main(void) {
                         members_of_earlier_versions_do_not_name_their_headers, setup, teardown),
                 cmocka_unit_test_setup_teardown(a_manifest_cut_short_is_refused_wherever_it_ends,
                                                 setup, teardown),
+                cmocka_unit_test_setup_teardown(a_stream_of_any_pieces_has_every_member, setup,
+                                                teardown),
+                cmocka_unit_test_setup_teardown(
+                        a_stream_without_its_end_is_truncated_wherever_it_ends, setup, teardown),
+                cmocka_unit_test_setup_teardown(a_stream_of_something_else_is_none_of_ours, setup,
+                                                teardown),
                 cmocka_unit_test_setup_teardown(a_fault_never_carries_what_a_terminal_would_obey,
                                                 setup, teardown),
                 cmocka_unit_test(too_large_too_deep_and_no_object_are_refused),

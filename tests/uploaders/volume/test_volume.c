@@ -55,17 +55,17 @@ static void a_wrong_call_is_refused(void **state) {
                                              "a/", ".",  "..",   "./x" };
         const Scratch *s = *state;
         _cleanup_(volume_freep) Volume *v = volume_at(s, "root");
-        _cleanup_free_ char *error = NULL, *text = NULL;
+        _cleanup_free_ char *error = NULL;
+        _cleanup_(strbuf_done) StrBuf read = STRBUF_INIT;
         VolumeObject *o = NULL;
         Volume *none = NULL;
         char longest[300];
-        size_t n;
         Content c;
 
         for (size_t i = 0; i < ELEMENTSOF(names); i++) {
                 assert_int_equal(volume_object_start(v, names[i], 0, &o, &error), -EINVAL);
                 assert_int_equal(volume_sweep(v, names[i]), -EINVAL);
-                assert_true(volume_read_head(v, names[i], 10, &text, &n) < 0);
+                assert_true(volume_read(v, names[i], keep_piece, &read) < 0);
         }
         memset(longest, 'x', sizeof longest);
         longest[240] = '\0'; /* it fits, its temporary name does not */
@@ -238,12 +238,12 @@ static void the_root_is_made_in_a_parent_that_is_there(void **state) {
         const Scratch *s = *state;
         _cleanup_(volume_freep) Volume *v = volume_at(s, "root"),
                                        *deep = volume_at(s, "no/such/root");
-        _cleanup_free_ char *error = NULL, *text = NULL;
+        _cleanup_free_ char *error = NULL;
+        _cleanup_(strbuf_done) StrBuf read = STRBUF_INIT;
         char path[PATH_MAX + 16];
-        size_t n;
         Volume *known = NULL;
 
-        assert_int_equal(volume_read_head(v, "x", 10, &text, &n), -ENOENT);
+        assert_int_equal(volume_read(v, "x", keep_piece, &read), -ENOENT);
         assert_int_equal(volume_sweep(v, "x"), 0);
         in_scratch(s, "test ! -e root");
         assert_int_equal(volume_probe(v, &error), 0);
@@ -260,7 +260,7 @@ static void the_root_is_made_in_a_parent_that_is_there(void **state) {
         free(error);
         assert_int_equal(volume_probe(known, &error), UPLOAD_E_UNREACHABLE);
         assert_non_null(strstr(error, "before' is not there: is it mounted?"));
-        assert_int_equal(volume_read_head(known, "x", 10, &text, &n), -ESTALE);
+        assert_int_equal(volume_read(known, "x", keep_piece, &read), -ESTALE);
         volume_free(known);
         in_scratch(s, "test ! -e before; touch file");
 
@@ -270,29 +270,29 @@ static void the_root_is_made_in_a_parent_that_is_there(void **state) {
         assert_non_null(strstr(error, "not a directory is in the way"));
 }
 
-static void the_beginning_of_an_object_is_read_within_its_bound(void **state) {
+static void an_object_is_read_in_pieces_until_its_end(void **state) {
         const Scratch *s = *state;
         _cleanup_(volume_freep) Volume *v = volume_at(s, "root");
-        _cleanup_free_ char *text = NULL;
-        size_t n = 0;
+        _cleanup_(strbuf_done) StrBuf read = STRBUF_INIT;
 
         in_scratch(s, "mkdir -p root/d; printf 'a\\0b' > root/d/m; ln -s m root/d/l; ln -s d "
-                      "root/e; mkfifo root/d/p");
-        assert_int_equal(volume_read_head(v, "d/m", 3, &text, &n), 0);
-        assert_int_equal(n, 3);
-        assert_memory_equal(text, "a\0b", 4);
-        char *none = NULL;
-        assert_int_equal(volume_read_head(v, "d/m", 2, &none, &n), 0);
-        assert_int_equal(n, 2);
-        assert_memory_equal(none, "a\0", 3);
-        free(none);
-        none = NULL;
-        assert_int_equal(volume_read_head(v, "d/x", 9, &none, &n), -ENOENT);
-        assert_int_equal(volume_read_head(v, "x/m", 9, &none, &n), -ENOENT);
-        assert_int_equal(volume_read_head(v, "d/l", 9, &none, &n), -ELOOP);
-        assert_int_equal(volume_read_head(v, "e/m", 9, &none, &n), -ELOOP);
-        assert_int_equal(volume_read_head(v, "d/p", 9, &none, &n), -EBADF);
-        assert_null(none);
+                      "root/e; mkfifo root/d/p; : > root/d/empty; "
+                      "head -c 1000000 /dev/zero > root/d/large");
+        assert_int_equal(volume_read(v, "d/m", keep_piece, &read), 0);
+        assert_int_equal(read.n, 3);
+        assert_memory_equal(read.text, "a\0b", 4);
+        strbuf_clear(&read);
+        assert_int_equal(volume_read(v, "d/empty", keep_piece, &read), 0);
+        assert_int_equal(volume_read(v, "d/empty", refuse_piece, NULL), -ECANCELED);
+        assert_int_equal(volume_read(v, "d/large", refuse_piece, NULL), -ECANCELED);
+        assert_int_equal(volume_read(v, "d/large", keep_piece, &read), 0);
+        assert_int_equal(read.n, 1000000);
+        assert_int_equal(volume_read(v, "d/x", keep_piece, &read), -ENOENT);
+        assert_int_equal(volume_read(v, "x/m", keep_piece, &read), -ENOENT);
+        assert_int_equal(volume_read(v, "d/l", keep_piece, &read), -ELOOP);
+        assert_int_equal(volume_read(v, "e/m", keep_piece, &read), -ELOOP);
+        assert_int_equal(volume_read(v, "d/p", keep_piece, &read), -EBADF);
+        assert_int_equal(read.n, 1000000);
 }
 
 static void a_sweep_removes_the_one_temporary_file(void **state) {
@@ -451,7 +451,7 @@ int main(void) {
                 TEST(what_reads_back_differently_is_removed),
                 TEST(a_symlink_in_the_way_is_not_followed),
                 TEST(the_root_is_made_in_a_parent_that_is_there),
-                TEST(the_beginning_of_an_object_is_read_within_its_bound),
+                TEST(an_object_is_read_in_pieces_until_its_end),
                 TEST(a_sweep_removes_the_one_temporary_file),
                 TEST(neither_writing_nor_reading_back_fills_the_page_cache),
                 TEST(a_small_object_is_read_from_the_disk_without_a_context_for_it),

@@ -7,6 +7,7 @@
 #include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
+#include "lib/base/strbuf.h"
 #include "tests/lib/base/scratch.h"
 #include "uploaders/volume/volume.h"
 
@@ -43,6 +44,17 @@ static inline void content_init(Content *c, size_t n, uint64_t seed) {
 
 static inline void content_done(Content *c) {
         free(c->data);
+}
+
+/* For volume_read(). @param userdata  a StrBuf */
+static inline int keep_piece(const void *data, size_t n, void *userdata) {
+        strbuf_add_n(userdata, data, n);
+        return 0;
+}
+
+static inline int refuse_piece(const void *data, size_t n, void *userdata) {
+        (void)data, (void)n, (void)userdata;
+        return -ECANCELED;
 }
 
 static inline Volume *volume_at(const Scratch *s, const char *root) {
