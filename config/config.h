@@ -57,6 +57,7 @@ typedef struct ConfigDestination {
         char *path; /* volume: template with `/%d-%c` appended where docs/BUNDLE.md says so */
         ConfigSize min_free;
         ConfigDurable durable; /* volume: whether a copy there outlives the node */
+        char *mode, *group; /* volume: of the directories that nodes share; octal; "" = no group */
         char *bucket, *prefix, *region, *endpoint, *addressing, *ca_file, *proxy, *profile, *sse,
                 *kms_key_id, *storage_class, *expected_bucket_owner; /* s3 */
         StringMap tags;

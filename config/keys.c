@@ -238,6 +238,13 @@ static bool check_profile(const char *text, StrBuf *fault) {
                refuse(fault, "has a bracket or a control character in it");
 }
 
+/* The owner may do everything, or the agent could not. */
+static bool check_mode(const char *text, StrBuf *fault) {
+        size_t n = strlen(text);
+        return ((n == 3 || n == 4) && strspn(text, "01234567") == n && text[n - 3] == '7') ||
+               refuse(fault, "is not the mode of a directory that its owner can use");
+}
+
 static bool check_kms_key(const char *text, StrBuf *fault) {
         return consists_of(text, ":/_-") || refuse(fault, "is not the id or ARN of a key");
 }
@@ -324,6 +331,8 @@ const Form form_region = { .check = check_region, .what = "the name of a region"
 const Form form_storage_class = { .check = check_storage_class, .what = "a storage class", .remedy = "write it as STANDARD_IA" };
 
 const Form form_profile = { .check = check_profile, .what = "the name of a profile", .remedy = "write it as it stands in the file, without the brackets" };
+
+const Form form_mode = { .check = check_mode, .what = "a mode", .remedy = "write it as 1777 or 0770, in octal" };
 
 const Form form_kms_key = { .check = check_kms_key, .what = "the id or ARN of a key", .remedy = "write its id, alias/NAME, or the whole ARN from arn: on" };
 
@@ -478,6 +487,10 @@ static const ConfigKey table[] = {
 { "destinations[].durable", KEY_CHOICE, KEY_VOLUME, AT(ConfigDestination, durable), .words = durables, .fallback = "auto",
   .help = "Whether a copy there outlives this node; auto: on a network file system (by its type) it does, on a local one it does not. "
           "`safe to terminate` is said only when each source has a destination that is durable, as buckets are." },
+{ "destinations[].mode", KEY_STRING, KEY_VOLUME, AT(ConfigDestination, mode), .form = &form_mode, .fallback = "1777",
+  .help = "Mode of the directories that nodes share, whose agents may have different user ids; the directory of each node below them has 0755." },
+{ "destinations[].group", KEY_STRING, KEY_VOLUME, AT(ConfigDestination, group), .form = &form_name, .fallback = "",
+  .help = "Group of the directories and files, a name or a number; empty leaves it to the file system." },
 { "destinations[].bucket", KEY_STRING, KEY_S3, AT(ConfigDestination, bucket), .form = &form_bucket, .example = "my-bucket",
   .help = "Name of the bucket, which must exist.", .source = "S3 User Guide: bucket naming rules" },
 { "destinations[].prefix", KEY_STRING, KEY_S3, AT(ConfigDestination, prefix), .max = 800, .form = &form_prefix, .fallback = "neuron/%d-%c",

@@ -320,6 +320,8 @@ static int volume_open(Destination *d) {
                         .min_free_bytes = config->min_free.is_permille ? 0 : config->min_free.bytes,
                         .min_free_permille =
                                 config->min_free.is_permille ? config->min_free.permille : 0,
+                        .mode = config->mode,
+                        .group = config->group,
                         /* a root that was there and is not any more is not mounted */
                         .must_exist = scheduler_bytes_delivered(d) > 0 });
 }

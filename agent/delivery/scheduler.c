@@ -428,32 +428,49 @@ static void handle_bundle_failure(Destination *d, Bundle *b, DeliveryRecord *del
         end_shipping(s, b, BUNDLE_READY, error);
 }
 
-/* A destination that is proven after each of so many failures in a row of one bundle is not at
- * fault. */
+/* This one waits, not by its own fault; the others do not. */
+static void postpone_bundle(Destination *d, Bundle *b, DeliveryRecord *delivery,
+                            const Delivery *job, uint64_t wait_usec) {
+        Scheduler *s = d->scheduler;
+        const char *error = job->error ? job->error : "out of memory or threads";
+        bool is_known = delivery->last_error && strcmp(delivery->last_error, error) == 0;
+        char text[64];
+        s->n_retries[SCHEDULER_RETRY_BUNDLE]++;
+        (void)postpone(s, delivery, wait_usec);
+        log_dump(b->rec.id, is_known ? LOG_DEBUG : LOG_WARNING, 0,
+                 "%s: %s; nothing is lost, trying again in %s", d->config->name, error,
+                 clock_format_duration(text, wait_usec));
+        set_error(&delivery->last_error, error);
+        end_shipping(s, b, BUNDLE_READY, error);
+}
+
+/* Where one bundle alone fails so often in a row, and the probe succeeds each time, others must not
+ * wait for it. */
 #define DESTINATION_FAILURES_MAX 3
 
-/* The destination is at fault, unless its probe succeeds each time and only this bundle keeps
- * failing, without any progress: then the bundle is, and the others must not wait for it. Broken
- * connections are the network's fault, however many there are. */
+/* The destination is at fault, which is shown until the bundle gets through, and never a reason to
+ * give it up. Broken connections are the network's fault, however many there are. */
 static void handle_destination_failure(Destination *d, Bundle *b, DeliveryRecord *delivery,
                                        const Delivery *job) {
         Scheduler *s = d->scheduler;
         BundleTries *tries = delivery_tries(b, delivery);
-        bool waits = job->upload_outcome == UPLOAD_E_FULL || job->upload_outcome == UPLOAD_E_DENIED;
-        bool may_be_bundle = !waits && job->upload_outcome != UPLOAD_E_NETWORK;
+        bool is_full = job->upload_outcome == UPLOAD_E_FULL;
+        bool may_be_alone = !is_full && job->upload_outcome != UPLOAD_E_NETWORK;
+        tries->by_destination = true;
         if (job->has_advanced)
                 d->n_failures = tries->n_away = 0;
-        if (may_be_bundle && tries->n_away >= DESTINATION_FAILURES_MAX) {
+        if (is_full) /* a smaller one may fit meanwhile */
+                b->full_at_bytes = MAX(b->full_at_bytes, atomic_load(&job->sent_bytes));
+        if (may_be_alone && tries->n_away < UINT8_MAX)
+                tries->n_away++;
+        if (may_be_alone && tries->n_away > DESTINATION_FAILURES_MAX) {
+                tries->failed = true;
                 d->is_proven = d->delivery_failed = false; /* the probe alone decides */
-                handle_bundle_failure(d, b, delivery, job);
+                postpone_bundle(d, b, delivery, job, backoff(s, tries->n_away));
                 return;
         }
         d->delivery_failed = true;
         mark_failed(d, job->upload_outcome, job->error);
-        if (job->upload_outcome == UPLOAD_E_FULL) /* a smaller one may fit meanwhile */
-                b->full_at_bytes = MAX(b->full_at_bytes, atomic_load(&job->sent_bytes));
-        else if (may_be_bundle)
-                tries->n_away++;
         /* others go first */
         postpone(s, delivery, 2 * (d->not_before_usec - scheduler_boottime_usec(s)));
         set_error(&delivery->last_error, job->error);
@@ -466,20 +483,11 @@ static void handle_destination_failure(Destination *d, Bundle *b, DeliveryRecord
 /* Neither the bundle's nor the destination's fault: it waits, however long it takes. */
 static void handle_shortage(Destination *d, Bundle *b, DeliveryRecord *delivery,
                             const Delivery *job) {
-        Scheduler *s = d->scheduler;
-        const char *error = job->error ? job->error : "out of memory or threads";
-        bool is_known = delivery->last_error && strcmp(delivery->last_error, error) == 0;
-        uint64_t wait = s->waits_for_memory == d
+        const Scheduler *s = d->scheduler;
+        postpone_bundle(d, b, delivery, job,
+                        s->waits_for_memory == d
                                 ? USEC_PER_SEC
-                                : MIN(s->config->retry.maximum_usec, SHORTAGE_USEC);
-        char text[64];
-        s->n_retries[SCHEDULER_RETRY_BUNDLE]++;
-        (void)postpone(s, delivery, wait);
-        log_dump(b->rec.id, is_known ? LOG_DEBUG : LOG_WARNING, 0,
-                 "%s: %s; nothing is lost, trying again in %s", d->config->name, error,
-                 clock_format_duration(text, wait));
-        set_error(&delivery->last_error, error);
-        end_shipping(s, b, BUNDLE_READY, error);
+                                : MIN(s->config->retry.maximum_usec, SHORTAGE_USEC));
 }
 
 /* Records how a delivery ended. The bundle may be gone afterwards. */
@@ -495,6 +503,8 @@ static void handle_result(Destination *d, Bundle *b, Delivery *job) {
                                     "delivered, but the state database cannot be written");
         if (job->result != RESULT_DELIVERED)
                 (void)bundle_set_delivery_state(b, delivery, DELIVERY_PENDING); /* as above */
+        if (job->result != RESULT_ABORTED)
+                delivery_tries(b, delivery)->by_destination = false;
         switch (job->result) {
         case RESULT_DELIVERED:
                 handle_delivered(d, b, delivery, job);
@@ -1036,6 +1046,19 @@ static void view_stall(Destination *d, SchedulerDestinationView *ret) {
         ret->last_error = d->stall_error;
 }
 
+/* It takes other bundles, or could; one that it did not take keeps it from being called well. */
+static void view_failed_delivery(const Destination *d, SchedulerDestinationView *ret) {
+        LIST_FOREACH (l, bundle_table_all(d->scheduler->context.bundles)) {
+                Bundle *b = CONTAINER_OF(l, Bundle, link);
+                const DeliveryRecord *delivery = find_delivery(b, d->config->name);
+                if (!delivery || !delivery_tries(b, delivery)->by_destination)
+                        continue;
+                ret->state = destination_state_name(DESTINATION_FAILING);
+                ret->last_error = delivery->last_error;
+                return;
+        }
+}
+
 void scheduler_destination_view(const Scheduler *s, size_t i, SchedulerDestinationView *ret) {
         Destination *d = &s->destinations[i];
         *ret = (SchedulerDestinationView){ .name = d->config->name,
@@ -1044,6 +1067,8 @@ void scheduler_destination_view(const Scheduler *s, size_t i, SchedulerDestinati
                                            .last_error = d->last_error,
                                            .last_success_usec = d->last_success_usec,
                                            .bytes_delivered = scheduler_bytes_delivered(d) };
+        if (d->state == DESTINATION_OK)
+                view_failed_delivery(d, ret);
         view_stall(d, ret);
         for (size_t k = s->n_destinations; k < s->n_all; k++)
                 if (s->destinations[k].head == d)

@@ -54,8 +54,9 @@ void held_files_done(HeldFiles *h);
 /* What happened to one delivery since the start. */
 #define BUNDLE_TRIES_MAX 8
 typedef struct BundleTries {
-        uint8_t n_away; /* in a row: the destination was at fault, so it seemed */
-        bool failed;    /* by the bundle's own fault */
+        uint8_t n_away;      /* in a row: by the destination's fault */
+        bool by_destination; /* the last one failed by the destination's fault */
+        bool failed;         /* by the bundle's own fault, or where other bundles do not fail */
 } BundleTries;
 
 typedef struct Bundle {

@@ -623,6 +623,8 @@ static void check_volume(Doctor *d, const ConfigDestination *c, const char *what
                                   .min_free_bytes = c->min_free.is_permille ? 0 : c->min_free.bytes,
                                   .min_free_permille =
                                           c->min_free.is_permille ? c->min_free.permille : 0,
+                                  .mode = c->mode,
+                                  .group = c->group,
                                   .must_exist = true };
         int r = root ? volume_new(&volume, &options) : -ENOMEM;
         if (r == 0)

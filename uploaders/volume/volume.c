@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <linux/aio_abi.h>
@@ -27,6 +28,8 @@ struct Volume {
         uint64_t min_free_bytes;
         unsigned min_free_permille;
         bool must_exist;
+        mode_t mode; /* of directories that nodes share */
+        char *group; /* NULL = none */
         /* of the root below its mount point when it was last opened; -1 = never yet */
         int mount_depth;
         atomic_uint_fast64_t n_read_back; /* bytes; read by other threads */
@@ -111,11 +114,14 @@ static int volume_classify_errno(int error, const char *doing, const char *path,
 
 #define MAX_MOUNT_DEPTH 256
 #define PROBE_BYTES 4096
+#define GROUP_BYTES (64 * KIB) /* of the members' names in the database of groups */
 #define READ_BYTES (256 * KIB)
 DEFINE_CLEANUP(Volume, volume_free);
 
 int volume_new(Volume **ret, const VolumeOptions *options) {
-        if (options->root[0] != '/')
+        char *end = NULL;
+        unsigned long mode = strtoul(options->mode ? options->mode : "1777", &end, 8);
+        if (options->root[0] != '/' || *end != '\0' || mode > 07777)
                 return -EINVAL;
         _cleanup_(volume_freep) Volume *v = calloc(1, sizeof *v);
         if (!v)
@@ -125,9 +131,12 @@ int volume_new(Volume **ret, const VolumeOptions *options) {
                 .min_free_bytes = options->min_free_bytes,
                 .min_free_permille = options->min_free_permille,
                 .must_exist = options->must_exist,
+                .mode = (mode_t)mode,
                 .mount_depth = -1,
         };
         if (!v->root)
+                return -ENOMEM;
+        if (options->group && options->group[0] && !(v->group = strdup(options->group)))
                 return -ENOMEM;
         *ret = TAKE_PTR(v);
         return 0;
@@ -136,6 +145,7 @@ int volume_new(Volume **ret, const VolumeOptions *options) {
 Volume *volume_free(Volume *v) {
         if (!v)
                 return NULL;
+        free(v->group);
         free(v->root);
         free(v);
         return NULL;
@@ -199,12 +209,77 @@ static bool may_create_root(const Volume *v) {
         return depth >= 0 && depth < v->mount_depth;
 }
 
+/* Who may use what */
+
+#define OWN_DIRECTORY_MODE 0755
+
+/* @return 0 and *ret, (gid_t)-1 = none; -ENXIO: there is no such group; -errno */
+static int find_group(const Volume *v, gid_t *ret) {
+        struct group group, *found = NULL;
+        uint64_t number;
+
+        *ret = (gid_t)-1;
+        if (!v->group)
+                return 0;
+        if (parse_u64_range(v->group, 0, UINT32_MAX - 1, &number) == 0) {
+                *ret = (gid_t)number;
+                return 0;
+        }
+        _cleanup_free_ char *space = malloc(GROUP_BYTES);
+        int r = space ? getgrnam_r(v->group, &group, space, GROUP_BYTES, &found) : ENOMEM;
+        if (!found)
+                return r == ENOMEM ? -ENOMEM : -ENXIO;
+        *ret = group.gr_gid;
+        return 0;
+}
+
+/* Gives something to the group. One that was there before stays as it is where that is refused.
+ * @return 0, -ENXIO, -errno */
+static int set_group(const Volume *v, int fd, const struct stat *st, bool is_new) {
+        gid_t gid;
+        int r = find_group(v, &gid);
+        if (r < 0)
+                return r;
+        if (gid == (gid_t)-1 || st->st_gid == gid || fchown(fd, (uid_t)-1, gid) == 0 || !is_new)
+                return 0;
+        return -errno;
+}
+
+/* Gives a directory its group and mode, whatever the umask: one that was made, or that an earlier
+ * life of ours has made otherwise. Mounts without modes (CIFS, FUSE) refuse, or do nothing. */
+static int set_directory(const Volume *v, int fd, mode_t mode, bool is_new) {
+        struct stat st;
+
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        if (!is_new && st.st_uid != geteuid())
+                return 0;
+        int r = set_group(v, fd, &st, is_new);
+        if (r == 0 && (st.st_mode & 07777) != mode)
+                (void)fchmod(fd, mode); /* whoever cannot write there reports it */
+        return r;
+}
+
+static int classify_group(const Volume *v, int error, const char *path, char **ret_error) {
+        if (error == ENXIO)
+                volume_set_error(
+                        ret_error,
+                        "no group '%s' is known on this node: create it, or give its number "
+                        "as the destination's group",
+                        v->group);
+        else
+                volume_set_error(ret_error,
+                                 "cannot give '%s' to group '%s': %s; make uid %u a member of it",
+                                 path, v->group, strerror(error), (unsigned)geteuid());
+        return UPLOAD_E_UNREACHABLE;
+}
+
 /* Makes the root, durably. Its parent must be there: we do not build where a volume should be. */
 static int create_root(const Volume *v, char **ret_error) {
         _cleanup_free_ char *parent = path_parent(v->root);
         if (!parent)
                 return -ENOMEM;
-        if (mkdir(v->root, 0750) < 0 && errno != EEXIST) {
+        if (mkdir(v->root, v->mode) < 0 && errno != EEXIST) {
                 if (errno != ENOENT)
                         return volume_classify_errno(errno, "make the volume root", v->root,
                                                      ret_error);
@@ -225,6 +300,9 @@ static int volume_open_root(Volume *v, bool create, int *ret_fd, char **ret_erro
                 if (r != 0)
                         return r;
                 fd = open(v->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+                r = fd < 0 ? 0 : set_directory(v, fd, v->mode, true);
+                if (r < 0)
+                        return classify_group(v, -r, v->root, ret_error);
         }
         if (fd < 0) {
                 if (errno != ENOENT)
@@ -290,13 +368,14 @@ static bool is_plain_name(const char *s, size_t n) {
 typedef struct Way {
         int dir_fd;       /* the directory it lives in; the caller's */
         const char *name; /* its own, in what was asked for */
-        const char *step; /* what was tried last */
+        const char *step; /* what was tried last; NULL: to give it its group */
 } Way;
 
 /* Opens the directory an object lives in, making what is missing. Every parent is fsynced, also
  * where nothing was missing: who made the directory may have crashed before its fsync. @return 0
  * or -errno, when only ret->step is set */
-static int open_directories(int root_fd, const char *relative, bool create, Way *ret) {
+static int open_directories(const Volume *v, int root_fd, const char *relative, bool create,
+                            Way *ret) {
         char name[NAME_MAX + 1];
         _cleanup_close_ int at_fd = fcntl(root_fd, F_DUPFD_CLOEXEC, 3);
         ret->step = "open";
@@ -315,7 +394,10 @@ static int open_directories(int root_fd, const char *relative, bool create, Way 
                 memcpy(name, relative, n);
                 name[n] = '\0';
                 ret->step = "make the directory of";
-                if (create && mkdirat(at_fd, name, 0750) < 0 && errno != EEXIST)
+                bool is_own = !strchr(relative + n + 1, '/');
+                mode_t mode = is_own ? OWN_DIRECTORY_MODE : v->mode;
+                bool is_new = create && mkdirat(at_fd, name, mode) == 0;
+                if (create && !is_new && errno != EEXIST)
                         return -errno;
                 ret->step = "open the directory of";
                 int fd = openat(at_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -326,6 +408,11 @@ static int open_directories(int root_fd, const char *relative, bool create, Way 
                 at_fd = fd;
                 if (r < 0)
                         return r;
+                r = create ? set_directory(v, at_fd, mode, is_new) : 0;
+                if (r < 0) {
+                        ret->step = NULL;
+                        return r;
+                }
                 relative += n + 1;
         }
         return -ENAMETOOLONG;
@@ -348,7 +435,8 @@ static int create_temporary(VolumeObject *o, char **ret_error) {
         if (o->fd < 0 || fstat(o->fd, &o->st) < 0)
                 return volume_classify_errno(errno, "make a temporary file for", o->path,
                                              ret_error);
-        return 0;
+        int r = set_group(o->volume, o->fd, &o->st, true);
+        return r < 0 ? classify_group(o->volume, -r, o->path, ret_error) : 0;
 }
 
 int volume_object_start(Volume *v, const char *relative, uint64_t size_hint_bytes,
@@ -372,7 +460,9 @@ int volume_object_start(Volume *v, const char *relative, uint64_t size_hint_byte
         r = volume_check_room(v, root_fd, size_hint_bytes, ret_error);
         if (r != 0)
                 return r;
-        r = open_directories(root_fd, relative, true, &way);
+        r = open_directories(v, root_fd, relative, true, &way);
+        if (r < 0 && !way.step)
+                return classify_group(v, -r, o->path, ret_error);
         if (r == -EINVAL || r == -ENAMETOOLONG)
                 return r; /* the name, not the volume */
         if (r < 0)
@@ -430,7 +520,7 @@ int volume_verify(Volume *v, const char *relative, const VolumeStripe *stripes, 
         Way way;
         int r = open_for_reading(v, &root_fd);
         if (r == 0)
-                r = open_directories(root_fd, relative, false, &way);
+                r = open_directories(v, root_fd, relative, false, &way);
         if (r < 0)
                 return r;
         r = volume_readback(&(ReadbackFile){ way.dir_fd, way.name, &v->n_read_back }, stripes,
@@ -445,7 +535,7 @@ int volume_sweep(Volume *v, const char *relative) {
         int r = open_for_reading(v, &root_fd);
 
         if (r == 0)
-                r = open_directories(root_fd, relative, false, &way);
+                r = open_directories(v, root_fd, relative, false, &way);
         if (r < 0)
                 return r == -ENOENT ? 0 : r;
         _cleanup_close_ int dir_fd = way.dir_fd;

@@ -23,10 +23,17 @@ typedef struct VolumeOptions { /* copied */
         /* something was delivered there before (by the store): a missing root is not made, it is
          * away */
         bool must_exist;
+        /* Of the root and the directories below it that other nodes write to, too: those that are
+         * made, and those of this user. Octal; NULL = 1777. The directory of an object is this
+         * node's alone: 0755. */
+        const char *mode;
+        /* Of these directories and of what is written: a name or a number, whose id is looked up
+         * when something is made. NULL, "" = left to the file system */
+        const char *group;
 } VolumeOptions;
 
 /** Touches nothing yet. A volume belongs to one thread at a time, and so do its objects; it
- * outlives them. -EINVAL: root not absolute */
+ * outlives them. -EINVAL: root not absolute, mode not octal */
 int volume_new(Volume **ret, const VolumeOptions *options);
 Volume *volume_free(Volume *v);
 

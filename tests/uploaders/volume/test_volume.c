@@ -29,7 +29,8 @@ static void an_object_arrives_whole(void **state) {
         }
         assert_no_litter(s, "root");
         in_scratch(s, "test $(stat -c %a root/a/b/3.tar.zst) = 640 -a $(stat -c %h "
-                      "root/a/b/3.tar.zst) = 1 -a $(stat -c %a root/a/b) = 750");
+                      "root/a/b/3.tar.zst) = 1 -a $(stat -c %a root/a) = 1777 -a $(stat -c %a "
+                      "root/a/b) = 755");
 }
 
 static void nothing_is_seen_before_commit_and_nothing_stays_without_it(void **state) {
@@ -270,6 +271,26 @@ static void the_root_is_made_in_a_parent_that_is_there(void **state) {
         assert_non_null(strstr(error, "not a directory is in the way"));
 }
 
+static void directories_that_nodes_share_have_their_mode_whatever_the_umask(void **state) {
+        const Scratch *s = *state;
+        _cleanup_(volume_freep) Volume *v = NULL;
+        _cleanup_free_ char *error = NULL;
+        VolumeObject *o = NULL;
+        char path[PATH_MAX + 256];
+        mode_t before = umask(0077);
+
+        (void)snprintf(path, sizeof path, "%s/root", s->path);
+        assert_int_equal(volume_new(&v, &(VolumeOptions){ .root = path, .mode = "999" }), -EINVAL);
+        assert_int_equal(volume_new(&v, &(VolumeOptions){ .root = path, .mode = "2775" }), 0);
+        in_scratch(s, "mkdir -m 700 -p root; mkdir -m 750 root/a"); /* of an earlier version */
+        assert_int_equal(volume_object_start(v, "a/b/own/object", 0, &o, &error), 0);
+        volume_object_free(o);
+        (void)umask(before);
+        in_scratch(s, "test \"$(stat -c %a root)\" = 700"); /* made by somebody: left as it is */
+        in_scratch(s, "test \"$(stat -c %a root/a root/a/b root/a/b/own | tr '\\n' ' ')\" = "
+                      "'2775 2775 755 '");
+}
+
 static void an_object_is_read_in_pieces_until_its_end(void **state) {
         const Scratch *s = *state;
         _cleanup_(volume_freep) Volume *v = volume_at(s, "root");
@@ -451,6 +472,7 @@ int main(void) {
                 TEST(what_reads_back_differently_is_removed),
                 TEST(a_symlink_in_the_way_is_not_followed),
                 TEST(the_root_is_made_in_a_parent_that_is_there),
+                TEST(directories_that_nodes_share_have_their_mode_whatever_the_umask),
                 TEST(an_object_is_read_in_pieces_until_its_end),
                 TEST(a_sweep_removes_the_one_temporary_file),
                 TEST(neither_writing_nor_reading_back_fills_the_page_cache),

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""One volume for many nodes, whose agents have other user ids; and a directory on it that refuses
+one of them."""
+import grp
+import json
+import os
+import stat
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
+# pylint: disable=wrong-import-position
+from agent import Agent, cleanup, need, need_root, wait_for
+from tap import main, test
+
+AGENT_USERS = (20001, 20002)
+
+
+def node(uid, groups="--clear-groups"):
+    """The daemon runs as uid, without capabilities, as two nodes' sysusers may number them."""
+    need_root()
+    need("setpriv")
+    a = Agent()
+    a.owner = uid
+    a.prefix = ["setpriv", f"--reuid={uid}", f"--regid={uid}", groups, "--inh-caps=-all",
+                "--bounding-set=-all"]
+    for name in ("", "state", "run", "home", "out"):
+        os.chown(a.path(name), uid, uid)
+    return a
+
+
+def dump(a, **options):
+    unit = a.dump(size=65536, **options)
+    subprocess.run(["chown", "-R", str(a.owner), a.path("dumps")], check=True)
+    return unit
+
+
+def mode(path):
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+def tries(a):
+    return sum(float(line.rsplit(" ", 1)[1]) for line in a.curl("/metrics").stdout.splitlines()
+               if line.startswith("neuron_collectd_retries_total"))
+
+
+def state_of(a):
+    return a.status()["destinations"][0]
+
+
+@test
+def two_nodes_with_other_uids_deliver_one_incident_to_a_shared_volume():
+    place = Agent()
+    share = place.path("share")
+    os.mkdir(share)
+    os.chmod(share, 0o1777)
+    for i, uid in enumerate(AGENT_USERS):
+        a = node(uid)
+        a.config["node"]["instance_id"] = f"i-0a1b2c3d4e5f6071{i}"
+        a.config["destinations"][0]["path"] = os.path.join(share, "%d-%c")
+        dump(a, instance_id=a.config["node"]["instance_id"])
+        a.start()
+        a.wait_delivered(1)
+        assert state_of(a)["state"] == "ok", state_of(a)
+        a.stop()
+    assert len(place.manifests(share)) == 2, place.manifests(share)
+    incident, = os.listdir(share)
+    assert mode(os.path.join(share, incident)) == 0o1777
+    for own in os.listdir(os.path.join(share, incident)):
+        assert mode(os.path.join(share, incident, own)) == 0o755
+
+
+@test
+def mode_and_group_are_those_of_the_destination():
+    group = next(g for g in grp.getgrall() if g.gr_gid != 0)
+    a = node(AGENT_USERS[0], f"--groups={group.gr_gid}")
+    a.config["destinations"][0] |= {"path": a.path("out", "neuron", "%d-%c"), "mode": "3770",
+                                    "group": group.gr_name}
+    dump(a)
+    a.start()
+    a.wait_delivered(1)
+    a.stop()
+    root = a.path("out", "neuron")
+    incident = os.path.join(root, os.listdir(root)[0])
+    for shared in (root, incident):
+        assert mode(shared) == 0o3770 and os.stat(shared).st_gid == group.gr_gid, shared
+    path, _ = a.only_manifest(root)
+    assert mode(os.path.dirname(path)) & 0o777 == 0o755
+    assert os.stat(path).st_gid == group.gr_gid and mode(path) == 0o640
+
+
+@test
+def a_group_that_is_not_known_or_not_ours_is_named():
+    for group, said in (("no-such-group", "no-such-group"), ("0", "member")):
+        a = node(AGENT_USERS[0])
+        a.config["destinations"][0]["group"] = group
+        dump(a)
+        a.start()
+        wait_for("the destination says so", lambda a=a, said=said: said in (
+            state_of(a)["last_error"] or ""))
+        a.stop()
+
+
+@test
+def a_directory_that_refuses_one_node_is_reported_everywhere_and_never_given_up():
+    a = node(AGENT_USERS[0])
+    a.config["retry"] = {"initial": "10ms", "maximum": "50ms", "quarantine_after": 2}
+    unit = dump(a)
+    name = os.path.basename(unit).replace("dt-", "").replace("cid-", "")
+    other = a.path("out", name)
+    os.mkdir(other, 0o750)  # of another node's agent
+    dump(a, cluster_id="00000000000000bb", pid=5)
+    a.start()
+    a.wait_delivered(1)  # others do not wait for it
+    stuck = next(b["id"] for b in a.bundles() if b["state"] != "delivered")
+    wait_for("it is tried alone, and not only once", lambda: tries(a) > 5)
+    # After any number of tries, with probes and other deliveries that succeed in between.
+    assert a.api(f"/v1/bundles/{stuck}")["state"] in ("ready", "shipping")
+    wait_for("readyz says so", lambda: "ermission denied" in a.curl("/readyz").stdout)
+    destination = state_of(a)
+    assert destination["state"] != "ok" and other in json.dumps(destination), destination
+    metrics = a.curl("/metrics").stdout
+    assert 'neuron_collectd_destination_up{destination="archive"} 0' in metrics, metrics
+    assert "neuron_collectd_ready 0" in metrics, metrics  # what the alert in docs/METRICS.md asks
+    doctor = a.cli("doctor", "--config", a.config_file)
+    assert doctor.returncode != 0 and "ermission denied" in doctor.stdout, doctor.stdout
+    os.chmod(other, 0o1777)
+    a.wait_all()
+    wait_for("all is well", lambda: state_of(a)["state"] == "ok" and "not ready" not in a.curl(
+        "/readyz").stdout)
+    assert a.counts()["quarantined"] == 0
+    a.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main(cleanup))
