@@ -90,12 +90,17 @@ if [ "$(id -u)" -eq 0 ] && command -v systemd-sysusers >/dev/null; then
 		grep -q '^neuron-collectd:.*/usr/sbin/nologin$' "$root/etc/passwd" &&
 			grep -q '^neuron-collectd:' "$root/etc/group"
 	ok "sysusers makes the user and its group, without a shell"
+	mkdir -p "$root/tmp/neuron-core-dump" && chmod 1777 "$root/tmp" &&
+		chown 65534:65534 "$root/tmp/neuron-core-dump" # a user who was first
 	systemd-tmpfiles --root="$root" --create "$srcdir/systemd/tmpfiles.d/neuron-collectd.conf" \
 		>"$dir/out" 2>&1 &&
 		[ "$(stat -c %a "$root/var/lib/neuron-collectd/mailbox")" = 1733 ] &&
 		[ "$(stat -c %a "$root/var/lib/neuron-collectd")" = 711 ] &&
 			[ "$(stat -c %a "$root/run/neuron-collectd")" = 755 ]
 	ok "tmpfiles makes the directories with their modes"
+	[ "$(stat -c %a:%u:%g "$root/tmp/neuron-core-dump")" = 1777:0:0 ] &&
+		[ "$(stat -c %a "$root/tmp/.neuron-collectd")" = 700 ]
+	ok "the directory of dumps is root's and sticky, whoever made it first"
 
 	# tmpfiles' cleaning: an old file beside goes, an old pin stays. (--clean checks all times of a
 	# file; birth and change time cannot be set, hence an age of zero.)
