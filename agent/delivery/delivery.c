@@ -53,13 +53,12 @@ typedef struct Reading {
 static int on_note(const StoredNote *stored, void *userdata) {
         Reading *reading = userdata;
         DeliveryNotes *n = &reading->notes;
-        const char *why;
         HookNote *note = &n->notes[n->n];
         uid_t sender = note_sender(stored->uid, stored->container, stored->by_mailbox);
         if (!uid_may_annotate(reading->owners, sender))
                 return 0;
         /* It was filtered before it was stored. */
-        int r = hook_note_parse(stored->document, strlen(stored->document), NULL, note, &why);
+        int r = hook_note_parse_stored(stored->document, note);
         if (r < 0)
                 return r;
         if (r > 0)

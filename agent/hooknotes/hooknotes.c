@@ -78,6 +78,8 @@ typedef struct HookSocket {
 } HookSocket;
 
 typedef enum NoteStage {
+        NOTE_UNPARSED,  /* nothing is known but who sent it */
+        NOTE_PARSING,   /* in a worker */
         NOTE_UNCHECKED, /* its directory has to be checked */
         NOTE_CHECKING,  /* in a worker */
         NOTE_ADDING,    /* goes into the store with the next commit */
@@ -92,7 +94,12 @@ typedef struct Note {
         NoteStage stage;
         HookPeer *peer;     /* NULL: by the mailbox, or disconnected */
         char *mailbox_name; /* until it is removed; NULL */
+        char *data;         /* as it came, until it is parsed; NULL */
+        size_t n_data;
         HookNote hook;
+        char *document;    /* for the store; NULL: too long, or of an earlier run */
+        HookFinish finish; /* with has_finish: what its hook has said at its end */
+        bool has_finish;
         NoteView view;      /* borrows from here */
         bool is_durable;    /* accepted */
         bool has_ended;     /* its hook has; perhaps before the note was durable or checked */
@@ -107,6 +114,20 @@ typedef struct Note {
         char *source, *unit_path; /* NULL */
         char *stored_refused;     /* as in the row */
 } Note;
+
+/* Parsing removes secrets, which takes 100 ms and more for a note that is made for it. */
+typedef struct ParseJob {
+        WorkJob job;
+        Note *note; /* for the loop alone */
+        const char *data;
+        size_t n;
+        char **patterns; /* owned, as the following */
+        HookNote hook;
+        const char *why; /* static */
+        StrBuf document;
+        int result, format_result;
+        uint64_t usec; /* that it took */
+} ParseJob;
 
 /* Directories that a worker checks one after another. */
 typedef struct CheckBatch {
@@ -184,6 +205,11 @@ struct HookNotes {
         NoteCount counts[N_NOTE_COUNTERS];
         Histogram seconds;
         sd_event_source *step, *due, *start;
+        WorkerPool *parser;   /* of one thread */
+        ParseJob *parsing;    /* in it; NULL */
+        Owners unparsed;      /* bytes of notes */
+        Owners parse_time;    /* microseconds that it has worked for each owner */
+        uint64_t parsed_usec; /* as of this time, CLOCK_BOOTTIME */
         WorkerPool *pool;
         CheckBatch *batch;     /* in the worker; NULL */
         sd_event_source *late; /* the time of `batch` is over */
@@ -196,8 +222,10 @@ struct HookNotes {
 #define CHECK_TIMEOUT_USEC (250 * USEC_PER_MSEC) /* of a batch */
 #define CHECK_THREADS 16 /* one of them for each mount that hangs; started when needed */
 #define NO_MEMORY "out of memory"
+#define TOO_MANY_NOTES "this user has sent too many notes; keep it in the mailbox"
 #define LOG_INTERVAL_USEC USEC_PER_MINUTE
-#define MAIL_AT_ONCE 128           /* of the mailbox, in memory: 64 KiB each */
+#define MAIL_AT_ONCE 128 /* of the mailbox, in memory: 64 KiB each */
+#define UNPARSED_BYTES_MAX (16 * MIB)
 #define EARLY_USEC USEC_PER_SEC    /* after a start, a peer may have waited in the queue */
 #define YOUNG_USEC USEC_PER_MINUTE /* after a restart, older notes have ended */
 #define MAILBOX_MODE 01733         /* all users may create files */
@@ -559,6 +587,8 @@ static Note *note_free(Note *note) {
         if (!note)
                 return NULL;
         hook_note_done(&note->hook);
+        free(note->data);
+        free(note->document);
         free(note->mailbox_name);
         free(note->source);
         free(note->unit_path);
@@ -574,13 +604,21 @@ static void note_remove(HookNotes *n, Note *note) {
         note_free(note);
 }
 
-/* @param view  who it is from */
-static int note_new(Note **ret, HookNotes *n, HookNote *hook, const NoteView *view) {
+/* @param view  who it is from @param data  copied */
+static int note_new(Note **ret, HookNotes *n, const char *data, size_t n_data,
+                    const NoteView *view) {
         Note *note = calloc(1, sizeof *note);
-        if (!note)
+        char *copy = note ? malloc(n_data + 1) : NULL;
+        if (!copy) {
+                free(note);
                 return -ENOMEM;
-        *note = (Note){ .owner = n, .hook = *hook, .view = *view, .since_usec = boot_usec(n) };
-        *hook = (HookNote){ 0 }; /* it is the note's now */
+        }
+        memcpy(copy, data, n_data);
+        *note = (Note){ .owner = n,
+                        .data = copy,
+                        .n_data = n_data,
+                        .view = *view,
+                        .since_usec = boot_usec(n) };
         note->view.note = &note->hook;
         list_append(&n->notes, &note->link);
         n->n_notes++;
@@ -600,6 +638,7 @@ static Note *find_note(const HookNotes *n, const char *id) {
 
 static void note_set_stage(Note *note, NoteStage to) {
         static const char *const names[N_NOTE_STAGES] = {
+                [NOTE_UNPARSED] = "unparsed",   [NOTE_PARSING] = "parsing",
                 [NOTE_UNCHECKED] = "unchecked", [NOTE_CHECKING] = "checking",
                 [NOTE_ADDING] = "adding",       [NOTE_OPEN] = "open",
                 [NOTE_ENDING] = "ending",
@@ -607,8 +646,9 @@ static void note_set_stage(Note *note, NoteStage to) {
 #define TO(stage) (1U << (stage))
         static const unsigned moves[N_NOTE_STAGES] = {
                 /* one of an earlier run is open at once */
-                [NOTE_UNCHECKED] =
-                        TO(NOTE_CHECKING) | TO(NOTE_ADDING) | TO(NOTE_ENDING) | TO(NOTE_OPEN),
+                [NOTE_UNPARSED] = TO(NOTE_PARSING) | TO(NOTE_OPEN),
+                [NOTE_PARSING] = TO(NOTE_UNCHECKED) | TO(NOTE_UNPARSED),
+                [NOTE_UNCHECKED] = TO(NOTE_CHECKING) | TO(NOTE_ADDING) | TO(NOTE_ENDING),
                 [NOTE_CHECKING] = TO(NOTE_UNCHECKED) | TO(NOTE_ADDING) | TO(NOTE_ENDING),
                 [NOTE_ADDING] = TO(NOTE_OPEN),
                 [NOTE_OPEN] = TO(NOTE_UNCHECKED) | TO(NOTE_ENDING),
@@ -673,7 +713,7 @@ static char *refusal_of(const Note *note) {
         strbuf_add(&text, why);
         if (what && what[0]) { /* goes into the log, and is delivered with the bundle */
                 strbuf_add(&text, ": ");
-                redact_text(&text, what, strlen(what));
+                redact_text(&text, what, strnlen(what, REFUSAL_BYTES_MAX));
         }
         if (note->is_invisible)
                 strbuf_add(&text, "; if the hook runs in a container, mount the dump directory "
@@ -734,10 +774,7 @@ static int on_due(sd_event_source *source, uint64_t usec, void *userdata) {
 
 static int add_one(HookNotes *n, Note *note) {
         const NoteView *v = &note->view;
-        StrBuf document = STRBUF_INIT;
-        int r = hook_note_format(&note->hook, n->patterns, &document);
-        if (r == 0)
-                r = strbuf_error(&document);
+        int r = note->document ? 0 : -EFBIG;
         free(note->stored_refused);
         note->stored_refused = refusal_of(note);
         if (r == 0)
@@ -753,8 +790,7 @@ static int add_one(HookNotes *n, Note *note) {
                                                   .s3_prefix = (char *)v->s3_prefix,
                                                   .refused = note->stored_refused,
                                                   .container = (char *)v->container,
-                                                  .document = document.text });
-        strbuf_done(&document);
+                                                  .document = note->document });
         return r;
 }
 
@@ -828,7 +864,8 @@ static void log_note(const Note *note) {
         StrBuf where = STRBUF_INIT;
         char owner[OWNER_TEXT_SIZE];
         if (note->hook.error_location)
-                redact_text(&where, note->hook.error_location, strlen(note->hook.error_location));
+                redact_text(&where, note->hook.error_location,
+                            strnlen(note->hook.error_location, REFUSAL_BYTES_MAX));
         log_info("a hook of %s reported %s in %s (note %s by %s): %s%s%s%s%s",
                  owner_text(&v->owner, owner), name ? name : "a failure",
                  where.n > 0 ? where.text : "an unknown function", note->hook.id,
@@ -902,9 +939,20 @@ static void log_late(const Note *note) {
                          note->hook.id, note->view.unit_path);
 }
 
+/* A file that the hook has not withdrawn is promised, also when the hook died. */
+static void note_promises(Note *note) {
+        size_t n = 0;
+        if (note->hook.record_name && !note->finish.without_record)
+                note->view.promised[n++] = note->hook.record_name;
+        if (note->hook.snapshot_name && !note->finish.without_snapshot)
+                note->view.promised[n] = note->hook.snapshot_name;
+}
+
 static void ended(HookNotes *n, Note *note) {
         count_refusal(n, note, true);
         log_late(note);
+        if (note->has_finish)
+                note_promises(note);
         n->context.on_finished(&note->view, n->context.userdata);
         close_note(n, note, NULL);
 }
@@ -1168,14 +1216,19 @@ static int start_step(HookNotes *n) {
                                                100 * USEC_PER_MSEC, on_due, n);
         if (r >= 0)
                 r = sd_event_source_set_enabled(n->due, SD_EVENT_OFF);
+        if (r >= 0)
+                r = worker_pool_new(&n->parser, n->context.event, "note-parser", 1, WORKER_NORMAL);
         return r < 0 ? r
                      : worker_pool_new(&n->pool, n->context.event, "notes", CHECK_THREADS,
                                        WORKER_NORMAL);
 }
 
+static void stop_parsing(HookNotes *n);
+
 static void stop_step(HookNotes *n) {
         sd_event_source_disable_unref(n->step);
         sd_event_source_disable_unref(n->due);
+        stop_parsing(n);
         stop_checks(n);
 }
 
@@ -1216,6 +1269,179 @@ static bool is_peer_unknown(const HookNotes *n, const HookPeer *p) {
         return p->since_usec < n->start_usec + EARLY_USEC && hook_peer_has_hung_up(p);
 }
 
+/* ---- parsing ---- */
+
+static void release_unparsed(HookNotes *n, Note *note);
+
+static void refuse_surplus(HookNotes *n, Note *note) {
+        owners_count_refused(&n->unparsed, &note->view.owner, boot_usec(n));
+        count_note(n, COUNT_REFUSED);
+        release_unparsed(n, note);
+        close_note(n, note, "refused " TOO_MANY_NOTES); /* in the mailbox it stays */
+}
+
+static ParseJob *parse_job_free(ParseJob *j) {
+        for (size_t i = 0; j->patterns && j->patterns[i]; i++)
+                free(j->patterns[i]);
+        free(j->patterns);
+        hook_note_done(&j->hook);
+        strbuf_done(&j->document);
+        free(j);
+        return NULL;
+}
+
+static void parse_run(WorkJob *job) {
+        ParseJob *j = CONTAINER_OF(job, ParseJob, job);
+        uint64_t begun = clock_boottime_usec();
+        j->result = hook_note_parse(j->data, j->n, j->patterns, &j->hook, &j->why);
+        if (j->result == 0)
+                j->format_result = hook_note_format(&j->hook, j->patterns, &j->document);
+        if (j->result == 0 && j->format_result == 0)
+                j->format_result = strbuf_error(&j->document);
+        j->usec = MAX(clock_boottime_usec() - begun, (uint64_t)1);
+}
+
+/* It is no note, or there is no memory for it. */
+static void reject_note(HookNotes *n, Note *note, int r, const char *why) {
+        if (!note->mailbox_name) {
+                refuse(n, note, r > 0 ? why : NO_MEMORY);
+                return;
+        }
+        if (r > 0) { /* else the next scan tries again */
+                count_and_log_refused(n, &note->view.owner, why);
+                mailbox_remove(n->mailbox, note->mailbox_name);
+        }
+        note_remove(n, note);
+}
+
+/* Whoever has most unparsed notes loses the newest. @return whether there is space for one */
+static bool request_unparsed(HookNotes *n, const Owner *o, uint64_t bytes) {
+        Owner largest;
+        int r;
+        while ((r = owners_request(&n->unparsed, o, bytes, &largest)) == OWNERS_DISPLACE) {
+                Note *found = NULL;
+                LIST_FOREACH (l, &n->notes) {
+                        Note *note = CONTAINER_OF(l, Note, link);
+                        if (note->stage == NOTE_UNPARSED &&
+                            owner_is_same(&note->view.owner, &largest))
+                                found = note;
+                }
+                if (!found)
+                        break;
+                refuse_surplus(n, found);
+        }
+        return r == OWNERS_GRANTED;
+}
+
+static void release_unparsed(HookNotes *n, Note *note) {
+        owners_release(&n->unparsed, &note->view.owner, note->n_data);
+        free(TAKE_PTR(note->data));
+}
+
+static void handle_parsed(HookNotes *n, Note *note, ParseJob *j) {
+        release_unparsed(n, note);
+        if (j->result == 0 && find_note(n, j->hook.id)) {
+                discard_duplicate(n, note);
+                return;
+        }
+        if (j->result != 0) {
+                reject_note(n, note, j->result, j->why);
+                return;
+        }
+        note->hook = j->hook;
+        j->hook = (HookNote){ 0 };
+        note->document = j->format_result == 0 ? strbuf_detach(&j->document) : NULL;
+        if (!note->view.pid_why)
+                note->view.pid_why = find_process(n, note);
+        note_set_stage(note, NOTE_UNCHECKED);
+        schedule_step(n);
+}
+
+/* The oldest one of the owner for whom there was the least to do lately. */
+static Note *find_unparsed(const HookNotes *n) {
+        uint64_t least = 0;
+        Note *found = NULL;
+        LIST_FOREACH (l, (ListLink *)&n->notes) {
+                Note *note = CONTAINER_OF(l, Note, link);
+                if (note->stage != NOTE_UNPARSED)
+                        continue;
+                uint64_t used = owners_amount(&n->parse_time, &note->view.owner);
+                if (!found || used < least) {
+                        found = note;
+                        least = used;
+                }
+        }
+        return found;
+}
+
+static char **copy_patterns(char *const *patterns) {
+        size_t n = 0;
+        while (patterns[n])
+                n++;
+        char **copy = calloc(n + 1, sizeof *copy);
+        for (size_t i = 0; copy && i < n; i++)
+                if (!(copy[i] = strdup(patterns[i]))) {
+                        for (; i > 0; i--)
+                                free(copy[i - 1]);
+                        free(copy);
+                        return NULL;
+                }
+        return copy;
+}
+
+static void parse_done(WorkJob *job);
+
+/* One at a time. */
+static void parse_next(HookNotes *n) {
+        Note *note = n->parsing ? NULL : find_unparsed(n);
+        if (!note)
+                return;
+        ParseJob *j = calloc(1, sizeof *j);
+        if (j) {
+                *j = (ParseJob){ .job = { .run = parse_run, .done = parse_done },
+                                 .note = note,
+                                 .data = note->data,
+                                 .n = note->n_data,
+                                 .patterns = copy_patterns(n->patterns) };
+                note_set_stage(note, NOTE_PARSING);
+                if (j->patterns && worker_pool_submit(n->parser, &j->job) == 0) {
+                        n->parsing = j;
+                        return;
+                }
+                parse_job_free(j);
+        }
+        release_unparsed(n, note);
+        reject_note(n, note, -ENOMEM, NULL);
+}
+
+/* What an owner has used is forgotten as fast as time passes. */
+static void account_parsing(HookNotes *n, const Owner *o, uint64_t usec) {
+        Owner largest;
+        uint64_t now = boot_usec(n);
+        owners_release_each(&n->parse_time, now - n->parsed_usec);
+        n->parsed_usec = now;
+        (void)owners_request(&n->parse_time, o, usec, &largest); /* without memory: not counted */
+}
+
+static void parse_done(WorkJob *job) {
+        ParseJob *j = CONTAINER_OF(job, ParseJob, job);
+        HookNotes *n = j->note->owner;
+        n->parsing = NULL;
+        account_parsing(n, &j->note->view.owner, j->usec);
+        handle_parsed(n, j->note, j);
+        parse_job_free(j);
+        parse_next(n);
+}
+
+static void stop_parsing(HookNotes *n) {
+        if (n->parser)
+                worker_pool_free(n->parser);
+        if (n->parsing)
+                parse_job_free(n->parsing);
+        owners_done(&n->parse_time);
+        owners_done(&n->unparsed);
+}
+
 /* ---- notes by the socket ---- */
 
 static void refuse_peer(HookNotes *n, HookPeer *p, const char *why) {
@@ -1225,8 +1451,6 @@ static void refuse_peer(HookNotes *n, HookPeer *p, const char *why) {
         (void)hook_peer_send(p, answer, -1); /* it may have ended */
         hook_peer_close(p);
 }
-
-#define TOO_MANY_NOTES "this user has sent too many notes; keep it in the mailbox"
 
 static bool consume_rate(HookNotes *n, const Owner *o) {
         uint64_t now = boot_usec(n);
@@ -1238,59 +1462,37 @@ static bool consume_rate(HookNotes *n, const Owner *o) {
 }
 
 static void on_note(HookNotes *n, HookPeer *p, const char *data, size_t size) {
-        HookNote hook = { 0 };
-        const char *why = "it is no note";
         Note *note;
-        int r = hook_note_parse(data, size, n->patterns, &hook, &why);
-        if (r != 0) {
-                refuse_peer(n, p, r > 0 ? why : "out of memory");
-                return;
-        }
-        if (find_note(n, hook.id)) {
-                hook_note_done(&hook);
-                count_note(n, COUNT_DUPLICATE);
-                (void)hook_peer_send(p, "refused this note has come before", -1); /* as above */
-                hook_peer_close(p);
-                return;
-        }
-        if (!consume_rate(n, &p->owner)) {
-                hook_note_done(&hook);
+        if (!consume_rate(n, &p->owner) || !request_unparsed(n, &p->owner, size)) {
                 (void)hook_peer_send(p, "refused " TOO_MANY_NOTES, -1); /* it may have ended */
                 hook_peer_close(p);
                 return;
         }
         bool is_unknown = is_peer_unknown(n, p), is_owner_known = p->is_owner_known && !is_unknown;
-        r = note_new(
-                &note, n, &hook,
+        int r = note_new(
+                &note, n, data, size,
                 &(NoteView){ .received_usec = realtime_usec(n),
                              .owner = p->owner,
                              .is_owner_known = is_owner_known,
                              .container = p->owner.uid == 0 && !is_owner_known ? "unknown" : NULL,
                              .hook_pid = is_unknown ? 0 : p->pid });
         if (r < 0) {
-                hook_note_done(&hook);
+                owners_release(&n->unparsed, &p->owner, size);
                 refuse_peer(n, p, "out of memory");
                 return;
         }
         note->peer = p;
         p->userdata = note;
-        note->view.pid_why = is_unknown ? "the hook had ended before this agent came to its note"
-                                        : find_process(n, note);
+        if (is_unknown)
+                note->view.pid_why = "the hook had ended before this agent came to its note";
         /* From here on the deadline of hooks bounds it. */
         (void)hook_peer_wait(p, n->config->hook.deadline_usec + USEC_PER_SEC);
-        schedule_step(n);
+        parse_next(n);
 }
 
-/* A file that the hook has not withdrawn is promised, also when the hook died. */
-static void note_promises(Note *note, const HookFinish *finish) {
-        size_t n = 0;
-        if (note->hook.record_name && !finish->without_record)
-                note->view.promised[n++] = note->hook.record_name;
-        if (note->hook.snapshot_name && !finish->without_snapshot)
-                note->view.promised[n] = note->hook.snapshot_name;
-}
-
-static void detach_peer(HookNotes *n, Note *note) {
+static void detach_peer(HookNotes *n, Note *note, const HookFinish *finish) {
+        note->finish = *finish;
+        note->has_finish = true;
         note->peer->userdata = NULL;
         note->peer = NULL;
         end_note(n, note);
@@ -1306,8 +1508,7 @@ static void on_packet(HookPeer *p, const char *data, size_t size, void *userdata
         HookFinish finish = { 0 };
         if (!hook_finish_parse(data, size, &finish))
                 count_and_log_refused(n, &note->view.owner, "a hook sent an unknown message");
-        note_promises(note, &finish);
-        detach_peer(n, note);
+        detach_peer(n, note, &finish);
         hook_peer_close(p);
 }
 
@@ -1315,8 +1516,7 @@ static void on_gone(HookPeer *p, void *userdata) {
         Note *note = p->userdata;
         if (!note)
                 return;
-        note_promises(note, &(HookFinish){ 0 }); /* it died, or hung */
-        detach_peer(userdata, note);
+        detach_peer(userdata, note, &(HookFinish){ 0 }); /* it died, or hung */
 }
 
 static void on_refused(const Owner *o, const char *why, void *userdata) {
@@ -1341,14 +1541,7 @@ static uint64_t due_of_mail(const HookNotes *n, uint64_t written_usec) {
         return boot_usec(n) + (passed < may ? may - passed : 0);
 }
 
-static void discard(HookNotes *n, const Mail *mail, const char *why) {
-        count_and_log_refused(n, &mail->owner, why);
-        mailbox_remove(n->mailbox, mail->name);
-}
-
 static void handle_mail(HookNotes *n, const Mail *mail) {
-        HookNote hook = { 0 };
-        const char *why = "it is no note";
         Note *note;
         if (is_being_read(n, mail->name))
                 return;
@@ -1356,25 +1549,24 @@ static void handle_mail(HookNotes *n, const Mail *mail) {
                 n->has_deferred_mail = true;
                 return;
         }
-        int r = hook_note_parse(mail->data, mail->n, n->patterns, &hook, &why);
-        if (r > 0)
-                discard(n, mail, why);
-        if (r != 0)
-                return; /* no memory: the next scan tries again */
-        if (find_note(n, hook.id)) {
-                count_note(n, COUNT_DUPLICATE);
-                mailbox_remove(n->mailbox, mail->name);
-        } else if (note_ratelimit_consume(&n->ratelimit, &mail->owner, boot_usec(n)) &&
-                   note_new(&note, n, &hook,
-                            &(NoteView){ .received_usec = realtime_usec(n),
-                                         .owner = mail->owner,
-                                         .by_mailbox = true }) == 0) {
-                note->mailbox_name = strdup(mail->name); /* NULL: the next scan finds a duplicate */
-                note->view.pid_why = find_process(n, note);
-                note->due_usec = due_of_mail(n, mail->written_usec);
-                schedule_step(n);
+        if (!note_ratelimit_consume(&n->ratelimit, &mail->owner, boot_usec(n)) ||
+            !request_unparsed(n, &mail->owner, mail->n))
+                return; /* the next scan tries again */
+        if (note_new(&note, n, mail->data, mail->n,
+                     &(NoteView){ .received_usec = realtime_usec(n),
+                                  .owner = mail->owner,
+                                  .by_mailbox = true }) < 0) {
+                owners_release(&n->unparsed, &mail->owner, mail->n);
+                return; /* the same */
         }
-        hook_note_done(&hook);
+        note->mailbox_name = strdup(mail->name);
+        note->due_usec = due_of_mail(n, mail->written_usec);
+        if (note->mailbox_name)
+                parse_next(n);
+        else {
+                release_unparsed(n, note);
+                note_remove(n, note);
+        }
 }
 
 static void mailbox_discard(Mailbox *m, const char *name, const struct statx *st, const char *why) {
@@ -1688,16 +1880,15 @@ void hooknotes_report_snapshot(HookNotes *n, const char *note_id, int fd, const 
 static int on_unfinished(const StoredNote *s, void *userdata) {
         HookNotes *n = userdata;
         HookNote hook = { 0 };
-        const char *why;
         Note *note;
         uint64_t now = realtime_usec(n);
         if (find_note(n, s->id))
                 return 0; /* it was sent again since */
         bool is_young = now < s->received_usec + YOUNG_USEC && n->n_notes < MAIL_AT_ONCE;
-        if (!is_young ||
-            hook_note_parse(s->document, strlen(s->document), n->patterns, &hook, &why) != 0)
+        /* Its secrets were removed before it was stored. */
+        if (!is_young || hook_note_parse_stored(s->document, &hook) != 0)
                 return store_note_finish(n->context.store, s->id, now) < 0 ? 1 : 0;
-        if (note_new(&note, n, &hook,
+        if (note_new(&note, n, "", 0,
                      &(NoteView){ .received_usec = s->received_usec,
                                   .owner = { .uid = s->uid },
                                   .by_mailbox = s->by_mailbox,
@@ -1707,6 +1898,7 @@ static int on_unfinished(const StoredNote *s, void *userdata) {
                 hook_note_done(&hook);
                 return 1;
         }
+        note->hook = hook;
         note_set_stage(note, NOTE_OPEN);
         note->is_durable = true;
         note->due_usec = due_of_mail(n, s->received_usec);
@@ -1794,6 +1986,9 @@ int hooknotes_new(HookNotes **ret, const HookNotesContext *context, const Config
                 return -ENOMEM;
         *n = (HookNotes){ .context = *context };
         n->start_usec = boot_usec(n);
+        n->unparsed = (Owners){ .what = "bytes of notes that wait", .max = UNPARSED_BYTES_MAX };
+        n->parse_time = (Owners){ .what = "time for notes", .max = UINT64_MAX };
+        n->parsed_usec = n->start_usec;
         n->ratelimit.owners = (Owners){ .what = "notes of hooks at once", .max = NOTE_BURST };
         n->counts[COUNT_BY_SOCKET].counter = "hook_notes:socket";
         n->counts[COUNT_BY_MAILBOX].counter = "hook_notes:mailbox";
@@ -1858,6 +2053,7 @@ void hooknotes_add_bounded(const HookNotes *n, AgentView *ret) {
         if (n->socket)
                 agent_view_add_bounded(ret, &n->socket->owners);
         agent_view_add_bounded(ret, &n->ratelimit.owners);
+        agent_view_add_bounded(ret, &n->unparsed);
         if (n->mailbox)
                 agent_view_add_bounded(ret, &n->mailbox->quota);
 }

@@ -20,6 +20,7 @@ typedef struct Reader {
         const char *why; /* the first fault; NULL */
         bool no_memory;
         StrBuf text;
+        bool is_clean; /* it has no secrets */
 } Reader;
 
 static void refuse(Reader *p, const char *why) {
@@ -37,7 +38,10 @@ static char *copy_redacted(Reader *p, const char *s, size_t n) {
         }
         strbuf_clear(&p->text);
         strbuf_add(&p->text, "");
-        redact_text(&p->text, s, n);
+        if (p->is_clean)
+                strbuf_add_n(&p->text, s, n);
+        else
+                redact_text(&p->text, s, n);
         char *copy = strbuf_error(&p->text) < 0 ? NULL : strdup(p->text.text);
         p->no_memory = p->no_memory || !copy;
         return copy;
@@ -237,10 +241,10 @@ static void read_note(Reader *p, json_t *root, char *const *patterns, HookNote *
         n->snapshot_name = read_file_name(p, files, "snapshot");
 }
 
-int hook_note_parse(const void *data, size_t n, char *const *patterns, HookNote *ret,
-                    const char **ret_why) {
+static int parse(const void *data, size_t n, char *const *patterns, bool is_clean, HookNote *ret,
+                 const char **ret_why) {
         _cleanup_(hook_note_done) HookNote note = { 0 };
-        Reader p = { 0 };
+        Reader p = { .is_clean = is_clean };
         json_error_t error;
         if (n > NOTE_MAX_BYTES || parse_json_exceeds_depth(data, n, DEPTH_MAX)) {
                 *ret_why =
@@ -266,4 +270,14 @@ int hook_note_parse(const void *data, size_t n, char *const *patterns, HookNote 
         *ret = note;
         note = (HookNote){ 0 };
         return 0;
+}
+
+int hook_note_parse(const void *data, size_t n, char *const *patterns, HookNote *ret,
+                    const char **ret_why) {
+        return parse(data, n, patterns, false, ret, ret_why);
+}
+
+int hook_note_parse_stored(const char *document, HookNote *ret) {
+        const char *why;
+        return parse(document, strlen(document), NULL, true, ret, &why);
 }

@@ -417,6 +417,53 @@ def two_users_with_all_the_connections_keep_no_other_user_s_hook_out():
     agent.stop()
 
 
+def slow_note(directory):
+    """One that is made to take long: what could be users and passwords, and are none."""
+    return note_of(directory, neff_name="a:," * 20000)
+
+
+@test
+def sixty_notes_made_to_be_slow_hold_up_neither_the_agent_nor_another_users_hook():
+    need_root()
+    agent = started(snapshot=NO_SNAPSHOT)
+    theirs, mine = unit_of(agent, owner=OTHER), unit_of(
+        agent, UNIT.replace("d99e", "00ab"), owner=NOBODY)
+    worst = [0.0]
+    stop = threading.Event()
+
+    def ask():
+        while not stop.is_set():
+            begun = time.monotonic()
+            assert agent.curl("/healthz").returncode == 0
+            worst[0] = max(worst[0], time.monotonic() - begun)
+            stop.wait(0.02)
+    asking = threading.Thread(target=ask)
+
+    def attack():
+        hooks = [Hook(agent, slow_note(theirs), timeout=60) for _ in range(60)]
+        os.write(ready[1], b"x")
+        heard = [h.hear() for h in hooks]
+        return len([h for h in heard if h.startswith("accepted")])
+    ready = os.pipe()
+    attacker = threading.Thread(target=lambda: as_user(OTHER, attack))
+    asking.start()
+    attacker.start()
+    try:
+        os.read(ready[0], 1)
+        begun = time.monotonic()
+        assert as_user(NOBODY, lambda: answer_to(agent, note_of(mine))).startswith("accepted")
+        took = time.monotonic() - begun
+    finally:
+        attacker.join()
+        stop.set()
+        asking.join()
+    figures.append(f"beside 60 slow notes: a hook accepted in {took:.2f} s, "
+                   f"/healthz {worst[0]:.2f} s at worst")
+    in_time(worst[0], 3 * slowness(), "/healthz")
+    in_time(took, 5 * slowness(), "another user's hook")
+    agent.stop()
+
+
 @test
 def a_file_that_grows_in_the_mailbox_is_removed_while_it_grows():
     agent = started()
