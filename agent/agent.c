@@ -1081,6 +1081,42 @@ void agent_fill_hook_view(const Agent *a, AgentView *ret) {
 
 /* ---- creation ---- */
 
+/* A process that was killed while a mount does not answer stays until that does: its first thread
+ * is a zombie, or waits in the kernel (proc(5)). */
+static bool is_hung(pid_t pid) {
+        char path[32];
+        _cleanup_free_ char *text = NULL;
+        size_t n;
+        (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+        const char *name_end = pid > 0 && fs_read_file(AT_FDCWD, path, 4096, &text, &n) == 0
+                                       ? strrchr(text, ')')
+                                       : NULL;
+        return name_end && strlen(name_end) > 2 && strchr("ZDX", name_end[2]);
+}
+
+static void log_locked(const Agent *a, pid_t holder) {
+        const Config *c = a->config;
+        if (!is_hung(holder)) {
+                log_error(0,
+                          "state directory '%s' is in use by the agent with pid %d; stop that one, "
+                          "or set another state_directory",
+                          c->state_directory, (int)holder);
+                return;
+        }
+        StrBuf volumes = STRBUF_INIT;
+        for (size_t i = 0; i < c->n_destinations; i++)
+                if (c->destinations[i].type == CONFIG_VOLUME)
+                        strbuf_addf(&volumes, "%s'%s'", volumes.n ? ", " : "",
+                                    c->destinations[i].path);
+        log_error(0,
+                  "state directory '%s' is in use by the agent with pid %d, which has ended but "
+                  "waits for a mount that does not answer; repair or unmount (umount -f) that of "
+                  "%s, or restart the node",
+                  c->state_directory, (int)holder,
+                  volumes.n ? volumes.text : "the sources and destinations");
+        strbuf_done(&volumes);
+}
+
 static int open_store(Agent *a) {
         _cleanup_free_ char *put_aside = NULL;
         const char *dir = a->config->state_directory;
@@ -1088,10 +1124,7 @@ static int open_store(Agent *a) {
         int r = store_open(&a->store, dir, &put_aside, &holder);
         if (r == STORE_E_LOCKED) {
                 if (!a->once)
-                        log_error(0,
-                                  "state directory '%s' is in use by the agent with pid %d; stop "
-                                  "that one, or set another state_directory",
-                                  dir, (int)holder);
+                        log_locked(a, holder);
                 return AGENT_E_LOCKED;
         }
         if (r == STORE_E_NEWER)

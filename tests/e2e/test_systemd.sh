@@ -92,9 +92,8 @@ ok "sysusers and tmpfiles of the package are carried out"
 inside install -d -o neuron-collectd -g neuron-collectd -m 0750 /srv/archive
 inside systemctl enable --now neuron-collectd.service >"$dir/out" 2>&1
 ok "the service starts and says READY=1"
-[ "$(property ActiveState)" = active ] &&
-	[ "$(inside systemctl is-active neuron-collectd.socket)" = active ]
-ok "service and socket are active"
+[ "$(property ActiveState)" = active ]
+ok "the service is active"
 [ "$(inside systemctl is-active neuron-collectd-hook.socket)" = active ] &&
 	[ "$(inside stat -c '%a %U' /run/neuron-collectd/hook.sock)" = "666 neuron-collectd" ] &&
 	[ "$(inside stat -c '%a %U' /var/lib/neuron-collectd/mailbox)" = "1733 neuron-collectd" ] &&
@@ -110,7 +109,7 @@ grep -q '^CapEff:.*000000001000000c$' "$dir/out" &&
 ok "it runs as its own user with three capabilities and no way to more"
 [ "$(inside stat -c '%a %U %G' /run/neuron-collectd/api.sock)" = \
 	"660 neuron-collectd neuron-collectd" ] && api /healthz >/dev/null
-ok "the API answers on the socket that systemd made, for its group"
+ok "the API answers on its socket, for its group"
 
 unit=$(python3 "$make_dump" dump "$root/tmp/neuron-core-dump" --size 4MiB --owner 1000 --mode 600)
 discovers() { api /v1/status | grep -q '"discovered": *[1-9]'; }
@@ -163,13 +162,22 @@ before=$(property MainPID)
 inside sh -c "echo 'no_such_key: 1' >>$sysconfdir/neuron-collectd/neuron-collectd.yaml"
 ! inside systemctl reload neuron-collectd.service >"$dir/out" 2>&1
 ok "systemctl reload with a faulty file fails"
+has_error() { api /v1/status | grep -q "\"last_error\": *\"[^\"]*$1"; }
+until_true 10 has_error no_such_key
+ok "the status names the fault"
+inside mv "$sysconfdir/neuron-collectd/neuron-collectd.yaml" /tmp/aside
+! inside systemctl reload neuron-collectd.service >"$dir/out" 2>&1 && until_true 10 has_error 'No such file'
+ok "systemctl reload without the file fails, and the status says why"
+inside mv /tmp/aside "$sysconfdir/neuron-collectd/neuron-collectd.yaml"
 until_true 10 in_journal no_such_key && [ "$(property MainPID)" = "$before" ] &&
 	[ "$(property ActiveState)" = active ] && api /healthz >/dev/null
 ok "the journal says why, and the agent goes on"
 inside sed -i -e '/no_such_key/d' -e 's/settle: .*/settle: 500ms/' \
 	"$sysconfdir/neuron-collectd/neuron-collectd.yaml"
 inside systemctl reload neuron-collectd.service >"$dir/out" 2>&1
-ok "the corrected file is in force"
+is_corrected() { ! has_error ''; }
+until_true 10 is_corrected
+ok "the corrected file is in force, and the status has no fault"
 
 changed_pid() {
 	[ "$(property MainPID)" != "$before" ] && [ "$(property MainPID)" != 0 ] &&
@@ -288,10 +296,19 @@ ok "no unit has failed, and no probe was killed for a system call"
 inside systemctl stop neuron-collectd.service >"$dir/out" 2>&1 &&
 	[ "$(property Result)" = success ] && [ "$(property ActiveState)" = inactive ]
 ok "systemctl stop ends it in good order"
-[ -S "$sock" ]
-ok "the socket stays"
-api /v1/status >"$dir/out" 2>&1 && [ "$(property ActiveState)" = active ]
-ok "a question on the socket starts it again and is answered"
+for _ in $(seq 40); do
+	collect status
+done >"$dir/out" 2>&1
+[ "$(property ActiveState)" = inactive ]
+ok "status, asked 40 times, does not start it again"
+inside systemctl start neuron-collectd.service >"$dir/out" 2>&1 && until_true 10 api /healthz
+ok "it starts when the operator says so"
+inside systemctl stop neuron-collectd.service >"$dir/out" 2>&1
+inside mv "$sysconfdir/neuron-collectd/neuron-collectd.yaml" /tmp/aside
+inside systemctl start neuron-collectd.service >"$dir/out" 2>&1
+[ "$(property ActiveState)" = inactive ] && [ "$(property ConditionResult)" = no ]
+ok "without a configuration the service stays inactive"
+inside mv /tmp/aside "$sysconfdir/neuron-collectd/neuron-collectd.yaml"
 inside sh -c "echo 'no_such_key: 1' >>$sysconfdir/neuron-collectd/neuron-collectd.yaml"
 inside systemctl restart neuron-collectd.service >"$dir/out" 2>&1
 has_failed() { [ "$(property ActiveState)" = failed ]; }

@@ -6,15 +6,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 import agent
-from agent import (Agent, SOURCE_DIR, check_bundle, leftovers, need, need_root, object_of, run,
+from agent import (DAEMON, Agent, SOURCE_DIR, check_bundle, leftovers, need, need_root, object_of, run,
                    wait_for)
 from tap import Skip, main, test
 
+FSYNC = {"x86_64": "74", "aarch64": "82"}.get(os.uname().machine)
 _mounted = []
 
 
@@ -199,6 +201,35 @@ def a_hung_volume_does_not_hold_up_the_other_one():
     for unit in units:
         check_bundle(by_path[unit], unit, tools=("tar",))
     a.stop()
+
+
+@test
+def an_agent_that_was_killed_while_a_volume_hangs_is_named_with_the_volume():
+    need_root()
+    a = Agent()
+    server = serve_faultfs(a, a.path("slow"))
+    a.config["destinations"] = [a.volume("hung", "slow")]
+    a.start()
+    fault(a.path("slow"), "fsync delay600000")
+    a.dump(size=65536)
+
+    def waits_for_the_volume():
+        """In the kernel, for a request that its server has read and does not answer."""
+        for thread in os.listdir(f"/proc/{a.pid}/task"):
+            with open(f"/proc/{a.pid}/task/{thread}/syscall", encoding="ascii") as f:
+                if f.read().split()[0] == FSYNC:
+                    return True
+        return False
+
+    wait_for("the agent waits for the volume", waits_for_the_volume)
+    time.sleep(3)  # for the server to read the request; before that a kill ends the process
+    os.kill(a.pid, signal.SIGKILL)
+    result = run(DAEMON, "--config", a.config_file, env=a.whole_environment(), timeout=30)
+    assert result.returncode != 0, result
+    assert str(a.pid) in result.stderr and a.path("slow") in result.stderr, result.stderr
+    assert "umount" in result.stderr, result.stderr
+    server.kill()  # the requests fail, and the agent ends
+    a.process.wait(60)
 
 
 @test
