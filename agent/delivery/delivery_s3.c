@@ -77,6 +77,7 @@ typedef struct DeliveryS3 {
         char *signature;
         DeliveryS3State state;
         Ending ending;
+        bool is_cancelled; /* to be aborted as soon as its object is not without its manifest */
         unsigned n_plans, n_restarts;
         uint64_t sent_bytes; /* of bodies, in tries that have ended */
         sd_event_source *end_source;
@@ -920,8 +921,13 @@ static bool run_state(DeliveryS3 *x) {
         case DELIVERY_S3_CHECKING_OBJECT:
                 if (x->call)
                         return true;
-                if (x->earlier == EARLIER_COMPLETE)
+                if (x->earlier == EARLIER_COMPLETE) {
+                        /* by another, perhaps: then our own upload is in nobody's way, but is paid
+                         * for */
+                        log_abort_not_queued(x, store_ledger_abandon(x->store, x->base.rec.id,
+                                                                     x->at->config->name));
                         return start_work(x, work_delivered_before);
+                }
                 return x->manifest == EARLIER_MANIFEST_OTHER_PLAN ? end_damaged(x) : open_ledger(x);
         case DELIVERY_S3_OPENING:
                 return start_object_upload(x);
@@ -988,10 +994,24 @@ static void finish(DeliveryS3 *x) {
                 log_dump(x->base.rec.id, LOG_ERR, r, "cannot end its delivery; restart the agent");
 }
 
+/* An object that may be visible gets its manifest before its delivery is aborted: alone it is no
+ * bundle, and the agent deletes none. */
+static bool may_be_visible(const DeliveryS3 *x) {
+        if (x->state == DELIVERY_S3_CLOSING || x->state == DELIVERY_S3_PUBLISHING)
+                return true;
+        if (x->state != DELIVERY_S3_SENDING || !x->upload)
+                return false;
+        return x->is_upload_done
+                       ? x->upload_result.outcome == 0 || x->upload_result.outcome == UPLOAD_E_SAME
+                       : s3_upload_may_be_visible(x->upload);
+}
+
 /* After a fact was recorded, never inside a callback of an upload. x may be gone a turn later. */
 static void step(DeliveryS3 *x) {
         if (x->is_working || x->state == DELIVERY_S3_ENDED)
                 return;
+        if (x->is_cancelled && !may_be_visible(x))
+                atomic_store(&x->base.abort, true);
         if (x->ending == ENDING_NONE)
                 end_unless(x, delivery_may_continue(&x->base) && run_state(x));
         if (x->ending != ENDING_NONE && !restart(x))
@@ -1006,8 +1026,11 @@ static int s3_delivery_start(Destination *d, Delivery *job) {
 }
 
 static void s3_delivery_abort(Delivery *d) {
-        atomic_store(&d->abort, true);
-        step(CONTAINER_OF(d, DeliveryS3, base));
+        DeliveryS3 *x = CONTAINER_OF(d, DeliveryS3, base);
+        x->is_cancelled = true;
+        if (!may_be_visible(x)) /* now: the worker reads it */
+                atomic_store(&d->abort, true);
+        step(x);
 }
 
 /* It may be delivered when little is missing. */
@@ -1066,8 +1089,9 @@ static Delivery *s3_delivery_free(Delivery *d) {
 
 /* ---- the bucket ---- */
 
-/* Aborts that failed are tried again after this, and orphans are searched at least so often. */
-#define ABORT_AGAIN_USEC (5 * USEC_PER_MINUTE)
+/* A store may execute a CreateMultipartUpload long after its client gave up: the uploads of a key
+ * are listed again for so long. */
+#define CREATE_LATE_MAX_USEC (15 * USEC_PER_MINUTE)
 #define REAP_MAX_USEC (6 * USEC_PER_HOUR)
 #define REAP_MIN_USEC USEC_PER_SEC
 
@@ -1084,9 +1108,11 @@ typedef struct S3Target {
         CleanupKind cleanup;
         uint64_t ours_usec; /* CLOCK_BOOTTIME: not before */
         bool swept_ours;    /* once after the start */
-        int64_t abort_id;  /* being tried, or the last one that failed: the later ones come first */
-        bool abort_failed; /* one of them, in this round */
-        uint64_t aborts_usec; /* CLOCK_BOOTTIME: not before */
+        int64_t abort_id;   /* being tried, or the last one that stays: the later ones come first */
+        uint64_t abort_late_usec; /* CLOCK_REALTIME: until then a Create may be late; 0: none */
+        bool aborts_remain;       /* after this round */
+        unsigned n_abort_rounds, n_ours_failed; /* in a row, after which some remain */
+        uint64_t aborts_usec;                   /* CLOCK_BOOTTIME: not before */
         uint64_t reap_usec;
         char *fixed; /* all our keys begin with it: `neuron/`, or "" */
 } S3Target;
@@ -1236,10 +1262,17 @@ static void log_failed_sweep(Destination *d, const char *error) {
         if (error && (!t->sweep_error || strcmp(t->sweep_error, error) != 0))
                 log_warning(0,
                             "destination %s: cannot abort unfinished uploads: %s; trying again "
-                            "every %d min",
-                            d->config->name, error, (int)(ABORT_AGAIN_USEC / USEC_PER_MINUTE));
+                            "as `retry` says",
+                            d->config->name, error);
         free(t->sweep_error);
         t->sweep_error = error ? strdup(error) : NULL;
+}
+
+static uint64_t next_cleanup_usec(const Destination *d, unsigned n_rounds) {
+        const Scheduler *s = d->scheduler;
+        return scheduler_boottime_usec(s) +
+               backoff_next_usec(n_rounds, s->config->retry.initial_usec,
+                                 s->config->retry.maximum_usec, scheduler_random());
 }
 
 static void on_swept(int outcome, const char *error, unsigned n_aborted, void *userdata) {
@@ -1247,13 +1280,13 @@ static void on_swept(int outcome, const char *error, unsigned n_aborted, void *u
         S3Target *t = target(d);
         (void)n_aborted;
         log_failed_sweep(d, outcome != 0 ? error ? error : "failed" : NULL);
-        if (t->cleanup == CLEANUP_ABORTS)
-                t->abort_failed = outcome != 0 ||
-                                  store_abort_done(d->scheduler->context.store, t->abort_id) < 0 ||
-                                  t->abort_failed;
+        if (t->cleanup == CLEANUP_ABORTS &&
+            (outcome != 0 || scheduler_realtime_usec(d->scheduler) < t->abort_late_usec ||
+             store_abort_done(d->scheduler->context.store, t->abort_id) < 0))
+                t->aborts_remain = true;
         if (t->cleanup == CLEANUP_OURS && outcome != 0) {
                 t->swept_ours = false;
-                t->ours_usec = scheduler_boottime_usec(d->scheduler) + ABORT_AGAIN_USEC;
+                t->ours_usec = next_cleanup_usec(d, ++t->n_ours_failed);
         }
         scheduler_cleanup_done(d);
 }
@@ -1270,7 +1303,14 @@ static bool start_sweep(Destination *d, CleanupKind what, const S3SweepOptions *
         return s3_sweep_new(&t->sweep, t->client, &own) == 0;
 }
 
-/* One after the other; what fails is tried again when all have been tried. */
+/* Of a row of a key alone. @return CLOCK_REALTIME; 0: a clock that was set back is not waited for
+ */
+static uint64_t late_create_usec(const Destination *d, const LedgerAbort *a) {
+        uint64_t now = scheduler_realtime_usec(d->scheduler);
+        return a->upload_id || a->since_usec > now ? 0 : a->since_usec + CREATE_LATE_MAX_USEC;
+}
+
+/* One after the other; what remains is tried again when all have been tried. */
 static bool start_next_abort(Destination *d) {
         S3Target *t = target(d);
         _cleanup_(ledger_abort_done) LedgerAbort next = { 0 };
@@ -1281,10 +1321,14 @@ static bool start_next_abort(Destination *d) {
                                                          .exact_key = true,
                                                          .upload_id = next.upload_id });
         t->abort_id = is_started ? next.id : 0;
-        if (!is_started && t->abort_failed)
-                t->aborts_usec = scheduler_boottime_usec(d->scheduler) + ABORT_AGAIN_USEC;
-        t->abort_failed = t->abort_failed && is_started;
-        return is_started;
+        t->abort_late_usec = is_started ? late_create_usec(d, &next) : 0;
+        if (is_started)
+                return true;
+        t->n_abort_rounds = t->aborts_remain ? t->n_abort_rounds + 1 : 0;
+        if (t->aborts_remain)
+                t->aborts_usec = next_cleanup_usec(d, t->n_abort_rounds);
+        t->aborts_remain = false;
+        return false;
 }
 
 static bool s3_clean_up(Destination *d, uint64_t *ret_next_usec) {

@@ -276,7 +276,7 @@ static void end_shipping(Scheduler *s, Bundle *b, BundleState to, const char *re
                 bundle_save(s->context.bundles, b);
                 return;
         }
-        if (b->cancel)
+        if (b->cancel && to != BUNDLE_DELIVERED)
                 to = BUNDLE_CANCELLED, reason = "cancelled by the operator";
         else if (b->has_target_state)
                 to = b->wanted_state, reason = b->rec.reason;

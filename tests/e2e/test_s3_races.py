@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import sqlite3
 import sys
 
@@ -112,6 +113,90 @@ def a_lost_answer_to_create_leaves_no_upload_behind():
         wait_for("the upload whose answer was lost is aborted", lambda: not s3.uploads)
         judge(s3)
         a.stop()
+
+
+@test
+def a_create_that_the_store_executes_late_leaves_no_upload_behind():
+    with S3Server() as s3:
+        a = agent(s3, 20 * MIB)
+        a.config["retry"] |= {"initial": "50ms", "maximum": "1s"}
+        s3.fault("CreateMultipartUpload", drop="answer", times=4)  # one attempt
+        a.start()
+        a.wait_known(1)
+        a.wait_all()
+        judge(s3)
+        key = next(k for k in s3.objects if k.endswith(".tar.zst"))
+        seen = len(s3.seen("ListMultipartUploads"))
+        s3.wait_for("its uploads have been listed after it was delivered",
+                    lambda: len(s3.seen("ListMultipartUploads")) > seen)
+        s3.create(key)
+        wait_for("the late upload is aborted", lambda: not s3.uploads)
+        judge(s3)
+        a.stop()
+
+
+@test
+def an_agent_whose_bundle_another_delivered_aborts_its_own_upload():
+    with S3Server() as s3:
+        a = agent(s3, 40 * MIB)
+        cut_after_three_parts(a, s3)
+        ours = next(iter(s3.uploads))
+        state = a.path("state")
+        os.rename(state, state + ".kept")
+        a.start()  # with the same name, and no memory of the upload
+        a.wait_known(1)
+        a.wait_all()
+        a.stop()
+        judge(s3)
+        key = next(k for k in s3.objects if k.endswith(".tar.zst"))
+        s3.uploads.clear()
+        shutil.rmtree(state)
+        os.rename(state + ".kept", state)
+        with sqlite3.connect(a.path("state", "state.db")) as db:
+            ours = s3.create(key)
+            db.execute("update uploads set key = ?, upload_id = ?", (key.encode(), ours.encode()))
+        a.start()
+        a.wait_all()
+        wait_for("its own upload is aborted", lambda: not s3.uploads)
+        judge(s3)
+        a.stop()
+
+
+@test
+def an_abort_that_fails_is_tried_again_as_retry_says():
+    with S3Server() as s3:
+        a = agent(s3)
+        a.config["retry"] |= {"initial": "50ms", "maximum": "1s"}
+        a.start()
+        a.stop()
+        upload = s3.create(OURS)
+        with sqlite3.connect(a.path("state", "state.db")) as db:
+            db.execute("insert into aborts (destination, key, upload_id, since_usec) values ('s3', "
+                       "?, ?, 1)", (OURS.encode(), upload.encode()))
+        s3.deny = {"AbortMultipartUpload"}
+        a.start()
+        s3.wait_for("it was refused", lambda: s3.seen("AbortMultipartUpload"))
+        s3.deny = set()
+        wait_for("the upload is aborted", lambda: not s3.uploads)
+        a.stop()
+
+
+@test
+def a_cancel_leaves_no_object_without_its_manifest():
+    for operation, size in (("PutObject", 1000), ("CompleteMultipartUpload", 20 * MIB)):
+        with S3Server() as s3:
+            a = agent(s3, size)
+            s3.fault(operation, stall="answer", done=True, when=lambda r: "manifest" not in r.key)
+            a.start()
+            a.wait_known(1)
+            s3.wait_for("the object is there", lambda s3=s3: s3.objects)
+            assert a.cli("cancel", a.bundles()[0]["id"]).returncode == 0
+            s3.release()
+            s3.wait_for("its manifest is there", lambda s3=s3: len(s3.objects) == 2)
+            judge(s3)
+            wait_for("it is over", lambda a=a: a.counts()["shipping"] == 0)
+            assert not s3.uploads
+            a.stop()
 
 
 @test

@@ -1246,6 +1246,10 @@ S3Upload *s3_upload_free(S3Upload *u) {
         return NULL;
 }
 
+bool s3_upload_may_be_visible(const S3Upload *u) {
+        return u->state == UPLOAD_PUT || (u->state > UPLOAD_HEAD_BEFORE && u->state < UPLOAD_ABORT);
+}
+
 uint64_t s3_upload_sent_bytes(const S3Upload *u) {
         uint64_t bytes = u->parts.object_bytes;
 

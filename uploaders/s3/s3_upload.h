@@ -112,5 +112,7 @@ void s3_upload_pause(S3Upload *u);
  * any more. Takes NULL, returns NULL. */
 S3Upload *s3_upload_free(S3Upload *u);
 DEFINE_CLEANUP(S3Upload, s3_upload_free);
+/** @return whether what makes the object visible has been asked for */
+bool s3_upload_may_be_visible(const S3Upload *u);
 /** Of the object, on the server or on the way there (for progress). */
 uint64_t s3_upload_sent_bytes(const S3Upload *u);
