@@ -1293,7 +1293,10 @@ static int start_api(Agent *a) {
         r = api_listen_tcp(a->config->api.listen, &fd);
         if (r >= 0)
                 r = api_new(&a->api_tcp, a->event,
-                            &(ApiListener){ .fd = fd, .read_only = true, .backend = &a->backend });
+                            &(ApiListener){ .fd = fd,
+                                            .read_only = true,
+                                            .hostname = a->hostname,
+                                            .backend = &a->backend });
         if (r < 0)
                 log_error(r, "cannot listen on '%s' (api.listen)%s", a->config->api.listen,
                           r == -EADDRNOTAVAIL ? "; set it to an address of this node" : "");

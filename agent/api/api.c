@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "agent/api/metrics.h"
 #include "agent/api/view.h"
@@ -19,6 +20,7 @@
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "lib/http/mhd_loop.h"
+#include "lib/http/url.h"
 #include "lib/neuron/ids.h"
 
 /* ---- JSON ---- */
@@ -647,8 +649,20 @@ static bool route_snapshot(ApiCall *c) {
 struct Api {
         MhdLoop *http; /* NULL in tests */
         const AgentBackend *backend;
+        const char *hostname; /* borrowed; NULL */
         bool read_only;
 };
+
+/* @param host  of the request, perhaps with a port */
+static bool is_our_host(const Api *a, const char *host) {
+        _cleanup_(url_done) Url url = { 0 };
+        char text[512];
+
+        return (size_t)snprintf(text, sizeof text, "http://%s", host) < sizeof text &&
+               url_parse(&url, text) == 0 && url.is_origin &&
+               (url.is_address || strcmp(url.host, "localhost") == 0 ||
+                (a->hostname && strcasecmp(url.host, a->hostname) == 0));
+}
 
 /* ---- routes ---- */
 
@@ -786,7 +800,12 @@ void api_handle(const HttpRequest *request, HttpResponse *ret, void *api) {
         /* Snapshots describe processes: not for the read-only listener, which anybody may reach. */
         if (!a->read_only && route_snapshot(&c))
                 return;
-        if (a->read_only && !is_get(request->method))
+        if (a->read_only && request->host && !is_our_host(a, request->host))
+                answer_error(&c, 421, "misdirected",
+                             "unknown host '%s'; use this node's address, `localhost` or '%s'",
+                             quote(request->host, path, sizeof path),
+                             a->hostname ? a->hostname : "127.0.0.1");
+        else if (a->read_only && !is_get(request->method))
                 refuse_method(&c, "GET, HEAD");
         else if (!route || (a->read_only && route->is_post))
                 answer_error(&c, 404, "not_found", "no such path: '%s'",
@@ -829,6 +848,7 @@ int api_new(Api **ret, sd_event *event, const ApiListener *l) {
         r = api_new_for_test(&a, l->read_only, l->backend);
         if (r < 0)
                 return r;
+        a->hostname = l->hostname;
         r = mhd_loop_new(&a->http, event, l->fd, api_handle, a);
         if (r < 0)
                 return r;

@@ -9,8 +9,11 @@
 typedef struct Api Api;
 
 typedef struct ApiListener {
-        int fd;                      /* listening; taken over when api_new() succeeds */
-        bool read_only;              /* a TCP listener: GET only, 405 for the rest */
+        int fd;         /* listening; taken over when api_new() succeeds */
+        bool read_only; /* a TCP listener: GET only, 405 for the rest … */
+        /* … and 421 for a Host that is neither an address nor `localhost` nor this: a page of
+         * another name could have it resolved to us. Borrowed; NULL: none */
+        const char *hostname;
         const AgentBackend *backend; /* borrowed */
 } ApiListener;
 

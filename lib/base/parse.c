@@ -332,6 +332,12 @@ size_t utf8_escape(const char *s, size_t n, char buf[static UTF8_ESCAPE_SIZE]) {
                 (void)snprintf(buf, UTF8_ESCAPE_SIZE, "\\x%02x\\x%02x", p[0], p[1]);
                 return 2;
         }
+        if (size == 3 && p[0] == 0xe2 &&
+            ((p[1] == 0x80 && p[2] >= 0xa8 && p[2] <= 0xae) ||
+             (p[1] == 0x81 && p[2] >= 0xa6 && p[2] <= 0xa9))) {
+                (void)snprintf(buf, UTF8_ESCAPE_SIZE, "\\x%02x\\x%02x\\x%02x", p[0], p[1], p[2]);
+                return 3;
+        }
         memcpy(buf, s, size);
         buf[size] = '\0';
         return size;

@@ -80,9 +80,10 @@ const char *parse_format_human(char *buf, uint64_t bytes);
 size_t utf8_char_size(const char *s, size_t n);
 
 /** Spells the next character so that it can neither end a line nor move a terminal's cursor:
- * control characters (C0, DEL, C1) and bytes that are not UTF-8 become `\xNN`, all else stays. Not
+ * control characters (C0, DEL, C1), what ends a line or turns the direction of writing around
+ * (U+2028–202E, U+2066–2069), and bytes that are not UTF-8 become `\xNN`, all else stays. Not
  * reversible: a backslash stays too.
  * @param n  bytes that may be read, ≥ 1  @param buf  gets the spelling, NUL-terminated
  * @return how many bytes of s were used, ≥ 1 */
-#define UTF8_ESCAPE_SIZE 9
+#define UTF8_ESCAPE_SIZE 13
 size_t utf8_escape(const char *s, size_t n, char buf[static UTF8_ESCAPE_SIZE]);

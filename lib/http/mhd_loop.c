@@ -11,24 +11,35 @@
 #include <sys/socket.h>
 
 #include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
+#include "lib/base/list.h"
 
 #define CONNECTION_BYTES                                                                           \
         (32 * 1024) /* a connection's memory: request line and headers must fit                    \
                      */
-#define CONNECTION_IDLE_SEC 30
+/* For a request and its response, from the connection's start or the end of the one before. */
+#define REQUEST_SEC 30
 #define CONNECTIONS_PER_ADDRESS                                                                    \
-        (MHD_LOOP_CONNECTIONS_MAX / 2) /* TCP: one client cannot take all slots */
+        (MHD_LOOP_CONNECTIONS_MAX / 8) /* TCP: a few clients cannot take all slots */
 #define QUERIES_MAX 16
 #define DISCARD_MAX                                                                                \
         (16 * MHD_LOOP_BODY_MAX) /* of a body that is too large; then the connection is closed */
 
 struct MhdLoop {
         struct MHD_Daemon *daemon;
+        sd_event *event; /* borrowed */
         sd_event_source *io, *timer;
+        ListLink clients;
         HttpHandler handler;
         void *userdata;
         unsigned n_connections; /* after the last run */
 };
+
+typedef struct Client { /* a connection */
+        ListLink link;
+        int fd;            /* libmicrohttpd's */
+        uint64_t end_usec; /* CLOCK_MONOTONIC: of the time that its request has */
+} Client;
 
 /* One request; libmicrohttpd keeps it from the request line to the end of the response. */
 typedef struct Exchange {
@@ -39,19 +50,39 @@ typedef struct Exchange {
 
 /* ── the loop ── */
 
+static uint64_t now_usec(const MhdLoop *m) {
+        uint64_t now = 0;
+        (void)sd_event_now(m->event, CLOCK_MONOTONIC, &now); /* fails only in another process */
+        return now;
+}
+
+/* libmicrohttpd closes what has ended. @return until the next one's time is over; USEC_INFINITY */
+static uint64_t end_late_clients(MhdLoop *m) {
+        uint64_t now = now_usec(m), next = USEC_INFINITY;
+
+        LIST_FOREACH (link, &m->clients) {
+                const Client *c = CONTAINER_OF(link, Client, link);
+                if (c->end_usec <= now)
+                        (void)shutdown(c->fd, SHUT_RDWR); /* ENOTCONN: it has ended already */
+                else
+                        next = MIN(next, c->end_usec - now);
+        }
+        return next;
+}
+
 /* Sets the timer as libmicrohttpd requires: none while there are no connections. */
 static void arm(MhdLoop *m) {
         MHD_UNSIGNED_LONG_LONG msec;
+        uint64_t next = end_late_clients(m);
 
-        if (MHD_get_timeout(m->daemon, &msec) != MHD_YES) {
-                (void)sd_event_source_set_enabled(
-                        m->timer, SD_EVENT_OFF); /* fails only for a source of another process */
-                return;
+        if (MHD_get_timeout(m->daemon, &msec) == MHD_YES) {
+                uint64_t idle = MIN((uint64_t)msec, UINT64_C(1000) * REQUEST_SEC) * USEC_PER_MSEC;
+                next = MIN(next, idle);
         }
-        (void)sd_event_source_set_time_relative(
-                m->timer,
-                MIN((uint64_t)msec, (uint64_t)CONNECTION_IDLE_SEC * 1000) * USEC_PER_MSEC);
-        (void)sd_event_source_set_enabled(m->timer, SD_EVENT_ONESHOT);
+        if (next != USEC_INFINITY) /* these fail only for a source of another process */
+                (void)sd_event_source_set_time_relative(m->timer, next);
+        (void)sd_event_source_set_enabled(m->timer,
+                                          next == USEC_INFINITY ? SD_EVENT_OFF : SD_EVENT_ONESHOT);
 }
 
 static unsigned n_connections(const MhdLoop *m) {
@@ -90,6 +121,27 @@ static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         return 0;
 }
 
+/* ── connections ── */
+
+static void on_connection(void *cls, struct MHD_Connection *connection, void **context,
+                          enum MHD_ConnectionNotificationCode code) {
+        const union MHD_ConnectionInfo *info =
+                MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+        MhdLoop *m = cls;
+        Client *c = *context;
+
+        if (code == MHD_CONNECTION_NOTIFY_STARTED && info && (c = calloc(1, sizeof *c))) {
+                c->fd = info->connect_fd;
+                c->end_usec = now_usec(m) + REQUEST_SEC * USEC_PER_SEC;
+                list_append(&m->clients, &c->link);
+                *context = c;
+        } else if (code == MHD_CONNECTION_NOTIFY_CLOSED && c) {
+                list_remove(&c->link);
+                free(c);
+                *context = NULL;
+        }
+}
+
 /* ── requests ── */
 
 /* Called with the request line, before anything is decoded. @return the Exchange that comes back
@@ -107,11 +159,14 @@ static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *
 
 static void on_completed(void *cls, struct MHD_Connection *connection, void **con_cls,
                          enum MHD_RequestTerminationCode code) {
+        const union MHD_ConnectionInfo *info =
+                MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+        Client *c = info ? info->socket_context : NULL;
         Exchange *x = *con_cls;
 
-        (void)cls;
-        (void)connection;
         (void)code;
+        if (c)
+                c->end_usec = now_usec(cls) + REQUEST_SEC * USEC_PER_SEC;
         if (x)
                 free(x->body);
         free(x);
@@ -190,6 +245,8 @@ static enum MHD_Result serve(MhdLoop *m, struct MHD_Connection *connection, Http
                 return refuse(connection, MHD_HTTP_BAD_REQUEST,
                               "{\"error\": {\"code\": \"bad_request\", \"message\": \"more than 16 "
                               "query parameters\"}}\n");
+        request->host =
+                MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
         request->queries = queries.items;
         request->n_queries = queries.n;
         m->handler(request, &response, m->userdata);
@@ -274,7 +331,8 @@ static int start(MhdLoop *m, int fd) {
                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)MHD_LOOP_CONNECTIONS_MAX, /* */
                 MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)CONNECTIONS_PER_ADDRESS,
                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, /* */
-                MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_IDLE_SEC, /* */
+                MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)REQUEST_SEC,         /* */
+                MHD_OPTION_NOTIFY_CONNECTION, on_connection, m,               /* */
                 MHD_OPTION_STRICT_FOR_CLIENT, 1,                              /* */
                 MHD_OPTION_URI_LOG_CALLBACK, on_request_line, m,              /* */
                 MHD_OPTION_NOTIFY_COMPLETED, on_completed, m,                 /* */
@@ -293,6 +351,8 @@ int mhd_loop_new(MhdLoop **ret, sd_event *event, int fd, HttpHandler handler, vo
 
         if (!m)
                 return -ENOMEM;
+        m->event = event;
+        list_init(&m->clients);
         m->handler = handler;
         m->userdata = userdata;
         r = start(m, fd);

@@ -17,6 +17,7 @@ typedef struct HttpQuery {
 
 typedef struct HttpRequest {       /* all borrowed for the time of the call */
         const char *method, *path; /* path decoded, without the query */
+        const char *host;          /* the Host header; NULL: none (HTTP/1.0) */
         const HttpQuery *queries;
         size_t n_queries;
         const void *body;
@@ -35,7 +36,8 @@ typedef struct HttpResponse {
  * body). */
 typedef void (*HttpHandler)(const HttpRequest *request, HttpResponse *ret, void *userdata);
 
-/** Serves on a listening stream socket.
+/** Serves on a listening stream socket. A connection has half a minute for each request and its
+ * response, however often a byte moves.
  * @param fd  listening socket; taken over on success. AF_UNIX or TCP
  * @return 0, -ENOMEM, -EIO when libmicrohttpd refuses */
 int mhd_loop_new(MhdLoop **ret, sd_event *event, int fd, HttpHandler handler, void *userdata);

@@ -1,10 +1,12 @@
 /* Serves the fake agent on a unix socket and on 127.0.0.1 until its input ends: for
  * tests/agent/api/test_api_curl.py. usage: api_server SOCKET   prints the TCP port once it listens
  */
+#include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "agent/api/api.h"
 #include "lib/base/cleanup.h"
@@ -18,20 +20,23 @@ static int on_input(sd_event_source *s, int fd, uint32_t revents, void *userdata
 }
 
 static int serve(sd_event *event, const char *path) {
+        static char hostname[256];
         struct sockaddr_in address = { 0 };
         socklen_t n = sizeof address;
         int fd = -1, tcp_fd = -1, r;
         Api *api = NULL, *tcp = NULL;
 
-        r = api_listen_unix(path, &fd);
+        r = gethostname(hostname, sizeof hostname - 1) < 0 ? -errno : api_listen_unix(path, &fd);
         if (r == 0)
                 r = api_new(&api, event, &(ApiListener){ .fd = fd, .backend = fake_backend() });
         if (r == 0)
                 r = api_listen_tcp("127.0.0.1:0", &tcp_fd);
         if (r == 0 && getsockname(tcp_fd, (struct sockaddr *)&address, &n) == 0)
                 r = api_new(&tcp, event,
-                            &(ApiListener){
-                                    .fd = tcp_fd, .read_only = true, .backend = fake_backend() });
+                            &(ApiListener){ .fd = tcp_fd,
+                                            .read_only = true,
+                                            .hostname = hostname,
+                                            .backend = fake_backend() });
         if (r == 0) {
                 (void)printf("%u\n", ntohs(address.sin_port));
                 (void)fflush(stdout);

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -108,6 +109,30 @@ class Api(unittest.TestCase):
         self.assertEqual(self.json("/v1/resume", "-X", "POST")[0], 200)
         v = self.json("/v1/status")[1]
         self.assertEqual((v["agent"]["state"], v["drain"]), ("running", None))
+
+    def test_on_tcp_only_an_address_localhost_and_the_node_s_name_are_hosts(self):
+        """DNS rebinding: a page of another name must not read what this port answers."""
+        def status(host, tcp=True):
+            return self.curl("/healthz", "-H", f"Host: {host}", tcp=tcp)[0]
+        for host in (f"127.0.0.1:{self.port}", "[::1]:9733", "localhost:1", "LOCALHOST",
+                     socket.gethostname(), f"{socket.gethostname()}:9733"):
+            self.assertEqual(status(host), 200, host)
+        for host in ("evil.example", "evil.example:9733", "127.0.0.1.evil.example",
+                     f"{socket.gethostname()}.evil.example", "localhost.evil.example", "a b", "x@"):
+            self.assertIn(status(host), (400, 421), host)
+        self.assertEqual(status("evil.example", tcp=False), 200)  # no browser gets there
+
+    def test_an_address_takes_few_of_the_tcp_connections(self):
+        held = []
+        try:
+            for i in range(80):
+                held.append(socket.create_connection(("127.0.0.1", self.port), timeout=30,
+                                                     source_address=(f"127.0.0.{3 + i % 2}", 0)))
+                held[-1].sendall(b"GET /healthz HTTP/1.1\r\nHo")
+            self.assertEqual(self.curl("/healthz", "--interface", "127.0.0.2", tcp=True)[0], 200)
+        finally:
+            for s in held:
+                s.close()
 
     def test_a_body_too_large_is_refused(self):
         large = os.path.join(self.dir, "large")

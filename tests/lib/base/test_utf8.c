@@ -68,6 +68,15 @@ static void what_moves_a_cursor_is_escaped(void **state) {
                 { "\xc2\x9b", "\\xc2\\x9b", 2 }, /* CSI */
                 { "\xc2\xa0", "\xc2\xa0", 2 },
                 { "€", "€", 3 },
+                /* what turns the direction of writing around, or ends a line */
+                { "\u202a", "\\xe2\\x80\\xaa", 3 },
+                { "\u202e", "\\xe2\\x80\\xae", 3 },
+                { "\u2066", "\\xe2\\x81\\xa6", 3 },
+                { "\u2069", "\\xe2\\x81\\xa9", 3 },
+                { "\u2028", "\\xe2\\x80\\xa8", 3 },
+                { "\u202f", "\u202f", 3 },
+                { "\u2065", "\u2065", 3 },
+                { "\u206a", "\u206a", 3 },
                 { "𝄞", "𝄞", 4 },
                 { "\xff"
                   "a",

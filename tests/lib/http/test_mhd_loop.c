@@ -341,6 +341,37 @@ static void slow_clients_cost_only_their_slots(void **state) {
                         (void)close(slow[i]);
 }
 
+static uint64_t later_usec;
+int __real_sd_event_now(sd_event *e, clockid_t clock, uint64_t *ret);
+int __wrap_sd_event_now(sd_event *e, clockid_t clock, uint64_t *ret);
+int __wrap_sd_event_now(sd_event *e, clockid_t clock, uint64_t *ret) {
+        int r = __real_sd_event_now(e, clock, ret);
+        *ret += later_usec;
+        return r;
+}
+
+/* Each byte in time for the idle limit. */
+static void a_request_has_half_a_minute_however_often_a_byte_of_it_comes(void **state) {
+        Fixture *f = *state;
+        _cleanup_close_ int slow = dial(f), kept = dial(f);
+
+        assert_true(say(f, slow, "GET /slow HTTP/1.1\r\nHo"));
+        assert_true(say(f, kept, GET("/kept")));
+        assert_int_equal(receive(f, kept), 200);
+        later_usec = 25 * USEC_PER_SEC;
+        assert_true(say(f, slow, "st"));
+        assert_int_equal(receive(f, slow), -1);
+        assert_true(say(f, kept, GET("/kept"))); /* its time starts with each request's end */
+        assert_int_equal(receive(f, kept), 200);
+        later_usec = 35 * USEC_PER_SEC;
+        (void)say(f, slow, ": ");
+        assert_int_equal(receive(f, slow), 0);
+        assert_true(say(f, kept, GET("/kept")));
+        assert_int_equal(receive(f, kept), 200);
+        assert_int_equal(f->n_requests, 3);
+        later_usec = 0;
+}
+
 static void a_full_house_that_empties_opens_again(void **state) {
         Fixture *f = *state;
         int fds[MHD_LOOP_CONNECTIONS_MAX];
@@ -418,6 +449,7 @@ int main(void) {
                 TEST(rubbish_is_survived),
                 TEST(clients_that_go_away_leave_nothing_behind),
                 TEST(slow_clients_cost_only_their_slots),
+                TEST(a_request_has_half_a_minute_however_often_a_byte_of_it_comes),
                 TEST(a_full_house_that_empties_opens_again),
                 TEST(without_connections_nothing_wakes_the_loop),
                 TEST(it_can_be_freed_with_connections_open),
