@@ -539,7 +539,7 @@ static const ConfigKey table[] = {
   .help = "End of the window, local time; before `from` it is the next day's." },
 { "limits.upload_windows[].rate", KEY_RATE, KEY_OFF, AT(ConfigWindow, rate), .min = KIB, .max = TIB, .example = "50MiB/s",
   .help = "limits.upload_rate within the window." },
-{ "limits.request_rate", KEY_NUMBER, KEY_OFF, AT(Config, limits.request_rate), .min = 1, .max = 100000, .fallback = "50",
+{ "limits.request_rate", KEY_NUMBER, KEY_OFF, AT(Config, limits.request_rate), .min = 1, .max = 100000, .fallback = "200",
   .help = "S3 requests per second, of all destinations together, retries included; a second's worth can be saved up; 0 is no limit." },
 { "limits.read_rate", KEY_RATE, KEY_OFF, AT(Config, limits.read_rate), .min = KIB, .max = TIB, .fallback = "0",
   .help = "Bytes per second read from sources to pack them; 0 is no limit." },
@@ -550,7 +550,7 @@ static const ConfigKey table[] = {
   .why_min = "the least that one bundle under way needs",
   .help = "The same for a bundle whose parts cannot fit otherwise." },
 { "limits.compression_threads", KEY_NUMBER, AT(Config, limits.compression_threads), .min = 1, .max = 1024, .words = automatic, .fallback = "auto",
-  .help = "Threads that compress; auto is at most a quarter of the CPUs allowed, at least one." },
+  .help = "Threads that compress; auto is all CPUs allowed, at idle priority, resting while others wait for a CPU (PSI)." },
 { "limits.compression_level", KEY_NUMBER, AT(Config, limits.compression_level), .max = 19, .fallback = "3",
   .help = "Level of zstd, 1 to 19; 0 only stores." , .source = "zstd(1): levels 1 to 19" },
 

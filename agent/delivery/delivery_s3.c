@@ -77,6 +77,7 @@ typedef struct DeliveryS3 {
         char *signature;
         DeliveryS3State state;
         Ending ending;
+        bool is_fresh;     /* never tried: a small one is sent without checking for a copy first */
         bool is_cancelled; /* to be aborted as soon as its object is not without its manifest */
         unsigned n_plans, n_restarts;
         uint64_t sent_bytes; /* of bodies, in tries that have ended */
@@ -133,7 +134,7 @@ static void set_state(DeliveryS3 *x, DeliveryS3State to) {
                 [DELIVERY_S3_ENDED] = "ended",
         };
         static const unsigned moves[N_DELIVERY_S3_STATES] = {
-                [DELIVERY_S3_PLANNING] = TO(CHECKING_MANIFEST) | TO_END,
+                [DELIVERY_S3_PLANNING] = TO(CHECKING_MANIFEST) | TO(OPENING) | TO_END,
                 [DELIVERY_S3_CHECKING_MANIFEST] = TO(CHECKING_OBJECT) | TO(OPENING) | TO_END,
                 [DELIVERY_S3_CHECKING_OBJECT] = TO(OPENING) | TO_END,
                 [DELIVERY_S3_OPENING] = TO(SENDING) | TO_END,
@@ -819,6 +820,10 @@ static bool handle_upload_result(DeliveryS3 *x) {
                 return true;
         if (outcome == UPLOAD_E_PAUSED)
                 return delivery_endf(&x->base, RESULT_ABORTED, "paused");
+        if (outcome == UPLOAD_E_EXISTS && x->is_fresh) {
+                x->is_fresh = false;
+                return end_for_restart(x, RESULT_FAILED, "its name is taken: checking by whom");
+        }
         if (outcome == UPLOAD_E_STALE)
                 return end_for_restart(x, RESULT_FAILED,
                                        error ? error : "its upload cannot be resumed");
@@ -882,6 +887,7 @@ static bool start_manifest_upload(DeliveryS3 *x) {
                              &(S3UploadOptions){ .key = x->manifest_key,
                                                  .content_type = "application/json",
                                                  .max_parts_in_flight = 2,
+                                                 .trusts_response = true,
                                                  /* ours, of an object that is gone */
                                                  .is_overwrite = x->earlier == EARLIER_MANIFEST ||
                                                                  x->earlier == EARLIER_TRUNCATED,
@@ -909,11 +915,18 @@ static bool open_ledger(DeliveryS3 *x) {
         return start_work(x, work_open_packer);
 }
 
+/* A conditional PUT finds out for itself whether the name is taken; only what needs many parts is
+ * worth a request before. */
+static bool may_skip_check(const DeliveryS3 *x) {
+        return x->is_fresh && atomic_load(&x->base.total_bytes) <= x->part_size;
+}
+
 /* Does what the state and the facts call for. */
 static bool run_state(DeliveryS3 *x) {
         switch (x->state) {
         case DELIVERY_S3_PLANNING:
-                return reserve_memory(x) && check_manifest(x);
+                return reserve_memory(x) &&
+                       (may_skip_check(x) ? open_ledger(x) : check_manifest(x));
         case DELIVERY_S3_CHECKING_MANIFEST:
                 if (x->call)
                         return true;
@@ -1390,6 +1403,7 @@ static int s3_delivery_new(Destination *d, const DeliveryRequest *request, Deliv
         x->client = target(d)->client;
         x->store = d->scheduler->context.store;
         x->part_size = d->config->part_size_bytes;
+        x->is_fresh = !bundle_has_begun(request->bundle);
         x->base.work = (WorkJob){ .run = run_work, .done = on_work_done };
         x->signature = packer_signature(request->level, x->part_size);
         int r = x->signature ? delivery_init(&x->base, request) : -ENOMEM;

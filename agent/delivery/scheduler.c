@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "agent/delivery/delivery_s3.h"
 #include "agent/delivery/destination.h"
 #include "agent/store/store.h"
 #include "config/keys.h"
@@ -794,16 +795,36 @@ static void interrupt_for_small(Destination *d) {
         wind_down(d);
 }
 
-/* The first of several that many nodes may have waited for. @return whether it is postponed */
-static bool postpone_for_jitter(Destination *d) {
+/* So few are no burst, even if they wait at many nodes. */
+#define LONE_PENDING_MAX 4
+
+static bool has_many_pending(const Destination *d) {
+        uint64_t now = scheduler_realtime_usec(d->scheduler), wait;
+        unsigned n_pending = 0;
+        size_t n;
+        BundleQueue *const *queues = bundle_table_queues(d->scheduler->context.bundles, &n);
+        for (size_t i = 0; i < n; i++)
+                LIST_FOREACH (l, &queues[i]->bundles) {
+                        const Bundle *b = CONTAINER_OF(l, Bundle, queue_link);
+                        if (waiting_delivery(d, b, now, &wait) && ++n_pending > LONE_PENDING_MAX)
+                                return true;
+                }
+        return false;
+}
+
+/* The first of several that many nodes may have waited for. @param is_burst  whether it may be one
+ * @return whether it is postponed */
+static bool postpone_for_jitter(Destination *d, bool is_burst) {
         Scheduler *s = d->scheduler;
         uint64_t now = scheduler_boottime_usec(s);
         if (!d->type->is_shared || s->is_urgent)
                 return false;
         if (!d->has_jitter) {
                 d->has_jitter = true;
-                d->jitter_until_usec =
-                        now + scheduler_random() % MAX(s->config->retry.initial_usec, UINT64_C(1));
+                d->jitter_until_usec = now;
+                if (is_burst)
+                        d->jitter_until_usec += scheduler_random() %
+                                                MAX(s->config->retry.initial_usec, UINT64_C(1));
         }
         if (now >= d->jitter_until_usec)
                 return false;
@@ -835,7 +856,7 @@ static bool is_prepared(Destination *d, uint64_t *ret_cleanup_wait_usec) {
                 return false;
         }
         if (!d->is_proven) {
-                if (!postpone_for_jitter(d))
+                if (!postpone_for_jitter(d, true)) /* a start of all nodes, or an outage */
                         start_probe(d);
                 return false;
         }
@@ -890,7 +911,7 @@ static void kick_destination(Destination *d) {
                 wait_for_next(d, wait, cleanup_wait);
                 return;
         }
-        if (postpone_for_jitter(d))
+        if (postpone_for_jitter(d, !d->has_jitter && has_many_pending(d)))
                 return;
         rotation_record(&d->head->rotation, bundle_table_queue_of(s->context.bundles, b),
                         is_small(b));
@@ -1186,12 +1207,39 @@ char *scheduler_explain(const Scheduler *s, const Bundle *b, const DeliveryRecor
 
 /* ---- life ---- */
 
+/* Of a part that is sent while another one is, and of one that is packed. */
+#define AUTO_BUFFERS_MIN 3U
+
+/* All CPUs allowed, unless their memory would leave a bucket without parallel parts: idle priority
+ * and the resting under pressure keep them out of the job's way. */
+unsigned scheduler_auto_compressors(const Config *config, unsigned n_cpus) {
+        unsigned n = MAX(n_cpus, 1U);
+        for (size_t i = 0; i < config->n_destinations; i++) {
+                const ConfigDestination *d = &config->destinations[i];
+                DeliveryS3Memory m = { .bytes =
+                                               config->limits.memory_bytes / config->n_destinations,
+                                       .part_bytes =
+                                               packer_part_bytes_max(d->part_size_bytes, 0, 0),
+                                       .connections = (unsigned)d->connections,
+                                       .level = (int)config->limits.compression_level,
+                                       .n_compressors = 1 };
+                uint64_t writer;
+                if (d->type != CONFIG_S3)
+                        continue;
+                unsigned wanted = MIN(delivery_s3_buffers(&m, &writer), AUTO_BUFFERS_MIN);
+                for (m.n_compressors = n; n > 1 && delivery_s3_buffers(&m, &writer) < wanted;)
+                        m.n_compressors = --n;
+        }
+        return n;
+}
+
 static unsigned count_compressors(const Config *config) {
         if (config->limits.compression_threads > 0)
                 return (unsigned)config->limits.compression_threads;
         cpu_set_t set;
-        int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-        return MAX((unsigned)n / 4, 1U);
+        return scheduler_auto_compressors(config, sched_getaffinity(0, sizeof set, &set) == 0
+                                                          ? (unsigned)CPU_COUNT(&set)
+                                                          : 1);
 }
 
 /* A key's template is a path's without its first slash. */

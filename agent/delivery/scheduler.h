@@ -55,6 +55,9 @@ void scheduler_resume(Scheduler *s);
 /** @return whether no delivery runs */
 bool scheduler_is_idle(const Scheduler *s);
 
+/** @return how many threads `compression_threads: auto` means. Pure */
+unsigned scheduler_auto_compressors(const Config *config, unsigned n_cpus);
+
 /** Ends the deliveries of a bundle; its `cancel` is carried out when their workers are back.
  * @return whether there is anything to wait for */
 bool scheduler_abort(Scheduler *s, Bundle *b);

@@ -93,7 +93,7 @@ static const char *const contract[][2] = {
         { "destinations[].path", NULL },
         { "destinations[].min_free", "5%" },
         { "limits.upload_rate", "0" },
-        { "limits.request_rate", "50" },
+        { "limits.request_rate", "200" },
         { "limits.read_rate", "0" },
         { "limits.memory", "64MiB" },
         { "limits.memory_max", "256MiB" },

@@ -72,7 +72,7 @@ static void a_bucket_is_all_that_must_be_given(void **state) {
         assert_int_equal(d->tags.n, 0);
         assert_string_equal(d->expected_bucket_owner, "");
         assert_int_equal(d->request_timeout_usec, 60 * USEC_PER_SEC);
-        assert_int_equal(c->limits.request_rate, 50);
+        assert_int_equal(c->limits.request_rate, 200);
         assert_int_equal(c->retry.orphan_age_usec, USEC_PER_DAY);
         assert_null(d->path);
         expect_fault(SOURCE "destinations: [{name: d, type: s3}]\n",

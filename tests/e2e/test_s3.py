@@ -11,6 +11,7 @@ import certs
 import make_dump
 import radosgw
 from agent import Agent, check_bundle, cleanup, object_of, wait_for
+from s3_server import S3Server
 from s3tools import judge, new_bucket
 from servers import Home
 from tap import main, notes, test
@@ -39,6 +40,26 @@ def destination(a, name="s3"):
 
 def deliveries(a):
     return [d for b in a.bundles() for d in a.api(f"/v1/bundles/{b['id']}")["deliveries"]]
+
+
+@test
+def a_lone_small_bundle_takes_three_requests_and_waits_for_no_other_node():
+    with S3Server() as s3:
+        a = Agent()
+        a.use_directories(settle="0s")
+        a.config["retry"] = {"initial": "1h", "maximum": "1h"}  # the jitter is as long
+        a.config["destinations"] = [a.s3("s3", s3, "bucket")]
+        a.start()
+        a.cli("flush")  # all nodes may have started now: the first question waits, too
+        wait_for("its bucket can be written", lambda: s3.seen("ListMultipartUploads"))
+        a.incompressible(1000)
+        a.wait_known(1)
+        a.wait_delivered(1)
+        asked = [r.operation for r in s3.log]
+        assert asked[asked.index("PutObject"):] == ["PutObject", "HeadObject", "PutObject"], asked
+        assert "HeadObject" not in asked[:asked.index("PutObject")], asked
+        assert [d["proof"] for d in deliveries(a)] == ["head"]
+        a.stop()
 
 
 @test

@@ -126,12 +126,37 @@ static void test_many_sources(void **state) {
         assert_int_equal(t.n_served, ROTATION_SOURCES_MAX);
 }
 
+static void auto_means_all_cpus_as_far_as_the_memory_leaves_parallel_parts(void **state) {
+        (void)state;
+        ConfigDestination to = { .type = CONFIG_VOLUME,
+                                 .part_size_bytes = 8 * MIB,
+                                 .connections = 4 };
+        Config c = { .limits = { .memory_bytes = 64 * MIB, .compression_level = 3 },
+                     .destinations = &to,
+                     .n_destinations = 1 };
+        assert_int_equal(scheduler_auto_compressors(&c, 0), 1);
+        assert_int_equal(scheduler_auto_compressors(&c, 2), 2);
+        assert_int_equal(scheduler_auto_compressors(&c, 192), 192); /* a writer takes what fits */
+        to.type = CONFIG_S3;
+        assert_int_equal(scheduler_auto_compressors(&c, 2), 2);
+        unsigned n = scheduler_auto_compressors(&c, 192);
+        assert_in_range(n, 3, 8);
+        c.limits.memory_bytes = 2 * GIB;
+        assert_int_equal(scheduler_auto_compressors(&c, 192), 192);
+        c.limits.memory_bytes = 16 * MIB; /* one part at a time at most */
+        assert_in_range(scheduler_auto_compressors(&c, 192), 1, 192);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_small_is_both),        cmocka_unit_test(test_oldest_first),
-                cmocka_unit_test(test_small_first),          cmocka_unit_test(test_sources_in_turn),
-                cmocka_unit_test(test_large_is_not_starved), cmocka_unit_test(test_random),
+                cmocka_unit_test(test_small_is_both),
+                cmocka_unit_test(test_oldest_first),
+                cmocka_unit_test(test_small_first),
+                cmocka_unit_test(test_sources_in_turn),
+                cmocka_unit_test(test_large_is_not_starved),
+                cmocka_unit_test(test_random),
                 cmocka_unit_test(test_many_sources),
+                cmocka_unit_test(auto_means_all_cpus_as_far_as_the_memory_leaves_parallel_parts),
         };
         return cmocka_run_group_tests_name("turns", tests, NULL, NULL);
 }
