@@ -25,6 +25,8 @@
 /* Abandoned uploads are aborted beside the deliveries, or for so long after the last one. */
 #define ONCE_ABORT_USEC (10 * USEC_PER_SEC)
 #define ONCE_CHECK_USEC (20 * USEC_PER_MSEC)
+/* A daemon that is only busy answers within this long, however short the --timeout is. */
+#define ONCE_ANSWER_USEC (5 * USEC_PER_SEC)
 
 enum { EXIT_OK = 0, EXIT_UNDELIVERED = 1, EXIT_USAGE = 2 };
 
@@ -32,7 +34,6 @@ typedef struct Args {
         const char *file;
         bool check, once, print_config;
         uint64_t timeout_usec;
-        const char *timeout_text;
 } Args;
 
 typedef struct Main {
@@ -85,9 +86,7 @@ static int parse_args(int argc, char **argv, Args *a) {
                 { "help", no_argument, NULL, 'h' },
                 { 0 },
         };
-        *a = (Args){ .file = DEFAULT_FILE,
-                     .timeout_usec = ONCE_TIMEOUT_USEC,
-                     .timeout_text = "10m" };
+        *a = (Args){ .file = DEFAULT_FILE, .timeout_usec = ONCE_TIMEOUT_USEC };
         bool timeout_given = false;
         int o;
         while ((o = getopt_long(argc, argv, "c:h", options, NULL)) >= 0)
@@ -110,7 +109,6 @@ static int parse_args(int argc, char **argv, Args *a) {
                                         optarg);
                                 return -EINVAL;
                         }
-                        a->timeout_text = optarg;
                         timeout_given = true;
                         break;
                 case 'p':
@@ -243,15 +241,31 @@ static char *find_cli(void) {
         return strdup(NC_BINDIR "/neuron-collect");
 }
 
+/* @return whether the program ends with 0 before the deadline, at which it is ended */
+static bool succeeds_until(pid_t pid, uint64_t deadline_usec) {
+        int status;
+        pid_t ended;
+        while ((ended = waitpid(pid, &status, WNOHANG)) == 0) {
+                if (clock_boottime_usec() >= deadline_usec) {
+                        (void)kill(pid, SIGKILL); /* a child that was not waited for exists */
+                        (void)waitpid(pid, &status, 0);
+                        return false;
+                }
+                (void)usleep(ONCE_CHECK_USEC); /* or a signal */
+        }
+        return ended == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 /* The daemon has the state directory: requests a scan from it and waits for the deliveries. */
 static int once_through_daemon(const Args *args, const char *socket) {
         _cleanup_free_ char *cli = find_cli();
+        uint64_t now = clock_boottime_usec(), deadline = now + args->timeout_usec;
         if (!cli)
                 return EXIT_UNDELIVERED;
         char *scan[] = { cli, (char *)"--socket", (char *)socket, (char *)"scan", NULL };
         pid_t pid;
         /* Not spawn_program(): it keeps terminal and signals of this process. */
-        int status, r = posix_spawn(&pid, cli, NULL, NULL, scan, environ);
+        int r = posix_spawn(&pid, cli, NULL, NULL, scan, environ);
         if (r != 0) {
                 fprintf(stderr,
                         "neuron-collectd: another agent has the state directory, and '%s' cannot "
@@ -259,20 +273,24 @@ static int once_through_daemon(const Args *args, const char *socket) {
                         cli, strerror(r));
                 return EXIT_UNDELIVERED;
         }
-        if (waitpid(pid, &status, 0) < 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        if (!succeeds_until(pid, MAX(deadline, now + ONCE_ANSWER_USEC))) {
                 fprintf(stderr,
                         "neuron-collectd: another agent has the state directory, but does not "
                         "answer on '%s'\n",
                         socket);
                 return EXIT_UNDELIVERED;
         }
+        char rest[32];
+        now = clock_boottime_usec();
+        (void)snprintf(rest, sizeof rest, "%llums",
+                       (unsigned long long)(deadline > now ? (deadline - now) / USEC_PER_MSEC : 0));
         char *wait[] = { cli,
                          (char *)"--socket",
                          (char *)socket,
                          (char *)"wait",
                          (char *)"--all",
                          (char *)"--timeout",
-                         (char *)args->timeout_text,
+                         rest,
                          NULL };
         (void)fflush(NULL); /* exec discards unwritten output */
         execv(cli, wait);

@@ -83,7 +83,7 @@ static int copy_file(const SnapshotCopy *e, const char *file) {
                 return CLI_NO;
         }
         (void)snprintf(path, sizeof path, "/v1/snapshots/%s/%s", e->name, escaped);
-        int r = client_request(e->cli->socket, "GET", path, &reply);
+        int r = client_request(e->cli->socket, "GET", path, CLIENT_TIMEOUT_MSEC, &reply);
         if (r == 0 && reply.status != 200)
                 cli_error("the agent does not give '%s' of the snapshot '%s': %s (HTTP status "
                           "%ld); only "

@@ -231,6 +231,15 @@ static int wait_until_end(Wait *w) {
         }
 }
 
+/* A hung agent must not make the command wait longer than it was told to. */
+static Cli with_deadline(const Cli *cli, uint64_t timeout_usec) {
+        Cli c = *cli;
+        uint64_t now = clock_boottime_usec();
+        if (timeout_usec < USEC_INFINITY - now)
+                c.deadline_usec = now + timeout_usec;
+        return c;
+}
+
 static int parse_timeout(const char *command, uint64_t *ret_usec) {
         if (parse_duration_usec(optarg, ret_usec) < 0)
                 return cli_usage(command, "invalid duration '%s'; write 30s or 10m", optarg);
@@ -313,7 +322,7 @@ int cmd_wait(const Cli *cli, int argc, char **argv) {
         static const struct option options[] = { { "all", no_argument, NULL, 'a' },
                                                  { "timeout", required_argument, NULL, 't' },
                                                  { 0 } };
-        Wait w = { .cli = cli, .timeout_usec = USEC_INFINITY, .poll_max_usec = POLL_FIRST_USEC };
+        Wait w = { .timeout_usec = USEC_INFINITY, .poll_max_usec = POLL_FIRST_USEC };
         bool all = false;
         int o;
         while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
@@ -328,6 +337,8 @@ int cmd_wait(const Cli *cli, int argc, char **argv) {
                 return cli_usage(argv[0], "requires a bundle id that is not empty");
         w.check = w.id ? check_one : check_all;
         w.finish = w.id ? finish_one : finish_all;
+        Cli timed = with_deadline(cli, w.timeout_usec);
+        w.cli = &timed;
         int code = wait_until_end(&w);
         json_decref(w.bundle);
         json_decref(w.status);
@@ -433,8 +444,7 @@ static int finish_drain(const Wait *w) {
 int cmd_drain(const Cli *cli, int argc, char **argv) {
         static const struct option options[] = { { "timeout", required_argument, NULL, 't' },
                                                  { 0 } };
-        Wait w = { .cli = cli,
-                   .is_drain = true,
+        Wait w = { .is_drain = true,
                    .timeout_usec = USEC_INFINITY,
                    .poll_max_usec = POLL_DRAIN_USEC,
                    .check = check_drain,
@@ -447,6 +457,8 @@ int cmd_drain(const Cli *cli, int argc, char **argv) {
         if (optind < argc)
                 return cli_usage(argv[0], "unexpected argument; only --timeout is accepted");
         cli_catch_signals();
+        Cli timed = with_deadline(cli, w.timeout_usec);
+        w.cli = &timed;
         int code = request(&w, "POST", "/v1/drain", &answer);
         json_decref(answer);
         if (code == CLI_YES)

@@ -266,10 +266,20 @@ typedef struct Question {
         const char *action, *id; /* for what is reported after a refusal; NULL */
 } Question;
 
+/* Not at the deadline to the millisecond: a busy agent that answers is one that runs. */
+#define TIMEOUT_MIN_MSEC 5000
+static long timeout_msec(const Cli *cli) {
+        uint64_t now = clock_boottime_usec();
+        if (cli->deadline_usec == 0)
+                return CLIENT_TIMEOUT_MSEC;
+        uint64_t msec = cli->deadline_usec > now ? (cli->deadline_usec - now) / USEC_PER_MSEC : 0;
+        return (long)MAX(MIN(msec, (uint64_t)CLIENT_TIMEOUT_MSEC), (uint64_t)TIMEOUT_MIN_MSEC);
+}
+
 static int request(const Cli *cli, const Question *q, json_t **ret_json) {
         const char *method = q->method, *path = q->path;
         _cleanup_(client_reply_done) ClientReply reply = { 0 };
-        int r = client_request(cli->socket, method, path, &reply);
+        int r = client_request(cli->socket, method, path, timeout_msec(cli), &reply);
         if (r == CLIENT_E_NO_AGENT)
                 return report_no_agent(cli, &reply.why);
         if (r == CLIENT_E_TOO_LARGE) {

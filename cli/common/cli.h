@@ -23,6 +23,7 @@ typedef struct Cli {
         bool colour;             /* stdout is a terminal that can */
         bool terminal;           /* stdout is one */
         bool progress;           /* stderr is one: draw there how far it is */
+        uint64_t deadline_usec;  /* CLOCK_BOOTTIME: no request waits longer; 0 = none */
 } Cli;
 
 typedef enum CliNeeds { CLI_READS_CONFIG, CLI_NEEDS_AGENT } CliNeeds;

@@ -7,7 +7,6 @@
 
 #include "lib/base/strbuf.h"
 
-#define TIMEOUT_MSEC 30000L
 #define REPLY_MAX_BYTES (256 * MIB)
 
 DEFINE_CLEANUP(CURL, curl_easy_cleanup);
@@ -36,7 +35,6 @@ static CURLcode perform(CURL *curl, const char *socket, const char *url, Body *b
         curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, socket);
         curl_easy_setopt(curl, CURLOPT_URL, url);
         curl_easy_setopt(curl, CURLOPT_PROXY, ""); /* whatever the environment says */
-        curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, TIMEOUT_MSEC);
         curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
         curl_easy_setopt(curl, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
         curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body);
@@ -70,7 +68,8 @@ static int build_reply(CURL *curl, Body *body, ClientReply *ret) {
         return 0;
 }
 
-int client_request(const char *socket, const char *method, const char *path, ClientReply *ret) {
+int client_request(const char *socket, const char *method, const char *path, long timeout_msec,
+                   ClientReply *ret) {
         /* libcurl tells of such a path as if a host could not be found */
         if (!socket[0] || strlen(socket) >= sizeof((struct sockaddr_un *)NULL)->sun_path) {
                 ret->why = (ClientFailure){ .error = ENAMETOOLONG,
@@ -91,6 +90,7 @@ int client_request(const char *socket, const char *method, const char *path, Cli
                 curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, method);
                 curl_easy_setopt(curl, CURLOPT_POSTFIELDS, "");
         }
+        curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, timeout_msec);
         Body body = { 0 };
         CURLcode code = perform(curl, socket, url, &body);
         int r = code == CURLE_OK ? build_reply(curl, &body, ret) : fail(curl, code, &body, ret);

@@ -22,11 +22,15 @@ typedef struct ClientReply {
 
 void client_reply_done(ClientReply *r);
 
-/** Sends `method path` and waits for the answer, 30 s at most.
+#define CLIENT_TIMEOUT_MSEC 30000
+
+/** Sends `method path` and waits for the answer.
+ * @param timeout_msec  > 0, usually CLIENT_TIMEOUT_MSEC
  * @return 0 (whatever the status is); CLIENT_E_NO_AGENT: nobody answers on the socket in HTTP,
  * ret->why says why; CLIENT_E_TOO_LARGE: the answer has more than 256 MiB; -errno */
 enum { CLIENT_E_NO_AGENT = 1, CLIENT_E_TOO_LARGE = 2 };
-int client_request(const char *socket, const char *method, const char *path, ClientReply *ret);
+int client_request(const char *socket, const char *method, const char *path, long timeout_msec,
+                   ClientReply *ret);
 
 /** Spells a value for a URL. @return the caller's, NULL for lack of memory */
 char *client_escape(const char *value);

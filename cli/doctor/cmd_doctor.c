@@ -132,7 +132,8 @@ enum { CAP_DAC_READ_SEARCH_BIT = 2, CAP_FOWNER_BIT = 3, CAP_LEASE_BIT = 28 };
 static void request_status(Doctor *d) {
         _cleanup_(client_reply_done) ClientReply reply = { 0 };
         const char *socket = d->cli->socket ? d->cli->socket : d->config->api.socket;
-        if (client_request(socket, "GET", "/v1/status", &reply) == 0 && reply.status == 200)
+        if (client_request(socket, "GET", "/v1/status", CLIENT_TIMEOUT_MSEC, &reply) == 0 &&
+            reply.status == 200)
                 d->agent = json_incref(reply.json);
 }
 

@@ -3,7 +3,9 @@
 on."""
 import os
 import shutil
+import signal
 import sys
+import time
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
@@ -145,6 +147,21 @@ def once_reports_that_it_waits_for_a_source_that_is_being_written():
         result = a.once("--timeout", "4s")
     assert result.returncode == 1, (result.returncode, result.stdout)
     assert "neuron-core-dump-" in result.stdout, result.stdout
+
+
+@test
+def a_daemon_that_hangs_does_not_outlast_the_timeout():
+    a = Agent().start()
+    os.kill(a.pid, signal.SIGSTOP)
+    for what in (lambda: a.once("--timeout", "2s"), lambda: a.cli("wait", "--all", "--timeout",
+                                                                  "2s")):
+        begin = time.monotonic()
+        result = what()
+        took = time.monotonic() - begin
+        assert result.returncode in (1, 3) and "neuron-collectd" in result.stderr, result
+        assert took < 25, f"{took:.0f} s"  # an answer is waited for 30 s without a --timeout
+    os.kill(a.pid, signal.SIGCONT)
+    a.stop()
 
 
 @test
