@@ -34,6 +34,7 @@
 #include "lib/base/path.h"
 #include "lib/base/transition.h"
 #include "lib/event/timer.h"
+#include "lib/neuron/owners.h"
 
 /* ---- the rules: which events start an incident, join one, or are refused ---- */
 
@@ -61,21 +62,63 @@ typedef enum IncidentVerdict {
         INCIDENT_TOO_MANY_STRANGERS,
 } IncidentVerdict;
 
+typedef struct IncidentStart {
+        uint64_t usec; /* CLOCK_BOOTTIME */
+        Owner owner;   /* who gave cause for it */
+} IncidentStart;
+
+typedef struct IncidentStarts { /* oldest first */
+        IncidentStart items[INCIDENT_HOURLY_MAX];
+        size_t n;
+} IncidentStarts;
+
 typedef struct IncidentRules {
-        uint64_t begun_usec[INCIDENT_HOURLY_MAX]; /* a ring; of the last ones */
-        unsigned next, n;
+        IncidentStarts all, strangers; /* of the last hour, but for displaced ones */
         IncidentCause last_cause;
-        uint64_t strangers_usec[INCIDENT_STRANGERS_HOURLY_MAX]; /* another ring */
-        unsigned next_stranger, n_strangers;
+        uint64_t last_usec;
+        bool has_begun;
 } IncidentRules;
 
-static uint64_t last_begun(const IncidentRules *r) {
-        return r->begun_usec[(r->next + INCIDENT_HOURLY_MAX - 1) % INCIDENT_HOURLY_MAX];
+static bool is_within_hour(const IncidentStart *s, uint64_t now_usec) {
+        return now_usec - s->usec < USEC_PER_HOUR;
 }
 
-static IncidentVerdict incident_decide(const IncidentRules *r, IncidentCause cause,
+/* @return OwnersAnswer: whether one more of this owner may begin; with OWNERS_DISPLACE one of the
+ * largest owner is forgotten for it */
+static int request_start(const IncidentStarts *s, size_t max, const Owner *o, uint64_t now_usec,
+                         Owner *ret_largest) {
+        Owners shares = { .max = max };
+        int r = 0;
+        for (size_t i = 0; i < s->n && r == 0; i++)
+                if (is_within_hour(&s->items[i], now_usec))
+                        r = owners_request(&shares, &s->items[i].owner, 1, ret_largest);
+        if (r == 0)
+                r = owners_request(&shares, o, 1, ret_largest);
+        owners_done(&shares);
+        return r;
+}
+
+static void add_start(IncidentStarts *s, size_t max, const Owner *o, uint64_t now_usec) {
+        Owner largest = *o;
+        size_t n = 0;
+        bool displaces = request_start(s, max, o, now_usec, &largest) == OWNERS_DISPLACE;
+        for (size_t i = 0; i < s->n; i++) {
+                bool is_displaced = displaces && owner_is_same(&s->items[i].owner, &largest);
+                if (is_displaced)
+                        displaces = false;
+                else if (is_within_hour(&s->items[i], now_usec))
+                        s->items[n++] = s->items[i];
+        }
+        n -= n == max; /* not reached while incident_decide() is asked before */
+        s->items[n] = (IncidentStart){ now_usec, *o };
+        s->n = n + 1;
+}
+
+/* @param o  who gives cause for it */
+static IncidentVerdict incident_decide(const IncidentRules *r, const Owner *o, IncidentCause cause,
                                        bool has_snapshot_underway, uint64_t now_usec) {
-        uint64_t age = r->n ? now_usec - last_begun(r) : USEC_INFINITY;
+        Owner largest;
+        uint64_t age = r->has_begun ? now_usec - r->last_usec : USEC_INFINITY;
         /* What a stranger began must not keep a failure from a snapshot of its own. */
         uint64_t young = cause == INCIDENT_NOTE && r->last_cause == INCIDENT_STRANGER
                                  ? INCIDENT_APART_USEC
@@ -84,25 +127,24 @@ static IncidentVerdict incident_decide(const IncidentRules *r, IncidentCause cau
                 return INCIDENT_JOIN;
         if (age < INCIDENT_APART_USEC)
                 return INCIDENT_TOO_SOON;
-        /* The ring is full, and its oldest is the one that would be written over. */
-        if (r->n == INCIDENT_HOURLY_MAX && now_usec - r->begun_usec[r->next] < USEC_PER_HOUR)
+        /* Of those in an hour whoever gave cause for most gives way. */
+        if (request_start(&r->all, INCIDENT_HOURLY_MAX, o, now_usec, &largest) == OWNERS_REFUSED)
                 return INCIDENT_TOO_MANY;
-        if (cause == INCIDENT_STRANGER && r->n_strangers == INCIDENT_STRANGERS_HOURLY_MAX &&
-            now_usec - r->strangers_usec[r->next_stranger] < USEC_PER_HOUR)
+        if (cause == INCIDENT_STRANGER &&
+            request_start(&r->strangers, INCIDENT_STRANGERS_HOURLY_MAX, o, now_usec, &largest) ==
+                    OWNERS_REFUSED)
                 return INCIDENT_TOO_MANY_STRANGERS;
         return INCIDENT_BEGIN;
 }
 
-static void incident_rules_begun(IncidentRules *r, IncidentCause cause, uint64_t now_usec) {
+static void incident_rules_begun(IncidentRules *r, const Owner *o, IncidentCause cause,
+                                 uint64_t now_usec) {
         r->last_cause = cause;
-        r->begun_usec[r->next] = now_usec;
-        r->next = (r->next + 1) % INCIDENT_HOURLY_MAX;
-        r->n = MIN(r->n + 1, (unsigned)INCIDENT_HOURLY_MAX);
-        if (cause != INCIDENT_STRANGER)
-                return;
-        r->strangers_usec[r->next_stranger] = now_usec;
-        r->next_stranger = (r->next_stranger + 1) % INCIDENT_STRANGERS_HOURLY_MAX;
-        r->n_strangers = MIN(r->n_strangers + 1, (unsigned)INCIDENT_STRANGERS_HOURLY_MAX);
+        r->last_usec = now_usec;
+        r->has_begun = true;
+        add_start(&r->all, INCIDENT_HOURLY_MAX, o, now_usec);
+        if (cause == INCIDENT_STRANGER)
+                add_start(&r->strangers, INCIDENT_STRANGERS_HOURLY_MAX, o, now_usec);
 }
 
 static const char *incident_verdict_text(IncidentVerdict v) {
@@ -1803,7 +1845,7 @@ static Incident *make_one(Incidents *i, const char *trigger, int *ret_r) {
         return NULL;
 }
 
-static Incident *begin(Incidents *i, IncidentCause cause, const char *trigger,
+static Incident *begin(Incidents *i, const Owner *o, IncidentCause cause, const char *trigger,
                        const char **ret_why) {
         *ret_why = "no space for one more: what was collected before is not delivered yet";
         if (!incidents_free_space(i))
@@ -1824,7 +1866,7 @@ static Incident *begin(Incidents *i, IncidentCause cause, const char *trigger,
         }
         i->young = x;
         i->n_started++;
-        incident_rules_begun(&i->rules, cause, incidents_boot_usec(i));
+        incident_rules_begun(&i->rules, o, cause, incidents_boot_usec(i));
         log_notice("incident %s: %s; taking a snapshot", x->name, trigger);
         return x;
 }
@@ -1833,9 +1875,11 @@ static bool has_snapshot_underway(const Incident *x) {
         return x && (x->state == INCIDENT_GATHERING || x->state == INCIDENT_SNAPSHOT);
 }
 
-static Incident *incidents_start_or_join(Incidents *i, IncidentCause cause, const char *trigger,
-                                         const char **ret_why) {
-        IncidentVerdict v = incident_decide(&i->rules, cause, has_snapshot_underway(i->young),
+static const Owner host = { .uid = 0 }; /* the kernel and operators */
+
+static Incident *incidents_start_or_join(Incidents *i, const Owner *o, IncidentCause cause,
+                                         const char *trigger, const char **ret_why) {
+        IncidentVerdict v = incident_decide(&i->rules, o, cause, has_snapshot_underway(i->young),
                                             incidents_boot_usec(i));
         if (v == INCIDENT_JOIN && i->young) {
                 i->n_joined++;
@@ -1843,7 +1887,7 @@ static Incident *incidents_start_or_join(Incidents *i, IncidentCause cause, cons
                 return i->young;
         }
         *ret_why = incident_verdict_text(v);
-        Incident *x = *ret_why ? NULL : begin(i, cause, trigger, ret_why);
+        Incident *x = *ret_why ? NULL : begin(i, o, cause, trigger, ret_why);
         if (!x)
                 drop(i, trigger, *ret_why);
         return x;
@@ -1893,8 +1937,9 @@ void incidents_on_note(Incidents *i, const NoteView *v) {
         (void)snprintf(trigger, sizeof trigger, "a note of the hook (%s) of uid %u", v->note->id,
                        (unsigned)v->owner.uid);
         IncidentCause cause = v->source && v->unit_path ? INCIDENT_NOTE : INCIDENT_STRANGER;
-        Incident *x = i->config->snapshot.enabled ? incidents_start_or_join(i, cause, trigger, &why)
-                                                  : NULL;
+        Incident *x = i->config->snapshot.enabled
+                              ? incidents_start_or_join(i, &v->owner, cause, trigger, &why)
+                              : NULL;
         if (!x) {
                 c->on_public(v->note->id, -1, why, c->userdata);
                 return;
@@ -1927,8 +1972,8 @@ int incidents_request(Incidents *i, char ret_name[INCIDENT_NAME_SIZE], const cha
                 return -EPERM;
         if (has_snapshot_underway(i->young))
                 return -EBUSY;
-        const Incident *x =
-                incidents_start_or_join(i, INCIDENT_REQUESTED, "an operator's question", ret_why);
+        const Incident *x = incidents_start_or_join(i, &host, INCIDENT_REQUESTED,
+                                                    "an operator's question", ret_why);
         if (!x)
                 return -EAGAIN;
         memcpy(ret_name, x->name, INCIDENT_NAME_SIZE);
@@ -2023,7 +2068,7 @@ static void on_hw_error(Incidents *i, const json_t *record, const char *text) {
         const char *why = NULL, *line = json_string_value(json_object_get(record, "text"));
         char trigger[TRIGGER_MAX];
         (void)snprintf(trigger, sizeof trigger, "the kernel log: %s", line ? line : "");
-        Incident *x = incidents_start_or_join(i, INCIDENT_KERNEL, trigger, &why);
+        Incident *x = incidents_start_or_join(i, &host, INCIDENT_KERNEL, trigger, &why);
         if (!x)
                 return;
         (void)incident_text_add(&x->events, INCIDENT_EVENTS_MAX,
