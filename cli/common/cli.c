@@ -389,16 +389,18 @@ CliCopy cli_copy(const json_t *shipping) {
 static const char *copy_text(char *buf, const CliCopy *c) {
         char size[PARSE_FORMAT_SIZE], span[CLOCK_ISO_SIZE];
         StrBuf text = STRBUF_INIT;
+        /* What is sent is compressed, and the rest is of the files. */
         if (c->total_bytes > 0)
-                strbuf_addf(&text, ", %u %% of %s", cli_percent(c->done_bytes, c->total_bytes),
-                            parse_format_human(size, c->total_bytes));
+                strbuf_addf(&text, ", %u %% of %s%s", cli_percent(c->done_bytes, c->total_bytes),
+                            parse_format_human(size, c->total_bytes),
+                            c->sent_bytes > 0 ? " of files" : "");
         if (c->total_bytes > 0 || c->rate > 0)
                 strbuf_addf(&text, ", %s/s", parse_format_human(size, c->rate));
         if (c->has_eta)
                 strbuf_addf(&text, ", %s left",
                             clock_format_duration(span, c->eta_seconds * USEC_PER_SEC));
         if (c->sent_bytes > 0)
-                strbuf_addf(&text, ", %s sent", parse_format_human(size, c->sent_bytes));
+                strbuf_addf(&text, ", %s compressed sent", parse_format_human(size, c->sent_bytes));
         snprintf(buf, CLI_PROGRESS_SIZE, "%s", text.n > 2 ? text.text + 2 : "");
         strbuf_done(&text);
         return buf;

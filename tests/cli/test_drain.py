@@ -238,8 +238,8 @@ def it_draws_a_bar_on_a_terminal_and_wipes_it():
         code, out = run_in_terminal("--socket", api.path, "drain", environment={"NO_COLOR": "1"})
     lines = out.split(b"\r\x1b[K")
     assert code == 0 and lines[0] == b"" and lines[1] == (
-        b"draining, 2 left [##########..........] 50 % of 8.0 MiB, 2.0 MiB/s, 2s left, "
-        b"1.0 MiB sent"), out
+        b"draining, 2 left [##########..........] 50 % of 8.0 MiB of files, 2.0 MiB/s, 2s left, "
+        b"1.0 MiB compressed sent"), out
     assert lines[-1] == b"safe to terminate\r\n" and b"\n" not in b"".join(lines[:-1]), out
     with CannedApi(answers) as api, tempfile.TemporaryFile() as f:
         code, out = run_in_terminal("--socket", api.path, "--json", "drain", stdout=f)

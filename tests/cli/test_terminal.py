@@ -148,7 +148,8 @@ def wait_draws_a_bar_on_a_terminal_and_wipes_it():
             code, out = run_in_terminal("--socket", api.path, *arguments,
                                         environment={"NO_COLOR": "1"})
             lines = out.split(b"\r\x1b[K")
-            bar = b" [##########..........] 50 % of 8.0 MiB, 2.0 MiB/s, 2s left, 1.0 MiB sent"
+            bar = (b" [##########..........] 50 % of 8.0 MiB of files, 2.0 MiB/s, 2s left, "
+                   b"1.0 MiB compressed sent")
             assert code == 0 and lines[0] == b"" and lines[1] == first + bar, out
             assert lines[-1].startswith(last) and lines[-1].endswith(
                 b"\r\n") and b"\n" not in b"".join(lines[:-1]), out

@@ -116,7 +116,7 @@ def deliveries_to_s3_have_progress_proof_and_their_last_error():
             "bytes": 5 << 20}
     b = bundle(deliveries=[shipping, paused, done])
     result = ask_golden("show-s3", {BUNDLE: b}, "show", SHIPPING)
-    assert ("50 % of 8.0 MiB, 1.0 MiB/s, 4s left, 3.0 MiB sent" in result.stdout
+    assert ("50 % of 8.0 MiB of files, 1.0 MiB/s, 4s left, 3.0 MiB compressed sent" in result.stdout
             and "proof: head" in result.stdout), result.stdout
     result, _ = ask({"GET /v1/bundles": {"bundles": [b], "next": None}}, "list")
     assert ("  -> archive: 50 % of 8.0 MiB" in result.stdout and "  -> second: pending, last "
