@@ -217,6 +217,12 @@ int scan_open_fixed(const char *fixed) {
 
 /* ---- the members of one unit, in order, and why everything else is none ---- */
 
+/* Names of one walk, of all directories on the way to where it is: so many bytes, and in each
+ * directory half of what is not taken. That is enough for 100,000 of the longest names in one. */
+#define WALK_NAMES_BYTES ((size_t)56 * 1024 * 1024)
+/* Beside max_files: directories, and files that are no members. */
+#define WALK_OTHER_NAMES 4096
+
 typedef struct Walker {
         const ScanWalk *walk;
         const ScanSource *source;
@@ -224,8 +230,9 @@ typedef struct Walker {
         bool on_network;
         size_t n_prefix, depth; /* length and components of the unit's own path */
         uint64_t n_files, bytes;
-        ScanPath path;     /* below the unit */
-        bool has_reported; /* anything at all */
+        size_t names_bytes; /* of the directories from the unit down to here */
+        ScanPath path;      /* below the unit */
+        bool has_reported;  /* anything at all */
 } Walker;
 
 static int report_member(Walker *w, const ScanMember *m) {
@@ -354,14 +361,22 @@ static int visit_dir(Walker *w, int parent_fd, const char *name, size_t depth) {
         return walk_dir(w, dir, depth);
 }
 
+static size_t max_names(const Walker *w) {
+        uint64_t max_files = w->source->max_files;
+        return max_files > 0 ? (size_t)MIN(max_files, (uint64_t)SIZE_MAX / 4) * 2 + WALK_OTHER_NAMES
+                             : SIZE_MAX;
+}
+
 /* @param depth  components below the fixed part of what `dir` is */
 static int walk_dir(Walker *w, DIR *dir, size_t depth) {
         _cleanup_(tree_list_done) TreeList list = { .n = 0 };
-        size_t n_path = w->path.n;
-        int r, error = tree_list_read(&list, dir);
+        const size_t n_path = w->path.n, names_bytes = w->names_bytes;
+        int r, error = tree_list_read(&list, dir, max_names(w),
+                                      (WALK_NAMES_BYTES - names_bytes) / 2);
 
         if (error < 0 && tree_error_is_resource(error))
                 return error;
+        w->names_bytes += list.n_bytes;
         for (size_t i = 0; i < list.n; i++) {
                 const char *name = tree_list_name(&list, i);
 
@@ -373,6 +388,12 @@ static int walk_dir(Walker *w, DIR *dir, size_t depth) {
                                     : visit_file(w, dirfd(dir), name, list.entries[i].type);
                         path_leave(&w->path, n_path);
                 }
+                if (r < 0)
+                        return r;
+        }
+        w->names_bytes = names_bytes;
+        for (uint64_t i = 0; i < list.n_dropped; i++) {
+                r = skip_dir(w, path_name(w->path.text), SCAN_SKIP_TOO_MANY);
                 if (r < 0)
                         return r;
         }
@@ -452,7 +473,7 @@ static const struct SkipRow {
         [SCAN_SKIP_FOREIGN]    = { "foreign",      false }, /* collected by its own instance */
         [SCAN_SKIP_EXCLUDED]   = { "excluded",     false }, /* by configuration */
         [SCAN_SKIP_TOO_DEEP]   = { "too-deep",     true },
-        [SCAN_SKIP_TOO_MANY]   = { "too-many",     true },
+        [SCAN_SKIP_TOO_MANY]   = { "too-many-files", true },
         [SCAN_SKIP_TOO_BIG]    = { "too-big",      true },
         /* clang-format on */
 };

@@ -65,6 +65,8 @@ int tree_next(DIR *dir, const char **ret_name, TreeType *ret_type) {
         }
 }
 
+#define GROWTH_MAX (1024 * 1024)
+
 /* @return the array, with space for `need` items; NULL for lack of memory */
 static void *reserve_items(void *items, size_t *max, size_t need, size_t item_bytes) {
         size_t n = *max > 0 ? *max : 1024 / item_bytes;
@@ -73,7 +75,7 @@ static void *reserve_items(void *items, size_t *max, size_t need, size_t item_by
         if (need <= *max)
                 return items;
         while (n < need)
-                n *= 2;
+                n += n * item_bytes < GROWTH_MAX ? n : GROWTH_MAX / item_bytes;
         grown = reallocarray(items, n, item_bytes);
         if (grown)
                 *max = n;
@@ -115,7 +117,51 @@ static int compare_entries(const void *pa, const void *pb, void *names) {
         return (int)byte_at(x, i, a->type) - (int)byte_at(y, i, b->type);
 }
 
-int tree_list_read(TreeList *list, DIR *dir) {
+static void sort_entries(TreeList *list) {
+        if (list->n > 1)
+                qsort_r(list->entries, list->n, sizeof *list->entries, compare_entries,
+                        list->names);
+}
+
+static int compare_offsets(const void *pa, const void *pb) {
+        const TreeEntry *a = pa, *b = pb;
+        return (a->name > b->name) - (a->name < b->name);
+}
+
+/* Drops what comes last, and moves the names of the others together. */
+static void drop_last(TreeList *list, size_t max_names, size_t max_bytes) {
+        size_t n = 0, n_bytes = 0;
+
+        sort_entries(list);
+        while (n < MIN(list->n, max_names)) {
+                n_bytes += strlen(tree_list_name(list, n)) + 1;
+                if (n_bytes > max_bytes)
+                        break;
+                n++;
+        }
+        list->n_dropped += list->n - n;
+        list->n = n;
+        if (n > 1)
+                qsort(list->entries, n, sizeof *list->entries, compare_offsets);
+        list->n_bytes = 0;
+        for (size_t i = 0; i < n; i++) {
+                const char *name = tree_list_name(list, i);
+                size_t bytes = strlen(name) + 1;
+                memmove(list->names + list->n_bytes, name, bytes);
+                list->entries[i].name = (uint32_t)list->n_bytes;
+                list->n_bytes += bytes;
+        }
+}
+
+static bool is_beyond(const TreeList *list, size_t max_names, size_t max_bytes) {
+        return list->n > max_names || list->n_bytes > max_bytes;
+}
+
+static size_t with_slack(size_t max) {
+        return max > SIZE_MAX / 2 ? max : max + max / 8;
+}
+
+int tree_list_read(TreeList *list, DIR *dir, size_t max_names, size_t max_bytes) {
         const char *name;
         TreeType type;
         int r;
@@ -125,10 +171,12 @@ int tree_list_read(TreeList *list, DIR *dir) {
                 r = add_entry(list, name, type);
                 if (r < 0)
                         return r;
+                if (is_beyond(list, with_slack(max_names), with_slack(max_bytes)))
+                        drop_last(list, max_names, max_bytes);
         }
-        if (list->n > 1)
-                qsort_r(list->entries, list->n, sizeof *list->entries, compare_entries,
-                        list->names);
+        if (is_beyond(list, max_names, max_bytes))
+                drop_last(list, max_names, max_bytes);
+        sort_entries(list);
         return r;
 }
 

@@ -15,11 +15,12 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 import make_dump
-from agent import (INSTANCE, Agent, check_bundle, cleanup, extract, need, need_root, object_of,
-                   process_io, sha256_file, tree, wait_for)
+from agent import (INSTANCE, Agent, check_bundle, cleanup, extract, is_instrumented, need,
+                   need_root, object_of, process_io, sha256_file, tree, wait_for)
 from tap import main, test
 
 NOBODY = 65534
+LONG_NAMES = 100000
 
 
 def reasons_text(m):
@@ -268,6 +269,29 @@ def too_many_files_are_bounded_and_the_bundle_lists_them():
     _, m = a.only_manifest()
     assert len(m["members"]) == 20 and not m["bundle"]["complete"] and m["bundle"]["reasons"], (
         len(m["members"]), m["bundle"]["reasons"])
+    a.stop()
+
+
+@test
+def a_directory_of_long_names_without_number_takes_little_memory():
+    a = Agent()
+    a.config["sources"] = [a.source("jobs", "directory", "jobs/job-%p", max_files=100,
+                                    max_wait="3s")]
+    unit = a.path("jobs", "job-1")
+    os.makedirs(unit)
+    fd = os.open(unit, os.O_RDONLY)
+    for i in range(LONG_NAMES):
+        os.mknod(f"{i:06d}" + "x" * 249, 0o644, dir_fd=fd)
+    os.close(fd)
+    a.start()
+    a.wait_known(1, 60)
+    a.wait_all("120s")
+    _, m = a.only_manifest()
+    assert [e["path"][:6] for e in m["members"]] == [f"{i:06d}" for i in range(100)]
+    assert f"too-many-files: {LONG_NAMES - 100} left out" in reasons_text(m), reasons_text(m)
+    with open(f"/proc/{a.pid}/status", encoding="ascii") as f:
+        peak = next(int(line.split()[1]) for line in f if line.startswith("VmHWM"))
+    assert peak < 50 * 1024 or is_instrumented(), f"{peak} KiB"
     a.stop()
 
 

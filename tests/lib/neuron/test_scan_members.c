@@ -8,6 +8,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/path.h"
 #include "lib/neuron/scan.h"
+#include "lib/neuron/tree.h"
 #include "tests/harness/skip.h"
 #include "tests/lib/neuron/scan_fixture.h"
 
@@ -236,12 +237,78 @@ static void members_beyond_max_files_are_counted(void **state) {
         assert_int_equal(symlinkat("a", f->scratch->fd, "src/1/aa"), 0);
         f->source.max_files = 2;
         check_members(f, "1",
-                      "a\naa symlink\nb\nc/d too-many\ne too-many\n" OTHER
+                      "a\naa symlink\nb\nc/d too-many-files\ne too-many-files\n" OTHER
                       "-nrt-pid-1.log foreign\n");
         check_scan(f, "'1' files=2 pid=1 symlink=1(aa) foreign=1(" OTHER
-                      "-nrt-pid-1.log) too-many=2(c/d)\n");
+                      "-nrt-pid-1.log) too-many-files=2(c/d)\n");
         f->source.max_files = 4;
         check_members(f, "1", "a\naa symlink\nb\nc/d\ne\n" OTHER "-nrt-pid-1.log foreign\n");
+}
+
+/* Members, and what is no member for want of space for its name. */
+typedef struct Tally {
+        uint64_t n_members, n_too_many;
+        char last[NAME_MAX + 1];
+} Tally;
+
+static int tally(const ScanMember *m, int unit_fd, void *userdata) {
+        Tally *t = userdata;
+        (void)unit_fd;
+        t->n_too_many += m->skip == SCAN_SKIP_TOO_MANY;
+        if (m->skip != SCAN_SKIP_NONE)
+                return 0;
+        t->n_members++;
+        (void)snprintf(t->last, sizeof t->last, "%s", m->path);
+        return 0;
+}
+
+static void the_names_of_a_directory_are_bounded_and_the_first_are_members(void **state) {
+        enum { N_NAMES = 9000, N_MEMBERS = 10 };
+        Fixture *f = *state;
+        Tally t = { 0 };
+
+        fixture_source(f, SOURCE_NEURON_CORE_DUMP, "%p");
+        f->source.max_files = N_MEMBERS;
+        fixture_files(f, "1/below/file");
+        for (int i = N_NAMES; i-- > 0;) { /* the last one first */
+                char name[64];
+                (void)snprintf(name, sizeof name, "src/1/file-%04d", i);
+                assert_int_equal(mknodat(f->scratch->fd, name, S_IFREG | 0644, 0), 0);
+        }
+        assert_int_equal(scan_members(&(ScanWalk){ .source = &f->source,
+                                                   .relative = "1",
+                                                   .on_member = tally,
+                                                   .userdata = &t }),
+                         0);
+        assert_int_equal(t.n_members, N_MEMBERS);
+        assert_string_equal(t.last, "file-0008");
+        assert_int_equal(t.n_too_many, N_NAMES + 1 - N_MEMBERS);
+}
+
+static void a_list_keeps_the_names_that_come_first(void **state) {
+        Fixture *f = *state;
+        _cleanup_closedir_ DIR *dir = NULL;
+        TreeList list;
+
+        for (int i = 0; i < 1000; i++) {
+                char name[64];
+                (void)snprintf(name, sizeof name, "src/%03d", i * 7 % 1000);
+                assert_int_equal(mknodat(f->scratch->fd, name, S_IFREG | 0644, 0), 0);
+        }
+        assert_int_equal(fs_opendir_at(f->scratch->fd, "src", &dir), 0);
+        assert_int_equal(tree_list_read(&list, dir, 20, SIZE_MAX), 0);
+        assert_int_equal(list.n, 20);
+        assert_int_equal(list.n_dropped, 980);
+        assert_true(list.max_bytes < 2048);
+        for (size_t i = 0; i < list.n; i++)
+                assert_int_equal(strtol(tree_list_name(&list, i), NULL, 10), i);
+        tree_list_done(&list);
+        rewinddir(dir);
+        assert_int_equal(tree_list_read(&list, dir, SIZE_MAX, 41), 0); /* 4 bytes each */
+        assert_int_equal(list.n, 10);
+        assert_int_equal(list.n_dropped, 990);
+        assert_string_equal(tree_list_name(&list, 9), "009");
+        tree_list_done(&list);
 }
 
 static void members_that_do_not_fit_into_max_bytes_are_skipped(void **state) {
@@ -539,7 +606,7 @@ static void reasons_have_names_and_a_verdict(void **state) {
         } expected[] = {
                 { "none", false },     { "symlink", true },    { "special-file", false },
                 { "hard-link", true }, { "unreadable", true }, { "foreign", false },
-                { "excluded", false }, { "too-deep", true },   { "too-many", true },
+                { "excluded", false }, { "too-deep", true },   { "too-many-files", true },
                 { "too-big", true },
         };
 
@@ -560,6 +627,8 @@ int main(void) {
                 in_fixture(devices_are_no_members),
                 in_fixture(a_foreign_hard_link_is_no_member_and_a_pin_of_ours_is_none),
                 in_fixture(members_beyond_max_files_are_counted),
+                in_fixture(the_names_of_a_directory_are_bounded_and_the_first_are_members),
+                in_fixture(a_list_keeps_the_names_that_come_first),
                 in_fixture(members_that_do_not_fit_into_max_bytes_are_skipped),
                 in_fixture(what_lies_too_deep_is_reported_and_not_entered),
                 in_fixture(a_path_beyond_path_max_is_reported),
