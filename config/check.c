@@ -184,15 +184,14 @@ static void check_overlap(const Config *c, Faults *faults, const FixedParts *fix
         if (!mine)
                 return;
         for (size_t k = 0; k < i; k++) {
-                if (!sources[k] || c->sources[k].kind != c->sources[i].kind ||
-                    !is_valid(c, "sources[].kind", i) || !is_valid(c, "sources[].kind", k) ||
-                    !is_nested(mine, sources[k]))
+                if (!sources[k] || !is_nested(mine, sources[k]))
                         continue;
                 faults_add(
                         faults, &spot,
                         "use one source for both, or directories that do not lie inside each other",
-                        "watches '%s', but sources[%zu] of the same kind watches '%s'", mine, k,
-                        sources[k]);
+                        "watches '%s' (source '%s'), which overlaps with '%s' (source '%s')", mine,
+                        c->sources[i].name ? c->sources[i].name : "", sources[k],
+                        c->sources[k].name ? c->sources[k].name : "");
                 break;
         }
         for (size_t k = 0; k < c->n_destinations; k++)

@@ -107,17 +107,16 @@ static void sources_and_destinations_lie_apart(void **state) {
         places("//a/./", "/a/", false);
 }
 
-static void sources_of_one_kind_do_not_overlap(void **state) {
+static void sources_do_not_overlap(void **state) {
         static const char *const pairs[][3] = {
-                { "/a", "directory", "/a" },
-                { "/a", "directory", "/a/b" },
-                { "/a/b", "directory", "/a" },
-                { "/a/%p", "directory", "/a/x" },
+                { "/a", "directory", "/a" },    { "/a", "directory", "/a/b" },
+                { "/a/b", "directory", "/a" },  { "/a/%p", "directory", "/a/x" },
+                { "/a", "process-core", "/a" }, { "/a", "neuron-profile", "/a/b" },
         };
         _cleanup_(config_freep) Config *c =
                 expect_good("sources:\n"
                             "- {name: s, kind: directory, path: /a}\n"
-                            "- {name: t, kind: process-core, path: /a}\n"
+                            "- {name: t, kind: process-core, path: /b}\n"
                             "- {name: u, kind: directory, path: /ab}\n"
                             "destinations: [{name: d, type: volume, path: /d}]\n");
 
@@ -234,7 +233,7 @@ int main(void) {
                 cmocka_unit_test(identity_is_not_appended_where_only_other_kinds_go),
                 cmocka_unit_test(a_path_too_long_for_the_identity_is_a_fault),
                 cmocka_unit_test(sources_and_destinations_lie_apart),
-                cmocka_unit_test(sources_of_one_kind_do_not_overlap),
+                cmocka_unit_test(sources_do_not_overlap),
                 cmocka_unit_test(the_state_directory_lies_outside_of_sources),
                 cmocka_unit_test(names_are_unique_and_exist),
                 cmocka_unit_test(names_of_the_agent_s_own_sources_are_not_to_be_had),
