@@ -583,7 +583,22 @@ static void check_source(SourceCheck *l) {
         check_holding(l, fd);
 }
 
+/* With 0 any user may give other users' files a second name. */
+static void check_protected_links(Doctor *d) {
+        _cleanup_free_ char *path = NULL, *text = NULL;
+        if (asprintf(&path, "%s/sys/fs/protected_hardlinks", d->config->snapshot.proc_root) < 0 ||
+            fs_read_file(AT_FDCWD, path, STATUS_FILE_BYTES, &text, NULL) < 0)
+                return; /* a kernel without it, or no such root in a test */
+        if (text[0] == '0')
+                report(d, WARNING, "hard links", "set fs.protected_hardlinks=1 with sysctl",
+                       "fs.protected_hardlinks is 0: any user can link files of others into a "
+                       "source, or theirs elsewhere so that they are not collected");
+        else
+                report(d, OK, "hard links", NULL, "fs.protected_hardlinks is %.1s", text);
+}
+
 static void check_sources(Doctor *d) {
+        check_protected_links(d);
         for (size_t i = 0; i < d->config->n_sources && !cli_is_interrupted(); i++) {
                 SourceCheck l = { .d = d, .source = &d->config->sources[i] };
                 if (asprintf(&l.what, "source %s", l.source->name) < 0)

@@ -257,14 +257,25 @@ static int is_excluded(const Walker *w) {
         return 0;
 }
 
-static bool is_foreign_link(const Walker *w, const struct stat *st) {
+/* Whether only the file's owner can have put this name here: he owns the directory, which nobody
+ * else may write, and the unit. Then other names are strangers' links, which must not take a file
+ * out of his bundle. */
+static bool is_owners_name(const Walker *w, int dir_fd, const struct stat *st) {
+        struct stat dir, unit;
+
+        return fstat(dir_fd, &dir) == 0 && fstat(w->unit_fd, &unit) == 0 &&
+               dir.st_uid == st->st_uid && unit.st_uid == st->st_uid &&
+               !((dir.st_mode | unit.st_mode) & (S_IWOTH | (st->st_uid == 0 ? S_IWGRP : 0)));
+}
+
+static bool is_foreign_link(const Walker *w, int dir_fd, const struct stat *st) {
         unsigned ours = 0;
 
         if (st->st_nlink <= 1 || w->source->any_links)
                 return false;
         if (w->walk->own_links)
                 ours = w->walk->own_links(w->path.text, st, w->walk->userdata);
-        return st->st_nlink > UINT64_C(1) + ours;
+        return st->st_nlink > UINT64_C(1) + ours && !is_owners_name(w, dir_fd, st);
 }
 
 /* Classifies a file whose name is accepted. @return 0 and the result in *m; -ENOENT it was removed
@@ -285,7 +296,7 @@ static int classify_file(Walker *w, int dir_fd, const char *name, ScanMember *m)
                 return -ENOENT; /* removed; the directory in its place is for the next scan */
         else if (!S_ISREG(m->st.st_mode))
                 m->skip = SCAN_SKIP_SPECIAL;
-        else if (is_foreign_link(w, &m->st))
+        else if (is_foreign_link(w, dir_fd, &m->st))
                 m->skip = SCAN_SKIP_HARDLINK;
         else if (w->source->max_bytes > 0 &&
                  (uint64_t)m->st.st_size > w->source->max_bytes - w->bytes)

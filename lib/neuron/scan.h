@@ -114,8 +114,10 @@ typedef struct ScanMember {
 /** Walks the members in strcmp order of their paths, and reports what is no member.
  * `unit_fd` is the unit's directory, for a file unit the one it lies in: m->path opens below it. A
  * member too many or too big does not stop smaller ones after it. Link counts: st_nlink above 1 is
- * a foreign hard link unless `own_links` counts the extra one as ours, or any_links is set.
- * @param own_links  (dev, ino, userdata) → number of our own links; NULL = none
+ * a foreign hard link unless `own_links` counts the extra ones as ours, the file's owner owns the
+ * unit and the directory and nobody else may write them, or any_links is set.
+ * @param own_links  (dev, ino, userdata) → number of our own links, UINT_MAX for a file that is
+ * known to be a member; NULL = none
  * @return 0, -ENOENT the unit is gone, -EACCES it cannot be read, or what on_member returned
  * (negative) */
 typedef struct ScanWalk {

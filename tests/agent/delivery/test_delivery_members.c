@@ -440,7 +440,8 @@ static void what_is_no_regular_file_and_a_strangers_hard_link_is_no_member(void 
         assert_int_equal(mkfifoat(unit_fd, "fifo", 0644), 0);
         assert_int_equal(scratch_write(f->scratch, "elsewhere", "somebody's"), 0);
         assert_int_equal(linkat(f->scratch->fd, "elsewhere", unit_fd, "stranger", 0), 0);
-        (void)close(unit_fd);                   /* a directory */
+        assert_int_equal(fchmod(unit_fd, 0777), 0); /* so that it may be anybody's link */
+        (void)close(unit_fd);                       /* a directory */
         hold(f, WAY_LINKS, members, N_MEMBERS); /* our own links do not make strangers of them */
         f->bundle.rec.links_held = false;
         Delivery *job = find(f, NULL, &x);

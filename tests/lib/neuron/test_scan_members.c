@@ -215,6 +215,7 @@ static void a_foreign_hard_link_is_no_member_and_a_pin_of_ours_is_none(void **st
 
         fixture_source(f, SOURCE_NEURON_CORE_DUMP, "%p");
         fixture_files(f, "1/alone", "1/pinned", "1/pinned2", "1/shared");
+        assert_int_equal(fchmodat(f->scratch->fd, "src/1", 0777, 0), 0); /* anybody may link here */
         assert_int_equal(linkat(f->scratch->fd, "src/1/pinned", f->scratch->fd, "pin", 0), 0);
         assert_int_equal(linkat(f->scratch->fd, "src/1/pinned2", f->scratch->fd, "pin2", 0), 0);
         assert_int_equal(linkat(f->scratch->fd, "src/1/pinned2", f->scratch->fd, "elsewhere", 0),
@@ -243,6 +244,27 @@ static void members_beyond_max_files_are_counted(void **state) {
                       "-nrt-pid-1.log) too-many-files=2(c/d)\n");
         f->source.max_files = 4;
         check_members(f, "1", "a\naa symlink\nb\nc/d\ne\n" OTHER "-nrt-pid-1.log foreign\n");
+}
+
+static void a_strangers_link_takes_no_file_out_of_its_owners_unit(void **state) {
+        Fixture *f = *state;
+
+        fixture_source(f, SOURCE_NEURON_CORE_DUMP, "%p");
+        fixture_files(f, "1/a", "1/below/b");
+        assert_int_equal(fchmodat(f->scratch->fd, "src/1", 0755, 0), 0);
+        assert_int_equal(fchmodat(f->scratch->fd, "src/1/below", 0755, 0), 0);
+        assert_int_equal(linkat(f->scratch->fd, "src/1/a", f->scratch->fd, "strangers", 0), 0);
+        assert_int_equal(linkat(f->scratch->fd, "src/1/below/b", f->scratch->fd, "too", 0), 0);
+        check_members(f, "1", "a\nbelow/b\n");
+        assert_int_equal(fchmodat(f->scratch->fd, "src/1/below", 0777, 0), 0);
+        check_members(f, "1", "a\nbelow/b hard-link\n"); /* it may be a secret of the owner's */
+        assert_int_equal(fchmodat(f->scratch->fd, "src/1/below", 0755, 0), 0);
+        if (geteuid() != 0)
+                SKIP_BECAUSE("files of other users cannot be made");
+        assert_int_equal(fchownat(f->scratch->fd, "src/1/a", 1001, 1001, 0), 0);
+        check_members(f, "1", "a hard-link\nbelow/b\n");
+        assert_int_equal(fchownat(f->scratch->fd, "src/1", 1001, 1001, 0), 0);
+        check_members(f, "1", "a\nbelow/b hard-link\n");
 }
 
 /* Members, and what is no member for want of space for its name. */
@@ -627,6 +649,7 @@ int main(void) {
                 in_fixture(devices_are_no_members),
                 in_fixture(a_foreign_hard_link_is_no_member_and_a_pin_of_ours_is_none),
                 in_fixture(members_beyond_max_files_are_counted),
+                in_fixture(a_strangers_link_takes_no_file_out_of_its_owners_unit),
                 in_fixture(the_names_of_a_directory_are_bounded_and_the_first_are_members),
                 in_fixture(a_list_keeps_the_names_that_come_first),
                 in_fixture(members_that_do_not_fit_into_max_bytes_are_skipped),
