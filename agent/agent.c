@@ -1388,6 +1388,7 @@ static void free_sources(Agent *a) {
         for (size_t i = 0; i < a->n_sources; i++)
                 intake_source_free(a->sources[i]);
         owners_done(&a->intake_context.active);
+        owners_done(&a->intake_context.held);
         free(a->sources);
         a->sources = NULL;
         a->n_sources = 0;

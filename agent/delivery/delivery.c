@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pwd.h>
 #include <stdarg.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 #include "lib/neuron/ids.h"
 #include "lib/neuron/names.h"
 #include "lib/neuron/nrt_status.h"
+#include "lib/neuron/tree.h"
 #include "uploaders/uploader.h"
 
 /* ---- notes of hooks ---- */
@@ -858,6 +860,8 @@ static int on_member(const ScanMember *member, int unit_fd, void *userdata) {
         }
         struct stat st;
         _cleanup_close_ int fd = fs_open_regular(unit_fd, member->path, &st);
+        if (tree_error_is_resource(fd))
+                return fd; /* not the bundle's fault: tried again */
         if (fd < 0) {
                 skip_member(m, member->path, fd);
                 return 0;
@@ -868,7 +872,8 @@ static int on_member(const ScanMember *member, int unit_fd, void *userdata) {
 static unsigned own_links(const char *member_path, const struct stat *st, void *userdata) {
         const DeliveryMembers *m = userdata;
         bool has;
-        return pins_session_own_links(m->pins, member_path, st, &has);
+        unsigned n = pins_session_own_links(m->pins, member_path, st, &has);
+        return has ? UINT_MAX : n; /* what is held stays a member */
 }
 
 static int add_from_source(DeliveryMembers *m) {

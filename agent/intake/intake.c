@@ -7,6 +7,7 @@
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "agent/intake/probe.h"
 #include "agent/store/store.h"
@@ -699,15 +700,57 @@ static bool intake_is_from_links(const BundleRecord *rec) {
         return rec->supplement_of[0] && rec->unit_ino == 0;
 }
 
+/* ---- descriptors that hold files, by owner ---- */
+
+#define HELD_MIN 64 /* one unit's */
+
+static uint64_t max_held(void) {
+        struct rlimit limit;
+        uint64_t n = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur / 4 : 0;
+        return MAX(n, (uint64_t)HELD_MIN);
+}
+
+static void release_held(IntakeContext *c, Bundle *b) {
+        const Owner owner = { .uid = (uid_t)b->rec.uid };
+        owners_release(&c->held, &owner, b->held.n);
+        held_files_done(&b->held);
+}
+
+/* The newest bundle of an owner gives way. @return whether there was one */
+static bool release_newest_held(IntakeContext *c, const Owner *owner) {
+        ListLink *all = bundle_table_all(c->bundles);
+        for (ListLink *l = all->prev; l != all; l = l->prev) {
+                Bundle *b = CONTAINER_OF(l, Bundle, link);
+                if (b->rec.uid != owner->uid || b->held.n == 0)
+                        continue;
+                release_held(c, b);
+                return true;
+        }
+        return false;
+}
+
+static void hold_by_descriptors(IntakeContext *c, Bundle *b, HeldFiles *held) {
+        const Owner owner = { .uid = (uid_t)b->rec.uid };
+        Owner most;
+        int r = OWNERS_GRANTED;
+        release_held(c, b);
+        if (held->n > 0)
+                while ((r = owners_request(&c->held, &owner, held->n, &most)) == OWNERS_DISPLACE &&
+                       release_newest_held(c, &most))
+                        owners_count_refused(&c->held, &most, c->clock->boottime_usec(c->clock));
+        if (r == OWNERS_GRANTED) {
+                b->held = *held;
+                *held = (HeldFiles){ 0 };
+        } else
+                owners_count_refused(&c->held, &owner, c->clock->boottime_usec(c->clock));
+}
+
 /* How the members are held. */
 static void apply_hold(IntakeSource *s, Bundle *b, ProbeJob *p) {
         if (p->links_held != b->rec.links_held && p->unit.n_files > 0)
                 b->rec.links_held = p->links_held;
-        if (p->unit.n_files > 0 && !p->links_held) {
-                held_files_done(&b->held);
-                b->held = p->held;
-                p->held = (HeldFiles){ 0 };
-        }
+        if (p->unit.n_files > 0 && !p->links_held)
+                hold_by_descriptors(s->context, b, &p->held);
         if (p->hold_error && (!s->hold_note || strcmp(s->hold_note, p->hold_error) != 0)) {
                 intake_set_note(&s->hold_note, p->hold_error);
                 log_warning(0, "source %s: %s", s->config->name, p->hold_error);
@@ -1060,6 +1103,7 @@ static bool admit(IntakeSource *s, const char *path, uid_t uid) {
 
 static void release_active(IntakeSource *s, Bundle *b) {
         Owner owner = owner_of(b->rec.uid);
+        release_held(s->context, b);
         if (b->is_active) /* one that was restored from quarantine does not count */
                 owners_release(&s->context->active, &owner, 1);
         b->is_active = false;
@@ -2160,6 +2204,8 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         *s = (IntakeSource){ .context = context, .config = config, .has_parked = true };
         if (context->active.max == 0)
                 context->active = (Owners){ .what = "active units", .max = INTAKE_ACTIVE_MAX };
+        if (context->held.max == 0)
+                context->held = (Owners){ .what = "held files", .max = max_held() };
         pending_init(&s->pending);
         pending_init(&s->rechecks);
         pending_init(&s->attached);

@@ -46,6 +46,9 @@ typedef struct IntakeContext { /* borrowed by the sources */
          * one of the owner who has most is parked: it keeps its row and its links, and is worked on
          * when there is space again. */
         Owners active; /* .max = 0: INTAKE_ACTIVE_MAX */
+        /* Where links are refused, files that are held by descriptors, by the owner of their unit;
+         * .max = 0: a quarter of those that the process may have */
+        Owners held;
 } IntakeContext;
 
 typedef struct IntakeSourceView {

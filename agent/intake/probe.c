@@ -14,6 +14,7 @@
 #include "lib/base/path.h"
 #include "lib/bundle/validate.h"
 #include "lib/neuron/ids.h"
+#include "lib/neuron/tree.h"
 
 /* ---- what was last seen at each unit's path ---- */
 
@@ -102,7 +103,8 @@ void unit_table_done(UnitTable *t) {
 
 static unsigned own_links(const char *member_path, const struct stat *st, void *userdata) {
         ProbeJob *p = userdata;
-        return pins_session_own_links(p->session, member_path, st, &p->has_link);
+        unsigned n = pins_session_own_links(p->session, member_path, st, &p->has_link);
+        return p->has_link ? UINT_MAX : n; /* what is held stays a member */
 }
 
 /* Where links are refused the open descriptor holds the file, for the first few members. */
@@ -142,11 +144,12 @@ static int hold_member(ProbeJob *p, const ScanMember *m, int unit_fd) {
         return r == -ENOMEM ? r : 0;
 }
 
-static void check_member(ProbeJob *p, const ScanMember *m, int unit_fd) {
+/* @return 0; -EMFILE …: whether a process writes it is not known, and the unit waits */
+static int check_member(ProbeJob *p, const ScanMember *m, int unit_fd) {
         struct stat st;
         _cleanup_close_ int fd = fs_open_regular(unit_fd, m->path, &st);
-        if (fd < 0)
-                return; /* gone or unreadable: the plan reports it */
+        if (fd < 0) /* if not that, gone or unreadable: the plan reports it */
+                return tree_error_is_resource(fd) ? fd : 0;
         switch (fs_check_writer(fd)) {
         case 0:
                 break;
@@ -160,6 +163,7 @@ static void check_member(ProbeJob *p, const ScanMember *m, int unit_fd) {
         if (!p->contradicted)
                 p->contradicted =
                         validate_quick(fd, m->name.kind, (uint64_t)st.st_size) != VERDICT_OK;
+        return 0;
 }
 
 static void count_member(ScanUnit *u, const ScanMember *m, uint64_t print) {
@@ -214,8 +218,9 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
         }
         count_member(&p->unit, m, print);
         file_owners_add(&p->owners, p->terms->name, m->st.st_uid, geteuid());
-        if (p->check_writers)
-                check_member(p, m, unit_fd);
+        int r = p->check_writers ? check_member(p, m, unit_fd) : 0;
+        if (r < 0)
+                return r;
         if (has_link && p->links_held)
                 p->n_linked++;
         else if (p->hold)

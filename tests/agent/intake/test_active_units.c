@@ -1,5 +1,6 @@
 /* How many bundles are worked on is bounded by the owner of their units: who has most gives way,
- * and continues when there is space. Over a real source that scans when it is asked to. */
+ * and continues when there is space. So are the descriptors that hold files; without any a unit
+ * waits. Over a real source that scans when it is asked to. */
 
 #include "tests/harness/unit.h"
 
@@ -19,6 +20,19 @@
 #define ONE 1002
 #define PATIENCE_USEC (60 * USEC_PER_SEC)
 
+/* Linked with -Wl,--wrap=fs_open_regular: the process has no descriptor left for a member. */
+static bool has_no_descriptor;
+static unsigned n_refused_opens;
+int __real_fs_open_regular(int dir_fd, const char *path, struct stat *ret);
+int __wrap_fs_open_regular(int dir_fd, const char *path, struct stat *ret);
+
+int __wrap_fs_open_regular(int dir_fd, const char *path, struct stat *ret) {
+        if (!has_no_descriptor)
+                return __real_fs_open_regular(dir_fd, path, ret);
+        n_refused_opens++; /* one thread */
+        return -EMFILE;
+}
+
 typedef struct Fixture {
         Scratch *scratch;
         sd_event *event;
@@ -29,10 +43,13 @@ typedef struct Fixture {
         char path[PATH_MAX + 64];
         char *destination;
         IntakeSource *source;
+        unsigned n_ready;
 } Fixture;
 
 static void on_ready(Bundle *b, void *userdata) {
-        (void)b, (void)userdata; /* nobody ships */
+        Fixture *f = userdata;
+        (void)b; /* nobody ships */
+        f->n_ready++;
 }
 
 static void on_discard(const char *reason, uint64_t n, void *userdata) {
@@ -57,6 +74,8 @@ static int setup(void **state) {
         if (!f || scratch_setup(&scratch) < 0)
                 return -1;
         f->scratch = scratch;
+        has_no_descriptor = false;
+        n_refused_opens = 0;
         f->destination = archive;
         (void)snprintf(f->path, sizeof f->path, "%s/jobs/job-%%p", f->scratch->path);
         f->config = (ConfigSource){ .name = name,
@@ -76,6 +95,7 @@ static int teardown(void **state) {
         void *scratch = f->scratch;
         intake_source_free(f->source);
         owners_done(&f->context.active);
+        owners_done(&f->context.held);
         if (f->bundles)
                 bundle_table_free(f->bundles);
         if (f->store)
@@ -104,6 +124,7 @@ static void start(Fixture *f) {
         assert_int_equal(store_open(&f->store, f->scratch->path, NULL, NULL), 0);
         const BundleTableCallbacks callbacks = { on_final, on_store_error, f };
         assert_int_equal(bundle_table_new(&f->bundles, f->store, clock_system(), &callbacks), 0);
+        const Owners held = f->context.held; /* as the test has set it */
         f->context = (IntakeContext){ .event = f->event,
                                       .clock = clock_system(),
                                       .store = f->store,
@@ -114,6 +135,7 @@ static void start(Fixture *f) {
                                       .on_ready = on_ready,
                                       .on_discard = on_discard,
                                       .userdata = f };
+        f->context.held = held;
         f->context.active = (Owners){ .what = "active units", .max = MAX_ACTIVE };
         assert_int_equal(intake_source_new(&f->source, &f->context, &f->config), 0);
 }
@@ -222,6 +244,41 @@ static void what_gave_way_is_continued_when_there_is_space(void **state) {
                 run_some(f, until);
 }
 
+static void without_a_descriptor_a_unit_waits(void **state) {
+        Fixture *f = *state;
+        f->config.settle_usec = 1000;
+        f->config.scan_interval_usec = 100 * USEC_PER_MSEC;
+        make_unit(f, 1, geteuid());
+        has_no_descriptor = true;
+        start(f);
+        for (uint64_t until = deadline(); n_refused_opens < 3;)
+                run_some(f, until);
+        assert_int_equal(f->n_ready, 0);
+        has_no_descriptor = false;
+        for (uint64_t until = deadline(); f->n_ready == 0;)
+                run_some(f, until);
+}
+
+static void descriptors_that_hold_files_are_bounded_by_owner(void **state) {
+        Fixture *f = *state;
+        if (geteuid() != 0)
+                SKIP_BECAUSE("files of other users cannot be made");
+        for (unsigned i = 0; i < 3; i++)
+                make_unit(f, 100 + i, MANY);
+        make_unit(f, 1, ONE);
+        /* in the way of the directory of links, beside the source and inside it */
+        assert_int_equal(symlinkat("nowhere", f->scratch->fd, ".neuron-collectd"), 0);
+        assert_int_equal(symlinkat("nowhere", f->scratch->fd, "jobs/.neuron-collectd"), 0);
+        f->context.held = (Owners){ .what = "held files", .max = 2 };
+        start(f);
+        const Owners *held = &f->context.held;
+        for (uint64_t until = deadline();
+             held->n_refused == 0 || owners_amount(held, &(Owner){ .uid = ONE }) == 0;)
+                run_some(f, until);
+        assert_int_equal(held->total, 2);
+        assert_int_equal(unit(f, 1)->held.n, 1);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
@@ -229,6 +286,8 @@ int main(void) {
                 TEST(a_scan_that_finds_too_many_has_some_of_each_owner),
                 TEST(a_noted_directory_always_gets_in),
                 TEST(what_gave_way_is_continued_when_there_is_space),
+                TEST(without_a_descriptor_a_unit_waits),
+                TEST(descriptors_that_hold_files_are_bounded_by_owner),
         };
         sigset_t set;
         sigemptyset(&set);
