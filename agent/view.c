@@ -172,6 +172,20 @@ static void view_sources(Agent *a, AgentView *v) {
         v->n_sources = a->n_sources;
 }
 
+/* What is refused is tried again at every scan: so long after the last one was logged it is over.
+ */
+#define REFUSED_USEC (5 * USEC_PER_MINUTE)
+
+static void view_bounded_units(const Agent *a, AgentView *v) {
+        const Owners *active = &a->intake_context.active;
+        uint64_t now = a->clock->boottime_usec(a->clock);
+        agent_view_add_bounded(v, active);
+        agent_view_add_bounded(v, &a->intake_context.held);
+        if (active->logged_usec > 0 && now - active->logged_usec < REFUSED_USEC && !v->ready_note)
+                v->ready_note = "there are more units than can be worked on, and some wait; see "
+                                "`bounded` in the status, and remove what is not needed";
+}
+
 static void view_retention(Agent *a, AgentView *v) {
         _cleanup_free_ RetentionRunnerView *views = calloc(a->n_sources + 1, sizeof *views);
         size_t n = views ? retention_runner_view(a->retention_runner, views, a->n_sources) : 0;
@@ -246,6 +260,7 @@ static void on_view(AgentView *ret, void *userdata) {
         agent_fill_drain_view(a, &ret->drain);
         view_requests(a, ret);
         view_sources(a, ret);
+        view_bounded_units(a, ret);
         view_retention(a, ret);
         view_limits(figures.limits, &ret->limits);
         agent_fill_hook_view(a, ret);

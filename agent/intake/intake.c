@@ -1055,7 +1055,8 @@ static Owner owner_of(uint64_t uid) {
 
 /* A hook has reported it: it never gives way. */
 static bool is_noted(IntakeSource *s, const char *path, uid_t uid) {
-        return find_hint(s, path, uid) || find_hint(s, path, 0);
+        return find_hint(s, path, uid) || find_hint(s, path, 0) ||
+               (uid == 0 && find_hint(s, path, UID_CONTAINER_ROOT));
 }
 
 /* Whether nothing but its row is needed to continue with it later. */
