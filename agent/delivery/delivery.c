@@ -617,9 +617,10 @@ bool delivery_attempt_delivered(DeliveryAttempt *a) {
         return end_delivery(a->delivery, RESULT_DELIVERED, NULL);
 }
 
-static ManifestInfo manifest_info(const DeliveryAttempt *a, const char **reasons,
-                                  const char *user) {
+static ManifestInfo manifest_info(const DeliveryAttempt *a, const char **reasons, const char *user,
+                                  char derived[static CLOCK_ISO_SIZE]) {
         const Delivery *d = a->delivery;
+        clock_format_compact(derived, d->rec.oldest_mtime_usec, '-');
         bool incident = source_kind_has_incident(d->rec.kind);
         return (ManifestInfo){
                 .id = d->rec.id,
@@ -639,7 +640,11 @@ static ManifestInfo manifest_info(const DeliveryAttempt *a, const char **reasons
                 .cluster_id = !incident              ? NULL
                               : d->rec.cluster_id[0] ? d->rec.cluster_id
                                                      : "0000000000000000",
-                .date_time = incident && d->rec.date_time[0] ? d->rec.date_time : NULL,
+                .date_time = !incident              ? NULL
+                             : d->rec.date_time[0]  ? d->rec.date_time
+                             : d->rec.cluster_id[0] ? derived /* as in its place */
+                                                    : NULL,
+                .is_derived = !d->rec.date_time[0],
                 .agreed = "alone",
                 .job = d->notes.has_job ? &d->notes.job : NULL,
                 .failures = d->notes.failures,
@@ -663,7 +668,8 @@ int delivery_attempt_write_manifest(DeliveryAttempt *a, const BundleWriter *writ
         struct passwd pw, *found = NULL;
         if (getpwuid_r(a->delivery->rec.uid, &pw, space, sizeof space, &found) != 0)
                 found = NULL;
-        ManifestInfo info = manifest_info(a, reasons, found ? pw.pw_name : NULL);
+        char derived[CLOCK_ISO_SIZE];
+        ManifestInfo info = manifest_info(a, reasons, found ? pw.pw_name : NULL, derived);
         ManifestJob seen;
         json_t *row =
                 info.job ? NULL
@@ -970,7 +976,8 @@ int delivery_members_new(DeliveryMembers **ret, const Delivery *d, Plan *plan,
         int r = find_members(m);
         if (r >= 0 && d->rec.is_redelivery && m->n > 0 && m->n < d->n_shipped)
                 add_lost_reason(m);
-        if (r >= 0 && d->rec.kind == SOURCE_NEURON_PROFILE)
+        /* What a supplement lacks its base may have. */
+        if (r >= 0 && d->rec.kind == SOURCE_NEURON_PROFILE && !d->rec.supplement_of[0])
                 r = validate_set(plan, reasons->add, reasons->userdata);
         if (r >= 0 && m->n_left_out > REASONS_MAX) {
                 _cleanup_free_ char *text = NULL;

@@ -206,6 +206,13 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
         bool has_link = p->has_link; /* own_links() sets it right before, if it is called */
         p->has_link = false;
         mark_promised(p, m);
+        /* The base has it, whatever has become of it since. */
+        if (m->skip != SCAN_SKIP_NONE && S_ISREG(m->st.st_mode) &&
+            member_fingerprints_contain(p->shipped, p->n_shipped,
+                                        member_fingerprint(m->path, &m->st))) {
+                p->n_shipped_there++;
+                return 0;
+        }
         if (m->skip != SCAN_SKIP_NONE) {
                 if (p->unit.skipped[m->skip]++ == 0)
                         p->unit.skipped_example[m->skip] = path_escape(m->path);

@@ -205,7 +205,8 @@ static int write_origin(ManifestOutput *o, const ManifestInfo *info) {
         if (info->cluster_id && info->date_time) {
                 add_field(b, " \"incident\": {\"cluster_id\": ", info->cluster_id);
                 add_field(b, ", \"date_time\": ", info->date_time);
-                add_field(b, ", \"derived\": false, \"agreed\": ", info->agreed);
+                strbuf_addf(b, ", \"derived\": %s", info->is_derived ? "true" : "false");
+                add_field(b, ", \"agreed\": ", info->agreed);
                 add_job(b, info->job);
                 strbuf_add(b, "},\n");
         } else

@@ -688,6 +688,13 @@ static int report_unit(Finder *f, DIR *dir, const UnitMatch *a) {
         return 0;
 }
 
+/* Also a framework trace: it lies beside the `_pid_` directories. */
+static bool is_profile_file(const char *name) {
+        DumpName parsed;
+        dump_name_parse(SOURCE_NEURON_PROFILE, name, &parsed);
+        return parsed.kind == MEMBER_NTFF || parsed.kind == MEMBER_SYSTEM_TRACE;
+}
+
 /* @return 1 or 0; negative only for lack of memory or descriptors: what cannot be read is found out
  * by who walks it */
 static int has_ntff(DIR *dir) {
@@ -696,7 +703,7 @@ static int has_ntff(DIR *dir) {
         int r;
 
         while ((r = tree_next(dir, &name, &type)) > 0)
-                if (type == TREE_FILE && path_has_suffix(name, ".ntff"))
+                if (type == TREE_FILE && is_profile_file(name))
                         break;
         rewinddir(dir);
         return r < 0 && !tree_error_is_resource(r) ? 0 : r;

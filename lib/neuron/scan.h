@@ -138,7 +138,7 @@ typedef struct UnitQuery {
         const char *relative;  /* below the fixed part, raw; "" = itself */
         bool is_dir;           /* else a file of any type */
         /* Profiles: depth of the outermost directory, among `relative` and those above it, that
-         * directly holds a `*.ntff` file; -1 = none, and for other kinds. */
+         * directly holds a `*.ntff` file or a trace; -1 = none, and for other kinds. */
         int ntff_depth;
 } UnitQuery;
 

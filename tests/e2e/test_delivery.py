@@ -462,5 +462,74 @@ def bundles_of_one_state_are_listed_for_people_and_for_programs():
     a.stop()
 
 
+@test
+def a_supplement_is_not_incomplete_for_a_member_that_the_base_has():
+    a = Agent()
+    unit = a.dump(size=65536)
+    a.start()
+    a.wait_delivered(1)
+    os.chmod(unit, 0o777)  # so that what has two names may be anybody's
+    member = sorted(os.listdir(unit))[0]
+    os.link(os.path.join(unit, member), a.path("elsewhere"))
+    with open(os.path.join(unit, "late"), "wb") as f:
+        f.write(b"late")
+    a.wait_delivered(2)
+    found = [m for _, m in a.manifests() if m["bundle"]["supplement_of"]]
+    assert len(found) == 1 and [e["path"] for e in found[0]["members"]] == ["late"], found
+    assert found[0]["bundle"]["complete"], found[0]["bundle"]["reasons"]
+    a.stop()
+
+
+@test
+def a_supplement_is_not_incomplete_without_the_neff_that_the_base_has():
+    a = Agent()
+    a.config["sources"] = [a.source("profiles", "neuron-profile", "profiles")]
+    unit = a.path("profiles", f"{INSTANCE}_pid_7")
+    os.makedirs(unit)
+    with open(os.path.join(unit, "neff_12.neff"), "wb") as f:
+        f.write(b"neff")
+    a.start()
+    a.wait_delivered(1)
+    open(os.path.join(unit, "12_instid_0_vnc_0.ntff"), "wb").close()
+    a.wait_delivered(2)
+    found = [m for _, m in a.manifests() if m["bundle"]["supplement_of"]]
+    assert len(found) == 1 and found[0]["bundle"]["complete"], found
+    a.stop()
+
+
+@test
+def a_dump_whose_name_has_only_the_cluster_id_has_an_incident():
+    a = Agent()
+    a.config["sources"] = [a.source("jobs", "neuron-core-dump", "jobs/job-%c")]
+    unit = a.path("jobs", "job-d99e36ea74c263ca")
+    os.makedirs(unit)
+    with open(os.path.join(unit, "file"), "wb") as f:
+        f.write(b"x")
+    a.start()
+    a.wait_delivered(1)
+    path, m = a.only_manifest()
+    assert m["incident"]["cluster_id"] == "d99e36ea74c263ca" and m["incident"]["derived"], m
+    assert f"{m['incident']['date_time']}-d99e36ea74c263ca" in path, (path, m["incident"])
+    a.stop()
+
+
+@test
+def traces_beside_the_directories_of_processes_are_delivered():
+    a = Agent()
+    a.config["sources"] = [a.source("profiles", "neuron-profile", "profiles")]
+    output = a.path("profiles", "output")
+    for name in (f"{INSTANCE}_pid_7/ntrace.pb", "neuron_framework_trace_rank_0.json",
+                 "plugins/profile/x.json"):
+        os.makedirs(os.path.dirname(os.path.join(output, name)), exist_ok=True)
+        with open(os.path.join(output, name), "wb") as f:
+            f.write(b"{}")
+    a.start()
+    a.wait_delivered(2)
+    paths = sorted(e["path"] for _, m in a.manifests() for e in m["members"])
+    assert paths == ["neuron_framework_trace_rank_0.json", "ntrace.pb",
+                     "plugins/profile/x.json"], paths
+    a.stop()
+
+
 if __name__ == "__main__":
     sys.exit(main(cleanup))
