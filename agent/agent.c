@@ -820,8 +820,9 @@ IntakeSource *agent_source_by_name(const Agent *a, const char *name) {
 
 static void on_ready(Bundle *b, void *userdata) {
         Agent *a = userdata;
-        (void)b;
         scheduler_kick(a->scheduler);
+        if (b->rec.state == BUNDLE_READY) /* it waits */
+                scheduler_record_failure(a->scheduler, b);
         retention_runner_kick(a->retention_runner);
         agent_notify_status(a);
 }

@@ -290,11 +290,17 @@ static json_t *reasons_json(const char *text) {
         return json_pack("[o]", text_json(text));
 }
 
+static json_t *failure_json(const char *text) {
+        json_t *v = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+
+        return v ? v : json_null();
+}
+
 /* @param v  has the progress of a delivery that is underway @param explain  NULL = without it */
 static json_t *bundle_json(const BundleRecord *b, const AgentView *v, const char *explain) {
         _cleanup_(json_decrefp) json_t *o =
                 json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-                          "s:o, s:o, s:b, s:b, s:o}",                      /* */
+                          "s:o, s:o, s:o, s:b, s:b, s:o}",                 /* */
                           "id", text_json(b->id),                          /* */
                           "source", text_json(b->source),                  /* */
                           "kind", text_json(source_kind_name(b->kind)),    /* */
@@ -306,6 +312,7 @@ static json_t *bundle_json(const BundleRecord *b, const AgentView *v, const char
                           "date_time", text_or_null(b->date_time),         /* */
                           "cluster_id", text_or_null(b->cluster_id),       /* */
                           "supplement_of", text_or_null(b->supplement_of), /* */
+                          "failure", failure_json(b->failure),             /* */
                           "files", number(b->n_files),                     /* */
                           "bytes", number(b->bytes),                       /* */
                           "first_seen", moment(b->first_seen_usec),        /* */

@@ -122,6 +122,11 @@ int delivery_notes_read(DeliveryNotes *ret, Store *store, const Bundle *b) {
         return 0;
 }
 
+char *delivery_notes_summarize(const DeliveryNotes *n) {
+        return n->n > 0 ? manifest_summarize_failure(&n->failures[0], n->has_job ? &n->job : NULL)
+                        : NULL;
+}
+
 static void move_note(DeliveryNotes *n, size_t to, size_t from) {
         if (to == from)
                 return;

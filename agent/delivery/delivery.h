@@ -42,6 +42,8 @@ typedef struct DeliveryNotes {
  * user's processes were seen at devices. @return 0; -errno: then there are none */
 int delivery_notes_read(DeliveryNotes *ret, Store *store, const Bundle *b);
 void delivery_notes_done(DeliveryNotes *n);
+/** @return manifest_summarize_failure() of the first note, the caller's; NULL: there is none */
+char *delivery_notes_summarize(const DeliveryNotes *n);
 
 /** Removes the notes of users who may not annotate these owners' files. @return how many */
 size_t delivery_notes_filter(DeliveryNotes *n, const FileOwners *owners);

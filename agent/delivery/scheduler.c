@@ -609,8 +609,28 @@ static void attach_collected_files(Scheduler *s, Bundle *b) {
                          "cannot add what was collected for it; that follows in a supplement");
 }
 
+/* @return whether the row changes */
+static bool set_failure(Bundle *b, const DeliveryNotes *notes) {
+        char *text = delivery_notes_summarize(notes);
+        if (!text || (b->rec.failure && strcmp(b->rec.failure, text) == 0)) {
+                free(text);
+                return false;
+        }
+        free(b->rec.failure);
+        b->rec.failure = text;
+        return true;
+}
+
+void scheduler_record_failure(Scheduler *s, Bundle *b) {
+        DeliveryNotes notes = { 0 };
+        (void)delivery_notes_read(&notes, s->context.store, b); /* else its delivery reads them */
+        if (set_failure(b, &notes))
+                bundle_save(s->context.bundles, b);
+        delivery_notes_done(&notes);
+}
+
 /* What was shipped before, what is attached, and the notes of hooks. */
-static void load_delivery_inputs(Scheduler *s, const Bundle *b, Delivery *job) {
+static void load_delivery_inputs(Scheduler *s, Bundle *b, Delivery *job) {
         if (b->rec.is_redelivery)
                 (void)store_get_own_prints(s->context.store, b->rec.id, &job->shipped,
                                            &job->n_shipped); /* none: there is nothing to ship */
@@ -626,6 +646,7 @@ static void load_delivery_inputs(Scheduler *s, const Bundle *b, Delivery *job) {
                 log_dump(
                         b->rec.id, LOG_WARNING, r,
                         "cannot read the notes of hooks about it; the manifest is written without");
+        (void)set_failure(b, &job->notes); /* the row is written when the delivery starts */
 }
 
 static void mark_shipping(const Destination *d, Bundle *b, DeliveryRecord *delivery,

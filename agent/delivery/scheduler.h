@@ -42,6 +42,9 @@ void scheduler_set_config(Scheduler *s, const Config *config);
 /** Starts what may start now. Cheap; to be called whenever something became ready. */
 void scheduler_kick(Scheduler *s);
 
+/** Writes into the row of a bundle that waits what hooks have reported about it. */
+void scheduler_record_failure(Scheduler *s, Bundle *b);
+
 /** Resets the backoff of one bundle, or of all (b == NULL), and kicks. Of one bundle also the
  * failures, so that what was given up is tried again; its row is written. */
 void scheduler_retry_now(Scheduler *s, Bundle *b);

@@ -46,7 +46,8 @@ static bool is_released(const char *state) {
 }
 
 static void print_bundle(const Cli *cli, const json_t *b) {
-        char bytes[PARSE_FORMAT_SIZE], files[CLI_COUNT_SIZE], moment[CLI_MOMENT_SIZE];
+        char bytes[PARSE_FORMAT_SIZE], files[CLI_COUNT_SIZE], moment[CLI_MOMENT_SIZE],
+                failure[CLI_FAILURE_SIZE];
         print_field("id", cli_text(b, "id"));
         cli_part("%-14s ", "state");
         cli_state(cli, cli_text(b, "state"), 0);
@@ -65,6 +66,7 @@ static void print_bundle(const Cli *cli, const json_t *b) {
                 cli_line("%-14s %s", "", cli_string(v));
         print_field("date-time", cli_text(b, "date_time"));
         print_field("cluster id", cli_text(b, "cluster_id"));
+        print_field("failure", cli_failure_text(failure, json_object_get(b, "failure")));
         print_field("supplement of", cli_text(b, "supplement_of"));
         print_field("first seen", cli_moment(moment, cli_text(b, "first_seen")));
         if (cli_number(b, "attempts"))
@@ -78,10 +80,13 @@ static void print_bundle(const Cli *cli, const json_t *b) {
 }
 
 static void print_explanation(const Cli *cli, const json_t *b) {
+        char failure[CLI_FAILURE_SIZE];
         cli_part("%s is ", cli_text(b, "id"));
         cli_state(cli, cli_text(b, "state"), 0);
         puts(".");
         cli_line("  %s", cli_text(b, "explain"));
+        if (*cli_failure_text(failure, json_object_get(b, "failure")))
+                cli_line("  failure: %s", failure);
         size_t i;
         json_t *v;
         json_array_foreach(json_object_get(b, "incomplete"), i, v)

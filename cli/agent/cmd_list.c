@@ -40,7 +40,8 @@ static void print_deliveries(const json_t *b) {
 }
 
 static void print_bundle(const List *l, const json_t *b) {
-        char bytes[PARSE_FORMAT_SIZE], files[CLI_COUNT_SIZE], seen[CLI_MOMENT_SIZE];
+        char bytes[PARSE_FORMAT_SIZE], files[CLI_COUNT_SIZE], seen[CLI_MOMENT_SIZE],
+                failure[CLI_FAILURE_SIZE];
         cli_state(l->cli, cli_text(b, "state"), 11);
         cli_part(" %-51s %10s %14s  %-20s  %s%s", cli_text(b, "id"),
                  parse_format_human(bytes, cli_number(b, "bytes")),
@@ -49,6 +50,8 @@ static void print_bundle(const List *l, const json_t *b) {
                  cli_is_true(b, "complete") ? "" : "INCOMPLETE ", cli_text(b, "path"));
         if (strcmp(cli_text(b, "state"), "delivered") == 0 && *cli_text(b, "reason"))
                 cli_part("  %s", cli_text(b, "reason"));
+        if (*cli_failure_text(failure, json_object_get(b, "failure")))
+                cli_part("  failure: %s", failure);
         print_deliveries(b);
         putchar('\n');
 }

@@ -51,6 +51,7 @@ typedef struct Entry {
         EntryState state;
         bool is_read;  /* the manifest, or what is wrong with it was reported */
         char *reasons; /* JSON; NULL */
+        json_t *failure;
 } Entry;
 
 typedef struct Ls {
@@ -127,6 +128,7 @@ static void entries_clear(Ls *l) {
         for (size_t i = 0; i < l->n; i++) {
                 free(l->entries[i].stem);
                 free(l->entries[i].reasons);
+                json_decref(l->entries[i].failure);
         }
         l->n = 0;
 }
@@ -164,11 +166,13 @@ static bool read_manifest(Entry *e, const ObjectHead *h) {
         ManifestHead head;
         if (!h->text || manifest_read_head(h->text, h->n, &head) < 0)
                 return false;
+        json_decref(e->failure);
         e->state = !e->has_object           ? ENTRY_NO_OBJECT
                    : head.bytes != e->bytes ? ENTRY_WRONG_SIZE
                    : head.complete          ? ENTRY_COMPLETE
                                             : ENTRY_INCOMPLETE;
         e->reasons = TAKE_PTR(head.reasons);
+        e->failure = head.failure ? json_loads(head.failure, 0, NULL) : NULL;
         manifest_head_done(&head);
         return true;
 }
@@ -258,13 +262,14 @@ static const char *entry_time(const Entry *e, char buf[static CLOCK_ISO_SIZE]) {
 }
 
 static void print_entry(const Ls *l, const Entry *e) {
-        char bytes[PARSE_FORMAT_SIZE], time[CLOCK_ISO_SIZE];
+        char bytes[PARSE_FORMAT_SIZE], time[CLOCK_ISO_SIZE], failure[CLI_FAILURE_SIZE];
         _cleanup_free_ char *url = object_store_url(l->store, e->stem);
         cli_part("  %s  %-19.*s  %-16s  %10s  ", entry_time(e, time),
                  e->what.n_node ? (int)e->what.n_node : 1, e->what.n_node ? e->what.node : "-",
                  e->what.kind[0] ? e->what.kind : "-", parse_format_human(bytes, e->bytes));
         cli_state(l->cli, state_text(e->state), 10);
-        cli_line("  %s%s", url ? url : e->stem, e->has_object ? BUNDLE_SUFFIX : MANIFEST_SUFFIX);
+        cli_line("  %s%s%s%s", url ? url : e->stem, e->has_object ? BUNDLE_SUFFIX : MANIFEST_SUFFIX,
+                 e->failure ? "  failure: " : "", cli_failure_text(failure, e->failure));
 }
 
 static json_t *entry_json(const Ls *l, const Entry *e) {
@@ -277,14 +282,14 @@ static json_t *entry_json(const Ls *l, const Entry *e) {
                 return NULL;
         }
         bool is_known = e->state == ENTRY_COMPLETE || e->state == ENTRY_INCOMPLETE;
-        return json_pack("{s:o, s:o, s:o, s:s?, s:s, s:I, s:b, s:o, s:o, s:s?}", "url",
+        return json_pack("{s:o, s:o, s:o, s:s?, s:s, s:I, s:b, s:o, s:o, s:O?, s:s?}", "url",
                          cli_json_string(url), "name", cli_json_string(e->what.name), "node",
                          cli_json_string(node), "kind", e->what.kind[0] ? e->what.kind : NULL,
                          "time", entry_time(e, time), "bytes", (json_int_t)e->bytes, "delivered",
                          is_known, "complete",
                          is_known ? json_boolean(e->state == ENTRY_COMPLETE) : json_null(),
                          "reasons", e->reasons ? json_loads(e->reasons, 0, NULL) : json_array(),
-                         "fault", is_known ? NULL : state_text(e->state));
+                         "failure", e->failure, "fault", is_known ? NULL : state_text(e->state));
 }
 
 /* How many nodes the bundles [from, to) of an incident are from: they come in order of node. */

@@ -418,6 +418,20 @@ void cli_draw_copy(const Cli *cli, const char *what, const CliCopy *copy) {
                      copy_text(text, copy));
 }
 
+const char *cli_failure_text(char *buf, const json_t *failure) {
+        const json_t *code = json_object_get(failure, "code"),
+                     *rank = json_object_get(failure, "rank");
+        const char *name = cli_text(failure, "name"), *job = cli_text(failure, "job");
+        char number[24] = "", where[40] = "";
+        if (json_is_integer(code))
+                snprintf(number, sizeof number, "%lld", (long long)json_integer_value(code));
+        if (json_is_integer(rank))
+                snprintf(where, sizeof where, ", rank %lld", (long long)json_integer_value(rank));
+        snprintf(buf, CLI_FAILURE_SIZE, "%s%s%.100s%s%.64s%s", number, *number && *name ? " " : "",
+                 name, *job ? ", job " : "", job, where);
+        return strncmp(buf, ", ", 2) == 0 ? memmove(buf, buf + 2, strlen(buf + 2) + 1) : buf;
+}
+
 unsigned cli_percent(uint64_t done, uint64_t total) {
         if (total == 0)
                 return 0;

@@ -156,6 +156,11 @@ CliCopy cli_copy(const json_t *shipping);
 /** Draws the same behind a bar. @param what  stands before it; "" */
 void cli_draw_copy(const Cli *cli, const char *what, const CliCopy *copy);
 
+/** What was reported of a failure, from its JSON: `1200 NRT_…, job K, rank 3`. @param buf  at least
+ * CLI_FAILURE_SIZE @return buf; "" for null */
+#define CLI_FAILURE_SIZE 256
+const char *cli_failure_text(char *buf, const json_t *failure);
+
 /** @return 0 to 100 */
 unsigned cli_percent(uint64_t done, uint64_t total);
 

@@ -171,6 +171,10 @@ static bool log_journal(const Entry *e) {
         int n = 0;
 
         line_add(&message, "MESSAGE=");
+        if (e->dump_id) {
+                line_add_escaped(&message, e->dump_id, DUMP_ID_SIZE, false);
+                line_add(&message, ": ");
+        }
         line_add_message(&message, e, false);
         fields[n++] = (struct iovec){ message.text, message.n };
         (void)snprintf(priority, sizeof priority, "PRIORITY=%d", e->level);

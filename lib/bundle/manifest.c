@@ -817,6 +817,7 @@ static const char section_end[] = ",\n \"node\": ";
 
 void manifest_head_done(ManifestHead *h) {
         free(h->reasons);
+        free(h->failure);
         free(h->parts);
         *h = (ManifestHead){ 0 };
 }
@@ -861,6 +862,49 @@ static int parse_bundle(const json_t *bundle, ManifestHead *h) {
         return h->reasons ? parse_parts(json_object_get(bundle, "parts"), h) : -ENOMEM;
 }
 
+char *manifest_summarize_failure(const ManifestFailure *f, const ManifestJob *job) {
+        int64_t rank = job && job->rank >= 0 ? job->rank : f ? f->rank : -1;
+        if (!f && !job)
+                return NULL;
+        json_t *o = json_pack("{s:o, s:s?, s:s?, s:o}", "code",
+                              f && f->has_code ? json_integer(f->code) : json_null(), "name",
+                              f ? f->name : NULL, "job", job ? job->key : NULL, "rank",
+                              rank >= 0 ? json_integer(rank) : json_null());
+        char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+        json_decref(o);
+        return text;
+}
+
+/* @return a section's value; NULL: it is not in the text */
+static json_t *parse_section(const char *text, size_t n, const char *begin) {
+        const char *at = memmem(text, n, begin, strlen(begin));
+        size_t from = at ? (size_t)(at - text) + strlen(begin) : n;
+        return json_loadb(text + from, n - from, JSON_DISABLE_EOF_CHECK | JSON_DECODE_ANY, NULL);
+}
+
+static int64_t rank_of(const json_t *object) {
+        const json_t *rank = json_object_get(object, "rank");
+        return json_is_integer(rank) ? json_integer_value(rank) : -1;
+}
+
+static char *read_failure(const char *text, size_t n) {
+        json_t *incident = parse_section(text, n, ",\n \"incident\": "),
+               *failure = parse_section(text, n, ",\n \"failure\": ");
+        const json_t *job = json_object_get(incident, "job"),
+                     *code = json_object_get(failure, "code");
+        ManifestFailure f = { .has_code = json_is_integer(code),
+                              .code = json_integer_value(code),
+                              .name = json_string_value(json_object_get(failure, "name")),
+                              .rank = rank_of(failure) };
+        ManifestJob j = { .key = json_string_value(json_object_get(job, "key")),
+                          .rank = rank_of(job) };
+        char *summary = manifest_summarize_failure(json_is_object(failure) ? &f : NULL,
+                                                   json_is_object(job) ? &j : NULL);
+        json_decref(incident);
+        json_decref(failure);
+        return summary;
+}
+
 int manifest_read_head(const char *text, size_t n, ManifestHead *ret) {
         const char *end = memmem(text, n, section_end, sizeof section_end - 1);
         if (!end)
@@ -880,6 +924,7 @@ int manifest_read_head(const char *text, size_t n, ManifestHead *ret) {
         json_decref(document);
         if (r < 0)
                 return r;
+        h.failure = read_failure(text + head, n - head);
         *ret = h;
         h = (ManifestHead){ 0 };
         return 0;

@@ -62,6 +62,11 @@ typedef struct ManifestContent { /* what was written; borrowed */
         const uint8_t *plan_sha256; /* SHA256_SIZE bytes */
 } ManifestContent;
 
+/** What a line about a bundle says of the failure: a JSON object with `code`, `name`, `job` (its
+ * key) and `rank`, each null where it is not known. @param f  NULL @param job  NULL
+ * @return the caller's, NULL when nothing is known, or for lack of memory */
+char *manifest_summarize_failure(const ManifestFailure *f, const ManifestJob *job);
+
 /** Writes the document through `put` in pieces of a few KiB. @return 0, or the first negative of
  * put; -EINVAL when a member has no digest (a writer that did not begin at frame 0) */
 int manifest_write(const ManifestInfo *info, const ManifestContent *object,
@@ -80,6 +85,7 @@ typedef struct ManifestHead {
         uint64_t bytes; /* of the object */
         bool complete;
         char *reasons; /* JSON array; owned */
+        char *failure; /* manifest_summarize_failure(); NULL: none is in the text; owned */
         Part *parts;   /* owned; first_frame and n_frames are not set */
         size_t n_parts;
 } ManifestHead;

@@ -773,6 +773,41 @@ def ten_thousand_notes_of_other_users_leave_one_whose_dump_is_not_shipped_yet():
 
 
 @test
+def failure_job_and_rank_stand_in_list_show_explain_and_ls():
+    agent = started(snapshot=NO_SNAPSHOT)
+    agent.config["destinations"] = [agent.volume("archive", "out", min_free="100%")]
+    agent.write_config()
+    agent.reload()
+    wait_for("the reload", lambda: "configuration reloaded" in agent.log, 20)
+    unit = unit_of(agent)
+    for name in os.listdir(unit):
+        os.rename(os.path.join(unit, name),
+                  os.path.join(unit, name.replace("i-0123456789abcdef0", INSTANCE)))
+    note = json.loads(note_of(unit))
+    note["job"] = {"source": "torchrun", "key": "run-17", "rank": 3, "world_size": 64}
+    hook = Hook(agent, json.dumps(note).encode())
+    assert hook.hear().startswith("accepted")
+    hook.finish()
+    agent.cli("flush")
+    wait_for("the bundle is ready", lambda: agent.counts()["ready"] == 1, 30)
+    wait_for("its failure is in the row", lambda: agent.bundles()[0]["failure"], 30)
+    bundle = agent.bundles()[0]
+    failure = bundle["failure"]
+    assert failure["code"] == 1200 and failure["rank"] == 3 and "run-17" in failure["job"], failure
+    text = f"1200 NRT_EXEC_HW_ERR_COLLECTIVES, job {failure['job']}, rank 3"
+    for command in (["list"], ["show", bundle["id"]], ["explain", bundle["id"]]):
+        assert text in agent.cli(*command).stdout, (command, agent.cli(*command).stdout)
+    agent.config["destinations"] = [agent.volume("archive", "out")]
+    agent.write_config()
+    agent.reload()
+    agent.wait_all()
+    assert text in agent.cli("ls", agent.out).stdout, agent.cli("ls", agent.out).stdout
+    assert agent.ask("ls", agent.out)[0]["bundles"][0]["failure"] == failure
+    assert agent.bundles()[0]["failure"] == failure
+    agent.stop()
+
+
+@test
 def garbage_long_packets_and_silence_are_answered_and_closed():
     agent = started()
     for packet in (b"x", b"{}", b"null", b"[" * 60000, os.urandom(5000), b"\x00" * 100,

@@ -235,7 +235,8 @@ static int judge_journal(void) {
         log_dump("core-1", LOG_WARNING, -ENOSPC, "cannot write '%s'", "x\nPRIORITY=0");
         if (read(fd, text, sizeof text - 1) <= 0)
                 return 3;
-        if (!has_field(text, "MESSAGE=cannot write 'x\\x0aPRIORITY=0': No space left on device") ||
+        if (!has_field(text, "MESSAGE=core-1: cannot write 'x\\x0aPRIORITY=0': No space left on "
+                             "device") ||
             !has_field(text, "PRIORITY=4") || !has_field(text, "DUMP_ID=core-1") ||
             !has_field(text, "ERRNO=28"))
                 return 4;
