@@ -105,6 +105,8 @@ struct Agent {
         size_t n_discards;
         Histogram delivery_seconds;
         uint64_t *n_lacking; /* by destination: DestinationView.n_lacking; NULL: to be counted */
+        int64_t lacking_row; /* counted so far */
+        sd_event_source *lacking_timer;
         struct AgentViewSpace *space; /* what the last view points into */
 };
 

@@ -12,6 +12,7 @@
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
+#include "lib/event/timer.h"
 #include "uploaders/s3/s3_client.h"
 
 #define REQUESTS_MAX 64 /* kinds of requests of a destination that are shown */
@@ -87,15 +88,40 @@ static bool has_name(const StringList *names, const char *name) {
         return false;
 }
 
-/* Reads all delivered rows, so they are counted only when their number may have changed. */
-static void count_lacking(Agent *a) {
+/* So many rows are read at a time, so that nobody waits for it. */
+#define LACKING_ROWS 4096
+#define LACKING_USEC (50 * USEC_PER_MSEC)
+
+/* @return whether there are more */
+static bool count_lacking_rows(Agent *a) {
         const Config *c = a->config;
-        a->n_lacking = calloc(c->n_destinations + 1, sizeof *a->n_lacking);
-        for (size_t i = 0; a->n_lacking && i < c->n_destinations; i++)
+        StoreRows rows = { a->lacking_row, a->lacking_row + LACKING_ROWS };
+        for (size_t i = 0; i < c->n_destinations; i++)
                 for (size_t k = 0; k < c->n_sources; k++)
                         if (has_name(&c->sources[k].destinations, c->destinations[i].name))
-                                a->n_lacking[i] += store_count_lacking(a->store, c->sources[k].name,
-                                                                       c->destinations[i].name);
+                                a->n_lacking[i] +=
+                                        store_count_lacking(a->store, c->sources[k].name,
+                                                            c->destinations[i].name, rows);
+        a->lacking_row = rows.to;
+        return rows.to < store_last_row(a->store);
+}
+
+static int on_lacking_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        Agent *a = userdata;
+        (void)usec;
+        return a->n_lacking && count_lacking_rows(a) ? timer_rearm(source, LACKING_USEC) : 0;
+}
+
+/* Reads all delivered rows, so they are counted only when their number may have changed. */
+static void count_lacking(Agent *a) {
+        a->n_lacking = calloc(a->config->n_destinations + 1, sizeof *a->n_lacking);
+        a->lacking_row = 0;
+        if (a->n_lacking && count_lacking_rows(a))
+                (void)timer_arm(&a->lacking_timer, /* else the number is too low */
+                                &(TimerOptions){ .event = a->event,
+                                                 .usec = LACKING_USEC,
+                                                 .handler = on_lacking_timer,
+                                                 .userdata = a });
 }
 
 static void view_destinations(Agent *a, AgentView *v) {
@@ -707,6 +733,7 @@ void agent_recount_lacking(Agent *a) {
 
 void agent_view_done(Agent *a) {
         agent_recount_lacking(a);
+        sd_event_source_disable_unref(a->lacking_timer);
         if (a->space)
                 free_space(a->space);
         free(a->space);

@@ -272,11 +272,19 @@ int store_list_ended(Store *s, const char *source,
         return MIN(r, 0);
 }
 
-uint64_t store_count_lacking(Store *s, const char *source, const char *destination) {
+uint64_t store_count_lacking(Store *s, const char *source, const char *destination,
+                             StoreRows rows) {
         _cleanup_binder_ Binder b = { .statement = s->statements[STORE_COUNT_LACKING] };
         bind_text(&b, source);
         bind_text(&b, destination);
+        bind_number(&b, (uint64_t)rows.from);
+        bind_number(&b, (uint64_t)rows.to);
         return next_row(s, &b) == 0 ? (uint64_t)sqlite3_column_int64(b.statement, 0) : 0;
+}
+
+int64_t store_last_row(Store *s) {
+        _cleanup_reset_ sqlite3_stmt *st = s->statements[STORE_LAST_ROW];
+        return sqlite3_step(st) == SQLITE_ROW ? sqlite3_column_int64(st, 0) : 0;
 }
 
 typedef struct Page {

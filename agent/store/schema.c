@@ -235,9 +235,9 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                             " WHERE source = ?1 AND supplement_of = '' AND state IN ('delivered', "
                             "'quarantined', 'evicted', 'cancelled', 'vanished')"
                             " ORDER BY path, first_seen_usec",
-        [STORE_COUNT_LACKING] =
-                "SELECT count(*) FROM bundles WHERE state = 'delivered' AND source = ?1"
-                " AND " LACKS("?2"),
+        [STORE_COUNT_LACKING] = "SELECT count(*) FROM bundles WHERE row > ?3 AND row <= ?4"
+                                " AND +state = 'delivered' AND +source = ?1 AND " LACKS("?2"),
+        [STORE_LAST_ROW] = "SELECT ifnull(max(row), 0) FROM bundles",
         [STORE_DELIVERY_PUT] =
                 "INSERT INTO deliveries VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)"
                 " ON CONFLICT (bundle, position) DO UPDATE SET destination = ?3, state = ?4, proof "
@@ -435,8 +435,9 @@ static int repair_counts(sqlite3 *db) {
         return SQLITE_OK;
 }
 
-static int bring_up(sqlite3 *db) {
-        int version, is_damaged, r = query_number(db, "PRAGMA user_version", &version);
+/* @param is_as_closed  what was checked at an earlier start is not read once more */
+static int bring_up(sqlite3 *db, bool is_as_closed) {
+        int version, is_damaged = 0, r = query_number(db, "PRAGMA user_version", &version);
         if (r != SQLITE_OK)
                 return r;
         if (version > STORE_SCHEMA_VERSION) {
@@ -446,14 +447,16 @@ static int bring_up(sqlite3 *db) {
                           version, STORE_SCHEMA_VERSION);
                 return STORE_SCHEMA_IS_NEWER;
         }
-        r = query_number(db, "SELECT quick_check <> 'ok' FROM pragma_quick_check(1)", &is_damaged);
+        if (!is_as_closed)
+                r = query_number(db, "SELECT quick_check <> 'ok' FROM pragma_quick_check(1)",
+                                 &is_damaged);
         if (r == SQLITE_OK && is_damaged)
                 r = SQLITE_CORRUPT;
         if (r == SQLITE_OK)
                 r = sqlite3_exec(db, settings, NULL, NULL, NULL);
         if (r == SQLITE_OK && version < STORE_SCHEMA_VERSION)
                 r = store_schema_upgrade(db, upgrades, STORE_SCHEMA_VERSION);
-        if (r == SQLITE_OK)
+        if (r == SQLITE_OK && !is_as_closed)
                 r = repair_counts(db);
         return r;
 }
@@ -465,7 +468,7 @@ int store_schema_open(Store *s) {
         (void)sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, (int *)NULL);
         (void)sqlite3_soft_heap_limit64((sqlite3_int64)HEAP_LIMIT); /* returns the limit before */
         (void)sqlite3_busy_timeout(s->db, BUSY_MSEC);
-        int r = bring_up(s->db);
+        int r = bring_up(s->db, s->is_as_closed);
         for (size_t i = 0; i < N_STORE_STATEMENTS && r == SQLITE_OK; i++)
                 r = sqlite3_prepare_v3(s->db, statements[i], -1, SQLITE_PREPARE_PERSISTENT,
                                        &s->statements[i], NULL);

@@ -90,9 +90,13 @@ typedef struct StoreFilter {
 int store_list(Store *s, const StoreFilter *f, int (*on_bundle)(BundleRecord *b, void *userdata),
                void *userdata);
 
-/** @return how many delivered bundles of a source have no delivery to a destination. Reads all of
- * them. */
-uint64_t store_count_lacking(Store *s, const char *source, const char *destination);
+/** @return how many of the delivered bundles of a source in these rows have no delivery to a
+ * destination. Reads them. */
+typedef struct StoreRows {
+        int64_t from, to; /* from < row <= to */
+} StoreRows;
+uint64_t store_count_lacking(Store *s, const char *source, const char *destination, StoreRows rows);
+int64_t store_last_row(Store *s); /* 0: there is none */
 
 /** Number and bytes of bundles by state; kept by triggers, O(1) whatever the number of rows. A
  * bundle above 2^48 bytes counts as 2^48. */

@@ -18,6 +18,7 @@ typedef enum StoreStatement {
         STORE_UNIT_FIND,
         STORE_UNIT_LIST,
         STORE_COUNT_LACKING,
+        STORE_LAST_ROW,
         STORE_DELIVERY_PUT,
         STORE_DELIVERY_CUT,
         STORE_DELIVERY_LIST,
@@ -77,6 +78,7 @@ struct Store {
         sqlite3 *db;
         char *path;
         int dir_fd, lock_fd;
+        bool is_as_closed; /* nobody has written since our last close */
         sqlite3_stmt *statements[N_STORE_STATEMENTS];
         sqlite3_stmt *lists[N_STORE_LISTS]; /* prepared when first asked for */
         bool in_transaction;                /* between store_begin and store_commit */
