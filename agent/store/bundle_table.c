@@ -488,6 +488,9 @@ const char *bundle_table_note(const BundleTable *t) {
                 return NULL;
         case -ENOSPC:
                 return "the state directory is full: " PAUSED "free space on its disk";
+        case -EBUSY:
+                return "another process has locked the state database: " PAUSED
+                       "end it (a sqlite3 shell, a backup)";
         case -EROFS:
                 return "the state directory is read-only, or state.db was deleted: " PAUSED
                        "remount it, or restart the agent";

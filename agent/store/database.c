@@ -73,7 +73,8 @@ int store_errno(Store *s, int result) {
 }
 
 static bool is_trouble(int error) {
-        return error == -ENOSPC || error == -EIO || error == -EROFS || error == -EUCLEAN;
+        return error == -ENOSPC || error == -EIO || error == -EROFS || error == -EUCLEAN ||
+               error == -EBUSY;
 }
 
 static int note_trouble(Store *s, int r) {

@@ -4,7 +4,9 @@ it says, and of that the same bytes alone. What differs reaches the destination 
 import json
 import os
 import shutil
+import sqlite3
 import sys
+import time
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
@@ -210,6 +212,36 @@ def a_changed_unit_whose_delivered_object_is_damaged_waits_for_a_person():
     check_bundle(a.only_manifest()[0], unit, tools=("tar",))
     a.assert_sum()
     a.stop()
+
+@test
+def another_writer_of_the_database_doubles_nothing():
+    with S3Server() as s3:
+        for to_bucket in (False, True):
+            a = Agent()
+            a.use_directories()
+            a.config["retry"] = {"initial": "50ms", "maximum": "1s"}
+            if to_bucket:
+                a.config["destinations"] = [a.s3("s3", s3, "bucket")]
+            a.start()
+            for i in range(5):
+                a.incompressible(1 << 20, f"a{i}")
+            wait_for("one is delivered", lambda a=a: a.counts()["delivered"])
+            db = sqlite3.connect(a.path("state", "state.db"), isolation_level=None, timeout=60)
+            db.execute("BEGIN IMMEDIATE")
+            # Long enough for all of them to arrive while none of it can be written down.
+            time.sleep(8)
+            db.execute("ROLLBACK")
+            db.close()
+            a.wait_all()
+            a.stop()
+            again(a, 5)  # and a start finds nothing that was not written down
+            counts = a.sql("SELECT count(*) FROM bundles")
+            if to_bucket:
+                bundles = [k for k in s3.objects if k.endswith(".tar.zst")]
+                sent = [r for r in s3.seen("PutObject") if r.key.endswith(".tar.zst")]
+                assert len(bundles) == 5 and len(sent) == 5, (bundles, sent, counts)
+            else:
+                assert len(a.manifests()) == 5, (a.manifests(), counts)
 
 
 if __name__ == "__main__":
