@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agent/delivery/destination.h"
+#include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/bundle/packer.h"
 #include "uploaders/volume/volume.h"
@@ -290,6 +291,13 @@ typedef struct VolumeTarget {
         WorkJob probe;
         int probe_outcome;
         char *probe_error;
+        /* The removal of a temporary file that an abandoned delivery may have left, by a row of the
+         * store. */
+        WorkJob sweep;
+        char *sweep_path;
+        int64_t sweep_id;
+        int sweep_result;
+        uint64_t sweep_usec; /* CLOCK_BOOTTIME: not before */
 } VolumeTarget;
 
 static VolumeTarget *target(const Destination *d) {
@@ -307,12 +315,81 @@ static void on_probed(WorkJob *work) {
         scheduler_probe_done(t->destination, t->probe_outcome, error);
 }
 
+static void run_sweep(WorkJob *work) {
+        VolumeTarget *t = CONTAINER_OF(work, VolumeTarget, sweep);
+        t->sweep_result = volume_sweep(t->volume, t->sweep_path);
+}
+
+static void on_swept(WorkJob *work) {
+        VolumeTarget *t = CONTAINER_OF(work, VolumeTarget, sweep);
+        Destination *d = t->destination;
+        Scheduler *s = d->scheduler;
+        if (t->sweep_result == 0)
+                (void)store_abort_done(s->context.store, t->sweep_id); /* else once more */
+        else {
+                t->sweep_usec = scheduler_boottime_usec(s) + s->config->retry.maximum_usec;
+                log_warning(
+                        t->sweep_result,
+                        "destination %s: cannot remove the temporary file of '%s'; trying again",
+                        d->config->name, t->sweep_path);
+        }
+        scheduler_cleanup_done(d);
+}
+
+/* One after the other. */
+static bool volume_clean_up(Destination *d, uint64_t *ret_next_usec) {
+        VolumeTarget *t = target(d);
+        _cleanup_(ledger_abort_done) LedgerAbort next = { 0 };
+        if (scheduler_boottime_usec(d->scheduler) < t->sweep_usec) {
+                *ret_next_usec = t->sweep_usec;
+                return false;
+        }
+        if (store_abort_next(d->scheduler->context.store, d->config->name, 0, &next) != 0)
+                return false;
+        free(t->sweep_path);
+        t->sweep_path = strdup(next.key);
+        t->sweep_id = next.id;
+        return t->sweep_path && worker_pool_submit(d->worker, &t->sweep) == 0;
+}
+
+/* @param name  owned from now on; NULL for lack of memory */
+static void record_temporary(const Destination *d, const Bundle *b, const char *directory,
+                             char *name) {
+        _cleanup_free_ char *path = name ? path_join(directory, name) : NULL;
+        const Scheduler *s = d->scheduler;
+        const LedgerAbort row = { .destination = d->config->name,
+                                  .key = path,
+                                  .since_usec = scheduler_realtime_usec(s) };
+        int r = path ? store_abort_add(s->context.store, &row, NULL) : -ENOMEM;
+        free(name);
+        if (r < 0)
+                log_dump(b->rec.id, LOG_WARNING, r,
+                         "%s: cannot write down that its temporary file is to be removed",
+                         d->config->name);
+}
+
+/* A crash or a volume in trouble may have left temporary files, and no other attempt removes them.
+ */
+static void volume_abandon(Destination *d, const Bundle *b, const DeliveryRecord *delivery) {
+        const char *root = path_template_fixed(d->template);
+        _cleanup_free_ char *directory = path_parent(delivery->object);
+        if (!directory || strncmp(directory, root, strlen(root)) != 0)
+                return; /* it was configured elsewhere */
+        const char *below = directory + strlen(root);
+        while (*below == '/')
+                below++;
+        record_temporary(d, b, below, bundle_object_name(b->rec.id));
+        record_temporary(d, b, below, bundle_manifest_name(b->rec.id));
+}
+
 static int volume_open(Destination *d) {
         const ConfigDestination *config = d->config;
         VolumeTarget *t = d->target = calloc(1, sizeof *t);
         if (!t)
                 return -ENOMEM;
-        *t = (VolumeTarget){ .destination = d, .probe = { .run = run_probe, .done = on_probed } };
+        *t = (VolumeTarget){ .destination = d,
+                             .probe = { .run = run_probe, .done = on_probed },
+                             .sweep = { .run = run_sweep, .done = on_swept } };
         return volume_new(
                 &t->volume,
                 &(VolumeOptions){
@@ -327,13 +404,16 @@ static int volume_open(Destination *d) {
 }
 
 static const WorkJob *volume_job(const Destination *d) {
-        return d->target ? &target(d)->probe : NULL;
+        if (!d->target)
+                return NULL;
+        return d->activity == ACTIVITY_CLEANING_UP ? &target(d)->sweep : &target(d)->probe;
 }
 
 static void volume_close(Destination *d) {
         VolumeTarget *t = target(d);
         volume_free(t->volume);
         free(t->probe_error);
+        free(t->sweep_path);
         free(t);
         d->target = NULL;
 }
@@ -416,4 +496,6 @@ const DestinationType destination_volume_type = {
         .delivery_wind_down = volume_delivery_wind_down,
         .delivery_free = delivery_volume_free,
         .refresh = volume_refresh,
+        .clean_up = volume_clean_up,
+        .abandon = volume_abandon,
 };

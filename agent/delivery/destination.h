@@ -8,21 +8,27 @@
 #include "lib/event/worker_pool.h"
 
 /* Which of the bundles that may go now is next at a destination. Small ones go first (logs and
- * metadata say the most and cost the least), sources alternate, of a source the oldest is first; a
- * large one follows so many small ones in a row, so that nothing waits for ever. Pure. */
+ * metadata say the most and cost the least), sources alternate, and in a source the owners of its
+ * units; of an owner the oldest is first. A large one follows so many small ones in a row, so that
+ * nothing waits for ever. Pure. */
 #define SMALL_BYTES_MAX (UINT64_C(4) << 20) /* of the source's files */
 #define SMALL_FILES_MAX 1000
 #define SMALL_IN_ROW_MAX 16
-#define ROTATION_SOURCES_MAX 200 /* as in the table of keys; others share the last place */
+#define ROTATION_SOURCES_MAX 200 /* as in the table of keys */
+#define ROTATION_OWNERS_MAX 500
+/* Of more than that whoever was served the longest ago is forgotten, and is next. */
+
+typedef struct RotationServed {
+        const void *source; /* an identity, never dereferenced */
+        uid_t uid;          /* of the owner; 0 where sources are counted */
+        uint64_t turn;      /* when it was served last */
+} RotationServed;
 
 typedef struct Rotation { /* all zero = nothing was served yet */
         uint64_t n;
         unsigned n_small_in_row;
-        struct {
-                const void *source; /* an identity, never dereferenced */
-                uint64_t turn;      /* when it was served last */
-        } served[ROTATION_SOURCES_MAX];
-        size_t n_served;
+        RotationServed sources[ROTATION_SOURCES_MAX], owners[ROTATION_OWNERS_MAX];
+        size_t n_sources, n_owners;
 } Rotation;
 
 /** @return whether a bundle of so many files and bytes is a small one */
@@ -31,7 +37,9 @@ bool rotation_is_small(uint64_t n_files, uint64_t bytes);
 bool rotation_prefers_small(const Rotation *r);
 /** @return when a source was served last: the one with the least is next */
 uint64_t rotation_served_at(const Rotation *r, const void *source);
-void rotation_record(Rotation *r, const void *source, bool is_small);
+/** @return when an owner was served last in a source */
+uint64_t rotation_owner_served_at(const Rotation *r, const void *source, uid_t uid);
+void rotation_record(Rotation *r, const void *source, uid_t uid, bool is_small);
 
 /* Distinguishes work that has stalled from work that is slow. Pure. */
 #define STALL_TIMEOUT_USEC (60 * USEC_PER_SEC) /* as the default of S3's request_timeout */
@@ -136,6 +144,9 @@ struct DestinationType {
         /** Updates the figures of the running delivery. @return any number that changes while the
          * destination accepts data */
         uint64_t (*refresh)(Destination *d);
+        /** The bundle is over and was not delivered there, though that was begun: what may be left
+         * of it is written down and removed. NULL: nothing is left */
+        void (*abandon)(Destination *d, const Bundle *b, const DeliveryRecord *delivery);
         /** @param ret_since_usec  CLOCK_BOOTTIME; 0: nothing is awaited  @return whether the
          * running delivery waits for the destination, not for us. NULL: one thread does everything,
          * so the kernel has to be asked what it waits for */

@@ -37,22 +37,42 @@ bool rotation_prefers_small(const Rotation *r) {
         return r->n_small_in_row < SMALL_IN_ROW_MAX;
 }
 
-uint64_t rotation_served_at(const Rotation *r, const void *source) {
-        for (size_t i = 0; i < r->n_served; i++)
-                if (r->served[i].source == source)
-                        return r->served[i].turn;
-        return 0;
+static size_t find_served(const RotationServed *served, size_t n, const void *source, uid_t uid) {
+        size_t i = 0;
+        while (i < n && (served[i].source != source || served[i].uid != uid))
+                i++;
+        return i;
 }
 
-void rotation_record(Rotation *r, const void *source, bool is_small) {
-        size_t i = 0;
+uint64_t rotation_served_at(const Rotation *r, const void *source) {
+        size_t i = find_served(r->sources, r->n_sources, source, 0);
+        return i < r->n_sources ? r->sources[i].turn : 0;
+}
+
+uint64_t rotation_owner_served_at(const Rotation *r, const void *source, uid_t uid) {
+        size_t i = find_served(r->owners, r->n_owners, source, uid);
+        return i < r->n_owners ? r->owners[i].turn : 0;
+}
+
+static void record_served(RotationServed *served, size_t *n, size_t max, RotationServed now) {
+        size_t at = find_served(served, *n, now.source, now.uid);
+        if (at == *n && *n < max)
+                (*n)++;
+        else if (at == *n) {
+                at = 0;
+                for (size_t i = 1; i < max; i++)
+                        at = served[i].turn < served[at].turn ? i : at;
+        }
+        served[at] = now;
+}
+
+void rotation_record(Rotation *r, const void *source, uid_t uid, bool is_small) {
         r->n_small_in_row = is_small ? r->n_small_in_row + 1 : 0;
-        while (i < r->n_served && r->served[i].source != source)
-                i++;
-        i = MIN(i, (size_t)ROTATION_SOURCES_MAX - 1);
-        r->n_served = MAX(r->n_served, i + 1);
-        r->served[i].source = source;
-        r->served[i].turn = ++r->n;
+        r->n++;
+        record_served(r->sources, &r->n_sources, ROTATION_SOURCES_MAX,
+                      (RotationServed){ source, 0, r->n });
+        record_served(r->owners, &r->n_owners, ROTATION_OWNERS_MAX,
+                      (RotationServed){ source, uid, r->n });
 }
 
 /* ---- deliveries of a bundle ---- */
@@ -740,20 +760,32 @@ static const DeliveryRecord *waiting_delivery(const Destination *d, const Bundle
         return delivery;
 }
 
-/* @param wait_usec  lowered to when the next one of this queue may go  @return the oldest of this
- * size that may go now; NULL */
+/* @param wait_usec  lowered to when the next one of this queue may go  @return of those of this
+ * size that may go now, the oldest of the owner who was served the longest ago; NULL */
 static Bundle *first_of(const Destination *d, const BundleQueue *q, bool small,
                         uint64_t *wait_usec) {
-        uint64_t now = scheduler_realtime_usec(d->scheduler), wait;
+        uint64_t now = scheduler_realtime_usec(d->scheduler), wait, served = 0, least = UINT64_MAX;
+        Bundle *best = NULL;
+        const Bundle *last = NULL; /* many of one owner come in a row */
         LIST_FOREACH (l, &q->bundles) {
                 Bundle *b = CONTAINER_OF(l, Bundle, queue_link);
                 if (is_small(b) != small || !waiting_delivery(d, b, now, &wait))
                         continue;
-                if (wait == 0)
-                        return b;
-                *wait_usec = MIN(*wait_usec, wait);
+                if (wait > 0) {
+                        *wait_usec = MIN(*wait_usec, wait);
+                        continue;
+                }
+                if (!last || last->rec.uid != b->rec.uid)
+                        served = rotation_owner_served_at(&d->head->rotation, q, b->rec.uid);
+                last = b;
+                if (served >= least)
+                        continue;
+                best = b;
+                least = served;
+                if (least == 0)
+                        break;
         }
-        return NULL;
+        return best;
 }
 
 static Bundle *pick_by_size(const Destination *d, bool small, uint64_t *wait_usec) {
@@ -935,7 +967,7 @@ static void kick_destination(Destination *d) {
         if (postpone_for_jitter(d, !d->has_jitter && has_many_pending(d)))
                 return;
         rotation_record(&d->head->rotation, bundle_table_queue_of(s->context.bundles, b),
-                        is_small(b));
+                        b->rec.uid, is_small(b));
         int r = start_delivery(d, b);
         if (r < 0) {
                 log_dump(b->rec.id, LOG_ERR, r, "cannot start to ship it, trying again");
@@ -1414,6 +1446,10 @@ void scheduler_abandon_uploads(Scheduler *s, const Bundle *b) {
                 if (r < 0)
                         log_dump(b->rec.id, LOG_WARNING, r,
                                  "cannot write down that its upload is to be aborted");
+                Destination *d = find_destination(s, b->rec.deliveries[i].destination);
+                if (d && d->type->abandon && b->rec.deliveries[i].object &&
+                    b->rec.deliveries[i].state != DELIVERY_DONE)
+                        d->type->abandon(d, b, &b->rec.deliveries[i]);
         }
 }
 

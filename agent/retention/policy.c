@@ -8,12 +8,21 @@
 /* A bound that is a size does not mention inodes, but without any a job cannot create a file. */
 #define INODES_PERMILLE 10
 
+/* What an owner's files take that are still there. */
+typedef struct OwnerUse {
+        uint64_t bytes, n_inodes;
+        size_t begin, next, end; /* in by_owner; next: the oldest that may be released */
+} OwnerUse;
+
 typedef struct Decision {
         const RetentionPolicy *policy;
         const RetentionItem *items;
         size_t n;
         RetentionVerdict *verdicts;
-        size_t *order;                                             /* of items, oldest first */
+        size_t *order;    /* of items, oldest first */
+        size_t *by_owner; /* the same, those of one owner together */
+        OwnerUse *owners; /* in the order of by_owner */
+        size_t n_owners;
         uint64_t used_bytes, free_bytes, free_inodes;              /* after the acts so far */
         uint64_t max_use_bytes, keep_free_bytes, keep_free_inodes; /* 0 = no bound */
 } Decision;
@@ -92,6 +101,25 @@ static bool is_allowed(const Decision *d, size_t i, RetentionAct act) {
         }
 }
 
+/* Delivered ones by when they were delivered, before all others by when they were first seen. */
+static int compare_age(const void *a, const void *b, void *items) {
+        const RetentionItem *x = (const RetentionItem *)items + *(const size_t *)a,
+                            *y = (const RetentionItem *)items + *(const size_t *)b;
+        if ((x->delivered_usec == 0) != (y->delivered_usec == 0))
+                return x->delivered_usec == 0 ? 1 : -1;
+        if (x->delivered_usec != y->delivered_usec)
+                return x->delivered_usec < y->delivered_usec ? -1 : 1;
+        if (x->first_seen_usec != y->first_seen_usec)
+                return x->first_seen_usec < y->first_seen_usec ? -1 : 1;
+        return (x > y) - (x < y);
+}
+
+static int compare_owner_and_age(const void *a, const void *b, void *userdata) {
+        const Decision *d = userdata;
+        uid_t x = d->items[*(const size_t *)a].uid, y = d->items[*(const size_t *)b].uid;
+        return x != y ? (x > y) - (x < y) : compare_age(a, b, (void *)d->items);
+}
+
 static void release(Decision *d, size_t i, RetentionAct act, RetentionWhy why) {
         const RetentionItem *item = &d->items[i];
         d->verdicts[i] = (RetentionVerdict){ act, why };
@@ -100,12 +128,69 @@ static void release(Decision *d, size_t i, RetentionAct act, RetentionWhy why) {
         d->free_inodes = add_saturated(d->free_inodes, item->n_inodes);
 }
 
-/* One act after the other, oldest first, for as long as there is a reason. */
-static void release_while(Decision *d, RetentionAct act, RetentionWhy why) {
+static int group_by_owner(Decision *d) {
+        d->by_owner = reallocarray(NULL, MAX(d->n, (size_t)1), sizeof *d->by_owner);
+        d->owners = reallocarray(NULL, MAX(d->n, (size_t)1), sizeof *d->owners);
+        if (!d->by_owner || !d->owners)
+                return -ENOMEM;
+        for (size_t i = 0; i < d->n; i++)
+                d->by_owner[i] = i;
+        qsort_r(d->by_owner, d->n, sizeof *d->by_owner, compare_owner_and_age, d);
+        for (size_t k = 0; k < d->n; k++) {
+                const RetentionItem *item = &d->items[d->by_owner[k]];
+                if (k == 0 || item->uid != d->items[d->by_owner[k - 1]].uid)
+                        d->owners[d->n_owners++] = (OwnerUse){ .begin = k };
+                OwnerUse *o = &d->owners[d->n_owners - 1];
+                o->end = k + 1;
+                if (d->verdicts[d->by_owner[k]].act != RETENTION_KEEP)
+                        continue;
+                o->bytes = add_saturated(o->bytes, item->bytes);
+                o->n_inodes = add_saturated(o->n_inodes, item->n_inodes);
+        }
+        return 0;
+}
+
+/* Of those who have something that may be released: whose files take most of what is short; of
+ * several the one with the oldest. */
+static OwnerUse *largest_owner(Decision *d, RetentionAct act) {
+        OwnerUse *best = NULL;
+        for (size_t i = 0; i < d->n_owners; i++) {
+                OwnerUse *o = &d->owners[i];
+                while (o->next < o->end &&
+                       !(is_allowed(d, d->by_owner[o->next], act) &&
+                         brings_nearer(d, &d->items[d->by_owner[o->next]], RETENTION_KEEP_FREE)))
+                        o->next++;
+                if (o->next == o->end)
+                        continue;
+                uint64_t use = lacks_bytes(d) ? o->bytes : o->n_inodes;
+                uint64_t most = !best ? 0 : lacks_bytes(d) ? best->bytes : best->n_inodes;
+                if (!best || use > most ||
+                    (use == most && compare_age(&d->by_owner[o->next], &d->by_owner[best->next],
+                                                (void *)d->items) < 0))
+                        best = o;
+        }
+        return best;
+}
+
+static void release_for_keep_free(Decision *d, RetentionAct act) {
+        OwnerUse *o;
+        for (size_t i = 0; i < d->n_owners; i++)
+                d->owners[i].next = d->owners[i].begin;
+        while (is_short(d) && (o = largest_owner(d, act))) {
+                size_t i = d->by_owner[o->next++];
+                o->bytes -= MIN(o->bytes, d->items[i].bytes);
+                o->n_inodes -= MIN(o->n_inodes, d->items[i].n_inodes);
+                release(d, i, act, RETENTION_KEEP_FREE);
+        }
+}
+
+/* What is delivered, oldest first. */
+static void release_for_max_use(Decision *d) {
         for (size_t k = 0; k < d->n; k++) {
                 size_t i = d->order[k];
-                if (is_allowed(d, i, act) && brings_nearer(d, &d->items[i], why))
-                        release(d, i, act, why);
+                if (is_allowed(d, i, RETENTION_DELETE) &&
+                    brings_nearer(d, &d->items[i], RETENTION_MAX_USE))
+                        release(d, i, RETENTION_DELETE, RETENTION_MAX_USE);
         }
 }
 
@@ -125,19 +210,6 @@ static uint64_t next_due_usec(const Decision *d) {
                 if (is_allowed(d, i, RETENTION_DELETE))
                         next = MIN(next, due_usec(d, &d->items[i]));
         return next;
-}
-
-/* Delivered ones by when they were delivered, before all others by when they were first seen. */
-static int compare_age(const void *a, const void *b, void *items) {
-        const RetentionItem *x = (const RetentionItem *)items + *(const size_t *)a,
-                            *y = (const RetentionItem *)items + *(const size_t *)b;
-        if ((x->delivered_usec == 0) != (y->delivered_usec == 0))
-                return x->delivered_usec == 0 ? 1 : -1;
-        if (x->delivered_usec != y->delivered_usec)
-                return x->delivered_usec < y->delivered_usec ? -1 : 1;
-        if (x->first_seen_usec != y->first_seen_usec)
-                return x->first_seen_usec < y->first_seen_usec ? -1 : 1;
-        return (x > y) - (x < y);
 }
 
 static int sort_by_age(Decision *d) {
@@ -174,13 +246,18 @@ int retention_decide(const RetentionPolicy *policy, const RetentionState *state,
                                          .free_bytes = d.free_bytes,
                                          .keep_free_bytes = d.keep_free_bytes };
         release_expired(&d, state->now_usec);
-        release_while(&d, RETENTION_DELETE, RETENTION_MAX_USE);
-        release_while(&d, RETENTION_DELETE, RETENTION_KEEP_FREE);
-        release_while(&d, RETENTION_RELEASE, RETENTION_KEEP_FREE);
-        release_while(&d, RETENTION_EVICT, RETENTION_KEEP_FREE);
+        release_for_max_use(&d);
+        r = group_by_owner(&d);
+        if (r == 0) {
+                release_for_keep_free(&d, RETENTION_DELETE);
+                release_for_keep_free(&d, RETENTION_RELEASE);
+                release_for_keep_free(&d, RETENTION_EVICT);
+        }
         ret_report->stays_short = is_short(&d);
         ret_report->stays_above_max_use = exceeds_max_use(&d);
         ret_report->next_usec = next_due_usec(&d);
+        free(d.by_owner);
+        free(d.owners);
         free(d.order);
-        return 0;
+        return r;
 }

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 typedef struct RetentionSpace {             /* of the file system that the sources are on */
         uint64_t total_bytes, free_bytes;   /* free: to users (f_bavail) */
@@ -29,6 +30,7 @@ typedef struct RetentionPolicy {
 typedef struct RetentionItem {    /* a bundle whose files we hold or that is not delivered yet */
         uint64_t bytes, n_inodes; /* on disk: what its release would free */
         uint64_t used_bytes;      /* what it counts for against max_use */
+        uid_t uid;                /* whose files they are */
         uint64_t first_seen_usec, delivered_usec; /* CLOCK_REALTIME; delivered 0 = not yet */
         bool is_pinned;                           /* by the operator: never released */
         bool is_busy;                             /* being shipped, or being released */
@@ -70,9 +72,9 @@ typedef struct RetentionState {
 } RetentionState;
 
 /** Decides what is released now: what is over keep_for; the oldest delivered until max_use holds;
- * and until keep_free will hold the oldest delivered, then the oldest of those that are only ours,
- * then the oldest undelivered where that is allowed. No act that does not bring the bound nearer,
- * and none after it holds.
+ * and until keep_free will hold delivered ones, then those that are only ours, then undelivered
+ * ones where that is allowed, each time the oldest of the owner whose files take most. No act that
+ * does not bring the bound nearer, and none after it holds.
  * @param ret  one verdict an item
  * @return 0 or -ENOMEM */
 int retention_decide(const RetentionPolicy *policy, const RetentionState *state,

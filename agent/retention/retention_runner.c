@@ -51,6 +51,7 @@ typedef struct HeldBundle {
         char id[BUNDLE_ID_SIZE];
         HeldState state;
         bool is_evicted, is_pinned, is_measured;
+        uid_t uid;
         uint64_t first_seen_usec, ended_usec;
         uint64_t not_before_boot_usec; /* after a failure */
         PinsUse use;
@@ -172,6 +173,7 @@ static void held_add(RunnerSource *s, const BundleRecord *rec) {
         }
         h->is_evicted = rec->state == BUNDLE_EVICTED;
         h->is_pinned = rec->pinned;
+        h->uid = rec->uid;
         h->first_seen_usec = rec->first_seen_usec;
         h->ended_usec = rec->changed_usec;
         list_append(&s->held, &h->link);
@@ -554,7 +556,8 @@ static int add_held(Measurement *m, const RunnerSource *s) {
                         return -ENOMEM;
                 x->is_known = h->is_measured;
                 x->use = h->use;
-                x->item = (RetentionItem){ .first_seen_usec = h->first_seen_usec,
+                x->item = (RetentionItem){ .uid = h->uid,
+                                           .first_seen_usec = h->first_seen_usec,
                                            .delivered_usec = MAX(h->ended_usec, UINT64_C(1)),
                                            .is_pinned = h->is_pinned,
                                            .is_busy = held_is_busy(s, h) };
@@ -580,7 +583,8 @@ static int add_undelivered(Measurement *m, const RunnerSource *s) {
                 x->digest = b->rec.digest;
                 x->is_known = b->used_inodes > 0 && b->used_digest == b->rec.digest;
                 x->use.used_bytes = b->used_bytes;
-                x->item = (RetentionItem){ .first_seen_usec = b->rec.first_seen_usec,
+                x->item = (RetentionItem){ .uid = b->rec.uid,
+                                           .first_seen_usec = b->rec.first_seen_usec,
                                            .is_pinned = b->rec.pinned,
                                            .is_busy = is_busy(b) };
         }
@@ -592,7 +596,8 @@ static int add_quarantined(BundleRecord *rec, void *userdata) {
         Subject *x = add_subject(userdata, rec->id);
         if (!x)
                 return -ENOMEM;
-        x->item = (RetentionItem){ .first_seen_usec = rec->first_seen_usec,
+        x->item = (RetentionItem){ .uid = rec->uid,
+                                   .first_seen_usec = rec->first_seen_usec,
                                    .is_pinned = rec->pinned,
                                    .is_busy = !rec->links_held || rec->is_redelivery };
         return 0;

@@ -307,6 +307,34 @@ def an_object_without_a_manifest_is_no_bundle_and_is_replaced():
 
 
 @test
+def what_an_abandoned_copy_left_is_removed_when_the_volume_is_back():
+    a = Agent()
+    a.use_directories()
+    a.config["destinations"][0]["path"] = a.path("out", "neuron")
+    a.incompressible(1000, "first")
+    a.start()
+    a.wait_delivered(1)
+    a.stop()
+    a.config["limits"] = {"upload_rate": "64KiB/s"}
+    a.incompressible(8 << 20, "large")
+    a.start()
+    wait_for("a copy has begun", lambda: leftovers(a.out))
+    a.kill()
+    os.rename(a.path("out", "neuron"), a.path("out", "away"))
+    a.start()
+    wait_for("the volume is away", lambda: error_of(a, "archive"))
+    bundle = next(b["id"] for b in a.bundles() if b["state"] != "delivered")
+    assert a.cli("cancel", bundle).returncode == 0
+    wait_for("it is cancelled", lambda: a.counts()["cancelled"] == 1)
+    assert leftovers(a.out)
+    a.stop()  # what is to be removed is known after a start, too
+    os.rename(a.path("out", "away"), a.path("out", "neuron"))
+    a.start()
+    wait_for("nothing is left", lambda: not leftovers(a.out))
+    a.stop()
+
+
+@test
 def the_same_bytes_under_the_same_name_count_as_delivered():
     a = Agent()
     unit = a.dump()

@@ -825,23 +825,23 @@ static bool is_ours(const VolumeObject *o, const struct stat *st) {
         return st->st_dev == o->st.st_dev && st->st_ino == o->st.st_ino;
 }
 
-/* Removes the temporary file if it is still the one we made. */
-static void remove_temporary(VolumeObject *o) {
+/* Removes the temporary file if it is still the one we made. It is closed first: of an open file
+ * NFS keeps a name of its own, and another node's sweep cannot remove that. */
+static int remove_temporary(VolumeObject *o) {
         struct stat st;
-
-        if (!o->finished && o->fd >= 0 &&
-            fstatat(o->dir_fd, o->temporary, &st, AT_SYMLINK_NOFOLLOW) == 0 && is_ours(o, &st))
-                (void)unlinkat(o->dir_fd, o->temporary,
-                               0); /* volume_sweep or the next attempt removes it otherwise */
+        bool is_there = !o->finished && o->fd >= 0 &&
+                        fstatat(o->dir_fd, o->temporary, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                        is_ours(o, &st);
         o->finished = true;
+        if (o->fd >= 0)
+                (void)close(TAKE_FD(o->fd)); /* fdatasync has reported any error */
+        return is_there && unlinkat(o->dir_fd, o->temporary, 0) < 0 && errno != ENOENT ? -errno : 0;
 }
 
 VolumeObject *volume_object_free(VolumeObject *o) {
         if (!o)
                 return NULL;
-        remove_temporary(o);
-        if (o->fd >= 0)
-                (void)close(o->fd); /* fdatasync has reported any error */
+        (void)remove_temporary(o); /* volume_sweep removes it otherwise */
         if (o->dir_fd >= 0)
                 (void)close(o->dir_fd);
         free(o->temporary);
@@ -876,8 +876,9 @@ static int classify_existing(VolumeObject *o, const VolumeStripe *stripes, size_
         r = fd < 0 || fsync(fd) < 0 ? -errno : fs_sync_dir(o->dir_fd);
         if (r < 0)
                 return volume_classify_errno(-r, "sync what is there as", o->path, ret_error);
-        remove_temporary(o);
-        return UPLOAD_E_SAME;
+        r = remove_temporary(o);
+        return r < 0 ? object_fail(o, -r, "remove the temporary file of", ret_error)
+                     : UPLOAD_E_SAME;
 }
 
 /* Whether a link is not to be had in this way, so that another way may do: no links here, no
@@ -969,7 +970,7 @@ static int prove(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes,
                          "'%s' reads back differently than it was written, from byte %" PRIu64
                          " on: the copy was removed; check the volume if it happens again",
                          o->path, bad_offset);
-        remove_temporary(o);
+        (void)remove_temporary(o); /* as above */
         return UPLOAD_E_MISMATCH;
 }
 
@@ -979,8 +980,10 @@ static int prove(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes,
  * the second would let a loss of power bring the temporary name back, when nobody looks for it any
  * more. */
 static int finish(VolumeObject *o, char **ret_error) {
-        remove_temporary(o);
-        int r = fs_sync_dir(o->dir_fd);
+        int r = remove_temporary(o);
+        if (r < 0)
+                return object_fail(o, -r, "remove the temporary file of", ret_error);
+        r = fs_sync_dir(o->dir_fd);
         if (r < 0) /* visible, perhaps not durable: the next attempt finds it and proves it */
                 return object_fail(o, -r, "sync the directory of", ret_error);
         return 0;

@@ -12,6 +12,7 @@ typedef struct Waiting {
         bool is_small;
         const void *source;
         bool is_gone;
+        uid_t uid;
 } Waiting;
 
 static const int sources[3];
@@ -23,7 +24,10 @@ static size_t first(const Rotation *t, const Waiting *w, size_t n, bool small) {
         for (size_t i = 0; i < n; i++)
                 if (!w[i].is_gone && w[i].is_small == small &&
                     (best == n ||
-                     rotation_served_at(t, w[i].source) < rotation_served_at(t, w[best].source)))
+                     rotation_served_at(t, w[i].source) < rotation_served_at(t, w[best].source) ||
+                     (w[i].source == w[best].source &&
+                      rotation_owner_served_at(t, w[i].source, w[i].uid) <
+                              rotation_owner_served_at(t, w[best].source, w[best].uid))))
                         best = i;
         return best;
 }
@@ -33,7 +37,7 @@ static size_t next(Rotation *t, Waiting *w, size_t n) {
         size_t i = first(t, w, n, small);
         i = i < n ? i : first(t, w, n, !small);
         if (i < n) {
-                rotation_record(t, w[i].source, w[i].is_small);
+                rotation_record(t, w[i].source, w[i].uid, w[i].is_small);
                 w[i].is_gone = true;
         }
         return i;
@@ -50,7 +54,7 @@ static void test_oldest_first(void **state) {
         Rotation t = { 0 };
         Waiting w[5];
         for (size_t i = 0; i < 5; i++)
-                w[i] = (Waiting){ true, &sources[0], false };
+                w[i] = (Waiting){ true, &sources[0], false, 0 };
         for (size_t i = 0; i < 5; i++)
                 assert_int_equal(next(&t, w, 5), i);
         assert_int_equal(next(&t, w, 5), 5);
@@ -58,9 +62,9 @@ static void test_oldest_first(void **state) {
 
 static void test_small_first(void **state) {
         Rotation t = { 0 };
-        Waiting w[] = { { false, &sources[0], false },
-                        { false, &sources[1], false },
-                        { true, &sources[0], false } };
+        Waiting w[] = { { false, &sources[0], false, 0 },
+                        { false, &sources[1], false, 0 },
+                        { true, &sources[0], false, 0 } };
         assert_int_equal(next(&t, w, 3), 2);
         assert_int_equal(next(&t, w, 3), 1); /* the other source's, which was not served yet */
         assert_int_equal(next(&t, w, 3), 0);
@@ -72,18 +76,39 @@ static void test_sources_in_turn(void **state) {
         size_t n_of_last = 0;
         /* ten of the first source are older than the two of the second */
         for (size_t i = 0; i < 12; i++)
-                w[i] = (Waiting){ true, &sources[i >= 10], false };
+                w[i] = (Waiting){ true, &sources[i >= 10], false, 0 };
         for (size_t i = 0; i < 4; i++)
                 n_of_last += next(&t, w, 12) >= 10;
         assert_int_equal(n_of_last, 2);
 }
 
+static void owners_of_one_source_take_turns(void **state) {
+        Rotation t = { 0 };
+        Waiting w[102];
+        for (size_t i = 0; i < 102; i++) /* a hundred of one are older than the two of another */
+                w[i] = (Waiting){ true, &sources[0], false, i < 100 ? 1000 : 1001 };
+        assert_int_equal(next(&t, w, 102), 0);
+        assert_int_equal(next(&t, w, 102), 100);
+        assert_int_equal(next(&t, w, 102), 1);
+        assert_int_equal(next(&t, w, 102), 101);
+        assert_int_equal(next(&t, w, 102), 2);
+}
+
+static void of_too_many_owners_the_one_served_longest_ago_is_forgotten(void **state) {
+        Rotation t = { 0 };
+        for (uid_t uid = 0; uid < ROTATION_OWNERS_MAX + 50; uid++)
+                rotation_record(&t, &sources[0], uid, true);
+        assert_int_equal(t.n_owners, ROTATION_OWNERS_MAX);
+        assert_int_equal(rotation_owner_served_at(&t, &sources[0], 49), 0);
+        assert_int_equal(rotation_owner_served_at(&t, &sources[0], 50), 51);
+}
+
 static void test_large_is_not_starved(void **state) {
         Rotation t = { 0 };
         Waiting w[1 + 100];
-        w[0] = (Waiting){ false, &sources[0], false };
+        w[0] = (Waiting){ false, &sources[0], false, 0 };
         for (size_t i = 1; i < ELEMENTSOF(w); i++)
-                w[i] = (Waiting){ true, &sources[0], false };
+                w[i] = (Waiting){ true, &sources[0], false, 0 };
         size_t turn = 0;
         while (next(&t, w, ELEMENTSOF(w)) != 0)
                 turn++;
@@ -101,7 +126,7 @@ static void test_random(void **state) {
                 srandom(seed);
                 for (size_t i = 0; i < ELEMENTSOF(w); i++) {
                         size_t source = (size_t)random() % 3;
-                        w[i] = (Waiting){ random() % 4 > 0, &sources[source], false };
+                        w[i] = (Waiting){ random() % 4 > 0, &sources[source], false, 0 };
                         n_left[source] += w[i].is_small;
                 }
                 for (size_t turn = 0; turn < ELEMENTSOF(w); turn++) {
@@ -122,8 +147,8 @@ static void test_many_sources(void **state) {
         static const char identity[ROTATION_SOURCES_MAX + 50];
         Rotation t = { 0 };
         for (size_t i = 0; i < sizeof identity; i++)
-                rotation_record(&t, &identity[i], true);
-        assert_int_equal(t.n_served, ROTATION_SOURCES_MAX);
+                rotation_record(&t, &identity[i], 0, true);
+        assert_int_equal(t.n_sources, ROTATION_SOURCES_MAX);
 }
 
 static void auto_means_all_cpus_as_far_as_the_memory_leaves_parallel_parts(void **state) {
@@ -157,6 +182,8 @@ int main(void) {
                 cmocka_unit_test(test_random),
                 cmocka_unit_test(test_many_sources),
                 cmocka_unit_test(auto_means_all_cpus_as_far_as_the_memory_leaves_parallel_parts),
+                cmocka_unit_test(owners_of_one_source_take_turns),
+                cmocka_unit_test(of_too_many_owners_the_one_served_longest_ago_is_forgotten),
         };
         return cmocka_run_group_tests_name("turns", tests, NULL, NULL);
 }

@@ -380,8 +380,50 @@ static void whatever_the_case_nothing_goes_without_a_reason_and_nothing_protecte
                 assert_true(n_acts[i] > SEEDS / 100);
 }
 
+/* @return the index of the one item that was released, n for none, and fails for several */
+static size_t released(const Case *c) {
+        size_t found = c->n;
+        for (size_t i = 0; i < c->n; i++)
+                if (c->verdicts[i].act != RETENTION_KEEP) {
+                        assert_int_equal(found, c->n);
+                        found = i;
+                }
+        return found;
+}
+
+static void keep_free_releases_from_the_owner_whose_files_take_most(void **state) {
+        for (RetentionAct act = RETENTION_DELETE; act <= RETENTION_EVICT; act++) {
+                Case c = roomy();
+                c.terms.may_evict = act == RETENTION_EVICT;
+                c.terms.max_use.is_on = false;
+                c.terms.keep_for_usec = 30 * USEC_PER_DAY;
+                c.space.free_bytes = 149 * GIB; /* one GiB is short */
+                bool delivered = act == RETENTION_DELETE;
+                add_item(&c, item(2 * GIB, 90 * USEC_PER_MINUTE, delivered)); /* the victim's */
+                for (size_t i = 0; i < 5; i++)
+                        add_item(&c, item(GIB, (60 - i) * USEC_PER_MINUTE, delivered));
+                for (size_t i = 0; i < c.n; i++) {
+                        c.items[i].uid = i == 0 ? 1000 : 2000;
+                        c.items[i].is_only_ours = act == RETENTION_RELEASE;
+                }
+                decide(&c);
+                assert_int_equal(released(&c), 1); /* the oldest of the other one's */
+                assert_act(&c, 1, act, RETENTION_KEEP_FREE);
+                c.items[0].bytes = 9 * GIB;
+                decide(&c);
+                assert_int_equal(released(&c), 0);
+                for (size_t i = 1; i < c.n; i++) /* inodes, when they are what is short */
+                        c.items[i].n_inodes = 100;
+                c.space.free_bytes = 900 * GIB;
+                c.space.free_inodes = 14999;
+                decide(&c);
+                assert_int_equal(released(&c), 1);
+        }
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
+                cmocka_unit_test(keep_free_releases_from_the_owner_whose_files_take_most),
                 cmocka_unit_test(a_delivered_source_is_released_when_keep_for_ends),
                 cmocka_unit_test(with_keep_nothing_delivered_goes_whatever_is_violated),
                 cmocka_unit_test(above_max_use_the_oldest_delivered_are_released_until_it_holds),
