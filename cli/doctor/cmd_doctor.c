@@ -411,6 +411,33 @@ static void on_unreadable(const char *relative, void *userdata) {
                 l->unreadable = strdup(relative);
 }
 
+/* The agent may read what this user cannot. */
+static void report_unreadable(const SourceCheck *l, const char *directories) {
+        uint64_t has;
+        const char *example = l->unreadable ? l->unreadable : "?";
+        if (!agent_capabilities(l->d, &has))
+                report(l->d, WARNING, l->what,
+                       "start the agent, which needs CAP_DAC_READ_SEARCH for other users' files, "
+                       "or "
+                       "run doctor as root",
+                       "this user cannot read %s below '%s', such as '%s'; whether the agent can "
+                       "is "
+                       "not known while it does not run",
+                       directories, l->fixed, example);
+        else if (has >> CAP_DAC_READ_SEARCH_BIT & 1)
+                report(l->d, OK, l->what, NULL,
+                       "the agent can read '%s'; this user cannot read %s of it, such as '%s'",
+                       l->fixed, directories, example);
+        else
+                report(l->d, FAILED, l->what,
+                       "give the agent CAP_DAC_READ_SEARCH, as the unit that is shipped with it "
+                       "has",
+                       "neither this user nor, without that capability, the agent can read %s "
+                       "below "
+                       "'%s', such as '%s'",
+                       directories, l->fixed, example);
+}
+
 static void check_content(SourceCheck *l) {
         const ConfigSource *c = l->source;
         char units[CLI_COUNT_SIZE], directories[64];
@@ -431,11 +458,7 @@ static void check_content(SourceCheck *l) {
                 report(l->d, FAILED, l->what, NULL, "'%s' cannot be scanned: %s", l->fixed,
                        strerror(-r));
         else if (l->n_unreadable > 0)
-                report(l->d, FAILED, l->what,
-                       "run doctor as the agent's user; the agent needs CAP_DAC_READ_SEARCH "
-                       "for other users' files",
-                       "this user cannot read %s below '%s', such as '%s'", directories, l->fixed,
-                       l->unreadable ? l->unreadable : "?");
+                report_unreadable(l, directories);
         else
                 report(l->d, OK, l->what, NULL, "'%s' can be read, and holds %s", l->fixed,
                        cli_count(units, l->n_units, "bundle"));
@@ -657,16 +680,48 @@ static void check_volume(Doctor *d, const ConfigDestination *c, const char *what
 
 typedef struct BucketCheck {
         Doctor *d;
-        const char *what;
+        const char *what, *destination;
         bool done;
-        bool told_failure;
+        bool has_reported;
 } BucketCheck;
+
+static const json_t *agents_destination(const Doctor *d, const char *name) {
+        size_t i;
+        json_t *one;
+        json_array_foreach(json_object_get(d->agent, "destinations"), i,
+                           one) if (strcmp(cli_text(one, "name"), name) == 0) return one;
+        return NULL;
+}
+
+/* There are no keys in this environment. The agent has its own: an EnvironmentFile=, another home,
+ * a role. What fails there is reported with the agent. */
+static void report_without_keys(const BucketCheck *l, const char *detail) {
+        const json_t *its = agents_destination(l->d, l->destination);
+        char moment[CLI_MOMENT_SIZE];
+        if (*cli_text(its, "last_success"))
+                report(l->d, OK, l->what, NULL,
+                       "the agent delivered there last at %s; nothing is tried without keys in "
+                       "this "
+                       "environment",
+                       cli_moment(moment, cli_text(its, "last_success")));
+        else
+                report(l->d, WARNING, l->what,
+                       "run doctor in the agent's environment (its EnvironmentFile= or role)",
+                       "%s in this environment; whether the agent has keys is not known until it "
+                       "has delivered",
+                       detail);
+}
 
 static void on_step(const S3ProbeStep *step, void *userdata) {
         BucketCheck *l = userdata;
         Finding finding = step->outcome == 0 ? OK : step->is_optional ? WARNING : FAILED;
         const char *detail = step->detail && *step->detail ? step->detail : NULL;
-        l->told_failure = l->told_failure || finding == FAILED;
+        if (step->outcome != 0 && strcmp(step->what, "credentials") == 0) {
+                report_without_keys(l, detail ? detail : "no keys");
+                l->has_reported = true;
+                return;
+        }
+        l->has_reported = l->has_reported || finding == FAILED;
         if (step->outcome == 0)
                 report(l->d, finding, l->what, NULL, "%s%s%s", step->what,
                        detail ? ": " : ": works", detail ? detail : "");
@@ -679,7 +734,7 @@ static void on_step(const S3ProbeStep *step, void *userdata) {
 static void on_done(int outcome, const char *error, void *userdata) {
         BucketCheck *l = userdata;
         l->done = true;
-        if (outcome != 0 && !l->told_failure)
+        if (outcome != 0 && !l->has_reported)
                 report(l->d, FAILED, l->what, NULL, "%s", error ? error : "the probe failed");
 }
 
@@ -688,7 +743,7 @@ static void check_bucket(Doctor *d, const ConfigDestination *c, const char *what
                             *prefix = fixed ? s3_key_prefix(fixed) : NULL,
                             *key = prefix ? s3_probe_key(prefix, d->instance_id) : NULL,
                             *fault = NULL;
-        BucketCheck l = { .d = d, .what = what };
+        BucketCheck l = { .d = d, .what = what, .destination = c->name };
         S3ProbeOptions options = { .key = key,
                                    .list_prefix = prefix,
                                    .thorough = true,
