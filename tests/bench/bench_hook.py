@@ -30,7 +30,7 @@ import test_incident as scene
 faults = []
 
 
-def tell(what, value, unit, limit=None):
+def report(what, value, unit, limit=None):
     print(f"{what}: {value:.2f} {unit}" + (f" (at most {limit})" if limit else ""), flush=True)
     if limit and value > limit:
         faults.append(f"{what}: {value:.2f} {unit} is above {limit}")
@@ -79,11 +79,11 @@ def accepted(runs):
         subprocess.run(command, env=scene.hook_environment(a), check=True, capture_output=True)
         whole.append((time.monotonic() - begun) * 1e3)
         time.sleep(0.01)
-    tell(f"accepted, p50 of {runs}", percentile(wire, 0.5), "ms")
-    tell(f"accepted, p99 of {runs}", percentile(wire, 0.99), "ms", 5)
-    tell(f"the hook as a whole without a snapshot, p50 of {len(whole)}", percentile(whole, 0.5),
+    report(f"accepted, p50 of {runs}", percentile(wire, 0.5), "ms")
+    report(f"accepted, p99 of {runs}", percentile(wire, 0.99), "ms", 5)
+    report(f"the hook as a whole without a snapshot, p50 of {len(whole)}", percentile(whole, 0.5),
          "ms")
-    tell(f"the hook as a whole without a snapshot, p99 of {len(whole)}", percentile(whole, 0.99),
+    report(f"the hook as a whole without a snapshot, p99 of {len(whole)}", percentile(whole, 0.99),
          "ms")
     a.stop()
 
@@ -97,7 +97,7 @@ def with_deadline(a, runs, what):
                        env=scene.hook_environment(a, NEURON_COLLECTD_DEADLINE="1s"), check=True,
                        capture_output=True)
         took.append((time.monotonic() - begun) * 1e3)
-    tell(f"hook, deadline 1 s, {what}, most of {runs}", max(took), "ms", 1100)
+    report(f"hook, deadline 1 s, {what}, most of {runs}", max(took), "ms", 1100)
 
 
 def absent(runs):
@@ -131,7 +131,7 @@ def burst(_):
             hooks = [subprocess.Popen(scene.hook_command(unit, rank.pid, i + 1, i + 1),
                                       env=scene.hook_environment(a, i)) for i in range(128)]
             assert all(h.wait() == 0 for h in hooks)
-            tell(f"128 hooks at once, deadline {scene.DEADLINE} s, all ended, round {rounds + 1}",
+            report(f"128 hooks at once, deadline {scene.DEADLINE} s, all ended, round {rounds + 1}",
                  time.monotonic() - begun, "s", scene.DEADLINE + 1)
             rank.stdin.close()
         a.stop()
@@ -153,7 +153,7 @@ def sysfs(runs):
     devices = {json.loads(line).get("device") for line in out.stdout.splitlines()} - {None}
     assert len(devices) == 16, devices
     print(f"sysfs: {files} files, {len(out.stdout)} bytes of records")
-    tell(f"sysfs, CPU, median of {len(took)}", statistics.median(took), "ms", 250)
+    report(f"sysfs, CPU, median of {len(took)}", statistics.median(took), "ms", 250)
 
 
 def main():

@@ -92,7 +92,7 @@ def calls_elsewhere_are_not_counted():
 
 
 @test
-def the_clock_is_wrong_by_as_much_as_is_said_and_may_jump():
+def the_clock_is_wrong_by_as_much_as_is_reported_and_may_jump():
     if not os.path.exists(LIBRARY):
         raise Skip(f"{LIBRARY} is not built")
     with tempfile.TemporaryDirectory(prefix="campaign-tools.") as directory:

@@ -188,7 +188,7 @@ class Served(S3Server):
         return total
 
 
-def assert_whole(path):
+def assert_complete(path):
     """It is the big bundle, and its manifest lies beside it."""
     made = Made.get()
     assert sha256_file(path) == sha256_file(made.big), path

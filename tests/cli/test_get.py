@@ -13,7 +13,7 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 from cli_test import CLI, check_golden, main, run, run_in_terminal, session, test
 
 from agent import cleanup, need_root, run as run_program, sha256_file, wait_for
-from reading import MIB, Here, Made, Served, assert_no_secret, assert_whole, wait_end
+from reading import MIB, Here, Made, Served, assert_no_secret, assert_complete, wait_end
 
 KEEP = 11 * MIB + 12345   # more than one part and more than one range
 
@@ -64,7 +64,7 @@ def a_bundle_is_fetched_by_any_of_its_three_names_from_both_places():
                     assert result.returncode == 0 and not result.stderr, result
                     assert here.names() == sorted(
                         [name(), os.path.basename(made.manifest_path)]), here.names()
-                    assert_whole(here(name()))
+                    assert_complete(here(name()))
                     assert run(CLI, "verify", here(name())).returncode == 0
                     assert_no_secret(s, result)
         assert len(s.gets()) == 3 * 3, "8 MiB a range"
@@ -81,7 +81,7 @@ def it_goes_to_a_file_a_directory_or_stdout():
                 for out, wanted in (("dir", f"dir/{name()}"), ("dir/", f"dir/{name()}"),
                                     ("x.tar.zst", "x.tar.zst"), (here("y.tar.zst"), "y.tar.zst")):
                     assert here.run("get", url, "-o", out).returncode == 0
-                    assert_whole(here(wanted))
+                    assert_complete(here(wanted))
                 assert here.run("get", url, "--output=odd").returncode == 0
                 assert sorted(n for n in here.names()
                               if n.startswith("odd")) == ["odd", "odd.manifest.json"], here.names()
@@ -121,7 +121,7 @@ def what_is_here_already_is_verified_and_not_loaded_again():
         assert answer["loaded_bytes"] == 0 and not s.gets(), s.story()
         os.unlink(s.here(name().removesuffix(".tar.zst") + ".manifest.json"))
         s.here.fetched(s.url)
-        assert_whole(s.here(name()))
+        assert_complete(s.here(name()))
 
 
 @test
@@ -136,14 +136,14 @@ def another_file_is_never_replaced_unless_forced():
             assert open(here(name()),
                         "rb").read() == content and here.names() == [name()], here.names()
         assert here.run("get", made.big, "--force").returncode == 0
-        assert_whole(here(name()))
+        assert_complete(here(name()))
         manifest = name().removesuffix(".tar.zst") + ".manifest.json"
         write(here(manifest), b"{}")
         result = here.run("get", made.big)
         assert result.returncode == 1 and "another bundle's manifest" in result.stderr and open(
             here(manifest), "rb").read() == b"{}", result
         assert here.run("get", made.big, "--force").returncode == 0
-        assert_whole(here(name()))
+        assert_complete(here(name()))
         os.mkdir(here("d.tar.zst"))
         os.mkdir(here("d.tar.zst", name()))
         result = here.run("get", made.big, "-o", "d.tar.zst", "--force")
@@ -161,12 +161,12 @@ def what_an_earlier_run_has_left_is_kept():
             answer = s.here.fetched(s.url, "--force")
             assert answer["loaded_bytes"] == total - kept and s.loaded() == total - kept, (
                 kept, answer, s.loaded())
-            assert_whole(s.here(name()))
+            assert_complete(s.here(name()))
             os.unlink(s.here(name()))
         with Here() as here:
             write(here(name() + ".partial"), head_of_big(KEEP))
             assert here.fetched(made.big)["loaded_bytes"] == total - KEEP
-            assert_whole(here(name()))
+            assert_complete(here(name()))
 
 
 @test
@@ -179,23 +179,23 @@ def what_is_wrong_in_it_is_loaded_again_and_no_more():
         write(partial, head_of_big(KEEP))
         patch(partial, 100)
         assert s.here.fetched(s.url)["loaded_bytes"] == total
-        assert_whole(s.here(name()))
+        assert_complete(s.here(name()))
         os.unlink(s.here(name()))
         # in the part that was cut: found at its end, and from its beginning again
         write(partial, head_of_big(KEEP))
         patch(partial, KEEP - 1)
         answer = s.here.fetched(s.url)
         assert answer["loaded_bytes"] <= (ends[1] - KEEP + MIB) + (total - ends[0]), answer
-        assert_whole(s.here(name()))
+        assert_complete(s.here(name()))
         os.unlink(s.here(name()))
         # more than there can be
         write(partial, head_of_big(total) + b"more")
         assert s.here.fetched(s.url)["loaded_bytes"] == 0
-        assert_whole(s.here(name()))
+        assert_complete(s.here(name()))
         os.unlink(s.here(name()))
         write(partial, os.urandom(total))
         assert s.here.fetched(s.url)["loaded_bytes"] == total
-        assert_whole(s.here(name()))
+        assert_complete(s.here(name()))
 
 
 @test
@@ -220,7 +220,7 @@ def a_partial_file_that_is_not_ours_or_in_use_is_refused():
             result = here.run("get", made.big)
             assert result.returncode == 1 and "another neuron-collect" in result.stderr, result
         assert here.run("get", made.big).returncode == 0
-        assert_whole(here(name()))
+        assert_complete(here(name()))
 
 
 @test
@@ -241,7 +241,7 @@ def a_damaged_object_is_reported_with_the_place_and_what_was_good_stays():
             result.stdout) < ends[1], result.stderr
         s.put(Made.get().key, Made.get().files()[Made.get().key])
         assert s.here.run("get", s.url).returncode == 0
-        assert_whole(s.here(name()))
+        assert_complete(s.here(name()))
 
 
 @test
@@ -341,7 +341,7 @@ def an_interruption_leaves_what_was_loaded_and_reports_how_to_go_on():
         s.clear_faults()
         s.release()
         assert s.here.fetched(s.url)["loaded_bytes"] == os.path.getsize(Made.get().big) - 8 * MIB
-        assert_whole(s.here(name()))
+        assert_complete(s.here(name()))
 
 
 @test
@@ -354,7 +354,7 @@ def a_lost_server_leaves_what_was_loaded_too():
                 and "8.0 MiB are in" in result.stderr), result
         s.clear_faults()
         assert s.here.fetched(s.url)["loaded_bytes"] == os.path.getsize(Made.get().big) - 8 * MIB
-        assert_whole(s.here(name()))
+        assert_complete(s.here(name()))
 
 
 @test
@@ -384,7 +384,7 @@ def a_terminal_gets_progress_but_no_content():
         assert code == 0 and any(b" % of 20." in line and b"/s" in line for line in lines), out
         assert lines[-1].endswith(b"\r\n") and b"verified in 3 parts" in lines[-1], out
         shutil.copy(here("x.tar.zst"), here("y.tar.zst"))
-        assert_whole(here("x.tar.zst"))
+        assert_complete(here("x.tar.zst"))
 
 
 @test
@@ -421,7 +421,7 @@ def partial_and_final_names_never_exist_both_wrong():
         s.clear_faults()
         s.release()
         s.here.fetched(s.url)
-        assert_whole(s.here(name()))
+        assert_complete(s.here(name()))
         assert sha256_file(s.here(name())) == sha256_file(Made.get().big)
 
 

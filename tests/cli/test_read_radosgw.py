@@ -11,7 +11,7 @@ from cli_test import main, test
 
 import radosgw
 from agent import Agent, cleanup, sha256_file
-from reading import BIG, EMPTY, MIB, SMALL, SPARSE, Here, Made, assert_whole, escaped
+from reading import BIG, EMPTY, MIB, SMALL, SPARSE, Here, Made, assert_complete, escaped
 from s3tools import Bucket
 from servers import stop_all
 
@@ -46,14 +46,14 @@ def bundles_are_listed_fetched_and_verified():
             "  complete  ") == 4 and not result.stderr, result
         assert here.run("verify", url()).returncode == 0
         here.fetched(url())
-        assert_whole(here(os.path.basename(Made.get().big)))
+        assert_complete(here(os.path.basename(Made.get().big)))
         result = here.run("get", url(), "-o", "-", text=False)
         assert result.returncode == 0 and len(result.stdout) == os.path.getsize(Made.get().big)
         os.rename(here(os.path.basename(Made.get().big)), here("x.tar.zst.partial"))
         os.truncate(here("x.tar.zst.partial"), 11 * MIB)
         assert here.fetched(url(), "-o", "x.tar.zst")["loaded_bytes"] == os.path.getsize(Made.get(
             ).big) - 11 * MIB
-        assert_whole(here("x.tar.zst"))
+        assert_complete(here("x.tar.zst"))
 
 
 @test

@@ -12,7 +12,7 @@ from cli_test import assert_harmless, main, run, run_in_terminal, test, CLI
 
 import certs
 from agent import cleanup, sha256_file, yaml_text
-from reading import MIB, SMALL, Here, Made, Served, assert_no_secret, assert_whole
+from reading import MIB, SMALL, Here, Made, Served, assert_no_secret, assert_complete
 
 COMMANDS = (["ls", "s3://bucket"], ["get", None], ["get", None, "--member", SMALL, "-o", "-"],
             ["verify", None])
@@ -94,7 +94,7 @@ def connections_that_are_cut_are_gone_on_with_where_they_were_cut():
         s.fault("GetObject", key=made.key, times=3, cut=3 * MIB + 17)
         s.fault("GetObject", key=made.key, times=2, drop="answer")
         assert s.here.run("get", s.url).returncode == 0, s.story()
-        assert_whole(s.here(name()))
+        assert_complete(s.here(name()))
         firsts = sorted(int(r.headers["range"].removeprefix("bytes=").split("-")[0])
                         for r in s.gets())
         assert any(first % MIB == 17 for first in firsts), firsts

@@ -39,7 +39,7 @@ def clean_up(failed=False):  # pylint: disable=unused-argument
 
 
 @test
-def it_waits_until_the_snapshot_is_there_and_reports_where_and_what_is_not_whole():
+def it_waits_until_the_snapshot_is_there_and_reports_where_and_what_is_not_complete():
     result, requests = ask(ANSWERS, "snapshot")
     assert result.returncode == 0 and result.stderr == "", result
     assert result.stdout.splitlines()[0] == DONE["directory"], result.stdout

@@ -152,7 +152,7 @@ def a_manifest_that_reports_something_else_is_found():
 
 
 @test
-def an_incomplete_bundle_is_whole_but_reports_why_it_is_incomplete():
+def an_incomplete_bundle_is_intact_but_reports_why_it_is_incomplete():
     def label(m):
         m["bundle"].update(complete=False, reasons=["max_wait: nc-0.bin was still being written",
                                                     "unreadable: 'x' (Permission denied)"])

@@ -19,7 +19,7 @@ def metrics(a):
             value in re.findall(r"^neuron_collectd_(\S+) (\S+)$", text, re.MULTILINE)}
 
 
-def look(a):
+def examine(a):
     """One look at status and one at the metrics: each adds up. @return the counts of status"""
     status, numbers = a.status(), metrics(a)
     counts = status["bundles"]
@@ -38,19 +38,19 @@ def it_adds_up_at_every_moment_and_after_every_kill():
     n = 0
     for _ in range(4):
         a.start()
-        before = look(a)["discovered"]
+        before = examine(a)["discovered"]
         for _ in range(6):
             n += 1
             a.dump(size=30_000, cluster_id=f"{n:016x}", pid=1000 + n)
-            assert before <= look(a)["discovered"] <= n
-            before = look(a)["discovered"]
+            assert before <= examine(a)["discovered"] <= n
+            before = examine(a)["discovered"]
         a.cli("cancel", (a.bundles() or [{"id": "none"}])[-1]["id"])
-        look(a)
+        examine(a)
         a.kill()
     a.start()
 
     def all_over():
-        counts = look(a)
+        counts = examine(a)
         return counts["discovered"] == n and counts["delivered"] + counts["cancelled"] == n
     wait_for("all have come to their end", all_over, 60, every=0.005)
     a.stop()
@@ -84,7 +84,7 @@ def a_row_that_another_program_deletes_is_missed():
     a.start()
     a.wait_known(3)
     a.wait_all()
-    look(a)
+    examine(a)
     a.sql("PRAGMA foreign_keys=1; DELETE FROM bundles WHERE row = 2")
     status = a.status()
     assert status["accounting_ok"] is False, status

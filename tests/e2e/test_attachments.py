@@ -398,7 +398,7 @@ def a_sweep_aborts_pending_uploads_as_well():
 
 # --- what the hook sent ---------------------------------------------------------------------------
 
-def tell(a, unit, *, source="core-dumps", s3_prefix=None, received=None, job=None, **arguments):
+def report(a, unit, *, source="core-dumps", s3_prefix=None, received=None, job=None, **arguments):
     """A row as the agent leaves it when it has accepted a note."""
     ident = os.urandom(16).hex()
     document = {"schema": "neuron-collectd/hook-note/1", "id": ident,
@@ -424,11 +424,11 @@ def the_manifest_and_its_supplements_name_the_failure_and_the_job():
     prepare(a)
     unit = a.dump()
     job = {"source": "torchrun", "key": "run-7", "rank": 3, "world_size": 64}
-    tell(a, unit, received=1779859295000001, error_code="1200", error_location="nrt_execute",
+    report(a, unit, received=1779859295000001, error_code="1200", error_location="nrt_execute",
          neff_name="m.neff", neff_uuid="0123", pid="4444", tid="4450", log_id="1", job=job)
-    tell(a, unit, received=1779859296000000, error_code="NRT_TIMEOUT", pid="4445",
+    report(a, unit, received=1779859296000000, error_code="NRT_TIMEOUT", pid="4445",
          job=job | {"rank": 4})
-    tell(a, unit, error_code="strange", pid="none")
+    report(a, unit, error_code="strange", pid="none")
     attach(a, unit, "snapshot.json", SNAPSHOT)
     a.start()
     a.wait_delivered(1)
@@ -483,7 +483,7 @@ def what_a_hook_announces_goes_out_as_soon_as_the_hook_is_through():
     a.stop()
 
 
-def hook_says(a, unit, files, last):
+def hook_reports(a, unit, files, last):
     """A hook that promises files, waits for its answer, says its last word (None: it dies) and is
     gone."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as hook:
@@ -520,7 +520,7 @@ def a_file_that_a_hook_promised_and_did_not_write_is_named_as_missing():
         for name in written:
             with open(os.path.join(unit, name), "wb") as f:
                 f.write(b"{}")
-        hook_says(a, unit, both, last)
+        hook_reports(a, unit, both, last)
         wanted[os.fsdecode(unit)] = sorted(says)
     a.wait_delivered(len(cases), 30)
     for _, m in a.manifests():
@@ -553,8 +553,8 @@ def a_dump_whose_hook_was_granted_a_prefix_goes_there_and_its_supplements_too():
     prepare(a)
     unit = a.dump()
     files = tree(unit)
-    tell(a, unit, s3_prefix=f"s3://{bucket.name}/team/run-7", error_code="1")
-    tell(a, unit, s3_prefix=f"s3://{bucket.name}/elsewhere", error_code="1")
+    report(a, unit, s3_prefix=f"s3://{bucket.name}/team/run-7", error_code="1")
+    report(a, unit, s3_prefix=f"s3://{bucket.name}/elsewhere", error_code="1")
     a.start()
     a.wait_delivered(1)
     a.stop()

@@ -16,7 +16,7 @@ def check(a, text=None):
 
 
 @test
-def a_good_file_passes_and_check_says_which():
+def a_good_file_passes_and_check_names_it():
     a = Agent()
     a.use_all_kinds()
     result = check(a)

@@ -115,7 +115,7 @@ def assert_named(a, rank, m, name):
                       and (rank.pid, name) in processes_in(object_of(path))], 60, 0.2)
 
 
-def taken(a, rank, name):
+def collected(a, rank, name):
     """The dump of a rank, which is complete and names its container."""
     wait_for("it has arrived", lambda: [1 for _, m in a.manifests() if m["failure"]
                                         and m["incident"]["job"]["rank"] == rank.rank], 60, 0.2)
@@ -140,14 +140,14 @@ def is_counted_where_only_the_container_sees_it(make):
     a.stop()
 
 
-def on_a_directory_of_the_node_is_taken_there(make):
+def on_a_directory_of_the_node_is_collected_there(make):
     a = node()
     runtime = make(scene.HOOK)
     a.start()
     rank = Rank(a, runtime, max(runtime.uid), mounts=[(a.path("dumps"), INSIDE, "rw")])
     rank.fail()
     rank.remove()
-    m = taken(a, rank, rank.id if runtime.does_name else None)
+    m = collected(a, rank, rank.id if runtime.does_name else None)
     assert {"nc-state", "hook-record"} <= scene.kinds(m), scene.kinds(m)
     assert scene.unseen(a) == 0, a.status()["hook"]
     a.assert_sum()
@@ -171,7 +171,7 @@ def a_container_is_known_by_the_control_groups_of_kubernetes_and_one_of_another_
                     mounts=[(a.path("dumps"), INSIDE, "rw")], **more)
         rank.fail()
         rank.remove()
-        taken(a, rank, rank.id if number < 2 else None)
+        collected(a, rank, rank.id if number < 2 else None)
         a.stop()
 
 
@@ -183,7 +183,7 @@ def a_job_in_a_user_namespace_with_a_range_of_numbers_is_the_user_that_it_is_out
     rank = Rank(a, runtime, containers.USER, first_uid=100000,
                 mounts=[(a.path("dumps"), INSIDE, "rw")])
     rank.fail()
-    taken(a, rank, rank.id)
+    collected(a, rank, rank.id)
     rank.remove()
     assert a.sql("select uid from notes").strip() == str(100000 + containers.USER)
     a.stop()
@@ -191,7 +191,7 @@ def a_job_in_a_user_namespace_with_a_range_of_numbers_is_the_user_that_it_is_out
 
 def for_each_runtime():
     for check in (is_counted_where_only_the_container_sees_it,
-                  on_a_directory_of_the_node_is_taken_there):
+                  on_a_directory_of_the_node_is_collected_there):
         for make in (Runc, Containerd, Podman, RootlessPodman, RootlessCrun):
             def one(check=check, make=make):
                 check(make)

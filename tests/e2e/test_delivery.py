@@ -376,7 +376,7 @@ def one_source_goes_to_two_destinations_with_proof_from_each():
 
 
 @test
-def verify_says_yes_to_what_was_delivered_and_names_what_was_tampered_with():
+def verify_confirms_what_was_delivered_and_names_what_was_tampered_with():
     a = Agent()
     a.dump(size=3 << 20)
     a.start()

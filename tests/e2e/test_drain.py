@@ -100,7 +100,7 @@ def what_comes_after_a_drain_waits_for_resume():
 
 
 @test
-def not_everything_there_in_time_is_not_safe_and_says_what():
+def not_everything_there_in_time_is_not_safe_and_reports_what():
     a = blocked(Agent())
     units = dumps(a, 2)
     a.start()

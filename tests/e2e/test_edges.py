@@ -13,7 +13,7 @@ from tap import main, test
 
 
 @test
-def without_a_configuration_file_it_does_not_start_and_says_what_to_write():
+def without_a_configuration_file_it_does_not_start_and_reports_what_to_write():
     a = Agent()
     missing = a.path("nothing-here.yaml")
     for more in ([], ["--once"], ["--check"]):

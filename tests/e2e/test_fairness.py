@@ -76,7 +76,7 @@ def a_large_upload_makes_room_for_small_bundles_and_resumes_where_it_was():
 
 
 @test
-def small_ones_go_first_and_sources_take_turns():
+def small_ones_go_first_and_sources_alternate():
     proxy, way = through(server())
     bucket = new_bucket(server())
     a = Agent()

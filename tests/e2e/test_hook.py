@@ -186,7 +186,7 @@ def wait_for(condition, seconds=5):
         time.sleep(0.01)
 
 
-def assert_whole(place):
+def assert_complete(place):
     for name in place.files():
         if not name.startswith("."):
             place.read(name)
@@ -443,7 +443,7 @@ def garbage_and_refusals_lead_to_the_mailbox():
         in_time(took, 1 + SLACK, f"the hook, told {answer[:30]},")
         assert len(place.mail()) == 1, answer
         assert place.files() in ([RECORD], sorted([RECORD, SNAPSHOT])), (answer, place.files())
-        assert_whole(place)
+        assert_complete(place)
 
 
 @test
@@ -537,7 +537,7 @@ def run_watched(place, number):
     return time.monotonic() - begun, process, caught
 
 
-def time_that_the_deadline_takes():
+def time_of_the_deadline():
     """What the same 300 ms take in this moment, watched in the same way, when nothing hangs and no
     snapshot comes."""
     place = Place()
@@ -553,7 +553,7 @@ def a_write_that_hangs_is_abandoned():
     # until the child that writes is caught before it is done: a stopped one is as stuck as one in a
     # dead file system
     for _ in range(50):
-        before = time_that_the_deadline_takes()
+        before = time_of_the_deadline()
         place = Place()
         agent = Agent(place, lambda a, c: c.send(b"accepted 300000") and c.send(b"snapshot none x"))
         took, process, caught = run_watched(place, signal.SIGSTOP)
@@ -564,7 +564,7 @@ def a_write_that_hangs_is_abandoned():
         assert process.returncode == 0
         if not place.files():
             # files that are being written have 50 ms beyond the deadline (GRACE_USEC)
-            in_time(took, max(before, time_that_the_deadline_takes()) + 0.05 + SLACK,
+            in_time(took, max(before, time_of_the_deadline()) + 0.05 + SLACK,
                     "a hook whose write hangs")
             assert took >= 0.3 and b"timed out" in errors, (took, errors)
             wait_for(lambda: agent.finished)   # pylint: disable=cell-var-from-loop
@@ -615,7 +615,7 @@ def killed_at_any_moment_it_leaves_only_complete_files():
         process.kill()
         # its children die with it: they have its stderr
         process.communicate(timeout=10 * PATIENCE)
-        assert_whole(place)
+        assert_complete(place)
         # O_TMPFILE leaves not even those here
         assert all(not name.startswith(".") for name in place.files()), place.files()
         seen.add(len(place.files()))
@@ -639,7 +639,7 @@ def a_parent_that_is_a_zombie_is_no_matter():
     wait_for(lambda: place.mail() and RECORD in place.files())
     os.close(read_end)
     os.waitpid(pid, 0)
-    assert_whole(place)
+    assert_complete(place)
 
 
 @test
@@ -658,7 +658,7 @@ def a_hundred_and_twenty_eight_notes_at_once_are_all_accepted():
     assert len(ids) == 128, len(ids)
     assert len([f for f in place.files() if f.endswith(".json")
                 and not f.endswith("-snapshot.json")]) == 128
-    assert_whole(place)
+    assert_complete(place)
 
 
 @test
@@ -672,7 +672,7 @@ def a_hundred_and_twenty_eight_without_an_agent_all_leave_a_note():
         assert process.returncode == 0
     in_time(time.monotonic() - begun, (2 + 1) * SLOWNESS)
     assert len(place.mail()) == 128
-    assert_whole(place)
+    assert_complete(place)
 
 
 @test

@@ -135,12 +135,12 @@ def against_a_stand_in(language):
 
 
 @test
-def the_python_example_speaks_as_the_page_says():
+def the_python_example_speaks_as_the_page_has_it():
     against_a_stand_in("python")
 
 
 @test
-def the_shell_example_speaks_as_the_page_says():
+def the_shell_example_speaks_as_the_page_has_it():
     against_a_stand_in("bash")
 
 

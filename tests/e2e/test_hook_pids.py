@@ -74,7 +74,7 @@ def row(a, columns):
     return a.sql(f"SELECT {columns} FROM notes", "-readonly")
 
 
-def said_of(a, words):
+def reported_of(a, words):
     return [line for line in a.log.splitlines() if words in line]
 
 
@@ -104,7 +104,7 @@ def the_first_process_of_a_pid_namespace_is_known_by_its_number_outside():
     assert section["state"] == "complete" and {r["pid"] for r in section["records"]
                                                if "pid" in r} == {real}, section["state"]
     assert [p["pid"] for p in scene.snapshot_of(directory, "incident.json")["processes"]] == [real]
-    assert not said_of(a, "is not known to this agent")
+    assert not reported_of(a, "is not known to this agent")
     a.stop()
 
 
@@ -120,7 +120,7 @@ def an_agent_that_cannot_see_the_hooks_namespace_receives_pid_0_and_reports_it()
     done = subprocess.run(scene.hook_command(unit, os.getpid()), env=scene.hook_environment(a),
                           capture_output=True, timeout=60 * PATIENCE, check=False)
     assert done.returncode == 0 and not done.stderr, done
-    line = wait_for("it is said", lambda: said_of(a, "reported"))
+    line = wait_for("it is said", lambda: reported_of(a, "reported"))
     assert len(line) == 1 and "the hook runs in a pid namespace that this agent cannot see" in line[
         0], line
     assert row(a, "pid, container") == "0|unknown"  # root of which container, if of any
@@ -253,8 +253,8 @@ def a_process_that_is_hidden_from_the_agent_is_found_by_the_probe_with_its_conta
              lambda: row(a, "pid, container") == f"{pid}|{CONTAINER}")
     end(job)
     wait_for("they are in incident.json", lambda: processes_of_incident(a) == [(pid, CONTAINER)])
-    assert not said_of(a, "is not known to this agent") and not said_of(
-        a, "could not be found"), said_of(a, "process")
+    assert not reported_of(a, "is not known to this agent") and not reported_of(
+        a, "could not be found"), reported_of(a, "process")
     directory = bundle_of(a)
     assert [p["pid"] for p in scene.snapshot_of(directory)["processes"]] == [pid]
     assert scene.section(scene.snapshot_of(directory), "process")["records"][0]["pid"] == pid
@@ -273,7 +273,7 @@ def a_process_that_the_agent_sees_itself_has_its_container_in_the_row_at_once_an
     wait_for("process and container are in the note's row",
              lambda: row(a, "pid, container") == f"{pid}|{CONTAINER}")
     wait_for("they are in incident.json", lambda: processes_of_incident(a) == [(pid, CONTAINER)])
-    wait_for("the incident waits for its end", lambda: said_of(a, ": waiting"))
+    wait_for("the incident waits for its end", lambda: reported_of(a, ": waiting"))
     a.kill()
     a.start()
     end(job)
@@ -305,7 +305,7 @@ print(s.recv(10000).decode())
 
 
 @test
-def root_of_a_container_has_no_say_about_a_directory_that_is_not_mounted_in_there():
+def root_of_a_container_cannot_annotate_a_directory_that_is_not_mounted_in_there():
     namespaces()
     cgroup = container_cgroup()
     a = Agent()
@@ -347,9 +347,9 @@ def a_process_that_the_probe_does_not_find_either_is_reported_by_the_incident():
                               capture_output=True, timeout=60 * PATIENCE, check=False)
         return done.returncode
     assert as_user(JOB_USER, call) == 0
-    line = wait_for("the incident says so", lambda: said_of(a, "could not be found"))
+    line = wait_for("the incident says so", lambda: reported_of(a, "could not be found"))
     assert len(line) == 1 and "4194303" in line[0] and row(a, "id") in line[0], line
-    assert not said_of(a, "is not known to this agent")
+    assert not reported_of(a, "is not known to this agent")
     a.wait_all()
     a.stop()
 

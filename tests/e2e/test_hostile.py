@@ -273,7 +273,7 @@ def too_many_files_are_bounded_and_the_bundle_lists_them():
 
 
 @test
-def a_directory_of_long_names_without_number_takes_little_memory():
+def a_directory_of_long_names_without_number_needs_little_memory():
     a = Agent()
     a.config["sources"] = [a.source("jobs", "directory", "jobs/job-%p", max_files=100,
                                     max_wait="3s")]

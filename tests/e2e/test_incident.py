@@ -81,7 +81,7 @@ def hook_environment(a, rank=0, **more):
                                          "deadline"]} | more)
 
 
-def wait_taken(a):
+def wait_for_snapshot(a):
     """Until everything has been collected: a hook ends when the public part is there, a moment
     before the rest."""
     wait_for("the snapshot is there",
@@ -127,7 +127,7 @@ def what_failed_is_named_in_the_manifest_and_the_devices_are_in_the_bundle():
         result = subprocess.run(hook_command(unit, rank.pid), env=hook_environment(a, 3),
                                 capture_output=True, timeout=60 * PATIENCE, check=False)
         took = time.monotonic() - begun
-        wait_taken(a)
+        wait_for_snapshot(a)
         rank.stdin.close()
     assert result.returncode == 0, result
     in_time(took, (DEADLINE + 0.5) * slowness())
@@ -165,7 +165,7 @@ def a_directory_that_the_hook_makes_has_the_snapshot_in_its_bundle_and_the_job_s
     with failing_process() as rank:
         result = subprocess.run(hook_command(unit, rank.pid), env=hook_environment(a),
                                 capture_output=True, timeout=60 * PATIENCE, check=False)
-        wait_taken(a)
+        wait_for_snapshot(a)
         rank.stdin.close()
     assert result.returncode == 0 and not result.stderr, result
     a.wait_known(1)
@@ -250,7 +250,7 @@ def a_hundred_and_twenty_eight_hooks_at_once_are_one_incident():
     a.stop()
 
 
-def hook_takes(a, unit, pid):
+def hook_duration(a, unit, pid):
     begun = time.monotonic()
     result = subprocess.run(hook_command(unit, pid),
                             env=hook_environment(a, NEURON_COLLECTD_DEADLINE="1s"),
@@ -276,7 +276,7 @@ def without_an_agent_the_hook_reads_sysfs_itself_and_its_note_is_accepted_later(
     a.stop()
     unit = a.path("dumps", UNIT)
     state_file(unit, 4711)
-    took = hook_takes(a, unit, 4711)
+    took = hook_duration(a, unit, 4711)
     in_time(took, 1.1 * slowness())
     judge_late_note(a, unit)
     a.start()
@@ -295,7 +295,7 @@ def a_stopped_agent_does_not_hold_the_hook():
     state_file(unit, 4711)
     os.kill(a.pid, signal.SIGSTOP)
     try:
-        took = hook_takes(a, unit, 4711)
+        took = hook_duration(a, unit, 4711)
     finally:
         os.kill(a.pid, signal.SIGCONT)
     in_time(took, 1.1 * slowness())
@@ -392,7 +392,7 @@ def secrets_in_environment_command_line_and_note_are_found_nowhere():
                                   "auth-token": words["unknown"]})
         subprocess.run(command, env=environment, capture_output=True, timeout=60 * PATIENCE,
                        check=True)
-        wait_taken(a)
+        wait_for_snapshot(a)
         rank.stdin.close()
 
     def has_come():
@@ -548,7 +548,7 @@ def a_log_that_a_later_hook_of_the_same_process_names_is_read_too():
             subprocess.run(hook_command(unit, rank.pid, thread, thread),
                            env=hook_environment(a, 0, NEURON_RT_LOG_LOCATION=log),
                            capture_output=True, timeout=60 * PATIENCE, check=True)
-            wait_taken(a)  # the second one comes when the first snapshot is over
+            wait_for_snapshot(a)  # the second one comes when the first snapshot is over
         rank.stdin.close()
     a.wait_all()
 

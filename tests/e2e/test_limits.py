@@ -38,7 +38,7 @@ def s3_agent(way, bucket, rate, **limits):
     return a
 
 
-def looks(look):
+def examines(look):
     """One look after the other, (when it began, what was seen, when it had ended), each 20 ms: a
     machine that does other things as well may stand still in the middle of one, or between two."""
     while True:
@@ -291,7 +291,7 @@ def sources_are_read_at_their_rate():
     samples = []
 
     def watch():
-        for sample in looks(lambda: process_io(pid)["rchar"]):
+        for sample in examines(lambda: process_io(pid)["rchar"]):
             samples.append(sample)
             if done.is_set():
                 return
@@ -333,7 +333,7 @@ def a_volume_is_written_at_the_upload_rate():
                 except FileNotFoundError:
                     pass
         return found
-    for sample in looks(size):
+    for sample in examines(size):
         sizes.append(sample)
         assert sample[0] < began + 120 * PATIENCE, sample
         if sample[1] >= 16 * MIB:

@@ -23,7 +23,7 @@ FREE = {"0x40084e64", "0x80084e6a", "0x40084e5d", "0x80184e6e", "0xc1044e73", "0
         "0xc1044e79", "0xc1144e7a"}
 
 
-def look(devices, *arguments, driver="2.30.2.0", kind="v3", ultraserver=None, instance_type=None,
+def examine(devices, *arguments, driver="2.30.2.0", kind="v3", ultraserver=None, instance_type=None,
          proc_root=None):
     root = os.path.join(place(), "sys")
     if not os.path.exists(root):
@@ -44,9 +44,9 @@ def only(result, device, query):
 
 
 @test
-def the_free_tier_says_what_each_device_is():
+def the_free_tier_reports_what_each_device_is():
     devices = Devices()
-    result = look(devices)
+    result = examine(devices)
     assert {e["state"] for e in result.ends().values()} == {"complete"} and len(result.ends()) == 16
     for i in range(16):
         assert only(result, f"neuron{i}", "device_basic_info") == {"architecture": 3, "revision": 1}
@@ -67,7 +67,7 @@ def the_free_tier_says_what_each_device_is():
 @test
 def no_device_is_opened_for_reading():
     devices = Devices()
-    look(devices)
+    examine(devices)
     opens = devices.log("^open")
     assert len(opens) == 17, opens      # each once, and one more for what is asked once a node
     assert all(int(line.split("flags=")[1].split()[0], 16) & os.O_ACCMODE == os.O_WRONLY
@@ -77,7 +77,7 @@ def no_device_is_opened_for_reading():
 @test
 def an_old_driver_is_only_asked_what_it_has():
     devices = Devices(count=1, driver="2.16.7")
-    result = look(devices, driver="2.16.7.0")
+    result = examine(devices, driver="2.16.7.0")
     assert devices.commands() == {"0x40084e64", "0x80084e6a", "0x40084e5d", "0x80184e6e",
                                   "0xc1044e73"}
     assert "not asked" in result.answers("neuron0", "pod_info")[0]["error"]
@@ -86,7 +86,7 @@ def an_old_driver_is_only_asked_what_it_has():
 @test
 def a_pods_status_is_had_of_drivers_without_its_second_form():
     devices = Devices(count=1, driver="2.22.2")
-    status = only(look(devices, driver="2.22.2.0"), "neuron0", "pod_status")
+    status = only(examine(devices, driver="2.22.2.0"), "neuron0", "pod_status")
     assert status["state"] == 2 and "mode" not in status
     assert "0xc1144e7a" not in devices.commands() and "0xc10c4e7a" in devices.commands()
 
@@ -104,7 +104,7 @@ def fifteen_others_are_complete(result, hung, detail):
 def one_device_whose_ioctl_hangs_leaves_fifteen_complete():
     devices = Devices()
     devices.control("5 0x80084e6a hang")
-    result = look(devices, "timeout=2s")
+    result = examine(devices, "timeout=2s")
     fifteen_others_are_complete(result, "neuron5", "device_bdf_ext")
     in_time(result.seconds, 2.5 * slowness())
     assert only(result, "neuron5",
@@ -116,7 +116,7 @@ def one_device_whose_ioctl_hangs_leaves_fifteen_complete():
 def one_device_whose_open_blocks_leaves_fifteen_complete():
     devices = Devices()
     devices.control("0 open-free block")
-    result = look(devices, "timeout=2s")
+    result = examine(devices, "timeout=2s")
     fifteen_others_are_complete(result, "neuron0", "'open'")
     assert result.answers("neuron1",
                           "pod_info"), "what is asked once a node is asked of one that answers"
@@ -126,7 +126,7 @@ def one_device_whose_open_blocks_leaves_fifteen_complete():
 def nobody_has_a_copy_of_a_descriptor():
     """The driver does much at each close, also that of a copy which a fork has made."""
     devices = Devices(count=2)
-    look(devices)
+    examine(devices)
     wait_for("all is closed", lambda: len(devices.log("^close")) == len(devices.log("^open")))
     assert len(devices.log("^flush")) == len(devices.log("^open")) == 3
 
@@ -136,7 +136,7 @@ def failures_are_labelled_by_their_errno_and_positive_returns_are_failures():
     devices = Devices(count=6)
     for device, fault in enumerate(("errno 14", "errno 16", "errno 25", "errno 1", "return 8")):
         devices.control(f"{device} 0x80084e6a {fault}")
-    result = look(devices)
+    result = examine(devices)
     for device, word in enumerate(("EFAULT", "EBUSY", "ENOTTY", "EPERM", "returned 8")):
         assert word in result.answers(f"neuron{device}", "device_bdf_ext")[0]["error"]
         assert result.ends()[f"neuron{device}"]["state"] == "complete"
@@ -148,7 +148,7 @@ def counts_without_measure_are_cut_to_their_bounds():
     devices = Devices(count=1)
     for command in FREE - {"0x40084e64"}:
         devices.control(f"0 {command} garbage")
-    result = look(devices)
+    result = examine(devices)
     assert result.ends()["neuron0"]["state"] == "complete"
     assert len(only(result, "neuron0", "host_device_id_to_rid_map")["rids"]) == 64
     assert len(only(result, "neuron0", "logical_to_physical_nc_map")["device_and_core"]) == 128
@@ -161,7 +161,7 @@ def an_ultraserver_that_is_idle_is_not_opened():
     procfs = os.path.join(place(), "proc")      # with a process that has something else open
     os.makedirs(os.path.join(procfs, "17", "fd"))
     os.symlink("/dev/null", os.path.join(procfs, "17", "fd", "3"))
-    result = look(devices, ultraserver="1,2,4", proc_root=procfs)
+    result = examine(devices, ultraserver="1,2,4", proc_root=procfs)
     for end in result.ends().values():
         assert end["state"] == "skipped" and "no process uses a device" in end["detail"], end
     assert len(result.ends()) == 3 and not devices.log("^open")
@@ -175,7 +175,7 @@ def an_ultraserver_is_known_by_its_instance_type_too():
                          ("trn3pd98.3xlarge", True), ("trn2.48xlarge", False),
                          ("trn1.32xlarge", False), ("inf2.48xlarge", False)):
         shutil.rmtree(os.path.join(place(), "sys"), ignore_errors=True)
-        result = look(devices, instance_type=kind)
+        result = examine(devices, instance_type=kind)
         assert result.ends()["neuron0"]["state"] == ("skipped" if is_one
                                                      else "complete"), (kind, result.ends())
         assert bool(devices.log("^open")) != is_one, kind
@@ -197,7 +197,7 @@ def who_holds_a_device_of_an_ultraserver_without_the_runtime_does_not_use_it():
     devices = Devices(count=2)
     # as a monitor may
     procfs = process_with(os.path.join(devices.directory, "neuron1"), library="libnccom.so.2")
-    result = look(devices, ultraserver="1,2,4", proc_root=procfs)
+    result = examine(devices, ultraserver="1,2,4", proc_root=procfs)
     for end in result.ends().values():
         assert end["state"] == "skipped" and "no process uses a device" in end["detail"], end
     assert len(result.ends()) == 2 and not devices.log("^open")
@@ -207,7 +207,7 @@ def who_holds_a_device_of_an_ultraserver_without_the_runtime_does_not_use_it():
 def an_ultraserver_in_use_is_opened():
     devices = Devices(count=2)
     with in_use(os.path.join(devices.directory, "neuron1")):
-        result = look(devices, ultraserver="1,2,4")
+        result = examine(devices, ultraserver="1,2,4")
     assert {e["state"] for e in result.ends().values()} == {"complete"}
 
 
@@ -235,7 +235,7 @@ def a_strangers_file_that_is_called_like_a_device_is_none():
     with open(os.path.join(place(), "x", "neuron0"), "wb"):
         pass
     procfs = process_with(os.path.join(place(), "x", "neuron0"))
-    result = look(devices, ultraserver="1,2,4", proc_root=procfs)
+    result = examine(devices, ultraserver="1,2,4", proc_root=procfs)
     for end in result.ends().values():
         assert end["state"] == "skipped" and "no process uses a device" in end["detail"], end
     assert len(result.ends()) == 2 and not devices.log("^open")
@@ -251,9 +251,9 @@ def a_strangers_character_device_that_is_called_like_a_device_is_none():
     try:
         with in_use(os.path.join(place(), "x", "neuron0"), "r+b"):
             devices.directory = os.path.join(place(), "real")
-            assert look(devices, ultraserver="2").ends()["neuron0"]["state"] == "skipped"
+            assert examine(devices, ultraserver="2").ends()["neuron0"]["state"] == "skipped"
         with in_use(os.path.join(place(), "real", "neuron0"), "r+b"):
-            assert look(devices, ultraserver="2").ends()["neuron0"][
+            assert examine(devices, ultraserver="2").ends()["neuron0"][
                 "state"] != "skipped", "the one that is ours is known by its number"
     finally:
         devices.directory = os.path.join(place(), "dev")
@@ -272,7 +272,7 @@ def a_device_whose_last_user_has_gone_is_not_opened_again():
         devices.control("release")
     user = threading.Thread(target=leave)
     user.start()
-    result = look(devices, "timeout=20s", ultraserver="1,2,4", proc_root=procfs)
+    result = examine(devices, "timeout=20s", ultraserver="1,2,4", proc_root=procfs)
     user.join()
     assert only(result, "neuron0",
                 "device_basic_info")["architecture"] == 3, "while it was used it was asked"
@@ -284,26 +284,26 @@ def a_device_whose_last_user_has_gone_is_not_opened_again():
 def who_has_a_device_of_an_ultraserver_open_for_writing_only_does_not_use_it():
     devices = Devices(count=2)
     with in_use(os.path.join(devices.directory, "neuron1"), "wb"):
-        result = look(devices, ultraserver="1,2,4")
+        result = examine(devices, ultraserver="1,2,4")
     assert {e["state"] for e in result.ends().values()} == {"skipped"}
 
 
 @test
 def a_server_of_one_node_is_no_ultraserver():
     devices = Devices(count=1)
-    assert look(devices, ultraserver="1").ends()["neuron0"]["state"] == "complete"
+    assert examine(devices, ultraserver="1").ends()["neuron0"]["state"] == "complete"
 
 
 @test
 def without_procfs_an_ultraserver_is_left_alone():
     devices = Devices(count=1)
     with in_use(os.path.join(devices.directory, "neuron0")):
-        result = look(devices, ultraserver="2", proc_root="/nonexistent")
+        result = examine(devices, ultraserver="2", proc_root="/nonexistent")
     assert "unknown" in result.ends()["neuron0"]["detail"] and len(devices.log("^open")) == 1
 
 
 @test
-def processes_that_may_not_be_looked_into_may_use_an_ultraserver():
+def processes_that_may_not_be_examined_may_use_an_ultraserver():
     """As without CAP_SYS_PTRACE: a directory that cannot be opened, for whoever is not root in
     truth."""
     need("setpriv")
@@ -327,7 +327,7 @@ def sysfs_that_hangs_leaves_the_devices_alone():
     os.remove(f"{root}/module/neuron/version")
     os.symlink(os.path.join(devices.directory, "neuron0"), f"{root}/module/neuron/version")
     devices.control("0 open-attached hang")
-    result = look(devices, "timeout=2s")
+    result = examine(devices, "timeout=2s")
     assert "did not answer" in result.ends()["neuron0"]["detail"]
     assert not devices.log("^ioctl")
     in_time(result.seconds, 2.5 * slowness())

@@ -311,7 +311,7 @@ def the_files_of_all_devices_are_bounded():
 
 
 @test
-def one_device_with_much_to_say_does_not_take_the_others_room():
+def one_device_with_much_output_does_not_use_the_others_room():
     root, made = tree(devices=4)
     for i in range(900):
         neuron_sysfs.put(os.path.join(made[2], "new_metric_1", f"f{i}"), "z" * 4000)

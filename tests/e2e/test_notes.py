@@ -143,12 +143,12 @@ def as_user(uid, function):
 def answer_to(agent, note):
     h = Hook(agent, note)
     try:
-        return in_time_to_look(h.hear())
+        return in_time_to_examine(h.hear())
     finally:
         h.close()
 
 
-def in_time_to_look(answer):
+def in_time_to_examine(answer):
     """For tests whose sources do not hang: the agent has 250 ms to look at one, or else it says
     so."""
     if "does not answer" in answer:
@@ -161,7 +161,7 @@ def a_note_is_accepted_with_the_remaining_time():
     agent = patient()
     begun = time.monotonic()
     h = Hook(agent, note_of(unit_of(agent)))
-    answer = in_time_to_look(h.hear())
+    answer = in_time_to_examine(h.hear())
     passed_usec = (time.monotonic() - begun) * 1e6
     words = answer.split()
     assert words[0] == "accepted" and 60_000_000 - passed_usec <= int(words[1]) <= 60_000_000, (
@@ -277,11 +277,11 @@ def tricks_in_the_mailbox_are_removed_and_lead_nowhere():
              timeout=30)
     assert os.path.exists(victim) and sql(agent, "SELECT count(*) FROM notes") == "0"
     wait_for("they are counted", lambda: hook_status(agent)["refused"] >= 11)
-    said_once_a_minute(agent, "hooks' notes were refused", begun)
+    logged_once_a_minute(agent, "hooks' notes were refused", begun)
     agent.stop()
 
 
-def said_once_a_minute(agent, words, begun):
+def logged_once_a_minute(agent, words, begun):
     n, most = agent.log.count(words), 1 + int((time.monotonic() - begun) / 60)
     assert 1 <= n <= most, f"'{words}' was said {n} times, {most} at most were wanted"
 
@@ -361,7 +361,7 @@ def what_a_user_heaps_up_in_the_mailbox_is_bounded_and_leaves_room_for_others():
     left = mail_of(agent)
     in_time(time.monotonic() - begun, 50, "the heap")  # after a minute all of it is old, and goes
     assert len(left) == 1000 and ".other" in left, len(left)
-    said_once_a_minute(agent, "files in the mailbox were refused", begun)
+    logged_once_a_minute(agent, "files in the mailbox were refused", begun)
     directory = unit_of(agent, owner=OTHER)
     as_user(OTHER, lambda: put_mail(agent, note_of(directory)) or True)
     wait_for("the other one's note",
@@ -573,11 +573,11 @@ def unit_of_root_with_files_of(agent, *owners, name=UNIT):
     return unit
 
 
-def tells(agent, uid, unit, words):
+def reports(agent, uid, unit, words):
     """@return the answer to that user's hook, which is over then"""
     def tell():
         h = Hook(agent, note_of(unit, error_location=words))
-        answer = in_time_to_look(h.hear())
+        answer = in_time_to_examine(h.hear())
         h.finish()
         return answer
     return as_user(uid, tell)
@@ -589,7 +589,7 @@ def a_note_about_a_unit_with_another_user_s_file_changes_nothing_about_it():
     agent = started("6s", snapshot=NO_SNAPSHOT)
     begun = time.monotonic()
     unit = unit_of_root_with_files_of(agent, OTHER)
-    assert tells(agent, NOBODY, unit, "attackers_words").startswith("accepted")
+    assert reports(agent, NOBODY, unit, "attackers_words").startswith("accepted")
     wait_for("the unit delivered", agent.manifests, timeout=30)
     # a file's time is that of the last tick before
     assert time.monotonic() - begun >= 5.9, "the note has hurried it"
@@ -608,8 +608,8 @@ def the_owner_of_the_files_in_root_s_directory_may_annotate_them():
     need_root()
     agent = started("60s", snapshot=NO_SNAPSHOT)
     unit = unit_of_root_with_files_of(agent, OTHER, 0)
-    assert tells(agent, NOBODY, unit, "attackers_words").startswith("accepted")
-    assert tells(agent, OTHER, unit, "his_words").startswith("accepted")
+    assert reports(agent, NOBODY, unit, "attackers_words").startswith("accepted")
+    assert reports(agent, OTHER, unit, "his_words").startswith("accepted")
     wait_for("the unit delivered, long before `settle`", agent.manifests, timeout=30)
     manifest = agent.manifests()[0][1]
     assert manifest["failure"]["location"] == "his_words", manifest["failure"]
@@ -623,7 +623,7 @@ def a_directory_that_comes_after_its_note_is_found_when_the_hook_has_ended():
     agent = patient()
     path = agent.path("dumps", UNIT)
     h = Hook(agent, note_of(path))
-    assert "refused" not in in_time_to_look(h.hear())
+    assert "refused" not in in_time_to_examine(h.hear())
     wait_for("it is said", lambda: "no files are expected yet: the directory is not there: "
                                    f"{path}; " in agent.log)
     unit_of(agent)
@@ -640,7 +640,7 @@ def a_directory_that_comes_after_its_note_is_found_when_the_hook_has_ended():
 def a_directory_that_never_comes_is_counted_when_the_hook_has_ended():
     agent = patient()
     h = Hook(agent, note_of(agent.path("dumps", UNIT)))
-    assert "refused" not in in_time_to_look(h.hear())
+    assert "refused" not in in_time_to_examine(h.hear())
     assert (hook_status(agent)["refused"], hook_status(agent)["awaited"]) == (0, 1), "it may come"
     assert "\n  directories not there yet: 1; " in run(CLI, "--socket", agent.socket, "status",
                                                        env=agent.whole_environment()).stdout
@@ -736,7 +736,7 @@ def ten_thousand_notes_of_one_user_are_bounded_and_nobody_else_suffers():
     assert int(sql(agent, "SELECT count(*) FROM notes")) <= 1000
     assert answer_to(agent, note_of(
         unit_of(agent, "dt-20260527-051233-cid-00000000000000bb"))).startswith("accepted")
-    said_once_a_minute(agent, "notes of hooks at once were refused", begun)
+    logged_once_a_minute(agent, "notes of hooks at once were refused", begun)
     agent.stop()
 
 
@@ -1188,7 +1188,7 @@ def a_source_that_hangs_makes_no_hook_wait_and_is_scanned_again():
         assert answer.startswith("accepted") and "does not answer" in answer, answer
         in_time(time.monotonic() - begun, 1, "an answer")
         healthy = Hook(agent, note_of(unit_of(agent)))  # of another source, which does not hang
-        answer = in_time_to_look(healthy.hear())
+        answer = in_time_to_examine(healthy.hear())
         assert answer.startswith("accepted") and "refused" not in answer, answer
         healthy.finish()
     wait_for("the healthy ones with their unit",

@@ -64,7 +64,7 @@ def once_reports_what_remains_and_exits_1():
 
 
 @test
-def once_is_not_satisfied_with_a_dump_of_which_nothing_was_taken():
+def once_is_not_satisfied_with_a_dump_of_which_nothing_was_collected():
     need_root()
     a = Agent()
     a.use_directories()
@@ -165,7 +165,7 @@ def a_daemon_that_hangs_does_not_outlast_the_timeout():
 
 
 @test
-def the_command_line_says_what_it_can_and_what_it_cannot():
+def the_command_line_names_what_it_can_and_what_it_cannot():
     result = run(DAEMON, "--help")
     assert (result.returncode == 0 and "--once" in result.stdout and "--check" in result.stdout
             and not result.stderr)

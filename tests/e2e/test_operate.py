@@ -25,7 +25,7 @@ def unblock(a):
 
 
 @test
-def wait_says_0_when_delivered_and_1_when_given_up():
+def wait_exits_with_0_when_delivered_and_1_when_given_up():
     a = blocked(Agent())
     a.dump()
     a.start()
@@ -63,7 +63,7 @@ def the_command_line_tool_keeps_its_exit_codes():
 
 
 @test
-def explain_says_why_and_what_happens_next_in_every_state():
+def explain_gives_the_reason_and_what_happens_next_in_every_state():
     a = blocked(Agent())
     a.config["sources"][0]["settle"] = "10m"
     a.dump()

@@ -88,7 +88,7 @@ def ask(path):
 
 
 @test
-def while_a_job_takes_all_cpus_and_bundles_are_shipped_the_api_answers():
+def while_a_job_uses_all_cpus_and_bundles_are_shipped_the_api_answers():
     if is_instrumented():
         raise Skip("instrumented: times mean nothing")
     a = Agent()

@@ -107,7 +107,7 @@ def what_is_gone_at_the_source_stays_delivered_where_it_was():
 
 
 @test
-def a_copy_that_lacks_what_is_gone_since_says_so():
+def a_copy_that_lacks_what_is_gone_since_reports_so():
     a, unit = delivered_to_archive()
     _, first = a.only_manifest()
     gone = first["members"][0]["path"]

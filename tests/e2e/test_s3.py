@@ -43,7 +43,7 @@ def deliveries(a):
 
 
 @test
-def a_lone_small_bundle_takes_three_requests_and_waits_for_no_other_node():
+def a_lone_small_bundle_needs_three_requests_and_waits_for_no_other_node():
     with S3Server() as s3:
         a = Agent()
         a.use_directories(settle="0s")

@@ -163,7 +163,7 @@ def an_agent_whose_bundle_another_delivered_aborts_its_own_upload():
 
 
 @test
-def an_abort_that_fails_is_tried_again_as_retry_says():
+def an_abort_that_fails_is_tried_again_as_retry_reports():
     with S3Server() as s3:
         a = agent(s3)
         a.config["retry"] |= {"initial": "50ms", "maximum": "1s"}

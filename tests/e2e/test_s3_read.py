@@ -102,7 +102,7 @@ def get_member_needs_few_requests_and_few_bytes():
 
 
 @test
-def get_says_what_is_not_there():
+def get_reports_what_is_not_there():
     bucket, _, key, _ = bundle()
     a = reader()
     for arguments, word in ((("get", f"s3://{bucket.name}/{key}", "--member", "no/such/member"),

@@ -85,7 +85,7 @@ def sections(d):
     return {s["name"]: s for s in d["sections"]}
 
 
-def say_to_kernel_log(a, *lines):
+def write_to_kernel_log(a, *lines):
     """Writes to the FIFO that the agent follows: each line a record."""
     fd = wait_for("somebody follows the kernel log", lambda: open_fifo(a.path("dev", "kmsg")), 15)
     try:
@@ -103,7 +103,7 @@ def open_fifo(path):
 
 
 @test
-def a_snapshot_is_taken_when_an_operator_asks_and_brought_with_its_files():
+def a_snapshot_is_made_when_an_operator_asks_and_brought_with_its_files():
     a = make_agent(commands=[{"name": "greet", "run": ["/bin/echo", "hello", "--password=hunter2"],
                               "timeout": "5s"}]).start()
     result = cli(a, "snapshot", "-o", "here")
@@ -225,7 +225,7 @@ def a_snapshot_whose_agent_was_killed_is_there_after_the_next_start():
 @test
 def a_line_of_the_kernel_log_begins_an_incident_which_is_shipped_and_removed():
     a = make_agent().start()
-    say_to_kernel_log(a, HW_ERROR.format(7), HW_ERROR.format(8))
+    write_to_kernel_log(a, HW_ERROR.format(7), HW_ERROR.format(8))
     name = wait_for("an incident begins", lambda: snapshots(a))[0]
     d = wait_for("its document is there", lambda: document(a, name))
     assert "HBM_UNCORRECTABLE_ERROR" in d["trigger"], d["trigger"]
@@ -625,7 +625,7 @@ def an_incident_whose_bundle_is_cancelled_leaves_no_directory():
     a = make_agent()
     a.config["destinations"][0]["path"] = a.path("nowhere", "out")
     a.start()
-    say_to_kernel_log(a, HW_ERROR.format(7))
+    write_to_kernel_log(a, HW_ERROR.format(7))
     wait_for("it is to be shipped", lambda: snapshots(a, "incidents"), 60)
     b = wait_for("it is a bundle", lambda: [b for b in a.bundles() if b["source"] == "incidents"],
                  30)[0]
@@ -660,7 +660,7 @@ def one_user_does_not_get_any_number_of_dumps_into_an_incident():
 def a_drain_waits_for_a_snapshot_that_is_underway_and_for_its_delivery():
     a = make_agent(commands=[{"name": "slow", "run": ["/bin/sleep", "10"],
                               "timeout": "20s"}]).start()
-    say_to_kernel_log(a, HW_ERROR.format(7))
+    write_to_kernel_log(a, HW_ERROR.format(7))
     name = wait_for("an incident begins", lambda: snapshots(a))[0]
     wait_for("it is being taken", lambda: document(a, name, "public.json"))
     drained = run("curl", "-s", "--unix-socket", a.socket, "-X", "POST",

@@ -118,7 +118,7 @@ def with_systemd(a):
 
 
 @test
-def it_asks_systemd_for_time_and_says_what_it_does():
+def it_asks_systemd_for_time_and_reports_what_it_does():
     systemd = []
     a, _, proxy, _ = uploading(48 * MIB, 30 * MIB,
                                lambda a: (with_systemd(a), systemd.append(NotifySocket(a.dir))))

@@ -200,7 +200,7 @@ static void each_minute_of_the_day_has_its_rate(void **state) {
                 assert_int_equal(rate_at(&s, cases[i].minute), cases[i].rate);
 }
 
-static void equal_ends_are_the_whole_day(void **state) {
+static void equal_ends_are_all_day(void **state) {
         static const RateWindow window = { 600, 600, 3 };
         const RateSchedule s = { .rate = 7, .windows = &window, .n_windows = 1 };
 
@@ -495,7 +495,7 @@ int main(void) {
                 cmocka_unit_test(without_a_limit_nobody_waits),
                 cmocka_unit_test(absurd_amounts_do_not_wrap),
                 cmocka_unit_test(each_minute_of_the_day_has_its_rate),
-                cmocka_unit_test(equal_ends_are_the_whole_day),
+                cmocka_unit_test(equal_ends_are_all_day),
                 cmocka_unit_test(no_throttle_is_no_limit),
                 cmocka_unit_test(bookings_follow_each_other),
                 cmocka_unit_test(a_piece_is_half_of_what_is_saved_up),

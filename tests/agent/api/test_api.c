@@ -88,7 +88,7 @@ static void assert_golden(HttpResponse response, const char *name) {
 }
 
 /* ── golden answers ── */
-static void the_status_is_as_the_contract_says(void **state) {
+static void the_status_is_as_the_contract_has_it(void **state) {
         assert_golden(ask("GET", "/v1/status", NULL), "status.txt");
 }
 
@@ -110,7 +110,7 @@ static void a_drain_is_shown_with_its_deadline_and_what_is_missing(void **state)
         assert_golden(ask("GET", "/v1/status", NULL), "status-safe.txt");
 }
 
-static void the_list_of_bundles_is_as_the_contract_says(void **state) {
+static void the_list_of_bundles_is_as_the_contract_has_it(void **state) {
         assert_golden(ask("GET", "/v1/bundles", NULL), "bundles.txt");
         assert_golden(ask("GET", "/v1/bundles", "limit=1&state=shipping&source=core-dumps"),
                       "bundles-filtered.txt");
@@ -121,11 +121,11 @@ static void one_bundle_is_shown_with_its_explanation(void **state) {
         assert_golden(ask("GET", "/v1/bundles/" FAKE_ID "3", NULL), "bundle-quarantined.txt");
 }
 
-static void the_metrics_are_as_the_contract_says(void **state) {
+static void the_metrics_are_as_the_contract_has_it(void **state) {
         assert_golden(ask("GET", "/metrics", NULL), "metrics.txt");
 }
 
-static void faulty_requests_are_told_what_is_wrong(void **state) {
+static void faulty_requests_are_answered_with_what_is_wrong(void **state) {
         static const struct {
                 const char *name, *method, *path, *query;
         } cases[] = {
@@ -298,7 +298,7 @@ static void a_read_only_listener_changes_nothing(void **state) {
         assert_status(ask_of(api_tcp, "GET", "/healthz", NULL), 200);
 }
 
-static void probes_tell_alive_and_ready_apart(void **state) {
+static void probes_distinguish_alive_and_ready(void **state) {
         HttpResponse response;
 
         assert_status(ask("GET", "/readyz", NULL), 200);
@@ -390,20 +390,20 @@ static void a_value_counts_in_the_first_bucket_that_it_is_not_above(void **state
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                TEST(the_status_is_as_the_contract_says),
+                TEST(the_status_is_as_the_contract_has_it),
                 TEST(a_drain_is_shown_with_its_deadline_and_what_is_missing),
-                TEST(the_list_of_bundles_is_as_the_contract_says),
+                TEST(the_list_of_bundles_is_as_the_contract_has_it),
                 TEST(one_bundle_is_shown_with_its_explanation),
-                TEST(the_metrics_are_as_the_contract_says),
+                TEST(the_metrics_are_as_the_contract_has_it),
                 cmocka_unit_test(a_value_counts_in_the_first_bucket_that_it_is_not_above),
-                TEST(faulty_requests_are_told_what_is_wrong),
+                TEST(faulty_requests_are_answered_with_what_is_wrong),
                 TEST(actions_reach_the_backend),
                 TEST(a_flush_reaches_the_backend_and_its_message_comes_back),
                 TEST(a_drain_and_its_end_reach_the_backend),
                 TEST(pages_follow_each_other_until_next_is_null),
                 TEST(a_snapshot_is_asked_for_and_its_document_comes_with_its_files),
                 TEST(a_read_only_listener_changes_nothing),
-                TEST(probes_tell_alive_and_ready_apart),
+                TEST(probes_distinguish_alive_and_ready),
                 TEST(a_failing_store_is_an_error_of_ours),
                 TEST(long_values_are_cut_in_messages),
                 TEST(the_states_add_up_to_discovered),

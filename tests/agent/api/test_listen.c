@@ -80,7 +80,7 @@ static void the_socket_is_there_for_its_group_only(void **state) {
         assert_true(client >= 0);
 }
 
-static void a_narrow_umask_takes_nothing_from_the_group(void **state) {
+static void a_narrow_umask_removes_nothing_from_the_group(void **state) {
         _cleanup_close_ int fd = -1;
         struct stat st;
         mode_t mask;
@@ -110,7 +110,7 @@ static void the_group_gets_it_where_there_is_one(void **state) {
         assert_int_equal(st.st_mode & 07777, 0660);
 }
 
-static void a_dead_agents_socket_is_taken_over_and_a_living_ones_is_not(void **state) {
+static void a_dead_agents_socket_is_replaced_and_a_living_ones_is_not(void **state) {
         _cleanup_close_ int fd = -1;
         int other = -1;
 
@@ -147,7 +147,7 @@ static void a_path_longer_than_a_socket_may_have_is_refused(void **state) {
         assert_int_equal(api_listen_unix(long_path, &fd), -ENAMETOOLONG);
 }
 
-static void tcp_listens_where_it_was_told(void **state) {
+static void tcp_listens_where_it_is_configured(void **state) {
         static const struct {
                 const char *address, *host;
         } cases[] = { { "127.0.0.1:0", "127.0.0.1" },
@@ -214,12 +214,12 @@ static void addresses_that_are_none_are_refused(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(the_socket_is_there_for_its_group_only),
-                TEST(a_narrow_umask_takes_nothing_from_the_group),
+                TEST(a_narrow_umask_removes_nothing_from_the_group),
                 TEST(the_group_gets_it_where_there_is_one),
-                TEST(a_dead_agents_socket_is_taken_over_and_a_living_ones_is_not),
+                TEST(a_dead_agents_socket_is_replaced_and_a_living_ones_is_not),
                 TEST(a_file_in_the_way_is_not_removed),
                 TEST(a_path_longer_than_a_socket_may_have_is_refused),
-                TEST(tcp_listens_where_it_was_told),
+                TEST(tcp_listens_where_it_is_configured),
                 TEST(addresses_that_are_none_are_refused),
         };
 

@@ -51,7 +51,7 @@ static int teardown(void **state) {
 }
 
 /* @param prefix  NULL: none was granted */
-static void tell(Fixture *f, uid_t uid, const char *where, const char *prefix) {
+static void report(Fixture *f, uid_t uid, const char *where, const char *prefix) {
         char id[33], document[512];
         (void)snprintf(id, sizeof id, "%032x", ++f->n_told);
         (void)snprintf(document, sizeof document,
@@ -72,10 +72,10 @@ static void tell(Fixture *f, uid_t uid, const char *where, const char *prefix) {
 static void notes_of_others_are_not_in_the_manifest(void **state) {
         Fixture *f = *state;
         FileOwners owners = { 0 };
-        tell(f, ATTACKER, "attackers_words", NULL);
-        tell(f, VICTIM, "his_words", NULL);
-        tell(f, ATTACKER, "more_words", NULL);
-        tell(f, 0, "roots_words", NULL);
+        report(f, ATTACKER, "attackers_words", NULL);
+        report(f, VICTIM, "his_words", NULL);
+        report(f, ATTACKER, "more_words", NULL);
+        report(f, 0, "roots_words", NULL);
         assert_int_equal(delivery_notes_read(&f->notes, f->store, &f->bundle), 0);
         assert_int_equal(f->notes.n, 4); /* after a start nothing is known of the owners */
         file_owners_add(&owners, SOURCE, VICTIM, AGENT);
@@ -94,7 +94,7 @@ static void notes_of_others_are_not_in_the_manifest(void **state) {
 static void notes_of_others_alone_give_no_job(void **state) {
         Fixture *f = *state;
         FileOwners owners = { 0 };
-        tell(f, ATTACKER, "attackers_words", NULL);
+        report(f, ATTACKER, "attackers_words", NULL);
         assert_int_equal(delivery_notes_read(&f->notes, f->store, &f->bundle), 0);
         file_owners_add(&owners, SOURCE, VICTIM, AGENT);
         assert_int_equal(delivery_notes_filter(&f->notes, &owners), 1);
@@ -105,8 +105,8 @@ static void notes_of_others_alone_give_no_job(void **state) {
 static void notes_of_others_do_not_crowd_out_the_owner_s(void **state) {
         Fixture *f = *state;
         for (unsigned i = 0; i < MANIFEST_FAILURES_MAX + 1; i++)
-                tell(f, ATTACKER, "attackers_words", NULL);
-        tell(f, VICTIM, "his_words", NULL);
+                report(f, ATTACKER, "attackers_words", NULL);
+        report(f, VICTIM, "his_words", NULL);
         file_owners_add(&f->bundle.owners, SOURCE, VICTIM, AGENT);
         assert_int_equal(delivery_notes_read(&f->notes, f->store, &f->bundle), 0);
         assert_int_equal(f->notes.n, 1);
@@ -122,24 +122,24 @@ static const char *prefix_for(Fixture *f, uid_t owner) {
 
 static void nobody_diverts_another_s_files_by_a_prefix(void **state) {
         Fixture *f = *state;
-        tell(f, ATTACKER, "x", "s3://b/attacker");
+        report(f, ATTACKER, "x", "s3://b/attacker");
         assert_null(prefix_for(f, VICTIM));
-        tell(f, VICTIM, "x", "s3://b/his");
+        report(f, VICTIM, "x", "s3://b/his");
         assert_string_equal(prefix_for(f, VICTIM), "s3://b/his");
-        tell(f, VICTIM, "x", "s3://b/later");
+        report(f, VICTIM, "x", "s3://b/later");
         assert_string_equal(prefix_for(f, VICTIM), "s3://b/his"); /* the first that was granted */
 }
 
 static void a_prefix_is_lost_when_another_s_file_has_come(void **state) {
         Fixture *f = *state;
-        tell(f, ATTACKER, "x", "s3://b/attacker");
+        report(f, ATTACKER, "x", "s3://b/attacker");
         assert_string_equal(prefix_for(f, ATTACKER), "s3://b/attacker");
         assert_null(prefix_for(f, VICTIM));
 }
 
 static void a_supplement_goes_where_its_base_went_unless_it_is_of_another(void **state) {
         Fixture *f = *state;
-        tell(f, ATTACKER, "x", "s3://b/attacker");
+        report(f, ATTACKER, "x", "s3://b/attacker");
         (void)strcpy(f->bundle.rec.supplement_of, "neuron-core-dump-1");
         assert_null(prefix_for(f, ATTACKER)); /* it gets none of its own */
         f->bundle.rec.s3_prefix = strdup("s3://b/attacker");

@@ -109,7 +109,7 @@ static void constant_pressure_that_nobody_can_explain_leads_to_the_least(void **
         assert_true(share == PRESSURE_SHARE_MIN);
 }
 
-static void whatever_the_numbers_say_the_share_stays_in_its_bounds(void **state) {
+static void whatever_the_numbers_are_the_share_stays_in_its_bounds(void **state) {
         double share = 1;
         uint64_t x = 88172645463325252U;
         for (unsigned i = 0; i < 200000; i++) {
@@ -406,7 +406,7 @@ int main(void) {
                 cmocka_unit_test(gaps_that_a_job_leaves_may_be_filled),
                 cmocka_unit_test(when_the_job_ends_all_of_the_time_is_ours_within_seconds),
                 cmocka_unit_test(constant_pressure_that_nobody_can_explain_leads_to_the_least),
-                cmocka_unit_test(whatever_the_numbers_say_the_share_stays_in_its_bounds),
+                cmocka_unit_test(whatever_the_numbers_are_the_share_stays_in_its_bounds),
                 ON_A_TREE(under_pressure_a_worker_pauses_and_after_it_no_more),
                 ON_A_TREE(what_idle_priority_kept_from_us_is_not_paused_again),
                 ON_A_TREE(what_another_thread_compresses_for_a_reader_counts_as_work),

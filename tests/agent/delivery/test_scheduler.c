@@ -82,7 +82,7 @@ static void test_sources_in_turn(void **state) {
         assert_int_equal(n_of_last, 2);
 }
 
-static void owners_of_one_source_take_turns(void **state) {
+static void owners_of_one_source_alternate(void **state) {
         Rotation t = { 0 };
         Waiting w[102];
         for (size_t i = 0; i < 102; i++) /* a hundred of one are older than the two of another */
@@ -182,7 +182,7 @@ int main(void) {
                 cmocka_unit_test(test_random),
                 cmocka_unit_test(test_many_sources),
                 cmocka_unit_test(auto_means_all_cpus_as_far_as_the_memory_leaves_parallel_parts),
-                cmocka_unit_test(owners_of_one_source_take_turns),
+                cmocka_unit_test(owners_of_one_source_alternate),
                 cmocka_unit_test(of_too_many_owners_the_one_served_longest_ago_is_forgotten),
         };
         return cmocka_run_group_tests_name("turns", tests, NULL, NULL);

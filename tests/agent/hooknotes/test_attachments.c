@@ -128,7 +128,7 @@ static int open_waiting(const Fixture *f, const char *source) {
         return fd < 0 ? -errno : fd;
 }
 
-static void what_is_attached_lies_where_the_contract_says_and_is_nobody_elses(void **state) {
+static void what_is_attached_lies_where_the_contract_has_it_and_is_nobody_elses(void **state) {
         Fixture *f = *state;
         struct stat st;
         char path[PATH_MAX + 64], hex[SHA256_HEX_SIZE];
@@ -152,7 +152,7 @@ static void what_is_attached_lies_where_the_contract_says_and_is_nobody_elses(vo
         assert_text(fd, "snapshot.json", "{}");
 }
 
-static void it_is_on_disk_before_it_has_its_name_and_the_name_before_it_is_said(void **state) {
+static void it_is_on_disk_before_it_has_its_name_and_the_name_before_it_is_reported(void **state) {
         Fixture *f = *state;
         assert_int_equal(put(f, "first.json", "{}"), 0);
         order[0] = '\0';
@@ -173,7 +173,7 @@ static void what_makes_a_directory_makes_its_name_durable(void **state) {
         assert_string_equal(order, "DFDFrDrD");
 }
 
-static void a_name_is_replaced_as_a_whole(void **state) {
+static void a_name_is_replaced_atomically(void **state) {
         Fixture *f = *state;
         assert_int_equal(put(f, "a.json", "a long text that came first"), 0);
         assert_int_equal(put(f, "a.json", "short"), 0);
@@ -350,7 +350,7 @@ static void what_is_over_goes_and_the_rest_stays(void **state) {
         assert_int_equal(attachments_release_bundle(f->a, "core-dumps", UNIT, ID), 0);
 }
 
-static void all_units_together_have_a_bound_and_what_is_let_go_makes_room(void **state) {
+static void all_units_together_have_a_bound_and_what_is_released_makes_room(void **state) {
         Fixture *f = *state;
         static const char *const units[] = { "/tmp/a", "/tmp/b" };
         char ten[10] = "0123456789";
@@ -468,7 +468,7 @@ static void off_the_loop_one_copy_is_written_for_all_and_the_loop_syncs_nothing(
         assert_int_equal(st.st_nlink, 3); /* no name is left elsewhere */
 }
 
-static void a_failure_off_the_loop_is_told_for_each_place_and_leaves_nothing(void **state) {
+static void a_failure_off_the_loop_is_reported_for_each_place_and_leaves_nothing(void **state) {
         Fixture *f = *state;
         Done d = { .n = 3 }, later = { .n = 3 };
         char path[64];
@@ -491,7 +491,7 @@ static void a_failure_off_the_loop_is_told_for_each_place_and_leaves_nothing(voi
         assert_int_equal(attachments_waiting(f->a, "core-dumps", path, NULL), 0);
 }
 
-static void what_is_let_go_while_more_is_on_its_way_does_not_come_back(void **state) {
+static void what_is_released_while_more_is_on_its_way_does_not_come_back(void **state) {
         Fixture *f = *state;
         char path[64];
         place_of(path, 0);
@@ -553,21 +553,21 @@ static void a_job_that_nobody_waits_for_is_finished_or_ends_with_the_agent(void 
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
-                TEST(what_is_attached_lies_where_the_contract_says_and_is_nobody_elses),
-                TEST(it_is_on_disk_before_it_has_its_name_and_the_name_before_it_is_said),
+                TEST(what_is_attached_lies_where_the_contract_has_it_and_is_nobody_elses),
+                TEST(it_is_on_disk_before_it_has_its_name_and_the_name_before_it_is_reported),
                 TEST(what_makes_a_directory_makes_its_name_durable),
-                TEST(a_name_is_replaced_as_a_whole),
+                TEST(a_name_is_replaced_atomically),
                 TEST(hostile_names_are_refused_and_make_nothing),
                 TEST(a_link_that_somebody_has_put_there_is_not_followed),
                 TEST(number_and_size_are_bounded_for_all_that_a_unit_has),
                 TEST(a_bundle_gets_what_waits_once_and_the_same_ever_after),
                 TEST(a_crash_while_it_is_given_loses_nothing),
                 TEST(what_is_over_goes_and_the_rest_stays),
-                TEST(all_units_together_have_a_bound_and_what_is_let_go_makes_room),
+                TEST(all_units_together_have_a_bound_and_what_is_released_makes_room),
                 TEST(what_came_before_a_time_goes_and_the_rest_stays),
                 TEST(off_the_loop_one_copy_is_written_for_all_and_the_loop_syncs_nothing),
-                TEST(a_failure_off_the_loop_is_told_for_each_place_and_leaves_nothing),
-                TEST(what_is_let_go_while_more_is_on_its_way_does_not_come_back),
+                TEST(a_failure_off_the_loop_is_reported_for_each_place_and_leaves_nothing),
+                TEST(what_is_released_while_more_is_on_its_way_does_not_come_back),
                 TEST(what_is_on_its_way_to_a_new_dump_stays_and_what_was_for_the_one_before_goes),
                 TEST(a_job_that_nobody_waits_for_is_finished_or_ends_with_the_agent),
         };

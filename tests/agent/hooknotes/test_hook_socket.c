@@ -105,7 +105,7 @@ static int dial(const SocketFixture *d) {
         return fd;
 }
 
-static void say(int fd, const char *text) {
+static void print_line(int fd, const char *text) {
         assert_int_equal(send(fd, text, strlen(text), 0), strlen(text));
 }
 
@@ -119,10 +119,10 @@ static const char *hear(int fd) {
         return text;
 }
 
-static void packets_go_both_ways_and_the_kernel_says_who_it_is(void **state) {
+static void packets_go_both_ways_and_the_kernel_identifies_it(void **state) {
         SocketFixture *d = *state;
         int fd = dial(d);
-        say(fd, "hello");
+        print_line(fd, "hello");
         turn(d);
         assert_int_equal(d->n_packets, 1);
         assert_string_equal(d->last, "hello");
@@ -151,7 +151,7 @@ static void a_file_goes_with_an_answer(void **state) {
                             .msg_controllen = sizeof control.buf };
         int fd = dial(d), memory = memfd_create("x", MFD_CLOEXEC), got;
         assert_int_equal(write(memory, "abc", 3), 3);
-        say(fd, "x");
+        print_line(fd, "x");
         turn(d);
         assert_int_equal(hook_peer_send(d->peer, "snapshot done", memory), 0);
         assert_int_equal(recvmsg(fd, &m, 0), strlen("snapshot done"));
@@ -198,10 +198,10 @@ static void the_last_word_of_one_that_went_without_listening_is_heard(void **sta
         SocketFixture *d = *state;
         int fd = dial(d);
         d->keep = true;
-        say(fd, "a note");
+        print_line(fd, "a note");
         turn(d);
         assert_int_equal(hook_peer_send(d->peer, "snapshot none", -1), 0);
-        say(fd, "finished");
+        print_line(fd, "finished");
         (void)close(fd); /* with our answer unread */
         turn(d);
         assert_int_equal(d->n_packets, 2);
@@ -209,7 +209,7 @@ static void the_last_word_of_one_that_went_without_listening_is_heard(void **sta
         assert_int_equal(d->n_gone, 1);
 }
 
-static void files_that_come_uninvited_are_not_taken(void **state) {
+static void files_that_come_uninvited_are_not_accepted(void **state) {
         SocketFixture *d = *state;
         union {
                 char buf[CMSG_SPACE(sizeof(int))];
@@ -242,7 +242,7 @@ static void a_peer_may_be_closed_from_inside_of_its_own_packet(void **state) {
         SocketFixture *d = *state;
         int fd = dial(d);
         d->close_at_once = true;
-        say(fd, "x");
+        print_line(fd, "x");
         turn(d);
         assert_string_equal(hear(fd), "");
         assert_int_equal(d->n_gone, 0);
@@ -271,7 +271,7 @@ static void dial_many(SocketFixture *d, int *ret, unsigned n, uid_t uid, const c
         for (unsigned i = 0; i < n; i++) {
                 ret[i] = dial(d);
                 if (note)
-                        say(ret[i], note);
+                        print_line(ret[i], note);
                 if (i % 8 == 0)
                         rename_peers(d, uid);
         }
@@ -283,7 +283,7 @@ static void hang_up(int *fds, unsigned n) {
                 (void)close(fds[i]);
 }
 
-static void so_many_work_at_once_and_the_next_of_one_owner_is_told(void **state) {
+static void so_many_work_at_once_and_the_next_of_one_owner_is_reported(void **state) {
         SocketFixture *d = *state;
         int fds[HOOK_OPEN_MAX + 1];
         d->keep = true;
@@ -308,14 +308,14 @@ static void who_has_most_connections_loses_the_oldest_silent_one(void **state) {
         dial_many(d, less, ELEMENTSOF(less), FIRST_STRANGER + 1, NULL);
         for (unsigned i = 0; i < 3; i++) {
                 int fd = dial(d);
-                say(fd, "of another one");
+                print_line(fd, "of another one");
                 turn(d);
                 assert_string_equal(d->last, "of another one");
                 assert_int_equal(hook_socket_n_open(d->socket), HOOK_OPEN_MAX);
                 assert_string_equal(hear(most[1 + i]), "refused too many hooks are connected");
                 (void)close(fd);
                 turn(d);
-                say(most[0], "still there");
+                print_line(most[0], "still there");
                 turn(d);
                 assert_string_equal(d->last, "still there");
                 dial_many(d, most + 1 + i, 1, FIRST_STRANGER, NULL);
@@ -325,7 +325,7 @@ static void who_has_most_connections_loses_the_oldest_silent_one(void **state) {
         hang_up(less, ELEMENTSOF(less));
 }
 
-static void who_says_nothing_is_thrown_out_after_a_second(void **state) {
+static void who_sends_nothing_is_disconnected_after_a_second(void **state) {
         SocketFixture *d = *state;
         int fd = dial(d);
         struct timespec a, b;
@@ -343,7 +343,7 @@ static void a_wait_is_counted_from_now_and_ends_in_gone(void **state) {
         SocketFixture *d = *state;
         int fd = dial(d);
         d->keep = true;
-        say(fd, "x");
+        print_line(fd, "x");
         turn(d);
         assert_int_equal(hook_peer_wait(d->peer, 1000), 0);
         while (d->n_gone == 0)
@@ -375,7 +375,7 @@ static void without_descriptors_it_pauses_and_goes_on(void **state) {
 
 /* ---- the listening socket ---- */
 
-static void a_dead_agent_s_socket_is_taken_over_and_a_living_one_s_is_not(void **state) {
+static void a_dead_agent_s_socket_is_replaced_and_a_living_one_s_is_not(void **state) {
         SocketFixture *d = *state;
         int fd = -1;
         struct stat st;
@@ -407,19 +407,19 @@ static void somebody_s_file_is_no_socket_and_is_left_alone(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                TEST(packets_go_both_ways_and_the_kernel_says_who_it_is),
+                TEST(packets_go_both_ways_and_the_kernel_identifies_it),
                 TEST(a_file_goes_with_an_answer),
                 TEST(everybody_may_connect),
                 TEST(what_is_too_long_is_refused_and_the_longest_is_not),
                 TEST(the_last_word_of_one_that_went_without_listening_is_heard),
-                TEST(files_that_come_uninvited_are_not_taken),
+                TEST(files_that_come_uninvited_are_not_accepted),
                 TEST(a_peer_may_be_closed_from_inside_of_its_own_packet),
-                TEST(so_many_work_at_once_and_the_next_of_one_owner_is_told),
+                TEST(so_many_work_at_once_and_the_next_of_one_owner_is_reported),
                 TEST(who_has_most_connections_loses_the_oldest_silent_one),
-                TEST(who_says_nothing_is_thrown_out_after_a_second),
+                TEST(who_sends_nothing_is_disconnected_after_a_second),
                 TEST(a_wait_is_counted_from_now_and_ends_in_gone),
                 TEST(without_descriptors_it_pauses_and_goes_on),
-                TEST(a_dead_agent_s_socket_is_taken_over_and_a_living_one_s_is_not),
+                TEST(a_dead_agent_s_socket_is_replaced_and_a_living_one_s_is_not),
                 TEST(somebody_s_file_is_no_socket_and_is_left_alone),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -59,7 +59,7 @@ static void a_directory_is_a_unit_of_the_source_that_it_lies_in(void **state) {
         expect_place("/srv/plain/x", "plain", "");
 }
 
-static void a_directory_elsewhere_is_none_whatever_it_looks_like(void **state) {
+static void a_directory_elsewhere_is_none_whatever_its_form(void **state) {
         expect_no_place("/root", "no configured source");
         expect_no_place("/tmp/neuron-core-dump-evil/" UNIT, "no configured source");
         expect_no_place("/tmp/neuron-core-dump", "no configured source"); /* many units' parent */
@@ -106,7 +106,7 @@ static void check_location(DirectoryCheck *l, const Scratch *s, const char *rela
         directory_check_run(l);
 }
 
-static void expect_look(const Scratch *s, const char *relative, uid_t uid, const char *about) {
+static void expect_directory(const Scratch *s, const char *relative, uid_t uid, const char *about) {
         DirectoryCheck l;
         check_location(&l, s, relative, uid, false);
         if (about) {
@@ -120,9 +120,9 @@ static void expect_look(const Scratch *s, const char *relative, uid_t uid, const
 static void a_directory_counts_when_it_is_the_sender_s_own(void **state) {
         const Scratch *s = *state;
         assert_int_equal(mkdirat(s->fd, "mine", 0755), 0);
-        expect_look(s, "mine", geteuid(), NULL);
-        expect_look(s, "", geteuid(), NULL);
-        expect_look(s, "mine", geteuid() + 1, "belongs to another user");
+        expect_directory(s, "mine", geteuid(), NULL);
+        expect_directory(s, "", geteuid(), NULL);
+        expect_directory(s, "mine", geteuid() + 1, "belongs to another user");
 }
 
 static void roots_directory_counts_where_everybody_is_to_write(void **state) {
@@ -130,9 +130,9 @@ static void roots_directory_counts_where_everybody_is_to_write(void **state) {
         if (geteuid() != 0)
                 skip();
         assert_int_equal(mkdirat(s->fd, "shared", 0755), 0);
-        expect_look(s, "shared", ME, "belongs to another user");
+        expect_directory(s, "shared", ME, "belongs to another user");
         assert_int_equal(fchmodat(s->fd, "shared", 01777, 0), 0);
-        expect_look(s, "shared", ME, NULL);
+        expect_directory(s, "shared", ME, NULL);
         DirectoryCheck l; /* but not by its name alone */
         check_location(&l, s, "shared", ME, true);
         assert_null(l.found);
@@ -145,10 +145,10 @@ static void links_files_and_nothing_are_no_directories(void **state) {
         assert_int_equal(mkdirat(s->fd, "real/below", 0755), 0);
         assert_int_equal(symlinkat("real", s->fd, "link"), 0);
         assert_int_equal(scratch_write(s, "file", "x"), 0);
-        expect_look(s, "link", geteuid(), "symbolic link");
-        expect_look(s, "link/below", geteuid(), "symbolic link");
-        expect_look(s, "file", geteuid(), "no directory");
-        expect_look(s, "missing", geteuid(), "not there");
+        expect_directory(s, "link", geteuid(), "symbolic link");
+        expect_directory(s, "link/below", geteuid(), "symbolic link");
+        expect_directory(s, "file", geteuid(), "no directory");
+        expect_directory(s, "missing", geteuid(), "not there");
         DirectoryCheck l;
         check_location(&l, s, "missing", geteuid(), false);
         assert_true(l.is_absent);
@@ -198,7 +198,7 @@ static void prefixes_elsewhere_and_tricks_are_refused(void **state) {
         expect_refused(text, "512");
 }
 
-static void allow_prefixes_take_the_place_of_the_destination_s_own(void **state) {
+static void allow_prefixes_replace_the_destination_s_own(void **state) {
         char *items[] = { (char *)"s3://bucket/team/", (char *)"s3://all-mine",
                           (char *)"s3://foreign/x", NULL };
         config.hook.allow_prefixes.items = items;
@@ -249,7 +249,7 @@ static void one_who_has_sent_all_the_notes_keeps_nobody_out(void **state) {
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
 
-static void what_a_hook_says_at_its_end_is_one_of_four_sentences(void **state) {
+static void what_a_hook_reports_at_its_end_is_one_of_four_sentences(void **state) {
         static const struct {
                 const char *text;
                 bool is_known, without_record, without_snapshot;
@@ -277,15 +277,15 @@ static void what_a_hook_says_at_its_end_is_one_of_four_sentences(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_directory_is_a_unit_of_the_source_that_it_lies_in),
-                cmocka_unit_test(a_directory_elsewhere_is_none_whatever_it_looks_like),
+                cmocka_unit_test(a_directory_elsewhere_is_none_whatever_its_form),
                 cmocka_unit_test(a_container_s_path_is_known_by_the_unit_s_name),
                 TEST(a_directory_counts_when_it_is_the_sender_s_own),
                 TEST(roots_directory_counts_where_everybody_is_to_write),
                 TEST(links_files_and_nothing_are_no_directories),
-                cmocka_unit_test(what_a_hook_says_at_its_end_is_one_of_four_sentences),
+                cmocka_unit_test(what_a_hook_reports_at_its_end_is_one_of_four_sentences),
                 cmocka_unit_test(a_prefix_below_the_destination_s_own_is_granted),
                 cmocka_unit_test(prefixes_elsewhere_and_tricks_are_refused),
-                cmocka_unit_test(allow_prefixes_take_the_place_of_the_destination_s_own),
+                cmocka_unit_test(allow_prefixes_replace_the_destination_s_own),
                 cmocka_unit_test(a_user_has_a_burst_and_then_one_a_second),
                 cmocka_unit_test(one_who_has_sent_all_the_notes_keeps_nobody_out),
         };

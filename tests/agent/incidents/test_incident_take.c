@@ -181,7 +181,7 @@ static void turn_until(Fixture *f, IncidentState state) {
 }
 
 /* Takes the order of a second look, and says that it is done. */
-static void look_again(Fixture *f) {
+static void examine_again(Fixture *f) {
         char text[16] = "";
         f->supervisor = accept(f->listening, NULL, NULL);
         assert_true(f->supervisor >= 0);
@@ -199,7 +199,7 @@ static void a_rank_that_lives_on_is_waited_for_for_a_minute_and_no_longer(void *
         timer_ends(f);
         assert_int_equal(f->x->state, INCIDENT_RECHECKING);
         assert_true(f->x->processes[0]->pid_fd >= 0);
-        look_again(f);
+        examine_again(f);
         turn_until(f, INCIDENT_RESTING);
         assert_int_equal(f->x->processes[0]->pid_fd, -1); /* nobody waits for it any more */
         assert_null(f->x->processes[0]->exit);

@@ -27,7 +27,7 @@ static void what_comes_within_thirty_seconds_joins_it(void **state) {
                          INCIDENT_BEGIN);
 }
 
-static void an_operator_joins_only_what_is_being_taken(void **state) {
+static void an_operator_joins_only_what_is_being_collected(void **state) {
         IncidentRules r = { 0 };
         incident_rules_begun(&r, &somebody, INCIDENT_NOTE, SEC(100));
         assert_int_equal(incident_decide(&r, &somebody, INCIDENT_REQUESTED, true, SEC(101)),
@@ -84,7 +84,7 @@ static void a_stranger_begins_six_an_hour_and_keeps_no_failure_from_its_own(void
 }
 
 /* All but the last are displaced ones, for which others make room. */
-static void who_takes_all_the_snapshots_of_an_hour_leaves_those_of_others(void **state) {
+static void who_uses_all_the_snapshots_of_an_hour_leaves_those_of_others(void **state) {
         IncidentRules r = { 0 };
         uint64_t now = 0;
         for (unsigned i = 0; i < INCIDENT_HOURLY_MAX; i++, now += SEC(40))
@@ -105,10 +105,10 @@ static void who_takes_all_the_snapshots_of_an_hour_leaves_those_of_others(void *
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(the_first_one_begins),
-                cmocka_unit_test(who_takes_all_the_snapshots_of_an_hour_leaves_those_of_others),
+                cmocka_unit_test(who_uses_all_the_snapshots_of_an_hour_leaves_those_of_others),
                 cmocka_unit_test(a_stranger_begins_six_an_hour_and_keeps_no_failure_from_its_own),
                 cmocka_unit_test(what_comes_within_thirty_seconds_joins_it),
-                cmocka_unit_test(an_operator_joins_only_what_is_being_taken),
+                cmocka_unit_test(an_operator_joins_only_what_is_being_collected),
                 cmocka_unit_test(there_are_sixty_an_hour_at_most),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

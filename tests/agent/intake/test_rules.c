@@ -24,7 +24,7 @@ static IntakeAnswer decide_after(IntakeFacts f, uint64_t waited_usec, bool flush
         return intake_decide(&f, &t);
 }
 
-static void quiet_without_a_writer_is_whole(void **state) {
+static void quiet_without_a_writer_is_complete(void **state) {
         assert_int_equal(
                 decide((IntakeFacts){ .writers = INTAKE_WRITERS_NONE, .quiet_usec = 10 * SEC })
                         .verdict,
@@ -205,7 +205,7 @@ static void where_leases_are_unknown_a_hook_shortens_nothing(void **state) {
         assert_int_equal(decide(f).verdict, INTAKE_WAIT);
 }
 
-static void while_a_hook_is_at_work_nothing_is_whole(void **state) {
+static void while_a_hook_is_at_work_nothing_is_complete(void **state) {
         IntakeFacts f = { .writers = INTAKE_WRITERS_NONE,
                           .n_hooks = 1,
                           .hooks_finished = false,
@@ -265,7 +265,7 @@ static void what_is_still_to_be_attached_is_waited_for_but_no_longer_than_settle
         assert_int_equal(decide(f).verdict, INTAKE_COMPLETE);
 }
 
-static void only_what_is_whole_otherwise_waits_for_that_alone(void **state) {
+static void only_what_is_complete_otherwise_waits_for_that_alone(void **state) {
         IntakeFacts f = { .writers = INTAKE_WRITERS_NONE, .quiet_usec = SEC, .pending = true };
         IntakeAnswer a = decide(f);
         assert_int_equal(a.verdict, INTAKE_WAIT);
@@ -295,15 +295,15 @@ static void with_max_wait_off_hooks_and_what_is_pending_are_waited_for_all_the_s
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(quiet_without_a_writer_is_whole),
+                cmocka_unit_test(quiet_without_a_writer_is_complete),
                 cmocka_unit_test(after_its_hooks_a_second_of_quiet_is_enough),
                 cmocka_unit_test(a_hook_does_not_make_settle_longer),
                 cmocka_unit_test(where_leases_are_unknown_a_hook_shortens_nothing),
-                cmocka_unit_test(while_a_hook_is_at_work_nothing_is_whole),
+                cmocka_unit_test(while_a_hook_is_at_work_nothing_is_complete),
                 cmocka_unit_test(what_a_hook_promised_is_waited_for_until_settle_and_no_longer),
                 cmocka_unit_test(
                         what_is_still_to_be_attached_is_waited_for_but_no_longer_than_settle),
-                cmocka_unit_test(only_what_is_whole_otherwise_waits_for_that_alone),
+                cmocka_unit_test(only_what_is_complete_otherwise_waits_for_that_alone),
                 cmocka_unit_test(
                         with_max_wait_off_hooks_and_what_is_pending_are_waited_for_all_the_same),
                 cmocka_unit_test(a_bundle_that_is_not_quiet_yet_waits_for_the_rest_of_settle),

@@ -391,7 +391,7 @@ static size_t released(const Case *c) {
         return found;
 }
 
-static void keep_free_releases_from_the_owner_whose_files_take_most(void **state) {
+static void keep_free_releases_from_the_owner_whose_files_use_most(void **state) {
         for (RetentionAct act = RETENTION_DELETE; act <= RETENTION_EVICT; act++) {
                 Case c = roomy();
                 c.terms.may_evict = act == RETENTION_EVICT;
@@ -423,7 +423,7 @@ static void keep_free_releases_from_the_owner_whose_files_take_most(void **state
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(keep_free_releases_from_the_owner_whose_files_take_most),
+                cmocka_unit_test(keep_free_releases_from_the_owner_whose_files_use_most),
                 cmocka_unit_test(a_delivered_source_is_released_when_keep_for_ends),
                 cmocka_unit_test(with_keep_nothing_delivered_goes_whatever_is_violated),
                 cmocka_unit_test(above_max_use_the_oldest_delivered_are_released_until_it_holds),

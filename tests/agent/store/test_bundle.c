@@ -87,7 +87,7 @@ static void a_new_bundle_is_durable_when_add_returns_and_found_by_id_and_unit(vo
         assert_null(bundle_table_find(f->table, too_long));
 }
 
-static void an_id_is_taken_once(void **state) {
+static void an_id_is_accepted_once(void **state) {
         Fixture *f = *state;
         Bundle *b = add(f, "000000000001", "/tmp/a", BUNDLE_SETTLING), *second = NULL;
         BundleRecord r = record("000000000001", "/tmp/other", BUNDLE_SETTLING);
@@ -146,7 +146,7 @@ static void a_move_is_written_with_its_reason_and_its_time(void **state) {
         assert_int_equal(f->n_final, 0);
 }
 
-static void what_is_final_is_told_after_its_row_is_durable_and_then_forgotten(void **state) {
+static void what_is_final_is_reported_after_its_row_is_durable_and_then_forgotten(void **state) {
         Fixture *f = *state;
         static const BundleState ends[] = { BUNDLE_DELIVERED, BUNDLE_QUARANTINED, BUNDLE_CANCELLED,
                                             BUNDLE_VANISHED };
@@ -352,10 +352,10 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
                 TEST(a_new_bundle_is_durable_when_add_returns_and_found_by_id_and_unit),
-                TEST(an_id_is_taken_once),
+                TEST(an_id_is_accepted_once),
                 TEST(a_forbidden_move_changes_nothing),
                 TEST(a_move_is_written_with_its_reason_and_its_time),
-                TEST(what_is_final_is_told_after_its_row_is_durable_and_then_forgotten),
+                TEST(what_is_final_is_reported_after_its_row_is_durable_and_then_forgotten),
                 TEST(what_cannot_be_written_is_not_finished_before_a_retry_writes_it),
                 TEST(a_retry_writes_everything_that_is_behind),
                 TEST(a_crash_before_the_retry_leaves_a_bundle_that_is_shipped_again),

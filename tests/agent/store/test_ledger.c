@@ -163,7 +163,7 @@ static void who_lists_parts_may_use_the_store_and_stop(void **state) {
         store_close(s);
 }
 
-static void a_part_whose_frames_do_not_add_up_is_told_not_believed(void **state) {
+static void a_part_whose_frames_do_not_add_up_is_reported_not_believed(void **state) {
         static const char *const damages[] = {
                 "UPDATE upload_parts SET n_frames = 3",
                 "UPDATE upload_parts SET n_frames = -1",
@@ -328,7 +328,7 @@ static void an_upload_that_ended_leaves_nothing(void **state) {
         store_close(s);
 }
 
-static void a_bundle_that_goes_takes_its_uploads_along(void **state) {
+static void a_bundle_that_goes_removes_its_uploads(void **state) {
         const Scratch *scratch = *state;
         Store *s = open_store(scratch);
         LedgerUpload u = intent(NULL, 5);
@@ -512,7 +512,7 @@ static void put_parts(Store *s, unsigned n, unsigned n_frames, size_t state_size
 
 /* Sizes of state: 150 bytes is an open member's digest with its head; 60 more for each member that
  * ended in the part. */
-static void the_ledger_of_a_4_gib_dump_takes_less_than_8_mib(void **state) {
+static void the_ledger_of_a_4_gib_dump_needs_less_than_8_mib(void **state) {
         static const struct {
                 unsigned n_parts, n_frames;
                 size_t state_size, max_mib;
@@ -607,18 +607,18 @@ int main(void) {
                 TEST(parts_come_back_in_order_with_all_they_had),
                 TEST(a_part_put_again_replaces_the_earlier_one_and_its_etag),
                 TEST(who_lists_parts_may_use_the_store_and_stop),
-                TEST(a_part_whose_frames_do_not_add_up_is_told_not_believed),
+                TEST(a_part_whose_frames_do_not_add_up_is_reported_not_believed),
                 TEST(an_abandoned_upload_is_to_be_aborted_and_its_parts_are_gone),
                 TEST(at_the_start_what_ended_bundles_left_is_to_be_aborted),
                 TEST(beginning_anew_leaves_the_earlier_upload_to_be_aborted),
                 TEST(a_beginning_that_fails_leaves_the_earlier_upload_as_it_was),
                 TEST(an_upload_that_ended_leaves_nothing),
-                TEST(a_bundle_that_goes_takes_its_uploads_along),
+                TEST(a_bundle_that_goes_removes_its_uploads),
                 TEST(updating_a_bundle_leaves_its_ledger_alone),
                 TEST(an_upload_underway_is_known_by_key_and_id),
                 TEST(aborts_are_listed_oldest_first_and_struck_out_one_by_one),
                 TEST(the_same_abort_again_keeps_its_age_and_gets_a_new_id),
-                TEST(the_ledger_of_a_4_gib_dump_takes_less_than_8_mib),
+                TEST(the_ledger_of_a_4_gib_dump_needs_less_than_8_mib),
                 TEST(the_two_commits_of_a_part_are_cheap),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

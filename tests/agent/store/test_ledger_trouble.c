@@ -52,7 +52,7 @@ static int do_step(Store *s, uint32_t i) {
 }
 
 /* Says each step only after it was answered with 0. */
-static void upload_and_tell(const char *path, int tell_fd) {
+static void upload_and_report(const char *path, int tell_fd) {
         Store *s = open_at(path);
         BundleRecord b = simple_record("a", BUNDLE_SHIPPING, 1);
 
@@ -74,7 +74,7 @@ static void expect_after(uint32_t i, char *ret, size_t size) {
                        step > 1 ? (step - 1) / 2 : 0, round, round);
 }
 
-static void what_was_told_of_an_upload_is_there_after_a_kill_at_any_moment(void **state) {
+static void what_was_reported_of_an_upload_is_there_after_a_kill_at_any_moment(void **state) {
         const Scratch *scratch = *state;
         char path[PATH_MAX + 8], command[PATH_MAX + 32];
 
@@ -85,7 +85,7 @@ static void what_was_told_of_an_upload_is_there_after_a_kill_at_any_moment(void 
                 assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
                 pid_t child = fork();
                 if (child == 0)
-                        upload_and_tell(path, fds[1]);
+                        upload_and_report(path, fds[1]);
                 (void)close(fds[1]);
                 for (unsigned i = 0; i < 5 * run; i++)
                         assert_int_equal(read(fds[0], &told, sizeof told), sizeof told);
@@ -253,7 +253,7 @@ static void what_cannot_be_asked_counts_as_underway(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                TEST(what_was_told_of_an_upload_is_there_after_a_kill_at_any_moment),
+                TEST(what_was_reported_of_an_upload_is_there_after_a_kill_at_any_moment),
                 TEST(a_full_disk_ends_with_a_part_that_is_not_there_and_the_others_are),
                 TEST(a_failing_disk_leaves_the_ledger_as_it_was),
                 TEST(what_cannot_be_asked_counts_as_underway),

@@ -98,7 +98,7 @@ static int on_expected(BundleRecord *b, void *userdata) {
         return 0;
 }
 
-static bool filter_takes(const StoreFilter *f, const BundleRecord *b) {
+static bool filter_accepts(const StoreFilter *f, const BundleRecord *b) {
         if (f->state >= 0 && b->state != (BundleState)f->state)
                 return false;
         if (f->active_only && b->state > BUNDLE_SHIPPING)
@@ -112,7 +112,7 @@ static void check_list(Store *s, const Model *m, const StoreFilter *f) {
 
         for (size_t i = 0; i < m->n; i++) {
                 const BundleRecord *b = &m->records[i];
-                if (after && filter_takes(f, b) && (f->limit == 0 || seen.n_expected < f->limit))
+                if (after && filter_accepts(f, b) && (f->limit == 0 || seen.n_expected < f->limit))
                         seen.expected[seen.n_expected++] = b;
                 if (f->after && strcmp(b->id, f->after) == 0)
                         after = true;
@@ -564,7 +564,7 @@ static void the_modes_do_not_depend_on_the_umask(void **state) {
         }
 }
 
-static void a_second_agent_is_told_who_has_the_directory(void **state) {
+static void a_second_agent_learns_who_has_the_directory(void **state) {
         const Scratch *scratch = *state;
         char path[PATH_MAX + 8];
         Store *s = open_store(*state), *second = NULL;
@@ -616,7 +616,7 @@ static uint64_t bytes_of(const Scratch *scratch, const char *name) {
         return fstatat(scratch->fd, name, &st, 0) < 0 ? 0 : (uint64_t)st.st_size;
 }
 
-static void a_busy_month_takes_less_than_7_mib(void **state) {
+static void a_busy_month_needs_less_than_7_mib(void **state) {
         static uint64_t prints[20000];
         Store *s = open_store(*state);
         uint64_t seed = 5, most = 0;
@@ -661,9 +661,9 @@ int main(void) {
                 TEST(a_change_that_fails_halfway_is_undone),
                 TEST(counts_equal_a_select_after_any_sequence),
                 TEST(the_modes_do_not_depend_on_the_umask),
-                TEST(a_second_agent_is_told_who_has_the_directory),
+                TEST(a_second_agent_learns_who_has_the_directory),
                 TEST(another_process_reads_the_open_database),
-                TEST(a_busy_month_takes_less_than_7_mib),
+                TEST(a_busy_month_needs_less_than_7_mib),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

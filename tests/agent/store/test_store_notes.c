@@ -78,7 +78,7 @@ static void a_note_is_read_back_as_it_was_put_also_after_a_restart(void **state)
         store_close(s);
 }
 
-static void the_same_note_is_taken_once(void **state) {
+static void the_same_note_is_accepted_once(void **state) {
         Store *s = open_store(*state);
         assert_int_equal(add_with(s, 1, 5, 0), 0);
         assert_int_equal(add_with(s, 1, 5, 0), STORE_E_NOTE_TWICE);
@@ -297,7 +297,7 @@ static void the_bytes_of_one_user_are_bounded_too(void **state) {
         store_close(s);
 }
 
-static void a_note_that_cannot_be_written_is_not_there_and_it_is_told(void **state) {
+static void a_note_that_cannot_be_written_is_not_there_and_it_is_reported(void **state) {
         Store *s = open_store(*state);
         unsigned n = 0;
         assert_int_equal(add_with(s, 1, 5, 0), 0);
@@ -358,7 +358,7 @@ static void a_pid_that_came_again_is_another_job(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(a_note_is_read_back_as_it_was_put_also_after_a_restart),
-                TEST(the_same_note_is_taken_once),
+                TEST(the_same_note_is_accepted_once),
                 TEST(notes_of_a_unit_come_in_their_order_and_no_others),
                 TEST(a_finished_note_is_no_longer_open_and_its_time_stays),
                 TEST(one_user_has_room_for_a_thousand_and_the_oldest_finished_one_goes),
@@ -368,7 +368,7 @@ int main(void) {
                 TEST(who_has_most_bytes_makes_room_where_bytes_are_short),
                 TEST(a_note_whose_bundle_is_underway_goes_behind_those_that_no_bundle_needs),
                 TEST(the_bytes_of_one_user_are_bounded_too),
-                TEST(a_note_that_cannot_be_written_is_not_there_and_it_is_told),
+                TEST(a_note_that_cannot_be_written_is_not_there_and_it_is_reported),
                 TEST(jobs_are_bounded_and_the_one_not_seen_for_longest_goes),
                 TEST(a_pid_that_came_again_is_another_job),
         };

@@ -21,7 +21,7 @@ static bool do_command(const Scratch *scratch, const char *command) {
 
 /* Adds bundles with a ledger's part each, for ever; says each number only after it is committed. In
  * the last one nothing is told. */
-static void add_and_tell(const char *path, int tell_fd, uint32_t from) {
+static void add_and_report(const char *path, int tell_fd, uint32_t from) {
         Store *s = NULL;
         pid_t pid;
 
@@ -81,7 +81,7 @@ static uint32_t lose_power(const Scratch *scratch, uint32_t from, Told *all) {
         assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
         pid_t child = fork();
         if (child == 0)
-                add_and_tell(path, fds[1], from);
+                add_and_report(path, fds[1], from);
         (void)close(fds[1]);
         for (unsigned i = 0; i < 7 * (all->n + 1); i++)
                 assert_int_equal(read(fds[0], &told, sizeof told), sizeof told);

@@ -80,7 +80,7 @@ static void a_kill_leaves_a_change_done_or_not_begun(void **state) {
 }
 
 /* Adds for ever; says each number only after it is committed. */
-static void add_and_tell(const char *path, int tell_fd) {
+static void add_and_report(const char *path, int tell_fd) {
         Store *s = open_at(path);
 
         for (uint32_t i = 0; s; i++) {
@@ -94,7 +94,7 @@ static void add_and_tell(const char *path, int tell_fd) {
         _exit(1);
 }
 
-static void what_was_told_is_there_after_a_kill_at_any_moment(void **state) {
+static void what_was_reported_is_there_after_a_kill_at_any_moment(void **state) {
         const Scratch *scratch = *state;
         char path[PATH_MAX + 8];
         uint32_t told = 0, more;
@@ -105,7 +105,7 @@ static void what_was_told_is_there_after_a_kill_at_any_moment(void **state) {
                 assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
                 pid_t child = fork();
                 if (child == 0)
-                        add_and_tell(path, fds[1]);
+                        add_and_report(path, fds[1]);
                 (void)close(fds[1]);
                 for (unsigned i = 0; i < 7 * round; i++)
                         assert_int_equal(read(fds[0], &told, sizeof told), sizeof told);
@@ -256,7 +256,7 @@ static void a_failing_disk_changes_nothing_and_is_survived(void **state) {
         faultfs_stop(&f);
 }
 
-static void a_read_only_directory_is_said_to_be_that(void **state) {
+static void a_read_only_directory_is_called_that(void **state) {
         const Scratch *scratch = *state;
         char path[PATH_MAX + 8], *aside = NULL;
         Store *s;
@@ -274,7 +274,7 @@ static void a_read_only_directory_is_said_to_be_that(void **state) {
         store_close(open_store(scratch));
 }
 
-static void another_writer_is_waited_for_and_then_told_of(void **state) {
+static void another_writer_is_waited_for_and_then_reported(void **state) {
         const Scratch *scratch = *state;
         char path[PATH_MAX + 16];
         sqlite3 *other = NULL;
@@ -297,11 +297,11 @@ static void another_writer_is_waited_for_and_then_told_of(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(a_kill_leaves_a_change_done_or_not_begun),
-                TEST(what_was_told_is_there_after_a_kill_at_any_moment),
+                TEST(what_was_reported_is_there_after_a_kill_at_any_moment),
                 TEST(a_full_disk_changes_nothing_and_is_survived),
                 TEST(a_failing_disk_changes_nothing_and_is_survived),
-                TEST(a_read_only_directory_is_said_to_be_that),
-                TEST(another_writer_is_waited_for_and_then_told_of),
+                TEST(a_read_only_directory_is_called_that),
+                TEST(another_writer_is_waited_for_and_then_reported),
         };
         (void)mounts_allowed(); /* before any directory is opened: descriptors keep the mounts they
                                    were opened in */

@@ -263,7 +263,7 @@ static void a_database_of_version_2_counts_discoveries_and_holds_no_released_lin
         store_close(s);
 }
 
-static void a_database_of_version_3_keeps_its_bundles_and_takes_notes(void **state) {
+static void a_database_of_version_3_keeps_its_bundles_and_accepts_notes(void **state) {
         static const char *const sql[N_SQL] = { version_1, version_1_rows, version_2, version_3 };
         const Scratch *scratch = *state;
         const StoredNote note = { .id = (char *)"00112233445566778899aabbccddeeff",
@@ -373,7 +373,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(a_database_of_version_1_is_upgraded_with_all_it_held),
                 TEST(a_database_of_version_2_counts_discoveries_and_holds_no_released_links),
-                TEST(a_database_of_version_3_keeps_its_bundles_and_takes_notes),
+                TEST(a_database_of_version_3_keeps_its_bundles_and_accepts_notes),
                 TEST(a_database_of_version_4_does_not_know_when_its_directories_were_made),
                 TEST(a_database_of_version_5_keeps_counts_and_notes_and_gets_a_reserve),
                 TEST(an_upgraded_database_has_the_tables_of_a_new_one),

@@ -120,7 +120,7 @@ static void heard_done(Heard *h) {
         assert_int_equal(errno, ECHILD);
 }
 
-static void whole_lines_of_all_parts_arrive(void **state) {
+static void complete_lines_of_all_parts_arrive(void **state) {
         _cleanup_(heard_done) Heard h = { 0 };
         PoolTask tasks[N_MAX];
         for (size_t i = 0; i < N_MAX; i++)
@@ -155,7 +155,7 @@ static void failures_and_crashes_are_distinguished(void **state) {
         assert_int_equal(h.results[2], 0);
 }
 
-static void a_part_that_hangs_is_cut_off_and_the_others_are_whole(void **state) {
+static void a_part_that_hangs_is_cut_off_and_the_others_are_complete(void **state) {
         _cleanup_(heard_done) Heard h = { 0 };
         const PoolTask tasks[] = { { .name = "hangs" },
                                    { .name = "two lines" },
@@ -300,10 +300,10 @@ static void nothing_to_do_is_done(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(whole_lines_of_all_parts_arrive),
+                cmocka_unit_test(complete_lines_of_all_parts_arrive),
                 cmocka_unit_test(a_part_that_writes_more_than_a_pipe_holds_is_read_to_its_end),
                 cmocka_unit_test(failures_and_crashes_are_distinguished),
-                cmocka_unit_test(a_part_that_hangs_is_cut_off_and_the_others_are_whole),
+                cmocka_unit_test(a_part_that_hangs_is_cut_off_and_the_others_are_complete),
                 cmocka_unit_test(parts_whose_turn_never_came_are_reported_too),
                 cmocka_unit_test(one_that_writes_too_much_is_ended),
                 cmocka_unit_test(a_callback_can_end_it_all),

@@ -230,7 +230,7 @@ static Fetch *begin(const json_t *manifest, const char *name, FetchRange *ret_fr
 }
 
 /* @return bytes of the frames that were asked for */
-static uint64_t fetch_whole(const json_t *manifest, const char *name, size_t cut) {
+static uint64_t fetch_complete(const json_t *manifest, const char *name, size_t cut) {
         FetchRange frames;
         _cleanup_(fetch_freep) Fetch *f = begin(manifest, name, &frames);
         _cleanup_close_ int original = openat(bundle.fd, name, O_RDONLY | O_CLOEXEC);
@@ -252,18 +252,18 @@ static void every_member_fetched_equals_the_file(void **state) {
         static const size_t cuts[] = { SIZE_MAX / 2, 1000, 65536 };
         for (size_t i = 0; i < ELEMENTSOF(names) + N_SMALL; i++)
                 for (size_t k = 0; k < ELEMENTSOF(cuts); k++)
-                        (void)fetch_whole(bundle.manifest, member_name(i), cuts[k]);
-        (void)fetch_whole(bundle.manifest, "a-small", 1);
-        (void)fetch_whole(bundle.manifest, "e-holes", 13);
+                        (void)fetch_complete(bundle.manifest, member_name(i), cuts[k]);
+        (void)fetch_complete(bundle.manifest, "a-small", 1);
+        (void)fetch_complete(bundle.manifest, "e-holes", 13);
 }
 
 static void no_more_frames_are_requested_than_the_member_is_in(void **state) {
         const uint64_t frame = 2 * MIB + 64 * KIB;
-        assert_in_range(fetch_whole(bundle.manifest, "a-small", 1 << 20), 1, frame);
-        assert_in_range(fetch_whole(bundle.manifest, "s-020", 1 << 20), 1, frame);
-        assert_in_range(fetch_whole(bundle.manifest, LONG_NAME, 1 << 20), 1, 2 * frame);
-        assert_int_equal(fetch_whole(bundle.manifest, "d-empty", 1), 0);
-        assert_in_range(fetch_whole(bundle.manifest, "f-hole", 1 << 20), 1, frame);
+        assert_in_range(fetch_complete(bundle.manifest, "a-small", 1 << 20), 1, frame);
+        assert_in_range(fetch_complete(bundle.manifest, "s-020", 1 << 20), 1, frame);
+        assert_in_range(fetch_complete(bundle.manifest, LONG_NAME, 1 << 20), 1, 2 * frame);
+        assert_int_equal(fetch_complete(bundle.manifest, "d-empty", 1), 0);
+        assert_in_range(fetch_complete(bundle.manifest, "f-hole", 1 << 20), 1, frame);
 }
 
 static void holes_come_as_holes(void **state) {
@@ -294,7 +294,7 @@ static json_t *without_headers(void) {
 static void a_manifest_that_does_not_name_headers_will_do(void **state) {
         json_t *manifest = without_headers();
         for (size_t i = 0; i < ELEMENTSOF(names) + N_SMALL; i++)
-                (void)fetch_whole(manifest, member_name(i), 1 << 20);
+                (void)fetch_complete(manifest, member_name(i), 1 << 20);
         json_decref(manifest);
 }
 

@@ -298,7 +298,7 @@ static void finish(const Bundle *b, Packer *p, Run *ret) {
         write_manifest(b, p, &ret->manifest);
 }
 
-static Run run_whole(const Bundle *b) {
+static Run run_complete(const Bundle *b) {
         Run run = { 0 };
         _cleanup_(packer_freep) Packer *p = packer(b, NULL, 0);
         finish(b, p, &run);
@@ -381,7 +381,7 @@ static void parts_together_are_the_bundle_and_the_last_one_has_the_table(void **
 static void a_run_cut_after_any_part_continues_with_the_same_bytes_and_manifest(void **state) {
         _cleanup_(bundle_done) Bundle b = { 0 };
         bundle_init(&b);
-        _cleanup_(run_done) Run whole = run_whole(&b);
+        _cleanup_(run_done) Run whole = run_complete(&b);
         for (size_t k = 0; k <= whole.n; k++)
                 assert_goes_on(&b, &whole, k);
 }
@@ -390,7 +390,7 @@ static void a_run_cut_after_every_part_ends_with_the_same_manifest(void **state)
         _cleanup_(bundle_done) Bundle b = { 0 };
         _cleanup_(run_done) Run run = { 0 };
         bundle_init(&b);
-        _cleanup_(run_done) Run whole = run_whole(&b);
+        _cleanup_(run_done) Run whole = run_complete(&b);
 
         for (;;) {
                 _cleanup_(packer_freep) Packer *p = packer(&b, run.rows, run.n);
@@ -415,7 +415,7 @@ static void before_read(size_t n, void *userdata) {
 static void every_part_can_be_rebuilt_in_any_order(void **state) {
         _cleanup_(bundle_done) Bundle b = { 0 };
         bundle_init(&b);
-        _cleanup_(run_done) Run whole = run_whole(&b);
+        _cleanup_(run_done) Run whole = run_complete(&b);
         b.options.writer.before_read = before_read;
         _cleanup_(packer_freep) Packer *p = packer(&b, whole.rows, whole.n);
         _cleanup_(packed_part_done) PackedPart none = { 0 };
@@ -435,7 +435,7 @@ static void every_part_can_be_rebuilt_in_any_order(void **state) {
 static void what_is_resumed_reads_no_more_than_it_needs(void **state) {
         _cleanup_(bundle_done) Bundle b = { 0 };
         bundle_init(&b);
-        _cleanup_(run_done) Run whole = run_whole(&b);
+        _cleanup_(run_done) Run whole = run_complete(&b);
 
         /* Behind the last part nothing is read at all, and in front of it only the open member. */
         for (size_t k = whole.n - 1; k <= whole.n; k++) {
@@ -457,7 +457,7 @@ static void a_member_that_changed_meanwhile_is_noticed(void **state) {
         _cleanup_(bundle_done) Bundle b = { 0 };
         _cleanup_(packed_part_done) PackedPart part = { 0 };
         bundle_init(&b);
-        _cleanup_(run_done) Run whole = run_whole(&b);
+        _cleanup_(run_done) Run whole = run_complete(&b);
         const size_t big = entry_named("e-big");
         size_t k = 0; /* the first part that ends within the big file */
         while (!writer_mark_is_needed(b.plan, whole.rows[k].first_frame + whole.rows[k].n_frames) ||
@@ -505,7 +505,7 @@ static void a_tolerant_run_cut_after_any_part_continues_with_the_same(void **sta
         }
         b.unreadable = 1; /* b-sparse */
         {
-                _cleanup_(run_done) Run whole = run_whole(&b);
+                _cleanup_(run_done) Run whole = run_complete(&b);
                 assert_non_null(strstr(whole.manifest.text, "cannot be opened"));
                 assert_non_null(strstr(whole.manifest.text, "bytes became 3145733"));
                 for (size_t k = 0; k <= whole.n; k++)
@@ -528,7 +528,7 @@ static void a_member_once_lost_is_not_found_again(void **state) {
                 _cleanup_close_ int fd = openat(root_fd, "e-big", O_WRONLY | O_CLOEXEC);
                 assert_int_equal(ftruncate(fd, 3 * (off_t)MIB + 5), 0);
         }
-        _cleanup_(run_done) Run whole = run_whole(&b), tail = { 0 };
+        _cleanup_(run_done) Run whole = run_complete(&b), tail = { 0 };
         make_plain("e-big", 9 * MIB + 17);
 
         const PlanMember *m = plan_member(b.plan, big);
@@ -568,7 +568,7 @@ static int try_rows(const Bundle *b, const PackedRow *rows, size_t n_rows) {
 static void rows_that_do_not_fit_are_refused(void **state) {
         _cleanup_(bundle_done) Bundle b = { 0 };
         bundle_init(&b);
-        _cleanup_(run_done) Run whole = run_whole(&b);
+        _cleanup_(run_done) Run whole = run_complete(&b);
         PackedRow *rows = whole.rows;
         const size_t n = whole.n;
 
@@ -606,7 +606,7 @@ static void rows_that_do_not_fit_are_refused(void **state) {
 static void a_spoilt_state_is_refused_or_harmless(void **state) {
         _cleanup_(bundle_done) Bundle b = { 0 };
         bundle_init(&b);
-        _cleanup_(run_done) Run whole = run_whole(&b);
+        _cleanup_(run_done) Run whole = run_complete(&b);
 
         for (size_t k = 0; k < whole.n; k++) {
                 PackedRow *row = &whole.rows[k];

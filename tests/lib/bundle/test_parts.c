@@ -21,7 +21,7 @@ static void a_limit_grows_so_that_the_parts_left_suffice(void **state) {
 }
 
 /* Frames of 10, 20, 30 … bytes, each filled with its number; a part closes at 100 bytes. */
-static void parts_are_runs_of_whole_frames_with_their_digests(void **state) {
+static void parts_are_runs_of_complete_frames_with_their_digests(void **state) {
         static const size_t expected_frames[] = { 4, 2, 2,
                                                   1 }; /* 10+20+30+40, 50+60, 70+80, 90 + tail */
         uint8_t all[512], digests[4 * SHA256_SIZE];
@@ -137,7 +137,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_limit_is_the_part_size_while_the_rest_fits),
                 cmocka_unit_test(a_limit_grows_so_that_the_parts_left_suffice),
-                cmocka_unit_test(parts_are_runs_of_whole_frames_with_their_digests),
+                cmocka_unit_test(parts_are_runs_of_complete_frames_with_their_digests),
                 cmocka_unit_test(a_tail_behind_a_closed_part_is_a_part_of_its_own),
                 cmocka_unit_test(restored_parts_continue_unchanged),
                 cmocka_unit_test(ten_thousand_parts_always_suffice),

@@ -52,7 +52,7 @@ static void a_root_that_appears_step_by_step_is_watched(void **state) {
         see_a_file(f, "a/b/c/root");
 }
 
-static void a_root_that_appears_whole_is_watched(void **state) {
+static void a_root_that_appears_complete_is_watched(void **state) {
         Fixture *f = waiting_for(state, "a/root");
 
         make_file(f, "made/root/sub/file");
@@ -135,7 +135,7 @@ static void a_root_replaced_within_one_turn_is_watched_again(void **state) {
         see_a_file(f, "root");
 }
 
-static void a_root_moved_away_is_let_go(void **state) {
+static void a_root_moved_away_is_released(void **state) {
         Fixture *f = *state;
 
         make_file(f, "root/sub/file");
@@ -250,12 +250,12 @@ static void a_check_notices_what_raised_no_event(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(a_root_that_appears_step_by_step_is_watched),
-                TEST(a_root_that_appears_whole_is_watched),
+                TEST(a_root_that_appears_complete_is_watched),
                 TEST(waiting_for_the_root_wakes_nobody_for_other_names),
                 TEST(a_root_made_at_full_speed_is_never_missed),
                 TEST(a_root_removed_and_made_again_is_watched_again),
                 TEST(a_root_replaced_within_one_turn_is_watched_again),
-                TEST(a_root_moved_away_is_let_go),
+                TEST(a_root_moved_away_is_released),
                 TEST(a_root_moved_away_and_back_within_one_turn_stays_watched),
                 TEST(an_ancestor_moved_away_moves_the_root_along),
                 TEST(a_root_that_is_a_symlink_is_refused_and_the_remedy_reported),

@@ -73,7 +73,7 @@ static void the_path_is_sent_as_it_is_spelled(void **state) {
         }
 }
 
-static void a_key_of_a_thousand_escaped_bytes_arrives_whole(void **state) {
+static void a_key_of_a_thousand_escaped_bytes_arrives_complete(void **state) {
         HttpTest *t = *state;
         char path[3 * 1024 + 16] = "/echo/";
         Got got;
@@ -221,7 +221,7 @@ static void a_slow_reader_gets_all_of_it(void **state) {
 
 /* ── replies ── */
 
-static void the_last_header_of_a_name_is_told_without_blanks(void **state) {
+static void the_last_header_of_a_name_is_reported_without_blanks(void **state) {
         HttpTest *t = *state;
         Got got;
 
@@ -251,7 +251,7 @@ static void a_status_is_no_error_and_no_redirect_is_followed(void **state) {
         }
 }
 
-static void a_head_tells_the_length_and_does_not_wait_for_it(void **state) {
+static void a_head_reports_the_length_and_does_not_wait_for_it(void **state) {
         HttpTest *t = *state;
         unsigned first;
         Got got;
@@ -570,14 +570,14 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 HTTP_TEST(each_method_arrives_as_itself_with_its_body_or_without),
                 HTTP_TEST(the_path_is_sent_as_it_is_spelled),
-                HTTP_TEST(a_key_of_a_thousand_escaped_bytes_arrives_whole),
+                HTTP_TEST(a_key_of_a_thousand_escaped_bytes_arrives_complete),
                 HTTP_TEST(headers_are_sent_as_they_are_given),
                 HTTP_TEST(what_cannot_be_sent_is_refused_at_once),
                 HTTP_TEST(a_body_of_many_buffers_arrives_unchanged),
                 HTTP_TEST(a_slow_reader_gets_all_of_it),
-                HTTP_TEST(the_last_header_of_a_name_is_told_without_blanks),
+                HTTP_TEST(the_last_header_of_a_name_is_reported_without_blanks),
                 HTTP_TEST(a_status_is_no_error_and_no_redirect_is_followed),
-                HTTP_TEST(a_head_tells_the_length_and_does_not_wait_for_it),
+                HTTP_TEST(a_head_reports_the_length_and_does_not_wait_for_it),
                 HTTP_TEST(chunks_are_put_together_and_trailers_left_out),
                 HTTP_TEST(interim_replies_are_not_the_reply),
                 HTTP_TEST(a_reply_may_have_no_body_or_end_with_the_connection),

@@ -95,7 +95,7 @@ static const char *slow_url(void) {
         return http_test_url_at("http://slow.example", http_server.port, "/echo");
 }
 
-static void a_name_without_an_address_is_told(void **state) {
+static void a_name_without_an_address_is_reported(void **state) {
         HttpTest *t = *state;
         Got got;
 
@@ -121,7 +121,7 @@ static void a_slow_name_holds_nobody_up(void **state) {
         assert_string_equal(slow.text, "");
 }
 
-static void a_name_that_is_not_found_in_time_is_told_in_time(void **state) {
+static void a_name_that_is_not_found_in_time_is_reported_in_time(void **state) {
         HttpTest *t = *state;
         uint64_t begun = http_test_now();
         Got got;
@@ -228,7 +228,7 @@ static int full_socket(unsigned *ret_port, int full[static 2]) {
         return fd;
 }
 
-static void a_refused_connection_is_told(void **state) {
+static void a_refused_connection_is_reported(void **state) {
         HttpTest *t = *state;
         char expected[64];
         unsigned port;
@@ -339,7 +339,7 @@ static void slow_is_not_silent(void **state) {
         assert_in_range(got.duration_usec, 800 * USEC_PER_MSEC, HTTP_TEST_PATIENCE_USEC);
 }
 
-static void a_loop_that_was_held_up_does_not_take_that_for_silence(void **state) {
+static void a_loop_that_was_held_up_does_not_mistake_that_for_silence(void **state) {
         static const char *const paths[] = { "/echo", "/big?n=100000", "/dribble?n=1&every=0.01" };
         HttpTest *t = *state;
 
@@ -456,7 +456,7 @@ static void a_success_before_all_is_sent_is_not_believed(void **state) {
 
 /* ── proxies ── */
 
-static void a_proxy_that_refuses_or_is_not_there_is_told(void **state) {
+static void a_proxy_that_refuses_or_is_not_there_is_reported(void **state) {
         HttpTest *t = *state;
         char proxy[64];
         unsigned port;
@@ -491,7 +491,7 @@ static void a_proxy_that_refuses_or_is_not_there_is_told(void **state) {
         assert_int_equal(got.error, HTTP_E_PROXY);
 }
 
-static void a_proxy_is_taken_from_the_environment_unless_told_otherwise(void **state) {
+static void a_proxy_is_read_from_the_environment_unless_set_otherwise(void **state) {
         HttpTest *t = *state;
         char proxy[64];
         Got got;
@@ -693,24 +693,24 @@ static void callbacks_may_give_up_and_begin_other_requests(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                NAMES_TEST(a_name_without_an_address_is_told),
+                NAMES_TEST(a_name_without_an_address_is_reported),
                 NAMES_TEST(a_slow_name_holds_nobody_up),
-                NAMES_TEST(a_name_that_is_not_found_in_time_is_told_in_time),
+                NAMES_TEST(a_name_that_is_not_found_in_time_is_reported_in_time),
                 NAMES_TEST(a_request_is_given_up_in_the_middle_of_a_lookup),
                 NAMES_TEST(an_older_libcurl_is_not_waited_for_either),
                 NAMES_TEST(a_libcurl_that_would_block_or_has_no_tls_is_refused),
-                HTTP_TEST(a_refused_connection_is_told),
+                HTTP_TEST(a_refused_connection_is_reported),
                 HTTP_TEST(who_does_not_answer_is_not_waited_for_long),
                 HTTP_TEST(the_next_address_of_a_host_is_tried),
                 HTTP_TEST(silence_is_noticed_in_every_place),
                 HTTP_TEST(slow_is_not_silent),
-                HTTP_TEST(a_loop_that_was_held_up_does_not_take_that_for_silence),
+                HTTP_TEST(a_loop_that_was_held_up_does_not_mistake_that_for_silence),
                 HTTP_TEST(all_of_it_may_be_bounded),
                 HTTP_TEST(a_reply_that_breaks_off_is_no_reply),
                 HTTP_TEST(an_answer_that_comes_before_all_is_sent_is_the_answer),
                 HTTP_TEST(a_success_before_all_is_sent_is_not_believed),
-                HTTP_TEST(a_proxy_that_refuses_or_is_not_there_is_told),
-                HTTP_TEST(a_proxy_is_taken_from_the_environment_unless_told_otherwise),
+                HTTP_TEST(a_proxy_that_refuses_or_is_not_there_is_reported),
+                HTTP_TEST(a_proxy_is_read_from_the_environment_unless_set_otherwise),
                 HTTP_TEST(a_request_can_be_given_up_at_every_stage),
                 HTTP_TEST(a_pool_can_be_freed_at_every_stage),
                 HTTP_TEST(a_request_that_waits_for_its_turn_can_be_given_up),

@@ -21,7 +21,7 @@ static const char *header(const HttpReplyState *h, const char *name) {
         return http_reply_header(&(HttpReply){ .headers = &h->headers }, name);
 }
 
-static void a_reply_is_taken_apart(void **state) {
+static void a_reply_is_parsed(void **state) {
         HttpReplyState h;
 
         http_reply_init(&h);
@@ -39,7 +39,7 @@ static void a_reply_is_taken_apart(void **state) {
         assert_null(header(&h, "etag"));
 }
 
-static void a_reply_is_whole_when_all_that_it_tells_is_there(void **state) {
+static void a_reply_is_complete_when_all_that_it_reports_is_there(void **state) {
         static const struct {
                 const char *raw;
                 bool is_whole, is_whole_to_head;
@@ -147,7 +147,7 @@ static void headers_are_spelled_for_libcurl(void **state) {
         }
 }
 
-static void a_header_is_found_by_its_whole_name(void **state) {
+static void a_header_is_found_by_its_complete_name(void **state) {
         const char *const lines[] = { "expect: 100-continue", "Hosts: a", NULL };
 
         assert_true(http_request_has_header(&(HttpRequestOptions){ .headers = lines }, "Expect"));
@@ -274,12 +274,12 @@ static void a_fault_names_place_and_cause(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(a_reply_is_taken_apart),
-                cmocka_unit_test(a_reply_is_whole_when_all_that_it_tells_is_there),
+                cmocka_unit_test(a_reply_is_parsed),
+                cmocka_unit_test(a_reply_is_complete_when_all_that_it_reports_is_there),
                 cmocka_unit_test(what_is_no_http_or_too_much_is_refused),
                 cmocka_unit_test(a_body_is_kept_in_any_pieces_up_to_its_bound),
                 cmocka_unit_test(headers_are_spelled_for_libcurl),
-                cmocka_unit_test(a_header_is_found_by_its_whole_name),
+                cmocka_unit_test(a_header_is_found_by_its_complete_name),
                 cmocka_unit_test(waiting_has_no_limit_but_that_on_all_of_it),
                 cmocka_unit_test(name_and_connection_share_one_limit),
                 cmocka_unit_test(silence_counts_from_the_last_byte_that_moved),

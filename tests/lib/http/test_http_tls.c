@@ -60,7 +60,7 @@ static void other_certificates_are_not_believed(void **state) {
         assert_int_equal(got.error, HTTP_E_TLS);
 }
 
-static void a_ca_file_that_is_not_there_or_empty_is_told(void **state) {
+static void a_ca_file_that_is_not_there_or_empty_is_reported(void **state) {
         HttpTest *t = *state;
         Got got;
 
@@ -161,7 +161,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 HTTP_TEST(a_certificate_of_the_own_ca_is_believed),
                 HTTP_TEST(other_certificates_are_not_believed),
-                HTTP_TEST(a_ca_file_that_is_not_there_or_empty_is_told),
+                HTTP_TEST(a_ca_file_that_is_not_there_or_empty_is_reported),
                 HTTP_TEST(plain_and_tls_do_not_understand_each_other),
                 HTTP_TEST(bodies_and_faults_are_as_without_tls),
                 HTTP_TEST(a_request_over_tls_can_be_given_up),

@@ -123,7 +123,7 @@ static bool send_all(Fixture *f, int fd, const char *data, size_t n) {
         return n == 0;
 }
 
-static bool say(Fixture *f, int fd, const char *text) {
+static bool print_line(Fixture *f, int fd, const char *text) {
         return send_all(f, fd, text, strlen(text));
 }
 
@@ -156,7 +156,7 @@ static int receive(Fixture *f, int fd) {
 static int ask(Fixture *f, const char *request) {
         _cleanup_close_ int fd = dial(f);
 
-        (void)say(f, fd, request);
+        (void)print_line(f, fd, request);
         return receive(f, fd);
 }
 
@@ -174,7 +174,7 @@ static void path_and_queries_arrive_decoded(void **state) {
         assert_null(strstr(f->reply, "Allow:"));
 }
 
-static void what_the_handler_says_is_sent(void **state) {
+static void what_the_handler_answers_is_sent(void **state) {
         Fixture *f = *state;
 
         assert_int_equal(ask(f, GET("/refused")), 405);
@@ -187,15 +187,15 @@ static void what_the_handler_says_is_sent(void **state) {
         assert_null(strstr(f->reply, "hello"));
 }
 
-static void a_body_in_pieces_arrives_whole(void **state) {
+static void a_body_in_pieces_arrives_complete(void **state) {
         Fixture *f = *state;
         _cleanup_close_ int fd = dial(f);
 
-        assert_true(say(f, fd, "POST /p HT"));
-        assert_true(say(f, fd, "TP/1.1\r\n" HOST "Content-Length: 10\r\n\r\n01234"));
+        assert_true(print_line(f, fd, "POST /p HT"));
+        assert_true(print_line(f, fd, "TP/1.1\r\n" HOST "Content-Length: 10\r\n\r\n01234"));
         assert_int_equal(receive(f, fd), -1);
         assert_int_equal(f->n_requests, 0);
-        assert_true(say(f, fd, "56789"));
+        assert_true(print_line(f, fd, "56789"));
         assert_int_equal(receive(f, fd), 200);
         assert_string_equal(f->seen, "POST /p 10");
         assert_int_equal(f->sum, 525);
@@ -205,10 +205,10 @@ static void requests_may_follow_each_other_on_one_connection(void **state) {
         Fixture *f = *state;
         _cleanup_close_ int fd = dial(f);
 
-        assert_true(say(f, fd, GET("/1") GET("/2")));
+        assert_true(print_line(f, fd, GET("/1") GET("/2")));
         assert_int_equal(receive(f, fd), 200);
         assert_int_equal(f->n_requests, 2);
-        assert_true(say(f, fd, GET("/3")));
+        assert_true(print_line(f, fd, GET("/3")));
         assert_int_equal(receive(f, fd), 200);
         assert_string_equal(f->seen, "GET /3 0");
 }
@@ -223,14 +223,14 @@ static void a_body_may_have_64_kib_and_not_a_byte_more(void **state) {
         memset(body, 1, MHD_LOOP_BODY_MAX + 1);
         (void)snprintf(head, sizeof head, "POST /b HTTP/1.1\r\n" HOST "Content-Length: %d\r\n\r\n",
                        MHD_LOOP_BODY_MAX);
-        assert_true(say(f, fd, head));
+        assert_true(print_line(f, fd, head));
         assert_true(send_all(f, fd, body, MHD_LOOP_BODY_MAX));
         assert_int_equal(receive(f, fd), 200);
         assert_int_equal(f->sum, MHD_LOOP_BODY_MAX);
 
         (void)snprintf(head, sizeof head, "POST /b HTTP/1.1\r\n" HOST "Content-Length: %d\r\n\r\n",
                        MHD_LOOP_BODY_MAX + 1);
-        assert_true(say(f, second, head)); /* refused before a byte of it is sent */
+        assert_true(print_line(f, second, head)); /* refused before a byte of it is sent */
         assert_int_equal(receive(f, second), 413);
         assert_non_null(strstr(f->reply, "\"code\": \"too_large\""));
         assert_int_equal(f->n_requests, 1);
@@ -248,14 +248,15 @@ static void a_body_without_a_length_is_bounded_as_well(void **state) {
         memset(chunk + n, 'c', 0x4000);
         memcpy(chunk + n + 0x4000, "\r\n", 2);
         n += 0x4002;
-        assert_true(say(f, fd, "POST /c HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked\r\n\r\n"));
+        assert_true(print_line(f, fd,
+                               "POST /c HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked\r\n\r\n"));
         for (int i = 0; i < 5; i++) /* 80 KiB */
                 assert_true(send_all(f, fd, chunk, (size_t)n));
-        assert_true(say(f, fd, "0\r\n\r\n"));
+        assert_true(print_line(f, fd, "0\r\n\r\n"));
         assert_int_equal(receive(f, fd), 413);
 
-        assert_true(
-                say(f, endless, "POST /c HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked\r\n\r\n"));
+        assert_true(print_line(f, endless,
+                               "POST /c HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked\r\n\r\n"));
         for (int i = 0; taken && i < 1000; i++) /* 16 MiB */
                 taken = send_all(f, endless, chunk, (size_t)n);
         assert_false(taken); /* closed before it had sent all */
@@ -290,7 +291,7 @@ static void rubbish_is_survived(void **state) {
                                     "Content-Length: 99999999999999999999999\r\n\r\n"),
                              200);
         memset(long_header, 'h', 100 * 1024);
-        assert_true(say(f, fd, "GET / HTTP/1.1\r\n" HOST "X: "));
+        assert_true(print_line(f, fd, "GET / HTTP/1.1\r\n" HOST "X: "));
         (void)send_all(f, fd, long_header, 100 * 1024);
         assert_int_not_equal(receive(f, fd), 200);
         f->n_requests = 0;
@@ -307,7 +308,7 @@ static void clients_that_go_away_leave_nothing_behind(void **state) {
         for (unsigned i = 0; i < 200; i++) {
                 int fd = dial(f);
 
-                (void)say(f, fd, beginnings[i % ELEMENTSOF(beginnings)]);
+                (void)print_line(f, fd, beginnings[i % ELEMENTSOF(beginnings)]);
                 (void)close(fd);
                 settle(f);
         }
@@ -321,18 +322,18 @@ static void slow_clients_cost_only_their_slots(void **state) {
 
         for (int i = 0; i < MHD_LOOP_CONNECTIONS_MAX - 1; i++) {
                 slow[i] = dial(f);
-                assert_true(say(f, slow[i], "GET /slow HTTP/1.1\r\nHo"));
+                assert_true(print_line(f, slow[i], "GET /slow HTTP/1.1\r\nHo"));
         }
         assert_int_equal(ask(f, GET("/quick")), 200);
         settle(f);
         slow[MHD_LOOP_CONNECTIONS_MAX - 1] = dial(f);
-        assert_true(say(f, slow[MHD_LOOP_CONNECTIONS_MAX - 1], "G"));
+        assert_true(print_line(f, slow[MHD_LOOP_CONNECTIONS_MAX - 1], "G"));
         late = dial(f); /* all slots are taken: it waits in the backlog … */
         assert_int_equal(send(late, GET("/late"), strlen(GET("/late")), MSG_NOSIGNAL),
                          strlen(GET("/late")));
         assert_int_equal(receive(f, late), -1);
-        assert_true(
-                say(f, slow[7], "st: x\r\n\r\n")); /* … the slow ones are served as they go on … */
+        assert_true(print_line(f, slow[7],
+                               "st: x\r\n\r\n")); /* … the slow ones are served as they go on … */
         assert_int_equal(receive(f, slow[7]), 200);
         (void)close(slow[7]);
         assert_int_equal(receive(f, late), 200); /* … and it has its turn when one leaves */
@@ -355,18 +356,19 @@ static void a_request_has_half_a_minute_however_often_a_byte_of_it_comes(void **
         Fixture *f = *state;
         _cleanup_close_ int slow = dial(f), kept = dial(f);
 
-        assert_true(say(f, slow, "GET /slow HTTP/1.1\r\nHo"));
-        assert_true(say(f, kept, GET("/kept")));
+        assert_true(print_line(f, slow, "GET /slow HTTP/1.1\r\nHo"));
+        assert_true(print_line(f, kept, GET("/kept")));
         assert_int_equal(receive(f, kept), 200);
         later_usec = 25 * USEC_PER_SEC;
-        assert_true(say(f, slow, "st"));
+        assert_true(print_line(f, slow, "st"));
         assert_int_equal(receive(f, slow), -1);
-        assert_true(say(f, kept, GET("/kept"))); /* its time starts with each request's end */
+        assert_true(
+                print_line(f, kept, GET("/kept"))); /* its time starts with each request's end */
         assert_int_equal(receive(f, kept), 200);
         later_usec = 35 * USEC_PER_SEC;
-        (void)say(f, slow, ": ");
+        (void)print_line(f, slow, ": ");
         assert_int_equal(receive(f, slow), 0);
-        assert_true(say(f, kept, GET("/kept")));
+        assert_true(print_line(f, kept, GET("/kept")));
         assert_int_equal(receive(f, kept), 200);
         assert_int_equal(f->n_requests, 3);
         later_usec = 0;
@@ -416,7 +418,7 @@ static void without_connections_nothing_wakes_the_loop(void **state) {
         settle(f);
         assert_int_equal(n_armed_timers(), 0);
         fd = dial(f);
-        assert_true(say(f, fd, GET("/")));
+        assert_true(print_line(f, fd, GET("/")));
         assert_int_equal(receive(f, fd), 200);
         settle(f);
         assert_int_equal(n_armed_timers(), 1); /* the idle timeout of a connection that is kept */
@@ -430,8 +432,8 @@ static void it_can_be_freed_with_connections_open(void **state) {
         Fixture *f = *state;
         _cleanup_close_ int a = dial(f), b = dial(f);
 
-        assert_true(say(f, a, "POST / HTTP/1.1\r\n" HOST "Content-Length: 10\r\n\r\n012"));
-        assert_true(say(f, b, GET("/")));
+        assert_true(print_line(f, a, "POST / HTTP/1.1\r\n" HOST "Content-Length: 10\r\n\r\n012"));
+        assert_true(print_line(f, b, GET("/")));
         f->http = mhd_loop_free(f->http);
 }
 
@@ -440,8 +442,8 @@ static void it_can_be_freed_with_connections_open(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(path_and_queries_arrive_decoded),
-                TEST(what_the_handler_says_is_sent),
-                TEST(a_body_in_pieces_arrives_whole),
+                TEST(what_the_handler_answers_is_sent),
+                TEST(a_body_in_pieces_arrives_complete),
                 TEST(requests_may_follow_each_other_on_one_connection),
                 TEST(a_body_may_have_64_kib_and_not_a_byte_more),
                 TEST(a_body_without_a_length_is_bounded_as_well),

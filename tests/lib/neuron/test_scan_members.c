@@ -246,7 +246,7 @@ static void members_beyond_max_files_are_counted(void **state) {
         check_members(f, "1", "a\naa symlink\nb\nc/d\ne\n" OTHER "-nrt-pid-1.log foreign\n");
 }
 
-static void a_strangers_link_takes_no_file_out_of_its_owners_unit(void **state) {
+static void a_strangers_link_removes_no_file_of_its_owners_unit(void **state) {
         Fixture *f = *state;
 
         fixture_source(f, SOURCE_NEURON_CORE_DUMP, "%p");
@@ -649,7 +649,7 @@ int main(void) {
                 in_fixture(devices_are_no_members),
                 in_fixture(a_foreign_hard_link_is_no_member_and_a_pin_of_ours_is_none),
                 in_fixture(members_beyond_max_files_are_counted),
-                in_fixture(a_strangers_link_takes_no_file_out_of_its_owners_unit),
+                in_fixture(a_strangers_link_removes_no_file_of_its_owners_unit),
                 in_fixture(the_names_of_a_directory_are_bounded_and_the_first_are_members),
                 in_fixture(a_list_keeps_the_names_that_come_first),
                 in_fixture(members_that_do_not_fit_into_max_bytes_are_skipped),

@@ -30,7 +30,7 @@ typedef struct Driver {
         char *error; /* what the last caller was told; NULL = nothing wrong */
 } Driver;
 
-static void on_told(const char *error, void *userdata) {
+static void on_reported(const char *error, void *userdata) {
         Driver *d = userdata;
 
         d->n_told++;
@@ -86,7 +86,7 @@ static bool run_until(Driver *d, bool (*is_done)(Driver *d)) {
 static unsigned n_wanted;
 static char held[SHA256_HEX_SIZE];
 
-static bool all_told(Driver *d) {
+static bool all_reported(Driver *d) {
         return d->n_told >= n_wanted;
 }
 
@@ -125,11 +125,11 @@ static void do_fetch(Driver *d, const char *argument) {
         n_wanted = (unsigned)n;
         d->error = (free(d->error), NULL);
         for (uint64_t i = 0; i < n; i++)
-                if (credentials_fetch(d->credentials, NULL, on_told, d) < 0)
+                if (credentials_fetch(d->credentials, NULL, on_reported, d) < 0)
                         exit(1);
         if (d->n_told > 0)
                 exit(3); /* told from inside */
-        report(d, late(run_until(d, all_told)));
+        report(d, late(run_until(d, all_reported)));
 }
 
 static void do_refuse(Driver *d, bool other) {
@@ -143,7 +143,7 @@ static void do_cancel(Driver *d) {
         CredentialsWaiter *w = NULL;
 
         d->n_told = 0;
-        if (credentials_fetch(d->credentials, &w, on_told, d) < 0)
+        if (credentials_fetch(d->credentials, &w, on_reported, d) < 0)
                 exit(1);
         credentials_waiter_cancel(w);
         report(d, late(run_until(d, is_idle)));

@@ -35,7 +35,7 @@ def a_session_token_of_the_environment_belongs_to_the_keys():
 
 
 @test
-def half_a_pair_in_the_environment_is_told_and_not_passed_over():
+def half_a_pair_in_the_environment_is_reported_and_not_passed_over():
     home = home_with(Keys())
     assert Driver({"AWS_ACCESS_KEY_ID": "AKIA"}, home).error() == \
         "the environment has AWS_ACCESS_KEY_ID but no AWS_SECRET_ACCESS_KEY: set both or neither"
@@ -51,7 +51,7 @@ def an_empty_variable_is_the_same_as_none():
 
 
 @test
-def keys_that_cannot_be_keys_are_told_without_being_shown():
+def keys_that_cannot_be_keys_are_reported_without_being_shown():
     error = Driver({"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "top secret"}).error()
     assert (error == "the keys of environment (AWS_ACCESS_KEY_ID) have characters that no key has, "
             "such as blanks: copy them again"), error
@@ -61,7 +61,7 @@ def keys_that_cannot_be_keys_are_told_without_being_shown():
 
 
 @test
-def keys_of_the_environment_may_say_when_they_expire():
+def keys_of_the_environment_may_state_when_they_expire():
     keys = Keys("env")
     now = int(time.time())
     d = Driver({**keys.environment(), "AWS_CREDENTIAL_EXPIRATION": iso(now + 3600)}, now=now)
@@ -123,7 +123,7 @@ def keys_of_the_environment_go_before_a_profile_named_there():
 
 
 @test
-def the_profile_of_the_environment_is_taken():
+def the_profile_of_the_environment_is_used():
     keys = Keys()
     answer = Driver({"AWS_PROFILE": "upload"}, home_with(keys, "upload")).holds(keys)
     assert answer["origin"].startswith("profile 'upload' in "), answer
@@ -143,20 +143,20 @@ def the_files_may_be_elsewhere():
 
 
 @test
-def home_is_taken_from_the_environment_when_none_is_given():
+def home_is_read_from_the_environment_when_none_is_given():
     keys = Keys()
     home = home_with(keys)
     Driver({"HOME": home}, "").holds(keys)
 
 
 @test
-def a_system_service_without_HOME_looks_where_its_user_lives():
+def a_system_service_without_HOME_searches_where_its_user_lives():
     error = Driver({}, "", profile="nobody-has-this").error()
     assert f"{pwd.getpwuid(os.geteuid()).pw_dir}/.aws/credentials" in error, error
 
 
 @test
-def a_region_is_told_by_environment_or_profile():
+def a_region_is_found_in_environment_or_profile():
     home = make_home(config="[default]\nregion = eu-west-3\n[profile x]\nregion = eu-north-1\n")
     for environment, options, region in (
             ({}, {}, "eu-west-3"), ({"AWS_PROFILE": "x"}, {}, "eu-north-1"),
@@ -179,7 +179,7 @@ def the_credentials_file_goes_before_the_config_file_and_they_are_not_mixed():
 
 
 @test
-def a_missing_profile_is_told_with_where_it_was_looked_for():
+def a_missing_profile_is_reported_with_where_it_was_searched_for():
     home = make_home(credentials=f"[other]\n{Keys().file()}")
     at = f"{home}/.aws"
     assert (Driver({}, home, profile="upload").error() == "there is no profile 'upload': looked "
@@ -196,7 +196,7 @@ def a_missing_profile_is_told_with_where_it_was_looked_for():
 
 
 @test
-def a_file_that_cannot_be_read_is_told():
+def a_file_that_cannot_be_read_is_reported():
     home = make_home(config="")
     os.mkdir(home + "/.aws/credentials")
     error = Driver({}, home, profile="x").error()
@@ -207,7 +207,7 @@ def a_file_that_cannot_be_read_is_told():
 
 
 @test
-def half_a_pair_in_a_file_is_told():
+def half_a_pair_in_a_file_is_reported():
     home = make_home(credentials="[x]\naws_access_key_id = AKIA\n")
     assert (Driver({}, home, profile="x").error() == f"profile 'x' in {home}/.aws/credentials "
             "has aws_access_key_id but no aws_secret_access_key: set both or neither")
@@ -224,7 +224,7 @@ def a_profile_without_keys_lets_the_instance_role_be_asked():
 
 
 @test
-def nothing_anywhere_is_told_with_all_that_was_looked_at_and_the_remedy():
+def nothing_anywhere_is_reported_with_all_that_was_examined_and_the_remedy():
     home = make_home(config="[default]\nregion = eu-west-1\n")
     at = f"{home}/.aws"
     assert Driver(OFF, home).error() == (

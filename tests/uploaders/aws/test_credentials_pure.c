@@ -11,7 +11,7 @@
 #include "uploaders/aws/credentials_plan.h"
 #include "uploaders/aws/sts.h"
 
-static void words_are_taken_apart_as_python_does(void **state) {
+static void words_are_parsed_as_python_does(void **state) {
         /* words as shlex.split() gives them, each ended by a bar; NULL: a ValueError */
         static const struct {
                 const char *text, *words;
@@ -150,7 +150,7 @@ static int full_uri(const char *uri) {
         return r;
 }
 
-static void keys_are_taken_by_http_only_from_hosts_that_are_trusted(void **state) {
+static void keys_are_accepted_by_http_only_from_hosts_that_are_trusted(void **state) {
         static const char *const good[] = {
                 "http://127.0.0.1/",
                 "http://127.0.0.1:8080/x?y=z",
@@ -341,10 +341,10 @@ static void the_environment_is_copied_and_read(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(words_are_taken_apart_as_python_does),
+                cmocka_unit_test(words_are_parsed_as_python_does),
                 cmocka_unit_test(json_is_read_whatever_else_is_in_it),
                 cmocka_unit_test(json_that_is_nested_too_deep_is_refused),
-                cmocka_unit_test(keys_are_taken_by_http_only_from_hosts_that_are_trusted),
+                cmocka_unit_test(keys_are_accepted_by_http_only_from_hosts_that_are_trusted),
                 cmocka_unit_test(they_are_refreshed_in_good_time),
                 cmocka_unit_test(they_are_good_for_another_minute_or_a_tenth_of_a_short_life),
                 cmocka_unit_test(failures_wait_longer_up_to_a_minute),

@@ -22,18 +22,18 @@ def script(home, text, name="get keys"):
     return path
 
 
-def says(home, text, name="answer.json"):
+def reports(home, text, name="answer.json"):
     return f"cat {write(os.path.join(home, name), text)}"
 
 
 @test
 def keys_come_from_a_program():
     home, keys = make_home(), Keys("process")
-    answer = process(says(home, keys.process_json(NOW + 900)), home).holds(keys)
+    answer = process(reports(home, keys.process_json(NOW + 900)), home).holds(keys)
     assert answer["origin"] == "credential_process of profile 'p'" and answer[
         "expires"] == NOW + 900
     keys = Keys("forever", token=False)
-    assert process(says(home, keys.process_json()), home).holds(keys)["expires"] == 0
+    assert process(reports(home, keys.process_json()), home).holds(keys)["expires"] == 0
 
 
 @test
@@ -41,12 +41,12 @@ def an_expiration_may_have_a_fraction_or_a_zone():
     home, keys = make_home(), Keys()
     for text in (iso(NOW + 900)[:-1] + ".500Z", iso(NOW + 900 + 7200)[:-1] + "+02:00",
                  iso(NOW + 900 - 3600)[:-1] + "-0100"):
-        assert process(says(home, keys.process_json(Expiration=text)),
+        assert process(reports(home, keys.process_json(Expiration=text)),
                        home).holds(keys)["expires"] == NOW + 900, text
 
 
 @test
-def the_line_is_taken_apart_as_a_shell_would_without_being_one():
+def the_line_is_parsed_as_a_shell_would_without_being_one():
     home, keys = make_home(), Keys()
     write(home + "/answer", keys.process_json())
     program = script(home, f'for a in "$@"; do printf "<%s>" "$a" >> {home}/heard; done; echo >> '
@@ -66,7 +66,7 @@ def the_line_is_taken_apart_as_a_shell_would_without_being_one():
 
 
 @test
-def a_line_that_does_not_end_is_told():
+def a_line_that_does_not_end_is_reported():
     for line, fault in (('"/bin/echo', "a quotation does not end"),
                         ("/bin/echo 'a", "a quotation does not end"),
                         ("/bin/echo \\", "it ends in a backslash")):
@@ -74,7 +74,7 @@ def a_line_that_does_not_end_is_told():
 
 
 @test
-def a_program_that_is_missing_is_told_by_the_profiles_name_and_not_by_its_arguments():
+def a_program_that_is_missing_is_reported_by_the_profiles_name_and_not_by_its_arguments():
     error = process("/no/such/program --password hush").error()
     assert error == "credential_process of profile 'p': there is no such program", error
     assert process("no-such-program-in-path").error() == error
@@ -84,7 +84,7 @@ def a_program_that_is_missing_is_told_by_the_profiles_name_and_not_by_its_argume
 
 
 @test
-def the_first_line_on_stderr_is_told_when_it_fails():
+def the_first_line_on_stderr_is_reported_when_it_fails():
     home = make_home()
     program = script(home, "echo 'token cache: \033[31mlocked' >&2; echo second >&2; echo "
                            "'{\"SecretAccessKey\": \"hush\"'; exit 3\n")
@@ -98,7 +98,7 @@ def the_first_line_on_stderr_is_told_when_it_fails():
 
 
 @test
-def what_it_says_must_be_credentials():
+def what_it_prints_must_be_credentials():
     home = make_home()
     keys = Keys()
     for text, fault in (
@@ -112,15 +112,15 @@ def what_it_says_must_be_credentials():
             ('{"Version": 1, "SecretAccessKey": "hush"}', 'its JSON has no "AccessKeyId"'),
             ('{"Version": 1, "AccessKeyId": "A", "SecretAccessKey": ""}',
              'its JSON has no "SecretAccessKey"')):
-        d = process(says(home, text), home)
+        d = process(reports(home, text), home)
         assert d.error() == f"credential_process of profile 'p' gives no credentials: {fault}", text
         assert "hush" not in d.said() and keys.secret_key not in d.said()
 
 
 @test
-def expired_keys_are_not_taken():
+def expired_keys_are_not_accepted():
     home = make_home()
-    error = process(says(home, Keys().process_json(NOW - 5)), home).error()
+    error = process(reports(home, Keys().process_json(NOW - 5)), home).error()
     assert error == ("the credentials of credential_process of profile 'p' expired at "
                      f"{iso(NOW - 5)[:-1]}.000000Z: renew them there, or set this "
                      "machine's clock right"), error
@@ -144,7 +144,7 @@ def the_program_has_our_environment_and_no_input():
 @test
 def giving_up_waiting_does_not_stop_the_fetch_for_others():
     home, keys = make_home(), Keys()
-    d = process(says(home, keys.process_json()), home)
+    d = process(reports(home, keys.process_json()), home)
     assert d("cancel")["told"] == 0
     d.holds(keys, "peek")
     d.holds(keys, "fetch 5")

@@ -41,7 +41,7 @@ def a_real_server_hands_out_keys_of_a_role():
 
 
 @test
-def a_wrong_secret_is_refused_by_it_and_told():
+def a_wrong_secret_is_refused_by_it_and_reported():
     server, arn = server_and_role()
     error = driver(server, role_home(arn, "wrong" + radosgw.SECRET_KEY)).error()
     assert f"the role {arn}" in error and server.endpoint[

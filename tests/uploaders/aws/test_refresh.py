@@ -160,7 +160,7 @@ def one_refusal_after_the_other_asks_the_source_less_and_less_often():
 
 
 @test
-def the_serial_tells_whether_others_came():
+def the_serial_reports_whether_others_came():
     home = make_home(credentials="[default]\naws_access_key_id = AKIA1\naws_secret_access_key = "
                                  "one\n")
     d = Driver(OFF, home)

@@ -36,7 +36,7 @@ def a_role_is_assumed_with_the_keys_of_its_source_profile():
 
 
 @test
-def what_the_profile_says_of_the_role_is_sent():
+def what_the_profile_sets_for_the_role_is_sent():
     base, keys = Keys("base"), Keys("role")
     sts = Sts({ARN: keys}, [base])
     home = make_home(config=role(more="external_id = a b&c=d+é\nrole_session_name = "
@@ -49,7 +49,7 @@ def what_the_profile_says_of_the_role_is_sent():
 
 
 @test
-def a_duration_out_of_range_is_told():
+def a_duration_out_of_range_is_reported():
     for value in ("899", "43201", "1h", "-1"):
         home = make_home(config=role(more=f"duration_seconds = {value}\n"),
                          credentials=f"[base]\n{Keys().file()}")
@@ -86,7 +86,7 @@ def a_source_with_keys_gives_these_and_not_its_role():
 
 
 @test
-def roles_that_nobody_can_assume_here_are_told():
+def roles_that_nobody_can_assume_here_are_reported():
     for config, error in (
             (role(more="mfa_serial = arn:aws:iam::1:mfa/me\n"),
              "CONFIG:4: profile 'up', mfa_serial: nobody is here to type an MFA code: use a role "
@@ -154,7 +154,7 @@ def a_role_is_assumed_with_keys_of_a_process():
 
 
 @test
-def a_refusal_is_told_with_the_reason_and_the_remedy():
+def a_refusal_is_reported_with_the_reason_and_the_remedy():
     base = Keys("base", token=False)
     home = make_home(config=role(), credentials=f"[base]\n{base.file()}")
     by = f"profile 'base' in {home}/.aws/credentials"
@@ -177,7 +177,7 @@ def a_refusal_is_told_with_the_reason_and_the_remedy():
 
 
 @test
-def what_is_no_sts_is_told():
+def what_is_no_sts_is_reported():
     base = Keys("base", token=False)
     home = make_home(config=role(), credentials=f"[base]\n{base.file()}")
     sts = Server(lambda r: (404, "<html>nothing here</html>"))
@@ -211,7 +211,7 @@ def a_wrong_clock_is_learned_from_the_answer_and_the_role_assumed_all_the_same()
 
 
 @test
-def a_web_identity_is_told_in_the_body_and_not_signed():
+def a_web_identity_is_sent_in_the_body_and_not_signed():
     keys = Keys("web")
     sts = Sts({ARN: keys})
     sts.web_token = "eyJ.a-b_c.d/+= &x"
@@ -255,7 +255,7 @@ def the_token_of_a_web_identity_is_read_anew_each_time():
 
 
 @test
-def trouble_with_a_web_identity_is_told():
+def trouble_with_a_web_identity_is_reported():
     home = make_home()
     sts = Sts({ARN: Keys()})
     sts.web_token = "right"
@@ -278,7 +278,7 @@ def trouble_with_a_web_identity_is_told():
 
 
 @test
-def sts_is_where_environment_and_profile_say():
+def sts_is_where_environment_and_profile_set_it():
     base, keys = Keys("base", token=False), Keys("role")
     here, elsewhere = Sts({ARN: keys}, [base],
                           region="eu-west-3"), Sts({ARN: keys}, [base], region="eu-west-3")

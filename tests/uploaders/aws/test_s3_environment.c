@@ -10,7 +10,7 @@
 #define LIST(...) ((char *const[]){ __VA_ARGS__, NULL })
 #define BOTH_ON "AWS_USE_DUALSTACK_ENDPOINT=true", "AWS_USE_FIPS_ENDPOINT=TRUE"
 
-static void an_empty_environment_says_nothing(void **state) {
+static void an_empty_environment_sets_nothing(void **state) {
         S3Environment e =
                 s3_environment_read(LIST("PATH=/bin", "AWS_ENDPOINT_URL=", "AWS_CA_BUNDLE="));
 
@@ -88,7 +88,7 @@ static void what_is_configured_comes_first(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(an_empty_environment_says_nothing),
+                cmocka_unit_test(an_empty_environment_sets_nothing),
                 cmocka_unit_test(the_endpoint_of_s3_comes_before_the_one_of_everything),
                 cmocka_unit_test(endpoints_that_are_to_be_ignored_are),
                 cmocka_unit_test(only_true_is_true),

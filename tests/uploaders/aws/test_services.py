@@ -38,7 +38,7 @@ def version_1_is_never_asked():
 
 
 @test
-def a_switched_off_service_is_told():
+def a_switched_off_service_is_reported():
     imds = Imds(Keys(), SOON)
     imds.fail["/latest/api/token"] = (403, "no")
     error = imds_driver(imds).error()
@@ -64,7 +64,7 @@ def a_token_that_ran_out_is_replaced_once():
 
 
 @test
-def an_instance_without_a_role_is_told_to_get_one():
+def an_instance_without_a_role_is_advised_to_get_one():
     imds = Imds(Keys(), SOON)
     imds.role = None
     error = imds_driver(imds).error()
@@ -73,7 +73,7 @@ def an_instance_without_a_role_is_told_to_get_one():
 
 
 @test
-def a_role_that_cannot_be_used_is_told_in_the_services_words():
+def a_role_that_cannot_be_used_is_reported_in_the_services_words():
     imds = Imds(Keys(), SOON)
     imds.fail[Imds.ROLES + "node-role"] = (200, json.dumps({"Code": "AssumeRoleUnauthorizedAccess",
                                                             "Message": "EC2 cannot assume the role "
@@ -86,7 +86,7 @@ def a_role_that_cannot_be_used_is_told_in_the_services_words():
 
 
 @test
-def answers_that_are_no_credentials_are_told_and_not_shown():
+def answers_that_are_no_credentials_are_reported_and_not_shown():
     for text, fault in (
             ("<html>", "it did not answer with a JSON object"),
             ("[]", "it did not answer with a JSON object"),
@@ -146,7 +146,7 @@ def the_service_may_be_switched_off_here():
 
 
 @test
-def an_endpoint_that_is_none_is_told():
+def an_endpoint_that_is_none_is_reported():
     for endpoint in ("169.254.169.254", "ftp://x", "http://", "http:///x", "http://a@b",
                      "http://a b"):
         assert "AWS_EC2_METADATA_SERVICE_ENDPOINT is not a URL" in Driver(
@@ -175,7 +175,7 @@ def the_service_is_found_by_ipv6_where_that_is_asked_for():
 
 
 @test
-def keys_that_look_expired_are_used_for_a_while():
+def keys_that_seem_expired_are_used_for_a_while():
     keys = Keys("imds")
     now = int(time.time())
     imds = Imds(keys, now - 100)  # our clock is ahead, or the service has trouble; S3 is the judge
@@ -277,7 +277,7 @@ def a_token_with_a_line_break_is_refused_and_not_shown():
 
 
 @test
-def a_refused_token_and_other_trouble_are_told():
+def a_refused_token_and_other_trouble_are_reported():
     server = Server(endpoint_for(Keys(), "other"))
     d = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": server.url + "/v1/secret-id"}
     assert (Driver(d).error() == f"the container endpoint {server.url} answers 401: "

@@ -45,7 +45,7 @@ typedef struct Drive {
         bool gives_later, is_thorough, streams;
 } Drive;
 
-static void say(const char *text) {
+static void print_line(const char *text) {
         (void)fputs(text, stdout);
 }
 
@@ -102,7 +102,7 @@ static void on_part_needed(S3Upload *u, unsigned number, void *userdata) {
 }
 
 /* For how long the store has not answered. */
-static int on_look(sd_event_source *source, uint64_t usec, void *userdata) {
+static int on_checked(sd_event_source *source, uint64_t usec, void *userdata) {
         Drive *d = userdata;
         uint64_t asked = s3_client_waiting_since_usec(d->client);
         uint64_t now = clock_system()->boottime_usec(clock_system());
@@ -113,7 +113,7 @@ static int on_look(sd_event_source *source, uint64_t usec, void *userdata) {
         return timer_arm(&d->look, &(TimerOptions){ .event = d->event,
                                                     .usec = d->look_usec,
                                                     .slack_usec = 1,
-                                                    .handler = on_look,
+                                                    .handler = on_checked,
                                                     .userdata = d });
 }
 
@@ -123,7 +123,7 @@ static int verdict_of(const Drive *d, const char *callback) {
 
 static int on_begin(S3Upload *u, void *userdata) {
         (void)u;
-        say("begin\n");
+        print_line("begin\n");
         return verdict_of(userdata, "begin");
 }
 
@@ -269,7 +269,7 @@ static int probe(Drive *d, const char *key, S3Probe **ret) {
                                                .userdata = d });
 }
 
-static void say_stats(const S3Client *c) {
+static void print_stats(const S3Client *c) {
         S3Stats stats;
         uint64_t n_in_time = 0;
 
@@ -398,7 +398,7 @@ static const struct option long_options[] = {
 };
 
 /* @return whether it was one of the client's */
-static bool take_client_option(S3ClientOptions *o, int option, const char *arg) {
+static bool parse_client_option(S3ClientOptions *o, int option, const char *arg) {
         static char *const tags[] = { (char *)"team", (char *)"a b", (char *)"x+y", (char *)"z=1",
                                       NULL };
 
@@ -441,7 +441,7 @@ static bool take_client_option(S3ClientOptions *o, int option, const char *arg) 
         }
 }
 
-static void take_option(Drive *d, int option, char *arg) {
+static void parse_option(Drive *d, int option, char *arg) {
         switch (option) {
         case OPT_PARTS:
                 d->n_parts = number(arg);
@@ -557,10 +557,10 @@ static int run(Drive *d, char **words) {
         else
                 r = probe(d, words[1], &probing);
         if (r == 0 && d->look_usec > 0)
-                r = on_look(NULL, 0, d);
+                r = on_checked(NULL, 0, d);
         if (r == 0)
                 r = sd_event_loop(d->event);
-        say_stats(d->client);
+        print_stats(d->client);
         printf("counted\t%" PRIu64 "\t%" PRIu64 "\n", d->counted,
                s3_client_sending_bytes(d->client, &d->counted));
         printf("silence\t%" PRIu64 "\n", d->silence_usec / USEC_PER_MSEC);
@@ -596,8 +596,8 @@ int main(int argc, char **argv) {
         d.upload_order.plan_hex = "00aa";
         d.upload_order.sent_bytes = d.order.sent_bytes = &d.counted;
         while ((option = getopt_long(argc, argv, "", long_options, NULL)) >= 0)
-                if (!take_client_option(&d.client_options, option, optarg))
-                        take_option(&d, option, optarg);
+                if (!parse_client_option(&d.client_options, option, optarg))
+                        parse_option(&d, option, optarg);
         if (argc - optind < 2 || http_global_init() < 0 || sd_event_new(&d.event) < 0)
                 return 2;
         d.client_options.event = d.event;

@@ -61,7 +61,7 @@ class KeySource:
 
 
 @test
-def how_often_it_was_tried_is_told():
+def how_often_it_was_tried_is_reported():
     with S3Server() as s:
         assert drive(s, "call", "PutObject", "k").n_tries == [1]
         s.fault("PutObject", status=503, times=2)
@@ -71,7 +71,7 @@ def how_often_it_was_tried_is_told():
 
 
 @test
-def what_passes_is_tried_again_as_often_as_the_order_says():
+def what_passes_is_tried_again_as_often_as_the_request_allows():
     for trouble in ({"status": 500}, {"status": 503, "code": "SlowDown"}, {"status": 429},
                     {"drop": "head"}, {"drop": "answer"}, {"stall": "head"}):
         for tries, n in ((0, 1), (1, 1), (3, 3)):
@@ -129,7 +129,7 @@ def a_date_to_try_again_at_is_heeded_also_by_a_wrong_clock():
 
 
 @test
-def a_head_that_is_denied_for_the_clock_is_told_from_one_for_the_keys():
+def a_head_that_is_denied_for_the_clock_is_distinguished_from_one_for_the_keys():
     with S3Server() as s:
         s.clock_offset = 3600
         s.put("k", b"x")
@@ -167,7 +167,7 @@ def a_wrong_clock_is_learned_from_the_answer():
 
 
 @test
-def a_clock_that_cannot_be_learned_is_told():
+def a_clock_that_cannot_be_learned_is_reported():
     with S3Server() as s:
         s.fault("HeadObject", status=403, code="RequestTimeTooSkewed", times=None)
         s.fault("GetObject", status=403, code="RequestTimeTooSkewed", times=None)
@@ -270,7 +270,7 @@ def write_keys(home, access_key, secret, token=None):
 
 
 @test
-def a_secret_that_is_corrected_in_its_file_is_taken_by_the_next_call():
+def a_secret_that_is_corrected_in_its_file_is_used_by_the_next_call():
     # One connection: the calls are sent one after the other, and all want the same keys.
     for wrong, right in ((("AKIATEST", "wrong", None), ("AKIATEST", "secret/+key", None)),
                          (("AKIAOLD", "old", None), ("AKIATEST", "secret/+key", None)),
@@ -294,7 +294,7 @@ def a_secret_that_is_corrected_in_its_file_is_taken_by_the_next_call():
 
 
 @test
-def a_file_that_was_broken_by_its_correction_is_told_beside_the_denial():
+def a_file_that_was_broken_by_its_correction_is_reported_beside_the_denial():
     with S3Server() as s, tempfile.TemporaryDirectory() as home:
         write_keys(home, "AKIATEST", "wrong")
 
@@ -324,7 +324,7 @@ def another_owner_than_expected_is_named():
 
 
 @test
-def without_keys_nothing_is_sent_and_the_sentence_says_why():
+def without_keys_nothing_is_sent_and_the_sentence_reports_why():
     with S3Server() as s:
         answer, run = call(s, environment={})
         assert answer[:2] == ("DENIED", 0) and "credentials" in answer[5], answer
@@ -409,7 +409,7 @@ def the_bucket_itself_and_lists_are_asked_for_in_both_styles():
 
 
 @test
-def a_bad_endpoint_is_told_by_its_fault():
+def a_bad_endpoint_is_reported_by_its_fault():
     with S3Server() as s:
         process = start(s, "call", "HeadObject", "k", endpoint="ftp://nowhere")
         _, errors = process.communicate(timeout=60)

@@ -105,7 +105,7 @@ static void check_place(const PlaceCase *c) {
         assert_string_equal(p.region, "eu-west-1");
 }
 
-static void an_endpoint_of_ones_own_is_taken_apart(void **state) {
+static void an_endpoint_of_ones_own_is_parsed(void **state) {
         static const PlaceCase cases[] = {
                 { "http://127.0.0.1:7480", NULL, "b", "http", "127.0.0.1:7480", "/b", false },
                 { "HTTPS://S3.Example.COM", "", "b", "https", "s3.example.com", "/b", false },
@@ -136,7 +136,7 @@ static void an_endpoint_of_ones_own_is_taken_apart(void **state) {
                 check_place(&cases[i]);
 }
 
-static void auto_takes_the_path_where_a_host_name_would_not_do(void **state) {
+static void auto_uses_the_path_where_a_host_name_would_not_do(void **state) {
         static const PlaceCase cases[] = {
                 { NULL, NULL, "logs", "https", "logs.s3.eu-west-1.amazonaws.com", "", true },
                 { NULL, "path", "logs", "https", "s3.eu-west-1.amazonaws.com", "/logs", true },
@@ -295,7 +295,7 @@ static void a_region_is_found_in_the_hosts_that_redirects_name(void **state) {
         }
 }
 
-static void partitions_and_regions_are_told_apart(void **state) {
+static void partitions_and_regions_are_distinguished(void **state) {
         char longest[AWS_REGION_SIZE + 1];
 
         assert_string_equal(aws_partition_name("eu-west-1"), "aws");
@@ -344,13 +344,13 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(the_hosts_of_aws_are_named_by_partition_and_variant),
                 cmocka_unit_test(other_services_of_a_partition_are_named_alike),
-                cmocka_unit_test(an_endpoint_of_ones_own_is_taken_apart),
-                cmocka_unit_test(auto_takes_the_path_where_a_host_name_would_not_do),
+                cmocka_unit_test(an_endpoint_of_ones_own_is_parsed),
+                cmocka_unit_test(auto_uses_the_path_where_a_host_name_would_not_do),
                 cmocka_unit_test(what_cannot_be_is_refused_with_a_sentence),
                 cmocka_unit_test(an_endpoint_without_a_valid_host_and_port_is_refused),
                 cmocka_unit_test(an_endpoint_of_any_length_is_survived),
                 cmocka_unit_test(a_region_is_found_in_the_hosts_that_redirects_name),
-                cmocka_unit_test(partitions_and_regions_are_told_apart),
+                cmocka_unit_test(partitions_and_regions_are_distinguished),
                 cmocka_unit_test(a_url_of_s3_has_a_bucket_and_perhaps_a_key),
         };
 

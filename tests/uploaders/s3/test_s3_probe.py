@@ -42,7 +42,7 @@ def check_nothing_left(server):
 
 
 @test
-def everything_the_agent_does_is_tried_and_taken_away():
+def everything_the_agent_does_is_tried_and_removed():
     with S3Server() as s:
         p = probe(s, thorough=True)
         assert p.outcome == OK and p.names == ALL and not p.failed()
@@ -60,7 +60,7 @@ def a_probe_that_was_cut_is_none_in_the_way():
 
 
 @test
-def each_missing_permission_is_told_by_name():
+def each_missing_permission_is_reported_by_name():
     for operation, (permission, works) in PERMISSIONS.items():
         with S3Server() as s:
             s.deny = {operation}
@@ -93,7 +93,7 @@ def what_the_first_step_could_not_make_is_not_asked_for():
 
 
 @test
-def stores_without_conditional_writes_are_told():
+def stores_without_conditional_writes_are_reported():
     for conditions, words in (("aws", ""), ("radosgw", ""), ("none", "has none"),
                               ("ignored", "is ignored")):
         with S3Server() as s:
@@ -117,7 +117,7 @@ def no_bucket_and_nobody_there_end_it():
 
 
 @test
-def what_was_made_is_taken_away_when_the_store_fails_in_between():
+def what_was_made_is_removed_when_the_store_fails_in_between():
     for operation in ("GetObject", "UploadPart", "ListObjectsV2"):
         with S3Server() as s:
             s.fault(operation, status=503, code="SlowDown", times=None)
@@ -131,7 +131,7 @@ def what_was_made_is_taken_away_when_the_store_fails_in_between():
 
 
 @test
-def a_wrong_clock_is_told_and_allowed_for():
+def a_wrong_clock_is_reported_and_allowed_for():
     for offset, word in ((7200, "2h ahead"), (-7200, "2h behind")):
         with S3Server() as s:
             s.clock_offset = offset
@@ -142,7 +142,7 @@ def a_wrong_clock_is_told_and_allowed_for():
 
 
 @test
-def wrong_keys_and_no_keys_are_told():
+def wrong_keys_and_no_keys_are_reported():
     with S3Server() as s:
         p = probe(s, thorough=True, environment={"AWS_ACCESS_KEY_ID": s.access_key,
                                                  "AWS_SECRET_ACCESS_KEY": "wrong"})
@@ -154,7 +154,7 @@ def wrong_keys_and_no_keys_are_told():
 
 
 @test
-def one_cause_for_all_is_told_once():
+def one_cause_for_all_is_reported_once():
     with S3Server() as s:
         p = probe(s, thorough=True, environment={"AWS_ACCESS_KEY_ID": s.access_key,
                                                  "AWS_SECRET_ACCESS_KEY": "wrong"})
@@ -192,7 +192,7 @@ def whoever_may_only_write_passes_the_quick_question():
 
 
 @test
-def the_quick_question_tells_who_is_away():
+def the_quick_question_reports_who_is_away():
     with S3Server() as s:
         s.fault("HeadBucket", status=503, times=None)
         assert probe(s).outcome == AWAY

@@ -156,7 +156,7 @@ static void codes_of_a_family_are_judged_alike(void **state) {
                 assert_int_equal(with_code(S3_PUT_OBJECT, 400, cases[i].code), cases[i].verdict);
 }
 
-static void a_condition_that_the_store_does_not_know_is_told_apart(void **state) {
+static void a_condition_that_the_store_does_not_know_is_distinguished(void **state) {
         S3ResponseInput in = { .operation = S3_PUT_OBJECT, .status = 501 };
 
         assert_int_equal(verdict_of(&in), S3_REFUSED);
@@ -181,7 +181,7 @@ static void check_region(S3ResponseInput in, const char *inside, const char *exp
         assert_string_equal(a.region, expected);
 }
 
-static void a_redirect_tells_its_region_by_header_body_or_host(void **state) {
+static void a_redirect_reports_its_region_by_header_body_or_host(void **state) {
         const S3ResponseInput plain = { .operation = S3_GET_OBJECT, .status = 301 };
         S3ResponseInput header = plain;
 
@@ -341,7 +341,7 @@ static void a_head_that_is_refused_while_clocks_differ_is_skewed(void **state) {
 
 /* ── connections that broke ── */
 
-static void an_answer_that_broke_off_counts_when_it_said_enough(void **state) {
+static void an_answer_that_broke_off_counts_when_it_had_enough(void **state) {
         static const char error[] = "<Error><Code>QuotaExceeded</Code></Error>",
                           half[] = "<Error><Code>QuotaExce";
         static const struct {
@@ -453,15 +453,15 @@ int main(void) {
                 cmocka_unit_test(what_is_missing_depends_on_what_was_asked_for),
                 cmocka_unit_test(a_status_alone_is_enough_for_a_verdict),
                 cmocka_unit_test(codes_of_a_family_are_judged_alike),
-                cmocka_unit_test(a_condition_that_the_store_does_not_know_is_told_apart),
-                cmocka_unit_test(a_redirect_tells_its_region_by_header_body_or_host),
+                cmocka_unit_test(a_condition_that_the_store_does_not_know_is_distinguished),
+                cmocka_unit_test(a_redirect_reports_its_region_by_header_body_or_host),
                 cmocka_unit_test(a_region_that_is_none_or_ours_is_not_learnt),
                 cmocka_unit_test(a_malformed_header_that_is_not_about_the_region_is_no_redirect),
                 cmocka_unit_test(retry_after_is_read_as_seconds_or_as_a_date_and_capped),
                 cmocka_unit_test(a_date_to_try_again_at_is_one_of_the_servers_clock),
                 cmocka_unit_test(what_any_other_request_would_get_as_well_is_marked),
                 cmocka_unit_test(a_head_that_is_refused_while_clocks_differ_is_skewed),
-                cmocka_unit_test(an_answer_that_broke_off_counts_when_it_said_enough),
+                cmocka_unit_test(an_answer_that_broke_off_counts_when_it_had_enough),
                 cmocka_unit_test(a_sentence_needs_neither_origin_nor_region_and_stays_on_its_line),
                 cmocka_unit_test(the_arns_are_those_of_the_partition),
                 cmocka_unit_test(braces_in_a_stores_words_are_left_alone),

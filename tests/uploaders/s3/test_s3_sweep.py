@@ -101,7 +101,7 @@ def spoil_list(server, operation, old, new):
 
 
 @test
-def what_does_not_tell_its_time_is_new():
+def what_does_not_report_its_time_is_new():
     for told in (b"<Initiated>", b"<Initiated>yesterday"):
         with S3Server() as s:
             kept = s.create("p/a", age=1000)

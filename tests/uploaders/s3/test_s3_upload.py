@@ -71,7 +71,7 @@ def odd_keys_arrive_as_they_are():
 
 
 @test
-def the_same_object_that_is_there_already_is_told_as_the_same():
+def the_same_object_that_is_there_already_is_reported_as_the_same():
     with S3Server() as s:
         put_ours(s)
         run = upload(s)
@@ -105,7 +105,7 @@ def of_a_single_put_other_bytes_of_the_same_plan_and_size_are_something_else():
 
 
 @test
-def an_object_of_no_bundle_is_replaced_when_the_caller_says_so():
+def an_object_of_no_bundle_is_replaced_when_the_caller_wants_it():
     with S3Server() as s:
         put_ours(s, plan="00bb")
         run = upload(s, may_replace=True)
@@ -142,7 +142,7 @@ def what_is_ours_to_replace_is_written_over_without_a_question():
 
 
 @test
-def what_is_written_over_is_never_told_as_the_same():
+def what_is_written_over_is_never_reported_as_the_same():
     for trouble in ({"status": 409, "code": "OperationAborted", "done": True},
                     {"edit": lambda request, reply: reply.headers.pop("ETag")}):
         with S3Server() as s:
@@ -211,7 +211,7 @@ def a_guard_that_cannot_be_asked_lets_nothing_be_replaced():
 
 
 @test
-def what_vanished_after_it_was_looked_at_is_not_written_over_blindly():
+def what_vanished_after_it_was_examined_is_not_written_over_blindly():
     with S3Server() as s:
         put_ours(s, plan="00bb")
         s.fault("PutObject", skip=1, status=409, code="ConditionalRequestConflict")
@@ -256,7 +256,7 @@ def a_put_without_etag_proves_nothing():
 # --- several parts
 
 @test
-def several_parts_are_created_sent_looked_at_completed_and_proven():
+def several_parts_are_created_sent_examined_completed_and_proven():
     with S3Server() as s:
         run = upload(s, **MANY)
         assert (run.outcome, run.proof, run.one("done")[2]) == (OK, "head", "300500")
@@ -343,7 +343,7 @@ def a_finished_object_of_the_same_plan_is_not_uploaded_over():
 
 
 @test
-def complete_replaces_an_object_of_no_bundle_when_the_caller_says_so():
+def complete_replaces_an_object_of_no_bundle_when_the_caller_wants_it():
     for conditions in ("aws", "radosgw", "none"):
         with S3Server() as s:
             s.conditions = conditions
@@ -511,7 +511,7 @@ def a_part_is_sent_again_after_every_trouble_that_passes():
 # --- whose move it is
 
 @test
-def while_our_own_data_is_late_the_store_is_not_said_to_be_silent():
+def while_our_own_data_is_late_the_store_is_not_called_silent():
     with S3Server() as s:
         run = upload(s, parts=3, part_bytes=100_000, in_flight=1, late_msec=2000, look_msec=20)
         assert run.outcome == OK and run.stats[0] == 0, run.lines
@@ -532,7 +532,7 @@ def a_store_that_is_really_silent_is_found_out_also_through_several_tries():
 
 
 @test
-def the_404_of_something_before_the_store_says_nothing_of_the_object():
+def the_404_of_something_before_the_store_proves_nothing_of_the_object():
     def page(request, reply):
         reply.status, reply.body, reply.headers = 404, b"<html>no backend</html>", {
             "content-type": "text/html", "x-amz-request-id": None}
@@ -554,7 +554,7 @@ def the_404_of_something_before_the_store_says_nothing_of_the_object():
 
 
 @test
-def a_store_without_request_ids_is_believed_when_it_says_404():
+def a_store_without_request_ids_is_believed_when_it_answers_404():
     with S3Server() as s:
         s.fault("*", times=None, edit=lambda request,
                 reply: reply.headers.update({"x-amz-request-id": None}))
@@ -642,7 +642,7 @@ def what_no_waiting_helps_leaves_nothing():
 
 
 @test
-def an_upload_whose_abort_fails_is_told():
+def an_upload_whose_abort_fails_is_reported():
     with S3Server() as s:
         s.deny = {"AbortMultipartUpload"}
         s.fault("CompleteMultipartUpload", status=409, code="ConditionalRequestConflict")
@@ -665,7 +665,7 @@ def where_head_is_forbidden_the_answer_is_the_proof():
 
 
 @test
-def what_is_in_the_way_and_may_not_be_looked_at_is_this_objects_own_failure():
+def what_is_in_the_way_and_may_not_be_examined_is_this_objects_own_failure():
     for options in ({}, MANY):
         with S3Server() as s:
             there = put_ours(s, plan="00bb")
@@ -699,7 +699,7 @@ def nothing_is_written_blindly():
 
 
 @test
-def what_head_says_must_be_what_was_sent():
+def what_head_reports_must_be_what_was_sent():
     lies = [lambda request, reply: reply.headers.update({"ETag": '"0123"'}),
             lambda request, reply: reply.headers.update({PLAN_HEADER: "00bb"}),
             lambda request, reply: reply.headers.pop(PLAN_HEADER),
@@ -749,7 +749,7 @@ def without_conditions_head_decides_before_complete():
 
 
 @test
-def a_store_that_takes_checksums_for_malformed_gets_none():
+def a_store_that_finds_checksums_malformed_gets_none():
     with S3Server() as s:
         s.conditions, s.dialect = "none", "swift"
         assert upload(s, **MANY).outcome == OK

@@ -137,7 +137,7 @@ static void uploads_are_listed_and_escaped_keys_decoded(void **state) {
         assert_string_equal(l.next_upload_id_marker, "2~x%2F+");
 }
 
-static void keys_are_left_alone_unless_the_answer_says_that_they_are_escaped(void **state) {
+static void keys_are_left_alone_unless_the_answer_states_that_they_are_escaped(void **state) {
         _cleanup_(s3_upload_list_done) S3UploadList l = { 0 };
 
         assert_int_equal(uploads_of("<ListMultipartUploadsResult><Upload><Key>a%20b+c&amp;</Key>"
@@ -337,7 +337,8 @@ int main(void) {
                 cmocka_unit_test(a_list_of_parts_that_cannot_be_relied_on_is_refused),
                 cmocka_unit_test(a_page_has_ten_thousand_entries_at_most),
                 cmocka_unit_test(uploads_are_listed_and_escaped_keys_decoded),
-                cmocka_unit_test(keys_are_left_alone_unless_the_answer_says_that_they_are_escaped),
+                cmocka_unit_test(
+                        keys_are_left_alone_unless_the_answer_states_that_they_are_escaped),
                 cmocka_unit_test(a_key_with_control_characters_hides_no_other),
                 cmocka_unit_test(an_upload_that_cannot_be_named_is_left_out),
                 cmocka_unit_test(keys_and_ids_that_are_too_long_are_left_out),

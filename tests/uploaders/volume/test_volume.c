@@ -8,7 +8,7 @@
 #include "tests/harness/skip.h"
 #include "uploaders/volume/volume.h"
 
-static void an_object_arrives_whole(void **state) {
+static void an_object_arrives_complete(void **state) {
         static const size_t sizes[] = { 0,       1,   4095,    4096,    STRIPE,
                                         MIB - 1, MIB, MIB + 1, 2 * MIB, 20 * MIB + 12345,
                                         40 * MIB };
@@ -446,7 +446,7 @@ static void every_cut_into_stripes_is_read_back(void **state) {
         }
 }
 
-static void what_cannot_be_read_back_is_told(void **state) {
+static void what_cannot_be_read_back_is_reported(void **state) {
         const VolumeStripe huge[2] = { { .bytes = UINT64_MAX }, { .bytes = 2 } };
         const Scratch *s = *state;
         uint64_t bad;
@@ -463,7 +463,7 @@ static void what_cannot_be_read_back_is_told(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                TEST(an_object_arrives_whole),
+                TEST(an_object_arrives_complete),
                 TEST(nothing_is_seen_before_commit_and_nothing_stays_without_it),
                 TEST(a_wrong_call_is_refused),
                 TEST(the_same_object_again_is_the_same),
@@ -478,7 +478,7 @@ int main(void) {
                 TEST(neither_writing_nor_reading_back_fills_the_page_cache),
                 TEST(a_small_object_is_read_from_the_disk_without_a_context_for_it),
                 TEST(every_cut_into_stripes_is_read_back),
-                TEST(what_cannot_be_read_back_is_told),
+                TEST(what_cannot_be_read_back_is_reported),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

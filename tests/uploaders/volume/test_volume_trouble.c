@@ -145,7 +145,7 @@ static void crash_everywhere(const Scratch *s, const Content *c, Hook death, uns
         assert_true(n_seen > 0 && n_unseen > 10);
 }
 
-static void a_crash_anywhere_leaves_nothing_or_the_whole(void **state) {
+static void a_crash_anywhere_leaves_nothing_or_everything(void **state) {
         Content c;
         content_init(&c, MIB + 1, 1);
         crash_everywhere(*state, &c, (Hook){ .die_after = false }, 15);
@@ -281,7 +281,7 @@ typedef struct Refusal {
         const char *says;
 } Refusal;
 
-static void every_refusal_is_told_with_path_and_remedy(void **state) {
+static void every_refusal_is_reported_with_path_and_remedy(void **state) {
         static const Refusal refusals[] = {
                 { "mkdirat", ENOSPC, UPLOAD_E_FULL, 1, "free some space" },
                 { "mkdirat", EDQUOT, UPLOAD_E_FULL, 2, "raise the quota" },
@@ -510,7 +510,7 @@ static void a_volume_that_is_unmounted_is_away_until_it_is_back(void **state) {
         go_away_and_come_back(*state, "root/sub");
 }
 
-static void a_volume_mounted_later_takes_over(void **state) {
+static void a_volume_mounted_later_is_used_from_then_on(void **state) {
         const Scratch *s = *state;
         _cleanup_(volume_freep) Volume *v = volume_at(s, "root");
         _cleanup_free_ char *error = NULL;
@@ -588,7 +588,7 @@ static void faults_of_a_real_file_system_are_understood(void **state) {
         faultfs_stop(&f);
 }
 
-static void without_links_and_exchange_flags_a_look_and_a_rename_do(void **state) {
+static void without_links_and_exchange_flags_a_check_and_a_rename_suffice(void **state) {
         const Scratch *s = *state;
         Content c, other;
         FaultFs f;
@@ -691,22 +691,22 @@ static void a_server_that_dies_is_away(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                TEST(a_crash_anywhere_leaves_nothing_or_the_whole),
+                TEST(a_crash_anywhere_leaves_nothing_or_everything),
                 TEST(the_bytes_are_durable_before_the_name_and_the_name_before_the_end),
                 TEST(without_links_a_rename_gives_the_name),
                 TEST(who_comes_second_compares),
                 TEST(only_the_file_that_was_proven_gets_the_name),
                 TEST(a_link_whose_answer_was_lost_counts),
-                TEST(every_refusal_is_told_with_path_and_remedy),
+                TEST(every_refusal_is_reported_with_path_and_remedy),
                 TEST(an_object_that_failed_once_stays_failed),
                 TEST(a_name_whose_directory_was_not_synced_is_no_delivery_yet),
                 TEST(a_full_volume_is_full_and_clean_afterwards),
                 TEST(min_free_is_kept_free),
                 TEST(a_read_only_volume_is_away),
                 TEST(a_volume_that_is_unmounted_is_away_until_it_is_back),
-                TEST(a_volume_mounted_later_takes_over),
+                TEST(a_volume_mounted_later_is_used_from_then_on),
                 TEST(faults_of_a_real_file_system_are_understood),
-                TEST(without_links_and_exchange_flags_a_look_and_a_rename_do),
+                TEST(without_links_and_exchange_flags_a_check_and_a_rename_suffice),
                 TEST(a_hung_mount_holds_up_nobody_else),
                 TEST(a_server_that_dies_is_away),
         };
