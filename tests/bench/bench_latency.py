@@ -69,8 +69,9 @@ def measure(work, runs):
         del waits[:5]  # connections, caches
         a.stop()
     p50, p99 = percentile(waits, 0.5), percentile(waits, 0.99)
-    print(f"\n{runs} dumps, {n_requests} requests each: mean {statistics.mean(waits) * 1000:.1f} ms,"
-          f" worst {max(waits) * 1000:.1f} ms\n\n| last close to manifest | measured | |\n"
+    print(f"\n{runs} dumps, {n_requests} requests each: mean "
+          f"{statistics.mean(waits) * 1000:.1f} ms, worst {max(waits) * 1000:.1f} ms\n\n"
+          "| last close to manifest | measured | |\n"
           "|---|---|---|")
     bound("p50", p50, P50_MAX, f"{p50 * 1000:.1f} of {P50_MAX * 1000:.0f} ms")
     bound("p99", p99, P99_MAX, f"{p99 * 1000:.1f} of {P99_MAX * 1000:.0f} ms")

@@ -296,7 +296,8 @@ def what_the_agent_may_and_has_counts_and_not_what_its_caller_lacks():
         os.chmod(a.config_file, 0o644)
         os.chmod(a.socket, 0o666)
         result = doctor(a, program=program, **NOBODY)
-        assert "the agent can read" in " ".join(of(result, "ok", "source core-dumps")), result.stdout
+        assert "the agent can read" in " ".join(
+            of(result, "ok", "source core-dumps")), result.stdout
         assert "the agent delivered there" in " ".join(
             of(result, "ok", "destination archive")), result.stdout
         assert not of(result, "FAILED", "source") and not of(

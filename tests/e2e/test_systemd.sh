@@ -166,7 +166,8 @@ has_error() { api /v1/status | grep -q "\"last_error\": *\"[^\"]*$1"; }
 until_true 10 has_error no_such_key
 ok "the status names the fault"
 inside mv "$sysconfdir/neuron-collectd/neuron-collectd.yaml" /tmp/aside
-! inside systemctl reload neuron-collectd.service >"$dir/out" 2>&1 && until_true 10 has_error 'No such file'
+! inside systemctl reload neuron-collectd.service >"$dir/out" 2>&1 &&
+	until_true 10 has_error 'No such file'
 ok "systemctl reload without the file fails, and the status says why"
 inside mv /tmp/aside "$sysconfdir/neuron-collectd/neuron-collectd.yaml"
 until_true 10 in_journal no_such_key && [ "$(property MainPID)" = "$before" ] &&

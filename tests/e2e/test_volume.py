@@ -12,8 +12,8 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 import agent
-from agent import (DAEMON, Agent, SOURCE_DIR, check_bundle, leftovers, need, need_root, object_of, run,
-                   wait_for)
+from agent import (DAEMON, Agent, SOURCE_DIR, check_bundle, leftovers, need, need_root, object_of,
+                   run, wait_for)
 from tap import Skip, main, test
 
 FSYNC = {"x86_64": "74", "aarch64": "82"}.get(os.uname().machine)

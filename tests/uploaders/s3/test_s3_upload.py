@@ -6,8 +6,8 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 # noqa: E402
-from drive import (AWAY, DENIED, EXISTS, FULL, MISMATCH, NETWORK, OK, PLAN, PLAN_HEADER, REFUSED, SAME,
-                   SHA256_HEADER, STALE,
+from drive import (AWAY, DENIED, EXISTS, FULL, MISMATCH, NETWORK, OK, PLAN, PLAN_HEADER, REFUSED,
+                   SAME, SHA256_HEADER, STALE,
                    S3Server, check_object, drive, etag_of, put_ours, start, finish, upload)
 from tap import in_time, main, test  # noqa: E402
 
