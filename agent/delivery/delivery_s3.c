@@ -77,7 +77,8 @@ typedef struct DeliveryS3 {
         char *signature;
         DeliveryS3State state;
         Ending ending;
-        bool is_fresh;     /* never tried: a small one is sent without checking for a copy first */
+        bool is_fresh; /* cannot have been tried: a small one is sent without checking for a copy
+                          first */
         bool is_cancelled; /* to be aborted as soon as its object is not without its manifest */
         unsigned n_plans, n_restarts;
         uint64_t sent_bytes; /* of bodies, in tries that have ended */
@@ -1403,7 +1404,9 @@ static int s3_delivery_new(Destination *d, const DeliveryRequest *request, Deliv
         x->client = target(d)->client;
         x->store = d->scheduler->context.store;
         x->part_size = d->config->part_size_bytes;
-        x->is_fresh = !bundle_has_begun(request->bundle);
+        /* What is older than this run may have been delivered by one whose state is lost. */
+        x->is_fresh = !bundle_has_begun(request->bundle) &&
+                      request->bundle->rec.oldest_mtime_usec >= d->scheduler->started_usec;
         x->base.work = (WorkJob){ .run = run_work, .done = on_work_done };
         x->signature = packer_signature(request->level, x->part_size);
         int r = x->signature ? delivery_init(&x->base, request) : -ENOMEM;

@@ -161,6 +161,7 @@ extern const DestinationType destination_volume_type, destination_s3_type;
 struct Scheduler {
         SchedulerContext context;
         const Config *config;
+        uint64_t started_usec; /* CLOCK_REALTIME */
         WorkerPool *compressors;
         unsigned n_compressors;
         Destination *destinations;

@@ -1350,6 +1350,7 @@ int scheduler_new(Scheduler **ret, const SchedulerContext *context, const Config
                 return -ENOMEM;
         *s = (Scheduler){ .context = *context,
                           .config = config,
+                          .started_usec = context->clock->realtime_usec(context->clock),
                           .is_urgent = context->is_urgent,
                           .n_compressors = count_compressors(config) };
         int r = rate_limits_new(&s->limits, context->clock, config);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Before a node is taken away: drain, what is safe and what is not, resume."""
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -8,7 +9,7 @@ import time
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from agent import CLI, PATIENCE, Agent, check_bundle, cleanup, wait_for
+from agent import CLI, PATIENCE, Agent, check_bundle, cleanup, object_of, wait_for
 from tap import main, test
 
 SAFE = (0, "safe to terminate\n", "")
@@ -129,12 +130,20 @@ def not_everything_there_in_time_is_not_safe_and_reports_what():
 @test
 def a_bundle_in_quarantine_is_not_safe_and_not_waited_for():
     a = Agent()
-    a.config["destinations"][0]["path"] = a.out + "/%c"
     a.config["retry"]["quarantine_after"] = 2
-    in_the_way = os.path.join(a.out, "000000000000000a")
-    with open(in_the_way, "wb"):
-        pass
-    a.dump(size=65536, cluster_id="000000000000000a", pid=1)
+    bad = a.dump(size=65536, cluster_id="000000000000000a", pid=1)
+    a.start()
+    a.wait_known(1)
+    a.wait_all()
+    delivered = object_of(a.only_manifest()[0])
+    a.stop()
+    # The state is lost, the source has changed, and what was delivered is damaged.
+    with open(delivered, "ab") as f:
+        f.write(b"more than was written")
+    shutil.rmtree(a.path("state"))
+    os.mkdir(a.path("state"))
+    with open(os.path.join(bad, sorted(os.listdir(bad))[0]), "ab") as f:
+        f.write(b"more of it")
     good = a.dump(size=65536, cluster_id="000000000000000b", pid=2)
     a.start()
     a.wait_known(2)
@@ -143,8 +152,9 @@ def a_bundle_in_quarantine_is_not_safe_and_not_waited_for():
     lines = out.splitlines()
     assert code == 1 and "quarantine" in lines[0] and lines[1].startswith(
         f"{bundle} quarantined: ") and len(lines) == 2, out
-    all_arrived(a, [good])
-    os.unlink(in_the_way)
+    by_path = {m["source"]["path"]: p for p, m in a.manifests()}
+    check_bundle(by_path[good], good, tools=("tar",))
+    shutil.rmtree(os.path.dirname(delivered))
     assert a.cli("retry", bundle).returncode == 0
     assert drain(a) == SAFE
     a.stop()
