@@ -560,8 +560,8 @@ def a_source_continues_after_a_quarantined_bundle_was_cancelled():
     a.start()
     r.deliver(1)
     manifest = a.only_manifest()[0]
-    with open(manifest, "r+b") as f:
-        f.truncate(10)  # what is there is no manifest of ours: it cannot be delivered there
+    with open(manifest, "w", encoding="ascii") as f:
+        f.write('{"no": "manifest of ours"}')  # it cannot be delivered there
     a.stop()
     for name in os.listdir(a.path("state")):
         if name.startswith("state.db"):
