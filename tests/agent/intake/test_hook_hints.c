@@ -78,6 +78,8 @@ static void close_source(Fixture *f) {
         intake_source_free(f->source);
         bundle_table_free(f->bundles);
         store_close(f->store);
+        owners_done(&f->context.active);
+        owners_done(&f->context.held);
 }
 
 static int setup(void **state) {
