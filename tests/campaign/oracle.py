@@ -234,7 +234,9 @@ def judge_state(database, record, places, faults):
         unproven = rows(database, "SELECT b.id, d.destination FROM bundles b JOIN deliveries d ON "
                         "d.bundle = b.row WHERE b.state = 'delivered' AND (d.state "
                         "<> 'delivered' OR d.proof IS NULL)")
-        uploads = rows(database, "SELECT key FROM uploads UNION ALL SELECT key FROM aborts")
+        # a key whose CreateMultipartUpload was not answered is listed again for 15 minutes
+        uploads = rows(database, "SELECT key FROM uploads UNION ALL SELECT key FROM aborts WHERE "
+                       "upload_id IS NOT NULL OR since_usec < (unixepoch() - 960) * 1000000")
     except ValueError as error:
         faults.append(f"state: sqlite3 cannot read it: {error}")
         return

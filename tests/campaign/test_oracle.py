@@ -121,7 +121,8 @@ class Round:
         schema = ["CREATE TABLE bundles (row INTEGER PRIMARY KEY, id TEXT, state TEXT, path BLOB)",
                   "CREATE TABLE deliveries (bundle INTEGER, destination TEXT, state TEXT, proof "
                   "TEXT)", "CREATE TABLE counts (state TEXT, bundles INTEGER)",
-                  "CREATE TABLE uploads (key BLOB)", "CREATE TABLE aborts (key BLOB)"]
+                  "CREATE TABLE uploads (key BLOB)",
+                  "CREATE TABLE aborts (key BLOB, upload_id BLOB, since_usec INTEGER)"]
         subprocess.run(["sqlite3", self.path("state.db"), ";".join(schema + self.sql)], check=True)
         return oracle.judge(self.dir)
 
@@ -229,9 +230,14 @@ def an_orphan_upload_is_found():
     r = Round()
     r.uploads["bucket"] = [["key", "upload id"]]
     r.condemn("an orphan multipart upload")
+    for late in ("X'00', X'01', unixepoch() * 1000000", "X'00', NULL, 0"):
+        r = Round()
+        r.sql.append(f"INSERT INTO aborts VALUES ({late})")
+        r.condemn("still to be finished or aborted")
     r = Round()
-    r.sql.append("INSERT INTO aborts VALUES (X'00')")
-    r.condemn("still to be finished or aborted")
+    r.sql.append("INSERT INTO aborts VALUES (X'00', NULL, unixepoch() * 1000000)")
+    faults = r.judge()
+    assert not faults, faults
 
 
 @test
