@@ -501,33 +501,47 @@ static void hold_sources(Agent *a) {
                         intake_source_hold(a->sources[i], true);
 }
 
-/* Whether a copy there outlives this node. */
-static bool is_durable(const ConfigDestination *d) {
+/* Whether a copy there outlives this node, as one in a bucket does. */
+static bool is_durable_volume(const ConfigDestination *d) {
         if (d->type == CONFIG_S3 || d->durable != CONFIG_DURABLE_AUTO)
-                return d->type == CONFIG_S3 || d->durable == CONFIG_DURABLE_YES;
+                return d->type != CONFIG_S3 && d->durable == CONFIG_DURABLE_YES;
         _cleanup_free_ char *fixed = form_fixed_part(d->path);
         return fixed && fs_path_is_network(fixed);
 }
 
-static bool has_durable_destination(const Config *c, const ConfigSource *s) {
-        for (size_t i = 0; i < c->n_destinations; i++)
-                for (size_t k = 0; k < s->destinations.n; k++)
-                        if (strcmp(s->destinations.items[k], c->destinations[i].name) == 0 &&
-                            is_durable(&c->destinations[i]))
-                                return true;
-        return false;
+/* @return 1: its copies are on this node's own disk only */
+static int on_bundle_at_risk(const BundleRecord *rec, void *userdata) {
+        for (size_t i = 0; i < rec->n_deliveries; i++) {
+                const DeliveryRecord *d = &rec->deliveries[i];
+                /* The mount table first: what is asked for must not hang. */
+                if (!d->object || fs_path_is_network(d->object) || access(d->object, F_OK) < 0)
+                        continue;
+                strbuf_addf(userdata,
+                            "copies of source %s are on this node's own disk only, such as '%s' "
+                            "(destination %s; set its `durable: true` if the disk outlives the "
+                            "node, `neuron-collect redeliver` to one that does, or move them)",
+                            rec->source, rec->id, d->destination);
+                return 1;
+        }
+        return 0; /* somebody has taken them away */
 }
 
-/* Adds the sources whose copies are on this node's own disk only. */
-static void add_sources_at_risk(const Config *c, StrBuf *text) {
-        for (size_t i = 0; i < c->n_sources; i++)
-                if (!has_durable_destination(c, &c->sources[i]))
-                        strbuf_addf(text,
-                                    "%scopies of source %s are on this node's own disk only "
-                                    "(destination %s; set its `durable: true` if the disk outlives "
-                                    "the node)",
-                                    text->n ? ", " : "", c->sources[i].name,
-                                    c->sources[i].destinations.items[0]);
+/* Where a bundle went is what counts, not where its source goes now. */
+static void add_bundle_at_risk(const Agent *a, StrBuf *text) {
+        StrBuf durable = STRBUF_INIT;
+        strbuf_add(&durable, "/");
+        for (size_t i = 0; i < a->config->n_destinations; i++)
+                if (is_durable_volume(&a->config->destinations[i]))
+                        strbuf_addf(&durable, "%s/", a->config->destinations[i].name);
+        int r = strbuf_error(&durable);
+        if (r == 0)
+                r = bundle_table_list(
+                        a->bundles,
+                        &(StoreFilter){ .state = BUNDLE_DELIVERED, .no_copy_at = durable.text },
+                        on_bundle_at_risk, text);
+        strbuf_done(&durable);
+        if (r < 0)
+                strbuf_add(text, "the state database cannot be read");
 }
 
 /* Writes a->drain.missing. @return whether nothing is missing */
@@ -549,8 +563,8 @@ static bool is_safe(Agent *a) {
         if (s)
                 strbuf_addf(&text, "%ssource %s has not been scanned completely",
                             text.n ? ", " : "", intake_source_config(s)->name);
-        if (c.bundles[BUNDLE_DELIVERED] > 0)
-                add_sources_at_risk(a->config, &text);
+        if (text.n == 0)
+                add_bundle_at_risk(a, &text);
         (void)snprintf(a->drain.missing, sizeof a->drain.missing, "%s", text.n ? text.text : "");
         bool safe = text.n == 0;
         strbuf_done(&text);

@@ -486,7 +486,7 @@ static const ConfigKey table[] = {
   .help = "Free space below which the destination is paused, a size or a share." },
 { "destinations[].durable", KEY_CHOICE, KEY_VOLUME, AT(ConfigDestination, durable), .words = durables, .fallback = "auto",
   .help = "Whether a copy there outlives this node; auto: on a network file system (by its type) it does, on a local one it does not. "
-          "`safe to terminate` is said only when each source has a destination that is durable, as buckets are." },
+          "`safe to terminate` is said only when each delivered bundle has a copy that does, as one in a bucket." },
 { "destinations[].mode", KEY_STRING, KEY_VOLUME, AT(ConfigDestination, mode), .form = &form_mode, .fallback = "1777",
   .help = "Mode of the directories that nodes share, whose agents may have different user ids; the directory of each node below them has 0755." },
 { "destinations[].group", KEY_STRING, KEY_VOLUME, AT(ConfigDestination, group), .form = &form_name, .fallback = "",

@@ -300,7 +300,8 @@ static void page_done(Page *p) {
 }
 
 static int list_statement(Store *s, const StoreFilter *f, bool after, sqlite3_stmt **ret) {
-        size_t by_state = f->lacks         ? 5
+        size_t by_state = f->no_copy_at    ? 6
+                          : f->lacks       ? 5
                           : f->held_only   ? (f->state == BUNDLE_DELIVERED ? 3 : 4)
                           : f->state >= 0  ? 1
                           : f->active_only ? 2
@@ -315,8 +316,9 @@ static int list_statement(Store *s, const StoreFilter *f, bool after, sqlite3_st
                         "state = 'delivered' AND links_held = 1",
                         "state = 'evicted' AND links_held = 1",
                         "state = 'delivered' AND " LACKS("?5"),
+                        "state = 'delivered' AND " LACKS_COPY("?5"),
                 };
-                char where[256];
+                char where[512];
                 (void)snprintf(where, sizeof where, "%s%s%s", states[by_state],
                                f->source ? " AND source = ?2" : "",
                                after ? " AND (first_seen_usec, id) > (?3, ?4)" : "");
@@ -339,7 +341,7 @@ static int read_page(Store *s, const StoreFilter *f, const BundleRecord *after, 
         bind_text(&b, f->source);
         bind_number(&b, after->first_seen_usec);
         bind_text(&b, after->id);
-        bind_text(&b, f->lacks);
+        bind_text(&b, f->no_copy_at ? f->no_copy_at : f->lacks);
         bind_number(&b, p->limit);
         while (p->n < p->limit && (r = next_row(s, &b)) == 0) {
                 BundleRecord *record = &p->records[p->n];

@@ -80,8 +80,10 @@ typedef struct StoreFilter {
         bool held_only;     /* with state delivered or evicted: whose links are still held */
         const char *source; /* NULL = all */
         const char *lacks;  /* with state delivered and source: without a delivery to this one */
-        const char *after;  /* id: page after it, in order of (first_seen, id); NULL */
-        unsigned limit;     /* 0 = all */
+        const char *no_copy_at; /* with state delivered: no copy in a bucket, nor at these
+                                   destinations, `/a/b/` */
+        const char *after;      /* id: page after it, in order of (first_seen, id); NULL */
+        unsigned limit;         /* 0 = all */
 } StoreFilter;
 /** Calls on_bundle for each, oldest first. The record is the store's; a callback that wants to keep
  * it moves it out (`x = *b; *b = (BundleRecord){0}`). It may call the store. A negative return ends

@@ -70,8 +70,9 @@ typedef enum StoreStatement {
 } StoreStatement;
 
 /* {all, one state, active, delivered and held, evicted and held, delivered and not to a
- * destination} × {any source, one} × {from the start, after an id} */
-#define N_STORE_LISTS 24
+ * destination, delivered without a copy at some} × {any source, one} × {from the start, after an
+ * id} */
+#define N_STORE_LISTS 28
 
 struct Store {
         StoreCounts last_counts; /* that could be read */
@@ -91,6 +92,9 @@ struct Store {
 
 #define LACKS(destination)                                                                         \
         "NOT EXISTS (SELECT 1 FROM deliveries WHERE bundle = row AND destination = " destination ")"
+#define LACKS_COPY(names)                                                                          \
+        "NOT EXISTS (SELECT 1 FROM deliveries WHERE bundle = row AND ("                            \
+        "substr(object, 1, 5) = x'73333a2f2f' OR instr(" names ", '/' || destination || '/')))"
 
 /* ---- schema.c: SQLite's results, not errnos, since opening has to tell damage from an I/O error
  * ---- */

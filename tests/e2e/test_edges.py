@@ -42,6 +42,33 @@ def a_copy_on_this_nodes_own_disk_is_not_safe_to_terminate():
 
 
 @test
+def copies_of_the_past_count_where_they_are_though_their_source_goes_elsewhere_now():
+    a = Agent()
+    a.config["destinations"][0]["durable"] = False
+    a.dump(size=65536)
+    a.start()
+    a.wait_all()
+    os.mkdir(a.path("second"))
+    a.config["destinations"].append(a.volume("second", "second"))
+    a.write_config()
+    a.reload()
+    wait_for("the second destination is configured", lambda: len(
+        a.status()["destinations"]) == 2, 20)
+    result = a.cli("drain", "--timeout", "2s")
+    assert result.returncode == 1 and result.stdout.startswith("not safe to terminate"), result
+    assert "archive" in result.stdout and "redeliver" in result.stdout, result
+    os.rename(a.out, a.path("taken away"))
+    assert a.cli("drain", "--timeout", "20s").stdout.startswith("safe to terminate\n")
+    os.rename(a.path("taken away"), a.out)
+    assert a.cli("drain", "--timeout", "0").returncode == 1
+    a.cli("resume")
+    assert a.cli("redeliver").returncode == 0
+    a.wait_all()
+    assert a.cli("drain", "--timeout", "20s").stdout == "safe to terminate\n"
+    a.stop()
+
+
+@test
 def a_reload_that_failed_stands_in_status_until_it_is_corrected():
     a = Agent().start()
     a.write_config("version: 1\nsauces: []\n")
