@@ -1061,8 +1061,9 @@ static bool is_noted(IntakeSource *s, const char *path, uid_t uid) {
 
 /* Whether nothing but its row is needed to continue with it later. */
 static bool may_park(const Bundle *b) {
-        return b->source && b->is_active && !b->uncommitted && !b->flush && !b->cancel &&
-               !b->has_target_state && b->n_running == 0 && b->held.n == 0 &&
+        return b->source && b->source->hold != INTAKE_HELD && b->is_active && !b->uncommitted &&
+               !b->flush && !b->cancel && !b->has_target_state && b->n_running == 0 &&
+               b->held.n == 0 &&
                (b->rec.state == BUNDLE_SETTLING || b->rec.state == BUNDLE_READY) &&
                bundle_is_written(b) && !bundle_is_of_attachments(&b->rec);
 }
@@ -2074,8 +2075,13 @@ static void end_transaction(IntakeSource *s) {
 
 static void handle_found(IntakeSource *s, ScanJob *j) {
         s->is_postponing = false;
-        s->in_transaction =
-                store_begin(s->context->store) == 0; /* else each row is committed by itself */
+        int r = store_begin(s->context->store);
+        if (r < 0) { /* each row would wait for the database's lock by itself */
+                report_postponed(s, r, j->n_found);
+                s->has_logged_postponed = s->is_postponing;
+                return;
+        }
+        s->in_transaction = true;
         for (size_t i = 0; i < j->n_found; i++) {
                 ScanUnit *u = &j->found[i];
                 if (u->on_network && !u->has_own_name) /* must be claimed first, which may block */
@@ -2083,8 +2089,7 @@ static void handle_found(IntakeSource *s, ScanJob *j) {
                 else
                         on_unit(s, u);
         }
-        if (s->in_transaction)
-                end_transaction(s);
+        end_transaction(s);
         s->has_logged_postponed = s->is_postponing;
 }
 
@@ -2127,7 +2132,7 @@ static void on_scanned(SourceTask *t) {
                 intake_start_scan(s);
                 return;
         }
-        if (s->hold == INTAKE_HOLDING && !s->scan_wanted)
+        if (s->hold == INTAKE_HOLDING && !s->scan_wanted && !s->has_parked)
                 set_hold(s, INTAKE_HELD);
         if (s->hold != INTAKE_HELD)
                 arm_scan(s);

@@ -33,6 +33,26 @@ int __wrap_fs_open_regular(int dir_fd, const char *path, struct stat *ret) {
         return -EMFILE;
 }
 
+/* The same: another process has locked the database. */
+static bool is_locked;
+static unsigned n_refused_begins, n_adds;
+int __real_store_begin(Store *s);
+int __wrap_store_begin(Store *s);
+int __real_store_add(Store *s, const BundleRecord *b);
+int __wrap_store_add(Store *s, const BundleRecord *b);
+
+int __wrap_store_begin(Store *s) {
+        if (!is_locked)
+                return __real_store_begin(s);
+        n_refused_begins++;
+        return -EBUSY;
+}
+
+int __wrap_store_add(Store *s, const BundleRecord *b) {
+        n_adds++;
+        return is_locked ? -EBUSY : __real_store_add(s, b);
+}
+
 typedef struct Fixture {
         Scratch *scratch;
         sd_event *event;
@@ -76,6 +96,8 @@ static int setup(void **state) {
         f->scratch = scratch;
         has_no_descriptor = false;
         n_refused_opens = 0;
+        is_locked = false;
+        n_refused_begins = n_adds = 0;
         f->destination = archive;
         (void)snprintf(f->path, sizeof f->path, "%s/jobs/job-%%p", f->scratch->path);
         f->config = (ConfigSource){ .name = name,
@@ -244,6 +266,45 @@ static void what_gave_way_is_continued_when_there_is_space(void **state) {
                 run_some(f, until);
 }
 
+static void what_gave_way_is_continued_in_a_drain_too(void **state) {
+        Fixture *f = *state;
+        if (geteuid() != 0)
+                SKIP_BECAUSE("files of other users cannot be made");
+        f->config.scan_interval_usec = 100 * USEC_PER_MSEC;
+        make_units(f, 100, MAX_ACTIVE, MANY);
+        start(f);
+        run_until_active(f, MANY, MAX_ACTIVE);
+        make_unit(f, 1, ONE);
+        run_until_found(f, 1);
+        intake_source_hold(f->source, true);
+        for (unsigned i = 0; i < 20; i++) /* what is known is scanned, once or more often */
+                run_some(f, deadline());
+        for (unsigned i = 0; i < MAX_ACTIVE; i++) {
+                Bundle *b = unit(f, 100 + i);
+                if (b)
+                        assert_int_equal(bundle_set_state(f->bundles, b, BUNDLE_CANCELLED, NULL),
+                                         0);
+        }
+        run_until_active(f, MANY, 1);
+        for (uint64_t until = deadline(); !intake_source_is_idle(f->source);)
+                run_some(f, until);
+}
+
+/* Each attempt waits a second for the lock, and the loop with it. */
+static void a_locked_database_is_tried_once_for_all_that_was_found(void **state) {
+        Fixture *f = *state;
+        make_units(f, 1, MAX_ACTIVE, geteuid());
+        is_locked = true;
+        start(f);
+        for (uint64_t until = deadline(); n_refused_begins == 0;)
+                run_some(f, until);
+        assert_int_equal(n_adds, 0);
+        assert_false(intake_source_has_seen_all(f->source));
+        is_locked = false;
+        intake_source_flush(f->source, false);
+        run_until_active(f, geteuid(), MAX_ACTIVE);
+}
+
 static void without_a_descriptor_a_unit_waits(void **state) {
         Fixture *f = *state;
         f->config.settle_usec = 1000;
@@ -286,6 +347,8 @@ int main(void) {
                 TEST(a_scan_that_finds_too_many_has_some_of_each_owner),
                 TEST(a_noted_directory_always_gets_in),
                 TEST(what_gave_way_is_continued_when_there_is_space),
+                TEST(what_gave_way_is_continued_in_a_drain_too),
+                TEST(a_locked_database_is_tried_once_for_all_that_was_found),
                 TEST(without_a_descriptor_a_unit_waits),
                 TEST(descriptors_that_hold_files_are_bounded_by_owner),
         };
