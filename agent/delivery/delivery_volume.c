@@ -324,27 +324,31 @@ static void on_swept(WorkJob *work) {
         VolumeTarget *t = CONTAINER_OF(work, VolumeTarget, sweep);
         Destination *d = t->destination;
         Scheduler *s = d->scheduler;
-        if (t->sweep_result == 0)
-                (void)store_abort_done(s->context.store, t->sweep_id); /* else once more */
-        else {
+        int r = t->sweep_result;
+        if (r == 0)
+                r = store_abort_done(s->context.store, t->sweep_id);
+        if (r < 0) {
                 t->sweep_usec = scheduler_boottime_usec(s) + s->config->retry.maximum_usec;
                 log_warning(
-                        t->sweep_result,
-                        "destination %s: cannot remove the temporary file of '%s'; trying again",
+                        r, "destination %s: cannot remove the temporary file of '%s'; trying again",
                         d->config->name, t->sweep_path);
         }
         scheduler_cleanup_done(d);
 }
 
-/* One after the other. */
+/* One after the other; one that stays does not keep the others. */
 static bool volume_clean_up(Destination *d, uint64_t *ret_next_usec) {
         VolumeTarget *t = target(d);
+        Store *store = d->scheduler->context.store;
         _cleanup_(ledger_abort_done) LedgerAbort next = { 0 };
         if (scheduler_boottime_usec(d->scheduler) < t->sweep_usec) {
                 *ret_next_usec = t->sweep_usec;
                 return false;
         }
-        if (store_abort_next(d->scheduler->context.store, d->config->name, 0, &next) != 0)
+        int r = store_abort_next(store, d->config->name, t->sweep_id, &next);
+        if (r == STORE_E_NOT_FOUND && t->sweep_id > 0)
+                r = store_abort_next(store, d->config->name, 0, &next);
+        if (r != 0)
                 return false;
         free(t->sweep_path);
         t->sweep_path = strdup(next.key);

@@ -87,7 +87,7 @@ typedef struct Destination {
         DestinationActivity activity;
         Delivery *running;
         Bundle *bundle;
-        uint64_t probe_start_usec;
+        uint64_t probe_start_usec; /* or of the clean-up */
         DestinationState state;
         bool is_proven;       /* the last try there worked */
         bool delivery_failed; /* by its fault: only a delivery shows that it works again */

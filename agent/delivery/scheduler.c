@@ -914,6 +914,7 @@ static bool is_prepared(Destination *d, uint64_t *ret_cleanup_wait_usec) {
                 return false;
         }
         if (d->type->clean_up && d->type->clean_up(d, &cleanup_usec)) {
+                d->probe_start_usec = now;
                 set_activity(d, ACTIVITY_CLEANING_UP);
                 return false;
         }
@@ -1084,7 +1085,8 @@ static bool lacks_cpu(const Destination *d) {
 static uint64_t destination_stall(Destination *d, bool *ret_is_ours) {
         uint64_t now = scheduler_boottime_usec(d->scheduler);
         *ret_is_ours = false;
-        if (d->activity == ACTIVITY_PROBING)
+        if (d->activity == ACTIVITY_PROBING ||
+            (d->activity == ACTIVITY_CLEANING_UP && d->type->job)) /* requests have time limits */
                 return stall_check(&d->stall, d->probe_start_usec, 0, now);
         if (!d->running || atomic_load(&d->running->total_bytes) == 0)
                 return 0;

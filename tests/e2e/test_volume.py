@@ -334,6 +334,45 @@ def what_an_abandoned_copy_left_is_removed_when_the_volume_is_back():
     a.stop()
 
 
+def abandon(a, key):
+    """A row that an earlier run has left: the temporary file of this object is to be removed."""
+    a.sql("INSERT INTO aborts (destination, key, upload_id, since_usec) "
+          f"VALUES ('archive', '{key}', NULL, 1)")
+
+
+@test
+def a_temporary_file_that_cannot_be_removed_keeps_no_other_one():
+    a = Agent().start()
+    a.stop()
+    with open(os.path.join(a.out, "no-directory"), "wb"):
+        pass
+    os.mkdir(os.path.join(a.out, "incident"))
+    left = os.path.join(a.out, "incident", ".b.tar.zst.neuron-collectd-tmp")
+    with open(left, "wb"):
+        pass
+    abandon(a, "no-directory/a.tar.zst")
+    abandon(a, "incident/b.tar.zst")
+    a.start()
+    wait_for("the other one is removed", lambda: not os.path.exists(left))
+    os.remove(os.path.join(a.out, "no-directory"))
+    wait_for("nothing is to be removed", lambda: a.sql("SELECT count(*) FROM aborts") == "0")
+    a.stop()
+
+
+@test
+def a_row_that_stays_keeps_no_delivery_back():
+    a = Agent().start()
+    a.stop()
+    abandon(a, "incident/a.tar.zst")
+    a.sql("CREATE TRIGGER stays BEFORE DELETE ON aborts BEGIN SELECT RAISE(ABORT, 'it stays'); END")
+    a.use_directories()
+    a.incompressible(8 << 20)  # of those that a second worker does not copy
+    a.start()
+    a.wait_delivered(1)
+    assert "cannot remove the temporary file" in a.log
+    a.stop()
+
+
 @test
 def the_same_bytes_under_the_same_name_count_as_delivered():
     a = Agent()

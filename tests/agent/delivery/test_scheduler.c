@@ -5,7 +5,7 @@
 
 #include "tests/harness/unit.h"
 
-#include "agent/delivery/destination.h"
+#include "agent/delivery/scheduler.c" /* the state of a destination is private to it */
 #include "lib/base/cleanup.h"
 
 typedef struct Waiting {
@@ -172,6 +172,26 @@ static void auto_means_all_cpus_as_far_as_the_memory_leaves_parallel_parts(void 
         assert_in_range(scheduler_auto_compressors(&c, 192), 1, 192);
 }
 
+static uint64_t ten_minutes(Clock *c) {
+        (void)c;
+        return 10 * USEC_PER_MINUTE;
+}
+
+static void a_volume_that_hangs_while_it_is_cleaned_up_has_stalled(void **state) {
+        (void)state;
+        Clock clock = { .boottime_usec = ten_minutes, .realtime_usec = ten_minutes };
+        Scheduler s = { .context = { .clock = &clock } };
+        Destination d = { .scheduler = &s,
+                          .type = &destination_volume_type,
+                          .activity = ACTIVITY_CLEANING_UP,
+                          .probe_start_usec = USEC_PER_MINUTE };
+        bool is_ours;
+        assert_int_equal(destination_stall(&d, &is_ours), 9 * USEC_PER_MINUTE);
+        assert_false(is_ours);
+        d.type = &destination_s3_type; /* many requests, each with its own time limit */
+        assert_int_equal(destination_stall(&d, &is_ours), 0);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_small_is_both),
@@ -182,6 +202,7 @@ int main(void) {
                 cmocka_unit_test(test_random),
                 cmocka_unit_test(test_many_sources),
                 cmocka_unit_test(auto_means_all_cpus_as_far_as_the_memory_leaves_parallel_parts),
+                cmocka_unit_test(a_volume_that_hangs_while_it_is_cleaned_up_has_stalled),
                 cmocka_unit_test(owners_of_one_source_alternate),
                 cmocka_unit_test(of_too_many_owners_the_one_served_longest_ago_is_forgotten),
         };
