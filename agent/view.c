@@ -579,7 +579,9 @@ static int redeliver_waiting(Redelivery *x, Bundle *b) {
                 bundle_save(t, b);
                 return 0;
         }
-        n = bundle_set_state(t, b, BUNDLE_SHIPPING, NULL); /* all that it has now have it */
+        n = b->rec.state == BUNDLE_SETTLING ? bundle_set_state(t, b, BUNDLE_READY, NULL) : 0;
+        if (n >= 0)
+                n = bundle_set_state(t, b, BUNDLE_SHIPPING, NULL); /* all that it has now have it */
         return n < 0 ? n : bundle_set_state(t, b, BUNDLE_DELIVERED, NULL);
 }
 

@@ -359,6 +359,7 @@ static bool check_owners(DeliveryAttempt *a) {
 
 static bool build_plan(DeliveryAttempt *a) {
         Delivery *d = a->delivery;
+        size_t n_reasons = json_array_size(a->reasons); /* that it had */
         int r = plan_new(&a->plan);
         if (r >= 0)
                 r = delivery_members_new(&a->members, d, a->plan,
@@ -368,7 +369,7 @@ static bool build_plan(DeliveryAttempt *a) {
         if (r < 0 && r != -ENOENT)
                 return delivery_endf(d, RESULT_FAILED, "cannot plan the bundle of '%s': %s",
                                      d->rec.path, strerror(-r));
-        if (r >= 0 && plan_n_members(a->plan) == 0 && json_array_size(a->reasons) > 0)
+        if (r >= 0 && plan_n_members(a->plan) == 0 && json_array_size(a->reasons) > n_reasons)
                 return delivery_endf(d, RESULT_FAILED,
                                      "no member of '%s' can be read (%s); give the agent "
                                      "CAP_DAC_READ_SEARCH or read permission",

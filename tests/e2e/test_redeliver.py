@@ -107,6 +107,27 @@ def what_is_gone_at_the_source_stays_delivered_where_it_was():
 
 
 @test
+def what_was_delivered_incomplete_and_is_gone_is_no_failure():
+    a = Agent()
+    os.mkdir(a.path("second"))
+    a.config["sources"][0]["max_files"] = 1
+    a.config["retry"]["quarantine_after"] = 1
+    unit = a.dump(size=65536)
+    a.start()
+    a.wait_all()
+    assert not a.bundles()[0]["complete"]
+    add_second(a)
+    shutil.rmtree(unit)
+    os.mkdir(unit)
+    redeliver(a)
+    a.wait_all()
+    counts = a.assert_sum()
+    assert counts["delivered"] == 1 and counts["quarantined"] == 0, a.bundles()
+    assert "not redelivered" in a.bundles()[0]["reason"]
+    a.stop()
+
+
+@test
 def a_copy_that_lacks_what_is_gone_since_reports_so():
     a, unit = delivered_to_archive()
     _, first = a.only_manifest()
@@ -206,6 +227,26 @@ def a_bundle_that_waits_for_a_removed_destination_goes_to_the_new_one():
     assert len(a.manifests(a.path("third"))) == 1
     assert [d["destination"] for d in a.bundles()[0]["deliveries"]] == ["archive", "third"]
     assert a.curl("/readyz").returncode == 0
+    a.stop()
+
+
+@test
+def what_settles_again_for_a_removed_destination_is_delivered_when_all_others_have_it():
+    a = Agent()
+    a.config["destinations"].append(a.volume("second", "second", min_free="100%"))
+    a.dump(size=65536)
+    a.start()
+    wait_for("one copy is there", lambda: len(a.manifests()) == 1, 30)
+    a.stop()
+    a.sql("UPDATE bundles SET state = 'settling'")  # as when a file changes while it is read
+    a.config["sources"][0]["settle"] = "10m"
+    a.config["destinations"].pop()
+    a.start()
+    a.wait_known(1)
+    redeliver(a)
+    wait_for("it is delivered", lambda: a.counts()["delivered"] == 1, 20)
+    assert [d["destination"] for d in a.bundles()[0]["deliveries"]] == ["archive"]
+    a.assert_sum()
     a.stop()
 
 
