@@ -1489,6 +1489,27 @@ static int print_undelivered(const BundleRecord *rec, void *userdata) {
         return 0;
 }
 
+/* Nobody can remove what was left at a destination that is not configured any more.
+ * @param f  NULL: nothing is printed */
+static size_t print_abandoned(const Agent *a, FILE *f) {
+        size_t n_all = 0;
+        for (size_t i = 0; i < a->config->n_destinations; i++) {
+                const ConfigDestination *d = &a->config->destinations[i];
+                uint64_t n = store_abort_count(a->store, d->name);
+                n_all += n;
+                if (n > 0 && f)
+                        fprintf(f, "destination %s: %llu %s yet; see the log%s\n", d->name,
+                                (unsigned long long)n,
+                                d->type == CONFIG_S3 ? "abandoned uploads are not aborted"
+                                                     : "abandoned temporary files are not removed",
+                                d->type == CONFIG_S3
+                                        ? ", and allow s3:ListBucketMultipartUploads and "
+                                          "s3:AbortMultipartUpload"
+                                        : "");
+        }
+        return n_all;
+}
+
 size_t agent_print_undelivered(Agent *a, FILE *f) {
         static const BundleState states[] = { BUNDLE_SETTLING, BUNDLE_READY, BUNDLE_SHIPPING,
                                               BUNDLE_QUARANTINED };
@@ -1504,12 +1525,7 @@ size_t agent_print_undelivered(Agent *a, FILE *f) {
         RefusedPrinter refused = { .file = f };
         (void)bundle_table_list(a->bundles, &(StoreFilter){ .state = BUNDLE_VANISHED },
                                 print_refused, &refused); /* as above */
-        uint64_t n_aborts = store_abort_count(a->store);
-        if (n_aborts > 0)
-                fprintf(f,
-                        "%llu abandoned uploads are not aborted yet; see the log, and allow "
-                        "s3:ListBucketMultipartUploads and s3:AbortMultipartUpload\n",
-                        (unsigned long long)n_aborts);
+        size_t n_aborts = print_abandoned(a, f);
         for (size_t i = 0; i < a->n_sources; i++) {
                 if (!intake_source_is_busy(a->sources[i]))
                         continue;
@@ -1523,7 +1539,7 @@ size_t agent_print_undelivered(Agent *a, FILE *f) {
 }
 
 bool agent_has_uploads_to_abort(const Agent *a) {
-        return store_abort_count(a->store) > 0;
+        return print_abandoned(a, NULL) > 0;
 }
 
 void agent_notify_status(Agent *a) {

@@ -99,6 +99,24 @@ def once_is_not_satisfied_while_abandoned_uploads_are_left():
 
 
 @test
+def once_does_not_wait_for_what_was_left_at_a_destination_that_is_gone():
+    a = Agent()
+    a.use_directories()
+    assert a.once().returncode == 0
+    a.sql("INSERT INTO aborts (destination, key, upload_id, since_usec) "
+          "VALUES ('former', 'neuron/a.tar.zst', 'upload-1', 1)")
+    result = a.once("--timeout", "20s")
+    assert result.returncode == 0, result
+    with open(os.path.join(a.out, "file"), "wb"):
+        pass
+    a.sql("INSERT INTO aborts (destination, key, upload_id, since_usec) "
+          "VALUES ('archive', 'file/a.tar.zst', NULL, 1)")
+    result = a.once("--timeout", "5s")
+    assert result.returncode == 1 and "1 abandoned temporary files" in result.stdout, result
+    assert "s3:" not in result.stdout, result
+
+
+@test
 def once_waits_until_the_links_of_what_it_delivered_are_removed():
     need("strace")
     a = Agent()
