@@ -1899,6 +1899,11 @@ static int on_unfinished(const StoredNote *s, void *userdata) {
                 return 1;
         }
         note->hook = hook;
+        if (s->container) { /* root of it is not the host's */
+                (void)snprintf(note->view.owner.container, OWNER_CONTAINER_SIZE, "%s",
+                               s->container);
+                note->view.container = note->view.owner.container;
+        }
         note_set_stage(note, NOTE_OPEN);
         note->is_durable = true;
         note->due_usec = due_of_mail(n, s->received_usec);

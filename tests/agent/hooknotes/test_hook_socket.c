@@ -12,6 +12,7 @@
 
 #include "agent/api/api.h"
 #include "agent/hooknotes/hooknotes.c" /* the socket is private to it */
+#include "agent/store/bundle.h"
 #include "tests/lib/base/scratch.h"
 
 #define MAX_PACKET 1000
@@ -403,6 +404,32 @@ static void somebody_s_file_is_no_socket_and_is_left_alone(void **state) {
         free(name);
 }
 
+/* Else root of a container would be the host's after a restart. */
+static void a_note_of_an_earlier_run_keeps_its_container(void **state) {
+        (void)state;
+        Config config = { .hook = { .deadline_usec = USEC_PER_MINUTE } };
+        HookNotes n = { .context = { .clock = clock_system() }, .config = &config };
+        HookNote hook = { .id = "0123456789abcdef0123456789abcdef" };
+        char *none[] = { NULL }, container[] = "0123456789ab", id[] = "x";
+        StrBuf document = STRBUF_INIT;
+        list_init(&n.notes);
+        assert_int_equal(hook_note_format(&hook, none, &document), 0);
+        const StoredNote stored = { .id = id,
+                                    .received_usec =
+                                            n.context.clock->realtime_usec(n.context.clock),
+                                    .container = container,
+                                    .document = document.text };
+        assert_int_equal(on_unfinished(&stored, &n), 0);
+        assert_int_equal(n.n_notes, 1);
+        Note *note = CONTAINER_OF(n.notes.next, Note, link);
+        const NoteView *v = &note->view;
+        assert_string_equal(v->container, container);
+        assert_int_equal(note_sender(v->owner.uid, v->container, v->by_mailbox),
+                         UID_CONTAINER_ROOT);
+        note_remove(&n, note);
+        strbuf_done(&document);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void) {
@@ -421,6 +448,7 @@ int main(void) {
                 TEST(without_descriptors_it_pauses_and_goes_on),
                 TEST(a_dead_agent_s_socket_is_replaced_and_a_living_one_s_is_not),
                 TEST(somebody_s_file_is_no_socket_and_is_left_alone),
+                cmocka_unit_test(a_note_of_an_earlier_run_keeps_its_container),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
