@@ -187,13 +187,14 @@ static bool fuse_is_local(int fd) {
 
 #define FS_MAGIC_FUSE 0x65735546
 
+/* A program (FUSE) that is not known may keep all on this node. */
 static bool is_network_type(const char *type) {
-        static const char *const types[] = { "nfs",  "nfs4", "lustre", "cifs", "smb3",  "ceph",
-                                             "gpfs", "afs",  "beegfs", "9p",   "wekafs" };
-        for (size_t i = 0; i < ELEMENTSOF(types); i++)
-                if (strcmp(type, types[i]) == 0)
-                        return true;
-        return strcmp(type, "fuse") == 0 || strncmp(type, "fuse.", 5) == 0;
+        static const char types[] = ",nfs,nfs4,lustre,cifs,smb3,ceph,gpfs,afs,beegfs,9p,wekafs,"
+                                    "fuse.ceph-fuse,fuse.glusterfs,fuse.juicefs,fuse.mfs,"
+                                    "fuse.rclone,fuse.s3fs,fuse.sshfs,";
+        char word[64];
+        int n = snprintf(word, sizeof word, ",%s,", type);
+        return n > 0 && (size_t)n < sizeof word && strstr(types, word);
 }
 
 bool fs_path_is_network(const char *path) {

@@ -8,8 +8,9 @@ import sys
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from agent import DAEMON, Agent, cleanup, run, wait_for
+from agent import DAEMON, Agent, need_root, run, wait_for
 from tap import main, test
+from test_notes import clean_up, serve_faultfs
 
 
 @test
@@ -69,6 +70,21 @@ def copies_of_the_past_count_where_they_are_though_their_source_goes_elsewhere_n
 
 
 @test
+def a_file_system_of_a_program_on_this_node_is_no_network():
+    need_root()
+    a = Agent()
+    serve_faultfs(a, a.path("mounted"))
+    a.config["destinations"] = [a.volume("archive", "mounted")]
+    del a.config["destinations"][0]["durable"]
+    a.dump(size=65536)
+    a.start()
+    a.wait_all()
+    result = a.cli("drain", "--timeout", "2s")
+    assert result.returncode == 1 and "durable: true" in result.stdout, result
+    a.stop()
+
+
+@test
 def a_reload_that_failed_stands_in_status_until_it_is_corrected():
     a = Agent().start()
     a.write_config("version: 1\nsauces: []\n")
@@ -87,4 +103,4 @@ def a_reload_that_failed_stands_in_status_until_it_is_corrected():
 
 
 if __name__ == "__main__":
-    sys.exit(main(cleanup))
+    sys.exit(main(clean_up))
