@@ -9,12 +9,14 @@
 #include <unistd.h>
 
 #include "agent/store/store.h"
+#include "lib/base/array.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/bundle/member_digest.h"
+#include "lib/bundle/page_cache.h"
 #include "lib/bundle/validate.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/names.h"
@@ -556,8 +558,6 @@ bool delivery_attempt_end_damaged(DeliveryAttempt *a, const char *where) {
                 where, a->delivery->rec.id);
 }
 
-#define COMPARE_BYTES (256 * KIB)
-
 /* @return whether the member's bytes are those of the digest; also false when they cannot be read,
  * or changed since the plan */
 static bool has_digest(DeliveryAttempt *a, size_t i, uint8_t *buffer) {
@@ -570,13 +570,15 @@ static bool has_digest(DeliveryAttempt *a, size_t i, uint8_t *buffer) {
         _cleanup_close_ int fd = delivery_members_open(a->members, i);
         if (fd < 0)
                 return false;
+        _cleanup_(page_cache_close) PageCache pages;
+        page_cache_open(&pages, fd, m->bytes);
         member_digest_init(&digest);
         for (uint64_t at = 0, n; at < m->bytes; at += n) {
-                n = MIN(m->bytes - at, (uint64_t)COMPARE_BYTES);
+                n = MIN(m->bytes - at, (uint64_t)PAGE_CACHE_READ_BYTES);
+                page_cache_prepare(&pages, at, m->bytes);
                 before_read((size_t)n, a);
                 if (atomic_load(&a->delivery->abort) || fs_pread_all(fd, buffer, (size_t)n, at) < 0)
                         return false;
-                (void)posix_fadvise(fd, (off_t)at, (off_t)n, POSIX_FADV_DONTNEED); /* a hint */
                 member_digest_update(&digest, buffer, n);
                 atomic_fetch_add(&a->delivery->done_bytes, n); /* a sign of life */
         }
@@ -590,7 +592,7 @@ static bool has_digest(DeliveryAttempt *a, size_t i, uint8_t *buffer) {
 static bool compare_members(DeliveryAttempt *a) {
         Delivery *d = a->delivery;
         size_t n_differ = 0, n = plan_n_members(a->plan);
-        _cleanup_free_ uint8_t *buffer = malloc(COMPARE_BYTES);
+        _cleanup_free_ uint8_t *buffer = malloc(PAGE_CACHE_READ_BYTES);
         if (!buffer)
                 return delivery_endf(d, RESULT_NO_RESOURCES, "%s", strerror(ENOMEM));
         for (size_t i = 0; i < n; i++)
@@ -707,7 +709,7 @@ struct DeliveryMembers {
         PinsSession *pins; /* while the source is walked */
         int root_fd;
         Member *members;
-        size_t n, n_allocated;
+        size_t n;
         AttachmentNames attached; /* paths in the bundle */
         size_t next_attached;
         bool has_source; /* a member of the source was found */
@@ -733,14 +735,8 @@ static void skip_member(DeliveryMembers *m, const char *path, int error) {
 }
 
 static int add_to_plan(DeliveryMembers *m, const char *path, int fd, const Member *member) {
-        if (m->n == m->n_allocated) {
-                size_t n = m->n_allocated ? 2 * m->n_allocated : 16;
-                Member *bigger = realloc(m->members, n * sizeof *bigger);
-                if (!bigger)
-                        return -ENOMEM;
-                m->members = bigger;
-                m->n_allocated = n;
-        }
+        if (array_grow(&m->members, m->n, sizeof *m->members) < 0)
+                return -ENOMEM;
         int r = plan_add(m->plan, path, member->kind, fd);
         if (r >= 0)
                 m->members[m->n++] = *member;

@@ -6,28 +6,16 @@
 
 #include <endian.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <linux/fiemap.h>
-#include <linux/fs.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 
+#include "lib/base/array.h"
 #include "lib/base/strbuf.h"
 #include "lib/bundle/frame.h"
-
-/* The page cache of a file that is read once from its beginning: what comes next is prefetched,
- * what was read is released, so that a dump of any size leaves the caches of others alone. All of
- * it is advice, and nothing fails. */
-typedef struct Pages {
-        int fd;              /* borrowed */
-        bool is_prefetched;  /* else the file is so small that the first readahead brings it */
-        uint64_t released;   /* pages before this offset were released */
-        uint64_t prefetched; /* pages before this offset were requested */
-} Pages;
+#include "lib/bundle/page_cache.h"
 
 typedef enum MemberPhase { MEMBER_NEXT, MEMBER_OPEN, MEMBER_FINISHED } MemberPhase;
 
@@ -51,67 +39,15 @@ typedef struct TarStream {
         uint32_t extent;      /* the one being read … */
         uint64_t extent_done; /* … and how much of it */
         uint64_t content;     /* next byte of the content for the digest */
-        Pages pages;
+        PageCache pages;
         MemberDigest digest;
         Validator *validator; /* owned; NULL: only frames are wanted */
         Verdict fault;
         char *fault_detail; /* what went wrong (tolerant); owned */
 } TarStream;
 
-#define KEEP_BYTES                                                                                 \
-        (4 * MIB) /* a multiple of large folios, which are dropped whole or not at all             \
-                   */
-#define AHEAD_BYTES (4 * MIB)
-#define AHEAD_STEP                                                                                 \
-        (128 * KIB) /* the kernel cuts a longer request where a device reads ahead as little */
-
-/* Whether a range was written so lately that the file system has not allocated it yet. Such pages
- * cannot be dropped; trying to would only force the write-out. If nothing can be learned: no. */
-static bool is_unwritten(int fd, uint64_t offset, uint64_t bytes) {
-        enum { EXTENTS = 8 };
-        union {
-                struct fiemap map;
-                uint8_t room[sizeof(struct fiemap) + EXTENTS * sizeof(struct fiemap_extent)];
-        } q = { .map = { .fm_start = offset, .fm_length = bytes, .fm_extent_count = EXTENTS } };
-
-        if (ioctl(fd, FS_IOC_FIEMAP, &q.map) < 0)
-                return false;
-        for (uint32_t i = 0; i < MIN(q.map.fm_mapped_extents, (uint32_t)EXTENTS); i++)
-                if (q.map.fm_extents[i].fe_flags & FIEMAP_EXTENT_DELALLOC)
-                        return true;
-        return false;
-}
-
-static void pages_release(Pages *p, uint64_t offset) {
-        uint64_t bytes = offset - p->released;
-
-        if (bytes > 0 && !is_unwritten(p->fd, p->released, bytes))
-                (void)posix_fadvise(p->fd, (off_t)p->released, (off_t)bytes, POSIX_FADV_DONTNEED);
-        p->released = offset;
-}
-
-static void pages_release_read(Pages *p, uint64_t offset) {
-        if (offset - p->released >= KEEP_BYTES)
-                pages_release(p, offset - offset % KEEP_BYTES);
-}
-
-/* The kernel reads ahead by itself only where a page is missing, and as much as the device says,
- * which may be many MiB. Where such advice is ignored (Lustre, whose client reads ahead on its
- * own), nothing changes. */
-static void pages_prefetch(Pages *p, uint64_t offset, uint64_t end) {
-        if (!p->is_prefetched)
-                return;
-        p->prefetched = MAX(p->prefetched, offset);
-        if (p->prefetched - offset > AHEAD_BYTES / 2)
-                return;
-        for (end = MIN(end, offset + AHEAD_BYTES); p->prefetched < end;) {
-                const uint64_t n = MIN(end - p->prefetched, (uint64_t)AHEAD_STEP);
-                (void)posix_fadvise(p->fd, (off_t)p->prefetched, (off_t)n, POSIX_FADV_WILLNEED);
-                p->prefetched += n;
-        }
-}
-
-#define READ_BYTES (256 * KIB) /* small enough to be in the cache still when it is hashed */
+#define READ_BYTES                                                                                 \
+        PAGE_CACHE_READ_BYTES /* small enough to be in the cache still when it is hashed */
 
 static void writer_mark_done(WriterMark *m) {
         free(m->fault_detail);
@@ -172,6 +108,7 @@ static int stream_save_mark(const TarStream *s, WriterMark *ret) {
 }
 
 static void close_member(TarStream *s) {
+        page_cache_close(&s->pages);
         if (s->fd >= 0)
                 (void)close(s->fd); /* opened for reading */
         s->fd = -1;
@@ -238,13 +175,13 @@ static int open_source(TarStream *s) {
         const PlanMember *m = stream_member(s);
 
         s->fd = s->options->open_member(s->member, m, s->options->userdata);
-        s->pages = (Pages){ .fd = s->fd, .is_prefetched = s->fd >= 0 && m->bytes >= READ_BYTES };
         if (s->fd < 0) {
                 s->is_lost = true;
                 errno = -s->fd;
                 return fail_member(s, s->fd, VERDICT_TRUNCATED,
                                    "cannot be opened (%m): all of it is zeros here");
         }
+        page_cache_open(&s->pages, s->fd, m->bytes);
         return check_unchanged(s);
 }
 
@@ -291,13 +228,15 @@ typedef struct Piece {
         bool is_zero; /* is cleared by anything else than zeros */
 } Piece;
 
-/* Reads content at an offset. Reads nothing when nothing more can be read (s->is_lost). */
-static int read_source(TarStream *s, Piece *p, uint64_t offset) {
+/* Reads content at an offset, of data that goes on until `end`. Reads nothing when nothing more can
+ * be read (s->is_lost). */
+static int read_source(TarStream *s, Piece *p, uint64_t offset, uint64_t end) {
         ssize_t got;
 
         p->n = 0;
         if (s->is_lost)
                 return 0;
+        page_cache_prepare(&s->pages, offset, end);
         if (s->options->before_read)
                 s->options->before_read(p->n_max, s->options->userdata);
         do
@@ -306,11 +245,9 @@ static int read_source(TarStream *s, Piece *p, uint64_t offset) {
         if (got > 0) {
                 p->n = (size_t)got;
                 s->bytes_read += p->n;
-                pages_release_read(&s->pages, offset + p->n);
                 return 0;
         }
         s->is_lost = true;
-        s->pages.is_prefetched = false;
         if (got == 0)
                 return fail_member(s, WRITER_E_CHANGED, VERDICT_TRUNCATED,
                                    "shrank while it was read: from byte %llu on it is zeros here",
@@ -332,8 +269,7 @@ static int revalidate_content(TarStream *s) {
                 Piece p = { .data = buf, .n_max = (size_t)MIN(rest, READ_BYTES) };
                 n = MIN(rest, validator_skippable_bytes(s->validator));
                 if (n == 0) {
-                        pages_prefetch(&s->pages, at, s->content);
-                        int r = read_source(s, &p, at);
+                        int r = read_source(s, &p, at, s->content);
                         if (r != 0)
                                 return r;
                         n = p.n > 0 ? p.n : p.n_max;
@@ -405,8 +341,7 @@ static int read_extent(TarStream *s, Piece *p) {
         p->n_max = MIN(p->n_max, READ_BYTES);
         p->n_max = MIN((uint64_t)p->n_max, e->bytes - s->extent_done);
         add_zeros(s, offset - s->content); /* the hole before */
-        pages_prefetch(&s->pages, offset, e->offset + e->bytes);
-        int r = read_source(s, p, offset);
+        int r = read_source(s, p, offset, e->offset + e->bytes);
         if (r != 0)
                 return r;
         if (p->n > 0)
@@ -429,11 +364,8 @@ static int finish_member(TarStream *s) {
         MemberResult *result = &s->results[s->member];
         int r = 0;
 
-        if (s->fd >= 0) {
+        if (s->fd >= 0)
                 r = check_unchanged(s);
-                pages_release(&s->pages,
-                              m->bytes + (PLAN_EXTENT_ALIGN - 1)); /* the last page too */
-        }
         if (r != 0)
                 return r;
         if (s->validator) {
@@ -870,22 +802,9 @@ static void add_bytes(Parts *p, const void *data, size_t n) {
         p->total_bytes += n;
 }
 
-static int reserve_part(Parts *p) {
-        if (p->n == p->n_allocated) {
-                size_t n = MAX((size_t)16, p->n_allocated * 2);
-                Part *items = realloc(p->items, n * sizeof *items);
-                if (!items)
-                        return -ENOMEM;
-                p->items = items;
-                p->n_allocated = n;
-        }
-        return 0;
-}
-
 int parts_restore(Parts *p, const Part *part) {
-        int r = reserve_part(p);
-        if (r < 0)
-                return r;
+        if (array_grow(&p->items, p->n, sizeof *p->items) < 0)
+                return -ENOMEM;
         p->items[p->n++] = *part;
         p->open_first_frame += part->n_frames;
         p->total_bytes += part->bytes;
@@ -893,9 +812,8 @@ int parts_restore(Parts *p, const Part *part) {
 }
 
 static int close_part(Parts *p) {
-        int r = reserve_part(p);
-        if (r < 0)
-                return r;
+        if (array_grow(&p->items, p->n, sizeof *p->items) < 0)
+                return -ENOMEM;
         Part *part = &p->items[p->n++];
         *part = (Part){ .bytes = p->open_bytes,
                         .first_frame = p->open_first_frame,

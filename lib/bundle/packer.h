@@ -137,7 +137,7 @@ typedef struct Part {
 
 typedef struct Parts {
         Part *items; /* owned */
-        size_t n, n_allocated;
+        size_t n;
         uint64_t part_size;
         Sha256 open; /* over the part being built */
         uint64_t open_bytes, open_first_frame, n_open_frames, total_bytes;

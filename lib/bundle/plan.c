@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/strbuf.h"
 
@@ -25,9 +26,9 @@ typedef struct FrameRun {
 
 struct Plan {
         PlanMember *members;
-        size_t n_members, n_members_allocated;
+        size_t n_members;
         FrameRun *runs;
-        size_t n_runs, n_runs_allocated;
+        size_t n_runs;
         uint32_t n_extents; /* all members together */
         uint64_t stream_bytes, data_bytes, n_frames;
         bool is_frozen;
@@ -51,18 +52,6 @@ Plan *plan_free(Plan *p) {
         return NULL;
 }
 
-static int reserve_member(Plan *p) {
-        if (p->n_members < p->n_members_allocated)
-                return 0;
-        const size_t n = MAX((size_t)16, p->n_members_allocated + p->n_members_allocated / 2);
-        PlanMember *members = reallocarray(p->members, n, sizeof *members);
-        if (!members)
-                return -ENOMEM;
-        p->members = members;
-        p->n_members_allocated = n;
-        return 0;
-}
-
 static int map_extents(int fd, uint64_t size_bytes, uint32_t max, MemberExtents *ret);
 static int tar_header(const PlanMember *m, void **ret, size_t *ret_bytes);
 
@@ -79,9 +68,8 @@ int plan_add(Plan *p, const char *path, MemberKind kind, int fd) {
                 return -EINVAL;
         if (__builtin_add_overflow(p->data_bytes, (uint64_t)st.st_size, &data_bytes))
                 return -EOVERFLOW;
-        int r = reserve_member(p);
-        if (r < 0)
-                return r;
+        if (array_grow(&p->members, p->n_members, sizeof *p->members) < 0)
+                return -ENOMEM;
 
         PlanMember *m = &p->members[p->n_members];
         *m = (PlanMember){
@@ -97,7 +85,7 @@ int plan_add(Plan *p, const char *path, MemberKind kind, int fd) {
         };
         uint32_t max = MIN((uint32_t)PLAN_EXTENTS_MAX, PLAN_EXTENTS_TOTAL_MAX - p->n_extents);
         MemberExtents extents;
-        r = map_extents(fd, m->bytes, max, &extents);
+        int r = map_extents(fd, m->bytes, max, &extents);
         if (r < 0)
                 return r;
         m->path = strdup(path);
@@ -138,14 +126,8 @@ static uint64_t frames_in(uint64_t bytes) {
 }
 
 static int add_run(Plan *p, uint64_t offset) {
-        if (p->n_runs == p->n_runs_allocated) {
-                size_t n = MAX((size_t)4, p->n_runs_allocated * 2);
-                FrameRun *runs = realloc(p->runs, n * sizeof *runs);
-                if (!runs)
-                        return -ENOMEM;
-                p->runs = runs;
-                p->n_runs_allocated = n;
-        }
+        if (array_grow(&p->runs, p->n_runs, sizeof *p->runs) < 0)
+                return -ENOMEM;
         FrameRun run = { .offset = offset };
         if (p->n_runs > 0) {
                 const FrameRun *last = &p->runs[p->n_runs - 1];
@@ -308,7 +290,7 @@ int plan_member_header(const Plan *p, size_t i, void **ret, size_t *ret_bytes) {
 
 typedef struct ExtentList {
         PlanExtent *items;
-        uint32_t n, n_allocated, max;
+        uint32_t n, max;
         uint64_t size_bytes;
 } ExtentList;
 
@@ -317,14 +299,8 @@ static uint64_t extents_end(const ExtentList *map) {
 }
 
 static int extents_add(ExtentList *map, uint64_t offset, uint64_t end) {
-        if (map->n == map->n_allocated) {
-                uint32_t n = MAX(8u, map->n_allocated * 2);
-                PlanExtent *items = realloc(map->items, n * sizeof *items);
-                if (!items)
-                        return -ENOMEM;
-                map->items = items;
-                map->n_allocated = n;
-        }
+        if (array_grow(&map->items, map->n, sizeof *map->items) < 0)
+                return -ENOMEM;
         map->items[map->n++] = (PlanExtent){ .offset = offset, .bytes = end - offset };
         return 0;
 }

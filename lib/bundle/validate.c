@@ -13,6 +13,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/digest.h"
 #include "lib/base/path.h"
+#include "lib/bundle/page_cache.h"
 
 /** A format's entries. Bytes arrive in order, cut anywhere; v->offset is the content offset of the
  * first one. */
@@ -897,16 +898,12 @@ Verdict validate_quick(int fd, MemberKind kind, uint64_t size_bytes) {
         if (!start || validator_new(&v, &order) < 0)
                 return VERDICT_OK; /* no evidence against it; it is validated when it is read */
 
-        size_t wanted = (size_t)MIN(size_bytes, (uint64_t)QUICK_BYTES), have = 0;
-        while (have < wanted) {
-                ssize_t n = pread(fd, start + have, wanted - have, (off_t)have);
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n <= 0)
-                        break;
-                have += (size_t)n;
-        }
-        validator_update(v, start, have);
+        const size_t wanted = (size_t)MIN(size_bytes, (uint64_t)QUICK_BYTES);
+        _cleanup_(page_cache_close) PageCache pages;
+        page_cache_open(&pages, fd, size_bytes);
+        page_cache_prepare(&pages, 0, wanted);
+        const ssize_t n = pread(fd, start, wanted, 0);
+        validator_update(v, start, n > 0 ? (uint64_t)n : 0);
         return v->ops->quick ? v->ops->quick(v) : VERDICT_OK;
 }
 
