@@ -9,6 +9,8 @@
 #include <unistd.h>
 #include <yaml.h>
 
+#include "lib/base/array.h"
+
 typedef struct Builder {
         Faults *faults;
         LoadNode *root;                  /* owned */
@@ -43,14 +45,8 @@ static int stop_at_bound(Builder *b, unsigned line, const char *remedy, const ch
 }
 
 static int append_item(LoadNode *parent, LoadNode *node) {
-        if (parent->n == parent->n_allocated) {
-                size_t n_allocated = MAX(2 * parent->n_allocated, (size_t)8);
-                LoadNode **items = reallocarray(parent->items, n_allocated, sizeof *items);
-                if (!items)
-                        return -ENOMEM;
-                parent->items = items;
-                parent->n_allocated = n_allocated;
-        }
+        if (array_grow(&parent->items, parent->n, sizeof *parent->items) < 0)
+                return -ENOMEM;
         parent->items[parent->n++] = node;
         return 0;
 }

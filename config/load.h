@@ -20,7 +20,7 @@ typedef struct LoadNode {
         unsigned line; /* 1-based */
         char *text;    /* owned, UTF-8; LOAD_SCALAR and LOAD_NULL */
         struct LoadNode **items;
-        size_t n, n_allocated;
+        size_t n;
 } LoadNode;
 
 enum {

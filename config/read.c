@@ -12,6 +12,7 @@
 #include "config/config.h"
 #include "config/faults.h"
 #include "config/load.h"
+#include "lib/base/array.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 
@@ -675,14 +676,8 @@ int expand(const char *text, char *const *environment, char **ret, StrBuf *fault
 }
 
 static int origins_add(ConfigOrigins *o, const Origin *origin) {
-        if (o->n == o->n_allocated) {
-                size_t n_allocated = MAX(2 * o->n_allocated, (size_t)32);
-                Origin *items = reallocarray(o->items, n_allocated, sizeof *items);
-                if (!items)
-                        return -ENOMEM;
-                o->items = items;
-                o->n_allocated = n_allocated;
-        }
+        if (array_grow(&o->items, o->n, sizeof *o->items) < 0)
+                return -ENOMEM;
         o->items[o->n++] = *origin;
         return 0;
 }

@@ -24,7 +24,7 @@ typedef struct Origin {
 
 typedef struct ConfigOrigins {
         Origin *items;
-        size_t n, n_allocated;
+        size_t n;
 } ConfigOrigins;
 
 /** @param what  key, index and item count. @return the origin, or NULL when it is a default */

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/digest.h"
@@ -52,12 +53,8 @@ static int compare_names(const void *a, const void *b) {
 }
 
 static int add_name(AttachmentNames *names, const char *name) {
-        if (names->n % 64 == 0) {
-                char **more = reallocarray(names->items, names->n + 64, sizeof *more);
-                if (!more)
-                        return -ENOMEM;
-                names->items = more;
-        }
+        if (array_grow(&names->items, names->n, sizeof *names->items) < 0)
+                return -ENOMEM;
         names->items[names->n] = strdup(name);
         if (!names->items[names->n])
                 return -ENOMEM;

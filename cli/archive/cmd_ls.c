@@ -7,6 +7,7 @@
 
 #include "cli/archive/object_store.h"
 #include "cli/common/cli.h"
+#include "lib/base/array.h"
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
@@ -58,7 +59,7 @@ typedef struct Ls {
         const Cli *cli;
         ObjectStore *store;
         Entry *entries;
-        size_t n, n_allocated;
+        size_t n;
         uint64_t n_told;
         json_t *incidents; /* for --json; NULL: printed */
         uint64_t n_bad;    /* manifests that could not be read */
@@ -143,14 +144,8 @@ static Entry *entry_of(Ls *l, const char *key, size_t n_stem) {
         Entry *last = l->n > 0 ? &l->entries[l->n - 1] : NULL;
         if (last && strlen(last->stem) == n_stem && memcmp(last->stem, key, n_stem) == 0)
                 return last;
-        if (l->n == l->n_allocated) {
-                size_t n = l->n_allocated ? 2 * l->n_allocated : 64;
-                Entry *grown = reallocarray(l->entries, n, sizeof *grown);
-                if (!grown)
-                        return NULL;
-                l->entries = grown;
-                l->n_allocated = n;
-        }
+        if (array_grow(&l->entries, l->n, sizeof *l->entries) < 0)
+                return NULL;
         Entry *e = &l->entries[l->n];
         *e = (Entry){ .stem = strndup(key, n_stem) };
         if (!e->stem)

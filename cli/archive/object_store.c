@@ -20,6 +20,7 @@
 #include "cli/common/cli.h"
 #include "config/config.h"
 #include "config/keys.h"
+#include "lib/base/array.h"
 #include "lib/base/fs.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
@@ -404,7 +405,7 @@ static int compare_names(const void *a, const void *b) {
 
 typedef struct Names {
         char **items; /* a directory's ends in a slash */
-        size_t n, n_allocated;
+        size_t n;
 } Names;
 
 static void names_done(Names *names) {
@@ -415,14 +416,8 @@ static void names_done(Names *names) {
 }
 
 static int names_add(Names *names, const char *name, bool is_directory) {
-        if (names->n == names->n_allocated) {
-                size_t n = names->n_allocated ? 2 * names->n_allocated : 64;
-                char **items = reallocarray(names->items, n, sizeof *items);
-                if (!items)
-                        return -ENOMEM;
-                names->items = items;
-                names->n_allocated = n;
-        }
+        if (array_grow(&names->items, names->n, sizeof *names->items) < 0)
+                return -ENOMEM;
         if (asprintf(&names->items[names->n], "%s%s", name, is_directory ? "/" : "") < 0)
                 return -ENOMEM;
         names->n++;

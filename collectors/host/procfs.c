@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
@@ -470,15 +471,9 @@ static int compare_ints(const void *a, const void *b) {
         return (x > y) - (x < y);
 }
 
-static int add_number(ProcNumbers *list, size_t *n_allocated, int value) {
-        if (list->n == *n_allocated) {
-                size_t more = *n_allocated > 0 ? 2 * *n_allocated : 64;
-                int *grown = reallocarray(list->items, more, sizeof *list->items);
-                if (!grown)
-                        return -ENOMEM;
-                list->items = grown;
-                *n_allocated = more;
-        }
+static int add_number(ProcNumbers *list, int value) {
+        if (array_grow(&list->items, list->n, sizeof *list->items) < 0)
+                return -ENOMEM;
         list->items[list->n++] = value;
         return 0;
 }
@@ -492,7 +487,6 @@ int procfs_list(int dir_fd, const char *path, size_t max, ProcNumbers *ret) {
         int fd = openat(dir_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         _cleanup_closedir_ DIR *dir = NULL;
         _cleanup_(procfs_numbers_done) ProcNumbers list = { 0 };
-        size_t n_allocated = 0;
         struct dirent *entry;
 
         int r = fs_opendir_fd(fd < 0 ? -errno : fd, &dir);
@@ -503,7 +497,7 @@ int procfs_list(int dir_fd, const char *path, size_t max, ProcNumbers *ret) {
                 if (parse_u64_range(entry->d_name, 0, INT32_MAX, &value) < 0)
                         continue;
                 list.is_cut = list.n == max;
-                if (!list.is_cut && add_number(&list, &n_allocated, (int)value) < 0)
+                if (!list.is_cut && add_number(&list, (int)value) < 0)
                         return -ENOMEM;
         }
         if (!list.is_cut && errno != 0)

@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <string.h>
 
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
@@ -211,7 +212,7 @@ typedef struct Value {
 
 typedef struct Values {
         Value *items;
-        size_t n, n_allocated;
+        size_t n;
         bool is_cut;
 } Values;
 
@@ -231,14 +232,8 @@ static int add_value(Values *v, const char *record, const char *leaf, const json
                 v->is_cut = true;
                 return 0;
         }
-        if (v->n == v->n_allocated) {
-                size_t n = MAX(2 * v->n_allocated, (size_t)1024);
-                Value *more = realloc(v->items, n * sizeof *more);
-                if (!more)
-                        return -ENOMEM;
-                v->items = more;
-                v->n_allocated = n;
-        }
+        if (array_grow(&v->items, v->n, sizeof *v->items) < 0)
+                return -ENOMEM;
         Value x = { .text = json_dumps(value, JSON_ENCODE_ANY) };
         if (asprintf(&x.path, "%s%s%s", record, *record && *leaf ? "/" : "", leaf) < 0)
                 x.path = NULL;

@@ -18,6 +18,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
@@ -117,26 +118,17 @@ static void cut_comment(char *s) {
                 }
 }
 
-/* Doubles when n is a power of two, so that n alone gives what is allocated. */
-static void *grow(void *items, size_t n, size_t item_size) {
-        return (n & (n - 1)) ? items : reallocarray(items, n ? 2 * n : 1, item_size);
-}
-
 static int add_section(AwsProfileFile *f, SectionType type, const char *name) {
-        AwsProfileSection *sections = grow(f->sections, f->n_sections, sizeof *sections);
-        if (!sections)
+        if (array_grow(&f->sections, f->n_sections, sizeof *f->sections) < 0)
                 return -ENOMEM;
-        f->sections = sections;
-        sections[f->n_sections++] = (AwsProfileSection){ .type = type, .name = name };
+        f->sections[f->n_sections++] = (AwsProfileSection){ .type = type, .name = name };
         return 0;
 }
 
 static int add_item(AwsProfileFile *f, unsigned line, const char *key, char *value) {
-        AwsProfileItem *items = grow(f->items, f->n_items, sizeof *items);
-        if (!items)
+        if (array_grow(&f->items, f->n_items, sizeof *f->items) < 0)
                 return -ENOMEM;
-        f->items = items;
-        items[f->n_items++] = (AwsProfileItem){
+        f->items[f->n_items++] = (AwsProfileItem){
                 .section = f->n_sections - 1, .line = line, .key = key, .value = value
         };
         return 0;

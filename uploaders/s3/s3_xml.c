@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
@@ -104,18 +105,10 @@ static int put_bool(bool *to, const char *text) {
 static void *grow(void *items_at, size_t *n, size_t size, int *ret_error) {
         char *items;
 
-        *ret_error = -EINVAL;
-        if (*n >= XML_ITEMS_MAX)
+        *ret_error = *n >= XML_ITEMS_MAX ? -EINVAL : array_grow(items_at, *n, size);
+        if (*ret_error < 0)
                 return NULL;
         memcpy(&items, items_at, sizeof items);
-        if ((*n & (*n - 1)) == 0) { /* 0, 1, 2, 4, 8 …: full */
-                *ret_error = -ENOMEM;
-                items = reallocarray(items, *n ? *n * 2 : 1, size);
-                if (!items)
-                        return NULL;
-                memcpy(items_at, &items, sizeof items);
-        }
-        *ret_error = 0;
         return memset(items + (*n)++ * size, 0, size);
 }
 
