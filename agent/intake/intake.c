@@ -20,8 +20,8 @@
 #include "lib/event/timer.h"
 #include "lib/neuron/ids.h"
 
-/* A unit that changes all the time is probed no more often than this, and never for more than a
- * fifth of the time. */
+/* A unit that changes all the time is probed no more often than this, and units of one owner never
+ * for more than a fifth of the time. */
 #define REPROBE_USEC (100 * USEC_PER_MSEC)
 #define REPROBE_SHARE 4
 
@@ -31,7 +31,7 @@
 typedef struct Pending {
         ListLink all;
         void *by_path; /* tsearch(3) */
-        size_t n;
+        Owners owners;
 } Pending;
 
 /* New bundles: accepted, until the scan that is running or queued is over, or not at all. */
@@ -42,9 +42,9 @@ struct IntakeSource {
         const ConfigSource *config; /* borrowed */
         SourceSpec *terms;
         DirWatch *watch; /* NULL: scans only */
-        /* A pool each, so that a long scan delays no probe; one thread each, so that a hung mount
-         * blocks no more. */
-        WorkerPool *probes, *scans;
+        /* Of one thread each: a hung mount blocks no more, and neither a long scan nor a probe of
+         * many files delays the discovery of others. */
+        WorkerPool *probes, *paths, *scans;
         ListLink tasks; /* that are out */
         size_t n_probes;
         char *note;      /* for status; owned */
@@ -54,6 +54,8 @@ struct IntakeSource {
         bool has_parked; /* rows of bundles that gave way wait for space */
         IntakeHold hold;
         sd_event_source *scan_timer;
+        ScanJob *found; /* what is_scanning has found, and is being handled */
+        sd_event_source *found_timer;
         bool is_scanning, scan_wanted, has_scanned;
         bool was_missing, scan_failed;            /* the last one could not see everything */
         bool flush_wanted, flush_this_scan;       /* what it finds is flushed */
@@ -63,7 +65,9 @@ struct IntakeSource {
 
         Pending pending; /* paths to be probed */
         bool is_probing_path;
-        uint64_t probe_not_before_usec; /* CLOCK_BOOTTIME */
+        Owner probed_owner;   /* whose path is being probed, or was the last */
+        Owners rests;         /* microseconds in which no path of an owner is probed … */
+        uint64_t rested_usec; /* … from here on, CLOCK_BOOTTIME */
         sd_event_source *probe_timer;
 
         Pending rechecks;                /* ids whose links wait for a recheck */
@@ -86,6 +90,7 @@ struct IntakeSource {
 typedef struct PendingPath {
         ListLink link;
         char *path;
+        Owner owner;
 } PendingPath;
 
 static int compare_paths(const void *a, const void *b) {
@@ -93,18 +98,21 @@ static int compare_paths(const void *a, const void *b) {
 }
 
 static void pending_init(Pending *p) {
-        *p = (Pending){ 0 };
+        *p = (Pending){ .owners = { .what = "paths that wait", .max = PENDING_MAX } };
         list_init(&p->all);
 }
 
-static char *pending_pop(Pending *p) {
-        PendingPath *entry = CONTAINER_OF(p->all.next, PendingPath, link);
+static char *pending_take(Pending *p, PendingPath *entry) {
         char *path = entry->path;
         tdelete(entry, &p->by_path, compare_paths);
         list_remove(&entry->link);
-        p->n--;
+        owners_release(&p->owners, &entry->owner, 1);
         free(entry);
         return path;
+}
+
+static char *pending_pop(Pending *p) {
+        return pending_take(p, CONTAINER_OF(p->all.next, PendingPath, link));
 }
 
 static bool pending_has(const Pending *p, const char *path) {
@@ -119,32 +127,47 @@ static bool pending_is_empty(const Pending *p) {
 static void pending_done(Pending *p) {
         while (!pending_is_empty(p))
                 free(pending_pop(p));
+        owners_done(&p->owners);
 }
 
-static int pending_add(Pending *p, const char *path) {
-        PendingPath key = { .path = (char *)path };
-        if (tfind(&key, &p->by_path, compare_paths))
-                return 0;
-        if (p->n >= PENDING_MAX) {
-                pending_done(p);
-                return -E2BIG;
+/* The newest one of an owner gives way. */
+static void pending_drop(Pending *p, const Owner *owner) {
+        for (ListLink *l = p->all.prev; l != &p->all; l = l->prev) {
+                PendingPath *entry = CONTAINER_OF(l, PendingPath, link);
+                if (owner_is_same(&entry->owner, owner)) {
+                        free(pending_take(p, entry));
+                        return;
+                }
         }
+}
+
+/* @return 0; -E2BIG: this path, or one of another owner who has more, is not among them;
+ * -ENOMEM */
+static int pending_add(Pending *p, const char *path, const Owner *owner) {
+        Owner most;
+        if (pending_has(p, path))
+                return 0;
+        int r = owners_request(&p->owners, owner, 1, &most),
+            result = r == OWNERS_GRANTED ? 0 : -E2BIG;
+        if (r == OWNERS_DISPLACE) {
+                pending_drop(p, &most);
+                r = owners_request(&p->owners, owner, 1, &most);
+        }
+        if (r != OWNERS_GRANTED)
+                return MIN(r, -E2BIG);
         PendingPath *entry = calloc(1, sizeof *entry);
         char *copy = strdup(path);
-        if (!entry || !copy) {
-                free(entry);
-                free(copy);
-                return -ENOMEM;
+        if (entry && copy) {
+                *entry = (PendingPath){ .path = copy, .owner = *owner };
+                if (tsearch(entry, &p->by_path, compare_paths)) {
+                        list_append(&p->all, &entry->link);
+                        return result;
+                }
         }
-        entry->path = copy;
-        if (!tsearch(entry, &p->by_path, compare_paths)) {
-                free(entry);
-                free(copy);
-                return -ENOMEM;
-        }
-        list_append(&p->all, &entry->link);
-        p->n++;
-        return 0;
+        owners_release(&p->owners, owner, 1);
+        free(entry);
+        free(copy);
+        return -ENOMEM;
 }
 
 /* ---- a source's paths, clocks and threads ---- */
@@ -198,12 +221,12 @@ static void on_probe_done(SourceTask *t) {
         p->done(p->source, p);
 }
 
-static bool intake_probe_submit(IntakeSource *s, ProbeJob *p,
+static bool intake_probe_submit(IntakeSource *s, WorkerPool *pool, ProbeJob *p,
                                 void (*done)(IntakeSource *s, ProbeJob *p)) {
         p->source = s;
         p->done = done;
         p->task.done = on_probe_done;
-        int r = intake_source_submit(s, &p->task);
+        int r = submit(s, pool, &p->task);
         if (r < 0) {
                 log_error(r,
                           "source %s: cannot start a worker thread, trying again at the next scan",
@@ -946,7 +969,7 @@ static void intake_probe_bundle(Bundle *b) {
                            b->quiet_usec + intake_boot_usec(s) - b->checked_boot_usec >=
                                    s->config->settle_usec;
         b->check = false;
-        b->probing = intake_probe_submit(s, p, on_probed);
+        b->probing = intake_probe_submit(s, s->probes, p, on_probed);
         if (!b->probing)
                 intake_probe_bundle_in(b, USEC_PER_SEC);
 }
@@ -1307,7 +1330,8 @@ static void probe_for_supplement(IntakeSource *s, const ScanUnit *u, const char 
                 return;
         }
         (void)intake_probe_submit(
-                s, p, on_supplement_probed); /* logged there; the next scan tries again */
+                s, s->probes, p,
+                on_supplement_probed); /* logged there; the next scan tries again */
 }
 
 /* A unit was seen whose content is not what was last known of its path. */
@@ -1359,9 +1383,20 @@ static void on_unit(IntakeSource *s, ScanUnit *u) {
 
 static void probe_next(IntakeSource *s);
 
+/* What an owner rests is over as fast as time passes. */
+static void pass_rests(IntakeSource *s) {
+        const uint64_t now = intake_boot_usec(s);
+        owners_release_each(&s->rests, now - s->rested_usec);
+        s->rested_usec = now;
+}
+
 static void on_path_probed(IntakeSource *s, ProbeJob *p) {
+        Owner most;
         s->is_probing_path = false;
-        s->probe_not_before_usec = intake_boot_usec(s) + REPROBE_SHARE * p->duration_usec;
+        pass_rests(s);
+        if (p->duration_usec > 0)
+                (void)owners_request(&s->rests, &s->probed_owner, REPROBE_SHARE * p->duration_usec,
+                                     &most); /* without memory it does not rest */
         if (p->result == 0) {
                 on_unit(s, &p->unit);
         } else if (p->result < 0 && p->result != -ENOENT)
@@ -1376,38 +1411,63 @@ static int on_probe_timer(sd_event_source *source, uint64_t usec, void *userdata
         return 0;
 }
 
-static void probe_next(IntakeSource *s) {
-        if (s->is_probing_path || pending_is_empty(&s->pending))
-                return;
-        uint64_t now = intake_boot_usec(s);
-        if (now < s->probe_not_before_usec) {
-                int r = timer_arm(
-                        &s->probe_timer,
-                        &(TimerOptions){ .event = s->context->event,
-                                         .usec = s->probe_not_before_usec - now,
-                                         .slack_usec = (s->probe_not_before_usec - now) / 20,
-                                         .handler = on_probe_timer,
-                                         .userdata = s });
-                if (r >= 0)
-                        return;
+/* The oldest path of the owner who rests no more, or else for the shortest time. */
+static PendingPath *find_pending(const IntakeSource *s, uint64_t *ret_rest_usec) {
+        PendingPath *found = NULL;
+        *ret_rest_usec = UINT64_MAX;
+        LIST_FOREACH (l, (ListLink *)&s->pending.all) {
+                PendingPath *entry = CONTAINER_OF(l, PendingPath, link);
+                uint64_t rest = owners_amount(&s->rests, &entry->owner);
+                if (rest < *ret_rest_usec) {
+                        found = entry;
+                        *ret_rest_usec = rest;
+                }
+                if (rest == 0 || s->pending.owners.n_shares == 1)
+                        break;
         }
-        _cleanup_free_ char *relative = pending_pop(&s->pending);
+        return found;
+}
+
+static void probe_next(IntakeSource *s) {
+        uint64_t rest;
+        pass_rests(s);
+        PendingPath *next = s->is_probing_path ? NULL : find_pending(s, &rest);
+        if (!next)
+                return;
+        if (rest > 0 && timer_arm(&s->probe_timer, &(TimerOptions){ .event = s->context->event,
+                                                                    .usec = rest,
+                                                                    .slack_usec = rest / 20,
+                                                                    .handler = on_probe_timer,
+                                                                    .userdata = s }) >= 0)
+                return;
+        s->probed_owner = next->owner;
+        _cleanup_free_ char *relative = pending_take(&s->pending, next);
         ProbeJob *p;
         if (probe_job_new(&p, s->terms, relative) < 0)
                 return;
-        s->is_probing_path = intake_probe_submit(s, p, on_path_probed);
+        s->is_probing_path = intake_probe_submit(s, s->paths, p, on_path_probed);
+}
+
+/* The first directory or file on the way to it decides: its status is read without following
+ * anything that another user may have put there. */
+static Owner owner_of_path(const IntakeSource *s, const char *relative) {
+        _cleanup_free_ char *first = strndup(relative, strcspn(relative, "/"));
+        _cleanup_free_ char *path = first ? unit_path(s, first) : NULL;
+        struct stat st;
+        return owner_of(path && lstat(path, &st) == 0 ? st.st_uid : (uid_t)-1);
 }
 
 static void intake_probe_path(IntakeSource *s, const char *relative) {
         if (s->hold == INTAKE_HELD)
                 return; /* the scan after the hold finds it */
-        int r = pending_add(&s->pending, relative);
-        if (r < 0) { /* too many, or no memory: a scan finds them all */
+        const Owner owner = owner_of_path(s, relative);
+        const bool was_empty = pending_is_empty(&s->pending);
+        if (pending_add(&s->pending, relative, &owner) < 0) { /* a scan finds all of them */
                 s->scan_wanted = true;
                 intake_start_scan(s);
-                return;
         }
-        probe_next(s);
+        if (was_empty || owners_amount(&s->rests, &owner) == 0) /* else the timer does */
+                probe_next(s);
 }
 
 /* The links of bundles that have ended: those that are not needed are released, those of delivered
@@ -1698,7 +1758,8 @@ static void start_next(IntakeSource *s) {
                 _cleanup_free_ char *id = pending_pop(&s->rechecks);
                 ProbeJob *p = NULL;
                 int r = prepare(s, id, &p);
-                if (r == 0 && intake_probe_submit(s, p, on_rechecked)) /* a failure is logged */
+                if (r == 0 &&
+                    intake_probe_submit(s, s->probes, p, on_rechecked)) /* a failure is logged */
                         strcpy(s->rechecking, id);
                 else if (r < 0)
                         log_dump(id, LOG_WARNING, r,
@@ -1707,7 +1768,7 @@ static void start_next(IntakeSource *s) {
 }
 
 void intake_recheck_links(IntakeSource *s, const char *id) {
-        if (pending_add(&s->rechecks, id) < 0)
+        if (pending_add(&s->rechecks, id, &(Owner){ 0 }) < 0)
                 log_dump(id, LOG_WARNING, 0,
                          "too many links wait to be checked; they stay, and the next start checks");
         start_next(s);
@@ -1776,7 +1837,7 @@ static int on_attached(sd_event_source *source, uint64_t usec, void *userdata) {
 
 /* Not at once: the bundle that ends is still in the table. */
 static void queue_attached(IntakeSource *s, const char *path) {
-        int r = pending_add(&s->attached, path);
+        int r = pending_add(&s->attached, path, &(Owner){ 0 });
         if (r >= 0)
                 r = timer_arm(&s->attached_timer, &(TimerOptions){ .event = s->context->event,
                                                                    .usec = 0,
@@ -2073,30 +2134,60 @@ static void end_transaction(IntakeSource *s) {
         report_postponed(s, r, n_postponed);
 }
 
-static void handle_found(IntakeSource *s, ScanJob *j) {
-        s->is_postponing = false;
-        int r = store_begin(s->context->store);
-        if (r < 0) { /* each row would wait for the database's lock by itself */
-                report_postponed(s, r, j->n_found);
-                s->has_logged_postponed = s->is_postponing;
+/* Rows of what was found are written in slices of the loop, each one transaction. */
+#define FOUND_SLICE_USEC (20 * USEC_PER_MSEC)
+
+static void end_scan(IntakeSource *s) {
+        s->has_logged_postponed = s->is_postponing;
+        s->has_scanned = true;
+        s->is_scanning = s->flush_this_scan = false;
+        s->scan_wanted = s->scan_wanted || s->found->has_more;
+        s->found = scan_job_free(s->found);
+        sweep_attachments(s);
+        forget_old_hints(s);
+        resume_parked(s);
+        if (s->scan_wanted && has_much_space(s)) {
+                intake_start_scan(s);
                 return;
         }
+        if (s->hold == INTAKE_HOLDING && !s->scan_wanted && !s->has_parked)
+                set_hold(s, INTAKE_HELD);
+        if (s->hold != INTAKE_HELD)
+                arm_scan(s);
+}
+
+static int on_found(sd_event_source *source, uint64_t usec, void *userdata) {
+        IntakeSource *s = userdata;
+        ScanJob *j = s->found;
+        (void)source, (void)usec;
+        uint64_t until = intake_boot_usec(s) + FOUND_SLICE_USEC;
+        int r = store_begin(s->context->store);
+        if (r < 0) { /* each row would wait for the database's lock by itself */
+                report_postponed(s, r, j->n_found - j->n_handled);
+                end_scan(s);
+                return 0;
+        }
         s->in_transaction = true;
-        for (size_t i = 0; i < j->n_found; i++) {
-                ScanUnit *u = &j->found[i];
+        for (; j->n_handled < j->n_found && intake_boot_usec(s) < until; j->n_handled++) {
+                ScanUnit *u = &j->found[j->n_handled];
                 if (u->on_network && !u->has_own_name) /* must be claimed first, which may block */
                         intake_probe_path(s, u->relative);
                 else
                         on_unit(s, u);
         }
         end_transaction(s);
-        s->has_logged_postponed = s->is_postponing;
+        if (j->n_handled == j->n_found ||
+            timer_arm(&s->found_timer, &(TimerOptions){ .event = s->context->event,
+                                                        .slack_usec = USEC_PER_MSEC,
+                                                        .handler = on_found,
+                                                        .userdata = s }) < 0)
+                end_scan(s); /* the next scan finds the rest */
+        return 0;
 }
 
 static void on_scanned(SourceTask *t) {
         _cleanup_(scan_job_freep) ScanJob *j = CONTAINER_OF(t, ScanJob, task);
         IntakeSource *s = j->source;
-        s->is_scanning = false;
         s->scan_usec = j->duration_usec;
         if (j->result < 0 && j->result != -ENOENT)
                 log_warning(j->result,
@@ -2121,21 +2212,9 @@ static void on_scanned(SourceTask *t) {
         s->was_missing = j->result == -ENOENT;
         start_watch(s, j); /* calls on_rescan when everything is watched: what came in between is
                               not lost */
-        handle_found(s, j);
-        sweep_attachments(s);
-        forget_old_hints(s);
-        s->flush_this_scan = false;
-        s->has_scanned = true;
-        s->scan_wanted = s->scan_wanted || j->has_more;
-        resume_parked(s);
-        if (s->scan_wanted && has_much_space(s)) {
-                intake_start_scan(s);
-                return;
-        }
-        if (s->hold == INTAKE_HOLDING && !s->scan_wanted && !s->has_parked)
-                set_hold(s, INTAKE_HELD);
-        if (s->hold != INTAKE_HELD)
-                arm_scan(s);
+        s->is_postponing = false;
+        s->found = TAKE_PTR(j);
+        (void)on_found(NULL, 0, s);
 }
 
 static void arm_scan(IntakeSource *s) {
@@ -2212,6 +2291,7 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
                 context->active = (Owners){ .what = "active units", .max = INTAKE_ACTIVE_MAX };
         if (context->held.max == 0)
                 context->held = (Owners){ .what = "held files", .max = max_held() };
+        s->rests = (Owners){ .what = "pauses", .max = UINT64_MAX };
         pending_init(&s->pending);
         pending_init(&s->rechecks);
         pending_init(&s->attached);
@@ -2220,6 +2300,8 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         int r = source_spec_new(&s->terms, config, context->instance_id, context->proc_root);
         if (r >= 0)
                 r = worker_pool_new(&s->probes, context->event, "nc-probe", 1, WORKER_NORMAL);
+        if (r >= 0)
+                r = worker_pool_new(&s->paths, context->event, "nc-path", 1, WORKER_NORMAL);
         if (r >= 0)
                 r = worker_pool_new(&s->scans, context->event, "nc-scan", 1, WORKER_NORMAL);
         if (r >= 0)
@@ -2248,6 +2330,7 @@ static bool is_any_running(const IntakeSource *s) {
  * is abandoned with what it holds. */
 static void stop_workers(IntakeSource *s) {
         worker_pool_abandon(s->probes);
+        worker_pool_abandon(s->paths);
         worker_pool_abandon(s->scans);
         uint64_t until = intake_boot_usec(s) + STOP_USEC;
         while (is_any_running(s) && intake_boot_usec(s) < until)
@@ -2275,8 +2358,11 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         dirwatch_free(s->watch);
         stop_workers(s);
         sd_event_source_disable_unref(s->scan_timer);
+        sd_event_source_disable_unref(s->found_timer);
+        scan_job_free(s->found);
         sd_event_source_disable_unref(s->probe_timer);
         pending_done(&s->pending);
+        owners_done(&s->rests);
         pending_done(&s->rechecks);
         attachments_queue_done(s);
         hook_hints_done(s);

@@ -90,7 +90,7 @@ typedef struct ScanJob {
         SourceSpec *terms;
         UnitTable known; /* a copy */
         ScanUnit *found;
-        size_t n_found;
+        size_t n_found, n_handled;
         Owners owners;         /* of what was found: where it is full, who has most gives way */
         uint64_t n_unreadable; /* directories that could not be read */
         char *unreadable;      /* one of them, escaped; owned */

@@ -41,13 +41,15 @@ static void different_paths_have_places_of_their_own(void **state) {
         unit_table_done(&t);
 }
 
+static const Owner one = { .uid = 1 }, other = { .uid = 2 };
+
 static void paths_are_popped_in_order_and_once(void **state) {
         Pending p;
         pending_init(&p);
         assert_true(pending_is_empty(&p));
         const char *in[] = { "b", "a", "b", "c", "a", "" };
         for (size_t i = 0; i < 6; i++)
-                assert_int_equal(pending_add(&p, in[i]), 0);
+                assert_int_equal(pending_add(&p, in[i], &one), 0);
         const char *out[] = { "b", "a", "c", "" };
         for (size_t i = 0; i < 4; i++) {
                 char *path = pending_pop(&p);
@@ -58,17 +60,21 @@ static void paths_are_popped_in_order_and_once(void **state) {
         pending_done(&p);
 }
 
-static void too_many_paths_are_all_dropped_and_reported(void **state) {
+static void of_too_many_paths_the_newest_of_who_has_most_is_dropped(void **state) {
         Pending p;
         pending_init(&p);
         char name[32];
         for (int i = 0; i < PENDING_MAX; i++) {
                 snprintf(name, sizeof name, "%d", i);
-                assert_int_equal(pending_add(&p, name), 0);
+                assert_int_equal(pending_add(&p, name, &one), 0);
         }
-        assert_int_equal(pending_add(&p, "7"), 0); /* it is there already */
-        assert_int_equal(pending_add(&p, "one more"), -E2BIG);
-        assert_true(pending_is_empty(&p));
+        assert_int_equal(pending_add(&p, "7", &other), 0); /* it is there already */
+        assert_int_equal(pending_add(&p, "one more", &one), -E2BIG);
+        assert_false(pending_has(&p, "one more"));
+        assert_int_equal(pending_add(&p, "another", &other), -E2BIG);
+        assert_true(pending_has(&p, "another") && pending_has(&p, "0"));
+        assert_false(pending_has(&p, name));
+        assert_int_equal(p.owners.total, PENDING_MAX);
         pending_done(&p);
 }
 
@@ -77,7 +83,7 @@ int main(void) {
                 cmocka_unit_test(what_was_put_is_found_with_its_last_value),
                 cmocka_unit_test(different_paths_have_places_of_their_own),
                 cmocka_unit_test(paths_are_popped_in_order_and_once),
-                cmocka_unit_test(too_many_paths_are_all_dropped_and_reported),
+                cmocka_unit_test(of_too_many_paths_the_newest_of_who_has_most_is_dropped),
         };
         return cmocka_run_group_tests_name("agent/tables", tests, NULL, NULL);
 }
