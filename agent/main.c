@@ -262,9 +262,10 @@ static int once_through_daemon(const Args *args, const char *socket) {
         uint64_t now = clock_boottime_usec(), deadline = now + args->timeout_usec;
         if (!cli)
                 return EXIT_UNDELIVERED;
+        spawn_reset_signals();
         char *scan[] = { cli, (char *)"--socket", (char *)socket, (char *)"scan", NULL };
         pid_t pid;
-        /* Not spawn_program(): it keeps terminal and signals of this process. */
+        /* Not spawn_program(): it stays in the group of this process, and so at its terminal. */
         int r = posix_spawn(&pid, cli, NULL, NULL, scan, environ);
         if (r != 0) {
                 fprintf(stderr,

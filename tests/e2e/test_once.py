@@ -4,13 +4,14 @@ on."""
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from agent import DAEMON, Agent, check_bundle, cleanup, need, need_root, run, tree
+from agent import DAEMON, Agent, check_bundle, cleanup, need, need_root, run, tree, wait_for
 from s3_server import S3Server
 from tap import main, test
 
@@ -152,6 +153,27 @@ def once_goes_through_the_daemon_that_holds_the_state():
     assert result.returncode == 0, result.stdout + result.stderr
     check_bundle(a.only_manifest()[0], unit, tools=("tar",))
     assert a.counts()["delivered"] == 1
+    a.stop()
+
+
+@test
+def once_through_the_daemon_ends_when_it_is_told_to():
+    a = Agent()
+    a.config["sources"][0]["settle"] = "600s"
+    a.start()
+    a.dump()
+    a.wait_known(1)
+    with subprocess.Popen([DAEMON, "--config", a.config_file, "--once"], cwd=a.dir,
+                          env=a.whole_environment(), stdout=subprocess.DEVNULL) as once:
+        link = f"/proc/{once.pid}/exe"
+        wait_for("it is the command line that waits",
+                 lambda: os.readlink(link).endswith("/neuron-collect"))
+        with open(f"/proc/{once.pid}/status", encoding="ascii") as f:
+            blocked = [line for line in f if line.startswith("SigBlk")]
+        once.terminate()
+        once.wait(60)
+    assert int(blocked[0].split()[1], 16) == 0, blocked
+    assert once.returncode == -signal.SIGTERM, once.returncode
     a.stop()
 
 
