@@ -363,6 +363,8 @@ int main(int argc, char **argv) {
         r = read_config(&args, &config);
         if (r != 0)
                 return EXIT_USAGE;
+        if (!args.print_config)
+                config_print_warnings(config, stderr);
         if (args.check) {
                 config_free(config);
                 printf("'%s': no faults\n", args.file);

@@ -413,6 +413,32 @@ static void check_retention(const Config *c, Faults *faults) {
                            "evicted");
 }
 
+/* Whether a hook note may choose any key of the bucket. */
+static bool allows_whole_bucket(const Config *c, const ConfigDestination *d) {
+        _cleanup_free_ char *fixed = form_fixed_part(d->prefix);
+
+        for (size_t i = 0; i < c->hook.allow_prefixes.n; i++) {
+                const char *bucket = c->hook.allow_prefixes.items[i] + strlen("s3://");
+                size_t n = strlen(d->bucket);
+                if (strncmp(bucket, d->bucket, n) == 0 && !bucket[n + strspn(bucket + n, "/")])
+                        return true;
+        }
+        return c->hook.allow_prefixes.n == 0 && fixed && !fixed[strspn(fixed, "/")];
+}
+
+void config_print_warnings(const Config *c, FILE *f) {
+        for (size_t i = 0; i < c->n_destinations; i++)
+                if (c->destinations[i].type == CONFIG_S3 &&
+                    allows_whole_bucket(c, &c->destinations[i]))
+                        fprintf(f,
+                                "%s:%u: warning: destinations[%zu].prefix: a hook note may choose "
+                                "any place in the bucket '%s'; begin the prefix with a fixed part, "
+                                "such as neuron/%%d-%%c, or name that in hook.allow_prefixes\n",
+                                c->file ? c->file : "?",
+                                spot_of(c, "destinations[].prefix", i, FAULTS_NO_ITEM).line, i,
+                                c->destinations[i].bucket);
+}
+
 int config_check(Config *c, Faults *faults) {
         int r;
 

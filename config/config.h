@@ -153,6 +153,9 @@ Config *config_free(Config *c);
 /** The effective configuration as YAML, every key, each line with a comment telling its origin. */
 int config_print(const Config *c, FILE *f);
 
+/** Prints what is permitted but rarely meant, a line each: `FILE:LINE: warning: KEY: …; remedy`. */
+void config_print_warnings(const Config *c, FILE *f);
+
 /** Compares two configurations. @param on_key  called with the dotted name of each key (or
  * `sources[NAME]`) that differs and whether it needs a restart to take effect (state_directory,
  * node.instance_id, api.*, hook.socket, hook.mailbox) */

@@ -38,8 +38,10 @@ static int check(const Cli *cli) {
                 return check_json(cli);
         Config *config = NULL;
         int code = cli_load_config(cli, false, &config);
-        if (code == CLI_YES)
+        if (code == CLI_YES) {
+                config_print_warnings(config, stderr);
                 cli_line("'%s': no faults", config->file);
+        }
         config_free(config);
         return code;
 }

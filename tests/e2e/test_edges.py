@@ -102,5 +102,26 @@ def a_reload_that_failed_stands_in_status_until_it_is_corrected():
     a.stop()
 
 
+@test
+def a_prefix_without_a_fixed_part_is_warned_of():
+    a = Agent()
+    def check(prefix, allowed):
+        a.config["destinations"] = [{"name": "s3", "type": "s3", "bucket": "bucket",
+                                     "prefix": prefix, "region": "us-east-1"}]
+        a.config["hook"]["allow_prefixes"] = allowed
+        a.write_config()
+        results = [run(DAEMON, "--config", a.config_file, "--check"),
+                   a.cli("--config", a.config_file, "config", "check")]
+        assert all(r.returncode == 0 for r in results), results
+        warned = ["warning: destinations[0].prefix" in r.stderr for r in results]
+        assert warned[0] == warned[1], results
+        return warned[0]
+    assert check("%d-%c", [])
+    assert check("%d-%c", ["s3://bucket/"])
+    assert check("fixed/%d-%c", ["s3://bucket"])
+    assert not check("fixed/%d-%c", [])
+    assert not check("%d-%c", ["s3://bucket/below", "s3://bucket2"])
+
+
 if __name__ == "__main__":
     sys.exit(main(clean_up))
