@@ -90,11 +90,11 @@ def yaml_text(value, indent=0):
 
 
 def clean_environment(**more):
-    """Ours without proxies and what is meant for AWS, rclone, Ceph or systemd: nothing of the
-    machine's own settings reaches a test."""
+    """Ours without proxies and what is meant for AWS, rclone, Ceph or systemd, and with a terminal
+    that has colours: nothing of the machine's own settings reaches a test."""
     foreign = ("AWS_", "RCLONE_", "CEPH_", "NOTIFY_SOCKET")
     return {k: v for k, v in os.environ.items() if not k.startswith(foreign)
-            and not k.lower().endswith("_proxy")} | more
+            and not k.lower().endswith("_proxy")} | {"TERM": "xterm"} | more
 
 
 def run(*command, timeout=120, **options):
