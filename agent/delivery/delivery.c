@@ -619,9 +619,9 @@ bool delivery_attempt_delivered_before(DeliveryAttempt *a) {
 }
 
 bool delivery_attempt_delivered(DeliveryAttempt *a) {
-        if (delivery_members_export_prints(a->members, a->delivery) <
-            0) /* the next try finds it delivered */
-                return delivery_endf(a->delivery, RESULT_NO_RESOURCES, "%s", strerror(ENOMEM));
+        int r = delivery_members_export_prints(a->members, a->delivery);
+        if (r < 0) /* the next try finds it delivered */
+                return delivery_endf(a->delivery, RESULT_NO_RESOURCES, "%s", strerror(-r));
         return end_delivery(a->delivery, RESULT_DELIVERED, NULL);
 }
 
@@ -1043,6 +1043,14 @@ int delivery_members_export_prints(DeliveryMembers *m, Delivery *d) {
         for (size_t i = 0; i < m->n; i++) {
                 if (m->members[i].is_left_out) {
                         d->has_more = true;
+                        const char *path = plan_member(m->plan, i)->path;
+                        /* A file of ours is shipped by a supplement, as if it had come late. */
+                        int r = m->members[i].is_attached
+                                        ? attachments_return(d->attached_fd,
+                                                             path + strlen(ATTACHED_PREFIX))
+                                        : 0;
+                        if (r < 0)
+                                return r;
                         continue;
                 }
                 prints[d->n_prints++] = m->members[i].print;

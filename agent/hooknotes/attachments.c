@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -258,6 +259,16 @@ int attachments_assign(const Attachments *a, const char *source, const char *uni
         _cleanup_close_ int unit = open_unit(a, source, unit_path);
         int r = unit < 0 ? unit : name_given(given, bundle_id);
         return r < 0 ? r : give(unit, given);
+}
+
+int attachments_return(int assigned_fd, const char *name) {
+        _cleanup_close_ int unit = openat(assigned_fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (unit < 0)
+                return -errno;
+        if (renameat2(assigned_fd, name, unit, name, RENAME_NOREPLACE) < 0 && errno != EEXIST)
+                return -errno;
+        int r = fs_sync_dir(unit);
+        return r < 0 ? r : fs_sync_dir(assigned_fd);
 }
 
 /* ---- jobs ---- */

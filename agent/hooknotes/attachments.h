@@ -75,6 +75,11 @@ int attachments_open_assigned(const Attachments *a, const char *source, const ch
 int attachments_assign(const Attachments *a, const char *source, const char *unit_path,
                        const char *bundle_id);
 
+/** Lets a file that is assigned to a bundle wait again, durably: another bundle has to ship it. One
+ * of that name that waits already is newer, and stays. In any thread.
+ * @param assigned_fd  as of attachments_assign() */
+int attachments_return(int assigned_fd, const char *name);
+
 typedef struct AttachmentNames { /* in strcmp order; zero = none */
         char **items;
         size_t n, max;

@@ -160,6 +160,27 @@ def what_comes_late_goes_out_in_a_supplement_alone_and_once():
 
 
 @test
+def state_lost_and_another_snapshot_attached_since_it_is_a_supplement():
+    a = Agent()
+    unit = a.dump(size=65536)
+    attach(a, unit, "snapshot.json", SNAPSHOT)
+    a.start()
+    a.wait_all()
+    a.stop()
+    shutil.rmtree(a.path("state"))
+    os.mkdir(a.path("state"))
+    attach(a, unit, "snapshot.json", LATER)
+    a.start()
+    a.wait_delivered(2)
+    (base, _), (late, m) = base_and_supplement(a)
+    check_bundle(base, with_attached(tree(unit), snapshot_json=SNAPSHOT), tools=("tar",))
+    check_bundle(late, with_attached({}, snapshot_json=LATER), tools=("tar",))
+    assert kinds(m) == {"neuron-collectd/snapshot.json": "snapshot"}, kinds(m)
+    wait_for("what was attached is released", lambda: not attached(a))
+    a.stop()
+
+
+@test
 def what_comes_while_the_bundle_is_being_shipped_does_not_change_it():
     a = Agent()
     a.send_slowly()
