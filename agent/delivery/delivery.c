@@ -326,7 +326,14 @@ void delivery_done(Delivery *d) {
 
 #define TRUNCATED_MAX 20 /* named one by one */
 static void add_reason(const char *reason, void *userdata) {
-        json_array_append_new(((DeliveryAttempt *)userdata)->reasons, json_string(reason));
+        DeliveryAttempt *a = userdata;
+        size_t i;
+        json_t *v;
+        a->delivery->complete = false;
+        json_array_foreach(a->reasons, i,
+                           v) if (strcmp(json_string_value(v), reason) ==
+                                  0) return; /* intake, or an earlier delivery, has seen it */
+        json_array_append_new(a->reasons, json_string(reason));
 }
 
 static const char *last_reason(const DeliveryAttempt *a) {
@@ -391,6 +398,7 @@ bool delivery_attempt_start(DeliveryAttempt *a, Delivery *d) {
                                 .reader = { .limits = d->limits, .abort = &d->abort },
                                 .created_usec = d->clock->realtime_usec(d->clock) };
         atomic_store(&d->done_bytes, 0);
+        d->complete = d->rec.complete;
         a->object_name = bundle_object_name(d->rec.id);
         a->manifest_name = bundle_manifest_name(d->rec.id);
         if (!a->object_name || !a->manifest_name || !a->reasons)
@@ -473,7 +481,6 @@ void delivery_attempt_add_verdicts(DeliveryAttempt *a, const BundleWriter *write
                 if (asprintf(&text, "truncated: %zu more members", n_bad - n_told) >= 0)
                         add_reason(text, a);
         }
-        a->delivery->complete = json_array_size(a->reasons) == 0;
         free(a->delivery->incomplete);
         a->delivery->incomplete =
                 json_array_size(a->reasons) ? json_dumps(a->reasons, JSON_COMPACT) : NULL;
@@ -715,7 +722,8 @@ struct DeliveryMembers {
         bool has_source; /* a member of the source was found */
         bool has_more;   /* … and left out: an attachment has its name */
         IncompleteReasons reasons;
-        size_t n_left_out;
+        size_t n_unreadable;
+        ScanUnit left_out; /* since intake saw it: skipped, skipped_example */
 };
 
 static int compare_u64(const void *a, const void *b) {
@@ -724,7 +732,7 @@ static int compare_u64(const void *a, const void *b) {
 }
 
 static void skip_member(DeliveryMembers *m, const char *path, int error) {
-        if (m->n_left_out++ >= REASONS_MAX)
+        if (m->n_unreadable++ >= REASONS_MAX)
                 return;
         _cleanup_free_ char *escaped = path_escape(path), *text = NULL;
         if (escaped && asprintf(&text,
@@ -859,8 +867,13 @@ static int add_member(DeliveryMembers *m, const char *path, int fd, int held_fd)
 
 static int on_member(const ScanMember *member, int unit_fd, void *userdata) {
         DeliveryMembers *m = userdata;
-        if (member->skip != SCAN_SKIP_NONE) /* intake has logged it */
-                return 0;
+        if (member->skip != SCAN_SKIP_NONE) {
+                bool is_shipped = S_ISREG(member->st.st_mode) &&
+                                  !is_wanted(m, member_fingerprint(member->path, &member->st));
+                return is_shipped || !scan_skip_is_loss(member->skip)
+                               ? 0
+                               : scan_unit_add_skip(&m->left_out, member);
+        }
         if (m->root_fd < 0) {
                 m->root_fd = fcntl(unit_fd, F_DUPFD_CLOEXEC, 0);
                 if (m->root_fd < 0)
@@ -961,6 +974,21 @@ static int find_members(DeliveryMembers *m) {
         return r < 0 || (!m->has_source && !is_supplement) ? r : add_attached_before(m, NULL);
 }
 
+static void add_left_out_reasons(const DeliveryMembers *m) {
+        for (int i = 0; i < N_SCAN_SKIPS; i++) {
+                _cleanup_free_ char *text = scan_skip_reason((ScanSkip)i, m->left_out.skipped[i],
+                                                             m->left_out.skipped_example[i]);
+                if (text)
+                        m->reasons.add(text, m->reasons.userdata);
+        }
+        if (m->n_unreadable > REASONS_MAX) {
+                char text[64];
+                snprintf(text, sizeof text, "unreadable: %zu more members",
+                         m->n_unreadable - REASONS_MAX);
+                m->reasons.add(text, m->reasons.userdata);
+        }
+}
+
 static void add_lost_reason(const DeliveryMembers *m) {
         char text[128];
         snprintf(text, sizeof text,
@@ -976,17 +1004,12 @@ int delivery_members_new(DeliveryMembers **ret, const Delivery *d, Plan *plan,
                 return -ENOMEM;
         *m = (DeliveryMembers){ .delivery = d, .plan = plan, .root_fd = -1, .reasons = *reasons };
         int r = find_members(m);
+        add_left_out_reasons(m);
         if (r >= 0 && d->rec.is_redelivery && m->n > 0 && m->n < d->n_shipped)
                 add_lost_reason(m);
         /* What a supplement lacks its base may have. */
         if (r >= 0 && d->rec.kind == SOURCE_NEURON_PROFILE && !d->rec.supplement_of[0])
                 r = validate_set(plan, reasons->add, reasons->userdata);
-        if (r >= 0 && m->n_left_out > REASONS_MAX) {
-                _cleanup_free_ char *text = NULL;
-                if (asprintf(&text, "unreadable: %zu more members", m->n_left_out - REASONS_MAX) >=
-                    0)
-                        reasons->add(text, reasons->userdata);
-        }
         if (r < 0) {
                 delivery_members_free(m);
                 return r;
@@ -1001,6 +1024,7 @@ DeliveryMembers *delivery_members_free(DeliveryMembers *m) {
         if (m->root_fd >= 0)
                 (void)close(m->root_fd); /* a directory */
         attachment_names_done(&m->attached);
+        scan_unit_done(&m->left_out);
         free(m->members);
         free(m);
         return NULL;

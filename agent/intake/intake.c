@@ -62,6 +62,7 @@ struct IntakeSource {
         bool in_transaction;                      /* rows are written but not yet durable */
         bool is_postponing, has_logged_postponed; /* bundles of this scan cannot be recorded */
         uint64_t scan_usec, n_unreadable;         /* of the last scan */
+        uint64_t n_left_out[N_SCAN_SKIPS];        /* of the last scan, in no bundle */
 
         Pending pending; /* paths to be probed */
         bool is_probing_path;
@@ -596,33 +597,51 @@ static const char *remedy_for(ScanSkip skip) {
                 return "raise the source's max_bytes";
         case SCAN_SKIP_TOO_DEEP:
                 return "make the tree flatter";
+        case SCAN_SKIP_RESERVED:
+                return "rename it: the agent keeps its links under that name";
+        case SCAN_SKIP_NO_PROFILE:
+                return "it lies beside no profile; collect it by a source of kind directory";
         default:
                 return "only regular files are collected";
         }
 }
 
-/* Members that were left out are logged and counted, and where evidence may be missing the bundle
- * is labelled. */
-static void record_losses(IntakeSource *s, Bundle *b, const ScanUnit *u) {
+static bool has_losses(const ScanUnit *u) {
+        for (int skip = 0; skip < N_SCAN_SKIPS; skip++)
+                if (u->skipped[skip] && scan_skip_is_loss((ScanSkip)skip))
+                        return true;
+        return false;
+}
+
+/* What is left out stands in the row from the first probe: a unit that is removed before it is
+ * complete is known by its links alone, which do not say what they lack. */
+static void label_losses(Bundle *b, const ScanUnit *u) {
         json_t *reasons = json_array();
         for (int skip = 0; skip < N_SCAN_SKIPS; skip++) {
-                if (!u->skipped[skip] || skip == SCAN_SKIP_FOREIGN || skip == SCAN_SKIP_EXCLUDED)
-                        continue;
-                _cleanup_free_ char *text = NULL;
-                if (asprintf(&text, "%s: %llu left out, such as '%s'",
-                             scan_skip_name((ScanSkip)skip), (unsigned long long)u->skipped[skip],
-                             u->skipped_example[skip] ? u->skipped_example[skip] : "?") < 0)
-                        continue;
-                if (scan_skip_is_loss((ScanSkip)skip))
+                _cleanup_free_ char *text = scan_skip_reason((ScanSkip)skip, u->skipped[skip],
+                                                             u->skipped_example[skip]);
+                if (text)
                         json_array_append_new(reasons, json_string(text));
-                log_dump(b->rec.id, LOG_WARNING, 0, "%s; %s", text, remedy_for((ScanSkip)skip));
-                s->context->on_discard(scan_skip_name((ScanSkip)skip), u->skipped[skip],
-                                       s->context->userdata);
         }
         free(b->rec.incomplete);
         b->rec.incomplete = json_array_size(reasons) ? json_dumps(reasons, JSON_COMPACT) : NULL;
-        b->rec.complete = json_array_size(reasons) == 0;
+        b->rec.complete = !has_losses(u);
         json_decref(reasons);
+}
+
+/* @param id  of the bundle that lacks it; NULL: it is in no bundle */
+static void report_skip(IntakeSource *s, const char *id, const ScanUnit *u, ScanSkip skip) {
+        _cleanup_free_ char *text =
+                scan_skip_reason(skip, u->skipped[skip], u->skipped_example[skip]);
+        if (!text)
+                return;
+        log_write(LOG_WARNING, 0, id, "source %s: %s; %s", s->config->name, text, remedy_for(skip));
+        s->context->on_discard(scan_skip_name(skip), u->skipped[skip], s->context->userdata);
+}
+
+static void report_losses(IntakeSource *s, const Bundle *b, const ScanUnit *u) {
+        for (int skip = 0; skip < N_SCAN_SKIPS; skip++)
+                report_skip(s, b->rec.id, u, (ScanSkip)skip);
 }
 
 static void add_reason(Bundle *b, const char *reason) {
@@ -705,8 +724,7 @@ static void intake_set_s3_prefix(Store *store, Bundle *b) {
 }
 
 static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char *incomplete) {
-        if (u->n_files > 0 || !incomplete)
-                record_losses(s, b, u);
+        report_losses(s, b, u);
         if (incomplete) {
                 add_reason(b, incomplete);
                 b->tolerant = true; /* it may still change, but waiting is over */
@@ -840,19 +858,13 @@ static void apply_answer(IntakeSource *s, Bundle *b, const ProbeJob *p,
 
 /* There are files, but none that may be collected: this is not reported as removed. */
 static void give_up_unreadable(IntakeSource *s, Bundle *b, const ScanUnit *u) {
-        record_losses(s, b, u);
+        label_losses(b, u);
+        report_losses(s, b, u);
         _cleanup_free_ char *reason = NULL;
         if (asprintf(&reason, INTAKE_NOTHING_TAKEN ": %s", b->rec.incomplete) < 0)
                 reason = NULL;
         (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
                                reason); /* a refused transition is logged there */
-}
-
-static bool has_losses(const ScanUnit *u) {
-        for (int skip = 0; skip < N_SCAN_SKIPS; skip++)
-                if (u->skipped[skip] && scan_skip_is_loss((ScanSkip)skip))
-                        return true;
-        return false;
 }
 
 /* All but whether it is gone. */
@@ -896,9 +908,10 @@ static void on_probed(IntakeSource *s, ProbeJob *p) {
                 return;
         }
         update_quiet(s, b, seen && p->unit.digest != b->rec.digest);
-        if (!gone)
+        if (!gone) {
+                label_losses(b, &p->unit);
                 apply_facts(s, b, p);
-        else if (seen) /* our links may have grown */
+        } else if (seen) /* our links may have grown */
                 b->rec.digest = p->unit.digest;
         IntakeLimits terms = { .settle_usec = s->config->settle_usec,
                                .max_wait_usec = s->config->max_wait_usec,
@@ -2208,6 +2221,11 @@ static void on_scanned(SourceTask *t) {
                                        s->context->userdata);
         }
         s->n_unreadable = j->n_unreadable;
+        for (int skip = 0; skip < N_SCAN_SKIPS; skip++) {
+                if (s->n_left_out[skip] != j->left_out.skipped[skip])
+                        report_skip(s, NULL, &j->left_out, (ScanSkip)skip);
+                s->n_left_out[skip] = j->left_out.skipped[skip];
+        }
         s->scan_failed = j->n_unreadable > 0 || (j->result < 0 && j->result != -ENOENT);
         s->was_missing = j->result == -ENOENT;
         start_watch(s, j); /* calls on_rescan when everything is watched: what came in between is

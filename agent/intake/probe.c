@@ -214,8 +214,7 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
                 return 0;
         }
         if (m->skip != SCAN_SKIP_NONE) {
-                if (p->unit.skipped[m->skip]++ == 0)
-                        p->unit.skipped_example[m->skip] = path_escape(m->path);
+                (void)scan_unit_add_skip(&p->unit, m); /* without memory it has no example */
                 return 0;
         }
         uint64_t print = member_fingerprint(m->path, &m->st);
@@ -520,12 +519,18 @@ static void on_unreadable(const char *relative, void *userdata) {
                 s->unreadable = path_escape(relative);
 }
 
+static void on_left_out(const ScanMember *m, void *userdata) {
+        ScanJob *s = userdata;
+        (void)scan_unit_add_skip(&s->left_out, m); /* without memory it has no example */
+}
+
 static void scan_run(WorkJob *job) {
         ScanJob *s = CONTAINER_OF(job, ScanJob, task.job);
         uint64_t begin = clock_boottime_usec();
         ScanSource scan = s->terms->scan;
         scan.any_links = true;
         scan.on_unreadable = on_unreadable;
+        scan.on_left_out = on_left_out;
         _cleanup_close_ int fd = scan_open_fixed(s->terms->fixed);
         if (fd >= 0)
                 s->on_network = fs_is_network(fd, &s->fs_name);
@@ -559,6 +564,7 @@ ScanJob *scan_job_free(ScanJob *s) {
                 scan_unit_done(&s->found[i]);
         free(s->found);
         free(s->unreadable);
+        scan_unit_done(&s->left_out);
         owners_done(&s->owners);
         unit_table_done(&s->known);
         source_spec_unref(s->terms);

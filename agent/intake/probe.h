@@ -94,6 +94,7 @@ typedef struct ScanJob {
         Owners owners;         /* of what was found: where it is full, who has most gives way */
         uint64_t n_unreadable; /* directories that could not be read */
         char *unreadable;      /* one of them, escaped; owned */
+        ScanUnit left_out;     /* what no bundle can name: skipped, skipped_example */
         bool has_more;         /* there was more than owners.max */
         int result;            /* 0; -ENOENT: the fixed part is not there */
         bool on_network;

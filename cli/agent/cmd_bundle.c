@@ -58,10 +58,11 @@ static void print_bundle(const Cli *cli, const json_t *b) {
         print_field("path", cli_text(b, "path"));
         cli_line("%-14s %s in %s", "content", parse_format_human(bytes, cli_number(b, "bytes")),
                  cli_count(files, cli_number(b, "files"), "file"));
-        if (!cli_is_true(b, "complete"))
-                cli_line("%-14s no", "complete");
         size_t i;
         json_t *v;
+        bool is_complete = cli_is_true(b, "complete");
+        if (!is_complete || json_array_size(json_object_get(b, "incomplete")) > 0)
+                cli_line("%-14s %s", "complete", is_complete ? "yes, but for" : "no");
         json_array_foreach(json_object_get(b, "incomplete"), i, v)
                 cli_line("%-14s %s", "", cli_string(v));
         print_field("date-time", cli_text(b, "date_time"));
@@ -89,8 +90,8 @@ static void print_explanation(const Cli *cli, const json_t *b) {
                 cli_line("  failure: %s", failure);
         size_t i;
         json_t *v;
-        json_array_foreach(json_object_get(b, "incomplete"), i, v)
-                cli_line("  incomplete: %s", cli_string(v));
+        json_array_foreach(json_object_get(b, "incomplete"), i, v) cli_line(
+                "  %s: %s", cli_is_true(b, "complete") ? "note" : "incomplete", cli_string(v));
         json_array_foreach(json_object_get(b, "deliveries"), i,
                            v) if (strcmp(cli_text(v, "state"), "delivered") == 0)
                 cli_line("  at %s: %s", cli_text(v, "destination"), cli_text(v, "object"));

@@ -321,6 +321,8 @@ static int visit_file(Walker *w, int dir_fd, const char *name, TreeType type) {
                 m.skip = SCAN_SKIP_SYMLINK;
         else if (type == TREE_SPECIAL)
                 m.skip = SCAN_SKIP_SPECIAL;
+        else if (type == TREE_RESERVED)
+                m.skip = SCAN_SKIP_RESERVED;
         else {
                 r = classify_file(w, dir_fd, name, &m);
                 if (r == -ENOENT)
@@ -391,6 +393,8 @@ static int walk_dir(Walker *w, DIR *dir, size_t depth) {
         for (size_t i = 0; i < list.n; i++) {
                 const char *name = tree_list_name(&list, i);
 
+                if (list.entries[i].type == TREE_RESERVED && depth == 0)
+                        continue; /* the agent's own */
                 if (!path_enter(&w->path, w->n_prefix, name)) {
                         r = skip_dir(w, name, SCAN_SKIP_TOO_DEEP);
                 } else {
@@ -486,6 +490,8 @@ static const struct SkipRow {
         [SCAN_SKIP_TOO_DEEP]   = { "too-deep",     true },
         [SCAN_SKIP_TOO_MANY]   = { "too-many-files", true },
         [SCAN_SKIP_TOO_BIG]    = { "too-big",      true },
+        [SCAN_SKIP_RESERVED]   = { "reserved-name", true },
+        [SCAN_SKIP_NO_PROFILE] = { "no-profile",   false },
         /* clang-format on */
 };
 
@@ -495,6 +501,16 @@ const char *scan_skip_name(ScanSkip s) {
 
 bool scan_skip_is_loss(ScanSkip s) {
         return (unsigned)s < N_SCAN_SKIPS && skips[s].is_loss;
+}
+
+char *scan_skip_reason(ScanSkip s, uint64_t n, const char *example) {
+        char *text;
+
+        if (n == 0 || s == SCAN_SKIP_FOREIGN || s == SCAN_SKIP_EXCLUDED ||
+            asprintf(&text, "%s: %llu left out, such as '%s'", scan_skip_name(s),
+                     (unsigned long long)n, example ? example : "?") < 0)
+                return NULL;
+        return text;
 }
 
 typedef struct Collector {
@@ -525,7 +541,7 @@ static uint64_t usec_of(const struct timespec *t) {
         return nsec < 0 ? 0 : (uint64_t)nsec / 1000;
 }
 
-static int note_skip(ScanUnit *u, const ScanMember *m) {
+int scan_unit_add_skip(ScanUnit *u, const ScanMember *m) {
         u->skipped[m->skip]++;
         if (u->skipped_example[m->skip])
                 return 0;
@@ -540,7 +556,7 @@ static int add_member(const ScanMember *m, int unit_fd, void *userdata) {
 
         (void)unit_fd; /* a scan opens no member */
         if (m->skip != SCAN_SKIP_NONE)
-                return note_skip(u, m);
+                return scan_unit_add_skip(u, m);
         if (u->n_files == 0) {
                 u->first = m->st;
                 u->oldest_mtime_usec = mtime_usec;
@@ -666,6 +682,12 @@ static void report_unreadable(const Finder *f) {
                 f->source->on_unreadable(f->path.text, f->userdata);
 }
 
+static void report_left_out(const Finder *f, ScanSkip skip) {
+        if (f->source->on_left_out)
+                f->source->on_left_out(&(ScanMember){ .path = f->path.text, .skip = skip },
+                                       f->userdata);
+}
+
 static int report_unit(Finder *f, DIR *dir, const UnitMatch *a) {
         const UnitLocation location = {
                 .source = f->source,
@@ -685,6 +707,9 @@ static int report_unit(Finder *f, DIR *dir, const UnitMatch *a) {
                 return f->on_unit(&u, f->userdata);
         if (u.skipped[SCAN_SKIP_UNREADABLE] > 0)
                 report_unreadable(f);
+        for (int i = 0; i < N_SCAN_SKIPS; i++)
+                if (i != SCAN_SKIP_UNREADABLE && u.skipped[i] > 0 && scan_skip_is_loss((ScanSkip)i))
+                        report_left_out(f, (ScanSkip)i);
         return 0;
 }
 
@@ -695,6 +720,20 @@ static bool is_profile_file(const char *name) {
         return parsed.kind == MEMBER_NTFF || parsed.kind == MEMBER_SYSTEM_TRACE;
 }
 
+/* The runtime's directory of a process, or that of a framework's profiler. Any word may stand
+ * before `_pid_`, but what lies beside is collected only where the runtime itself has written. */
+static bool is_profile_dir(DIR *dir, const char *name) {
+        char instance_id[INSTANCE_ID_SIZE];
+        int64_t pid;
+        struct stat st;
+
+        return (profile_unit_name_parse(name, instance_id, &pid) &&
+                instance_id_is_ec2(instance_id)) ||
+               (strcmp(name, "plugins") == 0 &&
+                fstatat(dirfd(dir), "plugins/profile", &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                S_ISDIR(st.st_mode));
+}
+
 /* @return 1 or 0; negative only for lack of memory or descriptors: what cannot be read is found out
  * by who walks it */
 static int has_ntff(DIR *dir) {
@@ -703,7 +742,8 @@ static int has_ntff(DIR *dir) {
         int r;
 
         while ((r = tree_next(dir, &name, &type)) > 0)
-                if (type == TREE_FILE && is_profile_file(name))
+                if (type == TREE_FILE ? is_profile_file(name)
+                                      : type == TREE_DIR && is_profile_dir(dir, name))
                         break;
         rewinddir(dir);
         return r < 0 && !tree_error_is_resource(r) ? 0 : r;
@@ -723,9 +763,12 @@ static int find_dir(Finder *f, const Level *above, const char *name) {
         const size_t depth = above->depth + 1;
         int r;
 
-        if (depth >= FS_DEPTH_MAX ||
-            component_owner(f->source, f->on_network, above->depth, name) == UNIT_OWNER_FOREIGN)
+        if (component_owner(f->source, f->on_network, above->depth, name) == UNIT_OWNER_FOREIGN)
                 return 0;
+        if (depth >= FS_DEPTH_MAX) {
+                report_left_out(f, SCAN_SKIP_TOO_DEEP);
+                return 0;
+        }
         r = tree_open(dirfd(above->dir), name, &dir);
         if (r == 0)
                 return find_at(f, &(Level){ dir, depth, above->ntff_depth });
@@ -737,19 +780,21 @@ static int find_dir(Finder *f, const Level *above, const char *name) {
 }
 
 /* @param ret_loose  set when the file belongs to the loose unit of its directory */
-static int find_file(Finder *f, DIR *dir, bool *ret_loose) {
+static int find_file(Finder *f, const Level *at, bool *ret_loose) {
         const UnitQuery q = {
                 .kind = f->source->kind,
                 .template_depth = path_template_depth(f->source->template),
                 .relative = f->path.text,
-                .ntff_depth = -1,
+                .ntff_depth = at->ntff_depth,
         };
         UnitMatch a;
 
-        if (!unit_match(&q, &a))
+        if (!unit_match(&q, &a)) {
+                report_left_out(f, SCAN_SKIP_NO_PROFILE);
                 return 0;
+        }
         if (a.is_file)
-                return report_unit(f, dir, &a);
+                return report_unit(f, at->dir, &a);
         *ret_loose = *ret_loose || a.loose;
         return 0;
 }
@@ -766,7 +811,7 @@ static int find_below(Finder *f, const Level *at) {
         while ((n = tree_next(at->dir, &name, &type)) > 0) {
                 if ((type != TREE_DIR && type != TREE_FILE) || !path_enter(&f->path, 0, name))
                         continue;
-                r = type == TREE_DIR ? find_dir(f, at, name) : find_file(f, at->dir, &loose);
+                r = type == TREE_DIR ? find_dir(f, at, name) : find_file(f, at, &loose);
                 path_leave(&f->path, n_path);
                 if (r < 0)
                         return r;

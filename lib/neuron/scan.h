@@ -11,6 +11,8 @@
 #include "lib/neuron/record.h"
 #include "lib/neuron/template.h"
 
+struct ScanMember;
+
 typedef struct ScanSource { /* all borrowed for the time of a call */
         SourceKind kind;
         const PathTemplate *template;
@@ -28,6 +30,9 @@ typedef struct ScanSource { /* all borrowed for the time of a call */
          * one, but gives no member because it cannot be read: such a loss would be silent
          * otherwise. May be NULL. */
         void (*on_unreadable)(const char *relative, void *userdata);
+        /* The same for what no bundle can name: a unit that has losses but no member, a file of a
+         * profile source that belongs to no profile. May be NULL. */
+        void (*on_left_out)(const struct ScanMember *m, void *userdata);
 } ScanSource;
 
 /** Why something that is there is no member. */
@@ -42,6 +47,8 @@ typedef enum ScanSkip {
         SCAN_SKIP_TOO_DEEP, /* below FS_DEPTH_MAX components, or a path beyond PATH_MAX */
         SCAN_SKIP_TOO_MANY,
         SCAN_SKIP_TOO_BIG,
+        SCAN_SKIP_RESERVED,   /* `.neuron-collectd` inside a unit */
+        SCAN_SKIP_NO_PROFILE, /* of no unit */
         N_SCAN_SKIPS,
 } ScanSkip;
 /** @return `symlink`, `special-file`, `hard-link`, `unreadable` …: also used as metric label */
@@ -49,6 +56,11 @@ const char *scan_skip_name(ScanSkip s);
 /** @return whether the bundle must be labelled incomplete for it: something with content stays
  * behind that is not excluded and that no other instance collects */
 bool scan_skip_is_loss(ScanSkip s);
+/** The one wording for manifests, `show`, `explain` and the journal: `symlink: 2 left out, such as
+ * 'a'`. @param example  escaped; may be NULL
+ * @return the caller's; NULL for 0, for what is excluded or another instance's, or without memory
+ */
+char *scan_skip_reason(ScanSkip s, uint64_t n, const char *example);
 
 /** A unit: what becomes one bundle. */
 typedef struct ScanUnit {
@@ -74,6 +86,8 @@ typedef struct ScanUnit {
 } ScanUnit;
 
 void scan_unit_done(ScanUnit *u);
+/** Counts what is no member. @return 0, -ENOMEM: the example is missing */
+int scan_unit_add_skip(ScanUnit *u, const struct ScanMember *m);
 
 /** Opens the fixed part of a source. A symlink on the way is followed only when it belongs to root
  * or to us: in a world-writable directory anybody could put one, and we may read what he may not.
@@ -138,7 +152,8 @@ typedef struct UnitQuery {
         const char *relative;  /* below the fixed part, raw; "" = itself */
         bool is_dir;           /* else a file of any type */
         /* Profiles: depth of the outermost directory, among `relative` and those above it, that
-         * directly holds a `*.ntff` file or a trace; -1 = none, and for other kinds. */
+         * directly holds a `*.ntff` file, a trace, an `i-…_pid_` directory or `plugins/profile`
+         * (an output directory); -1 = none, and for other kinds. */
         int ntff_depth;
 } UnitQuery;
 
@@ -153,7 +168,7 @@ typedef struct UnitMatch {
  *    is, with all below it. A file above that depth belongs to the loose unit of its directory.
  *  - process-core: each file is a unit.
  *  - neuron-profile: the outermost `<instance>_pid_<pid>` directory with all below it; without one
- *    the outermost directory that holds ntff files, with all below it but such `_pid_` directories.
+ *    the outermost output directory (UnitQuery), with all below it but such `_pid_` directories.
  * @return false: to none */
 bool unit_match(const UnitQuery *q, UnitMatch *ret);
 /** @return length in bytes of a clean relative path's first n components, without the slash after

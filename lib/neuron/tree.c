@@ -26,13 +26,14 @@ static TreeType type_of(mode_t mode) {
 }
 
 static bool is_ignored(const char *name) {
-        return name[0] == '.' && (name[1] == '\0' || strcmp(name, "..") == 0 ||
-                                  strcmp(name, ".neuron-collectd") == 0);
+        return name[0] == '.' && (name[1] == '\0' || strcmp(name, "..") == 0);
 }
 
 static TreeType entry_type(DIR *dir, const struct dirent *e) {
         struct stat st;
 
+        if (strcmp(e->d_name, ".neuron-collectd") == 0)
+                return TREE_RESERVED;
         switch (e->d_type) {
         case DT_REG:
                 return TREE_FILE;

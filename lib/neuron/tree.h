@@ -8,13 +8,19 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
-typedef enum TreeType { TREE_FILE, TREE_DIR, TREE_SYMLINK, TREE_SPECIAL } TreeType;
+typedef enum TreeType {
+        TREE_FILE,
+        TREE_DIR,
+        TREE_SYMLINK,
+        TREE_SPECIAL,
+        TREE_RESERVED, /* `.neuron-collectd`, whatever it is */
+} TreeType;
 
 /** Opens a directory below another. @param path  "" = parent itself, by a descriptor of its own
  * @return 0, as fs_open_beneath() otherwise (-ELOOP symlink, -ENOTDIR, -ENOENT, -EACCES) */
 int tree_open(int parent_fd, const char *path, DIR **ret);
 
-/** Reads the next entry; `.`, `..` and `.neuron-collectd` are left out.
+/** Reads the next entry; `.` and `..` are left out.
  * @param ret_name  borrowed until the next call
  * @return 1; 0 at the end; -errno when the directory cannot be read on (-ENOENT: it was removed) */
 int tree_next(DIR *dir, const char **ret_name, TreeType *ret_type);

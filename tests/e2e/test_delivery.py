@@ -531,5 +531,25 @@ def traces_beside_the_directories_of_processes_are_delivered():
     a.stop()
 
 
+@test
+def other_files_of_an_output_directory_are_delivered_and_strays_are_named():
+    a = Agent()
+    a.config["sources"] = [a.source("profiles", "neuron-profile", "profiles")]
+    for name in (f"vllm/{INSTANCE}_pid_7/ntrace.pb", "vllm/neffs/graph_1.neff", "vllm/ntff.json",
+                 "jax/plugins/profile/2026_05_27/host.xplane.pb", "stray/notes.txt"):
+        path = a.path("profiles", name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as f:
+            f.write(b"{}")
+    a.start()
+    a.wait_delivered(3)
+    paths = sorted(e["path"] for _, m in a.manifests() for e in m["members"])
+    assert paths == ["neffs/graph_1.neff", "ntff.json", "ntrace.pb",
+                     "plugins/profile/2026_05_27/host.xplane.pb"], paths
+    assert 'discards_total{reason="no-profile"} 1' in a.curl("/metrics").stdout
+    assert "no-profile: 1 left out, such as 'stray/notes.txt'" in a.log, a.log
+    a.stop()
+
+
 if __name__ == "__main__":
     sys.exit(main(cleanup))

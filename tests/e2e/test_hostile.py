@@ -57,6 +57,83 @@ def fifo_socket_device_and_symlink_are_left_out_and_named():
 
 
 @test
+def whatever_is_left_out_is_a_reason_in_manifest_show_and_explain():
+    need_root()
+    a = Agent()
+    a.config["sources"][0].update(max_bytes="1MiB", settle="1s")
+    unit = a.dump(size=65536, owner=(NOBODY, NOBODY))
+    for name, size in (("outside", 9), (os.path.join(unit, "large"), 2 << 20)):
+        with open(a.path(name), "wb") as f:
+            f.truncate(size)
+    os.mkfifo(os.path.join(unit, "fifo"))
+    os.symlink("/etc/shadow", os.path.join(unit, "link"))
+    os.link(a.path("outside"), os.path.join(unit, "stranger"))
+    os.makedirs(os.path.join(unit, ".neuron-collectd", "x"))
+    os.makedirs(os.path.join(unit, *["d"] * 70))
+    expected = ("fifo", "large", "link", "stranger", ".neuron-collectd", "d/d/d")
+    words = ("special-file", "too-big", "symlink", "hard-link", "reserved-name", "too-deep")
+    a.start()
+    a.wait_known(1)
+    a.wait_all()
+    _, m = a.only_manifest()
+    reasons = m["bundle"]["reasons"]
+    for word, example in zip(words, expected):
+        assert [r for r in reasons if r.startswith(word + ": 1 ") and example in r], (word, reasons)
+    assert len(reasons) == len(words) and not m["bundle"]["complete"], reasons
+    for command in ("show", "explain"):
+        text = a.cli(command, m["bundle"]["id"]).stdout
+        assert all(r in text for r in reasons), (command, text)
+    a.stop()
+
+
+@test
+def what_holds_no_bytes_is_a_reason_but_no_loss():
+    a = Agent()
+    unit = a.dump(size=65536)
+    os.mkfifo(os.path.join(unit, "fifo"))
+    a.start()
+    a.wait_known(1)
+    a.wait_all()
+    _, m = a.only_manifest()
+    assert m["bundle"]["complete"] and m["bundle"]["reasons"] == [
+        "special-file: 1 left out, such as 'fifo'"], m["bundle"]
+    text = a.cli("show", m["bundle"]["id"]).stdout
+    assert "yes, but for" in text and "fifo" in text, text
+    a.stop()
+
+
+@test
+def what_was_left_out_of_a_dump_that_is_removed_while_it_settles_is_still_a_reason():
+    a = Agent()
+    a.config["sources"][0]["settle"] = "4s"
+    unit = a.dump(size=65536)
+    os.symlink("/etc/shadow", os.path.join(unit, "link"))
+    a.start()
+    a.wait_known(1)
+    wait_for("links hold it", lambda: any(
+        b["links_held"] for b in a.ask("list")))
+    shutil.rmtree(unit)
+    a.wait_all()
+    _, m = a.only_manifest()
+    assert "symlink: 1 left out" in reasons_text(m) and not m["bundle"]["complete"], m["bundle"]
+    a.stop()
+
+
+@test
+def a_dump_of_which_nothing_can_be_collected_is_reported():
+    a = Agent()
+    a.config["sources"] = [a.source("cores", "process-core", "cores", max_bytes="1MiB")]
+    os.makedirs(a.path("cores"))
+    with open(a.path("cores", "core.1"), "wb") as f:
+        f.truncate(2 << 20)
+    a.start()
+    wait_for("it is counted", lambda: 'discards_total{reason="too-big"} 1' in a.curl(
+        "/metrics").stdout)
+    assert "core.1" in a.log and "max_bytes" in a.log, a.log
+    a.stop()
+
+
+@test
 def a_hard_link_to_another_users_file_is_refused():
     need_root()
     a = Agent()

@@ -113,7 +113,8 @@ static void profiles_are_found_at_any_depth(void **state) {
                       "out/" US "_pid_6/20260527/profile_nc_0_session_0.ntff",
                       "out/" US "_pid_6/ntrace.pb", "out/" US "_pid_6/" US "_pid_7/x",
                       "out/neffs/graph_1.neff");
-        check_scan(f, "'out/" US "_pid_6' files=3 own pid=6\n"
+        check_scan(f, "'out' files=1\n"
+                      "'out/" US "_pid_6' files=3 own pid=6\n"
                       "'run1' files=4\n"
                       "'run1/" US "_pid_5' files=1 own pid=5\n");
 }
@@ -129,7 +130,39 @@ static void the_fixed_part_itself_may_hold_the_profile(void **state) {
         fixture_files(f, "x/dir.ntff/file", "y/PROFILE.NTFF");
         assert_int_equal(unlinkat(f->scratch->fd, "src/profile.ntff", 0), 0);
         assert_int_equal(symlinkat("a.neff", f->scratch->fd, "src/link.ntff"), 0);
-        check_scan(f, "'" US "_pid_5' files=1 own pid=5\n");
+        check_scan(f, "'' files=4 symlink=1(link.ntff)\n"
+                      "'" US "_pid_5' files=1 own pid=5\n");
+        assert_int_equal(unlinkat(f->scratch->fd, "src/" US "_pid_5/ntrace.pb", 0), 0);
+        assert_int_equal(unlinkat(f->scratch->fd, "src/" US "_pid_5", AT_REMOVEDIR), 0);
+        check_scan(f, "");
+}
+
+static void note_left_out(const ScanMember *m, void *userdata) {
+        Fixture *f = userdata;
+
+        strbuf_addf(&f->lines, "%s '%s'\n", scan_skip_name(m->skip), m->path);
+}
+
+static void what_is_in_no_unit_is_reported(void **state) {
+        Fixture *f = *state;
+
+        fixture_source(f, SOURCE_NEURON_PROFILE, "");
+        fixture_files(f, "run/x.ntff", "run/y", "run/sub/z", "plugins/profile/1/x.pb", "a/notes");
+        assert_int_equal(unlinkat(f->scratch->fd, "src/a/notes", 0), 0);
+        f->source.on_left_out = note_left_out;
+        (void)fixture_scan(f);
+        assert_string_equal(f->lines.text, "'' files=4\n");
+        fixture_files(f, "a/notes");
+        assert_int_equal(unlinkat(f->scratch->fd, "src/plugins/profile/1/x.pb", 0), 0);
+        assert_int_equal(unlinkat(f->scratch->fd, "src/plugins/profile/1", AT_REMOVEDIR), 0);
+        assert_int_equal(unlinkat(f->scratch->fd, "src/plugins/profile", AT_REMOVEDIR), 0);
+        (void)fixture_scan(f);
+        assert_string_equal(f->lines.text, "'run' files=3\nno-profile 'a/notes'\n");
+        fixture_source(f, SOURCE_PROCESS_CORE, "");
+        f->source.max_bytes = 1;
+        f->source.on_left_out = note_left_out;
+        (void)fixture_scan(f);
+        assert_non_null(strstr(f->lines.text, "too-big 'a/notes'\n"));
 }
 
 static void our_own_directory_is_never_entered(void **state) {
@@ -139,7 +172,7 @@ static void our_own_directory_is_never_entered(void **state) {
         fixture_files(f, ".neuron-collectd/" US "/id/x", DT "/.neuron-collectd/y",
                       DT "/a/.neuron-collectd/z", DT "/a/b", DT "/.neuron-collectd2",
                       DT "/.hidden");
-        check_scan(f, "'" DT "' files=3\n");
+        check_scan(f, "'" DT "' files=3 reserved-name=2(.neuron-collectd)\n");
         fixture_source(f, SOURCE_PROCESS_CORE, "");
         check_scan(f, "'" DT "/.hidden' files=1 file\n"
                       "'" DT "/.neuron-collectd2' files=1 file\n"
@@ -428,6 +461,7 @@ int main(void) {
                 in_fixture(the_callback_can_end_the_scan),
                 in_fixture(a_file_s_own_name_is_no_directory_of_another),
                 in_fixture(what_cannot_be_read_is_reported),
+                in_fixture(what_is_in_no_unit_is_reported),
                 in_fixture(one_descriptor_a_level_is_enough),
         };
 

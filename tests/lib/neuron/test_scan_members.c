@@ -626,10 +626,10 @@ static void reasons_have_names_and_a_verdict(void **state) {
                 const char *name;
                 bool is_loss;
         } expected[] = {
-                { "none", false },     { "symlink", true },    { "special-file", false },
-                { "hard-link", true }, { "unreadable", true }, { "foreign", false },
-                { "excluded", false }, { "too-deep", true },   { "too-many-files", true },
-                { "too-big", true },
+                { "none", false },     { "symlink", true },       { "special-file", false },
+                { "hard-link", true }, { "unreadable", true },    { "foreign", false },
+                { "excluded", false }, { "too-deep", true },      { "too-many-files", true },
+                { "too-big", true },   { "reserved-name", true }, { "no-profile", false },
         };
 
         assert_int_equal(ELEMENTSOF(expected), N_SCAN_SKIPS);

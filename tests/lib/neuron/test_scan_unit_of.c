@@ -55,9 +55,11 @@ static void what_was_removed_leads_to_the_unit_it_lay_in(void **state) {
         check_none(f, "1/gone", -ENOENT);
         check_none(f, "gone/too", -ENOENT);
         fixture_source(f, SOURCE_NEURON_PROFILE, "");
-        fixture_files(f, "p/x.ntff", US "_pid_5/y");
+        fixture_files(f, "p/x.ntff", "q/" US "_pid_5/y", "q/z");
         check(f, "p/gone", "'p' files=1\n");
-        check(f, US "_pid_5/gone/x", "'" US "_pid_5' files=1 own pid=5\n");
+        check(f, "q/gone", "'q' files=1\n");
+        check(f, "q/" US "_pid_5/gone/x", "'q/" US "_pid_5' files=1 own pid=5\n");
+        check_none(f, "q/" US "_pid_6", -ENOENT);
         check_none(f, US "_pid_6", -ENOENT);
         check_none(f, US "_pid_6/x", -ENOENT);
         check_none(f, "gone/x", SCAN_E_NO_UNIT);
@@ -86,7 +88,7 @@ static void what_is_not_ours_is_no_unit(void **state) {
                       US "/.neuron-collectd/x");
         check_none(f, OTHER "/x", SCAN_E_NO_UNIT);
         check_none(f, OTHER, SCAN_E_NO_UNIT);
-        check(f, US "/x", "'" US "' files=1 own\n");
+        check(f, US "/x", "'" US "' files=1 own reserved-name=1(.neuron-collectd)\n");
         check_none(f, ".neuron-collectd", SCAN_E_NO_UNIT);
         check_none(f, ".neuron-collectd/" US "/id/x", SCAN_E_NO_UNIT);
         check_none(f, US "/.neuron-collectd/x", SCAN_E_NO_UNIT);
