@@ -21,7 +21,7 @@ import test_notes
 from agent import (INSTANCE, PATIENCE, Agent, assert_same_tree, check_manifest, cleanup, extract,
                    is_instrumented, need, need_root, object_of, process_memory, slowness, tree,
                    wait_for)
-from tap import figures, in_time, main, test
+from tap import Late, figures, in_time, main, test
 
 MIB = 1 << 20
 ATTACKER, VICTIM = 65533, 65534
@@ -239,6 +239,8 @@ class Dump:
         if has_hook:
             note = test_notes.note_of(self.unit, secrets.token_hex(16), cluster_id=cluster)
             answer, self.accepted = test_notes.as_user(VICTIM, lambda: self._notify(note))
+            if not answer:  # closed: the time of the hook was up
+                raise Late("another user's hook was not answered in time")
             assert answer.startswith("accepted"), answer
 
     def _notify(self, note):
@@ -286,6 +288,7 @@ def run_attack(a, names, units, n_dumps):
     @return Measured"""
     os.makedirs(a.path("dumps"))
     os.chmod(a.path("dumps"), 0o1777)
+    a.config["hook"]["deadline"] = "60s"  # what is measured is not cut short
     a.prefix = ["prlimit", f"--nofile={DESCRIPTORS}:{DESCRIPTORS}", "--"]
     attack = Attack(a, names, units)
     a.start()
