@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 # pylint: disable=wrong-import-position
 import neuron_sysfs
 from agent import (BUILD_DIR, DAEMON, INSTANCE, PATIENCE, SOURCE_DIR, Agent, cleanup, extract,
-                   need, need_root, object_of, run, wait_for)
+                   for_other_users, need, need_root, object_of, run, wait_for)
 from tap import Skip, main, test
 
 HOOK = os.path.join(BUILD_DIR, "neuron-dump")
@@ -82,9 +82,11 @@ def run_container(a, mounts=OWN, script=NOISE % (MIB, STATE_FILE) + RUN, where="
     """Runs a job in namespaces of its own to its end. @param where  where the dumps are in the
     container @return what its hook has printed"""
     unit = os.path.join(a.path(where), UNIT)
+    hook, *arguments = hook_command(unit)
+    hook = for_other_users(hook, a.dir) if prefix else hook
     done = subprocess.run(
         [*prefix, "unshare", *namespaces, "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec",
-         mounts + BEGIN + script, "sh", a.path(where), unit, *hook_command(unit)],
+         mounts + BEGIN + script, "sh", a.path(where), unit, hook, *arguments],
         env=hook_environment(a), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, timeout=60 * PATIENCE, start_new_session=True, check=False)
     if prefix and done.returncode != 0 and b"unshare" in done.stdout:

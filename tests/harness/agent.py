@@ -97,6 +97,17 @@ def clean_environment(**more):
             and not k.lower().endswith("_proxy")} | {"TERM": "xterm"} | more
 
 
+def for_other_users(program, directory):
+    """@return the program, or a copy of it in directory: the build may lie in a home that is closed
+    to others"""
+    path = program
+    while path != "/":
+        path = os.path.dirname(path)
+        if not os.stat(path).st_mode & stat.S_IXOTH:
+            return shutil.copy(program, directory)
+    return program
+
+
 def run(*command, timeout=120, **options):
     """A finished process with text output; never raises for its exit status."""
     options.setdefault("text", True)
@@ -250,7 +261,7 @@ class Agent:
         # The kernel shares the CPUs between sessions (sched_autogroup): in one of its own a daemon
         # whose workers have idle priority goes on while other tests keep the machine busy.
         with open(self.path("log"), "ab") as log:
-            self.process = subprocess.Popen([*self.prefix, *WRAP, DAEMON, "--config",
+            self.process = subprocess.Popen([*self.prefix, *WRAP, self.program(), "--config",
                                              self.config_file], stdin=subprocess.DEVNULL,
                                             stdout=log, stderr=log, env=environment, cwd=self.dir,
                                             start_new_session=True)
@@ -297,10 +308,14 @@ class Agent:
     def reload(self):
         os.kill(self.pid, signal.SIGHUP)
 
+    def program(self):
+        return for_other_users(DAEMON, self.dir) if "setpriv" in self.prefix else DAEMON
+
     def once(self, *options, timeout=120):
         """Runs --once to its end."""
         self.write_config()
-        return run(*self.prefix, *WRAP, DAEMON, "--config", self.config_file, "--once", *options,
+        return run(*self.prefix, *WRAP, self.program(), "--config", self.config_file, "--once",
+                   *options,
                    timeout=timeout, cwd=self.dir, env=self.whole_environment())
 
     # --- asking it ---
