@@ -1219,6 +1219,8 @@ static int start_sources(Agent *a) {
                                              .is_configured = a->once ? NULL : is_configured,
                                              .on_found = on_found,
                                              .on_links_rechecked = on_links_rechecked,
+                                             .takes_all = a->once,
+                                             .history_usec = a->config->retention.history_usec,
                                              .userdata = a };
         a->sources = calloc(2 * a->config->n_sources + 1, sizeof *a->sources);
         if (!a->sources)
@@ -1404,6 +1406,7 @@ static void free_sources(Agent *a) {
                 intake_source_free(a->sources[i]);
         owners_done(&a->intake_context.active);
         owners_done(&a->intake_context.held);
+        owners_done(&a->intake_context.new_units);
         free(a->sources);
         a->sources = NULL;
         a->n_sources = 0;
@@ -1652,6 +1655,7 @@ static int apply(Agent *a, Config *loaded, const ReloadChanges *c) {
                 a->intake_context.hook_deadline_usec = loaded->hook.deadline_usec;
                 rebind_sources(a, loaded);
         }
+        a->intake_context.history_usec = loaded->retention.history_usec;
         retention_runner_rebind(a->retention_runner, loaded);
         rebind_hook(a);
         apply_drain(a);

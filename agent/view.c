@@ -203,13 +203,18 @@ static void view_sources(Agent *a, AgentView *v) {
 #define REFUSED_USEC (5 * USEC_PER_MINUTE)
 
 static void view_bounded_units(const Agent *a, AgentView *v) {
-        const Owners *active = &a->intake_context.active;
+        const IntakeContext *c = &a->intake_context;
+        const Owners *const units[] = { &c->active, &c->new_units };
         uint64_t now = a->clock->boottime_usec(a->clock);
-        agent_view_add_bounded(v, active);
-        agent_view_add_bounded(v, &a->intake_context.held);
-        if (active->logged_usec > 0 && now - active->logged_usec < REFUSED_USEC && !v->ready_note)
-                v->ready_note = "there are more units than can be worked on, and some wait; see "
-                                "`bounded` in the status, and remove what is not needed";
+        for (size_t i = 0; i < ELEMENTSOF(units); i++) {
+                agent_view_add_bounded(v, units[i]);
+                if (units[i]->logged_usec > 0 && now - units[i]->logged_usec < REFUSED_USEC &&
+                    !v->ready_note)
+                        v->ready_note = "there are more units than can be worked on, and some "
+                                        "wait; see `bounded` in the status, and remove what is "
+                                        "not needed";
+        }
+        agent_view_add_bounded(v, &c->held);
 }
 
 static void view_retention(Agent *a, AgentView *v) {

@@ -100,7 +100,7 @@ typedef struct Config {
         } retry;
         struct {
                 bool delete_after_delivery;
-                uint64_t keep_for_usec;
+                uint64_t keep_for_usec, history_usec;
                 ConfigSize max_use, keep_free;
                 bool evict_oldest;
         } retention;

@@ -575,6 +575,8 @@ static const ConfigKey table[] = {
   .help = "Free space, a share or a size, that is kept for the job." },
 { "retention.evict_undelivered", KEY_CHOICE, AT(Config, retention.evict_oldest), .words = evictions, .fallback = "never",
   .help = "With oldest, which needs after_delivery: delete, and only when keep_free is violated, bundles are let go undelivered and leave a tombstone." },
+{ "retention.history", KEY_TIME, AT(Config, retention.history_usec), .min = USEC_PER_SEC, .max = DAYS(3650), .fallback = "90d",
+  .help = "How long the row of a bundle that has ended stays, and at most 100,000 of them; while its files are at the source it stays." },
 
 { "agreement", KEY_SECTION, .help = "How the nodes of a job agree on the identity of an incident." },
 { "agreement.enabled", KEY_BOOL, AT(Config, agreement.enabled), .fallback = "true",

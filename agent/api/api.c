@@ -204,10 +204,10 @@ static json_t *bounded_list(const AgentView *v) {
         _cleanup_(json_decrefp) json_t *list = json_array();
         for (size_t i = 0; list && i < v->n_bounded; i++) {
                 const Owners *o = v->bounded[i];
-                if (json_array_append_new(list, json_pack("{s:s, s:o, s:o, s:o}",    /* */
-                                                          "what", o->what,           /* */
-                                                          "max", number(o->max),     /* */
-                                                          "total", number(o->total), /* */
+                if (json_array_append_new(list, json_pack("{s:s, s:o, s:o, s:o}",         /* */
+                                                          "what", o->what,                /* */
+                                                          "max", number(owners_bound(o)), /* */
+                                                          "total", number(o->total),      /* */
                                                           "refused", number(o->n_refused))) < 0)
                         return NULL;
         }
@@ -527,7 +527,9 @@ static void list_bundles(ApiCall *c) {
 static void answer_no_bundle(ApiCall *c) {
         char id[128];
 
-        answer_error(c, 404, "not_found", "no bundle '%s'; see the list of bundles",
+        answer_error(c, 404, "not_found",
+                     "no bundle '%s'; see the list of bundles (a row "
+                     "goes some time after its source: retention.history)",
                      quote(c->id, id, sizeof id));
 }
 

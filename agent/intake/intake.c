@@ -51,7 +51,12 @@ struct IntakeSource {
         char *hold_note; /* why files are not held by links; owned */
 
         UnitTable table;
-        bool has_parked; /* rows of bundles that gave way wait for space */
+        sd_event_source *load_timer;     /* NULL: all that is known is in the table */
+        char *loaded_path;               /* that was last; owned */
+        char last_ended[BUNDLE_ID_SIZE]; /* the next scan checks the rows after it; "" = the oldest
+                                          */
+        bool has_late;                   /* new units wait for the next minute */
+        bool has_parked;                 /* rows of bundles that gave way wait for space */
         IntakeHold hold;
         sd_event_source *scan_timer;
         ScanJob *found; /* what is_scanning has found, and is being handled */
@@ -242,6 +247,7 @@ static bool intake_probe_submit(IntakeSource *s, WorkerPool *pool, ProbeJob *p,
 static void intake_probe_path(IntakeSource *s, const char *relative);
 static void intake_probe_bundle(Bundle *b);
 static void intake_start_scan(IntakeSource *s);
+static void arm_scan(IntakeSource *s);
 
 /* ---- hints of hooks: how many are running, whether they have finished, whether something is still
  * to be attached. Kept beside the bundles, since a hook may run before its directory is created,
@@ -1123,10 +1129,33 @@ static bool park_one(IntakeContext *c, const Owner *owner) {
         return false;
 }
 
+/* @return whether its owner has had all that one may have in this minute. What a hook has reported
+ * does not wait, nor what is there when the intake closes. */
+static bool is_too_fast(IntakeSource *s, const char *path, const Owner *owner) {
+        IntakeContext *c = s->context;
+        uint64_t now = intake_boot_usec(s);
+        Owner most;
+        if (now > c->minute_boot_usec + USEC_PER_MINUTE) {
+                owners_done(&c->new_units);
+                c->minute_boot_usec = now;
+        }
+        if (c->takes_all || s->hold != INTAKE_OPEN || is_noted(s, path, owner->uid) ||
+            owners_request(&c->new_units, owner, 1, &most) == OWNERS_GRANTED)
+                return false;
+        owners_count_refused(&c->new_units, owner, now);
+        if (!s->has_late) {
+                s->has_late = true;
+                arm_scan(s);
+        }
+        return true;
+}
+
 /* @return whether one more of this owner may be worked on: it is counted */
 static bool admit(IntakeSource *s, const char *path, uid_t uid) {
         IntakeContext *c = s->context;
         Owner owner = owner_of(uid), most;
+        if (is_too_fast(s, path, &owner))
+                return false;
         int r = owners_request(&c->active, &owner, 1, &most);
         if (r == OWNERS_DISPLACE && park_one(c, &most))
                 r = owners_request(&c->active, &owner, 1, &most);
@@ -2074,8 +2103,6 @@ static void on_degraded(const char *why, const char *remedy, void *userdata) {
 
 /* ---- scans ---- */
 
-static void arm_scan(IntakeSource *s);
-
 static void set_hold(IntakeSource *s, IntakeHold hold) {
         static const char *const names[] = { "open", "holding", "held" };
         static const unsigned moves[] = {
@@ -2147,6 +2174,51 @@ static void end_transaction(IntakeSource *s) {
         report_postponed(s, r, n_postponed);
 }
 
+/* ---- rows of bundles that have ended long ago: they go when their units are gone ---- */
+
+#define ENDED_MAX 1024 /* that a scan checks */
+
+static int on_ended(BundleRecord *rec, void *userdata) {
+        ScanJob *j = userdata;
+        j->ended[j->n_ended++] = (EndedUnit){ .rec = *rec, .is_held = true };
+        *rec = (BundleRecord){ 0 };
+        return 0;
+}
+
+/* Has the scan check the oldest of them after those of the scan before. */
+static void add_ended(IntakeSource *s, ScanJob *j) {
+        const IntakeContext *c = s->context;
+        uint64_t now = intake_realtime_usec(s);
+        const StoreFilter f = { .state = -1,
+                                .after = s->last_ended[0] ? s->last_ended : NULL,
+                                .limit = ENDED_MAX,
+                                .ended_before_usec = now - MIN(now - 1, c->history_usec),
+                                .surplus_usec = store_nth_seen_usec(c->store, INTAKE_HISTORY_MAX) };
+        j->ended = c->history_usec > 0 ? calloc(ENDED_MAX, sizeof *j->ended) : NULL;
+        int r = j->ended ? store_list(c->store, &f, on_ended, j) : 0;
+        bool has_more = r == 0 && j->n_ended == ENDED_MAX;
+        strcpy(s->last_ended, has_more ? j->ended[ENDED_MAX - 1].rec.id : "");
+}
+
+static void drop_ended(IntakeSource *s, const ScanJob *j) {
+        const IntakeContext *c = s->context;
+        size_t n = 0;
+        int r = j->n_ended > 0 ? store_begin(c->store) : -ENODATA;
+        for (size_t i = 0; r >= 0 && i < j->n_ended; i++) {
+                const BundleRecord *rec = &j->ended[i].rec;
+                if (j->ended[i].is_held ||
+                    bundle_table_find_unit(c->bundles, rec->source, rec->path))
+                        continue;
+                r = store_drop_ended(c->store, rec->id, j->ended[i].is_gone);
+                n += r == 0;
+        }
+        if (r == -ENODATA || store_commit(c->store) < 0 || n == 0) /* reported by the store */
+                return;
+        log_info("source %s: deleted the rows of %zu bundles that ended long ago and whose files "
+                 "are gone (retention.history)",
+                 s->config->name, n);
+}
+
 /* Rows of what was found are written in slices of the loop, each one transaction. */
 #define FOUND_SLICE_USEC (20 * USEC_PER_MSEC)
 
@@ -2155,8 +2227,9 @@ static void end_scan(IntakeSource *s) {
         s->has_scanned = true;
         s->is_scanning = s->flush_this_scan = false;
         s->scan_wanted = s->scan_wanted || s->found->has_more;
-        s->found = scan_job_free(s->found);
         sweep_attachments(s);
+        drop_ended(s, s->found);
+        s->found = scan_job_free(s->found);
         forget_old_hints(s);
         resume_parked(s);
         if (s->scan_wanted && has_much_space(s)) {
@@ -2230,18 +2303,24 @@ static void on_scanned(SourceTask *t) {
         s->was_missing = j->result == -ENOENT;
         start_watch(s, j); /* calls on_rescan when everything is watched: what came in between is
                               not lost */
-        s->is_postponing = false;
+        if (j->result == 0) {
+                unit_table_done(&s->table);
+                s->table = j->seen;
+                j->seen = (UnitTable){ 0 };
+        }
+        s->is_postponing = s->has_late = false;
         s->found = TAKE_PTR(j);
         (void)on_found(NULL, 0, s);
 }
 
 static void arm_scan(IntakeSource *s) {
-        int r = timer_arm(&s->scan_timer,
-                          &(TimerOptions){ .event = s->context->event,
-                                           .usec = s->config->scan_interval_usec,
-                                           .slack_usec = s->config->scan_interval_usec / 20,
-                                           .handler = on_scan_timer,
-                                           .userdata = s });
+        uint64_t usec =
+                MIN(s->config->scan_interval_usec, s->has_late ? USEC_PER_MINUTE : UINT64_MAX);
+        int r = timer_arm(&s->scan_timer, &(TimerOptions){ .event = s->context->event,
+                                                           .usec = usec,
+                                                           .slack_usec = usec / 20,
+                                                           .handler = on_scan_timer,
+                                                           .userdata = s });
         if (r < 0)
                 log_error(r, "source %s: cannot arm the scan timer; only events find what is new",
                           s->config->name);
@@ -2250,13 +2329,14 @@ static void arm_scan(IntakeSource *s) {
 static void intake_start_scan(IntakeSource *s) {
         if (s->hold == INTAKE_HELD)
                 return;
-        if (s->is_scanning) {
+        if (s->is_scanning || s->load_timer) {
                 s->scan_wanted = true;
                 return;
         }
         ScanJob *j = NULL;
         int r = scan_job_new(&j, s->terms, &s->table, s->context->active.max);
         if (r >= 0) {
+                add_ended(s, j);
                 j->source = s;
                 j->task.done = on_scanned;
                 r = submit(s, s->scans, &j->task);
@@ -2300,6 +2380,23 @@ static int remember_stored(const char *path, uint64_t digest, void *userdata) {
         return 0;
 }
 
+/* Some thousand rows at a time, so that nobody waits for them. Whatever asks meanwhile is answered
+ * by the rows themselves. */
+static int load_known(sd_event_source *source, uint64_t usec, void *userdata) {
+        IntakeSource *s = userdata;
+        (void)usec;
+        int r = store_list_ended(s->context->store, s->config->name, &s->loaded_path,
+                                 remember_stored, s);
+        if (r < 0)
+                log_warning(r, "source %s: cannot read what is known of its units",
+                            s->config->name);
+        if (r >= 0 && s->loaded_path && timer_rearm(source, 0) >= 0)
+                return 0;
+        s->load_timer = sd_event_source_disable_unref(s->load_timer);
+        intake_start_scan(s);
+        return 0;
+}
+
 int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSource *config) {
         IntakeSource *s = calloc(1, sizeof *s);
         if (!s)
@@ -2310,6 +2407,10 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         if (context->held.max == 0)
                 context->held = (Owners){ .what = "held files", .max = max_held() };
         s->rests = (Owners){ .what = "pauses", .max = UINT64_MAX };
+        if (context->new_units.max == 0)
+                context->new_units = (Owners){ .what = "new units of an owner in a minute",
+                                               .max = UINT64_MAX,
+                                               .max_each = INTAKE_NEW_MAX };
         pending_init(&s->pending);
         pending_init(&s->rechecks);
         pending_init(&s->attached);
@@ -2323,13 +2424,15 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         if (r >= 0)
                 r = worker_pool_new(&s->scans, context->event, "nc-scan", 1, WORKER_NORMAL);
         if (r >= 0)
-                r = store_list_ended(context->store, config->name, remember_stored, s);
+                r = timer_arm(&s->load_timer, &(TimerOptions){ .event = context->event,
+                                                               .slack_usec = USEC_PER_MSEC,
+                                                               .handler = load_known,
+                                                               .userdata = s });
         if (r < 0) {
                 intake_source_free(s);
                 return r;
         }
         intake_sweep_pins(s);
-        intake_start_scan(s);
         *ret = s;
         return 0;
 }
@@ -2375,10 +2478,12 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         }
         dirwatch_free(s->watch);
         stop_workers(s);
+        sd_event_source_disable_unref(s->load_timer);
         sd_event_source_disable_unref(s->scan_timer);
         sd_event_source_disable_unref(s->found_timer);
         scan_job_free(s->found);
         sd_event_source_disable_unref(s->probe_timer);
+        free(s->loaded_path);
         pending_done(&s->pending);
         owners_done(&s->rests);
         pending_done(&s->rechecks);
@@ -2423,6 +2528,6 @@ bool intake_source_is_busy(const IntakeSource *s) {
 
 bool intake_source_is_idle(const IntakeSource *s) {
         return s->has_scanned && !s->is_scanning && !s->scan_wanted && s->n_probes == 0 &&
-               s->n_releases == 0 && !s->is_listing && !s->has_parked &&
+               s->n_releases == 0 && !s->is_listing && !s->has_parked && !s->has_late &&
                pending_is_empty(&s->pending) && pending_is_empty(&s->attached);
 }

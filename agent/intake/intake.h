@@ -12,6 +12,10 @@
 
 /* At most so many bundles are worked on at a time; the rest is accepted when these are through. */
 #define INTAKE_ACTIVE_MAX 20000
+/* More new ones of an owner in a minute wait. */
+#define INTAKE_NEW_MAX 1000
+/* So many rows of bundles that have ended stay when their units are gone. */
+#define INTAKE_HISTORY_MAX 100000
 
 typedef struct IntakeContext { /* borrowed by the sources */
         sd_event *event;
@@ -49,6 +53,10 @@ typedef struct IntakeContext { /* borrowed by the sources */
         /* Where links are refused, files that are held by descriptors, by the owner of their unit;
          * .max = 0: a quarter of those that the process may have */
         Owners held;
+        Owners new_units; /* of this minute; .max = 0: INTAKE_NEW_MAX of each owner */
+        uint64_t minute_boot_usec;
+        bool takes_all;        /* new units never wait */
+        uint64_t history_usec; /* retention.history; 0: no row is deleted */
 } IntakeContext;
 
 typedef struct IntakeSourceView {

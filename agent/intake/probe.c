@@ -491,11 +491,13 @@ static void drop_found(ScanJob *s, const Owner *owner) {
 
 static int on_scanned_unit(ScanUnit *u, void *userdata) {
         ScanJob *s = userdata;
-        if (unit_table_has(&s->known, u->relative, u->digest))
-                return 0;
+        bool is_known = unit_table_has(&s->known, u->relative, u->digest);
+        int r = unit_table_put(&s->seen, u->relative, is_known ? u->digest : ~u->digest);
+        if (is_known || r < 0)
+                return r;
         const Owner owner = { .uid = u->st.st_uid };
         Owner most;
-        int r = owners_request(&s->owners, &owner, 1, &most);
+        r = owners_request(&s->owners, &owner, 1, &most);
         if (r == OWNERS_DISPLACE) {
                 drop_found(s, &most);
                 r = owners_request(&s->owners, &owner, 1, &most);
@@ -524,6 +526,27 @@ static void on_left_out(const ScanMember *m, void *userdata) {
         (void)scan_unit_add_skip(&s->left_out, m); /* without memory it has no example */
 }
 
+/* What is on a file system that is not mounted is not gone. */
+static void check_ended(ScanJob *s, int fixed_fd) {
+        struct stat st;
+        for (size_t i = 0; i < s->n_ended && fstat(fixed_fd, &st) == 0; i++) {
+                EndedUnit *e = &s->ended[i];
+                if (strcmp(e->rec.source, s->terms->name) != 0 ||
+                    !path_is_below(e->rec.path, s->terms->fixed) ||
+                    (uint64_t)st.st_dev != e->rec.unit_dev)
+                        continue;
+                const char *relative = source_spec_relative(s->terms, e->rec.path);
+                int fd = relative[0] ? fs_open_beneath(fixed_fd, relative, O_PATH) : fixed_fd;
+                e->is_gone = fd == -ENOENT || fd == -ENOTDIR;
+                if (relative[0] && fd >= 0)
+                        (void)close(fd);
+                fd = pins_open(s->terms->pins, e->rec.id);
+                e->is_held = fd != -ENOENT;
+                if (fd >= 0)
+                        (void)close(fd);
+        }
+}
+
 static void scan_run(WorkJob *job) {
         ScanJob *s = CONTAINER_OF(job, ScanJob, task.job);
         uint64_t begin = clock_boottime_usec();
@@ -534,6 +557,7 @@ static void scan_run(WorkJob *job) {
         _cleanup_close_ int fd = scan_open_fixed(s->terms->fixed);
         if (fd >= 0)
                 s->on_network = fs_is_network(fd, &s->fs_name);
+        check_ended(s, fd);
         s->result = scan_source(&scan, on_scanned_unit, s);
         s->duration_usec = clock_boottime_usec() - begin;
 }
@@ -565,7 +589,11 @@ ScanJob *scan_job_free(ScanJob *s) {
         free(s->found);
         free(s->unreadable);
         scan_unit_done(&s->left_out);
+        for (size_t i = 0; i < s->n_ended; i++)
+                bundle_record_done(&s->ended[i].rec);
+        free(s->ended);
         owners_done(&s->owners);
+        unit_table_done(&s->seen);
         unit_table_done(&s->known);
         source_spec_unref(s->terms);
         free(s);

@@ -8,7 +8,7 @@
 #include "lib/neuron/owners.h"
 
 /* What was last seen at each unit's path, 16 bytes a unit: so that a scan reports only what is new
- * or has changed. */
+ * or has changed. A complete scan leaves in it only what is there. */
 typedef struct UnitTable {
         uint64_t *keys, *digests; /* open addressing; key 0 = free slot */
         size_t n, n_slots;        /* n_slots is 0 or a power of two */
@@ -83,12 +83,21 @@ int probe_job_new(ProbeJob **ret, SourceSpec *terms, const char *relative);
 ProbeJob *probe_job_free(ProbeJob *p);
 DEFINE_CLEANUP(ProbeJob, probe_job_free);
 
-/** One walk over a source: what is new or has changed. */
+/* One of any source that ended long ago; its row goes when its unit is gone. */
+typedef struct EndedUnit {
+        BundleRecord rec;
+        bool is_gone, is_held; /* by links of ours, whatever the row says */
+} EndedUnit;
+
+/** One walk over a source: what is new or has changed; and what is gone. */
 typedef struct ScanJob {
         SourceTask task;
         IntakeSource *source; /* for done() */
         SourceSpec *terms;
         UnitTable known; /* a copy */
+        UnitTable seen;  /* what is there; what is new or has changed with another digest */
+        EndedUnit *ended;
+        size_t n_ended;
         ScanUnit *found;
         size_t n_found, n_handled;
         Owners owners;         /* of what was found: where it is full, who has most gives way */

@@ -10,6 +10,7 @@
 #include "lib/base/cleanup.h"
 
 #define LIST_PAGE 32        /* records read before the first of them is handed out */
+#define ENDED_PAGE 4096     /* paths of one store_list_ended() */
 #define MAX_DELIVERIES 1024 /* of a bundle; what claims more is damage */
 static void read_array(Reader *r, char *ret, size_t size) {
         _cleanup_free_ char *s = read_string(r, false);
@@ -251,13 +252,16 @@ int store_find_unit(Store *s, const char *source, const char *path, BundleRecord
 
 /* Lists */
 
-int store_list_ended(Store *s, const char *source,
+int store_list_ended(Store *s, const char *source, char **after,
                      int (*on_unit)(const char *path, uint64_t digest, void *userdata),
                      void *userdata) {
+        _cleanup_free_ char *from = TAKE_PTR(*after);
         _cleanup_binder_ Binder b = { .statement = s->statements[STORE_UNIT_LIST] };
-        int r;
+        int r, n = 0;
 
         bind_text(&b, source);
+        bind_bytes(&b, from ? from : "");
+        bind_number(&b, ENDED_PAGE);
         while ((r = next_row(s, &b)) == 0) {
                 Reader reader = { .statement = b.statement };
                 _cleanup_free_ char *path = read_string(&reader, false);
@@ -268,8 +272,32 @@ int store_list_ended(Store *s, const char *source,
                                                      : on_unit(path, digest, userdata);
                 if (error < 0)
                         return error;
+                if (++n == ENDED_PAGE)
+                        *after = TAKE_PTR(path);
         }
         return MIN(r, 0);
+}
+
+uint64_t store_nth_seen_usec(Store *s, uint64_t n) {
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_NTH_SEEN] };
+        bind_number(&b, n);
+        return next_row(s, &b) == 0 ? (uint64_t)sqlite3_column_int64(b.statement, 0) : 0;
+}
+
+int store_drop_ended(Store *s, const char *id, bool is_gone) {
+        static const StoreStatement steps[] = { STORE_FORMER_COUNT, STORE_FORMER_DROP };
+        int r = store_savepoint(s);
+        if (r < 0)
+                return r;
+        for (size_t i = 0; r == 0 && i < ELEMENTSOF(steps); i++) {
+                _cleanup_binder_ Binder b = { .statement = s->statements[steps[i]] };
+                bind_text(&b, id);
+                bind_number(&b, is_gone);
+                r = run_change(s, &b);
+                if (r == 0 && sqlite3_changes(s->db) == 0)
+                        r = STORE_E_NOT_FOUND;
+        }
+        return store_savepoint_end(s, r);
 }
 
 uint64_t store_count_lacking(Store *s, const char *source, const char *destination,
@@ -300,12 +328,13 @@ static void page_done(Page *p) {
 }
 
 static int list_statement(Store *s, const StoreFilter *f, bool after, sqlite3_stmt **ret) {
-        size_t by_state = f->no_copy_at    ? 6
-                          : f->lacks       ? 5
-                          : f->held_only   ? (f->state == BUNDLE_DELIVERED ? 3 : 4)
-                          : f->state >= 0  ? 1
-                          : f->active_only ? 2
-                                           : 0;
+        size_t by_state = f->ended_before_usec ? 7
+                          : f->no_copy_at      ? 6
+                          : f->lacks           ? 5
+                          : f->held_only       ? (f->state == BUNDLE_DELIVERED ? 3 : 4)
+                          : f->state >= 0      ? 1
+                          : f->active_only     ? 2
+                                               : 0;
         size_t which = by_state * 4 + (f->source ? 2 : 0) + (after ? 1 : 0);
 
         if (!s->lists[which]) {
@@ -317,8 +346,13 @@ static int list_statement(Store *s, const StoreFilter *f, bool after, sqlite3_st
                         "state = 'evicted' AND links_held = 1",
                         "state = 'delivered' AND " LACKS("?5"),
                         "state = 'delivered' AND " LACKS_COPY("?5"),
+                        "supplement_of = '' AND state IN " STORE_OVER
+                        " AND first_seen_usec <= max(?6, ?7) AND (first_seen_usec <= ?7"
+                        " OR (changed_usec < ?6 AND NOT EXISTS (SELECT 1 FROM bundles x"
+                        " WHERE x.supplement_of = bundles.id AND x.supplement_of <> ''"
+                        " AND x.changed_usec >= ?6)))",
                 };
-                char where[512];
+                char where[1024];
                 (void)snprintf(where, sizeof where, "%s%s%s", states[by_state],
                                f->source ? " AND source = ?2" : "",
                                after ? " AND (first_seen_usec, id) > (?3, ?4)" : "");
@@ -342,6 +376,8 @@ static int read_page(Store *s, const StoreFilter *f, const BundleRecord *after, 
         bind_number(&b, after->first_seen_usec);
         bind_text(&b, after->id);
         bind_text(&b, f->no_copy_at ? f->no_copy_at : f->lacks);
+        bind_number(&b, f->ended_before_usec);
+        bind_number(&b, f->surplus_usec);
         bind_number(&b, p->limit);
         while (p->n < p->limit && (r = next_row(s, &b)) == 0) {
                 BundleRecord *record = &p->records[p->n];

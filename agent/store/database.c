@@ -20,7 +20,9 @@
 #define DATABASE "state.db"
 #define PUT_ASIDE_TRIES 1000
 #define PREFETCH_STEP ((off_t)MIB)
-#define PREFETCH_MAX ((off_t)(256 * MIB))
+/* A larger database is not read as a whole before the agent starts, unless damage was met. */
+#define CHECKED_MAX ((off_t)(32 * MIB))
+#define DAMAGED "state.db-damaged"
 /* What SQLite may keep beside the database; it goes where the database goes. */
 static const char *const suffixes[] = { "", "-wal", "-shm", "-journal" };
 
@@ -69,7 +71,12 @@ static int sqlite_errno(sqlite3 *db, int result) {
 }
 
 int store_errno(Store *s, int result) {
-        return sqlite_errno(s->db, result);
+        int r = sqlite_errno(s->db, result);
+        if (r == -EUCLEAN && !s->is_damaged) { /* the next start checks, and puts it aside */
+                s->is_damaged = true;
+                (void)fs_write_file(s->dir_fd, DAMAGED, "", 0, 0600); /* as much as it can do */
+        }
+        return r;
 }
 
 static bool is_trouble(int error) {
@@ -259,51 +266,6 @@ static void reserve_open(Store *s) {
         reserve_update(s);
 }
 
-/* What our last close left: the check of every page, which takes seconds for a database of hundreds
- * of MiB, is for one that somebody else has written to, or that was not closed. */
-
-#define MARK "state.db-closed"
-#define MARK_SIZE 256
-
-/* @return the later of the two times of change, nanoseconds; 0: one of the files is not there */
-static uint64_t format_mark(const Store *s, char ret[static MARK_SIZE]) {
-        struct stat st[2];
-        uint64_t nsec[2];
-        for (size_t i = 0; i < 2; i++) {
-                if (fstatat(s->dir_fd, i == 0 ? DATABASE : DATABASE "-wal", &st[i],
-                            AT_SYMLINK_NOFOLLOW) < 0)
-                        return 0;
-                nsec[i] = (uint64_t)st[i].st_mtim.tv_sec * 1000000000 +
-                          (uint64_t)st[i].st_mtim.tv_nsec;
-        }
-        (void)snprintf(ret, MARK_SIZE, "%llu %llu %llu, %llu %llu %llu\n",
-                       (unsigned long long)st[0].st_ino, (unsigned long long)st[0].st_size,
-                       (unsigned long long)nsec[0], (unsigned long long)st[1].st_ino,
-                       (unsigned long long)st[1].st_size, (unsigned long long)nsec[1]);
-        return MAX(nsec[0], nsec[1]);
-}
-
-/* @return whether all is as it was marked; the mark is gone then */
-static bool consume_mark(Store *s) {
-        _cleanup_free_ char *text = NULL;
-        char now[MARK_SIZE];
-        struct stat st;
-        bool is_there = fstatat(s->dir_fd, MARK, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-                        fs_read_file(s->dir_fd, MARK, MARK_SIZE, &text, NULL) == 0;
-        if (unlinkat(s->dir_fd, MARK, 0) < 0 || !is_there)
-                return false;
-        uint64_t changed = format_mark(s, now);
-        /* What is written in the same tick of the clock as the mark shows in no time of change. */
-        return changed > 0 && strcmp(text, now) == 0 &&
-               changed < (uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec;
-}
-
-static void write_mark(const Store *s) {
-        char now[MARK_SIZE];
-        if (format_mark(s, now) > 0) /* without it all is checked */
-                (void)fs_write_file(s->dir_fd, MARK, now, strlen(now), 0600);
-}
-
 /* Opening */
 
 static void store_finalize(Store *s) {
@@ -347,8 +309,9 @@ static int prepare_file(Store *s, bool *ret_foreign) {
                 return -errno;
         /* Every page is about to be checked, in the order of the trees: read from a cold disk in
          * the order of the file, that is ten times as fast. The kernel takes a few MiB a call. */
-        for (off_t at = 0; !s->is_as_closed && at < st.st_size && at < PREFETCH_MAX;
-             at += PREFETCH_STEP)
+        s->is_damaged = false;
+        s->is_to_be_checked = unlinkat(s->dir_fd, DAMAGED, 0) == 0 || st.st_size <= CHECKED_MAX;
+        for (off_t at = 0; s->is_to_be_checked && at < st.st_size; at += PREFETCH_STEP)
                 (void)posix_fadvise(fd, at, PREFETCH_STEP, POSIX_FADV_WILLNEED); /* only a hint */
         return 0;
 }
@@ -373,7 +336,6 @@ static bool is_damage(int result) {
 
 /* *ret_damaged: closed again, nothing was written to it. */
 static int open_database(Store *s, bool *ret_damaged) {
-        s->is_as_closed = consume_mark(s);
         int r = prepare_file(s, ret_damaged);
         if (r < 0 || *ret_damaged)
                 return r;
@@ -474,10 +436,7 @@ int store_open(Store **ret, const char *state_dir, char **ret_put_aside, pid_t *
 Store *store_close(Store *s) {
         if (!s)
                 return NULL;
-        bool is_open = s->db != NULL;
         store_finalize(s); /* rolls back what is not committed */
-        if (is_open && s->trouble == 0)
-                write_mark(s);
         if (s->lock_fd >= 0)
                 (void)close(s->lock_fd); /* gives the lock back */
         if (s->dir_fd >= 0)
@@ -592,8 +551,8 @@ void store_counts(Store *s, StoreCounts *ret) {
                 BundleState state;
                 if (!name || bundle_state_parse(name, &state) < 0)
                         continue; /* of a state that only another version knows: cannot be shown */
-                ret->bundles[state] = (uint64_t)sqlite3_column_int64(st, 1);
-                ret->bytes[state] = (uint64_t)sqlite3_column_int64(st, 2);
+                ret->bundles[state] += (uint64_t)sqlite3_column_int64(st, 1);
+                ret->bytes[state] += (uint64_t)sqlite3_column_int64(st, 2);
         }
         if (r == SQLITE_DONE && read_counter(s, "discovered", &ret->discovered) == 0)
                 s->last_counts = *ret;

@@ -231,10 +231,31 @@ static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_UNIT_FIND] = "SELECT row, " COLUMNS
                             " FROM bundles WHERE path = ?1 AND source = ?2 AND supplement_of = ''"
                             " ORDER BY first_seen_usec DESC, id DESC LIMIT 1",
-        [STORE_UNIT_LIST] = "SELECT path, digest FROM bundles INDEXED BY bundles_by_unit"
-                            " WHERE source = ?1 AND supplement_of = '' AND state IN ('delivered', "
-                            "'quarantined', 'evicted', 'cancelled', 'vanished')"
-                            " ORDER BY path, first_seen_usec",
+        /* the digest of the row with that maximum (sqlite.org, Bare columns in an aggregate query)
+         */
+        [STORE_UNIT_LIST] =
+                "SELECT path, digest, max(first_seen_usec) FROM bundles INDEXED BY bundles_by_unit"
+                " WHERE source = ?1 AND path > ?2 AND supplement_of = ''"
+                " AND (state = 'quarantined' OR state IN " STORE_OVER ")"
+                " GROUP BY path ORDER BY path LIMIT ?3",
+        [STORE_NTH_SEEN] = "SELECT first_seen_usec FROM bundles ORDER BY first_seen_usec DESC"
+                           " LIMIT 1 OFFSET ?1",
+#define FAMILY "(id = ?1 OR (supplement_of = ?1 AND supplement_of <> ''))"
+#define FAMILY_MAY_GO                                                                              \
+        FAMILY " AND (?2 OR EXISTS (SELECT 1 FROM bundles o JOIN bundles n ON n.source = o.source" \
+               " AND n.path = o.path AND n.supplement_of = ''"                                     \
+               " AND n.first_seen_usec > o.first_seen_usec WHERE o.id = ?1))"                      \
+               " AND NOT EXISTS (SELECT 1 FROM bundles WHERE " FAMILY                              \
+               " AND (state NOT IN " STORE_OVER " OR pinned <> 0 OR links_held <> 0))"
+        [STORE_FORMER_COUNT] =
+                "INSERT INTO counters SELECT 'former:' || state, count(*) FROM bundles"
+                " WHERE " FAMILY_MAY_GO " GROUP BY state UNION ALL"
+                " SELECT 'former_bytes:' || state, sum(" CAPPED(
+                        "bundles") ") FROM bundles"
+                                   " WHERE " FAMILY_MAY_GO " GROUP BY state"
+                                   " ON CONFLICT (name) DO UPDATE SET value = value + "
+                                   "excluded.value",
+        [STORE_FORMER_DROP] = "DELETE FROM bundles WHERE " FAMILY_MAY_GO,
         [STORE_COUNT_LACKING] = "SELECT count(*) FROM bundles WHERE row > ?3 AND row <= ?4"
                                 " AND +state = 'delivered' AND +source = ?1 AND " LACKS("?2"),
         [STORE_LAST_ROW] = "SELECT ifnull(max(row), 0) FROM bundles",
@@ -249,7 +270,11 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                                 "last_error, next_try_usec,"
                                 " done_usec, (SELECT count(*) FROM deliveries WHERE bundle = ?1)"
                                 " FROM deliveries WHERE bundle = ?1 ORDER BY position",
-        [STORE_COUNTS_LIST] = "SELECT state, bundles, bytes FROM counts",
+        [STORE_COUNTS_LIST] = "SELECT state, bundles, bytes FROM counts UNION ALL"
+                              " SELECT substr(name, 8), value, 0 FROM counters"
+                              " WHERE name > 'former:' AND name < 'former;' UNION ALL"
+                              " SELECT substr(name, 14), 0, value FROM counters"
+                              " WHERE name > 'former_bytes:' AND name < 'former_bytes;'",
         [STORE_COUNTER_ADD] = "INSERT INTO counters VALUES (?1, ?2)"
                               " ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
         [STORE_COUNTER_GET] = "SELECT value FROM counters WHERE name = ?1",
@@ -436,8 +461,7 @@ static int repair_counts(sqlite3 *db) {
         return SQLITE_OK;
 }
 
-/* @param is_as_closed  what was checked at an earlier start is not read once more */
-static int bring_up(sqlite3 *db, bool is_as_closed) {
+static int bring_up(sqlite3 *db, bool is_to_be_checked) {
         int version, is_damaged = 0, r = query_number(db, "PRAGMA user_version", &version);
         if (r != SQLITE_OK)
                 return r;
@@ -448,7 +472,7 @@ static int bring_up(sqlite3 *db, bool is_as_closed) {
                           version, STORE_SCHEMA_VERSION);
                 return STORE_SCHEMA_IS_NEWER;
         }
-        if (!is_as_closed)
+        if (is_to_be_checked)
                 r = query_number(db, "SELECT quick_check <> 'ok' FROM pragma_quick_check(1)",
                                  &is_damaged);
         if (r == SQLITE_OK && is_damaged)
@@ -457,7 +481,7 @@ static int bring_up(sqlite3 *db, bool is_as_closed) {
                 r = sqlite3_exec(db, settings, NULL, NULL, NULL);
         if (r == SQLITE_OK && version < STORE_SCHEMA_VERSION)
                 r = store_schema_upgrade(db, upgrades, STORE_SCHEMA_VERSION);
-        if (r == SQLITE_OK && !is_as_closed)
+        if (r == SQLITE_OK && is_to_be_checked)
                 r = repair_counts(db);
         return r;
 }
@@ -469,7 +493,7 @@ int store_schema_open(Store *s) {
         (void)sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, (int *)NULL);
         (void)sqlite3_soft_heap_limit64((sqlite3_int64)HEAP_LIMIT); /* returns the limit before */
         (void)sqlite3_busy_timeout(s->db, BUSY_MSEC);
-        int r = bring_up(s->db, s->is_as_closed);
+        int r = bring_up(s->db, s->is_to_be_checked);
         for (size_t i = 0; i < N_STORE_STATEMENTS && r == SQLITE_OK; i++)
                 r = sqlite3_prepare_v3(s->db, statements[i], -1, SQLITE_PREPARE_PERSISTENT,
                                        &s->statements[i], NULL);
@@ -479,10 +503,10 @@ int store_schema_open(Store *s) {
 }
 
 int store_schema_prepare_list(Store *s, size_t which, const char *where) {
-        char sql[1024];
+        char sql[2048];
         (void)snprintf(sql, sizeof sql,
                        "SELECT row, " COLUMNS
-                       " FROM bundles WHERE %s ORDER BY first_seen_usec, id LIMIT ?6",
+                       " FROM bundles WHERE %s ORDER BY first_seen_usec, id LIMIT ?8",
                        where);
         return sqlite3_prepare_v3(s->db, sql, -1, SQLITE_PREPARE_PERSISTENT, &s->lists[which],
                                   NULL);

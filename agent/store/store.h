@@ -66,11 +66,12 @@ int store_get(Store *s, const char *id, BundleRecord *ret);
  */
 int store_find_unit(Store *s, const char *source, const char *path, BundleRecord *ret);
 
-/** What a source wants to know of its units at a start, quickly: for each base bundle in a final
- * state its path and digest; of several with one path the newest comes last. The path is borrowed
- * for the call, which must not use the store. A negative return of on_unit ends the list and is
- * returned. @return 0, -errno */
-int store_list_ended(Store *s, const char *source,
+/** What a source wants to know of its units at a start, quickly: for each path the digest of the
+ * newest base bundle in a final state, some thousand paths a call. The path is borrowed for the
+ * call, which must not use the store. A negative return of on_unit ends the list and is returned.
+ * @param after  the last path of the page before; NULL for the first one, and after the last; the
+ * caller's @return 0, -errno */
+int store_list_ended(Store *s, const char *source, char **after,
                      int (*on_unit)(const char *path, uint64_t digest, void *userdata),
                      void *userdata);
 
@@ -84,6 +85,9 @@ typedef struct StoreFilter {
                                    destinations, `/a/b/` */
         const char *after;      /* id: page after it, in order of (first_seen, id); NULL */
         unsigned limit;         /* 0 = all */
+        /* Base bundles that ended before this, as did their supplements; 0 = whenever */
+        uint64_t ended_before_usec;
+        uint64_t surplus_usec; /* and those that were seen first until then */
 } StoreFilter;
 /** Calls on_bundle for each, oldest first. The record is the store's; a callback that wants to keep
  * it moves it out (`x = *b; *b = (BundleRecord){0}`). It may call the store. A negative return ends
@@ -91,6 +95,14 @@ typedef struct StoreFilter {
  * @return 0, STORE_E_NOT_FOUND when there is no `after` */
 int store_list(Store *s, const StoreFilter *f, int (*on_bundle)(BundleRecord *b, void *userdata),
                void *userdata);
+
+/** @return when the newest row but n was seen first; 0: there are no more than n */
+uint64_t store_nth_seen_usec(Store *s, uint64_t n);
+/** Deletes the row of a bundle whose unit is gone, or has a newer bundle, with those of its
+ * supplements; store_counts() goes on counting them.
+ * @return 0; STORE_E_NOT_FOUND: not all have ended, some are held or pinned, or it is neither gone
+ * nor replaced; -errno */
+int store_drop_ended(Store *s, const char *id, bool is_gone);
 
 /** @return how many of the delivered bundles of a source in these rows have no delivery to a
  * destination. Reads them. */
@@ -100,8 +112,8 @@ typedef struct StoreRows {
 uint64_t store_count_lacking(Store *s, const char *source, const char *destination, StoreRows rows);
 int64_t store_last_row(Store *s); /* 0: there is none */
 
-/** Number and bytes of bundles by state; kept by triggers, O(1) whatever the number of rows. A
- * bundle above 2^48 bytes counts as 2^48. */
+/** Number and bytes of bundles by state, those without a row any more too; kept by triggers, O(1)
+ * whatever the number of rows. A bundle above 2^48 bytes counts as 2^48. */
 typedef struct StoreCounts {
         uint64_t bundles[N_BUNDLE_STATES], bytes[N_BUNDLE_STATES];
         uint64_t discovered; /* rows ever added: counted for itself */

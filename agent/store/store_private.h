@@ -17,6 +17,9 @@ typedef enum StoreStatement {
         STORE_BUNDLE_KEY,
         STORE_UNIT_FIND,
         STORE_UNIT_LIST,
+        STORE_NTH_SEEN,
+        STORE_FORMER_COUNT,
+        STORE_FORMER_DROP,
         STORE_COUNT_LACKING,
         STORE_LAST_ROW,
         STORE_DELIVERY_PUT,
@@ -70,16 +73,17 @@ typedef enum StoreStatement {
 } StoreStatement;
 
 /* {all, one state, active, delivered and held, evicted and held, delivered and not to a
- * destination, delivered without a copy at some} × {any source, one} × {from the start, after an
- * id} */
-#define N_STORE_LISTS 28
+ * destination, delivered without a copy at some, ended long ago} × {any source, one} × {from the
+ * start, after an id} */
+#define N_STORE_LISTS 32
 
 struct Store {
         StoreCounts last_counts; /* that could be read */
         sqlite3 *db;
         char *path;
         int dir_fd, lock_fd;
-        bool is_as_closed; /* nobody has written since our last close */
+        bool is_to_be_checked; /* page by page, when it is opened */
+        bool is_damaged;
         sqlite3_stmt *statements[N_STORE_STATEMENTS];
         sqlite3_stmt *lists[N_STORE_LISTS]; /* prepared when first asked for */
         bool in_transaction;                /* between store_begin and store_commit */
@@ -95,6 +99,9 @@ struct Store {
 #define LACKS_COPY(names)                                                                          \
         "NOT EXISTS (SELECT 1 FROM deliveries WHERE bundle = row AND ("                            \
         "substr(object, 1, 5) = x'73333a2f2f' OR instr(" names ", '/' || destination || '/')))"
+
+/* States that nobody works on or has to decide about. */
+#define STORE_OVER "('delivered', 'evicted', 'cancelled', 'vanished')"
 
 /* ---- schema.c: SQLite's results, not errnos, since opening has to tell damage from an I/O error
  * ---- */

@@ -27,6 +27,10 @@ void owners_done(Owners *s) {
         s->total = 0;
 }
 
+uint64_t owners_bound(const Owners *s) {
+        return s->max_each > 0 ? s->max_each : s->max;
+}
+
 static int compare(const Owner *a, const Owner *b) {
         return a->uid != b->uid ? (a->uid > b->uid) - (a->uid < b->uid)
                                 : strcmp(a->container, b->container);
@@ -73,7 +77,7 @@ int owners_request(Owners *s, const Owner *o, uint64_t amount, Owner *ret_larges
         bool found;
         size_t i = find(s, o, &found);
         uint64_t own = found ? s->shares[i].amount : 0;
-        if (amount > s->max)
+        if (own + amount > owners_bound(s))
                 return OWNERS_REFUSED;
         if (s->total > s->max - amount) {
                 const OwnerShare *most = largest(s);
@@ -125,7 +129,8 @@ void owners_count_refused(Owners *s, const Owner *o, uint64_t now_usec) {
         log_warning(0,
                     "%" PRIu64 " %s were refused since they are bounded, the last of %s, who has "
                     "%" PRIu64 " of %" PRIu64,
-                    s->n_unlogged, s->what, owner_text(o, text), owners_amount(s, o), s->max);
+                    s->n_unlogged, s->what, owner_text(o, text), owners_amount(s, o),
+                    owners_bound(s));
         s->n_unlogged = 0;
         s->logged_usec = now_usec;
 }

@@ -1,5 +1,6 @@
 /* How much of a bounded thing each owner has. One rule for all of them: until the bound is reached
- * everybody gets what they ask for; then whoever has most gives way first. */
+ * everybody gets what they ask for; then whoever has most gives way first. Where each owner has a
+ * bound of his own, nobody gets more than that. */
 #pragma once
 
 #include <stdbool.h>
@@ -30,6 +31,7 @@ typedef struct OwnerShare {
 typedef struct Owners {     /* zero but for `what` and `max`: nobody has anything */
         const char *what;   /* for the log, plural: `active units`; static */
         uint64_t max;       /* of all owners together */
+        uint64_t max_each;  /* of one owner; 0 = max */
         uint64_t total;     /* never above max */
         OwnerShare *shares; /* by owner, ascending */
         size_t n_shares;
@@ -37,6 +39,9 @@ typedef struct Owners {     /* zero but for `what` and `max`: nobody has anythin
         uint64_t n_unlogged, logged_usec;
 } Owners;
 void owners_done(Owners *s);
+
+/** @return what one owner can have at most */
+uint64_t owners_bound(const Owners *s);
 
 typedef enum OwnersAnswer {
         OWNERS_GRANTED,  /* it is counted */

@@ -6,8 +6,8 @@ API's first answer.
     [--directory DIR] [--assert]
 
 The database is made by the real daemon and filled with rows by SQLite in Python: a delivery and
-fifty prints a bundle. "cold" drops the page cache before the start (root only). Medians; with
---assert the exit is 1 when READY takes 1 s or more.
+fifty prints a bundle. "killed" is after kill -9; "cold" drops the page cache before the start (root
+only). Medians; with --assert the exit is 1 when READY takes 1 s or more.
 """
 import argparse
 import os
@@ -112,7 +112,10 @@ def measure(a, way, runs):
     found = []
     for _ in range(runs):
         found.append(start(a, way))
-        a.stop()
+        if way == "killed":
+            a.kill()
+        else:
+            a.stop()
     return [statistics.median(x) for x in zip(*found)]
 
 
@@ -134,7 +137,7 @@ def main():
         print(f"{options.rows} rows of {options.sources} sources, "
               f"{os.path.getsize(a.path('state', 'state.db')) / 1e6:.0f} MB")
         print(f"{'start':8} {'READY=1':>9} {'API':>9}")
-        for way in ("warm", "cold"):
+        for way in ("warm", "killed", "cold"):
             if way == "cold" and os.geteuid() != 0:
                 print("cold     needs root")
                 continue

@@ -111,6 +111,7 @@ static const char *const contract[][2] = {
         { "retention.max_use", "10%" },
         { "retention.keep_free", "15%" },
         { "retention.evict_undelivered", "never" },
+        { "retention.history", "90d" },
         { "agreement.enabled", "true" },
         { "agreement.listen", "tcp://0.0.0.0:7733" },
         { "agreement.peers", "" },

@@ -118,6 +118,7 @@ static int teardown(void **state) {
         intake_source_free(f->source);
         owners_done(&f->context.active);
         owners_done(&f->context.held);
+        owners_done(&f->context.new_units);
         if (f->bundles)
                 bundle_table_free(f->bundles);
         if (f->store)
@@ -146,7 +147,8 @@ static void start(Fixture *f) {
         assert_int_equal(store_open(&f->store, f->scratch->path, NULL, NULL), 0);
         const BundleTableCallbacks callbacks = { on_final, on_store_error, f };
         assert_int_equal(bundle_table_new(&f->bundles, f->store, clock_system(), &callbacks), 0);
-        const Owners held = f->context.held; /* as the test has set it */
+        const Owners held = f->context.held,
+                     new_units = f->context.new_units; /* as tests set them */
         f->context = (IntakeContext){ .event = f->event,
                                       .clock = clock_system(),
                                       .store = f->store,
@@ -158,6 +160,7 @@ static void start(Fixture *f) {
                                       .on_discard = on_discard,
                                       .userdata = f };
         f->context.held = held;
+        f->context.new_units = new_units;
         f->context.active = (Owners){ .what = "active units", .max = MAX_ACTIVE };
         assert_int_equal(intake_source_new(&f->source, &f->context, &f->config), 0);
 }
@@ -340,6 +343,57 @@ static void descriptors_that_hold_files_are_bounded_by_owner(void **state) {
         assert_int_equal(unit(f, 1)->held.n, 1);
 }
 
+static uint64_t n_new(const Fixture *f, uid_t uid) {
+        return owners_amount(&f->context.new_units, &(Owner){ .uid = uid });
+}
+
+static void more_new_units_of_one_owner_than_a_minute_allows_wait(void **state) {
+        Fixture *f = *state;
+        char path[PATH_MAX + 64];
+        if (geteuid() != 0)
+                SKIP_BECAUSE("files of other users cannot be made");
+        make_units(f, 100, 3, MANY);
+        make_unit(f, 1, ONE);
+        f->context.new_units = (Owners){ .what = "new units", .max = UINT64_MAX, .max_each = 2 };
+        start(f);
+        f->context.active.max = 100;
+        f->context.minute_boot_usec = UINT64_MAX / 2; /* it does not end */
+        run_until_active(f, ONE, 1);
+        run_until_active(f, MANY, 2);
+        for (uint64_t until = deadline(); f->context.new_units.n_refused == 0;)
+                run_some(f, until);
+        assert_int_equal(n_new(f, MANY), 2);
+        assert_int_equal(n_discovered(f), 3); /* one that waits has no row */
+        assert_false(intake_source_is_idle(f->source));
+
+        make_unit(f, 7, MANY); /* what a hook reports does not wait */
+        (void)snprintf(path, sizeof path, "%s/jobs/job-7", f->scratch->path);
+        intake_source_on_hook_started(f->source, path, MANY);
+        run_until_found(f, 7);
+        assert_int_equal(n_discovered(f), 4);
+        assert_int_equal(bundle_set_state(f->bundles, unit(f, 7), BUNDLE_CANCELLED, NULL), 0);
+
+        f->context.minute_boot_usec = 0; /* over */
+        intake_source_flush(f->source, false);
+        run_until_active(f, MANY, 3);
+        assert_int_equal(n_discovered(f), 5);
+        for (uint64_t until = deadline(); !intake_source_is_idle(f->source);)
+                run_some(f, until);
+}
+
+static void what_is_there_when_the_intake_closes_does_not_wait(void **state) {
+        Fixture *f = *state;
+        make_units(f, 100, 3, geteuid());
+        f->context.new_units = (Owners){ .what = "new units", .max = UINT64_MAX, .max_each = 1 };
+        start(f);
+        f->context.active.max = 100;
+        f->context.minute_boot_usec = UINT64_MAX / 2;
+        intake_source_hold(f->source, true);
+        run_until_active(f, geteuid(), 3);
+        for (uint64_t until = deadline(); !intake_source_is_idle(f->source);)
+                run_some(f, until);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
@@ -351,6 +405,8 @@ int main(void) {
                 TEST(a_locked_database_is_tried_once_for_all_that_was_found),
                 TEST(without_a_descriptor_a_unit_waits),
                 TEST(descriptors_that_hold_files_are_bounded_by_owner),
+                TEST(more_new_units_of_one_owner_than_a_minute_allows_wait),
+                TEST(what_is_there_when_the_intake_closes_does_not_wait),
         };
         sigset_t set;
         sigemptyset(&set);

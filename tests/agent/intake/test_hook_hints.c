@@ -80,6 +80,7 @@ static void close_source(Fixture *f) {
         store_close(f->store);
         owners_done(&f->context.active);
         owners_done(&f->context.held);
+        owners_done(&f->context.new_units);
 }
 
 static int setup(void **state) {

@@ -291,6 +291,94 @@ static void counters_are_listed_by_the_beginning_of_their_name(void **state) {
         store_close(s);
 }
 
+static void add_ended(Store *s, const char *id, const char *base, BundleState state, uint64_t at) {
+        BundleRecord b = simple_record(id, state, at);
+        free(b.path);
+        assert_true(asprintf(&b.path, "/tmp/%c", id[0]) > 0); /* a unit for each letter */
+        (void)snprintf(b.supplement_of, sizeof b.supplement_of, "%s", base);
+        b.changed_usec = at;
+        b.n_deliveries = 1;
+        b.deliveries = calloc(1, sizeof *b.deliveries);
+        assert_non_null(b.deliveries);
+        b.deliveries->destination = strdup("archive");
+        b.pinned = strstr(id, "pinned");
+        b.links_held = strstr(id, "held");
+        assert_int_equal(store_add(s, &b), 0);
+        assert_int_equal(store_set_prints(s, id, &at, 1), 0);
+        bundle_record_done(&b);
+}
+
+static int append_id(BundleRecord *b, void *userdata) {
+        strcat(strcat(userdata, b->id), " ");
+        return 0;
+}
+
+static void assert_ended(Store *s, uint64_t before_usec, uint64_t surplus_usec, const char *ids) {
+        char text[256] = "";
+        const StoreFilter f = { .state = -1,
+                                .ended_before_usec = before_usec,
+                                .surplus_usec = surplus_usec };
+        assert_int_equal(store_list(s, &f, append_id, text), 0);
+        assert_string_equal(text, ids);
+}
+
+static void what_ended_before_a_time_or_is_too_much_is_listed(void **state) {
+        Store *s = open_store(*state);
+        add_ended(s, "a", "", BUNDLE_DELIVERED, 1);
+        add_ended(s, "b", "", BUNDLE_DELIVERED, 2);
+        add_ended(s, "b-s1", "b", BUNDLE_DELIVERED, 7);
+        add_ended(s, "c", "", BUNDLE_QUARANTINED, 3);
+        add_ended(s, "d", "", BUNDLE_SHIPPING, 4);
+        add_ended(s, "e", "", BUNDLE_VANISHED, 5);
+        add_ended(s, "f", "", BUNDLE_EVICTED, 6);
+        assert_ended(s, 6, 0, "a e ");     /* b has a newer supplement */
+        assert_ended(s, 8, 0, "a b e f "); /* nobody has to decide about them */
+        assert_ended(s, 1, 2, "a b ");
+        assert_int_equal(store_nth_seen_usec(s, 0), 7);
+        assert_int_equal(store_nth_seen_usec(s, 5), 2);
+        assert_int_equal(store_nth_seen_usec(s, 7), 0);
+        store_close(s);
+}
+
+static void rows_of_what_is_gone_are_deleted_and_still_count(void **state) {
+        static const char *const stay[] = { "b", "c-pinned", "d-held", "e", "f", "g" };
+        Store *s = open_store(*state);
+        StoreCounts before, after;
+        add_ended(s, "a", "", BUNDLE_DELIVERED, 1);
+        add_ended(s, "a-s1", "a", BUNDLE_EVICTED, 2);
+        add_ended(s, "b", "", BUNDLE_DELIVERED, 3);
+        add_ended(s, "b-s1", "b", BUNDLE_SETTLING, 4);
+        add_ended(s, "c-pinned", "", BUNDLE_DELIVERED, 5);
+        add_ended(s, "d-held", "", BUNDLE_DELIVERED, 6);
+        add_ended(s, "e", "", BUNDLE_DELIVERED, 7);
+        add_ended(s, "e-s1-held", "e", BUNDLE_DELIVERED, 8);
+        add_ended(s, "f", "", BUNDLE_QUARANTINED, 9);
+        add_ended(s, "g", "", BUNDLE_READY, 10);
+        add_ended(s, "h1", "", BUNDLE_VANISHED, 11);
+        add_ended(s, "h2", "", BUNDLE_CANCELLED, 12);
+        store_counts(s, &before);
+
+        assert_int_equal(store_drop_ended(s, "a", false), STORE_E_NOT_FOUND); /* it is there */
+        assert_int_equal(store_drop_ended(s, "a", true), 0);
+        assert_int_equal(store_drop_ended(s, "a", true), STORE_E_NOT_FOUND);
+        for (size_t i = 0; i < ELEMENTSOF(stay); i++)
+                assert_int_equal(store_drop_ended(s, stay[i], true), STORE_E_NOT_FOUND);
+        assert_int_equal(store_drop_ended(s, "h2", false), STORE_E_NOT_FOUND);
+        assert_int_equal(store_drop_ended(s, "h1", false), 0); /* its unit has a newer one */
+        for (unsigned i = 0; i < 2; i++) {
+                store_counts(s, &after);
+                assert_memory_equal(&before, &after, sizeof before);
+                assert_int_equal(store_counts_difference(&after), 0);
+                store_close(s);
+                s = open_store(*state);
+        }
+        assert_sqlite3(*state,
+                       "SELECT count(*) FROM bundles; SELECT count(*) FROM deliveries; SELECT "
+                       "count(*) FROM prints",
+                       "9\n9\n9");
+        store_close(s);
+}
+
 static void what_was_discovered_is_counted_apart_from_what_became_of_it(void **state) {
         Store *s = open_store(*state);
         StoreCounts counts;
@@ -655,6 +743,8 @@ int main(void) {
                 TEST(counters_add_up_and_live_as_long_as_the_state),
                 TEST(counters_are_listed_by_the_beginning_of_their_name),
                 TEST(what_was_discovered_is_counted_apart_from_what_became_of_it),
+                TEST(what_ended_before_a_time_or_is_too_much_is_listed),
+                TEST(rows_of_what_is_gone_are_deleted_and_still_count),
                 TEST(a_bundle_of_absurd_size_does_not_spoil_the_sum),
                 TEST(prints_are_united_over_a_bundle_and_its_supplements),
                 TEST(a_transaction_is_committed_as_one_or_not_at_all),

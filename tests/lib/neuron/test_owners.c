@@ -51,6 +51,19 @@ static void nobody_loses_to_an_owner_who_would_have_more(void **state) {
         owners_done(&s);
 }
 
+static void where_each_has_a_bound_nobody_gets_more_and_nobody_gives_way(void **state) {
+        Owners s = { .what = "things", .max = UINT64_MAX, .max_each = 3 };
+        Owner most;
+        assert_int_equal(request(&s, user(1), 2, &most), OWNERS_GRANTED);
+        assert_int_equal(request(&s, user(1), 2, &most), OWNERS_REFUSED);
+        assert_int_equal(request(&s, user(1), 1, &most), OWNERS_GRANTED);
+        assert_int_equal(request(&s, user(1), 1, &most), OWNERS_REFUSED);
+        assert_int_equal(request(&s, user(2), 3, &most), OWNERS_GRANTED);
+        assert_int_equal(s.total, 6);
+        assert_int_equal(owners_bound(&s), 3);
+        owners_done(&s);
+}
+
 static void root_of_a_container_is_not_root_of_the_host(void **state) {
         Owners s = { .what = "things", .max = 4 };
         Owner most, container = { .uid = 0, .container = "0123456789abcdef" };
@@ -107,6 +120,7 @@ int main(void) {
                 cmocka_unit_test(below_the_bound_everybody_gets_what_they_ask_for),
                 cmocka_unit_test(at_the_bound_whoever_has_most_gives_way),
                 cmocka_unit_test(nobody_loses_to_an_owner_who_would_have_more),
+                cmocka_unit_test(where_each_has_a_bound_nobody_gets_more_and_nobody_gives_way),
                 cmocka_unit_test(root_of_a_container_is_not_root_of_the_host),
                 cmocka_unit_test(what_is_bounded_in_a_time_is_given_back_by_all),
                 cmocka_unit_test(counts_add_up_whatever_happens),
