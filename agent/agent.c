@@ -181,15 +181,12 @@ static int open_state_directory(const Agent *a) {
 
 /* @return `SOURCE/DIGITS` of the copy with that path, the caller frees it; NULL: not a copy */
 static char *get_copy_path(const Agent *a, const char *source, const char *path) {
-        _cleanup_free_ char *root = NULL, *copy = NULL;
-        if (asprintf(&root, "%s/" COPIES_DIRECTORY "/%s", a->config->state_directory, source) < 0)
-                root = NULL;
+        _cleanup_free_ char *root =
+                strbuf_format("%s/" COPIES_DIRECTORY "/%s", a->config->state_directory, source);
         if (!root || !path_is_below(path, root) || path[strlen(root)] != '/')
                 return NULL;
         const char *digits = path + strlen(root) + 1;
-        if (asprintf(&copy, "%s/%.*s", source, (int)strcspn(digits, "/"), digits) < 0)
-                return NULL;
-        return TAKE_PTR(copy);
+        return strbuf_format("%s/%.*s", source, (int)strcspn(digits, "/"), digits);
 }
 
 static void remove_copy(const Agent *a, const char *source, const char *path) {
@@ -197,11 +194,9 @@ static void remove_copy(const Agent *a, const char *source, const char *path) {
         _cleanup_close_ int state = open_state_directory(a);
         if (!copy || state < 0)
                 return; /* removed after the next start */
-        if (asprintf(&tree, COPIES_DIRECTORY "/%s", copy) < 0)
-                tree = NULL;
+        tree = strbuf_format(COPIES_DIRECTORY "/%s", copy);
         *strrchr(copy, '/') = '.';
-        if (asprintf(&about, COPIES_UNITS "/%s.json", copy) < 0)
-                about = NULL;
+        about = strbuf_format(COPIES_UNITS "/%s.json", copy);
         if (!tree || !about)
                 return;
         int r = fs_remove_tree(state, tree);
@@ -228,11 +223,9 @@ static void handle_copy(Agent *a, const json_t *v) {
         _cleanup_free_ char *relative = NULL, *path = NULL, *own_name = NULL;
         if (!name || !unit || !below || path_unescape(below, &relative) < 0)
                 return;
-        if (asprintf(&path, "%s/" COPIES_DIRECTORY "/%s/%s%s%s", a->config->state_directory, name,
-                     unit, relative[0] ? "/" : "", relative) < 0)
-                path = NULL;
-        if (asprintf(&own_name, CONTAINERS_SOURCE_PREFIX "%s", name) < 0)
-                own_name = NULL;
+        path = strbuf_format("%s/" COPIES_DIRECTORY "/%s/%s%s%s", a->config->state_directory, name,
+                             unit, relative[0] ? "/" : "", relative);
+        own_name = strbuf_format(CONTAINERS_SOURCE_PREFIX "%s", name);
         IntakeSource *s = own_name ? agent_source_by_name(a, own_name) : NULL;
         if (!s || !path)
                 return;
@@ -273,13 +266,11 @@ static void remove_empty_copies(const Agent *a, int state) {
         if (fs_opendir_at(state, COPIES_DIRECTORY, &d) < 0)
                 return;
         while ((e = readdir(d))) {
-                _cleanup_free_ char *own_name = NULL, *path = NULL;
                 if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
                         continue;
-                if (asprintf(&own_name, CONTAINERS_SOURCE_PREFIX "%s", e->d_name) < 0)
-                        own_name = NULL;
-                if (asprintf(&path, COPIES_DIRECTORY "/%s", e->d_name) < 0)
-                        path = NULL;
+                _cleanup_free_ char *own_name =
+                        strbuf_format(CONTAINERS_SOURCE_PREFIX "%s", e->d_name);
+                _cleanup_free_ char *path = strbuf_format(COPIES_DIRECTORY "/%s", e->d_name);
                 if (!own_name || !path || agent_source_by_name(a, own_name))
                         continue;
                 if (unlinkat(dirfd(d), e->d_name, AT_REMOVEDIR) < 0 && e->d_name[0] != '.')
@@ -291,11 +282,8 @@ static void remove_empty_copies(const Agent *a, int state) {
 }
 
 static bool has_copies(const Agent *a, int state, const char *source) {
-        _cleanup_free_ char *directory = NULL, *own_name = NULL;
-        if (asprintf(&directory, COPIES_DIRECTORY "/%s", source) < 0)
-                directory = NULL;
-        if (asprintf(&own_name, CONTAINERS_SOURCE_PREFIX "%s", source) < 0)
-                own_name = NULL;
+        _cleanup_free_ char *directory = strbuf_format(COPIES_DIRECTORY "/%s", source);
+        _cleanup_free_ char *own_name = strbuf_format(CONTAINERS_SOURCE_PREFIX "%s", source);
         if (!directory || !own_name)
                 return false;
         (void)unlinkat(state, directory, AT_REMOVEDIR); /* fails unless it is empty */
@@ -344,7 +332,7 @@ static void own_sources_start(Agent *a) {
                 _cleanup_free_ char *name = NULL;
                 if (c->sources[i].kind != CONFIG_NEURON_CORE_DUMP || state < 0 ||
                     !has_copies(a, state, c->sources[i].name) ||
-                    asprintf(&name, CONTAINERS_SOURCE_PREFIX "%s", c->sources[i].name) < 0)
+                    !(name = strbuf_format(CONTAINERS_SOURCE_PREFIX "%s", c->sources[i].name)))
                         continue;
                 start_source(a, name);
         }

@@ -435,8 +435,7 @@ static int on_list(const ViewFilter *f, int (*on_bundle)(const BundleRecord *b, 
 static _printf_(2, 3) int refuse(char **ret_message, const char *fmt, ...) {
         va_list ap;
         va_start(ap, fmt);
-        if (vasprintf(ret_message, fmt, ap) < 0)
-                *ret_message = NULL;
+        *ret_message = strbuf_vformat(fmt, ap);
         va_end(ap);
         return -EPERM;
 }

@@ -149,10 +149,8 @@ static void add_place(StrBuf *b, const Spot *spot) {
 
 void faults_add(Faults *f, const Spot *spot, const char *remedy, const char *fault, ...) {
         _cleanup_(strbuf_done) StrBuf place = STRBUF_INIT;
-        _cleanup_free_ char *text = NULL;
         DiagLocation where = { .file = f->file, .line = spot->line };
         va_list ap;
-        int n;
 
         f->n++;
         if (f->n > FAULTS_MAX) {
@@ -162,10 +160,8 @@ void faults_add(Faults *f, const Spot *spot, const char *remedy, const char *fau
                 return;
         }
         va_start(ap, fault);
-        n = vasprintf(&text, fault, ap);
+        _cleanup_free_ char *text = strbuf_vformat(fault, ap);
         va_end(ap);
-        if (n < 0)
-                text = NULL; /* undefined after a failure */
         add_place(&place, spot);
         where.key = place.n > 0 ? place.text : NULL;
         diag_add(f->diags, where, remedy, "%s", text ? text : "is at fault (out of memory)");

@@ -144,11 +144,9 @@ static bool is_bindable(const char *host) {
 }
 
 static bool check_listen(const char *text, StrBuf *fault) {
-        _cleanup_free_ char *address = NULL, *host = NULL;
+        _cleanup_free_ char *address = strbuf_format("tcp://%s", text), *host = NULL;
         _cleanup_(url_done) Url u = { 0 };
 
-        if (asprintf(&address, "tcp://%s", text) < 0)
-                address = NULL;
         if (!address || url_parse(&u, address) < 0 || u.port == 0 || !u.is_origin)
                 return refuse(fault, "is not host:port");
         const bool has_brackets = text[0] == '[';

@@ -10,6 +10,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
 #include "lib/neuron/nrt_status.h"
 
 enum { NAME_MAX_BYTES = 128 };
@@ -157,14 +158,13 @@ static int set_names(HookNote *n) {
                 lid[NAME_PART_SIZE], parent[24], *stem;
         (void)snprintf(parent, sizeof parent, "%" PRIu64, n->hook_ppid);
         (void)name_part(pid, n->pid, parent); /* before the tid, which may be the same */
-        if (asprintf(&stem, "%s-neuron-dump-pid-%s-tid-%s-lid-%s",
-                     name_part(instance, n->instance_id, "unknown"), pid,
-                     name_part(tid, n->tid, pid), name_part(lid, n->log_id, "0")) < 0)
+        stem = strbuf_format("%s-neuron-dump-pid-%s-tid-%s-lid-%s",
+                             name_part(instance, n->instance_id, "unknown"), pid,
+                             name_part(tid, n->tid, pid), name_part(lid, n->log_id, "0"));
+        if (!stem)
                 return -ENOMEM;
-        if (asprintf(&n->record_name, "%s.json", stem) < 0)
-                n->record_name = NULL;
-        if (asprintf(&n->snapshot_name, "%s-snapshot.json", stem) < 0)
-                n->snapshot_name = NULL;
+        n->record_name = strbuf_format("%s.json", stem);
+        n->snapshot_name = strbuf_format("%s-snapshot.json", stem);
         free(stem);
         return n->record_name && n->snapshot_name ? 0 : -ENOMEM;
 }

@@ -378,15 +378,11 @@ static void answer_json(ApiCall *c, unsigned status, json_t *v) {
 
 static _printf_(4, 5) void answer_error(ApiCall *c, unsigned status, const char *code,
                                         const char *fmt, ...) {
-        _cleanup_free_ char *message = NULL;
         va_list args;
-        int n;
 
         va_start(args, fmt);
-        n = vasprintf(&message, fmt, args);
+        _cleanup_free_ char *message = strbuf_vformat(fmt, args);
         va_end(args);
-        if (n < 0)
-                message = NULL;
         answer_json(c, status,
                     json_pack("{s:{s:s, s:o}}", "error", "code", code, "message",
                               text_json(message ? message : "no memory")));

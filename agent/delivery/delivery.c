@@ -15,6 +15,7 @@
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
 #include "lib/bundle/member_digest.h"
 #include "lib/bundle/page_cache.h"
 #include "lib/bundle/validate.h"
@@ -233,9 +234,7 @@ static bool end_delivery(Delivery *d, DeliveryResult result, char *error) {
 bool delivery_endf(Delivery *d, DeliveryResult result, const char *fmt, ...) {
         va_list ap;
         va_start(ap, fmt);
-        char *text = NULL;
-        if (vasprintf(&text, fmt, ap) < 0)
-                text = NULL;
+        char *text = strbuf_vformat(fmt, ap);
         va_end(ap);
         return end_delivery(d, result, text);
 }

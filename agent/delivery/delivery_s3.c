@@ -24,6 +24,7 @@
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
 #include "lib/base/transition.h"
 #include "lib/neuron/names.h"
 #include "uploaders/s3/s3_bucket.h"
@@ -557,9 +558,7 @@ static bool end_answer(DeliveryS3 *x, const S3Response *answer) {
 
 /* @return the caller's; NULL for lack of memory */
 static char *manifest_url(const DeliveryS3 *x) {
-        char *url = NULL;
-        return asprintf(&url, "s3://%s/%s", s3_client_bucket(x->client), x->manifest_key) < 0 ? NULL
-                                                                                              : url;
+        return strbuf_format("s3://%s/%s", s3_client_bucket(x->client), x->manifest_key);
 }
 
 static bool read_manifest(DeliveryS3 *x);
@@ -1392,8 +1391,7 @@ static uint64_t s3_memory_bytes(const Destination *d) {
 }
 
 static char *s3_format_location(const Destination *d, const char *directory, const char *name) {
-        char *url = NULL;
-        return asprintf(&url, "s3://%s/%s/%s", d->config->bucket, directory, name) < 0 ? NULL : url;
+        return strbuf_format("s3://%s/%s/%s", d->config->bucket, directory, name);
 }
 
 static int s3_delivery_new(Destination *d, const DeliveryRequest *request, Delivery **ret) {

@@ -7,6 +7,7 @@
 #include "agent/delivery/destination.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
 #include "lib/bundle/packer.h"
 #include "uploaders/volume/volume.h"
 
@@ -76,13 +77,11 @@ static bool check_manifest(VolumeAttempt *a) {
         if (r == -ENOENT || r == -ENOTDIR ||
             r == -ELOOP) /* create_object() reports what is in the way */
                 return true;
-        if (r < 0) { /* what cannot be seen might be a bundle */
-                char *error = NULL;
-                if (asprintf(&error, "cannot check whether '%s' is there already: %s", where,
-                             strerror(-r)) < 0)
-                        error = NULL;
-                return delivery_end_upload(a->base.delivery, UPLOAD_E_UNREACHABLE, error);
-        }
+        if (r < 0) /* what cannot be seen might be a bundle */
+                return delivery_end_upload(
+                        a->base.delivery, UPLOAD_E_UNREACHABLE,
+                        strbuf_format("cannot check whether '%s' is there already: %s", where,
+                                      strerror(-r)));
         if (!delivery_attempt_end_manifest(&a->base, where, &earlier))
                 return false;
         if (earlier != EARLIER_MANIFEST_TRUNCATED && object_is_complete(a))
@@ -439,10 +438,7 @@ static uint64_t volume_memory_bytes(const Destination *d) {
 }
 
 static char *volume_format_location(const Destination *d, const char *directory, const char *name) {
-        char *path = NULL;
-        return asprintf(&path, "%s/%s/%s", path_template_fixed(d->template), directory, name) < 0
-                       ? NULL
-                       : path;
+        return strbuf_format("%s/%s/%s", path_template_fixed(d->template), directory, name);
 }
 
 static int volume_delivery_new(Destination *d, const DeliveryRequest *request, Delivery **ret) {

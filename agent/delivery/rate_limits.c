@@ -7,6 +7,8 @@
 
 #include "lib/base/fs.h"
 #include "lib/base/parse.h"
+#include "lib/base/path.h"
+#include "lib/base/strbuf.h"
 
 /* Pressure: how long tasks wait for a CPU according to the kernel (PSI), and what follows. Idle
  * priority (lib/event/worker_pool.h) is the first to let the job go first, but it counts among the
@@ -120,15 +122,11 @@ static uint64_t read_busy(const char *path) {
 }
 
 static bool read_thread(int dir_fd, const char *name, ThreadTimes *ret) {
-        _cleanup_free_ char *path = NULL, *text = NULL;
+        _cleanup_free_ char *path = path_join(name, "schedstat"), *text = NULL;
         uint64_t nsec[2]; /* on a CPU, waiting for one */
         if (parse_u64(name, &ret->tid) < 0)
                 return false; /* . and .. */
-        if (asprintf(&path, "%s/schedstat", name) < 0) {
-                path = NULL;
-                return false;
-        }
-        if (fs_read_file(dir_fd, path, FILE_BYTES_MAX, &text, NULL) < 0 ||
+        if (!path || fs_read_file(dir_fd, path, FILE_BYTES_MAX, &text, NULL) < 0 ||
             read_numbers(text, nsec, ELEMENTSOF(nsec)) < 0)
                 return false; /* it has ended */
         ret->run_usec = nsec[0] / 1000;
@@ -235,38 +233,34 @@ double pressure_share_now(const Pressure *p) {
         return p ? atomic_load(&p->share) : 1;
 }
 
-static char *path_below(const char *proc_root, const char *name) {
-        char *path = NULL;
-        return asprintf(&path, "%s/%s", proc_root, name) < 0 ? NULL : path;
-}
-
 int pressure_new(Pressure **ret, Clock *clock, const char *proc_root, char **ret_note) {
         uint64_t total;
         _cleanup_(pressure_freep) Pressure *p = calloc(1, sizeof *p);
         if (!p)
                 return -ENOMEM;
         p->clock = clock;
-        p->cpu_path = path_below(proc_root, "pressure/cpu");
-        p->stat_path = path_below(proc_root, "stat");
-        p->task_path = path_below(proc_root, "self/task");
+        p->cpu_path = path_join(proc_root, "pressure/cpu");
+        p->stat_path = path_join(proc_root, "stat");
+        p->task_path = path_join(proc_root, "self/task");
         if (!p->cpu_path || !p->stat_path || !p->task_path)
                 return -ENOMEM;
         atomic_flag_clear(&p->reading);
         atomic_init(&p->share, 1);
         atomic_init(&p->cpu_per_worked, 1);
-        char *note = NULL;
         int r = read_some(p->cpu_path, &total);
         if (r == -ENOMEM)
                 return r;
-        /* Without it there is no file, or one that answers EOPNOTSUPP. */
-        if (r < 0 && asprintf(&note,
-                              "the kernel has no pressure information (CONFIG_PSI, psi=1): '%s': "
-                              "%s; deliveries run at idle priority, and do "
-                              "not slow down further while the machine is busy",
-                              p->cpu_path, r == -EBADMSG ? "not as expected" : strerror(-r)) < 0)
-                return -ENOMEM;
-        *ret_note = note;
-        *ret = r < 0 ? NULL : TAKE_PTR(p);
+        *ret_note = NULL;
+        *ret = NULL;
+        if (r < 0) { /* without it there is no file, or one that answers EOPNOTSUPP */
+                *ret_note = strbuf_format(
+                        "the kernel has no pressure information (CONFIG_PSI, psi=1): '%s': %s; "
+                        "deliveries run at idle priority, and do not slow down further while the "
+                        "machine is busy",
+                        p->cpu_path, r == -EBADMSG ? "not as expected" : strerror(-r));
+                return *ret_note ? 0 : -ENOMEM;
+        }
+        *ret = TAKE_PTR(p);
         return 0;
 }
 

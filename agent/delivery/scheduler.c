@@ -1299,16 +1299,12 @@ static unsigned count_compressors(const Config *config) {
 
 /* A key's template is a path's without its first slash. */
 static int create_template(Destination *d) {
-        _cleanup_free_ char *path = NULL;
         char bad;
-        if (d->config->type == CONFIG_VOLUME)
-                return path_template_new(&d->template, d->config->path, FORM_DESTINATION_VARIABLES,
-                                         &bad);
-        if (asprintf(&path, "/%s", d->config->prefix) < 0) {
-                path = NULL;
-                return -ENOMEM;
-        }
-        return path_template_new(&d->template, path, FORM_DESTINATION_VARIABLES, &bad);
+        _cleanup_free_ char *path = d->config->type == CONFIG_VOLUME
+                                            ? strdup(d->config->path)
+                                            : strbuf_format("/%s", d->config->prefix);
+        return path ? path_template_new(&d->template, path, FORM_DESTINATION_VARIABLES, &bad)
+                    : -ENOMEM;
 }
 
 static int destination_init(Destination *d, Destination *head, const ConfigDestination *config) {

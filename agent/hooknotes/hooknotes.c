@@ -25,6 +25,7 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/redact.h"
+#include "lib/base/strbuf.h"
 #include "lib/base/transition.h"
 #include "lib/event/timer.h"
 #include "lib/event/worker_pool.h"
@@ -843,11 +844,10 @@ static void answer_accepted(HookNotes *n, Note *note) {
         /* A hook creates a missing directory. */
         bool is_awaited = note->view.may_come && !note->is_unanswered;
         const char *refused = is_awaited ? NULL : note->stored_refused;
-        _cleanup_free_ char *text = NULL;
-        int r = asprintf(&text, "accepted %" PRIu64 "%s%s", remaining, refused ? "\nrefused: " : "",
-                         refused ? refused : "");
-        if (r >= 0)
-                r = hook_peer_send(note->peer, text, -1);
+        _cleanup_free_ char *text =
+                strbuf_format("accepted %" PRIu64 "%s%s", remaining, refused ? "\nrefused: " : "",
+                              refused ? refused : "");
+        int r = text ? hook_peer_send(note->peer, text, -1) : -ENOMEM;
         if (r >= 0)
                 r = hook_peer_wait(note->peer, remaining + USEC_PER_SEC);
         if (r < 0) { /* it does not read, or has ended: what it has written is all there is */
@@ -1121,11 +1121,10 @@ static bool has_open_location(const DirectoryCheck *check) {
 static bool prepare(HookNotes *n, Note *note, DirectoryCheck *check) {
         const Owner *owner = &note->view.owner;
         int r = directory_check_prepare(check, n->config, note->hook.local_output_dir, owner->uid);
-        if (r == 0 && owner->container[0] && note->view.hook_pid > 0 &&
-            asprintf(&check->mounts, "%s/%d/mountinfo", n->config->snapshot.proc_root,
-                     (int)note->view.hook_pid) < 0) {
-                check->mounts = NULL;
-                r = -ENOMEM;
+        if (r == 0 && owner->container[0] && note->view.hook_pid > 0) {
+                check->mounts = strbuf_format("%s/%d/mountinfo", n->config->snapshot.proc_root,
+                                              (int)note->view.hook_pid);
+                r = check->mounts ? 0 : -ENOMEM;
         }
         if (r != 0) {
                 const char *why = r < 0 ? NO_MEMORY : check->why;

@@ -32,6 +32,7 @@
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
 #include "lib/base/transition.h"
 #include "lib/event/timer.h"
 #include "lib/neuron/owners.h"
@@ -1354,11 +1355,8 @@ static int request_more(Incident *x) {
         static const char *const all[] = { "process", "process_packages", "runtime_log", NULL };
         const char *const *only = has_new_processes(x) ? all : all + 2; /* the logs */
         free(x->document);
-        if (asprintf(&x->document, "snapshot-more-%u.json", ++x->n_more) < 0) {
-                x->document = NULL;
-                return -ENOMEM;
-        }
-        return order(x, PROBE_SNAPSHOT, only);
+        x->document = strbuf_format("snapshot-more-%u.json", ++x->n_more);
+        return x->document ? order(x, PROBE_SNAPSHOT, only) : -ENOMEM;
 }
 
 static uint64_t age(const Incident *x) {

@@ -414,13 +414,10 @@ static int list_place(const Listing *l, int instance_fd) {
                         id += strlen(PINS_NEW_PREFIX);
                 else if (strncmp(id, PINS_TAKEN_PREFIX, strlen(PINS_TAKEN_PREFIX)) == 0)
                         id += strlen(PINS_TAKEN_PREFIX);
-                _cleanup_free_ char *path = NULL;
-                if (asprintf(&path, "%s/" PINS_NAME "/%s/%s", l->pins->directories[l->place],
-                             l->pins->instance_id, entry->d_name) < 0) {
-                        path = NULL;
-                        return -ENOMEM;
-                }
-                r = l->on_pins(id, path, l->userdata);
+                _cleanup_free_ char *path =
+                        strbuf_format("%s/" PINS_NAME "/%s/%s", l->pins->directories[l->place],
+                                      l->pins->instance_id, entry->d_name);
+                r = path ? l->on_pins(id, path, l->userdata) : -ENOMEM;
                 if (r < 0)
                         return r;
         }
@@ -830,12 +827,10 @@ int pins_session_add(PinsSession *s, const PinsMember *m, char **ret_error) {
 
         _cleanup_free_ char *member = path_escape(m->path);
         _cleanup_free_ char *text = strbuf_detach(&reasons);
-        if (!member || !text ||
-            asprintf(ret_error, "cannot hold '%s' by a hard link: %s", member, text) < 0) {
-                *ret_error = NULL;
-                return -ENOMEM;
-        }
-        return PINS_E_REFUSED;
+        *ret_error = member && text
+                             ? strbuf_format("cannot hold '%s' by a hard link: %s", member, text)
+                             : NULL;
+        return *ret_error ? PINS_E_REFUSED : -ENOMEM;
 }
 
 /* ---- what pins use on disk, and whether anything else still has a name ---- */

@@ -20,6 +20,7 @@
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
 #include "lib/base/transition.h"
 #include "lib/event/timer.h"
 
@@ -216,8 +217,7 @@ static int load_held(RunnerSource *s) {
 }
 
 static char *unheld_counter(const RunnerSource *s) {
-        char *name = NULL;
-        return asprintf(&name, "sources_unheld:%s", s->terms->name) < 0 ? NULL : name;
+        return strbuf_format("sources_unheld:%s", s->terms->name);
 }
 
 /* Counts a delivered bundle whose files are never deleted, since no link of ours holds them. */
@@ -345,20 +345,19 @@ static void log_tally(const Deletion *d) {
 
 /* The same failure is not logged again for each bundle. */
 static void note_trouble(RunnerSource *s, const Deletion *d) {
-        _cleanup_free_ char *text = NULL;
         bool is_refused = d->result == -EACCES || d->result == -EPERM;
-        int n = d->result == PINS_E_AWAY
-                        ? asprintf(&text,
-                                   "cannot release delivered files below '%s': their file system "
-                                   "is not mounted; mount it, trying again every minute",
-                                   d->terms->fixed)
-                        : asprintf(&text, "cannot delete delivered files below '%s': %s; %s",
-                                   d->terms->fixed, strerror(-d->result),
-                                   is_refused ? "give the agent CAP_DAC_OVERRIDE and CAP_FOWNER, "
-                                                "or set retention.after_delivery: keep"
-                                              : "trying again in 5 minutes");
-        if (n < 0)
-                text = NULL;
+        _cleanup_free_ char *text =
+                d->result == PINS_E_AWAY
+                        ? strbuf_format("cannot release delivered files below '%s': their file "
+                                        "system is not mounted; mount it, trying again every "
+                                        "minute",
+                                        d->terms->fixed)
+                        : strbuf_format("cannot delete delivered files below '%s': %s; %s",
+                                        d->terms->fixed, strerror(-d->result),
+                                        is_refused
+                                                ? "give the agent CAP_DAC_OVERRIDE and CAP_FOWNER, "
+                                                  "or set retention.after_delivery: keep"
+                                                : "trying again in 5 minutes");
         bool is_known = s->trouble && text && strcmp(s->trouble, text) == 0;
         log_dump(d->id, is_known ? LOG_DEBUG : LOG_WARNING, 0, "%s", text ? text : "out of memory");
         set_trouble(s, text);
@@ -657,15 +656,14 @@ static void evict(RunnerSource *s, const Subject *x, RetentionAct act) {
         if (!b)
                 return;
         shortage_text(shortage, &s->report);
-        if (asprintf(&reason,
-                     release ? "deleted_by_user: its files were removed at the source before it "
-                               "was delivered; %s, so the links that held them were released"
-                             : "keep_free: %s, so it was evicted undelivered, as the oldest "
-                               "(evict_undelivered: oldest)",
-                     shortage) < 0) {
-                reason = NULL;
+        reason = strbuf_format(
+                release ? "deleted_by_user: its files were removed at the source before it "
+                          "was delivered; %s, so the links that held them were released"
+                        : "keep_free: %s, so it was evicted undelivered, as the oldest "
+                          "(evict_undelivered: oldest)",
+                shortage);
+        if (!reason)
                 return;
-        }
         bool was_quarantined = b->rec.state == BUNDLE_QUARANTINED;
         if (release) /* nothing is at the source to be deleted: intake removes the links */
                 b->rec.links_held = false;
@@ -686,23 +684,22 @@ static void evict(RunnerSource *s, const Subject *x, RetentionAct act) {
 static char *describe(const RunnerSource *s) {
         const RetentionReport *r = &s->report;
         const RetentionPolicy *t = &s->runner->policy;
-        char a[PARSE_FORMAT_SIZE], b[PARSE_FORMAT_SIZE], shortage[160], *text = NULL;
-        int n = 0;
+        char a[PARSE_FORMAT_SIZE], b[PARSE_FORMAT_SIZE], shortage[160];
         if (r->stays_short)
-                n = asprintf(&text,
-                             "short of free space: %s, and nothing more may be released; free "
-                             "some, or %s",
-                             shortage_text(shortage, r),
-                             !t->may_delete  ? "set retention.after_delivery: delete"
-                             : !t->may_evict ? "set retention.evict_undelivered: oldest"
-                                             : "unpin what is not needed");
-        else if (r->stays_above_max_use)
-                n = asprintf(&text, "over max_use: sources use %s, max_use is %s; %s",
-                             parse_format_human(a, r->used_bytes),
-                             parse_format_human(b, r->max_use_bytes),
-                             t->may_delete ? "the rest is not delivered yet, or pinned"
-                                           : "with after_delivery: keep this is only reported");
-        return n < 0 ? NULL : text;
+                return strbuf_format("short of free space: %s, and nothing more may be released; "
+                                     "free some, or %s",
+                                     shortage_text(shortage, r),
+                                     !t->may_delete  ? "set retention.after_delivery: delete"
+                                     : !t->may_evict ? "set retention.evict_undelivered: oldest"
+                                                     : "unpin what is not needed");
+        if (r->stays_above_max_use)
+                return strbuf_format("over max_use: sources use %s, max_use is %s; %s",
+                                     parse_format_human(a, r->used_bytes),
+                                     parse_format_human(b, r->max_use_bytes),
+                                     t->may_delete
+                                             ? "the rest is not delivered yet, or pinned"
+                                             : "with after_delivery: keep this is only reported");
+        return NULL;
 }
 
 static void report(RunnerSource *s, const RetentionReport *now) {

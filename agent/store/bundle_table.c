@@ -9,6 +9,7 @@
 #include "config/config.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
+#include "lib/base/strbuf.h"
 #include "lib/base/transition.h"
 
 struct BundleTable {
@@ -384,9 +385,8 @@ int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reas
         bool has_failed =
                 b->rec.is_redelivery && bundle_state_is_terminal(to) && to != BUNDLE_DELIVERED;
         if (has_failed) {
-                char *text = NULL;
-                if (asprintf(&text, "not redelivered: %s", copy ? copy : bundle_state_name(to)) < 0)
-                        text = NULL;
+                char *text =
+                        strbuf_format("not redelivered: %s", copy ? copy : bundle_state_name(to));
                 free(copy);
                 copy = text;
         }

@@ -11,6 +11,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
 #include "lib/bundle/manifest.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/names.h"
@@ -391,15 +392,12 @@ static int on_item(const ObjectItem *item, void *userdata) {
 static char *list_prefix(const ObjectUrl *url, ObjectStore *store) {
         size_t n;
         uint64_t bytes;
-        char *prefix;
         if (bundle_file_kind(url->key, &n) != BUNDLE_NEITHER &&
             (url->bucket || object_store_stat(store, url->key, &bytes) == 0))
                 return strndup(url->key, n);
         if (url->bucket)
                 return strdup(url->key);
-        return asprintf(&prefix, "%s%s", url->key, strcmp(url->key, "/") == 0 ? "" : "/") < 0
-                       ? NULL
-                       : prefix;
+        return strbuf_format("%s%s", url->key, strcmp(url->key, "/") == 0 ? "" : "/");
 }
 
 static int list(Ls *l, const ObjectUrl *url, const char *given) {

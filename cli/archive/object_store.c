@@ -24,6 +24,7 @@
 #include "lib/base/fs.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
 #include "lib/bundle/manifest.h"
 #include "lib/http/http.h"
 #include "lib/neuron/names.h"
@@ -182,12 +183,11 @@ ObjectStore *object_store_free(ObjectStore *s) {
 /* Notes the sentence. @return `outcome` */
 static _printf_(3, 4) int object_store_fail(ObjectStore *s, int outcome, const char *fmt, ...) {
         va_list ap;
-        char *text;
         va_start(ap, fmt);
-        int n = vasprintf(&text, fmt, ap);
+        char *text = strbuf_vformat(fmt, ap);
         va_end(ap);
         free(s->error);
-        s->error = n < 0 ? NULL : text;
+        s->error = text;
         return outcome;
 }
 
@@ -206,8 +206,7 @@ int object_store_report(const ObjectStore *s, int r) {
 }
 
 char *object_store_url(const ObjectStore *s, const char *key) {
-        char *url;
-        return asprintf(&url, "%s%s", s->url_prefix, key) < 0 ? NULL : url;
+        return strbuf_format("%s%s", s->url_prefix, key);
 }
 
 int object_store_list(ObjectStore *s, const ObjectListing *order) {
@@ -764,8 +763,7 @@ __attribute__((format(printf, 3, 4))) static void fail(S3Get *g, int outcome, co
         va_list ap;
         va_start(ap, fmt);
         free(g->error);
-        if (vasprintf(&g->error, fmt, ap) < 0)
-                g->error = NULL;
+        g->error = strbuf_vformat(fmt, ap);
         va_end(ap);
         finish(g, outcome);
 }
@@ -1266,10 +1264,8 @@ static int object_store_s3_new(ObjectStore **ret, const Cli *cli, const ObjectUr
         int r = s ? 0 : -ENOMEM;
         if (s) {
                 s->store.kind = &s3_kind;
-                if (asprintf(&s->store.url_prefix, "s3://%s/", url->bucket) < 0) {
-                        s->store.url_prefix = NULL;
-                        r = -ENOMEM;
-                }
+                s->store.url_prefix = strbuf_format("s3://%s/", url->bucket);
+                r = s->store.url_prefix ? 0 : -ENOMEM;
         }
         if (r == 0)
                 r = connect_to(s, &(S3Target){ url->bucket, options, destination_of(config, url) },

@@ -52,11 +52,9 @@ void cli_raise_caught_signal(void) {
 /* @return the text with nothing in it that could drive a terminal, the caller's; NULL for lack of
  * memory */
 static _printf_(1, 0) char *format_safe(const char *fmt, va_list ap) {
-        _cleanup_free_ char *raw = NULL;
-        if (vasprintf(&raw, fmt, ap) < 0) {
-                raw = NULL;
+        _cleanup_free_ char *raw = strbuf_vformat(fmt, ap);
+        if (!raw)
                 return NULL;
-        }
         StrBuf text = STRBUF_INIT;
         char one[UTF8_ESCAPE_SIZE];
         for (size_t n = strlen(raw), at = 0; at < n;) {
@@ -310,10 +308,11 @@ int cli_request(const Cli *cli, const char *method, const char *path, json_t **r
 }
 
 int cli_request_bundle(const Cli *cli, const char *id, const char *action, json_t **ret_json) {
-        _cleanup_free_ char *escaped = client_escape(id), *path = NULL;
-        if (!escaped || asprintf(&path, "/v1/bundles/%s%s%s", escaped, action ? "/" : "",
-                                 action ? action : "") < 0) {
-                path = NULL;
+        _cleanup_free_ char *escaped = client_escape(id);
+        _cleanup_free_ char *path = escaped ? strbuf_format("/v1/bundles/%s%s%s", escaped,
+                                                            action ? "/" : "", action ? action : "")
+                                            : NULL;
+        if (!path) {
                 cli_error("%s", strerror(ENOMEM));
                 return CLI_NO;
         }

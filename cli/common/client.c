@@ -78,14 +78,10 @@ int client_request(const char *socket, const char *method, const char *path, lon
                 return CLIENT_E_NO_AGENT;
         }
         _cleanup_(curl_easy_cleanupp) CURL *curl = curl_easy_init();
-        _cleanup_free_ char *url = NULL;
-        if (!curl)
-                return -ENOMEM;
         /* the host is only for the Host: header; the connection goes to the socket */
-        if (asprintf(&url, "http://localhost%s", path) < 0) {
-                url = NULL;
+        _cleanup_free_ char *url = strbuf_format("http://localhost%s", path);
+        if (!curl || !url)
                 return -ENOMEM;
-        }
         if (strcmp(method, "GET") != 0) {
                 curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, method);
                 curl_easy_setopt(curl, CURLOPT_POSTFIELDS, "");

@@ -20,6 +20,7 @@
 #include "lib/base/fs.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/names.h"
 #include "lib/neuron/record.h"
@@ -53,11 +54,9 @@ static json_t *finding_json(const char *word, const char *what, const char *deta
 
 static _printf_(5, 6) void report(Doctor *d, Finding finding, const char *what, const char *remedy,
                                   const char *fmt, ...) {
-        _cleanup_free_ char *text = NULL;
         va_list ap;
         va_start(ap, fmt);
-        if (vasprintf(&text, fmt, ap) < 0)
-                text = NULL;
+        _cleanup_free_ char *text = strbuf_vformat(fmt, ap);
         va_end(ap);
         d->n[finding]++;
         if (d->findings) {
@@ -138,12 +137,10 @@ static void request_status(Doctor *d) {
 }
 
 static char *process_path(const Doctor *d, const char *file) {
-        char *path;
         uint64_t pid = cli_number(json_object_get(d->agent, "agent"), "pid");
-        return pid == 0 || asprintf(&path, "%s/%" PRIu64 "/%s", d->config->snapshot.proc_root, pid,
-                                    file) < 0
-                       ? NULL
-                       : path;
+        return pid == 0 ? NULL
+                        : strbuf_format("%s/%" PRIu64 "/%s", d->config->snapshot.proc_root, pid,
+                                        file);
 }
 
 static bool find_agent_uid(const Doctor *d, uid_t *ret) {
@@ -761,11 +758,9 @@ static void check_bucket(Doctor *d, const ConfigDestination *c, const char *what
 static void check_destinations(Doctor *d) {
         for (size_t i = 0; i < d->config->n_destinations && !cli_is_interrupted(); i++) {
                 const ConfigDestination *c = &d->config->destinations[i];
-                _cleanup_free_ char *what = NULL;
                 if (d->only && strcmp(d->only, c->name) != 0)
                         continue;
-                if (asprintf(&what, "destination %s", c->name) < 0)
-                        what = NULL;
+                _cleanup_free_ char *what = strbuf_format("destination %s", c->name);
                 if (c->type == CONFIG_S3)
                         check_bucket(d, c, what ? what : c->name);
                 else

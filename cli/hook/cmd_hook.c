@@ -21,6 +21,7 @@
 #include "lib/base/digest.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
 #include "lib/neuron/job.h"
 
 #define HOOK_CHAIN "neuron-dump.chain" /* a symlink: what our hook runs as well */
@@ -881,8 +882,7 @@ static int set_path(const char *given, char **slot, const char **ret) {
 static int set_place(Arguments *a, const char *given) {
         int code = set_path(given, &a->place, &a->request.directory);
         free(a->to);
-        if (code != CLI_YES || asprintf(&a->to, " --to '%s'", a->place) < 0)
-                a->to = NULL;
+        a->to = code == CLI_YES ? strbuf_format(" --to '%s'", a->place) : NULL;
         return code;
 }
 

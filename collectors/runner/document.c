@@ -11,6 +11,7 @@
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
 #include "lib/base/parse.h"
+#include "lib/base/strbuf.h"
 
 #define DEPTH_MAX 32 /* of a record; the document adds three */
 static const char *section_state_name(SectionState s) {
@@ -234,9 +235,8 @@ static int add_value(Values *v, const char *record, const char *leaf, const json
         }
         if (array_grow(&v->items, v->n, sizeof *v->items) < 0)
                 return -ENOMEM;
-        Value x = { .text = json_dumps(value, JSON_ENCODE_ANY) };
-        if (asprintf(&x.path, "%s%s%s", record, *record && *leaf ? "/" : "", leaf) < 0)
-                x.path = NULL;
+        Value x = { .path = strbuf_format("%s%s%s", record, *record && *leaf ? "/" : "", leaf),
+                    .text = json_dumps(value, JSON_ENCODE_ANY) };
         if (!x.path || !x.text) {
                 free(x.path);
                 free(x.text);

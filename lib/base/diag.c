@@ -33,8 +33,7 @@ void diag_add(Diags *d, DiagLocation where, const char *remedy, const char *faul
                 d->n_allocated = n_allocated;
         }
         va_start(ap, fault);
-        if (vasprintf(&diag.fault, fault, ap) < 0)
-                diag.fault = NULL; /* glibc leaves it undefined */
+        diag.fault = strbuf_vformat(fault, ap);
         va_end(ap);
         diag.file = strdup(where.file ? where.file : "");
         diag.key = where.key ? strdup(where.key) : NULL;

@@ -94,3 +94,16 @@ void strbuf_done(StrBuf *b) {
         free(b->text);
         *b = STRBUF_INIT;
 }
+
+char *strbuf_vformat(const char *fmt, va_list ap) {
+        char *text;
+        return vasprintf(&text, fmt, ap) < 0 ? NULL : text; /* glibc leaves it undefined */
+}
+
+char *strbuf_format(const char *fmt, ...) {
+        va_list ap;
+        va_start(ap, fmt);
+        char *text = strbuf_vformat(fmt, ap);
+        va_end(ap);
+        return text;
+}

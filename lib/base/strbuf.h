@@ -23,3 +23,7 @@ void strbuf_clear(StrBuf *b);      /* keeps the memory */
 int strbuf_error(const StrBuf *b); /* 0 or -ENOMEM */
 char *strbuf_detach(StrBuf *b); /* the caller's; NULL after a failure; "" when nothing was added */
 void strbuf_done(StrBuf *b);
+
+/** A text of its own, without a buffer. @return the caller's; NULL for lack of memory */
+char *strbuf_format(const char *fmt, ...) _printf_(1, 2);
+char *strbuf_vformat(const char *fmt, va_list ap) _printf_(1, 0);

@@ -141,12 +141,9 @@ _printf_(4, 5) static int fail_member(TarStream *s, int error, Verdict verdict, 
                 return 0;
         s->fault = verdict;
         va_start(ap, fmt);
-        int r = vasprintf(&s->fault_detail, fmt, ap);
+        s->fault_detail = strbuf_vformat(fmt, ap);
         va_end(ap);
-        if (r >= 0)
-                return 0;
-        s->fault_detail = NULL;
-        return -ENOMEM;
+        return s->fault_detail ? 0 : -ENOMEM;
 }
 
 /* Whether the open file is what the plan says. */
@@ -1472,9 +1469,6 @@ PackerStatus packer_status(const Packer *p) {
 }
 
 char *packer_signature(int level, uint64_t part_size) {
-        char *text = NULL;
-        if (asprintf(&text, "zstd %s, level %d, part %" PRIu64, frame_zstd_version(), level,
-                     part_size) < 0)
-                return NULL;
-        return text;
+        return strbuf_format("zstd %s, level %d, part %" PRIu64, frame_zstd_version(), level,
+                             part_size);
 }

@@ -442,18 +442,15 @@ typedef struct Verify {
 } Verify;
 
 _printf_(2, 3) static int report_fault(Faults *f, const char *fmt, ...) {
-        _cleanup_free_ char *text = NULL;
         va_list args;
         f->n++;
         if (!f->report->on_fault)
                 return 0;
         va_start(args, fmt);
-        int n = vasprintf(&text, fmt, args);
+        _cleanup_free_ char *text = strbuf_vformat(fmt, args);
         va_end(args);
-        if (n < 0) {
-                text = NULL;
+        if (!text)
                 return -ENOMEM;
-        }
         f->report->on_fault(text, f->report->userdata);
         return 0;
 }
@@ -576,14 +573,12 @@ static int check_table(Verify *v, ByteSource *object) {
 /* ---- the members ---- */
 
 _printf_(3, 4) static int report_bad_member(Verify *v, const json_t *member, const char *fmt, ...) {
-        _cleanup_free_ char *what = NULL;
         va_list args;
         v->report->n_bad++;
         va_start(args, fmt);
-        int n = vasprintf(&what, fmt, args);
+        _cleanup_free_ char *what = strbuf_vformat(fmt, args);
         va_end(args);
-        if (n < 0) {
-                what = NULL;
+        if (!what) {
                 v->faults.n++;
                 return -ENOMEM;
         }

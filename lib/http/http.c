@@ -31,6 +31,7 @@
 #include "lib/base/digest.h"
 #include "lib/base/list.h"
 #include "lib/base/parse.h"
+#include "lib/base/strbuf.h"
 #include "lib/http/url.h"
 
 #define HTTP_HEADERS_MAX (64 * KIB) /* names and values of one reply */
@@ -1738,10 +1739,9 @@ static int call_set_up(HttpCall *c, const HttpRequestOptions *o) {
         if (!url_is_http(&url))
                 return -EINVAL;
         c->is_tls = strcmp(url.scheme, "https") == 0;
-        if (asprintf(&c->place, "%s:%u", url.host, url.port) < 0) {
-                c->place = NULL;
+        c->place = strbuf_format("%s:%u", url.host, url.port);
+        if (!c->place)
                 return -ENOMEM;
-        }
         r = sd_event_add_time(p->event, &c->timer, CLOCK_MONOTONIC, USEC_INFINITY,
                               TIMER_ACCURACY_USEC, on_call_timer, c);
         return r < 0 ? r : set_up_handle(c, o);

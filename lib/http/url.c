@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "lib/base/parse.h"
+#include "lib/base/strbuf.h"
 
 static int get_part(char **ret, CURLU *u, CURLUPart part, unsigned flags) {
         char *text;
@@ -70,8 +71,7 @@ static int read_port(Url *u, CURLU *parser) {
         if (r == 0 && parse_u64_range(port, 1, UINT16_MAX, &n) < 0)
                 return -EINVAL;
         u->port = (unsigned)n;
-        if (asprintf(&u->authority, is_own ? "%s:%u" : "%s", u->host, u->port) < 0)
-                u->authority = NULL;
+        u->authority = strbuf_format(is_own ? "%s:%u" : "%s", u->host, u->port);
         return u->authority ? 0 : -ENOMEM;
 }
 

@@ -9,6 +9,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/template.h"
 
@@ -199,17 +200,12 @@ bool profile_unit_name_parse(const char *name, char ret_instance[INSTANCE_ID_SIZ
 
 /* ---- what we deliver ---- */
 
-static char *name_with(const char *stem, const char *suffix) {
-        char *name;
-        return asprintf(&name, "%s%s", stem, suffix) < 0 ? NULL : name;
-}
-
 char *bundle_object_name(const char *stem) {
-        return name_with(stem, BUNDLE_SUFFIX);
+        return strbuf_format("%s" BUNDLE_SUFFIX, stem);
 }
 
 char *bundle_manifest_name(const char *stem) {
-        return name_with(stem, MANIFEST_SUFFIX);
+        return strbuf_format("%s" MANIFEST_SUFFIX, stem);
 }
 
 BundleFile bundle_file_kind(const char *key, size_t *ret_stem) {
@@ -249,11 +245,9 @@ bool bundle_key_belongs_to(const char *key, const char *instance_id) {
 
 char *s3_key_prefix(const char *fixed) {
         fixed += strspn(fixed, "/");
-        return name_with(fixed, *fixed ? "/" : "");
+        return strbuf_format("%s%s", fixed, *fixed ? "/" : "");
 }
 
 char *s3_probe_key(const char *key_prefix, const char *instance_id) {
-        char *key;
-        return asprintf(&key, "%s.neuron-collectd-probe-%s", key_prefix, instance_id) < 0 ? NULL
-                                                                                          : key;
+        return strbuf_format("%s.neuron-collectd-probe-%s", key_prefix, instance_id);
 }

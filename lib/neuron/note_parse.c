@@ -7,6 +7,7 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/redact.h"
+#include "lib/base/strbuf.h"
 #include "lib/neuron/note.h"
 #include "lib/neuron/nrt_status.h"
 
@@ -182,10 +183,10 @@ static void read_environment(Reader *p, json_t *root, char *const *patterns, Hoo
                 if (!environment_is_allowed(patterns, name))
                         continue; /* our list may be shorter than the hook's */
                 _cleanup_free_ char *text = read_text(p, object, name);
-                char *variable;
                 if (!text)
                         continue;
-                if (asprintf(&variable, "%s=%s", name, text) < 0) {
+                char *variable = strbuf_format("%s=%s", name, text);
+                if (!variable) {
                         p->no_memory = true;
                         return;
                 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "lib/base/cleanup.h"
+#include "lib/base/strbuf.h"
 
 typedef struct Partition {
         const char *name, *region_prefix;
@@ -66,27 +67,20 @@ const char *aws_region_or_default(const char *region) {
 }
 
 char *s3_aws_host(const char *region, bool dualstack, bool fips) {
-        char *host = NULL;
-
-        if (asprintf(&host, "s3%s%s.%s.%s", fips ? "-fips" : "", dualstack ? ".dualstack" : "",
-                     region, partition_of(region)->suffix) < 0)
-                return NULL;
-        return host;
+        return strbuf_format("s3%s%s.%s.%s", fips ? "-fips" : "", dualstack ? ".dualstack" : "",
+                             region, partition_of(region)->suffix);
 }
 
 char *aws_service_host(const char *service, const char *region, bool dualstack, bool fips) {
         const Partition *p;
-        char *host = NULL;
 
         region = aws_region_or_default(region);
         p = partition_of(region);
         if (strcmp(p->name, "aws-us-gov") == 0 && !dualstack)
                 /* sts.us-gov-west-1.amazonaws.com is the validated one, and has no other name */
                 fips = false;
-        if (asprintf(&host, "%s%s.%s.%s", service, fips ? "-fips" : "", region,
-                     dualstack ? p->dual_stack : p->suffix) < 0)
-                return NULL;
-        return host;
+        return strbuf_format("%s%s.%s.%s", service, fips ? "-fips" : "", region,
+                             dualstack ? p->dual_stack : p->suffix);
 }
 
 /* @return how much of the host stands before a partition's `.suffix`, 0 when it is of none */

@@ -8,6 +8,7 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
+#include "lib/base/strbuf.h"
 
 enum { SCOPE_DATE_SIZE = 8 /* yyyymmdd, the beginning of amz_date */ };
 
@@ -274,14 +275,12 @@ static void hex_of_text(const char *text, char ret[static SHA256_HEX_SIZE]) {
 
 static int signature(const SignRequest *o, const AwsKeys *keys, const Signature *s,
                      char ret[static SHA256_HEX_SIZE]) {
-        _cleanup_(wipe_freep) char *secret = NULL;
+        _cleanup_(wipe_freep) char *secret = strbuf_format("AWS4%s", keys->secret_key);
         uint8_t key[SHA256_SIZE], next[SHA256_SIZE];
         const char *const steps[] = { o->region, o->service, "aws4_request", s->string_to_sign };
 
-        if (asprintf(&secret, "AWS4%s", keys->secret_key) < 0) {
-                secret = NULL;
+        if (!secret)
                 return -ENOMEM;
-        }
         hmac_sha256(secret, strlen(secret), s->amz_date, SCOPE_DATE_SIZE, key);
         for (size_t i = 0; i < ELEMENTSOF(steps); i++) {
                 hmac_sha256(key, sizeof key, steps[i], strlen(steps[i]), next);

@@ -17,6 +17,7 @@
 #include "lib/base/list.h"
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
+#include "lib/base/strbuf.h"
 #include "lib/event/child.h"
 #include "lib/event/timer.h"
 #include "lib/http/http.h"
@@ -484,10 +485,9 @@ static void on_imds_roles(const char *text, const char *error, void *userdata) {
         if (n == 0 || strcspn(text, " /?#%\\") < n)
                 return report_imds_error(fetch,
                                          "the instance has no role (attach an instance profile)");
-        if (asprintf(&fetch->imds_path, ROLES_PATH "%.*s", (int)n, text) < 0) {
-                fetch->imds_path = NULL;
+        fetch->imds_path = strbuf_format(ROLES_PATH "%.*s", (int)n, text);
+        if (!fetch->imds_path)
                 return fetch_fail(fetch, NULL);
-        }
         int r = imds_get(fetch->imds, fetch->imds_path, on_imds_keys, fetch);
         if (r < 0)
                 report_imds_error(fetch, strerror(-r));

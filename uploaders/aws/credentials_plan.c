@@ -22,6 +22,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
 #include "lib/http/url.h"
 #include "uploaders/aws/aws_parse.h"
 #include "uploaders/aws/aws_region.h"
@@ -728,8 +729,7 @@ static int split_endpoint(const char *endpoint, StsEndpoint *p) {
         if (!url_is_http(&u) || u.has_query || !u.path)
                 return -EINVAL;
         size_t n = strlen(u.path);
-        if (asprintf(&p->path, "%s%s", u.path, u.path[n - 1] == '/' ? "" : "/") < 0)
-                p->path = NULL;
+        p->path = strbuf_format("%s%s", u.path, u.path[n - 1] == '/' ? "" : "/");
         p->scheme = TAKE_PTR(u.scheme);
         p->host = TAKE_PTR(u.authority);
         return 0;

@@ -161,17 +161,17 @@ AwsKeys credentials_set_keys(const CredentialsSet *s) {
 }
 
 char *format_sentence(const char *fmt, ...) {
-        char *raw = NULL, piece[UTF8_ESCAPE_SIZE];
+        char piece[UTF8_ESCAPE_SIZE];
         StrBuf b = STRBUF_INIT;
         va_list ap;
 
         va_start(ap, fmt);
-        int n = vasprintf(&raw, fmt, ap);
+        char *raw = strbuf_vformat(fmt, ap);
         va_end(ap);
-        if (n < 0)
+        if (!raw)
                 return NULL;
-        for (size_t i = 0; i < (size_t)n;) {
-                i += utf8_escape(raw + i, (size_t)n - i, piece);
+        for (size_t i = 0, n = strlen(raw); i < n;) {
+                i += utf8_escape(raw + i, n - i, piece);
                 strbuf_add(&b, piece);
         }
         free(raw);

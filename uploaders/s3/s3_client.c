@@ -570,17 +570,10 @@ static int collect_headers(HeaderSet *h, const S3Call *call) {
 
 static char *path_of(const S3Call *call) {
         const char *base = call->client->place.base_path, *key = call->order.key;
-        char *path;
 
         if (key[0] == '\0')
                 return strdup(base[0] ? base : "/");
-        return asprintf(&path, "%s/%s", base, key) < 0 ? NULL : path;
-}
-
-static char *header_line(const char *name, const char *value) {
-        char *line;
-
-        return asprintf(&line, "%s: %s", name, value) < 0 ? NULL : line;
+        return strbuf_format("%s/%s", base, key);
 }
 
 /* @return 0, -ENOMEM */
@@ -595,20 +588,11 @@ static int write_lines(S3Request *r, const HeaderSet *h, const AwsNameValue *mor
 
                 if (!p->value)
                         continue;
-                r->headers[n] = header_line(p->name, p->value);
+                r->headers[n] = strbuf_format("%s: %s", p->name, p->value);
                 if (!r->headers[n++])
                         return -ENOMEM;
         }
         return 0;
-}
-
-static char *url_of(const S3Location *place, const Signature *signature) {
-        char *url;
-
-        return asprintf(&url, "%s://%s%s%s%s", place->scheme, place->host, signature->path,
-                        signature->query[0] ? "?" : "", signature->query) < 0
-                       ? NULL
-                       : url;
 }
 
 static void s3_request_done(S3Request *r) {
@@ -654,7 +638,9 @@ static int s3_request_build(S3Request *ret, const S3Call *call, const AwsKeys *k
                 };
 
                 request.method = s3_operation_method(call->order.operation);
-                request.url = url_of(&c->place, &signature);
+                request.url = strbuf_format("%s://%s%s%s%s", c->place.scheme, c->place.host,
+                                            signature.path, signature.query[0] ? "?" : "",
+                                            signature.query);
                 r = request.url ? write_lines(&request, &headers, more, ELEMENTSOF(more)) : -ENOMEM;
                 signature_done(&signature);
         }
@@ -901,12 +887,12 @@ static void pause_call(S3Call *call, const S3Response *answer) {
 
 /* The denial stands. @param error  why the source gave none; NULL = it has no others */
 static void finish_denied(S3Call *call, const char *error) {
-        char *sentence;
+        const char *denial = call->denied_answer.sentence;
+        char *sentence = error ? strbuf_format("%s; and there are no others: %s",
+                                               denial ? denial : "the keys are denied", error)
+                               : NULL;
 
-        if (error && asprintf(&sentence, "%s; and there are no others: %s",
-                              call->denied_answer.sentence ? call->denied_answer.sentence
-                                                           : "the keys are denied",
-                              error) >= 0) {
+        if (sentence) {
                 free(call->denied_answer.sentence);
                 call->denied_answer.sentence = sentence;
         }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "lib/base/strbuf.h"
 #include "lib/http/url.h"
 #include "uploaders/aws/aws_region.h"
 #include "uploaders/aws/credentials.h"
@@ -31,18 +32,13 @@ static bool is_letter_or_digit(char c) {
 
 static int __attribute__((format(printf, 2, 3))) refuse(char **ret_error, const char *fmt, ...) {
         va_list args;
-        int n;
 
         if (!ret_error)
                 return -EINVAL;
         va_start(args, fmt);
-        n = vasprintf(ret_error, fmt, args);
+        *ret_error = strbuf_vformat(fmt, args);
         va_end(args);
-        if (n < 0) {
-                *ret_error = NULL;
-                return -ENOMEM;
-        }
-        return -EINVAL;
+        return *ret_error ? -EINVAL : -ENOMEM;
 }
 
 /* ── the endpoint ── */
@@ -202,12 +198,10 @@ static int fill_location(S3Location *place, const S3LocationOptions *o, const En
                          bool is_virtual) {
         const char *bucket = o->bucket, *none = "";
 
-        if (asprintf(&place->host, "%s%s%s", is_virtual ? bucket : none, is_virtual ? "." : none,
-                     e->url.authority) < 0)
-                place->host = NULL;
-        if (asprintf(&place->base_path, "%s%s%s", e->url.path, is_virtual ? none : "/",
-                     is_virtual ? none : bucket) < 0)
-                place->base_path = NULL;
+        place->host = strbuf_format("%s%s%s", is_virtual ? bucket : none, is_virtual ? "." : none,
+                                    e->url.authority);
+        place->base_path = strbuf_format("%s%s%s", e->url.path, is_virtual ? none : "/",
+                                         is_virtual ? none : bucket);
         return place->host && place->base_path ? 0 : -ENOMEM;
 }
 

@@ -22,6 +22,7 @@
 #include "lib/base/fs.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
 
 struct Volume {
         char *root;
@@ -75,11 +76,9 @@ static const Meaning meanings[] = {
 
 _printf_(2, 3) static void volume_set_error(char **ret_error, const char *fmt, ...) {
         va_list args;
-        char *text = NULL;
 
         va_start(args, fmt);
-        if (vasprintf(&text, fmt, args) < 0)
-                text = NULL;
+        char *text = strbuf_vformat(fmt, args);
         va_end(args);
         free(*ret_error);
         *ret_error = text;
@@ -422,8 +421,7 @@ static int open_directories(const Volume *v, int root_fd, const char *relative, 
  * removes it. One name an object is enough: an object's name holds the instance id, and one
  * instance has one agent (the lock in its state directory). */
 static char *temporary_name(const char *name) {
-        char *text = NULL;
-        return asprintf(&text, ".%s.neuron-collectd-tmp", name) < 0 ? NULL : text;
+        return strbuf_format(".%s.neuron-collectd-tmp", name);
 }
 
 static int create_temporary(VolumeObject *o, char **ret_error) {
