@@ -21,6 +21,7 @@
 #include "agent/intake/intake.h"
 #include "agent/store/store.h"
 #include "config/keys.h"
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
@@ -853,13 +854,11 @@ static void add_discard(const char *name, uint64_t n, void *userdata) {
                         a->discards[i].n += n;
                         return;
                 }
-        Discard *more = realloc(a->discards, (a->n_discards + 1) * sizeof *more);
-        if (!more)
-                return;
-        a->discards = more;
         char *copy = strdup(reason);
-        if (copy)
-                more[a->n_discards++] = (Discard){ copy, n };
+        if (copy && array_grow(&a->discards, a->n_discards, sizeof *a->discards) == 0)
+                a->discards[a->n_discards++] = (Discard){ copy, n };
+        else
+                free(copy);
 }
 
 /* Persisted, so that the figures survive a restart. */

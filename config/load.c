@@ -1,6 +1,7 @@
 /* libyaml's events become a tree of bounded depth, breadth and size. Its own document loader is not
  * used, because it follows aliases and knows no bounds. */
 #include "config/load.h"
+#include "lib/base/array.h"
 
 #include <errno.h>
 #include <fcntl.h>

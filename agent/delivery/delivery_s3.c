@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "agent/delivery/destination.h"
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
@@ -209,13 +210,9 @@ static int load_part(const LedgerPart *p, void *userdata) {
         DeliveryS3Ledger *l = userdata;
         if (p->number != l->n + 1)
                 return -EBADMSG; /* a gap: later parts cannot be resumed */
-        PackedRow *items = realloc(l->items, (l->n + 1) * sizeof *items);
-        if (items)
-                l->items = items;
-        S3KnownPart *known = items ? realloc(l->known, (l->n + 1) * sizeof *known) : NULL;
-        if (!known)
+        if (array_grow(&l->items, l->n, sizeof *l->items) < 0 ||
+            array_grow(&l->known, l->n, sizeof *l->known) < 0)
                 return -ENOMEM;
-        l->known = known;
         PackedRow from = { .first_frame = p->first_frame,
                            .n_frames = p->n_frames,
                            .frame_bytes = (uint32_t *)p->frame_bytes, /* only copied */
@@ -224,10 +221,10 @@ static int load_part(const LedgerPart *p, void *userdata) {
                            .state = (uint8_t *)p->state,
                            .state_bytes = p->state_bytes };
         memcpy(from.sha256, p->sha256, SHA256_SIZE);
-        int r = copy_row(&items[l->n], &from);
+        int r = copy_row(&l->items[l->n], &from);
         if (r < 0)
                 return r;
-        S3KnownPart *k = &known[l->n++];
+        S3KnownPart *k = &l->known[l->n++];
         *k = (S3KnownPart){ .number = p->number, .bytes = p->bytes, .is_last = p->is_last };
         memcpy(k->sha256, p->sha256, SHA256_SIZE);
         if (p->etag && strlen(p->etag) < sizeof k->etag)

@@ -57,10 +57,7 @@ static int add_name(AttachmentNames *names, const char *name) {
         if (array_grow(&names->items, names->n, sizeof *names->items) < 0)
                 return -ENOMEM;
         names->items[names->n] = strdup(name);
-        if (!names->items[names->n])
-                return -ENOMEM;
-        names->n++;
-        return 0;
+        return names->items[names->n++] ? 0 : -ENOMEM;
 }
 
 static int read_names(int dir_fd, bool (*wants)(int dir_fd, const char *name),

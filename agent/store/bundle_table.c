@@ -7,6 +7,7 @@
 
 #include "agent/store/bundle.h"
 #include "config/config.h"
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"
@@ -83,10 +84,8 @@ static BundleQueue *queue_of(BundleTable *t, const char *source) {
         BundleQueue *known = find_queue(t, source);
         if (known)
                 return known;
-        BundleQueue **more = reallocarray(t->queues, t->n_queues + 1, sizeof(*more));
-        if (!more)
+        if (array_grow((void *)&t->queues, t->n_queues, sizeof(BundleQueue *)) < 0)
                 return NULL;
-        t->queues = more;
         BundleQueue *q = calloc(1, sizeof *q);
         if (!q || !(q->source = strdup(source))) {
                 free(q);

@@ -417,10 +417,8 @@ static void names_done(Names *names) {
 static int names_add(Names *names, const char *name, bool is_directory) {
         if (array_grow(&names->items, names->n, sizeof *names->items) < 0)
                 return -ENOMEM;
-        if (asprintf(&names->items[names->n], "%s%s", name, is_directory ? "/" : "") < 0)
-                return -ENOMEM;
-        names->n++;
-        return 0;
+        names->items[names->n] = strbuf_format("%s%s", name, is_directory ? "/" : "");
+        return names->items[names->n++] ? 0 : -ENOMEM;
 }
 
 static bool is_directory_at(int dir_fd, const struct dirent *e) {

@@ -471,13 +471,6 @@ static int compare_ints(const void *a, const void *b) {
         return (x > y) - (x < y);
 }
 
-static int add_number(ProcNumbers *list, int value) {
-        if (array_grow(&list->items, list->n, sizeof *list->items) < 0)
-                return -ENOMEM;
-        list->items[list->n++] = value;
-        return 0;
-}
-
 void procfs_numbers_done(ProcNumbers *numbers) {
         free(numbers->items);
         *numbers = (ProcNumbers){ 0 };
@@ -492,13 +485,16 @@ int procfs_list(int dir_fd, const char *path, size_t max, ProcNumbers *ret) {
         int r = fs_opendir_fd(fd < 0 ? -errno : fd, &dir);
         if (r < 0)
                 return r;
-        for (errno = 0; !list.is_cut && (entry = readdir(dir)); errno = 0) {
+        for (errno = 0; (entry = readdir(dir)); errno = 0) {
                 uint64_t value;
                 if (parse_u64_range(entry->d_name, 0, INT32_MAX, &value) < 0)
                         continue;
                 list.is_cut = list.n == max;
-                if (!list.is_cut && add_number(&list, (int)value) < 0)
+                if (list.is_cut)
+                        break;
+                if (array_grow(&list.items, list.n, sizeof *list.items) < 0)
                         return -ENOMEM;
+                list.items[list.n++] = (int)value;
         }
         if (!list.is_cut && errno != 0)
                 return -errno;

@@ -17,6 +17,7 @@
 
 #include "collectors/host/procfs.h"
 #include "collectors/runner/collector.h"
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
@@ -493,13 +494,12 @@ static int add_log(DumpLogs *logs, const char *directory, const char *name, cons
                 logs->n_left_out++;
                 return 0;
         }
-        DumpLog *more = reallocarray(logs->items, logs->n + 1, sizeof *more);
-        if (!more)
+        if (array_grow(&logs->items, logs->n, sizeof *logs->items) < 0)
                 return -ENOMEM;
-        logs->items = more;
-        DumpLog *l = &more[logs->n];
+        DumpLog *l = &logs->items[logs->n];
         *l = *what;
-        if (asprintf(&l->path, "%s%s%s", directory, name ? "/" : "", name ? name : "") < 0)
+        l->path = strbuf_format("%s%s%s", directory, name ? "/" : "", name ? name : "");
+        if (!l->path)
                 return -ENOMEM;
         l->name = name ? l->path + strlen(directory) + 1 : NULL;
         logs->n++;

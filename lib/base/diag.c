@@ -5,32 +5,24 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "lib/base/array.h"
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
 
 /* Stands in the list when not even its first entry could be allocated: a faulty file must not pass
- * for lack of memory. Never written, never freed (n_allocated stays 0). */
+ * for lack of memory. Never written, never freed. */
 static Diag diag_no_memory;
 
 void diag_add(Diags *d, DiagLocation where, const char *remedy, const char *fault, ...) {
         Diag diag = { .line = where.line };
         va_list ap;
 
-        if (d->n == d->n_allocated || d->items == &diag_no_memory) {
-                size_t n_allocated = MAX(2 * d->n_allocated, (size_t)8);
-                Diag *items = d->items == &diag_no_memory
-                                      ? NULL
-                                      : reallocarray(d->items, n_allocated, sizeof *items);
-
-                if (!items) {
-                        if (d->n == 0) {
-                                d->items = &diag_no_memory;
-                                d->n = 1;
-                        }
-                        return;
-                }
-                d->items = items;
-                d->n_allocated = n_allocated;
+        if (d->items == &diag_no_memory)
+                return;
+        if (array_grow(&d->items, d->n, sizeof *d->items) < 0) {
+                if (d->n == 0)
+                        *d = (Diags){ .items = &diag_no_memory, .n = 1 };
+                return;
         }
         va_start(ap, fault);
         diag.fault = strbuf_vformat(fault, ap);
@@ -101,7 +93,7 @@ void diag_print(const Diags *d, FILE *f) {
 }
 
 void diag_done(Diags *d) {
-        for (size_t i = 0; i < d->n && d->n_allocated > 0; i++) {
+        for (size_t i = 0; i < d->n && d->items != &diag_no_memory; i++) {
                 free(d->items[i].file);
                 free(d->items[i].key);
                 free(d->items[i].fault);

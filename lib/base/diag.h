@@ -19,7 +19,7 @@ typedef struct Diag {
 
 typedef struct Diags {
         Diag *items;
-        size_t n, n_allocated;
+        size_t n;
 } Diags;
 
 /** Adds one fault. `fault` is a printf format; remedy (may be NULL) is copied as it is. Running out

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/strbuf.h"
 
@@ -217,16 +218,10 @@ static void add_literal(StrBuf *b, const char *component, size_t n) {
 }
 
 static int add_component(PathTemplate *t, const char *component, size_t n) {
-        char **grown = reallocarray(t->components, t->depth + 1, sizeof *grown);
-
-        if (!grown)
+        if (array_grow((void *)&t->components, t->depth, sizeof *t->components) < 0)
                 return -ENOMEM;
-        t->components = grown;
         t->components[t->depth] = strndup(component, n);
-        if (!t->components[t->depth])
-                return -ENOMEM;
-        t->depth++;
-        return 0;
+        return t->components[t->depth++] ? 0 : -ENOMEM;
 }
 
 /* Splits the text, which has single slashes, at its first component with a variable. */

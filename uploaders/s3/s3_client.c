@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/array.h"
 #include "lib/base/list.h"
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"
@@ -408,13 +409,11 @@ static S3Stat *find_stat(S3Counts *c, S3Operation operation, unsigned status) {
         for (size_t i = 0; i < c->stats.n; i++)
                 if (c->items[i].operation == operation && c->items[i].status == status)
                         return &c->items[i];
-        S3Stat *items = reallocarray(c->items, c->stats.n + 1, sizeof *items);
-        if (!items)
+        if (array_grow(&c->items, c->stats.n, sizeof *c->items) < 0)
                 return NULL; /* a count is not worth a failure */
-        c->items = items;
-        c->stats.items = items;
-        items[c->stats.n] = (S3Stat){ .operation = operation, .status = status };
-        return &items[c->stats.n++];
+        c->stats.items = c->items;
+        c->items[c->stats.n] = (S3Stat){ .operation = operation, .status = status };
+        return &c->items[c->stats.n++];
 }
 
 static void s3_counts_add(S3Counts *c, S3Operation operation, const HttpReply *reply) {
