@@ -8,6 +8,7 @@
 
 #include "agent/agent_private.h"
 #include "agent/store/store.h"
+#include "lib/base/array.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
@@ -678,10 +679,6 @@ static int on_snapshot(char ret_name[SNAPSHOT_NAME_SIZE], char **ret_message, vo
         return -EPERM;
 }
 
-static int by_name(const void *x, const void *y) {
-        return strcmp(*(char *const *)x, *(char *const *)y);
-}
-
 static char **list_files(const char *directory) {
         char **files = calloc(SNAPSHOT_FILES_MAX + 1, sizeof *files);
         _cleanup_closedir_ DIR *d = opendir(directory);
@@ -691,7 +688,7 @@ static char **list_files(const char *directory) {
                 if (e->d_name[0] != '.' && (files[n] = strdup(e->d_name)))
                         n++;
         if (n > 0)
-                qsort(files, n, sizeof *files, by_name);
+                qsort(files, n, sizeof *files, array_compare_strings);
         return files;
 }
 

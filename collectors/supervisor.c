@@ -28,6 +28,7 @@
 #include "collectors/runner/document.h"
 #include "collectors/runner/probe_request.h"
 #include "collectors/runner/sandbox.h"
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
@@ -725,12 +726,9 @@ static void round_done(Round *r) {
         *r = (Round){ 0 };
 }
 
-static int by_text(const void *a, const void *b) {
-        return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 static bool has_line(const Round *r, char *const *line) {
-        return r->n > 0 && bsearch(line, r->lines, r->n, sizeof *r->lines, by_text) != NULL;
+        return r->n > 0 &&
+               bsearch(line, r->lines, r->n, sizeof *r->lines, array_compare_strings) != NULL;
 }
 
 /* What could not be sent is no part of the round: the next one sends it. */
@@ -763,7 +761,7 @@ static void report_round(Watch *w) {
         if (all)
                 w->next_all_usec = now + ALL_USEC;
         if (w->now.n > 0)
-                qsort(w->now.lines, w->now.n, sizeof *w->now.lines, by_text);
+                qsort(w->now.lines, w->now.n, sizeof *w->now.lines, array_compare_strings);
         send_lines(w, false, all);
         send_lines(w, true, all);
         drop_unsent(&w->now);

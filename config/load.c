@@ -1,7 +1,6 @@
 /* libyaml's events become a tree of bounded depth, breadth and size. Its own document loader is not
  * used, because it follows aliases and knows no bounds. */
 #include "config/load.h"
-#include "lib/base/array.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,6 +10,7 @@
 #include <yaml.h>
 
 #include "lib/base/array.h"
+#include "lib/base/parse.h"
 
 typedef struct Builder {
         Faults *faults;
@@ -89,12 +89,8 @@ static bool is_null(const yaml_event_t *event) {
         static const char *const nulls[] = { "", "~", "null", "Null", "NULL" };
         const char *text = (const char *)event->data.scalar.value;
 
-        if (event->data.scalar.style != YAML_PLAIN_SCALAR_STYLE)
-                return false;
-        for (size_t i = 0; i < ELEMENTSOF(nulls); i++)
-                if (strcmp(text, nulls[i]) == 0)
-                        return true;
-        return false;
+        return event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
+               parse_word(text, nulls, ELEMENTSOF(nulls)) >= 0;
 }
 
 static int on_scalar(Builder *b, const yaml_event_t *event) {

@@ -49,10 +49,6 @@ void attachment_names_done(AttachmentNames *names) {
         *names = (AttachmentNames){ 0 };
 }
 
-static int compare_names(const void *a, const void *b) {
-        return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 static int add_name(AttachmentNames *names, const char *name) {
         if (array_grow(&names->items, names->n, sizeof *names->items) < 0)
                 return -ENOMEM;
@@ -73,7 +69,7 @@ static int read_names(int dir_fd, bool (*wants)(int dir_fd, const char *name),
         if (r == 0 && names->n < names->max && errno > 0)
                 r = -errno;
         if (r == 0 && names->n > 0)
-                qsort(names->items, names->n, sizeof *names->items, compare_names);
+                qsort(names->items, names->n, sizeof *names->items, array_compare_strings);
         if (r < 0)
                 attachment_names_done(names);
         return r;

@@ -397,13 +397,8 @@ typedef struct Listing {
 
 static int list_directory(Listing *l, int at_fd, const char *name, const char *path);
 
-/* Order of keys: a directory counts with its slash. */
-static int compare_names(const void *a, const void *b) {
-        return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 typedef struct Names {
-        char **items; /* a directory's ends in a slash */
+        char **items; /* a directory's ends in a slash, with which it is sorted */
         size_t n;
 } Names;
 
@@ -438,7 +433,7 @@ static int read_names(DIR *dir, const char *begin, Names *names) {
         if (r == 0 && errno != 0)
                 r = -errno;
         if (r == 0 && names->n > 0)
-                qsort(names->items, names->n, sizeof *names->items, compare_names);
+                qsort(names->items, names->n, sizeof *names->items, array_compare_strings);
         return r;
 }
 

@@ -56,11 +56,7 @@ static _printf_(1, 0) char *format_safe(const char *fmt, va_list ap) {
         if (!raw)
                 return NULL;
         StrBuf text = STRBUF_INIT;
-        char one[UTF8_ESCAPE_SIZE];
-        for (size_t n = strlen(raw), at = 0; at < n;) {
-                at += utf8_escape(raw + at, n - at, one);
-                strbuf_add(&text, one);
-        }
+        strbuf_add_escaped(&text, raw);
         return strbuf_detach(&text);
 }
 

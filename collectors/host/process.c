@@ -19,6 +19,7 @@
 #include "collectors/runner/child_pool.h"
 #include "collectors/runner/collector.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/digest.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
 #include "lib/base/parse.h"
@@ -121,8 +122,7 @@ static bool find_id(const uint8_t *notes, size_t n, char *hex) {
                 if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == 4 &&
                     memcmp(notes + name, "GNU", 4) == 0 && head.n_descsz > 0 &&
                     head.n_descsz <= ID_BYTES_MAX) {
-                        for (size_t i = 0; i < head.n_descsz; i++)
-                                (void)snprintf(hex + 2 * i, 3, "%02x", notes[id + i]);
+                        (void)digest_hex(notes + id, head.n_descsz, hex);
                         return true;
                 }
                 if (next > n)

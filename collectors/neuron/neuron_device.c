@@ -24,6 +24,7 @@
 #include "collectors/runner/collector.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
+#include "lib/base/digest.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
 #include "lib/base/path.h"
@@ -407,14 +408,12 @@ static void query_core_map(DeviceQuery *a) {
 
 /* Whether it is text is not documented; hex is right for both. */
 static void add_pod_id(StrBuf *b, const uint8_t id[static 256]) {
-        char hex[2 * 256 + 1] = "";
+        char hex[2 * 256 + 1];
         size_t n = 256;
 
         while (n > 0 && id[n - 1] == 0)
                 n--;
-        for (size_t i = 0; i < n; i++)
-                (void)snprintf(hex + 2 * i, 3, "%02x", id[i]);
-        json_out_string(b, "pod_id_hex", hex);
+        json_out_string(b, "pod_id_hex", digest_hex(id, n, hex));
 }
 
 static void query_pod_info(DeviceQuery *a) {

@@ -148,13 +148,12 @@ static void note_fact(SysfsFact *fact, unsigned depth, const char *data, size_t 
 
 /* Takes a value into the summary when its name is one of interest. */
 static void sysfs_summary_note(SysfsSummary *s, const char *path, const char *data, size_t n) {
-        const char *name = path_name(path);
+        int fact = parse_word(path_name(path), sysfs_fact_names, ELEMENTSOF(sysfs_fact_names));
 
-        for (size_t i = 0; i < ELEMENTSOF(sysfs_fact_names); i++)
-                if (strcmp(name, sysfs_fact_names[i]) == 0) {
-                        note_fact(&s->facts[i], depth_of(path), data, n);
-                        return;
-                }
+        if (fact >= 0) {
+                note_fact(&s->facts[fact], depth_of(path), data, n);
+                return;
+        }
         if (!strstr(path, "ecc") && !strstr(path, "health"))
                 return;
         if (s->n_measures >= SYSFS_MEASURES_MAX) {

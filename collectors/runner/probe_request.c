@@ -10,6 +10,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
+#include "lib/base/parse.h"
 #include "lib/base/path.h"
 
 static const char *const mode_names[] = { [PROBE_SNAPSHOT] = "snapshot",
@@ -327,12 +328,11 @@ static void read_members(Reading *x, const json_t *o, const Field *fields, void 
 }
 
 static void read_mode(Reading *x, const json_t *v, ProbeMode *ret) {
-        for (size_t i = 0; i < ELEMENTSOF(mode_names); i++)
-                if (json_is_string(v) && strcmp(json_string_value(v), mode_names[i]) == 0) {
-                        *ret = (ProbeMode)i;
-                        return;
-                }
-        set_error(x, -EINVAL, "the order does not say what is wanted");
+        int mode = parse_word(json_string_value(v), mode_names, ELEMENTSOF(mode_names));
+        if (mode >= 0)
+                *ret = (ProbeMode)mode;
+        else
+                set_error(x, -EINVAL, "the order does not say what is wanted");
 }
 
 static bool is_file_name(const char *s) {

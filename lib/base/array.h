@@ -5,6 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/** For qsort() and bsearch() of arrays of strings. */
+static inline int array_compare_strings(const void *a, const void *b) {
+        return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
 /** Makes space for one more item in an array that grows by this function alone: its space is
  * doubled whenever n is a power of two.
  * @param array  of the variable that points to the items; NULL in it: there are none

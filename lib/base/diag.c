@@ -34,36 +34,23 @@ void diag_add(Diags *d, DiagLocation where, const char *remedy, const char *faul
 }
 
 /* A value out of the file may hold a newline or worse; a fault stays one line. */
-static void diag_add_escaped(StrBuf *b, const char *s) {
-        size_t n = strlen(s);
-
-        while (n > 0) {
-                char spelled[UTF8_ESCAPE_SIZE];
-                size_t used = utf8_escape(s, n, spelled);
-
-                strbuf_add(b, spelled);
-                s += used;
-                n -= used;
-        }
-}
-
 char *diag_format(const Diag *d) {
         StrBuf b = STRBUF_INIT;
 
         if (d->file && d->file[0] != '\0') {
-                diag_add_escaped(&b, d->file);
+                strbuf_add_escaped(&b, d->file);
                 if (d->line > 0)
                         strbuf_addf(&b, ":%u", d->line);
                 strbuf_add(&b, ": ");
         }
         if (d->key) {
-                diag_add_escaped(&b, d->key);
+                strbuf_add_escaped(&b, d->key);
                 strbuf_add(&b, ": ");
         }
-        diag_add_escaped(&b, d->fault ? d->fault : "a fault, but out of memory for its text");
+        strbuf_add_escaped(&b, d->fault ? d->fault : "a fault, but out of memory for its text");
         if (d->remedy) {
                 strbuf_add(&b, "; ");
-                diag_add_escaped(&b, d->remedy);
+                strbuf_add_escaped(&b, d->remedy);
         }
         return strbuf_detach(&b);
 }

@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "lib/base/parse.h"
+
 enum { STRBUF_FIRST_SIZE = 64 };
 
 /* Reserves n more bytes and the NUL. */
@@ -64,6 +66,14 @@ void strbuf_addf(StrBuf *b, const char *fmt, ...) {
         (void)vsnprintf(b->text + b->n, (size_t)n + 1, fmt, ap); /* as long as it was a line ago */
         va_end(ap);
         b->n += (size_t)n;
+}
+
+void strbuf_add_escaped(StrBuf *b, const char *s) {
+        for (size_t n = strlen(s), at = 0; at < n;) {
+                char spelled[UTF8_ESCAPE_SIZE];
+                at += utf8_escape(s + at, n - at, spelled);
+                strbuf_add(b, spelled);
+        }
 }
 
 void strbuf_clear(StrBuf *b) {

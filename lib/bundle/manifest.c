@@ -303,11 +303,7 @@ _printf_(2, 3) static int add_fault(StrBuf *fault, const char *fmt, ...) {
         va_start(args, fmt);
         (void)vsnprintf(text, sizeof text, fmt, args); /* long values are cut */
         va_end(args);
-        for (size_t i = 0, n = strlen(text); i < n;) {
-                char spelled[UTF8_ESCAPE_SIZE];
-                i += utf8_escape(text + i, n - i, spelled);
-                strbuf_add(fault, spelled);
-        }
+        strbuf_add_escaped(fault, text);
         return -EINVAL;
 }
 

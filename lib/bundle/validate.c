@@ -12,6 +12,7 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/digest.h"
+#include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/bundle/page_cache.h"
 
@@ -927,13 +928,6 @@ typedef struct SetFile {
         uint8_t bits;       /* what is there: HAS_…, or a bit per trace_names */
 } SetFile;
 
-static uint8_t trace_bit(const char *name) {
-        for (unsigned i = 0; i < ELEMENTSOF(trace_names); i++)
-                if (strcmp(name, trace_names[i]) == 0)
-                        return (uint8_t)(1u << i);
-        return 0;
-}
-
 /* Session mode's `neff_<hash>_vnc_<n>.neff` pairs with no single ntff; only model mode's
  * `neff_<hash>.neff` counts. */
 static uint8_t neff_bit(const char *name, MemberKind kind) {
@@ -945,13 +939,14 @@ static uint8_t neff_bit(const char *name, MemberKind kind) {
 /* @return whether the member is one of a set */
 static bool set_file_init(SetFile *f, const PlanMember *m) {
         const char *name = path_name(m->path);
+        const int trace = parse_word(name, trace_names, ELEMENTSOF(trace_names));
         DumpName parsed;
 
         dump_name_parse(SOURCE_NEURON_PROFILE, name, &parsed);
         *f = (SetFile){ .path = m->path,
                         .n_directory = name > m->path ? (size_t)(name - m->path - 1) : 0,
-                        .bits = trace_bit(name) };
-        f->is_trace = f->bits != 0;
+                        .is_trace = trace >= 0,
+                        .bits = trace >= 0 ? (uint8_t)(1u << trace) : 0 };
         if (!f->is_trace && parsed.has_neff_number) {
                 f->number = parsed.neff_number;
                 f->bits = neff_bit(name, m->kind);

@@ -161,15 +161,6 @@ struct HttpPool {
 
 /* A key of 1,024 bytes is 3 KiB when all of it is escaped; queries may have several such. */
 #define URL_MAX (32 * KIB)
-static bool is_method(const char *method) {
-        static const char *const methods[] = { "GET", "PUT", "POST", "HEAD", "DELETE" };
-
-        for (size_t i = 0; i < ELEMENTSOF(methods); i++)
-                if (strcmp(method, methods[i]) == 0)
-                        return true;
-        return false;
-}
-
 static bool is_url(const char *url) {
         size_t n = 0;
 
@@ -183,7 +174,10 @@ static bool is_url(const char *url) {
 /* @return whether the method is known, the body fits it, and the URL can be sent as it is:
  *   printable ASCII without blanks and `#`, at most 32 KiB. url_parse() checks the rest. */
 static bool http_request_is_valid(const HttpRequestOptions *o) {
-        if (!is_method(o->method) || !is_url(o->url) || !o->on_done)
+        static const char *const methods[] = { "GET", "PUT", "POST", "HEAD", "DELETE" };
+
+        if (parse_word(o->method, methods, ELEMENTSOF(methods)) < 0 || !is_url(o->url) ||
+            !o->on_done)
                 return false;
         if (o->body)
                 return strcmp(o->method, "HEAD") != 0;

@@ -66,9 +66,8 @@ static bool is_identifier(const char *s) {
 bool environment_is_allowed(char *const *patterns, const char *name) {
         if (!is_identifier(name) || redact_name_is_secret(name))
                 return false;
-        for (size_t i = 0; i < ELEMENTSOF(identity_names); i++)
-                if (strcmp(identity_names[i], name) == 0)
-                        return true;
+        if (parse_word(name, identity_names, ELEMENTSOF(identity_names)) >= 0)
+                return true;
         const char *const *p = patterns ? (const char *const *)patterns : default_patterns;
         for (; *p; p++)
                 if (fnmatch(*p, name, 0) == 0)

@@ -194,19 +194,12 @@ static void read_environment(Reader *p, json_t *root, char *const *patterns, Hoo
         }
 }
 
-/* @return the static spelling of a JobIdentity.source, NULL when s is none of them */
-static const char *find_job_source(const char *s) {
+static void read_job(Reader *p, json_t *o, JobIdentity *job) {
         static const char *const sources[] = { "torchrun", "neuron-pjrt", "openmpi",   "pmi",
                                                "pmix",     "slurm",       "kubernetes" };
-        for (size_t i = 0; i < ELEMENTSOF(sources); i++)
-                if (strcmp(sources[i], s) == 0)
-                        return sources[i];
-        return NULL;
-}
-
-static void read_job(Reader *p, json_t *o, JobIdentity *job) {
         const char *source = read_string(p, o, "source");
-        job->source = source ? find_job_source(source) : NULL;
+        int i_source = parse_word(source, sources, ELEMENTSOF(sources));
+        job->source = i_source >= 0 ? sources[i_source] : NULL;
         if (source && !job->source)
                 refuse(p, "the source of its job is none that is known");
         for (size_t i = 0; i < N_JOB_MEMBERS; i++) {

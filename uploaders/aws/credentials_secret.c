@@ -161,7 +161,6 @@ AwsKeys credentials_set_keys(const CredentialsSet *s) {
 }
 
 char *format_sentence(const char *fmt, ...) {
-        char piece[UTF8_ESCAPE_SIZE];
         StrBuf b = STRBUF_INIT;
         va_list ap;
 
@@ -170,12 +169,7 @@ char *format_sentence(const char *fmt, ...) {
         va_end(ap);
         if (!raw)
                 return NULL;
-        for (size_t i = 0, n = strlen(raw); i < n;) {
-                i += utf8_escape(raw + i, n - i, piece);
-                strbuf_add(&b, piece);
-        }
+        strbuf_add_escaped(&b, raw);
         free(raw);
-        char *text = strbuf_detach(&b);
-        strbuf_done(&b);
-        return text;
+        return strbuf_detach(&b);
 }

@@ -427,15 +427,6 @@ static int classify(Judgement *j) {
 
 /* ── the sentence ── */
 
-static void add_spelled(StrBuf *b, const char *text) {
-        for (size_t left = strlen(text), used; left > 0; left -= used, text += used) {
-                char spelling[UTF8_ESCAPE_SIZE];
-
-                used = utf8_escape(text, left, spelling);
-                strbuf_add(b, spelling);
-        }
-}
-
 static const char *or_nothing(const char *text) {
         return text ? text : "";
 }
@@ -444,13 +435,13 @@ static void add_keys(StrBuf *b, const S3ResponseInput *in) {
         strbuf_add(b, "the keys");
         if (in->credentials_origin && in->credentials_origin[0]) {
                 strbuf_add(b, " from ");
-                add_spelled(b, in->credentials_origin);
+                strbuf_add_escaped(b, in->credentials_origin);
         }
 }
 
 static void add_bucket_arn(StrBuf *b, const S3ResponseInput *in) {
         strbuf_addf(b, "arn:%s:s3:::", aws_partition_name(in->region));
-        add_spelled(b, or_nothing(in->bucket));
+        strbuf_add_escaped(b, or_nothing(in->bucket));
 }
 
 static void add_resource(StrBuf *b, const Judgement *j) {
@@ -466,7 +457,7 @@ static void add_time(StrBuf *b, const Judgement *j) {
         if (!time[0])
                 return;
         strbuf_add(b, " (");
-        add_spelled(b, time);
+        strbuf_add_escaped(b, time);
         strbuf_add(b, ")");
 }
 
@@ -496,7 +487,7 @@ static void add_filling(StrBuf *b, const Judgement *j, const char *name) {
                 add_time(b, j);
         for (size_t i = 0; i < ELEMENTSOF(fillings); i++)
                 if (strncmp(name, fillings[i].name, strlen(fillings[i].name)) == 0)
-                        add_spelled(b, fillings[i].text);
+                        strbuf_add_escaped(b, fillings[i].text);
 }
 
 static void add_filled(StrBuf *b, const Judgement *j, const char *pattern) {
@@ -659,18 +650,19 @@ static char *build_sentence(const Judgement *j) {
         StrBuf b = STRBUF_INIT;
 
         strbuf_addf(&b, "%s of 's3://", j->operation->name);
-        add_spelled(&b, or_nothing(in->bucket));
+        strbuf_add_escaped(&b, or_nothing(in->bucket));
         if (in->key && in->key[0]) {
                 strbuf_add(&b, "/");
-                add_spelled(&b, in->key);
+                strbuf_add_escaped(&b, in->key);
         }
         strbuf_add(&b, "' at '");
-        add_spelled(&b, or_nothing(in->host));
+        strbuf_add_escaped(&b, or_nothing(in->host));
         strbuf_add(&b, "' failed: ");
         if (is_known_text(j))
                 add_words(&b, j);
         else
-                add_spelled(&b, in->http_text && in->http_text[0] ? in->http_text : "no answer");
+                strbuf_add_escaped(&b,
+                                   in->http_text && in->http_text[0] ? in->http_text : "no answer");
         strbuf_add(&b, "; ");
         add_remedy(&b, j);
         return strbuf_detach(&b);

@@ -116,29 +116,18 @@ static bool is_url(const char *encoding) {
         return strcmp(encoding, "url") == 0;
 }
 
-static int hex_value(char c) {
-        if (c >= '0' && c <= '9')
-                return c - '0';
-        c |= 0x20;
-        return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* In place. encoding-type=url writes a blank as `+` (AWS) or `%20` (Ceph, Swift), and a plus
  * always as `%2B`. */
 static int url_decode(char *text) {
         char *to = text;
 
         for (const char *p = text; *p; p++, to++) {
-                int high, low;
-
                 *to = *p == '+' ? ' ' : *p;
                 if (*p != '%')
                         continue;
-                high = hex_value(p[1]);
-                low = high < 0 ? -1 : hex_value(p[2]);
-                if (low < 0 || (high == 0 && low == 0))
+                const char digits[] = { p[1], p[1] ? p[2] : '\0', '\0' };
+                if (parse_hex_bytes(digits, to, 1) < 0 || *to == '\0')
                         return -EINVAL;
-                *to = (char)(high << 4 | low);
                 p += 2;
         }
         *to = '\0';

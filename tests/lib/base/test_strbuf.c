@@ -75,6 +75,21 @@ static void a_failure_is_remembered_until_it_is_reported(void **state) {
         assert_null(b.text);
 }
 
+static void a_formatted_text_needs_no_buffer(void **state) {
+        _cleanup_free_ char *text = strbuf_format("%s=%d", "size", 7);
+
+        assert_string_equal(text, "size=7");
+}
+
+static void escaped_text_is_one_line(void **state) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+
+        strbuf_add_escaped(&b, "");
+        assert_int_equal(b.n, 0);
+        strbuf_add_escaped(&b, "a\n\xff\u00e9");
+        assert_string_equal(b.text, "a\\x0a\\xff\u00e9");
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(text_comes_out_as_it_went_in),
@@ -83,6 +98,8 @@ int main(void) {
                 cmocka_unit_test(detaching_hands_over_and_restarts),
                 cmocka_unit_test(clearing_keeps_the_memory),
                 cmocka_unit_test(a_failure_is_remembered_until_it_is_reported),
+                cmocka_unit_test(a_formatted_text_needs_no_buffer),
+                cmocka_unit_test(escaped_text_is_one_line),
         };
 
         return cmocka_run_group_tests_name("base/strbuf", tests, NULL, NULL);
