@@ -148,12 +148,11 @@ static char *copies_template(const Agent *a, const ConfigSource *c) {
 
 static void on_notice(const Notice *n, void *userdata);
 static void agent_adopt_bundles(Agent *a, IntakeSource *s);
-static const ConfigSource *agent_config_source(const Config *c, const char *name);
 
 /* @param name  of the own source */
 static ConfigSource *copies_config(const Agent *a, const char *name) {
         const ConfigSource *c =
-                agent_config_source(a->config, name + strlen(CONTAINERS_SOURCE_PREFIX));
+                config_find_source(a->config, name + strlen(CONTAINERS_SOURCE_PREFIX));
         _cleanup_(free_config_sourcep) ConfigSource *s = c ? calloc(1, sizeof *s) : NULL;
         if (!s)
                 return NULL;
@@ -805,12 +804,6 @@ void agent_stop(Agent *a, void (*on_stopped)(void *userdata), void *userdata) {
         wind_down(a, &d->stop, on_wound_down);
 }
 
-static void drain_done(Agent *a) {
-        sd_event_source_disable_unref(a->drain.timer);
-        sd_event_source_disable_unref(a->drain.announced_timer);
-        wind_down_done(&a->drain.stop);
-}
-
 #define STORE_RETRY_USEC (5 * USEC_PER_SEC)
 IntakeSource *agent_source_by_name(const Agent *a, const char *name) {
         for (size_t i = 0; i < a->n_sources; i++)
@@ -1046,22 +1039,6 @@ static void start_hook(Agent *a) {
                         (void)close(fd); /* nobody has connected yet */
                 log_warning(r, "cannot receive hook notes; dumps are found without them");
         }
-}
-
-static void rebind_hook(Agent *a) {
-        if (a->notes)
-                hooknotes_rebind(a->notes, a->config);
-        if (a->incidents)
-                incidents_rebind(a->incidents, a->config);
-}
-
-static void stop_hook(Agent *a) {
-        a->notes = hooknotes_free(a->notes);
-        a->incidents = incidents_free(a->incidents);
-}
-
-static bool hook_is_idle(const Agent *a) {
-        return !a->notes || hooknotes_is_idle(a->notes);
 }
 
 void agent_fill_hook_view(const Agent *a, AgentView *ret) {
@@ -1307,12 +1284,6 @@ static int start_api(Agent *a) {
         return r == -EADDRNOTAVAIL ? AGENT_E_CONFIG : r;
 }
 
-static void init_histogram(Histogram *h) {
-        static const double le[HISTOGRAM_BUCKETS] = { 1,   5,   10,   30,   60,    120,
-                                                      300, 600, 1800, 3600, 21600, 86400 };
-        memcpy(h->le, le, sizeof le);
-}
-
 static int agent_start(Agent *a) {
         const char *origin = "";
         int r = find_instance_id(a, &origin);
@@ -1376,7 +1347,8 @@ int agent_new(Agent **ret, sd_event *event, Config *config, bool once) {
                       .config = config,
                       .once = once };
         a->started_usec = a->loaded_usec = a->clock->realtime_usec(a->clock);
-        init_histogram(&a->delivery_seconds);
+        a->delivery_seconds =
+                (Histogram){ .le = { 1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21600, 86400 } };
         agent_view_init(a);
         a->environment = aws_environment_own(environ);
         int r = a->environment ? agent_start(a) : -ENOMEM;
@@ -1406,9 +1378,12 @@ Agent *agent_free(Agent *a) {
         api_free(a->api);
         api_free(a->api_tcp);
         ec2_notices_free(a->notices);
-        drain_done(a);
+        sd_event_source_disable_unref(a->drain.timer);
+        sd_event_source_disable_unref(a->drain.announced_timer);
+        wind_down_done(&a->drain.stop);
         cancel_reload(a);
-        stop_hook(a);
+        a->notes = hooknotes_free(a->notes);
+        a->incidents = incidents_free(a->incidents);
         a->retention_runner = retention_runner_free(a->retention_runner);
         a->scheduler = scheduler_free(a->scheduler);
         free_sources(a);
@@ -1438,7 +1413,7 @@ void agent_flush(Agent *a, bool flush) {
 }
 
 bool agent_is_idle(Agent *a) {
-        if (!hook_is_idle(a))
+        if (a->notes && !hooknotes_is_idle(a->notes))
                 return false;
         for (size_t i = 0; i < a->n_sources; i++)
                 if (!intake_source_is_idle(a->sources[i]))
@@ -1555,13 +1530,6 @@ void agent_notify_status(Agent *a) {
 
 /* Reload: reads the configuration, compares it with the running one, and applies what changed. */
 
-static const ConfigSource *agent_config_source(const Config *c, const char *name) {
-        for (size_t i = 0; i < c->n_sources; i++)
-                if (strcmp(c->sources[i].name, name) == 0)
-                        return &c->sources[i];
-        return NULL;
-}
-
 static void on_changed_key(const char *key, bool needs_restart, void *userdata) {
         ReloadChanges *c = userdata;
         StrBuf *list = needs_restart ? &c->restart : &c->applied;
@@ -1609,7 +1577,7 @@ static void keep_until_restart(Config *running, Config *loaded) {
 static void rebind_sources(Agent *a, const Config *loaded) {
         for (size_t i = 0; i < a->n_sources; i++) {
                 const ConfigSource *was = intake_source_config(a->sources[i]);
-                const ConfigSource *is = agent_config_source(loaded, was->name);
+                const ConfigSource *is = config_find_source(loaded, was->name);
                 if (is)
                         intake_source_rebind(a->sources[i], is);
         }
@@ -1644,7 +1612,10 @@ static int apply(Agent *a, Config *loaded, const ReloadChanges *c) {
         }
         a->intake_context.history_usec = loaded->retention.history_usec;
         retention_runner_rebind(a->retention_runner, loaded);
-        rebind_hook(a);
+        if (a->notes)
+                hooknotes_rebind(a->notes, a->config);
+        if (a->incidents)
+                incidents_rebind(a->incidents, a->config);
         apply_drain(a);
         config_free(old);
         return 0;

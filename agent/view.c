@@ -82,13 +82,6 @@ static void view_shipping(Agent *a, AgentView *v) {
         v->shipping = s->shipping;
 }
 
-static bool has_name(const StringList *names, const char *name) {
-        for (size_t i = 0; i < names->n; i++)
-                if (strcmp(names->items[i], name) == 0)
-                        return true;
-        return false;
-}
-
 /* So many rows are read at a time, so that nobody waits for it. */
 #define LACKING_ROWS 4096
 #define LACKING_USEC (50 * USEC_PER_MSEC)
@@ -99,7 +92,7 @@ static bool count_lacking_rows(Agent *a) {
         StoreRows rows = { a->lacking_row, a->lacking_row + LACKING_ROWS };
         for (size_t i = 0; i < c->n_destinations; i++)
                 for (size_t k = 0; k < c->n_sources; k++)
-                        if (has_name(&c->sources[k].destinations, c->destinations[i].name))
+                        if (string_list_has(&c->sources[k].destinations, c->destinations[i].name))
                                 a->n_lacking[i] +=
                                         store_count_lacking(a->store, c->sources[k].name,
                                                             c->destinations[i].name, rows);
@@ -619,7 +612,7 @@ static int redeliver_all(Redelivery *x, const char *destination) {
                 x->source = agent_source_by_name(a, c->sources[i].name);
                 x->targets = destination ? one : c->sources[i].destinations.items;
                 if (x->source &&
-                    (!destination || has_name(&c->sources[i].destinations, destination)))
+                    (!destination || string_list_has(&c->sources[i].destinations, destination)))
                         r = redeliver_source(x);
         }
         int committed = store_commit(a->store);
@@ -631,16 +624,12 @@ static int on_redeliver(const char *destination, uint64_t since_usec, uint64_t *
         Agent *a = userdata;
         const Config *c = a->config;
         Redelivery x = { .agent = a, .since_usec = since_usec };
-        size_t i = 0;
-        while (destination && i < c->n_destinations &&
-               strcmp(c->destinations[i].name, destination) != 0)
-                i++;
-        if (destination && i == c->n_destinations)
+        if (destination && !config_find_destination(c, destination))
                 return refuse(ret_message, "there is no destination '%s'", destination);
         _cleanup_free_ char **known = calloc(c->n_destinations + 1, sizeof *known);
         if (!known)
                 return -ENOMEM;
-        for (i = 0; i < c->n_destinations; i++)
+        for (size_t i = 0; i < c->n_destinations; i++)
                 known[i] = c->destinations[i].name;
         x.known = known;
         int r = redeliver_all(&x, destination);

@@ -39,10 +39,8 @@ static Spot spot_of_either(const Config *c, const char *name, const char *other,
 /* Names */
 
 static bool has_core_dumps(const Config *c, const char *name) {
-        for (size_t i = 0; i < c->n_sources; i++)
-                if (c->sources[i].name && strcmp(c->sources[i].name, name) == 0)
-                        return c->sources[i].kind == CONFIG_NEURON_CORE_DUMP;
-        return false;
+        const ConfigSource *s = config_find_source(c, name);
+        return s && s->kind == CONFIG_NEURON_CORE_DUMP;
 }
 
 /* The agent has sources of its own beside those that are configured. */
@@ -62,13 +60,6 @@ static void check_own_names(const Config *c, Faults *faults, size_t i) {
                            "'%s' is what the agent ships dumps of '%s' under that an earlier "
                            "version copied out of containers",
                            name, name + n);
-}
-
-static const ConfigDestination *find_destination(const Config *c, const char *name) {
-        for (size_t i = 0; i < c->n_destinations; i++)
-                if (c->destinations[i].name && strcmp(c->destinations[i].name, name) == 0)
-                        return &c->destinations[i];
-        return NULL;
 }
 
 static void report_no_destination(const Config *c, Faults *faults, const Spot *spot,
@@ -92,7 +83,7 @@ static void resolve_destinations(const Config *c, Faults *faults, size_t i) {
                 return; /* all of them */
         for (size_t k = 0; k < names->n; k++) {
                 Spot spot = spot_of(c, "sources[].destinations", i, k + 1);
-                if (!find_destination(c, names->items[k]))
+                if (!config_find_destination(c, names->items[k]))
                         report_no_destination(c, faults, &spot, names->items[k]);
                 for (size_t other = 0; other < k; other++)
                         if (strcmp(names->items[k], names->items[other]) == 0) {
@@ -106,14 +97,10 @@ static void resolve_destinations(const Config *c, Faults *faults, size_t i) {
 /* Paths */
 
 static bool has_incident(const Config *c, const ConfigDestination *d) {
-        for (size_t i = 0; i < c->n_sources; i++) {
-                const StringList *names = &c->sources[i].destinations;
-                if (c->sources[i].kind != CONFIG_NEURON_CORE_DUMP)
-                        continue;
-                for (size_t k = 0; d->name && k < names->n; k++)
-                        if (strcmp(names->items[k], d->name) == 0)
-                                return true;
-        }
+        for (size_t i = 0; i < c->n_sources; i++)
+                if (c->sources[i].kind == CONFIG_NEURON_CORE_DUMP &&
+                    string_list_has(&c->sources[i].destinations, d->name))
+                        return true;
         return false;
 }
 

@@ -150,6 +150,11 @@ extern const char config_minimal[];
 int config_defaults(Config **ret);
 Config *config_free(Config *c);
 
+/** @return borrowed; NULL: there is none of this name */
+const ConfigSource *config_find_source(const Config *c, const char *name);
+const ConfigDestination *config_find_destination(const Config *c, const char *name);
+bool string_list_has(const StringList *l, const char *text);
+
 /** The effective configuration as YAML, every key, each line with a comment telling its origin. */
 int config_print(const Config *c, FILE *f);
 

@@ -692,21 +692,8 @@ static int compare(const void *left, const void *right) {
         return (a->item > b->item) - (a->item < b->item);
 }
 
-/* To be called once, before the first look-up. */
-static void origins_sort(ConfigOrigins *o) {
-        if (o->n > 0)
-                qsort(o->items, o->n, sizeof *o->items, compare);
-}
-
 Origin *origins_find(const ConfigOrigins *o, const Origin *what) {
         return o->n > 0 ? bsearch(what, o->items, o->n, sizeof *o->items, compare) : NULL;
-}
-
-static ConfigOrigins *origins_free(ConfigOrigins *o) {
-        if (o)
-                free(o->items);
-        free(o);
-        return NULL;
 }
 
 typedef struct ReadContext {
@@ -1229,7 +1216,8 @@ static int read_tree(Config *c, const LoadNode *root, const ReadContext *context
                            "write keys such as `sources:`, each at the beginning of a line",
                            "%s is given where a mapping is expected", node_name(root));
         }
-        origins_sort(c->origins);
+        if (c->origins->n > 0)
+                qsort(c->origins->items, c->origins->n, sizeof *c->origins->items, compare);
         return 0;
 }
 
@@ -1336,9 +1324,29 @@ Config *config_free(Config *c) {
                 return NULL;
         value_clear_all("", c);
         free(c->file);
-        origins_free(c->origins);
+        if (c->origins)
+                free(c->origins->items);
+        free(c->origins);
         free(c);
         return NULL;
+}
+
+const ConfigSource *config_find_source(const Config *c, const char *name) {
+        for (size_t i = 0; i < c->n_sources; i++)
+                if (c->sources[i].name && strcmp(c->sources[i].name, name) == 0)
+                        return &c->sources[i];
+        return NULL;
+}
+
+const ConfigDestination *config_find_destination(const Config *c, const char *name) {
+        for (size_t i = 0; i < c->n_destinations; i++)
+                if (c->destinations[i].name && strcmp(c->destinations[i].name, name) == 0)
+                        return &c->destinations[i];
+        return NULL;
+}
+
+bool string_list_has(const StringList *l, const char *text) {
+        return parse_word(text, (const char *const *)l->items, l->n) >= 0;
 }
 
 /* All keys at their defaults: no sources and destinations yet. */

@@ -231,13 +231,6 @@ static bool write_manifest(VolumeAttempt *a) {
                commit(a, &(Commit){ a->manifest, &whole, 1, a->replace_manifest });
 }
 
-static void remove_temporary_files(VolumeAttempt *a) {
-        /* Temporary names that a crash left, even one between link and unlink; what cannot be
-         * removed is reported when the object is created. */
-        (void)volume_sweep(a->v->volume, a->path);
-        (void)volume_sweep(a->v->volume, a->manifest_path);
-}
-
 static bool run_attempt(VolumeAttempt *a) {
         if (!delivery_attempt_start(&a->base, &a->v->base))
                 return false;
@@ -245,7 +238,10 @@ static bool run_attempt(VolumeAttempt *a) {
         a->manifest_path = path_join(a->v->base.directory, a->base.manifest_name);
         if (!a->path || !a->manifest_path)
                 return delivery_endf(a->base.delivery, RESULT_FAILED, "%s", strerror(ENOMEM));
-        remove_temporary_files(a);
+        /* Temporary names that a crash left, even one between link and unlink; what cannot be
+         * removed is reported when the object is created. */
+        (void)volume_sweep(a->v->volume, a->path);
+        (void)volume_sweep(a->v->volume, a->manifest_path);
         return check_manifest(a) && delivery_may_continue(a->base.delivery) && create_object(a) &&
                write_frames(a) && finish_object(a) && delivery_may_continue(a->base.delivery) &&
                write_manifest(a) && delivery_attempt_delivered(&a->base);

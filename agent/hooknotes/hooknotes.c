@@ -242,12 +242,6 @@ struct HookNotes {
 
 /* ---- a peer ---- */
 
-/* @return whether it has disconnected; what it sent before may have to be read still */
-static bool hook_peer_has_hung_up(const HookPeer *p) {
-        struct pollfd fd = { .fd = p->fd, .events = POLLRDHUP };
-        return poll(&fd, 1, 0) > 0;
-}
-
 static void peer_free(HookPeer *p) {
         sd_event_source_disable_unref(p->io);
         sd_event_source_disable_unref(p->timer);
@@ -1222,15 +1216,6 @@ static int start_step(HookNotes *n) {
                                        WORKER_NORMAL);
 }
 
-static void stop_parsing(HookNotes *n);
-
-static void stop_step(HookNotes *n) {
-        sd_event_source_disable_unref(n->step);
-        sd_event_source_disable_unref(n->due);
-        stop_parsing(n);
-        stop_checks(n);
-}
-
 /* ---- the process that failed ---- */
 
 /* Among the ancestors of its hook only: the probe, which may see them, searches all processes
@@ -1265,12 +1250,16 @@ static const char *find_process(const HookNotes *n, Note *note) {
 /* A socket that systemd holds accepts hooks before the agent starts: the pid of one that has ended
  * may belong to another process by now. */
 static bool is_peer_unknown(const HookNotes *n, const HookPeer *p) {
-        return p->since_usec < n->start_usec + EARLY_USEC && hook_peer_has_hung_up(p);
+        struct pollfd fd = { .fd = p->fd, .events = POLLRDHUP };
+        return p->since_usec < n->start_usec + EARLY_USEC && poll(&fd, 1, 0) > 0;
 }
 
 /* ---- parsing ---- */
 
-static void release_unparsed(HookNotes *n, Note *note);
+static void release_unparsed(HookNotes *n, Note *note) {
+        owners_release(&n->unparsed, &note->view.owner, note->n_data);
+        free(TAKE_PTR(note->data));
+}
 
 static void refuse_surplus(HookNotes *n, Note *note) {
         owners_count_refused(&n->unparsed, &note->view.owner, boot_usec(n));
@@ -1330,11 +1319,6 @@ static bool request_unparsed(HookNotes *n, const Owner *o, uint64_t bytes) {
                 refuse_surplus(n, found);
         }
         return r == OWNERS_GRANTED;
-}
-
-static void release_unparsed(HookNotes *n, Note *note) {
-        owners_release(&n->unparsed, &note->view.owner, note->n_data);
-        free(TAKE_PTR(note->data));
 }
 
 static void handle_parsed(HookNotes *n, Note *note, ParseJob *j) {
@@ -1443,14 +1427,6 @@ static void stop_parsing(HookNotes *n) {
 
 /* ---- notes by the socket ---- */
 
-static void refuse_peer(HookNotes *n, HookPeer *p, const char *why) {
-        char answer[200];
-        (void)snprintf(answer, sizeof answer, "refused %s", why);
-        count_and_log_refused(n, &p->owner, why);
-        (void)hook_peer_send(p, answer, -1); /* it may have ended */
-        hook_peer_close(p);
-}
-
 static bool consume_rate(HookNotes *n, const Owner *o) {
         uint64_t now = boot_usec(n);
         if (note_ratelimit_consume(&n->ratelimit, o, now))
@@ -1477,7 +1453,9 @@ static void on_note(HookNotes *n, HookPeer *p, const char *data, size_t size) {
                              .hook_pid = is_unknown ? 0 : p->pid });
         if (r < 0) {
                 owners_release(&n->unparsed, &p->owner, size);
-                refuse_peer(n, p, "out of memory");
+                count_and_log_refused(n, &p->owner, NO_MEMORY);
+                (void)hook_peer_send(p, "refused " NO_MEMORY, -1); /* as above */
+                hook_peer_close(p);
                 return;
         }
         note->peer = p;
@@ -2019,7 +1997,10 @@ HookNotes *hooknotes_free(HookNotes *n) {
         n->socket = hook_socket_free(n->socket); /* the hooks notice, and continue alone */
         mailbox_free(n->mailbox);
         sd_event_source_disable_unref(n->start);
-        stop_step(n);
+        sd_event_source_disable_unref(n->step);
+        sd_event_source_disable_unref(n->due);
+        stop_parsing(n);
+        stop_checks(n);
         LIST_FOREACH_SAFE (l, &n->notes)
                 note_free(CONTAINER_OF(l, Note, link));
         owners_done(&n->ratelimit.owners);

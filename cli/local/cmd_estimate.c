@@ -49,19 +49,12 @@ static char *expand_key(const Estimate *e, const ConfigDestination *d, const Sca
         return key;
 }
 
-static const ConfigDestination *destination_named(const Config *c, const char *name) {
-        for (size_t i = 0; i < c->n_destinations; i++)
-                if (strcmp(c->destinations[i].name, name) == 0)
-                        return &c->destinations[i];
-        return NULL;
-}
-
 /* @return a list of strings, one a destination; NULL for lack of memory */
 static json_t *objects_json(const Estimate *e, const ScanUnit *u, const char *id) {
         json_t *objects = json_array();
         for (size_t i = 0; objects && i < e->source->destinations.n; i++) {
                 const ConfigDestination *d =
-                        destination_named(e->config, e->source->destinations.items[i]);
+                        config_find_destination(e->config, e->source->destinations.items[i]);
                 _cleanup_free_ char *prefix = d ? expand_key(e, d, u) : NULL, *object = NULL;
                 bool is_s3 = d && d->type == CONFIG_S3;
                 if (!prefix || asprintf(&object, "%s%s%s%s/%s" BUNDLE_SUFFIX, is_s3 ? "s3://" : "",

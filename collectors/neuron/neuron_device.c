@@ -249,13 +249,6 @@ static int send_query(DeviceQuery *a, const char *query, uint32_t command, void 
         return r;
 }
 
-static void device_begin(const DeviceQuery *a, StrBuf *b, const char *query) {
-        json_out_object(b, NULL);
-        json_out_string(b, "device", a->name);
-        json_out_string(b, "query", query);
-        json_out_object(b, "values");
-}
-
 static void write_record(DeviceQuery *a, StrBuf *b) {
         int r = collect_write_line(a->out_fd, b);
 
@@ -285,38 +278,44 @@ static void write_error(DeviceQuery *a, const char *query, int r) {
         write_record(a, &b);
 }
 
-static bool query_or_report(DeviceQuery *a, const char *query, uint32_t command, void *argument) {
-        int r = send_query(a, query, command, argument);
+/* @return whether it was answered: then the record waits for values and device_end() */
+static bool device_begin(DeviceQuery *a, StrBuf *b, const char *query, int result) {
+        if (result != 0) {
+                write_error(a, query, result);
+                return false;
+        }
+        json_out_object(b, NULL);
+        json_out_string(b, "device", a->name);
+        json_out_string(b, "query", query);
+        json_out_object(b, "values");
+        return true;
+}
 
-        if (r != 0)
-                write_error(a, query, r);
-        return r == 0;
+static bool query_begin(DeviceQuery *a, StrBuf *b, const char *query, uint32_t command,
+                        void *argument) {
+        return device_begin(a, b, query, send_query(a, query, command, argument));
 }
 
 static void query_basic_info(DeviceQuery *a) {
-        static const char query[] = "device_basic_info";
         NeuronBasicInfo info = { 0 };
         StrBuf b = STRBUF_INIT;
 
-        if (!query_or_report(a, query, NEURON_DEVICE_BASIC_INFO, &info))
+        if (!query_begin(a, &b, "device_basic_info", NEURON_DEVICE_BASIC_INFO, &info))
                 return;
-        device_begin(a, &b, query);
         json_out_u64(&b, "architecture", info.architecture);
         json_out_u64(&b, "revision", info.revision);
         device_end(a, &b);
 }
 
 static void query_bdf(DeviceQuery *a) {
-        static const char query[] = "device_bdf_ext";
         NeuronBdfExt bdf = { .nd_index = a->number };
         StrBuf b = STRBUF_INIT;
         char text[32];
 
-        if (!query_or_report(a, query, NEURON_DEVICE_BDF_EXT, &bdf))
+        if (!query_begin(a, &b, "device_bdf_ext", NEURON_DEVICE_BDF_EXT, &bdf))
                 return;
         (void)snprintf(text, sizeof text, "%04x:%02x:%02x.%x", bdf.domain, bdf.bus, bdf.slot,
                        bdf.function);
-        device_begin(a, &b, query);
         json_out_string(&b, "pci_address", text);
         device_end(a, &b);
 }
@@ -324,26 +323,22 @@ static void query_bdf(DeviceQuery *a) {
 static void query_device(DeviceQuery *a) {
         query_basic_info(a);
         query_bdf(a);
-        a->progress->is_done = true;
 }
 
 /* ---- once a node ---- */
 
 static void query_compatible_version(DeviceQuery *a) {
-        static const char query[] = "compatible_version";
         NeuronCompatibleVersion version = { 0 };
         StrBuf b = STRBUF_INIT;
 
-        if (!query_or_report(a, query, NEURON_COMPATIBLE_VERSION, &version))
+        if (!query_begin(a, &b, "compatible_version", NEURON_COMPATIBLE_VERSION, &version))
                 return;
-        device_begin(a, &b, query);
         json_out_u64(&b, "min", version.min);
         json_out_u64(&b, "max", version.max);
         device_end(a, &b);
 }
 
 static void query_driver_info(DeviceQuery *a) {
-        static const char query[] = "driver_info";
         static const char *const features[] = {
                 "DMABUF",         "ASYNC_DMA", "BATCH_DMAQ_INIT", "BIG_CORE_MAPS",
                 "MEM_ALLOC_TYPE", "HBM_SCRUB", "MEM_ALLOC64",     "CONTIGUOUS_SCRATCHPAD",
@@ -354,9 +349,8 @@ static void query_driver_info(DeviceQuery *a) {
         NeuronDriverInfo info = { .version = 0, .size = sizeof info };
         StrBuf b = STRBUF_INIT;
 
-        if (!query_or_report(a, query, NEURON_DRIVER_INFO_GET, &info))
+        if (!query_begin(a, &b, "driver_info", NEURON_DRIVER_INFO_GET, &info))
                 return;
-        device_begin(a, &b, query);
         json_out_u64(&b, "architecture", info.architecture);
         json_out_u64(&b, "revision", info.revision);
         json_out_u64(&b, "version", info.version);
@@ -370,13 +364,12 @@ static void query_driver_info(DeviceQuery *a) {
 }
 
 static void query_rid_map(DeviceQuery *a) {
-        static const char query[] = "host_device_id_to_rid_map";
         NeuronRidMap map = { 0 };
         StrBuf b = STRBUF_INIT;
 
-        if (!query_or_report(a, query, NEURON_HOST_DEVICE_ID_TO_RID_MAP, &map))
+        if (!query_begin(a, &b, "host_device_id_to_rid_map", NEURON_HOST_DEVICE_ID_TO_RID_MAP,
+                         &map))
                 return;
-        device_begin(a, &b, query);
         json_out_u64(&b, "count", map.count);
         json_out_array(&b, "rids");
         for (uint32_t i = 0; i < MIN(map.count, (uint32_t)NEURON_RIDS_MAX); i++)
@@ -386,14 +379,12 @@ static void query_rid_map(DeviceQuery *a) {
 }
 
 static void query_core_map(DeviceQuery *a) {
-        static const char query[] = "logical_to_physical_nc_map";
         NeuronCoreMap map = { 0 };
         NeuronCoreMapRequest request = { .map = &map, .max_entries = NEURON_CORE_MAP_MAX };
         StrBuf b = STRBUF_INIT;
 
-        if (!query_or_report(a, query, NEURON_LOGICAL_TO_PHYSICAL, &request))
+        if (!query_begin(a, &b, "logical_to_physical_nc_map", NEURON_LOGICAL_TO_PHYSICAL, &request))
                 return;
-        device_begin(a, &b, query);
         json_out_u64(&b, "count", map.n_entries);
         json_out_array(&b, "device_and_core");
         for (uint32_t i = 0; i < MIN(map.n_entries, (uint32_t)NEURON_CORE_MAP_MAX); i++) {
@@ -417,13 +408,11 @@ static void add_pod_id(StrBuf *b, const uint8_t id[static 256]) {
 }
 
 static void query_pod_info(DeviceQuery *a) {
-        static const char query[] = "pod_info";
         NeuronPodInfo info = { .size = sizeof info };
         StrBuf b = STRBUF_INIT;
 
-        if (!query_or_report(a, query, NEURON_POD_INFO, &info))
+        if (!query_begin(a, &b, "pod_info", NEURON_POD_INFO, &info))
                 return;
-        device_begin(a, &b, query);
         json_out_u64(&b, "pod_type", info.type);
         json_out_u64(&b, "pod_size", info.n_nodes);
         add_pod_id(&b, info.id);
@@ -431,17 +420,17 @@ static void query_pod_info(DeviceQuery *a) {
 }
 
 static void query_pod_status(DeviceQuery *a) {
-        static const char query[] = "pod_status";
         NeuronPodStatus status = { .size = sizeof status };
-        bool has_mode = send_query(a, "pod_status_v2", NEURON_POD_STATUS_V2, &status) == 0;
+        int r = send_query(a, "pod_status_v2", NEURON_POD_STATUS_V2, &status);
+        bool has_mode = r == 0;
         StrBuf b = STRBUF_INIT;
 
         if (!has_mode) {
                 status = (NeuronPodStatus){ .size = NEURON_POD_STATUS_V1_SIZE };
-                if (!query_or_report(a, query, NEURON_POD_STATUS, &status))
-                        return;
+                r = send_query(a, "pod_status", NEURON_POD_STATUS, &status);
         }
-        device_begin(a, &b, query);
+        if (!device_begin(a, &b, "pod_status", r))
+                return;
         json_out_u64(&b, "state", status.state);
         json_out_u64(&b, "pod_type", status.type);
         json_out_u64(&b, "pod_size", status.n_nodes);
@@ -461,7 +450,6 @@ static void query_node(DeviceQuery *a) {
         query_core_map(a);
         query_pod_info(a);
         query_pod_status(a);
-        a->progress->is_done = true;
 }
 
 enum { WHY_SIZE = 240, SHARE_BYTES_MIN = 32 << 10, VERSION_BYTES_MAX = 64 };
@@ -552,38 +540,31 @@ static int open_device(const Collection *c, DeviceQuery *a) {
         return r;
 }
 
-static DeviceQuery query_of(const Collection *c, const PoolTask *task, int fd) {
-        return (DeviceQuery){
+static int run_queries(const Collection *c, const PoolTask *task, int fd,
+                       void (*query)(DeviceQuery *a)) {
+        DeviceQuery a = {
                 .name = task->name,
                 .number = (unsigned)neuron_number(task->name),
                 .device = { .fd = -1, .driver = c->driver },
                 .progress = &c->shared->progress[task - c->tasks],
                 .out_fd = fd,
         };
+        int r = open_device(c, &a);
+
+        if (r < 0)
+                return r;
+        query(&a);
+        a.progress->is_done = true;
+        neuron_close(&a.device);
+        return a.error;
 }
 
 static int run_device(const PoolTask *task, int fd, void *userdata) {
-        const Collection *c = userdata;
-        DeviceQuery a = query_of(c, task, fd);
-        int r = open_device(c, &a);
-
-        if (r < 0)
-                return r;
-        query_device(&a);
-        neuron_close(&a.device);
-        return a.error;
+        return run_queries(userdata, task, fd, query_device);
 }
 
 static int run_node(const PoolTask *task, int fd, void *userdata) {
-        const Collection *c = userdata;
-        DeviceQuery a = query_of(c, task, fd);
-        int r = open_device(c, &a);
-
-        if (r < 0)
-                return r;
-        query_node(&a);
-        neuron_close(&a.device);
-        return a.error;
+        return run_queries(userdata, task, fd, query_node);
 }
 
 /* ---- in the collector ---- */

@@ -161,17 +161,16 @@ static int read_ready(Run *run, Part *p) {
         return 0;
 }
 
-static int result_of(int status) {
-        return WIFEXITED(status) ? -WEXITSTATUS(status) : -EPIPE;
-}
-
 /* Checks whether a part that has closed its pipe is gone. */
 static int reap_part(Run *run, Part *p) {
         int status;
         pid_t pid = waitpid(p->pid, &status, WNOHANG);
         if (pid == 0 || (pid < 0 && errno == EINTR))
                 return 0;
-        return finish_part(run, p, pid < 0 ? -errno : result_of(status));
+        return finish_part(run, p,
+                           pid < 0             ? -errno
+                           : WIFEXITED(status) ? -WEXITSTATUS(status)
+                                               : -EPIPE);
 }
 
 /* Time is over: what it has written counts, as far as it is whole lines. */

@@ -3,6 +3,7 @@
 #include "lib/bundle/validate.h"
 
 #include <elf.h>
+#include <endian.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -125,15 +126,11 @@ struct Validator {
 
 static const uint8_t zeros[16 * 1024];
 
-static uint64_t read_u64(const uint8_t *p) {
-        uint64_t value = 0;
-        for (int i = 7; i >= 0; i--)
-                value = value << 8 | p[i];
-        return value;
-}
-
+/* Of 64 bits, little-endian. */
 static uint64_t field(const NeffCheck *c, size_t offset) {
-        return read_u64(c->header + offset);
+        uint64_t value;
+        memcpy(&value, c->header + offset, sizeof value);
+        return le64toh(value);
 }
 
 /* Sources conflict on which pkg_version means which digest (and the header documents 32 bytes for
@@ -618,10 +615,6 @@ static void read_phdr(ElfCheck *e, uint64_t i) {
         e->needed_open[k] = MAX(end, k > 0 ? e->needed_open[k - 1] : 0);
 }
 
-static void read_section0(ElfCheck *e) {
-        e->n_phdrs_counted = (uint32_t)FIELD(e, e->section0.entry, Shdr, sh_info);
-}
-
 typedef struct Piece {
         uint64_t offset, n;  /* in the file */
         const uint8_t *data; /* NULL = zeros */
@@ -644,7 +637,7 @@ static void add_table_bytes(ElfCheck *e, ElfTable *t, const Piece *p) {
                 if (t == &e->phdrs)
                         read_phdr(e, t->n_done);
                 else
-                        read_section0(e);
+                        e->n_phdrs_counted = (uint32_t)FIELD(e, e->section0.entry, Shdr, sh_info);
                 t->n_entry = 0;
                 t->n_done++;
         }
@@ -810,11 +803,6 @@ static const ValidatorOps empty_ops = { .finish = empty_finish },
 
 /* A system trace is protobuf or JSON by its ending: neither has a magic number of public knowledge.
  */
-static bool name_is_pb(const char *name) {
-        size_t n = strlen(name);
-        return n > 3 && strcmp(name + n - 3, ".pb") == 0;
-}
-
 static const ValidatorOps *ops_for(MemberKind kind, const char *name) {
         switch (kind) {
         case MEMBER_NEFF:
@@ -822,7 +810,7 @@ static const ValidatorOps *ops_for(MemberKind kind, const char *name) {
         case MEMBER_NTFF:
                 return &protobuf_ops;
         case MEMBER_SYSTEM_TRACE:
-                return name_is_pb(name) ? &protobuf_ops : &opaque_ops;
+                return path_has_suffix(name, ".pb") ? &protobuf_ops : &opaque_ops;
         case MEMBER_ELF_CORE:
                 return &elf_ops;
         default:

@@ -66,14 +66,10 @@ static void stop_reading(Child *c) {
                 (void)close(TAKE_FD(c->error_fd));
 }
 
-static void set_error_line(Child *c) {
-        size_t n = strcspn(c->error_text, "\n");
-        (void)snprintf(c->error_line, sizeof c->error_line, "%.*s", (int)n, c->error_text);
-}
-
 /* @param status  as waitpid gives it. The child may be gone when this returns. */
 static void report(Child *c, int status, bool is_stuck) {
-        set_error_line(c);
+        (void)snprintf(c->error_line, sizeof c->error_line, "%.*s",
+                       (int)strcspn(c->error_text, "\n"), c->error_text);
         ChildResult result = { .status = status,
                                .error = c->error,
                                .is_stuck = is_stuck,

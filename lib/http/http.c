@@ -802,11 +802,6 @@ static void http_ratelimit_connected(HttpRateLimitCall *c, int local_port) {
         c->head = (HttpBooking){ 0 };
 }
 
-static void http_ratelimit_lost(HttpRateLimitCall *c, int fd) {
-        if (c->fd == fd)
-                c->fd = -1;
-}
-
 static void http_ratelimit_answered(HttpRateLimitCall *c) {
         Wire *w = wire_of(c->limit, c->fd);
 
@@ -853,10 +848,6 @@ static size_t http_ratelimit_read(HttpRateLimitCall *c, size_t wanted, size_t le
         if (w)
                 add_booking(&w->open, paid);
         return paid.n;
-}
-
-static bool http_ratelimit_waits(const HttpRateLimitCall *c) {
-        return c->booked.n > 0;
 }
 
 static inline uint64_t pool_now_usec(const HttpPool *p) {
@@ -1165,7 +1156,7 @@ static int on_call_timer(sd_event_source *s, uint64_t usec, void *userdata) {
 
         (void)s;
         (void)usec;
-        if (http_ratelimit_waits(&c->ratelimit))
+        if (c->ratelimit.booked.n > 0) /* it waits for its turn */
                 http_timeout_on_progress(&c->timeout, now);
         if (c->fd >= 0 && ioctl(c->fd, SIOCOUTQ, &n_unsent) == 0)
                 http_timeout_on_unsent(&c->timeout, n_unsent, now);
@@ -1469,7 +1460,8 @@ static int on_close_socket(void *userdata, curl_socket_t fd) {
 
                 if (c->last_fd == fd && may_have_early_answer(c))
                         read_rest(&c->reply, fd, c->reply_max_bytes);
-                http_ratelimit_lost(&c->ratelimit, fd);
+                if (c->ratelimit.fd == fd)
+                        c->ratelimit.fd = -1;
         }
         http_ratelimit_closing(&p->ratelimit, fd);
         return close(fd);

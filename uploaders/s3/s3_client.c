@@ -329,14 +329,6 @@ static size_t piece(void *userdata) {
         return ratelimit_piece(userdata);
 }
 
-static HttpRateLimitHooks s3_client_throttle(const S3Client *c) {
-        return (HttpRateLimitHooks){ .book = book,
-                                     .refund = refund,
-                                     .discard_savings = discard_savings,
-                                     .piece = piece,
-                                     .userdata = c->options.upload };
-}
-
 /* ── requests ── */
 
 static uint64_t now_usec(const S3Client *c) {
@@ -353,12 +345,6 @@ static uint64_t s3_call_wait_usec(S3Call *call) {
                 return 0;
         call->has_token = true;
         return ratelimit_book(c->options.requests, 1, &call->token_nsec);
-}
-
-static void s3_call_return_token(S3Call *call) {
-        if (call->has_token)
-                ratelimit_refund(call->client->options.requests, call->token_nsec);
-        call->has_token = false;
 }
 
 /* ── what the store says of it ── */
@@ -397,13 +383,6 @@ static void s3_call_adapt_rate(S3Call *call, const S3Response *answer, unsigned 
 }
 
 /* What was asked how often, and how long it took. */
-
-static void s3_counts_init(S3Counts *c) {
-        static const double le[S3_LATENCY_BUCKETS] = { 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
-                                                       1,    2.5,   5,    10,  30,   60 };
-
-        memcpy(c->stats.le, le, sizeof le);
-}
 
 static S3Stat *find_stat(S3Counts *c, S3Operation operation, unsigned status) {
         for (size_t i = 0; i < c->stats.n; i++)
@@ -495,12 +474,6 @@ static size_t s3_call_reply_max_bytes(const S3Call *call) {
                        o->operation == S3_LIST_OBJECTS;
 
         return o->reply_max_bytes ? o->reply_max_bytes : is_list ? LIST_MAX_BYTES : REPLY_MAX_BYTES;
-}
-
-static void s3_call_free_request(S3Call *call) {
-        free((char *)call->order.key);
-        free_pairs(call->order.queries, call->order.n_queries);
-        free_pairs(call->order.headers, call->order.n_headers);
 }
 
 /* What a call says on the wire: URL, headers, signature. */
@@ -810,9 +783,12 @@ static S3Call *s3_call_free(S3Call *call) {
         credentials_waiter_cancel(call->waiter);
         if (call->http)
                 count_sent(call, http_call_sent_bytes(call->http));
-        s3_call_return_token(call);
+        if (call->has_token)
+                ratelimit_refund(call->client->options.requests, call->token_nsec);
         http_call_cancel(call->http);
-        s3_call_free_request(call);
+        free((char *)call->order.key);
+        free_pairs(call->order.queries, call->order.n_queries);
+        free_pairs(call->order.headers, call->order.n_headers);
         s3_response_done(&call->denied_answer);
         free(call);
         return NULL;
@@ -1088,7 +1064,8 @@ int s3_client_new(S3Client **ret, const S3ClientOptions *options, char **ret_err
         if (!c)
                 return -ENOMEM;
         list_init(&c->calls);
-        s3_counts_init(&c->counts);
+        c->counts.stats =
+                (S3Stats){ .le = { 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60 } };
         c->random = options->seed;
         c->clock = options->clock;
         c->credentials = options->credentials;
@@ -1102,7 +1079,11 @@ int s3_client_new(S3Client **ret, const S3ClientOptions *options, char **ret_err
         if (r < 0)
                 return r;
         /* One more than large bodies may have: a HEAD or an abort never waits behind parts. */
-        const HttpRateLimitHooks throttle = s3_client_throttle(c);
+        const HttpRateLimitHooks throttle = { .book = book,
+                                              .refund = refund,
+                                              .discard_savings = discard_savings,
+                                              .piece = piece,
+                                              .userdata = c->options.upload };
         const HttpPoolOptions pool = {
                 .max_connections = c->options.connections + 1,
                 .ca_file = c->options.ca_file,
