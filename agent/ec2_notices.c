@@ -284,8 +284,7 @@ static void on_answer(const char *text, const char *error, void *userdata) {
 }
 
 static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
-        (void)s;
-        (void)usec;
+        (void)s, (void)usec;
         Ec2Notices *n = userdata;
         int r = imds_get(n->imds, paths[n->requested], on_answer, n);
 

@@ -178,8 +178,7 @@ static void on_reloaded(void *userdata) {
 
 static int on_hangup(sd_event_source *source, const struct signalfd_siginfo *info, void *userdata) {
         Main *m = userdata;
-        (void)source;
-        (void)info;
+        (void)source, (void)info;
         uint64_t now;
         if (sd_event_now(m->event, CLOCK_MONOTONIC, &now) < 0)
                 now = 0;

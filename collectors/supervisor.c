@@ -806,8 +806,7 @@ static void on_jobs_done(const ChildResult *result, void *userdata) {
 
 static int on_kmsg_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         Watch *w = userdata;
-        (void)s;
-        (void)usec;
+        (void)s, (void)usec;
         if (run_start(&w->kmsg, w->event, "follow:kmsg", w->request_fd, 0,
                       (ChildOptions){ .timeout_usec = USEC_INFINITY,
                                       .output_max_bytes = SIZE_MAX,
@@ -820,8 +819,7 @@ static int on_kmsg_timer(sd_event_source *s, uint64_t usec, void *userdata) {
 
 static int on_jobs_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         Watch *w = userdata;
-        (void)s;
-        (void)usec;
+        (void)s, (void)usec;
         if (run_start(&w->jobs, w->event, "collect:jobs", w->request_fd, 0,
                       (ChildOptions){ .timeout_usec = w->timeout_usec,
                                       .output_max_bytes = 64 * MIB,
@@ -834,9 +832,7 @@ static int on_jobs_timer(sd_event_source *s, uint64_t usec, void *userdata) {
 
 /* The agent sends nothing more: this is its end. */
 static int on_agent(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
-        (void)fd;
-        (void)revents;
-        (void)userdata;
+        (void)fd, (void)revents, (void)userdata;
         (void)sd_event_exit(sd_event_source_get_event(s), 0); /* fails only once it has ended */
         return 0;
 }

@@ -124,13 +124,12 @@ static int on_alias(Builder *b, const yaml_event_t *event) {
 
 static int open_node(Builder *b, LoadNodeType type, const yaml_mark_t *mark) {
         LoadNode *node;
-        int r;
 
         if (b->depth == LOAD_DEPTH_MAX)
                 return stop_at_bound(b, line_of(mark),
                                      "write it flatter; no key needs more than 4 levels",
                                      "lists and mappings are nested deeper than 16 levels");
-        r = add_node(b, type, mark, &node);
+        int r = add_node(b, type, mark, &node);
         if (r == STEP_MORE)
                 b->stack[b->depth++] = node;
         return r;
@@ -263,11 +262,10 @@ static int syntax_error(Builder *b, const yaml_parser_t *parser, const Text *tex
 
 static int step(Builder *b, yaml_parser_t *parser, const Text *text) {
         yaml_event_t event;
-        int r;
 
         if (!yaml_parser_parse(parser, &event))
                 return syntax_error(b, parser, text);
-        r = on_event(b, &event);
+        int r = on_event(b, &event);
         yaml_event_delete(&event);
         return r;
 }

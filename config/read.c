@@ -210,7 +210,6 @@ static int check_form(const ConfigKey *key, const Form *form, const char *text, 
 /* Checks a string, or one of a list, and makes the copy that is kept. */
 static int copy_checked(const ConfigKey *key, const char *text, char **ret, ValueFault *f) {
         size_t max = key->type == KEY_STRING && key->max > 0 ? key->max : KEYS_STRING_MAX;
-        char *copy;
 
         if (strlen(text) > max) {
                 strbuf_addf(&f->remedy, "use %zu bytes or less", max);
@@ -222,8 +221,8 @@ static int copy_checked(const ConfigKey *key, const char *text, char **ret, Valu
                 return set_fault_word(key, text, f);
         else if (check_form(key, key->form, text, f) != 0)
                 return VALUE_E_FAULTY;
-        copy = key->form && key->form->is_path && text[0] == '/' ? path_simplify(text)
-                                                                 : strdup(text);
+        char *copy = key->form && key->form->is_path && text[0] == '/' ? path_simplify(text)
+                                                                       : strdup(text);
         if (!copy)
                 return -ENOMEM;
         *ret = copy;
@@ -274,13 +273,12 @@ static int value_append_pair(const ConfigKey *key, void *base, const ValuePair *
         StringMap *map = value_field(key, base);
         _cleanup_free_ char *name = NULL, *value = NULL;
         size_t n = strlen(pair->name);
-        int r;
 
         if (n == 0 || n > KEYS_MAP_NAME_MAX) {
                 strbuf_addf(&f->remedy, "use a name of 1 to %d bytes", KEYS_MAP_NAME_MAX);
                 return set_fault(key, pair->name, "is empty or too long for a name", f);
         }
-        r = check_form(key, key->name_form, pair->name, f);
+        int r = check_form(key, key->name_form, pair->name, f);
         if (r == 0)
                 r = copy_checked(key, pair->text, &value, f);
         if (r != 0)
@@ -620,13 +618,12 @@ static const char *find_variable(char *const *environment, const char *name, siz
 /* @param name  what comes after `${`  @return bytes up to and with the `}`, 0 after a fault */
 static size_t add_variable(StrBuf *out, const char *name, char *const *environment, StrBuf *fault) {
         size_t n = strspn(name, name_more);
-        const char *value;
 
         if (n == 0 || !strchr(name_start, name[0]) || name[n] != '}') {
                 strbuf_add(fault, "'${' is not followed by a variable's name and '}'");
                 return 0;
         }
-        value = find_variable(environment, name, n);
+        const char *value = find_variable(environment, name, n);
         if (!value) {
                 strbuf_addf(fault, "the environment variable '%.*s' is not defined",
                             (int)MIN(n, (size_t)80), name);
@@ -643,7 +640,6 @@ static size_t add_variable(StrBuf *out, const char *name, char *const *environme
 
 int expand(const char *text, char *const *environment, char **ret, StrBuf *fault) {
         _cleanup_(strbuf_done) StrBuf out = STRBUF_INIT;
-        char *done;
 
         while (*text) {
                 size_t n = strcspn(text, "$");
@@ -668,7 +664,7 @@ int expand(const char *text, char *const *environment, char **ret, StrBuf *fault
                         return EXPAND_E_FAULTY;
                 }
         }
-        done = strbuf_detach(&out);
+        char *done = strbuf_detach(&out);
         if (!done)
                 return -ENOMEM;
         *ret = done;
@@ -808,11 +804,10 @@ static bool is_too_long(Reader *r, const Given *g, size_t n) {
 /* @return 0 and *ret (the caller's) with each ${NAME} expanded, READ_E_FAULTY, -ENOMEM */
 static int expand_text(Reader *r, const Given *g, const LoadNode *node, char **ret) {
         _cleanup_(strbuf_done) StrBuf fault = STRBUF_INIT;
-        int k;
 
         if (node->type != LOAD_SCALAR)
                 return refuse_type(r, g, node);
-        k = expand(node->text, r->context->environment, ret, &fault);
+        int k = expand(node->text, r->context->environment, ret, &fault);
         if (k == EXPAND_E_FAULTY) {
                 if (strbuf_error(&fault) < 0)
                         return -ENOMEM;
@@ -897,11 +892,9 @@ static int read_pair(Reader *r, const Given *g, size_t i) {
         _cleanup_(value_fault_done) ValueFault f = { 0 };
         _cleanup_free_ char *text = NULL;
         Given pair = *g;
-        const char *name;
-        int k;
 
         pair.spot.line = name_node->line;
-        name = name_of_node(r, &pair.spot, name_node);
+        const char *name = name_of_node(r, &pair.spot, name_node);
         if (!name)
                 return READ_E_FAULTY;
         pair.spot.sub = name;
@@ -911,7 +904,7 @@ static int read_pair(Reader *r, const Given *g, size_t i) {
                            "is given twice, first on line %u", first->line);
                 return READ_E_FAULTY;
         }
-        k = expand_text(r, &pair, value, &text);
+        int k = expand_text(r, &pair, value, &text);
         if (k != 0)
                 return k;
         k = value_append_pair(g->key, g->scope->base, &(ValuePair){ name, text }, &f);
@@ -1075,12 +1068,11 @@ static void report_unknown(Reader *r, const Scope *scope, const LoadNode *name) 
 
 /* @return the row, or NULL after a fault */
 static const ConfigKey *find_key(Reader *r, const Scope *scope, const LoadNode *name) {
-        const ConfigKey *key;
         Spot spot = { .line = name->line, .name = scope->prefix, .index = scope->index };
 
         if (!name_of_node(r, &spot, name))
                 return NULL;
-        key = key_named(scope->prefix, name->text);
+        const ConfigKey *key = key_named(scope->prefix, name->text);
         if (!key)
                 report_unknown(r, scope, name);
         return key;
@@ -1352,14 +1344,13 @@ bool string_list_has(const StringList *l, const char *text) {
 /* All keys at their defaults: no sources and destinations yet. */
 static int new_default(Config **ret) {
         _cleanup_(config_freep) Config *c = calloc(1, sizeof *c);
-        int r;
 
         if (!c)
                 return -ENOMEM;
         c->origins = calloc(1, sizeof *c->origins);
         if (!c->origins)
                 return -ENOMEM;
-        r = value_set_all_defaults("", c);
+        int r = value_set_all_defaults("", c);
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(c);

@@ -62,11 +62,9 @@ static int write_line(void *userdata) {
 /* Kernels before 6.4 do not know a single write to a pipe that does not wait: an open file of our
  * own does not. @return whether it is a pipe */
 static bool print_to_pipe(const Line *line) {
-        int fd;
-
         if (fcntl(STDERR_FILENO, F_GETPIPE_SZ) < 0)
                 return false;
-        fd = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+        int fd = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
         if (fd < 0)
                 return errno == ENXIO; /* nobody reads it; without /proc it is left to the child */
         if (write(fd, line->text, line->n) < 0)

@@ -17,15 +17,12 @@ static uint64_t nsec_of(uint64_t usec) {
 
 /* How long n takes, rounded up. */
 uint64_t rate_span_nsec(const RateRule *rule, uint64_t n) {
-        double span;
-        uint64_t whole;
-
         if (rule->rate == 0)
                 return 0;
-        span = (double)n * (double)NSEC_PER_SEC / (double)rule->rate;
+        double span = (double)n * (double)NSEC_PER_SEC / (double)rule->rate;
         if (span >= (double)LINE_MAX_NSEC)
                 return LINE_MAX_NSEC;
-        whole = (uint64_t)span;
+        uint64_t whole = (uint64_t)span;
         return whole + ((double)whole < span);
 }
 
@@ -164,11 +161,9 @@ uint64_t ratelimit_book(RateLimit *t, uint64_t n, uint64_t *ret_nsec) {
 }
 
 void ratelimit_refund(RateLimit *t, uint64_t nsec) {
-        uint64_t booked;
-
         if (!t || nsec == 0)
                 return;
-        booked = atomic_load(&t->booked_nsec);
+        uint64_t booked = atomic_load(&t->booked_nsec);
         while (!atomic_compare_exchange_weak(&t->booked_nsec, &booked, rate_refund(booked, nsec)))
                 ;
 }

@@ -279,11 +279,9 @@ static json_t *delivery_list(const BundleRecord *b, const AgentView *v) {
 
 /* The store keeps the reasons as a JSON array; anything else is shown as one reason. */
 static json_t *reasons_json(const char *text) {
-        json_t *v;
-
         if (!text || text[0] == '\0')
                 return json_array();
-        v = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+        json_t *v = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
         if (json_is_array(v))
                 return v;
         json_decref(v);
@@ -503,14 +501,13 @@ static void list_bundles(ApiCall *c) {
         AgentView v = { 0 };
         Page page = { .bundles = bundles, .view = &v };
         ViewFilter f;
-        int r;
 
         if (!parse_filter(c, &f))
                 return;
         page.limit = f.limit;
         f.limit++; /* one more shows whether there is a next page */
         c->backend->view(&v, c->backend->userdata);
-        r = bundles ? c->backend->list(&f, page_add, &page, c->backend->userdata) : -ENOMEM;
+        int r = bundles ? c->backend->list(&f, page_add, &page, c->backend->userdata) : -ENOMEM;
         if (r < 0) {
                 answer_failure(c, r);
                 return;
@@ -533,11 +530,10 @@ static void get_bundle(ApiCall *c) {
         _cleanup_free_ char *explain = NULL;
         _cleanup_(bundle_record_done) BundleRecord b = { 0 };
         AgentView v = { 0 };
-        int r;
 
         if (!refuse_any_query(c))
                 return;
-        r = c->backend->get(c->id, &b, &explain, c->backend->userdata);
+        int r = c->backend->get(c->id, &b, &explain, c->backend->userdata);
         if (r == -ENOENT) {
                 answer_no_bundle(c);
                 return;
@@ -552,11 +548,10 @@ static void get_bundle(ApiCall *c) {
 
 static void post_bundle(ApiCall *c) {
         _cleanup_free_ char *message = NULL;
-        int r;
 
         if (!refuse_any_query(c))
                 return;
-        r = c->backend->act(c->id, c->action, &message, c->backend->userdata);
+        int r = c->backend->act(c->id, c->action, &message, c->backend->userdata);
         if (r == -ENOENT)
                 answer_no_bundle(c);
         else if (!answer_fault(c, r, message ? message : "not possible in the bundle's state"))
@@ -571,11 +566,10 @@ static void post_bundle(ApiCall *c) {
 static void post_snapshot(ApiCall *c) {
         _cleanup_free_ char *message = NULL;
         char name[SNAPSHOT_NAME_SIZE];
-        int r;
 
         if (!refuse_any_query(c))
                 return;
-        r = c->backend->snapshot(name, &message, c->backend->userdata);
+        int r = c->backend->snapshot(name, &message, c->backend->userdata);
         if (!answer_fault(c, r, message))
                 answer_json(c, 202, json_pack("{s:s}", "name", name));
 }
@@ -610,11 +604,10 @@ static void answer_snapshot(ApiCall *c, const SnapshotAnswer *a) {
 static void get_snapshot(ApiCall *c) {
         _cleanup_(snapshot_answer_done) SnapshotAnswer a = { 0 };
         char name[128];
-        int r;
 
         if (!refuse_any_query(c))
                 return;
-        r = c->backend->get_snapshot(c->id, c->action, &a, c->backend->userdata);
+        int r = c->backend->get_snapshot(c->id, c->action, &a, c->backend->userdata);
         if (r == -ENOENT)
                 answer_error(c, 404, "not_found", "no snapshot '%s', or no such file in it",
                              quote(c->id, name, sizeof name));
@@ -632,11 +625,10 @@ static void get_snapshot(ApiCall *c) {
 static bool route_snapshot(ApiCall *c) {
         char name[SNAPSHOT_NAME_SIZE];
         const char *rest = c->request->path + strlen(SNAPSHOTS_PATH "/");
-        size_t n;
 
         if (strncmp(c->request->path, SNAPSHOTS_PATH "/", strlen(SNAPSHOTS_PATH "/")) != 0)
                 return false;
-        n = strcspn(rest, "/");
+        size_t n = strcspn(rest, "/");
         if (n == 0 || n >= sizeof name)
                 return false;
         memcpy(name, rest, n);
@@ -848,9 +840,8 @@ DEFINE_CLEANUP(Api, api_free);
 
 int api_new(Api **ret, sd_event *event, const ApiListener *l) {
         _cleanup_(api_freep) Api *a = NULL;
-        int r;
 
-        r = api_new_for_test(&a, l->read_only, l->backend);
+        int r = api_new_for_test(&a, l->read_only, l->backend);
         if (r < 0)
                 return r;
         a->hostname = l->hostname;

@@ -109,16 +109,14 @@ int api_listen_tcp(const char *address, int *ret_fd) {
         char host[INET6_ADDRSTRLEN + 16];
         const int on = 1;
         uint16_t port;
-        bool is_v6;
-        int r;
 
-        r = split_address(address, host, sizeof host, &port);
+        int r = split_address(address, host, sizeof host, &port);
         if (r < 0)
                 return r;
         if (strcmp(host, "localhost") ==
             0) /* the only name: looking up others could block the loop */
                 (void)snprintf(host, sizeof host, "127.0.0.1");
-        is_v6 = inet_pton(AF_INET6, host, &v6.sin6_addr) == 1;
+        bool is_v6 = inet_pton(AF_INET6, host, &v6.sin6_addr) == 1;
         if (!is_v6 && inet_pton(AF_INET, host, &v4.sin_addr) != 1)
                 return -EINVAL;
         v4.sin_port = v6.sin6_port = htons(port);

@@ -306,13 +306,12 @@ static int create_upload_throttle(RateLimits *l, Clock *clock, const Config *con
 
 int rate_limits_new(RateLimits **ret, Clock *clock, const Config *config) {
         _cleanup_(rate_limits_unrefp) RateLimits *l = calloc(1, sizeof *l);
-        int r;
 
         if (!l)
                 return -ENOMEM;
         atomic_init(&l->n_refs, 1);
         l->clock = clock;
-        r = create_upload_throttle(l, clock, config);
+        int r = create_upload_throttle(l, clock, config);
         if (r == 0)
                 r = create_throttle(&l->requests, clock,
                                     &(RateSchedule){ .rate = config->limits.request_rate },

@@ -254,8 +254,7 @@ void scheduler_probe_done(Destination *d, int outcome, const char *error) {
 }
 
 static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
-        (void)source;
-        (void)usec;
+        (void)source, (void)usec;
         kick_destination(userdata);
         return 0;
 }

@@ -152,13 +152,12 @@ static size_t word_size(const char *s, const char *end) {
 static bool kmsg_find_hw_error(const char *text, size_t n, KmsgHwError *ret) {
         static const char mark[] = "NEURON_HW_ERR=";
         const char *end = text + n, *at = text ? memmem(text, n, mark, sizeof mark - 1) : NULL;
-        size_t size;
 
         if (!at)
                 return false;
         memset(ret, 0, sizeof *ret);
         at += sizeof mark - 1;
-        size = word_size(at, end);
+        size_t size = word_size(at, end);
         (void)copy_printable(ret->value, sizeof ret->value, at, size);
         for (at += size; at < end; at += size) {
                 while (at < end && is_blank(*at))
@@ -237,11 +236,9 @@ typedef struct Kmsg {
 } Kmsg;
 
 static int emit(Kmsg *k, StrBuf *b) {
-        int r;
-
         if (k->is_stream)
                 k->out->used_bytes = 0;
-        r = collect_emit(k->out, b);
+        int r = collect_emit(k->out, b);
         return r == -EFBIG && k->is_stream ? 0 : r;
 }
 
@@ -374,7 +371,6 @@ static int handle_pending(Kmsg *k, bool all) {
 static int read_some(Kmsg *k) {
         char chunk[KMSG_RECORD_BYTES_MAX];
         ssize_t n = read(k->fd, chunk, sizeof chunk);
-        int r;
 
         if (n < 0 &&
             errno == EPIPE) { /* overwritten before it was read; the next read goes on behind it */
@@ -386,7 +382,7 @@ static int read_some(Kmsg *k) {
         if (n == 0)
                 return handle_pending(k, true);
         strbuf_add_n(&k->pending, chunk, (size_t)n);
-        r = strbuf_error(&k->pending);
+        int r = strbuf_error(&k->pending);
         if (r == 0)
                 r = handle_pending(k, false);
         return r < 0 ? r : 1;

@@ -82,13 +82,12 @@ static void packages_dpkg(PackagesRoot *root) {
         _cleanup_close_ int fd = procfs_root_open(root->fd, "/var/lib/dpkg/status", O_RDONLY, NULL);
         Listing l = { .b = &root->b };
         DpkgParser parser = { .on_package = add_package, .userdata = &l };
-        int r;
 
         if (fd == -ENOENT)
                 return;
         packages_begin(root, "dpkg");
         json_out_array(&root->b, "packages");
-        r = fd < 0 ? fd : dpkg_read(&parser, fd);
+        int r = fd < 0 ? fd : dpkg_read(&parser, fd);
         json_out_end_array(&root->b);
         json_out_bool(&root->b, "cut", r == 1 || l.n > PACKAGES_MAX);
         if (r < 0)
@@ -537,12 +536,11 @@ static int run_host(const CollectRequest *order, PackagesRoot *root) {
 static int run_process(const CollectRequest *order, const Part *part, PackagesRoot *root) {
         _cleanup_free_ Mapped *mapped = calloc(1, sizeof *mapped);
         Proc p;
-        int r;
 
         if (!mapped)
                 return -ENOMEM;
         root->pid = part->process->pid;
-        r = procfs_open(&p, order->proc_root, root->pid, part->process->start_ticks);
+        int r = procfs_open(&p, order->proc_root, root->pid, part->process->start_ticks);
         if (r != 0)
                 return write_unavailable(root, procfs_reason(r));
         root->fd = procfs_root(&p);

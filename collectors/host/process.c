@@ -46,13 +46,11 @@ static void begin_record(ProcessReport *report, const char *about) {
 }
 
 static void end_record(ProcessReport *report) {
-        int r;
-
         json_out_end_object(&report->b);
         strbuf_add(&report->b, "\n");
         if (report->result != 0)
                 return;
-        r = strbuf_error(&report->b);
+        int r = strbuf_error(&report->b);
         if (r == 0)
                 r = procfs_check(report->p) == PROCFS_E_REPLACED ? PROCFS_E_REPLACED : 0;
         if (r == 0)
@@ -136,13 +134,12 @@ static bool find_id(const uint8_t *notes, size_t n, char *hex) {
 static int search_segment(int fd, const Segment *s, char *hex) {
         size_t n = (size_t)MIN(s->size, (uint64_t)NOTE_BYTES_MAX);
         _cleanup_free_ uint8_t *notes = malloc(MAX(n, (size_t)1));
-        int r;
 
         if (!notes)
                 return -ENOMEM;
         if (s->offset > INT64_MAX - NOTE_BYTES_MAX)
                 return -EBADMSG;
-        r = fs_pread_all(fd, notes, n, s->offset);
+        int r = fs_pread_all(fd, notes, n, s->offset);
         if (r < 0)
                 return r == -ENODATA ? -EBADMSG : r;
         return find_id(notes, n, hex);
@@ -198,10 +195,9 @@ static void add_stack(ProcessReport *report, int tid) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
         char path[64];
         unsigned n_lines = 0;
-        int r;
 
         (void)snprintf(path, sizeof path, "task/%d/stack", tid);
-        r = procfs_read(report->p, (ProcFile){ path, STACK_BYTES_MAX }, &text, NULL);
+        int r = procfs_read(report->p, (ProcFile){ path, STACK_BYTES_MAX }, &text, NULL);
         if (r != 0) {
                 add_missing(&report->b, "kernel_stack", r);
                 return;
@@ -220,10 +216,9 @@ static void add_state(ProcessReport *report, int tid) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
         char path[64];
         ProcStat stat;
-        int r;
 
         (void)snprintf(path, sizeof path, "task/%d/stat", tid);
-        r = procfs_read(report->p, (ProcFile){ path, 4096 }, &text, NULL);
+        int r = procfs_read(report->p, (ProcFile){ path, 4096 }, &text, NULL);
         if (r != 0 || !text.text || !procfs_parse_stat(text.text, text.n, &stat)) {
                 add_missing(&report->b, "state", r != 0 ? r : -EBADMSG);
                 return;
@@ -518,7 +513,6 @@ static void report_status(ProcessReport *report) {
 static void report_place(ProcessReport *report) {
         static const char *const kinds[] = { "cgroup", "ipc", "mnt", "net", "pid", "user", "uts" };
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
-        int r;
 
         begin_record(report, "place");
         add_link(report, "exe", "exe");
@@ -531,7 +525,7 @@ static void report_place(ProcessReport *report) {
                 add_link(report, kinds[i], name);
         }
         json_out_end_object(&report->b);
-        r = procfs_read(report->p, (ProcFile){ "cgroup", FILE_BYTES_MAX }, &text, NULL);
+        int r = procfs_read(report->p, (ProcFile){ "cgroup", FILE_BYTES_MAX }, &text, NULL);
         if (r == 0)
                 json_out_text(&report->b, "cgroup", text.text ? text.text : "", text.n);
         else

@@ -79,7 +79,6 @@ bool procfs_parse_stat(const char *text, size_t n, ProcStat *ret) {
         const char *at = text, *end = text + n, *open, *close;
         ProcStat s = { 0 };
         uint64_t pid;
-        size_t n_comm;
 
         if (!parse_number(&at, end, 10, &pid) || pid > INT32_MAX || !parse_char(&at, end, ' ') ||
             !parse_char(&at, end, '('))
@@ -88,7 +87,7 @@ bool procfs_parse_stat(const char *text, size_t n, ProcStat *ret) {
         close = memrchr(at, ')', (size_t)(end - at)); /* the name may hold any, numbers follow it */
         if (!close)
                 return false;
-        n_comm = MIN((size_t)(close - open), sizeof s.comm - 1);
+        size_t n_comm = MIN((size_t)(close - open), sizeof s.comm - 1);
         memcpy(s.comm, open, n_comm);
         s.pid = (pid_t)pid;
         if (!parse_stat_fields(close + 1, end, &s))
@@ -286,7 +285,6 @@ int procfs_root_open(int root_fd, const char *path, int flags, struct stat *ret_
         _cleanup_close_ int path_fd = tree_resolve(root_fd, path, NULL);
         char link[sizeof "/proc/self/fd/" + 10];
         struct stat st;
-        int fd;
 
         if (path_fd < 0)
                 return path_fd;
@@ -299,7 +297,7 @@ int procfs_root_open(int root_fd, const char *path, int flags, struct stat *ret_
         if (flags & O_PATH)
                 return TAKE_FD(path_fd);
         (void)snprintf(link, sizeof link, "/proc/self/fd/%d", path_fd);
-        fd = open(link, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        int fd = open(link, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
         return fd < 0 ? -errno : fd;
 }
 
@@ -391,7 +389,6 @@ int procfs_open(Proc *ret, const char *proc_root, pid_t pid, uint64_t start_tick
         _cleanup_close_ int fd = -1;
         char path[PROCFS_LINK_SIZE];
         struct stat st;
-        int r;
 
         ret->dir_fd = -1;
         if (pid <= 0)
@@ -403,7 +400,7 @@ int procfs_open(Proc *ret, const char *proc_root, pid_t pid, uint64_t start_tick
                 return errno == ENOENT ? outcome_of_missing(proc_root, pid) : outcome_of(errno);
         if (fstat(fd, &st) < 0)
                 return outcome_of(errno);
-        r = read_stat(fd, &p.stat);
+        int r = read_stat(fd, &p.stat);
         if (r != 0)
                 return r;
         if (p.stat.pid != pid || (start_ticks != 0 && p.stat.start_ticks != start_ticks))

@@ -87,7 +87,6 @@ static bool version_is_known(const NeuronVersion *v) {
 static int neuron_open(NeuronDevice *d, const char *directory, const char *name) {
         _cleanup_close_ int dir_fd = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
         struct stat st;
-        int fd;
 
         if (dir_fd < 0)
                 return -errno;
@@ -97,7 +96,7 @@ static int neuron_open(NeuronDevice *d, const char *directory, const char *name)
                 return -ELOOP;
         if (!S_ISCHR(st.st_mode) && !S_ISREG(st.st_mode))
                 return -EINVAL;
-        fd = openat(dir_fd, name, O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY);
+        int fd = openat(dir_fd, name, O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY);
         if (fd < 0)
                 return -errno;
         d->fd = fd;
@@ -123,13 +122,12 @@ static const Command *command_find(uint32_t number) {
  * could not be copied */
 static int neuron_ioctl(NeuronDevice *d, uint32_t command, void *argument) {
         const Command *c = command_find(command);
-        int r;
 
         if (!c)
                 return -EPERM;
         if (version_is_known(&d->driver) && neuron_version_compare(&d->driver, &c->since) < 0)
                 return -EOPNOTSUPP;
-        r = ioctl(d->fd, (unsigned long)command, argument);
+        int r = ioctl(d->fd, (unsigned long)command, argument);
         return r < 0 ? -errno : r;
 }
 
@@ -239,12 +237,10 @@ static DeviceHeld device_is_held(const CollectRequest *order) {
 }
 
 static int send_query(DeviceQuery *a, const char *query, uint32_t command, void *argument) {
-        int r;
-
         if (a->error < 0)
                 return -ECANCELED;
         (void)snprintf(a->progress->pending_query, sizeof a->progress->pending_query, "%s", query);
-        r = neuron_ioctl(&a->device, command, argument);
+        int r = neuron_ioctl(&a->device, command, argument);
         a->progress->pending_query[0] = '\0';
         return r;
 }
@@ -483,8 +479,7 @@ static int check_surroundings(const PoolTask *task, int fd, void *userdata) {
                             *text = NULL;
         const char *why;
 
-        (void)task;
-        (void)fd;
+        (void)task, (void)fd;
         if (!path)
                 return -ENOMEM;
         if (fs_read_file(AT_FDCWD, path, VERSION_BYTES_MAX - 1, &text, NULL) == 0)
@@ -505,10 +500,7 @@ static int check_surroundings(const PoolTask *task, int fd, void *userdata) {
 }
 
 static int ignore_line(const PoolTask *task, char *line, size_t n, void *userdata) {
-        (void)task;
-        (void)line;
-        (void)n;
-        (void)userdata;
+        (void)task, (void)line, (void)n, (void)userdata;
         return 0;
 }
 
@@ -690,11 +682,10 @@ static int query_devices(Collection *c) {
         uint64_t patience_usec = c->order->timeout_usec;
         ChildPool pool = pool_of(c, patience_usec - patience_usec / 4);
         const PoolTask *first = NULL;
-        int r;
 
         pool.run = run_device;
         pool.on_end = on_device_end;
-        r = child_pool_run(&pool, c->tasks, c->names.n);
+        int r = child_pool_run(&pool, c->tasks, c->names.n);
         if (r < 0)
                 return r;
         for (size_t i = 0; i < c->names.n && !first; i++)
@@ -710,7 +701,6 @@ static int query_devices(Collection *c) {
 
 static int collect_devices(Collection *c) {
         static const PoolTask surroundings = { .name = "surroundings" };
-        ChildPool pool;
         int r = neuron_list(c->order->device_directory, false, &c->names);
 
         if (r < 0 || c->names.n == 0)
@@ -721,7 +711,7 @@ static int collect_devices(Collection *c) {
         for (size_t i = 0; i < c->names.n; i++)
                 c->tasks[i].name = c->names.items[i];
         c->share_bytes = MAX(c->order->max_bytes / c->names.n, (uint64_t)SHARE_BYTES_MIN);
-        pool = pool_of(c, c->order->timeout_usec / 4);
+        ChildPool pool = pool_of(c, c->order->timeout_usec / 4);
         pool.run = check_surroundings;
         pool.on_line = ignore_line;
         pool.on_end = on_surroundings_end;
@@ -736,7 +726,6 @@ static int collect_devices(Collection *c) {
 
 int collect_neuron_device(const CollectRequest *order, CollectOut *out) {
         _cleanup_free_ Collection *c = calloc(1, sizeof *c);
-        int r;
 
         if (!c)
                 return -ENOMEM;
@@ -750,7 +739,7 @@ int collect_neuron_device(const CollectRequest *order, CollectOut *out) {
                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (c->shared == MAP_FAILED)
                 return -errno;
-        r = collect_devices(c);
+        int r = collect_devices(c);
         (void)munmap(c->shared, sizeof *c->shared); /* cannot fail for a mapping of ours */
         return r;
 }

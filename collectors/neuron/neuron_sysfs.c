@@ -293,8 +293,6 @@ static void add_part(Walk *w, const char *key, StrBuf *part, const char *end) {
 static int walk_dir(Walk *w, int dir_fd, unsigned depth);
 
 static int end_line(Walk *w) {
-        int r;
-
         if (w->line.n == 0)
                 return strbuf_error(&w->line);
         json_out_end_object(&w->line);
@@ -302,7 +300,7 @@ static int end_line(Walk *w) {
         add_part(w, "cut", &w->cut, "]");
         json_out_end_object(&w->line);
         strbuf_add(&w->line, "\n");
-        r = strbuf_error(&w->line);
+        int r = strbuf_error(&w->line);
         if (r < 0)
                 return r;
         if (w->n_bytes + w->line.n > w->bytes_max) {
@@ -345,13 +343,12 @@ static int read_file(Walk *w, int at_fd, const char *name, const char *path) {
         SysfsProgress *progress = w->of->progress;
         const char *leaf = path_name(path);
         SysfsValue value; /* a page: not cleared for each of thousands of files */
-        int r;
 
         if (!count_file(w))
                 return 0;
         (void)snprintf(progress->reading, sizeof progress->reading, "%s", path);
         value.is_cut = false;
-        r = sysfs_read(at_fd, name, &value);
+        int r = sysfs_read(at_fd, name, &value);
         progress->reading[0] = '\0';
         if (r == -ENOENT) /* the runtime has removed it meanwhile */
                 return 0;
@@ -384,7 +381,6 @@ static int defer(Walk *w, const char *path) {
 static int visit_file(Walk *w, int dir_fd, const char *name) {
         char path[SYSFS_PATH_MAX];
         struct stat st;
-        int n;
 
         if (strcmp(name, "reset") == 0)
                 return 0;
@@ -393,8 +389,8 @@ static int visit_file(Walk *w, int dir_fd, const char *name) {
         if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode) ||
             (st.st_mode & 0444) == 0)
                 return 0;
-        n = snprintf(path, sizeof path, "%s%s%s", w->path.n ? w->path.text : "",
-                     w->path.n ? "/" : "", name);
+        int n = snprintf(path, sizeof path, "%s%s%s", w->path.n ? w->path.text : "",
+                         w->path.n ? "/" : "", name);
         if (n < 0 || (size_t)n >= sizeof path) {
                 note_cut(w, "a path has more than 511 bytes");
                 return 0;
@@ -551,11 +547,10 @@ static int write_line(const char *line, size_t n, void *userdata) {
 
 static int open_below(const Collection *c, const char *name) {
         _cleanup_free_ char *path = path_join(c->order->sysfs_root, name);
-        int fd;
 
         if (!path)
                 return -ENOMEM;
-        fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         return fd < 0 ? -errno : fd;
 }
 
@@ -568,10 +563,9 @@ typedef struct Attributes {
 static void add_file(StrBuf *b, const Attributes *from, const char *name, const char *key) {
         SysfsProgress *progress = from->progress;
         SysfsValue value;
-        int r;
 
         (void)snprintf(progress->reading, sizeof progress->reading, "%s", name);
-        r = sysfs_read(from->dir_fd, name, &value);
+        int r = sysfs_read(from->dir_fd, name, &value);
         progress->reading[0] = '\0';
         if (r < 0)
                 json_out_null(b, key);
@@ -649,7 +643,6 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
                             .bytes_max = c->share_bytes,
                             .on_line = write_line,
                             .userdata = &fd };
-        int r;
 
         if (i > 0) {
                 (void)snprintf(path, sizeof path, "%s/%s", devices_path, task->name);
@@ -657,7 +650,7 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
         }
         order.device = "class";
         order.depth_max = 0; /* its attributes alone */
-        r = write_driver(c, fd, progress);
+        int r = write_driver(c, fd, progress);
         if (r >= 0)
                 r = write_machine(c, fd, progress);
         if (r >= 0)
@@ -703,7 +696,6 @@ static int on_end(const PoolTask *task, int result, void *userdata) {
         size_t i = (size_t)(task - c->tasks);
         const SysfsProgress *p = &c->shared->progress[i];
         StrBuf b = STRBUF_INIT;
-        int r;
 
         if (i == 0 && result == 0)
                 return 0;
@@ -716,7 +708,7 @@ static int on_end(const PoolTask *task, int result, void *userdata) {
                 sysfs_summary_add(&b, &p->summary);
         }
         json_out_end_object(&b);
-        r = collect_emit_fitting(c->out, &b);
+        int r = collect_emit_fitting(c->out, &b);
         strbuf_done(&b);
         return r;
 }
@@ -734,14 +726,13 @@ static int add_tasks(Collection *c) {
 
 static int emit_no_devices(const Collection *c, int error) {
         StrBuf b = STRBUF_INIT, text = STRBUF_INIT;
-        int r;
 
         strbuf_addf(&text, "no device in '%s/%s'%s%s", c->order->sysfs_root, devices_path,
                     error ? ": " : "", error ? strerrordesc_np(error) : "");
         json_out_object(&b, NULL);
         json_out_string(&b, "error", text.text);
         json_out_end_object(&b);
-        r = collect_emit_fitting(c->out, &b);
+        int r = collect_emit_fitting(c->out, &b);
         strbuf_done(&b);
         strbuf_done(&text);
         return r;
@@ -773,7 +764,6 @@ static int run_all(Collection *c) {
 
 int collect_neuron_sysfs(const CollectRequest *order, CollectOut *out) {
         _cleanup_free_ Collection *c = calloc(1, sizeof *c);
-        int r;
 
         if (!c)
                 return -ENOMEM;
@@ -782,7 +772,7 @@ int collect_neuron_sysfs(const CollectRequest *order, CollectOut *out) {
                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (c->shared == MAP_FAILED)
                 return -errno;
-        r = run_all(c);
+        int r = run_all(c);
         (void)munmap(c->shared, sizeof *c->shared); /* cannot fail for a mapping of ours */
         return r;
 }

@@ -149,7 +149,6 @@ static void find_core(NrtLine *l) {
 static bool nrt_log_parse_line(const char *line, size_t n, NrtLine *ret) {
         const char *end = line + n, *at, *colon;
         NrtLine l = { 0 };
-        NrtSpan origin;
 
         if (!find_time(line, end, &l.time))
                 return false;
@@ -161,7 +160,7 @@ static bool nrt_log_parse_line(const char *line, size_t n, NrtLine *ret) {
         if (l.level.n == 0)
                 return false;
         const char *behind_level = at;
-        origin = next_word(&at, end);
+        NrtSpan origin = next_word(&at, end);
         colon = origin.n > 0 ? memchr(origin.s, ':', origin.n) : NULL;
         if (colon) {
                 l.module = (NrtSpan){ .s = origin.s, .n = (size_t)(colon - origin.s) };
@@ -253,7 +252,6 @@ static bool is_variable(NrtSpan s, size_t *ret_equals) {
 static NrtInfoItem make_item(NrtSpan line, bool *in_environment) {
         NrtInfoItem item = { .kind = NRT_INFO_OTHER, .value = line };
         size_t equals;
-        const char *colon;
 
         if (is_variable(line, &equals) && *in_environment) {
                 item.kind = NRT_INFO_ENVIRONMENT;
@@ -261,7 +259,7 @@ static NrtInfoItem make_item(NrtSpan line, bool *in_environment) {
                 item.value = (NrtSpan){ .s = line.s + equals + 1, .n = line.n - equals - 1 };
                 return item;
         }
-        colon = memchr(line.s, ':', line.n);
+        const char *colon = memchr(line.s, ':', line.n);
         if (!colon || colon == line.s || colon - line.s > 40)
                 return item;
         item.kind = NRT_INFO_FIELD;
@@ -691,7 +689,6 @@ static int emit_file(const Log *log, const char *path, const char *why) {
 static int write_raw(const Log *log) {
         const CollectOut *out = log->out;
         char name[RAW_NAME_SIZE];
-        int r;
 
         if (log->n > out->max_bytes - out->used_bytes) {
                 log->out->is_cut = true; /* no empty file in its place */
@@ -702,7 +699,7 @@ static int write_raw(const Log *log) {
         _cleanup_close_ int fd = collect_raw_file(log->out, name);
         if (fd < 0)
                 return 0; /* none are wanted; the records stand for themselves */
-        r = collect_write(log->out, fd, log->text, log->n);
+        int r = collect_write(log->out, fd, log->text, log->n);
         return r == -EFBIG ? 0 : r;
 }
 
@@ -742,7 +739,6 @@ static size_t add_items(const Log *log, StrBuf *b, const NrtSpan *block, NrtInfo
 
 static int emit_block(const Log *log, const NrtSpan *block, bool is_whole) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        size_t n_left_out;
 
         begin(log, &b, "infodump");
         json_out_bool(&b, "whole", is_whole);
@@ -750,7 +746,7 @@ static int emit_block(const Log *log, const NrtSpan *block, bool is_whole) {
         (void)add_items(log, &b, block, NRT_INFO_FIELD); /* leaves none out */
         json_out_end_object(&b);
         json_out_object(&b, "environment");
-        n_left_out = add_items(log, &b, block, NRT_INFO_ENVIRONMENT);
+        size_t n_left_out = add_items(log, &b, block, NRT_INFO_ENVIRONMENT);
         json_out_end_object(&b);
         json_out_u64(&b, "environment_left_out", n_left_out);
         json_out_array(&b, "other");

@@ -94,11 +94,10 @@ int fs_open_beneath(int dir_fd, const char *path, int flags) {
         struct open_how how = {
                 .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
         };
-        int r;
 
         if (flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE)
                 return -EINVAL;
-        r = path_check(path);
+        int r = path_check(path);
         if (r < 0)
                 return r;
         flags |= O_CLOEXEC;
@@ -333,11 +332,10 @@ int fs_sync_dir(int dir_fd) {
 /* Makes one directory; fine when it is there, whatever mkdir answered to that (EACCES, EROFS). */
 static int ensure_dir(const char *path, mode_t mode) {
         struct stat st;
-        int r;
 
         if (mkdir(path, mode) == 0)
                 return 0;
-        r = -errno;
+        int r = -errno;
         if (stat(path, &st) == 0)
                 return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
         return r;
@@ -432,7 +430,6 @@ int fs_remove_tree(int dir_fd, const char *name) {
 /* Writes data into a new file of this name and makes it durable. */
 static int write_new_file(int dir_fd, const char *name, const void *data, size_t n, mode_t mode) {
         _cleanup_close_ int fd = -1;
-        int r;
 
         fd = openat(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
         if (fd < 0)
@@ -440,7 +437,7 @@ static int write_new_file(int dir_fd, const char *name, const void *data, size_t
         /* The mode asked for, whatever the umask; mounts without modes (CIFS, FUSE) refuse. */
         if (fchmod(fd, mode) < 0 && errno != EPERM && errno != EOPNOTSUPP)
                 return -errno;
-        r = fs_write_all(fd, data, n);
+        int r = fs_write_all(fd, data, n);
         if (r < 0)
                 return r;
         if (fsync(fd) < 0)
@@ -451,14 +448,13 @@ static int write_new_file(int dir_fd, const char *name, const void *data, size_t
 int fs_write_file(int dir_fd, const char *name, const void *data, size_t n, mode_t mode) {
         char temporary[NAME_MAX + 1];
         uint64_t random;
-        int r;
 
         if (name[0] == '\0' || strchr(name, '/'))
                 return -EINVAL;
         /* Random: two nodes that write the same name on a shared volume must not meet in it. */
         if (getrandom(&random, sizeof random, 0) != sizeof random)
                 return -EIO;
-        r = snprintf(temporary, sizeof temporary, ".%s.tmp-%016" PRIx64, name, random);
+        int r = snprintf(temporary, sizeof temporary, ".%s.tmp-%016" PRIx64, name, random);
         if (r < 0 || (size_t)r >= sizeof temporary)
                 return -ENAMETOOLONG;
         r = write_new_file(dir_fd, temporary, data, n, mode);

@@ -114,7 +114,6 @@ char *path_escape(const char *raw) {
 
 int path_unescape(const char *escaped, char **ret) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        char *raw;
 
         while (*escaped != '\0') {
                 size_t plain = strcspn(escaped, "\\");
@@ -133,7 +132,7 @@ int path_unescape(const char *escaped, char **ret) {
                 strbuf_add_n(&b, &byte, 1);
                 escaped += 4;
         }
-        raw = strbuf_detach(&b);
+        char *raw = strbuf_detach(&b);
         if (!raw)
                 return -ENOMEM;
         *ret = raw;

@@ -51,10 +51,9 @@ void strbuf_add(StrBuf *b, const char *s) {
 
 void strbuf_addf(StrBuf *b, const char *fmt, ...) {
         va_list ap;
-        int n;
 
         va_start(ap, fmt);
-        n = vsnprintf(NULL, 0, fmt, ap);
+        int n = vsnprintf(NULL, 0, fmt, ap);
         va_end(ap);
         if (n < 0) {
                 b->failed = true;
@@ -88,14 +87,12 @@ int strbuf_error(const StrBuf *b) {
 }
 
 char *strbuf_detach(StrBuf *b) {
-        char *text;
-
         strbuf_add_n(b, NULL, 0); /* an empty one becomes "" */
         if (b->failed) {
                 strbuf_done(b);
                 return NULL;
         }
-        text = TAKE_PTR(b->text);
+        char *text = TAKE_PTR(b->text);
         *b = STRBUF_INIT;
         return text;
 }

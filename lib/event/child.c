@@ -244,9 +244,7 @@ static bool check_end(Child *c) {
 }
 
 static int on_pid_fd(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
-        (void)s;
-        (void)fd;
-        (void)revents;
+        (void)s, (void)fd, (void)revents;
         (void)check_end(userdata);
         return 0;
 }
@@ -262,8 +260,7 @@ static int on_ask(sd_event_source *s, uint64_t usec, void *userdata) {
 
 static int on_timeout(sd_event_source *s, uint64_t usec, void *userdata) {
         Child *c = userdata;
-        (void)s;
-        (void)usec;
+        (void)s, (void)usec;
         if (c->state == CHILD_KILLED)
                 report(c, 0, true);
         else
@@ -411,7 +408,6 @@ static int start(Child *c, sd_event *event, const ChildOptions *order) {
 
 int child_new(Child **ret, sd_event *event, const ChildOptions *order) {
         _cleanup_(child_freep) Child *c = NULL;
-        int r;
 
         if (!order->argv || !order->argv[0] || !order->argv[0][0] || order->timeout_usec == 0 ||
             !order->on_done)
@@ -427,7 +423,7 @@ int child_new(Child **ret, sd_event *event, const ChildOptions *order) {
                       .on_output = order->on_output,
                       .on_done = order->on_done,
                       .userdata = order->userdata };
-        r = start(c, event, order);
+        int r = start(c, event, order);
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(c);

@@ -177,8 +177,7 @@ static int start_thread(WorkerPool *p) {
 static int on_finished(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
         WorkerPool *p = userdata;
         uint64_t n;
-        (void)source;
-        (void)revents;
+        (void)source, (void)revents;
         (void)!read(fd, &n, sizeof n); /* EAGAIN: a wake-up that an earlier one has served */
         for (;;) {
                 (void)pthread_mutex_lock(&p->mutex);

@@ -193,13 +193,12 @@ static bool is_token_char(char c) { /* RFC 9110, 5.6.2 */
  * omit the header, by a semicolon. */
 static int http_request_format_header(const char *line, char **ret) {
         size_t n_name = 0;
-        char *copy;
 
         while (is_token_char(line[n_name]))
                 n_name++;
         if (n_name == 0 || line[n_name] != ':' || strpbrk(line, "\r\n"))
                 return -EINVAL;
-        copy = strdup(line);
+        char *copy = strdup(line);
         if (!copy)
                 return -ENOMEM;
         if (copy[n_name + 1 + strspn(copy + n_name + 1, " \t")] == '\0') {
@@ -243,7 +242,6 @@ static void http_reply_done(HttpReplyState *h) {
 static int headers_add(HttpHeaders *h, const char *line, size_t n_name, size_t n_line) {
         const char *value = line + n_name + 1, *end = line + n_line;
         size_t n_value, n;
-        char *to;
 
         while (value < end && (*value == ' ' || *value == '\t'))
                 value++;
@@ -262,7 +260,7 @@ static int headers_add(HttpHeaders *h, const char *line, size_t n_name, size_t n
                 h->text = text;
                 h->n_allocated = n_allocated;
         }
-        to = h->text + h->n;
+        char *to = h->text + h->n;
         for (size_t i = 0; i < n_name; i++)
                 to[i] = line[i] >= 'A' && line[i] <= 'Z' ? (char)(line[i] - 'A' + 'a') : line[i];
         to[n_name] = '\0';
@@ -324,8 +322,6 @@ static void end_headers(HttpReplyState *h) {
 /* Parses a status line, a header or the empty line at their end. Trailers are ignored.
  * @return 0, -EFBIG more than HTTP_HEADERS_MAX, -EBADMSG no HTTP, -ENOMEM */
 static int http_reply_add_line(HttpReplyState *h, const char *line, size_t n) {
-        const char *colon;
-
         while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
                 n--;
         if (h->headers_ended)
@@ -340,7 +336,7 @@ static int http_reply_add_line(HttpReplyState *h, const char *line, size_t n) {
                 return 0;
         if (h->status == 0)
                 return -EBADMSG;
-        colon = memchr(line, ':', n);
+        const char *colon = memchr(line, ':', n);
         if (!colon || colon == line)
                 return 0; /* a folded line, which RFC 9112 permits to ignore, or garbage */
         return headers_add(&h->headers, line, (size_t)(colon - line), n);
@@ -685,11 +681,10 @@ static void settle(HttpRateLimit *p, Wire *w, Flow *ret) {
 /* Only when nothing is on its way to the kernel: refunds also what was not needed. @return bytes
  * that the kernel has not sent yet */
 static uint64_t settle_all(HttpRateLimit *p, Wire *w) {
-        uint64_t paid;
         Flow flow;
 
         settle(p, w, &flow);
-        paid = w->settled + w->open.n;
+        uint64_t paid = w->settled + w->open.n;
         if (flow.written < paid)
                 p->throttle.refund(split_booking(&w->open, paid - flow.written).cost,
                                    p->throttle.userdata);
@@ -740,8 +735,7 @@ static void http_ratelimit_call_done(HttpRateLimitCall *c) {
 static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         HttpRateLimitCall *c = userdata;
 
-        (void)s;
-        (void)usec;
+        (void)s, (void)usec;
         add_booking(&c->granted, c->booked);
         c->booked = (HttpBooking){ 0 };
         on_ratelimit_ready(CONTAINER_OF(c, HttpCall, ratelimit));
@@ -958,8 +952,7 @@ static void run_curl(HttpPool *p, curl_socket_t fd, int what) {
 }
 
 static int on_curl_timer(sd_event_source *s, uint64_t usec, void *userdata) {
-        (void)s;
-        (void)usec;
+        (void)s, (void)usec;
         run_curl(userdata, CURL_SOCKET_TIMEOUT, 0);
         return 0;
 }
@@ -1065,8 +1058,6 @@ static int set_multi(HttpPool *p, unsigned max_connections) {
 }
 
 static int set_up_curl(HttpPool *p, const HttpPoolOptions *o) {
-        int r;
-
         p->multi = curl_multi_init();
         p->pattern = curl_easy_init();
         if (!p->multi || !p->pattern || set_pattern(p->pattern, p, o) != CURLE_OK)
@@ -1078,7 +1069,7 @@ static int set_up_curl(HttpPool *p, const HttpPoolOptions *o) {
                         return -ENOMEM;
                 p->resolve = longer;
         }
-        r = add_sources(p);
+        int r = add_sources(p);
         return r < 0 ? r : set_multi(p, o->max_connections);
 }
 
@@ -1154,8 +1145,7 @@ static int on_call_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         uint64_t now = pool_now_usec(c->pool);
         int n_unsent, error;
 
-        (void)s;
-        (void)usec;
+        (void)s, (void)usec;
         if (c->ratelimit.booked.n > 0) /* it waits for its turn */
                 http_timeout_on_progress(&c->timeout, now);
         if (c->fd >= 0 && ioctl(c->fd, SIOCOUTQ, &n_unsent) == 0)
@@ -1352,7 +1342,6 @@ static bool call_repeat(HttpCall *c, CURLcode code) {
 
 static void on_transfer_ended(CURL *easy, CURLcode code) {
         HttpCall *c = NULL;
-        int error;
 
         (void)curl_easy_getinfo(easy, CURLINFO_PRIVATE,
                                 (char **)&c); /* cannot fail for a handle of ours */
@@ -1368,7 +1357,7 @@ static void on_transfer_ended(CURL *easy, CURLcode code) {
                 (void)snprintf(c->curl_text, sizeof c->curl_text,
                                "the reply ends within its headers");
         }
-        error = classify_curl_code(c, code);
+        int error = classify_curl_code(c, code);
         if (error && !c->fault && error != HTTP_E_PROXY) {
                 if (c->reply.status >= 300 && http_reply_is_complete(&c->reply, c->is_head))
                         error = 0; /* the reply was complete before the error */
@@ -1387,8 +1376,7 @@ static int on_progress(void *userdata, curl_off_t down_max, curl_off_t down, cur
                        curl_off_t up) {
         HttpCall *c = userdata;
 
-        (void)down_max;
-        (void)up_max;
+        (void)down_max, (void)up_max;
         if ((uint64_t)down != c->n_down || (uint64_t)up != c->n_up) {
                 c->n_down = (uint64_t)down;
                 c->n_up = (uint64_t)up;
@@ -1410,13 +1398,12 @@ static bool refuse_repeat(HttpCall *c) {
 static curl_socket_t on_open_socket(void *userdata, curlsocktype purpose,
                                     struct curl_sockaddr *address) {
         HttpCall *c = userdata;
-        int fd;
 
         (void)purpose;
         if (c->is_canceled || refuse_repeat(c))
                 return CURL_SOCKET_BAD;
         /* Older libcurls do not set SOCK_CLOEXEC. */
-        fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+        int fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
         if (fd >= 0 && http_ratelimit_opened(&c->pool->ratelimit, fd) < 0) {
                 (void)close(fd); /* unused */
                 fd = -1;
@@ -1472,9 +1459,7 @@ static int on_connected(void *userdata, char *remote, char *local, int remote_po
                         int local_port) {
         HttpCall *c = userdata;
 
-        (void)remote;
-        (void)local;
-        (void)remote_port;
+        (void)remote, (void)local, (void)remote_port;
         if (c->is_canceled)
                 return CURL_PREREQFUNC_ABORT;
         if (refuse_repeat(c))
@@ -1526,12 +1511,11 @@ static bool check_parsed(HttpCall *c, int r) {
 
 static size_t on_header(char *line, size_t size, size_t n, void *userdata) {
         HttpCall *c = userdata;
-        int r;
 
         if (c->is_canceled)
                 return 0;
         call_on_progress(c);
-        r = http_reply_add_line(&c->reply, line, size * n);
+        int r = http_reply_add_line(&c->reply, line, size * n);
         if (r == 0 && c->reply.headers_ended && !c->is_head && !streams_body(c) &&
             c->reply.content_bytes > 0 && (uint64_t)c->reply.content_bytes > c->reply_max_bytes)
                 r = -EFBIG;
@@ -1637,7 +1621,6 @@ static int set_headers(HttpCall *c, const HttpRequestOptions *o) {
 }
 
 static int set_up_handle(HttpCall *c, const HttpRequestOptions *o) {
-        CURLcode code;
         int r = set_headers(c, o);
 
         if (r < 0)
@@ -1645,7 +1628,7 @@ static int set_up_handle(HttpCall *c, const HttpRequestOptions *o) {
         c->easy = new_handle(c->pool);
         if (!c->easy)
                 return -ENOMEM;
-        code = set_callbacks(c->easy, c);
+        CURLcode code = set_callbacks(c->easy, c);
         if (code == CURLE_OK)
                 code = set_request(c->easy, c, o);
         return code == CURLE_OK ? 0 : -ENOMEM;
@@ -1735,7 +1718,6 @@ static int call_set_up(HttpCall *c, const HttpRequestOptions *o) {
 
 int http_call_new(HttpCall **ret, HttpPool *pool, const HttpRequestOptions *order) {
         _cleanup_(call_freep) HttpCall *c = NULL;
-        int r;
 
         if (!http_request_is_valid(order))
                 return -EINVAL;
@@ -1765,7 +1747,7 @@ int http_call_new(HttpCall **ret, HttpPool *pool, const HttpRequestOptions *orde
         c->head_bytes = HEAD_BYTES + strlen(order->url);
         c->ratelimit = (HttpRateLimitCall){ .limit = &pool->ratelimit, .fd = -1 };
         http_reply_init(&c->reply);
-        r = call_set_up(c, order);
+        int r = call_set_up(c, order);
         if (r < 0)
                 return r;
         list_append(&pool->waiting, &c->link);
@@ -1781,7 +1763,6 @@ int http_call_new(HttpCall **ret, HttpPool *pool, const HttpRequestOptions *orde
 
 int http_pool_new(HttpPool **ret, sd_event *event, const HttpPoolOptions *options) {
         _cleanup_(http_pool_freep) HttpPool *p = calloc(1, sizeof *p);
-        int r;
 
         if (!p)
                 return -ENOMEM;
@@ -1797,7 +1778,7 @@ int http_pool_new(HttpPool **ret, sd_event *event, const HttpPoolOptions *option
         list_init(&p->waiting);
         list_init(&p->running);
         list_init(&p->canceled);
-        r = start_curl(p, options);
+        int r = start_curl(p, options);
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(p);

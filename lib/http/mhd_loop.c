@@ -107,16 +107,13 @@ static void turn(MhdLoop *m) {
 }
 
 static int on_io(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
-        (void)s;
-        (void)fd;
-        (void)revents;
+        (void)s, (void)fd, (void)revents;
         turn(userdata);
         return 0;
 }
 
 static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
-        (void)s;
-        (void)usec;
+        (void)s, (void)usec;
         turn(userdata);
         return 0;
 }
@@ -149,8 +146,7 @@ static void on_connection(void *cls, struct MHD_Connection *connection, void **c
 static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *connection) {
         Exchange *x = calloc(1, sizeof *x);
 
-        (void)cls;
-        (void)connection;
+        (void)cls, (void)connection;
         if (x)
                 x->has_nul = strstr(uri, "%00") !=
                              NULL; /* decoded, it would end the path before its end */
@@ -175,10 +171,9 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **co
 
 /* Owns response->body. */
 static enum MHD_Result answer(struct MHD_Connection *connection, HttpResponse *response) {
-        struct MHD_Response *r;
         enum MHD_Result done = MHD_YES;
 
-        r = MHD_create_response_from_buffer(
+        struct MHD_Response *r = MHD_create_response_from_buffer(
                 response->body ? response->body_bytes : 0, response->body,
                 response->body ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
         if (!r) {
@@ -256,14 +251,12 @@ static enum MHD_Result serve(MhdLoop *m, struct MHD_Connection *connection, Http
 /* Adds to the body. What exceeds the bound is discarded, and past DISCARD_MAX the connection is
  * closed. */
 static enum MHD_Result append_body(Exchange *x, const char *data, size_t *n) {
-        char *body;
-
         if (x->discarded_bytes > 0 || *n > MHD_LOOP_BODY_MAX - x->body_bytes) {
                 x->discarded_bytes += *n;
                 *n = 0;
                 return x->discarded_bytes > DISCARD_MAX ? MHD_NO : MHD_YES;
         }
-        body = realloc(x->body, x->body_bytes + *n);
+        char *body = realloc(x->body, x->body_bytes + *n);
         if (!body)
                 return MHD_NO;
         memcpy(body + x->body_bytes, data, *n);
@@ -317,11 +310,10 @@ DEFINE_CLEANUP(MhdLoop, mhd_loop_free);
 
 static int start(MhdLoop *m, int fd) {
         _cleanup_close_ int own_fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-        int flags;
 
         if (own_fd < 0)
                 return -errno;
-        flags = fcntl(own_fd, F_GETFL);
+        int flags = fcntl(own_fd, F_GETFL);
         if (flags < 0 || fcntl(own_fd, F_SETFL, flags | O_NONBLOCK) <
                                  0) /* a socket handed over by systemd may block */
                 return -errno;
@@ -347,7 +339,6 @@ static int start(MhdLoop *m, int fd) {
 int mhd_loop_new(MhdLoop **ret, sd_event *event, int fd, HttpHandler handler, void *userdata) {
         _cleanup_(mhd_loop_freep) MhdLoop *m = calloc(1, sizeof *m);
         const union MHD_DaemonInfo *info;
-        int r;
 
         if (!m)
                 return -ENOMEM;
@@ -355,7 +346,7 @@ int mhd_loop_new(MhdLoop **ret, sd_event *event, int fd, HttpHandler handler, vo
         list_init(&m->clients);
         m->handler = handler;
         m->userdata = userdata;
-        r = start(m, fd);
+        int r = start(m, fd);
         if (r < 0)
                 return r;
         info = MHD_get_daemon_info(m->daemon, MHD_DAEMON_INFO_EPOLL_FD);

@@ -136,11 +136,9 @@ static const char *skip_char(const char *s, char c) {
 }
 
 static bool is_supplement_suffix(const char *s) {
-        size_t n;
-
         if (strncmp(s, "-s", 2) != 0 || s[2] < '1' || s[2] > '9')
                 return false;
-        n = strspn(s + 2, "0123456789");
+        size_t n = strspn(s + 2, "0123456789");
         return n <= 9 && s[2 + n] == '\0';
 }
 

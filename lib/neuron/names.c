@@ -30,11 +30,9 @@ static const char *const member_kinds[N_MEMBER_KINDS] = {
 DEFINE_WORDS(member_kind, MemberKind, member_kinds);
 
 bool instance_id_is_ec2(const char *s) {
-        size_t n;
-
         if (strncmp(s, "i-", 2) != 0)
                 return false;
-        n = strspn(s + 2, "0123456789abcdef");
+        size_t n = strspn(s + 2, "0123456789abcdef");
         return s[2 + n] == '\0' && n >= 8 && n <= 17;
 }
 

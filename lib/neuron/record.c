@@ -126,23 +126,20 @@ static bool copy_string(char **to, const char *from) {
 }
 
 static bool copy_delivery(DeliveryRecord *to, const DeliveryRecord *from) {
-        bool ok;
-
         *to = *from;
         /* All three are overwritten whatever fails: nothing of `from` may be left to be freed
          * twice. */
-        ok = copy_string(&to->destination, from->destination);
+        bool ok = copy_string(&to->destination, from->destination);
         ok = copy_string(&to->object, from->object) && ok;
         return copy_string(&to->last_error, from->last_error) && ok;
 }
 
 int bundle_record_copy(BundleRecord *to, const BundleRecord *from) {
         BundleRecord copy = *from;
-        bool ok;
 
         copy.n_deliveries = 0;
         copy.deliveries = NULL;
-        ok = copy_string(&copy.source, from->source);
+        bool ok = copy_string(&copy.source, from->source);
         ok = copy_string(&copy.path, from->path) && ok;
         ok = copy_string(&copy.reason, from->reason) && ok;
         ok = copy_string(&copy.incomplete, from->incomplete) && ok;

@@ -269,14 +269,13 @@ static char *single_slashes(const char *text) {
 
 int path_template_new(PathTemplate **ret, const char *text, const char *allowed, char *ret_bad) {
         _cleanup_(path_template_freep) PathTemplate *t = calloc(1, sizeof *t);
-        int r;
 
         if (!t)
                 return -ENOMEM;
         t->text = single_slashes(text);
         if (!t->text)
                 return -ENOMEM;
-        r = check_letters(t, allowed, ret_bad);
+        int r = check_letters(t, allowed, ret_bad);
         if (r < 0)
                 return r;
         r = split(t);

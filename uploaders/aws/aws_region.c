@@ -72,10 +72,8 @@ char *s3_aws_host(const char *region, bool dualstack, bool fips) {
 }
 
 char *aws_service_host(const char *service, const char *region, bool dualstack, bool fips) {
-        const Partition *p;
-
         region = aws_region_or_default(region);
-        p = partition_of(region);
+        const Partition *p = partition_of(region);
         if (strcmp(p->name, "aws-us-gov") == 0 && !dualstack)
                 /* sts.us-gov-west-1.amazonaws.com is the validated one, and has no other name */
                 fips = false;

@@ -147,11 +147,10 @@ static const char *find_header(const SignRequest *o, const char *name) {
 
 static int add_header(Pairs *p, const char *name, const char *value) {
         char *canonical = NULL;
-        int r;
 
         if (!is_header_name(name))
                 return -EINVAL;
-        r = canonical_value(value, &canonical);
+        int r = canonical_value(value, &canonical);
         return r < 0 ? r : pairs_add(p, lower_case(name), canonical);
 }
 
@@ -296,7 +295,6 @@ static int write_authorization(const SignRequest *o, const AwsKeys *keys, const 
                                Signature *s) {
         char request_hex[SHA256_HEX_SIZE], signature_hex[SHA256_HEX_SIZE];
         _cleanup_(strbuf_done) StrBuf scope = STRBUF_INIT, text = STRBUF_INIT;
-        int r;
 
         strbuf_addf(&scope, "%.*s/%s/%s/aws4_request", SCOPE_DATE_SIZE, s->amz_date, o->region,
                     o->service);
@@ -307,7 +305,7 @@ static int write_authorization(const SignRequest *o, const AwsKeys *keys, const 
         s->string_to_sign = strbuf_detach(&text);
         if (!s->string_to_sign)
                 return -ENOMEM;
-        r = signature(o, keys, s, signature_hex);
+        int r = signature(o, keys, s, signature_hex);
         if (r < 0)
                 return r;
         strbuf_addf(&text, "AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, Signature=%s",
@@ -324,11 +322,10 @@ int sign_v4(const SignRequest *order, const AwsKeys *keys, Signature *ret) {
         _cleanup_(strbuf_done) StrBuf lines_buf = STRBUF_INIT, names_buf = STRBUF_INIT,
                                       request = STRBUF_INIT;
         char date[CLOCK_ISO_SIZE];
-        int r;
 
         (void)snprintf(s.amz_date, sizeof s.amz_date, "%.15sZ",
                        clock_format_compact(date, order->time_usec, 'T'));
-        r = pairs_init(&headers, order->n_headers + 3 /* date, payload, token */);
+        int r = pairs_init(&headers, order->n_headers + 3 /* date, payload, token */);
         if (r == 0)
                 r = collect_headers(&headers, order, keys, s.amz_date);
         if (r == 0)

@@ -115,10 +115,7 @@ static void XMLCALL walk_close(void *userdata, const XML_Char *name) {
  * those. */
 static void XMLCALL walk_doctype(void *userdata, const XML_Char *name, const XML_Char *system_id,
                                  const XML_Char *public_id, int has_internal_subset) {
-        (void)name;
-        (void)system_id;
-        (void)public_id;
-        (void)has_internal_subset;
+        (void)name, (void)system_id, (void)public_id, (void)has_internal_subset;
         walk_stop(userdata, -EINVAL);
 }
 
@@ -127,21 +124,19 @@ static void XMLCALL walk_doctype(void *userdata, const XML_Char *name, const XML
 static size_t control_size(const char *p, const char *end) {
         size_t n = 2, n_digits = 0;
         char digits[8] = "";
-        unsigned long value;
-        bool is_hex;
 
         if (*p > 0 && *p < ' ')
                 return strchr("\t\n\r", *p) ? 0 : 1;
         if (end - p < 4 || p[0] != '&' || p[1] != '#')
                 return 0;
-        is_hex = p[n] == 'x';
+        bool is_hex = p[n] == 'x';
         n += is_hex;
         for (; p + n < end && p[n] != ';' && n_digits < sizeof digits - 1; n++)
                 digits[n_digits++] = p[n];
         if (p + n >= end || p[n] != ';' || n_digits == 0 ||
             strspn(digits, is_hex ? "0123456789abcdefABCDEF" : "0123456789") != n_digits)
                 return 0;
-        value = strtoul(digits, NULL, is_hex ? 16 : 10);
+        unsigned long value = strtoul(digits, NULL, is_hex ? 16 : 10);
         return value > 0 && value < ' ' && !strchr("\t\n\r", (int)value) ? n + 1 : 0;
 }
 
@@ -199,7 +194,6 @@ static int walk_parse(XmlWalk *w, const char *text, size_t n) {
 }
 
 int xml_walk(const char *text, size_t n, const XmlReader *reader) {
-        char *cleaned;
         XmlWalk *w;
         int r;
 
@@ -209,7 +203,7 @@ int xml_walk(const char *text, size_t n, const XmlReader *reader) {
                 n--;
         if (n == 0 || n > XML_BYTES_MAX)
                 return -EINVAL;
-        cleaned = replace_controls(text, &n, &r);
+        char *cleaned = replace_controls(text, &n, &r);
         if (r < 0)
                 return r;
         w = calloc(1, sizeof *w);

@@ -829,8 +829,7 @@ bool credentials_is_fetching(const Credentials *c) {
 }
 
 static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
-        (void)source;
-        (void)usec;
+        (void)source, (void)usec;
         credentials_tick(userdata);
         return 0;
 }

@@ -190,12 +190,11 @@ void sts_credentials_done(StsCredentials *c) {
 /* Expirations are times of the server's clock and are compared with ours. */
 static int parse_response(Sts *s, const HttpReply *reply, CredentialsSet *ret) {
         StsCredentials got;
-        uint64_t expires_usec;
 
         int r = sts_xml_credentials(reply->body, reply->body_bytes, &got);
         if (r < 0)
                 return r;
-        expires_usec = got.expires_usec;
+        uint64_t expires_usec = got.expires_usec;
         if (expires_usec > 0 &&
             __builtin_sub_overflow((int64_t)expires_usec, s->offset_usec, (int64_t *)&expires_usec))
                 expires_usec = got.expires_usec;

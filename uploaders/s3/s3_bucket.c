@@ -354,14 +354,13 @@ static int on_probe_start(sd_event_source *source, void *userdata) {
         S3Probe *p = userdata;
         Credentials *credentials = s3_client_credentials(p->client);
         AwsKeys keys;
-        int r;
 
         (void)source;
         if (credentials_peek(credentials, &keys)) {
                 after_credentials(p, NULL);
                 return 0;
         }
-        r = credentials_fetch(credentials, &p->waiter, on_credentials, p);
+        int r = credentials_fetch(credentials, &p->waiter, on_credentials, p);
         if (r < 0) {
                 p->outcome = r;
                 finish_probe(p);
@@ -371,7 +370,6 @@ static int on_probe_start(sd_event_source *source, void *userdata) {
 
 int s3_probe_new(S3Probe **ret, S3Client *client, const S3ProbeOptions *order) {
         _cleanup_(s3_probe_freep) S3Probe *p = calloc(1, sizeof *p);
-        int r;
 
         if (!p)
                 return -ENOMEM;
@@ -381,7 +379,7 @@ int s3_probe_new(S3Probe **ret, S3Client *client, const S3ProbeOptions *order) {
         p->order.list_prefix = strdup(order->list_prefix ? order->list_prefix : "");
         if (!p->order.key || !p->order.list_prefix)
                 return -ENOMEM;
-        r = sd_event_add_defer(s3_client_event(client), &p->start, on_probe_start, p);
+        int r = sd_event_add_defer(s3_client_event(client), &p->start, on_probe_start, p);
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(p);

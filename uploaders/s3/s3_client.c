@@ -836,8 +836,7 @@ static void finish_failure(S3Call *call, int r) {
 /* Doing it */
 
 static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
-        (void)source;
-        (void)usec;
+        (void)source, (void)usec;
         return try_now(userdata);
 }
 
@@ -1013,7 +1012,6 @@ static bool lacks_connection(const S3Call *call) {
 static int try_now(S3Call *call) {
         S3Client *c = call->client;
         AwsKeys keys;
-        uint64_t wait;
         int r;
 
         if (lacks_connection(call)) {
@@ -1024,7 +1022,7 @@ static int try_now(S3Call *call) {
                 finish_unsent(call, S3_UNCONDITIONAL, "this store has no conditional writes");
                 return 0;
         }
-        wait = s3_call_wait_usec(call);
+        uint64_t wait = s3_call_wait_usec(call);
         if (wait > 0) {
                 set_state(call, CALL_DELAYED);
                 r = arm(call, wait);
@@ -1058,7 +1056,6 @@ static void s3_client_start_queued(S3Client *c) {
 
 int s3_client_new(S3Client **ret, const S3ClientOptions *options, char **ret_error) {
         _cleanup_(s3_client_freep) S3Client *c = calloc(1, sizeof *c);
-        int r;
 
         *ret_error = NULL;
         if (!c)
@@ -1070,7 +1067,7 @@ int s3_client_new(S3Client **ret, const S3ClientOptions *options, char **ret_err
         c->clock = options->clock;
         c->credentials = options->credentials;
         c->event = sd_event_ref(options->event);
-        r = copy_options(&c->options, options);
+        int r = copy_options(&c->options, options);
         if (r < 0)
                 return r;
         c->options.connections = MAX(options->connections, 1U);
@@ -1114,7 +1111,6 @@ S3Client *s3_client_free(S3Client *c) {
 
 int s3_call_new(S3Call **ret, S3Client *c, const S3RequestOptions *order) {
         S3Call *call = calloc(1, sizeof *call);
-        int r;
 
         if (!call)
                 return -ENOMEM;
@@ -1123,7 +1119,7 @@ int s3_call_new(S3Call **ret, S3Client *c, const S3RequestOptions *order) {
         if (list_is_empty(&c->calls))
                 c->asked_usec = c->clock->boottime_usec(c->clock);
         list_append(&c->calls, &call->link);
-        r = s3_call_copy_request(call, order);
+        int r = s3_call_copy_request(call, order);
         if (r == 0)
                 r = arm(call, 0); /* no callback from inside */
         if (r < 0) {

@@ -210,12 +210,11 @@ int s3_location_init(S3Location *ret, const S3LocationOptions *options, char **r
         _cleanup_(s3_location_done) S3Location place = { 0 };
         bool has_own = options->endpoint && options->endpoint[0], is_virtual = false;
         const char *region = aws_region_or_default(options->region);
-        int r;
 
         if (ret_error)
                 *ret_error = NULL;
-        r = has_own ? custom_endpoint(&e, options, region, ret_error)
-                    : aws_endpoint(&e, options, region, ret_error);
+        int r = has_own ? custom_endpoint(&e, options, region, ret_error)
+                        : aws_endpoint(&e, options, region, ret_error);
         if (r < 0)
                 return r;
         place.is_aws = e.is_aws = !has_own || s3_host_is_aws(e.url.host);

@@ -406,11 +406,10 @@ static bool is_known_text(const Judgement *j) {
 /* @return whether all is well, -ENOMEM */
 static int classify(Judgement *j) {
         const S3ResponseInput *in = j->in;
-        int r;
 
         if (in->http_error == 0 && in->status >= 200 && in->status < 300)
                 return classify_success(j);
-        r = read_document(j);
+        int r = read_document(j);
         if (r < 0)
                 return r;
         if (!is_known_text(j)) {
@@ -673,11 +672,10 @@ static char *build_sentence(const Judgement *j) {
 /* @see RFC 9110, 10.2.3: seconds, or a date, which is one of the server's clock */
 static uint64_t read_retry_after(const S3ResponseInput *in) {
         uint64_t n, now_usec;
-        int r;
 
         if (!in->retry_after)
                 return 0;
-        r = parse_u64(in->retry_after, &n);
+        int r = parse_u64(in->retry_after, &n);
         if (r == -ERANGE || (r == 0 && n > RETRY_AFTER_MAX_USEC / USEC_PER_SEC))
                 return RETRY_AFTER_MAX_USEC;
         if (r == 0)

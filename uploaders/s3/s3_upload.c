@@ -191,11 +191,10 @@ static unsigned upload_parts_next(const UploadParts *p, unsigned max_in_flight) 
 
 static int accept_part(UploadParts *p, S3Upload *u, S3Part *part) {
         UploadJob *job;
-        int r;
 
         if (part->number != p->wanted)
                 return -EINVAL;
-        r = grow_parts(p, part->number);
+        int r = grow_parts(p, part->number);
         if (r < 0)
                 return r;
         job = calloc(1, sizeof *job);
@@ -972,14 +971,12 @@ static void after_put(S3Upload *u) {
 /* Several parts */
 
 static void after_create(S3Upload *u) {
-        int r;
-
         if (u->response.verdict != S3_OK)
                 return upload_end_with_response(u, s3_verdict_outcome(u->response.verdict));
         if (!u->upload_id)
                 return upload_end_with_text(u, UPLOAD_E_UNREACHABLE,
                                             "the answer to CreateMultipartUpload has no upload id");
-        r = u->order.on_upload_id(u, u->upload_id, u->order.userdata);
+        int r = u->order.on_upload_id(u, u->upload_id, u->order.userdata);
         if (r < 0)
                 upload_finish(u, r);
         else
@@ -1055,15 +1052,13 @@ static int send_parts(S3Upload *u) {
 }
 
 static void step_parts(S3Upload *u) {
-        int r;
-
         if (u->has_failed_part) {
                 u->upload_is_gone = u->response.verdict == S3_NO_UPLOAD;
                 return upload_end_with_response(u, s3_verdict_outcome(u->response.verdict));
         }
         if (upload_parts_are_all_there(&u->parts))
                 return enter_state(u, u->is_overwriting ? UPLOAD_COMPLETE : UPLOAD_HEAD_BEFORE);
-        r = send_parts(u);
+        int r = send_parts(u);
         if (r < 0)
                 upload_finish(u, r);
         else
@@ -1071,15 +1066,13 @@ static void step_parts(S3Upload *u) {
 }
 
 static void step_first(S3Upload *u) {
-        int r;
-
         if (u->parts.n_jobs == 0)
                 return request_next_part(u);
         if (u->parts.last == 1)
                 return enter_state(u, u->is_overwriting || s3_client_has_conditions(u->client)
                                               ? UPLOAD_PUT
                                               : UPLOAD_HEAD_BEFORE);
-        r = u->order.on_begin(u, u->order.userdata);
+        int r = u->order.on_begin(u, u->order.userdata);
         if (r < 0)
                 upload_finish(u, r);
         else
@@ -1200,12 +1193,11 @@ static int copy_request(S3Upload *u, const S3UploadOptions *order) {
 
 int s3_upload_new(S3Upload **ret, S3Client *client, const S3UploadOptions *order) {
         _cleanup_(s3_upload_freep) S3Upload *u = calloc(1, sizeof *u);
-        int r;
 
         if (!u)
                 return -ENOMEM;
         u->client = client;
-        r = copy_request(u, order);
+        int r = copy_request(u, order);
         if (r < 0)
                 return r;
         r = sd_event_add_defer(s3_client_event(client), &u->wake_event, on_kick, u);

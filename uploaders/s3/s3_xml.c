@@ -15,11 +15,9 @@ enum { XML_ITEMS_MAX = 10000 /* of one page; S3's have 1,000 */ };
 /* ── ETags ── */
 
 int s3_etag_unquote(char ret[static S3_ETAG_SIZE], const char *etag) {
-        size_t n;
-
         if (strncmp(etag, "W/", 2) == 0)
                 etag += 2;
-        n = strlen(etag);
+        size_t n = strlen(etag);
         if (n >= 2 && etag[0] == '"' && etag[n - 1] == '"') {
                 etag++;
                 n -= 2;

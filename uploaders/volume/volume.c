@@ -441,7 +441,6 @@ int volume_object_start(Volume *v, const char *relative, uint64_t size_hint_byte
                         VolumeObject **ret, char **ret_error) {
         _cleanup_close_ int root_fd = -1;
         Way way;
-        int r;
 
         *ret_error = NULL;
         _cleanup_(volume_object_freep) VolumeObject *o = calloc(1, sizeof *o);
@@ -452,7 +451,7 @@ int volume_object_start(Volume *v, const char *relative, uint64_t size_hint_byte
         };
         if (!o->path)
                 return -ENOMEM;
-        r = volume_open_root(v, true, &root_fd, ret_error);
+        int r = volume_open_root(v, true, &root_fd, ret_error);
         if (r != 0)
                 return r;
         r = volume_check_room(v, root_fd, size_hint_bytes, ret_error);
@@ -559,10 +558,9 @@ int volume_probe(Volume *v, char **ret_error) {
         static const char zeros[PROBE_BYTES];
         char name[NAME_MAX + 1];
         _cleanup_close_ int root_fd = -1;
-        int r;
 
         *ret_error = NULL;
-        r = volume_open_root(v, true, &root_fd, ret_error);
+        int r = volume_open_root(v, true, &root_fd, ret_error);
         if (r == 0)
                 r = volume_check_room(v, root_fd, 0, ret_error);
         if (r != 0)
@@ -654,7 +652,6 @@ static ssize_t piece_collect(Readback *r, uint64_t piece) {
 /* Makes pieces[piece & 1] hold the piece. */
 static int piece_fetch(Readback *r, uint64_t piece) {
         size_t want = piece_bytes(r, piece);
-        int error;
 
         if (r->direct_fd >= 0) {
                 ssize_t got = piece_collect(r, piece);
@@ -664,7 +661,7 @@ static int piece_fetch(Readback *r, uint64_t piece) {
                         return (int)got;
                 /* Refused after all, or cut short at a place where O_DIRECT cannot go on. */
         }
-        error = fs_pread_all(r->plain_fd, r->pieces[piece & 1], want, piece * PIECE);
+        int error = fs_pread_all(r->plain_fd, r->pieces[piece & 1], want, piece * PIECE);
         (void)posix_fadvise(r->plain_fd, (off_t)(piece * PIECE), (off_t)want,
                             POSIX_FADV_DONTNEED); /* a hint */
         return error;
@@ -706,14 +703,13 @@ int volume_readback(const ReadbackFile *file, const VolumeStripe *stripes, size_
                     uint64_t *ret_bad_offset) {
         _cleanup_(readback_done) Readback r = { .direct_fd = -1, .plain_fd = -1 };
         uint64_t at = 0; /* bytes hashed so far */
-        int error;
 
         for (size_t i = 0; i < n_stripes; i++)
                 if (__builtin_add_overflow(r.total, stripes[i].bytes, &r.total) ||
                     r.total > INT64_MAX)
                         return -EOVERFLOW;
         *ret_bad_offset = r.total;
-        error = readback_open(&r, file);
+        int error = readback_open(&r, file);
         if (error != 0)
                 return error;
 
@@ -791,7 +787,6 @@ static int write_behind(VolumeObject *o) {
 
 int volume_write(VolumeObject *o, const void *data, size_t n, char **ret_error) {
         const char *p = data;
-        int r;
 
         *ret_error = NULL;
         if (o->error > 0)
@@ -808,7 +803,7 @@ int volume_write(VolumeObject *o, const void *data, size_t n, char **ret_error) 
                 n -= (size_t)written;
                 o->offset += (uint64_t)written;
         }
-        r = write_behind(o);
+        int r = write_behind(o);
         if (r < 0)
                 return object_fail(o, -r, "write", ret_error);
         if (o->offset < o->next_room_check)
@@ -953,13 +948,12 @@ static int parse_name(VolumeObject *o) {
 /* Makes the bytes durable and proves them, still under the temporary name. */
 static int prove(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes, char **ret_error) {
         uint64_t bad_offset;
-        int r;
 
         if (fdatasync(o->fd) < 0)
                 return object_fail(o, errno, "sync", ret_error);
         (void)posix_fadvise(o->fd, 0, 0, POSIX_FADV_DONTNEED); /* a hint */
         const ReadbackFile file = file_of(o, o->temporary);
-        r = volume_readback(&file, stripes, n_stripes, &bad_offset);
+        int r = volume_readback(&file, stripes, n_stripes, &bad_offset);
         if (r < 0)
                 return object_fail(o, -r, "read back", ret_error);
         if (r == 0)
