@@ -1460,7 +1460,9 @@ static size_t print_abandoned(const Agent *a, FILE *f) {
         size_t n_all = 0;
         for (size_t i = 0; i < a->config->n_destinations; i++) {
                 const ConfigDestination *d = &a->config->destinations[i];
-                uint64_t n = store_abort_count(a->store, d->name);
+                bool is_id_known =
+                        d->type == CONFIG_S3 && scheduler_has_cleaned_up(a->scheduler, d->name);
+                uint64_t n = store_abort_count(a->store, d->name, is_id_known);
                 n_all += n;
                 if (n > 0 && f)
                         fprintf(f, "destination %s: %llu %s yet; see the log%s\n", d->name,

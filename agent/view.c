@@ -168,7 +168,7 @@ static void view_requests(Agent *a, AgentView *v) {
                 retries->count += r.n_retries;
         }
         v->requests = s->requests;
-        v->n_uploads_to_abort = store_abort_count(a->store, NULL);
+        v->n_uploads_to_abort = store_abort_count(a->store, NULL, false);
 }
 
 static void view_sources(Agent *a, AgentView *v) {

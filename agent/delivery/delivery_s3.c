@@ -1298,7 +1298,7 @@ static void on_swept(int outcome, const char *error, unsigned n_aborted, void *u
                 t->swept_ours = false;
                 t->ours_usec = next_cleanup_usec(d, ++t->n_ours_failed);
         }
-        scheduler_cleanup_done(d);
+        scheduler_cleanup_done(d, outcome);
 }
 
 static bool start_sweep(Destination *d, CleanupKind what, const S3SweepOptions *order) {

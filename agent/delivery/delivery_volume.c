@@ -328,7 +328,7 @@ static void on_swept(WorkJob *work) {
                         r, "destination %s: cannot remove the temporary file of '%s'; trying again",
                         d->config->name, t->sweep_path);
         }
-        scheduler_cleanup_done(d);
+        scheduler_cleanup_done(d, t->sweep_result);
 }
 
 /* One after the other; one that stays does not keep the others. */

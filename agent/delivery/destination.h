@@ -91,6 +91,7 @@ typedef struct Destination {
         DestinationState state;
         bool is_proven;       /* the last try there worked */
         bool delivery_failed; /* by its fault: only a delivery shows that it works again */
+        bool is_cleaned_up;   /* the last clean-up succeeded */
         char *last_error;
         unsigned n_failures;      /* of the destination, in a row */
         uint64_t not_before_usec; /* CLOCK_BOOTTIME */
@@ -192,6 +193,6 @@ uint64_t scheduler_memory_share(const Scheduler *s);
 int scheduler_reserve_memory(Delivery *job, uint64_t bytes, uint64_t *ret_limit);
 /** @param outcome  0, UPLOAD_E_*, -errno  @param error  a sentence, copied; may be NULL */
 void scheduler_probe_done(Destination *d, int outcome, const char *error);
-void scheduler_cleanup_done(Destination *d);
+void scheduler_cleanup_done(Destination *d, int outcome); /* 0: it went well */
 uint64_t scheduler_bytes_delivered(const Destination *d); /* ever */
 uint64_t scheduler_random(void);

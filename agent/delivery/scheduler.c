@@ -268,7 +268,8 @@ static void kick_destination_in(Destination *d, uint64_t usec) {
                 log_error(r, "destination %s: cannot arm a timer", d->config->name);
 }
 
-void scheduler_cleanup_done(Destination *d) {
+void scheduler_cleanup_done(Destination *d, int outcome) {
+        d->is_cleaned_up = outcome == 0;
         set_activity(d, ACTIVITY_IDLE);
         kick_destination_in(d, 0); /* the caller may be what it would free */
 }
@@ -1048,6 +1049,11 @@ bool scheduler_is_idle(const Scheduler *s) {
                 if (s->destinations[i].running)
                         return false;
         return true;
+}
+
+bool scheduler_has_cleaned_up(const Scheduler *s, const char *destination) {
+        const Destination *d = find_destination(s, destination);
+        return d && d->is_cleaned_up;
 }
 
 /* ---- what is shown: states, figures, sentences ---- */

@@ -57,6 +57,8 @@ void scheduler_wind_down(Scheduler *s);
 void scheduler_resume(Scheduler *s);
 /** @return whether no delivery runs */
 bool scheduler_is_idle(const Scheduler *s);
+/** @return whether the last listing or removal of abandoned uploads or files there succeeded */
+bool scheduler_has_cleaned_up(const Scheduler *s, const char *destination);
 
 /** @return how many threads `compression_threads: auto` means. Pure */
 unsigned scheduler_auto_compressors(const Config *config, unsigned n_cpus);

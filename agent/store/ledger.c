@@ -274,8 +274,8 @@ bool store_abort_knows(Store *s, const char *key, const char *upload_id) {
         return has_upload(s, STORE_ABORT_KNOWN, key, upload_id);
 }
 
-uint64_t store_abort_count(Store *s, const char *destination) {
+uint64_t store_abort_count(Store *s, const char *destination, bool is_id_known) {
         _cleanup_binder_ Binder b = { .statement = s->statements[STORE_ABORT_COUNT] };
         bind_text(&b, destination);
-        return next_row(s, &b) == 0 ? (uint64_t)sqlite3_column_int64(b.statement, 0) : 0;
+        return next_row(s, &b) == 0 ? (uint64_t)sqlite3_column_int64(b.statement, is_id_known) : 0;
 }

@@ -335,8 +335,8 @@ static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_ABORT_NEXT] = "SELECT abort, key, upload_id, since_usec FROM aborts"
                              " WHERE destination = ?1 AND abort > ?2 ORDER BY abort LIMIT 1",
         [STORE_ABORT_KNOWN] = "SELECT 1 FROM aborts WHERE key = ?1 AND ifnull(upload_id, ?2) = ?2",
-        [STORE_ABORT_COUNT] =
-                "SELECT count(*) FROM aborts WHERE destination = ifnull(?1, destination)",
+        [STORE_ABORT_COUNT] = "SELECT count(*), count(upload_id) FROM aborts"
+                              " WHERE destination = ifnull(?1, destination)",
 #define NOTE_COLUMNS                                                                               \
         "id, received_usec, uid, pid, start_ticks, via, source, unit_path, s3_prefix, refused, "   \
         "finished_usec, container, document"

@@ -228,7 +228,10 @@ int store_abort_next(Store *s, const char *destination, int64_t after, LedgerAbo
 void ledger_abort_done(LedgerAbort *a); /* frees key and upload_id; the destination is borrowed */
 /** @return whether it is to be aborted, by its id or as one of its key; by any destination */
 bool store_abort_knows(Store *s, const char *key, const char *upload_id);
-uint64_t store_abort_count(Store *s, const char *destination); /* NULL: of all of them */
+/** @param destination  NULL: of all of them
+ * @param is_id_known  without the keys that are only listed again, because the answer of their
+ * CreateMultipartUpload was lost */
+uint64_t store_abort_count(Store *s, const char *destination, bool is_id_known);
 
 /* ---- what hooks reported, and which processes were seen at the devices. A note that cannot be
  * written was not accepted, and the hook puts it into the mailbox: -ENOSPC while new ones are

@@ -118,6 +118,26 @@ def once_does_not_wait_for_what_was_left_at_a_destination_that_is_gone():
 
 
 @test
+def once_is_satisfied_with_a_lost_answer_to_create_if_listing_found_nothing_left():
+    with S3Server() as s3:
+        a = Agent()
+        a.use_directories()
+        a.config["destinations"] = [a.s3("s3", s3, "bucket", part_size="5MiB")]
+        a.config["retry"] |= {"initial": "50ms", "maximum": "1s"}
+        os.makedirs(a.path("jobs", "job-1"))
+        with open(a.path("jobs", "job-1", "data"), "wb") as f:
+            f.write(os.urandom(20 << 20))
+        s3.fault("CreateMultipartUpload", drop="answer", times=4)  # one attempt
+        result = a.once()
+        assert result.returncode == 0, (result.returncode, result.stdout, result.stderr)
+        assert not s3.uploads
+        assert a.sql("SELECT upload_id IS NULL FROM aborts") == "1"
+        s3.fault("ListMultipartUploads", status=403, times=1000)
+        result = a.once("--timeout", "20s")
+        assert result.returncode == 1 and "1 abandoned uploads" in result.stdout, result
+
+
+@test
 def once_waits_until_the_links_of_what_it_delivered_are_removed():
     need("strace")
     a = Agent()

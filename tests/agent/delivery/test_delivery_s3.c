@@ -144,7 +144,7 @@ static void the_ledger_of_an_earlier_run_is_resumed(void **state) {
         PackedRow again = make_row(4, true); /* a part that is made again has its row already */
         assert_int_equal(delivery_s3_ledger_add_part(&rows, f->store, 3, &again), 0);
         delivery_s3_ledger_done(&rows);
-        assert_int_equal(store_abort_count(f->store, NULL), 0);
+        assert_int_equal(store_abort_count(f->store, NULL, false), 0);
 }
 
 static void assert_is_abandoned(Fixture *f, const DeliveryS3Expected *wanted) {
@@ -152,7 +152,7 @@ static void assert_is_abandoned(Fixture *f, const DeliveryS3Expected *wanted) {
         assert_int_equal(delivery_s3_ledger_load(&rows, f->store, wanted), 0);
         assert_int_equal(rows.n, 0);
         assert_null(rows.upload_id);
-        assert_int_equal(store_abort_count(f->store, NULL), 1);
+        assert_int_equal(store_abort_count(f->store, NULL, false), 1);
         delivery_s3_ledger_done(&rows);
 }
 

@@ -135,7 +135,7 @@ static void assert_nothing_changes(Store *s, const Scratch *scratch, int error) 
         assert_int_equal(store_ledger_abandon(s, "a", "archive"), error);
         assert_int_equal(store_abort_add(s, &a, NULL), error);
         assert_true(store_ledger_knows(s, KEY, "id"));
-        assert_int_equal(store_abort_count(s, NULL), 0);
+        assert_int_equal(store_abort_count(s, NULL, false), 0);
         assert_int_equal(parts_of(s, "a", "archive"), 1);
         assert_sqlite3(scratch, WHOLE, before);
         free(before);

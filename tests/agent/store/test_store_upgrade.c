@@ -226,7 +226,7 @@ static void a_database_of_version_1_is_upgraded_with_all_it_held(void **state) {
                 assert_int_equal(store_ledger_begin(s, BASE, "copy", &u), 0);
                 assert_int_equal(store_ledger_put_part(s, BASE, "copy", &p), 0);
                 assert_int_equal(store_ledger_abandon(s, BASE, "copy"), 0);
-                assert_int_equal(store_abort_count(s, NULL), 1);
+                assert_int_equal(store_abort_count(s, NULL, false), 1);
                 store_close(s);
                 s = open_store(scratch); /* a second time there is nothing to upgrade */
                 assert_first_bundle(s);
