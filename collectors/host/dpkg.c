@@ -48,8 +48,11 @@ int dpkg_read(DpkgParser *p, int fd) {
         if (!f)
                 return -errno;
         own_fd = -1; /* the stream's */
-        /* ftello(): a line may hold NULs, behind which strlen() does not count. */
-        while (ftello(f) < STATUS_BYTES_MAX && fgets(p->line, sizeof p->line, f)) {
+        /* ftello(), which is a system call: a line may hold NULs, behind which strlen() does not
+         * count. */
+        for (unsigned i = 0;
+             (i % 1024 != 0 || ftello(f) < STATUS_BYTES_MAX) && fgets(p->line, sizeof p->line, f);
+             i++) {
                 size_t n = strlen(p->line);
                 if (!is_rest)
                         parse_line(p);
