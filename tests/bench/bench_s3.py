@@ -122,7 +122,7 @@ def busy_seconds():
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
 
-def measured(prepare, one_run):
+def quiet_run(prepare, one_run):
     """Does a run on a fresh server; again when somebody else was at work, and then the quietest one
     counts.
     @param prepare  called before each run, and not measured
@@ -192,7 +192,7 @@ def ours(work, unit):
         agent.cleanup()
         assert len(bucket.manifests()) == 1, bucket.objects()
         return run
-    return measured(prepare, one_run)
+    return quiet_run(prepare, one_run)
 
 
 def aws_run(work, bucket, command, tuned):
@@ -215,7 +215,7 @@ def compare(work, unit, what, options, command, rival):
     tuned = "tuned" in rival
     mine, theirs = [], []
     for _ in range(options.runs):
-        theirs.append(measured(lambda: warm(unit), lambda _,
+        theirs.append(quiet_run(lambda: warm(unit), lambda _,
                                bucket: aws_run(work, bucket, command, tuned)))
         mine.append(ours(work, unit))
     print(f"\n{what}, medians (least – most) of {options.runs} alternating runs\n\n"

@@ -560,16 +560,18 @@ def an_attacker_hears_why_and_gets_nothing():
 
 
 def unit_of_root_with_files_of(agent, *owners, name=UNIT):
-    """A directory of root's in which everybody may make files. @return its path"""
-    unit = agent.path("dumps", name)
-    os.makedirs(unit)
-    os.chmod(unit, 0o1777)
+    """A directory of root's in which everybody may make files, whole when it appears. @return its
+    path"""
+    made, unit = agent.path("made"), agent.path("dumps", name)
+    os.makedirs(made)
+    os.chmod(made, 0o1777)
     for core, owner in enumerate(owners):
-        path = os.path.join(unit, f"{INSTANCE}-nd0-nc{core}-pid-1-tid-1-lid-1")
+        path = os.path.join(made, f"{INSTANCE}-nd0-nc{core}-pid-1-tid-1-lid-1")
         with open(path, "w", encoding="ascii") as f:
             f.write("state")
         os.chmod(path, 0o600)
         os.chown(path, owner, owner)
+    os.rename(made, unit)
     return unit
 
 

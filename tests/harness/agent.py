@@ -140,6 +140,9 @@ class Agent:
         self.prefix = []       # put before the daemon's command line: setpriv, faketime, strace …
         self.environment = {}
         self.notify = None
+        os.makedirs(self.path("devices"), exist_ok=True)
+        with open(self.path("devices", "kmsg"), "ab"):
+            pass
         for name in ("state", "run", "out", "home"):
             os.makedirs(self.path(name), exist_ok=True)
             if owner is not None:
@@ -156,6 +159,8 @@ class Agent:
             "hook": {"socket": self.path("run", "hook.sock"),
                      "mailbox": self.path("state", "mailbox")},
             "retry": {"initial": "100ms", "maximum": "500ms"},
+            # not this machine's kernel log, into which other tests write failures
+            "snapshot": {"device_directory": self.path("devices")},
             "log": {"format": "text", "level": "debug"},
         }
         _live.append(self)
