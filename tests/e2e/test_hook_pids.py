@@ -16,7 +16,8 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 import test_incident as scene
-from agent import DAEMON, INSTANCE, PATIENCE, Agent, cleanup, need, need_root, run, wait_for
+from agent import (DAEMON, INSTANCE, PATIENCE, Agent, cleanup, for_other_users, need, need_root,
+                   run, wait_for)
 from tap import Skip, main, test
 from test_notes import BUCKET, as_user, note_of
 
@@ -216,17 +217,19 @@ def container_cgroup():
 
 
 JOB = f"""echo $$ > "$1/cgroup.procs" || exit 9
-exec setpriv --reuid={JOB_USER} --regid={JOB_USER} --clear-groups sh -c 'echo "$$"; {scene.HOOK} \\
+exec setpriv --reuid={JOB_USER} --regid={JOB_USER} --clear-groups sh -c 'echo "$$"; "$0" \\
     --pid $$ --tid 1 --log-id 1 --instance-id {INSTANCE} --error-code 1200 \\
-    --local-output-dir "$1"; read -r line' sh "$2"
+    --local-output-dir "$1"; read -r line' "$3" "$2"
 """
 
 
 def calls_hook(a, cgroup):
     unit = a.path("dumps", scene.UNIT)
     as_user(JOB_USER, lambda: scene.state_file(unit, 1))
-    job = subprocess.Popen(["sh", "-c", JOB, "sh", cgroup, unit], env=scene.hook_environment(a),
-                           stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    job = subprocess.Popen(["sh", "-c", JOB, "sh", cgroup, unit,
+                            for_other_users(scene.HOOK, a.dir)],
+                           env=scene.hook_environment(a), stdin=subprocess.PIPE,
+                           stdout=subprocess.PIPE)
     _jobs.append(job)
     return job, int(job.stdout.readline())
 
