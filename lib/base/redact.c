@@ -13,11 +13,17 @@
 
 enum { REDACT_URL_BYTES_MAX = 512 }; /* of user and password */
 
+typedef struct Ahead { /* of a lookahead that begins again and again in what it has seen */
+        size_t to;     /* it has been here */
+        size_t mark;   /* the last byte of its kind before */
+} Ahead;
+
 typedef struct Scan {
         const char *s;
         size_t n;
         bool has_key_id;   /* an AKIA or ASIA id is somewhere: 40 bytes may be what belongs to it */
         size_t jwt_beyond; /* no JWT begins before here */
+        Ahead word, user, url, value;
 } Scan;
 
 static inline bool is_one_of(char c, const char *chars) {
@@ -38,6 +44,18 @@ static inline size_t span_of(const Scan *t, size_t i, const char *chars) {
         while (i < t->n && is_one_of(t->s[i], chars))
                 i++;
         return i - from;
+}
+
+/* Looks for the first of `stops` or a NUL between `from`, which never goes back, and `end`, and for
+ * the last mark on the way: each byte is seen once. @return where it ends */
+static size_t look_ahead(const Scan *t, Ahead *a, size_t from, size_t end, const char *stops,
+                         char mark) {
+        if (a->to < from)
+                *a = (Ahead){ .to = from };
+        for (; a->to < end && t->s[a->to] != '\0' && !is_one_of(t->s[a->to], stops); a->to++)
+                if (t->s[a->to] == mark)
+                        a->mark = a->to;
+        return a->to;
 }
 
 static inline bool is_port(const Scan *t, size_t from, size_t to) {
@@ -301,19 +319,25 @@ static size_t aws_secret(const Scan *t, size_t i) {
         return n == SECRET_KEY_BYTES && span_of(t, i, "0123456789abcdef") < n ? n : 0;
 }
 
+#define URL_ENDS " \t\n\v\f\r\"'<>`|"
 static bool ends_url(char c) {
-        return c == '\0' || isspace((unsigned char)c) || is_one_of(c, "\"'<>`|");
+        return c == '\0' || is_one_of(c, URL_ENDS);
 }
 
 /* After `://`: user and password as far as the last `@` of the authority. A password with a slash
  * in it breaks the rules, and is found all the same, since what stands before it is no port. */
-static size_t url_user(const Scan *t, size_t i) {
-        size_t at = 0, colon = 0, end = MIN(t->n, i + REDACT_URL_BYTES_MAX), k = i;
-        for (; k < end && !ends_url(t->s[k]); k++) {
-                if (is_one_of(t->s[k], "/?#") && (at || !colon || is_port(t, colon + 1, k)))
+static size_t url_user(Scan *t, size_t i) {
+        size_t at = 0, colon = 0, port_end = 0, end = MIN(t->n, i + REDACT_URL_BYTES_MAX), k = i;
+        k = look_ahead(t, &t->url, i, end, URL_ENDS "@", '\0');
+        if (k >= end || t->s[k] != '@')
+                return 0;
+        for (k = i; k < end && !ends_url(t->s[k]); k++) {
+                if (is_one_of(t->s[k], "/?#") && (at || !colon || k == port_end))
                         break;
-                if (t->s[k] == ':' && !colon)
+                if (t->s[k] == ':' && !colon) {
                         colon = k;
+                        port_end = k + 1 + span_of(t, k + 1, "0123456789");
+                }
                 if (t->s[k] == '@')
                         at = k;
         }
@@ -331,21 +355,19 @@ static bool is_host(const Scan *t, size_t i) {
 
 /* `user:password@host` without a scheme, as the beginning of a text, of a word or of a value. A
  * number is a port, and a slash makes it a path. */
-static size_t bare_user(const Scan *t, size_t i) {
-        size_t at = 0, colon = 0, end = MIN(t->n, i + REDACT_URL_BYTES_MAX), k = i;
+static size_t bare_user(Scan *t, size_t i) {
+        size_t end = MIN(t->n, i + REDACT_URL_BYTES_MAX), colon = i;
         if (!isalnum((unsigned char)t->s[i]) || (i > 0 && !is_one_of(t->s[i - 1], " \t\n=\"'`,;(")))
                 return 0;
-        for (; k < end && !ends_url(t->s[k]) && !is_one_of(t->s[k], "/?#"); k++) {
-                if (t->s[k] == ':' && !colon)
-                        colon = k;
-                if (t->s[k] == '@' && colon && k > colon + 1)
-                        at = k;
-                if (!colon && !is_name_char(t->s[k]) && t->s[k] != '@')
-                        return 0;
-        }
+        while (colon < end && (is_name_char(t->s[colon]) || t->s[colon] == '@'))
+                colon++;
+        if (colon >= end || t->s[colon] != ':')
+                return 0;
+        (void)look_ahead(t, &t->user, colon, end, URL_ENDS "/?#", '@');
+        size_t at = t->user.mark;
         bool is_mail = colon == i + 6 && starts_with(t, i, "mailto");
-        return at && is_host(t, at + 1) && t->s[at - 1] != '@' && t->s[colon + 1] != ':' &&
-                               !is_port(t, colon + 1, at) && !is_mail
+        return at > colon + 1 && is_host(t, at + 1) && t->s[at - 1] != '@' &&
+                               t->s[colon + 1] != ':' && !is_port(t, colon + 1, at) && !is_mail
                        ? at - i
                        : 0;
 }
@@ -367,7 +389,7 @@ static size_t match_pem_end(const Scan *t, size_t least, size_t i, size_t *ret_f
         return n;
 }
 
-static size_t match_user(const Scan *t, size_t i) {
+static size_t match_user(Scan *t, size_t i) {
         size_t n = i >= 3 && starts_with(t, i - 3, "://") ? url_user(t, i) : 0;
         return n > 0 ? n : bare_user(t, i);
 }
@@ -523,7 +545,8 @@ static bool is_user_option(const char *name) {
 
 /* `user:password`, not `1000:1000` */
 static bool is_user_and_password(const Scan *t, Value v) {
-        const char *colon = memchr(t->s + v.from, ':', v.to - v.from);
+        size_t n = MIN(v.to - v.from, (size_t)REDACT_URL_BYTES_MAX);
+        const char *colon = memchr(t->s + v.from, ':', n);
         return colon && !is_port(t, (size_t)(colon - t->s) + 1, v.to);
 }
 
@@ -537,7 +560,7 @@ typedef enum CommandHow {
         HOW_LAST,       /* with the option: the third argument; `-n` stands for the first */
 } CommandHow;
 
-enum { COMMAND_KEY_MIN = 16, COMMAND_LAST = 3 };
+enum { COMMAND_KEY_MIN = 16, COMMAND_LAST = 3, OPTION_BYTES_MAX = 64 };
 
 /* clang-format off */
 static const struct CommandForm {
@@ -594,8 +617,9 @@ static bool step_last(Command *c, const Scan *word) {
         bool is_option = word->n > 1 && word->s[0] == '-';
         if (!is_option)
                 return ++c->n_arguments >= COMMAND_LAST && c->has_option;
-        c->has_option = c->has_option || memchr(word->s, c->form->option, word->n);
-        c->n_arguments += memchr(word->s, 'n', word->n) != NULL;
+        size_t n = MIN(word->n, (size_t)OPTION_BYTES_MAX);
+        c->has_option = c->has_option || memchr(word->s, c->form->option, n);
+        c->n_arguments += memchr(word->s, 'n', n) != NULL;
         return false;
 }
 
@@ -627,7 +651,7 @@ static bool command_step(Command *c, const Scan *word, size_t *ret_from) {
 }
 
 /* A word of a text, with the quotes around it left out. @return false: none begins at i */
-static bool find_word(const Scan *t, size_t i, Scan *ret) {
+static bool find_word(Scan *t, size_t i, Scan *ret) {
         if (is_one_of(t->s[i], " \t\r\n;|&") ||
             (i > 0 && !is_one_of(t->s[i - 1], " \t\r\n;|&\"'`(")))
                 return false;
@@ -636,8 +660,7 @@ static bool find_word(const Scan *t, size_t i, Scan *ret) {
                 while (end < t->n && t->s[end] != t->s[i - 1] && t->s[end] != '\n')
                         end++;
         else
-                while (end < t->n && !is_one_of(t->s[end], " \t\r\n;|&\"'`)"))
-                        end++;
+                end = look_ahead(t, &t->word, i, t->n, " \t\r\n;|&\"'`)", '\0');
         *ret = (Scan){ .s = t->s + i, .n = end - i };
         return end > i;
 }
@@ -648,7 +671,7 @@ static bool has_token(const char *name) {
 
 /* The value that follows a name. @param at  the name's place @return whether there is one to remove
  */
-static bool find_value(const Scan *whole, const char *name, Value at, Value *ret) {
+static bool find_value(Scan *whole, const char *name, Value at, Value *ret) {
         size_t i = at.to;
         bool is_option = name[0] == '-', is_user = is_user_option(name);
         bool is_bearer = strcasecmp(name, "bearer") == 0;
@@ -665,8 +688,12 @@ static bool find_value(const Scan *whole, const char *name, Value at, Value *ret
         }
         char quote = skip_opening_quote(t, &i);
         bool is_query = at.from > 0 && is_one_of(t->s[at.from - 1], "?&");
-        *ret = (Value){ .from = i,
-                        .to = end_of_value(t, i, (ValueForm){ quote, is_header(name), is_query }) };
+        *ret = (Value){
+                .from = i,
+                .to = is_user && !quote
+                              ? look_ahead(t, &whole->value, i, t->n, " \t\r\n\"'`", '\0')
+                              : end_of_value(t, i, (ValueForm){ quote, is_header(name), is_query })
+        };
         while (quote && ret->to > ret->from && t->s[ret->to - 1] == '\\')
                 ret->to--; /* of the closing `\"` */
         pass_pem_block(t, ret);
@@ -679,7 +706,7 @@ static bool find_value(const Scan *whole, const char *name, Value at, Value *ret
 
 /* Checks the name that starts at i. @return whether its value is to be removed; *ret_name_end in
  * any case */
-static bool named_value(const Scan *t, size_t i, size_t *ret_name_end, Value *ret) {
+static bool named_value(Scan *t, size_t i, size_t *ret_name_end, Value *ret) {
         char name[NAME_BYTES_MAX + 1];
         size_t end = i;
         while (end < t->n && is_name_char(t->s[end]))
@@ -699,7 +726,7 @@ static bool ends_command(const Scan *t, size_t i) {
         return c == '\n' || (is_one_of(c, ";|&") && (is_blank(next) || next == c));
 }
 
-static size_t match_command(Command *c, const Scan *t, size_t i, size_t *ret_from) {
+static size_t match_command(Command *c, Scan *t, size_t i, size_t *ret_from) {
         Scan word;
         size_t from;
         if (ends_command(t, i))
