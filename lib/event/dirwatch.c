@@ -28,6 +28,7 @@ typedef struct WatchNode {
         struct WatchNode *queued; /* next in the queue of directories to scan */
         int wd;                   /* -1 = not watched */
         uint32_t seen;            /* stamp of the listing that met it last */
+        uid_t uid;                /* of its directory when it was added; not of the root */
         uint8_t depth;            /* root = 0 */
         bool is_queued : 1, reports_entries : 1, is_rescan : 1, is_detached : 1;
         char name[]; /* "" for the root */
@@ -217,8 +218,8 @@ struct DirWatch {
         } listing;
         uint32_t stamp;
 
-        size_t n_overflows;
-        unsigned faults_reported; /* bits by Fault */
+        size_t n_overflows, n_left_out; /* n_left_out: directories, by may_watch() */
+        unsigned faults_reported;       /* bits by Fault */
         bool is_full, may_retry;
         char path[DIRWATCH_PATH_BYTES];
         _Alignas(struct inotify_event) char events[DIRWATCH_EVENT_BYTES];
@@ -520,9 +521,18 @@ static void detach(DirWatch *d, WatchNode *n) {
         schedule_slice(d);
 }
 
+/* The root is not counted. */
+static WatchNode *pop_detached(DirWatch *d) {
+        WatchNode *n = watch_tree_pop_detached(&d->tree, &d->detached);
+        if (n->name[0] && d->callbacks.on_unwatched)
+                d->callbacks.on_unwatched(n->uid, d->callbacks.userdata);
+        d->may_retry |= d->n_left_out > 0;
+        return n;
+}
+
 static void free_detached(DirWatch *d) {
         int wd = d->detached->wd;
-        WatchNode *n = watch_tree_pop_detached(&d->tree, &d->detached);
+        WatchNode *n = pop_detached(d);
 
         if (wd >= 0) {
                 (void)inotify_rm_watch(d->fd,
@@ -556,14 +566,34 @@ static void listing_sweep(DirWatch *d) {
         }
 }
 
+/* @return whether it may be watched, and is counted */
+static bool admit(DirWatch *d, const WatchNode *parent, const char *name, uid_t *ret_uid) {
+        struct stat st;
+        const char *path = watch_tree_path(parent, name, d->path, sizeof d->path);
+        if (!d->callbacks.may_watch)
+                return true;
+        _cleanup_close_ int fd =
+                !path || open_root(d) < 0 ? -1 : fs_open_beneath(d->root_fd, path, O_PATH);
+        *ret_uid = fd >= 0 && fstat(fd, &st) == 0 ? st.st_uid : (uid_t)-1; /* it is gone already */
+        if (d->callbacks.may_watch(*ret_uid, d->callbacks.userdata))
+                return true;
+        d->n_left_out++;
+        return false;
+}
+
 static WatchNode *add_directory(DirWatch *d, WatchNode *parent, const char *name) {
         WatchNode *n = watch_tree_find(&d->tree, parent, name);
+        uid_t uid = 0;
         int r;
 
-        if (!n && parent->depth < DIRWATCH_DEPTH_MAX) {
+        if (!n && parent->depth < DIRWATCH_DEPTH_MAX && admit(d, parent, name, &uid)) {
                 r = watch_tree_add(&d->tree, parent, name, &n);
-                if (r < 0)
+                if (r < 0) {
                         report_unwatched(d, name, r);
+                        if (d->callbacks.on_unwatched)
+                                d->callbacks.on_unwatched(uid, d->callbacks.userdata);
+                } else
+                        n->uid = uid;
         }
         if (n)
                 n->seen = d->stamp;
@@ -849,6 +879,7 @@ static int on_io(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
                         on_event(d, e);
                 }
         }
+        close_root(d);
         return 0;
 }
 
@@ -903,7 +934,7 @@ DirWatch *dirwatch_free(DirWatch *d) {
         if (d->tree.root)
                 watch_tree_detach(&d->tree, d->tree.root, &d->detached);
         while (d->detached) {
-                WatchNode *n = watch_tree_pop_detached(&d->tree, &d->detached);
+                WatchNode *n = pop_detached(d);
 
                 if (!n->is_queued)
                         free(n);
@@ -922,7 +953,8 @@ void dirwatch_check(DirWatch *d) {
         if (!d->may_retry || !d->tree.root)
                 return;
         d->may_retry = false;
-        if (d->tree.n_watched < d->tree.n_nodes) {
+        if (d->tree.n_watched < d->tree.n_nodes || d->n_left_out > 0) {
+                d->n_left_out = 0;
                 d->rescan_why = "inotify watches are available again";
                 enqueue(d, d->tree.root, false, true);
         }
@@ -936,7 +968,11 @@ size_t dirwatch_n_overflows(const DirWatch *d) {
         return d->n_overflows;
 }
 
+size_t dirwatch_n_left_out(const DirWatch *d) {
+        return d->n_left_out;
+}
+
 bool dirwatch_is_complete(const DirWatch *d) {
         return !d->must_sync_root && d->n_queued == 0 && !d->listing.node && !d->detached &&
-               d->tree.n_watched == d->tree.n_nodes;
+               d->tree.n_watched == d->tree.n_nodes && d->n_left_out == 0;
 }

@@ -74,7 +74,12 @@ int fixture_teardown(void **state) {
 }
 
 void fixture_watch(Fixture *f) {
-        const DirWatchCallbacks callbacks = { on_change, on_rescan, on_degraded, f };
+        DirWatchCallbacks callbacks = f->bounds;
+
+        callbacks.on_change = on_change;
+        callbacks.on_rescan = on_rescan;
+        callbacks.on_degraded = on_degraded;
+        callbacks.userdata = f;
 
         assert_int_equal(dirwatch_new(&f->watch, f->event, f->root, &callbacks), 0);
 }

@@ -13,7 +13,8 @@ typedef struct Fixture {
         char root[300]; /* base/root */
         sd_event *event;
         DirWatch *watch;
-        char **changes; /* what on_change said, "D:" before directories */
+        DirWatchCallbacks bounds; /* may_watch and on_unwatched */
+        char **changes;           /* what on_change said, "D:" before directories */
         size_t n_changes, n_allocated;
         unsigned n_rescans, n_degraded;
         char why[512], remedy[512], rescan_why[256];

@@ -534,6 +534,63 @@ static void a_large_tree_costs_little_memory_and_the_loop_stays_free(void **stat
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
 
+static struct { unsigned max, n; } admitted;
+
+static bool may_watch(uid_t uid, void *userdata) {
+        (void)userdata;
+        assert_int_equal(uid, geteuid());
+        if (admitted.n >= admitted.max)
+                return false;
+        admitted.n++;
+        return true;
+}
+
+static void on_unwatched(uid_t uid, void *userdata) {
+        (void)userdata;
+        assert_int_equal(uid, geteuid());
+        assert_true(admitted.n > 0);
+        admitted.n--;
+}
+
+static void what_may_not_be_watched_is_left_out_and_tried_again_when_others_are_gone(void **state) {
+        Fixture *f = *state;
+        char path[64];
+        admitted.max = 10;
+        admitted.n = 0;
+        for (unsigned i = 0; i < 30; i++) { /* found by listing, then by events */
+                (void)snprintf(path, sizeof path, "root/d%02u", i);
+                make_dir(f, path);
+                if (i == 14) {
+                        f->bounds.may_watch = may_watch;
+                        f->bounds.on_unwatched = on_unwatched;
+                        fixture_watch(f);
+                        fixture_settle(f);
+                        assert_int_equal(admitted.n, 10);
+                        assert_int_equal(dirwatch_n_left_out(f->watch), 5);
+                }
+        }
+        fixture_settle(f);
+        assert_int_equal(admitted.n, 10);
+        assert_int_equal(dirwatch_n_watches(f->watch), 11); /* with the root */
+        assert_int_equal(dirwatch_n_left_out(f->watch), 20);
+        assert_false(dirwatch_is_complete(f->watch));
+        for (unsigned i = 0; i < 25; i++) {
+                (void)snprintf(path, sizeof path, "root/d%02u", i);
+                remove_all(f, path);
+        }
+        fixture_settle(f);
+        dirwatch_check(f->watch);
+        fixture_settle(f);
+        assert_true(dirwatch_is_complete(f->watch));
+        assert_int_equal(admitted.n, 5);
+        fixture_forget(f);
+        make_file(f, "root/d29/file");
+        fixture_settle(f);
+        assert_true(fixture_was_reported(f, "d29/file"));
+        f->watch = dirwatch_free(f->watch);
+        assert_int_equal(admitted.n, 0);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(a_file_is_reported_when_it_is_made_written_and_moved),
@@ -557,6 +614,7 @@ int main(void) {
                 TEST(a_directory_that_may_not_be_watched_is_named),
                 TEST(without_an_inotify_instance_it_does_not_start),
                 TEST(it_can_be_freed_in_the_middle_of_a_walk),
+                TEST(what_may_not_be_watched_is_left_out_and_tried_again_when_others_are_gone),
                 TEST(a_large_tree_costs_little_memory_and_the_loop_stays_free),
         };
 
