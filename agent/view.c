@@ -182,11 +182,13 @@ static void view_sources(Agent *a, AgentView *v) {
                                               .kind = source_kind_name((SourceKind)config->kind),
                                               .path = config->path,
                                               .watch = source.is_watched ? "inotify" : "scan",
-                                              .note = source.note,
+                                              .note = source.degraded ? source.degraded : source.note,
                                               .n_watches = source.n_watches,
                                               .n_overflows = source.n_overflows,
                                               .last_scan_seconds = (double)source.scan_usec / 1e6 };
                 v->idle = v->idle && intake_source_is_idle(a->sources[i]);
+                if (source.degraded && !v->ready_note)
+                        v->ready_note = source.degraded;
         }
         v->sources = s->sources;
         v->n_sources = a->n_sources;

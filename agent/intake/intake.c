@@ -49,6 +49,7 @@ struct IntakeSource {
         size_t n_probes;
         char *note;      /* for status; owned */
         char *hold_note; /* why files are not held by links; owned */
+        char *root_note; /* scan_check_root(); owned */
 
         UnitTable table;
         sd_event_source *load_timer;     /* NULL: all that is known is in the table */
@@ -2271,6 +2272,19 @@ static int on_found(sd_event_source *source, uint64_t usec, void *userdata) {
         return 0;
 }
 
+static void report_root(IntakeSource *s, const ScanJob *j) {
+        if (j->moved_aside) {
+                log_warning(0,
+                            "source %s: another user had made the directory for the agent's links, "
+                            "which is now '%s'; find out why, and remove it",
+                            s->config->name, j->moved_aside);
+                s->context->on_discard("squatter", 1, s->context->userdata);
+        }
+        if (j->root_note && !s->root_note)
+                log_warning(0, "source %s: %s", s->config->name, j->root_note);
+        intake_set_note(&s->root_note, j->root_note);
+}
+
 static void on_scanned(SourceTask *t) {
         _cleanup_(scan_job_freep) ScanJob *j = CONTAINER_OF(t, ScanJob, task);
         IntakeSource *s = j->source;
@@ -2293,6 +2307,7 @@ static void on_scanned(SourceTask *t) {
                 s->context->on_discard("unreadable-directory", j->n_unreadable,
                                        s->context->userdata);
         }
+        report_root(s, j);
         s->n_unreadable = j->n_unreadable;
         for (int skip = 0; skip < N_SCAN_SKIPS; skip++) {
                 if (s->n_left_out[skip] != j->left_out.skipped[skip])
@@ -2493,6 +2508,7 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         source_spec_unref(s->terms);
         free(s->note);
         free(s->hold_note);
+        free(s->root_note);
         free(s);
         return NULL;
 }
@@ -2509,10 +2525,21 @@ SourceSpec *intake_source_spec(const IntakeSource *s) {
         return s->terms;
 }
 
+static const char *degraded_by(const IntakeSource *s) {
+        return s->root_note ? s->root_note
+               : s->watch && dirwatch_n_left_out(s->watch)
+                       ? "some directories are not watched, since "
+                         "there are too many: what is new there "
+                         "is found by the next scan; see "
+                         "`bounded` in the status"
+                       : NULL;
+}
+
 void intake_source_view(const IntakeSource *s, IntakeSourceView *ret) {
         *ret = (IntakeSourceView){ .is_watched = s->watch != NULL,
                                    .has_scanned = s->has_scanned,
                                    .note = s->note ? s->note : s->hold_note,
+                                   .degraded = degraded_by(s),
                                    .n_watches = s->watch ? dirwatch_n_watches(s->watch) : 0,
                                    .n_overflows = s->watch ? dirwatch_n_overflows(s->watch) : 0,
                                    .scan_usec = s->scan_usec };

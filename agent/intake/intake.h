@@ -61,6 +61,7 @@ typedef struct IntakeContext { /* borrowed by the sources */
 
 typedef struct IntakeSourceView {
         bool is_watched, has_scanned;
+        const char *degraded; /* why evidence may be missed; borrowed; NULL */
         const char *note; /* borrowed; NULL */
         size_t n_watches, n_overflows;
         uint64_t scan_usec;

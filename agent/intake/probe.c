@@ -558,6 +558,8 @@ static void scan_run(WorkJob *job) {
         if (fd >= 0)
                 s->on_network = fs_is_network(fd, &s->fs_name);
         check_ended(s, fd);
+        (void)pins_secure_root(s->terms->pins, &s->moved_aside); /* what is pinned reports it */
+        s->root_note = scan_check_root(s->terms->fixed);
         s->result = scan_source(&scan, on_scanned_unit, s);
         s->duration_usec = clock_boottime_usec() - begin;
 }
@@ -592,6 +594,8 @@ ScanJob *scan_job_free(ScanJob *s) {
         for (size_t i = 0; i < s->n_ended; i++)
                 bundle_record_done(&s->ended[i].rec);
         free(s->ended);
+        free(s->moved_aside);
+        free(s->root_note);
         owners_done(&s->owners);
         unit_table_done(&s->seen);
         unit_table_done(&s->known);

@@ -108,6 +108,8 @@ typedef struct ScanJob {
         int result;            /* 0; -ENOENT: the fixed part is not there */
         bool on_network;
         const char *fs_name; /* static; when on_network */
+        char *moved_aside; /* what another user had where our links belong; owned, NULL: nothing */
+        char *root_note;   /* scan_check_root() */
         uint64_t duration_usec;
 } ScanJob;
 

@@ -8,7 +8,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +20,7 @@
 
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
@@ -284,14 +287,19 @@ static int pins_open_own_dir(int at_fd, const char *name, bool create, Squatter 
         return TAKE_FD(fd);
 }
 
-static int open_root(const Pins *p, Place place, bool create, Squatter *ret_squatter) {
+static int open_base(const Pins *p, Place place) {
         if (!p->directories[place])
                 return -ENOENT;
         /* The parent is the operator's path; the fixed part itself may be created by any user who
          * runs jobs. */
         int flags = O_PATH | O_DIRECTORY | O_CLOEXEC | (place == PLACE_INSIDE ? O_NOFOLLOW : 0);
-        _cleanup_close_ int base_fd = open(p->directories[place], flags);
-        return base_fd < 0 ? -errno : pins_open_own_dir(base_fd, PINS_NAME, create, ret_squatter);
+        int fd = open(p->directories[place], flags);
+        return fd < 0 ? -errno : fd;
+}
+
+static int open_root(const Pins *p, Place place, bool create, Squatter *ret_squatter) {
+        _cleanup_close_ int base_fd = open_base(p, place);
+        return base_fd < 0 ? base_fd : pins_open_own_dir(base_fd, PINS_NAME, create, ret_squatter);
 }
 
 static int pins_open_instance(const Pins *p, Place place, bool create, Squatter *ret_squatter) {
@@ -712,19 +720,50 @@ static void remove_old_names(PinsSession *s, const char *member_path, const stru
         }
 }
 
-/* Whether links between the two can be made at all, before directories are created in vain. Across
- * bind mounts linkat fails with EXDEV although the device is the same, so the mount is compared
- * where the kernel reports it (Linux 5.8). */
-static bool is_same_mount(int fd, const char *directory) {
-        struct statx a, b;
-        unsigned mask = STATX_TYPE | STATX_MNT_ID;
+/* ---- who was first ---- */
 
-        if (statx(fd, "", AT_EMPTY_PATH, mask, &a) < 0 ||
-            statx(AT_FDCWD, directory, 0, mask, &b) < 0)
-                return true; /* unknown: linkat decides */
-        if (a.stx_mask & b.stx_mask & STATX_MNT_ID)
-                return a.stx_mnt_id == b.stx_mnt_id;
-        return a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor;
+/* Every user may create names in it, and none may remove others'. Elsewhere the directory's owner
+ * decides; on a network file system it may be the agent of another node that was first. */
+static bool is_open_to_all(int fd) {
+        struct stat st;
+        return fstat(fd, &st) == 0 && (st.st_mode & S_ISVTX) && (st.st_mode & S_IWOTH) &&
+               !fs_is_network(fd, NULL);
+}
+
+/* In one step, so that nobody is first once more. Root's stays. @return 0, -errno */
+static int move_aside(const char *directory, int base_fd, char **ret_moved) {
+        static atomic_flag is_moving = ATOMIC_FLAG_INIT; /* for another source, in its thread */
+        char name[64];
+        struct stat st;
+        int r = 0;
+        (void)snprintf(name, sizeof name, PINS_NAME "-%" PRIu64, clock_boottime_usec());
+        if (atomic_flag_test_and_set(&is_moving))
+                return -EBUSY;
+        if (fstatat(base_fd, PINS_NAME, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+            mkdirat(base_fd, name, 0700) < 0)
+                r = -errno;
+        else if (st.st_uid == 0 || st.st_uid == geteuid())
+                r = -EEXIST;
+        else if (renameat2(base_fd, name, base_fd, PINS_NAME, RENAME_EXCHANGE) < 0)
+                r = -errno;
+        if (r < 0)
+                (void)unlinkat(base_fd, name, AT_REMOVEDIR); /* it may not be there */
+        atomic_flag_clear(&is_moving);
+        if (r == 0)
+                *ret_moved = path_join(directory, name);
+        return r;
+}
+
+int pins_secure_root(Pins *p, char **ret_moved) {
+        const char *beside = p->directories[PLACE_BESIDE];
+        _cleanup_close_ int fixed_fd = open_base(p, PLACE_INSIDE);
+        Place place = beside && (fixed_fd < 0 || fs_is_same_mount(fixed_fd, beside)) ? PLACE_BESIDE
+                                                                                     : PLACE_INSIDE;
+        _cleanup_close_ int base_fd = open_base(p, place);
+        if (base_fd < 0 || !is_open_to_all(base_fd))
+                return 0;
+        _cleanup_close_ int fd = pins_open_own_dir(base_fd, PINS_NAME, true, NULL);
+        return fd == -EUCLEAN ? move_aside(p->directories[place], base_fd, ret_moved) : MIN(fd, 0);
 }
 
 /* ---- refusals ---- */
@@ -797,8 +836,8 @@ static int add_to(const Linking *l, StrBuf *reasons) {
                 if (!directory)
                         continue;
                 /* Where the bundle's directory exists linkat decides. */
-                r = at->bundle_fd >= 0 || is_same_mount(l->fd, directory) ? add_at(l, place)
-                                                                          : -EXDEV;
+                r = at->bundle_fd >= 0 || fs_is_same_mount(l->fd, directory) ? add_at(l, place)
+                                                                             : -EXDEV;
                 if (!is_refusal(r))
                         return r;
                 if (reasons->n > 0)

@@ -24,6 +24,13 @@ int pins_open(Pins *p, const char *bundle_id);
  * claim files are in there. -errno */
 int pins_open_root(Pins *p);
 
+/** Where every user may create names (a sticky directory on a local file system), creates the
+ * directory for the links before another user does. What another user but root has there is moved
+ * aside, which needs CAP_FOWNER.
+ * @param ret_moved  where it is now, the caller's; untouched when nothing was moved
+ * @return 0; -errno: pins_session_add() reports it when it matters */
+int pins_secure_root(Pins *p, char **ret_moved);
+
 /** Removes all pins of a bundle. Missing is fine. */
 int pins_release(Pins *p, const char *bundle_id);
 

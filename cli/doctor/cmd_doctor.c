@@ -492,16 +492,6 @@ static void check_watching(SourceCheck *l, int fd) {
 
 /* ---- holding ---- */
 
-/* Mounts count, not devices: a link across a bind mount is EXDEV. */
-static bool is_one_mount(int a, int b) {
-        struct statx x = { 0 }, y = { 0 };
-        if (statx(a, "", AT_EMPTY_PATH, STATX_MNT_ID, &x) < 0 ||
-            statx(b, "", AT_EMPTY_PATH, STATX_MNT_ID, &y) < 0)
-                return true; /* then nobody can tell */
-        return x.stx_mnt_id == y.stx_mnt_id && x.stx_dev_major == y.stx_dev_major &&
-               x.stx_dev_minor == y.stx_dev_minor;
-}
-
 /* Tries a hard link in a directory of its own. @return 0, -errno */
 static int try_link(const char *parent) {
         _cleanup_free_ char *path = path_join(parent, TRY_TEMPLATE);
@@ -546,7 +536,7 @@ static void check_holding(SourceCheck *l, int fd) {
         _cleanup_free_ char *parent = path_parent(l->fixed);
         _cleanup_close_ int parent_fd =
                 parent ? open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-        int r = parent_fd < 0 ? -errno : !is_one_mount(fd, parent_fd) ? -EXDEV : 0;
+        int r = parent_fd < 0 ? -errno : !fs_is_same_mount(fd, parent) ? -EXDEV : 0;
         if (r == 0 && is_squatted(l, parent))
                 return;
         if (r == 0)
@@ -598,6 +588,9 @@ static void check_source(SourceCheck *l) {
                 report_no_source(l, -fd);
                 return;
         }
+        _cleanup_free_ char *unsafe = scan_check_root(l->fixed);
+        if (unsafe)
+                report(l->d, FAILED, l->what, NULL, "%s", unsafe);
         check_content(l);
         check_watching(l, fd);
         check_holding(l, fd);

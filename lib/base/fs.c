@@ -196,6 +196,18 @@ static bool is_network_type(const char *type) {
         return n > 0 && (size_t)n < sizeof word && strstr(types, word);
 }
 
+bool fs_is_same_mount(int fd, const char *directory) {
+        struct statx a, b;
+        unsigned mask = STATX_TYPE | STATX_MNT_ID;
+
+        if (statx(fd, "", AT_EMPTY_PATH, mask, &a) < 0 ||
+            statx(AT_FDCWD, directory, 0, mask, &b) < 0)
+                return true; /* unknown: linkat decides */
+        if (a.stx_mask & b.stx_mask & STATX_MNT_ID)
+                return a.stx_mnt_id == b.stx_mnt_id;
+        return a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor;
+}
+
 bool fs_path_is_network(const char *path) {
         size_t longest = 0;
         bool is_network = false;

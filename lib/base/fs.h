@@ -83,6 +83,11 @@ bool fs_is_network(int fd, const char **ret_name);
  * @return false also when it cannot be determined */
 bool fs_path_is_network(const char *path);
 
+/** Tells whether hard links between the two can be made at all: across bind mounts linkat fails
+ * with EXDEV although the device is the same, so the mount is compared where the kernel reports it
+ * (Linux 5.8). What is unknown counts as the same mount. */
+bool fs_is_same_mount(int fd, const char *directory);
+
 /** @return the path below the working directory, or itself when it is absolute; links and `..`
  * stay. The caller's; NULL for lack of memory or of a working directory (errno) */
 char *fs_absolute_path(const char *path);

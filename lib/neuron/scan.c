@@ -9,6 +9,8 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -213,6 +215,25 @@ int scan_open_fixed(const char *fixed) {
                 return path_fd;
         int fd = openat(path_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         return fd < 0 ? -errno : fd;
+}
+
+char *scan_check_root(const char *fixed) {
+        _cleanup_free_ char *parent = path_parent(fixed);
+        _cleanup_close_ int fd = scan_open_fixed(fixed);
+        struct stat st, above;
+        char *text = NULL;
+        if (fd < 0 || fstat(fd, &st) < 0 || !parent || stat(parent, &above) < 0)
+                return NULL;
+        bool is_anybodys = (above.st_mode & S_IWOTH) && st.st_uid != 0,
+             is_not_sticky = (st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX);
+        if ((!is_anybodys && !is_not_sticky) ||
+            asprintf(&text,
+                     "'%s' is not root's and sticky (it has uid %u and mode %04o): users can keep "
+                     "out or remove each other's dumps; remove it and run `systemd-tmpfiles "
+                     "--create`, or chown it to root and chmod it to 1777",
+                     fixed, (unsigned)st.st_uid, (unsigned)st.st_mode & 07777) < 0)
+                return NULL;
+        return text;
 }
 
 /* ---- the members of one unit, in order, and why everything else is none ---- */

@@ -94,6 +94,11 @@ int scan_unit_add_skip(ScanUnit *u, const struct ScanMember *m);
  * @return a descriptor of the caller's; -ENOENT, -ENOTDIR, -EACCES; -ELOOP for such a symlink */
 int scan_open_fixed(const char *fixed);
 
+/** In a directory where every user may create names, and where all users write, users can keep each
+ * other's dumps out or remove them, unless the fixed part is root's and sticky.
+ * @return that, and the remedy, as a sentence of the caller's; NULL: it is sound, or not there */
+char *scan_check_root(const char *fixed);
+
 /** Finds all units below the source, in no particular order. Which path belongs to which unit:
  * unit_match(). `.neuron-collectd` is never entered. Symlinks
  * are never followed. A unit without members is not reported. What vanishes during the scan is

@@ -396,8 +396,11 @@ class Agent:
             shutil.rmtree(coming)
         return make(self.path(place), **options)
 
+    def make_in(self, place, **options):
+        return self._make(make_dump.make_dump, place, **{"size": 1 << 20, **options})
+
     def dump(self, **options):
-        return self._make(make_dump.make_dump, "dumps", **{"size": 1 << 20, **options})
+        return self.make_in("dumps", **options)
 
     def profile(self, **options):
         return self._make(make_dump.make_profile, "profiles", **{"size": 1 << 19, **options})
