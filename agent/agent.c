@@ -52,12 +52,8 @@ DEFINE_CLEANUP(PathTemplate, path_template_free);
 static ConfigSource *free_config_source(ConfigSource *c) {
         if (!c)
                 return NULL;
-        StringList *const lists[] = { &c->destinations, &c->exclude };
-        for (size_t i = 0; i < ELEMENTSOF(lists); i++) {
-                for (size_t k = 0; k < lists[i]->n; k++)
-                        free(lists[i]->items[k]);
-                free(lists[i]->items);
-        }
+        strings_free(c->destinations.items);
+        strings_free(c->exclude.items);
         free(c->name);
         free(c->path);
         free(c);
@@ -65,25 +61,6 @@ static ConfigSource *free_config_source(ConfigSource *c) {
 }
 
 DEFINE_CLEANUP(ConfigSource, free_config_source);
-
-static int add_string(StringList *list, const char *text) {
-        char **more = reallocarray(list->items, list->n + 2, sizeof *more);
-        if (!more)
-                return -ENOMEM;
-        list->items = more;
-        more[list->n] = strdup(text);
-        if (!more[list->n])
-                return -ENOMEM;
-        more[++list->n] = NULL;
-        return 0;
-}
-
-static int copy_list(StringList *to, const StringList *from) {
-        int r = 0;
-        for (size_t i = 0; r == 0 && i < from->n; i++)
-                r = add_string(to, from->items[i]);
-        return r;
-}
 
 /* A percent sign of the state directory's path is doubled in a template. */
 static void add_state_directory(StrBuf *b, const Agent *a) {
@@ -109,10 +86,12 @@ static ConfigSource *incidents_config(const Agent *a) {
                              .scan_interval_usec = USEC_PER_MINUTE,
                              .watch = CONFIG_WATCH_AUTO,
                              .max_files = 100000 };
-        int r = s->name && s->path ? 0 : -ENOMEM;
-        for (size_t i = 0; r == 0 && i < c->n_destinations; i++)
-                r = add_string(&s->destinations, c->destinations[i].name);
-        return r < 0 ? NULL : TAKE_PTR(s);
+        char **names = s->destinations.items = calloc(c->n_destinations + 1, sizeof *names);
+        for (size_t i = 0; names && i < c->n_destinations; i++)
+                if ((names[i] = strdup(c->destinations[i].name)))
+                        s->destinations.n++;
+        return s->name && s->path && names && s->destinations.n == c->n_destinations ? TAKE_PTR(s)
+                                                                                     : NULL;
 }
 
 /* @return the components of a template's text below its fixed part, each with a slash before it */
@@ -157,13 +136,13 @@ static ConfigSource *copies_config(const Agent *a, const char *name) {
         if (!s)
                 return NULL;
         *s = *c;
-        s->destinations = s->exclude = (StringList){ 0 };
+        s->destinations.items = strings_copy(c->destinations.items);
+        s->exclude.items = strings_copy(c->exclude.items);
         s->settle_usec = SETTLE_USEC;
         s->watch = CONFIG_WATCH_AUTO;
         s->path = copies_template(a, c);
         s->name = strdup(name);
-        if (!s->name || !s->path || copy_list(&s->destinations, &c->destinations) < 0 ||
-            copy_list(&s->exclude, &c->exclude) < 0)
+        if (!s->name || !s->path || !s->destinations.items || !s->exclude.items)
                 return NULL;
         return TAKE_PTR(s);
 }
@@ -913,15 +892,16 @@ static void on_store_error(void *userdata) {
 
 /* ---- notes ---- */
 
-static uid_t sender_of(const NoteView *v) {
-        return note_sender(v->owner.uid, v->container, v->by_mailbox);
+static Owner sender_of(const NoteView *v) {
+        return note_sender(&v->owner, v->container, v->by_mailbox);
 }
 
 static void on_note(const NoteView *v, void *userdata) {
         Agent *a = userdata;
         IntakeSource *s = v->source ? agent_source_by_name(a, v->source) : NULL;
+        const Owner sender = sender_of(v);
         if (s)
-                intake_source_on_hook_started(s, v->unit_path, sender_of(v));
+                intake_source_on_hook_started(s, v->unit_path, &sender);
         if (a->incidents)
                 incidents_on_note(a->incidents, v);
         else
@@ -931,17 +911,18 @@ static void on_note(const NoteView *v, void *userdata) {
 static void on_note_finished(const NoteView *v, void *userdata) {
         Agent *a = userdata;
         IntakeSource *s = v->source ? agent_source_by_name(a, v->source) : NULL;
+        const Owner sender = sender_of(v);
         if (!s)
                 return;
         for (size_t i = 0; i < NOTE_FILES_MAX && v->promised[i]; i++)
-                intake_source_expect_file(s, v->unit_path, sender_of(v), v->promised[i]);
+                intake_source_expect_file(s, v->unit_path, &sender, v->promised[i]);
         if (a->incidents && v->may_come)
                 incidents_add_unit_of_note(a->incidents,
                                            &(IncidentUnitOfNote){ .note = v->note->id,
                                                                   .source = v->source,
                                                                   .unit_path = v->unit_path,
-                                                                  .uid = v->owner.uid });
-        intake_source_on_hook_finished(s, v->unit_path, sender_of(v));
+                                                                  .owner = v->owner });
+        intake_source_on_hook_finished(s, v->unit_path, &sender);
 }
 
 /* ---- incidents ---- */
@@ -1366,6 +1347,8 @@ static void free_sources(Agent *a) {
         owners_done(&a->intake_context.active);
         owners_done(&a->intake_context.held);
         owners_done(&a->intake_context.new_units);
+        owners_done(&a->intake_context.watched);
+        owners_done(&a->intake_context.hints);
         free(a->sources);
         a->sources = NULL;
         a->n_sources = 0;

@@ -178,14 +178,15 @@ static void view_sources(Agent *a, AgentView *v) {
                 IntakeSourceView source;
                 intake_source_view(a->sources[i], &source);
                 const ConfigSource *config = intake_source_config(a->sources[i]);
-                s->sources[i] = (SourceView){ .name = config->name,
-                                              .kind = source_kind_name((SourceKind)config->kind),
-                                              .path = config->path,
-                                              .watch = source.is_watched ? "inotify" : "scan",
-                                              .note = source.degraded ? source.degraded : source.note,
-                                              .n_watches = source.n_watches,
-                                              .n_overflows = source.n_overflows,
-                                              .last_scan_seconds = (double)source.scan_usec / 1e6 };
+                s->sources[i] =
+                        (SourceView){ .name = config->name,
+                                      .kind = source_kind_name((SourceKind)config->kind),
+                                      .path = config->path,
+                                      .watch = source.is_watched ? "inotify" : "scan",
+                                      .note = source.degraded ? source.degraded : source.note,
+                                      .n_watches = source.n_watches,
+                                      .n_overflows = source.n_overflows,
+                                      .last_scan_seconds = (double)source.scan_usec / 1e6 };
                 v->idle = v->idle && intake_source_is_idle(a->sources[i]);
                 if (source.degraded && !v->ready_note)
                         v->ready_note = source.degraded;
@@ -211,6 +212,8 @@ static void view_bounded_units(const Agent *a, AgentView *v) {
                                         "not needed";
         }
         agent_view_add_bounded(v, &c->held);
+        agent_view_add_bounded(v, &c->watched);
+        agent_view_add_bounded(v, &c->hints);
 }
 
 static void view_retention(Agent *a, AgentView *v) {

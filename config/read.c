@@ -395,12 +395,6 @@ static int value_add_element(const ConfigKey *key, void *base, void **ret) {
 
 /* Freeing */
 
-static void free_strings(char **items) {
-        for (char **p = items; p && *p; p++)
-                free(*p);
-        free(items);
-}
-
 static void value_clear_all(const char *prefix, void *base) {
         size_t n;
         const ConfigKey *keys = keys_all(&n);
@@ -425,10 +419,10 @@ void value_clear(const ConfigKey *key, void *base) {
                 free(*(char **)field);
                 break;
         case KEY_STRINGS:
-                free_strings(((StringList *)field)->items);
+                strings_free(((StringList *)field)->items);
                 break;
         case KEY_MAP:
-                free_strings(((StringMap *)field)->items);
+                strings_free(((StringMap *)field)->items);
                 break;
         case KEY_ELEMENTS:
                 keys_prefix(key, prefix);

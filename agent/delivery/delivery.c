@@ -59,7 +59,9 @@ static int on_note(const StoredNote *stored, void *userdata) {
         Reading *reading = userdata;
         DeliveryNotes *n = &reading->notes;
         HookNote *note = &n->notes[n->n];
-        uid_t sender = note_sender(stored->uid, stored->container, stored->by_mailbox);
+        uid_t sender =
+                note_sender(&(Owner){ .uid = stored->uid }, stored->container, stored->by_mailbox)
+                        .uid;
         if (!uid_may_annotate(reading->owners, sender))
                 return 0;
         /* It was filtered before it was stored. */
@@ -256,16 +258,6 @@ bool delivery_may_continue(Delivery *d) {
         return !atomic_load(&d->abort) || delivery_endf(d, RESULT_ABORTED, "stopped");
 }
 
-static char **copy_labels(char **labels) {
-        size_t n = 0;
-        while (labels && labels[n])
-                n++;
-        char **copy = calloc(n + 1, sizeof *copy);
-        for (size_t i = 0; copy && i < n; i++)
-                copy[i] = strdup(labels[i]);
-        return copy;
-}
-
 static void copy_held(HeldFiles *to, const HeldFiles *from) {
         to->items = from->n ? calloc(from->n, sizeof *to->items) : NULL;
         for (size_t i = 0; to->items && i < from->n; i++) {
@@ -290,7 +282,7 @@ int delivery_init(Delivery *d, const DeliveryRequest *order) {
         d->directory = strdup(order->directory);
         d->instance_id = strdup(order->instance_id);
         d->hostname = strdup(order->hostname);
-        d->labels = copy_labels(order->labels);
+        d->labels = strings_copy(order->labels);
         d->compressors = order->compressors;
         d->limits = order->limits ? rate_limits_ref(order->limits) : NULL;
         d->level = order->level;
@@ -314,9 +306,7 @@ void delivery_done(Delivery *d) {
         free(d->directory);
         free(d->instance_id);
         free(d->hostname);
-        for (size_t i = 0; d->labels && d->labels[i]; i++)
-                free(d->labels[i]);
-        free(d->labels);
+        strings_free(d->labels);
         free(d->error);
         free(d->incomplete);
         free(d->prints);

@@ -17,6 +17,7 @@
 #include "agent/hooknotes/rules.h"
 #include "agent/store/store.h"
 #include "collectors/host/pids.h"
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
@@ -1269,9 +1270,7 @@ static void refuse_surplus(HookNotes *n, Note *note) {
 }
 
 static ParseJob *parse_job_free(ParseJob *j) {
-        for (size_t i = 0; j->patterns && j->patterns[i]; i++)
-                free(j->patterns[i]);
-        free(j->patterns);
+        strings_free(j->patterns);
         hook_note_done(&j->hook);
         strbuf_done(&j->document);
         free(j);
@@ -1357,21 +1356,6 @@ static Note *find_unparsed(const HookNotes *n) {
         return found;
 }
 
-static char **copy_patterns(char *const *patterns) {
-        size_t n = 0;
-        while (patterns[n])
-                n++;
-        char **copy = calloc(n + 1, sizeof *copy);
-        for (size_t i = 0; copy && i < n; i++)
-                if (!(copy[i] = strdup(patterns[i]))) {
-                        for (; i > 0; i--)
-                                free(copy[i - 1]);
-                        free(copy);
-                        return NULL;
-                }
-        return copy;
-}
-
 static void parse_done(WorkJob *job);
 
 /* One at a time. */
@@ -1385,7 +1369,7 @@ static void parse_next(HookNotes *n) {
                                  .note = note,
                                  .data = note->data,
                                  .n = note->n_data,
-                                 .patterns = copy_patterns(n->patterns) };
+                                 .patterns = strings_copy(n->patterns) };
                 note_set_stage(note, NOTE_PARSING);
                 if (j->patterns && worker_pool_submit(n->parser, &j->job) == 0) {
                         n->parsing = j;

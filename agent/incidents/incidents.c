@@ -73,6 +73,10 @@ typedef struct IncidentStarts { /* oldest first */
         size_t n;
 } IncidentStarts;
 
+static const Owner host = {
+        .uid = 0
+}; /* the kernel and operators, and root outside of containers */
+
 typedef struct IncidentRules {
         IncidentStarts all, strangers; /* of the last hour, but for displaced ones */
         IncidentCause last_cause;
@@ -162,12 +166,12 @@ static const char *incident_verdict_text(IncidentVerdict v) {
 
 #define INCIDENT_DIRECTORIES_MAX 200
 #define INCIDENT_BYTES_MAX GIB
-#define INCIDENT_NOTES_MAX 1024
-#define INCIDENT_UNITS_MAX 32 /* each gets all files */
-#define INCIDENT_UNITS_MAX_OF_UID 8
-#define INCIDENT_EVENTS_MAX 64       /* lines of the kernel log in incident.json */
-#define INCIDENT_TEXTS_BYTES_MAX MIB /* of each kind of records in incident.json */
-#define INCIDENT_FILES_MAX 1024      /* in a directory */
+#define INCIDENT_NOTES_MAX 4096       /* more than all owners may send before they wait */
+#define INCIDENT_UNITS_MAX 32         /* each gets all files */
+#define INCIDENT_UNITS_MAX_OF_OWNER 8 /* but for the host's root */
+#define INCIDENT_EVENTS_MAX 64        /* lines of the kernel log in incident.json */
+#define INCIDENT_TEXTS_BYTES_MAX MIB  /* of each kind of records in incident.json */
+#define INCIDENT_FILES_MAX 1024       /* in a directory */
 #define INCIDENT_BOOT_ID_SIZE 37
 #define INCIDENTS_SEEN_MAX 256 /* records of jobs that go into one transaction */
 typedef struct IncidentFile {  /* as it was when it was attached */
@@ -178,7 +182,7 @@ typedef struct IncidentFile {  /* as it was when it was attached */
 
 typedef struct IncidentUnit {
         char *source, *path;
-        uid_t uid;           /* of the hook that named it */
+        Owner owner;         /* of the hook that named it */
         uint64_t added_usec; /* CLOCK_REALTIME; for incident_add_unit(): 0 = now */
         bool is_gone;        /* another one is at its path by now: nothing more is attached */
         bool is_requested;   /* part of an order; others wait for the second snapshot */
@@ -187,7 +191,8 @@ typedef struct IncidentUnit {
 } IncidentUnit;
 
 typedef struct IncidentProcess {
-        pid_t pid; /* 0 = to be found by the supervisor, or not at all */
+        Owner owner; /* of the note */
+        pid_t pid;   /* 0 = to be found by the supervisor, or not at all */
         uint64_t start_ticks;
         ProbePidQuery question;              /* hook_pid 0 = none */
         char note[NOTE_ID_SIZE];             /* the requesting one, whose row has the answer, too */
@@ -226,6 +231,7 @@ typedef struct IncidentTexts { /* no two are the same; zero = none */
 
 typedef struct Incident {
         Incidents *owner;
+        Owner by;      /* who gave cause for it */
         ListLink link; /* oldest first */
         char name[INCIDENT_NAME_SIZE], *directory, *trigger, *document;
         IncidentCause cause;
@@ -327,10 +333,13 @@ static bool is_same(const IncidentProcess *a, const IncidentProcess *b) {
 }
 
 static int incident_add_process(Incident *x, const IncidentProcess *p) {
-        for (size_t k = 0; k < x->n_processes; k++)
+        size_t n = 0;
+        for (size_t k = 0; k < x->n_processes; k++) {
                 if (is_same(x->processes[k], p))
                         return 1;
-        if (x->n_processes >= COLLECT_PROCESSES_MAX)
+                n += owner_is_same(&x->processes[k]->owner, &p->owner);
+        }
+        if (x->n_processes >= COLLECT_PROCESSES_MAX || n >= COLLECT_PROCESSES_MAX / 2)
                 return 1;
         IncidentProcess *own = malloc(sizeof *own);
         if (!own || array_grow(&x->processes, x->n_processes, sizeof *x->processes) < 0) {
@@ -344,17 +353,20 @@ static int incident_add_process(Incident *x, const IncidentProcess *p) {
 }
 
 static bool is_same_log(const CollectLogFile *a, const CollectLogFile *b) {
-        return a->uid == b->uid && a->pid == b->pid && a->start_ticks == b->start_ticks &&
-               a->hook_pid == b->hook_pid && a->inner_pid == b->inner_pid &&
-               strcmp(a->path, b->path) == 0;
+        return owner_is_same(&a->owner, &b->owner) && a->pid == b->pid &&
+               a->start_ticks == b->start_ticks && a->hook_pid == b->hook_pid &&
+               a->inner_pid == b->inner_pid && strcmp(a->path, b->path) == 0;
 }
 
 /* @return 0, 1: it was there already, or there are too many; -ENOMEM */
 static int add_log(Incident *x, const CollectLogFile *f) {
-        for (size_t k = 0; k < x->n_log_files; k++)
+        size_t n = 0;
+        for (size_t k = 0; k < x->n_log_files; k++) {
                 if (is_same_log(&x->log_files[k], f))
                         return 1;
-        if (x->n_log_files >= COLLECT_FILES_MAX)
+                n += owner_is_same(&x->log_files[k].owner, &f->owner);
+        }
+        if (x->n_log_files >= COLLECT_FILES_MAX || n >= COLLECT_FILES_MAX / 2)
                 return 1;
         char *path = strdup(f->path);
         if (!path || array_grow(&x->log_files, x->n_log_files, sizeof *x->log_files) < 0) {
@@ -374,19 +386,21 @@ static IncidentUnit *incident_find_unit(Incident *x, const char *source, const c
         return NULL;
 }
 
-/* One user can neither have the same files written any number of times nor occupy all places. */
+/* One owner can neither have the same files written any number of times nor occupy all places. */
 static int check_space(Incident *x, const IncidentUnit *u) {
+        char text[OWNER_TEXT_SIZE];
         size_t n = 0;
         for (size_t k = 0; k < x->n_units; k++)
-                n += x->units[k].uid == u->uid;
-        if (x->n_units < INCIDENT_UNITS_MAX && (u->uid == 0 || n < INCIDENT_UNITS_MAX_OF_UID))
+                n += owner_is_same(&x->units[k].owner, &u->owner);
+        if (x->n_units < INCIDENT_UNITS_MAX &&
+            (owner_is_same(&u->owner, &host) || n < INCIDENT_UNITS_MAX_OF_OWNER))
                 return 0;
         if (x->n_left_out++ == 0)
                 log_warning(0,
-                            "incident %s: '%s' of uid %u and further ones get no snapshot: %u "
-                            "dumps an incident and %u a user are the limit",
-                            x->name, u->path, (unsigned)u->uid, (unsigned)INCIDENT_UNITS_MAX,
-                            (unsigned)INCIDENT_UNITS_MAX_OF_UID);
+                            "incident %s: '%s' of %s and further ones get no snapshot: %u "
+                            "dumps an incident and %u an owner are the limit",
+                            x->name, u->path, owner_text(&u->owner, text),
+                            (unsigned)INCIDENT_UNITS_MAX, (unsigned)INCIDENT_UNITS_MAX_OF_OWNER);
         return -EDQUOT;
 }
 
@@ -398,7 +412,7 @@ static int incident_add_unit(Incident *x, const IncidentUnit *u) {
                 return r;
         IncidentUnit own = { .source = strdup(u->source),
                              .path = strdup(u->path),
-                             .uid = u->uid,
+                             .owner = u->owner,
                              .is_requested = u->is_requested,
                              .added_usec = u->added_usec ? u->added_usec
                                                          : incidents_realtime_usec(x->owner) };
@@ -478,6 +492,19 @@ static void add_notes(StrBuf *b, const Incident *x) {
         json_out_end_array(b);
 }
 
+static void add_owner(StrBuf *b, const Owner *o) {
+        json_out_u64(b, "uid", o->uid);
+        if (o->container[0])
+                json_out_string(b, "container", o->container);
+}
+
+static Owner owner_of(const json_t *v) {
+        Owner o = { .uid = (uid_t)json_integer_value(json_object_get(v, "uid")) };
+        const char *container = json_string_value(json_object_get(v, "container"));
+        (void)snprintf(o.container, sizeof o.container, "%s", container ? container : "");
+        return o;
+}
+
 static void add_units(StrBuf *b, const Incident *x) {
         json_out_array(b, "units");
         for (size_t k = 0; k < x->n_units; k++) {
@@ -486,7 +513,7 @@ static void add_units(StrBuf *b, const Incident *x) {
                 json_out_object(b, NULL);
                 json_out_path(b, "source", x->units[k].source);
                 json_out_path(b, "path", x->units[k].path);
-                json_out_u64(b, "uid", x->units[k].uid);
+                add_owner(b, &x->units[k].owner);
                 json_out_end_object(b);
         }
         json_out_end_array(b);
@@ -526,6 +553,7 @@ static int compose(const Incident *x, StrBuf *ret) {
         json_out_u64(&b, "begin_usec", x->begun_usec);
         json_out_string(&b, "boot", incident_boot_id(boot));
         json_out_string(&b, "trigger", x->trigger);
+        add_owner(&b, &x->by);
         json_out_bool(&b, "asked", x->cause == INCIDENT_REQUESTED);
         json_out_bool(&b, "over", x->state == INCIDENT_ENDED && !incident_is_attaching(x));
         add_notes(&b, x);
@@ -1080,14 +1108,33 @@ static bool has_space(const Incidents *i) {
         return i->n_incidents < INCIDENT_DIRECTORIES_MAX && bytes < INCIDENT_BYTES_MAX;
 }
 
-static bool incidents_free_space(Incidents *i) {
-        LIST_FOREACH_SAFE (l, &i->incidents) {
-                if (has_space(i))
-                        break;
-                Incident *x = CONTAINER_OF(l, Incident, link);
-                if (may_go(x))
-                        incident_remove(x);
+/* The oldest one of the owner who has most of what is short, if it may go. */
+static Incident *first_to_go(Incidents *i) {
+        bool by_number = i->n_incidents >= INCIDENT_DIRECTORIES_MAX;
+        Owners shares = { .max = UINT64_MAX };
+        Owner largest;
+        Incident *found = NULL;
+        uint64_t most = 0;
+        LIST_FOREACH (l, &i->incidents) {
+                const Incident *x = CONTAINER_OF(l, Incident, link);
+                uint64_t amount = by_number ? 1 : MAX(x->bytes, (uint64_t)1);
+                (void)owners_request(&shares, &x->by, amount, &largest); /* else it counts less */
         }
+        LIST_FOREACH (l, &i->incidents) {
+                Incident *x = CONTAINER_OF(l, Incident, link);
+                if (may_go(x) && (!found || owners_amount(&shares, &x->by) > most)) {
+                        most = owners_amount(&shares, &x->by);
+                        found = x;
+                }
+        }
+        owners_done(&shares);
+        return found;
+}
+
+static bool incidents_free_space(Incidents *i) {
+        Incident *x;
+        while (!has_space(i) && (x = first_to_go(i)))
+                incident_remove(x);
         return has_space(i);
 }
 
@@ -1255,7 +1302,7 @@ static void fill_dumps(Incident *x, ProbeRequest *o, Lists *l, bool only_new) {
                 if (u->is_gone || (only_new && u->is_requested))
                         continue;
                 u->is_requested = true;
-                l->dumps[o->collect.n_dumps++] = (CollectDump){ u->path, u->uid };
+                l->dumps[o->collect.n_dumps++] = (CollectDump){ u->path, u->owner.uid };
         }
         o->collect.dumps = l->dumps;
 }
@@ -1571,10 +1618,6 @@ void incidents_hurry(Incidents *i, bool on) {
         }
 }
 
-static int incident_start(Incident *x, uint64_t wait_usec) {
-        return arm(x, wait_usec);
-}
-
 static void incident_on_joined(Incident *x) {
         incident_report_public(x);
         if (x->state != INCIDENT_WAITING && x->state != INCIDENT_RESTING)
@@ -1681,7 +1724,7 @@ static void read_units(Incident *x, const json_t *v) {
                                    .path = path,
                                    .added_usec = x->begun_usec,
                                    .is_requested = true,
-                                   .uid = (uid_t)json_integer_value(json_object_get(unit, "uid")) };
+                                   .owner = owner_of(unit) };
                 if (source && path)
                         (void)incident_add_unit(x, &u); /* then it is one unit less */
         }
@@ -1698,6 +1741,7 @@ static int read_incident(Incident *x, bool *ret_over) {
         json_t *v = r == 0 ? json_loadb(text, n, 0, NULL) : NULL;
         x->trigger = incident_unescaped(v, "trigger");
         x->cause = json_is_true(json_object_get(v, "asked")) ? INCIDENT_REQUESTED : INCIDENT_KERNEL;
+        x->by = owner_of(v);
         uint64_t begun = number_of(v, "begin_usec");
         if (begun > 0)
                 x->begun_usec = begun;
@@ -1779,10 +1823,6 @@ static void find(Incidents *i, const char *parent, const char *name) {
                 resume_incident(x, is_over);
 }
 
-static int by_name(const void *a, const void *b) {
-        return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 static int sweep(Incidents *i, const char *parent) {
         _cleanup_closedir_ DIR *d = opendir(parent);
         _cleanup_(incident_texts_done) IncidentTexts names = { 0 };
@@ -1794,7 +1834,8 @@ static int sweep(Incidents *i, const char *parent) {
                         (void)incident_text_add(&names, 4 * INCIDENT_DIRECTORIES_MAX,
                                                 e->d_name); /* found at the next start */
         if (names.n > 0)
-                qsort(names.items, names.n, sizeof *names.items, by_name); /* by time, that is */
+                qsort(names.items, names.n, sizeof *names.items,
+                      array_compare_strings); /* by time, that is */
         for (size_t k = 0; k < names.n; k++)
                 find(i, parent, names.items[k]);
         return 0;
@@ -1853,8 +1894,9 @@ static Incident *begin(Incidents *i, const Owner *o, IncidentCause cause, const 
         Incident *x = make_one(i, trigger, &r);
         if (x) {
                 x->cause = cause;
+                x->by = *o;
                 incident_changed(x); /* it is written soon */
-                r = incident_start(x, cause == INCIDENT_REQUESTED ? 0 : GATHER_USEC);
+                r = arm(x, cause == INCIDENT_REQUESTED ? 0 : GATHER_USEC);
         }
         if (r < 0) {
                 log_error(r, "cannot begin a snapshot in '%s'", i->snapshots);
@@ -1872,8 +1914,6 @@ static Incident *begin(Incidents *i, const Owner *o, IncidentCause cause, const 
 static bool has_snapshot_underway(const Incident *x) {
         return x && (x->state == INCIDENT_GATHERING || x->state == INCIDENT_SNAPSHOT);
 }
-
-static const Owner host = { .uid = 0 }; /* the kernel and operators */
 
 static Incident *incidents_start_or_join(Incidents *i, const Owner *o, IncidentCause cause,
                                          const char *trigger, const char **ret_why) {
@@ -1902,7 +1942,7 @@ static void add_log_file(Incident *x, const NoteView *v, const IncidentProcess *
         if (!path || path[0] != '/')
                 return;
         CollectLogFile f = { .path = (char *)path, /* copied */
-                             .uid = v->owner.uid,
+                             .owner = v->owner,
                              .pid = p->pid,
                              .start_ticks = p->start_ticks };
         if (p->pid == 0 && p->question.hook_pid > 0) {
@@ -1916,7 +1956,9 @@ static void add_log_file(Incident *x, const NoteView *v, const IncidentProcess *
 
 /* @return as it is known by now; pid 0 and no question: not known */
 static IncidentProcess process_of(const NoteView *v) {
-        IncidentProcess p = { .pid = MAX(v->pid, 0), .start_ticks = v->start_ticks };
+        IncidentProcess p = { .owner = v->owner,
+                              .pid = MAX(v->pid, 0),
+                              .start_ticks = v->start_ticks };
         uint64_t inner = 0;
         (void)snprintf(p.note, sizeof p.note, "%s", v->note->id);
         (void)snprintf(p.container, sizeof p.container, "%s", v->container ? v->container : "");
@@ -1951,7 +1993,7 @@ void incidents_on_note(Incidents *i, const NoteView *v) {
                 v->source && v->unit_path &&
                 incident_add_unit(x, &(IncidentUnit){ .source = (char *)v->source, /* copied */
                                                       .path = (char *)v->unit_path,
-                                                      .uid = v->owner.uid }) == 0;
+                                                      .owner = v->owner }) == 0;
         int r = incident_text_add(&x->notes, INCIDENT_NOTES_MAX, v->note->id);
         if (r != 0)
                 c->on_public(v->note->id, -1, "too many notes came at once", c->userdata);
@@ -2042,7 +2084,7 @@ void incidents_add_unit_of_note(Incidents *i, const IncidentUnitOfNote *u) {
                         continue;
                 if (incident_add_unit(x, &(IncidentUnit){ .source = (char *)u->source, /* copied */
                                                           .path = (char *)u->unit_path,
-                                                          .uid = u->uid,
+                                                          .owner = u->owner,
                                                           .is_requested = true }) != 0)
                         continue;
                 bool is_through = x->state >= INCIDENT_RESTING;

@@ -40,7 +40,7 @@ void incidents_on_note(Incidents *i, const NoteView *v);
 
 typedef struct IncidentUnitOfNote { /* borrowed */
         const char *note, *source, *unit_path;
-        uid_t uid;
+        Owner owner;
 } IncidentUnitOfNote;
 /** The unit of a note that belongs to an incident is known only now: it gets what the incident has,
  * and will have. Of a note that belongs to none: nothing. */

@@ -83,9 +83,6 @@ struct IntakeSource {
         bool is_listing;                 /* links that a crash left */
         bool sweep_wanted; /* a recheck found something, and its unit is another bundle's for now */
 
-        ListLink hook_hints;
-        size_t n_hook_hints;
-
         Pending attached; /* paths of units that may have attachments to be shipped */
         sd_event_source *attached_timer;
         ClockStep steady; /* checked by each sweep of attachments */
@@ -254,9 +251,8 @@ static void arm_scan(IntakeSource *s);
  * to be attached. Kept beside the bundles, since a hook may run before its directory is created,
  * and in memory only: after a start the notes in the store replace them. ---- */
 
-/* So many units are remembered, and so many of each user but root. */
-#define UNITS_MAX 1024
-#define UNITS_MAX_OF_UID 128
+#define HINTS_MAX 1024
+#define HINTS_MAX_OF_OWNER 128
 /* Hints about a unit without a bundle are forgotten after so long, by a scan. */
 #define FORGET_USEC (10 * USEC_PER_MINUTE)
 /* A hook may run for hook.deadline and this. */
@@ -264,10 +260,11 @@ static void arm_scan(IntakeSource *s);
 /* Notes that follow each other hold a unit for so much longer than one, in all: any user may send
  * them. */
 #define MORE_NOTES_USEC USEC_PER_MINUTE
-typedef struct HookHint { /* of the hooks of one user about one unit */
+typedef struct HookHint { /* of the hooks of one owner about one unit */
         ListLink link;    /* oldest first */
+        IntakeSource *source;
         char *path;
-        uid_t uid;
+        Owner owner;
         uint64_t n_uncounted; /* notes that have not been counted as ignored */
         unsigned n_open;
         bool finished; /* one has finished */
@@ -287,18 +284,20 @@ static bool is_about(const HookHint *n, const char *path) {
         return strcmp(n->path, path) == 0;
 }
 
-static HookHint *find_hint(IntakeSource *s, const char *path, uid_t uid) {
-        LIST_FOREACH (l, &s->hook_hints) {
+static const Owner agent_itself = { .uid = 0 }; /* reports what is attached */
+
+static HookHint *find_hint(IntakeSource *s, const char *path, const Owner *o) {
+        LIST_FOREACH (l, &s->context->hook_hints) {
                 HookHint *n = CONTAINER_OF(l, HookHint, link);
-                if (n->uid == uid && is_about(n, path))
+                if (owner_is_same(&n->owner, o) && is_about(n, path))
                         return n;
         }
         return NULL;
 }
 
-static void hint_free(IntakeSource *s, HookHint *n) {
+static void hint_free(HookHint *n) {
         list_remove(&n->link);
-        s->n_hook_hints--;
+        owners_release(&n->source->context->hints, &n->owner, 1);
         for (size_t i = 0; i < n->n_promised; i++)
                 free(n->promised[i].name);
         free(n->promised);
@@ -317,49 +316,48 @@ static bool is_awaited(const HookHint *n) {
         return n->n_open > 0 || n->pending;
 }
 
-/* Removes the oldest hint of a user, rather one that nothing waits for. */
-static void evict_hint(IntakeSource *s, uid_t uid) {
+/* Removes the oldest hint of an owner, rather one that nothing waits for. */
+static void evict_hint(IntakeSource *s, const Owner *o) {
         HookHint *found = NULL;
-        LIST_FOREACH (l, &s->hook_hints) {
+        LIST_FOREACH (l, &s->context->hook_hints) {
                 HookHint *n = CONTAINER_OF(l, HookHint, link);
                 expire_hooks(s, n);
-                if (n->uid == uid && (!found || (is_awaited(found) && !is_awaited(n))))
+                if (owner_is_same(&n->owner, o) &&
+                    (!found || (is_awaited(found) && !is_awaited(n))))
                         found = n;
         }
-        if (found)
-                hint_free(s, found);
+        owners_count_refused(&s->context->hints, o, intake_boot_usec(s));
+        hint_free(found); /* who has most has one */
 }
 
-/* Beyond all bounds the highest uid loses one, which is one of a user namespace. */
-static void make_space_for_hint(IntakeSource *s, uid_t uid) {
-        uid_t highest = 0;
-        size_t n_own = 0;
-        LIST_FOREACH (l, &s->hook_hints) {
-                const HookHint *n = CONTAINER_OF(l, HookHint, link);
-                highest = MAX(highest, n->uid);
-                n_own += n->uid == uid;
-        }
-        if (uid != 0 && n_own >= UNITS_MAX_OF_UID)
-                evict_hint(s, uid);
-        else if (s->n_hook_hints >= UNITS_MAX)
-                evict_hint(s, highest);
+/* Whoever has most loses one, be it the one who asks. @return 0, -ENOMEM */
+static int request_hint(IntakeSource *s, const Owner *o) {
+        Owners *hints = &s->context->hints;
+        Owner most;
+        int r;
+        if (!owner_is_same(o, &agent_itself) && owners_amount(hints, o) >= HINTS_MAX_OF_OWNER)
+                evict_hint(s, o);
+        while ((r = owners_request(hints, o, 1, &most)) > OWNERS_GRANTED)
+                evict_hint(s, r == OWNERS_DISPLACE ? &most : o);
+        return r;
 }
 
 /* @return NULL: not of this source, or memory is short */
-static HookHint *get_hint(IntakeSource *s, const char *path, uid_t uid) {
+static HookHint *get_hint(IntakeSource *s, const char *path, const Owner *o) {
         if (!path_is_below(path, s->terms->fixed))
                 return NULL;
-        HookHint *n = find_hint(s, path, uid);
+        HookHint *n = find_hint(s, path, o);
         if (!n) {
-                make_space_for_hint(s, uid);
                 n = calloc(1, sizeof *n);
-                if (!n || !(n->path = strdup(path))) {
+                if (!n || !(n->path = strdup(path)) || request_hint(s, o) < 0) {
+                        if (n)
+                                free(n->path);
                         free(n);
                         return NULL;
                 }
-                n->uid = uid;
-                list_append(&s->hook_hints, &n->link);
-                s->n_hook_hints++;
+                n->source = s;
+                n->owner = *o;
+                list_append(&s->context->hook_hints, &n->link);
         }
         n->last_usec = intake_boot_usec(s);
         return n;
@@ -380,17 +378,18 @@ static void probe_hinted_unit(IntakeSource *s, const char *path) {
 /* A unit that an event has not shown is found when its hook ends, or by a scan; here hints about
  * units that never came are forgotten. */
 static void forget_old_hints(IntakeSource *s) {
-        LIST_FOREACH_SAFE (l, &s->hook_hints) {
+        LIST_FOREACH_SAFE (l, &s->context->hook_hints) {
                 HookHint *n = CONTAINER_OF(l, HookHint, link);
-                if (!bundle_of(s, n->path) && intake_boot_usec(s) - n->last_usec > FORGET_USEC)
-                        hint_free(s, n);
+                if (n->source == s && !bundle_of(s, n->path) &&
+                    intake_boot_usec(s) - n->last_usec > FORGET_USEC)
+                        hint_free(n);
         }
 }
 
 /* ---- hints ---- */
 
-void intake_source_on_hook_started(IntakeSource *s, const char *unit_path, uid_t uid) {
-        HookHint *n = get_hint(s, unit_path, uid);
+void intake_source_on_hook_started(IntakeSource *s, const char *unit_path, const Owner *o) {
+        HookHint *n = get_hint(s, unit_path, o);
         if (!n)
                 return;
         n->n_uncounted++;
@@ -402,8 +401,8 @@ void intake_source_on_hook_started(IntakeSource *s, const char *unit_path, uid_t
         probe_hinted_unit(s, unit_path);
 }
 
-void intake_source_on_hook_finished(IntakeSource *s, const char *unit_path, uid_t uid) {
-        HookHint *n = get_hint(s, unit_path, uid);
+void intake_source_on_hook_finished(IntakeSource *s, const char *unit_path, const Owner *o) {
+        HookHint *n = get_hint(s, unit_path, o);
         if (!n)
                 return;
         n->n_open -= n->n_open > 0;
@@ -428,21 +427,21 @@ static void add_promise(HookHint *n, const char *name) {
         n->n_promised += n->promised[n->n_promised].name != NULL;
 }
 
-void intake_source_expect_file(IntakeSource *s, const char *unit_path, uid_t uid,
+void intake_source_expect_file(IntakeSource *s, const char *unit_path, const Owner *o,
                                const char *name) {
-        HookHint *n = get_hint(s, unit_path, uid);
+        HookHint *n = get_hint(s, unit_path, o);
         if (n)
                 add_promise(n, name);
 }
 
 void intake_source_missing(IntakeSource *s, const char *unit_path) {
-        HookHint *n = get_hint(s, unit_path, 0); /* the agent itself reports it */
+        HookHint *n = get_hint(s, unit_path, &agent_itself);
         if (n)
                 add_promise(n, "");
 }
 
 void intake_source_set_pending(IntakeSource *s, const char *unit_path, bool pending) {
-        HookHint *n = get_hint(s, unit_path, 0); /* the agent itself reports it */
+        HookHint *n = get_hint(s, unit_path, &agent_itself);
         if (!n)
                 return;
         n->pending = pending;
@@ -455,9 +454,9 @@ void intake_source_set_pending(IntakeSource *s, const char *unit_path, bool pend
 
 static void add_hint_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts) {
         bool any_finished = false;
-        LIST_FOREACH (l, &s->hook_hints) {
+        LIST_FOREACH (l, &s->context->hook_hints) {
                 HookHint *n = CONTAINER_OF(l, HookHint, link);
-                if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, n->uid))
+                if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, n->owner.uid))
                         continue;
                 expire_hooks(s, n);
                 facts->n_hooks += n->n_open;
@@ -469,14 +468,14 @@ static void add_hint_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts)
 }
 
 static void report_ignored_hints(IntakeSource *s, const Bundle *b) {
-        LIST_FOREACH (l, &s->hook_hints) {
+        LIST_FOREACH (l, &s->context->hook_hints) {
                 HookHint *n = CONTAINER_OF(l, HookHint, link);
                 if (n->n_uncounted == 0 || !is_about(n, b->rec.path) ||
-                    uid_may_annotate(&b->owners, n->uid))
+                    uid_may_annotate(&b->owners, n->owner.uid))
                         continue;
                 log_dump(b->rec.id, LOG_NOTICE, 0,
                          "hook notes of uid %u are ignored: it has files of uid %u",
-                         (unsigned)n->uid, (unsigned)b->owners.uid);
+                         (unsigned)n->owner.uid, (unsigned)b->owners.uid);
                 if (s->context->on_unheard)
                         s->context->on_unheard(n->n_uncounted, s->context->userdata);
                 n->n_uncounted = 0;
@@ -496,7 +495,7 @@ static int add_expected(const HookHint *n, ProbeJob *p) {
 }
 
 static int expect_promised(IntakeSource *s, const char *unit_path, ProbeJob *p) {
-        LIST_FOREACH (l, &s->hook_hints) {
+        LIST_FOREACH (l, &s->context->hook_hints) {
                 const HookHint *n = CONTAINER_OF(l, HookHint, link);
                 int r = is_about(n, unit_path) ? add_expected(n, p) : 0;
                 if (r < 0)
@@ -514,7 +513,7 @@ static void remove_promise(HookHint *n, const char *name) {
 }
 
 static void remove_seen(IntakeSource *s, const char *unit_path, const ProbeJob *p) {
-        LIST_FOREACH (l, &s->hook_hints) {
+        LIST_FOREACH (l, &s->context->hook_hints) {
                 HookHint *n = CONTAINER_OF(l, HookHint, link);
                 for (size_t i = 0; is_about(n, unit_path) && i < p->n_promised; i++)
                         if (p->promised[i].is_seen)
@@ -527,8 +526,8 @@ typedef struct LoadContext {
         uint64_t now_usec, longest_usec;
 } LoadContext;
 
-static uid_t sender_of(const StoredNote *stored) {
-        return note_sender(stored->uid, stored->container, stored->by_mailbox);
+static Owner sender_of(const StoredNote *stored) {
+        return note_sender(&(Owner){ .uid = stored->uid }, stored->container, stored->by_mailbox);
 }
 
 static int on_stored(const StoredNote *stored, void *userdata) {
@@ -537,7 +536,8 @@ static int on_stored(const StoredNote *stored, void *userdata) {
         /* With a clock that was set back it would wait for long. */
         bool is_open = stored->finished_usec == 0 && stored->received_usec <= t->now_usec &&
                        until > t->now_usec;
-        HookHint *n = get_hint(t->source, stored->unit_path, sender_of(stored));
+        const Owner sender = sender_of(stored);
+        HookHint *n = get_hint(t->source, stored->unit_path, &sender);
         if (!n)
                 return 0;
         n->n_uncounted++;
@@ -561,16 +561,19 @@ static void load_hints(IntakeSource *s, const Bundle *b) {
 }
 
 static void hook_hints_on_final(IntakeSource *s, const char *unit_path) {
-        LIST_FOREACH_SAFE (l, &s->hook_hints) {
+        LIST_FOREACH_SAFE (l, &s->context->hook_hints) {
                 HookHint *n = CONTAINER_OF(l, HookHint, link);
                 if (is_about(n, unit_path) && !is_awaited(n))
-                        hint_free(s, n);
+                        hint_free(n);
         }
 }
 
 static void hook_hints_done(IntakeSource *s) {
-        LIST_FOREACH_SAFE (l, &s->hook_hints)
-                hint_free(s, CONTAINER_OF(l, HookHint, link));
+        LIST_FOREACH_SAFE (l, &s->context->hook_hints) {
+                HookHint *n = CONTAINER_OF(l, HookHint, link);
+                if (n->source == s)
+                        hint_free(n);
+        }
 }
 
 /* ---- probes until rules.h decides that a bundle is complete ---- */
@@ -682,9 +685,9 @@ static void add_missing(Bundle *b, const char *promised) {
 /* Labels what was promised and has not been seen. */
 static void record_missing(IntakeSource *s, Bundle *b) {
         size_t n_missing = 0;
-        LIST_FOREACH (l, &s->hook_hints) {
+        LIST_FOREACH (l, &s->context->hook_hints) {
                 const HookHint *n = CONTAINER_OF(l, HookHint, link);
-                if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, n->uid))
+                if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, n->owner.uid))
                         continue;
                 for (size_t i = 0; i < n->n_promised; i++)
                         if (++n_missing <= MISSING_MAX)
@@ -703,7 +706,7 @@ typedef struct Granted {
 
 static int on_prefix(const StoredNote *stored, void *userdata) {
         Granted *g = userdata;
-        if (!stored->s3_prefix || !uid_may_annotate(g->owners, sender_of(stored)))
+        if (!stored->s3_prefix || !uid_may_annotate(g->owners, sender_of(stored).uid))
                 return 0;
         g->has_same = g->same && strcmp(g->same, stored->s3_prefix) == 0;
         if (!g->first && !(g->first = strdup(stored->s3_prefix)))
@@ -1098,8 +1101,14 @@ static Owner owner_of(uint64_t uid) {
 
 /* A hook has reported it: it never gives way. */
 static bool is_noted(IntakeSource *s, const char *path, uid_t uid) {
-        return find_hint(s, path, uid) || find_hint(s, path, 0) ||
-               (uid == 0 && find_hint(s, path, UID_CONTAINER_ROOT));
+        LIST_FOREACH (l, &s->context->hook_hints) {
+                const HookHint *n = CONTAINER_OF(l, HookHint, link);
+                uid_t by = n->owner.uid;
+                if ((by == uid || by == 0 || (uid == 0 && by == UID_CONTAINER_ROOT)) &&
+                    is_about(n, path))
+                        return true;
+        }
+        return false;
 }
 
 /* Whether nothing but its row is needed to continue with it later. */
@@ -2116,6 +2125,23 @@ static void set_hold(IntakeSource *s, IntakeHold hold) {
                 s->hold = hold;
 }
 
+/* Each takes memory, here and in the kernel. No user has more than half. */
+static bool may_watch(uid_t uid, void *userdata) {
+        const IntakeSource *s = userdata;
+        Owners *watched = &s->context->watched;
+        Owner owner = owner_of(uid), most;
+        if (owners_request(watched, &owner, 1, &most) == OWNERS_GRANTED)
+                return true;
+        owners_count_refused(watched, &owner, intake_boot_usec(s));
+        return false;
+}
+
+static void on_unwatched(uid_t uid, void *userdata) {
+        const IntakeSource *s = userdata;
+        Owner owner = owner_of(uid);
+        owners_release(&s->context->watched, &owner, 1);
+}
+
 static void start_watch(IntakeSource *s, const ScanJob *j) {
         if (s->watch || s->config->watch == CONFIG_WATCH_SCAN)
                 return;
@@ -2134,6 +2160,8 @@ static void start_watch(IntakeSource *s, const ScanJob *j) {
         DirWatchCallbacks callbacks = { .on_change = on_change,
                                         .on_rescan = on_rescan,
                                         .on_degraded = on_degraded,
+                                        .may_watch = may_watch,
+                                        .on_unwatched = on_unwatched,
                                         .userdata = s };
         int r = dirwatch_new(&s->watch, s->context->event, s->terms->fixed, &callbacks);
         if (r < 0)
@@ -2426,10 +2454,17 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
                 context->new_units = (Owners){ .what = "new units of an owner in a minute",
                                                .max = UINT64_MAX,
                                                .max_each = INTAKE_NEW_MAX };
+        if (context->hints.max == 0) {
+                context->hints = (Owners){ .what = "units of hooks", .max = HINTS_MAX };
+                list_init(&context->hook_hints);
+        }
+        if (context->watched.max == 0)
+                context->watched = (Owners){ .what = "watched directories",
+                                             .max = INTAKE_WATCHED_MAX,
+                                             .max_each = INTAKE_WATCHED_MAX / 2 };
         pending_init(&s->pending);
         pending_init(&s->rechecks);
         pending_init(&s->attached);
-        list_init(&s->hook_hints);
         list_init(&s->tasks);
         int r = source_spec_new(&s->terms, config, context->instance_id, context->proc_root);
         if (r >= 0)

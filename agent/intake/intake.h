@@ -16,6 +16,8 @@
 #define INTAKE_NEW_MAX 1000
 /* So many rows of bundles that have ended stay when their units are gone. */
 #define INTAKE_HISTORY_MAX 100000
+/* At most so many directories are watched; of others only the scan finds what is new. */
+#define INTAKE_WATCHED_MAX 100000
 
 typedef struct IntakeContext { /* borrowed by the sources */
         sd_event *event;
@@ -57,12 +59,15 @@ typedef struct IntakeContext { /* borrowed by the sources */
         uint64_t minute_boot_usec;
         bool takes_all;        /* new units never wait */
         uint64_t history_usec; /* retention.history; 0: no row is deleted */
+        ListLink hook_hints; /* of all sources, oldest first; initialised with `hints` */
+        Owners hints;        /* by the owner of the hook; .max = 0: there are none yet */
+        Owners watched;      /* directories, by their owner; .max = 0: INTAKE_WATCHED_MAX */
 } IntakeContext;
 
 typedef struct IntakeSourceView {
         bool is_watched, has_scanned;
         const char *degraded; /* why evidence may be missed; borrowed; NULL */
-        const char *note; /* borrowed; NULL */
+        const char *note;     /* borrowed; NULL */
         size_t n_watches, n_overflows;
         uint64_t scan_usec;
 } IntakeSourceView;
@@ -111,20 +116,21 @@ bool intake_is_rechecking_links(const IntakeSource *s, const char *id);
  * announced files, and accept a shorter quiet. Hints about a unit that is not there yet are
  * remembered for some minutes.
  * @param unit_path  absolute, at or below the fixed part of the source; others are ignored
- * @param uid        of the hook: its hints count only while all files of the unit are of that user
- * or root */
+ * @param o          of the hook, by note_sender(): its hints count only while all files of the unit
+ * are of that user or root */
 
 #define INTAKE_PROMISED_MAX 512 /* files, of one unit */
 
 /** A hook is running: the unit is probed now, and is not complete before the hook has ended or its
  * deadline has passed. */
-void intake_source_on_hook_started(IntakeSource *s, const char *unit_path, uid_t uid);
+void intake_source_on_hook_started(IntakeSource *s, const char *unit_path, const Owner *o);
 /** A hook has ended: all files that it was to write are there, or never will be. */
-void intake_source_on_hook_finished(IntakeSource *s, const char *unit_path, uid_t uid);
+void intake_source_on_hook_finished(IntakeSource *s, const char *unit_path, const Owner *o);
 /** A hook that is about to finish has promised a file of this name, anywhere in the unit. While it
  * is missing the unit waits for all of `settle`, and is then shipped labelled. At most
  * INTAKE_PROMISED_MAX of a unit are remembered. */
-void intake_source_expect_file(IntakeSource *s, const char *unit_path, uid_t uid, const char *name);
+void intake_source_expect_file(IntakeSource *s, const char *unit_path, const Owner *o,
+                               const char *name);
 /** The unit is a copy that an earlier version did not finish: it is shipped labelled. */
 void intake_source_missing(IntakeSource *s, const char *unit_path);
 /** Whether something is still to be attached to the unit: it waits for that for `settle`. */

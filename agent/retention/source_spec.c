@@ -4,24 +4,8 @@
 #include <string.h>
 
 #include "config/keys.h"
+#include "lib/base/array.h"
 #include "lib/base/path.h"
-
-static int copy_list(char ***ret, const StringList *from) {
-        char **copy = calloc(from->n + 1, sizeof *copy);
-        if (!copy)
-                return -ENOMEM;
-        for (size_t i = 0; i < from->n; i++) {
-                copy[i] = strdup(from->items[i]);
-                if (!copy[i]) {
-                        while (i-- > 0)
-                                free(copy[i]);
-                        free(copy);
-                        return -ENOMEM;
-                }
-        }
-        *ret = copy;
-        return 0;
-}
 
 DEFINE_CLEANUP(SourceSpec, source_spec_unref);
 
@@ -41,9 +25,9 @@ int source_spec_new(SourceSpec **ret, const ConfigSource *config, const char *in
         t->proc_root = strdup(proc_root);
         if (!t->name || !t->fixed || !t->instance_id || !t->proc_root)
                 return -ENOMEM;
-        r = copy_list(&t->exclude, &config->exclude);
-        if (r < 0)
-                return r;
+        t->exclude = strings_copy(config->exclude.items);
+        if (!t->exclude)
+                return -ENOMEM;
         r = pins_new(&t->pins, t->fixed, instance_id);
         if (r < 0)
                 return r;
@@ -71,9 +55,7 @@ SourceSpec *source_spec_unref(SourceSpec *t) {
         free(t->fixed);
         free(t->instance_id);
         free(t->proc_root);
-        for (size_t i = 0; t->exclude && t->exclude[i]; i++)
-                free(t->exclude[i]);
-        free(t->exclude);
+        strings_free(t->exclude);
         path_template_free(t->template);
         pins_free(t->pins);
         free(t);

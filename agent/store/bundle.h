@@ -9,6 +9,7 @@
 #include "agent/store/store.h"
 #include "lib/base/clock.h"
 #include "lib/base/list.h"
+#include "lib/neuron/owners.h"
 #include "lib/neuron/record.h"
 
 /* Whose files a unit has, and so whose notes count for it: a hook's user may annotate his own files
@@ -29,8 +30,8 @@ bool file_owners_cover(const FileOwners *judged, const FileOwners *now);
 /* Root of a container, or one whose container is not known: it has root's files, and no user's. */
 #define UID_CONTAINER_ROOT ((uid_t)-2)
 
-/** Who sent a note, for uid_may_annotate(). @param container  NULL: none */
-uid_t note_sender(uid_t uid, const char *container, bool by_mailbox);
+/** Who sent a note; its uid is for uid_may_annotate(). @param container  NULL: none */
+Owner note_sender(const Owner *o, const char *container, bool by_mailbox);
 
 /** @return whether what a hook of this user told counts for the unit; root's always does */
 bool uid_may_annotate(const FileOwners *o, uid_t uid);

@@ -543,8 +543,12 @@ void file_owners_add(FileOwners *o, const char *source, uid_t uid, uid_t own) {
         o->has_others = true;
 }
 
-uid_t note_sender(uid_t uid, const char *container, bool by_mailbox) {
-        return uid == 0 && (container || by_mailbox) ? UID_CONTAINER_ROOT : uid;
+Owner note_sender(const Owner *o, const char *container, bool by_mailbox) {
+        Owner sender = *o;
+        if (o->uid == 0 && (container || by_mailbox))
+                sender.uid = UID_CONTAINER_ROOT;
+        (void)snprintf(sender.container, sizeof sender.container, "%s", container ? container : "");
+        return sender;
 }
 
 bool uid_may_annotate(const FileOwners *o, uid_t uid) {

@@ -6,7 +6,15 @@
 
 #include "agent/store/store_private.h"
 
-#define UID_ALL (-1) /* the row of note_counts that has the sums of all */
+#define OWNER_ALL (-1) /* the row of note_counts that has the sums of all */
+
+/* The uid, and above it 31 bits of a hash (FNV-1a) of the container: 0 on the host. */
+static int64_t owner_key(const StoredNote *n) {
+        uint32_t hash = 2166136261U;
+        for (const char *c = n->container; c && *c; c++)
+                hash = (hash ^ (uint8_t)*c) * 16777619U;
+        return (int64_t)((n->container ? (uint64_t)(hash >> 1) << 32 : 0) | n->uid);
+}
 
 void stored_note_done(StoredNote *n) {
         free(n->id);
@@ -30,9 +38,9 @@ typedef struct NoteSum {
         uint64_t notes, bytes;
 } NoteSum;
 
-static int count_of(Store *s, int64_t uid, NoteSum *ret) {
+static int count_of(Store *s, int64_t owner, NoteSum *ret) {
         _cleanup_binder_ Binder b = { .statement = s->statements[STORE_NOTE_COUNT] };
-        bind_number(&b, (uint64_t)uid);
+        bind_number(&b, (uint64_t)owner);
         int r = next_row(s, &b);
         *ret = (NoteSum){ 0 };
         if (r == 0)
@@ -42,36 +50,36 @@ static int count_of(Store *s, int64_t uid, NoteSum *ret) {
 }
 
 /* @return 0 and who has most and has a finished one; STORE_E_NOTES_FULL: none has finished */
-static int find_most(Store *s, StoreStatement most, int64_t *ret_uid) {
+static int find_most(Store *s, StoreStatement most, int64_t *ret_owner) {
         _cleanup_binder_ Binder b = { .statement = s->statements[most] };
         int r = next_row(s, &b);
         if (r == 0)
-                *ret_uid = sqlite3_column_int64(b.statement, 0);
+                *ret_owner = sqlite3_column_int64(b.statement, 0);
         return r == STORE_E_NOT_FOUND ? STORE_E_NOTES_FULL : r;
 }
 
 /* The oldest finished one goes; one whose bundle is underway goes after all others. @return 0;
  * STORE_E_NOTES_FULL: none has finished */
-static int drop_oldest(Store *s, int64_t uid) {
+static int drop_oldest(Store *s, int64_t owner) {
         _cleanup_binder_ Binder b = { .statement = s->statements[STORE_NOTE_DROP_OF] };
-        bind_number(&b, (uint64_t)uid);
+        bind_number(&b, (uint64_t)owner);
         int r = run_change(s, &b);
         return r < 0 ? r : sqlite3_changes(s->db) > 0 ? 0 : STORE_E_NOTES_FULL;
 }
 
-/* Makes room for one more of so many bytes. @param uid  UID_ALL: among all, where who has most of
- * what is short makes it */
-static int make_room(Store *s, int64_t uid, uint64_t bytes, const NoteSum *max) {
+/* Makes room for one more of so many bytes. @param owner  OWNER_ALL: among all, where who has most
+ * of what is short makes it */
+static int make_room(Store *s, int64_t owner, uint64_t bytes, const NoteSum *max) {
         for (;;) {
                 NoteSum sum = { 0 };
-                int64_t whose = uid;
-                int r = count_of(s, uid, &sum);
+                int64_t whose = owner;
+                int r = count_of(s, owner, &sum);
                 if (r < 0)
                         return r;
                 bool has_place = sum.notes < max->notes;
                 if (has_place && sum.bytes + bytes <= max->bytes)
                         return 0;
-                if (uid == UID_ALL)
+                if (owner == OWNER_ALL)
                         r = find_most(s, has_place ? STORE_NOTE_MOST_BYTES : STORE_NOTE_MOST_NOTES,
                                       &whose);
                 if (r == 0)
@@ -105,11 +113,12 @@ static int write_note(Store *s, const StoredNote *n) {
         bind_number(&b, n->finished_usec);
         bind_text(&b, n->container);
         bind_bytes(&b, n->document);
+        bind_number(&b, (uint64_t)owner_key(n));
         return run_change(s, &b);
 }
 
 static int add_note(Store *s, const StoredNote *n) {
-        static const NoteSum of_uid = { STORE_NOTES_MAX_OF_UID, STORE_NOTES_MAX_BYTES_OF_UID },
+        static const NoteSum of_one = { STORE_NOTES_MAX_OF_OWNER, STORE_NOTES_MAX_BYTES_OF_OWNER },
                              of_all = { STORE_NOTES_MAX, STORE_NOTES_MAX_BYTES };
         uint64_t bytes = strlen(n->document);
 
@@ -118,9 +127,9 @@ static int add_note(Store *s, const StoredNote *n) {
                 return r == 0 ? STORE_E_NOTE_TWICE : r;
         r = store_reserve_check(s);
         if (r == 0)
-                r = make_room(s, n->uid, bytes, &of_uid);
+                r = make_room(s, owner_key(n), bytes, &of_one);
         if (r == 0)
-                r = make_room(s, UID_ALL, bytes, &of_all);
+                r = make_room(s, OWNER_ALL, bytes, &of_all);
         return r == 0 ? write_note(s, n) : r;
 }
 

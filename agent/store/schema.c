@@ -138,7 +138,7 @@ static const char upgrade_to_3[] =
         "digest)"
         " WHERE supplement_of = '';";
 
-/* The hook's notes, and who was seen at the devices. The sums by uid (-1: of all) are kept by
+/* The hook's notes, and who was seen at the devices. The sums are kept by
  * triggers, so that a flood of notes costs no more for each of them. */
 static const char upgrade_to_4[] =
         "ALTER TABLE bundles ADD COLUMN s3_prefix BLOB;"
@@ -195,9 +195,26 @@ static const char upgrade_to_7[] =
         "ALTER TABLE bundles ADD COLUMN redelivery INTEGER NOT NULL DEFAULT 0;"
         "ALTER TABLE bundles ADD COLUMN failure BLOB;";
 
+/* The sums of notes are by owner: `uid` of note_counts is the key of notes.c. */
+static const char upgrade_to_8[] =
+        "ALTER TABLE notes ADD COLUMN owner INTEGER NOT NULL DEFAULT 0;"
+        "UPDATE notes SET owner = uid;"
+        "DROP INDEX notes_finished;"
+        "CREATE INDEX notes_finished ON notes (owner, note) WHERE finished_usec <> 0;"
+        "DROP TRIGGER notes_insert; DROP TRIGGER notes_delete;"
+        "CREATE TRIGGER notes_insert AFTER INSERT ON notes BEGIN"
+        " INSERT INTO note_counts VALUES (new.owner, 1, length(new.document)),"
+        "  (-1, 1, length(new.document))"
+        "  ON CONFLICT (uid) DO UPDATE SET notes = notes + 1, bytes = bytes + "
+        "excluded.bytes; END;"
+        "CREATE TRIGGER notes_delete AFTER DELETE ON notes BEGIN"
+        " UPDATE note_counts SET notes = notes - 1, bytes = bytes - length(old.document)"
+        "  WHERE uid IN (old.owner, -1);"
+        " DELETE FROM note_counts WHERE uid = old.owner AND notes = 0; END;";
+
 static const char *const upgrades[STORE_SCHEMA_VERSION] = {
         upgrade_to_1, upgrade_to_2, upgrade_to_3, upgrade_to_4,
-        upgrade_to_5, upgrade_to_6, upgrade_to_7,
+        upgrade_to_5, upgrade_to_6, upgrade_to_7, upgrade_to_8,
 };
 
 /* A bundle's columns, in the order in which bundles.c binds and reads them. */
@@ -340,27 +357,28 @@ static const char *const statements[N_STORE_STATEMENTS] = {
 #define NOTE_COLUMNS                                                                               \
         "id, received_usec, uid, pid, start_ticks, via, source, unit_path, s3_prefix, refused, "   \
         "finished_usec, container, document"
-        [STORE_NOTE_ADD] = "INSERT INTO notes (" NOTE_COLUMNS
-                           ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+        [STORE_NOTE_ADD] = "INSERT INTO notes (" NOTE_COLUMNS ", owner) VALUES "
+                           "(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
         [STORE_NOTE_FIND] = "SELECT note, finished_usec FROM notes WHERE id = ?1",
         [STORE_NOTE_COUNT] = "SELECT notes, bytes FROM note_counts WHERE uid = ?1",
 /* A user namespace's uids are the highest: of many with one note each it is not a person's that
  * goes. `+` has it go by the index of `what`. */
 #define NOTE_MOST(what)                                                                            \
         "SELECT c.uid FROM note_counts c WHERE +c.uid >= 0 AND EXISTS"                             \
-        " (SELECT 1 FROM notes n WHERE n.uid = c.uid AND n.finished_usec <> 0)"                    \
+        " (SELECT 1 FROM notes n WHERE n.owner = c.uid AND n.finished_usec <> 0)"                  \
         " ORDER BY c." what " DESC, c.uid DESC LIMIT 1"
         [STORE_NOTE_MOST_NOTES] = NOTE_MOST("notes"),
         [STORE_NOTE_MOST_BYTES] = NOTE_MOST("bytes"),
 #define UNDERWAY "state IN ('settling', 'ready', 'shipping', 'quarantined')"
         [STORE_NOTE_DROP_OF] =
                 "DELETE FROM notes WHERE note = ifnull("
-                "(SELECT note FROM notes n WHERE n.uid = ?1 AND n.finished_usec <> 0 AND NOT EXISTS"
+                "(SELECT note FROM notes n WHERE n.owner = ?1 AND n.finished_usec <> 0 AND NOT "
+                "EXISTS"
                 " (SELECT 1 FROM bundles b WHERE b.source = n.source AND b.path = n.unit_path"
                 "  AND b.supplement_of = '' AND (b." UNDERWAY " OR EXISTS"
                 "  (SELECT 1 FROM bundles x WHERE x.supplement_of = b.id AND x.supplement_of <> ''"
                 "   AND x." UNDERWAY "))) ORDER BY note LIMIT 1),"
-                " (SELECT min(note) FROM notes WHERE uid = ?1 AND finished_usec <> 0))",
+                " (SELECT min(note) FROM notes WHERE owner = ?1 AND finished_usec <> 0))",
         [STORE_NOTE_SET_PROCESS] =
                 "UPDATE notes SET pid = ?2, start_ticks = ?3, container = ifnull(?4, container) "
                 "WHERE id = ?1",

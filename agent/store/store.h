@@ -10,7 +10,7 @@
 #include "lib/base/digest.h"
 #include "lib/neuron/record.h"
 
-#define STORE_SCHEMA_VERSION 7
+#define STORE_SCHEMA_VERSION 8
 
 typedef struct Store Store;
 
@@ -238,9 +238,9 @@ uint64_t store_abort_count(Store *s, const char *destination, bool is_id_known);
  * paused, see store_last_error() ---- */
 
 #define STORE_NOTES_MAX 10000
-#define STORE_NOTES_MAX_OF_UID 1000
+#define STORE_NOTES_MAX_OF_OWNER 1000
 #define STORE_NOTES_MAX_BYTES ((uint64_t)64 << 20) /* of documents, all together */
-#define STORE_NOTES_MAX_BYTES_OF_UID ((uint64_t)16 << 20)
+#define STORE_NOTES_MAX_BYTES_OF_OWNER ((uint64_t)16 << 20)
 #define STORE_JOBS_MAX 4096
 
 typedef struct StoredNote {
@@ -261,10 +261,10 @@ typedef struct StoredNote {
 /** Frees what it owns, and zeroes it. */
 void stored_note_done(StoredNote *n);
 
-/** Adds one, durably (or with the transaction that is open). Where its uid has too many, its oldest
- * finished ones go; where there are too many in all, those of the uid that has most notes, or most
- * bytes where these are short (of several the highest uid). A note whose bundle is underway goes
- * behind the others.
+/** Adds one, durably (or with the transaction that is open). Where its owner (uid and container)
+ * has too many, its oldest finished ones go; where there are too many in all, those of the owner
+ * who has most notes, or most bytes where these are short (of several the highest uid). A note
+ * whose bundle is underway goes behind the others.
  * @return 0; STORE_E_NOTE_TWICE: the id is there, and nothing was changed; STORE_E_NOTES_FULL: none
  * can go; -errno */
 enum { STORE_E_NOTE_TWICE = 3, STORE_E_NOTES_FULL = 4 };

@@ -407,7 +407,7 @@ static int open_by_path(LogCheck *d) {
 }
 
 static int check_owner(LogCheck *d, int fd, const struct stat *st) {
-        bool is_his = st->st_uid == d->f->uid;
+        bool is_his = st->st_uid == d->f->owner.uid;
         bool may_all = d->is_public && st->st_mode & S_IROTH && (is_his || st->st_uid == 0);
         if (!S_ISREG(st->st_mode))
                 return refuse(d, -EBADF, "not a regular file");

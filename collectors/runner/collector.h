@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include "lib/base/strbuf.h"
+#include "lib/neuron/owners.h"
 
 /** A process that a snapshot is about. */
 typedef struct CollectProcess {
@@ -26,7 +27,7 @@ typedef struct CollectProcess {
  * note may read. */
 typedef struct CollectLogFile {
         char *path;                /* absolute, as the process sees it */
-        uid_t uid;                 /* who names it */
+        Owner owner;               /* who names it */
         pid_t pid;                 /* of the process that writes it; 0 = not known (yet) */
         uint64_t start_ticks;      /* of pid; 0 = not known */
         pid_t hook_pid, inner_pid; /* pid is 0: the question to which it is the answer; 0 = none */

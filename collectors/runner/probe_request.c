@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
@@ -61,7 +62,7 @@ static const Field question_fields[] = {
 };
 static const Field log_file_fields[] = {
         FIELD(CollectLogFile, path, TEXT, .max = PROBE_REQUEST_PATH_MAX, .if_missing = no_log),
-        FIELD(CollectLogFile, uid, UID),
+        { .name = "uid", .type = UID, .offset = offsetof(CollectLogFile, owner.uid) },
         FIELD(CollectLogFile, pid, PID_OR_NONE),
         FIELD(CollectLogFile, start_ticks, NUMBER),
         FIELD(CollectLogFile, hook_pid, PID_OR_NONE),
@@ -120,16 +121,10 @@ static void *item_at(const void *object, const Field *f, size_t i) {
         return *(char **)member_of(object, f) + i * f->item_size;
 }
 
-static void free_list(char **list) {
-        for (char **s = list; s && *s; s++)
-                free(*s);
-        free(list);
-}
-
 static void free_members(void *object, const Field *fields) {
         for (const Field *f = fields; f->name; f++) {
                 if (f->type == LIST)
-                        free_list(*(char ***)member_of(object, f));
+                        strings_free(*(char ***)member_of(object, f));
                 if (f->type == ITEMS)
                         for (size_t i = 0; i < *number_of_items(object, f); i++)
                                 free_members(item_at(object, f, i), f->fields);

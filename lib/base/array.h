@@ -1,4 +1,4 @@
-/* Arrays that grow by one item at a time. */
+/* Arrays that grow by one item at a time, and lists of strings that end in NULL. */
 #pragma once
 
 #include <errno.h>
@@ -24,4 +24,25 @@ static inline int array_grow(void *array, size_t n, size_t item_size) {
                 return -ENOMEM;
         memcpy(array, &items, sizeof items);
         return 0;
+}
+
+/** @param list  may be NULL */
+static inline void strings_free(char **list) {
+        for (char **s = list; s && *s; s++)
+                free(*s);
+        free(list);
+}
+
+/** @param list  NULL counts as the empty one  @return the caller's; NULL: no memory */
+static inline char **strings_copy(char *const *list) {
+        size_t n = 0;
+        while (list && list[n])
+                n++;
+        char **copy = (char **)calloc(n + 1, sizeof *copy);
+        for (size_t i = 0; copy && i < n; i++)
+                if (!(copy[i] = strdup(list[i]))) {
+                        strings_free(copy);
+                        return NULL;
+                }
+        return copy;
 }

@@ -150,7 +150,8 @@ int main(int argc, char **argv) {
                 set(&order, &out, &environment, &log_files, argv[i]);
         order.environment = environment.at;
         for (size_t i = 0; i < log_files.n; i++)
-                logs[i] = (CollectLogFile){ .path = log_files.at[i], .uid = geteuid() };
+                logs[i] =
+                        (CollectLogFile){ .path = log_files.at[i], .owner = { .uid = geteuid() } };
         order.log_files = logs;
         order.n_log_files = log_files.n;
         out.max_bytes = order.max_bytes;

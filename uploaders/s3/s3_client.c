@@ -147,23 +147,6 @@ static int copy_string(const char **to, const char *from) {
         return *to ? 0 : -ENOMEM;
 }
 
-static int copy_list(char *const **to, char *const *from) {
-        size_t n = 0;
-
-        while (from && from[n])
-                n++;
-        char **list = calloc(n + 1, sizeof *list);
-        if (!list)
-                return -ENOMEM;
-        *to = list;
-        for (size_t i = 0; i < n; i++) {
-                list[i] = strdup(from[i]);
-                if (!list[i])
-                        return -ENOMEM;
-        }
-        return 0;
-}
-
 /* The strings of the options, all of them, so that copying and freeing cannot forget one. */
 #define N_STRINGS 10
 static void option_strings(S3ClientOptions *o, const char **ret[static N_STRINGS]) {
@@ -191,7 +174,8 @@ static int copy_options(S3ClientOptions *to, const S3ClientOptions *from) {
         to->requests = ratelimit_ref(from->requests);
         for (size_t i = 0; i < N_STRINGS && r == 0; i++)
                 r = copy_string(ours[i], *theirs[i]);
-        return r < 0 ? r : copy_list(&to->tags, from->tags);
+        to->tags = strings_copy(from->tags);
+        return r == 0 && !to->tags ? -ENOMEM : r;
 }
 
 static void free_options(S3ClientOptions *o) {
@@ -200,9 +184,7 @@ static void free_options(S3ClientOptions *o) {
         option_strings(o, ours);
         for (size_t i = 0; i < N_STRINGS; i++)
                 free((char *)*ours[i]);
-        for (char *const *tag = o->tags; tag && *tag; tag++)
-                free(*tag);
-        free((char **)o->tags);
+        strings_free((char **)o->tags);
         ratelimit_unref(o->upload);
         ratelimit_unref(o->requests);
 }

@@ -424,8 +424,9 @@ static void a_note_of_an_earlier_run_keeps_its_container(void **state) {
         Note *note = CONTAINER_OF(n.notes.next, Note, link);
         const NoteView *v = &note->view;
         assert_string_equal(v->container, container);
-        assert_int_equal(note_sender(v->owner.uid, v->container, v->by_mailbox),
-                         UID_CONTAINER_ROOT);
+        assert_int_equal(
+                note_sender(&(Owner){ .uid = v->owner.uid }, v->container, v->by_mailbox).uid,
+                UID_CONTAINER_ROOT);
         note_remove(&n, note);
         strbuf_done(&document);
 }

@@ -103,8 +103,9 @@ static void unit_path(char path[static 64], unsigned number) {
 static int add_unit_of(Fixture *f, unsigned number, uid_t uid) {
         char path[64];
         unit_path(path, number);
-        return incident_add_unit(
-                f->x, &(IncidentUnit){ .source = (char *)"dumps", .path = path, .uid = uid });
+        return incident_add_unit(f->x, &(IncidentUnit){ .source = (char *)"dumps",
+                                                        .path = path,
+                                                        .owner = { .uid = uid } });
 }
 
 static void write_file(Fixture *f, const char *name, const char *text) {
@@ -277,7 +278,7 @@ static void what_its_dumps_have_not_got_yet_does_not_go_for_room(void **state) {
 static void a_user_gets_eight_dumps_into_an_incident_and_all_users_thirty_two(void **state) {
         Fixture *f = *state;
         unsigned n = 0;
-        for (; n < INCIDENT_UNITS_MAX_OF_UID; n++)
+        for (; n < INCIDENT_UNITS_MAX_OF_OWNER; n++)
                 assert_int_equal(add_unit_of(f, n, 1000), 0);
         assert_int_equal(add_unit_of(f, n, 1000), -EDQUOT);
         assert_int_equal(add_unit_of(f, n - 1, 1000), 1); /* it is there */
@@ -294,6 +295,86 @@ static void root_is_not_held_to_eight(void **state) {
         for (unsigned n = 0; n < INCIDENT_UNITS_MAX; n++)
                 assert_int_equal(add_unit_of(f, n, 0), 0);
         assert_int_equal(add_unit_of(f, INCIDENT_UNITS_MAX, 0), -EDQUOT);
+}
+
+static const Owner pod = { .uid = 0, .container = "pod" }, victim = { .uid = 1001 };
+
+static void root_of_a_container_is_held_to_eight_and_is_not_the_hosts(void **state) {
+        Fixture *f = *state;
+        char path[64];
+        for (unsigned n = 0; n <= INCIDENT_UNITS_MAX_OF_OWNER; n++) {
+                unit_path(path, n);
+                assert_int_equal(incident_add_unit(f->x, &(IncidentUnit){ .source = (char *)"dumps",
+                                                                          .path = path,
+                                                                          .owner = pod }),
+                                 n < INCIDENT_UNITS_MAX_OF_OWNER ? 0 : -EDQUOT);
+        }
+        assert_int_equal(add_unit_of(f, 100, 0), 0);
+}
+
+static void an_owner_takes_half_of_the_places_for_processes_and_logs(void **state) {
+        Fixture *f = *state;
+        for (int n = 0; n < 2 * COLLECT_PROCESSES_MAX; n++) {
+                int r = n < COLLECT_PROCESSES_MAX / 2 ? 0 : 1;
+                assert_int_equal(incident_add_process(
+                                         f->x, &(IncidentProcess){ .owner = pod, .pid = n + 1 }),
+                                 r);
+                assert_int_equal(add_log(f->x, &(CollectLogFile){ .path = (char *)"/log",
+                                                                  .owner = pod,
+                                                                  .pid = n + 1 }),
+                                 r);
+        }
+        assert_int_equal(
+                incident_add_process(f->x, &(IncidentProcess){ .owner = victim, .pid = 100000 }),
+                0);
+        assert_int_equal(
+                add_log(f->x, &(CollectLogFile){ .path = (char *)"/log", .owner = victim }), 0);
+}
+
+static Incident *add_kept(Fixture *f, unsigned n, const Owner *o, uint64_t bytes) {
+        char name[INCIDENT_NAME_SIZE];
+        (void)snprintf(name, sizeof name, "20260527T051234-%u", n);
+        Incident *x = incident_new(&f->incidents, name);
+        assert_non_null(x);
+        x->by = *o;
+        x->bytes = bytes;
+        incident_set_state(x, INCIDENT_ENDED);
+        return x;
+}
+
+static size_t kept_of(const Fixture *f, const Owner *o) {
+        size_t n = 0;
+        LIST_FOREACH (l, &f->incidents.incidents)
+                n += owner_is_same(&CONTAINER_OF(l, Incident, link)->by, o);
+        return n;
+}
+
+static void of_the_kept_ones_those_of_the_owner_who_has_most_go_first(void **state) {
+        Fixture *f = *state;
+        for (unsigned n = 0; n < 5; n++) /* the oldest */
+                (void)add_kept(f, n, &victim, 1);
+        for (unsigned n = 5; f->incidents.n_incidents < INCIDENT_DIRECTORIES_MAX; n++)
+                (void)add_kept(f, n, &pod, 1);
+        assert_true(incidents_free_space(&f->incidents));
+        assert_int_equal(kept_of(f, &victim), 5);
+        assert_int_equal(f->incidents.n_incidents, INCIDENT_DIRECTORIES_MAX - 1);
+        /* Of bytes the victim has most. */
+        (void)add_kept(f, 1000, &victim, INCIDENT_BYTES_MAX);
+        incident_remove(CONTAINER_OF(f->incidents.incidents.prev->prev, Incident, link));
+        assert_true(incidents_free_space(&f->incidents));
+        assert_int_equal(kept_of(f, &victim), 0);
+}
+
+static void whose_it_is_is_known_after_a_restart(void **state) {
+        Fixture *f = *state;
+        bool is_over;
+        f->x->by = pod;
+        incident_write(f->x);
+        f->x->by = victim;
+        free(TAKE_PTR(f->x->trigger));
+        free(TAKE_PTR(f->x->written));
+        assert_int_equal(read_incident(f->x, &is_over), 0);
+        assert_true(owner_is_same(&f->x->by, &pod));
 }
 
 static void the_directory_of_one_that_was_shipped_or_cancelled_goes(void **state) {
@@ -447,6 +528,10 @@ int main(void) {
                 TEST(what_its_dumps_have_not_got_yet_does_not_go_for_room),
                 TEST(a_user_gets_eight_dumps_into_an_incident_and_all_users_thirty_two),
                 TEST(root_is_not_held_to_eight),
+                TEST(root_of_a_container_is_held_to_eight_and_is_not_the_hosts),
+                TEST(an_owner_takes_half_of_the_places_for_processes_and_logs),
+                TEST(of_the_kept_ones_those_of_the_owner_who_has_most_go_first),
+                TEST(whose_it_is_is_known_after_a_restart),
                 TEST(the_directory_of_one_that_was_shipped_or_cancelled_goes),
                 TEST(what_no_descriptor_was_left_for_is_attached_when_there_is_one),
                 TEST(one_that_is_over_has_no_descriptor_open_and_is_attached_from_all_the_same),

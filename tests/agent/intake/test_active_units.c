@@ -119,6 +119,8 @@ static int teardown(void **state) {
         owners_done(&f->context.active);
         owners_done(&f->context.held);
         owners_done(&f->context.new_units);
+        owners_done(&f->context.watched);
+        owners_done(&f->context.hints);
         if (f->bundles)
                 bundle_table_free(f->bundles);
         if (f->store)
@@ -241,7 +243,7 @@ static void a_noted_directory_always_gets_in(void **state) {
         run_until_active(f, MANY, MAX_ACTIVE);
         make_unit(f, 7, MANY);
         (void)snprintf(path, sizeof path, "%s/jobs/job-7", f->scratch->path);
-        intake_source_on_hook_started(f->source, path, MANY);
+        intake_source_on_hook_started(f->source, path, &(Owner){ .uid = MANY });
         run_until_found(f, 7);
         assert_int_equal(amount(f, MANY), MAX_ACTIVE);
 }
@@ -368,7 +370,7 @@ static void more_new_units_of_one_owner_than_a_minute_allows_wait(void **state) 
 
         make_unit(f, 7, MANY); /* what a hook reports does not wait */
         (void)snprintf(path, sizeof path, "%s/jobs/job-7", f->scratch->path);
-        intake_source_on_hook_started(f->source, path, MANY);
+        intake_source_on_hook_started(f->source, path, &(Owner){ .uid = MANY });
         run_until_found(f, 7);
         assert_int_equal(n_discovered(f), 4);
         assert_int_equal(bundle_set_state(f->bundles, unit(f, 7), BUNDLE_CANCELLED, NULL), 0);

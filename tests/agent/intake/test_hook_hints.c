@@ -21,6 +21,8 @@
         (1500 * USEC_PER_MSEC) /* for what must not: more than the quiet after a hook              \
                                 */
 
+static const Owner root = { .uid = 0 };
+
 typedef struct Fixture {
         Scratch *scratch;
         sd_event *event;
@@ -81,6 +83,8 @@ static void close_source(Fixture *f) {
         owners_done(&f->context.active);
         owners_done(&f->context.held);
         owners_done(&f->context.new_units);
+        owners_done(&f->context.watched);
+        owners_done(&f->context.hints);
 }
 
 static int setup(void **state) {
@@ -160,13 +164,13 @@ static void a_note_finds_a_unit_at_once_and_the_hooks_end_makes_it_complete(void
         assert_true(run_until(f, has_scanned, PATIENCE_USEC));
         make_unit(f); /* nobody sees it: there is no watch, and no scan for an hour */
         assert_false(run_until(f, is_found, 300 * USEC_PER_MSEC));
-        intake_source_on_hook_started(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, &root);
         assert_true(run_until(f, is_found, PATIENCE_USEC));
-        assert_false(run_until(f, is_ready, QUIET_USEC));     /* a hook is at work */
-        intake_source_on_hook_started(f->source, f->unit, 0); /* another one */
-        intake_source_on_hook_finished(f->source, f->unit, 0);
+        assert_false(run_until(f, is_ready, QUIET_USEC));         /* a hook is at work */
+        intake_source_on_hook_started(f->source, f->unit, &root); /* another one */
+        intake_source_on_hook_finished(f->source, f->unit, &root);
         assert_false(run_until(f, is_ready, QUIET_USEC));
-        intake_source_on_hook_finished(f->source, f->unit, 0);
+        intake_source_on_hook_finished(f->source, f->unit, &root);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
         assert_true(unit(f)->rec.complete);
 }
@@ -175,32 +179,36 @@ static void a_note_for_a_directory_that_is_not_there_yet_is_remembered(void **st
         Fixture *f = *state;
         open_source(f);
         assert_true(run_until(f, has_scanned, PATIENCE_USEC));
-        intake_source_on_hook_started(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, &root);
         assert_false(run_until(f, is_found, 300 * USEC_PER_MSEC));
         make_unit(f);
-        intake_source_on_hook_finished(f->source, f->unit, 0);
+        intake_source_on_hook_finished(f->source, f->unit, &root);
         assert_true(run_until(f, is_found, PATIENCE_USEC));
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
 }
 
 /* Of so many directories that are not there a user's hooks tell, and have ended or not. */
-static void flood(Fixture *f, uid_t uid, unsigned n, bool have_ended) {
+static void flood_by(Fixture *f, const Owner *o, unsigned n, bool have_ended) {
         char path[PATH_MAX + 256];
         for (unsigned i = 0; i < n; i++) {
                 (void)snprintf(path, sizeof path, "%s/dumps/dt-20260101-%06u-cid-%016x",
-                               f->scratch->path, i, (unsigned)uid);
-                intake_source_on_hook_started(f->source, path, uid);
+                               f->scratch->path, i, (unsigned)o->uid);
+                intake_source_on_hook_started(f->source, path, o);
                 if (have_ended)
-                        intake_source_on_hook_finished(f->source, path, uid);
+                        intake_source_on_hook_finished(f->source, path, o);
         }
+}
+
+static void flood(Fixture *f, uid_t uid, unsigned n, bool have_ended) {
+        flood_by(f, &(Owner){ .uid = uid }, n, have_ended);
 }
 
 /* Two hooks of root are at work: with the first's end it is not over. */
 static void assert_still_awaited(Fixture *f) {
-        intake_source_on_hook_finished(f->source, f->unit, 0);
+        intake_source_on_hook_finished(f->source, f->unit, &root);
         assert_true(run_until(f, is_found, PATIENCE_USEC));
         assert_false(run_until(f, is_ready, QUIET_USEC));
-        intake_source_on_hook_finished(f->source, f->unit, 0);
+        intake_source_on_hook_finished(f->source, f->unit, &root);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
 }
 
@@ -208,20 +216,38 @@ static void notes_of_others_do_not_displace_the_hints_of_a_users_hooks(void **st
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_on_hook_started(f->source, f->unit, 0);
-        intake_source_on_hook_started(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, &root);
+        intake_source_on_hook_started(f->source, f->unit, &root);
         for (unsigned i = 0; i < 3; i++)
                 flood(f, 100000 + i, 400, i > 0);
         flood(f, 100003, 1100, false); /* all are awaited: of his own one goes */
         assert_still_awaited(f);
 }
 
+static void notes_of_a_container_do_not_displace_those_of_the_same_user_in_another(void **state) {
+        static const Owner a = { .uid = 1000, .container = "a" },
+                           b = { .uid = 1000, .container = "b" };
+        Fixture *f = *state;
+        open_source(f);
+        make_unit(f);
+        intake_source_on_hook_started(f->source, f->unit, &a);
+        intake_source_on_hook_started(f->source, f->unit, &a);
+        flood_by(f, &b, 400, false);
+        assert_true(owners_amount(&f->context.hints, &b) < 400);
+        assert_true(f->context.hints.n_refused > 0);
+        intake_source_on_hook_finished(f->source, f->unit, &a);
+        assert_true(run_until(f, is_found, PATIENCE_USEC));
+        assert_false(run_until(f, is_ready, QUIET_USEC));
+        intake_source_on_hook_finished(f->source, f->unit, &a);
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+}
+
 static void what_is_awaited_stays_while_what_has_ended_can_be_removed(void **state) {
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_on_hook_started(f->source, f->unit, 0);
-        intake_source_on_hook_started(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, &root);
+        intake_source_on_hook_started(f->source, f->unit, &root);
         flood(f, 0, 700, false); /* root has most, by far */
         flood(f, 100000, 300, true);
         flood(f, 100001, 300, false); /* more than there is room for */
@@ -234,8 +260,8 @@ static void a_note_elsewhere_is_let_be(void **state) {
         assert_true(run_until(f, has_scanned, PATIENCE_USEC));
         static const char *const elsewhere[] = { "/root", "/", "relative", "" };
         for (size_t i = 0; i < ELEMENTSOF(elsewhere); i++) {
-                intake_source_on_hook_started(f->source, elsewhere[i], 0);
-                intake_source_on_hook_finished(f->source, elsewhere[i], 0);
+                intake_source_on_hook_started(f->source, elsewhere[i], &root);
+                intake_source_on_hook_finished(f->source, elsewhere[i], &root);
                 intake_source_set_pending(f->source, elsewhere[i], true);
                 intake_source_on_attached(f->source, elsewhere[i]);
         }
@@ -248,7 +274,7 @@ static void a_hook_that_never_ends_counts_for_its_deadline_and_a_second(void **s
         open_source(f);
         f->context.hook_deadline_usec = 0;
         make_unit(f);
-        intake_source_on_hook_started(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, &root);
         assert_true(run_until(f, is_found, PATIENCE_USEC));
         assert_false(run_until(f, is_ready, 700 * USEC_PER_MSEC));
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
@@ -268,24 +294,24 @@ static void notes_one_after_another_hold_a_unit_for_a_minute_more_in_all(void **
         open_source(f);
         f->context.clock = &clock;
         make_unit(f);
-        intake_source_on_hook_started(f->source, f->unit, 0); /* counts for 61 s */
+        intake_source_on_hook_started(f->source, f->unit, &root); /* counts for 61 s */
         assert_true(run_until(f, is_found, PATIENCE_USEC));
         later_usec = 50 * USEC_PER_SEC;
         intake_source_on_hook_started(f->source, f->unit,
-                                      0); /* and so does this: for 111 s after the first */
+                                      &root); /* and so does this: for 111 s after the first */
         later_usec = 100 * USEC_PER_SEC;
-        intake_source_on_hook_started(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, &root);
         assert_false(run_until(f, is_ready, QUIET_USEC));
         later_usec = 125 * USEC_PER_SEC; /* above 121 s nothing counts */
-        intake_source_on_hook_started(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, &root);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
         f->context.clock = clock_system();
 }
 
 static void promise(const Fixture *f, const char *name) {
-        intake_source_on_hook_started(f->source, f->unit, 0);
-        intake_source_expect_file(f->source, f->unit, 0, name);
-        intake_source_on_hook_finished(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, &root);
+        intake_source_expect_file(f->source, f->unit, &root, name);
+        intake_source_on_hook_finished(f->source, f->unit, &root);
 }
 
 static void a_promised_file_that_never_comes_is_waited_for_and_then_named(void **state) {
@@ -320,9 +346,9 @@ static void an_unfinished_copy_is_shipped_labelled(void **state) {
         f->config.settle_usec = 2 * USEC_PER_SEC;
         open_source(f);
         make_unit(f);
-        intake_source_on_hook_started(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, &root);
         intake_source_missing(f->source, f->unit);
-        intake_source_on_hook_finished(f->source, f->unit, 0);
+        intake_source_on_hook_finished(f->source, f->unit, &root);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
         assert_false(unit(f)->rec.complete);
         assert_non_null(strstr(unit(f)->rec.incomplete, "ended before all was there"));
@@ -348,9 +374,9 @@ static void what_is_still_to_be_attached_is_waited_for_until_it_came(void **stat
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_on_hook_started(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, &root);
         intake_source_set_pending(f->source, f->unit, true);
-        intake_source_on_hook_finished(f->source, f->unit, 0);
+        intake_source_on_hook_finished(f->source, f->unit, &root);
         assert_false(run_until(f, is_ready, 2 * QUIET_USEC));
         assert_non_null(strstr(unit(f)->rec.reason, "second hardware snapshot"));
         intake_source_set_pending(f->source, f->unit, false);
@@ -378,7 +404,7 @@ static void after_a_start_the_stored_notes_show_that_its_hooks_have_finished(voi
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_on_hook_started(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, &root);
         assert_true(run_until(f, is_found, PATIENCE_USEC));
         uint64_t now = f->context.clock->realtime_usec(f->context.clock);
         add_note(f, now - USEC_PER_SEC, now);
@@ -392,14 +418,14 @@ static void after_a_start_a_hook_may_be_at_work_still(void **state) {
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_on_hook_started(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, &root);
         assert_true(run_until(f, is_found, PATIENCE_USEC));
         add_note(f, f->context.clock->realtime_usec(f->context.clock), 0);
         close_source(f);
         open_source(f);
         adopt_all(f);
         assert_false(run_until(f, is_ready, QUIET_USEC));
-        intake_source_on_hook_finished(f->source, f->unit, 0);
+        intake_source_on_hook_finished(f->source, f->unit, &root);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
 }
 
@@ -435,8 +461,8 @@ static void what_is_attached_late_begins_a_supplement_of_its_own(void **state) {
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_on_hook_started(f->source, f->unit, 0);
-        intake_source_on_hook_finished(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, &root);
+        intake_source_on_hook_finished(f->source, f->unit, &root);
         attach(f, "snapshot.json"); /* before there is a bundle: it waits */
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
         deliver(f);
@@ -496,8 +522,8 @@ static void a_supplement_of_what_is_attached_is_gone_on_with_after_a_start(void 
         Fixture *f = *state;
         open_source(f);
         make_unit(f);
-        intake_source_on_hook_started(f->source, f->unit, 0);
-        intake_source_on_hook_finished(f->source, f->unit, 0);
+        intake_source_on_hook_started(f->source, f->unit, &root);
+        intake_source_on_hook_finished(f->source, f->unit, &root);
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
         deliver(f);
         attach(f, "after.json");
@@ -517,6 +543,7 @@ int main(void) {
                 TEST(a_note_finds_a_unit_at_once_and_the_hooks_end_makes_it_complete),
                 TEST(a_note_for_a_directory_that_is_not_there_yet_is_remembered),
                 TEST(notes_of_others_do_not_displace_the_hints_of_a_users_hooks),
+                TEST(notes_of_a_container_do_not_displace_those_of_the_same_user_in_another),
                 TEST(what_is_awaited_stays_while_what_has_ended_can_be_removed),
                 TEST(a_note_elsewhere_is_let_be),
                 TEST(a_hook_that_never_ends_counts_for_its_deadline_and_a_second),

@@ -144,7 +144,7 @@ static void a_finished_note_is_no_longer_open_and_its_time_stays(void **state) {
 static void one_user_has_room_for_a_thousand_and_the_oldest_finished_one_goes(void **state) {
         Store *s = open_store(*state);
         assert_int_equal(store_begin(s), 0);
-        for (unsigned i = 0; i < STORE_NOTES_MAX_OF_UID; i++)
+        for (unsigned i = 0; i < STORE_NOTES_MAX_OF_OWNER; i++)
                 assert_int_equal(add_with(s, i, 5, 0), 0);
         assert_int_equal(add_with(s, 5000, 5, 0), STORE_E_NOTES_FULL); /* all are unfinished */
         assert_int_equal(add_with(s, 5001, 6, 0), 0);                  /* another has room */
@@ -157,6 +157,34 @@ static void one_user_has_room_for_a_thousand_and_the_oldest_finished_one_goes(vo
                        "finished_usec <> 0; SELECT received_usec FROM notes WHERE finished_usec <> "
                        "0; SELECT notes FROM note_counts WHERE uid = -1",
                        "1000\n1\n8\n1001");
+        store_close(s);
+}
+
+static int add_of_container(Store *s, unsigned n, const char *container) {
+        const StoredNote note = { .id = id_of(n),
+                                  .finished_usec = 1,
+                                  .container = (char *)container,
+                                  .document = (char *)DOCUMENT };
+        return store_note_add(s, &note);
+}
+
+static void root_of_a_container_does_not_remove_the_notes_of_the_hosts_root_or_of_another(
+        void **state) {
+        Store *s = open_store(*state);
+        assert_int_equal(store_begin(s), 0);
+        assert_int_equal(add_of_container(s, 1, NULL), 0);
+        assert_int_equal(add_of_container(s, 2, "victim"), 0);
+        for (unsigned i = 0; i < STORE_NOTES_MAX_OF_OWNER + 5; i++)
+                assert_int_equal(add_of_container(s, 10 + i, "attacker"), 0);
+        assert_int_equal(store_note_set_process(s, &(StoredNote){ .id = id_of(20),
+                                                                  .container = (char *)"victim" }),
+                         0); /* found out later: it counts as it was added */
+        assert_int_equal(store_commit(s), 0);
+        assert_sqlite3(*state,
+                       "SELECT count(*) FROM notes WHERE container IS NULL;"
+                       "SELECT notes FROM note_counts WHERE uid = 0;"
+                       "SELECT notes FROM note_counts WHERE uid > 0 ORDER BY notes",
+                       "1\n1\n1\n1000");
         store_close(s);
 }
 
@@ -362,6 +390,7 @@ int main(void) {
                 TEST(notes_of_a_unit_come_in_their_order_and_no_others),
                 TEST(a_finished_note_is_no_longer_open_and_its_time_stays),
                 TEST(one_user_has_room_for_a_thousand_and_the_oldest_finished_one_goes),
+                TEST(root_of_a_container_does_not_remove_the_notes_of_the_hosts_root_or_of_another),
                 TEST(all_users_together_have_room_for_ten_thousand),
                 TEST(who_has_most_notes_makes_room_and_not_who_came_first),
                 TEST(of_users_with_as_many_notes_the_one_with_the_highest_uid_makes_room),

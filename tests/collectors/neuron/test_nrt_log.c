@@ -55,7 +55,7 @@ static void fake_writer(const Fake *f, const char *root, bool is_elsewhere) {
 
 static CollectLogFile log_of(char *path) {
         return (CollectLogFile){
-                .path = path, .uid = geteuid(), .pid = WRITER, .start_ticks = TICKS
+                .path = path, .owner = { .uid = geteuid() }, .pid = WRITER, .start_ticks = TICKS
         };
 }
 
@@ -258,7 +258,7 @@ static void what_another_user_owns_is_refused_unless_everybody_may_read_it(void 
         fake_text(f, "d/secret", "SECRET content");
         fake_path(f, path, "d/secret");
         CollectLogFile theirs = log_of(path);
-        theirs.uid = geteuid() + 1;
+        theirs.owner.uid = geteuid() + 1;
         assert_refused(f, theirs, "another user"); /* the scratch directory is 0700 */
         if (geteuid() != 0)
                 skip();
@@ -303,7 +303,7 @@ static void a_log_in_a_container_is_read_by_its_processs_root(void **state) {
         CollectLogFile file = log_of((char[]){ "/tmp/nrt.log" });
         (void)judge(f, file);
         assert_string_equal(string_of(fake_find(f, "about", "error", 0), "message"), "inside");
-        file.uid = geteuid() + 1;
+        file.owner.uid = geteuid() + 1;
         assert_refused(f, file, "another user");
         fake_link(f, "container/tmp/up", "../../outside");
         assert_refused(f, log_of((char[]){ "/tmp/up" }), "No such");

@@ -41,9 +41,10 @@ static void make_order(ProbeRequest *o) {
         c->processes[0] = (CollectProcess){ 4711, 99 };
         c->n_processes = 1;
         c->log_files = calloc(1, sizeof *c->log_files);
-        c->log_files[0] = (CollectLogFile){
-                .path = copy("/tmp/a \xff"), .uid = UINT32_MAX - 1, .hook_pid = 12, .inner_pid = 7
-        };
+        c->log_files[0] = (CollectLogFile){ .path = copy("/tmp/a \xff"),
+                                            .owner = { .uid = UINT32_MAX - 1 },
+                                            .hook_pid = 12,
+                                            .inner_pid = 7 };
         c->n_log_files = 1;
         c->dumps = calloc(1, sizeof *c->dumps);
         c->dumps[0] = (CollectDump){ .path = copy("/tmp/dt \xff"), .uid = UINT32_MAX - 1 };
@@ -71,7 +72,7 @@ static void what_is_written_is_read_again(void **state) {
         assert_int_equal(back.collect.processes[0].start_ticks, 99);
         assert_int_equal(back.collect.n_log_files, 1);
         assert_string_equal(back.collect.log_files[0].path, "/tmp/a \xff");
-        assert_int_equal(back.collect.log_files[0].uid, UINT32_MAX - 1);
+        assert_int_equal(back.collect.log_files[0].owner.uid, UINT32_MAX - 1);
         assert_int_equal(back.collect.log_files[0].pid, 0);
         assert_int_equal(back.collect.log_files[0].inner_pid, 7);
         assert_int_equal(back.collect.n_dumps, 1);
