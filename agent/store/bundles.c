@@ -346,7 +346,8 @@ static int list_statement(Store *s, const StoreFilter *f, bool after, sqlite3_st
                         "state = 'evicted' AND links_held = 1",
                         "state = 'delivered' AND " LACKS("?5"),
                         "state = 'delivered' AND " LACKS_COPY("?5"),
-                        "supplement_of = '' AND state IN " STORE_OVER
+                        /* `+`: in the order of bundles_by_age, no sorting of all */
+                        "supplement_of = '' AND +state IN " STORE_OVER
                         " AND first_seen_usec <= max(?6, ?7) AND (first_seen_usec <= ?7"
                         " OR (changed_usec < ?6 AND NOT EXISTS (SELECT 1 FROM bundles x"
                         " WHERE x.supplement_of = bundles.id AND x.supplement_of <> ''"
