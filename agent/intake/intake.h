@@ -59,9 +59,9 @@ typedef struct IntakeContext { /* borrowed by the sources */
         uint64_t minute_boot_usec;
         bool takes_all;        /* new units never wait */
         uint64_t history_usec; /* retention.history; 0: no row is deleted */
-        ListLink hook_hints; /* of all sources, oldest first; initialised with `hints` */
-        Owners hints;        /* by the owner of the hook; .max = 0: there are none yet */
-        Owners watched;      /* directories, by their owner; .max = 0: INTAKE_WATCHED_MAX */
+        ListLink hook_hints;   /* of all sources, oldest first; initialised with `hints` */
+        Owners hints;          /* by the owner of the hook; .max = 0: there are none yet */
+        Owners watched;        /* directories, by their owner; .max = 0: INTAKE_WATCHED_MAX */
 } IntakeContext;
 
 typedef struct IntakeSourceView {
