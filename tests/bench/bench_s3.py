@@ -187,7 +187,7 @@ def ours(work, unit):
         let_settle(unit)
 
     def one_run(server, bucket):
-        a = daemon(work, server, bucket, directory_source(unit), "run", {"compression_threads": 2})
+        a = daemon(work, server, bucket, directory_source(unit), "run")
         run = once(a)
         agent.cleanup()
         assert len(bucket.manifests()) == 1, bucket.objects()

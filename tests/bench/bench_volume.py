@@ -147,8 +147,8 @@ def state_size(directory):
 
 
 def ours(work, unit, n, kind="directory"):
-    """One --once over the finished directory `unit` with defaults, two compression threads. @return
-    Run, with .size and .manifest"""
+    """One --once over the finished directory `unit` with defaults. @return Run, with .size and
+    .manifest"""
     place = os.path.join(work, f"ours-{n}")
     os.makedirs(place)
     a = agent.Agent(directory=place)
@@ -156,7 +156,6 @@ def ours(work, unit, n, kind="directory"):
     if kind == "neuron-core-dump":
         source["path"] = os.path.join(os.path.dirname(unit), "dt-%d-cid-%c")
     a.config["sources"] = [source]
-    a.config["limits"] = {"compression_threads": 2}
     a.config["log"] = {"format": "text"}
     del a.config["retry"]
     a.config["destinations"] = [{"name": "archive", "type": "volume",
