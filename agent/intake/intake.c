@@ -106,7 +106,7 @@ static void pending_init(Pending *p) {
         list_init(&p->all);
 }
 
-static char *pending_take(Pending *p, PendingPath *entry) {
+static char *pending_remove(Pending *p, PendingPath *entry) {
         char *path = entry->path;
         tdelete(entry, &p->by_path, compare_paths);
         list_remove(&entry->link);
@@ -116,7 +116,7 @@ static char *pending_take(Pending *p, PendingPath *entry) {
 }
 
 static char *pending_pop(Pending *p) {
-        return pending_take(p, CONTAINER_OF(p->all.next, PendingPath, link));
+        return pending_remove(p, CONTAINER_OF(p->all.next, PendingPath, link));
 }
 
 static bool pending_has(const Pending *p, const char *path) {
@@ -139,7 +139,7 @@ static void pending_drop(Pending *p, const Owner *owner) {
         for (ListLink *l = p->all.prev; l != &p->all; l = l->prev) {
                 PendingPath *entry = CONTAINER_OF(l, PendingPath, link);
                 if (owner_is_same(&entry->owner, owner)) {
-                        free(pending_take(p, entry));
+                        free(pending_remove(p, entry));
                         return;
                 }
         }
@@ -1493,7 +1493,7 @@ static void probe_next(IntakeSource *s) {
                                                                     .userdata = s }) >= 0)
                 return;
         s->probed_owner = next->owner;
-        _cleanup_free_ char *relative = pending_take(&s->pending, next);
+        _cleanup_free_ char *relative = pending_remove(&s->pending, next);
         ProbeJob *p;
         if (probe_job_new(&p, s->terms, relative) < 0)
                 return;

@@ -48,7 +48,7 @@ static inline size_t span_of(const Scan *t, size_t i, const char *chars) {
 
 /* Looks for the first of `stops` or a NUL between `from`, which never goes back, and `end`, and for
  * the last mark on the way: each byte is seen once. @return where it ends */
-static size_t look_ahead(const Scan *t, Ahead *a, size_t from, size_t end, const char *stops,
+static size_t scan_ahead(const Scan *t, Ahead *a, size_t from, size_t end, const char *stops,
                          char mark) {
         if (a->to < from)
                 *a = (Ahead){ .to = from };
@@ -328,7 +328,7 @@ static bool ends_url(char c) {
  * in it breaks the rules, and is found all the same, since what stands before it is no port. */
 static size_t url_user(Scan *t, size_t i) {
         size_t at = 0, colon = 0, port_end = 0, end = MIN(t->n, i + REDACT_URL_BYTES_MAX), k = i;
-        k = look_ahead(t, &t->url, i, end, URL_ENDS "@", '\0');
+        k = scan_ahead(t, &t->url, i, end, URL_ENDS "@", '\0');
         if (k >= end || t->s[k] != '@')
                 return 0;
         for (k = i; k < end && !ends_url(t->s[k]); k++) {
@@ -363,7 +363,7 @@ static size_t bare_user(Scan *t, size_t i) {
                 colon++;
         if (colon >= end || t->s[colon] != ':')
                 return 0;
-        (void)look_ahead(t, &t->user, colon, end, URL_ENDS "/?#", '@');
+        (void)scan_ahead(t, &t->user, colon, end, URL_ENDS "/?#", '@');
         size_t at = t->user.mark;
         bool is_mail = colon == i + 6 && starts_with(t, i, "mailto");
         return at > colon + 1 && is_host(t, at + 1) && t->s[at - 1] != '@' &&
@@ -660,7 +660,7 @@ static bool find_word(Scan *t, size_t i, Scan *ret) {
                 while (end < t->n && t->s[end] != t->s[i - 1] && t->s[end] != '\n')
                         end++;
         else
-                end = look_ahead(t, &t->word, i, t->n, " \t\r\n;|&\"'`)", '\0');
+                end = scan_ahead(t, &t->word, i, t->n, " \t\r\n;|&\"'`)", '\0');
         *ret = (Scan){ .s = t->s + i, .n = end - i };
         return end > i;
 }
@@ -691,7 +691,7 @@ static bool find_value(Scan *whole, const char *name, Value at, Value *ret) {
         *ret = (Value){
                 .from = i,
                 .to = is_user && !quote
-                              ? look_ahead(t, &whole->value, i, t->n, " \t\r\n\"'`", '\0')
+                              ? scan_ahead(t, &whole->value, i, t->n, " \t\r\n\"'`", '\0')
                               : end_of_value(t, i, (ValueForm){ quote, is_header(name), is_query })
         };
         while (quote && ret->to > ret->from && t->s[ret->to - 1] == '\\')

@@ -75,7 +75,8 @@ def all_is_well_and_nothing_is_left_behind():
     assert result.returncode == 0 and not result.stderr and not of(result, "FAILED"), result
     # what this machine has installed itself may be another hook than the test's
     assert not [w for w in of(result, "warning") if not w.startswith(
-        ("agent: it has no CAP_", "hook: ", "hard links: fs.", "snapshot: there is no "))], of(result, "warning")
+        ("agent: it has no CAP_", "hook: ", "hard links: fs.", "snapshot: there is no "))], \
+        of(result, "warning")
     assert everything_below(a.dir) == before, "it has left something"
     whats = [what for _, what, _ in findings(result)]
     for what in ("user", "configuration", "instance id", "state directory", "source core-dumps",
