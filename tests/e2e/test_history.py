@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Rows of bundles that ended long ago (retention.history): they go when their files have gone, never
-before, and go on counting. And a start with more of them than one wants to read."""
+"""Rows of bundles that ended long ago (retention.history): they go when their files have gone,
+never before, and go on counting. And a start with very many of them."""
 import os
 import shutil
 import sys
@@ -23,7 +23,7 @@ def clean(failed=False):
 
 
 def delivered(names, **more):
-    """An agent that has delivered a directory of each name, `jobs/job-NAME`, and forgets quickly."""
+    """An agent that has delivered a directory of each name, `jobs/job-NAME`, and forgets soon."""
     a = Agent()
     a.use_directories(scan_interval="1s", **more)
     a.config["retention"] = {"history": "1s"}
@@ -151,8 +151,8 @@ def add_rows(a, n):
           f"ALL SELECT i + 1 FROM n WHERE i < {n}) INSERT INTO bundles ({', '.join(columns)}) "
           f"SELECT {', '.join(new.get(c, c) for c in columns)} FROM bundles, n")
     a.sql("INSERT INTO deliveries SELECT b.row, d.position, d.destination, d.state, d.proof, "
-          "d.object, d.bytes, d.attempts, d.last_error, d.next_try_usec, d.done_usec FROM bundles b,"
-          " deliveries d WHERE b.row > 1000000")
+          "d.object, d.bytes, d.attempts, d.last_error, d.next_try_usec, d.done_usec "
+          "FROM bundles b, deliveries d WHERE b.row > 1000000")
 
 
 @test

@@ -409,7 +409,9 @@ static void keep_free_releases_from_the_owner_whose_files_use_most(void **state)
                 decide(&c);
                 assert_int_equal(released(&c), 1); /* the oldest of the other one's */
                 assert_act(&c, 1, act, RETENTION_KEEP_FREE);
-                c.items[0].bytes = 9 * GIB;
+                c.items[0] = item(9 * GIB, 50 * USEC_PER_MINUTE, delivered); /* and the youngest */
+                c.items[0].uid = 1000;
+                c.items[0].is_only_ours = act == RETENTION_RELEASE;
                 decide(&c);
                 assert_int_equal(released(&c), 0);
                 for (size_t i = 1; i < c.n; i++) /* inodes, when they are what is short */

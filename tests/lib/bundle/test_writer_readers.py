@@ -326,7 +326,8 @@ def only_what_was_cached_before_stays_in_the_page_cache(work, tree):
         before = cached_bytes(path)
         run(MAKE_BUNDLE, big, os.path.join(work, b'bundle.tar.zst'))
         after = cached_bytes(path)
-        assert before - MIB < after <= before, (cached[:2], before, after)  # others may reclaim some
+        # others may reclaim some
+        assert before - MIB < after <= before, (cached[:2], before, after)
         assert cached_bytes(small) == 0, cached_bytes(small)
 
 
