@@ -215,7 +215,7 @@ def a_changed_unit_whose_delivered_object_is_damaged_waits_for_a_person():
 
 
 def what_is_new_goes_alone(a, units):
-    """It is known of each which members were shipped: what comes later is a supplement of its own."""
+    """It is known which members were shipped: what comes later is a supplement of its own."""
     assert len(a.manifests()) == len(units), a.manifests()
     for unit in units:
         with open(os.path.join(unit, "late"), "wb") as f:
