@@ -25,23 +25,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 # pylint: disable=wrong-import-position
 import agent
 import make_dump
+from agent import family
 from make_dump import GIB, MIB
 from tap import Skip
 
 broken = []
-
-
-def family(pid):
-    """A process and all below it."""
-    found = [pid]
-    try:
-        for tid in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{tid}/children", encoding="ascii") as f:
-                for child in f.read().split():
-                    found += family(int(child))
-    except OSError:
-        pass
-    return found
 
 
 class Run:

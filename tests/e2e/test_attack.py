@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import make_dump
 import test_notes
 from agent import (INSTANCE, PATIENCE, Agent, assert_same_tree, check_manifest, cleanup, extract,
-                   is_instrumented, need, need_root, object_of, process_memory, slowness, tree,
+                   family, is_instrumented, need, need_root, object_of, process_memory, slowness, tree,
                    wait_for)
 from tap import Late, figures, in_time, main, test
 
@@ -32,19 +32,6 @@ SLOW_NOTES = 40        # at a time
 # of the issue; the test itself is generous with time, see SLACK
 DISCOVERED_MAX, ACCEPTED_MAX, HEALTHZ_MAX, RSS_MAX = 10.0, 1.0, 0.5, 128 * MIB
 SLACK = 4              # a busy machine
-
-
-def family(pid):
-    """A process and all below it."""
-    found = [pid]
-    try:
-        for tid in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{tid}/children", encoding="ascii") as f:
-                for child in f.read().split():
-                    found += family(int(child))
-    except OSError:
-        pass
-    return found
 
 
 def resident(pid):

@@ -11,7 +11,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 # pylint: disable=wrong-import-position
 from agent import (DAEMON, Agent, NotifySocket, check_bundle, cleanup, is_instrumented, leftovers,
                    need, run, sha256_file, slowness, tree, wait_for)
-from tap import Skip, in_time, main, notes, test
+from tap import Skip, in_time, main, notes, plain_test, test
 
 ROUNDS = int(os.environ.get("NC_KILLS", "40"))
 
@@ -28,7 +28,7 @@ def judge_exactly_once(a, units):
         check_bundle(path, unit, tools=("tar",))
 
 
-@test
+@plain_test
 def kill_9_at_random_moments_loses_and_doubles_nothing():
     seed = int(os.environ.get("NC_SEED", "20260527"))
     notes.append(f"again with NC_SEED={seed}")
@@ -210,7 +210,7 @@ def a_stale_socket_of_a_dead_agent_is_no_obstacle():
     a.stop()
 
 
-@test
+@plain_test
 def a_clock_that_goes_back_is_no_obstacle():
     need("faketime")
     if is_instrumented():
@@ -238,7 +238,7 @@ def a_clock_that_goes_back_is_no_obstacle():
     a.stop()
 
 
-@test
+@plain_test
 def a_directory_from_the_future_is_shipped_completely_and_not_mistaken_for_another():
     need("faketime")
     if is_instrumented():

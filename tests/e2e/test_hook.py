@@ -22,7 +22,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 import neuron_devices  # noqa: E402
 import tap  # noqa: E402
-from tap import Skip, in_time, test  # noqa: E402
+from tap import Skip, in_time, plain_test, test  # noqa: E402
 
 BUILD = os.environ.get("builddir", ".")
 # deadlines of what is waited for are multiplied by it
@@ -775,7 +775,7 @@ def a_stderr_of_any_kind_is_written_to():
     theirs.close()
 
 
-@test
+@plain_test
 def a_stderr_that_hangs_costs_a_moment():
     if not shutil.which("strace") or is_instrumented():
         raise Skip("needs strace and a build without sanitizers")
@@ -828,7 +828,7 @@ def the_variables_that_are_always_recorded_are_those_of_the_documentation():
         assert set(json.load(f)["environment"]) - {"NEURON_X"} >= names
 
 
-@test
+@plain_test
 def no_library_comes_with_it():
     process = subprocess.run(["readelf", "-d", HOOK], stdout=subprocess.PIPE,
                              timeout=20 * PATIENCE, check=True)

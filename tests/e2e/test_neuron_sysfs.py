@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 import neuron_sysfs  # noqa: E402
 from agent import is_instrumented, need, slowness  # noqa: E402
 from neuron_devices import Devices, cleanup, collect, place, run_collector  # noqa: E402
-from tap import Late, figures, in_time, main, test  # noqa: E402
+from tap import Late, figures, in_time, main, plain_test, test  # noqa: E402
 
 IN_OPEN, IN_MODIFY, IN_CLOSE_WRITE = 0x20, 0x02, 0x08
 
@@ -79,7 +79,7 @@ def every_file_of_every_architecture_is_read_as_it_is():
         cleanup()
 
 
-@test
+@plain_test
 def a_node_of_16_devices_with_8_cores_costs_little_and_is_complete():
     root, made = tree(devices=16)
     walk(root)     # the file system's cache is not what is measured

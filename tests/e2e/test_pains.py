@@ -17,7 +17,7 @@ from agent import (DAEMON, INSTANCE, SOURCE_DIR, STATES, Agent, check_bundle, cl
                    is_instrumented, need, run, tree, wait_for)
 from s3_server import S3Server
 from s3tools import judge, new_bucket
-from tap import Skip, figures, main, notes, test
+from tap import Skip, figures, main, notes, plain_test, test
 from tcp_proxy import through
 
 MIB = 1 << 20
@@ -187,7 +187,7 @@ def an_incomplete_bundle_shows_its_reason_in_every_view():
 
 # --- no loss without a number ---
 
-@test
+@plain_test
 def what_was_discovered_is_the_sum_of_the_rest_at_every_moment_of_a_rough_day():
     """12: silent data loss, uncounted."""
     seed = int(os.environ.get("NC_SEED", "20260527"))
@@ -270,7 +270,7 @@ def in_flight(s3):
     return sum(r.operation == "UploadPart" and not r.ended for r in s3.log)
 
 
-@test
+@plain_test
 def a_store_that_answers_slow_down_gets_fewer_requests_at_once():
     """18: a herd after an incident."""
     if is_instrumented():
@@ -310,7 +310,7 @@ def a_store_that_answers_slow_down_gets_fewer_requests_at_once():
 
 # --- secrets ---
 
-@test
+@plain_test
 def canaries_in_environment_configuration_and_keys_are_found_nowhere():
     """20: secrets leak through the tool itself. What job's files hold is theirs; this is about what
     the agent says and keeps."""
@@ -497,11 +497,13 @@ def every_test_that_the_list_names_is_there():
     with open(os.path.join(SOURCE_DIR, "docs", "TESTING.md"), encoding="utf-8") as f:
         table = f.read().split("## What users of comparable tools suffer from")[1]
     rows = re.findall(r"^\| [0-9, ]+ \|.*$", table, re.M)
-    named = re.findall(r"`([\w/.]+)`", "\n".join(rows))
-    assert len(rows) >= 24 and len(named) >= 60, (len(rows), len(named))
-    for file in named:
-        path = os.path.join(SOURCE_DIR, "tests", file)
-        assert os.path.exists(path), f"{path} is named in docs/TESTING.md and does not exist"
+    assert len(rows) >= 24, len(rows)
+    for row in rows:
+        named = re.findall(r"`([\w/.]+)`", row)
+        assert named or "does not exist yet" in row, f"no test is named in: {row}"
+        for file in named:
+            path = os.path.join(SOURCE_DIR, "tests", file)
+            assert os.path.exists(path), f"{path} is named in docs/TESTING.md and does not exist"
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import radosgw
 from agent import (Agent, assert_same_tree, check_bundle, extract, is_instrumented, need,
                    need_root, object_of, process_memory, run, tree, wait_for)
 from s3tools import judge, new_bucket
-from tap import Skip, figures, main, test
+from tap import Skip, figures, main, plain_test, test
 from tcp_proxy import through
 
 MIB = 1 << 20
@@ -313,7 +313,7 @@ class MemoryGroup:
         return int({k: v for k, v in (line.split() for line in text.splitlines())}["oom_kill"])
 
 
-@test
+@plain_test
 def in_64_mib_of_memory_it_ships_gigabytes_to_a_store_that_stalls_half_of_the_time():
     """15: memory grows with the size of files and parts until the agent is killed."""
     if is_instrumented():
@@ -387,7 +387,7 @@ def ships_without_the_page_cache(prepare, expected_peak):
     return a, unit
 
 
-@test
+@plain_test
 def shipping_to_a_store_leaves_the_page_cache_alone():
     """16: the agent's page cache is charged to the pod, or evicts the workload's."""
     if is_instrumented():
@@ -401,7 +401,7 @@ def shipping_to_a_store_leaves_the_page_cache_alone():
     a.stop()
 
 
-@test
+@plain_test
 def shipping_to_a_volume_leaves_the_page_cache_alone():
     """16, for what is written and read back."""
     if is_instrumented():

@@ -12,7 +12,7 @@ import radosgw
 from agent import DAEMON, Agent, cleanup, is_instrumented, need, run, wait_for
 from credential_server import IMDS_TOKEN, CredentialServer
 from s3tools import AWS, Endpoint, judge, new_bucket
-from tap import Skip, figures, main, test
+from tap import Skip, figures, main, plain_test, test
 from tcp_proxy import through
 
 MIB = 1 << 20
@@ -272,7 +272,7 @@ def no_secret_is_in_the_log_the_status_the_manifest_the_database_or_argv():
     judge(a, bucket, [unit])
 
 
-@test
+@plain_test
 def a_core_of_the_daemon_holds_no_secret_key():
     """gcore takes what a crash would write, and a debugger's owner could read. A session token goes
     out with each request and is of no use without the secret key, so it is only counted."""

@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 import inotify_queue
 import make_dump
 from agent import Agent, check_bundle, cleanup, is_instrumented, need, need_root, run, wait_for
-from tap import Skip, figures, in_time, main, test
+from tap import Skip, figures, in_time, main, plain_test, test
 
 
 @test
@@ -135,7 +135,7 @@ def the_watch_limit_is_reported_with_its_remedy_and_scanning_continues():
     a.stop()
 
 
-@test
+@plain_test
 def a_closed_file_is_known_to_the_api_within_100_ms():
     if is_instrumented():
         raise Skip("instrumented: times mean nothing")
@@ -159,7 +159,7 @@ def a_closed_file_is_known_to_the_api_within_100_ms():
     a.stop()
 
 
-@test
+@plain_test
 def many_directories_do_not_hold_up_the_start():
     if is_instrumented():
         raise Skip("instrumented: times mean nothing")

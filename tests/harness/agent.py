@@ -482,6 +482,19 @@ def sha256_file(path):
     return digest.hexdigest()
 
 
+def family(pid):
+    """A process and all below it."""
+    found = [pid]
+    try:
+        for tid in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{tid}/children", encoding="ascii") as f:
+                for child in f.read().split():
+                    found += family(int(child))
+    except OSError:
+        pass
+    return found
+
+
 def tree(root):
     """{relative path as bytes: (size, sha256)} of all regular files below a directory, or of one
     file under its name. What goes while we look is not there."""

@@ -312,7 +312,7 @@ static void root_of_a_container_is_held_to_eight_and_is_not_the_hosts(void **sta
         assert_int_equal(add_unit_of(f, 100, 0), 0);
 }
 
-static void an_owner_takes_half_of_the_places_for_processes_and_logs(void **state) {
+static void an_owner_gets_half_of_the_places_for_processes_and_logs(void **state) {
         Fixture *f = *state;
         for (int n = 0; n < 2 * COLLECT_PROCESSES_MAX; n++) {
                 int r = n < COLLECT_PROCESSES_MAX / 2 ? 0 : 1;
@@ -529,7 +529,7 @@ int main(void) {
                 TEST(a_user_gets_eight_dumps_into_an_incident_and_all_users_thirty_two),
                 TEST(root_is_not_held_to_eight),
                 TEST(root_of_a_container_is_held_to_eight_and_is_not_the_hosts),
-                TEST(an_owner_takes_half_of_the_places_for_processes_and_logs),
+                TEST(an_owner_gets_half_of_the_places_for_processes_and_logs),
                 TEST(of_the_kept_ones_those_of_the_owner_who_has_most_go_first),
                 TEST(whose_it_is_is_known_after_a_restart),
                 TEST(the_directory_of_one_that_was_shipped_or_cancelled_goes),

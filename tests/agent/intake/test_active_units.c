@@ -248,6 +248,16 @@ static void a_noted_directory_always_gets_in(void **state) {
         assert_int_equal(amount(f, MANY), MAX_ACTIVE);
 }
 
+/* Those of them that are worked on. */
+static void cancel_units(Fixture *f, unsigned first, unsigned n) {
+        for (unsigned i = 0; i < n; i++) {
+                Bundle *b = unit(f, first + i);
+                if (b)
+                        assert_int_equal(bundle_set_state(f->bundles, b, BUNDLE_CANCELLED, NULL),
+                                         0);
+        }
+}
+
 static void what_gave_way_is_continued_when_there_is_space(void **state) {
         Fixture *f = *state;
         if (geteuid() != 0)
@@ -259,12 +269,7 @@ static void what_gave_way_is_continued_when_there_is_space(void **state) {
         intake_source_flush(f->source, false);
         run_until_found(f, 1);
         assert_false(intake_source_is_idle(f->source));
-        for (unsigned i = 0; i < MAX_ACTIVE; i++) {
-                Bundle *b = unit(f, 100 + i);
-                if (b)
-                        assert_int_equal(bundle_set_state(f->bundles, b, BUNDLE_CANCELLED, NULL),
-                                         0);
-        }
+        cancel_units(f, 100, MAX_ACTIVE);
         run_until_active(f, MANY, 1);
         assert_int_equal(n_discovered(f), MAX_ACTIVE + 1);
         for (uint64_t until = deadline(); !intake_source_is_idle(f->source);)
@@ -284,12 +289,7 @@ static void what_gave_way_is_continued_in_a_drain_too(void **state) {
         intake_source_hold(f->source, true);
         for (unsigned i = 0; i < 20; i++) /* what is known is scanned, once or more often */
                 run_some(f, deadline());
-        for (unsigned i = 0; i < MAX_ACTIVE; i++) {
-                Bundle *b = unit(f, 100 + i);
-                if (b)
-                        assert_int_equal(bundle_set_state(f->bundles, b, BUNDLE_CANCELLED, NULL),
-                                         0);
-        }
+        cancel_units(f, 100, MAX_ACTIVE);
         run_until_active(f, MANY, 1);
         for (uint64_t until = deadline(); !intake_source_is_idle(f->source);)
                 run_some(f, until);
