@@ -2229,26 +2229,27 @@ static void add_ended(IntakeSource *s, ScanJob *j) {
         strcpy(s->last_ended, has_more ? j->ended[ENDED_MAX - 1].rec.id : "");
 }
 
-static void drop_ended(IntakeSource *s, const ScanJob *j) {
+/* Drops them until it is late, in the transaction of its caller. */
+static void drop_ended(IntakeSource *s, ScanJob *j, uint64_t until_usec) {
         const IntakeContext *c = s->context;
-        size_t n = 0;
-        int r = j->n_ended > 0 ? store_begin(c->store) : -ENODATA;
-        for (size_t i = 0; r >= 0 && i < j->n_ended; i++) {
-                const BundleRecord *rec = &j->ended[i].rec;
-                if (j->ended[i].is_held ||
-                    bundle_table_find_unit(c->bundles, rec->source, rec->path))
+        for (; j->n_ended_handled < j->n_ended && intake_boot_usec(s) < until_usec;
+             j->n_ended_handled++) {
+                const EndedUnit *e = &j->ended[j->n_ended_handled];
+                if (e->is_held || bundle_table_find_unit(c->bundles, e->rec.source, e->rec.path))
                         continue;
-                r = store_drop_ended(c->store, rec->id, j->ended[i].is_gone);
-                n += r == 0;
+                j->n_dropped += store_drop_ended(c->store, e->rec.id, e->is_gone) == 0;
         }
-        if (r == -ENODATA || store_commit(c->store) < 0 || n == 0) /* reported by the store */
-                return;
-        log_info("source %s: deleted the rows of %zu bundles that ended long ago and whose files "
-                 "are gone (retention.history)",
-                 s->config->name, n);
 }
 
-/* Rows of what was found are written in slices of the loop, each one transaction. */
+static void report_dropped(const IntakeSource *s, const ScanJob *j) {
+        if (j->n_dropped > 0)
+                log_info("source %s: deleted the rows of %zu bundles that ended long ago and whose "
+                         "files are gone (retention.history)",
+                         s->config->name, j->n_dropped);
+}
+
+/* Rows of what was found are written, and those of what is gone are dropped, in slices of the loop,
+ * each one transaction. */
 #define FOUND_SLICE_USEC (20 * USEC_PER_MSEC)
 
 static void end_scan(IntakeSource *s) {
@@ -2257,7 +2258,7 @@ static void end_scan(IntakeSource *s) {
         s->is_scanning = s->flush_this_scan = false;
         s->scan_wanted = s->scan_wanted || s->found->has_more;
         sweep_attachments(s);
-        drop_ended(s, s->found);
+        report_dropped(s, s->found);
         s->found = scan_job_free(s->found);
         forget_old_hints(s);
         resume_parked(s);
@@ -2290,8 +2291,9 @@ static int on_found(sd_event_source *source, uint64_t usec, void *userdata) {
                 else
                         on_unit(s, u);
         }
+        drop_ended(s, j, until);
         end_transaction(s);
-        if (j->n_handled == j->n_found ||
+        if ((j->n_handled == j->n_found && j->n_ended_handled == j->n_ended) ||
             timer_arm(&s->found_timer, &(TimerOptions){ .event = s->context->event,
                                                         .slack_usec = USEC_PER_MSEC,
                                                         .handler = on_found,

@@ -97,7 +97,7 @@ typedef struct ScanJob {
         UnitTable known; /* a copy */
         UnitTable seen;  /* what is there; what is new or has changed with another digest */
         EndedUnit *ended;
-        size_t n_ended;
+        size_t n_ended, n_ended_handled, n_dropped;
         ScanUnit *found;
         size_t n_found, n_handled;
         Owners owners;         /* of what was found: where it is full, who has most gives way */
