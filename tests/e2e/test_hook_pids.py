@@ -343,11 +343,13 @@ def a_process_that_the_probe_does_not_find_either_is_reported_by_the_incident():
     namespaces()
     a = hidden_agent().start()
     unit = a.path("dumps", scene.UNIT)
+    hook = for_other_users(scene.HOOK, a.dir)
 
     def call():
         scene.state_file(unit, 4194303)
-        done = subprocess.run(scene.hook_command(unit, 4194303), env=scene.hook_environment(a),
-                              capture_output=True, timeout=60 * PATIENCE, check=False)
+        done = subprocess.run([hook] + scene.hook_command(unit, 4194303)[1:],
+                              env=scene.hook_environment(a), capture_output=True,
+                              timeout=60 * PATIENCE, check=False)
         return done.returncode
     assert as_user(JOB_USER, call) == 0
     line = wait_for("the incident says so", lambda: reported_of(a, "could not be found"))
