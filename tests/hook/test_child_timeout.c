@@ -93,7 +93,9 @@ static void where_there_can_be_no_child_it_is_done_here_and_ends_in_time(void **
         assert_int_equal(run_childless("nothing"), 0);
         assert_int_equal(WEXITSTATUS(run_childless("fails")), EROFS);
         uint64_t begun = now_usec();
-        assert_int_equal(run_childless("hangs"), 0);
+        /* on a machine that gives it no CPU for so long, SIGKILL comes together with SIGALRM */
+        for (unsigned i = 0; i < 10 && run_childless("hangs") != 0; i++)
+                assert_in_range(i, 0, 8);
         assert_int_equal(WTERMSIG(run_childless("hangs deaf")), SIGKILL);
         assert_in_range(now_usec() - begun, 100 * USEC_PER_MSEC, USEC_PER_MINUTE);
 }
