@@ -19,8 +19,8 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import make_dump
 import test_notes
 from agent import (INSTANCE, PATIENCE, Agent, assert_same_tree, check_manifest, cleanup, extract,
-                   family, is_instrumented, need, need_root, object_of, process_memory, slowness, tree,
-                   wait_for)
+                   family, is_instrumented, need, need_root, object_of, process_memory, slowness,
+                   tree, wait_for)
 from tap import Late, figures, in_time, main, test
 
 MIB = 1 << 20
