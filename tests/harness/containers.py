@@ -284,7 +284,8 @@ class Podman(Runtime):
             os.mkdir(self.path(name), 0o700)
 
     def podman(self):
-        return ("env", f"HOME={self.path('home')}", f"XDG_RUNTIME_DIR={self.path('xdg')}",
+        return ("env", "--chdir=/",  # ours may be closed to its user
+                f"HOME={self.path('home')}", f"XDG_RUNTIME_DIR={self.path('xdg')}",
                 f"CONTAINERS_CONF={self.path('containers.conf')}", "podman", "--log-level", "error",
                 "--root", self.path("data", "root"), "--runroot", self.path("data", "run"),
                 "--tmpdir", self.path("data", "tmp"), "--cgroup-manager", "cgroupfs",
