@@ -21,6 +21,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
+#include "lib/event/timer.h"
 
 typedef struct WatchNode {
         struct WatchNode *parent, *first_child, *next,
@@ -470,9 +471,9 @@ static int open_root(DirWatch *d) {
 #define SLICE_USEC (2 * USEC_PER_MSEC)
 /* ---- the queue ---- */
 
+/* A timer, since sd-event serves a source of `defer` that is always enabled before all others. */
 static void schedule_slice(DirWatch *d) {
-        (void)sd_event_source_set_enabled(
-                d->slice, SD_EVENT_ON); /* fails only for a source of another process */
+        (void)timer_rearm(d->slice, 0); /* fails only for a source of another process */
 }
 
 static void enqueue(DirWatch *d, WatchNode *n, bool reports, bool rescan) {
@@ -770,20 +771,18 @@ static bool step(DirWatch *d) {
         return true;
 }
 
-static int on_slice(sd_event_source *s, void *userdata) {
+static int on_slice(sd_event_source *source, uint64_t usec, void *userdata) {
         DirWatch *d = userdata;
         Clock *clock = clock_system();
-        uint64_t end_usec = clock->boottime_usec(clock) + SLICE_USEC;
-
-        (void)s;
-        do {
-                if (!step(d)) {
-                        (void)sd_event_source_set_enabled(d->slice,
-                                                          SD_EVENT_OFF); /* as in wake() */
-                        break;
-                }
-        } while (clock->boottime_usec(clock) < end_usec);
+        const uint64_t end_usec = clock->boottime_usec(clock) + SLICE_USEC;
+        bool has_more;
+        (void)source, (void)usec;
+        do
+                has_more = step(d);
+        while (has_more && clock->boottime_usec(clock) < end_usec);
         close_root(d);
+        if (has_more)
+                schedule_slice(d);
         return 0;
 }
 
@@ -909,15 +908,15 @@ int dirwatch_new(DirWatch **ret, sd_event *event, const char *root,
         r = sd_event_add_io(event, &d->io, d->fd, EPOLLIN, on_io, d);
         if (r < 0)
                 return r;
-        r = sd_event_add_defer(event, &d->slice, on_slice, d);
+        d->must_sync_root = true; /* in the first slice: no callback before the caller has *ret */
+        r = timer_arm(&d->slice, &(TimerOptions){ .event = event,
+                                                  .slack_usec = 1,
+                                                  .handler = on_slice,
+                                                  .userdata = d });
         if (r < 0)
                 return r;
         (void)sd_event_source_set_description(d->io, "dirwatch"); /* for debugging only */
         (void)sd_event_source_set_description(d->slice, "dirwatch-slice");
-        d->must_sync_root = true; /* in the first slice: no callback before the caller has *ret */
-        r = sd_event_source_set_enabled(d->slice, SD_EVENT_ON);
-        if (r < 0)
-                return r;
         *ret = TAKE_PTR(d);
         return 0;
 }

@@ -239,8 +239,8 @@ char *scan_check_root(const char *fixed) {
 /* ---- the members of one unit, in order, and why everything else is none ---- */
 
 /* Names of one walk, of all directories on the way to where it is: so many bytes, and in each
- * directory half of what is not taken. That is enough for 100,000 of the longest names in one. */
-#define WALK_NAMES_BYTES ((size_t)56 * 1024 * 1024)
+ * directory half of what is not taken. That is enough for 100,000 names of 100 bytes in one. */
+#define WALK_NAMES_BYTES ((size_t)20 * 1024 * 1024)
 /* Beside max_files: directories, and files that are no members. */
 #define WALK_OTHER_NAMES 4096
 

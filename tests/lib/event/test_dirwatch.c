@@ -342,6 +342,37 @@ static void a_replaced_empty_directory_is_watched_as_the_new_one(void **state) {
         assert_true(fixture_was_reported(f, "target/sub/file"));
 }
 
+static int on_turn(sd_event_source *source, int fd, uint32_t events, void *userdata) {
+        (void)source, (void)fd, (void)events; /* nothing is read: it is ready all the time */
+        ++*(unsigned *)userdata;
+        return 0;
+}
+
+static void a_long_listing_lets_others_have_their_turn(void **state) {
+        Fixture *f = *state;
+        char path[400];
+        int fds[2];
+        unsigned n_turns = 0, n_runs = 0;
+        sd_event_source *other = NULL;
+        make_dir(f, "root/many");
+        for (unsigned i = 0; i < 40000; i++) {
+                (void)snprintf(path, sizeof path, "%s/many/file-%u", f->root, i);
+                assert_return_code(mknod(path, S_IFREG | 0600, 0), errno);
+        }
+        assert_return_code(pipe2(fds, O_CLOEXEC), errno);
+        assert_int_equal(write(fds[1], "x", 1), 1);
+        fixture_watch(f);
+        assert_return_code(sd_event_add_io(f->event, &other, fds[0], EPOLLIN, on_turn, &n_turns),
+                           0);
+        while (!dirwatch_is_complete(f->watch) && n_runs++ < 1000000)
+                assert_return_code(sd_event_run(f->event, UINT64_MAX), 0);
+        assert_true(dirwatch_is_complete(f->watch));
+        assert_true(n_turns >= 2);
+        sd_event_source_disable_unref(other);
+        (void)close(fds[0]);
+        (void)close(fds[1]);
+}
+
 static long queue_limit(void) {
         FILE *f = fopen("/proc/sys/fs/inotify/max_queued_events", "re");
         long n = 0;
@@ -607,6 +638,7 @@ int main(void) {
                 TEST(directories_that_swap_their_names_are_kept_apart),
                 TEST(a_directory_made_anew_is_watched_although_somebody_holds_the_old_one),
                 TEST(a_replaced_empty_directory_is_watched_as_the_new_one),
+                TEST(a_long_listing_lets_others_have_their_turn),
                 TEST(lost_events_lead_to_a_rescan_and_to_watches_on_what_was_missed),
                 TEST(a_tree_too_deep_is_watched_down_to_the_limit),
                 TEST(at_the_watch_limit_it_reports_the_remedy_once_and_continues),
