@@ -35,12 +35,13 @@ SLACK = 4              # a busy machine
 
 
 def resident(pid):
-    """VmRSS of the agent and of all its children together: pages that they share count once for
-    each."""
-    total = 0
-    for one in family(pid):
+    """The pages of the agent and of all its children, each page once: a child is the same program,
+    so the pages of its files are the agent's."""
+    total = process_memory(pid)["VmRSS"]
+    for one in family(pid)[1:]:
         try:
-            total += process_memory(one).get("VmRSS", 0)
+            memory = process_memory(one)
+            total += memory.get("RssAnon", 0) + memory.get("RssShmem", 0)
         except OSError:
             pass  # it has ended
     return total
