@@ -8,7 +8,7 @@ each, one of which grows, --units units, files held open for writing, more conne
 there may be, and large notes that are slow to search for secrets, all by one uid at once, against
 an agent with 1,024 descriptors and its defaults, but for settle (300 ms) and what the tests set.
 Another user dumps 1 MiB ten times, one dump after the other, every second one with a hook. Peak RSS
-is the highest sum of VmRSS of the agent and its children, 50 times a second, or the agent's own
+is that of the agent and what its children have of their own, 50 times a second, or the agent's own
 VmHWM. Needs root, and gigabytes of disk below --directory for the names.
 """
 import os
