@@ -2180,8 +2180,8 @@ static int on_scan_timer(sd_event_source *source, uint64_t usec, void *userdata)
 }
 
 /* Bundles are probed once their rows are durable; where the commit failed a later scan finds them
- * again. */
-static void end_transaction(IntakeSource *s) {
+ * again. @return 0, -errno of the commit */
+static int end_transaction(IntakeSource *s) {
         int r = store_commit(s->context->store);
         size_t n_postponed = 0;
         s->in_transaction = false;
@@ -2201,6 +2201,7 @@ static void end_transaction(IntakeSource *s) {
                 bundle_table_forget(s->context->bundles, b);
         }
         report_postponed(s, r, n_postponed);
+        return r;
 }
 
 /* ---- rows of bundles that have ended long ago: they go when their units are gone ---- */
@@ -2229,16 +2230,23 @@ static void add_ended(IntakeSource *s, ScanJob *j) {
         strcpy(s->last_ended, has_more ? j->ended[ENDED_MAX - 1].rec.id : "");
 }
 
-/* Drops them until it is late, in the transaction of its caller. */
-static void drop_ended(IntakeSource *s, ScanJob *j, uint64_t until_usec) {
+/* Drops them until it is late, in the transaction of its caller. After an error, which the store
+ * reports, the rest is left for later scans. @return how many */
+static size_t drop_ended(IntakeSource *s, ScanJob *j, uint64_t until_usec) {
         const IntakeContext *c = s->context;
-        for (; j->n_ended_handled < j->n_ended && intake_boot_usec(s) < until_usec;
+        size_t n = 0;
+        int r = 0;
+        for (; r >= 0 && j->n_ended_handled < j->n_ended && intake_boot_usec(s) < until_usec;
              j->n_ended_handled++) {
                 const EndedUnit *e = &j->ended[j->n_ended_handled];
                 if (e->is_held || bundle_table_find_unit(c->bundles, e->rec.source, e->rec.path))
                         continue;
-                j->n_dropped += store_drop_ended(c->store, e->rec.id, e->is_gone) == 0;
+                r = store_drop_ended(c->store, e->rec.id, e->is_gone);
+                n += r == 0;
         }
+        if (r < 0)
+                j->n_ended_handled = j->n_ended;
+        return n;
 }
 
 static void report_dropped(const IntakeSource *s, const ScanJob *j) {
@@ -2291,8 +2299,9 @@ static int on_found(sd_event_source *source, uint64_t usec, void *userdata) {
                 else
                         on_unit(s, u);
         }
-        drop_ended(s, j, until);
-        end_transaction(s);
+        const size_t n_dropped = drop_ended(s, j, until);
+        if (end_transaction(s) >= 0)
+                j->n_dropped += n_dropped;
         if ((j->n_handled == j->n_found && j->n_ended_handled == j->n_ended) ||
             timer_arm(&s->found_timer, &(TimerOptions){ .event = s->context->event,
                                                         .slack_usec = USEC_PER_MSEC,
