@@ -463,7 +463,7 @@ static const ConfigKey table[] = {
 { "sources[].scan_interval", KEY_TIME, AT(ConfigSource, scan_interval_usec), .min = 100 * USEC_PER_MSEC, .max = DAYS(1), .fallback = "60s",
   .help = "Time between two full scans, which find what events missed." },
 { "sources[].max_files", KEY_NUMBER, KEY_OFF, AT(ConfigSource, max_files), .min = 1, .max = 10000000, .fallback = "100000",
-  .help = "Most files of one bundle; 0 is no limit." },
+  .help = "Most files of one bundle; 0 is no limit. Names of one directory are collected up to 10 MiB." },
 { "sources[].max_bytes", KEY_BYTES, KEY_OFF, AT(ConfigSource, max_bytes), .min = 1, .max = UINT64_MAX, .fallback = "0",
   .help = "Most bytes of one bundle; 0 is no limit." },
 { "sources[].exclude", KEY_STRINGS, AT(ConfigSource, exclude), .form = &form_pattern, .fallback = "", .example = "[\"*.tmp\"]",
