@@ -18,14 +18,20 @@
  * Our own threads wait as well, the more the better they yield, and that must not be mistaken for
  * the job's distress. What the job can have lost to us is at most the least of three times: that
  * others waited (all waiting less our own), that we ran, and that we waited, since where we compete
- * with others they get at least as much as we do. */
+ * with others they get at least as much as we do.
+ *
+ * PSI says when some task waited at a CPU, not how many. Where several of our threads wait at one
+ * CPU, their waiting hides the job's: others then lost at most what they ran. */
 
 /* What others may lose to one of our threads, of one CPU's time. Half of the two percent that a job
  * is promised. */
 #define CPU_LOST_MAX 0.01
-#define DECREASE 0.5
-#define INCREASE 1.5 /* from the least to all in ten samples: five seconds */
-#define SAMPLE_USEC (USEC_PER_SEC / 2)
+/* Others who run for less than that, of one CPU's time, are the kernel's threads that write what we
+ * ship, and no job. */
+#define NO_JOB_MAX 0.25
+#define DECREASE 0.25
+#define INCREASE 1.5 /* from the least to all in twelve samples */
+#define SAMPLE_USEC (USEC_PER_SEC / 10)
 #define STALE_USEC (10 * USEC_PER_SEC) /* too old to compare with */
 #define REST_MAX_USEC (2 * USEC_PER_SEC)
 
@@ -38,7 +44,7 @@ typedef struct ThreadTimes {
 } ThreadTimes;
 
 typedef struct Reading {
-        uint64_t at_usec, cpu_usec, busy_usec;
+        uint64_t at_usec, cpu_usec, busy_usec, run_usec;
         size_t n_threads; /* 0: unknown, as a busy_usec of 0 is */
         ThreadTimes threads[THREADS_MAX];
 } Reading;
@@ -66,7 +72,11 @@ static double cpu_lost(const PressureSample *s) {
         double elapsed = (double)s->elapsed_usec;
         /* `some` is an average over the CPUs that are not idle. */
         double all_waited = (double)s->cpu_usec / elapsed * (double)s->busy_usec;
-        double others_waited = MAX(all_waited - (double)s->own_wait_usec, 0.0);
+        double others_waited = all_waited - (double)s->own_wait_usec;
+        if ((double)s->others_run_usec < NO_JOB_MAX * elapsed)
+                return 0;
+        if (others_waited < 0)
+                others_waited = (double)s->others_run_usec;
         return MIN(others_waited, (double)s->in_the_way_usec) / elapsed;
 }
 
@@ -109,16 +119,18 @@ static int read_some(const char *path, uint64_t *ret_usec) {
         return at ? read_numbers(at + strlen(total), ret_usec, 1) : -EBADMSG;
 }
 
-/* All of /proc/stat's first line but what is idle: user, nice, system, IDLE, iowait, irq, softirq,
- * steal. @return 0 unknown */
-static uint64_t read_busy(const char *path) {
+/* /proc/stat's first line: user, nice, system, IDLE, iowait, irq, softirq, steal. Busy is all but
+ * idle, running all but idle and iowait. Both stay 0 when they are not known. */
+static void read_cpus(const char *path, Reading *ret) {
         _cleanup_free_ char *text = NULL;
         uint64_t t[8];
         long hz = sysconf(_SC_CLK_TCK);
+        ret->busy_usec = ret->run_usec = 0;
         if (fs_read_file(AT_FDCWD, path, STAT_BYTES_MAX, &text, NULL) < 0 || hz <= 0 ||
             strncmp(text, "cpu ", 4) != 0 || read_numbers(text + 4, t, ELEMENTSOF(t)) < 0)
-                return 0;
-        return (t[0] + t[1] + t[2] + t[4] + t[5] + t[6] + t[7]) * (USEC_PER_SEC / (uint64_t)hz);
+                return;
+        ret->run_usec = (t[0] + t[1] + t[2] + t[5] + t[6] + t[7]) * (USEC_PER_SEC / (uint64_t)hz);
+        ret->busy_usec = ret->run_usec + t[4] * (USEC_PER_SEC / (uint64_t)hz);
 }
 
 static bool read_thread(int dir_fd, const char *name, ThreadTimes *ret) {
@@ -149,7 +161,7 @@ static void read_all(const Pressure *p, Reading *ret) {
         ret->at_usec = p->clock->boottime_usec(p->clock);
         ret->cpu_usec = 0;
         (void)read_some(p->cpu_path, &ret->cpu_usec);
-        ret->busy_usec = read_busy(p->stat_path);
+        read_cpus(p->stat_path, ret);
         ret->n_threads = read_threads(p->task_path, ret->threads);
 }
 
@@ -166,9 +178,11 @@ static const ThreadTimes *find_thread(const Reading *r, uint64_t tid) {
         return NULL;
 }
 
-/* @return how long the busiest was on a CPU */
-static uint64_t compare_threads(const Reading *before, const Reading *now, PressureSample *s) {
+/* @param ret_run_usec  of all of ours  @return how long the busiest was on a CPU */
+static uint64_t compare_threads(const Reading *before, const Reading *now, PressureSample *s,
+                                uint64_t *ret_run_usec) {
         uint64_t busiest = 0;
+        *ret_run_usec = 0;
         for (size_t i = 0; i < now->n_threads; i++) {
                 const ThreadTimes *t = &now->threads[i], *old = find_thread(before, t->tid);
                 uint64_t run =
@@ -176,6 +190,7 @@ static uint64_t compare_threads(const Reading *before, const Reading *now, Press
                 uint64_t wait =
                         elapsed_between(old ? old->wait_usec : 0, t->wait_usec, s->elapsed_usec);
                 busiest = MAX(busiest, run);
+                *ret_run_usec += run;
                 s->own_wait_usec += wait;
                 s->in_the_way_usec = MAX(s->in_the_way_usec, MIN(run, wait));
         }
@@ -199,7 +214,10 @@ static void sample(Pressure *p) {
                                                                         UINT64_MAX)
                                                       : elapsed,
                 };
-                uint64_t busiest = compare_threads(b, n, &s);
+                uint64_t own_run, busiest = compare_threads(b, n, &s, &own_run);
+                s.others_run_usec = n->run_usec > 0 ? elapsed_between(b->run_usec + own_run,
+                                                                      n->run_usec, UINT64_MAX)
+                                                    : elapsed;
                 uint64_t worked = atomic_load(&p->worked_usec);
                 if (n->n_threads > 0 && worked > 0)
                         atomic_store(&p->cpu_per_worked, (double)busiest / (double)worked);

@@ -14,7 +14,7 @@
 
 /* ---- pressure: how hard the machine is pressed (PSI), and how much of the time a worker may
  * therefore work: the job comes first. `share` decides and is pure; the reader reads the kernel's
- * figures at most twice a second, and only while somebody asks. Outside of rate_limits.c only
+ * figures at most ten times a second, and only while somebody asks. Outside of rate_limits.c only
  * pressure_share_now() is called; the rest is declared for the tests ---- */
 
 typedef struct PressureSample { /* what passed between two readings */
@@ -23,7 +23,8 @@ typedef struct PressureSample { /* what passed between two readings */
         /* In which some task waited for a CPU (`some total=`), the machine's; our own threads are
          * among them. */
         uint64_t cpu_usec;
-        uint64_t busy_usec; /* CPU time that was not idle, of all CPUs together */
+        uint64_t busy_usec;       /* CPU time that was not idle, of all CPUs together */
+        uint64_t others_run_usec; /* on a CPU, all but our own threads */
 
         /* Of our own: all threads' waiting for a CPU; of the thread for which it is most, the
          * lesser of its time on a CPU and of its waiting for one (elapsed_usec when that cannot be
@@ -31,11 +32,11 @@ typedef struct PressureSample { /* what passed between two readings */
         uint64_t own_wait_usec, in_the_way_usec;
 } PressureSample;
 
-#define PRESSURE_SHARE_MIN 0.02
+#define PRESSURE_SHARE_MIN 0.01
 /** @param share  of the time that each of our threads may be on a CPU so far, PRESSURE_SHARE_MIN …
  * 1
- * @return the share from now on: half while others lose time to us, half as much again when they do
- * not */
+ * @return the share from now on: a quarter while others lose time to us, half as much again when
+ * they do not */
 double pressure_share(double share, const PressureSample *sample);
 
 typedef struct Pressure Pressure;

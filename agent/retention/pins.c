@@ -1164,7 +1164,7 @@ static int delete_below(Deleter *d, DeleterLevel *l) {
         TreeList list = { 0 };
         int first = tree_open(l->pins_fd, "", &dir);
         if (first == 0)
-                first = tree_list_read(&list, dir, SIZE_MAX, SIZE_MAX);
+                first = tree_list_read(&list, dir, &TREE_UNBOUNDED);
         for (size_t i = 0; i < list.n; i++) {
                 const char *name = tree_list_name(&list, i);
                 _cleanup_free_ char *path = l->path[0] ? path_join(l->path, name) : strdup(name);

@@ -241,6 +241,8 @@ char *scan_check_root(const char *fixed) {
 /* Names of one walk, of all directories on the way to where it is: so many bytes, and in each
  * directory half of what is not taken. That is enough for 100,000 names of 100 bytes in one. */
 #define WALK_NAMES_BYTES ((size_t)20 * 1024 * 1024)
+/* Names that one walk reads at all, kept or not: what bounds its time. */
+#define WALK_READ_BYTES ((size_t)40 * 1024 * 1024)
 /* Beside max_files: directories, and files that are no members. */
 #define WALK_OTHER_NAMES 4096
 
@@ -252,6 +254,7 @@ typedef struct Walker {
         size_t n_prefix, depth; /* length and components of the unit's own path */
         uint64_t n_files, bytes;
         size_t names_bytes; /* of the directories from the unit down to here */
+        size_t read_bytes;  /* of all names so far */
         ScanPath path;      /* below the unit */
         bool has_reported;  /* anything at all */
 } Walker;
@@ -405,11 +408,15 @@ static size_t max_names(const Walker *w) {
 static int walk_dir(Walker *w, DIR *dir, size_t depth) {
         _cleanup_(tree_list_done) TreeList list = { .n = 0 };
         const size_t n_path = w->path.n, names_bytes = w->names_bytes;
-        int r, error = tree_list_read(&list, dir, max_names(w),
-                                      (WALK_NAMES_BYTES - names_bytes) / 2);
+        const TreeBounds bounds = { .n_names = max_names(w),
+                                    .n_bytes = (WALK_NAMES_BYTES - names_bytes) / 2,
+                                    .n_bytes_read =
+                                            WALK_READ_BYTES - MIN(w->read_bytes, WALK_READ_BYTES) };
+        int r, error = tree_list_read(&list, dir, &bounds);
 
         if (error < 0 && tree_error_is_resource(error))
                 return error;
+        w->read_bytes += list.n_bytes_read;
         w->names_bytes += list.n_bytes;
         for (size_t i = 0; i < list.n; i++) {
                 const char *name = tree_list_name(&list, i);

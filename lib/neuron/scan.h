@@ -103,8 +103,9 @@ char *scan_check_root(const char *fixed);
  * unit_match(). `.neuron-collectd` is never entered. Symlinks
  * are never followed. A unit without members is not reported. What vanishes during the scan is
  * ignored. Descriptors: one a level. Memory: names of the directories from a unit down to where
- * we are, 56 MiB at most; what is beyond that in a directory counts as SCAN_SKIP_TOO_MANY, the
- * first names are kept.
+ * we are, 20 MiB at most; what is beyond that in a directory counts as SCAN_SKIP_TOO_MANY, the
+ * first names are kept. Time: of one unit no more than 40 MiB of names are read; what is beyond
+ * counts as one, of each directory.
  * @param on_unit  may keep the unit or fields of it (and set them to NULL or {0}); a negative
  * return ends the scan
  * @return 0, -ENOENT when the fixed part is not there, as scan_open_fixed() otherwise, or the first

@@ -162,21 +162,27 @@ static size_t with_slack(size_t max) {
         return max > SIZE_MAX / 2 ? max : max + max / 8;
 }
 
-int tree_list_read(TreeList *list, DIR *dir, size_t max_names, size_t max_bytes) {
+int tree_list_read(TreeList *list, DIR *dir, const TreeBounds *bounds) {
         const char *name;
         TreeType type;
         int r;
 
         *list = (TreeList){ .n = 0 };
         while ((r = tree_next(dir, &name, &type)) > 0) {
+                list->n_bytes_read += strlen(name) + 1;
+                if (list->n_bytes_read > bounds->n_bytes_read) {
+                        list->n_dropped++; /* and all that would come after it */
+                        r = 0;
+                        break;
+                }
                 r = add_entry(list, name, type);
                 if (r < 0)
                         return r;
-                if (is_beyond(list, with_slack(max_names), with_slack(max_bytes)))
-                        drop_last(list, max_names, max_bytes);
+                if (is_beyond(list, with_slack(bounds->n_names), with_slack(bounds->n_bytes)))
+                        drop_last(list, bounds->n_names, bounds->n_bytes);
         }
-        if (is_beyond(list, max_names, max_bytes))
-                drop_last(list, max_names, max_bytes);
+        if (is_beyond(list, bounds->n_names, bounds->n_bytes))
+                drop_last(list, bounds->n_names, bounds->n_bytes);
         sort_entries(list);
         return r;
 }

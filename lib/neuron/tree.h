@@ -38,16 +38,25 @@ typedef struct TreeList {
         size_t n_bytes, max_bytes;
         TreeEntry *entries;
         size_t n, max;
-        uint64_t n_dropped; /* entries beyond the bounds */
+        size_t n_bytes_read;
+        uint64_t n_dropped; /* entries beyond the bounds; where reading was cut short, at least */
 } TreeList;
 
+typedef struct TreeBounds {      /* SIZE_MAX = none */
+        size_t n_names, n_bytes; /* kept; > 0 */
+        size_t n_bytes_read;     /* of names, kept or not */
+} TreeBounds;
+#define TREE_UNBOUNDED                                                                             \
+        (TreeBounds) {                                                                             \
+                SIZE_MAX, SIZE_MAX, SIZE_MAX                                                       \
+        }
+
 /** Reads a directory: all of it, or where it has more than the bounds allow the entries that come
- * first in that order, in whatever order they are read. For the time of reading it takes an eighth
- * more. The list is to be tree_list_done(), also after a failure.
- * @param max_names, max_bytes  of names, > 0; SIZE_MAX = no bound
+ * first in that order, of those that were read. For the time of reading it takes an eighth more.
+ * The list is to be tree_list_done(), also after a failure.
  * @return 0; -ENOMEM; -EOVERFLOW above 4 GiB of names; otherwise the errno of reading, with what
  * could be read */
-int tree_list_read(TreeList *list, DIR *dir, size_t max_names, size_t max_bytes);
+int tree_list_read(TreeList *list, DIR *dir, const TreeBounds *bounds);
 void tree_list_done(TreeList *list);
 static inline const char *tree_list_name(const TreeList *list, size_t i) {
         return list->names + list->entries[i].name;

@@ -14,10 +14,19 @@
 
 /* Linked with -Wl,--wrap=readdir: some file systems do not tell the type with the name. */
 static bool hide_types;
+/* Directories have names of 255 bytes, without end. */
+static bool is_endless;
+static uint64_t n_read;
 struct dirent *__real_readdir(DIR *dir);
 struct dirent *__wrap_readdir(DIR *dir);
 
 struct dirent *__wrap_readdir(DIR *dir) {
+        static struct dirent fifo = { .d_type = DT_FIFO };
+        if (is_endless) {
+                (void)snprintf(fifo.d_name, sizeof fifo.d_name, "%0255llu",
+                               (unsigned long long)n_read++);
+                return &fifo;
+        }
         struct dirent *e = __real_readdir(dir);
 
         if (e && hide_types)
@@ -318,7 +327,7 @@ static void a_list_keeps_the_names_that_come_first(void **state) {
                 assert_int_equal(mknodat(f->scratch->fd, name, S_IFREG | 0644, 0), 0);
         }
         assert_int_equal(fs_opendir_at(f->scratch->fd, "src", &dir), 0);
-        assert_int_equal(tree_list_read(&list, dir, 20, SIZE_MAX), 0);
+        assert_int_equal(tree_list_read(&list, dir, &(TreeBounds){ 20, SIZE_MAX, SIZE_MAX }), 0);
         assert_int_equal(list.n, 20);
         assert_int_equal(list.n_dropped, 980);
         assert_true(list.max_bytes < 2048);
@@ -326,11 +335,40 @@ static void a_list_keeps_the_names_that_come_first(void **state) {
                 assert_int_equal(strtol(tree_list_name(&list, i), NULL, 10), i);
         tree_list_done(&list);
         rewinddir(dir);
-        assert_int_equal(tree_list_read(&list, dir, SIZE_MAX, 41), 0); /* 4 bytes each */
+        assert_int_equal(tree_list_read(&list, dir, &(TreeBounds){ SIZE_MAX, 41, SIZE_MAX }),
+                         0); /* 4 bytes each */
         assert_int_equal(list.n, 10);
         assert_int_equal(list.n_dropped, 990);
         assert_string_equal(tree_list_name(&list, 9), "009");
         tree_list_done(&list);
+        rewinddir(dir);
+        assert_int_equal(tree_list_read(&list, dir, &(TreeBounds){ SIZE_MAX, SIZE_MAX, 400 }), 0);
+        assert_int_equal(list.n, 100);
+        assert_int_equal(list.n_dropped, 1);
+        tree_list_done(&list);
+}
+
+static int begin_without_end(const ScanMember *m, int unit_fd, void *userdata) {
+        is_endless = true;
+        return tally(m, unit_fd, userdata);
+}
+
+static void of_directories_without_end_a_walk_reads_no_more_than_40_mib_of_names(void **state) {
+        Fixture *f = *state;
+        Tally t = { 0 };
+
+        fixture_source(f, SOURCE_NEURON_CORE_DUMP, "%p");
+        fixture_files(f, "1/a", "1/b/file", "1/c/file");
+        n_read = 0;
+        assert_int_equal(scan_members(&(ScanWalk){ .source = &f->source,
+                                                   .relative = "1",
+                                                   .on_member = begin_without_end,
+                                                   .userdata = &t }),
+                         0);
+        is_endless = false;
+        assert_int_equal(t.n_members, 1);
+        assert_true(t.n_too_many > 1);
+        assert_in_range(n_read, 40 * MIB / 256 - 1, 40 * MIB / 256 + 2);
 }
 
 static void members_that_do_not_fit_into_max_bytes_are_skipped(void **state) {
@@ -651,6 +689,7 @@ int main(void) {
                 in_fixture(members_beyond_max_files_are_counted),
                 in_fixture(a_strangers_link_removes_no_file_of_its_owners_unit),
                 in_fixture(the_names_of_a_directory_are_bounded_and_the_first_are_members),
+                in_fixture(of_directories_without_end_a_walk_reads_no_more_than_40_mib_of_names),
                 in_fixture(a_list_keeps_the_names_that_come_first),
                 in_fixture(members_that_do_not_fit_into_max_bytes_are_skipped),
                 in_fixture(what_lies_too_deep_is_reported_and_not_entered),
