@@ -346,6 +346,9 @@ int main(int argc, char **argv) {
         /* Two arenas are enough for a loop and workers that mostly use buffers of their own; the
          * default is eight a core. */
         (void)mallopt(M_ARENA_MAX, 2);
+        /* Fixed: glibc would raise it to 32 MiB, and then copies a large block that grows while it
+         * holds the arena's lock, which the loop waits for however slow the thread is. */
+        (void)mallopt(M_MMAP_THRESHOLD, 128 * 1024);
         /* A part of a probe, see collectors/. Exit handlers of libraries are not permitted in its
          * sandbox. */
         if (argc == 2 && strncmp(argv[1], "--child=", 8) == 0)
