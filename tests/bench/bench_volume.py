@@ -91,7 +91,8 @@ def bound(what, value, limit, text):
 
 
 def arguments(doc, parts=()):
-    """A parser with the options of all benchmarks."""
+    """A parser with the options of all benchmarks. They measure the agent's defaults."""
+    agent.Agent.rests = True
     p = argparse.ArgumentParser(description=doc.split("\n", maxsplit=1)[0])
     p.add_argument("--directory", default="/var/tmp", help="for the data (default %(default)s)")
     p.add_argument("--assert", dest="must", action="store_true",

@@ -317,9 +317,9 @@ def a_disk_that_answers_eio_pauses_intake_and_loses_and_doubles_nothing():
         a.start()
         units.append(a.dump(size=65536, cluster_id=f"{2 * number:016x}", pid=2 * number))
         a.wait_known(2 * number - 1)
+        log = len(a.log)
         with open(os.path.join(place, ".faultfs"), "w", encoding="ascii") as f:
             f.write(rule + "\n")
-        log = len(a.log)
         units.append(a.dump(size=65536, cluster_id=f"{2 * number + 1:016x}", pid=2 * number + 1))
         wait_for("what was known is at its destination",
                  lambda n=number: len(a.manifests()) == 2 * n - 1, 60)

@@ -41,7 +41,8 @@ def a_restart_keeps_the_links_of_all_sources_with_one_parent():
     wanted_dump, wanted_core = tree(dump), os.path.getsize(core)
     wait_for("both are pinned",
              lambda: sorted(len(m) for m in pinned(a).values()) == [1, len(wanted_dump)])
-    wait_for("both rows say so", lambda: a.sql("SELECT count(*) FROM bundles WHERE links_held") == "2")
+    held = "SELECT count(*) FROM bundles WHERE links_held"
+    wait_for("both rows say so", lambda: a.sql(held) == "2")
     a.kill()
     # Now the links are all there is, and whichever source sweeps first must leave the other's.
     shutil.rmtree(a.path("dumps"))

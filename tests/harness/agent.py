@@ -231,7 +231,13 @@ class Agent:
     def config_file(self):
         return self.path("neuron-collectd.yaml")
 
+    # Deliveries rest while others want the CPUs: what tests and benchmarks of that want. The others
+    # say how many threads compress, which turns it off, so that a busy machine does not stop them.
+    rests = False
+
     def write_config(self, text=None):
+        if not self.rests:
+            self.config["limits"] = {"compression_threads": 2, **self.config.get("limits", {})}
         with open(self.config_file, "w", encoding="utf-8") as f:
             f.write(yaml_text(self.config).lstrip() + "\n" if text is None else text)
         if self.owner is not None:
