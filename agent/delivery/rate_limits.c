@@ -120,7 +120,8 @@ static int read_some(const char *path, uint64_t *ret_usec) {
 }
 
 /* /proc/stat's first line: user, nice, system, IDLE, iowait, irq, softirq, steal. Busy is all but
- * idle, running all but idle and iowait. Both stay 0 when they are not known. */
+ * idle; running leaves out iowait and what the hypervisor gave to other machines (proc(5)). Both
+ * stay 0 when they are not known. */
 static void read_cpus(const char *path, Reading *ret) {
         _cleanup_free_ char *text = NULL;
         uint64_t t[8];
@@ -129,8 +130,8 @@ static void read_cpus(const char *path, Reading *ret) {
         if (fs_read_file(AT_FDCWD, path, STAT_BYTES_MAX, &text, NULL) < 0 || hz <= 0 ||
             strncmp(text, "cpu ", 4) != 0 || read_numbers(text + 4, t, ELEMENTSOF(t)) < 0)
                 return;
-        ret->run_usec = (t[0] + t[1] + t[2] + t[5] + t[6] + t[7]) * (USEC_PER_SEC / (uint64_t)hz);
-        ret->busy_usec = ret->run_usec + t[4] * (USEC_PER_SEC / (uint64_t)hz);
+        ret->run_usec = (t[0] + t[1] + t[2] + t[5] + t[6]) * (USEC_PER_SEC / (uint64_t)hz);
+        ret->busy_usec = ret->run_usec + (t[4] + t[7]) * (USEC_PER_SEC / (uint64_t)hz);
 }
 
 static bool read_thread(int dir_fd, const char *name, ThreadTimes *ret) {

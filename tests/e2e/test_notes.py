@@ -4,6 +4,7 @@ says why, and nobody can make the agent believe, hold or send what is not his. T
 import array
 import json
 import os
+import re
 import resource
 import secrets
 import signal
@@ -1034,6 +1035,10 @@ def a_log_that_is_not_the_attacker_s_is_named_in_vain():
     answers = as_user(NOBODY, attack)
     other.join()
     assert all(a.startswith("snapshot done") for a in answers), answers
+    # A note that comes after the snapshot began is read after it, when the attacker has ended.
+    _, _, after = agent.log.partition(": snapshot\n")
+    if re.search(r"note [0-9a-f]+: open$", after, re.M):
+        raise Late("a note came after the snapshot had begun")
     records = {}
 
     def read_all():
@@ -1043,7 +1048,6 @@ def a_log_that_is_not_the_attacker_s_is_named_in_vain():
                     records.update({r["path"]: r for r in section["records"]
                                     if section["name"] == "runtime_log" and "path" in r})
         return set(records) >= {own, *tricks}
-    # A note that arrived during the first pass is handled after it.
     wait_for("the snapshots that have arrived tell of all logs", read_all, 40, every=0.5)
     agent.wait_all()
     brought = extracted(agent)

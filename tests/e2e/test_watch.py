@@ -78,6 +78,7 @@ def lost_events_are_made_good_by_a_scan():
     limit = 1000
     with inotify_queue.length(limit):
         a.start()
+    wait_for("all is watched", lambda: a.status()["idle"])
     # While it stands still the kernel's queue runs full; everything after that is known to nobody.
     os.kill(a.pid, signal.SIGSTOP)
     for i in range(limit):

@@ -297,6 +297,23 @@ static void our_own_waiting_is_subtracted_from_the_machines(void **state) {
         }
 }
 
+static void what_the_hypervisor_takes_is_no_job(void **state) {
+        Fixture *f = *state;
+        uint64_t total = SEC(1000), time = 0;
+        char text[100];
+        (void)opened(f);
+        for (unsigned i = 0; i < 10; i++) { /* it takes half of two CPUs, and ours wait for ours */
+                (void)snprintf(text, sizeof text, "cpu %u 0 0 9 9 0 0 %u\n", 1000 + 50 * i,
+                               1000 + 50 * i);
+                put(f->s, "stat", text);
+                put_pressure(f->s, "pressure/cpu", total += HALF_SECOND / 4);
+                time += 500000000;
+                put_thread(f->s, time, time);
+                after_half_a_second(f);
+                assert_true(pressure_share_now(f->p) == 1);
+        }
+}
+
 static void it_asks_no_more_than_ten_times_a_second_and_forgets_what_is_long_ago(void **state) {
         Fixture *f = *state;
         Pressure *p = opened(f);
@@ -428,6 +445,7 @@ int main(void) {
                 ON_A_TREE(what_idle_priority_kept_from_us_is_not_paused_again),
                 ON_A_TREE(what_another_thread_compresses_for_a_reader_counts_as_work),
                 ON_A_TREE(our_own_waiting_is_subtracted_from_the_machines),
+                ON_A_TREE(what_the_hypervisor_takes_is_no_job),
                 ON_A_TREE(it_asks_no_more_than_ten_times_a_second_and_forgets_what_is_long_ago),
                 ON_A_TREE(a_kernel_without_pressure_information_is_reported),
                 ON_A_TREE(what_is_not_as_expected_is_refused_at_the_start),
