@@ -18,6 +18,7 @@ typedef struct DeliveryVolume {
         Volume *volume; /* borrowed */
         char *root;
         uint64_t size_hint_bytes;
+        bool has_leftovers; /* delivered, and temporary files could not be removed */
 } DeliveryVolume;
 
 typedef struct VolumeAttempt {
@@ -33,9 +34,17 @@ typedef struct VolumeAttempt {
         bool replace_manifest;
 } VolumeAttempt;
 
+/* @return whether no temporary file is there that this attempt or a crash may have left */
+static bool sweep(const VolumeAttempt *a) {
+        return volume_sweep(a->v->volume, a->path) == 0 &&
+               volume_sweep(a->v->volume, a->manifest_path) == 0;
+}
+
 static void attempt_done(VolumeAttempt *a) {
         volume_object_free(a->manifest);
         volume_object_free(a->object);
+        if (a->v->base.result == RESULT_DELIVERED && a->path && a->manifest_path)
+                a->v->has_leftovers = !sweep(a); /* no further attempt removes them */
         bundle_writer_free(a->writer);
         parts_done(&a->parts);
         free(a->path);
@@ -240,8 +249,7 @@ static bool run_attempt(VolumeAttempt *a) {
                 return delivery_endf(a->base.delivery, RESULT_FAILED, "%s", strerror(ENOMEM));
         /* Temporary names that a crash left, even one between link and unlink; what cannot be
          * removed is reported when the object is created. */
-        (void)volume_sweep(a->v->volume, a->path);
-        (void)volume_sweep(a->v->volume, a->manifest_path);
+        (void)sweep(a);
         return check_manifest(a) && delivery_may_continue(a->base.delivery) && create_object(a) &&
                write_frames(a) && finish_object(a) && delivery_may_continue(a->base.delivery) &&
                write_manifest(a) && delivery_attempt_delivered(&a->base);
@@ -260,10 +268,7 @@ static void run_attempts(WorkJob *work) {
         }
 }
 
-static void on_worker_done(WorkJob *work) {
-        Delivery *d = CONTAINER_OF(work, Delivery, work);
-        d->on_done(d);
-}
+static void on_worker_done(WorkJob *work);
 
 static Delivery *delivery_volume_free(Delivery *d) {
         if (!d)
@@ -352,7 +357,7 @@ static bool volume_clean_up(Destination *d, uint64_t *ret_next_usec) {
 }
 
 /* @param name  owned from now on; NULL for lack of memory */
-static void record_temporary(const Destination *d, const Bundle *b, const char *directory,
+static void record_temporary(const Destination *d, const char *bundle, const char *directory,
                              char *name) {
         _cleanup_free_ char *path = name ? path_join(directory, name) : NULL;
         const Scheduler *s = d->scheduler;
@@ -362,9 +367,21 @@ static void record_temporary(const Destination *d, const Bundle *b, const char *
         int r = path ? store_abort_add(s->context.store, &row, NULL) : -ENOMEM;
         free(name);
         if (r < 0)
-                log_dump(b->rec.id, LOG_WARNING, r,
+                log_dump(bundle, LOG_WARNING, r,
                          "%s: cannot write down that its temporary file is to be removed",
                          d->config->name);
+}
+
+static void record_temporaries(const Destination *d, const char *bundle, const char *directory) {
+        record_temporary(d, bundle, directory, bundle_object_name(bundle));
+        record_temporary(d, bundle, directory, bundle_manifest_name(bundle));
+}
+
+static void on_worker_done(WorkJob *work) {
+        Delivery *d = CONTAINER_OF(work, Delivery, work);
+        if (CONTAINER_OF(d, DeliveryVolume, base)->has_leftovers)
+                record_temporaries(d->owner, d->rec.id, d->directory);
+        d->on_done(d);
 }
 
 /* A crash or a volume in trouble may have left temporary files, and no other attempt removes them.
@@ -377,8 +394,7 @@ static void volume_abandon(Destination *d, const Bundle *b, const DeliveryRecord
         const char *below = directory + strlen(root);
         while (*below == '/')
                 below++;
-        record_temporary(d, b, below, bundle_object_name(b->rec.id));
-        record_temporary(d, b, below, bundle_manifest_name(b->rec.id));
+        record_temporaries(d, b->rec.id, below);
 }
 
 static int volume_open(Destination *d) {

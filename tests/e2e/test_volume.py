@@ -360,6 +360,23 @@ def a_temporary_file_that_cannot_be_removed_keeps_no_other_one():
 
 
 @test
+def a_temporary_file_that_a_delivered_bundle_leaves_is_removed_later():
+    need_root()
+    a = Agent()
+    serve_faultfs(a, a.path("bad"))
+    a.config["destinations"][0] = a.volume("bad", "bad")
+    fault(a.path("bad"), "unlink EIO 0 .manifest.json")
+    a.dump()
+    a.start()
+    a.wait_delivered(1)
+    assert leftovers(a.path("bad.real")), "nothing was left: this test has tested nothing"
+    fault(a.path("bad"), "clear")
+    wait_for("it is removed", lambda: not leftovers(a.path("bad.real")))
+    wait_for("nothing is to be removed", lambda: a.sql("SELECT count(*) FROM aborts") == "0")
+    a.stop()
+
+
+@test
 def a_row_that_stays_keeps_no_delivery_back():
     a = Agent().start()
     a.stop()
