@@ -5,6 +5,8 @@
  * in time makes up for. */
 #include "lib/neuron/job.h"
 
+#include <arpa/inet.h>
+#include <ctype.h>
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -45,10 +47,18 @@ const JobMember job_members[N_JOB_MEMBERS] = {
         { "first_device", offsetof(JobIdentity, first_device), 0 },
         { "n_devices", offsetof(JobIdentity, n_devices), 0 },
         { "root_comm_id", offsetof(JobIdentity, root_comm_id), JOB_KEY_SIZE },
+        { "master_addr", offsetof(JobIdentity, master_addr), JOB_HOST_SIZE },
         { "process_tag", offsetof(JobIdentity, process_tag), JOB_KEY_SIZE },
         { "pod_uid", offsetof(JobIdentity, pod_uid), JOB_TEXT_SIZE },
 };
 /* clang-format on */
+
+const char *job_source_find(const char *name) {
+        static const char *const sources[] = { "torchrun", "neuron-pjrt", "openmpi",   "pmi",
+                                               "pmix",     "slurm",       "kubernetes" };
+        int i = parse_word(name, sources, ELEMENTSOF(sources));
+        return i >= 0 ? sources[i] : NULL;
+}
 
 const char *environment_get(char *const *environment, const char *name) {
         size_t n = strlen(name);
@@ -100,6 +110,11 @@ static void copy_text(char *buf, size_t size, const char *s) {
         for (; s && *s && n + 1 < size; s++)
                 buf[n++] = *s > ' ' && *s < 0x7f ? *s : '?';
         buf[n] = '\0';
+}
+
+/* A host's name that is cut is another host's. */
+static void copy_host(char buf[static JOB_HOST_SIZE], const char *s) {
+        copy_text(buf, JOB_HOST_SIZE, s && strlen(s) < JOB_HOST_SIZE ? s : NULL);
 }
 
 /* ---- keys ---- */
@@ -238,10 +253,10 @@ static bool by_pjrt(char *const *env, JobIdentity *ret) {
         if (!get(env, "NEURON_PJRT_PROCESS_INDEX"))
                 return false;
         Key key = key_init();
-        key_add_part(&key, "root", get(env, "NEURON_RT_ROOT_COMM_ID"));
-        if (key.n == 0)
-                key_add_master(&key, env);
         key_add_slurm(&key, env);
+        if (key.n == 0) /* programs set MASTER_ADDR themselves, too */
+                key_add_master(&key, env);
+        key_add_root(&key, env);
         key_finish(&key, "neuron-pjrt", ret->key);
         ret->source = "neuron-pjrt";
         ret->rank = get_count(env, "NEURON_PJRT_PROCESS_INDEX");
@@ -355,6 +370,7 @@ bool job_identity_detect(char *const *env, JobIdentity *ret) {
                               .first_device = -1,
                               .n_devices = -1 };
         copy_text(ret->root_comm_id, sizeof ret->root_comm_id, get(env, "NEURON_RT_ROOT_COMM_ID"));
+        copy_host(ret->master_addr, get_either(env, "MASTER_ADDR", "PET_MASTER_ADDR"));
         copy_text(ret->process_tag, sizeof ret->process_tag, get(env, "NEURON_PROCESS_TAG"));
         copy_text(ret->pod_uid, sizeof ret->pod_uid, get(env, "POD_UID"));
         bool found = by_torchrun(env, ret) || by_pjrt(env, ret) || by_mpi(env, ret) ||
@@ -368,4 +384,54 @@ bool job_identity_detect(char *const *env, JobIdentity *ret) {
                 ret->world_size =
                         -1; /* they contradict each other: the rank is what names a process */
         return found || ret->key[0] != '\0';
+}
+
+/* ---- where the ranks meet ---- */
+
+/* Labels of letters, digits, `-` and `_` between dots; the last one is no number, or it would be
+ * meant for an address. */
+static bool is_host_name(const char *s) {
+        const char *label = s;
+        for (;; s++) {
+                bool is_end = *s == '.' || *s == '\0';
+                if (is_end && (s == label || label[0] == '-'))
+                        return false;
+                if (*s == '\0')
+                        return label[strspn(label, "0123456789")] != '\0';
+                if (is_end)
+                        label = s + 1;
+                else if (!isalnum((unsigned char)*s) && *s != '-' && *s != '_')
+                        return false;
+        }
+}
+
+/* @param n  of s, without a port @return whether it is one; only then ret is written */
+static bool read_host(const char *s, size_t n, char ret[static JOB_HOST_SIZE]) {
+        char host[JOB_HOST_SIZE];
+        unsigned char address[sizeof(struct in6_addr)];
+        bool is_bracketed = n > 1 && s[0] == '[' && s[n - 1] == ']';
+        if (is_bracketed) {
+                s++;
+                n -= 2;
+        }
+        if (n >= sizeof host)
+                return false;
+        memcpy(host, s, n);
+        host[n] = '\0';
+        if (inet_pton(AF_INET6, host, address) != 1 &&
+            (is_bracketed || (inet_pton(AF_INET, host, address) != 1 && !is_host_name(host))))
+                return false;
+        memcpy(ret, host, n + 1);
+        return true;
+}
+
+bool job_rendezvous_host(const JobIdentity *job, char ret[static JOB_HOST_SIZE]) {
+        const char *root = job->root_comm_id, *colon = strrchr(root, ':');
+        size_t n = colon ? (size_t)(colon - root) : 0;
+        uint64_t port;
+        /* an IPv6 address without brackets would lose its last group */
+        if (n > 0 && parse_u64_range(colon + 1, 1, UINT16_MAX, &port) == 0 &&
+            (root[0] == '[' || !memchr(root, ':', n)) && read_host(root, n, ret))
+                return true;
+        return read_host(job->master_addr, strlen(job->master_addr), ret);
 }

@@ -7,6 +7,7 @@
 
 #define JOB_KEY_SIZE 192
 #define JOB_TEXT_SIZE 64
+#define JOB_HOST_SIZE 192
 
 typedef struct JobIdentity {
         const char *source;       /* static: torchrun | neuron-pjrt | openmpi | pmi | pmix | slurm |
@@ -18,6 +19,8 @@ typedef struct JobIdentity {
         int64_t first_device, n_devices;   /* neuron-pjrt: devices of the processes before this one,
                                               and of all; -1 = not known */
         char root_comm_id[JOB_KEY_SIZE];   /* NEURON_RT_ROOT_COMM_ID, `ip:port`; "" */
+        char master_addr[JOB_HOST_SIZE];   /* MASTER_ADDR or PET_MASTER_ADDR; "" also when it is
+                                              longer */
         char process_tag[JOB_KEY_SIZE];    /* NEURON_PROCESS_TAG, cut; "" */
         char pod_uid[JOB_TEXT_SIZE];       /* POD_UID or from a cgroup; "" */
 } JobIdentity;
@@ -27,7 +30,7 @@ typedef struct JobMember {
         const char *name;
         size_t offset, size; /* size: of a word's buffer; 0: a number (int64_t) */
 } JobMember;
-#define N_JOB_MEMBERS 10
+#define N_JOB_MEMBERS 11
 extern const JobMember job_members[N_JOB_MEMBERS];
 static inline void *job_member(const JobIdentity *job, const JobMember *m) {
         return (char *)job + m->offset;
@@ -38,6 +41,15 @@ static inline void *job_member(const JobIdentity *job, const JobMember *m) {
  * @param environment  NAME=VALUE, NULL-terminated; hostile
  * @return whether a launcher or at least a key was found @see docs/HOOK.md */
 bool job_identity_detect(char *const *environment, JobIdentity *ret);
+
+/** @return the static word for a source; NULL: it is none */
+const char *job_source_find(const char *name);
+
+/** Where the ranks of a job meet: the host of NEURON_RT_ROOT_COMM_ID, else MASTER_ADDR. What they
+ * say is hostile.
+ * @param ret  an IPv4 address, an IPv6 address without brackets, or what a host name may look like
+ * @return whether there is one */
+bool job_rendezvous_host(const JobIdentity *job, char ret[static JOB_HOST_SIZE]);
 
 /** @return the value of a variable in such a list, borrowed; NULL */
 const char *environment_get(char *const *environment, const char *name);

@@ -195,11 +195,8 @@ static void read_environment(Reader *p, json_t *root, char *const *patterns, Hoo
 }
 
 static void read_job(Reader *p, json_t *o, JobIdentity *job) {
-        static const char *const sources[] = { "torchrun", "neuron-pjrt", "openmpi",   "pmi",
-                                               "pmix",     "slurm",       "kubernetes" };
         const char *source = read_string(p, o, "source");
-        int i_source = parse_word(source, sources, ELEMENTSOF(sources));
-        job->source = i_source >= 0 ? sources[i_source] : NULL;
+        job->source = job_source_find(source);
         if (source && !job->source)
                 refuse(p, "the source of its job is none that is known");
         for (size_t i = 0; i < N_JOB_MEMBERS; i++) {

@@ -71,6 +71,16 @@ typedef struct DeliveryRecord {
         uint64_t done_usec;
 } DeliveryRecord;
 
+/* What a bundle's failure is called. Set and frozen when its first delivery starts. */
+#define FAILURE_KEY_SIZE 17
+typedef struct FailureName {
+        char agreed[8]; /* `store`, `bus`, `alone`; "" = not set */
+        char cluster_id[CLUSTER_ID_SIZE], date_time[DATE_TIME_SIZE]; /* "" = the bundle's own */
+        bool derived;               /* the cluster id is ours, since the runtime gave none */
+        char key[FAILURE_KEY_SIZE]; /* at the arbiter; "" = none */
+        uint32_t n;
+} FailureName;
+
 typedef struct BundleRecord {
         char id[BUNDLE_ID_SIZE];
         char *source; /* the source's name in the configuration */
@@ -96,10 +106,19 @@ typedef struct BundleRecord {
         bool links_held;    /* hard links of ours hold the sources */
         bool is_redelivery; /* delivered, and underway to destinations that it did not have */
         char *failure;      /* JSON object: what hooks reported, see delivery.h; NULL */
-        char *s3_prefix;    /* a note's, in place of the s3 destinations'; NULL = theirs */
+        FailureName name;
+        char *s3_prefix;            /* a note's, in place of the s3 destinations'; NULL = theirs */
         DeliveryRecord *deliveries; /* one a destination */
         size_t n_deliveries;
 } BundleRecord;
+
+/** The names that it is delivered under: its failure's, else its own; "" = none. */
+static inline const char *bundle_record_cluster_id(const BundleRecord *b) {
+        return b->name.cluster_id[0] ? b->name.cluster_id : b->cluster_id;
+}
+static inline const char *bundle_record_date_time(const BundleRecord *b) {
+        return b->name.cluster_id[0] ? b->name.date_time : b->date_time;
+}
 
 /** Both free what the record owns, and zero it. */
 void delivery_record_done(DeliveryRecord *d);

@@ -138,7 +138,7 @@ static void pjrt_counts_processes_and_sums_devices(void **state) {
         char *const *env =
                 ENV("NEURON_PJRT_PROCESS_INDEX=2", "NEURON_PJRT_PROCESSES_NUM_DEVICES=64,32,64,8",
                     "NEURON_RT_ROOT_COMM_ID=10.0.0.1:5000", SLURM_NODE);
-        assert_job(env, "neuron-pjrt", 2, 4, "neuron-pjrt:root=10.0.0.1:5000,slurm=17");
+        assert_job(env, "neuron-pjrt", 2, 4, "neuron-pjrt:slurm=17");
         JobIdentity job = identity(env);
         assert_int_equal(job.first_device, 96);
         assert_int_equal(job.n_devices, 168);
@@ -156,6 +156,96 @@ static void pjrt_counts_processes_and_sums_devices(void **state) {
         assert_int_equal(job.rank, 7); /* beyond the list: they contradict each other */
         assert_int_equal(job.world_size, -1);
         assert_int_equal(job.first_device, -1);
+}
+
+/* What a program sets itself is seen by its hook, and not in /proc/PID/environ. */
+static void pjrt_has_the_same_key_for_hooks_and_for_who_reads_environ(void **state) {
+#define PJRT "NEURON_PJRT_PROCESS_INDEX=1", "NEURON_PJRT_PROCESSES_NUM_DEVICES=4,4"
+#define ROOT "NEURON_RT_ROOT_COMM_ID=10.0.0.1:5000"
+        const char *key = "neuron-pjrt:slurm=17@prod,requeued=2";
+#define SLURM "SLURM_JOB_ID=17", "SLURM_CLUSTER_NAME=prod", "SLURM_RESTART_COUNT=2"
+        assert_job(ENV(SLURM, PJRT), "neuron-pjrt", 1, 2, key);
+        assert_job(ENV(SLURM, PJRT, ROOT), "neuron-pjrt", 1, 2, key);
+        assert_job(ENV(SLURM, PJRT, ROOT, MASTER), "neuron-pjrt", 1, 2, key);
+        key = "neuron-pjrt:master=10.0.0.1:41000";
+        assert_job(ENV(PJRT, MASTER), "neuron-pjrt", 1, 2, key);
+        assert_job(ENV(PJRT, MASTER, ROOT), "neuron-pjrt", 1, 2, key);
+        assert_job(ENV(PJRT, ROOT), "neuron-pjrt", 1, 2, "neuron-pjrt:root=10.0.0.1:5000");
+        assert_job(ENV(PJRT), "neuron-pjrt", 1, 2, "");
+}
+
+static void ranks_meet_at_the_root_address_else_at_the_master(void **state) {
+        static const struct {
+                const char *root, *master, *host; /* host: NULL: there is none */
+        } cases[] = {
+                { "10.0.0.1:46820", "10.0.0.2", "10.0.0.1" },
+                { "[fd00::1]:46820", "10.0.0.2", "fd00::1" },
+                { "[::ffff:10.0.0.1]:1", "", "::ffff:10.0.0.1" },
+                { "ip-10-0-0-17.ec2.internal:65535", "", "ip-10-0-0-17.ec2.internal" },
+                { "a_b-1:1", "", "a_b-1" },
+                { "", "10.0.0.2", "10.0.0.2" },
+                { "", "fd00::2", "fd00::2" },
+                { "", "[fd00::2]", "fd00::2" },
+                { "", "llama-master-0", "llama-master-0" },
+                { "", "", NULL },
+                /* what is no address and port leaves it to the other */
+                { "10.0.0.1", "10.0.0.2", "10.0.0.2" },
+                { "10.0.0.1:", "10.0.0.2", "10.0.0.2" },
+                { "10.0.0.1:0", "10.0.0.2", "10.0.0.2" },
+                { "10.0.0.1:65536", "10.0.0.2", "10.0.0.2" },
+                { "10.0.0.1:46820x", "10.0.0.2", "10.0.0.2" },
+                { "fd00::1:46820", "10.0.0.2", "10.0.0.2" }, /* the port may be a group */
+                { ":46820", NULL, NULL },
+                { "[]:46820", NULL, NULL },
+                { "[:46820", NULL, NULL },
+                { "[10.0.0.1]:46820", NULL, NULL },
+                { "[fd00::1:46820", NULL, NULL },
+                { "fd00::1]:46820", NULL, NULL },
+                { "[fd00::1]]:46820", NULL, NULL },
+                { "[fe80::1%eth0]:46820", NULL, NULL },
+                { "10.0.0.256:46820", NULL, NULL },
+                { "10.0.1:46820", NULL, NULL },
+                { "2130706433:46820", NULL, NULL },
+                { "-oProxyCommand:46820", NULL, NULL },
+                { "a..b:46820", NULL, NULL },
+                { ".a:46820", NULL, NULL },
+                { "a.:46820", NULL, NULL },
+                { "a/b:46820", NULL, NULL },
+                { "a b:46820", NULL, NULL },
+                { "a;b:46820", NULL, NULL },
+                { "tcp://10.0.0.1:46820", NULL, NULL },
+                { "user@host:46820", NULL, NULL },
+                { "\xc3\xa4:46820", NULL, NULL },
+        };
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                char root[80], master[80], host[JOB_HOST_SIZE] = "unchanged";
+                (void)snprintf(root, sizeof root, "NEURON_RT_ROOT_COMM_ID=%s", cases[i].root);
+                if (cases[i].master) /* else what there is before the port */
+                        (void)snprintf(master, sizeof master, "MASTER_ADDR=%s", cases[i].master);
+                else
+                        (void)snprintf(master, sizeof master, "MASTER_ADDR=%.*s",
+                                       (int)(strrchr(cases[i].root, ':') - cases[i].root),
+                                       cases[i].root);
+                JobIdentity job = identity(ENV("TORCHELASTIC_RUN_ID=x", root, master));
+                bool is_found = job_rendezvous_host(&job, host);
+                if (is_found != (cases[i].host != NULL))
+                        fail_msg("%s, %s", root, master);
+                assert_string_equal(host, is_found ? cases[i].host : "unchanged");
+        }
+}
+
+static void a_master_whose_name_is_too_long_is_none(void **state) {
+        char master[400] = "MASTER_ADDR=", host[JOB_HOST_SIZE];
+        memset(master + 12, 'a', JOB_HOST_SIZE - 1);
+        JobIdentity job = identity(ENV("TORCHELASTIC_RUN_ID=x", master));
+        assert_true(job_rendezvous_host(&job, host));
+        assert_string_equal(host, master + 12);
+        master[12 + JOB_HOST_SIZE - 1] = 'a';
+        job = identity(ENV("TORCHELASTIC_RUN_ID=x", master));
+        assert_string_equal(job.master_addr, "");
+        assert_false(job_rendezvous_host(&job, host));
+        job = identity(ENV("PET_NODE_RANK=1", "PET_MASTER_ADDR=j-0-0.j"));
+        assert_string_equal(job.master_addr, "j-0-0.j");
 }
 
 static void mpi_ranks_are_found_above_slurm(void **state) {
@@ -273,6 +363,9 @@ int main(void) {
                 cmocka_unit_test(nodes_of_one_torchrun_launch_have_one_key),
                 cmocka_unit_test(launches_have_different_keys),
                 cmocka_unit_test(pjrt_counts_processes_and_sums_devices),
+                cmocka_unit_test(pjrt_has_the_same_key_for_hooks_and_for_who_reads_environ),
+                cmocka_unit_test(ranks_meet_at_the_root_address_else_at_the_master),
+                cmocka_unit_test(a_master_whose_name_is_too_long_is_none),
                 cmocka_unit_test(mpi_ranks_are_found_above_slurm),
                 cmocka_unit_test(slurm_tasks_are_ranks_of_their_step),
                 cmocka_unit_test(rank_alone_is_an_index_of_pods),

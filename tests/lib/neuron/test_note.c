@@ -41,7 +41,8 @@ static HookNote sample(void) {
                                     .restart_count = -1,
                                     .first_device = -1,
                                     .n_devices = -1,
-                                    .root_comm_id = "10.0.0.1:5" },
+                                    .root_comm_id = "10.0.0.1:5",
+                                    .master_addr = "ip-10-0-0-1" },
                            .hook_pid = 100,
                            .hook_ppid = 17,
                            .pid_namespace = 4026531836,
@@ -77,6 +78,7 @@ static void what_is_composed_is_read_again(void **state) {
         assert_int_equal(got.job.rank, 3);
         assert_int_equal(got.job.world_size, -1);
         assert_string_equal(got.job.root_comm_id, "10.0.0.1:5");
+        assert_string_equal(got.job.master_addr, "ip-10-0-0-1");
         assert_int_equal(got.hook_ppid, 17);
         assert_int_equal(got.pid_namespace, 4026531836);
         assert_string_equal(got.record_name, "i-0-neuron-dump.json");

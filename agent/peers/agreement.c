@@ -1,0 +1,1388 @@
+/* Agreement: one Key holds the claims of a job and the failures that they have been placed in. What
+ * is not placed yet makes the key ask: a listing of the arbiter, decisions that are read, one that
+ * is created; or the centre of the bus decides. See agreement.h. */
+#include "agent/peers/agreement.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/array.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/digest.h"
+#include "lib/neuron/template.h"
+
+#define MSEC INT64_C(1000)
+#define SEC INT64_C(1000000)
+#define HOUR (3600 * SEC)
+#define BACKOFF_MIN SEC
+#define BACKOFF_MAX (30 * SEC)
+#define EXISTS_MAX 5
+#define OLDER_SLACK (5 * SEC) /* of claims against the opening and the settling before it */
+#define LEAF_WAIT SEC         /* after the centre, and up to three times as much */
+#define LOOK_FIRST (10 * SEC)
+#define RECORD_WAIT SEC
+#define RECORD_GAP_MIN (2 * SEC)
+#define RECORD_GAP_MAX (30 * SEC)
+#define PUBLISH_LATE (45 * SEC)     /* after the opening: the creator's last one may lack it */
+#define PUBLISH_STAND_IN (75 * SEC) /* by then the creator has published, unless it is dead */
+#define PUBLISH_SPREAD (60 * SEC)
+#define PUBLISH_SPREAD_MAX (480 * SEC)
+#define NEWS_GAP (200 * MSEC)
+#define CANDIDATES_MAX 3
+#define FAILURES_OF_KEY_MAX 32         /* placing a claim looks at each */
+#define NOT_LISTED INT64_MIN           /* opened_usec of a candidate that could not be created */
+#define NUMBER_MAX (UINT32_C(1) << 30) /* a larger one is nonsense, and its successor */
+/* Times of peers and stores beyond this are not true; sums of a few below it do not overflow. */
+#define TIME_MAX (INT64_MAX / 8)
+
+static const int64_t publish_steps[] = { 2 * SEC, 15 * SEC, 60 * SEC };
+static const int64_t send_steps[] = { 0, 300 * MSEC, SEC, 3 * SEC, 6 * SEC, 12 * SEC, 30 * SEC };
+#define SEND_STEP_SLOW 3
+
+typedef struct Failure {
+        Decision d;
+        ClaimSet claims;
+        int64_t newest_usec; /* of its failed claims and of its records; INT64_MIN: none is known */
+        int64_t changed_usec;
+        uint64_t changes, n_recorded; /* of this node's claims; how many of them are recorded */
+        int64_t record_usec, record_gap_usec; /* the next record not before, and the one after it */
+        unsigned n_record_errors, n_publish_errors;
+        int64_t publish_usec; /* AGREEMENT_NEVER: nothing to publish */
+        unsigned publish_step;
+        int64_t publish_spread_usec;
+        bool has_news; /* the centre's leaves have not heard of it, or asked again */
+} Failure;
+
+typedef struct Peer { /* a leaf, as its centre knows it */
+        char instance_id[INSTANCE_ID_SIZE];
+        Heard heard;
+        bool has_news;
+} Peer;
+
+typedef enum Step { STEP_IDLE, STEP_READ, STEP_CREATE } Step;
+
+typedef struct Key {
+        char key[CLAIM_KEY_SIZE];
+        Role role;
+        bool has_arbiter, is_unable; /* it may be asked; it has answered that it cannot decide */
+        ClaimSet claims;             /* of this node; at the centre of all nodes */
+        Failure **failures;          /* by n; those without a number come last */
+        size_t n_failures;
+        unsigned n_named; /* by this node alone */
+        int64_t changed_usec;
+
+        /* What wants a decision: refresh_key(). */
+        int64_t first_usec;      /* since when; AGREEMENT_NEVER: nothing */
+        int64_t cluster_id_usec; /* since when there is one with a cluster id: it does not settle */
+        int64_t leaf_wait_usec;
+        int64_t ended_usec; /* the last rank that ended and belongs to no failure; INT64_MIN */
+        int64_t look_usec, look_gap_usec;
+
+        /* One action of the store at a time. */
+        ActionKind in_flight;
+        uint32_t in_flight_n;
+        uint64_t in_flight_changes;
+        Step step;
+        bool is_listed; /* for the moment: there is no earlier failure that claims could be in */
+        int64_t step_usec, retry_usec;
+        ListedFailure candidates[CANDIDATES_MAX];
+        size_t n_candidates;
+        Decision proposal;
+        uint32_t highest;
+        unsigned n_exists, n_errors;
+
+        /* The bus. */
+        int64_t send_usec, sent_usec; /* a leaf's claims: next, last */
+        size_t send_step, send_at;    /* send_at: own claims that were sent in this step */
+        uint64_t n_heard;             /* revisions that the centre has */
+        Peer *peers;
+        size_t n_peers;
+        int64_t news_usec; /* the centre's news: not before */
+} Key;
+
+struct Agreement {
+        char instance_id[INSTANCE_ID_SIZE];
+        uint64_t node;
+        int64_t settle_usec, window_usec;
+        uint64_t random;
+        bool hurry;
+        Key **keys;
+        size_t n_keys, n_failures;
+        uint64_t n_contradictions;
+        int64_t now_usec; /* of the last event */
+        int64_t expire_usec;
+        Message message;
+        const Claim **view; /* of agreement_own_claims() */
+};
+
+/* ---- small things ---- */
+
+/* splitmix64 */
+static uint64_t next_random(Agreement *a) {
+        uint64_t z = a->random += UINT64_C(0x9e3779b97f4a7c15);
+        z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+        z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+        return z ^ (z >> 31);
+}
+
+static int64_t jitter(Agreement *a, int64_t from, int64_t to) {
+        return from + (int64_t)(next_random(a) % (uint64_t)(to - from + 1));
+}
+
+/* @param n_errors  in a row, this one included */
+static int64_t backoff(Agreement *a, unsigned n_errors) {
+        const int64_t delay = n_errors > 5 ? BACKOFF_MAX : BACKOFF_MIN << (n_errors - 1);
+        return jitter(a, delay / 2, MIN(delay, BACKOFF_MAX));
+}
+
+static bool time_is_sane(int64_t t) {
+        return t > -TIME_MAX && t < TIME_MAX;
+}
+
+static bool is_own(const Agreement *a, const Claim *c) {
+        return strcmp(c->instance_id, a->instance_id) == 0;
+}
+
+/* @return false: it could neither be placed nor named; else its times are possible ones */
+static bool claim_normalize(Claim *c, int64_t now) {
+        uint64_t usec;
+
+        c->event_usec = MIN(c->event_usec, now);
+        c->started_usec = MIN(c->started_usec, c->event_usec);
+        return time_is_sane(c->event_usec) &&
+               (c->started_usec == INT64_MIN || time_is_sane(c->started_usec)) &&
+               (!claim_is_failure(c) || date_time_parse(c->date_time, &usec) == 0);
+}
+
+static bool decision_is_usable(const Decision *d, const char *key) {
+        return strcmp(d->key, key) == 0 && d->n > 0 && d->n <= NUMBER_MAX &&
+               d->agreed > AGREED_NOT && d->agreed < N_AGREED && time_is_sane(d->opened_usec) &&
+               d->settle_usec >= 0 && d->settle_usec < TIME_MAX && decision_name_is_valid(d);
+}
+
+static bool failure_is_in_store(const Failure *f) {
+        return f->d.n > 0 && f->d.agreed != AGREED_BUS;
+}
+
+static bool can_ask(const Key *k) {
+        return k->has_arbiter && !k->is_unable;
+}
+
+static bool failure_is_ours(const Agreement *a, const Failure *f) {
+        return strcmp(f->d.created_by, a->instance_id) == 0;
+}
+
+static Key *find_key(const Agreement *a, const char *key) {
+        for (size_t i = 0; i < a->n_keys; i++)
+                if (strcmp(a->keys[i]->key, key) == 0)
+                        return a->keys[i];
+        return NULL;
+}
+
+static Failure *find_failure(const Key *k, uint32_t n) {
+        for (size_t i = 0; k && n > 0 && i < k->n_failures; i++)
+                if (k->failures[i]->d.n == n)
+                        return k->failures[i];
+        return NULL;
+}
+
+/* @return the failure that the process failed or ended in */
+static Failure *find_placed(const Key *k, const Claim *process) {
+        for (size_t i = 0; i < k->n_failures; i++) {
+                const Claim *c = claim_set_find(&k->failures[i]->claims, process);
+                if (c && c->state != CLAIM_ALIVE)
+                        return k->failures[i];
+        }
+        return NULL;
+}
+
+/* ---- memory and its bounds ---- */
+
+static Failure *failure_free(Failure *f) {
+        claim_set_done(&f->claims);
+        free(f);
+        return NULL;
+}
+
+static Key *key_free(Key *k) {
+        for (size_t i = 0; i < k->n_failures; i++)
+                failure_free(k->failures[i]);
+        free(k->failures);
+        free(k->peers);
+        claim_set_done(&k->claims);
+        free(k);
+        return NULL;
+}
+
+static void remove_key(Agreement *a, size_t i) {
+        a->n_failures -= a->keys[i]->n_failures;
+        key_free(a->keys[i]);
+        a->keys[i] = a->keys[--a->n_keys];
+}
+
+/* Forgets the claims that ended in a failure too, else they would want another decision. */
+static void remove_failure(Agreement *a, Key *k, size_t i) {
+        Failure *f = k->failures[i];
+        size_t n = 0;
+
+        for (size_t j = 0; j < k->claims.n; j++)
+                if (find_placed(k, &k->claims.items[j]) != f)
+                        k->claims.items[n++] = k->claims.items[j];
+        k->claims.n = n;
+        memmove(&k->failures[i], &k->failures[i + 1], (--k->n_failures - i) * sizeof(Failure *));
+        a->n_failures--;
+        failure_free(f);
+}
+
+/* @return whether this node would miss it: it waits for a decision, or a process of it lives or
+ * has just ended */
+static bool key_is_needed(const Agreement *a, const Key *k) {
+        for (size_t i = 0; i < k->claims.n; i++) {
+                const Claim *c = &k->claims.items[i];
+                if (is_own(a, c) && !find_placed(k, c) &&
+                    (c->state != CLAIM_ENDED || c->event_usec + a->window_usec >= a->now_usec))
+                        return true;
+        }
+        return k->in_flight != ACTION_NONE;
+}
+
+static int make_room_for_key(Agreement *a) {
+        size_t oldest = SIZE_MAX;
+
+        if (a->n_keys < AGREEMENT_KEYS_MAX)
+                return 0;
+        for (size_t i = 0; i < a->n_keys; i++)
+                if ((oldest == SIZE_MAX ||
+                     a->keys[i]->changed_usec < a->keys[oldest]->changed_usec) &&
+                    !key_is_needed(a, a->keys[i]))
+                        oldest = i;
+        if (oldest == SIZE_MAX)
+                return -ENOSPC;
+        remove_key(a, oldest);
+        return 0;
+}
+
+/* The oldest one goes of the key that has most. */
+static void make_room_for_failure(Agreement *a, Key *key) {
+        size_t oldest = 0;
+
+        if (key->n_failures < FAILURES_OF_KEY_MAX) {
+                if (a->n_failures < AGREEMENT_FAILURES_MAX)
+                        return;
+                for (size_t i = 0; i < a->n_keys; i++)
+                        if (a->keys[i]->n_failures > key->n_failures)
+                                key = a->keys[i];
+        }
+        for (size_t i = 1; i < key->n_failures; i++)
+                if (key->failures[i]->changed_usec < key->failures[oldest]->changed_usec)
+                        oldest = i;
+        remove_failure(a, key, oldest);
+}
+
+static void expire(Agreement *a, int64_t now) {
+        const int64_t limit = now - AGREEMENT_KEEP_USEC;
+
+        if (now < a->expire_usec)
+                return;
+        a->expire_usec = now + HOUR;
+        for (size_t i = a->n_keys; i-- > 0;) {
+                Key *k = a->keys[i];
+                for (size_t j = k->n_failures; j-- > 0;)
+                        if (k->failures[j]->changed_usec < limit)
+                                remove_failure(a, k, j);
+                if (k->n_failures == 0 && k->changed_usec < limit && !key_is_needed(a, k))
+                        remove_key(a, i);
+        }
+}
+
+static int add_key(Agreement *a, const char *key, Key **ret) {
+        Key *k = find_key(a, key);
+        if (!k) {
+                int r = make_room_for_key(a);
+                if (r < 0)
+                        return r;
+                if (!(k = calloc(1, sizeof *k)))
+                        return -ENOMEM;
+                memcpy(k->key, key, sizeof k->key);
+                k->first_usec = k->cluster_id_usec = AGREEMENT_NEVER;
+                k->look_usec = k->send_usec = AGREEMENT_NEVER;
+                k->retry_usec = k->sent_usec = k->news_usec = -TIME_MAX;
+                k->ended_usec = INT64_MIN;
+                k->changed_usec = a->now_usec;
+                a->keys[a->n_keys++] = k;
+        }
+        *ret = k;
+        return 0;
+}
+
+/* Keeps them by n; 0, not numbered yet, comes last. */
+static void sort_failure(Key *k, size_t i) {
+        Failure *f = k->failures[i];
+        for (; i > 0 && k->failures[i - 1]->d.n - 1 > f->d.n - 1; i--)
+                k->failures[i] = k->failures[i - 1];
+        k->failures[i] = f;
+}
+
+static int add_failure(Agreement *a, Key *k, const Decision *d, int64_t now, Failure **ret) {
+        make_room_for_failure(a, k);
+        Failure **failures = reallocarray(k->failures, k->n_failures + 1, sizeof *failures);
+        if (!failures)
+                return -ENOMEM;
+        k->failures = failures;
+        Failure *f = calloc(1, sizeof *f);
+        if (!f)
+                return -ENOMEM;
+        *f = (Failure){ .d = *d,
+                        .newest_usec = INT64_MIN,
+                        .changed_usec = now,
+                        .record_usec = -TIME_MAX,
+                        .record_gap_usec = RECORD_GAP_MIN,
+                        .publish_usec = AGREEMENT_NEVER,
+                        .publish_step = ELEMENTSOF(publish_steps),
+                        .publish_spread_usec = PUBLISH_SPREAD,
+                        .has_news = true };
+        k->failures[k->n_failures++] = f;
+        sort_failure(k, k->n_failures - 1);
+        a->n_failures++;
+        k->changed_usec = now;
+        *ret = f;
+        return 0;
+}
+
+/* ---- which failure a claim belongs to ---- */
+
+static bool belongs(const Agreement *a, const Decision *d, int64_t newest_usec, const Claim *c) {
+        if (cluster_id_is_set(c->cluster_id) && strcmp(c->cluster_id, d->cluster_id) == 0)
+                return true;
+        if (c->started_usec > d->opened_usec + AGREEMENT_START_SLACK_USEC)
+                return false;
+        if (newest_usec == INT64_MIN)
+                newest_usec = d->opened_usec;
+        return c->state == CLAIM_ALIVE || c->event_usec <= newest_usec + a->window_usec;
+}
+
+/* A claim that is older than a failure may belong to the one before: when that is not known, only a
+ * listing tells. */
+static bool may_join(const Agreement *a, const Key *k, const Decision *d, int64_t newest_usec,
+                     const Claim *c) {
+        return belongs(a, d, newest_usec, c) &&
+               (d->n <= 1 || k->is_listed || c->state == CLAIM_ALIVE || find_failure(k, d->n - 1) ||
+                strcmp(c->cluster_id, d->cluster_id) == 0 ||
+                c->event_usec >= d->opened_usec - d->settle_usec - OLDER_SLACK);
+}
+
+static bool counts(const Agreement *a, const Key *k, const Claim *c) {
+        return k->role == ROLE_CENTRE || is_own(a, c);
+}
+
+static uint64_t own_revisions(const Agreement *a, const Key *k) {
+        uint64_t sum = 0;
+        for (size_t i = 0; i < k->claims.n; i++)
+                if (is_own(a, &k->claims.items[i]))
+                        sum += k->claims.items[i].revision;
+        return sum;
+}
+
+static void send_soon(Key *k, int64_t now) {
+        if (k->role != ROLE_LEAF)
+                return;
+        k->send_step = k->send_at = 0;
+        k->send_usec = MAX(now, k->sent_usec + send_steps[1]);
+}
+
+/* @return whether its window has moved, so that other claims may belong to it now */
+static bool add_to_failure(Agreement *a, Key *k, Failure *f, const Claim *c, int64_t now) {
+        if (claim_set_add(&f->claims, c) <= 0)
+                return false; /* as before, or without memory: the next change tries again */
+        f->changed_usec = k->changed_usec = now;
+        if (is_own(a, c)) {
+                if (f->changes++ == f->n_recorded)
+                        f->record_usec = MAX(f->record_usec, now + jitter(a, 0, RECORD_WAIT));
+                if (k->role == ROLE_LEAF && own_revisions(a, k) > k->n_heard)
+                        send_soon(k, now);
+        }
+        if (!claim_is_failure(c) || c->event_usec <= f->newest_usec)
+                return false;
+        f->newest_usec = c->event_usec;
+        return true;
+}
+
+static bool place_claim(Agreement *a, Key *k, const Claim *c, int64_t now) {
+        Failure *f = find_placed(k, c);
+
+        for (size_t i = 0; !f && i < k->n_failures; i++) {
+                Failure *candidate = k->failures[i];
+                if (!may_join(a, k, &candidate->d, candidate->newest_usec, c))
+                        continue;
+                if (c->state == CLAIM_ALIVE) /* in each failure that it lives through */
+                        (void)add_to_failure(a, k, candidate, c, now);
+                else
+                        f = candidate;
+        }
+        return f && add_to_failure(a, k, f, c, now);
+}
+
+static void schedule_search(Key *k, int64_t ended_usec, int64_t now) {
+        if (ended_usec == INT64_MIN)
+                k->look_usec = AGREEMENT_NEVER;
+        else if (ended_usec > k->ended_usec) {
+                k->look_usec = MAX(now, ended_usec + LOOK_FIRST);
+                k->look_gap_usec = LOOK_FIRST;
+        }
+        k->ended_usec = ended_usec;
+}
+
+/* Places what belongs to a known failure, and finds out what still wants a decision. */
+static void refresh_key(Agreement *a, Key *k, int64_t now) {
+        int64_t ended_usec = INT64_MIN;
+        bool moved, is_open = false, has_cluster_id = false;
+
+        do {
+                moved = false;
+                for (size_t i = 0; i < k->claims.n; i++)
+                        moved |= place_claim(a, k, &k->claims.items[i], now);
+        } while (moved);
+        for (size_t i = 0; i < k->claims.n; i++) {
+                const Claim *c = &k->claims.items[i];
+                if (c->state == CLAIM_ALIVE || !counts(a, k, c) || find_placed(k, c))
+                        continue;
+                if (claim_is_failure(c)) {
+                        is_open = true;
+                        has_cluster_id |= cluster_id_is_set(c->cluster_id);
+                } else if (is_own(a, c) && c->event_usec + a->window_usec >= now)
+                        ended_usec = MAX(ended_usec, c->event_usec);
+        }
+        schedule_search(k, ended_usec, now);
+        k->cluster_id_usec = has_cluster_id ? MIN(k->cluster_id_usec, now) : AGREEMENT_NEVER;
+        if (is_open && k->first_usec == AGREEMENT_NEVER) {
+                k->first_usec = now;
+                k->leaf_wait_usec = jitter(a, LEAF_WAIT, 3 * LEAF_WAIT);
+                k->n_exists = 0;
+        } else if (!is_open)
+                k->first_usec = AGREEMENT_NEVER;
+}
+
+/* @return when what is open may be decided */
+static int64_t open_time(const Agreement *a, const Key *k) {
+        if (k->first_usec == AGREEMENT_NEVER || a->hurry)
+                return k->first_usec;
+        return MIN(k->first_usec + a->settle_usec, k->cluster_id_usec) +
+               (k->role == ROLE_LEAF ? k->leaf_wait_usec : 0);
+}
+
+static Failure *find_unnumbered(const Key *k) {
+        Failure *f = k->n_failures > 0 ? k->failures[k->n_failures - 1] : NULL;
+        for (size_t i = 0; i < k->n_failures && f->d.n == 0; i++)
+                if (k->failures[i]->d.n == 0)
+                        return k->failures[i];
+        return NULL;
+}
+
+static int64_t ask_time(const Agreement *a, const Key *k) {
+        if (k->step != STEP_IDLE)
+                return k->step_usec;
+        int64_t t = MIN(open_time(a, k), k->look_usec);
+        const Failure *f = find_unnumbered(k);
+        if (f)
+                t = MIN(t, f->d.opened_usec);
+        return t == AGREEMENT_NEVER ? t : MAX(t, k->retry_usec);
+}
+
+/* ---- deciding ---- */
+
+static bool is_open_claim(const Agreement *a, const Key *k, const Claim *c) {
+        return claim_is_failure(c) && counts(a, k, c) && !find_placed(k, c);
+}
+
+/* Names a failure after the claims that are open: those within the window of the earliest one.
+ * @param n_derived  what a derived cluster id is made of
+ * @return the event of the earliest one; INT64_MIN: there is none */
+static int64_t name_failure(const Agreement *a, const Key *k, uint32_t n_derived, int64_t now,
+                            Decision *ret) {
+        const Claim *first = NULL, *named = NULL;
+        Decision d = { .world_size = -1, .settle_usec = a->settle_usec, .opened_usec = now };
+
+        for (size_t i = 0; i < k->claims.n; i++) {
+                const Claim *c = &k->claims.items[i];
+                d.world_size = MAX(d.world_size, c->world_size);
+                if (is_open_claim(a, k, c) && (!first || c->event_usec < first->event_usec))
+                        first = c;
+        }
+        if (!first)
+                return INT64_MIN;
+        memcpy(d.key, k->key, sizeof d.key);
+        memcpy(d.created_by, a->instance_id, sizeof d.created_by);
+        for (size_t i = 0; i < k->claims.n; i++) {
+                const Claim *c = &k->claims.items[i];
+                memcpy(d.cluster_id, c->cluster_id, sizeof d.cluster_id);
+                memcpy(d.date_time, c->date_time, sizeof d.date_time);
+                if (is_open_claim(a, k, c) && decision_name_is_valid(&d) &&
+                    c->event_usec <= first->event_usec + a->window_usec &&
+                    (!named || c->event_usec < named->event_usec))
+                        named = c;
+        }
+        memcpy(d.date_time, (named ? named : first)->date_time, sizeof d.date_time);
+        d.derived = !named;
+        if (named)
+                memcpy(d.cluster_id, named->cluster_id, sizeof d.cluster_id);
+        else
+                decision_derive_cluster_id(k->key, n_derived, d.cluster_id);
+        *ret = d;
+        return first->event_usec;
+}
+
+static uint32_t highest_known(const Key *k) {
+        uint32_t n = 0;
+        for (size_t i = 0; i < k->n_failures; i++)
+                n = MAX(n, k->failures[i]->d.n);
+        return n;
+}
+
+/* Keeps a failure that this node has made. Its first claim is in it whatever the clocks say, else
+ * it would want another one. */
+static int found_failure(Agreement *a, Key *k, const Decision *d, int64_t first_usec, int64_t now,
+                         Failure **ret) {
+        const int r = add_failure(a, k, d, now, ret);
+        if (r < 0)
+                return r;
+        (*ret)->newest_usec = first_usec;
+        for (size_t i = 0; i < k->claims.n; i++)
+                if (is_open_claim(a, k, &k->claims.items[i]) &&
+                    k->claims.items[i].event_usec == first_usec) {
+                        (void)add_to_failure(a, k, *ret, &k->claims.items[i], now);
+                        break;
+                }
+        refresh_key(a, k, now);
+        return 0;
+}
+
+/* Without asking anybody. */
+static void decide_alone(Agreement *a, Key *k, Agreed agreed, int64_t now) {
+        const uint32_t n = agreed == AGREED_BUS ? highest_known(k) + 1 : 0;
+        Decision d;
+        Failure *f;
+
+        const int64_t event = name_failure(a, k, n > 0 ? n : k->n_named + 1, now, &d);
+        if (event == INT64_MIN) {
+                k->first_usec = AGREEMENT_NEVER;
+                return;
+        }
+        d.agreed = agreed;
+        d.n = n;
+        if (n == 0) /* as nobody was waited for: what started afterwards is another launch */
+                d.opened_usec = event;
+        if (found_failure(a, k, &d, event, now, &f) < 0)
+                k->retry_usec = now + backoff(a, ++k->n_errors);
+        else
+                k->n_named += n == 0;
+}
+
+static void start_publishing(Failure *f, int64_t now) {
+        size_t i = 0;
+        while (i < ELEMENTSOF(publish_steps) && f->d.opened_usec + publish_steps[i] < now)
+                i++;
+        f->publish_step = i;
+        f->publish_usec = i < ELEMENTSOF(publish_steps) ? f->d.opened_usec + publish_steps[i]
+                                                        : AGREEMENT_NEVER;
+}
+
+/* A failure that this node named alone is the one with this number from now on. */
+static void number_failure(Agreement *a, Key *k, Failure *f, const Decision *d, int64_t now) {
+        size_t i = 0;
+
+        while (k->failures[i] != f)
+                i++;
+        f->d.n = d->n;
+        f->changed_usec = now;
+        f->record_usec = MAX(f->record_usec, now + jitter(a, 0, RECORD_WAIT));
+        sort_failure(k, i);
+        start_publishing(f, now);
+}
+
+static Failure *find_same_name(const Agreement *a, const Key *k, const Decision *d) {
+        for (size_t i = 0; i < k->n_failures; i++) {
+                Failure *f = k->failures[i];
+                if (f->d.n == 0 && strcmp(d->created_by, a->instance_id) == 0 &&
+                    strcmp(f->d.cluster_id, d->cluster_id) == 0 &&
+                    strcmp(f->d.date_time, d->date_time) == 0)
+                        return f;
+        }
+        return NULL;
+}
+
+/* Keeps a decision that was read, created or heard when claims belong to it.
+ * @param newest_usec  of its records; INT64_MIN */
+static int adopt_decision(Agreement *a, Key *k, const Decision *d, int64_t newest_usec,
+                          int64_t now) {
+        Failure *f = find_failure(k, d->n);
+
+        if (f) {
+                if (strcmp(f->d.cluster_id, d->cluster_id) != 0 ||
+                    strcmp(f->d.date_time, d->date_time) != 0)
+                        a->n_contradictions++;
+                else if (newest_usec > f->newest_usec) {
+                        f->newest_usec = newest_usec;
+                        refresh_key(a, k, now);
+                }
+                return 0;
+        }
+        if ((f = find_same_name(a, k, d))) {
+                number_failure(a, k, f, d, now);
+                return 0;
+        }
+        for (size_t i = 0; i < k->claims.n; i++) {
+                const Claim *c = &k->claims.items[i];
+                if (!counts(a, k, c) || find_placed(k, c) || !may_join(a, k, d, newest_usec, c))
+                        continue;
+                const int r = add_failure(a, k, d, now, &f);
+                if (r < 0)
+                        return r;
+                f->newest_usec = newest_usec;
+                if (failure_is_in_store(f) && failure_is_ours(a, f))
+                        start_publishing(f, now);
+                refresh_key(a, k, now);
+                return 0;
+        }
+        return 0;
+}
+
+/* ---- construction, configuration ---- */
+
+static uint64_t node_of(const char *instance_id) {
+        uint8_t digest[SHA256_SIZE];
+        uint64_t node = 0;
+
+        sha256_of(instance_id, strlen(instance_id), digest);
+        for (size_t i = 0; i < sizeof node; i++)
+                node = node << 8 | digest[i];
+        return node;
+}
+
+int agreement_new(Agreement **ret, const AgreementOptions *options) {
+        Agreement *a = calloc(1, sizeof *a);
+
+        if (!a || !(a->keys = calloc(AGREEMENT_KEYS_MAX, sizeof(Key *)))) {
+                free(a);
+                return -ENOMEM;
+        }
+        strncpy(a->instance_id, options->instance_id, sizeof a->instance_id - 1);
+        a->node = node_of(a->instance_id);
+        agreement_set_times(a, options->settle_usec, options->window_usec);
+        a->random = options->seed;
+        a->expire_usec = INT64_MIN;
+        *ret = a;
+        return 0;
+}
+
+Agreement *agreement_free(Agreement *a) {
+        if (!a)
+                return NULL;
+        while (a->keys && a->n_keys > 0)
+                remove_key(a, a->n_keys - 1);
+        free(a->keys);
+        free(a->view);
+        free(a);
+        return NULL;
+}
+
+void agreement_set_times(Agreement *a, int64_t settle_usec, int64_t window_usec) {
+        a->settle_usec = MIN(settle_usec, TIME_MAX);
+        a->window_usec = MIN(window_usec, TIME_MAX);
+}
+
+int agreement_set_arbiter(Agreement *a, const char *key, bool has_arbiter) {
+        Key *k;
+
+        if (!claim_key_is_valid(key))
+                return -EINVAL;
+        const int r = add_key(a, key, &k);
+        if (r < 0)
+                return r;
+        if (k->has_arbiter != has_arbiter)
+                k->step = STEP_IDLE; /* it starts with a listing */
+        k->has_arbiter = has_arbiter;
+        k->is_unable = k->is_unable && has_arbiter;
+        return 0;
+}
+
+int agreement_set_role(Agreement *a, const char *key, Role role) {
+        Key *k;
+
+        if (!claim_key_is_valid(key))
+                return -EINVAL;
+        const int r = add_key(a, key, &k);
+        if (r < 0 || k->role == role)
+                return r;
+        k->role = role;
+        k->send_usec = AGREEMENT_NEVER;
+        if (k->n_failures > 0 || k->first_usec != AGREEMENT_NEVER)
+                send_soon(k, a->now_usec);
+        refresh_key(a, k, a->now_usec);
+        return 0;
+}
+
+void agreement_hurry(Agreement *a, bool on) {
+        a->hurry = on;
+}
+
+void agreement_forget(Agreement *a, const char *key) {
+        for (size_t i = 0; i < a->n_keys; i++)
+                if (strcmp(a->keys[i]->key, key) == 0) {
+                        remove_key(a, i);
+                        return;
+                }
+}
+
+/* ---- claims ---- */
+
+/* Makes room among claims that have been placed and will hardly change. */
+static int add_claim(Agreement *a, Key *k, const Claim *c, int64_t now) {
+        int r = claim_set_add(&k->claims, c);
+        if (r != -ENOSPC)
+                return r;
+        size_t n = 0;
+        for (size_t i = 0; i < k->claims.n; i++) {
+                const Claim *old = &k->claims.items[i];
+                if (old->event_usec + a->window_usec >= now || old->state == CLAIM_ALIVE ||
+                    !find_placed(k, old))
+                        k->claims.items[n++] = *old;
+        }
+        k->claims.n = n;
+        return claim_set_add(&k->claims, c);
+}
+
+int agreement_claim(Agreement *a, const char *key, const Claim *c, bool is_local, int64_t now) {
+        Claim own = *c;
+        Key *k;
+
+        a->now_usec = now;
+        if (!claim_key_is_valid(key) || !claim_normalize(&own, now))
+                return -EINVAL;
+        int r = add_key(a, key, &k);
+        if (r < 0)
+                return r;
+        memcpy(own.instance_id, a->instance_id, sizeof own.instance_id);
+        r = add_claim(a, k, &own, now);
+        if (r <= 0)
+                return r;
+        k->changed_usec = now;
+        refresh_key(a, k, now);
+        if (claim_is_failure(&own) || k->n_failures > 0)
+                send_soon(k, now);
+        if (is_local && claim_is_failure(&own) && !find_placed(k, &own))
+                decide_alone(a, k, AGREED_ALONE, now);
+        return 0;
+}
+
+int agreement_restore(Agreement *a, const Decision *d, const Claim *c, int64_t now) {
+        Claim own = *c;
+        Failure *f = NULL;
+        Key *k;
+
+        a->now_usec = now;
+        Decision numbered = *d;
+        numbered.n = MAX(numbered.n, 1u); /* 0 is right for what was named alone */
+        if (!claim_key_is_valid(d->key) || !decision_is_usable(&numbered, d->key) ||
+            (d->n == 0 && d->agreed != AGREED_ALONE) || !claim_normalize(&own, now))
+                return -EINVAL;
+        int r = add_key(a, d->key, &k);
+        if (r < 0)
+                return r;
+        memcpy(own.instance_id, a->instance_id, sizeof own.instance_id);
+        f = d->n > 0 ? find_failure(k, d->n) : find_same_name(a, k, d);
+        if (!f) {
+                r = add_failure(a, k, d, now, &f);
+                if (r < 0)
+                        return r;
+                k->n_named += d->agreed == AGREED_ALONE;
+                if (failure_is_in_store(f) && failure_is_ours(a, f))
+                        start_publishing(f, now);
+        }
+        r = add_claim(a, k, &own, now);
+        if (r < 0)
+                return r;
+        (void)add_to_failure(a, k, f, &own, now);
+        refresh_key(a, k, now);
+        return 0;
+}
+
+const Decision *agreement_find(const Agreement *a, const char *key, const Claim *process) {
+        const Key *k = find_key(a, key);
+        if (!k)
+                return NULL;
+        const Failure *f = find_placed(k, process);
+        const Claim *c = claim_set_find(&k->claims, process);
+        for (size_t i = k->n_failures; !f && c && c->state == CLAIM_ALIVE && i-- > 0;)
+                if (claim_set_find(&k->failures[i]->claims, process))
+                        f = k->failures[i]; /* the last one */
+        return f ? &f->d : NULL;
+}
+
+bool agreement_is_pending(const Agreement *a, const char *key, const Claim *process) {
+        const Key *k = find_key(a, key);
+        const Claim *c = k ? claim_set_find(&k->claims, process) : NULL;
+        return c && is_open_claim(a, k, c) && (can_ask(k) || k->role != ROLE_NONE);
+}
+
+/* ---- the arbiter ---- */
+
+static ActionKind start_action(Key *k, ActionKind kind, uint32_t n, Action *ret) {
+        k->in_flight = kind;
+        k->in_flight_n = n;
+        ret->kind = kind;
+        ret->n = n;
+        memcpy(ret->key, k->key, sizeof ret->key);
+        return kind;
+}
+
+/* @return the key whose action has ended thereby; NULL: nobody waits for this */
+static Key *end_action(Agreement *a, const char *key, ActionKind kind, uint32_t n, int64_t now) {
+        Key *k = find_key(a, key);
+
+        a->now_usec = now;
+        if (!k || k->in_flight != kind || k->in_flight_n != n)
+                return NULL;
+        k->in_flight = ACTION_NONE;
+        return k;
+}
+
+/* @return whether the sequence of an asking key ends by this outcome */
+static bool handle_error(Agreement *a, Key *k, StoreOutcome outcome, int64_t now) {
+        if (outcome == STORE_OUTCOME_UNABLE)
+                k->is_unable = true;
+        else if (outcome == STORE_OUTCOME_UNREACHABLE)
+                k->retry_usec = now + backoff(a, ++k->n_errors);
+        else
+                return false;
+        k->step = STEP_IDLE;
+        return true;
+}
+
+/* The listing is fresh: goes on to what is to be read, then to what is to be created. */
+static void advance(Agreement *a, Key *k, int64_t now) {
+        const Failure *unnumbered = find_unnumbered(k);
+        const uint32_t highest = MAX(k->highest, highest_known(k)), n = highest + 1;
+
+        k->step = STEP_IDLE;
+        k->step_usec = now;
+        if (!unnumbered && k->first_usec == AGREEMENT_NEVER && k->look_usec == AGREEMENT_NEVER)
+                return;
+        if (k->n_candidates > 0) {
+                k->step = STEP_READ;
+                return;
+        }
+        k->is_listed = k->highest == highest; /* else it does not show what the bus has decided */
+        refresh_key(a, k, now);
+        k->is_listed = false;
+        if (k->look_usec <= now) {
+                k->look_usec = now + k->look_gap_usec;
+                k->look_gap_usec = MIN(2 * k->look_gap_usec, HOUR);
+        }
+        if (highest > NUMBER_MAX) { /* somebody has written nonsense there */
+                k->is_unable = true;
+                return;
+        }
+        if (unnumbered) {
+                k->proposal = unnumbered->d;
+                k->proposal.n = n;
+                k->step = STEP_CREATE;
+        } else if (open_time(a, k) <= now &&
+                   name_failure(a, k, n, now, &k->proposal) != INT64_MIN) {
+                k->proposal.n = n;
+                k->proposal.agreed = AGREED_STORE;
+                k->step = STEP_CREATE;
+        }
+}
+
+/* @return whether a claim that has no number yet may belong to what the listing shows */
+static bool is_candidate(const Agreement *a, const Key *k, const ListedFailure *l) {
+        const Decision d = { .opened_usec = l->opened_usec };
+
+        for (size_t i = 0; i < k->claims.n; i++) {
+                const Claim *c = &k->claims.items[i];
+                if (c->state == CLAIM_ALIVE || !counts(a, k, c))
+                        continue;
+                const Failure *f = find_placed(k, c);
+                if ((!f || f->d.n == 0) && belongs(a, &d, l->newest_usec, c))
+                        return true;
+        }
+        return false;
+}
+
+static void add_candidate(Key *k, const ListedFailure *l) {
+        if (k->n_candidates == CANDIDATES_MAX)
+                k->n_candidates--; /* the first ones count, and the highest */
+        k->candidates[k->n_candidates++] = *l;
+}
+
+void agreement_on_listed(Agreement *a, const char *key, StoreOutcome outcome,
+                         const ListedFailure *failures, size_t n_failures, int64_t now) {
+        Key *k = end_action(a, key, ACTION_LIST, 0, now);
+
+        if (!k || handle_error(a, k, outcome, now))
+                return;
+        k->n_errors = 0;
+        k->highest = 0;
+        k->n_candidates = 0;
+        for (size_t i = 0; i < n_failures; i++) {
+                Failure *f = find_failure(k, failures[i].n);
+                k->highest = MAX(k->highest, failures[i].n);
+                if (f)
+                        f->newest_usec = MAX(f->newest_usec, MIN(failures[i].newest_usec, now));
+        }
+        refresh_key(a, k, now);
+        for (size_t i = 0; i < n_failures; i++) {
+                ListedFailure l = failures[i];
+                l.newest_usec = MIN(l.newest_usec, now);
+                if (l.has_decision && time_is_sane(l.opened_usec) && !find_failure(k, l.n) &&
+                    (l.n == k->highest || is_candidate(a, k, &l)))
+                        add_candidate(k, &l);
+        }
+        advance(a, k, now);
+}
+
+void agreement_on_read(Agreement *a, const char *key, uint32_t n, StoreOutcome outcome,
+                       const Decision *d, int64_t now) {
+        Key *k = end_action(a, key, ACTION_READ, n, now);
+
+        if (!k || handle_error(a, k, outcome, now) || k->step != STEP_READ)
+                return;
+        k->n_errors = 0;
+        const int64_t newest_usec = k->candidates[0].newest_usec;
+        if (outcome != STORE_OUTCOME_OK && k->candidates[0].opened_usec == NOT_LISTED) {
+                k->step = STEP_IDLE; /* it was just being written, or is invalid */
+                k->retry_usec = now + jitter(a, 100 * MSEC, SEC);
+                return;
+        }
+        memmove(k->candidates, k->candidates + 1, --k->n_candidates * sizeof *k->candidates);
+        if (outcome == STORE_OUTCOME_OK && d->n == n && decision_is_usable(d, k->key)) {
+                k->is_listed = true; /* those before it have been read */
+                const int r = adopt_decision(a, k, d, newest_usec, now);
+                k->is_listed = false;
+                if (r < 0) {
+                        k->retry_usec = now + backoff(a, ++k->n_errors);
+                        k->step = STEP_IDLE;
+                        return;
+                }
+        }
+        advance(a, k, now);
+}
+
+void agreement_on_created(Agreement *a, const char *key, uint32_t n, StoreOutcome outcome,
+                          int64_t opened_usec, int64_t now) {
+        Key *k = end_action(a, key, ACTION_CREATE, n, now);
+        Failure *f;
+        Decision d;
+
+        if (!k || handle_error(a, k, outcome, now))
+                return;
+        k->step = STEP_IDLE;
+        if (outcome != STORE_OUTCOME_OK && ++k->n_exists > EXISTS_MAX) {
+                k->retry_usec = now + backoff(a, k->n_exists - EXISTS_MAX);
+                return;
+        }
+        if (outcome == STORE_OUTCOME_EXISTS) { /* without another listing: this is what it shows */
+                k->highest = n;
+                k->candidates[0] = (ListedFailure){ n, true, NOT_LISTED, INT64_MIN };
+                k->n_candidates = 1;
+                k->step = STEP_READ;
+                k->step_usec = now;
+                return;
+        }
+        if (outcome != STORE_OUTCOME_OK) {
+                k->retry_usec = now + jitter(a, 100 * MSEC, SEC);
+                return;
+        }
+        k->n_exists = k->n_errors = 0;
+        k->proposal.opened_usec = time_is_sane(opened_usec) ? opened_usec : now;
+        if ((f = find_same_name(a, k, &k->proposal))) {
+                number_failure(a, k, f, &k->proposal, now);
+                return;
+        }
+        /* What is open has hardly changed since; were it all placed by a peer's news, the number
+         * stays for those that are to come. */
+        const int64_t event = name_failure(a, k, n, now, &d);
+        if (find_failure(k, n) || event == INT64_MIN)
+                return;
+        if (found_failure(a, k, &k->proposal, event, now, &f) < 0)
+                k->retry_usec = now + backoff(a, ++k->n_errors); /* a listing shows it again */
+        else
+                start_publishing(f, now);
+}
+
+/* ---- records and incident.json ---- */
+
+static bool publishes_all(const Agreement *a, const Failure *f) {
+        return failure_is_ours(a, f) && f->publish_step < ELEMENTSOF(publish_steps);
+}
+
+static void schedule_publishing(Agreement *a, Failure *f, int64_t now) {
+        if (f->publish_usec != AGREEMENT_NEVER)
+                return; /* that one sees this record as well */
+        if (now <= f->d.opened_usec + PUBLISH_LATE) {
+                f->publish_usec =
+                        f->d.opened_usec + PUBLISH_STAND_IN + jitter(a, 0, PUBLISH_SPREAD);
+                return;
+        }
+        f->publish_usec = now + jitter(a, 0, f->publish_spread_usec);
+        f->publish_spread_usec = MIN(2 * f->publish_spread_usec, PUBLISH_SPREAD_MAX);
+}
+
+void agreement_on_recorded(Agreement *a, const char *key, uint32_t n, StoreOutcome outcome,
+                           int64_t now) {
+        Key *k = end_action(a, key, ACTION_RECORD, n, now);
+        Failure *f = find_failure(k, n);
+
+        if (!f)
+                return;
+        if (outcome != STORE_OUTCOME_OK && outcome != STORE_OUTCOME_UNABLE) { /* not for ever */
+                f->record_usec = now + backoff(a, ++f->n_record_errors);
+                return;
+        }
+        f->n_record_errors = 0;
+        f->n_recorded = k->in_flight_changes;
+        f->record_usec = now + f->record_gap_usec;
+        f->record_gap_usec = MIN(2 * f->record_gap_usec, RECORD_GAP_MAX);
+        schedule_publishing(a, f, now);
+}
+
+void agreement_on_published(Agreement *a, const char *key, uint32_t n, StoreOutcome outcome,
+                            int64_t now) {
+        Key *k = end_action(a, key, ACTION_PUBLISH, n, now);
+        Failure *f = find_failure(k, n);
+
+        if (!f)
+                return;
+        if (outcome == STORE_OUTCOME_UNREACHABLE) {
+                f->publish_usec = now + backoff(a, ++f->n_publish_errors);
+                return;
+        }
+        f->n_publish_errors = 0;
+        f->publish_usec = AGREEMENT_NEVER;
+        if (publishes_all(a, f))
+                start_publishing(f, now + 1);
+}
+
+/* @return when its record is to be written; AGREEMENT_NEVER */
+static int64_t record_time(const Failure *f) {
+        return failure_is_in_store(f) && f->changes != f->n_recorded ? f->record_usec
+                                                                     : AGREEMENT_NEVER;
+}
+
+static int64_t publish_time(const Failure *f) {
+        return failure_is_in_store(f) ? f->publish_usec : AGREEMENT_NEVER;
+}
+
+static ActionKind next_store_action(Agreement *a, Key *k, int64_t now, Action *ret) {
+        if (ask_time(a, k) <= now) {
+                ret->decision = k->proposal;
+                if (k->step == STEP_READ)
+                        return start_action(k, ACTION_READ, k->candidates[0].n, ret);
+                if (k->step == STEP_CREATE)
+                        return start_action(k, ACTION_CREATE, k->proposal.n, ret);
+                return start_action(k, ACTION_LIST, 0, ret);
+        }
+        for (size_t i = 0; i < k->n_failures; i++) {
+                const Failure *f = k->failures[i];
+                ret->decision = f->d;
+                if (record_time(f) <= now) {
+                        k->in_flight_changes = f->changes;
+                        return start_action(k, ACTION_RECORD, f->d.n, ret);
+                }
+                if (publish_time(f) <= now) {
+                        ret->unless_listed = !publishes_all(a, f);
+                        return start_action(k, ACTION_PUBLISH, f->d.n, ret);
+                }
+        }
+        return ACTION_NONE;
+}
+
+static int64_t failure_time(const Failure *f) {
+        return MIN(record_time(f), publish_time(f));
+}
+
+static int64_t next_store_time(const Agreement *a, const Key *k) {
+        if (k->in_flight != ACTION_NONE)
+                return AGREEMENT_NEVER;
+        int64_t t = ask_time(a, k);
+        for (size_t i = 0; i < k->n_failures; i++)
+                t = MIN(t, failure_time(k->failures[i]));
+        return t;
+}
+
+/* ---- the bus ---- */
+
+static Peer *add_peer(Key *k, const char *instance_id) {
+        for (size_t i = 0; i < k->n_peers; i++)
+                if (strcmp(k->peers[i].instance_id, instance_id) == 0)
+                        return &k->peers[i];
+        if (k->n_peers >= CLAIMS_MAX || array_grow(&k->peers, k->n_peers, sizeof *k->peers) < 0)
+                return NULL;
+        Peer *p = &k->peers[k->n_peers++];
+        *p = (Peer){ .heard.node = node_of(instance_id) };
+        memcpy(p->instance_id, instance_id, sizeof p->instance_id);
+        return p;
+}
+
+/* A peer's claims, at the centre. Their senders hear of the failures that these belong to, also
+ * when nothing is new: they have missed the last news. */
+static int hear_claims(Agreement *a, Key *k, const Message *m, int64_t now) {
+        Peer *p = add_peer(k, m->sender);
+
+        if (!p)
+                return -ENOMEM;
+        for (size_t i = 0; i < m->n_claims; i++) {
+                Claim c = m->claims[i];
+                if (strcmp(c.instance_id, m->sender) != 0 || !claim_normalize(&c, now))
+                        continue;
+                const Claim *old = claim_set_find(&k->claims, &c);
+                const uint32_t revision = old ? old->revision : 0;
+                if (old && strcmp(old->instance_id, m->sender) != 0)
+                        continue;
+                const int r = add_claim(a, k, &c, now);
+                if (r < 0)
+                        return r;
+                if (r > 0) {
+                        p->heard.revisions += c.revision - revision;
+                        k->changed_usec = now;
+                }
+        }
+        p->has_news = true;
+        refresh_key(a, k, now);
+        for (size_t i = 0; i < m->n_claims; i++) {
+                Failure *f = find_placed(k, &m->claims[i]);
+                if (f)
+                        f->has_news = true;
+        }
+        return 0;
+}
+
+/* What is still undecided is sent now and then all the same, when it should have been decided: the
+ * centre may have forgotten it, or its news was lost. */
+static void handle_heard(Agreement *a, Key *k, const Message *m, int64_t now) {
+        bool is_mentioned = false;
+        for (size_t i = 0; i < m->n_heard; i++)
+                if (m->heard[i].node == a->node) {
+                        k->n_heard = m->heard[i].revisions;
+                        is_mentioned = true;
+                }
+        if (k->n_heard < own_revisions(a, k))
+                return;
+        if (k->first_usec == AGREEMENT_NEVER)
+                k->send_usec = AGREEMENT_NEVER;
+        else if (is_mentioned && k->send_step < SEND_STEP_SLOW) {
+                k->send_step = SEND_STEP_SLOW;
+                k->send_usec = MAX(now + send_steps[SEND_STEP_SLOW], open_time(a, k));
+        }
+}
+
+/* @return whether the centre has heard all claims of this node in one message: then it begins its
+ * news with the first failure that they are in */
+static bool is_heard(const Agreement *a, const Key *k, const Message *m) {
+        if (k->role != ROLE_LEAF || k->claims.n > MESSAGE_CLAIMS_MAX)
+                return false;
+        for (size_t i = 0; i < m->n_heard; i++)
+                if (m->heard[i].node == a->node)
+                        return m->heard[i].revisions >= own_revisions(a, k);
+        return false;
+}
+
+static int64_t newest_of_news(const Message *m, int64_t now) {
+        int64_t newest_usec = INT64_MIN;
+        for (size_t i = 0; m->kind == MESSAGE_NEWS && i < m->n_claims; i++)
+                if (claim_is_failure(&m->claims[i]))
+                        newest_usec = MAX(newest_usec, MIN(m->claims[i].event_usec, now));
+        return newest_usec;
+}
+
+int agreement_hear(Agreement *a, const Message *m, int64_t now) {
+        Key *k = find_key(a, m->key);
+        int r = 0;
+
+        a->now_usec = now;
+        if (!k || k->role == ROLE_NONE || strcmp(m->sender, a->instance_id) == 0)
+                return 0;
+        if (m->kind == MESSAGE_CLAIMS) {
+                if (k->role != ROLE_CENTRE)
+                        return 0;
+                r = hear_claims(a, k, m, now);
+        }
+        if (r == 0 && m->has_decision && decision_is_usable(&m->decision, k->key) &&
+            m->decision.agreed != AGREED_ALONE) {
+                k->is_listed = is_heard(a, k, m);
+                r = adopt_decision(a, k, &m->decision, newest_of_news(m, now), now);
+                k->is_listed = false;
+        }
+        if (m->kind == MESSAGE_NEWS && k->role == ROLE_LEAF)
+                handle_heard(a, k, m, now);
+        return r;
+}
+
+static ActionKind send_claims(Agreement *a, Key *k, int64_t now, Action *ret) {
+        Message *m = &a->message;
+        size_t n_own = 0;
+
+        *m = (Message){ .kind = MESSAGE_CLAIMS };
+        for (size_t i = 0; i < k->claims.n; i++) {
+                if (!is_own(a, &k->claims.items[i]) || n_own++ < k->send_at)
+                        continue;
+                if (m->n_claims < MESSAGE_CLAIMS_MAX)
+                        m->claims[m->n_claims++] = k->claims.items[i];
+        }
+        for (size_t i = 0; i < k->n_failures; i++)
+                if (k->failures[i]->d.agreed != AGREED_ALONE) {
+                        m->decision = k->failures[i]->d;
+                        m->has_decision = true;
+                }
+        k->sent_usec = now;
+        k->send_at += m->n_claims;
+        if (k->send_at >= n_own) {
+                k->send_at = 0;
+                if (k->send_step + 1 < ELEMENTSOF(send_steps))
+                        k->send_step++;
+                k->send_usec = now + send_steps[k->send_step];
+        }
+        ret->kind = ACTION_SEND;
+        return ACTION_SEND;
+}
+
+static bool has_news(const Key *k) {
+        for (size_t i = 0; i < k->n_failures; i++)
+                if (k->failures[i]->has_news && k->failures[i]->d.n > 0)
+                        return true;
+        for (size_t i = 0; i < k->n_peers; i++)
+                if (k->peers[i].has_news)
+                        return true;
+        return false;
+}
+
+/* So that a leaf knows how long the window of the failure is open. */
+static void add_newest_claim(Message *m, const ClaimSet *claims) {
+        const Claim *newest = NULL;
+
+        for (size_t i = 0; i < claims->n; i++)
+                if (claim_is_failure(&claims->items[i]) &&
+                    (!newest || claims->items[i].event_usec > newest->event_usec))
+                        newest = &claims->items[i];
+        if (newest)
+                m->claims[m->n_claims++] = *newest;
+}
+
+static ActionKind send_news(Agreement *a, Key *k, int64_t now, Action *ret) {
+        Message *m = &a->message;
+
+        *m = (Message){ .kind = MESSAGE_NEWS };
+        for (size_t i = 0; i < k->n_failures && !m->has_decision; i++) {
+                Failure *f = k->failures[i];
+                if (!f->has_news || f->d.n == 0)
+                        continue;
+                m->decision = f->d;
+                m->has_decision = true;
+                add_newest_claim(m, &f->claims);
+                f->has_news = false;
+        }
+        for (size_t i = 0; i < k->n_peers && m->n_heard < MESSAGE_HEARD_MAX; i++)
+                if (k->peers[i].has_news) {
+                        m->heard[m->n_heard++] = k->peers[i].heard;
+                        k->peers[i].has_news = false;
+                }
+        k->news_usec = now + NEWS_GAP;
+        ret->kind = ACTION_SEND;
+        return ACTION_SEND;
+}
+
+static int64_t next_bus_time(const Key *k) {
+        if (k->role == ROLE_LEAF)
+                return k->send_usec;
+        return k->role == ROLE_CENTRE && has_news(k) ? k->news_usec : AGREEMENT_NEVER;
+}
+
+static ActionKind next_bus_action(Agreement *a, Key *k, int64_t now, Action *ret) {
+        if (next_bus_time(k) > now)
+                return ACTION_NONE;
+        if (k->role == ROLE_LEAF)
+                (void)send_claims(a, k, now, ret);
+        else
+                (void)send_news(a, k, now, ret);
+        memcpy(a->message.sender, a->instance_id, sizeof a->message.sender);
+        memcpy(a->message.key, k->key, sizeof k->key);
+        memcpy(ret->key, k->key, sizeof k->key);
+        ret->message = &a->message;
+        return ACTION_SEND;
+}
+
+/* ---- what is due ---- */
+
+ActionKind agreement_next_action(Agreement *a, int64_t now, Action *ret) {
+        a->now_usec = now;
+        expire(a, now);
+        for (size_t i = 0; i < a->n_keys; i++) {
+                Key *k = a->keys[i];
+                *ret = (Action){ .kind = ACTION_NONE };
+                if (!can_ask(k) && k->role == ROLE_CENTRE &&
+                    MAX(open_time(a, k), k->retry_usec) <= now)
+                        decide_alone(a, k, AGREED_BUS, now); /* the next one in the next turn */
+                if (next_bus_action(a, k, now, ret) != ACTION_NONE)
+                        return ret->kind;
+                if (can_ask(k) && k->in_flight == ACTION_NONE &&
+                    next_store_action(a, k, now, ret) != ACTION_NONE)
+                        return ret->kind;
+        }
+        *ret = (Action){ .kind = ACTION_NONE };
+        return ACTION_NONE;
+}
+
+int64_t agreement_next_time(const Agreement *a) {
+        int64_t t = AGREEMENT_NEVER;
+        for (size_t i = 0; i < a->n_keys; i++) {
+                const Key *k = a->keys[i];
+                t = MIN(t, next_bus_time(k));
+                if (can_ask(k))
+                        t = MIN(t, next_store_time(a, k));
+                else if (k->role == ROLE_CENTRE && k->first_usec != AGREEMENT_NEVER)
+                        t = MIN(t, MAX(open_time(a, k), k->retry_usec));
+        }
+        return t;
+}
+
+/* ---- views ---- */
+
+size_t agreement_own_claims(Agreement *a, const char *key, uint32_t n, const Claim *const **ret) {
+        const Failure *f = find_failure(find_key(a, key), n);
+        size_t n_own = 0;
+
+        *ret = NULL;
+        if (!f || f->claims.n == 0)
+                return 0;
+        const Claim **view = reallocarray(a->view, f->claims.n, sizeof *view);
+        if (!view)
+                return 0;
+        a->view = view;
+        for (size_t i = 0; i < f->claims.n; i++)
+                if (is_own(a, &f->claims.items[i]))
+                        view[n_own++] = &f->claims.items[i];
+        *ret = view;
+        return n_own;
+}
+
+const ClaimSet *agreement_claims(const Agreement *a, const char *key, uint32_t n) {
+        const Failure *f = find_failure(find_key(a, key), n);
+        return f ? &f->claims : NULL;
+}
+
+bool agreement_failure(const Agreement *a, size_t i, AgreementFailure *ret) {
+        for (size_t j = 0; j < a->n_keys; j++) {
+                const Key *k = a->keys[j];
+                if (i < k->n_failures) {
+                        *ret = (AgreementFailure){ &k->failures[i]->d, &k->failures[i]->claims };
+                        return true;
+                }
+                i -= k->n_failures;
+        }
+        return false;
+}
+
+uint64_t agreement_n_contradictions(const Agreement *a) {
+        return a->n_contradictions;
+}

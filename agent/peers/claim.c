@@ -1,0 +1,151 @@
+/* Claims and their sets: merging is a union by process, the higher revision wins. */
+#include "agent/peers/claim.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/cleanup.h"
+#include "lib/base/digest.h"
+
+static const char *const states[N_CLAIM_STATES] = {
+        [CLAIM_ALIVE] = "alive",
+        [CLAIM_ENDED] = "ended",
+        [CLAIM_FAILED] = "failed",
+};
+
+static const char *const bundles[N_CLAIM_BUNDLES] = {
+        [CLAIM_BUNDLE_NONE] = "none",
+        [CLAIM_BUNDLE_EMPTY] = "empty",
+        [CLAIM_BUNDLE_PENDING] = "pending",
+        [CLAIM_BUNDLE_DELIVERED] = "delivered",
+};
+
+const char *claim_state_name(ClaimState s) {
+        return (size_t)s < ELEMENTSOF(states) ? states[s] : NULL;
+}
+
+const char *claim_bundle_name(ClaimBundle b) {
+        return (size_t)b < ELEMENTSOF(bundles) ? bundles[b] : NULL;
+}
+
+bool cluster_id_is_set(const char *id) {
+        return id[strspn(id, "0")] != '\0';
+}
+
+bool claim_key_build(const char *job_key, const char *cluster_id, char ret[CLAIM_KEY_SIZE]) {
+        const char *text = job_key && *job_key ? job_key : cluster_id;
+        uint8_t digest[SHA256_SIZE];
+
+        if (!text || !*text || (text == cluster_id && !cluster_id_is_set(cluster_id)))
+                return false;
+        sha256_of(text, strlen(text), digest);
+        digest_hex(digest, (CLAIM_KEY_SIZE - 1) / 2, ret);
+        return true;
+}
+
+bool claim_key_is_valid(const char *key) {
+        return strlen(key) == CLAIM_KEY_SIZE - 1 &&
+               strspn(key, "0123456789abcdef") == CLAIM_KEY_SIZE - 1;
+}
+
+#define COMPARE(a, b) (((a) > (b)) - ((a) < (b)))
+
+int claim_compare_process(const Claim *a, const Claim *b) {
+        const int r = strcmp(a->boot_id, b->boot_id);
+        if (r != 0)
+                return r;
+        if (a->pid != b->pid)
+                return COMPARE(a->pid, b->pid);
+        return COMPARE(a->start_ticks, b->start_ticks);
+}
+
+/* Any total order of what two claims of a process say does, as long as everybody uses it. */
+static int compare_content(const Claim *a, const Claim *b) {
+        const int64_t numbers[][2] = {
+                { a->revision, b->revision },         { a->state, b->state },
+                { a->bundle_state, b->bundle_state }, { a->event_usec, b->event_usec },
+                { a->started_usec, b->started_usec }, { a->rank, b->rank },
+                { a->world_size, b->world_size },     { a->has_error, b->has_error },
+                { a->error_code, b->error_code },
+        };
+        const char *const texts[][2] = {
+                { a->instance_id, b->instance_id },       { a->cluster_id, b->cluster_id },
+                { a->date_time, b->date_time },           { a->bundle, b->bundle },
+                { a->error_location, b->error_location },
+        };
+        for (size_t i = 0; i < ELEMENTSOF(numbers); i++)
+                if (numbers[i][0] != numbers[i][1])
+                        return COMPARE(numbers[i][0], numbers[i][1]);
+        for (size_t i = 0; i < ELEMENTSOF(texts); i++) {
+                const int r = strcmp(texts[i][0], texts[i][1]);
+                if (r != 0)
+                        return r;
+        }
+        return 0;
+}
+
+void claim_set_done(ClaimSet *s) {
+        free(s->items);
+        *s = (ClaimSet){ 0 };
+}
+
+/* @return the index of the first claim that is not before the process */
+static size_t lower_bound(const ClaimSet *s, const Claim *process) {
+        size_t from = 0, to = s->n;
+        while (from < to) {
+                const size_t middle = from + (to - from) / 2;
+                if (claim_compare_process(&s->items[middle], process) < 0)
+                        from = middle + 1;
+                else
+                        to = middle;
+        }
+        return from;
+}
+
+Claim *claim_set_find(const ClaimSet *s, const Claim *process) {
+        const size_t i = lower_bound(s, process);
+        return i < s->n && claim_compare_process(&s->items[i], process) == 0 ? &s->items[i] : NULL;
+}
+
+static int reserve_one(ClaimSet *s) {
+        if (s->n >= CLAIMS_MAX)
+                return -ENOSPC;
+        if (s->n < s->capacity)
+                return 0;
+        const size_t capacity = s->capacity > 0 ? 2 * s->capacity : 16;
+        Claim *items = reallocarray(s->items, capacity, sizeof *items);
+        if (!items)
+                return -ENOMEM;
+        s->items = items;
+        s->capacity = capacity;
+        return 0;
+}
+
+int claim_set_add(ClaimSet *s, const Claim *c) {
+        const size_t i = lower_bound(s, c);
+        if (i < s->n && claim_compare_process(&s->items[i], c) == 0) {
+                if (compare_content(c, &s->items[i]) <= 0)
+                        return 0;
+                s->items[i] = *c;
+                return 1;
+        }
+        const int r = reserve_one(s);
+        if (r < 0)
+                return r;
+        memmove(&s->items[i + 1], &s->items[i], (s->n - i) * sizeof *s->items);
+        s->items[i] = *c;
+        s->n++;
+        return 1;
+}
+
+int claim_set_merge(ClaimSet *to, const ClaimSet *from) {
+        int changed = 0;
+        for (size_t i = 0; i < from->n; i++) {
+                const int r = claim_set_add(to, &from->items[i]);
+                if (r < 0)
+                        return r;
+                changed |= r;
+        }
+        return changed;
+}
