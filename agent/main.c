@@ -17,6 +17,7 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/spawn.h"
+#include "lib/event/bus_child.h"
 #include "lib/event/timer.h"
 #include "lib/http/http.h"
 
@@ -351,6 +352,8 @@ int main(int argc, char **argv) {
         (void)mallopt(M_MMAP_THRESHOLD, 128 * 1024);
         /* A part of a probe, see collectors/. Exit handlers of libraries are not permitted in its
          * sandbox. */
+        if (argc == 2 && strcmp(argv[1], "--child=bus") == 0)
+                _exit(bus_child_main());
         if (argc == 2 && strncmp(argv[1], "--child=", 8) == 0)
                 _exit(child_main(argv[1] + 8));
         Args args;

@@ -66,6 +66,12 @@ static const CliCommand commands[] = {
         { "ls", "URL", "the bundles below s3://bucket[/prefix] or a directory",
           "By incident, a line a bundle: time (UTC), node, kind, size, whether it is complete, and where it is.\n"
           "An object that has no manifest (yet) is not delivered.\n\n" S3_HELP, CLI_READS_CONFIG, cmd_ls },
+        { "report", "URL [--html OUT]", "ranks of a failure: who is missing, who failed first",
+          "URL is s3://bucket/prefix or a directory: a destination, an incident's directory, or one of\n"
+          "…/.incidents/KEY[/N]. Without N: the newest failure of a key; of several keys a line each.\n"
+          "Reads what the nodes wrote there; needs no agent. Exit: 0 all ranks delivered, 1 some are missing,\n"
+          "3 something cannot be read.\n\n"
+          "  --html OUT          write a page instead of the table\n" S3_HELP, CLI_READS_CONFIG, cmd_report },
         { "get", "URL [--member PATH] [-o OUT]", "fetch a bundle, or one file out of it, verified",
           "URL is s3://bucket/key or a path: the bundle, its manifest, or what both begin with.\n"
           "Data is kept in OUT.partial until it is complete and verified; the same command resumes\n"
@@ -100,6 +106,10 @@ static const CliCommand commands[] = {
         { "config", "check | show", "as neuron-collectd --check and --print-config",
           "  check        name every fault of the configuration (exit 0 or 2)\n"
           "  show         the effective configuration, with the origin of each line\n", CLI_READS_CONFIG, cmd_config },
+        { "key", "new [FILE]", "a key for agreement.key_file",
+          "Writes a line `id:64 hex` into a new FILE of mode 0600, or to stdout. All nodes of a cluster need the\n"
+          "same file. To change the key without a gap: add the new line at the end of all files, then move it to\n"
+          "the top of all, since the first one signs, then remove the old one.\n", CLI_READS_CONFIG, cmd_key },
 };
 
 #define HELP_SOCKET "  --socket PATH   the agent's API socket (default: api.socket of the configuration)\n"

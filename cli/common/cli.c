@@ -122,11 +122,12 @@ bool cli_is_one_of(const char *word, const char *const *words) {
 
 void cli_state(const Cli *cli, const char *word, int width) {
         static const char *const green[] = { "ok",      "OK",       "delivered", "yes",
-                                             "running", "complete", NULL };
-        static const char *const red[] = { "failing", "quarantined", "no", "NO", "FAILED", NULL };
-        static const char *const yellow[] = { "paused",     "evicted",  "vanished",
-                                              "cancelled",  "draining", "stopping",
-                                              "INCOMPLETE", "warning",  NULL };
+                                             "running", "complete", "present",   NULL };
+        static const char *const red[] = { "failing", "quarantined", "no", "NO",
+                                           "FAILED",  "missing",     NULL };
+        static const char *const yellow[] = { "paused",   "evicted",  "vanished",   "cancelled",
+                                              "draining", "stopping", "INCOMPLETE", "warning",
+                                              "late",     NULL };
         const char *colour = !cli->colour                  ? NULL
                              : cli_is_one_of(word, green)  ? "\x1b[32m"
                              : cli_is_one_of(word, red)    ? "\x1b[31m"

@@ -11,6 +11,7 @@
 #include <endian.h>
 #include <errno.h>
 #include <malloc.h>
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/md5.h>
 #include <openssl/sha.h>
@@ -157,6 +158,10 @@ void hmac_sha256(const void *key, size_t n_key, const void *data, size_t n,
         sha256_final(&s, ret);
         digest_wipe(pad, sizeof pad);
         digest_wipe(&s, sizeof s);
+}
+
+bool digest_is_equal(const void *a, const void *b, size_t n) {
+        return CRYPTO_memcmp(a, b, n) == 0;
 }
 
 void digest_wipe(void *data, size_t n) {

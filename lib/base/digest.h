@@ -1,6 +1,7 @@
 /* SHA-256 and MD5: the wrapper of OpenSSL. The SHA-256 state can be exported, which EVP cannot. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,6 +37,9 @@ void md5_final(Md5 *s, uint8_t ret[static MD5_SIZE]);
 /** HMAC-SHA-256 (RFC 2104) of one buffer. A key of any length. */
 void hmac_sha256(const void *key, size_t n_key, const void *data, size_t n,
                  uint8_t ret[static SHA256_SIZE]);
+
+/** @return whether n bytes are the same; takes the same time wherever they differ */
+bool digest_is_equal(const void *a, const void *b, size_t n);
 
 /** Base64 (RFC 4648, padded). @param buf  at least DIGEST_BASE64_SIZE(n) bytes. @return buf */
 #define DIGEST_BASE64_SIZE(n) (((n) + 2) / 3 * 4 + 1)

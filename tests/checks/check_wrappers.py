@@ -9,7 +9,7 @@ import source_tree as tree
 WRAPPERS = (  # library, its headers, who may include them
     ("libyaml", r"yaml\.h", r"config/load\.c"),
     ("SQLite", r"sqlite3(ext)?\.h", r"agent/store/[a-z_]+\.c|agent/store/\w*private\.h"),
-    ("nanomsg", r"nanomsg/.*", r"lib/event/nanomsg\.c"),
+    ("nanomsg", r"nanomsg/.*", r"lib/event/bus_child\.c"),
     ("libcurl", r"curl/.*",
      r"lib/http/(curl_loop|http|url)\.[ch]|lib/http/http_private\.h|cli/common/client\.c"),
     ("libmicrohttpd", r"microhttpd.*", r"lib/http/mhd_loop\.c"),

@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
 """Writes the seed corpora of fuzz_neff, fuzz_protobuf, fuzz_elf, fuzz_manifest, fuzz_bundle,
-fuzz_notice, fuzz_note, fuzz_s3_xml and fuzz_sysfs: sound files and the ways in which they break.
+fuzz_notice, fuzz_note, fuzz_s3_xml, fuzz_sysfs and fuzz_wire: sound files and the ways in which
+they break.
 make_corpus.py writes below its own directory; what it writes is committed, so that replaying needs
 no Python."""
 import hashlib
 import json
 import os
 import struct
+import sys
 import tarfile
 
+sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "harness"))
+import incidents  # pylint: disable=wrong-import-position
 
 
 def write(target, name, data):
@@ -639,6 +644,92 @@ def processes():
     text(6, "elf-none", b"\x7fELF")
 
 
+def failures():
+    """What agents write below .incidents, and names there (tests/harness/incidents.py)."""
+    claims = [incidents.claim(0), incidents.claim(3, state="ended", bundle=None, error_code=None,
+                                                  bundle_state="none", error_location=None)]
+    bare = incidents.claim(None, world_size=None, cluster_id=None, date_time=None, started=None)
+    for name, data in (("decision", incidents.decision()),
+                       ("decision-alone", incidents.decision(job=None, world_size=None,
+                                                             agreed="alone", derived=True)),
+                       ("decision-path", incidents.decision(cluster_id="../../x")),
+                       ("record", incidents.record("i-0a", claims)),
+                       ("record-bare", incidents.record("host-1.x", [bare])),
+                       ("record-empty", incidents.record("i-0a", [])),
+                       ("record-twice", incidents.record("i-0a", [bare, dict(bare, revision=2)])),
+                       ("record-dots", incidents.record("..", claims)),
+                       ("name-decision", incidents.decision_name().encode()),
+                       ("name-record", incidents.record_name("i-0a").encode()),
+                       ("name-dots", incidents.record_name("..").encode())):
+        write("record", name, data)
+# ---- messages of the bus: what is behind their head, fuzz_wire.c signs it ----
+
+def wire_text(text):
+    return bytes([len(text)]) + text
+
+
+def wire_claim(**changes):
+    fields = {"boot_id": wire_text(b"b" * 32), "pid": struct.pack(">I", 39738),
+              "start_ticks": struct.pack(">Q", 123456), "revision": struct.pack(">I", 3),
+              "instance_id": wire_text(b"i-0a1b2c3d4e5f60718"), "rank": struct.pack(">q", 3),
+              "world_size": struct.pack(">q", 64), "cluster_id": wire_text(b"d99e36ea74c263ca"),
+              "date_time": wire_text(b"20260527-051233"), "state": b"\2", "bundle_state": b"\2",
+              "bundle": wire_text(b"neuron-core-dump-20260527T051233-0c21fa967905"),
+              "has_error": b"\1", "error_code": struct.pack(">q", 1200),
+              "location": wire_text(b"nrt_execute"), "started": struct.pack(">q", 60000),
+              "event": struct.pack(">q", 1500)}
+    fields.update(changes)
+    return b"".join(fields.values())
+
+
+def wire_decision(agreed=2, date_time=b"20260527-051233", opened=2000):
+    return (struct.pack(">BI", agreed, 1) + wire_text(b"d99e36ea74c263ca") + wire_text(date_time)
+            + b"\0" + wire_text(b"i-0a1b2c3d4e5f60718") + struct.pack(">qqq", 64, 5000000, opened))
+
+
+def wire_body(kind=0, sender=b"i-0a1b2c3d4e5f60718", key=b"0123456789abcdef", claims=(),
+              decision=b"", heard=b""):
+    return (wire_text(sender) + bytes([kind]) + wire_text(key) + bytes([len(claims)])
+            + b"".join(claims) + (b"\1" + decision if decision else b"\0")
+            + struct.pack(">H", len(heard) // 16) + heard)
+
+
+def wires():
+    claims = wire_body(claims=[wire_claim(), wire_claim(pid=struct.pack(">I", 2))])
+    news = wire_body(1, decision=wire_decision(), heard=bytes(range(64)))
+    write("wire", "claims", claims)
+    write("wire", "news", news)
+    write("wire", "heartbeat", wire_text(b"i-1") + b"\2")
+    write("wire", "empty", b"")
+    for name, body in (("claims", claims), ("news", news)):
+        write("wire", name + "-cut", body[:-1])
+        write("wire", name + "-longer", body + b"\0")
+        write("wire", name + "-half", body[:len(body) // 2])
+    write("wire", "no-error", wire_body(claims=[wire_claim(has_error=b"\0", error_code=b"")]))
+    write("wire", "unknown", wire_body(claims=[wire_claim(
+        rank=struct.pack(">q", -1), world_size=struct.pack(">q", -1), cluster_id=b"\0",
+        date_time=b"\0", bundle=b"\0", location=b"\0", started=struct.pack(">q", -2**63))]))
+    for name, field in (("rank", {"rank": struct.pack(">q", -2)}), ("state", {"state": b"\3"}),
+                        ("text", {"boot_id": b"\x21" + b"b" * 33}),
+                        ("letter", {"location": wire_text(b"a\nb")}),
+                        ("flag", {"has_error": b"\2"}),
+                        ("age", {"event": struct.pack(">q", 2**62)}),
+                        ("age-before", {"event": struct.pack(">q", -2**62)})):
+        write("wire", "claim-" + name, wire_body(claims=[wire_claim(**field)]))
+    write("wire", "key-short", wire_body(key=b"0123"))
+    write("wire", "key-capital", wire_body(key=b"0123456789ABCDEF"))
+    write("wire", "sender-none", wire_body(sender=b""))
+    write("wire", "kind", wire_body(3))
+    write("wire", "many-claims", wire_body(claims=[wire_claim()] * 20))
+    write("wire", "too-many-claims", wire_body(claims=[wire_claim()] * 21))
+    write("wire", "many-heard", wire_body(1, heard=bytes(512 * 16)))
+    write("wire", "too-many-heard", wire_body(1, heard=bytes(513 * 16)))
+    write("wire", "agreed-not", wire_body(1, decision=wire_decision(0)))
+    write("wire", "agreed-more", wire_body(1, decision=wire_decision(4)))
+    write("wire", "no-date-time", wire_body(1, decision=wire_decision(date_time=b"")))
+    write("wire", "opened-unknown", wire_body(1, decision=wire_decision(opened=-2**63)))
+
+
 neffs()
 protobufs()
 elves()
@@ -651,3 +742,5 @@ sysfs_trees()
 kmsgs()
 nrt_logs()
 processes()
+failures()
+wires()

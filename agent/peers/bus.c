@@ -1,0 +1,651 @@
+/* The parent's side of the bus. A tick every few seconds looks at the key file, at what is to be
+ * listened on and dialled, and at the child: whatever that does, it is killed and started anew. */
+#include "agent/peers/bus.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include "agent/peers/bus_keys.h"
+#include "agent/peers/wire.h"
+#include "lib/base/digest.h"
+#include "lib/base/log.h"
+#include "lib/event/bus_child.h"
+#include "lib/event/child.h"
+#include "lib/event/timer.h"
+#include "lib/event/worker_pool.h"
+
+#define TICK_USEC (5 * USEC_PER_SEC)
+#define HEARTBEAT_USEC (30 * USEC_PER_SEC)
+#define CHILD_SILENCE_USEC (4 * BUS_STATE_USEC)
+#define BACKOFF_MIN_USEC USEC_PER_SEC
+#define BACKOFF_MAX_USEC (30 * USEC_PER_SEC)
+#define STABLE_USEC (5 * USEC_PER_MINUTE) /* a child that ran so long starts anew at once */
+#define PACKETS_MAX 32                    /* in a turn of the loop */
+#define HOSTS_MAX 64
+#define HOST_SIZE 254
+#define LITERAL_SIZE INET6_ADDRSTRLEN
+#define LOG_USEC ((int64_t)(10 * USEC_PER_MINUTE))
+#define LOOKUP_USEC USEC_PER_MINUTE /* names are looked up again after it */
+#define ADDRESSES_MAX (1 + BUS_PEERS_MAX)
+#define ERROR_SIZE 384
+#define SENDERS_MAX 4096 /* whose last sequence is known; two may share a place */
+
+static_assert(ADDRESSES_MAX <= BUS_ENDPOINTS_MAX && WIRE_BYTES_MAX <= BUS_BYTES_MAX,
+              "the child takes what there may be");
+
+/* A name, or a literal. */
+typedef struct Host {
+        char name[HOST_SIZE];
+        char literal[LITERAL_SIZE];       /* "" = not known */
+        bool is_own, is_loopback;         /* of any of its addresses */
+        uint64_t asked_usec, looked_usec; /* looked: 0 = not yet */
+} Host;
+
+/* In a thread, since getaddrinfo(3) blocks; one at a time. */
+typedef struct Lookup {
+        WorkJob job; /* first */
+        Bus *bus;
+        Host host;
+} Lookup;
+
+typedef struct Address {
+        char text[BUS_ADDRESS_SIZE]; /* "" = none */
+        bool listens;
+} Address;
+
+typedef struct Sender {
+        uint64_t hash, sequence;
+} Sender;
+
+struct Bus {
+        sd_event *event;
+        Clock *clock;
+        char instance_id[INSTANCE_ID_SIZE];
+        char *listen, *key_path;
+        char **peers;      /* NULL-terminated */
+        char **rendezvous; /* NULL-terminated; NULL = none */
+        void (*on_message)(const Message *m, void *userdata);
+        void *userdata;
+
+        BusKeyFile key_file;
+        Host hosts[HOSTS_MAX];
+        Sender senders[SENDERS_MAX];
+        WorkerPool *pool; /* NULL = nothing was looked up yet */
+        Lookup *lookup;   /* the thread's while it runs; NULL = none */
+        sd_event_source *timer;
+
+        Child *child;
+        int fd; /* to the child; -1 = there is none */
+        sd_event_source *io;
+        Address opened[ADDRESSES_MAX]; /* what this child was told */
+        BusChildState state;
+        uint64_t started_usec, heard_usec, restart_usec, beat_usec;
+        unsigned n_failures;
+
+        uint64_t sequence, n_sent, n_received, n_rejected, n_restarts, n_sent_bytes;
+        char error[ERROR_SIZE];       /* of keys and messages; "" */
+        char child_error[ERROR_SIZE]; /* "" since it runs again */
+        int64_t log_usec;             /* from when on a rejected message is logged again */
+        Message message;
+        uint8_t packet[BUS_PACKET_MAX];
+};
+
+static uint64_t now_usec(const Bus *b) {
+        return b->clock->boottime_usec(b->clock);
+}
+
+_printf_(2, 3) static void set_error(Bus *b, const char *fmt, ...) {
+        va_list args;
+        va_start(args, fmt);
+        (void)vsnprintf(b->error, sizeof b->error, fmt, args);
+        va_end(args);
+}
+
+/* ---- hosts ---- */
+
+/* IPv4 as IPv6 has it, so that there is one form to compare. */
+static struct in6_addr map_ipv4(const struct in_addr *v4) {
+        struct in6_addr a = { .s6_addr = { [10] = 0xff, [11] = 0xff } };
+        memcpy(&a.s6_addr[12], v4, sizeof *v4);
+        return a;
+}
+
+static bool parse_literal(const char *text, struct in6_addr *ret) {
+        struct in_addr v4;
+        if (inet_pton(AF_INET, text, &v4) != 1)
+                return inet_pton(AF_INET6, text, ret) == 1;
+        *ret = map_ipv4(&v4);
+        return true;
+}
+
+static bool is_loopback(const struct in6_addr *a) {
+        return IN6_IS_ADDR_LOOPBACK(a) || (IN6_IS_ADDR_V4MAPPED(a) && a->s6_addr[12] == 127);
+}
+
+/* Whether a socket may have it: the service's sandbox has no AF_NETLINK, which lists addresses. */
+static bool is_own_address(const struct in6_addr *a) {
+        bool is_v4 = IN6_IS_ADDR_V4MAPPED(a);
+        struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_addr = *a };
+        struct sockaddr_in v4 = { .sin_family = AF_INET };
+        memcpy(&v4.sin_addr, &a->s6_addr[12], sizeof v4.sin_addr);
+        _cleanup_close_ int fd = socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        return fd >= 0 && bind(fd, is_v4 ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6,
+                               is_v4 ? sizeof v4 : sizeof v6) == 0;
+}
+
+static void add_host_address(Host *h, const struct in6_addr *a) {
+        bool is_v4 = IN6_IS_ADDR_V4MAPPED(a);
+        h->is_own = h->is_own || is_loopback(a) || is_own_address(a);
+        if (*h->literal)
+                return;
+        h->is_loopback = is_loopback(a);
+        (void)inet_ntop(is_v4 ? AF_INET : AF_INET6, is_v4 ? &a->s6_addr[12] : &a->s6_addr[0],
+                        h->literal, sizeof h->literal); /* the buffer is large enough */
+}
+
+static void run_lookup(WorkJob *job) {
+        Lookup *l = (Lookup *)job;
+        struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG };
+        struct addrinfo *list, *i;
+        if (getaddrinfo(l->host.name, NULL, &hints, &list) != 0)
+                return;
+        for (i = list; i; i = i->ai_next) {
+                const struct sockaddr_in *v4 = (void *)i->ai_addr;
+                const struct sockaddr_in6 *v6 = (void *)i->ai_addr;
+                struct in6_addr a =
+                        i->ai_family == AF_INET ? map_ipv4(&v4->sin_addr) : v6->sin6_addr;
+                add_host_address(&l->host, &a);
+        }
+        freeaddrinfo(list);
+}
+
+static void tick(Bus *b);
+
+static void end_lookup(WorkJob *job) {
+        Lookup *l = (Lookup *)job;
+        Bus *b = l->bus;
+        b->lookup = NULL;
+        for (size_t i = 0; i < HOSTS_MAX; i++) {
+                Host *h = &b->hosts[i];
+                if (strcmp(h->name, l->host.name) != 0)
+                        continue;
+                l->host.asked_usec = h->asked_usec;
+                l->host.looked_usec = now_usec(b);
+                if (!*l->host.literal && *h->literal) /* the last answer is better than none */
+                        h->looked_usec = l->host.looked_usec;
+                else
+                        *h = l->host;
+        }
+        free(l);
+        tick(b);
+}
+
+/* Starts to look a name up, if no other one is looked up now. */
+static void start_lookup(Bus *b, const Host *h) {
+        if (b->lookup ||
+            (!b->pool && worker_pool_new(&b->pool, b->event, "bus-names", 1, WORKER_NORMAL) < 0))
+                return;
+        Lookup *l = calloc(1, sizeof *l);
+        if (!l)
+                return;
+        l->job = (WorkJob){ .run = run_lookup, .done = end_lookup };
+        l->bus = b;
+        memcpy(l->host.name, h->name, sizeof l->host.name);
+        if (worker_pool_submit(b->pool, &l->job) < 0)
+                free(l);
+        else
+                b->lookup = l;
+}
+
+/* @return what is known of it now, borrowed until the next call; NULL: the name is too long */
+static const Host *find_host(Bus *b, const char *name) {
+        struct in6_addr a;
+        Host *h = NULL;
+        if (!*name || strlen(name) >= HOST_SIZE)
+                return NULL;
+        for (size_t i = 0; i < HOSTS_MAX && !h; i++)
+                if (strcmp(b->hosts[i].name, name) == 0)
+                        h = &b->hosts[i];
+        if (!h) { /* instead of the one that nobody has asked for longest */
+                h = &b->hosts[0];
+                for (size_t i = 1; i < HOSTS_MAX; i++)
+                        if (b->hosts[i].asked_usec < h->asked_usec)
+                                h = &b->hosts[i];
+                *h = (Host){ .literal = "" };
+                memcpy(h->name, name, strlen(name));
+        }
+        h->asked_usec = now_usec(b);
+        if (parse_literal(name, &a)) {
+                h->is_own = false;
+                h->literal[0] = '\0';
+                add_host_address(h, &a);
+        } else if (h->looked_usec == 0 || h->asked_usec - h->looked_usec > LOOKUP_USEC)
+                start_lookup(b, h);
+        return h;
+}
+
+bool bus_is_own_host(Bus *b, const char *host) {
+        const Host *h = find_host(b, host);
+        return h && h->is_own;
+}
+
+/* ---- addresses ---- */
+
+static bool has_key(const Bus *b) {
+        return b->key_file.keys.n > 0;
+}
+
+/* `tcp://HOST:PORT`. @return whether it is one */
+static bool split_address(const char *text, char host[HOST_SIZE], const char **ret_port) {
+        const char *colon = strrchr(text, ':');
+        if (strncmp(text, "tcp://", 6) != 0 || colon < text + 6)
+                return false;
+        const char *begin = text + 6, *end = colon;
+        if (*begin == '[' && end - begin > 2 && end[-1] == ']') {
+                begin++;
+                end--;
+        }
+        if (end == begin || end - begin >= HOST_SIZE)
+                return false;
+        (void)snprintf(host, HOST_SIZE, "%.*s", (int)(end - begin), begin);
+        *ret_port = colon + 1;
+        return true;
+}
+
+/* This node is not dialled on the port where it listens itself.
+ * @return whether it may be opened, and *ret as the child wants it */
+static bool resolve(Bus *b, const char *name, const char *port, bool listens, Address *ret) {
+        const Host *h = find_host(b, strcmp(name, "*") == 0 ? "::" : name);
+        const char *own_port = strrchr(b->listen, ':');
+        if (!h || !*h->literal ||
+            (!listens && h->is_own && own_port && strcmp(own_port + 1, port) == 0))
+                return false;
+        if (!h->is_loopback && !has_key(b))
+                return false;
+        bool is_v6 = strchr(h->literal, ':');
+        ret->listens = listens;
+        int n = snprintf(ret->text, sizeof ret->text, "tcp://%s%s%s:%s", is_v6 ? "[" : "",
+                         h->literal, is_v6 ? "]" : "", port);
+        return n > 0 && (size_t)n < sizeof ret->text;
+}
+
+static bool resolve_address(Bus *b, const char *text, bool listens, Address *ret) {
+        char host[HOST_SIZE];
+        const char *port;
+        if (strncmp(text, "ipc://", 6) == 0 && strlen(text) < sizeof ret->text) {
+                ret->listens = listens;
+                (void)snprintf(ret->text, sizeof ret->text, "%s", text);
+                return true;
+        }
+        return split_address(text, host, &port) && resolve(b, host, port, listens, ret);
+}
+
+static bool is_listed(const Address *list, size_t n, const Address *a) {
+        for (size_t i = 0; i < n; i++)
+                if (strcmp(list[i].text, a->text) == 0)
+                        return true;
+        return false;
+}
+
+/* What is to be open now: what was configured first. @return how many */
+static size_t list_addresses(Bus *b, Address ret[static ADDRESSES_MAX]) {
+        char host[HOST_SIZE];
+        const char *port = NULL;
+        size_t n = 0, max;
+        n += resolve_address(b, b->listen, true, &ret[n]);
+        max = n + BUS_PEERS_MAX;
+        for (size_t i = 0; b->peers[i] && n < max; i++)
+                n += resolve_address(b, b->peers[i], false, &ret[n]) && !is_listed(ret, n, &ret[n]);
+        if (!split_address(b->listen, host, &port))
+                return n;
+        for (size_t i = 0; b->rendezvous && b->rendezvous[i] && n < max; i++)
+                n += resolve(b, b->rendezvous[i], port, false, &ret[n]) &&
+                     !is_listed(ret, n, &ret[n]);
+        return n;
+}
+
+/* ---- the child ---- */
+
+static void plan_tick(Bus *b, uint64_t usec) {
+        int r = timer_rearm(b->timer, usec);
+        if (r < 0)
+                log_error(r, "cannot arm the timer of the bus; it is no longer looked after");
+}
+
+/* Forgets the child, and when to start it anew. */
+static void stop_child(Bus *b, const char *why) {
+        uint64_t now = now_usec(b);
+        if (b->child && why) {
+                if (now - b->started_usec > STABLE_USEC)
+                        b->n_failures = 0;
+                uint64_t wait = BACKOFF_MIN_USEC << MIN(b->n_failures, 5U);
+                wait = MIN(wait, BACKOFF_MAX_USEC);
+                b->n_failures++;
+                b->restart_usec = now + wait / 2 + (now % (wait / 2)); /* chance enough */
+                (void)snprintf(b->child_error, sizeof b->child_error, "the bus process ended: %s",
+                               why);
+                log_warning(0, "%s; it is started again", b->child_error);
+                plan_tick(b, b->restart_usec - now);
+        }
+        b->io = sd_event_source_disable_unref(b->io);
+        if (b->fd >= 0)
+                (void)close(TAKE_FD(b->fd));
+        b->child = child_free(b->child);
+        b->n_sent_bytes += b->state.n_sent_bytes; /* the next one begins at 0 */
+        memset(b->opened, 0, sizeof b->opened);
+        b->state = (BusChildState){ .n_bound = 0 };
+}
+
+static void on_child_done(const ChildResult *result, void *userdata) {
+        char why[128];
+        if (result->error < 0)
+                (void)snprintf(why, sizeof why, "%s", strerror(-result->error));
+        else if (WIFSIGNALED(result->status))
+                (void)snprintf(why, sizeof why, "signal %d (%s)", WTERMSIG(result->status),
+                               strsignal(WTERMSIG(result->status)));
+        else
+                (void)snprintf(why, sizeof why, "exit code %d%s%.80s", WEXITSTATUS(result->status),
+                               *result->error_line ? ", " : "", result->error_line);
+        stop_child(userdata, why);
+}
+
+/* Ages in it count from when it was sent, so that an old one would say what is wrong. */
+static bool is_replay(Bus *b, const Message *m) {
+        uint8_t digest[SHA256_SIZE];
+        uint64_t hash;
+        sha256_of(m->sender, strlen(m->sender), digest);
+        memcpy(&hash, digest, sizeof hash);
+        Sender *s = &b->senders[hash % SENDERS_MAX];
+        if (s->hash == hash && m->sequence <= s->sequence)
+                return true;
+        *s = (Sender){ .hash = hash, .sequence = m->sequence };
+        return false;
+}
+
+static void handle_message(Bus *b, size_t n) {
+        const WireKey none = { .id = "" };
+        WireReader reader = { .keys = has_key(b) ? b->key_file.keys.items : &none,
+                              .n_keys = has_key(b) ? b->key_file.keys.n : 1,
+                              .boot_usec = (int64_t)now_usec(b),
+                              .real_usec = (int64_t)b->clock->realtime_usec(b->clock) };
+        WireVerdict v = wire_decode(b->packet + 1, n, &reader, &b->message);
+        b->n_received++;
+        if (v != WIRE_OK) {
+                b->n_rejected++;
+                set_error(b, "a message was rejected: %s", wire_verdict_text(v));
+                if (reader.boot_usec >= b->log_usec) { /* however many there are */
+                        log_warning(0, "%s", b->error);
+                        b->log_usec = reader.boot_usec + LOG_USEC;
+                }
+        } else if (!is_replay(b, &b->message) && b->message.kind != MESSAGE_HEARTBEAT &&
+                   strcmp(b->message.sender, b->instance_id) != 0)
+                b->on_message(&b->message, b->userdata);
+}
+
+/* @return whether there may be another one */
+static bool handle_packet(Bus *b) {
+        ssize_t n = recv(b->fd, b->packet, sizeof b->packet, MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+                return false;
+        if (n <= 0) { /* on_child_done() says why */
+                b->io = sd_event_source_disable_unref(b->io);
+                return false;
+        }
+        b->heard_usec = now_usec(b);
+        if (b->packet[0] == BUS_RECEIVED)
+                handle_message(b, (size_t)n - 1);
+        else if (b->packet[0] == BUS_STATE && (size_t)n == 1 + sizeof b->state) {
+                memcpy(&b->state, b->packet + 1, sizeof b->state);
+                b->state.error[sizeof b->state.error - 1] = '\0';
+                b->child_error[0] = '\0';
+        }
+        return true;
+}
+
+static int on_readable(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
+        Bus *b = userdata;
+        (void)s, (void)fd, (void)revents;
+        for (unsigned i = 0; i < PACKETS_MAX && b->io && handle_packet(b); i++)
+                ;
+        return 0;
+}
+
+static int start_child(Bus *b) {
+        static char *const environment[] = { (char *)"PATH=/usr/bin:/bin", (char *)"LANG=C.UTF-8",
+                                             NULL };
+        char *argv[] = { (char *)"neuron-collectd", (char *)"--child=bus", NULL };
+        int fds[2];
+        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) < 0)
+                return -errno;
+        _cleanup_close_ int fd = fds[1];
+        b->fd = fds[0];
+        int r = child_new(&b->child, b->event,
+                          &(ChildOptions){ .program = "/proc/self/exe",
+                                           .argv = argv,
+                                           .environment = environment,
+                                           .third_fd = fd,
+                                           .timeout_usec = USEC_INFINITY,
+                                           .cuts_output = true,
+                                           .on_done = on_child_done,
+                                           .userdata = b });
+        if (r == 0)
+                r = sd_event_add_io(b->event, &b->io, b->fd, EPOLLIN, on_readable, b);
+        if (r < 0) {
+                stop_child(b, NULL);
+                return r;
+        }
+        b->started_usec = b->heard_usec = now_usec(b);
+        return 0;
+}
+
+/* @return 0; -errno: it does not read, and is found out by its silence */
+static int send_packet(Bus *b, char what, const void *data, size_t n) {
+        struct iovec parts[] = { { .iov_base = &what, .iov_len = 1 },
+                                 { .iov_base = (void *)data, .iov_len = n } };
+        struct msghdr m = { .msg_iov = parts, .msg_iovlen = ELEMENTSOF(parts) };
+        return sendmsg(b->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+/* Tells the child what to close and what to open. What it could not be told is told later. */
+static void apply_addresses(Bus *b, const Address *wanted, size_t n) {
+        for (size_t i = 0; i < ADDRESSES_MAX; i++) {
+                Address *a = &b->opened[i];
+                if (*a->text && !is_listed(wanted, n, a) &&
+                    send_packet(b, BUS_CLOSE, a->text, strlen(a->text)) == 0)
+                        a->text[0] = '\0';
+        }
+        for (size_t i = 0; i < n; i++) {
+                Address *slot = b->opened;
+                if (is_listed(b->opened, ADDRESSES_MAX, &wanted[i]))
+                        continue;
+                while (slot < b->opened + ADDRESSES_MAX && *slot->text)
+                        slot++;
+                if (slot < b->opened + ADDRESSES_MAX &&
+                    send_packet(b, wanted[i].listens ? BUS_BIND : BUS_CONNECT, wanted[i].text,
+                                strlen(wanted[i].text)) == 0)
+                        *slot = wanted[i];
+        }
+}
+
+/* ---- the tick ---- */
+
+static void check_keys(Bus *b) {
+        Diags faults = { .n = 0 };
+        int r = bus_key_file_check(&b->key_file, &faults);
+        for (size_t i = 0; i < faults.n; i++) {
+                _cleanup_free_ char *text = diag_format(&faults.items[i]);
+                set_error(b, "%s", text ? text : strerror(ENOMEM));
+                log_warning(0, "%s", b->error);
+        }
+        diag_done(&faults);
+        if (r <= 0)
+                return;
+        b->error[0] = '\0';
+        log_info("the bus signs with key '%s' of %zu", b->key_file.keys.items[0].id,
+                 b->key_file.keys.n);
+}
+
+static void send_heartbeat(Bus *b, uint64_t now) {
+        if (now < b->beat_usec + HEARTBEAT_USEC && b->beat_usec > 0)
+                return;
+        b->beat_usec = now;
+        const Message m = { .kind = MESSAGE_HEARTBEAT };
+        (void)bus_send(b, &m); /* may be lost: there is another one */
+}
+
+static void tick(Bus *b) {
+        Address wanted[ADDRESSES_MAX];
+        uint64_t now = now_usec(b);
+        check_keys(b);
+        size_t n = list_addresses(b, wanted);
+        if (b->child && now - b->heard_usec > CHILD_SILENCE_USEC)
+                stop_child(b, "it did not respond and was killed");
+        if (n == 0 && b->child)
+                stop_child(b, NULL);
+        if (n > 0 && !b->child && now >= b->restart_usec) {
+                int r = start_child(b);
+                b->n_restarts += r == 0 && b->n_failures > 0;
+                if (r < 0)
+                        set_error(b, "cannot start the bus process: %s", strerror(-r));
+        }
+        if (b->child) {
+                apply_addresses(b, wanted, n);
+                if (b->state.n_connected > 0)
+                        send_heartbeat(b, now);
+        }
+}
+
+static int on_tick(sd_event_source *s, uint64_t usec, void *userdata) {
+        (void)s, (void)usec;
+        plan_tick(userdata, TICK_USEC);
+        tick(userdata);
+        return 0;
+}
+
+/* ---- for others ---- */
+
+int bus_send(Bus *b, const Message *m) {
+        const WireKey none = { .id = "" };
+        size_t n;
+        uint8_t bytes[WIRE_BYTES_MAX];
+        if (!b->child || b->state.n_connected == 0)
+                return -ENOTCONN;
+        uint64_t real_usec = b->clock->realtime_usec(b->clock);
+        /* Grows over a restart, too. */
+        b->sequence = MAX(b->sequence + 1, real_usec);
+        WireStamp stamp = { .key = has_key(b) ? &b->key_file.keys.items[0] : &none,
+                            .sender = b->instance_id,
+                            .sequence = b->sequence,
+                            .boot_usec = (int64_t)now_usec(b),
+                            .real_usec = (int64_t)real_usec };
+        int r = wire_encode(m, &stamp, bytes, &n);
+        if (r < 0)
+                return r;
+        if (send_packet(b, BUS_SEND, bytes, n) < 0)
+                return -ENOTCONN;
+        b->n_sent++;
+        return 0;
+}
+
+static void free_list(char **list) {
+        for (size_t i = 0; list && list[i]; i++)
+                free(list[i]);
+        free(list);
+}
+
+static char **copy_list(char *const *list) {
+        size_t n = 0;
+        while (list && list[n])
+                n++;
+        char **copy = calloc(n + 1, sizeof *copy);
+        for (size_t i = 0; copy && i < n; i++) {
+                copy[i] = strdup(list[i]);
+                if (!copy[i]) {
+                        free_list(copy);
+                        return NULL;
+                }
+        }
+        return copy;
+}
+
+void bus_set_rendezvous(Bus *b, char *const *hosts) {
+        char **copy = copy_list(hosts);
+        if (!copy)
+                return; /* the next call comes soon */
+        free_list(b->rendezvous);
+        b->rendezvous = copy;
+        plan_tick(b, 0);
+}
+
+void bus_view(const Bus *b, BusView *ret) {
+        bool is_open = b->state.n_bound > 0 || b->state.n_connected > 0;
+        *ret = (BusView){ .state = !b->child         ? (b->n_failures > 0 ? "failing" : "off")
+                                   : is_open         ? "listening"
+                                   : *b->state.error ? "failing"
+                                                     : "starting",
+                          .last_error = *b->state.error   ? b->state.error
+                                        : *b->child_error ? b->child_error
+                                        : *b->error       ? b->error
+                                                          : NULL,
+                          .has_key = has_key(b),
+                          .n_connected = b->state.n_connected,
+                          .n_dialled = b->state.n_dialled,
+                          .n_sent = b->n_sent,
+                          .n_received = b->n_received,
+                          .n_rejected = b->n_rejected,
+                          .n_sent_bytes = b->n_sent_bytes + b->state.n_sent_bytes,
+                          .n_restarts = b->n_restarts };
+}
+
+int bus_new(Bus **ret, const BusOptions *o) {
+        _cleanup_(bus_freep) Bus *b = calloc(1, sizeof *b);
+        if (!b)
+                return -ENOMEM;
+        b->fd = -1;
+        b->event = sd_event_ref(o->event);
+        b->clock = o->clock;
+        b->on_message = o->on_message;
+        b->userdata = o->userdata;
+        (void)snprintf(b->instance_id, sizeof b->instance_id, "%s", o->instance_id);
+        b->listen = strdup(o->listen);
+        b->key_path = strdup(o->key_file);
+        b->peers = copy_list(o->peers);
+        if (!b->listen || !b->key_path || !b->peers)
+                return -ENOMEM;
+        b->key_file.path = b->key_path;
+        int r = timer_arm(&b->timer, &(TimerOptions){ .event = b->event,
+                                                      .slack_usec = USEC_PER_MSEC,
+                                                      .handler = on_tick,
+                                                      .userdata = b });
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(b);
+        return 0;
+}
+
+Bus *bus_free(Bus *b) {
+        if (!b)
+                return NULL;
+        stop_child(b, NULL);
+        if (b->pool)
+                worker_pool_abandon(TAKE_PTR(b->pool));
+        if (b->lookup && !worker_pool_is_running(&b->lookup->job))
+                free(b->lookup); /* else it is the thread's for ever */
+        b->timer = sd_event_source_disable_unref(b->timer);
+        bus_key_file_done(&b->key_file);
+        free_list(b->peers);
+        free_list(b->rendezvous);
+        free(b->listen);
+        free(b->key_path);
+        sd_event_unref(b->event);
+        free(b);
+        return NULL;
+}

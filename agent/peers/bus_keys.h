@@ -1,0 +1,32 @@
+/* The key file of the bus: up to 4 lines `id:64 hex`, blank lines and comments (#). The first key
+ * signs, all verify. It is read again when it has changed. */
+#pragma once
+
+#include <sys/stat.h>
+
+#include "agent/peers/wire.h"
+#include "lib/base/diag.h"
+
+#define BUS_KEYS_MAX 4
+
+typedef struct BusKeys {
+        WireKey items[BUS_KEYS_MAX]; /* [0] signs */
+        size_t n;
+} BusKeys;
+
+/** @param file  for the messages  @return 0; -EINVAL, with faults: *ret is untouched */
+int bus_keys_parse(const char *text, const char *file, BusKeys *ret, Diags *faults);
+
+typedef struct BusKeyFile {
+        const char *path; /* borrowed; "" = none */
+        BusKeys keys;     /* of the last time that it was without fault; none: n = 0 */
+        struct stat seen;
+        int error; /* of the last attempt to read it */
+        bool was_read;
+} BusKeyFile;
+
+/** Reads it if it has changed since the last call. Symbolic links are followed. Faults are reported
+ * once, and then the keys stay as they were.
+ * @return 1: other keys; 0: the same; -errno, with faults */
+int bus_key_file_check(BusKeyFile *f, Diags *faults);
+void bus_key_file_done(BusKeyFile *f); /* wipes the secrets */

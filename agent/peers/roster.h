@@ -1,0 +1,70 @@
+/* Who took part in a failure: the records of its nodes, folded. Pure; times are the store's. */
+#pragma once
+
+#include "agent/peers/claim.h"
+#include "agent/peers/decision.h"
+#include "agent/peers/record.h"
+
+#define ROSTER_RANKS_MAX 65536
+
+typedef enum RankState {
+        RANK_PRESENT,
+        RANK_LATE,
+        RANK_MISSING,
+        RANK_UNDELIVERED, /* not delivered, and not known to be one of the job: it is not missed */
+        N_RANK_STATES,
+} RankState;
+const char *rank_state_name(RankState s); /* `present` `late` `missing`; NULL for UNDELIVERED */
+
+typedef enum MissingReason {
+        MISSING_NONE,
+        MISSING_UNREACHABLE, /* no node has named this rank */
+        MISSING_NO_DUMP,     /* alive, or ended without one */
+        MISSING_EMPTY,
+        MISSING_UNDELIVERED,
+        N_MISSING_REASONS,
+} MissingReason;
+const char *missing_reason_name(MissingReason r); /* NULL for MISSING_NONE */
+
+typedef struct RosterRank {
+        int64_t rank; /* -1 = not known */
+        RankState state;
+        MissingReason reason;
+        const Claim *claim; /* the roster's; NULL: nobody named it */
+} RosterRank;
+
+typedef struct RosterNode { /* whose record is in it */
+        char instance_id[INSTANCE_ID_SIZE];
+        uint64_t revision;
+        int64_t uncertainty_usec; /* of its times, against the store's clock */
+} RosterNode;
+
+typedef struct Roster {
+        Decision decision;
+        ClaimSet claims;
+        int64_t world_size; /* the decision's, else the largest of the claims; -1: not known, or
+                               more than ROSTER_RANKS_MAX, and nobody is missing */
+        RosterRank *ranks;  /* by rank; those without a rank come last */
+        size_t n_ranks, n_present, n_late, n_missing;
+        RosterNode *nodes; /* by instance id */
+        size_t n_nodes;
+        const RosterRank *first_failure; /* NULL: none */
+        int64_t uncertainty_usec;        /* of its time against the others' */
+        const RosterRank **suspects;     /* they ended before it, without a dump */
+        size_t n_suspects;
+} Roster;
+
+/** Folds the records, up to CLAIMS_MAX claims. Of a process the claim with the higher revision
+ * counts, of a rank that was named by several processes the failed one, then the one that ended,
+ * then the newest.
+ * @param records  in any order; of a node that has several all count; borrowed
+ * @return 0 and *ret (roster_done); -ENOMEM */
+int roster_fold(const Decision *d, const Record *records, size_t n_records, Roster *ret);
+void roster_done(Roster *r);
+
+/** incident.json (`neuron-collectd/incident/1`).
+ * @param job_key  "" = null  @return the caller's, NULL: no memory */
+char *roster_format(const Roster *r, const char *job_key, size_t *ret_n);
+/** @return whether incident.json in `text` has this node's record with at least this revision */
+bool incident_has_record(const char *text, size_t n_text, const char *instance_id,
+                         uint64_t revision);
