@@ -626,6 +626,8 @@ static ManifestInfo manifest_info(const DeliveryAttempt *a, const char **reasons
         const Delivery *d = a->delivery;
         clock_format_compact(derived, d->rec.oldest_mtime_usec, '-');
         bool incident = source_kind_has_incident(d->rec.kind);
+        const char *cluster_id = bundle_record_cluster_id(&d->rec);
+        const char *date_time = bundle_record_date_time(&d->rec);
         return (ManifestInfo){
                 .id = d->rec.id,
                 .object = a->object_name,
@@ -641,15 +643,15 @@ static ManifestInfo manifest_info(const DeliveryAttempt *a, const char **reasons
                 .source_path = d->rec.path,
                 .uid = d->rec.uid,
                 .user = user,
-                .cluster_id = !incident              ? NULL
-                              : d->rec.cluster_id[0] ? d->rec.cluster_id
-                                                     : "0000000000000000",
-                .date_time = !incident              ? NULL
-                             : d->rec.date_time[0]  ? d->rec.date_time
-                             : d->rec.cluster_id[0] ? derived /* as in its place */
-                                                    : NULL,
-                .is_derived = !d->rec.date_time[0],
-                .agreed = "alone",
+                .cluster_id = !incident       ? NULL
+                              : cluster_id[0] ? cluster_id
+                                              : "0000000000000000",
+                .date_time = !incident       ? NULL
+                             : date_time[0]  ? date_time
+                             : cluster_id[0] ? derived /* as in its place */
+                                             : NULL,
+                .is_derived = d->rec.name.derived || !date_time[0],
+                .agreed = d->rec.name.agreed[0] ? d->rec.name.agreed : "alone",
                 .job = d->notes.has_job ? &d->notes.job : NULL,
                 .failures = d->notes.failures,
                 .n_failures = d->notes.n,

@@ -1131,6 +1131,14 @@ static S3Target *target(const Destination *d) {
         return d->target;
 }
 
+S3Client *delivery_s3_client(const Destination *d, const char **ret_error) {
+        const S3Target *t = target(d);
+        *ret_error = t->client         ? NULL
+                     : t->config_error ? t->config_error
+                                       : "its endpoint cannot be used";
+        return t->client;
+}
+
 static int create_client(Destination *d, S3Target *t) {
         const SchedulerContext *c = &d->scheduler->context;
         const ConfigDestination *config = d->config;
@@ -1217,9 +1225,9 @@ static void on_probed(int outcome, const char *error, void *userdata) {
 static int on_config_error(sd_event_source *source, void *userdata) {
         (void)source;
         Destination *d = userdata;
-        scheduler_probe_done(d, UPLOAD_E_DENIED,
-                             target(d)->config_error ? target(d)->config_error
-                                                     : "its endpoint cannot be used");
+        const char *error;
+        (void)delivery_s3_client(d, &error);
+        scheduler_probe_done(d, UPLOAD_E_DENIED, error);
         return 0;
 }
 

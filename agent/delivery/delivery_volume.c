@@ -397,16 +397,10 @@ static void volume_abandon(Destination *d, const Bundle *b, const DeliveryRecord
         record_temporaries(d, b->rec.id, below);
 }
 
-static int volume_open(Destination *d) {
+int delivery_volume_open(const Destination *d, Volume **ret) {
         const ConfigDestination *config = d->config;
-        VolumeTarget *t = d->target = calloc(1, sizeof *t);
-        if (!t)
-                return -ENOMEM;
-        *t = (VolumeTarget){ .destination = d,
-                             .probe = { .run = run_probe, .done = on_probed },
-                             .sweep = { .run = run_sweep, .done = on_swept } };
         return volume_new(
-                &t->volume,
+                ret,
                 &(VolumeOptions){
                         .root = path_template_fixed(d->template),
                         .min_free_bytes = config->min_free.is_permille ? 0 : config->min_free.bytes,
@@ -416,6 +410,16 @@ static int volume_open(Destination *d) {
                         .group = config->group,
                         /* a root that was there and is not any more is not mounted */
                         .must_exist = scheduler_bytes_delivered(d) > 0 });
+}
+
+static int volume_open(Destination *d) {
+        VolumeTarget *t = d->target = calloc(1, sizeof *t);
+        if (!t)
+                return -ENOMEM;
+        *t = (VolumeTarget){ .destination = d,
+                             .probe = { .run = run_probe, .done = on_probed },
+                             .sweep = { .run = run_sweep, .done = on_swept } };
+        return delivery_volume_open(d, &t->volume);
 }
 
 static const WorkJob *volume_job(const Destination *d) {

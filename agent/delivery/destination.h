@@ -6,6 +6,8 @@
 #include "agent/delivery/scheduler.h"
 #include "lib/base/path.h"
 #include "lib/event/worker_pool.h"
+#include "uploaders/s3/s3_client.h"
+#include "uploaders/volume/volume.h"
 
 /* Which of the bundles that may go now is next at a destination. Small ones go first (logs and
  * metadata say the most and cost the least), sources alternate, and in a source the owners of its
@@ -57,6 +59,7 @@ typedef struct StallCheck {
 uint64_t stall_check(StallCheck *s, uint64_t start_usec, uint64_t progress, uint64_t now_usec);
 
 typedef struct DestinationType DestinationType;
+typedef struct Objects Objects;
 
 typedef enum DestinationState {
         DESTINATION_OK,
@@ -103,6 +106,7 @@ typedef struct Destination {
         /* Where many nodes send to one place they do not all start at the same moment. */
         bool has_jitter;
         uint64_t jitter_until_usec; /* CLOCK_BOOTTIME */
+        Objects *objects;           /* of objects.c; NULL until the first call */
 } Destination;
 
 /* What differs between a volume and a bucket. All of it on the loop. */
@@ -187,6 +191,19 @@ static inline uint64_t scheduler_realtime_usec(const Scheduler *s) {
         return s->context.clock->realtime_usec(s->context.clock);
 }
 
+/** @return NULL: there is none of this name */
+Destination *scheduler_find_destination(const Scheduler *s, const char *name);
+/** @return of a bucket; NULL and *ret_error (borrowed): its configuration cannot be used */
+S3Client *delivery_s3_client(const Destination *d, const char **ret_error);
+/** @return 0 and another Volume of the same directory, for another thread; -errno */
+int delivery_volume_open(const Destination *d, Volume **ret);
+/** Nothing is underway, but for what hangs in a thread and was cancelled: it is left behind when it
+ * does not end until then (CLOCK_BOOTTIME). */
+void objects_done(Destination *d, uint64_t until_usec);
+
+/** @return the directory of a bundle below the destination's root, which is a bucket or the fixed
+ * part of a path; the caller's, NULL for lack of memory */
+char *scheduler_bundle_directory(const Destination *d, const BundleRecord *rec);
 /** @return limits.memory's share of one destination */
 uint64_t scheduler_memory_share(const Scheduler *s);
 /** As DeliveryS3Options.reserve. */

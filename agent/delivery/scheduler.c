@@ -92,7 +92,7 @@ static BundleTries *delivery_tries(Bundle *b, const DeliveryRecord *delivery) {
         return &b->tries[tries_index(b, delivery)];
 }
 
-static Destination *find_destination(const Scheduler *s, const char *name) {
+Destination *scheduler_find_destination(const Scheduler *s, const char *name) {
         for (size_t i = 0; i < s->n_destinations; i++)
                 if (strcmp(s->destinations[i].config->name, name) == 0)
                         return &s->destinations[i];
@@ -582,18 +582,18 @@ static void on_delivery_done(Delivery *job) {
 
 /* ---- starting a delivery ---- */
 
-static char *expand_template(const Destination *d, const Bundle *b) {
+static char *expand_template(const Destination *d, const BundleRecord *rec) {
         const SchedulerContext *c = &d->scheduler->context;
         _cleanup_free_ char *path =
                 bundle_directory(d->template,
-                                 &(BundleOrigin){ .kind = b->rec.kind,
-                                                  .source = b->rec.source,
+                                 &(BundleOrigin){ .kind = rec->kind,
+                                                  .source = rec->source,
                                                   .instance_id = c->instance_id,
                                                   .hostname = c->hostname },
-                                 &(BundleLocation){ .date_time = b->rec.date_time,
-                                                    .cluster_id = b->rec.cluster_id,
-                                                    .oldest_mtime_usec = b->rec.oldest_mtime_usec,
-                                                    .uid = b->rec.uid });
+                                 &(BundleLocation){ .date_time = bundle_record_date_time(rec),
+                                                    .cluster_id = bundle_record_cluster_id(rec),
+                                                    .oldest_mtime_usec = rec->oldest_mtime_usec,
+                                                    .uid = rec->uid });
         if (!path)
                 return NULL;
         const char *below =
@@ -604,14 +604,13 @@ static char *expand_template(const Destination *d, const Bundle *b) {
         return strdup(below);
 }
 
-/* Below the destination's root. @return the caller's, NULL for lack of memory */
-static char *delivery_directory(const Destination *d, const Bundle *b) {
+char *scheduler_bundle_directory(const Destination *d, const BundleRecord *rec) {
         char *directory = NULL;
-        if (b->rec.s3_prefix && d->config->type == CONFIG_S3 &&
-            bundle_directory_from_prefix(b->rec.s3_prefix, d->config->bucket,
+        if (rec->s3_prefix && d->config->type == CONFIG_S3 &&
+            bundle_directory_from_prefix(rec->s3_prefix, d->config->bucket,
                                          d->scheduler->context.instance_id, &directory) < 0)
                 return NULL;
-        return directory ? directory : expand_template(d, b);
+        return directory ? directory : expand_template(d, rec);
 }
 
 /* Before the first delivery of a bundle, and the same for all that follow, after a crash too: an
@@ -703,7 +702,7 @@ static int start_delivery(Destination *d, Bundle *b) {
         Scheduler *s = d->scheduler;
         DeliveryRecord *delivery = find_delivery(b, d->config->name);
         attach_collected_files(s, b);
-        _cleanup_free_ char *directory = delivery_directory(d, b);
+        _cleanup_free_ char *directory = scheduler_bundle_directory(d, &b->rec);
         if (!directory)
                 return -ENOMEM;
         DeliveryRequest order = { .bundle = b,
@@ -744,8 +743,8 @@ static bool is_small(const Bundle *b) {
 
 /* @return the delivery when it waits for nothing but its turn, or for time to pass
  * (*ret_wait_usec); else NULL */
-static const DeliveryRecord *waiting_delivery(const Destination *d, const Bundle *b,
-                                              uint64_t now_usec, uint64_t *ret_wait_usec) {
+static const DeliveryRecord *waiting_delivery(const Destination *d, Bundle *b, uint64_t now_usec,
+                                              uint64_t *ret_wait_usec) {
         if ((b->rec.state != BUNDLE_READY && b->rec.state != BUNDLE_SHIPPING) || !b->source ||
             b->cancel || b->has_target_state)
                 return NULL;
@@ -757,6 +756,10 @@ static const DeliveryRecord *waiting_delivery(const Destination *d, const Bundle
          * backoff. */
         uint64_t wait = delivery->next_try_usec > now_usec ? delivery->next_try_usec - now_usec : 0;
         *ret_wait_usec = MIN(wait, d->scheduler->config->retry.maximum_usec);
+        const SchedulerContext *c = &d->scheduler->context;
+        if (wait == 0 && !b->rec.name.agreed[0] && c->is_named &&
+            !c->is_named(b, &wait, c->userdata))
+                *ret_wait_usec = MAX(wait, UINT64_C(1));
         return delivery;
 }
 
@@ -858,7 +861,7 @@ static bool has_many_pending(const Destination *d) {
         BundleQueue *const *queues = bundle_table_queues(d->scheduler->context.bundles, &n);
         for (size_t i = 0; i < n; i++)
                 LIST_FOREACH (l, &queues[i]->bundles) {
-                        const Bundle *b = CONTAINER_OF(l, Bundle, queue_link);
+                        Bundle *b = CONTAINER_OF(l, Bundle, queue_link);
                         if (waiting_delivery(d, b, now, &wait) && ++n_pending > LONE_PENDING_MAX)
                                 return true;
                 }
@@ -1052,7 +1055,7 @@ bool scheduler_is_idle(const Scheduler *s) {
 }
 
 bool scheduler_has_cleaned_up(const Scheduler *s, const char *destination) {
-        const Destination *d = find_destination(s, destination);
+        const Destination *d = scheduler_find_destination(s, destination);
         return d && d->is_cleaned_up;
 }
 
@@ -1179,7 +1182,7 @@ size_t scheduler_deliveries_view(const Scheduler *s, SchedulerDeliveryView *ret)
 static bool is_orphaned(const Scheduler *s, const Bundle *b) {
         for (size_t i = 0; b->rec.state == BUNDLE_READY && i < b->rec.n_deliveries; i++)
                 if (b->rec.deliveries[i].state != DELIVERY_DONE &&
-                    !find_destination(s, b->rec.deliveries[i].destination))
+                    !scheduler_find_destination(s, b->rec.deliveries[i].destination))
                         return true;
         return false;
 }
@@ -1203,7 +1206,7 @@ bool scheduler_can_continue(const Scheduler *s, const Bundle *b) {
                 const DeliveryRecord *delivery = &b->rec.deliveries[i];
                 if (delivery->state != DELIVERY_DONE && !has_given_up(s, delivery) &&
                     !b->tries[tries_index(b, delivery)].failed &&
-                    find_destination(s, delivery->destination))
+                    scheduler_find_destination(s, delivery->destination))
                         return true;
         }
         return false;
@@ -1224,7 +1227,7 @@ static const Destination *delivery_at(const Scheduler *s, const Destination *d, 
 
 char *scheduler_explain(const Scheduler *s, const Bundle *b, const DeliveryRecord *delivery) {
         StrBuf text = STRBUF_INIT;
-        const Destination *d = find_destination(s, delivery->destination);
+        const Destination *d = scheduler_find_destination(s, delivery->destination);
         const Destination *at = d ? delivery_at(s, d, b) : NULL;
         char span[64];
         uint64_t now = scheduler_realtime_usec(s), boot = scheduler_boottime_usec(s);
@@ -1396,6 +1399,7 @@ static bool wait_for_worker(const Destination *d, uint64_t until_usec) {
 /* @return whether it hangs: then what its worker uses stays */
 static bool destination_done(Destination *d, uint64_t until_usec) {
         bool hung = d->worker && !wait_for_worker(d, until_usec);
+        objects_done(d, until_usec);
         if (hung)
                 worker_pool_abandon(d->worker);
         else
@@ -1450,7 +1454,7 @@ void scheduler_abandon_uploads(Scheduler *s, const Bundle *b) {
                 if (r < 0)
                         log_dump(b->rec.id, LOG_WARNING, r,
                                  "cannot write down that its upload is to be aborted");
-                Destination *d = find_destination(s, b->rec.deliveries[i].destination);
+                Destination *d = scheduler_find_destination(s, b->rec.deliveries[i].destination);
                 if (d && d->type->abandon && b->rec.deliveries[i].object &&
                     b->rec.deliveries[i].state != DELIVERY_DONE)
                         d->type->abandon(d, b, &b->rec.deliveries[i]);

@@ -25,6 +25,9 @@ typedef struct SchedulerContext { /* borrowed */
         bool is_urgent;           /* --once: no start is delayed for the sake of other nodes */
         void (*on_delivered)(const Bundle *b, void *userdata); /* before the state changes */
         SourceSpec *(*get_source_spec)(const Bundle *b);       /* of b->source; borrowed */
+        /* Whether its failure has a name, or it may go without. NULL: all may go.
+         * @param ret_wait_usec  when not: ask again after so long, at the latest */
+        bool (*is_named)(Bundle *b, uint64_t *ret_wait_usec, void *userdata);
         /* A member changed while it was read: the bundle goes back to SETTLING, at its source. */
         void (*on_changed)(Bundle *b, const char *why);
         void *userdata;

@@ -44,8 +44,8 @@ typedef struct ManifestInfo {                    /* borrowed */
         uid_t uid;
         const char *user;                   /* NULL = unknown */
         const char *cluster_id, *date_time; /* NULL = no incident → "incident": null */
-        bool is_derived;                    /* date_time: from the files, not from a name */
-        const char *agreed;                 /* "alone" */
+        bool is_derived;                    /* not as the runtime named it */
+        const char *agreed;                 /* `alone`, `bus`, `store` */
         const ManifestJob *job;             /* NULL = null; written only with an incident */
         /* In the order in which they came: the first one is `failure`, and all of them are
          * `failures` when there are more. */

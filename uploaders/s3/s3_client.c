@@ -789,6 +789,7 @@ static void finish(S3Call *call, const S3Response *answer, const HttpReply *repl
                 .n_tries = call->n_tries,
                 .body = reply && reply->body ? reply->body : "",
                 .body_bytes = reply && reply->body ? reply->body_bytes : 0,
+                .duration_usec = reply ? reply->duration_usec : 0,
                 .header = result_header,
                 .reply = reply,
         };

@@ -50,6 +50,7 @@ typedef struct S3Result { /* borrowed while on_done runs */
         unsigned n_tries; /* that were sent, also those that clock, region or keys cost */
         const char *body;
         size_t body_bytes;
+        uint64_t duration_usec; /* of the last try, without the time in the queue */
         /* Name in lower case; NULL = not there. */
         const char *(*header)(const struct S3Result *r, const char *name);
         const void *reply; /* private */

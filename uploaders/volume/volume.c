@@ -23,18 +23,7 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
-
-struct Volume {
-        char *root;
-        uint64_t min_free_bytes;
-        unsigned min_free_permille;
-        bool must_exist;
-        mode_t mode; /* of directories that nodes share */
-        char *group; /* NULL = none */
-        /* of the root below its mount point when it was last opened; -1 = never yet */
-        int mount_depth;
-        atomic_uint_fast64_t n_read_back; /* bytes; read by other threads */
-};
+#include "uploaders/volume/volume_private.h"
 
 struct VolumeObject {
         Volume *volume;         /* borrowed */
@@ -74,7 +63,7 @@ static const Meaning meanings[] = {
 
 /* clang-format on */
 
-_printf_(2, 3) static void volume_set_error(char **ret_error, const char *fmt, ...) {
+void volume_set_error(char **ret_error, const char *fmt, ...) {
         va_list args;
 
         va_start(args, fmt);
@@ -84,7 +73,7 @@ _printf_(2, 3) static void volume_set_error(char **ret_error, const char *fmt, .
         *ret_error = text;
 }
 
-static int volume_classify_errno(int error, const char *doing, const char *path, char **ret_error) {
+int volume_classify_errno(int error, const char *doing, const char *path, char **ret_error) {
         switch (error) {
         case ENOMEM: /* ours, not the volume's */
         case EMFILE:
@@ -210,8 +199,6 @@ static bool may_create_root(const Volume *v) {
 
 /* Who may use what */
 
-#define OWN_DIRECTORY_MODE 0755
-
 /* @return 0 and *ret, (gid_t)-1 = none; -ENXIO: there is no such group; -errno */
 static int find_group(const Volume *v, gid_t *ret) {
         struct group group, *found = NULL;
@@ -232,9 +219,7 @@ static int find_group(const Volume *v, gid_t *ret) {
         return 0;
 }
 
-/* Gives something to the group. One that was there before stays as it is where that is refused.
- * @return 0, -ENXIO, -errno */
-static int set_group(const Volume *v, int fd, const struct stat *st, bool is_new) {
+int volume_set_group(const Volume *v, int fd, const struct stat *st, bool is_new) {
         gid_t gid;
         int r = find_group(v, &gid);
         if (r < 0)
@@ -253,13 +238,13 @@ static int set_directory(const Volume *v, int fd, mode_t mode, bool is_new) {
                 return -errno;
         if (!is_new && st.st_uid != geteuid())
                 return 0;
-        int r = set_group(v, fd, &st, is_new);
+        int r = volume_set_group(v, fd, &st, is_new);
         if (r == 0 && (st.st_mode & 07777) != mode)
                 (void)fchmod(fd, mode); /* whoever cannot write there reports it */
         return r;
 }
 
-static int classify_group(const Volume *v, int error, const char *path, char **ret_error) {
+int volume_classify_group(const Volume *v, int error, const char *path, char **ret_error) {
         if (error == ENXIO)
                 volume_set_error(
                         ret_error,
@@ -292,7 +277,7 @@ static int create_root(const Volume *v, char **ret_error) {
         return r < 0 ? volume_classify_errno(-r, "make the volume root in", parent, ret_error) : 0;
 }
 
-static int volume_open_root(Volume *v, bool create, int *ret_fd, char **ret_error) {
+int volume_open_root(Volume *v, bool create, int *ret_fd, char **ret_error) {
         _cleanup_close_ int fd = open(v->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (fd < 0 && errno == ENOENT && create && may_create_root(v)) {
                 int r = create_root(v, ret_error);
@@ -301,7 +286,7 @@ static int volume_open_root(Volume *v, bool create, int *ret_fd, char **ret_erro
                 fd = open(v->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
                 r = fd < 0 ? 0 : set_directory(v, fd, v->mode, true);
                 if (r < 0)
-                        return classify_group(v, -r, v->root, ret_error);
+                        return volume_classify_group(v, -r, v->root, ret_error);
         }
         if (fd < 0) {
                 if (errno != ENOENT)
@@ -327,7 +312,7 @@ static int volume_open_root(Volume *v, bool create, int *ret_fd, char **ret_erro
 
 /* Whether there is room */
 
-static int volume_check_room(const Volume *v, int fd, uint64_t more_bytes, char **ret_error) {
+int volume_check_room(const Volume *v, int fd, uint64_t more_bytes, char **ret_error) {
         char have[PARSE_FORMAT_SIZE], keep[PARSE_FORMAT_SIZE], more[PARSE_FORMAT_SIZE];
         struct statvfs fs;
         uint64_t free_bytes, total_bytes, floor_bytes;
@@ -363,19 +348,10 @@ static bool is_plain_name(const char *s, size_t n) {
                !(n == 2 && s[0] == '.' && s[1] == '.');
 }
 
-/* The way to an object, as far as it was gone. */
-typedef struct Way {
-        int dir_fd;       /* the directory it lives in; the caller's */
-        const char *name; /* its own, in what was asked for */
-        const char *step; /* what was tried last; NULL: to give it its group */
-} Way;
-
-/* Opens the directory an object lives in, making what is missing. Every parent is fsynced, also
- * where nothing was missing: who made the directory may have crashed before its fsync. @return 0
- * or -errno, when only ret->step is set */
-static int open_directories(const Volume *v, int root_fd, const char *relative, bool create,
-                            Way *ret) {
+int volume_open_directories(const Volume *v, int root_fd, const char *relative, mode_t own_mode,
+                            VolumeWay *ret) {
         char name[NAME_MAX + 1];
+        bool create = own_mode != 0;
         _cleanup_close_ int at_fd = fcntl(root_fd, F_DUPFD_CLOEXEC, 3);
         ret->step = "open";
         if (at_fd < 0)
@@ -394,7 +370,7 @@ static int open_directories(const Volume *v, int root_fd, const char *relative, 
                 name[n] = '\0';
                 ret->step = "make the directory of";
                 bool is_own = !strchr(relative + n + 1, '/');
-                mode_t mode = is_own ? OWN_DIRECTORY_MODE : v->mode;
+                mode_t mode = is_own ? own_mode : v->mode;
                 bool is_new = create && mkdirat(at_fd, name, mode) == 0;
                 if (create && !is_new && errno != EEXIST)
                         return -errno;
@@ -433,14 +409,14 @@ static int create_temporary(VolumeObject *o, char **ret_error) {
         if (o->fd < 0 || fstat(o->fd, &o->st) < 0)
                 return volume_classify_errno(errno, "make a temporary file for", o->path,
                                              ret_error);
-        int r = set_group(o->volume, o->fd, &o->st, true);
-        return r < 0 ? classify_group(o->volume, -r, o->path, ret_error) : 0;
+        int r = volume_set_group(o->volume, o->fd, &o->st, true);
+        return r < 0 ? volume_classify_group(o->volume, -r, o->path, ret_error) : 0;
 }
 
 int volume_object_start(Volume *v, const char *relative, uint64_t size_hint_bytes,
                         VolumeObject **ret, char **ret_error) {
         _cleanup_close_ int root_fd = -1;
-        Way way;
+        VolumeWay way;
 
         *ret_error = NULL;
         _cleanup_(volume_object_freep) VolumeObject *o = calloc(1, sizeof *o);
@@ -457,9 +433,9 @@ int volume_object_start(Volume *v, const char *relative, uint64_t size_hint_byte
         r = volume_check_room(v, root_fd, size_hint_bytes, ret_error);
         if (r != 0)
                 return r;
-        r = open_directories(v, root_fd, relative, true, &way);
+        r = volume_open_directories(v, root_fd, relative, VOLUME_OWN_MODE, &way);
         if (r < 0 && !way.step)
-                return classify_group(v, -r, o->path, ret_error);
+                return volume_classify_group(v, -r, o->path, ret_error);
         if (r == -EINVAL || r == -ENAMETOOLONG)
                 return r; /* the name, not the volume */
         if (r < 0)
@@ -478,9 +454,7 @@ int volume_object_start(Volume *v, const char *relative, uint64_t size_hint_byte
         return 0;
 }
 
-/* For what only reads: a volume that is away shows as ESTALE, one that was never there as
- * ENOENT. */
-static int open_for_reading(Volume *v, int *ret_fd) {
+int volume_open_for_reading(Volume *v, int *ret_fd) {
         _cleanup_free_ char *unused = NULL;
         int r = volume_open_root(v, false, ret_fd, &unused);
         if (r <= 0)
@@ -492,7 +466,7 @@ static int open_for_reading(Volume *v, int *ret_fd) {
 int volume_read(Volume *v, const char *relative,
                 int (*on_piece)(const void *data, size_t n, void *userdata), void *userdata) {
         _cleanup_close_ int root_fd = -1, fd = -1;
-        int r = open_for_reading(v, &root_fd);
+        int r = volume_open_for_reading(v, &root_fd);
         if (r < 0)
                 return r;
         fd = fs_open_regular(root_fd, relative, NULL);
@@ -514,10 +488,10 @@ int volume_read(Volume *v, const char *relative,
 int volume_verify(Volume *v, const char *relative, const VolumeStripe *stripes, size_t n_stripes) {
         _cleanup_close_ int root_fd = -1;
         uint64_t bad_offset;
-        Way way;
-        int r = open_for_reading(v, &root_fd);
+        VolumeWay way;
+        int r = volume_open_for_reading(v, &root_fd);
         if (r == 0)
-                r = open_directories(v, root_fd, relative, false, &way);
+                r = volume_open_directories(v, root_fd, relative, 0, &way);
         if (r < 0)
                 return r;
         r = volume_readback(&(ReadbackFile){ way.dir_fd, way.name, &v->n_read_back }, stripes,
@@ -528,11 +502,11 @@ int volume_verify(Volume *v, const char *relative, const VolumeStripe *stripes, 
 
 int volume_sweep(Volume *v, const char *relative) {
         _cleanup_close_ int root_fd = -1;
-        Way way;
-        int r = open_for_reading(v, &root_fd);
+        VolumeWay way;
+        int r = volume_open_for_reading(v, &root_fd);
 
         if (r == 0)
-                r = open_directories(v, root_fd, relative, false, &way);
+                r = volume_open_directories(v, root_fd, relative, 0, &way);
         if (r < 0)
                 return r == -ENOENT ? 0 : r;
         _cleanup_close_ int dir_fd = way.dir_fd;
@@ -545,7 +519,7 @@ int volume_sweep(Volume *v, const char *relative) {
 /* Without a name where the file system can do that, so that a crash leaves nothing; else under one
  * that is the same for all nodes, so that whoever comes next removes what a crash left. Two that
  * meet there harm nothing: each writes to what it opened. */
-static int open_probe_file(int root_fd, char name[static NAME_MAX + 1]) {
+int volume_open_probe_file(int root_fd, char name[static NAME_MAX + 1]) {
         int fd = openat(root_fd, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600);
         name[0] = '\0';
         if (fd >= 0)
@@ -565,7 +539,7 @@ int volume_probe(Volume *v, char **ret_error) {
                 r = volume_check_room(v, root_fd, 0, ret_error);
         if (r != 0)
                 return r;
-        _cleanup_close_ int fd = open_probe_file(root_fd, name);
+        _cleanup_close_ int fd = volume_open_probe_file(root_fd, name);
         if (fd < 0)
                 return volume_classify_errno(errno, "make a file in the volume root", v->root,
                                              ret_error);
