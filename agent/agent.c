@@ -596,6 +596,8 @@ static void apply_drain(Agent *a) {
         if (!agent_is_draining(a))
                 return;
         hold_sources(a);
+        if (a->failures)
+                failures_hurry(a->failures, true);
         scheduler_set_urgent(a->scheduler, true);
 }
 
@@ -638,6 +640,8 @@ static void resume_intake(Agent *a) {
                 intake_source_hold(a->sources[i], false);
         if (a->incidents)
                 incidents_hurry(a->incidents, false);
+        if (a->failures)
+                failures_hurry(a->failures, a->once);
         scheduler_set_urgent(a->scheduler, a->once);
         agent_notify_status(a);
 }
@@ -793,8 +797,15 @@ IntakeSource *agent_source_by_name(const Agent *a, const char *name) {
 
 /* ---- events of the folders ---- */
 
+static bool is_named(Bundle *b, uint64_t *ret_wait_usec, void *userdata) {
+        const Agent *a = userdata;
+        return !a->failures || failures_is_named(a->failures, b, ret_wait_usec);
+}
+
 static void on_ready(Bundle *b, void *userdata) {
         Agent *a = userdata;
+        uint64_t wait;
+        (void)is_named(b, &wait, a); /* its wait begins now, whatever its destinations do */
         scheduler_kick(a->scheduler);
         if (b->rec.state == BUNDLE_READY) /* it waits */
                 scheduler_record_failure(a->scheduler, b);
@@ -802,9 +813,10 @@ static void on_ready(Bundle *b, void *userdata) {
         agent_notify_status(a);
 }
 
-static void on_found(const Bundle *b, void *userdata) {
+static void on_found(Bundle *b, void *userdata) {
         Agent *a = userdata;
-        (void)b;
+        if (a->failures)
+                failures_on_found(a->failures, b);
         retention_runner_kick(a->retention_runner);
 }
 
@@ -852,6 +864,8 @@ static void on_final(Bundle *b, void *userdata) {
         if (b->rec.state == BUNDLE_VANISHED || b->rec.state == BUNDLE_CANCELLED)
                 on_discard(bundle_state_name(b->rec.state), 1, a);
         own_sources_on_final(a, b);
+        if (a->failures)
+                failures_on_final(a->failures, b);
         retention_runner_on_final(a->retention_runner, b);
         if (b->rec.state == BUNDLE_DELIVERED && b->rec.reason) /* a redelivery that failed */
                 agent_recount_lacking(a);
@@ -902,6 +916,8 @@ static void on_note(const NoteView *v, void *userdata) {
         const Owner sender = sender_of(v);
         if (s)
                 intake_source_on_hook_started(s, v->unit_path, &sender);
+        if (a->failures)
+                failures_on_note(a->failures, v);
         if (a->incidents)
                 incidents_on_note(a->incidents, v);
         else
@@ -958,6 +974,49 @@ static void on_unit_renewed(const char *source, const char *unit_path, uint64_t 
                 incidents_unit_renewed(a->incidents, source, unit_path, before_usec);
 }
 
+static void on_job(const char *record, void *userdata) {
+        const Agent *a = userdata;
+        if (a->failures)
+                failures_on_job(a->failures, record);
+}
+
+/* ---- failures ---- */
+
+static void on_named(void *userdata) {
+        const Agent *a = userdata;
+        if (a->scheduler)
+                scheduler_kick(a->scheduler);
+}
+
+static void on_peer_failure(const char *what, void *userdata) {
+        const Agent *a = userdata;
+        if (a->incidents)
+                (void)incidents_on_peer_failure(a->incidents, what); /* it logs why not */
+}
+
+/* Without it each node names its failures alone. */
+static void start_failures(Agent *a) {
+        const FailuresContext context = { .event = a->event,
+                                          .clock = a->clock,
+                                          .store = a->store,
+                                          .bundles = a->bundles,
+                                          .instance_id = a->instance_id,
+                                          .has_bus = !a->once,
+                                          .on_named = on_named,
+                                          .on_peer_failure = on_peer_failure,
+                                          .userdata = a };
+        if (!a->config->agreement.enabled)
+                return;
+        int r = failures_new(&a->failures, &context, a->config);
+        if (r < 0) {
+                log_warning(r, "cannot agree with other nodes on the names of failures");
+                return;
+        }
+        failures_set_scheduler(a->failures, a->scheduler);
+        if (a->once)
+                failures_hurry(a->failures, true);
+}
+
 static bool is_configured(const char *source, void *userdata) {
         return agent_source_by_name(userdata, source) != NULL;
 }
@@ -998,6 +1057,7 @@ static void start_incidents(Agent *a) {
                                            .attachments = a->attachments,
                                            .on_attached = on_attached,
                                            .on_pending = on_pending,
+                                           .on_job = on_job,
                                            .userdata = a };
         int r = a->once ? 0 : incidents_new(&a->incidents, &context, a->config);
         if (r < 0)
@@ -1133,6 +1193,7 @@ static int create_scheduler(Agent *a) {
                                      .is_urgent = a->once || agent_is_draining(a),
                                      .on_delivered = on_delivered,
                                      .get_source_spec = get_source_spec,
+                                     .is_named = is_named,
                                      .on_changed = intake_resettle,
                                      .userdata = a };
         return scheduler_new(&a->scheduler, &context, a->config);
@@ -1296,6 +1357,7 @@ static int agent_start(Agent *a) {
                 log_error(r, "cannot set up the destinations");
                 return r;
         }
+        start_failures(a);
         r = start_sources(a);
         if (r < 0)
                 return r;
@@ -1368,7 +1430,10 @@ Agent *agent_free(Agent *a) {
         a->notes = hooknotes_free(a->notes);
         a->incidents = incidents_free(a->incidents);
         a->retention_runner = retention_runner_free(a->retention_runner);
+        if (a->failures)
+                failures_set_scheduler(a->failures, NULL);
         a->scheduler = scheduler_free(a->scheduler);
+        a->failures = failures_free(a->failures);
         free_sources(a);
         sd_event_source_disable_unref(a->store_timer);
         bundle_table_free(a->bundles);
@@ -1401,6 +1466,8 @@ bool agent_is_idle(Agent *a) {
         for (size_t i = 0; i < a->n_sources; i++)
                 if (!intake_source_is_idle(a->sources[i]))
                         return false;
+        if (a->failures && !failures_is_idle(a->failures))
+                return false;
         LIST_FOREACH (l, bundle_table_all(a->bundles)) {
                 const Bundle *b = CONTAINER_OF(l, Bundle, link);
                 if (b->source && !bundle_state_is_inactive(b->rec.state) &&
@@ -1582,6 +1649,8 @@ static int apply(Agent *a, Config *loaded, const ReloadChanges *c) {
                         a->scheduler = before;
                         return r;
                 }
+                if (a->failures)
+                        failures_set_scheduler(a->failures, NULL);
                 scheduler_free(before); /* wound down: uploads resume, copies restart */
         } else
                 scheduler_set_config(a->scheduler, loaded);
@@ -1601,6 +1670,10 @@ static int apply(Agent *a, Config *loaded, const ReloadChanges *c) {
                 hooknotes_rebind(a->notes, a->config);
         if (a->incidents)
                 incidents_rebind(a->incidents, a->config);
+        if (a->failures) {
+                failures_rebind(a->failures, a->config);
+                failures_set_scheduler(a->failures, a->scheduler);
+        }
         apply_drain(a);
         config_free(old);
         return 0;

@@ -29,6 +29,7 @@ typedef struct AgentViewSpace {
         RequestView *requests;
         LabelledCount retries[N_SCHEDULER_RETRIES + 1];
         char note[160];
+        char *agreement;
 } AgentViewSpace;
 
 static const char *const retry_names[N_SCHEDULER_RETRIES] = {
@@ -43,6 +44,7 @@ static void free_space(AgentViewSpace *s) {
         free(s->requests);
         free(s->sources);
         free(s->discards);
+        free(s->agreement);
         *s = (AgentViewSpace){ 0 };
 }
 
@@ -265,6 +267,19 @@ static void view_counts(Agent *a, const SchedulerFigures *f, AgentView *v) {
         v->n_retries = ELEMENTSOF(s->retries);
 }
 
+static void view_agreement(Agent *a, AgentView *v) {
+        FailuresFigures f = { 0 };
+        StrBuf b = STRBUF_INIT;
+        if (a->failures) {
+                failures_figures(a->failures, &f);
+                failures_add_status(a->failures, &b);
+                v->agreement = a->space->agreement = strbuf_detach(&b);
+        }
+        v->named[0] = (LabelledCount){ "store", f.n_store };
+        v->named[1] = (LabelledCount){ "bus", f.n_bus };
+        v->named[2] = (LabelledCount){ "alone", f.n_alone };
+}
+
 static void on_view(AgentView *ret, void *userdata) {
         Agent *a = userdata;
         *ret = (AgentView){ .version = PACKAGE_VERSION,
@@ -294,6 +309,7 @@ static void on_view(AgentView *ret, void *userdata) {
         view_retention(a, ret);
         view_limits(figures.limits, &ret->limits);
         agent_fill_hook_view(a, ret);
+        view_agreement(a, ret);
         view_counts(a, &figures, ret);
         ret->idle = ret->idle && bundle_table_n_open(a->bundles) == 0;
         if (figures.n_orphaned > 0 && !ret->ready_note) {
@@ -403,6 +419,9 @@ static char *explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
                            "this agent runs.");
         if (rec->pinned)
                 strbuf_add(&text, " Pinned by the operator.");
+        _cleanup_free_ char *failure = a->failures ? failures_explain(a->failures, rec) : NULL;
+        if (failure)
+                strbuf_addf(&text, " %s", failure);
         return strbuf_detach(&text);
 }
 

@@ -74,8 +74,6 @@ static void add_notes(StrBuf *b, const ConfigKey *key) {
                 strbuf_add(b, " For type: volume only.");
         if (key->flags & KEY_RESTART)
                 strbuf_add(b, " A change needs a restart.");
-        if (key->later)
-                strbuf_add(b, " Only the default is available in this version.");
 }
 
 static const ConfigKey *next_child(const ConfigKey *after, const char *prefix) {

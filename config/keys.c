@@ -387,7 +387,6 @@ bool form_has_variable(const char *path_template, char letter) {
 #define LIST_AT(type, member, count, element)                                                      \
         AT(type, member), .element_size = sizeof(element), .count_offset = offsetof(type, count)
 
-#define DELETE_LINE_FOR "delete the line; the default, "
 #define W(text, number)                                                                            \
         { .word = (text), .value = (number) }
 
@@ -576,23 +575,21 @@ static const ConfigKey table[] = {
 { "retention.history", KEY_TIME, AT(Config, retention.history_usec), .min = USEC_PER_SEC, .max = DAYS(3650), .fallback = "90d",
   .help = "How long the row of a bundle that has ended stays, and at most 100,000 of them; while its files are at the source it stays." },
 
-{ "agreement", KEY_SECTION, .help = "How the nodes of a job agree on the identity of an incident." },
-{ "agreement.enabled", KEY_BOOL, AT(Config, agreement.enabled), .fallback = "true",
-  .help = "Whether nodes agree at all; without it each names its incidents alone." },
+{ "agreement", KEY_SECTION, .help = "How the nodes of a job agree on what its failures are called." },
+{ "agreement.enabled", KEY_BOOL, KEY_RESTART, AT(Config, agreement.enabled), .fallback = "true",
+  .help = "Whether nodes agree at all; without it each names its failures alone." },
 { "agreement.listen", KEY_STRING, AT(Config, agreement.listen), .form = &form_bus, .fallback = "tcp://0.0.0.0:7733",
   .help = "Address for other agents; without key_file only loopback and ipc addresses are opened." },
 { "agreement.peers", KEY_STRINGS, AT(Config, agreement.peers), .form = &form_bus, .fallback = "", .example = "[\"tcp://10.0.0.7:7733\"]",
-  .help = "Further agents to connect to.",
-  .later = DELETE_LINE_FOR "no peers, is in force" },
+  .help = "Further agents to connect to." },
 { "agreement.rendezvous", KEY_STRING, AT(Config, agreement.rendezvous), .words = rendezvous, .fallback = "auto",
-  .help = "With auto the agents of a job meet at the host in NEURON_RT_ROOT_COMM_ID, on the port of `listen`." },
+  .help = "With auto the agents of a job meet at the host in NEURON_RT_ROOT_COMM_ID, else MASTER_ADDR, on the port of `listen`." },
 { "agreement.settle", KEY_TIME, AT(Config, agreement.settle_usec), .max = 10 * USEC_PER_MINUTE, .fallback = "5s",
-  .help = "How long claims are waited for once the first one is in." },
+  .help = "How long other failed processes are waited for when none of them has a cluster id." },
 { "agreement.window", KEY_TIME, AT(Config, agreement.window_usec), .min = USEC_PER_SEC, .max = DAYS(1), .fallback = "2m",
-  .help = "Claims of one job within this long are one incident when there is no cluster id." },
+  .help = "A process that fails within this long of the newest one of a failure belongs to it, unless it was started since; one with its cluster id always does." },
 { "agreement.key_file", KEY_STRING, AT(Config, agreement.key_file), .form = &form_path, .fallback = "",
-  .help = "File with the key that messages are signed with, mode 0400.",
-  .later = DELETE_LINE_FOR "no key, keeps the agent to itself" },
+  .help = "Up to four lines ID:64 hex digits, as `neuron-collect key new` writes them: the first signs messages, all verify; not readable by all users." },
 
 { "api", KEY_SECTION, .help = "How the agent is asked." },
 { "api.socket", KEY_STRING, KEY_RESTART, AT(Config, api.socket), .form = &form_socket, .fallback = "/run/neuron-collectd/api.sock",

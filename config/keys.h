@@ -76,7 +76,6 @@ typedef struct ConfigKey {
         const char *help; /* one sentence */
         const char *source;  /* where a fact from outside comes from; may be NULL */
         const char *example; /* value in the example file; NULL = the default */
-        const char *later; /* remedy; not NULL = refused unless it is the default, not built yet */
         size_t element_size, count_offset, line_offset; /* KEY_ELEMENTS; line_offset 0 = none */
 } ConfigKey;
 

@@ -591,13 +591,6 @@ static bool value_is_equal(const ConfigKey *key, const void *a, const void *b) {
                (text_a.n == 0 || memcmp(text_a.text, text_b.text, text_a.n) == 0);
 }
 
-/* Whether nothing is in a string or list: the default of all keys that are not available yet. */
-static bool is_empty(const ConfigKey *key, const void *base) {
-        if (key->type == KEY_STRINGS)
-                return ((const StringList *)value_field(key, base))->n == 0;
-        return !**(char **)value_field(key, base);
-}
-
 static const char name_start[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_";
 
 static const char name_more[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
@@ -988,16 +981,6 @@ static int read_by_type(Reader *r, const Given *g) {
         }
 }
 
-static int read_key(Reader *r, const Given *g) {
-        int k = read_by_type(r, g);
-
-        if (k < 0)
-                return k;
-        if (g->key->later && (k == READ_E_FAULTY || !is_empty(g->key, g->scope->base)))
-                faults_add(r->faults, &g->spot, g->key->later, "is not available in this version");
-        return k;
-}
-
 /* Names of keys */
 
 static const ConfigKey *key_named(const char *prefix, const char *leaf) {
@@ -1174,7 +1157,7 @@ static int read_scope(Reader *r, const Scope *scope, const LoadNode *map) {
                         continue;
                 }
                 f->line = name->line;
-                k = read_key(r, &g);
+                k = read_by_type(r, &g);
                 if (k < 0 || add_origin_of(r, &g, k != 0) < 0)
                         return -ENOMEM;
                 f->good = k == 0;

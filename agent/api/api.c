@@ -214,10 +214,16 @@ static json_t *bounded_list(const AgentView *v) {
         return TAKE_PTR(list);
 }
 
+/* What agent/failures has written. */
+static json_t *agreement_json(const AgentView *v) {
+        json_t *agreement = v->agreement ? json_loads(v->agreement, 0, NULL) : NULL;
+        return agreement ? agreement : json_null();
+}
+
 static json_t *status_json(const AgentView *v) {
         return json_pack(
                 "{s:o, s:o, s:b, s:b, s:o, s:o, s:b, s:o, s:o, s:{s:o, s:o, s:o}, s:o, s:o, "
-                "s:o, s:o, s:o, s:o}",                                                /* */
+                "s:o, s:o, s:o, s:o, s:o}",                                           /* */
                 "agent", agent_json(v),                                               /* */
                 "config", config_json(v),                                             /* */
                 "idle", v->idle ? 1 : 0,                                              /* */
@@ -233,6 +239,7 @@ static json_t *status_json(const AgentView *v) {
                 "read", number(v->bytes_read),                                        /* */
                 "limits", limits_json(&v->limits),                                    /* */
                 "hook", hook_json(&v->hook),                                          /* */
+                "agreement", agreement_json(v),                                       /* */
                 "destinations", destination_list(v->destinations, v->n_destinations), /* */
                 "shipping", shipping_list(v->shipping, v->n_shipping),                /* */
                 "sources", source_list(v->sources, v->n_sources), "bounded", bounded_list(v));
@@ -294,11 +301,24 @@ static json_t *failure_json(const char *text) {
         return v ? v : json_null();
 }
 
+static json_t *incident_json(const BundleRecord *b) {
+        const FailureName *n = &b->name;
+        if (n->agreed[0] == '\0')
+                return json_null();
+        return json_pack("{s:o, s:o, s:b, s:s, s:o, s:o}",                        /* */
+                         "cluster_id", text_or_null(bundle_record_cluster_id(b)), /* */
+                         "date_time", text_or_null(bundle_record_date_time(b)),   /* */
+                         "derived", n->derived ? 1 : 0,                           /* */
+                         "agreed", n->agreed,                                     /* */
+                         "key", text_or_null(n->key),                             /* */
+                         "n", n->n ? number(n->n) : json_null());
+}
+
 /* @param v  has the progress of a delivery that is underway @param explain  NULL = without it */
 static json_t *bundle_json(const BundleRecord *b, const AgentView *v, const char *explain) {
         _cleanup_(json_decrefp) json_t *o =
                 json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-                          "s:o, s:o, s:o, s:b, s:b, s:o}",                 /* */
+                          "s:o, s:o, s:o, s:o, s:b, s:b, s:o}",            /* */
                           "id", text_json(b->id),                          /* */
                           "source", text_json(b->source),                  /* */
                           "kind", text_json(source_kind_name(b->kind)),    /* */
@@ -311,6 +331,7 @@ static json_t *bundle_json(const BundleRecord *b, const AgentView *v, const char
                           "cluster_id", text_or_null(b->cluster_id),       /* */
                           "supplement_of", text_or_null(b->supplement_of), /* */
                           "failure", failure_json(b->failure),             /* */
+                          "incident", incident_json(b),                    /* */
                           "files", number(b->n_files),                     /* */
                           "bytes", number(b->bytes),                       /* */
                           "first_seen", moment(b->first_seen_usec),        /* */

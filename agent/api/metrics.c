@@ -111,6 +111,11 @@ static void add_reasons(StrBuf *b, const AgentView *v) {
         for (size_t i = 0; i < v->n_discards; i++)
                 line(b, "bundle_discards_total", (Label){ "reason", v->discards[i].label },
                      v->discards[i].count);
+        head(b, "agreement_rounds_total", "counter",
+             "Bundles whose failure got its name, by who agreed on it.");
+        for (size_t i = 0; i < ELEMENTSOF(v->named); i++)
+                line(b, "agreement_rounds_total", (Label){ "result", v->named[i].label },
+                     v->named[i].count);
         head(b, "retries_total", "counter", "Tries that failed and are repeated, by reason.");
         for (size_t i = 0; i < v->n_retries; i++)
                 line(b, "retries_total", (Label){ "reason", v->retries[i].label },

@@ -122,6 +122,8 @@ typedef struct AgentView {
         DrainView drain;
         LimitsView limits;
         HookView hook;
+        const char *agreement;  /* JSON; NULL: nodes do not agree */
+        LabelledCount named[3]; /* bundles, by how their name was agreed */
         uint64_t n_sources_deleted, sources_deleted_bytes; /* bundles whose files retention has
                                                               deleted, since the state was made */
         const Owners *bounded[BOUNDED_MAX];                /* agent_view_add_bounded() */

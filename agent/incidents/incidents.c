@@ -52,6 +52,7 @@ typedef enum IncidentCause {
                               can send it */
         INCIDENT_KERNEL, /* a line of the kernel log, which any user who may open a device can forge
                           */
+        INCIDENT_PEER,   /* another node's rank of a job that runs here has failed */
         INCIDENT_REQUESTED, /* an operator wants one now, not one of a moment ago */
 } IncidentCause;
 
@@ -1851,6 +1852,8 @@ static int incidents_sweep(Incidents *i) {
 #define GATHER_USEC                                                                                \
         (50 * USEC_PER_MSEC) /* hooks of one failure run together: one request for all */
 
+#define TRIGGER_MAX 300
+
 #define FOUND_USEC (2 * USEC_PER_SEC) /* the source has seen by then what was moved outside */
 /* ---- one ---- */
 
@@ -2020,6 +2023,15 @@ int incidents_request(Incidents *i, char ret_name[INCIDENT_NAME_SIZE], const cha
         return 0;
 }
 
+int incidents_on_peer_failure(Incidents *i, const char *what) {
+        const char *why = NULL;
+        char trigger[TRIGGER_MAX];
+        if (!i->config->snapshot.enabled)
+                return -EPERM;
+        (void)snprintf(trigger, sizeof trigger, "peer: %s", what);
+        return incidents_start_or_join(i, &host, INCIDENT_PEER, trigger, &why) ? 0 : -EAGAIN;
+}
+
 bool incidents_get(const Incidents *i, const char *name, IncidentView *ret) {
         LIST_FOREACH (l, &i->incidents) {
                 const Incident *x = CONTAINER_OF(l, Incident, link);
@@ -2103,7 +2115,6 @@ void incidents_add_unit_of_note(Incidents *i, const IncidentUnitOfNote *u) {
 static void incidents_watch(Incidents *i);
 
 #define JOBS_INTERVAL_USEC (30 * USEC_PER_SEC)
-#define TRIGGER_MAX 300
 static void on_hw_error(Incidents *i, const json_t *record, const char *text) {
         const char *why = NULL, *line = json_string_value(json_object_get(record, "text"));
         char trigger[TRIGGER_MAX];
@@ -2171,8 +2182,10 @@ static int on_seen(sd_event_source *s, void *userdata) {
         return 0;
 }
 
-/* After all messages that are in the queue now. */
+/* Stored after all messages that are in the queue now. */
 static void on_jobs(Incidents *i, const char *text) {
+        if (i->context.on_job)
+                i->context.on_job(text, i->context.userdata);
         if (i->n_seen == INCIDENTS_SEEN_MAX)
                 store_seen(i);
         i->seen[i->n_seen] = strdup(text);

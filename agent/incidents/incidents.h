@@ -1,6 +1,6 @@
 /* Incidents and their snapshots: what belongs together, what is collected for it, and which bundle
- * gets it. A note, a line of the kernel log or an operator starts one; what happens while it is
- * young joins it. */
+ * gets it. A note, a line of the kernel log, a failure on another node or an operator starts one;
+ * what happens while it is young joins it. */
 #pragma once
 
 #include <stdbool.h>
@@ -29,6 +29,11 @@ typedef struct IncidentsContext { /* borrowed */
         /* More will be attached to a unit (until the process has exited and a second snapshot was
          * made, or time is over), or all has come. */
         void (*on_pending)(const char *source, const char *unit_path, bool pending, void *userdata);
+        /* A process holds a Neuron device or has the runtime loaded: a record of the `jobs`
+         * collector (docs/BUNDLE.md), JSON. All processes when the watch starts and every 10
+         * minutes; every 30 s those whose record is new or has changed. Only with snapshot.enabled.
+         * NULL: nobody wants to know */
+        void (*on_job)(const char *record, void *userdata);
         void *userdata;
 } IncidentsContext;
 
@@ -50,6 +55,12 @@ void incidents_add_unit_of_note(Incidents *i, const IncidentUnitOfNote *u);
  * ret_why  with -EAGAIN: why not now (too many, too soon, no room), for people; static
  * @return 0, -EBUSY: one is running, -EPERM: snapshots are off, -EAGAIN */
 int incidents_request(Incidents *i, char ret_name[INCIDENT_NAME_SIZE], const char **ret_why);
+
+/** A rank of a job that runs here, too, has failed on another node: this node takes a snapshot, or
+ * the one that it has just begun is for that failure, too. It belongs to no dump, unless a note
+ * joins it. @param what  for people  @return 0, -EPERM: snapshots are off, -EAGAIN: not now (too
+ * many, no room), which is logged */
+int incidents_on_peer_failure(Incidents *i, const char *what);
 
 /** What is at that path is another unit than before: what was added before that time gets nothing
  * more. @param before_usec  CLOCK_REALTIME */

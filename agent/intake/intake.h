@@ -41,7 +41,7 @@ typedef struct IntakeContext { /* borrowed by the sources */
         void (*on_unheard)(uint64_t n, void *userdata);
         /* A bundle was found: its row is there, though perhaps not yet durable. NULL: not reported
          */
-        void (*on_found)(const Bundle *b, void *userdata);
+        void (*on_found)(Bundle *b, void *userdata);
         /* Whether a source of that name is configured: what was attached to dumps of another is
          * removed after a day. NULL: it stays */
         bool (*is_configured)(const char *source, void *userdata);

@@ -93,7 +93,8 @@ typedef struct Bundle {
                                      are back */
         BundleState wanted_state; /* its reason is rec.reason */
         bool tolerant; /* changed under us too often or past max_wait: ship it as it is */
-        bool cancel;   /* asked for while shipping: carried out when the workers are back */
+        struct FailureUnit *failure_unit; /* of agent/failures; NULL: none yet */
+        bool cancel; /* asked for while shipping: carried out when the workers are back */
 } Bundle;
 
 /* In place of a device number: the supplement is made of attachments alone, and whatever is at the

@@ -144,6 +144,12 @@ static int write_bundle(Store *s, StoreStatement which, const BundleRecord *reco
         bind_number(&b, record->unit_born_usec);
         bind_number(&b, record->is_redelivery);
         bind_bytes(&b, record->failure);
+        bind_text(&b, record->name.agreed);
+        bind_text(&b, record->name.cluster_id);
+        bind_text(&b, record->name.date_time);
+        bind_number(&b, record->name.derived);
+        bind_text(&b, record->name.key);
+        bind_number(&b, record->name.n);
         return run_change(s, &b);
 }
 
@@ -180,6 +186,12 @@ static int read_bundle(sqlite3_stmt *st, BundleRecord *b, int64_t *ret_row) {
         b->unit_born_usec = read_number(&r);
         b->is_redelivery = read_number(&r) != 0;
         b->failure = read_string(&r, true);
+        read_array(&r, b->name.agreed, sizeof b->name.agreed);
+        read_array(&r, b->name.cluster_id, sizeof b->name.cluster_id);
+        read_array(&r, b->name.date_time, sizeof b->name.date_time);
+        b->name.derived = read_number(&r) != 0;
+        read_array(&r, b->name.key, sizeof b->name.key);
+        b->name.n = (uint32_t)read_number(&r);
         return r.error;
 }
 

@@ -212,9 +212,24 @@ static const char upgrade_to_8[] =
         "  WHERE uid IN (old.owner, -1);"
         " DELETE FROM note_counts WHERE uid = old.owner AND notes = 0; END;";
 
+/* What the failure of a bundle is called: FailureName; and StoredFailure. */
+static const char upgrade_to_9[] =
+        "ALTER TABLE bundles ADD COLUMN agreed TEXT NOT NULL DEFAULT '';"
+        "ALTER TABLE bundles ADD COLUMN failure_cluster_id TEXT NOT NULL DEFAULT '';"
+        "ALTER TABLE bundles ADD COLUMN failure_date_time TEXT NOT NULL DEFAULT '';"
+        "ALTER TABLE bundles ADD COLUMN derived INTEGER NOT NULL DEFAULT 0;"
+        "ALTER TABLE bundles ADD COLUMN failure_key TEXT NOT NULL DEFAULT '';"
+        "ALTER TABLE bundles ADD COLUMN failure_n INTEGER NOT NULL DEFAULT 0;"
+        "CREATE TABLE failures ("
+        " name TEXT PRIMARY KEY,"
+        " key TEXT NOT NULL,"
+        " n INTEGER NOT NULL,"
+        " time_usec INTEGER NOT NULL,"
+        " document BLOB NOT NULL) WITHOUT ROWID;";
+
 static const char *const upgrades[STORE_SCHEMA_VERSION] = {
-        upgrade_to_1, upgrade_to_2, upgrade_to_3, upgrade_to_4,
-        upgrade_to_5, upgrade_to_6, upgrade_to_7, upgrade_to_8,
+        upgrade_to_1, upgrade_to_2, upgrade_to_3, upgrade_to_4, upgrade_to_5,
+        upgrade_to_6, upgrade_to_7, upgrade_to_8, upgrade_to_9,
 };
 
 /* A bundle's columns, in the order in which bundles.c binds and reads them. */
@@ -222,7 +237,8 @@ static const char *const upgrades[STORE_SCHEMA_VERSION] = {
         "id, source, kind, path, supplement_of, first_seen_usec, state, reason, complete, "        \
         "incomplete, date_time, cluster_id, n_supplements, uid, unit_dev, unit_ino, n_files, "     \
         "bytes, oldest_mtime_usec, digest, changed_usec, attempts, pinned, links_held, "           \
-        "s3_prefix, unit_born_usec, redelivery, failure"
+        "s3_prefix, unit_born_usec, redelivery, failure, agreed, failure_cluster_id, "             \
+        "failure_date_time, derived, failure_key, failure_n"
 
 /* The upload underway of bundle ?1 to destination ?2. */
 #define THE_UPLOAD                                                                                 \
@@ -233,7 +249,8 @@ static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_BUNDLE_ADD] =
                 "INSERT INTO bundles (" COLUMNS
                 ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,"
-                " ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28)",
+                " ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28,"
+                " ?29, ?30, ?31, ?32, ?33, ?34)",
         [STORE_BUNDLE_UPDATE] =
                 "UPDATE bundles SET state = ?7, reason = ?8, complete = ?9, incomplete = ?10,"
                 " date_time = ?11, cluster_id = ?12, n_supplements = max(n_supplements, ?13), uid "
@@ -241,7 +258,8 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                 " unit_dev = ?15, unit_ino = ?16, n_files = ?17, bytes = ?18,"
                 " oldest_mtime_usec = ?19, digest = ?20, changed_usec = ?21, attempts = ?22,"
                 " pinned = ?23, links_held = ?24, s3_prefix = ?25, unit_born_usec = ?26,"
-                " redelivery = ?27, failure = ?28"
+                " redelivery = ?27, failure = ?28, agreed = ?29, failure_cluster_id = ?30,"
+                " failure_date_time = ?31, derived = ?32, failure_key = ?33, failure_n = ?34"
                 " WHERE id = ?1",
         [STORE_BUNDLE_GET] = "SELECT row, " COLUMNS " FROM bundles WHERE id = ?1",
         [STORE_BUNDLE_KEY] = "SELECT row, first_seen_usec FROM bundles WHERE id = ?1",
@@ -403,6 +421,11 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                            " ORDER BY seen_usec DESC LIMIT 1",
         [STORE_JOB_LIST] = "SELECT pid, start_ticks, uid, seen_usec, document FROM jobs"
                            " WHERE uid = ?1 ORDER BY seen_usec DESC LIMIT ?2",
+        [STORE_FAILURE_PUT] = "INSERT INTO failures VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (name)"
+                              " DO UPDATE SET key = ?2, n = ?3, time_usec = ?4, document = ?5",
+        [STORE_FAILURE_LIST] = "SELECT name, key, n, time_usec, document FROM failures"
+                               " WHERE name > ?1 ORDER BY name LIMIT 1",
+        [STORE_FAILURE_DROP] = "DELETE FROM failures WHERE time_usec < ?1",
         [STORE_PAGE_COUNT] = "PRAGMA page_count",
         [STORE_FREE_COUNT] = "PRAGMA freelist_count",
         [STORE_RESERVE_COUNT] = "SELECT count(*) FROM reserve",

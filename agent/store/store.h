@@ -10,7 +10,7 @@
 #include "lib/base/digest.h"
 #include "lib/neuron/record.h"
 
-#define STORE_SCHEMA_VERSION 8
+#define STORE_SCHEMA_VERSION 9
 
 typedef struct Store Store;
 
@@ -308,3 +308,21 @@ int store_job_find(Store *s, pid_t pid, uint64_t start_ticks, StoredJob *ret);
 /** The jobs of a user, the last seen first. @param ret  the caller's, at least `max` @return how
  * many (stored_job_done each), -errno */
 int store_job_list(Store *s, uid_t uid, size_t max, StoredJob *ret);
+
+/* ---- failures that several nodes agree on: decisions, and the claims of this node, so that a
+ * restart changes neither ---- */
+
+typedef struct StoredFailure { /* borrowed */
+        const char *name;      /* `<key>/<n>` of a decision, a process of a claim */
+        const char *key;
+        uint32_t n;         /* 0: a claim that belongs to none yet */
+        uint64_t time_usec; /* CLOCK_REALTIME: when it was opened, or the claim's last change */
+        const char *document;
+} StoredFailure;
+/** Adds or replaces the one of that name. */
+int store_failure_put(Store *s, const StoredFailure *f);
+/** In order of name. A negative return of on_failure ends it and is returned. */
+int store_failure_list(Store *s, int (*on_failure)(const StoredFailure *f, void *userdata),
+                       void *userdata);
+/** Deletes those of an earlier time. */
+int store_failure_drop(Store *s, uint64_t before_usec);

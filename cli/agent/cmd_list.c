@@ -52,6 +52,11 @@ static void print_bundle(const List *l, const json_t *b) {
                 cli_part("  %s", cli_text(b, "reason"));
         if (*cli_failure_text(failure, json_object_get(b, "failure")))
                 cli_part("  failure: %s", failure);
+        const json_t *incident = json_object_get(b, "incident");
+        if (json_is_string(json_object_get(incident, "key")))
+                cli_part("  of failure %s/%llu: %s-%s", cli_text(incident, "key"),
+                         (unsigned long long)cli_number(incident, "n"),
+                         cli_text(incident, "date_time"), cli_text(incident, "cluster_id"));
         print_deliveries(b);
         putchar('\n');
 }

@@ -187,6 +187,43 @@ static void print_hook(const json_t *hook) {
                          (unsigned long long)cli_number(snapshots, "underway"));
 }
 
+#define FAILURES_PRINTED 10
+
+static void print_failures(const json_t *failures) {
+        size_t n = json_array_size(failures);
+        for (size_t i = 0; i < n && i < FAILURES_PRINTED; i++) {
+                const json_t *f = json_array_get(failures, i);
+                cli_part("  %s", cli_text(f, "key"));
+                if (cli_number(f, "n") > 0) /* else the store has not numbered it yet */
+                        cli_part("/%llu", (unsigned long long)cli_number(f, "n"));
+                cli_line(": %s-%s (agreed: %s), %llu of %llu known processes failed",
+                         cli_text(f, "date_time"), cli_text(f, "cluster_id"), cli_text(f, "agreed"),
+                         (unsigned long long)cli_number(f, "failed"),
+                         (unsigned long long)cli_number(f, "processes"));
+        }
+        if (n > FAILURES_PRINTED)
+                cli_line("  and %zu more, see --json", n - FAILURES_PRINTED);
+}
+
+/* What the nodes of a job call its failures, and how they reach each other. */
+static void print_agreement(const json_t *agreement) {
+        const json_t *bus = json_object_get(agreement, "bus"),
+                     *failures = json_object_get(agreement, "failures");
+        char n[CLI_COUNT_SIZE];
+        if (!json_is_object(agreement))
+                return; /* it is off */
+        cli_line("agreement: bus %s%s, %llu connected, %s", cli_text(bus, "state"),
+                 cli_is_true(bus, "has_key") ? "" : " (no key)",
+                 (unsigned long long)cli_number(bus, "connected"),
+                 cli_count(n, json_array_size(failures), "failure"));
+        if (*cli_text(bus, "last_error"))
+                cli_line("  the bus: %s", cli_text(bus, "last_error"));
+        if (*cli_text(agreement, "last_error"))
+                cli_line("  destination %s: %s", cli_text(agreement, "arbiter"),
+                         cli_text(agreement, "last_error"));
+        print_failures(failures);
+}
+
 int cmd_status(const Cli *cli, int argc, char **argv) {
         json_t *status = NULL;
         int code = cli_no_argument(argc, argv);
@@ -203,6 +240,7 @@ int cmd_status(const Cli *cli, int argc, char **argv) {
                 print_shipping(status);
                 print_limits(json_object_get(status, "limits"));
                 print_hook(json_object_get(status, "hook"));
+                print_agreement(json_object_get(status, "agreement"));
                 print_sources(status);
                 print_destinations(cli, status);
         }

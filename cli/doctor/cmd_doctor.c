@@ -3,14 +3,17 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <netdb.h>
 #include <pwd.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/inotify.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/types.h>
 
+#include "agent/peers/bus_keys.h"
 #include "cli/archive/object_store.h"
 #include "cli/common/cli.h"
 #include "cli/common/client.h"
@@ -21,6 +24,7 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
+#include "lib/http/url.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/names.h"
 #include "lib/neuron/record.h"
@@ -761,6 +765,153 @@ static void check_destinations(Doctor *d) {
         }
 }
 
+/* ---- the agreement between nodes ---- */
+
+/* @return the agent's end of the bus; NULL: no agent answers, or its agreement is off */
+static const json_t *agents_bus(const Doctor *d) {
+        return json_object_get(json_object_get(d->agent, "agreement"), "bus");
+}
+
+static void report_keys(Doctor *d, const BusKeyFile *f, int r, const Diags *faults) {
+        if (!*f->path)
+                report(d, WARNING, "agreement",
+                       "write one with `neuron-collect key new`, the same for all nodes",
+                       "agreement.key_file is not set: only loopback and ipc addresses are "
+                       "opened, and between nodes the store alone decides");
+        else if (f->keys.n > 0)
+                report(d, OK, "agreement", NULL,
+                       "agreement.key_file '%s' is valid; key '%s' signs, keys that verify: %zu",
+                       f->path, f->keys.items[0].id, f->keys.n);
+        else if (r == -EACCES && cli_is_true(agents_bus(d), "has_key"))
+                report(d, OK, "agreement", NULL,
+                       "agreement.key_file '%s' cannot be read by this user; the agent has read it",
+                       f->path);
+        else
+                for (size_t i = 0; i < faults->n; i++) {
+                        char line[32] = "";
+                        if (faults->items[i].line > 0)
+                                snprintf(line, sizeof line, ", line %u", faults->items[i].line);
+                        report(d, FAILED, "agreement", faults->items[i].remedy,
+                               "agreement.key_file '%s'%s: %s", f->path, line,
+                               faults->items[i].fault);
+                }
+}
+
+/* @return whether messages can be signed, as far as this user can see */
+static bool check_keys(Doctor *d) {
+        Diags faults = { .n = 0 };
+        BusKeyFile file = { .path = d->config->agreement.key_file };
+        int r = bus_key_file_check(&file, &faults);
+        bool has_key = file.keys.n > 0;
+        report_keys(d, &file, r, &faults);
+        bus_key_file_done(&file);
+        diag_done(&faults);
+        return has_key;
+}
+
+/* As nanomsg does it. @return 0, or a positive errno of socket() or bind() */
+static int try_bind(const struct addrinfo *a) {
+        const int on = 1;
+        _cleanup_close_ int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, 0);
+        if (fd < 0)
+                return errno;
+        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on); /* bind() decides */
+        return bind(fd, a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
+}
+
+static void check_listen(Doctor *d) {
+        static const struct addrinfo hints = { .ai_socktype = SOCK_STREAM,
+                                               .ai_flags = AI_PASSIVE | AI_NUMERICSERV };
+        const char *listen = d->config->agreement.listen;
+        _cleanup_(url_done) Url url = { 0 };
+        struct addrinfo *found = NULL;
+        char port[8];
+        if (url_parse(&url, listen) < 0 || strcmp(url.scheme, "tcp") != 0)
+                return; /* ipc: what the agent makes of it is in its status */
+        bool is_v6 = url.host[0] == '[';
+        _cleanup_free_ char *host = strdup(url.host + is_v6);
+        if (!host)
+                return;
+        host[strcspn(host, "]")] = '\0';
+        snprintf(port, sizeof port, "%u", url.port);
+        int r = getaddrinfo(host, port, &hints, &found);
+        int error = r == 0 ? try_bind(found) : 0;
+        if (r == 0)
+                freeaddrinfo(found);
+        if (r != 0 || (error != 0 && error != EADDRINUSE))
+                report(d, FAILED, "agreement", "set agreement.listen to an address of this node",
+                       "'%s' cannot be listened on: %s", listen,
+                       r != 0 ? gai_strerror(r) : strerror(error));
+        else if (error == 0)
+                report(d, OK, "agreement", NULL, "'%s' can be listened on", listen);
+        else if (strcmp(cli_text(agents_bus(d), "state"), "listening") == 0)
+                report(d, OK, "agreement", NULL, "the agent listens on '%s'", listen);
+        else
+                report(d, FAILED, "agreement",
+                       "end what listens there, or set another port in agreement.listen, the same "
+                       "on all nodes",
+                       "'%s' is in use, and not by the agent", listen);
+}
+
+/* Who decides what failures are called: the first destination of each source with dumps. */
+static void check_arbiters(Doctor *d) {
+        for (size_t i = 0; i < d->config->n_sources; i++) {
+                const ConfigSource *s = &d->config->sources[i];
+                const ConfigDestination *c =
+                        s->destinations.n == 0
+                                ? NULL
+                                : config_find_destination(d->config, s->destinations.items[0]);
+                if (!c || !source_kind_has_incident((SourceKind)s->kind))
+                        continue;
+                _cleanup_free_ char *root = c->type == CONFIG_S3 ? NULL : form_fixed_part(c->path);
+                if (c->type == CONFIG_S3 || c->durable == CONFIG_DURABLE_YES ||
+                    (root && fs_path_is_network(root)))
+                        report(d, OK, "agreement", NULL,
+                               "destination %s decides what failures of source %s are called",
+                               c->name, s->name);
+                else
+                        report(d, WARNING, "agreement",
+                               "name a bucket or a shared volume first in its `destinations`, or "
+                               "set `durable: true` if all nodes share this one",
+                               "source %s: destination %s is a volume of this node alone, so "
+                               "without the bus its bundles go alone, under their own names",
+                               s->name, c->name);
+        }
+}
+
+static void check_bus(Doctor *d, bool has_key) {
+        const json_t *bus = agents_bus(d);
+        const char *error = cli_text(bus, "last_error");
+        if (!bus) {
+                if (d->agent)
+                        report(d, WARNING, "agreement", "restart it",
+                               "it is off in the agent that runs");
+                return;
+        }
+        if (has_key && !cli_is_true(bus, "has_key"))
+                report(d, FAILED, "agreement",
+                       "let the agent's user read agreement.key_file, and reload the agent",
+                       "the agent that runs has no key%s%s", *error ? ": " : "", error);
+        else
+                report(d, *error ? WARNING : OK, "agreement", NULL,
+                       "the agent's bus is %s, connected to %llu%s%s", cli_text(bus, "state"),
+                       (unsigned long long)cli_number(bus, "connected"),
+                       *error ? "; its last error: " : "", error);
+}
+
+static void check_agreement(Doctor *d) {
+        if (!d->config->agreement.enabled) {
+                report(d, WARNING, "agreement", "set agreement.enabled: true",
+                       "is switched off: each node names its failures alone");
+                return;
+        }
+        bool has_key = check_keys(d);
+        if (has_key)
+                check_listen(d);
+        check_arbiters(d);
+        check_bus(d, has_key);
+}
+
 /* ---- the command ---- */
 
 static void find_instance(Doctor *d) {
@@ -785,6 +936,8 @@ static void check_everything(Doctor *d) {
                 check_all_of_hook(d);
         }
         check_destinations(d);
+        if (!d->only)
+                check_agreement(d);
         check_agent(d);
 }
 

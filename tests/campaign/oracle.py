@@ -127,7 +127,9 @@ class Bundle:
 def bundles_at(where, root, faults):
     found = []
     for base, directories, names in os.walk(root):
-        for name in names + [d for d in directories if d.startswith(".") and d != ".incidents"]:
+        if ".incidents" in directories:
+            directories.remove(".incidents")  # what nodes agree on; docs/BUNDLE.md
+        for name in names + [d for d in directories if d.startswith(".")]:
             path = os.path.join(base, name)
             if name.startswith("."):
                 faults.append(f"{where}: a temporary file is left: {os.path.relpath(path, root)}")
@@ -137,7 +139,7 @@ def bundles_at(where, root, faults):
                 if not os.path.exists(path.removesuffix(OBJECT) + MANIFEST):
                     faults.append(f"{where}: an object without a manifest: "
                                   f"{os.path.relpath(path, root)}")
-            else:
+            elif name != "incident.json" and not name.endswith(".see.json"):
                 faults.append(f"{where}: nobody knows what this is: {os.path.relpath(path, root)}")
     return found
 

@@ -119,6 +119,8 @@ class Round:
         a.config["retry"] = {"initial": "50ms", "maximum": "400ms"}
         # `auto` steps back while the machine is busy, and tests make it busy
         a.config["limits"] = {"compression_threads": 1}
+        if os.environ.get("NC_AGREEMENT") == "on":
+            a.config["agreement"] = {"settle": "1s", "listen": f"ipc://{a.path('run', 'bus')}"}
 
     def _live_once(self):
         # A life's draws are its own: how many of them there are depends on time, and the next

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import sys
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
@@ -75,13 +76,14 @@ def all_is_well_and_nothing_is_left_behind():
     assert result.returncode == 0 and not result.stderr and not of(result, "FAILED"), result
     # what this machine has installed itself may be another hook than the test's
     assert not [w for w in of(result, "warning") if not w.startswith(
-        ("agent: it has no CAP_", "hook: ", "hard links: fs.", "snapshot: there is no "))], \
+        ("agent: it has no CAP_", "hook: ", "hard links: fs.", "snapshot: there is no ",
+         "agreement: is switched off"))], \
         of(result, "warning")
     assert everything_below(a.dir) == before, "it has left something"
     whats = [what for _, what, _ in findings(result)]
     for what in ("user", "configuration", "instance id", "state directory", "source core-dumps",
                  "hook", "hook socket", "hook mailbox", "snapshot",
-                 "destination archive", "agent"):
+                 "destination archive", "agreement", "agent"):
         assert what in whats, (what, result.stdout)
     answer = json.loads(doctor(a, "--hook-directory", a.path("bin"), "--json").stdout)
     assert answer["ok"] is True and [f["what"] for f in answer["findings"]] == whats
@@ -282,6 +284,103 @@ def what_the_running_agent_has_to_report_is_reported():
         result = doctor(a, "--destination", "archive")
         assert result.returncode == 0 and not of(result,
                                                  "FAILED"), "it is another destination that fails"
+
+
+def that_agrees(key="k1:" + 64 * "0", mode=0o600, **agreement):
+    """An agent whose nodes agree, with a key file."""
+    a = Agent()
+    a.config["agreement"] = {"enabled": True, **agreement}
+    if key is not None:
+        with open(a.path("bus.key"), "w", encoding="ascii") as f:
+            f.write(key + "\n")
+        os.chmod(f.name, mode)
+        a.config["agreement"]["key_file"] = f.name
+    return a
+
+
+@test
+def without_a_key_the_store_alone_decides_and_doctor_names_the_remedy():
+    result = doctor(that_agrees(key=None))
+    assert result.returncode == 0, result
+    warning = of(result, "warning", "agreement")[0]
+    for words in ("agreement.key_file is not set", "only loopback and ipc", "store alone decides",
+                  "`neuron-collect key new`"):
+        assert words in warning, (words, warning)
+
+
+@test
+def faults_of_the_key_file_are_reported_and_the_key_is_not():
+    secret = "5ec7e7" + 58 * "0"
+    for a, fault in ((that_agrees(key="k1:" + secret, mode=0o644), "others may read"),
+                     (that_agrees(key="# one\nk1" + secret), ", line 2: it has no id"),
+                     (that_agrees(key="k1:" + secret[1:]), ", line 1: key 'k1' is not 64 hex"),
+                     (that_agrees(key_file="/nonexistent/key", key=None), "No such file")):
+        result = doctor(a)
+        failed = of(result, "FAILED", "agreement")
+        assert result.returncode == 1 and len(failed) == 1 and fault in failed[0], (fault, result)
+        assert "agreement.key_file '" in failed[0] and "5ec7e7" not in result.stdout, failed
+
+
+@test
+def whether_other_agents_can_be_listened_for_is_tried():
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        a = that_agrees(listen=address)
+        assert f"'{address}' can be listened on" in " ".join(of(doctor(a), "ok", "agreement"))
+        taken.listen(1)
+        result = doctor(a)
+        assert result.returncode == 1 and "in use, and not by the agent" in of(
+            result, "FAILED", "agreement")[0], result
+        status = {"agreement": {"bus": {"state": "listening", "has_key": True, "connected": 3}}}
+        with CannedApi({"GET /v1/status": status}) as api:
+            a.config["api"] = {"socket": api.path}
+            held = " ".join(of(doctor(a), "ok", "agreement"))
+            assert (f"the agent listens on '{address}'" in held
+                    and "bus is listening, connected to 3" in held), held
+    result = doctor(that_agrees(listen="tcp://192.0.2.1:7733"))
+    assert "set agreement.listen to an address of this node" in of(
+        result, "FAILED", "agreement")[0], result
+
+
+@test
+def a_destination_that_cannot_decide_is_reported_for_each_source_with_dumps():
+    a = that_agrees()
+    a.config["sources"].append(a.source("profiles", "neuron-profile", "profiles"))
+    a.config["destinations"][0]["durable"] = False
+    alone = of(doctor(a), "warning", "agreement")
+    assert len(alone) == 1 and "destination archive is a volume of this node alone" in alone[
+        0] and "core-dumps" in alone[0], alone
+    for destination in ({**a.volume("archive", "out"), "durable": True},
+                        {"name": "archive", "type": "s3", "bucket": "bucket",
+                         "endpoint": "http://127.0.0.1:1"}):
+        a.config["destinations"] = [destination]
+        result = doctor(a)
+        assert not of(result, "warning", "agreement"), result
+        assert "destination archive decides what failures of source core-dumps" in " ".join(
+            of(result, "ok", "agreement")), result
+
+
+@test
+def what_the_bus_of_the_running_agent_reports_is_reported():
+    bus = {"state": "failing", "has_key": False, "connected": 0, "last_error": "it\x1b[2J died"}
+    status = {"agreement": {"bus": bus}}
+    a = that_agrees(listen="ipc:///run/bus.sock")
+    with CannedApi({"GET /v1/status": status}) as api:
+        a.config["api"] = {"socket": api.path}
+        result = doctor(a)
+        assert "has no key: it" in of(result, "FAILED", "agreement")[0], result
+        assert_harmless(result.stdout, "doctor")
+    bus["has_key"] = True
+    with CannedApi({"GET /v1/status": status}) as api:
+        a.config["api"] = {"socket": api.path}
+        assert "bus is failing, connected to 0; its last error: it" in " ".join(
+            of(doctor(a), "warning", "agreement"))
+    with CannedApi({"GET /v1/status": {"agreement": None}}) as api:
+        a.config["api"] = {"socket": api.path}
+        assert "it is off in the agent that runs" in " ".join(
+            of(doctor(a), "warning", "agreement"))
 
 
 @test

@@ -10,7 +10,7 @@ from cli_test import (CLI, QUARANTINED, SHIPPING, InTurn, ask, ask_golden, check
                       main, run, session, test)
 
 COMMANDS = ("status", "list", "show", "explain", "wait", "retry", "redeliver", "cancel",
-            "pin", "unpin", "flush", "drain", "resume", "ls", "get", "verify", "estimate",
+            "pin", "unpin", "flush", "drain", "resume", "ls", "report", "get", "verify", "estimate",
             "doctor", "config")
 BUNDLE = f"GET /v1/bundles/{SHIPPING}"
 
@@ -61,6 +61,24 @@ def status_of_an_idle_agent_without_a_file_that_cannot_deliver():
     s["config"] = {"file": None, "loaded": "2026-05-27T04:21:35.250000Z", "last_error": None}
     s["bundles"] = {k: 0 for k in s["bundles"]}
     ask_golden("status-idle", {"GET /v1/status": s}, "status")
+
+
+@test
+def status_of_an_agent_that_agrees_with_others():
+    failure = {"key": "0123456789abcdef", "n": 2, "cluster_id": "d99e36ea74c263ca",
+               "date_time": "20260527-051233", "derived": False, "agreed": "store",
+               "job": "run/1", "processes": 64, "failed": 3}
+    bus = {"state": "listening", "last_error": None, "has_key": True, "connected": 3}
+    agreement = {"enabled": True, "arbiter": None, "last_error": None, "bus": bus,
+                 "failures": [failure, {**failure, "n": 0, "agreed": "alone", "processes": 1,
+                                        "failed": 1}]}
+    s = copy.deepcopy(golden_api("status")[1])
+    s["agreement"] = agreement
+    ask_golden("status-agreement", {"GET /v1/status": s}, "status")
+    agreement.update(arbiter="archive", last_error="no answer\x1b[2J for 60 s",
+                     failures=11 * [failure])
+    bus.update(state="failing", has_key=False, last_error="tcp://[::]:7733: Address in use")
+    ask_golden("status-agreement-trouble", {"GET /v1/status": s}, "status")
 
 
 @test

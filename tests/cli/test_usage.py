@@ -54,7 +54,8 @@ def wrong_usage_is_reported_with_the_culprit_and_exits_2():
                       ["verify", "a.tar.zst", "--region"], ["ls"], ["ls", "a", "b"], ["ls", ""],
                       ["ls", "a", "--recursive"], ["ls", "s3://"], ["doctor", "now"],
                       ["doctor", "--destination"], ["estimate", "it"], ["config"],
-                      ["config", "fix"]):
+                      ["config", "fix"], ["key"], ["key", "old"], ["key", "new", "a", "b"],
+                      ["key", "new", "--force"]):
         # a socket that nobody listens on: whatever asks the agent before it has looked at its
         # arguments would exit with 3
         given = arguments if not arguments or arguments[0].startswith("-") else [

@@ -143,13 +143,8 @@ static void rates_and_their_windows_are_read(void **state) {
 
 static void what_is_not_built_yet_is_refused_when_it_is_set(void **state) {
         static const char *const set[] = {
-                "limits: {fleet_rate: 1}\n",
-                "agreement: {key_file: /etc/key}\n",
-                "agreement: {peers: [\"tcp://a:1\"]}\n",
-                "dedupe_neff: true\n",
-                "sampling: 1\n",
-                "redaction: [a]\n",
-                "encryption: {}\n",
+                "limits: {fleet_rate: 1}\n", "dedupe_neff: true\n", "sampling: 1\n",
+                "redaction: [a]\n",          "encryption: {}\n",
         };
 
         for (size_t i = 0; i < ELEMENTSOF(set); i++) {
@@ -187,19 +182,6 @@ static void defaults_are_not_refused_when_they_are_written_out(void **state) {
                      "snapshot: {commands: []}\n");
 
         assert_int_equal(c->limits.upload_rate, 0);
-}
-
-static void a_fault_of_form_shows_beside_not_available(void **state) {
-        _cleanup_(diag_done) Diags diags = { 0 };
-        _cleanup_free_ char *faults = NULL;
-        Config *c = NULL;
-
-        assert_int_equal(config_test_parse(&c, BASE "agreement: {key_file: key}\n", &diags),
-                         CONFIG_E_FAULTY);
-        faults = config_test_faults(&diags);
-        assert_int_equal(diags.n, 2);
-        assert_non_null(strstr(faults, ":3: agreement.key_file: 'key' is not an absolute path"));
-        assert_non_null(strstr(faults, ":3: agreement.key_file: is not available in this version"));
 }
 
 static void keys_of_the_other_type_do_not_apply(void **state) {
@@ -439,7 +421,6 @@ int main(void) {
                 cmocka_unit_test(what_a_snapshot_may_do_and_run_is_read),
                 cmocka_unit_test(prefixes_that_hooks_may_ask_for_are_read),
                 cmocka_unit_test(defaults_are_not_refused_when_they_are_written_out),
-                cmocka_unit_test(a_fault_of_form_shows_beside_not_available),
                 cmocka_unit_test(keys_of_the_other_type_do_not_apply),
                 cmocka_unit_test(a_file_without_sources_or_destinations_is_a_fault),
                 cmocka_unit_test(bounds_hold_and_what_is_just_below_them_is_accepted),

@@ -152,10 +152,10 @@ static void the_keys_and_defaults_of_the_contract_are_there(void **state) {
 }
 
 static void only_the_documented_keys_need_a_restart(void **state) {
-        static const char *const names[] = {
-                "node.instance_id", "state_directory", "api.socket",
-                "api.listen",       "hook.socket",     "hook.mailbox"
-        };
+        static const char *const names[] = { "node.instance_id",  "state_directory",
+                                             "agreement.enabled", "api.socket",
+                                             "api.listen",        "hook.socket",
+                                             "hook.mailbox" };
         size_t n, n_found = 0;
         const ConfigKey *keys = keys_all(&n);
 

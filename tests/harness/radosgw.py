@@ -15,7 +15,7 @@ import uuid
 
 import s3tools
 from agent import run
-from servers import Home, free_port, has_ipv6, wait_for_port
+from servers import LOOPBACK, Home, free_port, has_ipv6, listen_address, wait_for_port
 from tap import Skip
 
 PROGRAMS = ("ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "ceph", "monmaptool")
@@ -114,7 +114,8 @@ class Radosgw:
     @param ca_file         the CA that signed it, for those who ask us
     @param sts             AssumeRole and session tokens; a wrong secret is then answered
         AccessDenied instead of SignatureDoesNotMatch
-    @param options         lines of ceph.conf for the gateway, as a dict"""
+    @param options         lines of ceph.conf for the gateway, as a dict
+    @param address         where `endpoint` is; other than loopback: it listens everywhere"""
 
     region = "us-east-1"
     access_key = ACCESS_KEY
@@ -122,19 +123,19 @@ class Radosgw:
     ca_file = None  # `endpoint` is the plain one
 
     def __init__(self, store="memstore", bytes_=6 << 30, certificate=None, ca_file=None, sts=False,
-                 dns_name="", fast=False, options=None):
+                 dns_name="", fast=False, options=None, address=LOOPBACK):
         need_radosgw()
         self.home = Home("radosgw")
         self.store = store
         self.port = free_port()
         self.tls_port = free_port() if certificate else None
         self.ipv6 = has_ipv6()
-        frontends = f"beast endpoint=127.0.0.1:{self.port}"
+        frontends = f"beast endpoint={listen_address(address)}:{self.port}"
         if self.ipv6:
             frontends += f" endpoint=[::1]:{self.port}"
         if certificate:
             frontends += f" ssl_endpoint=127.0.0.1:{self.tls_port} ssl_certificate={certificate}"
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.endpoint = f"http://{address}:{self.port}"
         self.tls_ca_file = ca_file
         self.mon_port = free_port()
         self.fsid = str(uuid.uuid4())

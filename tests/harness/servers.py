@@ -17,7 +17,14 @@ from agent import PATIENCE, need, wait_for
 
 GUARD = ('trap "" HUP INT TERM; read -r _; for i in 1 2 3 4 5 6 7 8 9 10; do rm -rf '
          '-- "$1" 2>/dev/null && exit; sleep 0.3; done')
+LOOPBACK = "127.0.0.1"
 _homes = []
+
+
+def listen_address(address):
+    """Where a server listens that is reached at `address`: other tests of the machine's own network
+    are not to reach one on loopback; what is on another is in a network of its own."""
+    return LOOPBACK if address == LOOPBACK else "0.0.0.0"
 
 
 def free_port(count=1):

@@ -9,7 +9,7 @@ import shutil
 
 import s3tools
 from agent import run, wait_for
-from servers import Home, can_connect, free_port
+from servers import LOOPBACK, Home, can_connect, free_port, listen_address
 from tap import Skip
 
 PROGRAMS = ("swift-proxy-server", "swift-account-server", "swift-container-server",
@@ -43,7 +43,7 @@ use = egg:swift#{name}
 recon_cache_path = {dir}/cache
 """
 PROXY_CONF = """[DEFAULT]
-bind_ip = 127.0.0.1
+bind_ip = {listen}
 bind_port = {port}
 user = {user}
 swift_dir = {dir}
@@ -86,9 +86,9 @@ class Swift:
     secret_key = "canary-secret-of-swift"
     ca_file = None
 
-    def __init__(self, region="us-east-1"):
+    def __init__(self, region="us-east-1", address=LOOPBACK):
         need_swift()
-        self.region = region
+        self.region, self.address = region, address
         self.home = Home("swift")
         try:
             os.setxattr(self.home.dir, "user.neuron", b"1")
@@ -96,7 +96,7 @@ class Swift:
             self.home.close()
             raise Skip(f"no user xattrs in the temporary directory: {error.strerror}") from error
         self.port = free_port(5)
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.endpoint = f"http://{address}:{self.port}"
         try:
             self._start()
         except BaseException:
@@ -120,8 +120,9 @@ class Swift:
                                                          dir=home.dir))
         filters = "".join(f"[filter:{name}]\nuse = egg:swift#{name}\n" for name in PLAIN_FILTERS)
         home.write("proxy.conf", filters + PROXY_CONF.format(
-            port=self.port, cache_port=self.port + 4, user=user, dir=home.dir, region=self.region,
-            secret=self.secret_key, pipeline=" ".join(PIPELINE)))
+            listen=listen_address(self.address), port=self.port, cache_port=self.port + 4,
+            user=user, dir=home.dir, region=self.region, secret=self.secret_key,
+            pipeline=" ".join(PIPELINE)))
         home.spawn("memcached", "memcached", "-u", user, "-l", "127.0.0.1", "-p",
                    str(self.port + 4), "-U", "0", "-m", "16")
         for name in (*STORES, "proxy"):
@@ -139,10 +140,10 @@ class Swift:
         self.home.close()
 
 
-_shared = []
+_shared = {}
 
 
-def shared():
-    if not _shared:
-        _shared.append(Swift())
-    return _shared[0]
+def shared(address=LOOPBACK):
+    if address not in _shared:
+        _shared[address] = Swift(address=address)
+    return _shared[address]

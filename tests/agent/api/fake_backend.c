@@ -68,6 +68,10 @@ static const LabelledCount retries[] = { { "full", 3 } };
 static const RequestView requests[] = { { "archive \"a\"", "UploadPart", 200, 64 },
                                         { "archive \"a\"", "UploadPart", 0, 1 } };
 
+#define AGREEMENT                                                                                  \
+        "{\"enabled\":true,\"ranks\":16,\"keys\":1,\"arbiter\":\"fsx\",\"last_error\":null,"       \
+        "\"dropped\":0,\"bus\":{\"state\":\"listening\",\"connected\":2},\"failures\":[]}"
+
 static void fake_view(AgentView *ret, void *userdata) {
         (void)userdata;
         fake_calls.view++;
@@ -140,6 +144,8 @@ static void fake_view(AgentView *ret, void *userdata) {
                                        .count = { [5] = 3, [7] = 1 },
                                        .total = 4,
                                        .sum = 1.25 } },
+                .agreement = drain.is_draining ? NULL : AGREEMENT,
+                .named = { { "store", 5 }, { "bus", 2 }, { "alone", 1 } },
                 .ready = is_ready,
                 .ready_note = is_ready ? NULL : "destination 'fsx': the volume is not mounted",
         };
@@ -181,6 +187,12 @@ static BundleRecord make_bundle(unsigned i) {
                                : "/tmp/neuron-core-dump/dt-2026-05-27-05-21-cid-00000000000000ff");
         switch (i) {
         case 0:
+                b.name = (FailureName){ .agreed = "store",
+                                        .cluster_id = "d99e36ea74c263ca",
+                                        .date_time = "2026-05-27-05-20",
+                                        .derived = true,
+                                        .key = "00112233445566aa",
+                                        .n = 2 };
                 add_delivery(&b, (DeliveryRecord){ .destination = (char *)"fsx",
                                                    .state = DELIVERY_SHIPPING,
                                                    .attempts = 1,
@@ -189,6 +201,7 @@ static BundleRecord make_bundle(unsigned i) {
                                                    .next_try_usec = T0 + USEC_PER_MINUTE });
                 break;
         case 1:
+                b.name = (FailureName){ .agreed = "alone" }; /* under its own name */
                 (void)snprintf(b.supplement_of, sizeof b.supplement_of, "%s1", FAKE_ID);
                 add_delivery(
                         &b, (DeliveryRecord){

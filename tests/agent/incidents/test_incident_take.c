@@ -1,5 +1,5 @@
 /* agent/incidents: how long it is waited for, with a supervisor of the test's: for processes to
- * end, and for a directory that a hook makes. */
+ * end, and for a directory that a hook makes. What a failure on another node begins. */
 
 #include "tests/harness/unit.h"
 
@@ -38,6 +38,7 @@ typedef struct Fixture {
         int listening, supervisor; /* -1: nobody was asked yet */
         pid_t ranks[2];
         unsigned n_attached, n_held, n_released;
+        char job[64]; /* the last record that was reported */
 } Fixture;
 
 static uint64_t boot(Clock *c) {
@@ -298,6 +299,70 @@ static void what_a_supervisor_of_an_earlier_agent_writes_late_is_attached_too(vo
         assert_non_null(strstr(f->x->written, "\"over\":true"));
 }
 
+/* ---- failures on other nodes, and who was seen ---- */
+
+static Incident *newest(Fixture *f) {
+        return CONTAINER_OF(f->incidents.incidents.prev, Incident, link);
+}
+
+static void a_failure_on_another_node_begins_a_snapshot_within_the_same_bounds(void **state) {
+        Fixture *f = *state;
+        assert_int_equal(incidents_on_peer_failure(&f->incidents, "rank 3"), -EPERM);
+        assert_ptr_equal(newest(f), f->x);
+        f->config.snapshot.enabled = true;
+        assert_int_equal(incidents_on_peer_failure(&f->incidents, "rank 3"), 0);
+        Incident *x = newest(f);
+        assert_ptr_not_equal(x, f->x);
+        assert_string_equal(x->trigger, "peer: rank 3");
+        assert_int_equal(x->state, INCIDENT_GATHERING);
+        f->clock.boot_usec += INCIDENT_YOUNG_USEC - 1;
+        assert_int_equal(incidents_on_peer_failure(&f->incidents, "rank 4"), 0);
+        assert_ptr_equal(newest(f), x);
+        assert_int_equal(f->incidents.n_joined, 1);
+        f->clock.boot_usec += 1;
+        assert_int_equal(incidents_on_peer_failure(&f->incidents, "rank 5"), 0);
+        assert_ptr_not_equal(newest(f), x);
+        x = newest(f);
+        for (unsigned k = 2; k < INCIDENT_HOURLY_MAX; k++)
+                incident_rules_begun(&f->incidents.rules, &host, INCIDENT_PEER,
+                                     f->clock.boot_usec += INCIDENT_YOUNG_USEC);
+        f->clock.boot_usec += INCIDENT_YOUNG_USEC;
+        assert_int_equal(incidents_on_peer_failure(&f->incidents, "rank 6"), -EAGAIN);
+        assert_ptr_equal(newest(f), x);
+}
+
+static void a_snapshot_for_another_node_is_shipped_for_itself(void **state) {
+        Fixture *f = *state;
+        f->config.snapshot.enabled = true;
+        assert_int_equal(incidents_on_peer_failure(&f->incidents, "rank 3"), 0);
+        Incident *x = newest(f);
+        x->has_snapshot = true;
+        incident_set_state(x, INCIDENT_RESTING);
+        f->clock.boot_usec += INCIDENT_YOUNG_USEC;
+        rest_on(x);
+        assert_int_equal(x->state, INCIDENT_ENDED);
+        assert_true(x->is_own_bundle);
+}
+
+static void on_job(const char *record, void *userdata) {
+        Fixture *f = userdata;
+        (void)snprintf(f->job, sizeof f->job, "%s", record);
+}
+
+static void each_record_of_a_process_is_reported_and_kept_to_be_stored(void **state) {
+        Fixture *f = *state;
+        on_watch_message("jobs {\"pid\":1}", &f->incidents);
+        assert_string_equal(f->job, "");
+        f->incidents.context.on_job = on_job;
+        on_watch_message("jobs {\"pid\":2}", &f->incidents);
+        on_watch_message("trouble {\"pid\":3}", &f->incidents);
+        assert_string_equal(f->job, "{\"pid\":2}");
+        assert_int_equal(f->incidents.n_seen, 2);
+        while (f->incidents.n_seen > 0)
+                free(f->incidents.seen[--f->incidents.n_seen]);
+        sd_event_source_disable_unref(f->incidents.seen_step);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
@@ -306,6 +371,9 @@ int main(void) {
                 TEST(an_incident_is_not_shipped_for_itself_while_a_hook_may_make_its_directory),
                 TEST(a_directory_that_never_came_is_not_waited_for_for_ever),
                 TEST(what_a_supervisor_of_an_earlier_agent_writes_late_is_attached_too),
+                TEST(a_failure_on_another_node_begins_a_snapshot_within_the_same_bounds),
+                TEST(a_snapshot_for_another_node_is_shipped_for_itself),
+                TEST(each_record_of_a_process_is_reported_and_kept_to_be_stored),
         };
         return cmocka_run_group_tests_name("agent/incidents_take", tests, NULL, NULL);
 }

@@ -51,6 +51,16 @@ static inline void random_delivery(uint64_t *seed, DeliveryRecord *d) {
         };
 }
 
+static inline void random_name(uint64_t *seed, FailureName *n) {
+        static const char *const agreed[] = { "", "store", "bus", "alone" };
+        (void)strcpy(n->agreed, agreed[next_random(seed) % ELEMENTSOF(agreed)]);
+        (void)snprintf(n->cluster_id, sizeof n->cluster_id, "%016" PRIx64, next_random(seed));
+        (void)snprintf(n->date_time, sizeof n->date_time, "%" PRIx64, next_random(seed));
+        (void)snprintf(n->key, sizeof n->key, "%016" PRIx64, next_random(seed));
+        n->derived = next_random(seed) & 1;
+        n->n = (uint32_t)next_random(seed);
+}
+
 /* Fills what store_update may change. Frees nothing: for a fresh record. */
 static inline void random_fields(uint64_t *seed, BundleRecord *b) {
         b->state = (BundleState)(next_random(seed) % N_BUNDLE_STATES);
@@ -76,6 +86,7 @@ static inline void random_fields(uint64_t *seed, BundleRecord *b) {
         b->s3_prefix = random_bytes(seed, true);
         b->is_redelivery = next_random(seed) & 1;
         b->failure = random_bytes(seed, true);
+        random_name(seed, &b->name);
         b->n_deliveries = next_random(seed) % 4;
         b->deliveries = b->n_deliveries > 0 ? calloc(b->n_deliveries, sizeof *b->deliveries) : NULL;
         for (size_t i = 0; i < b->n_deliveries; i++)
@@ -143,6 +154,12 @@ static inline void assert_same_record(const BundleRecord *a, const BundleRecord 
         assert_same_text(a->s3_prefix, b->s3_prefix);
         assert_int_equal(a->is_redelivery, b->is_redelivery);
         assert_same_text(a->failure, b->failure);
+        assert_string_equal(a->name.agreed, b->name.agreed);
+        assert_string_equal(a->name.cluster_id, b->name.cluster_id);
+        assert_string_equal(a->name.date_time, b->name.date_time);
+        assert_string_equal(a->name.key, b->name.key);
+        assert_int_equal(a->name.derived, b->name.derived);
+        assert_int_equal(a->name.n, b->name.n);
         assert_int_equal(a->n_deliveries, b->n_deliveries);
         for (size_t i = 0; i < a->n_deliveries; i++) {
                 const DeliveryRecord *x = &a->deliveries[i], *y = &b->deliveries[i];

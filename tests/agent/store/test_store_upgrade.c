@@ -127,9 +127,27 @@ static const char version_5[] =
         "INSERT INTO bundles VALUES (97, 'of5', 'jobs', 'directory', CAST('/w' AS BLOB),\n"
         " 'ready', NULL, 1, NULL, '', '', '', 0, 0, 1, 1, 1, 10, 1, 1, 52, 60, 0, 0, 1, NULL, 77);\n"
         "PRAGMA user_version = 5;\n";
+static const char version_8[] =
+        "CREATE TABLE reserve (space BLOB NOT NULL);\n"
+        "ALTER TABLE bundles ADD COLUMN redelivery INTEGER NOT NULL DEFAULT 0;\n"
+        "ALTER TABLE bundles ADD COLUMN failure BLOB;\n"
+        "ALTER TABLE notes ADD COLUMN owner INTEGER NOT NULL DEFAULT 0;\n"
+        "UPDATE notes SET owner = uid;\n"
+        "DROP INDEX notes_finished;\n"
+        "CREATE INDEX notes_finished ON notes (owner, note) WHERE finished_usec <> 0;\n"
+        "DROP TRIGGER notes_insert; DROP TRIGGER notes_delete;\n"
+        "CREATE TRIGGER notes_insert AFTER INSERT ON notes BEGIN INSERT INTO note_counts VALUES (new.owner, 1,"
+        " length(new.document)), (-1, 1, length(new.document)) ON CONFLICT (uid) DO UPDATE SET notes = notes + 1, bytes = bytes"
+        " + excluded.bytes; END;\n"
+        "CREATE TRIGGER notes_delete AFTER DELETE ON notes BEGIN UPDATE note_counts SET notes = notes - 1, bytes = bytes -"
+        " length(old.document) WHERE uid IN (old.owner, -1); DELETE FROM note_counts WHERE uid = old.owner AND notes = 0; END;\n"
+        "INSERT INTO bundles VALUES (96, 'of8', 'jobs', 'neuron-core-dump', CAST('/v' AS BLOB),\n"
+        " 'shipping', NULL, 1, NULL, '20260527-051233', '00000000000000ff', '', 0, 0, 1, 1, 1, 10, 1, 1, 53, 60, 0, 0,\n"
+        " 1, NULL, 78, 1, CAST('{}' AS BLOB));\n"
+        "PRAGMA user_version = 8;\n";
 /* clang-format on */
 
-#define N_SQL 6
+#define N_SQL 7
 #define BASE "neuron-core-dump-20260527T052135-0123456789ab"
 
 static void make_old(const Scratch *scratch, const char *const sql[N_SQL], bool in_wal) {
@@ -204,7 +222,7 @@ static void a_database_of_version_1_is_upgraded_with_all_it_held(void **state) {
 
                 make_old(scratch, sql, in_wal);
                 Store *s = open_store(scratch);
-                assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "8\nok");
+                assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "9\nok");
                 assert_first_bundle(s);
                 assert_int_equal(store_get(s, BASE "-s1", &b), 0);
                 assert_string_equal(b.path, "/tmp/\xff");
@@ -245,7 +263,7 @@ static void a_database_of_version_2_counts_discoveries_and_holds_no_released_lin
 
         make_old(scratch, sql, true);
         Store *s = open_store(scratch);
-        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "8\nok");
+        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "9\nok");
         store_counts(s, &counts);
         assert_int_equal(counts.discovered, 10);
         assert_int_equal(store_counts_difference(&counts), 0);
@@ -273,7 +291,7 @@ static void a_database_of_version_3_keeps_its_bundles_and_accepts_notes(void **s
 
         make_old(scratch, sql, true);
         Store *s = open_store(scratch);
-        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "8\nok");
+        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "9\nok");
         assert_first_bundle(s);
         assert_int_equal(store_get(s, "of3", &b), 0);
         assert_null(b.s3_prefix);
@@ -301,7 +319,7 @@ static void a_database_of_version_4_does_not_know_when_its_directories_were_made
 
         make_old(scratch, sql, true);
         Store *s = open_store(scratch);
-        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "8\nok");
+        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "9\nok");
         assert_first_bundle(s);
         assert_int_equal(store_get(s, "of4", &b), 0);
         assert_string_equal(b.s3_prefix, "s3://bucket/granted");
@@ -331,7 +349,7 @@ static void a_database_of_version_5_keeps_counts_and_notes_and_gets_a_reserve(vo
         assert_sqlite3(scratch,
                        "PRAGMA user_version; PRAGMA integrity_check;"
                        "SELECT count(*), sum(length(space)) FROM reserve",
-                       "8\nok\n4|4194304");
+                       "9\nok\n4|4194304");
         assert_first_bundle(s);
         assert_int_equal(store_get(s, "of5", &b), 0);
         assert_int_equal(b.unit_born_usec, 77);
@@ -343,6 +361,43 @@ static void a_database_of_version_5_keeps_counts_and_notes_and_gets_a_reserve(vo
         assert_int_equal(counts.discovered, 13);
         assert_int_equal(store_counts_difference(&counts), 0);
         store_close(s);
+}
+
+/* Its bundles were delivered under their own names, and go on so. */
+static void a_database_of_version_8_has_no_names_of_failures(void **state) {
+        static const char *const sql[N_SQL] = { version_1, version_1_rows, version_2, version_3,
+                                                version_4, version_5,      version_8 };
+        const Scratch *scratch = *state;
+        BundleRecord b;
+
+        make_old(scratch, sql, true);
+        Store *s = open_store(scratch);
+        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "9\nok");
+        assert_first_bundle(s);
+        assert_int_equal(store_get(s, "of8", &b), 0);
+        assert_true(b.is_redelivery);
+        assert_string_equal(b.failure, "{}");
+        assert_string_equal(b.name.agreed, "");
+        assert_string_equal(bundle_record_cluster_id(&b), "00000000000000ff");
+        assert_string_equal(bundle_record_date_time(&b), "20260527-051233");
+        b.name = (FailureName){ .agreed = "store",
+                                .cluster_id = "d99e36ea74c263ca",
+                                .date_time = "20260527-051230",
+                                .derived = true,
+                                .key = "00112233445566aa",
+                                .n = UINT32_MAX };
+        assert_int_equal(store_update(s, &b), 0);
+        bundle_record_done(&b);
+        assert_int_equal(store_failure_put(s, &(StoredFailure){ .name = "00112233445566aa/1",
+                                                                .key = "00112233445566aa",
+                                                                .n = 1,
+                                                                .document = "{}" }),
+                         0);
+        store_close(s);
+        assert_sqlite3(scratch,
+                       "SELECT agreed, failure_cluster_id, failure_date_time, derived, failure_key,"
+                       " failure_n FROM bundles WHERE id = 'of8'",
+                       "store|d99e36ea74c263ca|20260527-051230|1|00112233445566aa|4294967295");
 }
 
 static void an_upgraded_database_has_the_tables_of_a_new_one(void **state) {
@@ -376,6 +431,7 @@ int main(void) {
                 TEST(a_database_of_version_3_keeps_its_bundles_and_accepts_notes),
                 TEST(a_database_of_version_4_does_not_know_when_its_directories_were_made),
                 TEST(a_database_of_version_5_keeps_counts_and_notes_and_gets_a_reserve),
+                TEST(a_database_of_version_8_has_no_names_of_failures),
                 TEST(an_upgraded_database_has_the_tables_of_a_new_one),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,41 @@
+/* Carries out what agreement decided at the destination that is the arbiter of a key: lists, reads
+ * and creates decisions, writes this node's record, publishes incident.json. One task at a time for
+ * each key. */
+#pragma once
+
+#include "agent/delivery/objects.h"
+#include "agent/peers/agreement.h"
+#include "agent/peers/record.h"
+#include "lib/neuron/job.h"
+
+typedef struct Arbiter Arbiter;
+
+typedef struct ArbiterOptions { /* strings are copied */
+        Clock *clock;
+        Agreement *agreement; /* is told the results */
+        const char *instance_id;
+        const char *key;
+        const char *job_key;       /* borrowed; may become known later */
+        const char *destination;   /* its name */
+        const char *kind, *source; /* for the prefix of incident.json */
+        /* A task has ended; actions may be due. Called from the loop. */
+        void (*on_done)(Arbiter *a, void *userdata);
+        void *userdata;
+} ArbiterOptions;
+
+int arbiter_new(Arbiter **ret, const ArbiterOptions *options);
+Arbiter *arbiter_free(Arbiter *a);
+DEFINE_CLEANUP(Arbiter, arbiter_free);
+
+/** Starts a task; its result goes to the agreement. Without a scheduler (a reload) it ends at once
+ * as unreachable. */
+void arbiter_execute(Arbiter *a, Scheduler *scheduler, const Action *action);
+/** Before the scheduler is freed: what is underway ends as unreachable. */
+void arbiter_cancel(Arbiter *a);
+
+bool arbiter_is_busy(const Arbiter *a);
+bool arbiter_is_unreachable(const Arbiter *a); /* the last task failed so, or takes long */
+bool arbiter_is_unable(const Arbiter *a);      /* it cannot decide, as it turned out */
+const char *arbiter_error(const Arbiter *a);   /* of the last task; NULL: none */
+const char *arbiter_destination(const Arbiter *a);
+const char *arbiter_source_name(const Arbiter *a);

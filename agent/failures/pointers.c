@@ -1,0 +1,188 @@
+#include "agent/failures/pointers.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/delivery/objects.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/json_out.h"
+#include "lib/base/list.h"
+#include "lib/base/log.h"
+
+#define POINTERS_MAX 1024 /* underway; the oldest goes */
+#define RETRY_USEC (INT64_C(5) * 1000000)
+#define RETRY_MAX_USEC (INT64_C(3600) * 1000000)
+
+typedef struct Pointer {
+        ListLink link;
+        Pointers *pointers;
+        BundleRecord rec; /* a copy */
+        char key[CLAIM_KEY_SIZE];
+        Claim claim;      /* whose failure is waited for, while `name` is not set */
+        FailureName name; /* of the place; all "" = the bundle's own */
+        bool is_known;
+        size_t next; /* delivery */
+        ObjectCall *call;
+        char *text;
+        int64_t due_usec, backoff_usec;
+} Pointer;
+
+struct Pointers {
+        Clock *clock;
+        ListLink all;
+        size_t n;
+};
+
+int pointers_new(Pointers **ret, Clock *clock) {
+        *ret = calloc(1, sizeof **ret);
+        if (!*ret)
+                return -ENOMEM;
+        (*ret)->clock = clock;
+        list_init(&(*ret)->all);
+        return 0;
+}
+
+static void free_pointer(Pointer *x) {
+        object_call_cancel(x->call);
+        list_remove(&x->link);
+        x->pointers->n--;
+        bundle_record_done(&x->rec);
+        free(x->text);
+        free(x);
+}
+
+Pointers *pointers_free(Pointers *p) {
+        if (!p)
+                return NULL;
+        LIST_FOREACH_SAFE (l, &p->all)
+                free_pointer(CONTAINER_OF(l, Pointer, link));
+        free(p);
+        return NULL;
+}
+
+void pointers_cancel(Pointers *p) {
+        LIST_FOREACH (l, &p->all) {
+                Pointer *x = CONTAINER_OF(l, Pointer, link);
+                x->call = object_call_cancel(x->call);
+        }
+}
+
+void pointers_on_delivered(Pointers *p, const BundleRecord *rec, const char *key,
+                           const Claim *claim) {
+        bool is_named = rec->name.cluster_id[0] != '\0';
+        if (is_named ? !rec->date_time[0] : !claim)
+                return; /* nobody would search for it elsewhere */
+        Pointer *x = calloc(1, sizeof *x);
+        if (!x || bundle_record_copy(&x->rec, rec) < 0) {
+                free(x);
+                log_warning(-ENOMEM, "%s: no pointer to it is written", rec->id);
+                return;
+        }
+        x->pointers = p;
+        x->is_known = is_named;
+        (void)snprintf(x->key, sizeof x->key, "%s", key);
+        if (claim)
+                x->claim = *claim;
+        list_append(&p->all, &x->link);
+        if (++p->n > POINTERS_MAX)
+                free_pointer(CONTAINER_OF(p->all.next, Pointer, link));
+}
+
+static char *format(const Pointer *x, const DeliveryRecord *d) {
+        StrBuf b = STRBUF_INIT;
+        json_out_object(&b, NULL);
+        json_out_string(&b, "schema", "neuron-collectd/pointer/1");
+        json_out_string(&b, "bundle", x->rec.id);
+        json_out_path(&b, "object", d->object);
+        json_out_string(&b, "cluster_id", bundle_record_cluster_id(&x->rec));
+        json_out_string(&b, "date_time", bundle_record_date_time(&x->rec));
+        json_out_string(&b, "agreed", x->rec.name.agreed);
+        json_out_end_object(&b);
+        strbuf_add(&b, "\n");
+        return strbuf_detach(&b);
+}
+
+static void retry(Pointer *x, int64_t now) {
+        x->backoff_usec = x->backoff_usec ? MIN(2 * x->backoff_usec, RETRY_MAX_USEC) : RETRY_USEC;
+        x->due_usec = now + x->backoff_usec;
+}
+
+static void on_written(const ObjectResult *r, void *userdata) {
+        Pointer *x = userdata;
+        x->call = NULL;
+        if (r->outcome == OBJECT_UNREACHABLE) {
+                retry(x, (int64_t)x->pointers->clock->boottime_usec(x->pointers->clock));
+                return;
+        }
+        if (r->outcome != OBJECT_OK)
+                log_dump(x->rec.id, LOG_WARNING, 0, "no pointer to it is written at %s: %s",
+                         x->rec.deliveries[x->next].destination, r->error);
+        x->backoff_usec = 0;
+        x->next++;
+}
+
+/* @return the name of the pointer; NULL: it lies there already, or no memory */
+static char *pointer_name(const Pointer *x, Scheduler *s, const char *destination) {
+        BundleRecord there = x->rec; /* borrowed */
+        _cleanup_free_ char *from = objects_bundle_directory(s, destination, &x->rec);
+        there.name = x->name;
+        there.s3_prefix = NULL;
+        _cleanup_free_ char *to = objects_bundle_directory(s, destination, &there);
+        return from && to && strcmp(from, to) != 0
+                       ? strbuf_format("%s/%s" POINTER_SUFFIX, to, x->rec.id)
+                       : NULL;
+}
+
+static void write_next(Pointer *x, Scheduler *s, int64_t now) {
+        const DeliveryRecord *d = &x->rec.deliveries[x->next];
+        _cleanup_free_ char *name =
+                d->state == DELIVERY_DONE ? pointer_name(x, s, d->destination) : NULL;
+        if (!name) {
+                x->next++;
+                return;
+        }
+        free(x->text);
+        x->text = format(x, d);
+        int r = x->text ? object_call_new(&x->call, s,
+                                          &(ObjectRequest){ .operation = OBJECT_PUT,
+                                                            .destination = d->destination,
+                                                            .name = name,
+                                                            .data = x->text,
+                                                            .n = strlen(x->text),
+                                                            .on_done = on_written,
+                                                            .userdata = x })
+                        : -ENOMEM;
+        if (r < 0)
+                retry(x, now);
+}
+
+/* @return false: it is not known where it belongs, and will not be */
+static bool find_place(Pointer *x, const Agreement *agreement) {
+        const Decision *d = agreement_find(agreement, x->key, &x->claim);
+        if (!d)
+                return agreement_is_pending(agreement, x->key, &x->claim);
+        (void)strcpy(x->name.cluster_id, d->cluster_id);
+        (void)strcpy(x->name.date_time, d->date_time);
+        x->is_known = true;
+        return true;
+}
+
+int64_t pointers_step(Pointers *p, const Agreement *agreement, Scheduler *s) {
+        int64_t now = (int64_t)p->clock->boottime_usec(p->clock), next = AGREEMENT_NEVER;
+        LIST_FOREACH_SAFE (l, &p->all) {
+                Pointer *x = CONTAINER_OF(l, Pointer, link);
+                if (!x->is_known && !find_place(x, agreement)) {
+                        free_pointer(x);
+                        continue;
+                }
+                while (s && x->is_known && !x->call && x->due_usec <= now &&
+                       x->next < x->rec.n_deliveries)
+                        write_next(x, s, now);
+                if (x->next >= x->rec.n_deliveries)
+                        free_pointer(x);
+                else if (x->is_known)
+                        next = MIN(next, x->call ? now + (int64_t)USEC_PER_SEC : x->due_usec);
+        }
+        return next;
+}

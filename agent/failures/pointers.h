@@ -1,0 +1,26 @@
+/* Pointers: `<place>/<instance-id>/<bundle-id>.see.json` where a bundle would be searched for but
+ * does not lie: at the place of its own cluster id and date-time, or, when it was delivered before
+ * its failure had a name, at its failure's. */
+#pragma once
+
+#include <systemd/sd-event.h>
+
+#include "agent/delivery/scheduler.h"
+#include "agent/peers/agreement.h"
+
+#define POINTER_SUFFIX ".see.json"
+
+typedef struct Pointers Pointers;
+
+int pointers_new(Pointers **ret, Clock *clock);
+Pointers *pointers_free(Pointers *p);
+DEFINE_CLEANUP(Pointers, pointers_free);
+
+/** A bundle was delivered. @param claim  of a process in it, to find its failure when it went
+ * without a name; NULL: none */
+void pointers_on_delivered(Pointers *p, const BundleRecord *rec, const char *key,
+                           const Claim *claim);
+/** Writes what is due. @return when to call it again, by CLOCK_BOOTTIME; AGREEMENT_NEVER */
+int64_t pointers_step(Pointers *p, const Agreement *agreement, Scheduler *s);
+/** Before the scheduler is freed. */
+void pointers_cancel(Pointers *p);
