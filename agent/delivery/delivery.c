@@ -652,6 +652,8 @@ static ManifestInfo manifest_info(const DeliveryAttempt *a, const char **reasons
                                              : NULL,
                 .is_derived = d->rec.name.derived || !date_time[0],
                 .agreed = d->rec.name.agreed[0] ? d->rec.name.agreed : "alone",
+                .failure_key = d->rec.name.key,
+                .failure_n = d->rec.name.n,
                 .job = d->notes.has_job ? &d->notes.job : NULL,
                 .failures = d->notes.failures,
                 .n_failures = d->notes.n,

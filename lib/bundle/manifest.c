@@ -207,6 +207,10 @@ static int write_origin(ManifestOutput *o, const ManifestInfo *info) {
                 add_field(b, ", \"date_time\": ", info->date_time);
                 strbuf_addf(b, ", \"derived\": %s", info->is_derived ? "true" : "false");
                 add_field(b, ", \"agreed\": ", info->agreed);
+                if (info->failure_n > 0) {
+                        add_field(b, ", \"key\": ", info->failure_key);
+                        strbuf_addf(b, ", \"n\": %" PRIu32, info->failure_n);
+                }
                 add_job(b, info->job);
                 strbuf_add(b, "},\n");
         } else

@@ -46,7 +46,9 @@ typedef struct ManifestInfo {                    /* borrowed */
         const char *cluster_id, *date_time; /* NULL = no incident → "incident": null */
         bool is_derived;                    /* not as the runtime named it */
         const char *agreed;                 /* `alone`, `bus`, `store` */
-        const ManifestJob *job;             /* NULL = null; written only with an incident */
+        const char *failure_key;            /* written when failure_n is not 0 */
+        uint32_t failure_n;
+        const ManifestJob *job; /* NULL = null; written only with an incident */
         /* In the order in which they came: the first one is `failure`, and all of them are
          * `failures` when there are more. */
         const ManifestFailure *failures;

@@ -195,6 +195,7 @@ def assert_one_failure(view, key, n_bundles, n=1, agreed="store", derived=True):
         incident = m["incident"]
         assert (incident["cluster_id"], incident["date_time"], incident["derived"],
                 incident["agreed"]) == (d["cluster_id"], d["date_time"], derived, agreed), incident
+        assert (incident["key"], incident["n"]) == (key, n), incident
     return place
 
 
