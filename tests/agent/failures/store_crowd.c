@@ -299,7 +299,7 @@ static void start_rank(const Node *node, int number, int i, Rank *r) {
                                 .started_usec = START,
                                 .event_usec = START } };
         (void)snprintf(r->claim.boot_id, sizeof r->claim.boot_id, "%032d", number);
-        (void)snprintf(r->claim.instance_id, sizeof r->claim.instance_id, "%s", node->id);
+        memcpy(r->claim.instance_id, node->id, sizeof node->id);
         strcpy(r->claim.cluster_id,
                between(0, 99) < scene->with_cluster_id ? "d99e36ea74c263ca" : "0000000000000000");
         strcpy(r->claim.date_time, "20260527-051259");
