@@ -80,7 +80,7 @@ limits:
 @test
 def what_is_not_built_yet_is_refused_by_name():
     a = Agent()
-    a.config["agreement"] = {"peers": ["tcp://10.0.0.7:7733"]}
+    a.config["limits"] = {"fleet_rate": "1MiB/s"}
     result = check(a)
     assert (result.returncode == 2
             and "not available in this version" in result.stderr), result.stderr
