@@ -147,12 +147,13 @@ def a_database_of_a_newer_schema_stops_the_agent_and_is_untouched():
     a.wait_known(1)
     a.wait_all()
     a.stop()
+    version = a.sql("pragma user_version")
     a.sql("pragma user_version = 4711")
     before = sha256_file(a.path("state", "state.db"))
     result = run(DAEMON, "--config", a.config_file, env=a.whole_environment(), cwd=a.dir)
     assert result.returncode == 2 and "version 4711" in result.stderr, result
     assert sha256_file(a.path("state", "state.db")) == before
-    a.sql("pragma user_version = 6")
+    a.sql(f"pragma user_version = {version}")
     a.start()
     a.wait_all()
     judge_exactly_once(a, [unit])
