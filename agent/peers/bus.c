@@ -50,11 +50,11 @@ typedef struct Host {
 } Host;
 
 /* In a thread, since getaddrinfo(3) blocks; one at a time. */
-typedef struct Lookup {
+typedef struct Resolution {
         WorkJob job; /* first */
         Bus *bus;
         Host host;
-} Lookup;
+} Resolution;
 
 typedef struct Address {
         char text[BUS_ADDRESS_SIZE]; /* "" = none */
@@ -78,8 +78,8 @@ struct Bus {
         BusKeyFile key_file;
         Host hosts[HOSTS_MAX];
         Sender senders[SENDERS_MAX];
-        WorkerPool *pool; /* NULL = nothing was looked up yet */
-        Lookup *lookup;   /* the thread's while it runs; NULL = none */
+        WorkerPool *pool;       /* NULL = nothing was looked up yet */
+        Resolution *resolution; /* the thread's while it runs; NULL = none */
         sd_event_source *timer;
 
         Child *child;
@@ -151,8 +151,8 @@ static void add_host_address(Host *h, const struct in6_addr *a) {
                         h->literal, sizeof h->literal); /* the buffer is large enough */
 }
 
-static void run_lookup(WorkJob *job) {
-        Lookup *l = (Lookup *)job;
+static void run_resolution(WorkJob *job) {
+        Resolution *l = (Resolution *)job;
         struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG };
         struct addrinfo *list, *i;
         if (getaddrinfo(l->host.name, NULL, &hints, &list) != 0)
@@ -169,10 +169,10 @@ static void run_lookup(WorkJob *job) {
 
 static void tick(Bus *b);
 
-static void end_lookup(WorkJob *job) {
-        Lookup *l = (Lookup *)job;
+static void end_resolution(WorkJob *job) {
+        Resolution *l = (Resolution *)job;
         Bus *b = l->bus;
-        b->lookup = NULL;
+        b->resolution = NULL;
         for (size_t i = 0; i < HOSTS_MAX; i++) {
                 Host *h = &b->hosts[i];
                 if (strcmp(h->name, l->host.name) != 0)
@@ -189,20 +189,20 @@ static void end_lookup(WorkJob *job) {
 }
 
 /* Starts to look a name up, if no other one is looked up now. */
-static void start_lookup(Bus *b, const Host *h) {
-        if (b->lookup ||
+static void start_resolution(Bus *b, const Host *h) {
+        if (b->resolution ||
             (!b->pool && worker_pool_new(&b->pool, b->event, "bus-names", 1, WORKER_NORMAL) < 0))
                 return;
-        Lookup *l = calloc(1, sizeof *l);
+        Resolution *l = calloc(1, sizeof *l);
         if (!l)
                 return;
-        l->job = (WorkJob){ .run = run_lookup, .done = end_lookup };
+        l->job = (WorkJob){ .run = run_resolution, .done = end_resolution };
         l->bus = b;
         memcpy(l->host.name, h->name, sizeof l->host.name);
         if (worker_pool_submit(b->pool, &l->job) < 0)
                 free(l);
         else
-                b->lookup = l;
+                b->resolution = l;
 }
 
 /* @return what is known of it now, borrowed until the next call; NULL: the name is too long */
@@ -228,7 +228,7 @@ static const Host *find_host(Bus *b, const char *name) {
                 h->literal[0] = '\0';
                 add_host_address(h, &a);
         } else if (h->looked_usec == 0 || h->asked_usec - h->looked_usec > LOOKUP_USEC)
-                start_lookup(b, h);
+                start_resolution(b, h);
         return h;
 }
 
@@ -637,8 +637,8 @@ Bus *bus_free(Bus *b) {
         stop_child(b, NULL);
         if (b->pool)
                 worker_pool_abandon(TAKE_PTR(b->pool));
-        if (b->lookup && !worker_pool_is_running(&b->lookup->job))
-                free(b->lookup); /* else it is the thread's for ever */
+        if (b->resolution && !worker_pool_is_running(&b->resolution->job))
+                free(b->resolution); /* else it is the thread's for ever */
         b->timer = sd_event_source_disable_unref(b->timer);
         bus_key_file_done(&b->key_file);
         free_list(b->peers);
