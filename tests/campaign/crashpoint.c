@@ -7,6 +7,7 @@
  *
  * Without CRASHPOINT_CONTROL it does nothing. */
 #include "tests/campaign/crashpoint.h"
+#include "tests/harness/wall_clock.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,7 +23,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -403,20 +403,4 @@ int clock_gettime(clockid_t clock, struct timespec *ret) {
         int64_t nsec = ret->tv_sec * NSEC_PER_SEC + ret->tv_nsec + offset;
         *ret = (struct timespec){ .tv_sec = nsec / NSEC_PER_SEC, .tv_nsec = nsec % NSEC_PER_SEC };
         return r;
-}
-
-int gettimeofday(struct timeval *restrict ret, void *restrict zone) {
-        struct timespec now;
-        (void)zone;
-        (void)clock_gettime(CLOCK_REALTIME, &now);
-        *ret = (struct timeval){ .tv_sec = now.tv_sec, .tv_usec = now.tv_nsec / 1000 };
-        return 0;
-}
-
-time_t time(time_t *ret) {
-        struct timespec now;
-        (void)clock_gettime(CLOCK_REALTIME, &now);
-        if (ret)
-                *ret = now.tv_sec;
-        return now.tv_sec;
 }

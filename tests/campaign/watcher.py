@@ -2,28 +2,18 @@
 it takes."""
 import http.client
 import json
-import socket
 import threading
 import time
+
+from agent import UnixConnection
 
 STATES = ("settling", "ready", "shipping", "delivered", "quarantined", "evicted", "cancelled",
           "vanished")
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path, timeout):
-        super().__init__("localhost", timeout=timeout)
-        self.path = path
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self.path)
-
-
 def ask(path, what, timeout=2.0):
     """@return the body of the answer, or None: it was killed, or has not begun to listen"""
-    connection = _UnixConnection(path, timeout)
+    connection = UnixConnection(path, timeout)
     try:
         connection.request("GET", what)
         answer = connection.getresponse()

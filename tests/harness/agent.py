@@ -121,7 +121,7 @@ _live = []
 _directories = []
 
 
-class _UnixConnection(http.client.HTTPConnection):
+class UnixConnection(http.client.HTTPConnection):
     def __init__(self, path, timeout):
         super().__init__("localhost", timeout=timeout)
         self.path = path
@@ -368,7 +368,7 @@ class Agent:
     def _get(self, path):
         """@return status and body. Tests ask this most of all: a curl each time would be a tenth of
         the CPU time that they take."""
-        connection = _UnixConnection(self.socket, 10 * PATIENCE)
+        connection = UnixConnection(self.socket, 10 * PATIENCE)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()

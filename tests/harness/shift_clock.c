@@ -1,9 +1,10 @@
 /* Preloaded into a daemon of a test: its wall clock is wrong by NC_SHIFT_SECONDS, which may be
  * negative. Timers, the monotonic and boot clocks and the times of files are the kernel's own,
  * which libfaketime changes as well. */
+#include "tests/harness/wall_clock.h"
+
 #include <dlfcn.h>
 #include <stdlib.h>
-#include <sys/time.h>
 #include <time.h>
 
 static time_t shift;
@@ -21,20 +22,4 @@ int clock_gettime(clockid_t clock, struct timespec *ret) {
         if (r == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
                 ret->tv_sec += shift;
         return r;
-}
-
-int gettimeofday(struct timeval *restrict ret, void *restrict zone) {
-        struct timespec now;
-        (void)zone;
-        (void)clock_gettime(CLOCK_REALTIME, &now);
-        *ret = (struct timeval){ .tv_sec = now.tv_sec, .tv_usec = now.tv_nsec / 1000 };
-        return 0;
-}
-
-time_t time(time_t *ret) {
-        struct timespec now;
-        (void)clock_gettime(CLOCK_REALTIME, &now);
-        if (ret)
-                *ret = now.tv_sec;
-        return now.tv_sec;
 }
