@@ -9,6 +9,7 @@
 #include <systemd/sd-daemon.h>
 
 #include "agent/agent.h"
+#include "collectors/probe_listener.h"
 #include "collectors/supervisor.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
@@ -354,6 +355,8 @@ int main(int argc, char **argv) {
          * sandbox. */
         if (argc == 2 && strcmp(argv[1], "--child=bus") == 0)
                 _exit(bus_child_main());
+        if (argc == 2 && strncmp(argv[1], "--child=probe:", 14) == 0)
+                _exit(probe_listener_main(argv[1] + 14));
         if (argc == 2 && strncmp(argv[1], "--child=", 8) == 0)
                 _exit(child_main(argv[1] + 8));
         Args args;
