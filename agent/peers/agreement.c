@@ -98,9 +98,8 @@ struct Agreement {
         int64_t settle_usec, window_usec;
         uint64_t random;
         bool hurry;
-        Key **keys;
+        Key *keys[AGREEMENT_KEYS_MAX];
         size_t n_keys, n_failures;
-        uint64_t n_contradictions;
         int64_t now_usec; /* of the last event */
         int64_t expire_usec;
         Message message;
@@ -199,26 +198,21 @@ static Failure *find_placed(const Key *k, const Claim *process) {
 
 /* ---- memory and its bounds ---- */
 
-static Failure *failure_free(Failure *f) {
+static void failure_free(Failure *f) {
         claim_set_done(&f->claims);
         free(f);
-        return NULL;
-}
-
-static Key *key_free(Key *k) {
-        for (size_t i = 0; i < k->n_failures; i++)
-                failure_free(k->failures[i]);
-        free(k->failures);
-        free(k->acks);
-        claim_set_done(&k->claims);
-        free(k);
-        return NULL;
 }
 
 static void remove_key(Agreement *a, size_t i) {
-        a->n_failures -= a->keys[i]->n_failures;
-        key_free(a->keys[i]);
+        Key *k = a->keys[i];
+        for (size_t j = 0; j < k->n_failures; j++)
+                failure_free(k->failures[j]);
+        a->n_failures -= k->n_failures;
         a->keys[i] = a->keys[--a->n_keys];
+        claim_set_done(&k->claims);
+        free(k->failures);
+        free(k->acks);
+        free(k);
 }
 
 /* Forgets the claims that ended in a failure too, else they would want another decision. */
@@ -263,10 +257,16 @@ static int make_room_for_key(Agreement *a) {
         return 0;
 }
 
-/* The oldest one goes of the key that has most. */
-static void make_room_for_failure(Agreement *a, Key *key) {
+static void remove_oldest_failure(Agreement *a, Key *k) {
         size_t oldest = 0;
+        for (size_t i = 1; i < k->n_failures; i++)
+                if (k->failures[i]->changed_usec < k->failures[oldest]->changed_usec)
+                        oldest = i;
+        remove_failure(a, k, oldest);
+}
 
+/* Of this key, or of the one that has most. */
+static void make_room_for_failure(Agreement *a, Key *key) {
         if (key->n_failures < FAILURES_OF_KEY_MAX) {
                 if (a->n_failures < AGREEMENT_FAILURES_MAX)
                         return;
@@ -274,10 +274,7 @@ static void make_room_for_failure(Agreement *a, Key *key) {
                         if (a->keys[i]->n_failures > key->n_failures)
                                 key = a->keys[i];
         }
-        for (size_t i = 1; i < key->n_failures; i++)
-                if (key->failures[i]->changed_usec < key->failures[oldest]->changed_usec)
-                        oldest = i;
-        remove_failure(a, key, oldest);
+        remove_oldest_failure(a, key);
 }
 
 static void expire(Agreement *a, int64_t now) {
@@ -328,12 +325,8 @@ static void sort_failure(Key *k, size_t i) {
 
 static int add_failure(Agreement *a, Key *k, const Decision *d, int64_t now, Failure **ret) {
         make_room_for_failure(a, k);
-        Failure **failures = reallocarray(k->failures, k->n_failures + 1, sizeof *failures);
-        if (!failures)
-                return -ENOMEM;
-        k->failures = failures;
-        Failure *f = calloc(1, sizeof *f);
-        if (!f)
+        Failure *f = NULL;
+        if (array_grow(&k->failures, k->n_failures, sizeof f) < 0 || !(f = calloc(1, sizeof *f)))
                 return -ENOMEM;
         *f = (Failure){ .d = *d,
                         .newest_usec = INT64_MIN,
@@ -582,7 +575,6 @@ static void number_failure(Agreement *a, Key *k, Failure *f, const Decision *d, 
                 i++;
         f->d.n = d->n;
         f->changed_usec = now;
-        f->record_usec = MAX(f->record_usec, now + jitter(a, 0, RECORD_WAIT));
         f->publish_usec = publishing_time(a, &f->d, now);
         sort_failure(k, i);
 }
@@ -607,10 +599,8 @@ static int adopt_decision(Agreement *a, Key *k, const Decision *d, int64_t newes
                           int64_t now) {
         Failure *f = find_failure(k, d->n);
 
-        if (f) {
-                if (!has_same_name(&f->d, d))
-                        a->n_contradictions++;
-                else if (newest_usec > f->newest_usec) {
+        if (f) { /* a decision never changes, whatever else is said */
+                if (has_same_name(&f->d, d) && newest_usec > f->newest_usec) {
                         f->newest_usec = newest_usec;
                         refresh_key(a, k, now);
                 }
@@ -649,10 +639,8 @@ static uint64_t node_of(const char *instance_id) {
 int agreement_new(Agreement **ret, const AgreementOptions *options) {
         Agreement *a = calloc(1, sizeof *a);
 
-        if (!a || !(a->keys = calloc(AGREEMENT_KEYS_MAX, sizeof(Key *)))) {
-                free(a);
+        if (!a)
                 return -ENOMEM;
-        }
         strncpy(a->instance_id, options->instance_id, sizeof a->instance_id - 1);
         a->node = node_of(a->instance_id);
         agreement_set_times(a, options->settle_usec, options->window_usec);
@@ -665,9 +653,8 @@ int agreement_new(Agreement **ret, const AgreementOptions *options) {
 Agreement *agreement_free(Agreement *a) {
         if (!a)
                 return NULL;
-        while (a->keys && a->n_keys > 0)
+        while (a->n_keys > 0)
                 remove_key(a, a->n_keys - 1);
-        free(a->keys);
         free(a->view);
         free(a);
         return NULL;
@@ -717,19 +704,12 @@ void agreement_forget(Agreement *a, const char *key) {
 
 /* ---- claims ---- */
 
-/* Makes room among claims that have been placed and will hardly change. */
-static int add_claim(Agreement *a, Key *k, const Claim *c, int64_t now) {
-        int r = claim_set_add(&k->claims, c);
-        if (r != -ENOSPC)
+/* Makes room by what belongs to the oldest failure. */
+static int add_claim(Agreement *a, Key *k, const Claim *c) {
+        const int r = claim_set_add(&k->claims, c);
+        if (r != -ENOSPC || k->n_failures == 0)
                 return r;
-        size_t n = 0;
-        for (size_t i = 0; i < k->claims.n; i++) {
-                const Claim *old = &k->claims.items[i];
-                if (old->event_usec + a->window_usec >= now || old->state == CLAIM_ALIVE ||
-                    !find_placed(k, old))
-                        k->claims.items[n++] = *old;
-        }
-        k->claims.n = n;
+        remove_oldest_failure(a, k);
         return claim_set_add(&k->claims, c);
 }
 
@@ -740,7 +720,7 @@ static int add_own_claim(Agreement *a, const char *key, Claim *c, int64_t now, K
                 return -EINVAL;
         const int r = add_key(a, key, ret);
         memcpy(c->instance_id, a->instance_id, sizeof c->instance_id);
-        return r < 0 ? r : add_claim(a, *ret, c, now);
+        return r < 0 ? r : add_claim(a, *ret, c);
 }
 
 int agreement_claim(Agreement *a, const char *key, const Claim *c, bool is_local, int64_t now) {
@@ -1025,7 +1005,7 @@ static int hear_claims(Agreement *a, Key *k, const Message *m, int64_t now) {
                 if (strcmp(c.instance_id, m->sender) != 0 || !claim_normalize(&c, now) ||
                     (old && strcmp(old->instance_id, m->sender) != 0))
                         continue;
-                const int r = add_claim(a, k, &c, now);
+                const int r = add_claim(a, k, &c);
                 if (r < 0)
                         return r;
                 if (r > 0)
@@ -1276,11 +1256,6 @@ size_t agreement_own_claims(Agreement *a, const char *key, uint32_t n, const Cla
         return n_own;
 }
 
-const ClaimSet *agreement_claims(const Agreement *a, const char *key, uint32_t n) {
-        const Failure *f = find_failure(find_key(a, key), n);
-        return f ? &f->claims : NULL;
-}
-
 bool agreement_failure(const Agreement *a, size_t i, AgreementFailure *ret) {
         for (size_t j = 0; j < a->n_keys; j++) {
                 const Key *k = a->keys[j];
@@ -1291,8 +1266,4 @@ bool agreement_failure(const Agreement *a, size_t i, AgreementFailure *ret) {
                 i -= k->n_failures;
         }
         return false;
-}
-
-uint64_t agreement_n_contradictions(const Agreement *a) {
-        return a->n_contradictions;
 }

@@ -12,16 +12,18 @@
 #define INCIDENT_SCHEMA "neuron-collectd/incident/1"
 #define LATE_SLACK_USEC ((int64_t)USEC_PER_SEC)
 
-const char *rank_state_name(RankState s) {
-        static const char *const words[] = { "present", "late", "missing" };
-        return (size_t)s < ELEMENTSOF(words) ? words[s] : NULL;
-}
+static const char *const state_words[N_RANK_STATES] = {
+        [RANK_PRESENT] = "present",
+        [RANK_LATE] = "late",
+        [RANK_MISSING] = "missing",
+};
 
-const char *missing_reason_name(MissingReason r) {
-        static const char *const words[] = { NULL, "unreachable", "no_dump", "empty",
-                                             "undelivered" };
-        return (size_t)r < ELEMENTSOF(words) ? words[r] : NULL;
-}
+static const char *const reason_words[N_MISSING_REASONS] = {
+        [MISSING_UNREACHABLE] = "unreachable",
+        [MISSING_NO_DUMP] = "no_dump",
+        [MISSING_EMPTY] = "empty",
+        [MISSING_UNDELIVERED] = "undelivered",
+};
 
 void roster_done(Roster *r) {
         claim_set_done(&r->claims);
@@ -259,8 +261,8 @@ static void add_row(StrBuf *b, const RosterRank *row) {
         const Claim *c = row->claim;
         json_out_object(b, NULL);
         add_process(b, row);
-        json_out_string(b, "state", rank_state_name(row->state));
-        json_out_string(b, "reason", missing_reason_name(row->reason));
+        json_out_string(b, "state", state_words[row->state]);
+        json_out_string(b, "reason", reason_words[row->reason]);
         record_out_error(b, c);
         record_out_text(b, "error_location", c ? c->error_location : "");
         record_out_time(b, "first_seen", c ? c->event_usec : INT64_MIN);

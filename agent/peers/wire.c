@@ -82,8 +82,6 @@ static void code_bool(Codec *c, bool *v) {
 static void code_count(Codec *c, size_t *v, size_t max, size_t n_bytes) {
         *v = (size_t)code_bytes(c, *v, n_bytes);
         c->failed = c->failed || *v > max;
-        if (c->failed)
-                *v = c->reads ? 0 : *v;
 }
 
 /* @param allowed  characters; NULL: printable ASCII */
@@ -195,8 +193,6 @@ int wire_encode(const Message *m, const WireStamp *stamp, uint8_t ret[static WIR
         memcpy(ret + KEY_ID_AT, stamp->key->id, WIRE_KEY_ID_SIZE - 1);
         (void)code_bytes(&c, stamp->sequence, 8);
         (void)code_bytes(&c, (uint64_t)stamp->real_usec, 8);
-        if (m->n_claims > MESSAGE_CLAIMS_MAX || m->n_heard > MESSAGE_HEARD_MAX)
-                return -EINVAL;
         code_name(&c, (char *)stamp->sender, INSTANCE_ID_SIZE); /* writes it, as the next */
         code_body(&c, (Message *)m);
         if (c.failed)
