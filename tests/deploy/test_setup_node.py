@@ -69,7 +69,7 @@ def everything(b):
                    "-o -path /var/log -o -path /var/lib/neuron-collectd \\) -prune -o "
                    "-printf '%p %m %u %s %T@ %i\\n' | sort; dpkg-query -W; "
                    "systemctl show -p MainPID,ExecMainStartTimestampMonotonic,NRestarts "
-                   "neuron-collectd; systemctl list-unit-files --no-legend | sort")
+                   "neuron-collectd; systemctl list-unit-files --no-legend 'neuron*' | sort")
 
 
 def assert_works(b, *more):
@@ -175,14 +175,13 @@ def auto_scaling_gets_its_word_when_all_is_delivered():
                 f"http://127.0.0.1:{server.server_port}\n")
         assert_works(b, "--lifecycle-hook", "drain", "--group", "trn")
         # The store is away: nothing is said.
-        b.shell("mv /srv/archive /srv/away; mkdir /var/lib/neuron-dumps/"
-                "job-8-dt-20260527-051233-cid-aa && echo x >/var/lib/neuron-dumps/job-8-*/a.log")
-        b.shell("mkdir /srv/hidden && mv /srv/away /srv/hidden/")
+        b.shell("mkdir /srv/hidden && mv /srv/archive /srv/hidden/; cd /var/lib/neuron-dumps; "
+                "mkdir job-8-dt-20260527-051233-cid-aa && cd job-8-* && echo x >a.log")
         Metadata.state = "Terminated"
         b.shell("for i in $(seq 300); do neuron-collect status | grep -q -i drain && exit; sleep 0.1; "
                 "done; exit 1")
         assert "complete" not in b.shell("cat /root/aws.log 2>/dev/null || :")
-        b.shell("mv /srv/hidden/away /srv/archive; for i in $(seq 600); do "
+        b.shell("mv /srv/hidden/archive /srv/archive; for i in $(seq 600); do "
                 "[ -s /root/aws.log ] && exit; sleep 0.1; done; exit 1")
         assert b.read("/root/aws.log").split() == [
             "autoscaling", "complete-lifecycle-action", "--lifecycle-action-result", "CONTINUE",
