@@ -780,27 +780,32 @@ bool agreement_is_pending(const Agreement *a, const char *key, const Claim *proc
 
 /* ---- the arbiter ---- */
 
-/* An action of the store has ended. Whatever cannot be reached is tried again, less and less often;
- * a key that asks begins anew then.
+/* What an action may end with, beside OK, and not be tried again. */
+static const StoreOutcome final_outcomes[N_ACTION_KINDS] = {
+        [ACTION_LIST] = STORE_OUTCOME_NOT_FOUND, [ACTION_READ] = STORE_OUTCOME_NOT_FOUND,
+        [ACTION_CREATE] = STORE_OUTCOME_EXISTS,  [ACTION_RECORD] = STORE_OUTCOME_UNABLE,
+        [ACTION_PUBLISH] = STORE_OUTCOME_UNABLE,
+};
+
+/* An action of the store has ended. What has failed is tried again, less and less often; a key that
+ * asks begins anew then.
  * @return the key, with an outcome to be handled; NULL: there is none, or nobody waits for this */
 static Key *end_action(Agreement *a, const char *key, ActionKind kind, uint32_t n,
                        StoreOutcome outcome, int64_t now) {
         Key *k = find_key(a, key);
-        const bool asks = kind < ACTION_RECORD;
 
         a->now_usec = now;
         if (!k || k->in_flight != kind || k->in_flight_n != n)
                 return NULL;
         k->in_flight = ACTION_NONE;
-        if (asks && outcome == STORE_OUTCOME_UNABLE)
-                k->is_unable = true;
-        else if (outcome == STORE_OUTCOME_UNREACHABLE ||
-                 (!asks && outcome != STORE_OUTCOME_OK && outcome != STORE_OUTCOME_UNABLE))
-                k->retry_usec = now + backoff(a, ++k->n_errors);
-        else {
+        if (outcome == STORE_OUTCOME_OK || outcome == final_outcomes[kind]) {
                 k->n_errors = 0;
                 return k;
         }
+        if (outcome == STORE_OUTCOME_UNABLE)
+                k->is_unable = true;
+        else
+                k->retry_usec = now + backoff(a, ++k->n_errors);
         k->step = STEP_IDLE;
         return NULL;
 }
@@ -828,15 +833,14 @@ static void advance(Agreement *a, Key *k, int64_t now) {
                 k->is_unable = true;
                 return;
         }
-        if (unnumbered) {
+        if (unnumbered)
                 k->proposal = unnumbered->d;
-                k->proposal.n = n;
-                k->step = STEP_CREATE;
-        } else if (open_time(a, k) <= now && name_failure(a, k, n, now, &k->proposal)) {
-                k->proposal.n = n;
+        else if (open_time(a, k) <= now && name_failure(a, k, n, now, &k->proposal))
                 k->proposal.agreed = AGREED_STORE;
-                k->step = STEP_CREATE;
-        }
+        else
+                return;
+        k->proposal.n = n;
+        k->step = STEP_CREATE;
 }
 
 /* @return whether a claim that has no number yet may belong to what the listing shows */
@@ -920,19 +924,15 @@ void agreement_on_created(Agreement *a, const char *key, uint32_t n, StoreOutcom
         if (!k)
                 return;
         k->step = STEP_IDLE;
-        if (outcome != STORE_OUTCOME_OK && ++k->n_exists > EXISTS_MAX) {
-                k->retry_usec = now + backoff(a, k->n_exists - EXISTS_MAX);
-                return;
-        }
         if (outcome == STORE_OUTCOME_EXISTS) { /* without another listing: this is what it shows */
+                if (++k->n_exists > EXISTS_MAX) {
+                        k->retry_usec = now + backoff(a, k->n_exists - EXISTS_MAX);
+                        return;
+                }
                 k->highest = n;
                 k->candidates[0] = (ListedFailure){ n, true, NOT_LISTED, INT64_MIN };
                 k->n_candidates = 1;
                 k->step = STEP_READ;
-                return;
-        }
-        if (outcome != STORE_OUTCOME_OK) {
-                k->retry_usec = now + jitter(a, 100 * MSEC, SEC);
                 return;
         }
         k->n_exists = 0;

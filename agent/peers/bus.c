@@ -64,11 +64,6 @@ typedef struct Resolution {
         HostAddress address;
 } Resolution;
 
-typedef struct Address {
-        char text[BUS_ADDRESS_SIZE]; /* "" = none */
-        bool listens;
-} Address;
-
 typedef struct Sender {
         uint64_t hash, sequence;
 } Sender;
@@ -93,7 +88,8 @@ struct Bus {
         Child *child;
         int fd; /* to the child; -1 = there is none */
         sd_event_source *io;
-        Address opened[ADDRESSES_MAX]; /* what this child was told */
+        BusAddress opened[ADDRESSES_MAX]; /* what this child was told */
+        size_t n_opened;
         BusChildState state;
         uint64_t started_usec, heard_usec, restart_usec, beat_usec;
         unsigned n_failures;
@@ -252,10 +248,11 @@ static bool split_address(const char *text, char host[HOST_SIZE], const char **r
 
 /* This node is not dialled on the port where it listens itself.
  * @return whether it may be opened, and *ret as the child wants it */
-static bool resolve_address(Bus *b, const char *text, bool listens, Address *ret) {
+static bool resolve_address(Bus *b, const char *text, bool listens, BusAddress *ret) {
         char host[HOST_SIZE];
         const char *port, *own_port = strrchr(b->listen, ':');
-        *ret = (Address){ .listens = listens };
+        memset(ret, 0, sizeof *ret); /* they are compared byte for byte */
+        ret->listens = listens;
         if (strncmp(text, "ipc://", 6) == 0)
                 return (size_t)snprintf(ret->text, sizeof ret->text, "%s", text) < sizeof ret->text;
         if (!split_address(text, host, &port))
@@ -270,7 +267,7 @@ static bool resolve_address(Bus *b, const char *text, bool listens, Address *ret
                                 port) < sizeof ret->text;
 }
 
-static bool is_listed(const Address *list, size_t n, const Address *a) {
+static bool is_listed(const BusAddress *list, size_t n, const BusAddress *a) {
         for (size_t i = 0; i < n; i++)
                 if (strcmp(list[i].text, a->text) == 0)
                         return true;
@@ -278,7 +275,7 @@ static bool is_listed(const Address *list, size_t n, const Address *a) {
 }
 
 /* What is to be open now: what was configured first. @return how many */
-static size_t list_addresses(Bus *b, Address ret[static ADDRESSES_MAX]) {
+static size_t list_addresses(Bus *b, BusAddress ret[static ADDRESSES_MAX]) {
         char text[HOST_SIZE + BUS_ADDRESS_SIZE], host[HOST_SIZE];
         const char *port;
         size_t n = resolve_address(b, b->listen, true, ret), max = n + BUS_PEERS_MAX;
@@ -321,19 +318,18 @@ static void stop_child(Bus *b, const char *why) {
                 (void)close(TAKE_FD(b->fd));
         b->child = child_free(b->child);
         b->n_sent_bytes += b->state.n_sent_bytes; /* the next one begins at 0 */
-        memset(b->opened, 0, sizeof b->opened);
+        b->n_opened = 0;
         b->state = (BusChildState){ .n_bound = 0 };
 }
 
 static void on_child_done(const ChildResult *result, void *userdata) {
         char why[128];
+        const bool is_signal = WIFSIGNALED(result->status);
         if (result->error < 0)
                 (void)snprintf(why, sizeof why, "%s", strerror(-result->error));
-        else if (WIFSIGNALED(result->status))
-                (void)snprintf(why, sizeof why, "signal %d (%s)", WTERMSIG(result->status),
-                               strsignal(WTERMSIG(result->status)));
         else
-                (void)snprintf(why, sizeof why, "exit code %d%s%.80s", WEXITSTATUS(result->status),
+                (void)snprintf(why, sizeof why, "%s %d%s%.80s", is_signal ? "signal" : "exit code",
+                               is_signal ? WTERMSIG(result->status) : WEXITSTATUS(result->status),
                                *result->error_line ? ", " : "", result->error_line);
         stop_child(userdata, why);
 }
@@ -434,25 +430,13 @@ static int send_packet(Bus *b, char what, const void *data, size_t n) {
         return sendmsg(b->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-/* Tells the child what to close and what to open. What it could not be told is told later. */
-static void apply_addresses(Bus *b, const Address *wanted, size_t n) {
-        for (size_t i = 0; i < ADDRESSES_MAX; i++) {
-                Address *a = &b->opened[i];
-                if (*a->text && !is_listed(wanted, n, a) &&
-                    send_packet(b, BUS_CLOSE, a->text, strlen(a->text)) == 0)
-                        a->text[0] = '\0';
-        }
-        for (size_t i = 0; i < n; i++) {
-                Address *slot = b->opened;
-                if (is_listed(b->opened, ADDRESSES_MAX, &wanted[i]))
-                        continue;
-                while (slot < b->opened + ADDRESSES_MAX && *slot->text)
-                        slot++;
-                if (slot < b->opened + ADDRESSES_MAX &&
-                    send_packet(b, wanted[i].listens ? BUS_BIND : BUS_CONNECT, wanted[i].text,
-                                strlen(wanted[i].text)) == 0)
-                        *slot = wanted[i];
-        }
+/* Tells the child what is to be open, when that has changed. What cannot be told is told later. */
+static void apply_addresses(Bus *b, const BusAddress *wanted, size_t n) {
+        if ((n == b->n_opened && memcmp(wanted, b->opened, n * sizeof *wanted) == 0) ||
+            send_packet(b, BUS_OPEN, wanted, n * sizeof *wanted) < 0)
+                return;
+        memcpy(b->opened, wanted, n * sizeof *wanted);
+        b->n_opened = n;
 }
 
 /* ---- the tick ---- */
@@ -482,7 +466,7 @@ static void send_heartbeat(Bus *b, uint64_t now) {
 }
 
 static void tick(Bus *b) {
-        Address wanted[ADDRESSES_MAX];
+        BusAddress wanted[ADDRESSES_MAX];
         uint64_t now = now_usec(b);
         check_keys(b);
         size_t n = list_addresses(b, wanted);
