@@ -8,7 +8,6 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <stdarg.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -94,7 +93,8 @@ struct Bus {
         uint64_t started_usec, heard_usec, restart_usec, beat_usec;
         unsigned n_failures;
 
-        uint64_t sequence, n_sent, n_received, n_rejected, n_restarts, n_sent_bytes;
+        uint64_t sequence;
+        BusView counts;               /* of what was sent and received */
         char error[ERROR_SIZE];       /* of keys and messages; "" */
         char child_error[ERROR_SIZE]; /* "" since it runs again */
         int64_t log_usec;             /* from when on a rejected message is logged again */
@@ -104,13 +104,6 @@ struct Bus {
 
 static uint64_t now_usec(const Bus *b) {
         return b->clock->boottime_usec(b->clock);
-}
-
-_printf_(2, 3) static void set_error(Bus *b, const char *fmt, ...) {
-        va_list args;
-        va_start(args, fmt);
-        (void)vsnprintf(b->error, sizeof b->error, fmt, args);
-        va_end(args);
 }
 
 /* ---- hosts ---- */
@@ -317,7 +310,7 @@ static void stop_child(Bus *b, const char *why) {
         if (b->fd >= 0)
                 (void)close(TAKE_FD(b->fd));
         b->child = child_free(b->child);
-        b->n_sent_bytes += b->state.n_sent_bytes; /* the next one begins at 0 */
+        b->counts.n_sent_bytes += b->state.n_sent_bytes; /* the next one begins at 0 */
         b->n_opened = 0;
         b->state = (BusChildState){ .n_bound = 0 };
 }
@@ -353,10 +346,11 @@ static void handle_message(Bus *b, size_t n) {
                               .boot_usec = (int64_t)now_usec(b),
                               .real_usec = (int64_t)b->clock->realtime_usec(b->clock) };
         WireVerdict v = wire_decode(b->packet + 1, n, &reader, &b->message);
-        b->n_received++;
+        b->counts.n_received++;
         if (v != WIRE_OK) {
-                b->n_rejected++;
-                set_error(b, "a message was rejected: %s", wire_verdict_text(v));
+                b->counts.n_rejected++;
+                (void)snprintf(b->error, sizeof b->error, "a message was rejected: %s",
+                               wire_verdict_text(v));
                 if (reader.boot_usec >= b->log_usec) { /* however many there are */
                         log_warning(0, "%s", b->error);
                         b->log_usec = reader.boot_usec + LOG_USEC;
@@ -446,7 +440,7 @@ static void check_keys(Bus *b) {
         int r = bus_key_file_check(&b->key_file, &faults);
         for (size_t i = 0; i < faults.n; i++) {
                 _cleanup_free_ char *text = diag_format(&faults.items[i]);
-                set_error(b, "%s", text ? text : strerror(ENOMEM));
+                (void)snprintf(b->error, sizeof b->error, "%s", text ? text : strerror(ENOMEM));
                 log_warning(0, "%s", b->error);
         }
         diag_done(&faults);
@@ -476,9 +470,10 @@ static void tick(Bus *b) {
                 stop_child(b, NULL);
         if (n > 0 && !b->child && now >= b->restart_usec) {
                 int r = start_child(b);
-                b->n_restarts += r == 0 && b->n_failures > 0;
+                b->counts.n_restarts += r == 0 && b->n_failures > 0;
                 if (r < 0)
-                        set_error(b, "cannot start the bus process: %s", strerror(-r));
+                        (void)snprintf(b->error, sizeof b->error,
+                                       "cannot start the bus process: %s", strerror(-r));
         }
         if (b->child) {
                 apply_addresses(b, wanted, n);
@@ -514,7 +509,7 @@ int bus_send(Bus *b, const Message *m) {
                 return r;
         if (send_packet(b, BUS_SEND, bytes, n) < 0)
                 return -ENOTCONN;
-        b->n_sent++;
+        b->counts.n_sent++;
         return 0;
 }
 
@@ -529,22 +524,19 @@ void bus_set_rendezvous(Bus *b, char *const *hosts) {
 
 void bus_view(const Bus *b, BusView *ret) {
         bool is_open = b->state.n_bound > 0 || b->state.n_connected > 0;
-        *ret = (BusView){ .state = !b->child         ? (b->n_failures > 0 ? "failing" : "off")
-                                   : is_open         ? "listening"
-                                   : *b->state.error ? "failing"
-                                                     : "starting",
-                          .last_error = *b->state.error   ? b->state.error
-                                        : *b->child_error ? b->child_error
-                                        : *b->error       ? b->error
-                                                          : NULL,
-                          .has_key = has_key(b),
-                          .n_connected = b->state.n_connected,
-                          .n_dialled = b->state.n_dialled,
-                          .n_sent = b->n_sent,
-                          .n_received = b->n_received,
-                          .n_rejected = b->n_rejected,
-                          .n_sent_bytes = b->n_sent_bytes + b->state.n_sent_bytes,
-                          .n_restarts = b->n_restarts };
+        *ret = b->counts;
+        ret->state = !b->child         ? (b->n_failures > 0 ? "failing" : "off")
+                     : is_open         ? "listening"
+                     : *b->state.error ? "failing"
+                                       : "starting";
+        ret->last_error = *b->state.error   ? b->state.error
+                          : *b->child_error ? b->child_error
+                          : *b->error       ? b->error
+                                            : NULL;
+        ret->has_key = has_key(b);
+        ret->n_connected = b->state.n_connected;
+        ret->n_dialled = b->state.n_dialled;
+        ret->n_sent_bytes += b->state.n_sent_bytes;
 }
 
 int bus_new(Bus **ret, const BusOptions *o) {
