@@ -26,7 +26,6 @@
 #define RECORD_GAP_MAX (30 * SEC)
 #define PUBLISH_STAND_IN (75 * SEC) /* by then the creator has published, unless it is dead */
 #define PUBLISH_SPREAD (60 * SEC)
-#define PUBLISH_SPREAD_MAX (480 * SEC)
 #define NEWS_GAP (200 * MSEC)
 #define CANDIDATES_MAX 3
 #define FAILURES_OF_KEY_MAX 32         /* placing a claim looks at each */
@@ -47,7 +46,6 @@ typedef struct Failure {
         uint64_t changes, n_recorded; /* of this node's claims; how many of them are recorded */
         int64_t record_usec, record_gap_usec; /* the next record not before, and the one after it */
         int64_t publish_usec;                 /* AGREEMENT_NEVER: nothing to publish */
-        int64_t publish_spread_usec;
         bool has_news; /* the centre's leaves have not heard of it, or asked again */
 } Failure;
 
@@ -333,7 +331,6 @@ static int add_failure(Agreement *a, Key *k, const Decision *d, int64_t now, Fai
                         .record_usec = -TIME_MAX,
                         .record_gap_usec = RECORD_GAP_MIN,
                         .publish_usec = publishing_time(a, d, now),
-                        .publish_spread_usec = PUBLISH_SPREAD,
                         .has_news = true };
         k->failures[k->n_failures++] = f;
         sort_failure(k, k->n_failures - 1);
@@ -961,9 +958,8 @@ void agreement_on_recorded(Agreement *a, const char *key, uint32_t n, StoreOutco
         f->record_gap_usec = MIN(2 * f->record_gap_usec, RECORD_GAP_MAX);
         if (f->publish_usec != AGREEMENT_NEVER)
                 return; /* that one sees this record as well */
-        f->publish_usec = MAX(now, f->d.opened_usec + PUBLISH_STAND_IN) +
-                          jitter(a, 0, f->publish_spread_usec);
-        f->publish_spread_usec = MIN(2 * f->publish_spread_usec, PUBLISH_SPREAD_MAX);
+        f->publish_usec =
+                MAX(now, f->d.opened_usec + PUBLISH_STAND_IN) + jitter(a, 0, PUBLISH_SPREAD);
 }
 
 void agreement_on_published(Agreement *a, const char *key, uint32_t n, StoreOutcome outcome,
