@@ -26,7 +26,6 @@
 #define RECORD_GAP_MAX (30 * SEC)
 #define PUBLISH_STAND_IN (75 * SEC) /* by then the creator has published, unless it is dead */
 #define PUBLISH_SPREAD (60 * SEC)
-#define PUBLISH_SPREAD_MAX (480 * SEC)
 #define NEWS_GAP (200 * MSEC)
 #define CANDIDATES_MAX 3
 #define FAILURES_OF_KEY_MAX 32         /* placing a claim looks at each */
@@ -47,11 +46,8 @@ typedef struct Failure {
         uint64_t changes, n_recorded; /* of this node's claims; how many of them are recorded */
         int64_t record_usec, record_gap_usec; /* the next record not before, and the one after it */
         int64_t publish_usec;                 /* AGREEMENT_NEVER: nothing to publish */
-        int64_t publish_spread_usec;
         bool has_news; /* the centre's leaves have not heard of it, or asked again */
 } Failure;
-
-typedef enum Step { STEP_IDLE, STEP_READ, STEP_CREATE } Step;
 
 typedef struct Key {
         char key[CLAIM_KEY_SIZE];
@@ -74,7 +70,7 @@ typedef struct Key {
         ActionKind in_flight;
         uint32_t in_flight_n;
         uint64_t in_flight_changes;
-        Step step;
+        ActionKind question; /* the next one: LIST at first; READ, CREATE: at once */
         bool is_listed; /* for the moment: there is no earlier failure that claims could be in */
         int64_t retry_usec;
         ListedFailure candidates[CANDIDATES_MAX];
@@ -304,6 +300,7 @@ static int add_key(Agreement *a, const char *key, Key **ret) {
                 if (!(k = calloc(1, sizeof *k)))
                         return -ENOMEM;
                 memcpy(k->key, key, sizeof k->key);
+                k->question = ACTION_LIST;
                 k->first_usec = k->cluster_id_usec = AGREEMENT_NEVER;
                 k->look_usec = k->send_usec = AGREEMENT_NEVER;
                 k->retry_usec = k->sent_usec = k->news_usec = -TIME_MAX;
@@ -334,7 +331,6 @@ static int add_failure(Agreement *a, Key *k, const Decision *d, int64_t now, Fai
                         .record_usec = -TIME_MAX,
                         .record_gap_usec = RECORD_GAP_MIN,
                         .publish_usec = publishing_time(a, d, now),
-                        .publish_spread_usec = PUBLISH_SPREAD,
                         .has_news = true };
         k->failures[k->n_failures++] = f;
         sort_failure(k, k->n_failures - 1);
@@ -471,7 +467,7 @@ static int64_t open_time(const Agreement *a, const Key *k) {
 }
 
 static int64_t ask_time(const Agreement *a, const Key *k) {
-        if (k->step != STEP_IDLE)
+        if (k->question != ACTION_LIST)
                 return -TIME_MAX; /* at once, before records */
         int64_t t = MIN(open_time(a, k), k->look_usec);
         const Failure *f = find_failure(k, 0);
@@ -671,7 +667,7 @@ int agreement_set_arbiter(Agreement *a, const char *key, bool has_arbiter) {
         if (r < 0)
                 return r;
         if (k->has_arbiter != has_arbiter)
-                k->step = STEP_IDLE; /* it starts with a listing */
+                k->question = ACTION_LIST; /* it starts with a listing */
         k->has_arbiter = has_arbiter;
         k->is_unable = k->is_unable && has_arbiter;
         return 0;
@@ -780,28 +776,33 @@ bool agreement_is_pending(const Agreement *a, const char *key, const Claim *proc
 
 /* ---- the arbiter ---- */
 
-/* An action of the store has ended. Whatever cannot be reached is tried again, less and less often;
- * a key that asks begins anew then.
+/* What an action may end with, beside OK, and not be tried again. */
+static const StoreOutcome final_outcomes[N_ACTION_KINDS] = {
+        [ACTION_LIST] = STORE_OUTCOME_NOT_FOUND, [ACTION_READ] = STORE_OUTCOME_NOT_FOUND,
+        [ACTION_CREATE] = STORE_OUTCOME_EXISTS,  [ACTION_RECORD] = STORE_OUTCOME_UNABLE,
+        [ACTION_PUBLISH] = STORE_OUTCOME_UNABLE,
+};
+
+/* An action of the store has ended. What has failed is tried again, less and less often; a key that
+ * asks begins anew then.
  * @return the key, with an outcome to be handled; NULL: there is none, or nobody waits for this */
 static Key *end_action(Agreement *a, const char *key, ActionKind kind, uint32_t n,
                        StoreOutcome outcome, int64_t now) {
         Key *k = find_key(a, key);
-        const bool asks = kind < ACTION_RECORD;
 
         a->now_usec = now;
         if (!k || k->in_flight != kind || k->in_flight_n != n)
                 return NULL;
         k->in_flight = ACTION_NONE;
-        if (asks && outcome == STORE_OUTCOME_UNABLE)
-                k->is_unable = true;
-        else if (outcome == STORE_OUTCOME_UNREACHABLE ||
-                 (!asks && outcome != STORE_OUTCOME_OK && outcome != STORE_OUTCOME_UNABLE))
-                k->retry_usec = now + backoff(a, ++k->n_errors);
-        else {
+        if (outcome == STORE_OUTCOME_OK || outcome == final_outcomes[kind]) {
                 k->n_errors = 0;
                 return k;
         }
-        k->step = STEP_IDLE;
+        if (outcome == STORE_OUTCOME_UNABLE)
+                k->is_unable = true;
+        else
+                k->retry_usec = now + backoff(a, ++k->n_errors);
+        k->question = ACTION_LIST;
         return NULL;
 }
 
@@ -810,11 +811,11 @@ static void advance(Agreement *a, Key *k, int64_t now) {
         const Failure *unnumbered = find_failure(k, 0);
         const uint32_t highest = MAX(k->highest, highest_known(k)), n = highest + 1;
 
-        k->step = STEP_IDLE;
+        k->question = ACTION_LIST;
         if (!unnumbered && k->first_usec == AGREEMENT_NEVER && k->look_usec == AGREEMENT_NEVER)
                 return;
         if (k->n_candidates > 0) {
-                k->step = STEP_READ;
+                k->question = ACTION_READ;
                 return;
         }
         k->is_listed = k->highest == highest; /* else it does not show what the bus has decided */
@@ -828,15 +829,14 @@ static void advance(Agreement *a, Key *k, int64_t now) {
                 k->is_unable = true;
                 return;
         }
-        if (unnumbered) {
+        if (unnumbered)
                 k->proposal = unnumbered->d;
-                k->proposal.n = n;
-                k->step = STEP_CREATE;
-        } else if (open_time(a, k) <= now && name_failure(a, k, n, now, &k->proposal)) {
-                k->proposal.n = n;
+        else if (open_time(a, k) <= now && name_failure(a, k, n, now, &k->proposal))
                 k->proposal.agreed = AGREED_STORE;
-                k->step = STEP_CREATE;
-        }
+        else
+                return;
+        k->proposal.n = n;
+        k->question = ACTION_CREATE;
 }
 
 /* @return whether a claim that has no number yet may belong to what the listing shows */
@@ -889,11 +889,11 @@ void agreement_on_read(Agreement *a, const char *key, uint32_t n, StoreOutcome o
                        const Decision *d, int64_t now) {
         Key *k = end_action(a, key, ACTION_READ, n, outcome, now);
 
-        if (!k || k->step != STEP_READ)
+        if (!k || k->question != ACTION_READ)
                 return;
         const int64_t newest_usec = k->candidates[0].newest_usec;
         if (outcome != STORE_OUTCOME_OK && k->candidates[0].opened_usec == NOT_LISTED) {
-                k->step = STEP_IDLE; /* it was just being written, or is invalid */
+                k->question = ACTION_LIST; /* it was just being written, or is invalid */
                 k->retry_usec = now + jitter(a, 100 * MSEC, SEC);
                 return;
         }
@@ -904,7 +904,7 @@ void agreement_on_read(Agreement *a, const char *key, uint32_t n, StoreOutcome o
                 k->is_listed = false;
                 if (r < 0) {
                         k->retry_usec = now + backoff(a, ++k->n_errors);
-                        k->step = STEP_IDLE;
+                        k->question = ACTION_LIST;
                         return;
                 }
         }
@@ -919,20 +919,16 @@ void agreement_on_created(Agreement *a, const char *key, uint32_t n, StoreOutcom
 
         if (!k)
                 return;
-        k->step = STEP_IDLE;
-        if (outcome != STORE_OUTCOME_OK && ++k->n_exists > EXISTS_MAX) {
-                k->retry_usec = now + backoff(a, k->n_exists - EXISTS_MAX);
-                return;
-        }
+        k->question = ACTION_LIST;
         if (outcome == STORE_OUTCOME_EXISTS) { /* without another listing: this is what it shows */
+                if (++k->n_exists > EXISTS_MAX) {
+                        k->retry_usec = now + backoff(a, k->n_exists - EXISTS_MAX);
+                        return;
+                }
                 k->highest = n;
                 k->candidates[0] = (ListedFailure){ n, true, NOT_LISTED, INT64_MIN };
                 k->n_candidates = 1;
-                k->step = STEP_READ;
-                return;
-        }
-        if (outcome != STORE_OUTCOME_OK) {
-                k->retry_usec = now + jitter(a, 100 * MSEC, SEC);
+                k->question = ACTION_READ;
                 return;
         }
         k->n_exists = 0;
@@ -962,9 +958,8 @@ void agreement_on_recorded(Agreement *a, const char *key, uint32_t n, StoreOutco
         f->record_gap_usec = MIN(2 * f->record_gap_usec, RECORD_GAP_MAX);
         if (f->publish_usec != AGREEMENT_NEVER)
                 return; /* that one sees this record as well */
-        f->publish_usec = MAX(now, f->d.opened_usec + PUBLISH_STAND_IN) +
-                          jitter(a, 0, f->publish_spread_usec);
-        f->publish_spread_usec = MIN(2 * f->publish_spread_usec, PUBLISH_SPREAD_MAX);
+        f->publish_usec =
+                MAX(now, f->d.opened_usec + PUBLISH_STAND_IN) + jitter(a, 0, PUBLISH_SPREAD);
 }
 
 void agreement_on_published(Agreement *a, const char *key, uint32_t n, StoreOutcome outcome,
@@ -1043,12 +1038,13 @@ static void send_less(const Agreement *a, Key *k, bool is_mentioned, int64_t now
         }
 }
 
-static int64_t newest_of_news(const Message *m, int64_t now) {
-        int64_t newest_usec = INT64_MIN;
-        for (size_t i = 0; m->kind == MESSAGE_NEWS && i < m->n_claims; i++)
-                if (claim_is_failure(&m->claims[i]))
-                        newest_usec = MAX(newest_usec, MIN(m->claims[i].event_usec, now));
-        return newest_usec;
+/* @return the failed claim whose event is the newest; NULL */
+static const Claim *find_newest(const Claim *claims, size_t n) {
+        const Claim *newest = NULL;
+        for (const Claim *c = claims; c < claims + n; c++)
+                if (claim_is_failure(c) && (!newest || c->event_usec > newest->event_usec))
+                        newest = c;
+        return newest;
 }
 
 int agreement_hear(Agreement *a, const Message *m, int64_t now) {
@@ -1068,7 +1064,10 @@ int agreement_hear(Agreement *a, const Message *m, int64_t now) {
                 /* When the centre has heard all claims of this node in one message, its news begins
                  * with the first failure that they are in. */
                 k->is_listed = is_mentioned && is_heard(a, k) && k->claims.n <= MESSAGE_CLAIMS_MAX;
-                r = adopt_decision(a, k, &m->decision, newest_of_news(m, now), now);
+                const Claim *newest =
+                        m->kind == MESSAGE_NEWS ? find_newest(m->claims, m->n_claims) : NULL;
+                r = adopt_decision(a, k, &m->decision,
+                                   newest ? MIN(newest->event_usec, now) : INT64_MIN, now);
                 k->is_listed = false;
         }
         if (is_leaf)
@@ -1104,25 +1103,15 @@ static Failure *find_news(const Key *k) {
         return NULL;
 }
 
-/* So that a leaf knows how long the window of the failure is open. */
-static void add_newest_claim(Message *m, const ClaimSet *claims) {
-        const Claim *newest = NULL;
-
-        for (size_t i = 0; i < claims->n; i++)
-                if (claim_is_failure(&claims->items[i]) &&
-                    (!newest || claims->items[i].event_usec > newest->event_usec))
-                        newest = &claims->items[i];
-        if (newest)
-                m->claims[m->n_claims++] = *newest;
-}
-
 static void write_news(Key *k, Message *m, int64_t now) {
         Failure *f = find_news(k);
 
         if (f) {
                 m->decision = f->d;
                 m->has_decision = true;
-                add_newest_claim(m, &f->claims);
+                const Claim *newest = find_newest(f->claims.items, f->claims.n);
+                if (newest) /* so that a leaf knows how long the window is open */
+                        m->claims[m->n_claims++] = *newest;
                 f->has_news = false;
         }
         while (k->n_acks > 0)
@@ -1156,12 +1145,6 @@ static void add_due(Due *due, int64_t at, ActionKind kind, Failure *f) {
                 *due = (Due){ at, kind, f };
 }
 
-static ActionKind next_question(const Key *k) {
-        return k->step == STEP_READ     ? ACTION_READ
-               : k->step == STEP_CREATE ? ACTION_CREATE
-                                        : ACTION_LIST;
-}
-
 /* @return the earliest action of a key */
 static Due find_due(const Agreement *a, const Key *k) {
         Due due = { .at = AGREEMENT_NEVER };
@@ -1172,7 +1155,7 @@ static Due find_due(const Agreement *a, const Key *k) {
                 add_due(&due, k->news_usec, ACTION_SEND, NULL);
         if (!can_ask(k) || k->in_flight != ACTION_NONE)
                 return due;
-        add_due(&due, ask_time(a, k), next_question(k), NULL);
+        add_due(&due, ask_time(a, k), k->question, NULL);
         for (size_t i = 0; i < k->n_failures; i++) {
                 Failure *f = k->failures[i];
                 if (!is_in_store(&f->d))

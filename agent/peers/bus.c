@@ -8,7 +8,6 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <stdarg.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -64,11 +63,6 @@ typedef struct Resolution {
         HostAddress address;
 } Resolution;
 
-typedef struct Address {
-        char text[BUS_ADDRESS_SIZE]; /* "" = none */
-        bool listens;
-} Address;
-
 typedef struct Sender {
         uint64_t hash, sequence;
 } Sender;
@@ -93,12 +87,14 @@ struct Bus {
         Child *child;
         int fd; /* to the child; -1 = there is none */
         sd_event_source *io;
-        Address opened[ADDRESSES_MAX]; /* what this child was told */
+        BusAddress opened[ADDRESSES_MAX]; /* what this child was told */
+        size_t n_opened;
         BusChildState state;
         uint64_t started_usec, heard_usec, restart_usec, beat_usec;
         unsigned n_failures;
 
-        uint64_t sequence, n_sent, n_received, n_rejected, n_restarts, n_sent_bytes;
+        uint64_t sequence;
+        BusView counts;               /* of what was sent and received */
         char error[ERROR_SIZE];       /* of keys and messages; "" */
         char child_error[ERROR_SIZE]; /* "" since it runs again */
         int64_t log_usec;             /* from when on a rejected message is logged again */
@@ -108,13 +104,6 @@ struct Bus {
 
 static uint64_t now_usec(const Bus *b) {
         return b->clock->boottime_usec(b->clock);
-}
-
-_printf_(2, 3) static void set_error(Bus *b, const char *fmt, ...) {
-        va_list args;
-        va_start(args, fmt);
-        (void)vsnprintf(b->error, sizeof b->error, fmt, args);
-        va_end(args);
 }
 
 /* ---- hosts ---- */
@@ -252,10 +241,11 @@ static bool split_address(const char *text, char host[HOST_SIZE], const char **r
 
 /* This node is not dialled on the port where it listens itself.
  * @return whether it may be opened, and *ret as the child wants it */
-static bool resolve_address(Bus *b, const char *text, bool listens, Address *ret) {
+static bool resolve_address(Bus *b, const char *text, bool listens, BusAddress *ret) {
         char host[HOST_SIZE];
         const char *port, *own_port = strrchr(b->listen, ':');
-        *ret = (Address){ .listens = listens };
+        memset(ret, 0, sizeof *ret); /* they are compared byte for byte */
+        ret->listens = listens;
         if (strncmp(text, "ipc://", 6) == 0)
                 return (size_t)snprintf(ret->text, sizeof ret->text, "%s", text) < sizeof ret->text;
         if (!split_address(text, host, &port))
@@ -270,7 +260,7 @@ static bool resolve_address(Bus *b, const char *text, bool listens, Address *ret
                                 port) < sizeof ret->text;
 }
 
-static bool is_listed(const Address *list, size_t n, const Address *a) {
+static bool is_listed(const BusAddress *list, size_t n, const BusAddress *a) {
         for (size_t i = 0; i < n; i++)
                 if (strcmp(list[i].text, a->text) == 0)
                         return true;
@@ -278,7 +268,7 @@ static bool is_listed(const Address *list, size_t n, const Address *a) {
 }
 
 /* What is to be open now: what was configured first. @return how many */
-static size_t list_addresses(Bus *b, Address ret[static ADDRESSES_MAX]) {
+static size_t list_addresses(Bus *b, BusAddress ret[static ADDRESSES_MAX]) {
         char text[HOST_SIZE + BUS_ADDRESS_SIZE], host[HOST_SIZE];
         const char *port;
         size_t n = resolve_address(b, b->listen, true, ret), max = n + BUS_PEERS_MAX;
@@ -320,20 +310,19 @@ static void stop_child(Bus *b, const char *why) {
         if (b->fd >= 0)
                 (void)close(TAKE_FD(b->fd));
         b->child = child_free(b->child);
-        b->n_sent_bytes += b->state.n_sent_bytes; /* the next one begins at 0 */
-        memset(b->opened, 0, sizeof b->opened);
+        b->counts.n_sent_bytes += b->state.n_sent_bytes; /* the next one begins at 0 */
+        b->n_opened = 0;
         b->state = (BusChildState){ .n_bound = 0 };
 }
 
 static void on_child_done(const ChildResult *result, void *userdata) {
         char why[128];
+        const bool is_signal = WIFSIGNALED(result->status);
         if (result->error < 0)
                 (void)snprintf(why, sizeof why, "%s", strerror(-result->error));
-        else if (WIFSIGNALED(result->status))
-                (void)snprintf(why, sizeof why, "signal %d (%s)", WTERMSIG(result->status),
-                               strsignal(WTERMSIG(result->status)));
         else
-                (void)snprintf(why, sizeof why, "exit code %d%s%.80s", WEXITSTATUS(result->status),
+                (void)snprintf(why, sizeof why, "%s %d%s%.80s", is_signal ? "signal" : "exit code",
+                               is_signal ? WTERMSIG(result->status) : WEXITSTATUS(result->status),
                                *result->error_line ? ", " : "", result->error_line);
         stop_child(userdata, why);
 }
@@ -357,10 +346,11 @@ static void handle_message(Bus *b, size_t n) {
                               .boot_usec = (int64_t)now_usec(b),
                               .real_usec = (int64_t)b->clock->realtime_usec(b->clock) };
         WireVerdict v = wire_decode(b->packet + 1, n, &reader, &b->message);
-        b->n_received++;
+        b->counts.n_received++;
         if (v != WIRE_OK) {
-                b->n_rejected++;
-                set_error(b, "a message was rejected: %s", wire_verdict_text(v));
+                b->counts.n_rejected++;
+                (void)snprintf(b->error, sizeof b->error, "a message was rejected: %s",
+                               wire_verdict_text(v));
                 if (reader.boot_usec >= b->log_usec) { /* however many there are */
                         log_warning(0, "%s", b->error);
                         b->log_usec = reader.boot_usec + LOG_USEC;
@@ -434,25 +424,13 @@ static int send_packet(Bus *b, char what, const void *data, size_t n) {
         return sendmsg(b->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-/* Tells the child what to close and what to open. What it could not be told is told later. */
-static void apply_addresses(Bus *b, const Address *wanted, size_t n) {
-        for (size_t i = 0; i < ADDRESSES_MAX; i++) {
-                Address *a = &b->opened[i];
-                if (*a->text && !is_listed(wanted, n, a) &&
-                    send_packet(b, BUS_CLOSE, a->text, strlen(a->text)) == 0)
-                        a->text[0] = '\0';
-        }
-        for (size_t i = 0; i < n; i++) {
-                Address *slot = b->opened;
-                if (is_listed(b->opened, ADDRESSES_MAX, &wanted[i]))
-                        continue;
-                while (slot < b->opened + ADDRESSES_MAX && *slot->text)
-                        slot++;
-                if (slot < b->opened + ADDRESSES_MAX &&
-                    send_packet(b, wanted[i].listens ? BUS_BIND : BUS_CONNECT, wanted[i].text,
-                                strlen(wanted[i].text)) == 0)
-                        *slot = wanted[i];
-        }
+/* Tells the child what is to be open, when that has changed. What cannot be told is told later. */
+static void apply_addresses(Bus *b, const BusAddress *wanted, size_t n) {
+        if ((n == b->n_opened && memcmp(wanted, b->opened, n * sizeof *wanted) == 0) ||
+            send_packet(b, BUS_OPEN, wanted, n * sizeof *wanted) < 0)
+                return;
+        memcpy(b->opened, wanted, n * sizeof *wanted);
+        b->n_opened = n;
 }
 
 /* ---- the tick ---- */
@@ -462,7 +440,7 @@ static void check_keys(Bus *b) {
         int r = bus_key_file_check(&b->key_file, &faults);
         for (size_t i = 0; i < faults.n; i++) {
                 _cleanup_free_ char *text = diag_format(&faults.items[i]);
-                set_error(b, "%s", text ? text : strerror(ENOMEM));
+                (void)snprintf(b->error, sizeof b->error, "%s", text ? text : strerror(ENOMEM));
                 log_warning(0, "%s", b->error);
         }
         diag_done(&faults);
@@ -482,7 +460,7 @@ static void send_heartbeat(Bus *b, uint64_t now) {
 }
 
 static void tick(Bus *b) {
-        Address wanted[ADDRESSES_MAX];
+        BusAddress wanted[ADDRESSES_MAX];
         uint64_t now = now_usec(b);
         check_keys(b);
         size_t n = list_addresses(b, wanted);
@@ -492,9 +470,10 @@ static void tick(Bus *b) {
                 stop_child(b, NULL);
         if (n > 0 && !b->child && now >= b->restart_usec) {
                 int r = start_child(b);
-                b->n_restarts += r == 0 && b->n_failures > 0;
+                b->counts.n_restarts += r == 0 && b->n_failures > 0;
                 if (r < 0)
-                        set_error(b, "cannot start the bus process: %s", strerror(-r));
+                        (void)snprintf(b->error, sizeof b->error,
+                                       "cannot start the bus process: %s", strerror(-r));
         }
         if (b->child) {
                 apply_addresses(b, wanted, n);
@@ -530,7 +509,7 @@ int bus_send(Bus *b, const Message *m) {
                 return r;
         if (send_packet(b, BUS_SEND, bytes, n) < 0)
                 return -ENOTCONN;
-        b->n_sent++;
+        b->counts.n_sent++;
         return 0;
 }
 
@@ -545,22 +524,19 @@ void bus_set_rendezvous(Bus *b, char *const *hosts) {
 
 void bus_view(const Bus *b, BusView *ret) {
         bool is_open = b->state.n_bound > 0 || b->state.n_connected > 0;
-        *ret = (BusView){ .state = !b->child         ? (b->n_failures > 0 ? "failing" : "off")
-                                   : is_open         ? "listening"
-                                   : *b->state.error ? "failing"
-                                                     : "starting",
-                          .last_error = *b->state.error   ? b->state.error
-                                        : *b->child_error ? b->child_error
-                                        : *b->error       ? b->error
-                                                          : NULL,
-                          .has_key = has_key(b),
-                          .n_connected = b->state.n_connected,
-                          .n_dialled = b->state.n_dialled,
-                          .n_sent = b->n_sent,
-                          .n_received = b->n_received,
-                          .n_rejected = b->n_rejected,
-                          .n_sent_bytes = b->n_sent_bytes + b->state.n_sent_bytes,
-                          .n_restarts = b->n_restarts };
+        *ret = b->counts;
+        ret->state = !b->child         ? (b->n_failures > 0 ? "failing" : "off")
+                     : is_open         ? "listening"
+                     : *b->state.error ? "failing"
+                                       : "starting";
+        ret->last_error = *b->state.error   ? b->state.error
+                          : *b->child_error ? b->child_error
+                          : *b->error       ? b->error
+                                            : NULL;
+        ret->has_key = has_key(b);
+        ret->n_connected = b->state.n_connected;
+        ret->n_dialled = b->state.n_dialled;
+        ret->n_sent_bytes += b->state.n_sent_bytes;
 }
 
 int bus_new(Bus **ret, const BusOptions *o) {

@@ -14,9 +14,7 @@
 /* ---- its text ---- */
 
 static bool is_id(const char *id, size_t n) {
-        static const char letters[] =
-                "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz._-";
-        return n > 0 && n < WIRE_KEY_ID_SIZE && strspn(id, letters) >= n;
+        return n > 0 && n < WIRE_KEY_ID_SIZE && strspn(id, WIRE_NAME_LETTERS) >= n;
 }
 
 static bool is_known(const BusKeys *keys, const WireKey *key) {

@@ -29,7 +29,6 @@ void roster_done(Roster *r) {
         claim_set_done(&r->claims);
         free(r->ranks);
         free(r->nodes);
-        free(r->suspects);
         *r = (Roster){ 0 };
 }
 
@@ -113,9 +112,6 @@ static void add_rank(Roster *r, int64_t rank, const Claim *c) {
                 row->state = is_late ? RANK_LATE : RANK_PRESENT;
         } else
                 row->state = rank >= 0 && rank < r->world_size ? RANK_MISSING : RANK_UNDELIVERED;
-        r->n_present += row->state == RANK_PRESENT;
-        r->n_late += row->state == RANK_LATE;
-        r->n_missing += row->state == RANK_MISSING;
 }
 
 /* The dump was found before its hook spoke of it. @param n  of those that come before c */
@@ -215,17 +211,12 @@ static void find_first_failure(Roster *r) {
                                    : claim_uncertainty(r, first->claim);
 }
 
-static int find_suspects(Roster *r) {
-        r->suspects = calloc(r->n_ranks + 1, sizeof *r->suspects);
-        if (!r->suspects)
-                return -ENOMEM;
+static void find_suspects(Roster *r) {
         const Claim *first = r->first_failure ? r->first_failure->claim : NULL;
-        for (const RosterRank *row = r->ranks; first && row < r->ranks + r->n_ranks; row++)
-                if (row->claim && row->claim->state == CLAIM_ENDED &&
-                    row->claim->event_usec - first->event_usec <
-                            pair_uncertainty(r, row->claim, first))
-                        r->suspects[r->n_suspects++] = row;
-        return 0;
+        for (RosterRank *row = r->ranks; first && row < r->ranks + r->n_ranks; row++)
+                row->is_suspect = row->claim && row->claim->state == CLAIM_ENDED &&
+                                  row->claim->event_usec - first->event_usec <
+                                          pair_uncertainty(r, row->claim, first);
 }
 
 /* ---- both ---- */
@@ -241,9 +232,7 @@ int roster_fold(const Decision *d, const Record *records, size_t n_records, Rost
         if (e < 0)
                 return e;
         find_first_failure(&r);
-        e = find_suspects(&r);
-        if (e < 0)
-                return e;
+        find_suspects(&r);
         *ret = r;
         r = (Roster){ 0 };
         return 0;
@@ -321,12 +310,13 @@ char *roster_format(const Roster *r, const char *job_key, size_t *ret_n) {
         json_out_end_array(&b);
         add_first_failure(&b, r);
         json_out_array(&b, "suspects");
-        for (size_t i = 0; i < r->n_suspects; i++) {
-                json_out_object(&b, NULL);
-                add_process(&b, r->suspects[i]);
-                record_out_time(&b, "ended", r->suspects[i]->claim->event_usec);
-                json_out_end_object(&b);
-        }
+        for (const RosterRank *row = r->ranks; row < r->ranks + r->n_ranks; row++)
+                if (row->is_suspect) {
+                        json_out_object(&b, NULL);
+                        add_process(&b, row);
+                        record_out_time(&b, "ended", row->claim->event_usec);
+                        json_out_end_object(&b);
+                }
         json_out_end_array(&b);
         add_nodes(&b, r);
         return record_detach(&b, ret_n);

@@ -29,6 +29,7 @@ typedef struct RosterRank {
         RankState state;
         MissingReason reason;
         const Claim *claim; /* the roster's; NULL: nobody named it */
+        bool is_suspect;    /* it ended before the first failure, without a dump */
 } RosterRank;
 
 typedef struct RosterNode { /* whose record is in it */
@@ -43,13 +44,11 @@ typedef struct Roster {
         int64_t world_size; /* the decision's, else the largest of the claims; -1: not known, or
                                more than ROSTER_RANKS_MAX, and nobody is missing */
         RosterRank *ranks;  /* by rank; those without a rank come last */
-        size_t n_ranks, n_present, n_late, n_missing;
+        size_t n_ranks;
         RosterNode *nodes; /* by instance id */
         size_t n_nodes;
         const RosterRank *first_failure; /* NULL: none */
         int64_t uncertainty_usec;        /* of its time against the others' */
-        const RosterRank **suspects;     /* they ended before it, without a dump */
-        size_t n_suspects;
 } Roster;
 
 /** Folds the records, up to CLAIMS_MAX claims. Of a process the claim with the higher revision

@@ -24,7 +24,6 @@ static_assert(BODY_AT + 1 + sizeof(Message) + SHA256_SIZE <= WIRE_BYTES_MAX, "ev
 #define AGE_MIN_MSEC (-INT64_C(3600) * 1000) /* the store's clock is known only so well */
 #define RANK_MAX INT32_MAX
 
-static const char words[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz._-";
 static const char hex_digits[] = "0123456789abcdef";
 
 typedef struct Codec {
@@ -105,7 +104,7 @@ static void code_text(Codec *c, char *text, size_t size, const char *allowed) {
 
 /* One that may not be empty. */
 static void code_name(Codec *c, char *text, size_t size) {
-        code_text(c, text, size, words);
+        code_text(c, text, size, WIRE_NAME_LETTERS);
         c->failed = c->failed || !*text;
 }
 
@@ -127,7 +126,7 @@ static void code_time(Codec *c, int64_t *t) {
 /* ---- parts ---- */
 
 static void code_claim(Codec *c, Claim *x) {
-        code_text(c, x->boot_id, sizeof x->boot_id, words);
+        code_text(c, x->boot_id, sizeof x->boot_id, WIRE_NAME_LETTERS);
         code_u32(c, &x->pid);
         code_u64(c, &x->start_ticks);
         code_u32(c, &x->revision);
@@ -138,7 +137,7 @@ static void code_claim(Codec *c, Claim *x) {
         code_text(c, x->date_time, sizeof x->date_time, NULL);
         x->state = (ClaimState)code_choice(c, x->state, N_CLAIM_STATES);
         x->bundle_state = (ClaimBundle)code_choice(c, x->bundle_state, N_CLAIM_BUNDLES);
-        code_text(c, x->bundle, sizeof x->bundle, words);
+        code_text(c, x->bundle, sizeof x->bundle, WIRE_NAME_LETTERS);
         code_bool(c, &x->has_error);
         if (x->has_error)
                 code_i64(c, &x->error_code, INT64_MIN, INT64_MAX);

@@ -6,6 +6,7 @@
 #define WIRE_BYTES_MAX ((size_t)16 * 1024)
 #define WIRE_KEY_ID_SIZE 17 /* 1 to 16 of `[0-9A-Za-z._-]` and NUL */
 #define WIRE_SECRET_SIZE 32
+#define WIRE_NAME_LETTERS "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz._-"
 #define WIRE_CLOCK_USEC (INT64_C(10) * 60 * 1000000) /* how far clocks may differ */
 
 typedef struct WireKey {

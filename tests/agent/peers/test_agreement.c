@@ -605,6 +605,22 @@ static void the_centre_decides_alone_without_an_arbiter(void **state) {
         agreement_free(a);
 }
 
+static void what_fails_after_the_window_is_the_next_failure(void **state) {
+        Agreement *a = new_agreement(false, ROLE_CENTRE);
+        const int64_t times[] = { NOW, NOW + WINDOW, NOW + 2 * WINDOW + 1 };
+        static const uint32_t numbers[] = { 1, 1, 2 };
+
+        for (uint32_t i = 0; i < ELEMENTSOF(times); i++) {
+                Claim c = process(i + 1, CLAIM_FAILED, "", times[i]);
+                c.started_usec = NOW - 100 * SEC;
+                claim(a, &c, times[i]);
+                agreement_hurry(a, true);
+                (void)next(a, i == 1 ? ACTION_NONE : ACTION_SEND, times[i]);
+                assert_int_equal(agreement_find(a, KEY, &c)->n, numbers[i]);
+        }
+        agreement_free(a);
+}
+
 /* ---- hostile input, bounds ---- */
 
 static void what_cannot_be_named_or_placed_is_refused(void **state) {
@@ -768,6 +784,7 @@ int main(void) {
                 cmocka_unit_test(a_claim_stays_in_its_failure),
                 cmocka_unit_test(news_of_a_job_whose_ranks_live_here_is_kept),
                 cmocka_unit_test(the_centre_decides_alone_without_an_arbiter),
+                cmocka_unit_test(what_fails_after_the_window_is_the_next_failure),
                 cmocka_unit_test(what_cannot_be_named_or_placed_is_refused),
                 cmocka_unit_test(times_of_the_future_do_not_make_failures_without_end),
                 cmocka_unit_test(keys_are_bounded_and_the_needed_ones_stay),
