@@ -12,7 +12,7 @@
 static bool process_is_settled(const Node *n, const Owned *o) {
         const Process *p = CONTAINER_OF(o, Process, owned);
         (void)n;
-        return !(p->unit && p->unit->bundle) && p->claim.state != CLAIM_ALIVE &&
+        return !(p->unit && p->unit->bundle[0]) && p->claim.state != CLAIM_ALIVE &&
                (p->is_placed || p->claim.state == CLAIM_ENDED);
 }
 
@@ -79,8 +79,9 @@ void node_free_unit(Node *n, Unit *u) {
         FOREACH_PROCESS (p, n)
                 if (p->unit == u)
                         p->unit = NULL;
-        if (u->bundle)
-                u->bundle->failure_unit = NULL;
+        Bundle *b = u->bundle[0] ? bundle_table_find(n->bundles, u->bundle) : NULL;
+        if (b)
+                b->failure_unit = NULL;
         object_call_cancel(u->search);
         list_remove(&u->link);
         free(u->source);
@@ -97,7 +98,7 @@ static void leave_unit(Node *n, Process *p) {
         FOREACH_PROCESS (other, n)
                 if (!u->first && other->unit == u)
                         u->first = other;
-        if (!u->first && !u->bundle)
+        if (!u->first && !u->bundle[0])
                 node_free_unit(n, u);
 }
 
@@ -220,39 +221,31 @@ static void free_key(Node *n, Owned *o) {
         free(k);
 }
 
-static bool has_rank_since(const Node *n, const Key *k, int64_t usec) {
-        FOREACH_PROCESS (p, n)
-                if (p->key == k && p->claim.rank >= 0 &&
-                    (p->claim.state == CLAIM_ALIVE || p->claim.event_usec >= usec))
-                        return true;
-        return false;
-}
-
 Key *node_find_job_of_user(const Node *n, uid_t uid, int64_t since_usec) {
         Key *only = NULL;
-        FOREACH_KEY (k, n) {
-                if (!k->job.key[0] || k->owned.uid != uid || !has_rank_since(n, k, since_usec))
+        FOREACH_PROCESS (p, n) {
+                bool was_here = p->claim.rank >= 0 && (p->claim.state == CLAIM_ALIVE ||
+                                                       p->claim.event_usec >= since_usec);
+                if (!was_here || p->key == only || p->key->owned.uid != uid || !p->key->job.key[0])
                         continue;
                 if (only)
                         return NULL;
-                only = k;
+                only = p->key;
         }
         return only;
 }
 
 /* ---- life ---- */
 
-void node_init(Node *n, Agreement *agreement, struct Failures *failures) {
-        *n = (Node){ .agreement = agreement,
-                     .failures = failures,
-                     .keys = { .n_max = AGREEMENT_KEYS_MAX,
-                               .n_of_owner_max = KEYS_OF_OWNER_MAX,
-                               .is_settled = key_is_settled,
-                               .free = free_key },
-                     .processes = { .n_max = PROCESSES_MAX,
-                                    .n_of_owner_max = PROCESSES_OF_OWNER_MAX,
-                                    .is_settled = process_is_settled,
-                                    .free = free_process } };
+void node_init(Node *n) {
+        n->keys = (Table){ .n_max = AGREEMENT_KEYS_MAX,
+                           .n_of_owner_max = KEYS_OF_OWNER_MAX,
+                           .is_settled = key_is_settled,
+                           .free = free_key };
+        n->processes = (Table){ .n_max = PROCESSES_MAX,
+                                .n_of_owner_max = PROCESSES_OF_OWNER_MAX,
+                                .is_settled = process_is_settled,
+                                .free = free_process };
         list_init(&n->keys.all);
         list_init(&n->processes.all);
         list_init(&n->units);
@@ -268,7 +261,7 @@ void node_done(Node *n) {
 void node_prune(Node *n, int64_t now_usec) {
         LIST_FOREACH_ITEM_SAFE (Process, p, owned.link, &n->processes.all) {
                 int64_t keep_usec = p->is_placed ? AGREEMENT_KEEP_USEC : (int64_t)USEC_PER_HOUR;
-                if (!(p->unit && p->unit->bundle) && p->claim.state != CLAIM_ALIVE &&
+                if (!(p->unit && p->unit->bundle[0]) && p->claim.state != CLAIM_ALIVE &&
                     now_usec - p->changed_usec > keep_usec)
                         node_free_process(n, p);
         }

@@ -35,10 +35,10 @@ typedef struct Key {
 typedef struct FailureUnit {
         ListLink link;
         char *source, *path;
-        Bundle *bundle;        /* NULL: not found yet */
-        struct Process *first; /* whose failure names it; NULL: none yet */
-        int64_t due_usec;      /* claimed without a note then; 0 = claimed */
-        int64_t ready_usec;    /* asked for its name; 0 = not yet */
+        char bundle[BUNDLE_ID_SIZE]; /* "" = not found yet */
+        struct Process *first;       /* whose failure names it; NULL: none yet */
+        int64_t due_usec;            /* claimed without a note then; 0 = claimed */
+        int64_t ready_usec;          /* asked for its name; 0 = not yet */
         /* For a pointer to what was delivered before the state database was lost. */
         ObjectCall *search;
         bool is_searched;
@@ -70,7 +70,8 @@ typedef struct Table {
 } Table;
 
 struct Node {
-        Agreement *agreement; /* borrowed; forgets the keys that go */
+        Agreement *agreement; /* borrowed, as the others; forgets the keys that go */
+        BundleTable *bundles;
         struct Failures *failures;
         Table keys, processes;
         ListLink units;
@@ -81,7 +82,8 @@ struct Node {
 #define FOREACH_PROCESS(p, node) LIST_FOREACH_ITEM (Process, p, owned.link, &(node)->processes.all)
 #define FOREACH_UNIT(u, node) LIST_FOREACH_ITEM (Unit, u, link, &(node)->units)
 
-void node_init(Node *n, Agreement *agreement, struct Failures *failures);
+/** What is borrowed is set. */
+void node_init(Node *n);
 void node_done(Node *n);
 /** Frees what nobody will miss. */
 void node_prune(Node *n, int64_t now_usec);

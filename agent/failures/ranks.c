@@ -12,9 +12,6 @@
 #include <unistd.h>
 
 #include "collectors/host/procfs.h"
-#include "lib/event/timer.h"
-
-#define POLL_USEC (5 * USEC_PER_SEC)
 
 /* ---- records ---- */
 
@@ -72,18 +69,18 @@ uint64_t rank_start_usec(uint64_t start_ticks) {
 
 struct RankWatch {
         RankWatchOptions options;
-        int pid_fd;              /* -1: polled */
-        sd_event_source *source; /* of its end, or of the next poll */
+        int pid_fd;
+        sd_event_source *source;
 };
 
-/* @return 0: it lives; -ESRCH; other -errno: that cannot be seen now */
+/* @return 0: it lives; -ESRCH: it has ended, or cannot be seen; -errno */
 static int check_process(const RankWatchOptions *o) {
         Proc p = { .dir_fd = -1 };
-        int outcome = procfs_open(&p, o->proc_root, o->pid, o->start_ticks);
-        bool has_ended = outcome == PROCFS_E_GONE || outcome == PROCFS_E_REPLACED ||
-                         (outcome == 0 && procfs_is_zombie(&p));
+        int r = procfs_open(&p, o->proc_root, o->pid, o->start_ticks);
+        if (r > 0 || (r == 0 && procfs_is_zombie(&p)))
+                r = -ESRCH;
         procfs_close(&p);
-        return has_ended ? -ESRCH : outcome > 0 ? -EACCES : outcome;
+        return r;
 }
 
 static int on_exit_seen(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
@@ -93,33 +90,19 @@ static int on_exit_seen(sd_event_source *s, int fd, uint32_t revents, void *user
         return 0;
 }
 
-static int on_poll(sd_event_source *s, uint64_t usec, void *userdata) {
-        const RankWatchOptions *o = &((RankWatch *)userdata)->options;
-        (void)usec;
-        if (check_process(o) == -ESRCH)
-                o->on_end(o->userdata);
-        else
-                (void)timer_rearm(s, POLL_USEC); /* fails only in another process */
-        return 0;
-}
-
 int rank_watch_new(RankWatch **ret, const RankWatchOptions *options) {
         _cleanup_(rank_watch_freep) RankWatch *w = calloc(1, sizeof *w);
         if (!w)
                 return -ENOMEM;
         w->options = *options;
-        w->options.proc_root = strdup(options->proc_root);
-        /* It comes before the check: whose start ticks are right then is whom it stands for. */
         w->pid_fd = (int)syscall(SYS_pidfd_open, options->pid, 0); /* glibc has it since 2.36 */
-        int r = w->options.proc_root ? check_process(options) : -ENOMEM;
-        if (r < 0)
-                return r;
-        r = w->pid_fd >= 0 ? sd_event_add_io(options->event, &w->source, w->pid_fd, EPOLLIN,
-                                             on_exit_seen, w)
-                           : timer_arm(&w->source, &(TimerOptions){ .event = options->event,
-                                                                    .usec = POLL_USEC,
-                                                                    .handler = on_poll,
-                                                                    .userdata = w });
+        if (w->pid_fd < 0)
+                return -errno;
+        /* After that: whose start ticks are right now is whom it stands for. */
+        int r = check_process(options);
+        if (r == 0)
+                r = sd_event_add_io(options->event, &w->source, w->pid_fd, EPOLLIN, on_exit_seen,
+                                    w);
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(w);
@@ -131,7 +114,6 @@ RankWatch *rank_watch_free(RankWatch *w) {
                 return NULL;
         sd_event_source_disable_unref(w->source);
         cleanup_closep(&w->pid_fd);
-        free((char *)w->options.proc_root);
         free(w);
         return NULL;
 }

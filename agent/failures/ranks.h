@@ -25,17 +25,17 @@ uint64_t rank_start_usec(uint64_t start_ticks);
 
 typedef struct RankWatch RankWatch;
 
-typedef struct RankWatchOptions { /* the root is copied */
+typedef struct RankWatchOptions {
         sd_event *event;
-        const char *proc_root;
+        const char *proc_root; /* for the call */
         pid_t pid;
         uint64_t start_ticks;
         void (*on_end)(void *userdata); /* once; it may free the watch */
         void *userdata;
 } RankWatchOptions;
 
-/** Waits for the end of a process: by a pidfd, or within 5 s where the kernel has none or refuses
- * it. @return 0; -ESRCH: it has ended, another one may have its pid; -errno: it cannot be seen */
+/** Waits for the end of a process by a pidfd (Linux 5.3, not refused by a seccomp filter).
+ * @return 0; -ESRCH: it has ended, another one may have its pid; -errno: its end cannot be seen */
 int rank_watch_new(RankWatch **ret, const RankWatchOptions *options);
 RankWatch *rank_watch_free(RankWatch *w);
 DEFINE_CLEANUP(RankWatch, rank_watch_free);

@@ -80,6 +80,7 @@ int __wrap_object_call_new(ObjectCall **ret, Scheduler *s, const ObjectRequest *
         if (strcmp(request->destination, "x") != 0)
                 return -ENOENT;
         assert_null(strstr(request->name, ".."));
+        assert_true(request->data ? request->n > 0 : request->n == 0);
         ObjectCall *c = calloc(1, sizeof *c);
         assert_non_null(c);
         c->request = *request;
