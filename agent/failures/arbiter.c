@@ -48,6 +48,7 @@ struct Arbiter {
         void (*handle)(Arbiter *a, const ObjectResult *r); /* its answer */
         char *document;                                    /* what is being written */
         size_t n_document;
+        char *source;
         char *path;         /* of incident.json */
         uint64_t n_records; /* written, so that each has a higher revision */
         bool has_clock;
@@ -71,9 +72,9 @@ int arbiter_new(Arbiter **ret, const ArbiterOptions *o) {
         if (!a)
                 return -ENOMEM;
         a->options = *o;
-        a->state.source = strdup(o->source);
+        a->source = strdup(o->source);
         a->state.destination = strdup(o->destination);
-        if (!a->state.source || !a->state.destination)
+        if (!a->source || !a->state.destination)
                 return -ENOMEM;
         *ret = TAKE_PTR(a);
         return 0;
@@ -84,7 +85,7 @@ Arbiter *arbiter_free(Arbiter *a) {
                 return NULL;
         object_call_cancel(a->call);
         publication_clear(&a->publication);
-        free(a->state.source);
+        free(a->source);
         free(a->state.destination);
         free(a->state.error);
         free(a->document);
@@ -490,7 +491,7 @@ static void start_publish(Arbiter *a) {
         _cleanup_free_ char *directory =
                 a->scheduler ? objects_failure_directory(a->scheduler, a->state.destination,
                                                          d->date_time, d->cluster_id,
-                                                         a->options.kind, a->state.source, &differs)
+                                                         a->options.kind, a->source, &differs)
                              : NULL;
         free(a->path);
         a->path = directory ? path_join(directory, INCIDENT_FILE) : NULL;

@@ -11,6 +11,7 @@
 #include "agent/failures/pointers.h"
 #include "agent/peers/bus.h"
 #include "agent/peers/record.h"
+#include "collectors/host/jobs.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/digest.h"
 #include "lib/base/json_out.h"
@@ -113,22 +114,15 @@ static const char *arbiter_of(const Failures *f, const ConfigSource *c) {
         return first && objects_are_shared(f->scheduler, first) ? first : NULL;
 }
 
-/* @param again  one that was unable may be able now */
-static void set_arbiter(Failures *f, Key *k, bool again) {
-        if (!f->scheduler)
-                return; /* it is done when there is one */
+/* Anew: one that was unable may be able now, or another one is asked. */
+static void set_arbiter(Failures *f, Key *k) {
         const ConfigSource *c = source_of(f, k);
         const char *destination = arbiter_of(f, c);
-        const ArbiterState *a = k->arbiter ? arbiter_state(k->arbiter) : NULL;
-        bool stays = a && destination && strcmp(a->destination, destination) == 0 &&
-                     strcmp(a->source, c->name) == 0 && !(again && a->is_unable);
-        if (k->arbiter && !stays) {
+        if (k->arbiter)
                 arbiter_cancel(k->arbiter); /* the agreement waits for it */
-                k->arbiter = arbiter_free(k->arbiter);
-                (void)agreement_set_arbiter(f->agreement, k->key, false);
-        }
-        int r = 0;
-        if (!k->arbiter && destination)
+        k->arbiter = arbiter_free(k->arbiter);
+        int r = agreement_set_arbiter(f->agreement, k->key, false);
+        if (r >= 0 && destination)
                 r = arbiter_new(&k->arbiter,
                                 &(ArbiterOptions){ .clock = f->context.clock,
                                                    .agreement = f->agreement,
@@ -140,9 +134,8 @@ static void set_arbiter(Failures *f, Key *k, bool again) {
                                                    .source = c->name,
                                                    .on_done = on_arbiter_done,
                                                    .userdata = f });
-        if (r >= 0)
-                r = agreement_set_arbiter(f->agreement, k->key,
-                                          k->arbiter && !arbiter_state(k->arbiter)->is_unable);
+        if (r >= 0 && k->arbiter)
+                r = agreement_set_arbiter(f->agreement, k->key, true);
         if (r < 0)
                 log_warning(r, "failure %s: it is named by this node alone", k->key);
 }
@@ -165,15 +158,15 @@ static JobScope scope_of(const Failures *f, const Key *k, char ret_host[JOB_HOST
 /* The agents of the jobs that run here meet at the nodes of their rendezvous. */
 static void set_rendezvous(Failures *f) {
         char hosts[BUS_PEERS_MAX][JOB_HOST_SIZE], host[JOB_HOST_SIZE], *list[BUS_PEERS_MAX + 1];
-        bool is_automatic = strcmp(f->config->agreement.rendezvous, "auto") == 0;
+        bool dials = strcmp(f->config->agreement.rendezvous, "auto") == 0;
         size_t n = 0;
         FOREACH_KEY (k, &f->node) {
-                JobScope scope = scope_of(f, k, host);
-                (void)agreement_set_role(f->agreement, k->key, scope.role); /* its claims say so */
-                if (!is_automatic || !scope.is_dialled || n == BUS_PEERS_MAX)
-                        continue;
-                list[n] = strcpy(hosts[n], host);
-                n++;
+                Role role = scope_of(f, k, host).role;
+                (void)agreement_set_role(f->agreement, k->key, role); /* its claims fail, too */
+                if (dials && role == ROLE_LEAF && n < BUS_PEERS_MAX) {
+                        list[n] = strcpy(hosts[n], host);
+                        n++;
+                }
         }
         list[n] = NULL;
         bus_set_rendezvous(f->bus, list);
@@ -280,23 +273,22 @@ static void set_bundle(Failures *f, const Unit *u, ClaimBundle state) {
         }
 }
 
-/* @param uid, source  that speak of it; NULL: none does */
-static void learn_job(Failures *f, Key *k, const JobIdentity *job, uid_t uid, const char *source) {
-        if (k->owned.uid == 0) /* it was restored */
-                k->owned.uid = uid;
+/* @param source  that speaks of it; NULL: none does */
+static void learn_job(Failures *f, Key *k, const JobIdentity *job, const char *source) {
+        bool is_named = !k->source && source;
         if (job->key[0])
                 k->job = *job;
-        if (!k->source && source)
-                k->source = strdup(source); /* else the first one that has dumps */
-        set_arbiter(f, k, false);
+        if (is_named)
+                k->source = strdup(source);            /* else the first one that has dumps */
+        if (f->scheduler && (is_named || !k->arbiter)) /* else when there is one */
+                set_arbiter(f, k);
 }
 
 /* ---- what is reported ---- */
 
 /* Only this user's ranks of the job are here, or nobody's. */
-static bool may_speak_of(const Failures *f, const char *key, uid_t uid) {
-        const Key *k = node_find_key(&f->node, key);
-        return uid == 0 || !k || !node_has_live_rank(&f->node, k, NULL) ||
+static bool may_speak_of(const Failures *f, const Key *k, uid_t uid) {
+        return uid == 0 || !node_has_live_rank(&f->node, k, NULL) ||
                node_has_live_rank(&f->node, k, &uid);
 }
 
@@ -328,19 +320,18 @@ void failures_on_note(Failures *f, const NoteView *v) {
         Claim c;
         init_claim(f, &c);
         set_names(f, &c, v->note->cluster_id, v->note->date_time);
-        if (!claim_key_build(job->key, c.cluster_id, key))
+        Key *k = claim_key_build(job->key, c.cluster_id, key) ? node_get_key(&f->node, key, uid)
+                                                              : NULL;
+        if (!k)
                 return;
-        if (!may_speak_of(f, key, uid)) {
+        if (!may_speak_of(f, k, uid)) {
                 log_warning(0,
                             "failure %s: a note of uid %u is ignored: the job's ranks here are "
                             "of another user",
                             key, (unsigned)uid);
                 return;
         }
-        Key *k = node_get_key(&f->node, key, uid);
-        if (!k)
-                return;
-        learn_job(f, k, job, uid, v->source);
+        learn_job(f, k, job, v->source);
         set_process(f, v, k, &c);
         Process *p = node_get_process(&f->node, k, &c, uid);
         if (!p)
@@ -371,10 +362,10 @@ static void on_rank_end(void *userdata) {
 
 void failures_on_job(Failures *f, const char *record) {
         char key[CLAIM_KEY_SIZE];
-        Rank rank;
+        JobsProcess rank;
         Claim c;
         init_claim(f, &c);
-        if (!rank_parse(record, &rank) || !claim_key_build(rank.job.key, "", key))
+        if (!jobs_parse_record(record, &rank) || !claim_key_build(rank.job.key, "", key))
                 return;
         c.pid = (uint32_t)rank.pid;
         c.start_ticks = rank.start_ticks;
@@ -400,7 +391,7 @@ void failures_on_job(Failures *f, const char *record) {
         }
         /* Of a note it may be somebody else's, of a restored claim it is 0. */
         k->owned.uid = p->owned.uid = rank.uid;
-        learn_job(f, k, &rank.job, rank.uid, NULL);
+        learn_job(f, k, &rank.job, NULL);
         if (p->claim.state == CLAIM_FAILED)
                 return;
         p->claim.rank = rank.job.rank;
@@ -427,7 +418,7 @@ static void claim_unit(Failures *f, Unit *u, const BundleRecord *rec) {
                 k = node_get_key(&f->node, key, rec->uid);
         if (!k)
                 return;
-        learn_job(f, k, &k->job, rec->uid, rec->source);
+        learn_job(f, k, &k->job, rec->source);
         c.pid = number_of_unknown(rec->id);
         Process *p = node_get_process(&f->node, k, &c, rec->uid);
         if (!p)
@@ -687,16 +678,18 @@ void failures_add_status(Failures *f, StrBuf *b) {
         static const ArbiterState none;
         const ArbiterState *arbiter = &none; /* one that has an error, if any has */
         AgreementFailure x;
-        uint64_t n_live = 0;
-        FOREACH_KEY (k, &f->node)
+        uint64_t n_live = 0, n_keys = 0;
+        FOREACH_KEY (k, &f->node) {
+                n_keys++;
                 if (k->arbiter && !arbiter->error)
                         arbiter = arbiter_state(k->arbiter);
+        }
         FOREACH_PROCESS (p, &f->node)
                 n_live += p->watch != NULL;
         json_out_object(b, NULL);
         json_out_bool(b, "enabled", true);
         json_out_u64(b, "ranks", n_live);
-        json_out_u64(b, "keys", f->node.keys.n);
+        json_out_u64(b, "keys", n_keys);
         json_out_string(b, "arbiter", arbiter->destination);
         json_out_string(b, "last_error", arbiter->error);
         json_out_u64(b, "dropped", f->node.n_dropped);
@@ -801,7 +794,7 @@ static void step(Failures *f) {
         if (now_usec(f) >= f->prune_usec)
                 (void)prune(f); /* again in a minute */
         next = MIN(next, agreement_next_time(f->agreement));
-        if (f->bus && f->node.keys.n > 0)
+        if (f->bus && !list_is_empty(&f->node.keys))
                 next = MIN(next, f->meeting_usec);
         arm(f, MIN(next, now_usec(f) + (int64_t)USEC_PER_MINUTE));
 }
@@ -918,7 +911,7 @@ void failures_set_scheduler(Failures *f, Scheduler *s) {
         f->scheduler = s;
         FOREACH_KEY (k, &f->node)
                 if (s)
-                        set_arbiter(f, k, true);
+                        set_arbiter(f, k);
                 else if (k->arbiter)
                         arbiter_cancel(k->arbiter);
         if (!s) {

@@ -60,26 +60,16 @@ typedef struct Process {
         struct Failures *failures;
 } Process;
 
-typedef struct Node Node;
-
-typedef struct Table {
-        ListLink all;
-        size_t n, n_max, n_of_owner_max;
-        bool (*is_settled)(const Node *n, const Owned *o);
-        void (*free)(Node *n, Owned *o);
-} Table;
-
-struct Node {
+typedef struct Node {
         Agreement *agreement; /* borrowed, as the others; forgets the keys that go */
         BundleTable *bundles;
         struct Failures *failures;
-        Table keys, processes;
-        ListLink units;
+        ListLink keys, processes, units;
         uint64_t n_dropped; /* beyond what is bounded */
-};
+} Node;
 
-#define FOREACH_KEY(k, node) LIST_FOREACH_ITEM (Key, k, owned.link, &(node)->keys.all)
-#define FOREACH_PROCESS(p, node) LIST_FOREACH_ITEM (Process, p, owned.link, &(node)->processes.all)
+#define FOREACH_KEY(k, node) LIST_FOREACH_ITEM (Key, k, owned.link, &(node)->keys)
+#define FOREACH_PROCESS(p, node) LIST_FOREACH_ITEM (Process, p, owned.link, &(node)->processes)
 #define FOREACH_UNIT(u, node) LIST_FOREACH_ITEM (Unit, u, link, &(node)->units)
 
 /** What is borrowed is set. */
@@ -89,7 +79,8 @@ void node_done(Node *n);
 void node_prune(Node *n, int64_t now_usec);
 
 Key *node_find_key(const Node *n, const char *key);
-/** Finds or adds it. @return NULL: bounded, no memory */
+/** Finds or adds it. @param uid  whose it is, unless that is known @return NULL: bounded, no memory
+ */
 Key *node_get_key(Node *n, const char *key, uid_t uid);
 /** Finds or adds it. @param c  only its process counts
  * @return NULL: it is of another key, bounded, no memory */

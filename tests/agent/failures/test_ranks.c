@@ -9,9 +9,6 @@
 #include "agent/failures/ranks.c"
 #include "lib/base/clock.h"
 
-#define KEY "torchrun:run=7,master=10.0.0.1:41000"
-#define JOB "{\"source\":\"torchrun\",\"key\":\"" KEY "\",\"rank\":3,\"world_size\":64}"
-
 typedef struct Fixture {
         sd_event *event;
         RankWatch *watches[4];
@@ -19,7 +16,6 @@ typedef struct Fixture {
         pid_t child;
         uint64_t start_ticks;
         uint64_t before_usec, after_usec; /* the child was started in between */
-        Rank last;                        /* that was read */
         int error;                        /* of the last watch */
         unsigned n_ended;
 } Fixture;
@@ -113,17 +109,6 @@ static void see_child(Fixture *f) {
         see(f, f->child, f->start_ticks);
 }
 
-static bool read_record(Fixture *f, pid_t pid, uint64_t ticks, unsigned uid, const char *job) {
-        char record[2048];
-        int n = snprintf(record, sizeof record,
-                         "{\"pid\":%d,\"start_ticks\":%llu,\"uid\":%u,\"comm\":\"python3\","
-                         "\"devices\":[0],\"maps_runtime\":false,\"container\":null,\"job\":%s,"
-                         "\"cmdline\":[\"train.py\"]}",
-                         (int)pid, (unsigned long long)ticks, uid, job);
-        assert_in_range(n, 1, sizeof record - 1);
-        return rank_parse(record, &f->last);
-}
-
 /* ---- real processes ---- */
 
 static void the_end_of_a_process_is_reported_at_once(void **state) {
@@ -184,71 +169,6 @@ static void their_descriptors_are_closed_with_them(void **state) {
         assert_null(rank_watch_free(NULL));
 }
 
-/* ---- records ---- */
-
-static void a_record_without_a_job_key_or_process_is_ignored(void **state) {
-        Fixture *f = *state;
-        char long_key[2 * JOB_KEY_SIZE], record[1024];
-        static const char *const jobs[] = {
-                "null",
-                "{}",
-                "[]",
-                "7",
-                "{\"source\":\"torchrun\",\"rank\":3}",
-                "{\"key\":\"\"}",
-                "{\"key\":7}",
-                "{\"key\":\"a b\"}",
-                "{\"key\":\"a\\u0000b\"}",
-                "{\"key\":\"a\\u001b\"}",
-                "{\"key\":\"a\\u007f\"}",
-                "{\"key\":\"\\u00e4\"}",
-                "{\"key\":\"a\",\"root_comm_id\":7}",
-                "{\"key\":\"a\",\"key\":\"b\"}",
-        };
-        static const char *const heads[] = {
-                "\"pid\":0",    "\"pid\":-1",  "\"pid\":4294967296", "\"pid\":\"1\"",
-                "\"pid\":null", "\"pid\":1.0", "\"nothing\":1",
-        };
-        for (size_t i = 0; i < ELEMENTSOF(jobs); i++)
-                assert_false(read_record(f, f->child, f->start_ticks, 1000, jobs[i]));
-        (void)snprintf(long_key, sizeof long_key, "{\"key\":\"%0*d\"}", JOB_KEY_SIZE, 7);
-        assert_false(read_record(f, f->child, f->start_ticks, 1000, long_key));
-        assert_false(read_record(f, f->child, f->start_ticks, UINT32_MAX, JOB));
-        assert_false(read_record(f, f->child, 0, 1000, JOB));
-        for (size_t i = 0; i < ELEMENTSOF(heads); i++) {
-                (void)snprintf(record, sizeof record,
-                               "{%s,\"start_ticks\":%llu,\"uid\":0,\"job\":" JOB "}", heads[i],
-                               (unsigned long long)f->start_ticks);
-                assert_false(rank_parse(record, &f->last));
-        }
-        assert_false(rank_parse("", &f->last));
-        assert_false(rank_parse("{\"libnrt_holders\":0}", &f->last));
-        assert_false(rank_parse("{\"pid\":1", &f->last));
-        assert_true(read_record(f, f->child, f->start_ticks, 1000, JOB)); /* it was not the rest */
-        assert_int_equal(f->last.pid, f->child);
-        assert_int_equal(f->last.start_ticks, f->start_ticks);
-        assert_int_equal(f->last.uid, 1000);
-}
-
-static void what_a_record_says_of_the_job_is_read(void **state) {
-        Fixture *f = *state;
-        assert_true(read_record(
-                f, f->child, f->start_ticks, 0,
-                "{\"source\":\"neuron-pjrt\",\"key\":\"neuron-pjrt:slurm=17\",\"rank\":2147483648,"
-                "\"world_size\":-4,\"local_rank\":\"1\",\"restart_count\":2,"
-                "\"root_comm_id\":\"10.0.0.1:5\",\"master_addr\":\"ip-10-0-0-1\",\"more\":[1]}"));
-        const JobIdentity *job = &f->last.job;
-        assert_string_equal(job->source, "neuron-pjrt");
-        assert_int_equal(job->rank, -1);
-        assert_int_equal(job->world_size, -1);
-        assert_int_equal(job->local_rank, -1);
-        assert_int_equal(job->restart_count, 2);
-        assert_int_equal(job->first_device, -1);
-        assert_string_equal(job->root_comm_id, "10.0.0.1:5");
-        assert_string_equal(job->master_addr, "ip-10-0-0-1");
-        assert_string_equal(job->pod_uid, "");
-}
-
 static void without_pidfds_no_end_is_seen_which_is_an_error(void **state) {
         Fixture *f = *state;
         unsigned n = n_descriptors();
@@ -295,23 +215,18 @@ static void a_job_is_local_when_all_are_here_or_nothing_speaks_of_others(void **
 static void the_agent_at_the_rendezvous_is_the_centre_of_a_job_on_many_nodes(void **state) {
         static const struct {
                 JobFacts facts;
-                bool is_dialled;
                 Role role;
         } cases[] = {
-                { { 8, true, true, true }, true, ROLE_CENTRE },
-                { { 8, true, false, true }, true, ROLE_LEAF },
-                { { 8, true, true, false }, true, ROLE_NONE }, /* nobody would listen */
-                { { 8, true, false, false }, true, ROLE_NONE },
-                { { 8, false, false, true }, false, ROLE_NONE },
-                { { 64, true, true, true }, false, ROLE_NONE }, /* all are here */
-                { { 64, true, false, true }, false, ROLE_NONE },
+                { { 8, true, true, true }, ROLE_CENTRE }, { { 8, true, false, true }, ROLE_LEAF },
+                { { 8, true, true, false }, ROLE_NONE }, /* nobody would listen */
+                { { 8, true, false, false }, ROLE_NONE }, { { 8, false, false, true }, ROLE_NONE },
+                { { 64, true, true, true }, ROLE_NONE }, /* all are here */
+                { { 64, true, false, true }, ROLE_NONE },
         };
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
-                JobScope s =
-                        job_scope(&(JobIdentity){ .key = "a", .world_size = 64 }, &cases[i].facts);
-                if (s.role != cases[i].role || s.is_dialled != cases[i].is_dialled)
-                        fail_msg("case %zu", i);
+                JobIdentity job = { .key = "a", .world_size = 64 };
+                assert_int_equal(job_scope(&job, &cases[i].facts).role, cases[i].role);
         }
 }
 
@@ -322,8 +237,6 @@ int main(void) {
                 TEST(whose_pid_is_another_process_s_is_not_taken_for_it),
                 TEST(one_that_ends_between_pidfd_and_check_is_not_watched),
                 TEST(their_descriptors_are_closed_with_them),
-                TEST(a_record_without_a_job_key_or_process_is_ignored),
-                TEST(what_a_record_says_of_the_job_is_read),
                 TEST(without_pidfds_no_end_is_seen_which_is_an_error),
                 cmocka_unit_test(a_job_is_local_when_all_are_here_or_nothing_speaks_of_others),
                 cmocka_unit_test(the_agent_at_the_rendezvous_is_the_centre_of_a_job_on_many_nodes),
