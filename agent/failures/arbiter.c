@@ -48,6 +48,7 @@ struct Arbiter {
         void (*handle)(Arbiter *a, const ObjectResult *r); /* its answer */
         char *document;                                    /* what is being written */
         size_t n_document;
+        char *source;
         char *path;         /* of incident.json */
         uint64_t n_records; /* written, so that each has a higher revision */
         bool has_clock;
@@ -71,9 +72,9 @@ int arbiter_new(Arbiter **ret, const ArbiterOptions *o) {
         if (!a)
                 return -ENOMEM;
         a->options = *o;
-        a->state.source = strdup(o->source);
+        a->source = strdup(o->source);
         a->state.destination = strdup(o->destination);
-        if (!a->state.source || !a->state.destination)
+        if (!a->source || !a->state.destination)
                 return -ENOMEM;
         *ret = TAKE_PTR(a);
         return 0;
@@ -84,7 +85,7 @@ Arbiter *arbiter_free(Arbiter *a) {
                 return NULL;
         object_call_cancel(a->call);
         publication_clear(&a->publication);
-        free(a->state.source);
+        free(a->source);
         free(a->state.destination);
         free(a->state.error);
         free(a->document);
@@ -133,6 +134,7 @@ static void finish_with(Arbiter *a, StoreOutcome outcome, const TaskResult *resu
         int64_t now = now_usec(a);
         free(a->document);
         a->document = NULL;
+        a->n_document = 0;
         a->action.kind = ACTION_NONE;
         a->state.is_busy = false;
         a->state.is_unreachable = outcome == STORE_OUTCOME_UNREACHABLE;
@@ -246,23 +248,26 @@ static ListedFailure *add_listed(ListedFailure *all, size_t *n, uint32_t number)
         return &all[i];
 }
 
-/* @return what an answer means that says nothing certain about the store's clock */
-static StoreOutcome without_clock(const Arbiter *a, const ObjectResult *r) {
-        if (r->has_clock)
-                return STORE_OUTCOME_UNREACHABLE; /* the next one may be quicker */
-        log_warning(0, "failure %s: destination %s does not say what time it is", a->options.key,
-                    a->state.destination);
-        return STORE_OUTCOME_UNABLE;
-}
+static void run_task(Arbiter *a);
 
+/* What is written has the store's times, too, which a node that learned all by the bus does not
+ * know: then a listing comes first. */
 static void handle_list(Arbiter *a, const ObjectResult *r) {
-        _cleanup_free_ ListedFailure *all = calloc(r->n_entries + 1, sizeof *all);
-        size_t n = 0;
-        if (!all || (r->outcome == OBJECT_OK && !a->has_clock)) {
-                finish(a, all ? without_clock(a, r) : STORE_OUTCOME_UNREACHABLE);
+        if (r->outcome == OBJECT_OK && !a->has_clock) {
+                if (!r->has_clock)
+                        log_warning(0, "failure %s: destination %s does not say what time it is",
+                                    a->options.key, a->state.destination);
+                /* If it does, the next answer may be quicker. */
+                finish(a, r->has_clock ? STORE_OUTCOME_UNREACHABLE : STORE_OUTCOME_UNABLE);
                 return;
         }
-        for (size_t i = 0; r->outcome == OBJECT_OK && i < r->n_entries; i++) {
+        if (a->action.kind != ACTION_LIST) {
+                run_task(a);
+                return;
+        }
+        _cleanup_free_ ListedFailure *all = calloc(r->n_entries + 1, sizeof *all);
+        size_t n = 0;
+        for (size_t i = 0; all && i < r->n_entries; i++) {
                 IncidentsName name;
                 if (!incidents_name_parse(r->entries[i].name, &name) ||
                     strcmp(name.key, a->options.key) != 0)
@@ -275,8 +280,10 @@ static void handle_list(Arbiter *a, const ObjectResult *r) {
                         f->newest_usec = name.newest_usec - a->offset_usec;
         }
         /* Of more names than may be listed it is not known which numbers are taken. */
-        finish_with(a, r->outcome == OBJECT_INVALID ? STORE_OUTCOME_UNABLE : outcomes[r->outcome],
-                    &(TaskResult){ .listed = all, .n_listed = n });
+        StoreOutcome outcome = !all                           ? STORE_OUTCOME_UNREACHABLE
+                               : r->outcome == OBJECT_INVALID ? STORE_OUTCOME_UNABLE
+                                                              : STORE_OUTCOME_OK;
+        finish_with(a, outcome, &(TaskResult){ .listed = all, .n_listed = n });
 }
 
 static void handle_decision(Arbiter *a, const ObjectResult *r) {
@@ -484,7 +491,7 @@ static void start_publish(Arbiter *a) {
         _cleanup_free_ char *directory =
                 a->scheduler ? objects_failure_directory(a->scheduler, a->state.destination,
                                                          d->date_time, d->cluster_id,
-                                                         a->options.kind, a->state.source, &differs)
+                                                         a->options.kind, a->source, &differs)
                              : NULL;
         free(a->path);
         a->path = directory ? path_join(directory, INCIDENT_FILE) : NULL;
@@ -500,32 +507,11 @@ static void start_publish(Arbiter *a) {
 
 /* ---- tasks ---- */
 
-/* What is written has the store's times, which a node that learned all by the bus does not know. */
-static void handle_clock(Arbiter *a, const ObjectResult *r) {
-        Action action = a->action;
-        if (a->has_clock)
-                arbiter_execute(a, a->scheduler, &action);
-        else
-                finish(a, r->outcome == OBJECT_OK ? without_clock(a, r) : outcomes[r->outcome]);
-}
-
-void arbiter_execute(Arbiter *a, Scheduler *scheduler, const Action *action) {
+static void run_task(Arbiter *a) {
         char name[RECORD_NAME_SIZE];
-        a->action = *action;
-        a->state.is_busy = true;
-        a->scheduler = scheduler;
-        if (!a->has_clock && action->kind != ACTION_LIST) {
-                incidents_prefix(a->options.key, name);
-                request(a, OBJECT_LIST, name, handle_clock);
-                return;
-        }
-        switch (action->kind) {
-        case ACTION_LIST:
-                incidents_prefix(a->options.key, name);
-                request(a, OBJECT_LIST, name, handle_list);
-                break;
+        switch (a->action.kind) {
         case ACTION_READ:
-                decision_object_name(a->options.key, action->n, name);
+                decision_object_name(a->options.key, a->action.n, name);
                 request(a, OBJECT_GET, name, handle_decision);
                 break;
         case ACTION_CREATE:
@@ -540,6 +526,18 @@ void arbiter_execute(Arbiter *a, Scheduler *scheduler, const Action *action) {
         default:
                 break;
         }
+}
+
+void arbiter_execute(Arbiter *a, Scheduler *scheduler, const Action *action) {
+        char prefix[RECORD_NAME_SIZE];
+        a->action = *action;
+        a->state.is_busy = true;
+        a->scheduler = scheduler;
+        incidents_prefix(a->options.key, prefix);
+        if (action->kind == ACTION_LIST || !a->has_clock)
+                request(a, OBJECT_LIST, prefix, handle_list);
+        else
+                run_task(a);
 }
 
 void arbiter_cancel(Arbiter *a) {

@@ -10,12 +10,13 @@
 
 typedef struct Arbiter Arbiter;
 
-typedef struct ArbiterOptions {
+typedef struct ArbiterOptions { /* borrowed, but for source and destination */
         Clock *clock;
-        Agreement *agreement;                 /* is told the results */
-        const char *instance_id, *key, *kind; /* borrowed */
-        const char *job_key;                  /* borrowed; may become known later */
-        const char *source, *destination;     /* names, copied; the source's for incident.json */
+        Agreement *agreement; /* is told the results */
+        const char *instance_id, *key;
+        const char *job_key;       /* may become known later */
+        const char *kind, *source; /* for the prefix of incident.json */
+        const char *destination;
         /* A task has ended; actions may be due. Called from the loop. */
         void (*on_done)(Arbiter *a, void *userdata);
         void *userdata;
@@ -32,7 +33,7 @@ void arbiter_execute(Arbiter *a, Scheduler *scheduler, const Action *action);
 void arbiter_cancel(Arbiter *a);
 
 typedef struct ArbiterState {
-        char *source, *destination;
+        char *destination;
         char *error;         /* of the last task; NULL: none */
         bool is_busy;        /* with a task */
         bool is_unreachable; /* the last task failed so */

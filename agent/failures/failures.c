@@ -11,6 +11,7 @@
 #include "agent/failures/pointers.h"
 #include "agent/peers/bus.h"
 #include "agent/peers/record.h"
+#include "collectors/host/jobs.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/digest.h"
 #include "lib/base/json_out.h"
@@ -41,7 +42,7 @@ struct Failures {
         sd_event_source *timer;
         char boot_id[CLAIM_BOOT_ID_SIZE];
         bool hurry;
-        bool is_unable; /* an arbiter turned out to be: what waited for it may go without a name */
+        bool is_blind;         /* the end of ranks cannot be seen */
         int64_t prune_usec;    /* next */
         int64_t meeting_usec;  /* next look at where jobs meet */
         uint64_t created_usec; /* the state database, CLOCK_REALTIME */
@@ -93,7 +94,8 @@ static void step_soon(Failures *f) {
 
 static void on_arbiter_done(Arbiter *a, void *userdata) {
         Failures *f = userdata;
-        f->is_unable = f->is_unable || arbiter_state(a)->is_unable;
+        if (arbiter_state(a)->is_unable) /* what waited for it may go without a name */
+                f->context.on_named(f->context.userdata);
         step_soon(f);
 }
 
@@ -112,22 +114,15 @@ static const char *arbiter_of(const Failures *f, const ConfigSource *c) {
         return first && objects_are_shared(f->scheduler, first) ? first : NULL;
 }
 
-/* @param again  one that was unable may be able now */
-static void set_arbiter(Failures *f, Key *k, bool again) {
-        if (!f->scheduler)
-                return; /* it is done when there is one */
+/* Anew: one that was unable may be able now, or another one is asked. */
+static void set_arbiter(Failures *f, Key *k) {
         const ConfigSource *c = source_of(f, k);
         const char *destination = arbiter_of(f, c);
-        const ArbiterState *a = k->arbiter ? arbiter_state(k->arbiter) : NULL;
-        bool stays = a && destination && strcmp(a->destination, destination) == 0 &&
-                     strcmp(a->source, c->name) == 0 && !(again && a->is_unable);
-        if (k->arbiter && !stays) {
+        if (k->arbiter)
                 arbiter_cancel(k->arbiter); /* the agreement waits for it */
-                k->arbiter = arbiter_free(k->arbiter);
-                (void)agreement_set_arbiter(f->agreement, k->key, false);
-        }
-        int r = 0;
-        if (!k->arbiter && destination)
+        k->arbiter = arbiter_free(k->arbiter);
+        int r = agreement_set_arbiter(f->agreement, k->key, false);
+        if (r >= 0 && destination)
                 r = arbiter_new(&k->arbiter,
                                 &(ArbiterOptions){ .clock = f->context.clock,
                                                    .agreement = f->agreement,
@@ -139,9 +134,8 @@ static void set_arbiter(Failures *f, Key *k, bool again) {
                                                    .source = c->name,
                                                    .on_done = on_arbiter_done,
                                                    .userdata = f });
-        if (r >= 0)
-                r = agreement_set_arbiter(f->agreement, k->key,
-                                          k->arbiter && !arbiter_state(k->arbiter)->is_unable);
+        if (r >= 0 && k->arbiter)
+                r = agreement_set_arbiter(f->agreement, k->key, true);
         if (r < 0)
                 log_warning(r, "failure %s: it is named by this node alone", k->key);
 }
@@ -164,17 +158,15 @@ static JobScope scope_of(const Failures *f, const Key *k, char ret_host[JOB_HOST
 /* The agents of the jobs that run here meet at the nodes of their rendezvous. */
 static void set_rendezvous(Failures *f) {
         char hosts[BUS_PEERS_MAX][JOB_HOST_SIZE], host[JOB_HOST_SIZE], *list[BUS_PEERS_MAX + 1];
-        bool is_automatic = strcmp(f->config->agreement.rendezvous, "auto") == 0;
+        bool dials = strcmp(f->config->agreement.rendezvous, "auto") == 0;
         size_t n = 0;
         FOREACH_KEY (k, &f->node) {
-                JobScope scope = scope_of(f, k, host);
-                int r = agreement_set_role(f->agreement, k->key, scope.role);
-                if (r < 0)
-                        log_debug("failure %s: no role on the bus: %s", k->key, strerror(-r));
-                if (!is_automatic || !scope.is_dialled || n == BUS_PEERS_MAX)
-                        continue;
-                list[n] = strcpy(hosts[n], host);
-                n++;
+                Role role = scope_of(f, k, host).role;
+                (void)agreement_set_role(f->agreement, k->key, role); /* its claims fail, too */
+                if (dials && role == ROLE_LEAF && n < BUS_PEERS_MAX) {
+                        list[n] = strcpy(hosts[n], host);
+                        n++;
+                }
         }
         list[n] = NULL;
         bus_set_rendezvous(f->bus, list);
@@ -246,7 +238,6 @@ static uint32_t number_of_unknown(const char *what) {
 static void init_claim(const Failures *f, Claim *c) {
         *c = (Claim){ .rank = -1, .world_size = -1, .started_usec = INT64_MIN };
         (void)strcpy(c->boot_id, f->boot_id);
-        (void)snprintf(c->instance_id, sizeof c->instance_id, "%s", f->context.instance_id);
 }
 
 /* Only what may stand in a path; anything else is as if there was none. Without a date-time it is
@@ -272,33 +263,32 @@ static void set_printable(char *ret, size_t size, const char *text) {
 }
 
 /* What becomes of a unit is what becomes of the claims that lie in it. */
-static void set_bundle(Failures *f, const Unit *u, const char *id, ClaimBundle state) {
+static void set_bundle(Failures *f, const Unit *u, ClaimBundle state) {
         FOREACH_PROCESS (p, &f->node) {
                 if (p->unit != u || (p->claim.bundle_state == state && p->claim.bundle[0]))
                         continue;
                 p->claim.bundle_state = state;
-                (void)strcpy(p->claim.bundle, id);
+                (void)strcpy(p->claim.bundle, u->bundle);
                 claim_process(f, p);
         }
 }
 
-/* @param uid, source  that speak of it; NULL: none does */
-static void learn_job(Failures *f, Key *k, const JobIdentity *job, uid_t uid, const char *source) {
-        if (k->owned.uid == 0) /* it was restored */
-                k->owned.uid = uid;
+/* @param source  that speaks of it; NULL: none does */
+static void learn_job(Failures *f, Key *k, const JobIdentity *job, const char *source) {
+        bool is_named = !k->source && source;
         if (job->key[0])
                 k->job = *job;
-        if (!k->source && source)
-                k->source = strdup(source); /* else the first one that has dumps */
-        set_arbiter(f, k, false);
+        if (is_named)
+                k->source = strdup(source);            /* else the first one that has dumps */
+        if (f->scheduler && (is_named || !k->arbiter)) /* else when there is one */
+                set_arbiter(f, k);
 }
 
 /* ---- what is reported ---- */
 
 /* Only this user's ranks of the job are here, or nobody's. */
-static bool may_speak_of(const Failures *f, const char *key, uid_t uid) {
-        const Key *k = node_find_key(&f->node, key);
-        return uid == 0 || !k || !node_has_live_rank(&f->node, k, NULL) ||
+static bool may_speak_of(const Failures *f, const Key *k, uid_t uid) {
+        return uid == 0 || !node_has_live_rank(&f->node, k, NULL) ||
                node_has_live_rank(&f->node, k, &uid);
 }
 
@@ -330,19 +320,18 @@ void failures_on_note(Failures *f, const NoteView *v) {
         Claim c;
         init_claim(f, &c);
         set_names(f, &c, v->note->cluster_id, v->note->date_time);
-        if (!claim_key_build(job->key, c.cluster_id, key))
+        Key *k = claim_key_build(job->key, c.cluster_id, key) ? node_get_key(&f->node, key, uid)
+                                                              : NULL;
+        if (!k)
                 return;
-        if (!may_speak_of(f, key, uid)) {
+        if (!may_speak_of(f, k, uid)) {
                 log_warning(0,
                             "failure %s: a note of uid %u is ignored: the job's ranks here are "
                             "of another user",
                             key, (unsigned)uid);
                 return;
         }
-        Key *k = node_get_key(&f->node, key, uid);
-        if (!k)
-                return;
-        learn_job(f, k, job, uid, v->source);
+        learn_job(f, k, job, v->source);
         set_process(f, v, k, &c);
         Process *p = node_get_process(&f->node, k, &c, uid);
         if (!p)
@@ -354,7 +343,7 @@ void failures_on_note(Failures *f, const NoteView *v) {
         if (u) {
                 node_join_unit(&f->node, u, p);
                 u->due_usec = 0;
-                (void)strcpy(p->claim.bundle, u->bundle ? u->bundle->rec.id : "");
+                (void)strcpy(p->claim.bundle, u->bundle);
                 if (p->claim.bundle_state == CLAIM_BUNDLE_NONE)
                         p->claim.bundle_state = CLAIM_BUNDLE_PENDING;
         }
@@ -373,10 +362,10 @@ static void on_rank_end(void *userdata) {
 
 void failures_on_job(Failures *f, const char *record) {
         char key[CLAIM_KEY_SIZE];
-        Rank rank;
+        JobsProcess rank;
         Claim c;
         init_claim(f, &c);
-        if (!rank_parse(record, &rank) || !claim_key_build(rank.job.key, "", key))
+        if (!jobs_parse_record(record, &rank) || !claim_key_build(rank.job.key, "", key))
                 return;
         c.pid = (uint32_t)rank.pid;
         c.start_ticks = rank.start_ticks;
@@ -384,20 +373,25 @@ void failures_on_job(Failures *f, const char *record) {
         Process *p = k ? node_get_process(&f->node, k, &c, rank.uid) : NULL;
         if (!p || p->watch)
                 return;
-        if (rank_watch_new(&p->watch,
-                           &(RankWatchOptions){ .event = f->context.event,
-                                                .proc_root = f->config->snapshot.proc_root,
-                                                .pid = rank.pid,
-                                                .start_ticks = rank.start_ticks,
-                                                .on_end = on_rank_end,
-                                                .userdata = p }) < 0) {
+        int r = rank_watch_new(&p->watch,
+                               &(RankWatchOptions){ .event = f->context.event,
+                                                    .proc_root = f->config->snapshot.proc_root,
+                                                    .pid = rank.pid,
+                                                    .start_ticks = rank.start_ticks,
+                                                    .on_end = on_rank_end,
+                                                    .userdata = p });
+        if (r < 0) {
+                if (r != -ESRCH && !f->is_blind)
+                        log_warning(r, "the end of ranks cannot be seen (pidfd_open): reports name "
+                                       "those that leave no dump as unreachable");
+                f->is_blind = f->is_blind || r != -ESRCH;
                 if (p->claim.revision == 0) /* nothing else is known of it */
                         node_free_process(&f->node, p);
                 return;
         }
         /* Of a note it may be somebody else's, of a restored claim it is 0. */
         k->owned.uid = p->owned.uid = rank.uid;
-        learn_job(f, k, &rank.job, rank.uid, NULL);
+        learn_job(f, k, &rank.job, NULL);
         if (p->claim.state == CLAIM_FAILED)
                 return;
         p->claim.rank = rank.job.rank;
@@ -411,8 +405,7 @@ void failures_on_job(Failures *f, const char *record) {
 /* ---- bundles ---- */
 
 /* No hook has spoken of it: it is of the only job of its user, or of its cluster id. */
-static void claim_unit(Failures *f, Unit *u) {
-        const BundleRecord *rec = &u->bundle->rec;
+static void claim_unit(Failures *f, Unit *u, const BundleRecord *rec) {
         int64_t seen_usec = boottime_of(f, rec->first_seen_usec);
         char key[CLAIM_KEY_SIZE];
         Claim c;
@@ -425,7 +418,7 @@ static void claim_unit(Failures *f, Unit *u) {
                 k = node_get_key(&f->node, key, rec->uid);
         if (!k)
                 return;
-        learn_job(f, k, &k->job, rec->uid, rec->source);
+        learn_job(f, k, &k->job, rec->source);
         c.pid = number_of_unknown(rec->id);
         Process *p = node_get_process(&f->node, k, &c, rec->uid);
         if (!p)
@@ -448,15 +441,15 @@ static Unit *unit_of(Failures *f, Bundle *b) {
         if (b->failure_unit)
                 return b->failure_unit;
         Unit *u = node_get_unit(&f->node, b->rec.source, b->rec.path);
-        if (!u || u->bundle)
+        if (!u || (u->bundle[0] && strcmp(u->bundle, b->rec.id) != 0))
                 return NULL;
-        u->bundle = b;
+        (void)strcpy(u->bundle, b->rec.id);
         b->failure_unit = u;
         FOREACH_PROCESS (p, &f->node)
                 if (strcmp(p->claim.bundle, b->rec.id) == 0)
                         node_join_unit(&f->node, u, p);
         if (u->first)
-                set_bundle(f, u, b->rec.id, CLAIM_BUNDLE_PENDING);
+                set_bundle(f, u, CLAIM_BUNDLE_PENDING);
         else
                 u->due_usec = now_usec(f) + NOTE_WAIT_USEC;
         return u;
@@ -470,9 +463,10 @@ void failures_on_found(Failures *f, Bundle *b) {
 void failures_on_final(Failures *f, const Bundle *b) {
         const BundleRecord *rec = &b->rec;
         Unit *u = has_failure(rec) ? node_find_unit(&f->node, rec->source, rec->path) : NULL;
-        if (!u || (u->bundle && u->bundle != b))
+        if (!u || (u->bundle[0] && strcmp(u->bundle, rec->id) != 0))
                 return;
-        set_bundle(f, u, rec->id,
+        (void)strcpy(u->bundle, rec->id);
+        set_bundle(f, u,
                    rec->state == BUNDLE_DELIVERED     ? CLAIM_BUNDLE_DELIVERED
                    : rec->state == BUNDLE_QUARANTINED ? CLAIM_BUNDLE_PENDING
                                                       : CLAIM_BUNDLE_EMPTY);
@@ -537,16 +531,14 @@ static int64_t wait_limit(const Failures *f, const Unit *u) {
 }
 
 /* @return until when it waits for its name, by CLOCK_BOOTTIME; 0: no longer */
-static int64_t waits_until(const Failures *f, const Unit *u) {
+static int64_t waits_until(const Failures *f, const Unit *u, const BundleRecord *rec) {
         const Process *p = u->first;
         int64_t now = now_usec(f), limit = wait_limit(f, u);
         if (!agreement_is_pending(f->agreement, p->key->key, &p->claim))
                 return 0;
         if (now < limit)
                 return limit;
-        return !f->hurry && only_arbiter_is_left(p->key, &u->bundle->rec)
-                       ? now + (int64_t)USEC_PER_SEC
-                       : 0;
+        return !f->hurry && only_arbiter_is_left(p->key, rec) ? now + (int64_t)USEC_PER_SEC : 0;
 }
 
 static void on_pointer(const ObjectResult *r, void *userdata) {
@@ -563,8 +555,7 @@ static void on_pointer(const ObjectResult *r, void *userdata) {
 /* What is older than the state database may have been delivered by the one before, under another
  * name than it would get now: then a pointer lies at its own place. @return whether it is not known
  * yet */
-static bool may_be_elsewhere(Failures *f, Unit *u) {
-        const BundleRecord *rec = &u->bundle->rec;
+static bool may_be_elsewhere(Failures *f, Unit *u, const BundleRecord *rec) {
         const ConfigSource *c = config_find_source(f->config, rec->source);
         if (u->search)
                 return true;
@@ -587,15 +578,15 @@ bool failures_is_named(Failures *f, Bundle *b, uint64_t *ret_wait_usec) {
         }
         node_expel_strangers(&f->node, u, &b->owners);
         if (!u->first)
-                claim_unit(f, u);
+                claim_unit(f, u, rec);
         if (u->ready_usec == 0)
                 u->ready_usec = now_usec(f);
         const Process *p = u->first; /* NULL: nobody could agree on it */
         const Decision *d = p ? agreement_find(f->agreement, p->key->key, &p->claim) : NULL;
-        int64_t until = p && !d ? waits_until(f, u) : 0;
+        int64_t until = p && !d ? waits_until(f, u, rec) : 0;
         *ret_wait_usec =
                 until ? MAX((uint64_t)(until - now_usec(f)), UINT64_C(1000)) : USEC_PER_SEC;
-        if (until != 0 || may_be_elsewhere(f, u))
+        if (until != 0 || may_be_elsewhere(f, u, rec))
                 return false;
         if (u->found.agreed[0]) {
                 rec->name = u->found;
@@ -632,7 +623,7 @@ char *failures_explain(const Failures *f, const BundleRecord *rec) {
                                 ? node_find_unit(&f->node, rec->source, rec->path)
                                 : NULL;
         bool is_waiting = u && u->ready_usec && u->first;
-        int64_t until = is_waiting ? waits_until(f, u) : 0, now = now_usec(f);
+        int64_t until = is_waiting ? waits_until(f, u, rec) : 0, now = now_usec(f);
         if (until <= now)
                 return NULL;
         const Key *k = u->first->key;
@@ -687,16 +678,18 @@ void failures_add_status(Failures *f, StrBuf *b) {
         static const ArbiterState none;
         const ArbiterState *arbiter = &none; /* one that has an error, if any has */
         AgreementFailure x;
-        uint64_t n_live = 0;
-        FOREACH_KEY (k, &f->node)
+        uint64_t n_live = 0, n_keys = 0;
+        FOREACH_KEY (k, &f->node) {
+                n_keys++;
                 if (k->arbiter && !arbiter->error)
                         arbiter = arbiter_state(k->arbiter);
+        }
         FOREACH_PROCESS (p, &f->node)
                 n_live += p->watch != NULL;
         json_out_object(b, NULL);
         json_out_bool(b, "enabled", true);
         json_out_u64(b, "ranks", n_live);
-        json_out_u64(b, "keys", f->node.keys.n);
+        json_out_u64(b, "keys", n_keys);
         json_out_string(b, "arbiter", arbiter->destination);
         json_out_string(b, "last_error", arbiter->error);
         json_out_u64(b, "dropped", f->node.n_dropped);
@@ -737,10 +730,9 @@ static void report_peers(Failures *f) {
                 if (!k || x.decision->n <= k->n_reported)
                         continue;
                 bool failed_here = false;
-                for (size_t j = 0; j < x.claims->n; j++)
-                        failed_here = failed_here || (claim_is_failure(&x.claims->items[j]) &&
-                                                      strcmp(x.claims->items[j].instance_id,
-                                                             f->context.instance_id) == 0);
+                FOREACH_PROCESS (p, &f->node)
+                        failed_here |=
+                                p->key == k && p->n == x.decision->n && claim_is_failure(&p->claim);
                 k->n_reported = x.decision->n;
                 if (failed_here || !k->job.key[0] || !node_has_live_rank(&f->node, k, NULL))
                         continue;
@@ -763,11 +755,17 @@ static int prune(Failures *f) {
 /* @return when to call it again */
 static int64_t claim_units(Failures *f) {
         int64_t next = AGREEMENT_NEVER, now = now_usec(f);
-        FOREACH_UNIT (u, &f->node)
-                if (u->due_usec != 0 && u->due_usec <= now)
-                        claim_unit(f, u);
-                else if (u->due_usec != 0)
+        LIST_FOREACH_ITEM_SAFE (Unit, u, link, &f->node.units) {
+                if (u->due_usec == 0)
+                        continue;
+                const Bundle *b = bundle_table_find(f->context.bundles, u->bundle);
+                if (u->due_usec > now)
                         next = MIN(next, u->due_usec);
+                else if (b)
+                        claim_unit(f, u, &b->rec);
+                else
+                        node_free_unit(&f->node, u); /* it is gone */
+        }
         return next;
 }
 
@@ -789,15 +787,14 @@ static void step(Failures *f) {
                 f->meeting_usec = now_usec(f) + MEETING_USEC;
         }
         execute_actions(f);
-        if (place_claims(f) || f->is_unable)
+        if (place_claims(f))
                 f->context.on_named(f->context.userdata);
-        f->is_unable = false;
         report_peers(f);
         next = MIN(next, pointers_step(f->pointers, f->agreement, f->scheduler));
         if (now_usec(f) >= f->prune_usec)
                 (void)prune(f); /* again in a minute */
         next = MIN(next, agreement_next_time(f->agreement));
-        if (f->bus && f->node.keys.n > 0)
+        if (f->bus && !list_is_empty(&f->node.keys))
                 next = MIN(next, f->meeting_usec);
         arm(f, MIN(next, now_usec(f) + (int64_t)USEC_PER_MINUTE));
 }
@@ -840,14 +837,6 @@ static void restore(Failures *f) {
                 log_warning(r, "failures of the past cannot be read from the state database");
 }
 
-static int read_boot_id(char ret[static CLAIM_BOOT_ID_SIZE]) {
-        sd_id128_t id;
-        int r = sd_id128_get_boot(&id);
-        if (r >= 0)
-                (void)sd_id128_to_string(id, ret);
-        return r;
-}
-
 static void on_message(const Message *m, void *userdata) {
         Failures *f = userdata;
         int r = agreement_hear(f->agreement, m, now_usec(f));
@@ -876,22 +865,26 @@ static void start_bus(Failures *f) {
 int failures_new(Failures **ret, const FailuresContext *context, const Config *config) {
         _cleanup_(failures_freep) Failures *f = calloc(1, sizeof *f);
         uint64_t seed = 0;
+        sd_id128_t boot;
         if (!f)
                 return -ENOMEM;
         (void)getrandom(&seed, sizeof seed, GRND_NONBLOCK); /* of jitter */
         f->context = *context;
         f->config = config;
-        int r = read_boot_id(f->boot_id);
-        if (r >= 0)
-                r = agreement_new(
-                        &f->agreement,
-                        &(AgreementOptions){ .instance_id = context->instance_id,
-                                             .settle_usec = (int64_t)config->agreement.settle_usec,
-                                             .window_usec = (int64_t)config->agreement.window_usec,
-                                             .seed = seed });
+        int r = sd_id128_get_boot(&boot);
+        if (r < 0)
+                return r;
+        (void)sd_id128_to_string(boot, f->boot_id);
+        r = agreement_new(
+                &f->agreement,
+                &(AgreementOptions){ .instance_id = context->instance_id,
+                                     .settle_usec = (int64_t)config->agreement.settle_usec,
+                                     .window_usec = (int64_t)config->agreement.window_usec,
+                                     .seed = seed });
         if (r >= 0)
                 r = pointers_new(&f->pointers, context->clock);
-        node_init(&f->node, f->agreement, f);
+        f->node = (Node){ .agreement = f->agreement, .bundles = context->bundles, .failures = f };
+        node_init(&f->node);
         if (r < 0)
                 return r;
         f->created_usec = store_counter(context->store, "created_usec");
@@ -906,24 +899,10 @@ int failures_new(Failures **ret, const FailuresContext *context, const Config *c
         return 0;
 }
 
-static bool is_same_bus(const Config *a, const Config *b) {
-        if (strcmp(a->agreement.listen, b->agreement.listen) != 0 ||
-            strcmp(a->agreement.key_file, b->agreement.key_file) != 0 ||
-            a->agreement.peers.n != b->agreement.peers.n)
-                return false;
-        for (size_t i = 0; i < a->agreement.peers.n; i++)
-                if (strcmp(a->agreement.peers.items[i], b->agreement.peers.items[i]) != 0)
-                        return false;
-        return true;
-}
-
 void failures_rebind(Failures *f, const Config *config) {
-        bool is_same = is_same_bus(f->config, config);
         f->config = config;
-        if (!is_same) {
-                f->bus = bus_free(f->bus);
-                start_bus(f);
-        }
+        f->bus = bus_free(f->bus);
+        start_bus(f);
         agreement_set_times(f->agreement, (int64_t)config->agreement.settle_usec,
                             (int64_t)config->agreement.window_usec);
 }
@@ -932,7 +911,7 @@ void failures_set_scheduler(Failures *f, Scheduler *s) {
         f->scheduler = s;
         FOREACH_KEY (k, &f->node)
                 if (s)
-                        set_arbiter(f, k, true);
+                        set_arbiter(f, k);
                 else if (k->arbiter)
                         arbiter_cancel(k->arbiter);
         if (!s) {

@@ -8,11 +8,17 @@
 
 /* ---- bounds ---- */
 
+typedef struct Bound {
+        size_t n_max, n_of_owner_max;
+        bool (*is_settled)(const Node *n, const Owned *o);
+        void (*free)(Node *n, Owned *o);
+} Bound;
+
 /* Nothing of it is about to change, and its claim is known to the agreement. */
 static bool process_is_settled(const Node *n, const Owned *o) {
         const Process *p = CONTAINER_OF(o, Process, owned);
         (void)n;
-        return !(p->unit && p->unit->bundle) && p->claim.state != CLAIM_ALIVE &&
+        return !(p->unit && p->unit->bundle[0]) && p->claim.state != CLAIM_ALIVE &&
                (p->is_placed || p->claim.state == CLAIM_ENDED);
 }
 
@@ -25,31 +31,22 @@ static bool key_is_settled(const Node *n, const Owned *o) {
 
 /* When all that there may be is there, or all that one user may have, the oldest gives way that is
  * settled: anybody's, or his. Root has no bound of its own. */
-static bool make_space(Node *n, Table *t, uid_t uid) {
-        size_t n_own = 0;
-        LIST_FOREACH_ITEM (Owned, o, link, &t->all)
+static bool make_space(Node *n, ListLink *all, const Bound *b, uid_t uid) {
+        size_t n_all = 0, n_own = 0;
+        LIST_FOREACH_ITEM (Owned, o, link, all) {
+                n_all++;
                 n_own += o->uid == uid;
-        bool has_share = uid != 0 && n_own >= t->n_of_owner_max;
-        if (!has_share && t->n < t->n_max)
+        }
+        bool has_share = uid != 0 && n_own >= b->n_of_owner_max;
+        if (!has_share && n_all < b->n_max)
                 return true;
-        LIST_FOREACH_ITEM (Owned, o, link, &t->all)
-                if ((!has_share || o->uid == uid) && t->is_settled(n, o)) {
-                        t->free(n, o);
+        LIST_FOREACH_ITEM (Owned, o, link, all)
+                if ((!has_share || o->uid == uid) && b->is_settled(n, o)) {
+                        b->free(n, o);
                         return true;
                 }
         n->n_dropped++;
         return false;
-}
-
-static void add(Table *t, Owned *o, uid_t uid) {
-        o->uid = uid;
-        list_append(&t->all, &o->link);
-        t->n++;
-}
-
-static void drop(Table *t, Owned *o) {
-        list_remove(&o->link);
-        t->n--;
 }
 
 /* ---- units ---- */
@@ -79,8 +76,9 @@ void node_free_unit(Node *n, Unit *u) {
         FOREACH_PROCESS (p, n)
                 if (p->unit == u)
                         p->unit = NULL;
-        if (u->bundle)
-                u->bundle->failure_unit = NULL;
+        Bundle *b = u->bundle[0] ? bundle_table_find(n->bundles, u->bundle) : NULL;
+        if (b)
+                b->failure_unit = NULL;
         object_call_cancel(u->search);
         list_remove(&u->link);
         free(u->source);
@@ -97,7 +95,7 @@ static void leave_unit(Node *n, Process *p) {
         FOREACH_PROCESS (other, n)
                 if (!u->first && other->unit == u)
                         u->first = other;
-        if (!u->first && !u->bundle)
+        if (!u->first && !u->bundle[0])
                 node_free_unit(n, u);
 }
 
@@ -129,31 +127,34 @@ static Process *find_process(const Node *n, const Claim *c) {
         return NULL;
 }
 
+void node_free_process(Node *n, Process *p) {
+        leave_unit(n, p);
+        rank_watch_free(p->watch);
+        p->key->n_processes--;
+        list_remove(&p->owned.link);
+        free(p);
+}
+
+static void free_process(Node *n, Owned *o) {
+        node_free_process(n, CONTAINER_OF(o, Process, owned));
+}
+
 Process *node_get_process(Node *n, Key *k, const Claim *c, uid_t uid) {
+        static const Bound bound = { PROCESSES_MAX, PROCESSES_OF_OWNER_MAX, process_is_settled,
+                                     free_process };
         Process *p = find_process(n, c);
         if (p)
                 return p->key == k ? p : NULL;
-        p = make_space(n, &n->processes, uid) ? calloc(1, sizeof *p) : NULL;
+        p = make_space(n, &n->processes, &bound, uid) ? calloc(1, sizeof *p) : NULL;
         if (!p)
                 return NULL;
         k->n_processes++;
         p->failures = n->failures;
         p->key = k;
         p->claim = *c;
-        add(&n->processes, &p->owned, uid);
+        p->owned.uid = uid;
+        list_append(&n->processes, &p->owned.link);
         return p;
-}
-
-void node_free_process(Node *n, Process *p) {
-        leave_unit(n, p);
-        rank_watch_free(p->watch);
-        p->key->n_processes--;
-        drop(&n->processes, &p->owned);
-        free(p);
-}
-
-static void free_process(Node *n, Owned *o) {
-        node_free_process(n, CONTAINER_OF(o, Process, owned));
 }
 
 size_t node_count_ranks(const Node *n, const Key *k) {
@@ -199,80 +200,68 @@ Key *node_find_key(const Node *n, const char *key) {
         return NULL;
 }
 
-Key *node_get_key(Node *n, const char *key, uid_t uid) {
-        Key *k = node_find_key(n, key);
-        if (!k && make_space(n, &n->keys, uid) && (k = calloc(1, sizeof *k))) {
-                (void)strcpy(k->key, key); /* as long as this, by claim_key_build() */
-                add(&n->keys, &k->owned, uid);
-        }
-        return k;
-}
-
 static void free_key(Node *n, Owned *o) {
         Key *k = CONTAINER_OF(o, Key, owned);
-        LIST_FOREACH_ITEM_SAFE (Process, p, owned.link, &n->processes.all)
+        LIST_FOREACH_ITEM_SAFE (Process, p, owned.link, &n->processes)
                 if (p->key == k)
                         node_free_process(n, p);
         agreement_forget(n->agreement, k->key);
         arbiter_free(k->arbiter);
-        drop(&n->keys, o);
+        list_remove(&o->link);
         free(k->source);
         free(k);
 }
 
-static bool has_rank_since(const Node *n, const Key *k, int64_t usec) {
-        FOREACH_PROCESS (p, n)
-                if (p->key == k && p->claim.rank >= 0 &&
-                    (p->claim.state == CLAIM_ALIVE || p->claim.event_usec >= usec))
-                        return true;
-        return false;
+Key *node_get_key(Node *n, const char *key, uid_t uid) {
+        static const Bound bound = { AGREEMENT_KEYS_MAX, KEYS_OF_OWNER_MAX, key_is_settled,
+                                     free_key };
+        Key *k = node_find_key(n, key);
+        if (!k && make_space(n, &n->keys, &bound, uid) && (k = calloc(1, sizeof *k))) {
+                (void)strcpy(k->key, key); /* as long as this, by claim_key_build() */
+                list_append(&n->keys, &k->owned.link);
+        }
+        if (k && k->owned.uid == 0) /* it is new, or was restored */
+                k->owned.uid = uid;
+        return k;
 }
 
 Key *node_find_job_of_user(const Node *n, uid_t uid, int64_t since_usec) {
         Key *only = NULL;
-        FOREACH_KEY (k, n) {
-                if (!k->job.key[0] || k->owned.uid != uid || !has_rank_since(n, k, since_usec))
+        FOREACH_PROCESS (p, n) {
+                bool was_here = p->claim.rank >= 0 && (p->claim.state == CLAIM_ALIVE ||
+                                                       p->claim.event_usec >= since_usec);
+                if (!was_here || p->key == only || p->key->owned.uid != uid || !p->key->job.key[0])
                         continue;
                 if (only)
                         return NULL;
-                only = k;
+                only = p->key;
         }
         return only;
 }
 
 /* ---- life ---- */
 
-void node_init(Node *n, Agreement *agreement, struct Failures *failures) {
-        *n = (Node){ .agreement = agreement,
-                     .failures = failures,
-                     .keys = { .n_max = AGREEMENT_KEYS_MAX,
-                               .n_of_owner_max = KEYS_OF_OWNER_MAX,
-                               .is_settled = key_is_settled,
-                               .free = free_key },
-                     .processes = { .n_max = PROCESSES_MAX,
-                                    .n_of_owner_max = PROCESSES_OF_OWNER_MAX,
-                                    .is_settled = process_is_settled,
-                                    .free = free_process } };
-        list_init(&n->keys.all);
-        list_init(&n->processes.all);
+void node_init(Node *n) {
+        list_init(&n->keys);
+        list_init(&n->processes);
         list_init(&n->units);
 }
 
 void node_done(Node *n) {
-        LIST_FOREACH_ITEM_SAFE (Key, k, owned.link, &n->keys.all)
+        LIST_FOREACH_ITEM_SAFE (Key, k, owned.link, &n->keys)
                 free_key(n, &k->owned);
         LIST_FOREACH_ITEM_SAFE (Unit, u, link, &n->units)
                 node_free_unit(n, u);
 }
 
 void node_prune(Node *n, int64_t now_usec) {
-        LIST_FOREACH_ITEM_SAFE (Process, p, owned.link, &n->processes.all) {
+        LIST_FOREACH_ITEM_SAFE (Process, p, owned.link, &n->processes) {
                 int64_t keep_usec = p->is_placed ? AGREEMENT_KEEP_USEC : (int64_t)USEC_PER_HOUR;
-                if (!(p->unit && p->unit->bundle) && p->claim.state != CLAIM_ALIVE &&
+                if (!(p->unit && p->unit->bundle[0]) && p->claim.state != CLAIM_ALIVE &&
                     now_usec - p->changed_usec > keep_usec)
                         node_free_process(n, p);
         }
-        LIST_FOREACH_ITEM_SAFE (Key, k, owned.link, &n->keys.all)
+        LIST_FOREACH_ITEM_SAFE (Key, k, owned.link, &n->keys)
                 if (k->n_processes == 0)
                         free_key(n, &k->owned);
 }

@@ -35,10 +35,10 @@ typedef struct Key {
 typedef struct FailureUnit {
         ListLink link;
         char *source, *path;
-        Bundle *bundle;        /* NULL: not found yet */
-        struct Process *first; /* whose failure names it; NULL: none yet */
-        int64_t due_usec;      /* claimed without a note then; 0 = claimed */
-        int64_t ready_usec;    /* asked for its name; 0 = not yet */
+        char bundle[BUNDLE_ID_SIZE]; /* "" = not found yet */
+        struct Process *first;       /* whose failure names it; NULL: none yet */
+        int64_t due_usec;            /* claimed without a note then; 0 = claimed */
+        int64_t ready_usec;          /* asked for its name; 0 = not yet */
         /* For a pointer to what was delivered before the state database was lost. */
         ObjectCall *search;
         bool is_searched;
@@ -60,34 +60,27 @@ typedef struct Process {
         struct Failures *failures;
 } Process;
 
-typedef struct Node Node;
-
-typedef struct Table {
-        ListLink all;
-        size_t n, n_max, n_of_owner_max;
-        bool (*is_settled)(const Node *n, const Owned *o);
-        void (*free)(Node *n, Owned *o);
-} Table;
-
-struct Node {
-        Agreement *agreement; /* borrowed; forgets the keys that go */
+typedef struct Node {
+        Agreement *agreement; /* borrowed, as the others; forgets the keys that go */
+        BundleTable *bundles;
         struct Failures *failures;
-        Table keys, processes;
-        ListLink units;
+        ListLink keys, processes, units;
         uint64_t n_dropped; /* beyond what is bounded */
-};
+} Node;
 
-#define FOREACH_KEY(k, node) LIST_FOREACH_ITEM (Key, k, owned.link, &(node)->keys.all)
-#define FOREACH_PROCESS(p, node) LIST_FOREACH_ITEM (Process, p, owned.link, &(node)->processes.all)
+#define FOREACH_KEY(k, node) LIST_FOREACH_ITEM (Key, k, owned.link, &(node)->keys)
+#define FOREACH_PROCESS(p, node) LIST_FOREACH_ITEM (Process, p, owned.link, &(node)->processes)
 #define FOREACH_UNIT(u, node) LIST_FOREACH_ITEM (Unit, u, link, &(node)->units)
 
-void node_init(Node *n, Agreement *agreement, struct Failures *failures);
+/** What is borrowed is set. */
+void node_init(Node *n);
 void node_done(Node *n);
 /** Frees what nobody will miss. */
 void node_prune(Node *n, int64_t now_usec);
 
 Key *node_find_key(const Node *n, const char *key);
-/** Finds or adds it. @return NULL: bounded, no memory */
+/** Finds or adds it. @param uid  whose it is, unless that is known @return NULL: bounded, no memory
+ */
 Key *node_get_key(Node *n, const char *key, uid_t uid);
 /** Finds or adds it. @param c  only its process counts
  * @return NULL: it is of another key, bounded, no memory */

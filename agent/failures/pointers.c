@@ -14,8 +14,7 @@
 
 #define SUFFIX ".see.json"
 #define POINTERS_MAX 1024 /* underway; the oldest goes */
-#define RETRY_USEC (INT64_C(5) * 1000000)
-#define RETRY_MAX_USEC (INT64_C(3600) * 1000000)
+#define RETRY_USEC (INT64_C(30) * 1000000)
 
 typedef struct Pointer {
         ListLink link;
@@ -28,7 +27,7 @@ typedef struct Pointer {
         size_t next; /* delivery */
         ObjectCall *call;
         char *text;
-        int64_t due_usec, backoff_usec;
+        int64_t due_usec;
 } Pointer;
 
 struct Pointers {
@@ -44,6 +43,10 @@ int pointers_new(Pointers **ret, Clock *clock) {
         (*ret)->clock = clock;
         list_init(&(*ret)->all);
         return 0;
+}
+
+static int64_t boottime_now(const Pointers *p) {
+        return (int64_t)p->clock->boottime_usec(p->clock);
 }
 
 static void free_pointer(Pointer *x) {
@@ -104,22 +107,16 @@ static char *format(const Pointer *x, const DeliveryRecord *d) {
         return strbuf_detach(&b);
 }
 
-static void retry(Pointer *x, int64_t now) {
-        x->backoff_usec = x->backoff_usec ? MIN(2 * x->backoff_usec, RETRY_MAX_USEC) : RETRY_USEC;
-        x->due_usec = now + x->backoff_usec;
-}
-
 static void on_written(const ObjectResult *r, void *userdata) {
         Pointer *x = userdata;
         x->call = NULL;
         if (r->outcome == OBJECT_UNREACHABLE) {
-                retry(x, (int64_t)x->pointers->clock->boottime_usec(x->pointers->clock));
+                x->due_usec = boottime_now(x->pointers) + RETRY_USEC;
                 return;
         }
         if (r->outcome != OBJECT_OK)
                 log_dump(x->rec.id, LOG_WARNING, 0, "no pointer to it is written at %s: %s",
                          x->rec.deliveries[x->next].destination, r->error);
-        x->backoff_usec = 0;
         x->next++;
 }
 
@@ -154,7 +151,7 @@ static void write_next(Pointer *x, Scheduler *s, int64_t now) {
                                                             .userdata = x })
                         : -ENOMEM;
         if (r < 0)
-                retry(x, now);
+                x->due_usec = now + RETRY_USEC;
 }
 
 /* @return false: it is not known where it belongs, and will not be */
@@ -169,7 +166,7 @@ static bool find_place(Pointer *x, const Agreement *agreement) {
 }
 
 int64_t pointers_step(Pointers *p, const Agreement *agreement, Scheduler *s) {
-        int64_t now = (int64_t)p->clock->boottime_usec(p->clock), next = AGREEMENT_NEVER;
+        int64_t now = boottime_now(p), next = AGREEMENT_NEVER;
         LIST_FOREACH_ITEM_SAFE (Pointer, x, link, &p->all) {
                 if (!x->is_known && !find_place(x, agreement)) {
                         free_pointer(x);

@@ -1,5 +1,5 @@
-/* The ranks that run on this node: which process of which job a record of the `jobs` collector is
- * of, and when it ends; and whether a job has ranks elsewhere. */
+/* The ranks that run on this node, which the records of the `jobs` collector name every 30 s: when
+ * they end, and whether their job has others elsewhere. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,32 +10,22 @@
 #include "lib/base/cleanup.h"
 #include "lib/neuron/job.h"
 
-typedef struct Rank {
-        pid_t pid;
-        uint64_t start_ticks;
-        uid_t uid;
-        JobIdentity job; /* with a key */
-} Rank;
-
-/** @param record  of the `jobs` collector, as JSON (docs/SNAPSHOT.md)
- * @return whether it is one of a process with a job */
-bool rank_parse(const char *record, Rank *ret);
 /** @return when a process started, CLOCK_BOOTTIME */
 uint64_t rank_start_usec(uint64_t start_ticks);
 
 typedef struct RankWatch RankWatch;
 
-typedef struct RankWatchOptions { /* the root is copied */
+typedef struct RankWatchOptions {
         sd_event *event;
-        const char *proc_root;
+        const char *proc_root; /* for the call */
         pid_t pid;
         uint64_t start_ticks;
         void (*on_end)(void *userdata); /* once; it may free the watch */
         void *userdata;
 } RankWatchOptions;
 
-/** Waits for the end of a process: by a pidfd, or within 5 s where the kernel has none or refuses
- * it. @return 0; -ESRCH: it has ended, another one may have its pid; -errno: it cannot be seen */
+/** Waits for the end of a process by a pidfd (Linux 5.3, not refused by a seccomp filter).
+ * @return 0; -ESRCH: it has ended, another one may have its pid; -errno: its end cannot be seen */
 int rank_watch_new(RankWatch **ret, const RankWatchOptions *options);
 RankWatch *rank_watch_free(RankWatch *w);
 DEFINE_CLEANUP(RankWatch, rank_watch_free);
@@ -48,9 +38,8 @@ typedef struct JobFacts {
 } JobFacts;
 
 typedef struct JobScope {
-        bool is_local;   /* the job is on this node alone: nobody else has to be waited for */
-        bool is_dialled; /* the agent at its rendezvous is */
-        Role role;
+        bool is_local; /* the job is on this node alone: nobody else has to be waited for */
+        Role role;     /* of this node's agent; a leaf dials the rendezvous */
 } JobScope;
 
 /** A job is local when all ranks of a known world size are here, or there is neither a world size

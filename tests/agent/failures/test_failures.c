@@ -34,6 +34,7 @@ static struct Bucket {
         } items[OBJECTS_MAX];
         size_t n;
         ListLink calls;
+        const char *destination;
         bool is_shared, is_silent, differs;
         ObjectOutcome outcome; /* of everything */
         unsigned n_calls[N_OBJECT_OPERATIONS];
@@ -77,9 +78,10 @@ static size_t n_objects(const char *prefix, const char *suffix) {
 int __wrap_object_call_new(ObjectCall **ret, Scheduler *s, const ObjectRequest *request);
 int __wrap_object_call_new(ObjectCall **ret, Scheduler *s, const ObjectRequest *request) {
         assert_ptr_equal(s, &bucket);
-        if (strcmp(request->destination, "x") != 0)
+        if (strcmp(request->destination, bucket.destination) != 0)
                 return -ENOENT;
         assert_null(strstr(request->name, ".."));
+        assert_true(request->data ? request->n > 0 : request->n == 0);
         ObjectCall *c = calloc(1, sizeof *c);
         assert_non_null(c);
         c->request = *request;
@@ -103,7 +105,7 @@ ObjectCall *__wrap_object_call_cancel(ObjectCall *c) {
 bool __wrap_objects_are_shared(Scheduler *s, const char *destination);
 bool __wrap_objects_are_shared(Scheduler *s, const char *destination) {
         (void)s;
-        return bucket.is_shared && strcmp(destination, "x") == 0;
+        return bucket.is_shared && strcmp(destination, bucket.destination) == 0;
 }
 
 char *__wrap_objects_failure_directory(Scheduler *s, const char *destination, const char *date_time,
@@ -305,7 +307,7 @@ static int setup(void **state) {
         if (!f || scratch_setup(&f->scratch) < 0 || sd_event_new(&f->event) < 0)
                 return -1;
         f->clock = FAKE_CLOCK(T0, USEC_PER_DAY);
-        bucket = (struct Bucket){ .is_shared = true, .clock = &f->clock };
+        bucket = (struct Bucket){ .destination = "x", .is_shared = true, .clock = &f->clock };
         list_init(&bucket.calls);
         has_ended = false;
         f->config = parse("x, y");
@@ -397,7 +399,7 @@ static void deliver(Fixture *f, Bundle *b) {
 }
 
 typedef struct NoteOptions {
-        const char *job, *cluster_id, *date_time, *location, *path;
+        const char *job, *cluster_id, *date_time, *location, *path, *source;
         int64_t rank, world_size;
         pid_t pid;
         uid_t uid;
@@ -418,7 +420,9 @@ static void hear(Fixture *f, NoteOptions o) {
                                                    .owner = { .uid = o.uid ? o.uid : 1000 },
                                                    .pid = o.pid,
                                                    .start_ticks = o.pid ? 4711 : 0,
-                                                   .source = o.path ? "dumps" : NULL,
+                                                   .source = o.source ? o.source
+                                                             : o.path ? "dumps"
+                                                                      : NULL,
                                                    .unit_path = o.path });
 }
 
@@ -448,6 +452,13 @@ static size_t n_units(const Fixture *f) {
         size_t n = 0;
         FOREACH_UNIT (u, &f->failures->node)
                 n += u->path != NULL;
+        return n;
+}
+
+static size_t n_items(const ListLink *all) {
+        size_t n = 0;
+        LIST_FOREACH (l, all)
+                n++;
         return n;
 }
 
@@ -507,7 +518,7 @@ static void a_note_and_a_unit_make_one_claim(void **state) {
                                        .path = path });
                 b = b ? b : find_bundle(f, i, RUNTIME_ID);
                 pass(f, 5 * SEC);
-                assert_int_equal(f->failures->node.processes.n, i + 1);
+                assert_int_equal(n_items(&f->failures->node.processes), i + 1);
                 const Claim *c = &process(f, i)->claim;
                 assert_int_equal(c->pid, 100 + i);
                 assert_int_equal(c->rank, i);
@@ -528,14 +539,14 @@ static void a_unit_without_a_note_is_claimed_after_2_s_or_when_it_is_ready(void 
         Fixture *f = *state;
         Bundle *b = find_bundle(f, 1, RUNTIME_ID);
         pass(f, 19 * SEC / 10);
-        assert_int_equal(f->failures->node.processes.n, 0);
+        assert_int_equal(n_items(&f->failures->node.processes), 0);
         pass(f, SEC / 10);
-        assert_int_equal(f->failures->node.processes.n, 1);
+        assert_int_equal(n_items(&f->failures->node.processes), 1);
         assert_true(process(f, 0)->claim.pid > 1u << 30); /* above all pids */
         assert_string_equal(process(f, 0)->claim.bundle, b->rec.id);
         Bundle *ready = find_bundle(f, 2, RUNTIME_ID);
         (void)is_named(f, ready);
-        assert_int_equal(f->failures->node.processes.n, 2);
+        assert_int_equal(n_items(&f->failures->node.processes), 2);
         pass(f, 5 * SEC);
         assert_true(is_named(f, b) && is_named(f, ready));
         assert_name(b, "store", RUNTIME_ID, DATE_TIME, 1);
@@ -548,7 +559,7 @@ static void a_unit_that_went_is_not_claimed(void **state) {
         Bundle *b = find_bundle(f, 1, RUNTIME_ID);
         assert_int_equal(bundle_set_state(f->table, b, BUNDLE_VANISHED, NULL), 0);
         pass(f, 3 * SEC);
-        assert_int_equal(f->failures->node.processes.n, 0);
+        assert_int_equal(n_items(&f->failures->node.processes), 0);
         assert_int_equal(n_units(f), 0);
 }
 
@@ -559,7 +570,7 @@ static void a_rank_that_failed_is_the_process_of_its_note(void **state) {
         hear(f, (NoteOptions){ .job = JOB, .rank = 3, .world_size = 64, .path = "/dumps/1" });
         see_rank(f, 3);
         end_rank(f, 3); /* what failed stays so */
-        assert_int_equal(f->failures->node.processes.n, 1);
+        assert_int_equal(n_items(&f->failures->node.processes), 1);
         assert_int_equal(process(f, 0)->claim.state, CLAIM_FAILED);
         assert_int_equal(process(f, 0)->claim.pid, 103);
 }
@@ -568,7 +579,7 @@ static void processes_have_one_job(void **state) {
         Fixture *f = *state;
         hear(f, (NoteOptions){ .job = JOB, .pid = 100, .path = "/dumps/1" });
         hear(f, (NoteOptions){ .job = "another", .rank = 5, .pid = 100, .path = "/dumps/2" });
-        assert_int_equal(f->failures->node.processes.n, 1);
+        assert_int_equal(n_items(&f->failures->node.processes), 1);
         assert_string_equal(process(f, 0)->key->key, key_of(JOB));
         assert_int_equal(process(f, 0)->claim.rank, 0);
         assert_string_equal(process(f, 0)->unit->path, "/dumps/1");
@@ -586,7 +597,7 @@ static void a_process_whose_second_note_has_another_directory_leaves_the_first_o
         deliver(f, b);
         fake_clock_advance(&f->clock, 2 * USEC_PER_HOUR);
         turn(f);
-        assert_int_equal(f->failures->node.processes.n, 0);
+        assert_int_equal(n_items(&f->failures->node.processes), 0);
         assert_int_equal(n_units(f), 0);
         fake_clock_advance(&f->clock, USEC_PER_MINUTE);
         turn(f);
@@ -616,7 +627,7 @@ static void a_name_is_frozen_and_there_after_a_restart(void **state) {
 
         bucket.is_silent = true;
         restart(f);
-        assert_int_equal(f->failures->node.processes.n, 2);
+        assert_int_equal(n_items(&f->failures->node.processes), 2);
         b = bundle_table_find(f->table, BUNDLE "1");
         failures_on_found(f->failures, b);
         assert_true(is_named(f, b));
@@ -626,7 +637,7 @@ static void a_name_is_frozen_and_there_after_a_restart(void **state) {
         assert_true(is_named(f, b)); /* without asking anybody */
         assert_name(b, "store", OTHER_ID, OTHER_TIME, 1);
         pass(f, 3 * SEC);
-        assert_int_equal(f->failures->node.processes.n, 2);
+        assert_int_equal(n_items(&f->failures->node.processes), 2);
         assert_int_equal(bucket.n_calls[OBJECT_CREATE], 0);
 }
 
@@ -641,7 +652,7 @@ static void a_claim_that_had_no_failure_yet_is_asked_for_again_after_a_restart(v
         Bundle *b = bundle_table_find(f->table, BUNDLE "1");
         failures_on_found(f->failures, b);
         pass(f, 8 * SEC);
-        assert_int_equal(f->failures->node.processes.n, 1);
+        assert_int_equal(n_items(&f->failures->node.processes), 1);
         assert_int_equal(process(f, 0)->claim.pid, 100);
         assert_true(is_named(f, b));
         assert_int_equal(b->rec.name.n, 1);
@@ -663,7 +674,7 @@ static void what_is_stored_and_makes_no_sense_is_left_out(void **state) {
                 assert_int_equal(store_failure_put(f->store, &s), 0);
         }
         restart(f);
-        assert_int_equal(f->failures->node.processes.n, 0);
+        assert_int_equal(n_items(&f->failures->node.processes), 0);
 }
 
 static void a_supplement_is_named_as_its_base(void **state) {
@@ -766,6 +777,29 @@ static void a_reload_may_take_the_arbiter_away(void **state) {
         assert_int_equal(bucket.n_calls[OBJECT_LIST], 1);
         assert_true(is_named(f, b));
         assert_name(b, "alone", "", "", 0);
+}
+
+/* The ranks of a job are seen before a hook names the source of its dumps. */
+static void the_source_of_a_note_names_the_arbiter_also_of_ranks_that_were_seen(void **state) {
+        Fixture *f = *state;
+        Config *c = parse("x], settle: 1s}, {name: others, kind: neuron-core-dump,"
+                          " path: /absent/dt-%d-cid-%c, destinations: [y");
+        failures_rebind(f->failures, c);
+        config_free(f->config);
+        f->config = c;
+        failures_set_scheduler(f->failures, (Scheduler *)&bucket);
+        see_rank(f, 1);
+        assert_string_equal(arbiter_state(process(f, 0)->key->arbiter)->destination, "x");
+        bucket.destination = "y"; /* both are shared, and from now on this one answers */
+        hear(f, (NoteOptions){ .job = JOB,
+                               .cluster_id = RUNTIME_ID,
+                               .world_size = 64,
+                               .pid = 100,
+                               .source = "others",
+                               .path = "/others/1" });
+        assert_string_equal(arbiter_state(process(f, 0)->key->arbiter)->destination, "y");
+        pass(f, 8 * SEC);
+        assert_non_null(decision_of(JOB, 1));
 }
 
 /* ---- waiting ---- */
@@ -923,6 +957,41 @@ static void of_many_records_some_are_folded(void **state) {
         assert_null(strstr(nodes, "i-z"));
 }
 
+static size_t n_waiting(void) {
+        size_t n = 0;
+        LIST_FOREACH_ITEM (ObjectCall, c, link, &bucket.calls)
+                n += c->request.operation == OBJECT_GET;
+        return n;
+}
+
+static void some_records_are_read_at_a_time_and_an_error_ends_all(void **state) {
+        Fixture *f = *state;
+        size_t most = 0;
+        hear(f, (NoteOptions){ .job = JOB,
+                               .cluster_id = RUNTIME_ID,
+                               .date_time = DATE_TIME,
+                               .world_size = 64,
+                               .pid = 100 });
+        pass(f, SEC);
+        for (char id[] = "i-a"; id[2] <= 'z'; id[2]++)
+                put_record(id, 1);
+        bucket.is_silent = true;
+        for (unsigned i = 0; i < 400 && !object(DATE_TIME "-" RUNTIME_ID "/incident.json"); i++) {
+                pass(f, SEC / 10);
+                most = MAX(most, n_waiting());
+                bucket.outcome = i == 25 ? OBJECT_UNREACHABLE : OBJECT_OK;
+                if (!list_is_empty(&bucket.calls))
+                        answer_first();
+                if (i == 25)
+                        assert_int_equal(n_waiting(), 0);
+        }
+        assert_int_equal(most, 8);
+        const char *incident = object(DATE_TIME "-" RUNTIME_ID "/incident.json");
+        assert_non_null(incident);
+        assert_non_null(strstr(incident, "\"i-a\""));
+        assert_non_null(strstr(incident, "\"i-z\""));
+}
+
 static void where_prefixes_differ_by_node_there_is_no_incident_json(void **state) {
         Fixture *f = *state;
         bucket.differs = true;
@@ -992,7 +1061,7 @@ static void a_pointer_lies_at_the_bundles_own_place(void **state) {
         turn(f);
         assert_null(object(OWN_POINTER));
         bucket.outcome = OBJECT_OK;
-        pass(f, 6 * SEC);
+        pass(f, 31 * SEC);
         const char *pointer = object(OWN_POINTER);
         assert_non_null(pointer);
         json_t *v = json_loads(pointer, 0, NULL);
@@ -1186,18 +1255,18 @@ static void keys_of_an_owner_are_bounded(void **state) {
                 (void)snprintf(job, sizeof job, "job-%u", i);
                 hear(f, (NoteOptions){ .job = job, .pid = 100 + (pid_t)i });
         }
-        assert_int_equal(f->failures->node.keys.n, KEYS_OF_OWNER_MAX);
+        assert_int_equal(n_items(&f->failures->node.keys), KEYS_OF_OWNER_MAX);
         assert_int_equal(f->failures->node.n_dropped, 8);
         hear(f, (NoteOptions){ .job = "other", .pid = 1, .uid = 1001 });
-        assert_int_equal(f->failures->node.keys.n, KEYS_OF_OWNER_MAX + 1);
+        assert_int_equal(n_items(&f->failures->node.keys), KEYS_OF_OWNER_MAX + 1);
         hear(f, (NoteOptions){ .job = "job-0", .pid = 2 }); /* one of those that he has */
-        assert_int_equal(f->failures->node.processes.n, KEYS_OF_OWNER_MAX + 2);
+        assert_int_equal(n_items(&f->failures->node.processes), KEYS_OF_OWNER_MAX + 2);
         assert_int_equal(f->failures->node.n_dropped, 8);
         pass(f, 8 * SEC); /* all are placed: the oldest gives way, with its processes */
         hear(f, (NoteOptions){ .job = "job-1000", .pid = 3 });
         assert_non_null(node_find_key(&f->failures->node, key_of("job-1000")));
         assert_null(node_find_key(&f->failures->node, key_of("job-0")));
-        assert_int_equal(f->failures->node.processes.n, KEYS_OF_OWNER_MAX + 1);
+        assert_int_equal(n_items(&f->failures->node.processes), KEYS_OF_OWNER_MAX + 1);
         pass(f, SEC);
 }
 
@@ -1232,7 +1301,7 @@ static void of_too_many_processes_the_oldest_that_is_settled_goes(void **state) 
         assert_null(node_get_process(&f->failures->node, k, &c, 0));
         process(f, 7)->claim.state = CLAIM_FAILED;
         assert_non_null(node_get_process(&f->failures->node, k, &c, 0));
-        assert_int_equal(f->failures->node.processes.n, PROCESSES_MAX);
+        assert_int_equal(n_items(&f->failures->node.processes), PROCESSES_MAX);
         assert_int_equal(k->n_processes, PROCESSES_MAX);
         assert_int_equal(process(f, 7)->claim.pid, 9);
 }
@@ -1289,7 +1358,7 @@ static void names_in_notes_enter_paths_only_when_they_are_names(void **state) {
                                        .pid = 100 + (pid_t)i });
         }
         pass(f, 60 * SEC); /* the fake destination refuses what leaves it */
-        assert_int_equal(bucket.n_calls[OBJECT_CREATE], f->failures->node.keys.n);
+        assert_int_equal(bucket.n_calls[OBJECT_CREATE], n_items(&f->failures->node.keys));
         AgreementFailure x;
         size_t n = 0;
         for (; agreement_failure(f->failures->agreement, n, &x); n++) {
@@ -1337,6 +1406,7 @@ int main(void) {
                 TEST(an_arbiter_that_is_unable_is_none),
                 TEST(after_a_reload_it_is_asked_again),
                 TEST(a_reload_may_take_the_arbiter_away),
+                TEST(the_source_of_a_note_names_the_arbiter_also_of_ranks_that_were_seen),
                 TEST(waiting_ends_15_s_beyond_settling),
                 TEST(in_a_hurry_waiting_ends_after_2_s),
                 TEST(an_arbiter_that_is_away_is_waited_for_when_nobody_else_takes_it),
@@ -1344,6 +1414,7 @@ int main(void) {
                 TEST(it_is_idle_when_all_is_written_or_after_5_s),
                 TEST(records_and_incident_json_are_written_and_nonsense_beside_them_is_left_out),
                 TEST(of_many_records_some_are_folded),
+                TEST(some_records_are_read_at_a_time_and_an_error_ends_all),
                 TEST(where_prefixes_differ_by_node_there_is_no_incident_json),
                 TEST(a_job_that_failed_elsewhere_is_reported_once_where_ranks_live),
                 TEST(a_unit_without_a_note_belongs_to_the_only_job_of_its_user),

@@ -1,30 +1,21 @@
-/* The ranks of this node, with real processes whose ends are seen, and with a /proc of the test's.
- */
+/* The ranks of this node, with real processes whose ends are seen. */
 #include "tests/harness/unit.h"
 
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "agent/failures/ranks.c"
 #include "lib/base/clock.h"
-#include "tests/lib/base/scratch.h"
-
-#define KEY "torchrun:run=7,master=10.0.0.1:41000"
-#define JOB "{\"source\":\"torchrun\",\"key\":\"" KEY "\",\"rank\":3,\"world_size\":64}"
 
 typedef struct Fixture {
         sd_event *event;
-        Scratch *scratch; /* a proc_root */
-        const char *proc_root;
         RankWatch *watches[4];
         size_t n_watches;
         pid_t child;
         uint64_t start_ticks;
         uint64_t before_usec, after_usec; /* the child was started in between */
-        Rank last;                        /* that was read */
         int error;                        /* of the last watch */
         unsigned n_ended;
 } Fixture;
@@ -80,12 +71,9 @@ static void end_watches(Fixture *f) {
 }
 
 static int setup(void **state) {
-        void *scratch = NULL;
         Fixture *f = calloc(1, sizeof *f);
-        if (!f || scratch_setup(&scratch) < 0 || sd_event_new(&f->event) < 0)
+        if (!f || sd_event_new(&f->event) < 0)
                 return -1;
-        f->scratch = scratch;
-        f->proc_root = "/proc";
         *state = f;
         start_child(f);
         return 0;
@@ -93,7 +81,6 @@ static int setup(void **state) {
 
 static int teardown(void **state) {
         Fixture *f = *state;
-        void *scratch = f->scratch;
         pidfd_error = 0;
         at_pidfd = NULL;
         if (f->child > 0) {
@@ -103,34 +90,23 @@ static int teardown(void **state) {
         end_watches(f);
         sd_event_unref(f->event);
         free(f);
-        return scratch_teardown(&scratch);
+        return 0;
 }
 
 static void see(Fixture *f, pid_t pid, uint64_t ticks) {
         assert_true(f->n_watches < ELEMENTSOF(f->watches));
-        f->error = rank_watch_new(&f->watches[f->n_watches],
-                                  &(RankWatchOptions){ .event = f->event,
-                                                       .proc_root = f->proc_root,
-                                                       .pid = pid,
-                                                       .start_ticks = ticks,
-                                                       .on_end = on_end,
-                                                       .userdata = f });
+        f->error =
+                rank_watch_new(&f->watches[f->n_watches], &(RankWatchOptions){ .event = f->event,
+                                                                               .proc_root = "/proc",
+                                                                               .pid = pid,
+                                                                               .start_ticks = ticks,
+                                                                               .on_end = on_end,
+                                                                               .userdata = f });
         f->n_watches += f->error == 0;
 }
 
 static void see_child(Fixture *f) {
         see(f, f->child, f->start_ticks);
-}
-
-static bool read_record(Fixture *f, pid_t pid, uint64_t ticks, unsigned uid, const char *job) {
-        char record[2048];
-        int n = snprintf(record, sizeof record,
-                         "{\"pid\":%d,\"start_ticks\":%llu,\"uid\":%u,\"comm\":\"python3\","
-                         "\"devices\":[0],\"maps_runtime\":false,\"container\":null,\"job\":%s,"
-                         "\"cmdline\":[\"train.py\"]}",
-                         (int)pid, (unsigned long long)ticks, uid, job);
-        assert_in_range(n, 1, sizeof record - 1);
-        return rank_parse(record, &f->last);
 }
 
 /* ---- real processes ---- */
@@ -193,143 +169,13 @@ static void their_descriptors_are_closed_with_them(void **state) {
         assert_null(rank_watch_free(NULL));
 }
 
-/* ---- records ---- */
-
-static void a_record_without_a_job_key_or_process_is_ignored(void **state) {
+static void without_pidfds_no_end_is_seen_which_is_an_error(void **state) {
         Fixture *f = *state;
-        char long_key[2 * JOB_KEY_SIZE], record[1024];
-        static const char *const jobs[] = {
-                "null",
-                "{}",
-                "[]",
-                "7",
-                "{\"source\":\"torchrun\",\"rank\":3}",
-                "{\"key\":\"\"}",
-                "{\"key\":7}",
-                "{\"key\":\"a b\"}",
-                "{\"key\":\"a\\u0000b\"}",
-                "{\"key\":\"a\\u001b\"}",
-                "{\"key\":\"a\\u007f\"}",
-                "{\"key\":\"\\u00e4\"}",
-                "{\"key\":\"a\",\"root_comm_id\":7}",
-                "{\"key\":\"a\",\"key\":\"b\"}",
-        };
-        static const char *const heads[] = {
-                "\"pid\":0",    "\"pid\":-1",  "\"pid\":4294967296", "\"pid\":\"1\"",
-                "\"pid\":null", "\"pid\":1.0", "\"nothing\":1",
-        };
-        for (size_t i = 0; i < ELEMENTSOF(jobs); i++)
-                assert_false(read_record(f, f->child, f->start_ticks, 1000, jobs[i]));
-        (void)snprintf(long_key, sizeof long_key, "{\"key\":\"%0*d\"}", JOB_KEY_SIZE, 7);
-        assert_false(read_record(f, f->child, f->start_ticks, 1000, long_key));
-        assert_false(read_record(f, f->child, f->start_ticks, UINT32_MAX, JOB));
-        assert_false(read_record(f, f->child, 0, 1000, JOB));
-        for (size_t i = 0; i < ELEMENTSOF(heads); i++) {
-                (void)snprintf(record, sizeof record,
-                               "{%s,\"start_ticks\":%llu,\"uid\":0,\"job\":" JOB "}", heads[i],
-                               (unsigned long long)f->start_ticks);
-                assert_false(rank_parse(record, &f->last));
-        }
-        assert_false(rank_parse("", &f->last));
-        assert_false(rank_parse("{\"libnrt_holders\":0}", &f->last));
-        assert_false(rank_parse("{\"pid\":1", &f->last));
-        assert_true(read_record(f, f->child, f->start_ticks, 1000, JOB)); /* it was not the rest */
-        assert_int_equal(f->last.pid, f->child);
-        assert_int_equal(f->last.start_ticks, f->start_ticks);
-        assert_int_equal(f->last.uid, 1000);
-}
-
-static void what_a_record_says_of_the_job_is_read(void **state) {
-        Fixture *f = *state;
-        assert_true(read_record(
-                f, f->child, f->start_ticks, 0,
-                "{\"source\":\"neuron-pjrt\",\"key\":\"neuron-pjrt:slurm=17\",\"rank\":2147483648,"
-                "\"world_size\":-4,\"local_rank\":\"1\",\"restart_count\":2,"
-                "\"root_comm_id\":\"10.0.0.1:5\",\"master_addr\":\"ip-10-0-0-1\",\"more\":[1]}"));
-        const JobIdentity *job = &f->last.job;
-        assert_string_equal(job->source, "neuron-pjrt");
-        assert_int_equal(job->rank, -1);
-        assert_int_equal(job->world_size, -1);
-        assert_int_equal(job->local_rank, -1);
-        assert_int_equal(job->restart_count, 2);
-        assert_int_equal(job->first_device, -1);
-        assert_string_equal(job->root_comm_id, "10.0.0.1:5");
-        assert_string_equal(job->master_addr, "ip-10-0-0-1");
-        assert_string_equal(job->pod_uid, "");
-}
-
-/* ---- without pidfds ---- */
-
-static void poll_now(const Fixture *f) {
-        for (size_t i = 0; i < f->n_watches; i++)
-                if (sd_event_source_get_enabled(f->watches[i]->source, NULL) > 0) {
-                        assert_true(sd_event_source_set_time(f->watches[i]->source, 0) >= 0);
-                        assert_true(sd_event_run(f->event, 10 * USEC_PER_SEC) > 0);
-                }
-}
-
-static void where_there_are_no_pidfds_they_are_looked_at_every_five_seconds(void **state) {
-        Fixture *f = *state;
-        uint64_t at = 0, now = 0;
-        clockid_t clock = CLOCK_MONOTONIC;
+        unsigned n = n_descriptors();
         pidfd_error = ENOSYS;
         see_child(f);
-        assert_int_equal(f->error, 0);
-        sd_event_source *timer = f->watches[0]->source;
-        assert_true(sd_event_source_get_time_clock(timer, &clock) >= 0);
-        assert_true(sd_event_source_get_time(timer, &at) >= 0);
-        assert_true(sd_event_now(f->event, clock, &now) >= 0);
-        assert_in_range(at, now + 1, now + POLL_USEC);
-        poll_now(f);
-        assert_int_equal(f->n_ended, 0);
-        kill_child(f); /* a zombie has ended */
-        poll_now(f);
-        assert_int_equal(f->n_ended, 1);
-        assert_int_equal(sd_event_source_get_enabled(timer, NULL), 0);
-}
-
-/* ---- a /proc of the test's ---- */
-
-static void plant(const Fixture *f, pid_t pid, uint64_t ticks) {
-        char name[32], text[256];
-        (void)snprintf(name, sizeof name, "%d", (int)pid);
-        (void)mkdirat(f->scratch->fd, name, 0755); /* or it is there */
-        (void)snprintf(name, sizeof name, "%d/stat", (int)pid);
-        (void)snprintf(text, sizeof text,
-                       "%d (python3) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 %llu 0 0\n", (int)pid,
-                       (unsigned long long)ticks);
-        assert_int_equal(scratch_write(f->scratch, name, text), 0);
-}
-
-static void unplant(const Fixture *f, pid_t pid) {
-        char name[32];
-        (void)snprintf(name, sizeof name, "%d/stat", (int)pid);
-        assert_int_equal(unlinkat(f->scratch->fd, name, 0), 0);
-        (void)snprintf(name, sizeof name, "%d", (int)pid);
-        assert_int_equal(unlinkat(f->scratch->fd, name, AT_REMOVEDIR), 0);
-}
-
-static void a_polled_one_whose_pid_is_given_to_another_has_ended(void **state) {
-        Fixture *f = *state;
-        char *root = strdup(f->scratch->path);
-        f->proc_root = root;
-        pidfd_error = EPERM;
-        plant(f, 4711, 100);
-        plant(f, 4712, 100);
-        see(f, 4711, 100);
-        see(f, 4712, 100);
-        free(root); /* a reload */
-        assert_int_equal(f->n_watches, 2);
-        assert_int_equal(scratch_write(f->scratch, "4711/stat", "nonsense"), 0);
-        poll_now(f); /* what cannot be read is not an end */
-        assert_int_equal(f->n_ended, 0);
-        plant(f, 4711, 200);
-        poll_now(f);
-        assert_int_equal(f->n_ended, 1);
-        unplant(f, 4711);
-        unplant(f, 4712);
-        poll_now(f);
-        assert_int_equal(f->n_ended, 2);
+        assert_int_equal(f->error, -ENOSYS);
+        assert_int_equal(n_descriptors(), n);
 }
 
 /* ---- whether others are to be waited for, and who meets where ---- */
@@ -369,23 +215,18 @@ static void a_job_is_local_when_all_are_here_or_nothing_speaks_of_others(void **
 static void the_agent_at_the_rendezvous_is_the_centre_of_a_job_on_many_nodes(void **state) {
         static const struct {
                 JobFacts facts;
-                bool is_dialled;
                 Role role;
         } cases[] = {
-                { { 8, true, true, true }, true, ROLE_CENTRE },
-                { { 8, true, false, true }, true, ROLE_LEAF },
-                { { 8, true, true, false }, true, ROLE_NONE }, /* nobody would listen */
-                { { 8, true, false, false }, true, ROLE_NONE },
-                { { 8, false, false, true }, false, ROLE_NONE },
-                { { 64, true, true, true }, false, ROLE_NONE }, /* all are here */
-                { { 64, true, false, true }, false, ROLE_NONE },
+                { { 8, true, true, true }, ROLE_CENTRE }, { { 8, true, false, true }, ROLE_LEAF },
+                { { 8, true, true, false }, ROLE_NONE }, /* nobody would listen */
+                { { 8, true, false, false }, ROLE_NONE }, { { 8, false, false, true }, ROLE_NONE },
+                { { 64, true, true, true }, ROLE_NONE }, /* all are here */
+                { { 64, true, false, true }, ROLE_NONE },
         };
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
-                JobScope s =
-                        job_scope(&(JobIdentity){ .key = "a", .world_size = 64 }, &cases[i].facts);
-                if (s.role != cases[i].role || s.is_dialled != cases[i].is_dialled)
-                        fail_msg("case %zu", i);
+                JobIdentity job = { .key = "a", .world_size = 64 };
+                assert_int_equal(job_scope(&job, &cases[i].facts).role, cases[i].role);
         }
 }
 
@@ -396,10 +237,7 @@ int main(void) {
                 TEST(whose_pid_is_another_process_s_is_not_taken_for_it),
                 TEST(one_that_ends_between_pidfd_and_check_is_not_watched),
                 TEST(their_descriptors_are_closed_with_them),
-                TEST(a_record_without_a_job_key_or_process_is_ignored),
-                TEST(what_a_record_says_of_the_job_is_read),
-                TEST(where_there_are_no_pidfds_they_are_looked_at_every_five_seconds),
-                TEST(a_polled_one_whose_pid_is_given_to_another_has_ended),
+                TEST(without_pidfds_no_end_is_seen_which_is_an_error),
                 cmocka_unit_test(a_job_is_local_when_all_are_here_or_nothing_speaks_of_others),
                 cmocka_unit_test(the_agent_at_the_rendezvous_is_the_centre_of_a_job_on_many_nodes),
         };
