@@ -102,7 +102,8 @@ static const CliCommand commands[] = {
           "  --from FILE  our program (default: " HOOK_PROGRAM ")\n"
           "  --chain      for install: ours also runs the previous hook, until its deadline,\n"
           "  --chain=PATH or a program of your own, with the same arguments\n"
-          "  --no-chain   for install: run no other hook\n", CLI_READS_CONFIG, cmd_hook },
+          "  --no-chain   for install: run no other hook\n"
+          "  --dumps DIR  for install: also create DIR, where every user's job may write (mode 1777)\n", CLI_READS_CONFIG, cmd_hook },
         { "config", "check | show", "as neuron-collectd --check and --print-config",
           "  check        name every fault of the configuration (exit 0 or 2)\n"
           "  show         the effective configuration, with the origin of each line\n", CLI_READS_CONFIG, cmd_config },

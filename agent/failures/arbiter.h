@@ -10,14 +10,12 @@
 
 typedef struct Arbiter Arbiter;
 
-typedef struct ArbiterOptions { /* strings are copied */
+typedef struct ArbiterOptions {
         Clock *clock;
-        Agreement *agreement; /* is told the results */
-        const char *instance_id;
-        const char *key;
-        const char *job_key;       /* borrowed; may become known later */
-        const char *destination;   /* its name */
-        const char *kind, *source; /* for the prefix of incident.json */
+        Agreement *agreement;                 /* is told the results */
+        const char *instance_id, *key, *kind; /* borrowed */
+        const char *job_key;                  /* borrowed; may become known later */
+        const char *source, *destination;     /* names, copied; the source's for incident.json */
         /* A task has ended; actions may be due. Called from the loop. */
         void (*on_done)(Arbiter *a, void *userdata);
         void *userdata;
@@ -33,9 +31,11 @@ void arbiter_execute(Arbiter *a, Scheduler *scheduler, const Action *action);
 /** Before the scheduler is freed: what is underway ends as unreachable. */
 void arbiter_cancel(Arbiter *a);
 
-bool arbiter_is_busy(const Arbiter *a);
-bool arbiter_is_unreachable(const Arbiter *a); /* the last task failed so, or takes long */
-bool arbiter_is_unable(const Arbiter *a);      /* it cannot decide, as it turned out */
-const char *arbiter_error(const Arbiter *a);   /* of the last task; NULL: none */
-const char *arbiter_destination(const Arbiter *a);
-const char *arbiter_source_name(const Arbiter *a);
+typedef struct ArbiterState {
+        char *source, *destination;
+        char *error;         /* of the last task; NULL: none */
+        bool is_busy;        /* with a task */
+        bool is_unreachable; /* the last task failed so */
+        bool is_unable;      /* it cannot decide, as it turned out */
+} ArbiterState;
+const ArbiterState *arbiter_state(const Arbiter *a);

@@ -1,15 +1,18 @@
 #include "agent/failures/pointers.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/delivery/objects.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/json_out.h"
 #include "lib/base/list.h"
 #include "lib/base/log.h"
+#include "lib/base/parse.h"
+#include "lib/neuron/record.h"
 
+#define SUFFIX ".see.json"
 #define POINTERS_MAX 1024 /* underway; the oldest goes */
 #define RETRY_USEC (INT64_C(5) * 1000000)
 #define RETRY_MAX_USEC (INT64_C(3600) * 1000000)
@@ -55,17 +58,15 @@ static void free_pointer(Pointer *x) {
 Pointers *pointers_free(Pointers *p) {
         if (!p)
                 return NULL;
-        LIST_FOREACH_SAFE (l, &p->all)
-                free_pointer(CONTAINER_OF(l, Pointer, link));
+        LIST_FOREACH_ITEM_SAFE (Pointer, x, link, &p->all)
+                free_pointer(x);
         free(p);
         return NULL;
 }
 
 void pointers_cancel(Pointers *p) {
-        LIST_FOREACH (l, &p->all) {
-                Pointer *x = CONTAINER_OF(l, Pointer, link);
+        LIST_FOREACH_ITEM (Pointer, x, link, &p->all)
                 x->call = object_call_cancel(x->call);
-        }
 }
 
 void pointers_on_delivered(Pointers *p, const BundleRecord *rec, const char *key,
@@ -129,9 +130,8 @@ static char *pointer_name(const Pointer *x, Scheduler *s, const char *destinatio
         there.name = x->name;
         there.s3_prefix = NULL;
         _cleanup_free_ char *to = objects_bundle_directory(s, destination, &there);
-        return from && to && strcmp(from, to) != 0
-                       ? strbuf_format("%s/%s" POINTER_SUFFIX, to, x->rec.id)
-                       : NULL;
+        return from && to && strcmp(from, to) != 0 ? strbuf_format("%s/%s" SUFFIX, to, x->rec.id)
+                                                   : NULL;
 }
 
 static void write_next(Pointer *x, Scheduler *s, int64_t now) {
@@ -170,8 +170,7 @@ static bool find_place(Pointer *x, const Agreement *agreement) {
 
 int64_t pointers_step(Pointers *p, const Agreement *agreement, Scheduler *s) {
         int64_t now = (int64_t)p->clock->boottime_usec(p->clock), next = AGREEMENT_NEVER;
-        LIST_FOREACH_SAFE (l, &p->all) {
-                Pointer *x = CONTAINER_OF(l, Pointer, link);
+        LIST_FOREACH_ITEM_SAFE (Pointer, x, link, &p->all) {
                 if (!x->is_known && !find_place(x, agreement)) {
                         free_pointer(x);
                         continue;
@@ -185,4 +184,46 @@ int64_t pointers_step(Pointers *p, const Agreement *agreement, Scheduler *s) {
                         next = MIN(next, x->call ? now + (int64_t)USEC_PER_SEC : x->due_usec);
         }
         return next;
+}
+
+/* ---- reading ---- */
+
+int pointer_get(ObjectCall **ret, Scheduler *s, const char *destination, const BundleRecord *rec,
+                void (*on_done)(const ObjectResult *r, void *userdata), void *userdata) {
+        _cleanup_free_ char *directory = objects_bundle_directory(s, destination, rec);
+        _cleanup_free_ char *name =
+                directory ? strbuf_format("%s/%s" SUFFIX, directory, rec->id) : NULL;
+        return name ? object_call_new(ret, s,
+                                      &(ObjectRequest){ .operation = OBJECT_GET,
+                                                        .destination = destination,
+                                                        .name = name,
+                                                        .on_done = on_done,
+                                                        .userdata = userdata })
+                    : -ENOMEM;
+}
+
+static bool read_text(const json_t *object, const char *key, char *buf, size_t size) {
+        const char *s = json_string_value(json_object_get(object, key));
+        return s && (size_t)snprintf(buf, size, "%s", s) < size;
+}
+
+bool pointer_parse(const ObjectResult *r, FailureName *ret) {
+        json_t *v = r->outcome == OBJECT_OK ? json_loadb(r->data, r->n, 0, NULL) : NULL;
+        const char *words[N_AGREED];
+        FailureName name = { 0 };
+        Decision d = { 0 };
+        for (Agreed a = 0; a < N_AGREED; a++)
+                words[a] = agreed_name(a);
+        bool is_pointer = read_text(v, "agreed", name.agreed, sizeof name.agreed) &&
+                          parse_word(name.agreed, words, N_AGREED) >= 0 &&
+                          read_text(v, "cluster_id", d.cluster_id, sizeof d.cluster_id) &&
+                          read_text(v, "date_time", d.date_time, sizeof d.date_time);
+        json_decref(v);
+        if (decision_name_is_valid(&d)) { /* else it went under its own */
+                (void)strcpy(name.cluster_id, d.cluster_id);
+                (void)strcpy(name.date_time, d.date_time);
+        }
+        if (is_pointer)
+                *ret = name;
+        return is_pointer;
 }

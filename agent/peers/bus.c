@@ -2,11 +2,12 @@
  * listened on and dialled, and at the child: whatever that does, it is killed and started anew. */
 #include "agent/peers/bus.h"
 
-#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <net/if.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -15,6 +16,7 @@
 
 #include "agent/peers/bus_keys.h"
 #include "agent/peers/wire.h"
+#include "lib/base/array.h"
 #include "lib/base/digest.h"
 #include "lib/base/log.h"
 #include "lib/event/bus_child.h"
@@ -31,7 +33,7 @@
 #define PACKETS_MAX 32                    /* in a turn of the loop */
 #define HOSTS_MAX 64
 #define HOST_SIZE 254
-#define LITERAL_SIZE INET6_ADDRSTRLEN
+#define LITERAL_SIZE (INET6_ADDRSTRLEN + IF_NAMESIZE)
 #define LOG_USEC ((int64_t)(10 * USEC_PER_MINUTE))
 #define LOOKUP_USEC USEC_PER_MINUTE /* names are looked up again after it */
 #define ADDRESSES_MAX (1 + BUS_PEERS_MAX)
@@ -41,11 +43,16 @@
 static_assert(ADDRESSES_MAX <= BUS_ENDPOINTS_MAX && WIRE_BYTES_MAX <= BUS_BYTES_MAX,
               "the child takes what there may be");
 
-/* A name, or a literal. */
+/* What a name, or a literal, stands for. */
+typedef struct HostAddress {
+        char literal[LITERAL_SIZE]; /* "" = not known */
+        bool is_loopback;
+        bool is_own; /* any of its addresses */
+} HostAddress;
+
 typedef struct Host {
         char name[HOST_SIZE];
-        char literal[LITERAL_SIZE];       /* "" = not known */
-        bool is_own, is_loopback;         /* of any of its addresses */
+        HostAddress address;
         uint64_t asked_usec, looked_usec; /* looked: 0 = not yet */
 } Host;
 
@@ -53,7 +60,8 @@ typedef struct Host {
 typedef struct Resolution {
         WorkJob job; /* first */
         Bus *bus;
-        Host host;
+        char name[HOST_SIZE];
+        HostAddress address;
 } Resolution;
 
 typedef struct Address {
@@ -111,60 +119,48 @@ _printf_(2, 3) static void set_error(Bus *b, const char *fmt, ...) {
 
 /* ---- hosts ---- */
 
-/* IPv4 as IPv6 has it, so that there is one form to compare. */
-static struct in6_addr map_ipv4(const struct in_addr *v4) {
-        struct in6_addr a = { .s6_addr = { [10] = 0xff, [11] = 0xff } };
-        memcpy(&a.s6_addr[12], v4, sizeof *v4);
-        return a;
-}
-
-static bool parse_literal(const char *text, struct in6_addr *ret) {
-        struct in_addr v4;
-        if (inet_pton(AF_INET, text, &v4) != 1)
-                return inet_pton(AF_INET6, text, ret) == 1;
-        *ret = map_ipv4(&v4);
-        return true;
-}
-
-static bool is_loopback(const struct in6_addr *a) {
-        return IN6_IS_ADDR_LOOPBACK(a) || (IN6_IS_ADDR_V4MAPPED(a) && a->s6_addr[12] == 127);
+static bool is_loopback(const struct sockaddr *address) {
+        const struct sockaddr_in *v4 = (const void *)address;
+        const struct sockaddr_in6 *v6 = (const void *)address;
+        if (address->sa_family == AF_INET)
+                return ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+        return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr) ||
+               (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr) &&
+                v6->sin6_addr.s6_addr[12] == IN_LOOPBACKNET);
 }
 
 /* Whether a socket may have it: the service's sandbox has no AF_NETLINK, which lists addresses. */
-static bool is_own_address(const struct in6_addr *a) {
-        bool is_v4 = IN6_IS_ADDR_V4MAPPED(a);
-        struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_addr = *a };
-        struct sockaddr_in v4 = { .sin_family = AF_INET };
-        memcpy(&v4.sin_addr, &a->s6_addr[12], sizeof v4.sin_addr);
-        _cleanup_close_ int fd = socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        return fd >= 0 && bind(fd, is_v4 ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6,
-                               is_v4 ? sizeof v4 : sizeof v6) == 0;
+static bool is_own_address(const struct addrinfo *a) {
+        _cleanup_close_ int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, 0);
+        return fd >= 0 && bind(fd, a->ai_addr, a->ai_addrlen) == 0;
 }
 
-static void add_host_address(Host *h, const struct in6_addr *a) {
-        bool is_v4 = IN6_IS_ADDR_V4MAPPED(a);
-        h->is_own = h->is_own || is_loopback(a) || is_own_address(a);
-        if (*h->literal)
-                return;
-        h->is_loopback = is_loopback(a);
-        (void)inet_ntop(is_v4 ? AF_INET : AF_INET6, is_v4 ? &a->s6_addr[12] : &a->s6_addr[0],
-                        h->literal, sizeof h->literal); /* the buffer is large enough */
+/* @param flags  AI_NUMERICHOST: a literal, which needs no look-up
+ * @return whether it is known now, and *ret: the first address */
+static bool resolve_host(const char *name, int flags, HostAddress *ret) {
+        struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = flags };
+        struct addrinfo *list;
+        if (getaddrinfo(name, NULL, &hints, &list) != 0)
+                return false;
+        *ret = (HostAddress){ .is_loopback = is_loopback(list->ai_addr) };
+        for (const struct addrinfo *i = list; i; i = i->ai_next)
+                ret->is_own = ret->is_own || is_loopback(i->ai_addr) || is_own_address(i);
+        int r = getnameinfo(list->ai_addr, list->ai_addrlen, ret->literal, sizeof ret->literal,
+                            NULL, 0, NI_NUMERICHOST);
+        freeaddrinfo(list);
+        return r == 0;
 }
 
 static void run_resolution(WorkJob *job) {
         Resolution *l = (Resolution *)job;
-        struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG };
-        struct addrinfo *list, *i;
-        if (getaddrinfo(l->host.name, NULL, &hints, &list) != 0)
-                return;
-        for (i = list; i; i = i->ai_next) {
-                const struct sockaddr_in *v4 = (void *)i->ai_addr;
-                const struct sockaddr_in6 *v6 = (void *)i->ai_addr;
-                struct in6_addr a =
-                        i->ai_family == AF_INET ? map_ipv4(&v4->sin_addr) : v6->sin6_addr;
-                add_host_address(&l->host, &a);
-        }
-        freeaddrinfo(list);
+        (void)resolve_host(l->name, AI_ADDRCONFIG, &l->address); /* else it stays as it was */
+}
+
+static Host *find_known_host(Bus *b, const char *name) {
+        for (Host *h = b->hosts; h < b->hosts + HOSTS_MAX; h++)
+                if (strcmp(h->name, name) == 0)
+                        return h;
+        return NULL;
 }
 
 static void tick(Bus *b);
@@ -173,16 +169,10 @@ static void end_resolution(WorkJob *job) {
         Resolution *l = (Resolution *)job;
         Bus *b = l->bus;
         b->resolution = NULL;
-        for (size_t i = 0; i < HOSTS_MAX; i++) {
-                Host *h = &b->hosts[i];
-                if (strcmp(h->name, l->host.name) != 0)
-                        continue;
-                l->host.asked_usec = h->asked_usec;
-                l->host.looked_usec = now_usec(b);
-                if (!*l->host.literal && *h->literal) /* the last answer is better than none */
-                        h->looked_usec = l->host.looked_usec;
-                else
-                        *h = l->host;
+        Host *h = find_known_host(b, l->name);
+        if (h) {
+                h->looked_usec = now_usec(b);
+                h->address = l->address;
         }
         free(l);
         tick(b);
@@ -198,7 +188,8 @@ static void start_resolution(Bus *b, const Host *h) {
                 return;
         l->job = (WorkJob){ .run = run_resolution, .done = end_resolution };
         l->bus = b;
-        memcpy(l->host.name, h->name, sizeof l->host.name);
+        memcpy(l->name, h->name, sizeof l->name);
+        l->address = h->address;
         if (worker_pool_submit(b->pool, &l->job) < 0)
                 free(l);
         else
@@ -207,40 +198,39 @@ static void start_resolution(Bus *b, const Host *h) {
 
 /* @return what is known of it now, borrowed until the next call; NULL: the name is too long */
 static const Host *find_host(Bus *b, const char *name) {
-        struct in6_addr a;
-        Host *h = NULL;
         if (!*name || strlen(name) >= HOST_SIZE)
                 return NULL;
-        for (size_t i = 0; i < HOSTS_MAX && !h; i++)
-                if (strcmp(b->hosts[i].name, name) == 0)
-                        h = &b->hosts[i];
+        Host *h = find_known_host(b, name);
         if (!h) { /* instead of the one that nobody has asked for longest */
                 h = &b->hosts[0];
                 for (size_t i = 1; i < HOSTS_MAX; i++)
                         if (b->hosts[i].asked_usec < h->asked_usec)
                                 h = &b->hosts[i];
-                *h = (Host){ .literal = "" };
+                *h = (Host){ .name = "" };
                 memcpy(h->name, name, strlen(name));
         }
         h->asked_usec = now_usec(b);
-        if (parse_literal(name, &a)) {
-                h->is_own = false;
-                h->literal[0] = '\0';
-                add_host_address(h, &a);
-        } else if (h->looked_usec == 0 || h->asked_usec - h->looked_usec > LOOKUP_USEC)
+        if (!resolve_host(name, AI_NUMERICHOST, &h->address) &&
+            (h->looked_usec == 0 || h->asked_usec - h->looked_usec > LOOKUP_USEC))
                 start_resolution(b, h);
         return h;
 }
 
 bool bus_is_own_host(Bus *b, const char *host) {
         const Host *h = find_host(b, host);
-        return h && h->is_own;
+        return h && h->address.is_own;
 }
 
 /* ---- addresses ---- */
 
 static bool has_key(const Bus *b) {
         return b->key_file.keys.n > 0;
+}
+
+/* @return at least one, the first of which signs: without a key file it is all zeros */
+static const WireKey *wire_keys(const Bus *b) {
+        static const WireKey none = { .id = "" };
+        return has_key(b) ? b->key_file.keys.items : &none;
 }
 
 /* `tcp://HOST:PORT`. @return whether it is one */
@@ -262,30 +252,22 @@ static bool split_address(const char *text, char host[HOST_SIZE], const char **r
 
 /* This node is not dialled on the port where it listens itself.
  * @return whether it may be opened, and *ret as the child wants it */
-static bool resolve(Bus *b, const char *name, const char *port, bool listens, Address *ret) {
-        const Host *h = find_host(b, strcmp(name, "*") == 0 ? "::" : name);
-        const char *own_port = strrchr(b->listen, ':');
-        if (!h || !*h->literal ||
-            (!listens && h->is_own && own_port && strcmp(own_port + 1, port) == 0))
-                return false;
-        if (!h->is_loopback && !has_key(b))
-                return false;
-        bool is_v6 = strchr(h->literal, ':');
-        ret->listens = listens;
-        int n = snprintf(ret->text, sizeof ret->text, "tcp://%s%s%s:%s", is_v6 ? "[" : "",
-                         h->literal, is_v6 ? "]" : "", port);
-        return n > 0 && (size_t)n < sizeof ret->text;
-}
-
 static bool resolve_address(Bus *b, const char *text, bool listens, Address *ret) {
         char host[HOST_SIZE];
-        const char *port;
-        if (strncmp(text, "ipc://", 6) == 0 && strlen(text) < sizeof ret->text) {
-                ret->listens = listens;
-                (void)snprintf(ret->text, sizeof ret->text, "%s", text);
-                return true;
-        }
-        return split_address(text, host, &port) && resolve(b, host, port, listens, ret);
+        const char *port, *own_port = strrchr(b->listen, ':');
+        *ret = (Address){ .listens = listens };
+        if (strncmp(text, "ipc://", 6) == 0)
+                return (size_t)snprintf(ret->text, sizeof ret->text, "%s", text) < sizeof ret->text;
+        if (!split_address(text, host, &port))
+                return false;
+        const Host *h = find_host(b, strcmp(host, "*") == 0 ? "::" : host);
+        if (!h || !*h->address.literal || (!h->address.is_loopback && !has_key(b)) ||
+            (!listens && h->address.is_own && own_port && strcmp(own_port + 1, port) == 0))
+                return false;
+        const bool is_v6 = strchr(h->address.literal, ':');
+        return (size_t)snprintf(ret->text, sizeof ret->text,
+                                is_v6 ? "tcp://[%s]:%s" : "tcp://%s:%s", h->address.literal,
+                                port) < sizeof ret->text;
 }
 
 static bool is_listed(const Address *list, size_t n, const Address *a) {
@@ -297,18 +279,17 @@ static bool is_listed(const Address *list, size_t n, const Address *a) {
 
 /* What is to be open now: what was configured first. @return how many */
 static size_t list_addresses(Bus *b, Address ret[static ADDRESSES_MAX]) {
-        char host[HOST_SIZE];
-        const char *port = NULL;
-        size_t n = 0, max;
-        n += resolve_address(b, b->listen, true, &ret[n]);
-        max = n + BUS_PEERS_MAX;
-        for (size_t i = 0; b->peers[i] && n < max; i++)
-                n += resolve_address(b, b->peers[i], false, &ret[n]) && !is_listed(ret, n, &ret[n]);
+        char text[HOST_SIZE + BUS_ADDRESS_SIZE], host[HOST_SIZE];
+        const char *port;
+        size_t n = resolve_address(b, b->listen, true, ret), max = n + BUS_PEERS_MAX;
+        for (char **peer = b->peers; *peer && n < max; peer++)
+                n += resolve_address(b, *peer, false, &ret[n]) && !is_listed(ret, n, &ret[n]);
         if (!split_address(b->listen, host, &port))
                 return n;
-        for (size_t i = 0; b->rendezvous && b->rendezvous[i] && n < max; i++)
-                n += resolve(b, b->rendezvous[i], port, false, &ret[n]) &&
-                     !is_listed(ret, n, &ret[n]);
+        for (char **other = b->rendezvous; other && *other && n < max; other++) {
+                (void)snprintf(text, sizeof text, "tcp://[%s]:%s", *other, port);
+                n += resolve_address(b, text, false, &ret[n]) && !is_listed(ret, n, &ret[n]);
+        }
         return n;
 }
 
@@ -371,9 +352,8 @@ static bool is_replay(Bus *b, const Message *m) {
 }
 
 static void handle_message(Bus *b, size_t n) {
-        const WireKey none = { .id = "" };
-        WireReader reader = { .keys = has_key(b) ? b->key_file.keys.items : &none,
-                              .n_keys = has_key(b) ? b->key_file.keys.n : 1,
+        WireReader reader = { .keys = wire_keys(b),
+                              .n_keys = MAX(b->key_file.keys.n, (size_t)1),
                               .boot_usec = (int64_t)now_usec(b),
                               .real_usec = (int64_t)b->clock->realtime_usec(b->clock) };
         WireVerdict v = wire_decode(b->packet + 1, n, &reader, &b->message);
@@ -533,7 +513,6 @@ static int on_tick(sd_event_source *s, uint64_t usec, void *userdata) {
 /* ---- for others ---- */
 
 int bus_send(Bus *b, const Message *m) {
-        const WireKey none = { .id = "" };
         size_t n;
         uint8_t bytes[WIRE_BYTES_MAX];
         if (!b->child || b->state.n_connected == 0)
@@ -541,7 +520,7 @@ int bus_send(Bus *b, const Message *m) {
         uint64_t real_usec = b->clock->realtime_usec(b->clock);
         /* Grows over a restart, too. */
         b->sequence = MAX(b->sequence + 1, real_usec);
-        WireStamp stamp = { .key = has_key(b) ? &b->key_file.keys.items[0] : &none,
+        WireStamp stamp = { .key = wire_keys(b),
                             .sender = b->instance_id,
                             .sequence = b->sequence,
                             .boot_usec = (int64_t)now_usec(b),
@@ -555,32 +534,11 @@ int bus_send(Bus *b, const Message *m) {
         return 0;
 }
 
-static void free_list(char **list) {
-        for (size_t i = 0; list && list[i]; i++)
-                free(list[i]);
-        free(list);
-}
-
-static char **copy_list(char *const *list) {
-        size_t n = 0;
-        while (list && list[n])
-                n++;
-        char **copy = calloc(n + 1, sizeof *copy);
-        for (size_t i = 0; copy && i < n; i++) {
-                copy[i] = strdup(list[i]);
-                if (!copy[i]) {
-                        free_list(copy);
-                        return NULL;
-                }
-        }
-        return copy;
-}
-
 void bus_set_rendezvous(Bus *b, char *const *hosts) {
-        char **copy = copy_list(hosts);
+        char **copy = strings_copy(hosts);
         if (!copy)
                 return; /* the next call comes soon */
-        free_list(b->rendezvous);
+        strings_free(b->rendezvous);
         b->rendezvous = copy;
         plan_tick(b, 0);
 }
@@ -617,7 +575,7 @@ int bus_new(Bus **ret, const BusOptions *o) {
         (void)snprintf(b->instance_id, sizeof b->instance_id, "%s", o->instance_id);
         b->listen = strdup(o->listen);
         b->key_path = strdup(o->key_file);
-        b->peers = copy_list(o->peers);
+        b->peers = strings_copy(o->peers);
         if (!b->listen || !b->key_path || !b->peers)
                 return -ENOMEM;
         b->key_file.path = b->key_path;
@@ -641,8 +599,8 @@ Bus *bus_free(Bus *b) {
                 free(b->resolution); /* else it is the thread's for ever */
         b->timer = sd_event_source_disable_unref(b->timer);
         bus_key_file_done(&b->key_file);
-        free_list(b->peers);
-        free_list(b->rendezvous);
+        strings_free(b->peers);
+        strings_free(b->rendezvous);
         free(b->listen);
         free(b->key_path);
         sd_event_unref(b->event);

@@ -118,11 +118,10 @@ static int read_file(const char *path, BusKeys *ret, Diags *faults) {
         return r;
 }
 
+/* Whatever is done to a file changes its ctime. */
 static bool is_same(const struct stat *a, const struct stat *b) {
-        return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_mode == b->st_mode &&
-               a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
-               a->st_mtim.tv_nsec == b->st_mtim.tv_nsec && a->st_ctim.tv_sec == b->st_ctim.tv_sec &&
-               a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+        return a->st_dev == b->st_dev && a->st_ino == b->st_ino &&
+               a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
 }
 
 int bus_key_file_check(BusKeyFile *f, Diags *faults) {
@@ -137,7 +136,6 @@ int bus_key_file_check(BusKeyFile *f, Diags *faults) {
         f->seen = st; /* of before it is read: a change meanwhile is seen next time */
         BusKeys keys;
         int r = read_file(f->path, &keys, faults);
-        f->error = r;
         if (r < 0)
                 return r;
         bool is_other = keys.n != f->keys.n ||

@@ -14,7 +14,6 @@ typedef enum RankState {
         RANK_UNDELIVERED, /* not delivered, and not known to be one of the job: it is not missed */
         N_RANK_STATES,
 } RankState;
-const char *rank_state_name(RankState s); /* `present` `late` `missing`; NULL for UNDELIVERED */
 
 typedef enum MissingReason {
         MISSING_NONE,
@@ -24,7 +23,6 @@ typedef enum MissingReason {
         MISSING_UNDELIVERED,
         N_MISSING_REASONS,
 } MissingReason;
-const char *missing_reason_name(MissingReason r); /* NULL for MISSING_NONE */
 
 typedef struct RosterRank {
         int64_t rank; /* -1 = not known */

@@ -9,7 +9,7 @@
 #define WIRE_CLOCK_USEC (INT64_C(10) * 60 * 1000000) /* how far clocks may differ */
 
 typedef struct WireKey {
-        char id[WIRE_KEY_ID_SIZE]; /* "": the secret is all zeros, without a key file */
+        char id[WIRE_KEY_ID_SIZE]; /* padded with zeros; "": so is the secret, without a key file */
         uint8_t secret[WIRE_SECRET_SIZE];
 } WireKey;
 

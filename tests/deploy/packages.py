@@ -1,5 +1,7 @@
 """The packages that `make deb` has built, and boxes (tests/harness/box) in which they are installed."""
+import functools
 import glob
+import hashlib
 import os
 import re
 import subprocess
@@ -43,13 +45,46 @@ def dependencies(path):
     return sorted({re.match(r"[a-z0-9.+-]+", d.strip()).group() for d in depends.split(",") if d.strip()})
 
 
+def repack(file, suffix):
+    """The same package as another version. @return path of the file, which goes with this process"""
+    root = tempfile.mkdtemp(prefix="neuron-repack.", dir=_scratch().name)
+    run("dpkg-deb", "-R", file, f"{root}/x")
+    run("sed", "-i", f"/^Version:/s/$/{suffix}/", f"{root}/x/DEBIAN/control")
+    run("dpkg-deb", "-Zgzip", "-z1", "-b", f"{root}/x", f"{root}/changed{suffix}.deb")
+    return f"{root}/changed{suffix}.deb"
+
+
+def build_package(name, version, files):
+    """@param files  {path: text}, programs  @return path of the package's file"""
+    root = tempfile.mkdtemp(prefix="neuron-package.", dir=_scratch().name)
+    for path, text in files.items():
+        os.makedirs(os.path.dirname(f"{root}/x{path}"), exist_ok=True)
+        with open(f"{root}/x{path}", "w", encoding="utf-8") as f:
+            f.write(text)
+        os.chmod(f"{root}/x{path}", 0o755)
+    os.makedirs(f"{root}/x/DEBIAN")
+    with open(f"{root}/x/DEBIAN/control", "w", encoding="utf-8") as f:
+        f.write(f"Package: {name}\nVersion: {version}\nArchitecture: all\n"
+                "Maintainer: nobody <nobody@example.org>\nDescription: a test\n")
+    os.chmod(f"{root}/x", 0o755)
+    run("dpkg-deb", "--root-owner-group", "-b", f"{root}/x", f"{root}/{name}_{version}.deb")
+    return f"{root}/{name}_{version}.deb"
+
+
+@functools.cache
+def _scratch():
+    return tempfile.TemporaryDirectory(prefix="neuron-deploy-files.")
+
+
 def base():
     """A root with systemd and what the agent's package depends on. @return its path"""
     if os.geteuid() != 0:
         raise Skip("needs root")
     names = dependencies(package("neuron-collectd"))
-    release = run("sed", "-n", "s/^VERSION_CODENAME=//p", "/etc/os-release").strip()
-    path = os.path.join(CACHE, f"deploy-{release}")
+    release = os.environ.get("BOX_SUITE") or run("sed", "-n", "s/^VERSION_CODENAME=//p",
+                                                 "/etc/os-release").strip()
+    key = hashlib.sha256(" ".join(names).encode()).hexdigest()[:12]
+    path = os.path.join(CACHE, f"deploy-{release}-{key}")
     os.makedirs(CACHE, exist_ok=True)
     try:
         run("flock", os.path.join(CACHE, "lock"), BOX, "base", path, *names)
@@ -104,6 +139,9 @@ class Box:
 
     def install(self, *names, check=True):
         return self.run("dpkg", "-i", *self.copy(*map(package, names)), check=check)
+
+    def install_file(self, file):
+        return self.run("dpkg", "-i", *self.copy(file))
 
     def remove(self):
         for command in ("kill", "remove"):
