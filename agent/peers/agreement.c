@@ -848,12 +848,6 @@ static bool is_candidate(const Agreement *a, const Key *k, const ListedFailure *
         return false;
 }
 
-static void add_candidate(Key *k, const ListedFailure *l) {
-        if (k->n_candidates == CANDIDATES_MAX)
-                k->n_candidates--; /* the first ones count, and the highest */
-        k->candidates[k->n_candidates++] = *l;
-}
-
 void agreement_on_listed(Agreement *a, const char *key, StoreOutcome outcome,
                          const ListedFailure *failures, size_t n_failures, int64_t now) {
         Key *k = end_action(a, key, ACTION_LIST, 0, outcome, now);
@@ -872,9 +866,12 @@ void agreement_on_listed(Agreement *a, const char *key, StoreOutcome outcome,
         for (size_t i = 0; i < n_failures; i++) {
                 ListedFailure l = failures[i];
                 l.newest_usec = MIN(l.newest_usec, now);
-                if (l.has_decision && time_is_sane(l.opened_usec) && !find_failure(k, l.n) &&
-                    (l.n == k->highest || is_candidate(a, k, &l)))
-                        add_candidate(k, &l);
+                if (!l.has_decision || !time_is_sane(l.opened_usec) || find_failure(k, l.n) ||
+                    (l.n != k->highest && !is_candidate(a, k, &l)))
+                        continue;
+                /* The first ones count, and the highest. */
+                k->n_candidates = MIN(k->n_candidates + 1, (size_t)CANDIDATES_MAX);
+                k->candidates[k->n_candidates - 1] = l;
         }
         advance(a, k, now);
 }
