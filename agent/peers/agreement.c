@@ -80,10 +80,10 @@ typedef struct Key {
         unsigned n_exists, n_errors;
 
         /* The bus. */
-        int64_t send_usec, sent_usec; /* a leaf's claims: next, last */
-        size_t send_step, send_at;    /* send_at: own claims that were sent in this step */
-        uint64_t heard_revisions;     /* what the centre has of this node */
-        Heard *acks;                  /* the centre's, of who is to be told what was heard */
+        int64_t send_usec, sent_usec;  /* a leaf's claims: next, last */
+        size_t send_step, send_at;     /* send_at: own claims that were sent in this step */
+        uint64_t heard_revisions;      /* what the centre has of this node */
+        Heard acks[MESSAGE_HEARD_MAX]; /* the centre's, of who is to be told what was heard */
         size_t n_acks;
         int64_t news_usec; /* the centre's news: not before */
 } Key;
@@ -97,7 +97,6 @@ struct Agreement {
         Key *keys[AGREEMENT_KEYS_MAX];
         size_t n_keys, n_failures;
         int64_t now_usec; /* of the last event */
-        int64_t expire_usec;
         Message message;
         const Claim **view; /* of agreement_own_claims() */
 };
@@ -207,7 +206,6 @@ static void remove_key(Agreement *a, size_t i) {
         a->keys[i] = a->keys[--a->n_keys];
         claim_set_done(&k->claims);
         free(k->failures);
-        free(k->acks);
         free(k);
 }
 
@@ -276,9 +274,6 @@ static void make_room_for_failure(Agreement *a, Key *key) {
 static void expire(Agreement *a, int64_t now) {
         const int64_t limit = now - AGREEMENT_KEEP_USEC;
 
-        if (now < a->expire_usec)
-                return;
-        a->expire_usec = now + HOUR;
         for (size_t i = a->n_keys; i-- > 0;) {
                 Key *k = a->keys[i];
                 for (size_t j = k->n_failures; j-- > 0;)
@@ -641,7 +636,6 @@ int agreement_new(Agreement **ret, const AgreementOptions *options) {
         a->node = node_of(a->instance_id);
         agreement_set_times(a, options->settle_usec, options->window_usec);
         a->random = options->seed;
-        a->expire_usec = INT64_MIN;
         *ret = a;
         return 0;
 }
@@ -854,12 +848,6 @@ static bool is_candidate(const Agreement *a, const Key *k, const ListedFailure *
         return false;
 }
 
-static void add_candidate(Key *k, const ListedFailure *l) {
-        if (k->n_candidates == CANDIDATES_MAX)
-                k->n_candidates--; /* the first ones count, and the highest */
-        k->candidates[k->n_candidates++] = *l;
-}
-
 void agreement_on_listed(Agreement *a, const char *key, StoreOutcome outcome,
                          const ListedFailure *failures, size_t n_failures, int64_t now) {
         Key *k = end_action(a, key, ACTION_LIST, 0, outcome, now);
@@ -878,9 +866,12 @@ void agreement_on_listed(Agreement *a, const char *key, StoreOutcome outcome,
         for (size_t i = 0; i < n_failures; i++) {
                 ListedFailure l = failures[i];
                 l.newest_usec = MIN(l.newest_usec, now);
-                if (l.has_decision && time_is_sane(l.opened_usec) && !find_failure(k, l.n) &&
-                    (l.n == k->highest || is_candidate(a, k, &l)))
-                        add_candidate(k, &l);
+                if (!l.has_decision || !time_is_sane(l.opened_usec) || find_failure(k, l.n) ||
+                    (l.n != k->highest && !is_candidate(a, k, &l)))
+                        continue;
+                /* The first ones count, and the highest. */
+                k->n_candidates = MIN(k->n_candidates + 1, (size_t)CANDIDATES_MAX);
+                k->candidates[k->n_candidates - 1] = l;
         }
         advance(a, k, now);
 }
@@ -973,22 +964,16 @@ void agreement_on_published(Agreement *a, const char *key, uint32_t n, StoreOutc
 /* ---- the bus ---- */
 
 /* Tells a leaf with the next news what is here of it. It sends again when there are too many. */
-static int acknowledge(Key *k, const char *instance_id) {
+static void acknowledge(Key *k, const char *instance_id) {
         const Heard heard = { node_of(instance_id), sum_revisions(k, instance_id) };
         size_t i = 0;
 
         while (i < k->n_acks && k->acks[i].node != heard.node)
                 i++;
         if (i == MESSAGE_HEARD_MAX)
-                return 0;
-        if (i == k->n_acks) {
-                const int r = array_grow(&k->acks, i, sizeof *k->acks);
-                if (r < 0)
-                        return r;
-                k->n_acks++;
-        }
+                return;
         k->acks[i] = heard;
-        return 0;
+        k->n_acks = MAX(k->n_acks, i + 1);
 }
 
 /* A peer's claims, at the centre. Their senders hear of the failures that these belong to, also
@@ -1012,7 +997,8 @@ static int hear_claims(Agreement *a, Key *k, const Message *m, int64_t now) {
                 if (f)
                         f->has_news = true;
         }
-        return acknowledge(k, m->sender);
+        acknowledge(k, m->sender);
+        return 0;
 }
 
 /* @return whether the news says what the centre has of this node */

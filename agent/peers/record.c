@@ -328,14 +328,13 @@ static int load_document(const char *text, size_t n, size_t max_bytes, const cha
 int decision_parse(const char *text, size_t n_text, const char *key, uint32_t n, Decision *ret) {
         Decision d = { .n = n };
         char job[JOB_KEY_SIZE];
-        json_t *root = NULL;
+        json_auto_t *root = NULL;
         int r = load_document(text, n_text, DECISION_BYTES_MAX, key, &root);
         if (r < 0)
                 return r;
         Codec c = { .object = root };
         memcpy(d.key, key, sizeof d.key);
         code_decision(&c, &d, job);
-        json_decref(root);
         if (c.is_invalid)
                 return -EINVAL;
         *ret = d;
@@ -361,7 +360,7 @@ static int read_claims(const json_t *list, Record *ret) {
 
 int record_parse(const char *text, size_t n_text, const char *key, uint32_t n, Record *ret) {
         _cleanup_(record_done) Record record = { .n = n };
-        json_t *root = NULL;
+        json_auto_t *root = NULL;
         int r = load_document(text, n_text, RECORD_BYTES_MAX, key, &root);
         if (r < 0)
                 return r;
@@ -369,7 +368,6 @@ int record_parse(const char *text, size_t n_text, const char *key, uint32_t n, R
         memcpy(record.key, key, sizeof record.key);
         code_record(&c, &record);
         r = c.is_invalid ? -EINVAL : read_claims(member(&c, "claims"), &record);
-        json_decref(root);
         if (r < 0)
                 return r;
         *ret = record;

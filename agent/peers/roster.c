@@ -34,9 +34,9 @@ void roster_done(Roster *r) {
 
 /* ---- nodes ---- */
 
+/* A node begins with its instance id. */
 static int compare_nodes(const void *a, const void *b) {
-        const RosterNode *x = a, *y = b;
-        return strcmp(x->instance_id, y->instance_id);
+        return strcmp(a, b);
 }
 
 static int fold_nodes(Roster *r, const Record *records, size_t n) {
@@ -65,10 +65,8 @@ static int fold_nodes(Roster *r, const Record *records, size_t n) {
 
 /* @return how far the times of a claim may be wrong */
 static int64_t claim_uncertainty(const Roster *r, const Claim *c) {
-        RosterNode wanted;
-        memcpy(wanted.instance_id, c->instance_id, INSTANCE_ID_SIZE);
         const RosterNode *node =
-                bsearch(&wanted, r->nodes, r->n_nodes, sizeof wanted, compare_nodes);
+                bsearch(c->instance_id, r->nodes, r->n_nodes, sizeof *node, compare_nodes);
         return node ? node->uncertainty_usec : 0;
 }
 
