@@ -9,7 +9,6 @@
 #include "agent/peers/agreement.h"
 #include "agent/store/bundle.h"
 #include "lib/base/list.h"
-#include "lib/neuron/owners.h"
 
 #define PROCESSES_MAX 8192
 #define PROCESSES_OF_OWNER_MAX 2048
