@@ -135,7 +135,8 @@ static void list_objects(ObjectCall *c) {
                 if (strncmp(objects[i].name, c->request.name, strlen(c->request.name)) == 0)
                         entries[n++] = (ObjectEntry){ objects[i].name, objects[i].n,
                                                       objects[i].modified_usec };
-        qsort(entries, n, sizeof *entries, by_name);
+        if (n > 0)
+                qsort(entries, n, sizeof *entries, by_name);
         c->result.entries = entries;
         c->result.n_entries = n;
         c->node->n_http += (unsigned)(n / PAGE);
