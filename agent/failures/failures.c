@@ -865,6 +865,7 @@ int failures_new(Failures **ret, const FailuresContext *context, const Config *c
         (void)getrandom(&seed, sizeof seed, GRND_NONBLOCK); /* of jitter */
         f->context = *context;
         f->config = config;
+        node_init(&f->node, context->bundles, f);
         int r = sd_id128_get_boot(&boot);
         if (r < 0)
                 return r;
@@ -877,10 +878,9 @@ int failures_new(Failures **ret, const FailuresContext *context, const Config *c
                                      .seed = seed });
         if (r >= 0)
                 r = pointers_new(&f->pointers, context->clock);
-        f->node = (Node){ .agreement = f->agreement, .bundles = context->bundles, .failures = f };
-        node_init(&f->node);
         if (r < 0)
                 return r;
+        f->node.agreement = f->agreement;
         f->created_usec = store_counter(context->store, "created_usec");
         if (f->created_usec == 0) {
                 f->created_usec = context->clock->realtime_usec(context->clock);
