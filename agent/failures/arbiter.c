@@ -5,11 +5,9 @@
 #include <string.h>
 
 #include "agent/peers/roster.h"
-#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
-#include "lib/base/strbuf.h"
 
 #define RECORDS_MAX 4096 /* of a failure that are folded */
 /* Claims in them: a node that was written for several times has several records. Beyond it no
@@ -257,7 +255,7 @@ static void handle_list(Arbiter *a, const ObjectResult *r) {
                 if (!r->has_clock)
                         log_warning(0, "failure %s: destination %s does not say what time it is",
                                     a->options.key, a->state.destination);
-                /* If it does, the next answer may be quicker. */
+                /* When it does, the next answer may be quicker. */
                 finish(a, r->has_clock ? STORE_OUTCOME_UNREACHABLE : STORE_OUTCOME_UNABLE);
                 return;
         }
@@ -507,25 +505,20 @@ static void start_publish(Arbiter *a) {
 
 /* ---- tasks ---- */
 
-static void run_task(Arbiter *a) {
+static void start_read(Arbiter *a) {
         char name[RECORD_NAME_SIZE];
-        switch (a->action.kind) {
-        case ACTION_READ:
-                decision_object_name(a->options.key, a->action.n, name);
-                request(a, OBJECT_GET, name, handle_decision);
-                break;
-        case ACTION_CREATE:
-                start_create(a);
-                break;
-        case ACTION_RECORD:
-                start_record(a);
-                break;
-        case ACTION_PUBLISH:
-                start_publish(a);
-                break;
-        default:
-                break;
-        }
+        decision_object_name(a->options.key, a->action.n, name);
+        request(a, OBJECT_GET, name, handle_decision);
+}
+
+static void run_task(Arbiter *a) {
+        static void (*const starts[N_ACTION_KINDS])(Arbiter * a) = {
+                [ACTION_READ] = start_read,
+                [ACTION_CREATE] = start_create,
+                [ACTION_RECORD] = start_record,
+                [ACTION_PUBLISH] = start_publish,
+        };
+        starts[a->action.kind](a);
 }
 
 void arbiter_execute(Arbiter *a, Scheduler *scheduler, const Action *action) {

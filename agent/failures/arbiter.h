@@ -5,8 +5,6 @@
 
 #include "agent/delivery/objects.h"
 #include "agent/peers/agreement.h"
-#include "agent/peers/record.h"
-#include "lib/neuron/job.h"
 
 typedef struct Arbiter Arbiter;
 

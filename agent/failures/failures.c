@@ -11,13 +11,11 @@
 #include "agent/failures/pointers.h"
 #include "agent/peers/bus.h"
 #include "agent/peers/record.h"
-#include "collectors/host/jobs.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/digest.h"
 #include "lib/base/json_out.h"
 #include "lib/base/log.h"
 #include "lib/event/timer.h"
-#include "lib/neuron/ids.h"
 
 #define REVISION_EPOCH_SEC UINT64_C(1767225600) /* 2026 */
 /* A unit of which no hook has spoken for so long is claimed without one. */
@@ -230,9 +228,10 @@ static void claim_process(Failures *f, Process *p) {
 /* A claim of this node whose process is not known: its number is above all pids (pid_max). */
 static uint32_t number_of_unknown(const char *what) {
         uint8_t digest[SHA256_SIZE];
+        uint32_t number;
         sha256_of(what, strlen(what), digest);
-        return UINT32_C(0x80000000) | (uint32_t)digest[0] << 16 | (uint32_t)digest[1] << 8 |
-               digest[2];
+        memcpy(&number, digest, sizeof number);
+        return UINT32_C(0x80000000) | number;
 }
 
 static void init_claim(const Failures *f, Claim *c) {
@@ -376,8 +375,7 @@ void failures_on_job(Failures *f, const char *record) {
         int r = rank_watch_new(&p->watch,
                                &(RankWatchOptions){ .event = f->context.event,
                                                     .proc_root = f->config->snapshot.proc_root,
-                                                    .pid = rank.pid,
-                                                    .start_ticks = rank.start_ticks,
+                                                    .process = &rank,
                                                     .on_end = on_rank_end,
                                                     .userdata = p });
         if (r < 0) {
@@ -546,8 +544,8 @@ static void on_pointer(const ObjectResult *r, void *userdata) {
         Failures *f = u->failures;
         u->search = NULL;
         if (r->outcome == OBJECT_UNREACHABLE && now_usec(f) < wait_limit(f, u))
-                return;                    /* the scheduler asks again */
-        (void)pointer_parse(r, &u->found); /* most often there is none */
+                return;              /* the scheduler asks again */
+        u->found = pointer_parse(r); /* most often there is none */
         u->is_searched = true;
         f->context.on_named(f->context.userdata);
 }
@@ -602,13 +600,9 @@ bool failures_is_idle(Failures *f) {
         bool is_busy = agreement_next_time(f->agreement) < now + SOON_USEC;
         FOREACH_KEY (k, &f->node)
                 is_busy = is_busy || (k->arbiter && arbiter_state(k->arbiter)->is_busy);
-        if (!is_busy) {
-                f->busy_usec = 0;
-                return true;
-        }
-        if (f->busy_usec == 0)
-                f->busy_usec = now;
-        return now - f->busy_usec > IDLE_WAIT_USEC;
+        if (!is_busy || f->busy_usec == 0)
+                f->busy_usec = is_busy ? now : 0;
+        return !is_busy || now - f->busy_usec > IDLE_WAIT_USEC;
 }
 
 /* ---- what is shown ---- */
@@ -871,6 +865,7 @@ int failures_new(Failures **ret, const FailuresContext *context, const Config *c
         (void)getrandom(&seed, sizeof seed, GRND_NONBLOCK); /* of jitter */
         f->context = *context;
         f->config = config;
+        node_init(&f->node, context->bundles, f);
         int r = sd_id128_get_boot(&boot);
         if (r < 0)
                 return r;
@@ -883,10 +878,9 @@ int failures_new(Failures **ret, const FailuresContext *context, const Config *c
                                      .seed = seed });
         if (r >= 0)
                 r = pointers_new(&f->pointers, context->clock);
-        f->node = (Node){ .agreement = f->agreement, .bundles = context->bundles, .failures = f };
-        node_init(&f->node);
         if (r < 0)
                 return r;
+        f->node.agreement = f->agreement;
         f->created_usec = store_counter(context->store, "created_usec");
         if (f->created_usec == 0) {
                 f->created_usec = context->clock->realtime_usec(context->clock);

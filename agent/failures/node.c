@@ -241,7 +241,8 @@ Key *node_find_job_of_user(const Node *n, uid_t uid, int64_t since_usec) {
 
 /* ---- life ---- */
 
-void node_init(Node *n) {
+void node_init(Node *n, BundleTable *bundles, struct Failures *failures) {
+        *n = (Node){ .bundles = bundles, .failures = failures };
         list_init(&n->keys);
         list_init(&n->processes);
         list_init(&n->units);

@@ -9,7 +9,6 @@
 #include "agent/peers/agreement.h"
 #include "agent/store/bundle.h"
 #include "lib/base/list.h"
-#include "lib/neuron/owners.h"
 
 #define PROCESSES_MAX 8192
 #define PROCESSES_OF_OWNER_MAX 2048
@@ -72,8 +71,8 @@ typedef struct Node {
 #define FOREACH_PROCESS(p, node) LIST_FOREACH_ITEM (Process, p, owned.link, &(node)->processes)
 #define FOREACH_UNIT(u, node) LIST_FOREACH_ITEM (Unit, u, link, &(node)->units)
 
-/** What is borrowed is set. */
-void node_init(Node *n);
+/** The agreement is set later, before there are keys. */
+void node_init(Node *n, BundleTable *bundles, struct Failures *failures);
 void node_done(Node *n);
 /** Frees what nobody will miss. */
 void node_prune(Node *n, int64_t now_usec);

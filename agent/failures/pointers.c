@@ -120,21 +120,27 @@ static void on_written(const ObjectResult *r, void *userdata) {
         x->next++;
 }
 
-/* @return the name of the pointer; NULL: it lies there already, or no memory */
-static char *pointer_name(const Pointer *x, Scheduler *s, const char *destination) {
+/* @return where a bundle would be searched for by the names that it has; NULL: nowhere, no memory
+ */
+static char *pointer_name(Scheduler *s, const char *destination, const BundleRecord *rec) {
+        _cleanup_free_ char *directory = objects_bundle_directory(s, destination, rec);
+        return directory ? strbuf_format("%s/%s" SUFFIX, directory, rec->id) : NULL;
+}
+
+/* @return the name of the pointer; NULL: the bundle lies there already, or no memory */
+static char *other_name(const Pointer *x, Scheduler *s, const char *destination) {
         BundleRecord there = x->rec; /* borrowed */
-        _cleanup_free_ char *from = objects_bundle_directory(s, destination, &x->rec);
         there.name = x->name;
         there.s3_prefix = NULL;
-        _cleanup_free_ char *to = objects_bundle_directory(s, destination, &there);
-        return from && to && strcmp(from, to) != 0 ? strbuf_format("%s/%s" SUFFIX, to, x->rec.id)
-                                                   : NULL;
+        _cleanup_free_ char *from = pointer_name(s, destination, &x->rec);
+        _cleanup_free_ char *to = pointer_name(s, destination, &there);
+        return from && to && strcmp(from, to) != 0 ? TAKE_PTR(to) : NULL;
 }
 
 static void write_next(Pointer *x, Scheduler *s, int64_t now) {
         const DeliveryRecord *d = &x->rec.deliveries[x->next];
         _cleanup_free_ char *name =
-                d->state == DELIVERY_DONE ? pointer_name(x, s, d->destination) : NULL;
+                d->state == DELIVERY_DONE ? other_name(x, s, d->destination) : NULL;
         if (!name) {
                 x->next++;
                 return;
@@ -187,9 +193,7 @@ int64_t pointers_step(Pointers *p, const Agreement *agreement, Scheduler *s) {
 
 int pointer_get(ObjectCall **ret, Scheduler *s, const char *destination, const BundleRecord *rec,
                 void (*on_done)(const ObjectResult *r, void *userdata), void *userdata) {
-        _cleanup_free_ char *directory = objects_bundle_directory(s, destination, rec);
-        _cleanup_free_ char *name =
-                directory ? strbuf_format("%s/%s" SUFFIX, directory, rec->id) : NULL;
+        _cleanup_free_ char *name = pointer_name(s, destination, rec);
         return name ? object_call_new(ret, s,
                                       &(ObjectRequest){ .operation = OBJECT_GET,
                                                         .destination = destination,
@@ -204,7 +208,7 @@ static bool read_text(const json_t *object, const char *key, char *buf, size_t s
         return s && (size_t)snprintf(buf, size, "%s", s) < size;
 }
 
-bool pointer_parse(const ObjectResult *r, FailureName *ret) {
+FailureName pointer_parse(const ObjectResult *r) {
         json_t *v = r->outcome == OBJECT_OK ? json_loadb(r->data, r->n, 0, NULL) : NULL;
         const char *words[N_AGREED];
         FailureName name = { 0 };
@@ -220,7 +224,5 @@ bool pointer_parse(const ObjectResult *r, FailureName *ret) {
                 (void)strcpy(name.cluster_id, d.cluster_id);
                 (void)strcpy(name.date_time, d.date_time);
         }
-        if (is_pointer)
-                *ret = name;
-        return is_pointer;
+        return is_pointer ? name : (FailureName){ 0 };
 }

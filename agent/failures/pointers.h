@@ -3,8 +3,6 @@
  * its failure had a name, at its failure's. */
 #pragma once
 
-#include <systemd/sd-event.h>
-
 #include "agent/delivery/objects.h"
 #include "agent/peers/agreement.h"
 
@@ -27,5 +25,5 @@ void pointers_cancel(Pointers *p);
  * had delivered. @return as object_call_new(); -ENOMEM */
 int pointer_get(ObjectCall **ret, Scheduler *s, const char *destination, const BundleRecord *rec,
                 void (*on_done)(const ObjectResult *r, void *userdata), void *userdata);
-/** @return whether it is a pointer, and the name that the bundle was delivered under */
-bool pointer_parse(const ObjectResult *r, FailureName *ret);
+/** @return the name that the bundle was delivered under; `agreed` is "": it is no pointer */
+FailureName pointer_parse(const ObjectResult *r);

@@ -14,7 +14,8 @@ uint64_t rank_start_usec(uint64_t start_ticks) {
 }
 
 struct RankWatch {
-        RankWatchOptions options;
+        void (*on_end)(void *userdata);
+        void *userdata;
         int pid_fd;
         sd_event_source *source;
 };
@@ -22,7 +23,7 @@ struct RankWatch {
 /* @return 0: it lives; -ESRCH: it has ended, or cannot be seen; -errno */
 static int check_process(const RankWatchOptions *o) {
         Proc p = { .dir_fd = -1 };
-        int r = procfs_open(&p, o->proc_root, o->pid, o->start_ticks);
+        int r = procfs_open(&p, o->proc_root, o->process->pid, o->process->start_ticks);
         if (r > 0 || (r == 0 && procfs_is_zombie(&p)))
                 r = -ESRCH;
         procfs_close(&p);
@@ -30,9 +31,9 @@ static int check_process(const RankWatchOptions *o) {
 }
 
 static int on_exit_seen(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
-        const RankWatchOptions *o = &((RankWatch *)userdata)->options;
+        const RankWatch *w = userdata;
         (void)s, (void)fd, (void)revents;
-        o->on_end(o->userdata);
+        w->on_end(w->userdata);
         return 0;
 }
 
@@ -40,8 +41,10 @@ int rank_watch_new(RankWatch **ret, const RankWatchOptions *options) {
         _cleanup_(rank_watch_freep) RankWatch *w = calloc(1, sizeof *w);
         if (!w)
                 return -ENOMEM;
-        w->options = *options;
-        w->pid_fd = (int)syscall(SYS_pidfd_open, options->pid, 0); /* glibc has it since 2.36 */
+        w->on_end = options->on_end;
+        w->userdata = options->userdata;
+        w->pid_fd = (int)syscall(SYS_pidfd_open, options->process->pid,
+                                 0); /* glibc has it since 2.36 */
         if (w->pid_fd < 0)
                 return -errno;
         /* After that: whose start ticks are right now is whom it stands for. */

@@ -7,8 +7,8 @@
 #include <systemd/sd-event.h>
 
 #include "agent/peers/agreement.h"
+#include "collectors/host/jobs.h"
 #include "lib/base/cleanup.h"
-#include "lib/neuron/job.h"
 
 /** @return when a process started, CLOCK_BOOTTIME */
 uint64_t rank_start_usec(uint64_t start_ticks);
@@ -17,9 +17,8 @@ typedef struct RankWatch RankWatch;
 
 typedef struct RankWatchOptions {
         sd_event *event;
-        const char *proc_root; /* for the call */
-        pid_t pid;
-        uint64_t start_ticks;
+        const char *proc_root;          /* for the call */
+        const JobsProcess *process;     /* for the call */
         void (*on_end)(void *userdata); /* once; it may free the watch */
         void *userdata;
 } RankWatchOptions;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "agent/failures/arbiter.h"
+#include "agent/peers/record.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/list.h"
 #include "lib/base/log.h"
@@ -134,7 +135,8 @@ static void list_objects(ObjectCall *c) {
                 if (strncmp(objects[i].name, c->request.name, strlen(c->request.name)) == 0)
                         entries[n++] = (ObjectEntry){ objects[i].name, objects[i].n,
                                                       objects[i].modified_usec };
-        qsort(entries, n, sizeof *entries, by_name);
+        if (n > 0)
+                qsort(entries, n, sizeof *entries, by_name);
         c->result.entries = entries;
         c->result.n_entries = n;
         c->node->n_http += (unsigned)(n / PAGE);

@@ -211,6 +211,13 @@ RankWatch *__wrap_rank_watch_free(RankWatch *w) {
         return NULL;
 }
 
+static int boot_error;
+int __real_sd_id128_get_boot(sd_id128_t *ret);
+int __wrap_sd_id128_get_boot(sd_id128_t *ret);
+int __wrap_sd_id128_get_boot(sd_id128_t *ret) {
+        return boot_error ? boot_error : __real_sd_id128_get_boot(ret);
+}
+
 /* ---- a node ---- */
 
 typedef struct Fixture {
@@ -1368,6 +1375,15 @@ static void names_in_notes_enter_paths_only_when_they_are_names(void **state) {
         assert_true(n >= ELEMENTSOF(cluster_ids));
 }
 
+static void without_a_boot_id_there_are_no_failures(void **state) {
+        Fixture *f = *state;
+        Failures *none = NULL;
+        boot_error = -ENOENT;
+        assert_int_equal(failures_new(&none, &f->failures->context, f->config), -ENOENT);
+        boot_error = 0;
+        assert_null(none);
+}
+
 static void the_status_says_what_there_is(void **state) {
         Fixture *f = *state;
         hear(f, (NoteOptions){ .job = "a\"b", .world_size = 64, .pid = 100 });
@@ -1433,6 +1449,7 @@ int main(void) {
                 TEST(units_that_were_only_named_go_with_their_processes),
                 TEST(a_quarantined_bundle_has_no_unit_and_gets_its_claims_back),
                 TEST(names_in_notes_enter_paths_only_when_they_are_names),
+                TEST(without_a_boot_id_there_are_no_failures),
                 TEST(the_status_says_what_there_is),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
