@@ -408,6 +408,23 @@ def a_probe_that_listens_itself_serves_until_the_agent_has_ended():
 
 
 @test
+def a_probe_that_begins_to_listen_later_takes_over_the_watch():
+    a = make_agent()
+    a.start()
+    own = wait_for("the agent has started one itself", lambda: [
+        c[0] for c in children_of(a.pid) if "--child=probe" in c[1]])
+    with subprocess.Popen([harness.DAEMON, "--child=probe:" + a.path("run", "probe.sock")],
+                          stdin=subprocess.DEVNULL) as probe:
+        try:
+            wait_for("it watches", lambda: [c for c in children_of(probe.pid)
+                                            if "--child=probe" in c[1]], 45)
+            wait_for("the agent's own has ended", lambda: not os.path.exists(f"/proc/{own[0]}"))
+            a.stop()
+        finally:
+            probe.kill()
+
+
+@test
 def a_snapshot_goes_with_the_dump_that_a_note_is_about():
     a = make_agent()
     a.config["sources"][0]["settle"] = "30s"  # so long it may wait for its snapshot
