@@ -373,11 +373,6 @@ static char *fold_records(const Arbiter *a, size_t *ret_n) {
                        : NULL;
 }
 
-static void write_incident(Arbiter *a) {
-        a->document = fold_records(a, &a->n_document);
-        request(a, OBJECT_PUT, a->path, handle_written);
-}
-
 static void read_records(Arbiter *a);
 
 static void on_record_read(const ObjectResult *r, void *userdata) {
@@ -399,7 +394,7 @@ static void on_record_read(const ObjectResult *r, void *userdata) {
         read_records(a);
 }
 
-/* Those that have changed. */
+/* Those that have changed; then all are folded. */
 static void read_records(Arbiter *a) {
         Publication *p = &a->publication;
         while (p->next < p->n && p->n_underway < READS_MAX && p->n_claims < RECORDED_MAX) {
@@ -414,8 +409,10 @@ static void read_records(Arbiter *a) {
                         return;
                 p->n_underway++;
         }
-        if (p->n_underway == 0)
-                write_incident(a);
+        if (p->n_underway > 0)
+                return;
+        a->document = fold_records(a, &a->n_document);
+        request(a, OBJECT_PUT, a->path, handle_written);
 }
 
 static bool is_unchanged(const KnownRecord *k, const ObjectEntry *e) {
