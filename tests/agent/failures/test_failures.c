@@ -667,6 +667,28 @@ static void a_claim_that_had_no_failure_yet_is_asked_for_again_after_a_restart(v
         assert_int_equal(b->rec.name.key[0], key_of(JOB)[0]);
 }
 
+static void ranks_that_cannot_be_are_not_known(void **state) {
+        Fixture *f = *state;
+        const int64_t impossible[] = { INT64_MAX, 0, CLAIM_RANKS_MAX + 1 };
+        for (int i = 0; i < 3; i++)
+                hear(f, (NoteOptions){ .job = JOB,
+                                       .cluster_id = RUNTIME_ID,
+                                       .date_time = DATE_TIME,
+                                       .rank = i == 1 ? CLAIM_RANKS_MAX : impossible[i],
+                                       .world_size = impossible[i],
+                                       .pid = 100 + i });
+        pass(f, SEC);
+        const char *decision = decision_of(JOB, 1);
+        assert_non_null(decision);
+        assert_non_null(strstr(decision, "\"world_size\":null"));
+        restart(f);
+        assert_int_equal(n_items(&f->failures->node.processes), 3);
+        pass(f, 60 * SEC);
+        const char *incident = object(DATE_TIME "-" RUNTIME_ID "/incident.json");
+        assert_non_null(incident);
+        assert_non_null(strstr(incident, "\"pid\":102"));
+}
+
 static void what_is_stored_and_makes_no_sense_is_left_out(void **state) {
         Fixture *f = *state;
         static const char *const documents[] = { "", "{", "[]", "{\"schema\":1}", "\xff" };
@@ -1415,6 +1437,7 @@ int main(void) {
                 TEST(a_process_whose_second_note_has_another_directory_leaves_the_first_one),
                 TEST(a_name_is_frozen_and_there_after_a_restart),
                 TEST(a_claim_that_had_no_failure_yet_is_asked_for_again_after_a_restart),
+                TEST(ranks_that_cannot_be_are_not_known),
                 TEST(what_is_stored_and_makes_no_sense_is_left_out),
                 TEST(a_supplement_is_named_as_its_base),
                 TEST(a_job_on_one_node_waits_for_nobody),
