@@ -320,7 +320,7 @@ char *roster_format(const Roster *r, const char *job_key, size_t *ret_n) {
         return record_detach(&b, ret_n);
 }
 
-/* Looks for the bytes of add_nodes(), which cannot stand inside a string: a document of 65,536
+/* Looks for the bytes of add_nodes(), which cannot stand inside a string: a document of 16,384
  * ranks need not become a tree for it. */
 bool incident_has_record(const char *text, size_t n_text, const char *instance_id,
                          uint64_t revision) {

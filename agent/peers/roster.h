@@ -5,7 +5,7 @@
 #include "agent/peers/decision.h"
 #include "agent/peers/record.h"
 
-#define ROSTER_RANKS_MAX 65536
+#define ROSTER_RANKS_MAX 16384 /* incident.json may have 4 MiB */
 
 typedef enum RankState {
         RANK_PRESENT,

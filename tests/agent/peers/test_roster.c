@@ -309,6 +309,9 @@ static void a_roster_of_nothing_is_one(void **state) {
         c->d.world_size = ROSTER_RANKS_MAX;
         assert_int_equal(fold(c)->n_ranks, ROSTER_RANKS_MAX);
         assert_int_equal(count(&c->roster, RANK_MISSING), ROSTER_RANKS_MAX);
+        size_t n;
+        free(roster_format(&c->roster, "", &n));
+        assert_true(n <= RECORD_BYTES_MAX); /* as much as may be written */
         done(c);
 }
 
