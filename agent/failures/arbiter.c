@@ -254,7 +254,7 @@ static void run_task(Arbiter *a);
 /* What is written has the store's times, too, which a node that learned all by the bus does not
  * know: then a listing comes first. */
 static void handle_list(Arbiter *a, const ObjectResult *r) {
-        if (r->outcome == OBJECT_OK && !a->has_clock) {
+        if (!a->has_clock) {
                 if (!r->has_clock)
                         log_warning(0, "failure %s: destination %s does not say what time it is",
                                     a->options.key, a->state.destination);

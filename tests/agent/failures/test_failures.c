@@ -1023,6 +1023,21 @@ static void some_records_are_read_at_a_time_and_an_error_ends_all(void **state) 
         assert_non_null(strstr(incident, "\"i-z\""));
 }
 
+static void without_the_stores_clock_nothing_is_written(void **state) {
+        Fixture *f = *state;
+        hear(f, (NoteOptions){ .job = JOB,
+                               .cluster_id = RUNTIME_ID,
+                               .date_time = DATE_TIME,
+                               .world_size = 64,
+                               .pid = 100 });
+        pass(f, 8 * SEC);
+        restart(f);
+        unsigned n_puts = bucket.n_calls[OBJECT_PUT];
+        bucket.outcome = OBJECT_INVALID; /* as a volume with more names than may be listed */
+        pass(f, 8 * SEC);
+        assert_int_equal(bucket.n_calls[OBJECT_PUT], n_puts);
+}
+
 /* Else each listing before it would have it logged again. */
 static void an_error_lasts_until_a_task_has_succeeded(void **state) {
         Fixture *f = *state;
@@ -1480,6 +1495,7 @@ int main(void) {
                 TEST(records_and_incident_json_are_written_and_nonsense_beside_them_is_left_out),
                 TEST(of_many_records_some_are_folded),
                 TEST(some_records_are_read_at_a_time_and_an_error_ends_all),
+                TEST(without_the_stores_clock_nothing_is_written),
                 TEST(an_error_lasts_until_a_task_has_succeeded),
                 TEST(where_prefixes_differ_by_node_there_is_no_incident_json),
                 TEST(a_job_that_failed_elsewhere_is_reported_once_where_ranks_live),
