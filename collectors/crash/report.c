@@ -1,0 +1,305 @@
+#include "collectors/crash/report.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+
+#include "collectors/crash/fault.h"
+#include "lib/base/digest.h"
+#include "lib/base/json_out.h"
+#include "lib/base/path.h"
+
+enum {
+        FRAMES_MAX = 32 << 10, /* of all groups together, which JSON can hold */
+        SHORT_FRAMES = 10,     /* … of each group behind them */
+        TEXT_GROUPS = 12,      /* Markdown is for people */
+        TEXT_FRAMES = 32,
+        TEXT_TIDS = 8,
+        HEX_SIZE = 19,
+};
+#define REPORT_VERSION 1
+
+typedef struct Report {
+        const ReportInput *in;
+        const CoreNotes *notes;
+        CoreMemory *memory;
+        Modules *modules;
+        const Threads *threads;
+        const Fault *fault;
+        StrBuf *json, *text;
+} Report;
+
+static const char *hex(char buf[HEX_SIZE], uint64_t v) {
+        (void)snprintf(buf, HEX_SIZE, "0x%" PRIx64, v);
+        return buf;
+}
+
+static void json_hex(StrBuf *b, const char *key, uint64_t v) {
+        char buf[HEX_SIZE];
+        json_out_string(b, key, hex(buf, v));
+}
+
+/* ---- frames ---- */
+
+static const char *module_name(const Module *m) {
+        return m ? path_name(m->path) : NULL;
+}
+
+static void write_frame(Report *r, const UnwindFrame *f) {
+        ModuleSymbol function;
+        uint64_t address = unwind_frame_address(f);
+        Module *m = modules_at(r->modules, address);
+        bool is_known = modules_symbol(r->modules, address, &function);
+        json_out_object(r->json, NULL);
+        json_hex(r->json, "pc", f->pc);
+        json_out_string(r->json, "function", is_known ? function.name : NULL);
+        if (is_known)
+                json_out_u64(r->json, "offset", function.offset + (f->pc - address));
+        json_out_string(r->json, "module", module_name(m));
+        if (m)
+                json_hex(r->json, "module_offset", f->pc - (m->file ? m->bias : m->start));
+        if (f->is_signal_frame)
+                json_out_bool(r->json, "signal_handler_called", true);
+        json_out_end_object(r->json);
+}
+
+static void write_tids(Report *r, size_t group, size_t max) {
+        json_out_array(r->json, "threads");
+        for (size_t i = 0; i < r->notes->n_threads && max > 0; i++)
+                if (r->threads->group_of[i] == group) {
+                        json_out_u64(r->json, NULL, r->notes->threads[i].tid);
+                        max--;
+                }
+        json_out_end_array(r->json);
+}
+
+static void write_groups(Report *r) {
+        size_t n_written = 0;
+        json_out_array(r->json, "groups");
+        for (size_t i = 0; i < r->threads->n_groups; i++) {
+                const ThreadGroup *g = &r->threads->groups[i];
+                size_t n = n_written + g->n_frames <= FRAMES_MAX
+                                   ? g->n_frames
+                                   : MIN(g->n_frames, (size_t)SHORT_FRAMES);
+                n_written += n;
+                json_out_object(r->json, NULL);
+                write_tids(r, i, CORE_THREADS_MAX);
+                json_out_array(r->json, "frames");
+                for (size_t k = 0; k < n; k++)
+                        write_frame(r, &g->frames[k]);
+                json_out_end_array(r->json);
+                json_out_u64(r->json, "frames_not_listed", g->n_frames - n);
+                json_out_string(r->json, "end", unwind_end_name(g->end));
+                json_out_end_object(r->json);
+        }
+        json_out_end_array(r->json);
+}
+
+static void write_threads(Report *r) {
+        json_out_object(r->json, "threads");
+        json_out_u64(r->json, "count", r->notes->n_threads);
+        json_out_u64(r->json, "not_listed", r->notes->n_threads_missing);
+        json_out_u64(r->json, "frames", r->threads->n_frames);
+        json_out_object(r->json, "chains_by_end");
+        for (size_t i = 0; i <= UNWIND_FRAMES_LIMIT; i++)
+                if (r->threads->n_ends[i] > 0)
+                        json_out_u64(r->json, unwind_end_name((UnwindEnd)i), r->threads->n_ends[i]);
+        json_out_end_object(r->json);
+        write_groups(r);
+        json_out_end_object(r->json);
+}
+
+/* ---- modules ---- */
+
+static bool is_shown(const Module *m) {
+        return m->state != MODULE_UNUSED && (m->is_program || m->state != MODULE_FOUND || m->file);
+}
+
+static void write_module(Report *r, const Module *m) {
+        char id[2 * ELF_BUILD_ID_MAX + 1];
+        json_out_object(r->json, NULL);
+        json_out_path(r->json, "path", m->path);
+        json_hex(r->json, "start", m->start);
+        json_hex(r->json, "end", m->end);
+        json_out_string(r->json, "build_id",
+                        m->build_id.n ? digest_hex(m->build_id.bytes, m->build_id.n, id) : NULL);
+        json_out_string(r->json, "file", module_state_name(m->state));
+        json_out_string(r->json, "found_in", m->place);
+        json_out_end_object(r->json);
+}
+
+static void write_modules(Report *r) {
+        json_out_array(r->json, "modules");
+        for (size_t i = 0; i < r->modules->n; i++)
+                if (is_shown(&r->modules->items[i]))
+                        write_module(r, &r->modules->items[i]);
+        json_out_end_array(r->json);
+}
+
+/* ---- all of it ---- */
+
+static void write_core(Report *r) {
+        const CoreNotes *c = r->notes;
+        uint64_t end_bytes = 0;
+        for (size_t i = 0; i < c->n_segments; i++)
+                end_bytes = MAX(end_bytes, c->segments[i].offset + c->segments[i].file_bytes);
+        json_out_object(r->json, "core");
+        json_out_path(r->json, "name", r->in->core_name);
+        json_out_u64(r->json, "bytes", r->in->core_bytes);
+        json_out_u64(r->json, "bytes_missing", end_bytes - MIN(end_bytes, r->in->core_bytes));
+        json_out_bool(r->json, "notes_are_cut", c->is_cut);
+        json_out_u64(r->json, "bytes_read", r->memory->n_bytes_read);
+        json_out_string(r->json, "machine", c->machine == EM_X86_64 ? "x86_64" : "aarch64");
+        json_out_end_object(r->json);
+        json_out_object(r->json, "process");
+        json_out_u64(r->json, "pid", c->pid);
+        json_out_string(r->json, "command", c->command);
+        json_out_end_object(r->json);
+}
+
+/* ---- for people ---- */
+
+static void text_frame(Report *r, size_t number, const UnwindFrame *f) {
+        char buf[HEX_SIZE];
+        ModuleSymbol function;
+        uint64_t address = unwind_frame_address(f);
+        Module *m = modules_at(r->modules, address);
+        bool is_known = modules_symbol(r->modules, address, &function);
+        strbuf_addf(r->text, "| #%zu | %s | ", number, hex(buf, f->pc));
+        if (f->is_signal_frame)
+                strbuf_add(r->text, "*signal handler called*");
+        else if (is_known) {
+                strbuf_add_escaped(r->text, function.name);
+                strbuf_addf(r->text, "+%" PRIu64, function.offset + (f->pc - address));
+        } else
+                strbuf_add(r->text, "??");
+        strbuf_add(r->text, " | ");
+        if (m) {
+                strbuf_add_escaped(r->text, module_name(m));
+                strbuf_addf(r->text, "+%s", hex(buf, f->pc - (m->file ? m->bias : m->start)));
+        }
+        strbuf_add(r->text, " |\n");
+}
+
+/* @return how many frames from this one on have the same address: recursion */
+static size_t count_repeated(const ThreadGroup *g, size_t at) {
+        size_t n = 1;
+        while (at + n < g->n_frames && g->frames[at + n].pc == g->frames[at].pc)
+                n++;
+        return n;
+}
+
+static void text_chain(Report *r, const ThreadGroup *g) {
+        size_t i = 0;
+        strbuf_add(r->text, "| Frame | Address | Function | Library |\n|---|---|---|---|\n");
+        for (size_t n_lines = 0; i < g->n_frames && n_lines < TEXT_FRAMES; n_lines++) {
+                size_t n = count_repeated(g, i);
+                text_frame(r, i, &g->frames[i]);
+                if (n > 2)
+                        strbuf_addf(r->text, "| … | | %zu times the same | |\n", n);
+                i += n > 2 ? n : 1;
+        }
+        if (i < g->n_frames)
+                strbuf_addf(r->text, "\n… and %zu more.\n", g->n_frames - i);
+        if (g->end != UNWIND_COMPLETE)
+                strbuf_addf(r->text, "\nThe chain ends at #%zu: %s.\n", g->n_frames - 1,
+                            unwind_end_text(g->end));
+        strbuf_add(r->text, "\n");
+}
+
+static void text_others(Report *r) {
+        const Threads *t = r->threads;
+        strbuf_addf(r->text, "### Other threads\n\n%zu threads in %zu groups of equal chains.\n\n",
+                    r->notes->n_threads - 1, t->n_groups - 1);
+        for (size_t i = 1; i < MIN(t->n_groups, (size_t)TEXT_GROUPS + 1); i++) {
+                size_t n_shown = 0;
+                strbuf_addf(r->text, "**%zu** (", t->groups[i].n_threads);
+                for (size_t k = 0; k < r->notes->n_threads && n_shown < TEXT_TIDS; k++)
+                        if (t->group_of[k] == i)
+                                strbuf_addf(r->text, "%s%u", n_shown++ ? ", " : "",
+                                            r->notes->threads[k].tid);
+                strbuf_addf(r->text, "%s)\n\n", t->groups[i].n_threads > n_shown ? ", …" : "");
+                text_chain(r, &t->groups[i]);
+        }
+        if (t->n_groups > TEXT_GROUPS + 1)
+                strbuf_addf(r->text, "%zu more groups are in crash.json.\n\n",
+                            t->n_groups - 1 - TEXT_GROUPS);
+}
+
+static void text_modules(Report *r) {
+        char id[2 * ELF_BUILD_ID_MAX + 1];
+        strbuf_add(r->text, "### Programs and libraries\n\n"
+                            "| Path | Build id | File |\n|---|---|---|\n");
+        for (size_t i = 0; i < r->modules->n; i++) {
+                const Module *m = &r->modules->items[i];
+                if (!is_shown(m))
+                        continue;
+                strbuf_add(r->text, "| ");
+                strbuf_add_escaped(r->text, m->path);
+                strbuf_addf(r->text, " | %s | %s%s%s |\n",
+                            m->build_id.n ? digest_hex(m->build_id.bytes, m->build_id.n, id)
+                                          : "none",
+                            module_state_name(m->state), m->place ? ", " : "",
+                            m->place ? m->place : "");
+        }
+        strbuf_add(r->text, "\n");
+}
+
+static void write_all(Report *r) {
+        json_out_object(r->json, NULL);
+        json_out_u64(r->json, "version", REPORT_VERSION);
+        write_core(r);
+        fault_write_json(r->fault, r->modules, r->json);
+        write_threads(r);
+        write_modules(r);
+        json_out_end_object(r->json);
+        strbuf_add(r->json, "\n");
+
+        strbuf_add(r->text, "## Crash report: ");
+        strbuf_add_escaped(r->text, r->in->core_name);
+        strbuf_add(r->text, "\n\n");
+        fault_write_text(r->fault, r->modules, r->text);
+        strbuf_add(r->text, "### Crash call chain\n\n");
+        if (r->threads->n_groups > 0) {
+                text_chain(r, &r->threads->groups[0]);
+                text_others(r);
+        } else
+                strbuf_add(r->text, "The core names no thread.\n\n");
+        text_modules(r);
+}
+
+static int analyse(Report *r, Modules *modules, Threads *threads) {
+        Fault fault;
+        int e = threads_unwind(threads, modules);
+        if (e == 0)
+                e = fault_inspect(&fault, modules, threads);
+        if (e == 0) {
+                r->modules = modules;
+                r->threads = threads;
+                r->fault = &fault;
+                write_all(r);
+        }
+        return e;
+}
+
+int report_write(const ReportInput *in, StrBuf *json, StrBuf *text) {
+        CoreNotes notes;
+        CoreMemory memory = { 0 };
+        Modules modules = { 0 };
+        Threads threads = { 0 };
+        Report r = { .in = in, .notes = &notes, .memory = &memory, .json = json, .text = text };
+        int e = core_notes_read(&notes, in->read, in->userdata);
+        if (e == 0)
+                e = core_memory_init(&memory, &notes, in->read, in->userdata);
+        if (e == 0)
+                e = modules_init(&modules, &memory, in->open, in->userdata);
+        if (e == 0)
+                e = analyse(&r, &modules, &threads);
+        threads_done(&threads);
+        modules_done(&modules);
+        core_memory_done(&memory);
+        core_notes_done(&notes);
+        return e;
+}
