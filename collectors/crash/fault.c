@@ -15,6 +15,7 @@ enum {
         SMALL_OFFSET = 4096,
         STACK_REACH = 128 << 10, /* how far from sp what was pushed can be */
         GUARD_BYTES_MAX = 1 << 20,
+        FRAME_BYTES_MAX = 64 << 20,
         BRK_GAP_MAX = 1 << 30, /* the kernel's random gap between a program and its heap */
         /* struct rt_sigframe: where the siginfo of a handler lies from the frame's sp */
         X86_64_SIGINFO = 304,
@@ -160,30 +161,45 @@ static bool decode_operand(Decoder *d, uint64_t *ret_address, int *ret_base) {
         return d->p <= d->end;
 }
 
-/* An instruction that says where it went is believed when the kernel says the same. The kernel
- * gives no address for one that is not canonical. @see Intel SDM, volume 2, 2.1 */
-static bool decode(Fault *f) {
+/* Of what the kernel gives no address: whether an access there fails as it did. */
+static bool is_bad(const Fault *f, const Modules *modules, uint64_t address) {
+        FaultTarget t = fault_target(f, modules, address);
+        if (f->signal.code == SI_KERNEL)
+                return t == FAULT_NON_CANONICAL;
+        return t == FAULT_NULL || t == FAULT_NON_CANONICAL || t == FAULT_UNMAPPED;
+}
+
+/* An instruction that says where it went is believed when the kernel says the same, or, where that
+ * says nothing (an address that is not canonical; a signal that was raised again), when it must
+ * have failed there. @see Intel SDM, volume 2, 2.1 */
+static bool decode(Fault *f, const Modules *modules) {
         Decoder d = { .fault = f, .p = f->code, .end = f->code + f->n_code };
         uint64_t address;
         int base;
-        if (f->machine != EM_X86_64 || !skip_opcode(&d) || !decode_operand(&d, &address, &base))
+        bool may_be = f->signal.number == SIGSEGV || f->signal.number == SIGBUS;
+        bool is_hidden = f->signal.code == SI_KERNEL || f->is_behind_handler;
+        if (!may_be || f->machine != EM_X86_64 || !skip_opcode(&d) ||
+            !decode_operand(&d, &address, &base))
                 return false;
-        bool is_hidden = f->signal.number == SIGSEGV && f->signal.code == SI_KERNEL;
-        if (is_hidden ? is_canonical(f, address)
-                      : !f->has_address || address > f->signal.address ||
-                                f->signal.address - address >= 64)
+        if (f->has_address ? address > f->signal.address || f->signal.address - address >= 64
+                           : !is_hidden || !is_bad(f, modules, address))
                 return false;
         f->is_decoded = true;
         f->effective = address;
         f->base_register = base;
         f->base_offset = (int64_t)(address - f->state.registers[base]);
+        if (!f->has_address && f->signal.code != SI_KERNEL) {
+                f->signal.address = address;
+                f->has_address = true;
+        }
         return true;
 }
 
 /* Without one: the register that is nearest. */
 static void find_nearest(Fault *f) {
         uint64_t best = SMALL_OFFSET;
-        for (size_t i = 0; i < n_registers(f) && f->has_address; i++) {
+        bool may_be = f->signal.number == SIGSEGV || f->signal.number == SIGBUS;
+        for (size_t i = 0; i < n_registers(f) && f->has_address && may_be; i++) {
                 uint64_t distance = f->signal.address - f->state.registers[i];
                 distance = MIN(distance, -distance);
                 if (!(f->state.known >> i & 1) || distance >= best)
@@ -195,6 +211,20 @@ static void find_nearest(Fault *f) {
 }
 
 /* ---- inspecting ---- */
+
+/* A handler that raises its signal while that is blocked returns first, to where it came from: not
+ * behind a system call, as one would be who raised it himself. */
+static int check_raised_on_return(Fault *f, Modules *modules) {
+        const CoreNotes *c = modules->memory->notes;
+        uint8_t before[2];
+        if (c->machine != EM_X86_64 || !f->signal.is_known || f->signal.code > 0 ||
+            (uint32_t)f->signal.address != c->pid ||
+            (f->signal.number != SIGSEGV && f->signal.number != SIGBUS))
+                return 0;
+        int r = modules_read(modules, f->state.pc - sizeof before, before, sizeof before);
+        f->is_behind_handler = r == 0 && (before[0] != 0x0f || before[1] != 0x05);
+        return MIN(r, 0);
+}
 
 static int set_signal(Fault *f, Modules *modules, const Threads *t) {
         const CoreNotes *c = modules->memory->notes;
@@ -221,6 +251,9 @@ static int set_signal(Fault *f, Modules *modules, const Threads *t) {
                 if (first.number > 0 && first.number < NSIG)
                         f->signal = first;
         }
+        int e = f->is_behind_handler ? 0 : check_raised_on_return(f, modules);
+        if (e < 0)
+                return e;
         int n = f->signal.number, code = f->signal.code;
         f->has_address =
                 f->signal.is_known && code > 0 && code != SI_KERNEL &&
@@ -228,23 +261,25 @@ static int set_signal(Fault *f, Modules *modules, const Threads *t) {
         return 0;
 }
 
-static void set_stack(Fault *f, const CoreNotes *c) {
-        uint64_t sp = unwind_stack_pointer(c, &f->state);
+/* The stack of a frame that did not fit begins above sp. */
+static const CoreSegment *find_stack(const CoreNotes *c, uint64_t sp) {
         const CoreSegment *s = core_notes_segment(c, sp);
-        for (size_t i = 0; i < c->n_segments && (!s || s->flags == 0); i++) {
-                const CoreSegment *above = &c->segments[i];
-                if (above->address > sp && above->flags != 0) {
-                        s = above->address - sp <= GUARD_BYTES_MAX ? above : NULL;
-                        break;
+        for (size_t i = 0; i < c->n_segments && (!s || s->flags == 0); i++)
+                if (c->segments[i].address > sp && c->segments[i].flags != 0) {
+                        s = &c->segments[i];
+                        if (s->address - sp > FRAME_BYTES_MAX)
+                                return NULL;
                 }
-        }
-        f->stack = s && s->flags & PF_W ? s : NULL;
-        if (!f->stack || !f->has_address || f->signal.number != SIGSEGV)
+        return s && s->flags & PF_W ? s : NULL;
+}
+
+static void set_stack(Fault *f, const CoreNotes *c) {
+        uint64_t sp = unwind_stack_pointer(c, &f->state), at = f->signal.address;
+        f->stack = find_stack(c, sp);
+        if (!f->stack || !f->has_address || f->signal.number != SIGSEGV ||
+            at >= f->stack->address || MIN(at - sp, sp - at) > STACK_REACH)
                 return;
-        uint64_t at = f->signal.address, distance = MIN(at - sp, sp - at);
-        f->is_stack_exhausted = at < f->stack->address &&
-                                f->stack->address - at <= GUARD_BYTES_MAX &&
-                                distance <= STACK_REACH;
+        f->is_stack_exhausted = sp < f->stack->address || f->stack->address - at <= GUARD_BYTES_MAX;
 }
 
 static int set_code(Fault *f, Modules *modules) {
@@ -290,7 +325,7 @@ int fault_inspect(Fault *ret, Modules *modules, const Threads *threads) {
         if (r < 0)
                 return r;
         set_stack(ret, c);
-        if (!decode(ret))
+        if (!decode(ret, modules))
                 find_nearest(ret);
         return set_message(ret, modules);
 }
@@ -339,17 +374,25 @@ void fault_add_sentence(const Fault *f, StrBuf *b) {
                 if (meanings[i].signal == f->signal.number && meanings[i].code == f->signal.code)
                         text = meanings[i].text;
         strbuf_add(b, fault_signal_name(f, name));
+        bool is_sent = f->signal.code == SI_USER || f->signal.code == SI_TKILL;
         if (f->has_address && f->signal.number != SIGILL && f->signal.number != SIGFPE)
                 strbuf_addf(b, " at 0x%" PRIx64, f->signal.address);
         if (!f->signal.is_known)
                 strbuf_add(b, "; the core does not say more");
-        else if (f->signal.code == SI_USER || f->signal.code == SI_TKILL)
+        else if (is_sent && !f->has_address)
                 strbuf_addf(b, ": sent by process %" PRIu32 " of uid %" PRIu32,
                             (uint32_t)f->signal.address, (uint32_t)(f->signal.address >> 32));
         else if (text)
                 strbuf_addf(b, ": %s", text);
         if (f->is_behind_handler)
                 strbuf_add(b, " (caught by a handler, which raised it again)");
+}
+
+void fault_add_base(const Fault *f, StrBuf *b) {
+        char buf[8];
+        if (f->base_register >= 0)
+                strbuf_addf(b, " = %s %+" PRId64, register_name(f, (size_t)f->base_register, buf),
+                            f->base_offset);
 }
 
 static void json_target(const Fault *f, const Modules *modules, uint64_t address, StrBuf *b) {

@@ -45,6 +45,8 @@ int fault_inspect(Fault *ret, Modules *modules, const Threads *threads);
 FaultTarget fault_target(const Fault *f, const Modules *modules, uint64_t address);
 /** Adds what an address points at: `heap`, `libc.so.6+0x1234`. */
 void fault_add_target(const Fault *f, const Modules *modules, uint64_t address, StrBuf *b);
+/** Adds which register made the address: ` = rdi +16`; nothing when it is not known. */
+void fault_add_base(const Fault *f, StrBuf *b);
 /** Writes `SIGSEGV`. @return buf */
 #define FAULT_SIGNAL_SIZE 24
 const char *fault_signal_name(const Fault *f, char buf[static FAULT_SIGNAL_SIZE]);

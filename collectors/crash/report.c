@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "collectors/crash/fault.h"
+#include "collectors/crash/verdict.h"
 #include "lib/base/digest.h"
 #include "lib/base/json_out.h"
 #include "lib/base/path.h"
@@ -58,8 +58,11 @@ static void write_frame(Report *r, const UnwindFrame *f) {
         if (is_known)
                 json_out_u64(r->json, "offset", function.offset + (f->pc - address));
         json_out_string(r->json, "module", module_name(m));
+        json_out_string(r->json, "component", m ? verdict_component(m->path) : NULL);
         if (m)
                 json_hex(r->json, "module_offset", f->pc - (m->file ? m->bias : m->start));
+        if (f->is_not_code)
+                json_out_bool(r->json, "is_not_code", true);
         if (f->is_signal_frame)
                 json_out_bool(r->json, "signal_handler_called", true);
         json_out_end_object(r->json);
@@ -180,7 +183,8 @@ static void text_frame(Report *r, size_t number, const UnwindFrame *f) {
                 strbuf_add_escaped(r->text, module_name(m));
                 strbuf_addf(r->text, "+%s", hex(buf, f->pc - (m->file ? m->bias : m->start)));
         }
-        strbuf_add(r->text, " |\n");
+        const char *component = m ? verdict_component(m->path) : NULL;
+        strbuf_addf(r->text, " | %s |\n", component ? component : "");
 }
 
 /* @return how many frames from this one on have the same address: recursion */
@@ -193,12 +197,13 @@ static size_t count_repeated(const ThreadGroup *g, size_t at) {
 
 static void text_chain(Report *r, const ThreadGroup *g) {
         size_t i = 0;
-        strbuf_add(r->text, "| Frame | Address | Function | Library |\n|---|---|---|---|\n");
+        strbuf_add(r->text,
+                   "| Frame | Address | Function | Library | Component |\n|---|---|---|---|---|\n");
         for (size_t n_lines = 0; i < g->n_frames && n_lines < TEXT_FRAMES; n_lines++) {
                 size_t n = count_repeated(g, i);
                 text_frame(r, i, &g->frames[i]);
                 if (n > 2)
-                        strbuf_addf(r->text, "| … | | %zu times the same | |\n", n);
+                        strbuf_addf(r->text, "| … | | %zu times the same | | |\n", n);
                 i += n > 2 ? n : 1;
         }
         if (i < g->n_frames)
@@ -248,10 +253,12 @@ static void text_modules(Report *r) {
 }
 
 static void write_all(Report *r) {
+        _cleanup_(strbuf_done) StrBuf verdict = STRBUF_INIT;
         json_out_object(r->json, NULL);
         json_out_u64(r->json, "version", REPORT_VERSION);
         write_core(r);
         fault_write_json(r->fault, r->modules, r->json);
+        verdict_write(r->fault, r->threads, r->modules, r->json, &verdict);
         write_threads(r);
         write_modules(r);
         json_out_end_object(r->json);
@@ -267,6 +274,7 @@ static void write_all(Report *r) {
                 text_others(r);
         } else
                 strbuf_add(r->text, "The core names no thread.\n\n");
+        strbuf_add(r->text, verdict.text ? verdict.text : "");
         text_modules(r);
 }
 

@@ -12,6 +12,7 @@ enum {
         STACK_MAX = 32,
         NO_CALLER = UNWIND_FRAMES_LIMIT + 1, /* beside UnwindEnd: the frame is the outermost one */
         X86_64_SP = 7,
+        ARM64_LR = 30,
         ARM64_SP = 31,
         ARM64_ADDRESS_BITS = 48, /* above them a return address may be signed */
 };
@@ -317,6 +318,33 @@ static int step(Unwinder *u, const UnwindState *s, const UnwindRule *rule, Unwin
         return 0;
 }
 
+/* Whether what is before an address may be a call: e8, or ff /2. */
+static bool is_behind_call(Unwinder *u, uint64_t address) {
+        uint8_t b[8];
+        if (modules_read(u->modules, address - sizeof b, b, sizeof b) != 0)
+                return false;
+        const uint8_t *end = b + sizeof b;
+        bool is_call = end[-5] == 0xe8;
+        for (unsigned n = 2; n <= 7; n++)
+                is_call = is_call || (end[-(int)n] == 0xff && (end[1 - (int)n] & 0x38) == 0x10);
+        return is_call;
+}
+
+/* A call through a bad pointer has left its return address on top of the stack. */
+static bool step_bad_call(Unwinder *u, const UnwindState *s, UnwindState *ret) {
+        const CoreNotes *c = u->modules->memory->notes;
+        *ret = *s;
+        if (c->machine == EM_AARCH64)
+                ret->pc = s->registers[ARM64_LR];
+        else if (read_memory(u, s->registers[X86_64_SP], &ret->pc, sizeof ret->pc) != 0)
+                return false;
+        const CoreSegment *to = core_notes_segment(c, ret->pc);
+        if (!to || !(to->flags & PF_X))
+                return false;
+        ret->registers[X86_64_SP] += c->machine == EM_X86_64 ? sizeof ret->pc : 0;
+        return c->machine == EM_AARCH64 || is_behind_call(u, ret->pc);
+}
+
 /* A caller's frame is above, but for those that use no stack, and other stacks behind signals. */
 static bool is_growing(const Unwinder *u, const UnwindState *s, const UnwindState *caller,
                        bool is_signal) {
@@ -346,6 +374,10 @@ int unwind_chain(Unwinder *u, const UnwindState *thread, UnwindChain *ret,
                 if (r == 0) {
                         f->is_signal_frame = rule->is_signal_frame;
                         r = step(u, &state, rule, &caller);
+                }
+                if (r == UNWIND_NOT_CODE && ret->n == 1 && step_bad_call(u, &state, &caller)) {
+                        f->is_not_code = true;
+                        r = 0;
                 }
                 if (r == NO_CALLER || (r == 0 && caller.pc == 0))
                         r = UNWIND_COMPLETE;

@@ -25,6 +25,7 @@ typedef struct UnwindState {
 typedef struct UnwindFrame {
         uint64_t pc;
         bool is_return_address; /* pc is behind a call; else it is what is executed */
+        bool is_not_code;       /* the first one, which was called through a bad pointer */
         bool is_signal_frame; /* the kernel's, below a signal handler; the next one was interrupted
                                */
 } UnwindFrame;

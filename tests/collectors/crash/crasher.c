@@ -1,6 +1,7 @@
 /* A program that crashes as it is told: crasher HOW [THREADS]. Its threads wait at different depths
  * of a recursion, so that each chain of calls has a known length. Built with its own frames: no
  * inlining, no sibling calls. */
+#include <assert.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -67,6 +68,11 @@ static void on_signal(int number) {
         raise(number);
 }
 
+static void set_handler(void (*handler)(int), int flags) {
+        struct sigaction a = { .sa_handler = handler, .sa_flags = flags };
+        sigaction(SIGSEGV, &a, NULL);
+}
+
 static void *lock_in_thread(void *unused) {
         (void)unused;
         sem_post(&ready);
@@ -96,18 +102,20 @@ static void at_exit(void) {
 typedef struct Object {
         uint64_t space[4];
         int *data;
-        uint64_t more[40];
+        uint64_t more[400]; /* not among the small ones, which are not filled */
 } Object;
 
 /* With MALLOC_PERTURB_ freed memory is filled with one byte. */
-static void use_after_free(void) {
+noinline_ static void use_after_free(void) {
         Object *o = calloc(1, sizeof *o);
         Object *volatile kept = o;
+        void *volatile behind = malloc(64);
         free(o);
+        (void)behind;
         (void)read_through(kept->data);
 }
 
-static void read_cut_file(void) {
+noinline_ static void read_cut_file(void) {
         char name[] = "/tmp/crasher-XXXXXX";
         int fd = mkstemp(name);
         unlink(name);
@@ -119,22 +127,27 @@ static void read_cut_file(void) {
         (void)read_through(p + 1024);
 }
 
-static void divide(volatile int by) {
-        volatile int v = 1 / by;
-        (void)v;
+noinline_ static void divide(volatile int by) {
+        volatile int v = 1000;
+        v = v / by;
 }
 
-static void call_null(void) {
+noinline_ static void call_null(void) {
         void (*volatile f)(void) = NULL;
         f();
         KEEP_FRAME();
 }
 
-static void double_free(void) {
+noinline_ static void double_free(void) {
         void *volatile p = malloc(2000), *volatile q = malloc(2000);
         free(p);
         free(p);
         free(q);
+}
+
+noinline_ static void check_assertion(volatile int v) {
+        assert(v == 1);
+        KEEP_FRAME();
 }
 
 noinline_ static void crash(const char *how) {
@@ -152,10 +165,16 @@ noinline_ static void crash(const char *how) {
                 atexit(at_exit), exit(0);
         else if (strcmp(how, "double-free") == 0)
                 double_free();
+        else if (strcmp(how, "assertion") == 0)
+                check_assertion(0);
         else if (strcmp(how, "bus") == 0)
                 read_cut_file();
         else if (strcmp(how, "handler") == 0)
-                signal(SIGSEGV, on_signal), read_through(NULL);
+                set_handler(on_signal, SA_NODEFER), read_through(NULL);
+        else if (strcmp(how, "handler-blocked") == 0)
+                set_handler(on_signal, 0), read_through(NULL);
+        else if (strcmp(how, "handler-wild") == 0)
+                set_handler(on_signal, SA_NODEFER), write_through((int *)0x7000dead0000);
         else if (strcmp(how, "call-null") == 0)
                 call_null();
         else if (strcmp(how, "divide") == 0)

@@ -157,5 +157,91 @@ def what_is_no_core_is_refused_with_a_sentence():
         assert result.returncode == 1 and words in result.stderr, result
 
 
+# how: the rule, or None: none may hold; the frame that is to be found; what else the document says
+PLANTED = {
+    "null": ("null-pointer", "read_through"),
+    "non-canonical": ("non-canonical", "read_through"),
+    "use-after-free": ("use-after-free", "read_through"),
+    "recursion": ("recursion", "recurse"),
+    "stack": ("stack-exhausted", "use_much_stack"),
+    "exit": ("exit-time", "at_exit"),
+    "double-free": ("heap-damaged", "double_free"),
+    "assertion": ("abort-with-message", "check_assertion"),
+    "bus": ("mapped-file-cut", "read_cut_file"),
+    "call-null": ("null-call", "call_null"),
+    "divide": ("arithmetic", "divide"),
+    "illegal": ("trap", "crash"),
+    "lock": ("many-in-one-lock", "crash"),
+    "handler": ("null-pointer", "read_through"),
+    "handler-blocked": ("null-pointer", "read_through"),
+    "abort": (None, "abort"),
+    "wild": (None, "write_through"),
+    "wild-threads": (None, "write_through"),
+    "read-only": (None, "write_through"),
+    "killed": (None, "kill"),
+    "quit": (None, "raise"),
+    "quit-threads": (None, "raise"),
+    "handler-wild": (None, "write_through"),
+}
+
+
+def planted(how):
+    """@return (document, text)"""
+    threads = ["40"] if how.endswith("-threads") else []
+    # freed memory is filled with 0x5a
+    environment = {"MALLOC_PERTURB_": "165"} if how == "use-after-free" else {}
+    with core_of(CRASHER, how.removesuffix("-threads"), *threads, environment=environment) as core:
+        return report(core), run(CLI, "crash", core).stdout
+
+
+@test
+def planted_crashes_have_their_verdict_and_others_have_none():
+    signatures = {}
+    for how, (rule, function) in PLANTED.items():
+        document, text = planted(how)
+        found = [v["rule"] for v in document["verdicts"]]
+        assert found[:1] == ([rule] if rule else []), (how, found)
+        assert function in frames(document), (how, frames(document))
+        assert all(v["evidence"] for v in document["verdicts"]), document["verdicts"]
+        assert (f"**{rule}**" if rule else "Unknown") in text, text
+        assert document["signal"]["raised_again_by_handler"] == how.startswith("handler"), how
+        signatures[how] = document["signature"]["id"]
+    for how, same in (("wild", "wild-threads"), ("null", "handler"), ("null", "handler-blocked")):
+        assert signatures[how] == signatures[same], (how, same)
+    assert len(set(signatures.values())) == 15, signatures
+
+
+@test
+def the_same_crash_has_the_same_signature_in_another_process():
+    assert planted("wild")[0]["signature"] == planted("wild")[0]["signature"]
+
+
+@test
+def the_fault_is_what_the_program_did():
+    document, text = planted("non-canonical")
+    address = document["fault"]["address_is"]
+    assert (address["register"], address["plus"], address["by"]) == ("rdi", 16, "instruction")
+    assert address["address"] == "0x7ff8123456789ac0", address
+    assert "address" not in document["signal"], "the kernel gives none, and 0 is not it"
+    registers = {r["name"]: r for r in document["fault"]["registers"]}
+    assert registers["rdi"]["points_to"] == "non-canonical" and "| rdi | " in text
+    assert registers["rsp"]["points_to"] == "stack"
+    document, _ = planted("double-free")
+    assert document["fault"]["abort_message"].startswith(("free()", "double free")), document
+    document, _ = planted("recursion")
+    assert document["fault"]["stack"]["is_exhausted"], document["fault"]["stack"]
+    for how in ("handler", "handler-blocked"):
+        document, _ = planted(how)
+        assert document["signal"]["address"] == "0x10", document["signal"]
+
+
+@test
+def what_memory_holds_is_not_in_the_report():
+    with core_of(CRASHER, "null", environment={"MY_SETTING": "forty-two-of-them"}) as core:
+        assert b"forty-two-of-them" in run("cat", core, text=False).stdout, "it is in the core"
+        for arguments in (["crash", core], ["--json", "crash", core]):
+            assert "forty-two" not in run(CLI, *arguments).stdout
+
+
 if __name__ == "__main__":
     sys.exit(main())
