@@ -105,8 +105,8 @@ static const CliCommand commands[] = {
           "  --chain=PATH or a program of your own, with the same arguments\n"
           "  --no-chain   for install: run no other hook\n", CLI_READS_CONFIG, cmd_hook },
         { "crash", "FILE [--exe PATH] [--root DIR]", "why a process died, from its core",
-          "Reads a core file: signal, registers, the call chains of all threads. Needs no agent, no debugger and\n"
-          "no network. A program or library is used when its build id is the one in the core.\n\n"
+          "Reads a core file: signal, registers, the call chains of all threads, Python's stacks. Needs no agent,\n"
+          "no debugger and no network. A program or library is used when its build id is the one in the core.\n\n"
           "  --exe PATH   the program that crashed, if it is no longer where it was\n"
           "  --root DIR   of its container: where its libraries are searched before this node's\n", CLI_READS_CONFIG, cmd_crash },
         { "config", "check | show", "as neuron-collectd --check and --print-config",

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <string.h>
 
+#include "collectors/crash/python_stack.h"
 #include "collectors/crash/verdict.h"
 #include "lib/base/digest.h"
 #include "lib/base/json_out.h"
@@ -28,6 +29,7 @@ typedef struct Report {
         Modules *modules;
         const Threads *threads;
         const Fault *fault;
+        const PythonStacks *python;
         StrBuf *json, *text;
 } Report;
 
@@ -111,6 +113,42 @@ static void write_threads(Report *r) {
                         json_out_u64(r->json, unwind_end_name((UnwindEnd)i), r->threads->n_ends[i]);
         json_out_end_object(r->json);
         write_groups(r);
+        json_out_end_object(r->json);
+}
+
+/* ---- Python ---- */
+
+static void write_python_thread(const PythonThread *t, StrBuf *b) {
+        json_out_object(b, NULL);
+        json_out_u64(b, "thread", t->tid);
+        json_out_array(b, "frames");
+        for (size_t i = 0; i < t->n_frames; i++) {
+                json_out_object(b, NULL);
+                json_out_string(b, "file", t->frames[i].file);
+                json_out_i64(b, "line", t->frames[i].line);
+                json_out_string(b, "function", t->frames[i].function);
+                json_out_end_object(b);
+        }
+        json_out_end_array(b);
+        json_out_bool(b, "is_cut", t->is_cut);
+        json_out_end_object(b);
+}
+
+static void write_python(Report *r) {
+        char version[16];
+        const PythonStacks *p = r->python;
+        if (p->version == 0) {
+                json_out_null(r->json, "python");
+                return;
+        }
+        (void)snprintf(version, sizeof version, "%u.%u", p->version >> 8, p->version & 255);
+        json_out_object(r->json, "python");
+        json_out_string(r->json, "version", version);
+        json_out_array(r->json, "threads");
+        for (size_t i = 0; i < p->n_threads; i++)
+                write_python_thread(&p->threads[i], r->json);
+        json_out_end_array(r->json);
+        json_out_string(r->json, "fault", p->fault);
         json_out_end_object(r->json);
 }
 
@@ -214,6 +252,39 @@ static void text_chain(Report *r, const ThreadGroup *g) {
         strbuf_add(r->text, "\n");
 }
 
+/* The crashing thread's first, then some others. */
+static void text_python_thread(Report *r, const PythonThread *t) {
+        strbuf_addf(r->text, "Thread %u:\n\n| Line | Function |\n|---|---|\n", t->tid);
+        for (size_t i = 0; i < MIN(t->n_frames, (size_t)TEXT_FRAMES); i++) {
+                strbuf_add(r->text, "| ");
+                strbuf_add_escaped(r->text, t->frames[i].file);
+                strbuf_addf(r->text, ":%d | ", t->frames[i].line);
+                strbuf_add_escaped(r->text, t->frames[i].function);
+                strbuf_add(r->text, " |\n");
+        }
+        strbuf_add(r->text,
+                   t->is_cut || t->n_frames > TEXT_FRAMES ? "\nThere are more.\n\n" : "\n");
+}
+
+static void text_python(Report *r) {
+        const PythonStacks *p = r->python;
+        size_t n_shown = 0;
+        if (p->version == 0)
+                return;
+        strbuf_addf(r->text, "### Python %u.%u\n\n%zu threads.\n\n", p->version >> 8,
+                    p->version & 255, p->n_threads);
+        if (p->fault)
+                strbuf_addf(r->text, "Not complete: %s.\n\n", p->fault);
+        for (size_t i = 0; i < p->n_threads; i++)
+                if (p->threads[i].tid == r->fault->tid)
+                        text_python_thread(r, &p->threads[i]);
+        for (size_t i = 0; i < p->n_threads && n_shown < TEXT_GROUPS; i++)
+                if (p->threads[i].tid != r->fault->tid) {
+                        text_python_thread(r, &p->threads[i]);
+                        n_shown++;
+                }
+}
+
 static void text_others(Report *r) {
         const Threads *t = r->threads;
         strbuf_addf(r->text, "### Other threads\n\n%zu threads in %zu groups of equal chains.\n\n",
@@ -260,6 +331,7 @@ static void write_all(Report *r) {
         fault_write_json(r->fault, r->modules, r->json);
         verdict_write(r->fault, r->threads, r->modules, r->json, &verdict);
         write_threads(r);
+        write_python(r);
         write_modules(r);
         json_out_end_object(r->json);
         strbuf_add(r->json, "\n");
@@ -271,6 +343,7 @@ static void write_all(Report *r) {
         strbuf_add(r->text, "### Crash call chain\n\n");
         if (r->threads->n_groups > 0) {
                 text_chain(r, &r->threads->groups[0]);
+                text_python(r);
                 text_others(r);
         } else
                 strbuf_add(r->text, "The core names no thread.\n\n");
@@ -280,15 +353,20 @@ static void write_all(Report *r) {
 
 static int analyse(Report *r, Modules *modules, Threads *threads) {
         Fault fault;
+        PythonStacks python = { 0 };
         int e = threads_unwind(threads, modules);
         if (e == 0)
                 e = fault_inspect(&fault, modules, threads);
+        if (e == 0)
+                e = python_stacks_read(&python, modules);
         if (e == 0) {
+                r->python = &python;
                 r->modules = modules;
                 r->threads = threads;
                 r->fault = &fault;
                 write_all(r);
         }
+        python_stacks_done(&python);
         return e;
 }
 

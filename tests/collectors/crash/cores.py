@@ -13,7 +13,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../harness"))
 # pylint: disable=wrong-import-position
-from agent import BUILD_DIR, CLI, Skip, need, run
+from agent import BUILD_DIR, CLI, SOURCE_DIR, Skip, need, run
 
 CRASHER = os.path.join(BUILD_DIR, "tests/collectors/crash/crasher")
 GDB_SCRIPT = """
