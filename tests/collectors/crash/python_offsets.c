@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "internal/pycore_frame.h"
-#include "internal/pycore_interp.h"
-#include "internal/pycore_runtime.h"
+#include <internal/pycore_frame.h>
+#include <internal/pycore_interp.h>
+#include <internal/pycore_runtime.h>
 
 #if PY_VERSION_HEX >= 0x030d0000
 #define OWN(part, field) offsetof(_Py_DebugOffsets, part.field)
