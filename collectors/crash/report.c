@@ -43,6 +43,11 @@ static void json_hex(StrBuf *b, const char *key, uint64_t v) {
         json_out_string(b, key, hex(buf, v));
 }
 
+/* Readers of JSON have 63 bits; only a damaged core needs more. */
+static void json_count(StrBuf *b, const char *key, uint64_t v) {
+        json_out_u64(b, key, MIN(v, (uint64_t)INT64_MAX));
+}
+
 /* ---- frames ---- */
 
 static const char *module_name(const Module *m) {
@@ -58,7 +63,7 @@ static void write_frame(Report *r, const UnwindFrame *f) {
         json_hex(r->json, "pc", f->pc);
         json_out_string(r->json, "function", is_known ? function.name : NULL);
         if (is_known)
-                json_out_u64(r->json, "offset", function.offset + (f->pc - address));
+                json_count(r->json, "offset", function.offset + (f->pc - address));
         json_out_string(r->json, "module", module_name(m));
         json_out_string(r->json, "component", m ? verdict_component(m->path) : NULL);
         if (m)
@@ -188,8 +193,8 @@ static void write_core(Report *r) {
                 end_bytes = MAX(end_bytes, c->segments[i].offset + c->segments[i].file_bytes);
         json_out_object(r->json, "core");
         json_out_path(r->json, "name", r->in->core_name);
-        json_out_u64(r->json, "bytes", r->in->core_bytes);
-        json_out_u64(r->json, "bytes_missing", end_bytes - MIN(end_bytes, r->in->core_bytes));
+        json_count(r->json, "bytes", r->in->core_bytes);
+        json_count(r->json, "bytes_missing", end_bytes - MIN(end_bytes, r->in->core_bytes));
         json_out_bool(r->json, "notes_are_cut", c->is_cut);
         json_out_u64(r->json, "bytes_read", r->memory->n_bytes_read);
         json_out_string(r->json, "machine", c->machine == EM_X86_64 ? "x86_64" : "aarch64");

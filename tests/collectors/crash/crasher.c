@@ -150,6 +150,17 @@ noinline_ static void check_assertion(volatile int v) {
         KEEP_FRAME();
 }
 
+/* 64 GiB, of which 2 GiB have data, here and there. */
+noinline_ static void fill(void) {
+        size_t n = (size_t)64 << 30, step = n / 256, n_data = (size_t)8 << 20;
+        char *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                       -1, 0);
+        for (size_t i = 0; p != MAP_FAILED && i < n; i += step)
+                memset(p + i, 0x55, n_data);
+        (void)read_through(NULL);
+        KEEP_FRAME();
+}
+
 noinline_ static void crash(const char *how) {
         if (strcmp(how, "null") == 0)
                 (void)read_through(NULL);
@@ -193,13 +204,8 @@ noinline_ static void crash(const char *how) {
                 kill(getpid(), SIGSEGV);
         else if (strcmp(how, "quit") == 0)
                 raise(SIGQUIT);
-        else if (strcmp(how, "fill") == 0) { /* memory that a core has to hold */
-                size_t n = (size_t)2 << 30;
-                memset(mmap(NULL, n, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
-                       0x55, n);
-                (void)read_through(NULL);
-        }
+        else if (strcmp(how, "fill") == 0)
+                fill();
         KEEP_FRAME();
 }
 
