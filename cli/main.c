@@ -277,7 +277,7 @@ static int run(Args *a, int argc, char **argv) {
 
 int main(int argc, char **argv) {
         if (argc == 2 && strcmp(argv[1], CRASH_CHILD) == 0)
-                return crash_child_main();
+                _exit(crash_child_main());
         const char *term = getenv("TERM"), *no_colour = getenv("NO_COLOR");
         bool capable = term && strcmp(term, "dumb") != 0;
         Args a = { .cli = { .config_file = DEFAULT_FILE,
