@@ -254,7 +254,8 @@ static int read_headers(CoreNotes *c, Reader *r, const Elf64_Ehdr *e, Elf64_Phdr
                         return error;
         }
         c->n_segments_missing = n - n_read;
-        qsort(c->segments, c->n_segments, sizeof *c->segments, compare_segments);
+        if (c->n_segments > 0)
+                qsort(c->segments, c->n_segments, sizeof *c->segments, compare_segments);
         return 0;
 }
 

@@ -326,6 +326,11 @@ static int add_table(ElfFile *to, Elf *elf, unsigned type) {
         return 0;
 }
 
+static void sort_symbols(ElfFile *f) {
+        if (f->n_symbols > 0)
+                qsort(f->symbols, f->n_symbols, sizeof *f->symbols, compare_symbols);
+}
+
 static int index_symbols(ElfFile *f) {
         if (f->has_symbols)
                 return 0;
@@ -333,7 +338,7 @@ static int index_symbols(ElfFile *f) {
         int r = add_table(f, f->elf, SHT_SYMTAB);
         if (r == 0 && f->n_symbols == 0)
                 r = add_table(f, f->elf, SHT_DYNSYM);
-        qsort(f->symbols, f->n_symbols, sizeof *f->symbols, compare_symbols);
+        sort_symbols(f);
         return r;
 }
 
@@ -341,7 +346,7 @@ int elf_file_add_symbols(ElfFile *f, ElfFile *debug) {
         int r = index_symbols(f);
         if (r == 0)
                 r = add_table(f, debug->elf, SHT_SYMTAB);
-        qsort(f->symbols, f->n_symbols, sizeof *f->symbols, compare_symbols);
+        sort_symbols(f);
         return r;
 }
 

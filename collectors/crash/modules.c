@@ -152,7 +152,8 @@ int modules_init(Modules *m, CoreMemory *memory, ModuleOpen open, void *userdata
         int r = add_mapped(m);
         if (r == 0)
                 r = add_vdso(m);
-        qsort(m->items, m->n, sizeof *m->items, compare);
+        if (m->n > 0)
+                qsort(m->items, m->n, sizeof *m->items, compare);
         return r;
 }
 
