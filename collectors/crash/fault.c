@@ -513,17 +513,6 @@ static void text_instruction(const Fault *f, const Modules *modules, StrBuf *b) 
 }
 
 void fault_write_text(const Fault *f, const Modules *modules, StrBuf *b) {
-        strbuf_add(b, "**Crash signal:** ");
-        fault_add_sentence(f, b);
-        strbuf_addf(b, "\n**Crashing thread:** %" PRIu32 "\n", f->tid);
-        if (f->message[0]) {
-                _cleanup_(strbuf_done) StrBuf message = STRBUF_INIT;
-                redact_text(&message, f->message, strlen(f->message));
-                strbuf_add(b, "**Abort message:** ");
-                strbuf_add_escaped(b, message.text ? message.text : "");
-                strbuf_add(b, "\n");
-        }
-        strbuf_add(b, "\n### Crashing instruction\n\n");
         text_instruction(f, modules, b);
         text_registers(f, modules, b);
 }

@@ -54,4 +54,5 @@ const char *fault_signal_name(const Fault *f, char buf[static FAULT_SIGNAL_SIZE]
 void fault_add_sentence(const Fault *f, StrBuf *b);
 
 void fault_write_json(const Fault *f, const Modules *modules, StrBuf *b);
+/** The crashing instruction and the registers. */
 void fault_write_text(const Fault *f, const Modules *modules, StrBuf *b);

@@ -11,6 +11,7 @@
 #include "lib/base/digest.h"
 #include "lib/base/json_out.h"
 #include "lib/base/path.h"
+#include "lib/base/redact.h"
 
 enum {
         FRAMES_MAX = 32 << 10, /* of all groups together, which JSON can hold */
@@ -19,6 +20,7 @@ enum {
         TEXT_FRAMES = 32,
         TEXT_TIDS = 8,
         HEX_SIZE = 19,
+        ID_SIZE = 2 * ELF_BUILD_ID_MAX + 1,
 };
 #define REPORT_VERSION 1
 
@@ -164,7 +166,7 @@ static bool is_shown(const Module *m) {
 }
 
 static void write_module(Report *r, const Module *m) {
-        char id[2 * ELF_BUILD_ID_MAX + 1];
+        char id[ID_SIZE];
         json_out_object(r->json, NULL);
         json_out_path(r->json, "path", m->path);
         json_hex(r->json, "start", m->start);
@@ -186,15 +188,20 @@ static void write_modules(Report *r) {
 
 /* ---- all of it ---- */
 
+static uint64_t missing_bytes(const Report *r) {
+        uint64_t end_bytes = 0;
+        for (size_t i = 0; i < r->notes->n_segments; i++)
+                end_bytes = MAX(end_bytes,
+                                r->notes->segments[i].offset + r->notes->segments[i].file_bytes);
+        return end_bytes - MIN(end_bytes, r->in->core_bytes);
+}
+
 static void write_core(Report *r) {
         const CoreNotes *c = r->notes;
-        uint64_t end_bytes = 0;
-        for (size_t i = 0; i < c->n_segments; i++)
-                end_bytes = MAX(end_bytes, c->segments[i].offset + c->segments[i].file_bytes);
         json_out_object(r->json, "core");
         json_out_path(r->json, "name", r->in->core_name);
         json_count(r->json, "bytes", r->in->core_bytes);
-        json_count(r->json, "bytes_missing", end_bytes - MIN(end_bytes, r->in->core_bytes));
+        json_count(r->json, "bytes_missing", missing_bytes(r));
         json_out_bool(r->json, "notes_are_cut", c->is_cut);
         json_out_u64(r->json, "bytes_read", r->memory->n_bytes_read);
         json_out_string(r->json, "machine", c->machine == EM_X86_64 ? "x86_64" : "aarch64");
@@ -309,51 +316,128 @@ static void text_others(Report *r) {
                             t->n_groups - 1 - TEXT_GROUPS);
 }
 
+static const char *id_text(const Module *m, char buf[static ID_SIZE]) {
+        return m->build_id.n ? digest_hex(m->build_id.bytes, m->build_id.n, buf) : "none";
+}
+
 static void text_modules(Report *r) {
-        char id[2 * ELF_BUILD_ID_MAX + 1];
-        strbuf_add(r->text, "### Programs and libraries\n\n"
-                            "| Path | Build id | File |\n|---|---|---|\n");
+        char id[ID_SIZE];
+        strbuf_add(r->text, "### Container environment\n\n"
+                            "| Component | Program or library | Build id | File |\n"
+                            "|---|---|---|---|\n");
         for (size_t i = 0; i < r->modules->n; i++) {
                 const Module *m = &r->modules->items[i];
+                const char *component = verdict_component(m->path);
                 if (!is_shown(m))
                         continue;
-                strbuf_add(r->text, "| ");
+                strbuf_addf(r->text, "| %s | ", component ? component : "");
                 strbuf_add_escaped(r->text, m->path);
-                strbuf_addf(r->text, " | %s | %s%s%s |\n",
-                            m->build_id.n ? digest_hex(m->build_id.bytes, m->build_id.n, id)
-                                          : "none",
+                strbuf_addf(r->text, " | %s | %s%s%s |\n", id_text(m, id),
                             module_state_name(m->state), m->place ? ", " : "",
                             m->place ? m->place : "");
         }
         strbuf_add(r->text, "\n");
 }
 
-static void write_all(Report *r) {
-        _cleanup_(strbuf_done) StrBuf verdict = STRBUF_INIT;
+static void text_head(Report *r, const VerdictText *v) {
+        strbuf_add(r->text, "## Coredump Analysis: ");
+        strbuf_add_escaped(r->text, r->in->core_name);
+        strbuf_add(r->text, "\n\n**Crash signal:** ");
+        fault_add_sentence(r->fault, r->text);
+        strbuf_addf(r->text, "\\\n**Crashing thread:** %" PRIu32 " of ", r->fault->tid);
+        strbuf_add_escaped(r->text, r->notes->command);
+        strbuf_addf(r->text, " (pid %" PRIu32 ")\\\n", r->notes->pid);
+        if (r->fault->message[0]) {
+                _cleanup_(strbuf_done) StrBuf message = STRBUF_INIT;
+                redact_text(&message, r->fault->message, strlen(r->fault->message));
+                strbuf_add(r->text, "**Abort message:** ");
+                strbuf_add_escaped(r->text, message.text ? message.text : "");
+                strbuf_add(r->text, "\\\n");
+        }
+        strbuf_addf(r->text,
+                    "**Crash context:** %s\\\n**Determinism:** unknown (single occurrence)\\\n"
+                    "**Signature:** %s\n\n",
+                    v->context, v->signature.text ? v->signature.text : "");
+}
+
+/* What the core leaves open, so that nobody takes a part for the whole. */
+static void text_limits(Report *r) {
+        const CoreNotes *c = r->notes;
+        if (missing_bytes(r) > 0 || c->is_cut)
+                strbuf_addf(r->text, "- the core is cut: %" PRIu64 " bytes of it are missing\n",
+                            missing_bytes(r));
+        for (size_t i = 1; i <= UNWIND_FRAMES_LIMIT; i++)
+                if (r->threads->n_ends[i] > 0)
+                        strbuf_addf(r->text, "- chains that end early: %zu, %s\n",
+                                    r->threads->n_ends[i], unwind_end_text((UnwindEnd)i));
+        if (r->python->fault)
+                strbuf_addf(r->text, "- Python's stacks: %s\n", r->python->fault);
+}
+
+static void text_next_steps(Report *r, const VerdictText *v) {
+        char id[ID_SIZE];
+        unsigned n = 1;
+        strbuf_add(r->text, "### Recommended next steps\n\n");
+        for (size_t i = 0; i < r->modules->n; i++) {
+                const Module *m = &r->modules->items[i];
+                if (m->state != MODULE_MISSING && m->state != MODULE_MISMATCH)
+                        continue;
+                strbuf_addf(r->text, "%u. Get ", n++);
+                strbuf_add_escaped(r->text, m->path);
+                strbuf_addf(r->text,
+                            " with build id %s (`debuginfod-find executable %s`), and give its "
+                            "root with --root.\n",
+                            id_text(m, id), id_text(m, id));
+        }
+        if (v->is_symptom)
+                strbuf_addf(r->text,
+                            "%u. Look for the write that came before: a build with "
+                            "AddressSanitizer or ThreadSanitizer.\n",
+                            n++);
+        strbuf_addf(r->text, "%u. `gdb -ex 'thread apply all bt' PROGRAM ", n++);
+        strbuf_add_escaped(r->text, r->in->core_name);
+        strbuf_add(r->text, "` shows arguments and locals where debug information is installed.\n");
+}
+
+static void write_json(Report *r, VerdictText *v) {
         json_out_object(r->json, NULL);
         json_out_u64(r->json, "version", REPORT_VERSION);
         write_core(r);
         fault_write_json(r->fault, r->modules, r->json);
-        verdict_write(r->fault, r->threads, r->modules, r->json, &verdict);
+        verdict_write(r->fault, r->threads, r->modules, r->json, v);
         write_threads(r);
         write_python(r);
         write_modules(r);
         json_out_end_object(r->json);
         strbuf_add(r->json, "\n");
+}
 
-        strbuf_add(r->text, "## Crash report: ");
-        strbuf_add_escaped(r->text, r->in->core_name);
-        strbuf_add(r->text, "\n\n");
-        fault_write_text(r->fault, r->modules, r->text);
+static void write_text(Report *r, const VerdictText *v) {
+        text_head(r, v);
         strbuf_add(r->text, "### Crash call chain\n\n");
-        if (r->threads->n_groups > 0) {
+        if (r->threads->n_groups > 0)
                 text_chain(r, &r->threads->groups[0]);
-                text_python(r);
-                text_others(r);
-        } else
+        else
                 strbuf_add(r->text, "The core names no thread.\n\n");
-        strbuf_add(r->text, verdict.text ? verdict.text : "");
+        strbuf_add(r->text, "### Crashing instruction\n\n");
+        fault_write_text(r->fault, r->modules, r->text);
         text_modules(r);
+        strbuf_addf(r->text, "### Root cause\n\n%s\n### Evidence\n\n%s",
+                    v->cause.text ? v->cause.text : "", v->evidence.text ? v->evidence.text : "");
+        text_limits(r);
+        strbuf_add(r->text, "\n### Upstream fix status\n\nNot checked\n\n");
+        text_next_steps(r, v);
+        strbuf_add(r->text, "\n");
+        text_python(r);
+        if (r->threads->n_groups > 1)
+                text_others(r);
+}
+
+static void write_all(Report *r) {
+        VerdictText v = { 0 };
+        write_json(r, &v);
+        write_text(r, &v);
+        verdict_text_done(&v);
 }
 
 static int analyse(Report *r, Modules *modules, Threads *threads) {

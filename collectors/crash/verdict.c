@@ -188,19 +188,29 @@ static const char *const exit_functions[] = {
         "__run_exit_handlers",   "__cxa_finalize", "_dl_fini",
         "__do_global_dtors_aux", "Py_FinalizeEx",  "_dl_call_fini"
 };
+static const char *const load_functions[] = { "_dl_open", "_dl_init", "dlopen", "dl_open_worker",
+                                              "_dl_map_object" };
+
+/* @return the number of the first frame of the crashing thread that is in one of these functions,
+ * SIZE_MAX for none */
+static size_t find_frame(const Case *c, const char *const *names, size_t n_names) {
+        ModuleSymbol s;
+        for (size_t i = 0; i < crashed(c)->n_frames; i++)
+                for (size_t k = 0; k < n_names; k++)
+                        if (function_of(c, &crashed(c)->frames[i], &s) &&
+                            strcmp(s.name, names[k]) == 0)
+                                return i;
+        return SIZE_MAX;
+}
 
 static bool is_at_exit(const Case *c, StrBuf *why) {
+        size_t i = find_frame(c, exit_functions, ELEMENTSOF(exit_functions));
         ModuleSymbol s;
-        if (c->fault->signal.number == SIGABRT)
+        if (c->fault->signal.number == SIGABRT || i == SIZE_MAX ||
+            !function_of(c, &crashed(c)->frames[i], &s))
                 return false;
-        for (size_t i = 0; i < crashed(c)->n_frames; i++)
-                for (size_t k = 0; k < ELEMENTSOF(exit_functions); k++)
-                        if (function_of(c, &crashed(c)->frames[i], &s) &&
-                            strcmp(s.name, exit_functions[k]) == 0) {
-                                strbuf_addf(why, "frame #%zu is %s", i, s.name);
-                                return true;
-                        }
-        return false;
+        strbuf_addf(why, "frame #%zu is %s", i, s.name);
+        return true;
 }
 
 static bool is_null_call(const Case *c, StrBuf *why) {
@@ -318,8 +328,8 @@ static const struct {
         { "use-after-free", "symptom", is_use_after_free,
           "a pointer was read from memory that had been freed" },
         { "exit-time", "symptom", is_at_exit,
-          "it crashed while exiting: destructors run while other threads still use what they destroy, "
-          "or find what was damaged before" },
+          "it crashed while exiting: destructors run while other threads still use what they "
+          "destroy, or find what was damaged before" },
         { "null-call", "cause", is_null_call, "a function was called through a null pointer" },
         { "null-pointer", "cause", is_null_pointer, "a null pointer was used" },
         { "non-canonical", "symptom", is_non_canonical,
@@ -367,7 +377,7 @@ static void write_signature(const Case *c, StrBuf *json, StrBuf *text) {
         json_out_string(json, "id", hex);
         json_out_string(json, "text", b.text);
         json_out_end_object(json);
-        strbuf_addf(text, "**Signature:** %s (%s)\n\n", hex, b.text);
+        strbuf_addf(text, "%s (%s)", hex, b.text);
 }
 
 /* ---- writing ---- */
@@ -381,30 +391,44 @@ static void write_rule(size_t i, const StrBuf *why, StrBuf *json) {
         json_out_end_object(json);
 }
 
-static void text_rule(size_t i, const StrBuf *why, bool is_first, StrBuf *text) {
-        strbuf_addf(text, is_first ? "**%s** (%s): %s.\n\n" : "Also **%s** (%s): %s.\n\n",
+static void text_rule(size_t i, const StrBuf *why, VerdictText *text) {
+        bool is_first = text->cause.n == 0;
+        strbuf_addf(&text->cause, is_first ? "**%s** (%s): %s.\n" : "\nAlso **%s** (%s): %s.\n",
                     rules[i].name, rules[i].kind, rules[i].reason);
-        strbuf_add(text, "> ");
-        strbuf_add_escaped(text, why->text ? why->text : "");
-        strbuf_add(text, "\n\n");
+        strbuf_addf(&text->evidence, "- %s: ", rules[i].name);
+        strbuf_add_escaped(&text->evidence, why->text ? why->text : "");
+        strbuf_add(&text->evidence, "\n");
+        text->is_symptom = text->is_symptom || strcmp(rules[i].kind, "symptom") == 0;
+}
+
+static const char *find_context(const Case *c) {
+        if (find_frame(c, exit_functions, ELEMENTSOF(exit_functions)) != SIZE_MAX)
+                return "exit-time cleanup";
+        return find_frame(c, load_functions, ELEMENTSOF(load_functions)) != SIZE_MAX ? "module load"
+                                                                                     : "runtime";
 }
 
 void verdict_write(const Fault *f, const Threads *threads, Modules *modules, StrBuf *json,
-                   StrBuf *text) {
+                   VerdictText *text) {
         const Case c = { f, threads, modules };
-        bool has_one = false;
-        strbuf_add(text, "### Root cause\n\n");
+        text->context = find_context(&c);
+        json_out_string(json, "context", text->context);
         json_out_array(json, "verdicts");
         for (size_t i = 0; i < ELEMENTSOF(rules); i++) {
                 _cleanup_(strbuf_done) StrBuf why = STRBUF_INIT;
                 if (!rules[i].holds(&c, &why))
                         continue;
                 write_rule(i, &why, json);
-                text_rule(i, &why, !has_one, text);
-                has_one = true;
+                text_rule(i, &why, text);
         }
         json_out_end_array(json);
-        if (!has_one)
-                strbuf_add(text, "Unknown: no rule fits what the core has.\n\n");
-        write_signature(&c, json, text);
+        if (text->cause.n == 0)
+                strbuf_add(&text->cause, "Unknown: no rule fits what the core has.\n");
+        write_signature(&c, json, &text->signature);
+}
+
+void verdict_text_done(VerdictText *t) {
+        strbuf_done(&t->cause);
+        strbuf_done(&t->evidence);
+        strbuf_done(&t->signature);
 }

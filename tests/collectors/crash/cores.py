@@ -25,7 +25,8 @@ for thread in gdb.selected_inferior().threads():
     thread.switch()
     frame, chain = gdb.newest_frame(), []
     while frame is not None:
-        if frame.type() != gdb.INLINE_FRAME:
+        # those that are not on the stack, but in debug information alone
+        if frame.type() not in (gdb.INLINE_FRAME, gdb.TAILCALL_FRAME):
             chain.append("%x %s" % (frame.pc(), (frame.name() or "??").replace(" ", "")))
         frame = frame.older()
     print("CHAIN", thread.ptid[1], "|".join(chain))
