@@ -65,9 +65,10 @@ def _gdb_core(command, directory, environment):
 
 
 @contextlib.contextmanager
-def core_of(*command, limit=resource.RLIM_INFINITY, core_filter=None, environment=None):
-    """A directory with the core of a program that crashes. @return the core's path"""
-    directory = tempfile.mkdtemp(prefix="crash-", dir="/var/tmp")
+def core_of(*command, limit=resource.RLIM_INFINITY, core_filter=None, environment=None,
+            directory=None):
+    """The core of a program that crashes, in a directory that goes with it. @return its path"""
+    directory = directory or tempfile.mkdtemp(prefix="crash-", dir="/var/tmp")
     try:
         if kernel_writes_cores():
             yield _kernel_core(command, directory, limit, core_filter, environment or {})
@@ -92,12 +93,13 @@ def chains(document):
             for group in document["threads"]["groups"] for tid in group["threads"]}
 
 
-def gdb_chains(program, core):
+def gdb_chains(program, core, sysroot="/"):
     need("gdb")
     with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
         script.write(GDB_SCRIPT)
         script.flush()
-        result = run("gdb", "-nx", "-batch", "-x", script.name, program, core)
+        result = run("gdb", "-nx", "-batch", "-ex", f"set sysroot {sysroot}", "-x",
+                     script.name, program, core)
     found = {}
     for line in result.stdout.splitlines():
         if line.startswith("CHAIN "):
