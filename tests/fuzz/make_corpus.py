@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Writes the seed corpora of fuzz_neff, fuzz_protobuf, fuzz_elf, fuzz_manifest, fuzz_bundle,
-fuzz_notice, fuzz_note, fuzz_core, fuzz_s3_xml, fuzz_sysfs and fuzz_wire: sound files and the ways
-in which they break.
+fuzz_notice, fuzz_note, fuzz_core, fuzz_python, fuzz_s3_xml, fuzz_sysfs and fuzz_wire: sound files
+and the ways in which they break.
 make_corpus.py writes below its own directory; what it writes is committed, so that replaying needs
 no Python."""
 import hashlib
 import json
 import os
+import re
 import struct
 import sys
 import tarfile
@@ -821,10 +822,95 @@ def cores():
     write("core", "not-canonical", elf_core(notes=core_thread(1, pc=2**63, sp=2**64 - 8)))
 
 
+# ---- the memory of a Python interpreter ----
+
+PYTHON_MEMORY, PYTHON_CODE_TYPE, PYTHON_TEXT_TYPE = 0x10000000, 0x10000900, 0x10000a00
+
+
+def python_offsets(version):
+    """A row of python_offsets.def."""
+    path = os.path.join(HERE, "../../collectors/crash/python_offsets.def")
+    with open(path, encoding="ascii") as f:
+        row = f.read().split(f"{{ .version = 0x{version:04x},", 1)[1].split("}", 1)[0]
+    return {k: int(v) for k, v in re.findall(r"\.(\w+) = (\d+)", row)}
+
+
+def python_memory(**change):
+    """Of 3.11: two threads, one in f(), called by itself, with lines of each kind.
+    @param change  what to put at some address instead"""
+    o = python_offsets(0x030b)
+    memory = bytearray(0x8000)
+    base = PYTHON_MEMORY
+
+    def put(at, value, size=8):
+        memory[at:at + size] = value.to_bytes(size, "little")
+
+    def text(at, characters, width=1):
+        is_ascii = all(ord(c) < 128 for c in characters)
+        put(at + o["object_type"], PYTHON_TEXT_TYPE)
+        put(at + o["text_length"], len(characters))
+        state = width * o["kind_unit"] | (o["ascii_bit"] if is_ascii else 0)
+        put(at + o["text_state"], state, 4)
+        data = b"".join(ord(c).to_bytes(width, "little") for c in characters)
+        begin = at + o["text_data"] + (0 if is_ascii else o["non_ascii"])
+        memory[begin:begin + len(data)] = data
+
+    put(0x800, 0x030b02f0, 4)
+    put(o["interpreters"], base + 0x1000)
+    put(0x1000 + o["threads"], base + 0x2000)
+    for at, following, frame in ((0x2000, 0x2400, 0x3000), (0x2400, 0, 0x3100)):
+        put(at + o["thread_next"], base + following if following else 0)
+        put(at + o["thread_interpreter"], base + 0x1000)
+        put(at + o["thread_tid"], 100 + at)
+        put(at + o["c_frame"], base + at + 0x200)
+        put(at + 0x200 + o["current_frame"], base + frame)
+    for at, previous, unit in ((0x3000, 0x3100, 9), (0x3100, 0, 2)):
+        put(at + o["frame_code"], base + 0x4000)
+        put(at + o["frame_previous"], base + previous if previous else 0)
+        put(at + o["frame_instruction"], base + 0x4000 + o["code_instructions"] + 2 * unit)
+    put(0x4000 + o["object_type"], PYTHON_CODE_TYPE)
+    put(0x4000 + o["code_file"], base + 0x5000)
+    put(0x4000 + o["code_name"], base + 0x5100)
+    put(0x4000 + o["code_lines"], base + 0x5200)
+    put(0x4000 + o["code_first_line"], 7, 4)
+    text(0x5000, "/tmp/a.py")
+    text(0x5100, "\u4f8b\u0444", 2)
+    lines = bytes([0x81, 0x12, 0xd2, 1, 2, 0xe9, 6, 0xf2, 0x44, 2, 1, 1, 0xf8])
+    put(0x5200 + o["bytes_size"], len(lines))
+    memory[0x5200 + o["bytes_data"]:0x5200 + o["bytes_data"] + len(lines)] = lines
+    for where, value in change.items():
+        put(int(where[1:], 16), value)
+    return bytes(memory)
+
+
+def pythons():
+    o = python_offsets(0x030b)
+    write("python", "whole", python_memory())
+    write("python", "cut", python_memory()[:0x4800])
+    write("python", "empty", b"")
+    write("python", "no-version", python_memory(a800=0))
+    write("python", "version-3.13", python_memory(a800=0x030d00f0))
+    write("python", "own-table", b"xdebugpy" + python_memory(a800=0x030d00f0)[8:])
+    for name, at, value in (
+            ("interpreters-endless", 0x1000 + o["interpreter_next"], PYTHON_MEMORY + 0x1000),
+            ("threads-endless", 0x2400 + o["thread_next"], PYTHON_MEMORY + 0x2000),
+            ("frames-endless", 0x3100 + o["frame_previous"], PYTHON_MEMORY + 0x3000),
+            ("other-interpreter", 0x2000 + o["thread_interpreter"], 0),
+            ("no-code", 0x4000 + o["object_type"], PYTHON_TEXT_TYPE),
+            ("no-text", 0x5000 + o["object_type"], PYTHON_CODE_TYPE),
+            ("text-long", 0x5000 + o["text_length"], 2**63 - 1),
+            ("lines-long", 0x5200 + o["bytes_size"], 2**63 - 1),
+            ("lines-many", 0x5200 + o["bytes_size"], 60000),
+            ("instruction-before", 0x3000 + o["frame_instruction"], 0),
+            ("instruction-far", 0x3000 + o["frame_instruction"], 2**64 - 1)):
+        write("python", name, python_memory(**{f"a{at:x}": value}))
+
+
 neffs()
 protobufs()
 elves()
 cores()
+pythons()
 manifests()
 bundles()
 notices()

@@ -15,6 +15,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 # pylint: disable=wrong-import-position
 from agent import BUILD_DIR, CLI, SOURCE_DIR, Skip, need, run
 
+os.environ.pop("DEBUGINFOD_URLS", None)  # gdb and eu-stack would ask a server
 CRASHER = os.path.join(BUILD_DIR, "tests/collectors/crash/crasher")
 GDB_SCRIPT = """
 import gdb
