@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "lib/base/array.h"
+#include "lib/base/clock.h"
 #include "lib/base/fs.h"
 
 enum { OPS_MAX = 64, SYMBOLS_MAX = 16 << 20, OVERLAP_MAX = 64, NOTES_BYTES_MAX = 64 << 10 };
@@ -26,7 +27,8 @@ struct ElfFile {
         BuildId build_id;
         unsigned machine;
         Dwarf_CFI *cfi;
-        bool has_looked_for_cfi, has_symbols;
+        Dwarf *dwarf;
+        bool has_looked_for_cfi, has_symbols, has_looked_for_dwarf;
         UnwindOp **ops;
         size_t n_ops;
         Symbol *symbols;
@@ -117,6 +119,8 @@ ElfFile *elf_file_free(ElfFile *f) {
                 return NULL;
         if (f->cfi)
                 (void)dwarf_cfi_end(f->cfi);
+        if (f->dwarf)
+                (void)dwarf_end(f->dwarf);
         if (f->elf)
                 (void)elf_end(f->elf);
         if (f->fd >= 0)
@@ -394,4 +398,83 @@ static uint64_t find_in(Elf *elf, unsigned type, const char *name) {
 uint64_t elf_file_find(ElfFile *f, const char *name) {
         uint64_t address = find_in(f->elf, SHT_DYNSYM, name);
         return address ? address : find_in(f->elf, SHT_SYMTAB, name);
+}
+
+/* ---- lines ---- */
+
+static Dwarf *debug_information(ElfFile *f) {
+        if (!f->has_looked_for_dwarf)
+                f->dwarf = dwarf_begin_elf(f->elf, DWARF_C_READ, NULL);
+        f->has_looked_for_dwarf = true;
+        return f->dwarf;
+}
+
+/* By the table of addresses, or, where the compiler made none, by trying unit after unit. */
+static bool find_unit(Dwarf *dwarf, uint64_t address, uint64_t end_usec, Dwarf_Die *ret) {
+        if (dwarf_addrdie(dwarf, address, ret))
+                return true;
+        Dwarf_CU *unit = NULL;
+        Dwarf_Die sub;
+        uint8_t type;
+        while (clock_boottime_usec() < end_usec &&
+               dwarf_get_units(dwarf, unit, &unit, NULL, &type, ret, &sub) == 0)
+                if (type == DW_UT_compile && dwarf_haspc(ret, address) > 0)
+                        return true;
+        return false;
+}
+
+static unsigned attribute_of(Dwarf_Die *die, unsigned name) {
+        Dwarf_Attribute a;
+        Dwarf_Word v = 0;
+        return dwarf_formudata(dwarf_attr(die, name, &a), &v) == 0 && v <= INT32_MAX ? (unsigned)v
+                                                                                     : 0;
+}
+
+/* Where an inlined function was called. */
+static void set_call(Dwarf_Die *unit, Dwarf_Die *inlined, ElfLine *ret) {
+        Dwarf_Files *files;
+        size_t n;
+        *ret = (ElfLine){ .line = (int)attribute_of(inlined, DW_AT_call_line) };
+        unsigned file = attribute_of(inlined, DW_AT_call_file);
+        if (dwarf_getsrcfiles(unit, &files, &n) == 0 && file < n)
+                ret->file = dwarf_filesrc(files, file, NULL, NULL);
+}
+
+static size_t add_scopes(Dwarf_Die *unit, Dwarf_Die *scopes, int n, ElfLine *ret, size_t max) {
+        size_t n_lines = 0;
+        for (int i = 0; i < n && n_lines < max; i++) {
+                int tag = dwarf_tag(&scopes[i]);
+                if (tag != DW_TAG_inlined_subroutine && tag != DW_TAG_subprogram)
+                        continue;
+                ElfLine *l = &ret[n_lines++];
+                l->function = dwarf_diename(&scopes[i]);
+                l->is_inlined = tag == DW_TAG_inlined_subroutine;
+                if (!l->is_inlined)
+                        break;
+                if (n_lines < max)
+                        set_call(unit, &scopes[i], &ret[n_lines]);
+        }
+        return n_lines;
+}
+
+size_t elf_file_lines(ElfFile *f, ElfFile *debug, uint64_t address, uint64_t end_usec, ElfLine *ret,
+                      size_t max) {
+        Dwarf *dwarf = debug_information(debug ? debug : f);
+        Dwarf_Die unit;
+        if (!dwarf || max == 0 || !find_unit(dwarf, address, end_usec, &unit) ||
+            clock_boottime_usec() >= end_usec)
+                return 0;
+        Dwarf_Line *line = dwarf_getsrc_die(&unit, address);
+        *ret = (ElfLine){ 0 };
+        if (line) {
+                ret->file = dwarf_linesrc(line, NULL, NULL);
+                (void)dwarf_lineno(line, &ret->line);
+        }
+        _cleanup_free_ Dwarf_Die *innermost = NULL, *scopes = NULL;
+        if (clock_boottime_usec() >= end_usec || dwarf_getscopes(&unit, address, &innermost) <= 0)
+                return line ? 1 : 0;
+        /* What contains it, not what contained it where an inlined function was written. */
+        int n = dwarf_getscopes_die(innermost, &scopes);
+        size_t n_lines = add_scopes(&unit, scopes, n, ret, max);
+        return n_lines > 0 ? n_lines : line ? 1 : 0;
 }

@@ -24,6 +24,12 @@ typedef struct ElfSymbol {
         const char *name;
 } ElfSymbol;
 
+typedef struct ElfLine { /* valid as long as the file; NULL, 0: not known */
+        const char *function, *file;
+        int line;
+        bool is_inlined; /* into the next one */
+} ElfLine;
+
 /* ---- how a frame's caller is found ---- */
 
 typedef enum UnwindHow {
@@ -85,5 +91,12 @@ int elf_file_rule(ElfFile *f, uint64_t address, UnwindRule *ret);
 int elf_file_add_symbols(ElfFile *f, ElfFile *debug);
 /** @return the function that has the address, NULL for none */
 const ElfSymbol *elf_file_symbol(ElfFile *f, uint64_t address);
+/** Finds the source line of an address, and the lines of the functions that its own was inlined
+ * into, by debug information.
+ * @param debug  a file that has it, NULL: f itself  @param end_usec  CLOCK_BOOTTIME: when to give
+ * up, checked now and then
+ * @return how many there are, innermost first; 0 = no debug information, or it took too long */
+size_t elf_file_lines(ElfFile *f, ElfFile *debug, uint64_t address, uint64_t end_usec, ElfLine *ret,
+                      size_t max);
 /** @return the address of a symbol of this name, 0 for none */
 uint64_t elf_file_find(ElfFile *f, const char *name);

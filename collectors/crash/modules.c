@@ -291,6 +291,16 @@ bool modules_symbol(Modules *all, uint64_t address, ModuleSymbol *ret) {
         return true;
 }
 
+size_t modules_lines(Modules *all, uint64_t address, uint64_t end_usec, ElfLine *ret, size_t max) {
+        Module *m = modules_at(all, address);
+        ElfFile *file = m ? modules_file(all, m) : NULL;
+        if (!file)
+                return 0;
+        if (!m->has_looked_for_debug)
+                find_debug(all, m);
+        return elf_file_lines(file, m->debug, address - m->bias, end_usec, ret, max);
+}
+
 int modules_read(Modules *all, uint64_t address, void *data, size_t n) {
         int r = core_memory_read(all->memory, address, data, n);
         if (r != CORE_MEMORY_E_ABSENT)

@@ -61,6 +61,8 @@ Module *modules_at(const Modules *m, uint64_t address);
 ElfFile *modules_file(Modules *m, Module *module);
 /** @return whether the function at an address of the process is known */
 bool modules_symbol(Modules *m, uint64_t address, ModuleSymbol *ret);
+/** As elf_file_lines(), at an address of the process. */
+size_t modules_lines(Modules *m, uint64_t address, uint64_t end_usec, ElfLine *ret, size_t max);
 /** Reads memory, and where the core leaves it out, as constant parts of files are, from the file.
  * @return as core_memory_read() */
 int modules_read(Modules *m, uint64_t address, void *data, size_t n);

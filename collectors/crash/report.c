@@ -8,6 +8,7 @@
 
 #include "collectors/crash/python_stack.h"
 #include "collectors/crash/verdict.h"
+#include "lib/base/clock.h"
 #include "lib/base/digest.h"
 #include "lib/base/json_out.h"
 #include "lib/base/path.h"
@@ -20,9 +21,11 @@ enum {
         TEXT_FRAMES = 32,
         TEXT_TIDS = 8,
         HEX_SIZE = 19,
+        LINES_MAX = 16, /* functions inlined into one another */
         ID_SIZE = 2 * ELF_BUILD_ID_MAX + 1,
 };
 #define REPORT_VERSION 1
+#define LINES_USEC USEC_PER_SEC
 
 typedef struct Report {
         const ReportInput *in;
@@ -32,6 +35,7 @@ typedef struct Report {
         const Threads *threads;
         const Fault *fault;
         const PythonStacks *python;
+        uint64_t lines_end_usec; /* when no more source lines are looked for */
         StrBuf *json, *text;
 } Report;
 
@@ -56,7 +60,27 @@ static const char *module_name(const Module *m) {
         return m ? path_name(m->path) : NULL;
 }
 
-static void write_frame(Report *r, const UnwindFrame *f) {
+static size_t find_lines(Report *r, const UnwindFrame *f, ElfLine *ret) {
+        return modules_lines(r->modules, unwind_frame_address(f), r->lines_end_usec, ret,
+                             LINES_MAX);
+}
+
+static void write_lines(Report *r, const UnwindFrame *f) {
+        ElfLine lines[LINES_MAX];
+        size_t n = find_lines(r, f, lines);
+        json_out_array(r->json, "lines");
+        for (size_t i = 0; i < n; i++) {
+                json_out_object(r->json, NULL);
+                json_out_string(r->json, "function", lines[i].function);
+                json_out_string(r->json, "file", lines[i].file);
+                json_out_i64(r->json, "line", lines[i].line);
+                json_out_bool(r->json, "is_inlined", lines[i].is_inlined);
+                json_out_end_object(r->json);
+        }
+        json_out_end_array(r->json);
+}
+
+static void write_frame(Report *r, const UnwindFrame *f, bool has_lines) {
         ModuleSymbol function;
         uint64_t address = unwind_frame_address(f);
         Module *m = modules_at(r->modules, address);
@@ -74,6 +98,8 @@ static void write_frame(Report *r, const UnwindFrame *f) {
                 json_out_bool(r->json, "is_not_code", true);
         if (f->is_signal_frame)
                 json_out_bool(r->json, "signal_handler_called", true);
+        if (has_lines)
+                write_lines(r, f);
         json_out_end_object(r->json);
 }
 
@@ -100,7 +126,7 @@ static void write_groups(Report *r) {
                 write_tids(r, i, CORE_THREADS_MAX);
                 json_out_array(r->json, "frames");
                 for (size_t k = 0; k < n; k++)
-                        write_frame(r, &g->frames[k]);
+                        write_frame(r, &g->frames[k], i == 0);
                 json_out_end_array(r->json);
                 json_out_u64(r->json, "frames_not_listed", g->n_frames - n);
                 json_out_string(r->json, "end", unwind_end_name(g->end));
@@ -245,13 +271,31 @@ static size_t count_repeated(const ThreadGroup *g, size_t at) {
         return n;
 }
 
+/* The source of the crashing thread's frames: `read.c:12 in load, inlined into read.c:40`. */
+static void text_lines(Report *r, const UnwindFrame *f) {
+        ElfLine lines[LINES_MAX];
+        size_t n = find_lines(r, f, lines);
+        for (size_t i = 0; i < n; i++) {
+                if (!lines[i].file)
+                        continue;
+                strbuf_add(r->text, "| | | ");
+                if (lines[i].function)
+                        strbuf_add_escaped(r->text, lines[i].function);
+                strbuf_add(r->text, lines[i].is_inlined ? " (inlined) | " : " | ");
+                strbuf_add_escaped(r->text, lines[i].file);
+                strbuf_addf(r->text, ":%d | |\n", lines[i].line);
+        }
+}
+
 static void text_chain(Report *r, const ThreadGroup *g) {
         size_t i = 0;
-        strbuf_add(r->text,
-                   "| Frame | Address | Function | Library | Component |\n|---|---|---|---|---|\n");
+        strbuf_add(r->text, "| Frame | Address | Function | Library / Source | Component "
+                            "|\n|---|---|---|---|---|\n");
         for (size_t n_lines = 0; i < g->n_frames && n_lines < TEXT_FRAMES; n_lines++) {
                 size_t n = count_repeated(g, i);
                 text_frame(r, i, &g->frames[i]);
+                if (g == r->threads->groups)
+                        text_lines(r, &g->frames[i]);
                 if (n > 2)
                         strbuf_addf(r->text, "| … | | %zu times the same | | |\n", n);
                 i += n > 2 ? n : 1;
@@ -435,6 +479,7 @@ static void write_text(Report *r, const VerdictText *v) {
 
 static void write_all(Report *r) {
         VerdictText v = { 0 };
+        r->lines_end_usec = clock_boottime_usec() + LINES_USEC;
         write_json(r, &v);
         write_text(r, &v);
         verdict_text_done(&v);

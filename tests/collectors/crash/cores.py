@@ -111,6 +111,30 @@ def gdb_chains(program, core, sysroot="/"):
     return found
 
 
+LINES_SCRIPT = """
+import gdb, os
+gdb.execute("set backtrace past-main on")
+gdb.execute("set backtrace past-entry on")
+frame = gdb.newest_frame()
+while frame is not None:
+    if frame.type() != gdb.TAILCALL_FRAME:
+        sal = frame.find_sal()
+        name = os.path.basename(sal.symtab.filename) if sal.symtab else ""
+        print("LINE %s|%s|%d" % (frame.name(), name, sal.line if sal.symtab else 0))
+    frame = frame.older()
+"""
+
+
+def gdb_lines(program, core):
+    """@return [(function, file's name, line)] of the thread that crashed, inlined ones too"""
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
+        script.write(LINES_SCRIPT)
+        script.flush()
+        result = run("gdb", "-nx", "-batch", "-x", script.name, program, core)
+    found = [line[5:].split("|") for line in result.stdout.splitlines() if line[:5] == "LINE "]
+    return [(name, file, int(line)) for name, file, line in found]
+
+
 def eu_stack(core):
     """@return {thread: [pc]}"""
     need("eu-stack")

@@ -80,6 +80,21 @@ static void *lock_in_thread(void *unused) {
         return NULL;
 }
 
+__attribute__((always_inline)) static inline int read_inlined(volatile int *p) {
+        return *p + 1;
+}
+
+__attribute__((always_inline)) static inline int inline_it(volatile int *p) {
+        volatile int before = 1;
+        return before + read_inlined(p);
+}
+
+noinline_ static int call_inlined(volatile int *p) {
+        volatile int v = 2 * inline_it(p);
+        KEEP_FRAME();
+        return v;
+}
+
 noinline_ static int recurse(int n) {
         volatile char frame[1024];
         frame[0] = (char)n;
@@ -178,6 +193,8 @@ noinline_ static void crash(const char *how) {
                 double_free();
         else if (strcmp(how, "assertion") == 0)
                 check_assertion(0);
+        else if (strcmp(how, "inlined") == 0)
+                call_inlined((int *)0x7000dead0000);
         else if (strcmp(how, "bus") == 0)
                 read_cut_file();
         else if (strcmp(how, "handler") == 0)

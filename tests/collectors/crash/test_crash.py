@@ -7,7 +7,7 @@ import sys
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from cores import CLI, CRASHER, chains, core_of, eu_stack, gdb_chains, report, run
+from cores import CLI, CRASHER, chains, core_of, eu_stack, gdb_chains, gdb_lines, report, run
 from tap import main, test
 
 THREADS = 200
@@ -209,6 +209,22 @@ def planted_crashes_have_their_verdict_and_others_have_none():
     for how, same in (("wild", "wild-threads"), ("null", "handler"), ("null", "handler-blocked")):
         assert signatures[how] == signatures[same], (how, same)
     assert len(set(signatures.values())) == 15, signatures
+
+
+@test
+def the_crashed_thread_has_the_lines_and_inlined_functions_that_gdb_names():
+    for how in ("inlined", "double-free"):
+        with core_of(CRASHER, how, "3") as core:
+            document, wanted = report(core), gdb_lines(CRASHER, core)
+        ours = []
+        for frame in document["threads"]["groups"][0]["frames"]:
+            lines = frame["lines"] or [{"function": frame["function"], "file": "", "line": 0}]
+            ours += [(bare(x["function"]), os.path.basename(x["file"]), x["line"]) for x in lines]
+        assert ours == [(bare(name), file, line) for name, file, line in wanted], (ours, wanted)
+        inlined = [x["function"] for f in document["threads"]["groups"][0]["frames"]
+                   for x in f["lines"] if x["is_inlined"]]
+        if how == "inlined":
+            assert inlined == ["read_inlined", "inline_it"], inlined
 
 
 @test
