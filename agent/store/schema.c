@@ -425,7 +425,8 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                               " DO UPDATE SET key = ?2, n = ?3, time_usec = ?4, document = ?5",
         [STORE_FAILURE_LIST] = "SELECT name, key, n, time_usec, document FROM failures"
                                " WHERE name > ?1 ORDER BY name LIMIT 1",
-        [STORE_FAILURE_DROP] = "DELETE FROM failures WHERE time_usec < ?1",
+        [STORE_FAILURE_DROP] = "DELETE FROM failures WHERE time_usec < ?1 OR name IN (SELECT name"
+                               " FROM failures ORDER BY time_usec DESC LIMIT -1 OFFSET ?2)",
         [STORE_PAGE_COUNT] = "PRAGMA page_count",
         [STORE_FREE_COUNT] = "PRAGMA freelist_count",
         [STORE_RESERVE_COUNT] = "SELECT count(*) FROM reserve",
