@@ -143,6 +143,13 @@ static int explain(const char *sentence) {
         return EXIT_BAD_CORE;
 }
 
+static bool is_zstd(int fd) {
+        static const char wanted[] = { 0x28, (char)0xb5, 0x2f, (char)0xfd };
+        char magic[sizeof wanted];
+        return fs_pread_all(fd, magic, sizeof magic, 0) == 0 &&
+               memcmp(magic, wanted, sizeof wanted) == 0;
+}
+
 static int write_report(int core_fd, const char *core_name) {
         struct stat st;
         _cleanup_(strbuf_done) StrBuf json = STRBUF_INIT, text = STRBUF_INIT;
@@ -155,7 +162,9 @@ static int write_report(int core_fd, const char *core_name) {
                            .userdata = &core_fd };
         int r = report_write(&in, &json, &text);
         if (r == CORE_NOTES_E_NO_CORE)
-                return explain("it is not an ELF core of 64 bits, little-endian");
+                return explain(is_zstd(core_fd)
+                                       ? "it is compressed with zstd; decompress it with zstd -d"
+                                       : "it is not an ELF core of 64 bits, little-endian");
         if (r == CORE_NOTES_E_MACHINE)
                 return explain("it is of a machine other than x86-64 and arm64");
         if (r == 0)

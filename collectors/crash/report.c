@@ -187,8 +187,9 @@ static void write_python(Report *r) {
 
 /* ---- modules ---- */
 
+/* Those whose file was asked for: they have a frame, or what a frame needs. */
 static bool is_shown(const Module *m) {
-        return m->state != MODULE_UNUSED && (m->is_program || m->state != MODULE_FOUND || m->file);
+        return m->state != MODULE_UNUSED;
 }
 
 static void write_module(Report *r, const Module *m) {
