@@ -14,7 +14,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#ifdef __clang__
+#define noinline_ __attribute__((noinline))
+#else
 #define noinline_ __attribute__((noinline, noclone))
+#endif
 /* What follows a call keeps it from becoming a jump. */
 #define KEEP_FRAME() __asm__ volatile("" ::: "memory")
 
