@@ -187,7 +187,7 @@ static void write_python(Report *r) {
 
 /* ---- modules ---- */
 
-/* Those whose file was asked for: they have a frame, or what a frame needs. */
+/* Those whose file was requested: they have a frame, or what a frame needs. */
 static bool is_shown(const Module *m) {
         return m->state != MODULE_UNUSED;
 }
