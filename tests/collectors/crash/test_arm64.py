@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A core of arm64, made by qemu-aarch64, which leaves out the list of mapped files: the test adds it
-from the program's headers. eu-stack judges, by the program alone."""
+"""A core of arm64, made by qemu-aarch64, which leaves out the list of mapped files: the test adds
+it from the program's headers. eu-stack judges, by the program alone."""
 import glob
 import os
 import resource

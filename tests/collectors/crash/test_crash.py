@@ -73,8 +73,8 @@ def a_cut_core_keeps_the_chains_whose_stacks_are_in_it():
 
 
 def check_part(whole, part, document):
-    """Each thread is there with its pc, as far as the notes go; no frame is there that the whole core does not have; and a
-    chain ends early only where the stack is missing."""
+    """Each thread is there with its pc, as far as the notes go; no frame is there that the whole
+    core does not have; and a chain ends early only where the stack is missing."""
     if document["core"]["notes_are_cut"]:
         assert part.keys() < whole.keys()
     else:
@@ -175,6 +175,7 @@ PLANTED = {
     "recursion": ("recursion", "recurse"),
     "stack": ("stack-exhausted", "use_much_stack"),
     "exit": ("exit-time", "at_exit"),
+    "exit-other": ("exit-time", "use_in_thread"),
     "double-free": ("heap-damaged", "double_free"),
     "assertion": ("abort-with-message", "check_assertion"),
     "bus": ("mapped-file-cut", "read_cut_file"),
@@ -186,6 +187,7 @@ PLANTED = {
     "handler-blocked": ("null-pointer", "read_through"),
     "abort": (None, "abort"),
     "wild": (None, "write_through"),
+    "wild-lock": (None, "write_through"),
     "wild-threads": (None, "write_through"),
     "read-only": (None, "write_through"),
     "killed": (None, "kill"),
@@ -218,7 +220,7 @@ def planted_crashes_have_their_verdict_and_others_have_none():
         signatures[how] = document["signature"]["id"]
     for how, same in (("wild", "wild-threads"), ("null", "handler"), ("null", "handler-blocked")):
         assert signatures[how] == signatures[same], (how, same)
-    assert len(set(signatures.values())) == 15, signatures
+    assert len(set(signatures.values())) == 16, signatures
 
 
 @test
