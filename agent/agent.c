@@ -405,12 +405,13 @@ static bool request_instance_id(char *const *environment, char ret[INSTANCE_ID_S
 /* The configuration, DMI, the instance metadata service, the host name; in this order. The service
  * is requested only where DMI has no instance id (containers without /sys/devices, some virtual
  * machines), which takes a second at most outside of EC2. */
-static int find_instance_id(Agent *a, const char **ret_origin) {
-        int r = instance_id_find(a->config->node.instance_id, a->config->snapshot.sysfs_root,
-                                 a->instance_id, ret_origin);
+int agent_find_instance_id(const Config *config, char *const *environment,
+                           char ret[static INSTANCE_ID_SIZE], const char **ret_origin) {
+        int r = instance_id_find(config->node.instance_id, config->snapshot.sysfs_root, ret,
+                                 ret_origin);
         if (r < 0 || strcmp(*ret_origin, "hostname") != 0)
                 return r;
-        if (request_instance_id(a->environment, a->instance_id))
+        if (request_instance_id(environment, ret))
                 *ret_origin = "imds";
         return 0;
 }
@@ -799,6 +800,10 @@ IntakeSource *agent_source_by_name(const Agent *a, const char *name) {
 
 static bool is_named(Bundle *b, uint64_t *ret_wait_usec, void *userdata) {
         const Agent *a = userdata;
+        if (a->once && a->notes && !hooknotes_is_idle(a->notes)) {
+                *ret_wait_usec = 100 * USEC_PER_MSEC; /* a note may name its job */
+                return false;
+        }
         return !a->failures || failures_is_named(a->failures, b, ret_wait_usec);
 }
 
@@ -1328,7 +1333,7 @@ static int start_api(Agent *a) {
 
 static int agent_start(Agent *a) {
         const char *origin = "";
-        int r = find_instance_id(a, &origin);
+        int r = agent_find_instance_id(a->config, a->environment, a->instance_id, &origin);
         if (r < 0) {
                 log_error(r, "cannot find an instance id; set node.instance_id");
                 return r;

@@ -41,6 +41,10 @@ bool agent_is_idle(Agent *a);
 
 /** Prints a line for each bundle that is not delivered. @return their number */
 size_t agent_print_undelivered(Agent *a, FILE *f);
+/** For the removal of the package: prints a line for each directory with hard links beside the
+ * sources, an empty line, and a line for each bundle that is not delivered. No agent may run.
+ * @return 0, -errno: logged */
+int agent_print_remains(Config *config, FILE *f);
 /** @return whether abandoned uploads wait to be aborted */
 bool agent_has_uploads_to_abort(const Agent *a);
 

@@ -1,4 +1,4 @@
-/* Shared by agent.c and view.c (the API). */
+/* Shared by agent.c, remains.c and view.c (the API). */
 #pragma once
 
 #include "agent/agent.h"
@@ -111,6 +111,10 @@ struct Agent {
         sd_event_source *lacking_timer;
         struct AgentViewSpace *space; /* what the last view points into */
 };
+
+/** @param ret_origin  static text @return 0, -errno */
+int agent_find_instance_id(const Config *config, char *const *environment,
+                           char ret[static INSTANCE_ID_SIZE], const char **ret_origin);
 
 IntakeSource *agent_source_by_name(const Agent *a, const char *name);
 

@@ -9,6 +9,7 @@
 #include <systemd/sd-daemon.h>
 
 #include "agent/agent.h"
+#include "collectors/probe_listener.h"
 #include "collectors/supervisor.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
@@ -33,7 +34,7 @@ enum { EXIT_OK = 0, EXIT_UNDELIVERED = 1, EXIT_USAGE = 2 };
 
 typedef struct Args {
         const char *file;
-        bool check, once, print_config;
+        bool check, once, print_config, remains;
         uint64_t timeout_usec;
 } Args;
 
@@ -49,7 +50,8 @@ typedef struct Main {
 } Main;
 
 static void help(FILE *f) {
-        fputs("neuron-collectd [--config FILE] [--check | --once [--timeout T] | --print-config]\n"
+        fputs("neuron-collectd [--config FILE] [--check | --once [--timeout T] | --print-config | "
+              "--remains]\n"
               "\n"
               "Watches for Neuron core dumps and profiles, packs them, and proves that a copy "
               "arrived.\n"
@@ -62,6 +64,8 @@ static void help(FILE *f) {
               "                   2 invalid configuration\n"
               "  --timeout T      with --once: retry transient errors for this long (default: "
               "10m)\n"
+              "  --remains        for the removal of the agent, when it has stopped: print the\n"
+              "                   directories with hard links and the undelivered bundles\n"
               "  --version        print the version\n"
               "  --help           print this\n"
               "\n"
@@ -83,6 +87,7 @@ static int parse_args(int argc, char **argv, Args *a) {
                 { "once", no_argument, NULL, 'o' },
                 { "timeout", required_argument, NULL, 't' },
                 { "print-config", no_argument, NULL, 'p' },
+                { "remains", no_argument, NULL, 'r' },
                 { "version", no_argument, NULL, 'v' },
                 { "help", no_argument, NULL, 'h' },
                 { 0 },
@@ -115,6 +120,9 @@ static int parse_args(int argc, char **argv, Args *a) {
                 case 'p':
                         a->print_config = true;
                         break;
+                case 'r':
+                        a->remains = true;
+                        break;
                 case 'v':
                         puts("neuron-collectd " PACKAGE_VERSION);
                         return 0;
@@ -126,8 +134,8 @@ static int parse_args(int argc, char **argv, Args *a) {
                 }
         if (optind < argc)
                 return usage("unexpected argument; only options are accepted");
-        if (a->check + a->once + a->print_config > 1)
-                return usage("--check, --once and --print-config exclude each other");
+        if (a->check + a->once + a->print_config + a->remains > 1)
+                return usage("--check, --once, --print-config and --remains exclude each other");
         if (timeout_given && !a->once)
                 return usage("--timeout goes with --once");
         return 1;
@@ -354,6 +362,8 @@ int main(int argc, char **argv) {
          * sandbox. */
         if (argc == 2 && strcmp(argv[1], "--child=bus") == 0)
                 _exit(bus_child_main());
+        if (argc == 2 && strncmp(argv[1], "--child=probe:", 14) == 0)
+                _exit(probe_listener_main(argv[1] + 14));
         if (argc == 2 && strncmp(argv[1], "--child=", 8) == 0)
                 _exit(child_main(argv[1] + 8));
         Args args;
@@ -361,14 +371,14 @@ int main(int argc, char **argv) {
         if (r <= 0)
                 return r < 0 ? EXIT_USAGE : EXIT_OK;
         Config *config = NULL;
-        bool is_agent = !args.check && !args.print_config;
+        bool is_agent = !args.check && !args.print_config && !args.remains;
         _cleanup_free_ char *file = is_agent ? fs_absolute_path(args.file) : NULL;
         if (file) /* status reports it to other processes */
                 args.file = file;
         r = read_config(&args, &config);
         if (r != 0)
                 return EXIT_USAGE;
-        if (!args.print_config)
+        if (!args.print_config && !args.remains)
                 config_print_warnings(config, stderr);
         if (args.check) {
                 config_free(config);
@@ -381,7 +391,9 @@ int main(int argc, char **argv) {
                 return r < 0 ? EXIT_UNDELIVERED : EXIT_OK;
         }
         log_setup((LogFormat)config->log.format, config->log.level);
-        r = args.once ? 0 : spawn_raise_fd_limit(); /* for hundreds of hooks and processes */
+        r = args.once || args.remains
+                    ? 0
+                    : spawn_raise_fd_limit(); /* for hundreds of hooks and processes */
         if (r < 0)
                 log_warning(r, "cannot raise the limit of open files; with many hooks at once some "
                                "notes may be lost");
@@ -390,6 +402,11 @@ int main(int argc, char **argv) {
                 log_error(r, "cannot start libcurl");
                 config_free(config);
                 return EXIT_UNDELIVERED;
+        }
+        if (args.remains) {
+                r = agent_print_remains(config, stdout);
+                config_free(config);
+                return r < 0 ? EXIT_UNDELIVERED : EXIT_OK;
         }
         return run(&args, config);
 }

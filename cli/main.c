@@ -103,7 +103,8 @@ static const CliCommand commands[] = {
           "  --from FILE  our program (default: " HOOK_PROGRAM ")\n"
           "  --chain      for install: ours also runs the previous hook, until its deadline,\n"
           "  --chain=PATH or a program of your own, with the same arguments\n"
-          "  --no-chain   for install: run no other hook\n", CLI_READS_CONFIG, cmd_hook },
+          "  --no-chain   for install: run no other hook\n"
+          "  --dumps DIR  for install: also create DIR, where every user's job may write (mode 1777)\n", CLI_READS_CONFIG, cmd_hook },
         { "crash", "FILE [--exe PATH] [--root DIR]", "why a process died, from its core",
           "Reads a core file: signal, registers, the call chains of all threads, Python's stacks. Needs no agent,\n"
           "no debugger and no network. A program or library is used when its build id is the one in the core.\n\n"

@@ -58,6 +58,7 @@ enum {
         READS_PROCESSES = 4, /* of others: /proc/PID/environ, maps, fd, root … */
         MAY_EXEC = 8,        /* rpm */
         RUNS_COMMANDS = 16,
+        READS_KERNEL_LOG = 32, /* by syslog(2), where there is no /dev/kmsg */
 };
 
 #define OF_OTHERS (CAP(SYS_PTRACE) | CAP(DAC_READ_SEARCH))
@@ -72,7 +73,7 @@ static const Collector collectors[] = {
         { .name = "neuron_device", .run = collect_neuron_device,
           .capabilities = OF_OTHERS, .needs = OPENS_DEVICES | READS_PROCESSES },
         { .name = "kmsg", .run = collect_kmsg,
-          .capabilities = CAP(SYSLOG) | CAP(DAC_READ_SEARCH), .needs = 0 },
+          .capabilities = CAP(SYSLOG) | CAP(DAC_READ_SEARCH), .needs = READS_KERNEL_LOG },
         { .name = "process", .run = collect_process,
           .capabilities = OF_OTHERS, .needs = READS_PROCESSES | MAKES_FILES, .per_process = true },
         { .name = "jobs", .run = collect_jobs,
@@ -1097,7 +1098,8 @@ static int enter_sandbox(const Collector *c, const ProbeRequest *request, int di
                       .cpu_usec = timeout_of(request, c),
                       .may_exec = c->needs & MAY_EXEC,
                       .runs_commands = c->needs & RUNS_COMMANDS,
-                      .reads_processes = c->needs & READS_PROCESSES };
+                      .reads_processes = c->needs & READS_PROCESSES,
+                      .reads_kernel_log = c->needs & READS_KERNEL_LOG };
         s.max_file_bytes = s.dir_fd >= 0 ? order->max_bytes : 0;
         int r = sandbox_enter(&s, &left_out);
         if (r == 0 && left_out.n)

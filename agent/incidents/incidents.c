@@ -2210,9 +2210,14 @@ static void on_watch_message(const char *text, void *userdata) {
                             text + 8);
 }
 
+/* A probe in a container of its own may begin to listen after us, and is restarted without us: what
+ * we have started meanwhile may read less. */
 static int on_watch_retry(sd_event_source *s, uint64_t usec, void *userdata) {
         (void)s, (void)usec;
-        incidents_watch(userdata);
+        Incidents *i = userdata;
+        if (i->watch && probe_is_own(i->watch) && i->socket && access(i->socket, F_OK) == 0)
+                i->watch = probe_free(i->watch);
+        incidents_watch(i);
         return 0;
 }
 
@@ -2235,10 +2240,8 @@ static void on_watch_end(int result, const char *why, void *userdata) {
         try_again(i);
 }
 
-static void incidents_watch(Incidents *i) {
+static int start_watch(Incidents *i) {
         const Config *c = i->config;
-        if (!c->snapshot.enabled || i->watch)
-                return;
         ProbeRequest o = { .mode = PROBE_WATCH,
                            .interval_usec = JOBS_INTERVAL_USEC,
                            .collect = collect_options(c) };
@@ -2250,10 +2253,17 @@ static void incidents_watch(Incidents *i) {
                                            .on_message = on_watch_message,
                                            .on_end = on_watch_end,
                                            .userdata = i });
-        if (r < 0) {
+        if (r < 0)
                 log_warning(r, "the kernel log cannot be followed; trying again in 30 s");
+        return r;
+}
+
+static void incidents_watch(Incidents *i) {
+        if (!i->config->snapshot.enabled)
+                return;
+        int r = i->watch ? 0 : start_watch(i);
+        if (r < 0 || probe_is_own(i->watch))
                 try_again(i);
-        }
 }
 
 static void incidents_watch_done(Incidents *i) {

@@ -199,6 +199,10 @@ static int send_order(const Probe *p, const ProbeOptions *q) {
         return sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
 }
 
+bool probe_is_own(const Probe *p) {
+        return p->pid > 0;
+}
+
 int probe_new(Probe **ret, sd_event *event, const ProbeOptions *q) {
         _cleanup_(probe_freep) Probe *p = calloc(1, sizeof *p);
         if (!p)

@@ -3,6 +3,7 @@
  * and receives its messages. One object a supervisor. */
 #pragma once
 
+#include <stdbool.h>
 #include <systemd/sd-event.h>
 
 #include "collectors/runner/probe_request.h"
@@ -26,6 +27,8 @@ typedef struct ProbeOptions { /* borrowed while probe_new runs */
 
 /** @return 0, -errno: no supervisor could be had */
 int probe_new(Probe **ret, sd_event *event, const ProbeOptions *request);
+/** @return whether nobody listened, so that it runs with the agent's own rights */
+bool probe_is_own(const Probe *p);
 /** No callback any more. A running snapshot is finished by its supervisor; a watch ends.
  * Takes NULL, returns NULL. */
 Probe *probe_free(Probe *p);

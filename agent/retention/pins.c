@@ -308,6 +308,16 @@ static int pins_open_instance(const Pins *p, Place place, bool create, Squatter 
                            : pins_open_own_dir(root_fd, p->instance_id, create, ret_squatter);
 }
 
+void pins_print(const Pins *p, FILE *f) {
+        for (Place place = 0; place < N_PLACES; place++) {
+                _cleanup_close_ int fd = pins_open_instance(p, place, false, NULL);
+                if (fd >= 0)
+                        fprintf(f, "%s/" PINS_NAME "/%s\n",
+                                strcmp(p->directories[place], "/") ? p->directories[place] : "",
+                                p->instance_id);
+        }
+}
+
 /* @param bundle_id  NULL: all of the instance's */
 static int open_existing(const Pins *p, Place place, const char *bundle_id) {
         _cleanup_close_ int fd = pins_open_instance(p, place, false, NULL);

@@ -34,6 +34,8 @@
 #define INSTALL "neuron-collect hook install"
 #define MAILBOX_MODE 01733 /* every user may add a note, nobody may read or remove another's */
 
+#define DUMPS_MODE 01777
+
 #define HOOK_NAME "neuron-dump"
 #define HOOK_VERSION_SIZE 32
 
@@ -559,6 +561,7 @@ static int hook_remove(const HookRequest *q, HookResult *ret) {
 typedef struct Arguments {
         HookRequest request;
         char *program, *place, *chain; /* made absolute; NULL = not given */
+        char *dumps;                   /* the same; a directory to create for all users' dumps */
         char *to; /* the option, for commands that are suggested; NULL = the default place */
 } Arguments;
 
@@ -606,9 +609,32 @@ static void print_installed(const Arguments *a, const HookResult *result) {
                          "after each");
 }
 
+/* A directory where every user's job may write, and remove only what is its own: what the agent
+ * asks of a shared source. On a node without a shell nothing else makes it. */
+static int share_directory(const char *path) {
+        int r = fs_mkdir_p(path, 0755);
+        _cleanup_close_ int fd =
+                r < 0 ? r : open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        struct stat st;
+        if (r == 0 && (fd < 0 || fstat(fd, &st) < 0))
+                r = -errno;
+        if (r == 0 && st.st_uid != geteuid())
+                r = -EPERM; /* its owner could rename what is in it */
+        if (r == 0 && (st.st_mode & 07777) != DUMPS_MODE && fchmod(fd, DUMPS_MODE) < 0)
+                r = -errno;
+        if (r == 0)
+                return CLI_YES;
+        cli_error("'%s' cannot be a directory for all users' dumps: %s; make it a directory of "
+                  "root's",
+                  path, strerror(-r));
+        return CLI_NO;
+}
+
 static int install(const Cli *cli, const Arguments *a) {
         HookResult result = { 0 };
-        int code = hook_install(&a->request, &result);
+        int code = a->dumps ? share_directory(a->dumps) : CLI_YES;
+        if (code == CLI_YES)
+                code = hook_install(&a->request, &result);
         if (code != CLI_YES)
                 return code;
         if (cli->json)
@@ -893,6 +919,8 @@ static int set_option(Arguments *a, int option) {
                 return set_path(optarg, &a->program, &q->from);
         case 't':
                 return set_place(a, optarg);
+        case 'd':
+                return set_path(optarg, &a->dumps, &(const char *){ NULL });
         case 'c':
         case 'n':
                 if (q->chain != HOOK_CHAIN_AS_IS)
@@ -909,6 +937,7 @@ static int parse(int argc, char **argv, Arguments *a, const char **ret_command) 
         static const struct option options[] = {
                 { "from", required_argument, NULL, 'f' },
                 { "to", required_argument, NULL, 't' },
+                { "dumps", required_argument, NULL, 'd' },
                 { "chain", optional_argument, NULL, 'c' },
                 { "no-chain", no_argument, NULL, 'n' },
                 { 0 },
@@ -925,6 +954,8 @@ static int parse(int argc, char **argv, Arguments *a, const char **ret_command) 
         if (a->request.chain != HOOK_CHAIN_AS_IS && strcmp(*ret_command, "install") != 0)
                 return cli_usage(argv[0], "--chain and --no-chain are for `install`, not for '%s'",
                                  *ret_command);
+        if (a->dumps && strcmp(*ret_command, "install") != 0)
+                return cli_usage(argv[0], "--dumps is for `install`, not for '%s'", *ret_command);
         return CLI_YES;
 }
 
@@ -947,6 +978,7 @@ int cmd_hook(const Cli *cli, int argc, char **argv) {
         free(a.program);
         free(a.place);
         free(a.chain);
+        free(a.dumps);
         free(a.to);
         return code;
 }

@@ -1,8 +1,9 @@
 /* The kernel's log: what it has of Neuron, once or from now on. A line is a hint: who can open a
- *device can have the driver print what he likes , so that sysfs counters, not this, prove a fault.
+ * device can have the driver print what he likes, so that sysfs counters, not this, prove a fault.
  *
  * /dev/kmsg gives one record a read(2); the stand-ins of tests, files and FIFOs, any number of
- *bytes: both are cut at record borders here. */
+ * bytes: both are cut at record borders here. Where a container has no /dev/kmsg, syslog(2) gives
+ * the whole ring as text: without numbers of records, and without an end to wait at. */
 
 #include <ctype.h>
 #include <errno.h>
@@ -13,6 +14,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/klog.h>
 #include <sys/stat.h>
 
 #include "collectors/runner/collector.h"
@@ -30,7 +32,9 @@
 typedef struct KmsgRecord {
         unsigned priority, facility; /* syslog's; facility 0: the kernel itself, else a program
                                         wrote to /dev/kmsg */
-        uint64_t seq, usec;          /* usec: since boot, CLOCK_MONOTONIC as printk keeps it */
+        bool is_numbered;            /* false: syslog(2) gave it, which has no numbers */
+        uint64_t seq, usec;          /* usec: since boot, CLOCK_MONOTONIC as printk keeps it; 0 =
+                                        not known (syslog(2) with printk.time=0) */
         StrBuf text;                 /* with `\xNN` undone; any bytes */
         StrBuf context; /* continuation lines (SUBSYSTEM=…, DEVICE=…), `\n` between them */
 } KmsgRecord;
@@ -96,6 +100,7 @@ static int kmsg_parse(const char *data, size_t n, KmsgRecord *ret) {
                 return -EBADMSG;
         r.priority = (unsigned)priority & 7;
         r.facility = (unsigned)priority >> 3;
+        r.is_numbered = true;
         at++;
         add_unescaped(&r.text, at, (size_t)(line_end - at));
         while (line_end < end) {
@@ -221,6 +226,12 @@ static bool kmsg_is_neuron(const char *text, size_t n) {
 enum { IDLE_MSEC = 200, RATE_LINES_MAX = 200, RATE_ERRORS_MAX = 100 };
 
 #define RATE_USEC (60 * USEC_PER_SEC)
+/* @see syslog(2): ring and size of the ring, neither of which changes anything */
+enum { SYSLOG_READ_ALL = 3, SYSLOG_SIZE_BUFFER = 10 };
+#define SYSLOG_BYTES_MAX (16 * MIB)
+#define SYSLOG_TAIL_BYTES 1024 /* by which the place is found again where an earlier read ended */
+#define SYSLOG_POLL_MSEC 1000
+
 typedef struct Kmsg {
         const CollectRequest *order;
         CollectOut *out;
@@ -297,8 +308,10 @@ static int emit_record(Kmsg *k, const KmsgRecord *r, const KmsgHwError *error) {
 
         json_out_object(&b, NULL);
         json_out_string(&b, "about", error ? "hw_error" : "line");
-        json_out_u64(&b, "seq", r->seq);
-        json_out_u64(&b, "usec", r->usec);
+        if (r->is_numbered)
+                json_out_u64(&b, "seq", r->seq);
+        if (r->is_numbered || r->usec > 0)
+                json_out_u64(&b, "usec", r->usec);
         json_out_u64(&b, "priority", r->priority);
         json_out_bool(&b, "from_kernel", r->facility == 0);
         json_out_bool(&b, "hint", true);
@@ -324,26 +337,33 @@ static int note_lost(Kmsg *k, uint64_t seq) {
         return r;
 }
 
-static int handle_record(Kmsg *k, const char *data, size_t n) {
-        _cleanup_(kmsg_record_done) KmsgRecord record = { 0 };
+/* Writes it when it concerns Neuron. */
+static int keep_record(Kmsg *k, const KmsgRecord *record) {
         KmsgHwError error;
-        int r = kmsg_parse(data, n, &record);
-
-        if (r < 0)
-                return r == -EBADMSG ? 0 : r; /* not a record: nothing to report */
-        r = note_lost(k, record.seq);
-        if (r < 0 || record.usec < k->order->since_boot_usec)
-                return r;
-        bool is_error = kmsg_find_hw_error(record.text.text, record.text.n, &error);
-        if (!is_error && !kmsg_is_neuron(record.text.text ? record.text.text : "", record.text.n))
+        int r = 0;
+        const char *text = record->text.text ? record->text.text : "";
+        if (record->usec < k->order->since_boot_usec && (record->is_numbered || record->usec > 0))
                 return 0;
-        if (!may_write(k, record.usec, is_error))
+        bool is_error = kmsg_find_hw_error(record->text.text, record->text.n, &error);
+        if (!is_error && !kmsg_is_neuron(text, record->text.n))
+                return 0;
+        if (!may_write(k, record->usec, is_error))
                 return 0;
         if (k->n_left_out > 0) {
                 r = emit_notice(k, "left_out", "lines", k->n_left_out);
                 k->n_left_out = 0;
         }
-        return r < 0 ? r : emit_record(k, &record, is_error ? &error : NULL);
+        return r < 0 ? r : emit_record(k, record, is_error ? &error : NULL);
+}
+
+static int handle_record(Kmsg *k, const char *data, size_t n) {
+        _cleanup_(kmsg_record_done) KmsgRecord record = { 0 };
+        int r = kmsg_parse(data, n, &record);
+
+        if (r < 0)
+                return r == -EBADMSG ? 0 : r; /* not a record: nothing to report */
+        r = note_lost(k, record.seq);
+        return r < 0 ? r : keep_record(k, &record);
 }
 
 /* Takes whole records of what has been read. @param all  nothing more comes now: the last one too,
@@ -417,16 +437,133 @@ static int open_kmsg(const CollectRequest *order, CollectOut *out) {
         return r;
 }
 
+/* ---- syslog(2) ---- */
+
+/* `<6>[   12.345678] text`, or with printk.time=0 `<6>text`.  @return whether it is a line of it */
+static bool syslog_parse(const char *line, size_t n, KmsgRecord *ret) {
+        const char *at = line + 1, *end = line + n;
+        uint64_t priority, sec, usec;
+        if (n < 3 || *line != '<' || !parse_u64_prefix(&at, end, &priority) ||
+            priority > UINT32_MAX || at >= end || *at++ != '>')
+                return false;
+        *ret = (KmsgRecord){ .priority = (unsigned)priority & 7,
+                             .facility = (unsigned)priority >> 3 };
+        const char *time = at;
+        if (time < end && *time == '[')
+                for (time++; time < end && *time == ' ';)
+                        time++;
+        if (time > at && parse_u64_prefix(&time, end, &sec) && end - time > 7 && *time == '.' &&
+            time[7] == ']' && sec < UINT64_MAX / USEC_PER_SEC - 1) {
+                time++;
+                if (parse_u64_prefix(&time, end, &usec) && *time == ']') {
+                        ret->usec = sec * USEC_PER_SEC + usec;
+                        at = time + 1;
+                        at += at < end && *at == ' ';
+                }
+        }
+        strbuf_add_n(&ret->text, at, (size_t)(end - at));
+        return true;
+}
+
+static int handle_syslog(Kmsg *k, const char *data, size_t n) {
+        const char *end = data + n;
+        int r = 0;
+        while (r == 0 && data < end) {
+                const char *line_end = memchr(data, '\n', (size_t)(end - data));
+                line_end = line_end ? line_end : end;
+                _cleanup_(kmsg_record_done) KmsgRecord record = { 0 };
+                if (syslog_parse(data, (size_t)(line_end - data), &record))
+                        r = strbuf_error(&record.text) < 0 ? -ENOMEM : keep_record(k, &record);
+                data = line_end + 1;
+        }
+        return r;
+}
+
+/* The text is longer than the ring by what stands before each line. @param ret  the caller's
+ * @return its length, -errno */
+static int read_syslog(char **ret) {
+        int size = klogctl(SYSLOG_SIZE_BUFFER, NULL, 0);
+        if (size < 0)
+                return -errno;
+        size = (int)MIN(2 * (uint64_t)size, SYSLOG_BYTES_MAX);
+        char *text = malloc((size_t)size + 1);
+        if (!text)
+                return -ENOMEM;
+        int n = klogctl(SYSLOG_READ_ALL, text, size);
+        if (n < 0) {
+                int r = -errno;
+                free(text);
+                return r;
+        }
+        *ret = text;
+        return n;
+}
+
+/* A container has a /dev/kmsg only if it was given the device, and then its device cgroup may still
+ * refuse it. A directory of the operator's is not this machine's. */
+static bool has_syslog(const CollectRequest *order, int error) {
+        return (error == -ENOENT || error == -EPERM || error == -EACCES) &&
+               strcmp(order->device_directory, "/dev") == 0;
+}
+
+/* @param error  of /dev/kmsg, which is returned when syslog(2) is refused, too */
+static int collect_syslog(Kmsg *k, int error) {
+        _cleanup_free_ char *text = NULL;
+        int n = read_syslog(&text);
+        if (n < 0)
+                return error;
+        *k->out->why = '\0';
+        return handle_syslog(k, text, (size_t)n);
+}
+
+/* @return where what is new begins: behind the end of what was read before */
+static size_t find_new(const char *text, size_t n, const char *tail, size_t n_tail) {
+        for (size_t at = n; n_tail > 0 && at >= n_tail; at--)
+                if (memcmp(text + at - n_tail, tail, n_tail) == 0)
+                        return at;
+        return 0;
+}
+
+/* Nothing tells when there is more: it is read again every second. */
+static int follow_syslog(Kmsg *k, int error) {
+        char tail[SYSLOG_TAIL_BYTES];
+        size_t n_tail = 0;
+        struct pollfd reader = { .fd = k->out->fd };
+        for (bool is_first = true;; is_first = false) {
+                _cleanup_free_ char *text = NULL;
+                int n = read_syslog(&text);
+                if (n < 0)
+                        return is_first ? error : n;
+                *k->out->why = '\0';
+                size_t at = find_new(text, (size_t)n, tail, n_tail);
+                int r = 0;
+                if (at == 0 && n_tail > 0)
+                        r = emit_notice(k, "overrun", "lost_records", 0);
+                if (r == 0 && !is_first)
+                        r = handle_syslog(k, text + at, (size_t)n - at);
+                if (r < 0)
+                        return r;
+                n_tail = MIN((size_t)n, sizeof tail);
+                memcpy(tail, text + (size_t)n - n_tail, n_tail);
+                if (poll(&reader, 1, SYSLOG_POLL_MSEC) > 0 &&
+                    reader.revents & (POLLERR | POLLHUP | POLLNVAL))
+                        return 0; /* nobody reads any more */
+        }
+}
+
+/* ---- both ---- */
+
 int collect_kmsg(const CollectRequest *order, CollectOut *out) {
         _cleanup_close_ int fd = open_kmsg(order, out);
         Kmsg k = { .order = order, .out = out, .fd = fd };
         int r;
 
         if (fd < 0)
-                return fd;
-        do
-                r = read_some(&k);
-        while (r > 0);
+                r = has_syslog(order, fd) ? collect_syslog(&k, fd) : fd;
+        else
+                do
+                        r = read_some(&k);
+                while (r > 0);
         strbuf_done(&k.pending);
         return r == -EFBIG ? 0 : r; /* the section is labelled as cut */
 }
@@ -450,8 +587,10 @@ int follow_kmsg(const CollectRequest *order, CollectOut *out) {
         struct stat st;
         int r;
 
-        if (fd < 0 || fstat(fd, &st) < 0)
-                return fd < 0 ? fd : -errno;
+        if (fd < 0)
+                return has_syslog(order, fd) ? follow_syslog(&k, fd) : fd;
+        if (fstat(fd, &st) < 0)
+                return -errno;
         (void)lseek(fd, 0, SEEK_END); /* a FIFO has no end to go to */
         for (;;) {
                 do

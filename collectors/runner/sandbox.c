@@ -176,7 +176,6 @@ static const unsigned short refused_always[] = {
         SYS_fchmodat, SYS_fchown, SYS_fchownat, SYS_setxattr, SYS_lsetxattr,
         SYS_fsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr,
         SYS_utimensat, SYS_name_to_handle_at, SYS_open_by_handle_at, SYS_vhangup,
-        SYS_syslog,
 #ifdef SYS_kexec_file_load
         SYS_kexec_file_load,
 #endif
@@ -308,10 +307,25 @@ static void add_opens(Filter *f, const Sandbox *s) {
 #endif
 }
 
+/* Reading the kernel's log, and the size of its ring; not to consume it, or to silence the console.
+ */
+static void add_syslog(Filter *f, const Sandbox *s) {
+        enum { READ_ALL = 3, SIZE_BUFFER = 10 };
+        add(f, jump(BPF_JEQ, SYS_syslog, 0, s->reads_kernel_log ? 5 : 1));
+        if (s->reads_kernel_log) {
+                add_load(f, ARGUMENT(0));
+                add(f, jump(BPF_JEQ, READ_ALL, 1, 0));
+                add(f, jump(BPF_JEQ, SIZE_BUFFER, 0, 1));
+                add_return(f, 0);
+        }
+        add_return(f, EPERM);
+}
+
 static int enter_seccomp(const Sandbox *s) {
         Filter f = { .n = ELEMENTSOF(sandbox_prologue) };
         memcpy(f.steps, sandbox_prologue, sizeof sandbox_prologue);
         add_refused(&f, refused_always, ELEMENTSOF(refused_always));
+        add_syslog(&f, s);
         if (!s->may_exec)
                 add_refused(&f, refused_without_exec, ELEMENTSOF(refused_without_exec));
         if (!s->runs_commands)

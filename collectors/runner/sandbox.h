@@ -13,11 +13,12 @@ typedef struct Sandbox {
         const char *device_directory; /* where nodes may be opened for writing; NULL = none may */
         uint64_t capabilities;        /* kept where they were there, by 1 << CAP_… */
         uint64_t cpu_usec, max_file_bytes;
-        bool may_exec;        /* other programs, which then have the same limits */
-        bool runs_commands;   /* of an operator: with sockets, any nodes below /dev, and memory */
-        bool opens_nothing;   /* not even for reading: all it needs is open */
-        bool reads_processes; /* of others, in /proc: without landlock, writing is refused by the
-                                 filter of system calls alone. @see add_opens() */
+        bool may_exec;         /* other programs, which then have the same limits */
+        bool runs_commands;    /* of an operator: with sockets, any nodes below /dev, and memory */
+        bool opens_nothing;    /* not even for reading: all it needs is open */
+        bool reads_processes;  /* of others, in /proc: without landlock, writing is refused by the
+                                  filter of system calls alone. @see add_opens() */
+        bool reads_kernel_log; /* by syslog(2) */
 } Sandbox;
 
 /** Enters it for good; the caller has one thread. @param left_out  gets a sentence for what the

@@ -354,6 +354,24 @@ def without_leave_or_on_a_read_only_disk_it_reports_so_and_changes_nothing():
 
 
 @test
+def a_directory_for_the_dumps_of_all_users_is_made_with_the_hook():
+    need_root()
+    with Place() as p:
+        dumps = os.path.join(p.top, "host", "dumps")
+        for _ in range(2):
+            p.good("install", "--dumps", dumps)
+            assert oct(os.stat(dumps).st_mode)[-4:] == "1777" and p.content() == program()
+            os.chmod(dumps, 0o755)
+        os.chown(dumps, 65534, 65534)
+        p.bad("install", "--dumps", dumps, says="make it a directory of root's")
+        assert oct(os.stat(dumps).st_mode)[-4:] == "0755"
+        os.symlink(p.dir, os.path.join(p.top, "link"))
+        p.bad("install", "--dumps", os.path.join(p.top, "link"), says="cannot be a directory")
+        result = p.hook("status", "--dumps", dumps)
+        assert result.returncode == 2 and "--dumps is for `install`" in result.stderr, result
+
+
+@test
 def a_file_system_without_hard_links_will_do():
     need_strace()
     with Place() as p:

@@ -348,6 +348,11 @@ def a_process_that_is_named_later_gets_sections_of_its_own():
     a.stop()
 
 
+def can_connect(path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+        return s.connect_ex(path) == 0
+
+
 @test
 def a_supervisor_that_listens_beside_the_api_is_used():
     harness.need("systemd-socket-activate")
@@ -370,6 +375,53 @@ def a_supervisor_that_listens_beside_the_api_is_used():
             a.stop()
         finally:
             activate.terminate()
+
+
+@test
+def a_probe_that_listens_itself_serves_until_the_agent_has_ended():
+    a = make_agent()
+    path = a.path("run", "probe.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
+        stale.bind(path)
+    with subprocess.Popen([harness.DAEMON, "--child=probe:" + path],
+                          stdin=subprocess.DEVNULL) as probe:
+        try:
+            wait_for("it listens", lambda: oct(os.stat(path).st_mode)[-3:] == "600" and
+                     can_connect(path))
+            a.start()
+            wait_for("it watches", lambda: [c for c in children_of(probe.pid)
+                                            if "--child=probe" in c[1]])
+            probe.terminate()  # the agent is still there
+            result = cli(a, "--json", "snapshot")
+            assert result.returncode == 0, result.stderr
+            assert set(sections(json.loads(result.stdout))) == SECTIONS
+            assert not [c for c in children_of(a.pid)
+                        if "--child=probe" in c[1]], "the agent has started one itself"
+            a.stop()
+            assert probe.wait(10) == 0
+            assert not os.path.exists(path)
+        finally:
+            probe.kill()
+    result = subprocess.run([harness.DAEMON, "--child=probe:" + a.path("nowhere", "probe.sock")],
+                            stderr=subprocess.PIPE, text=True, check=False)
+    assert result.returncode == 1 and "cannot listen for the agent" in result.stderr, result
+
+
+@test
+def a_probe_that_begins_to_listen_later_takes_over_the_watch():
+    a = make_agent()
+    a.start()
+    own = wait_for("the agent has started one itself", lambda: [
+        c[0] for c in children_of(a.pid) if "--child=probe" in c[1]])
+    with subprocess.Popen([harness.DAEMON, "--child=probe:" + a.path("run", "probe.sock")],
+                          stdin=subprocess.DEVNULL) as probe:
+        try:
+            wait_for("it watches", lambda: [c for c in children_of(probe.pid)
+                                            if "--child=probe" in c[1]], 45)
+            wait_for("the agent's own has ended", lambda: not os.path.exists(f"/proc/{own[0]}"))
+            a.stop()
+        finally:
+            probe.kill()
 
 
 @test

@@ -38,7 +38,7 @@ class CredentialServer:
     """@param keys  what has access_key, secret_key and perhaps token; may be set anew at any time
     @param life  seconds until they expire"""
 
-    def __init__(self, keys, life=3600):
+    def __init__(self, keys, life=3600, address="127.0.0.1"):
         self.keys, self.life = keys, life
         self.fails = None         # a status instead of an answer
         self.authorization = None  # what the container endpoint must be told
@@ -66,10 +66,10 @@ class CredentialServer:
             def do_POST(self):
                 outer.answer(self, self.rfile.read(int(self.headers.get("content-length", 0))))
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = http.server.ThreadingHTTPServer((address, 0), Handler)
         self._server.daemon_threads = True
         self._server.handle_error = lambda *_: None  # whoever asked may go away in the middle
-        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.endpoint = f"http://{address}:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05},
                          daemon=True).start()
 

@@ -219,7 +219,7 @@ def _b64(data):
 
 class S3Server:
     def __init__(self, bucket="bucket", region="us-east-1", access_key="AKIATEST",
-                 secret_key="secret/+key", token=None, tls=None):
+                 secret_key="secret/+key", token=None, tls=None, address="127.0.0.1"):
         self.bucket, self.region, self.access_key, self.secret_key = (bucket, region, access_key,
                                                                       secret_key)
         self.keys = {access_key: (secret_key, token)}
@@ -242,7 +242,8 @@ class S3Server:
         self._stopping = False
         self._sockets = set()
         self._n_connections = 0
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.address = address
+        self._listener = socket.create_server((address, 0), backlog=128)
 
     # --- the test's side
 
@@ -273,7 +274,7 @@ class S3Server:
 
     @property
     def endpoint(self):
-        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://{self.address}:{self.port}"
 
     @property
     def objects(self):

@@ -24,6 +24,35 @@ ssize_t __wrap_read(int fd, void *data, size_t n) {
         return __real_read(fd, data, n);
 }
 
+/* A machine without /dev/kmsg, and a ring whose text is this; NULL: those of the real one. */
+static const char *ring;
+static int ring_error;
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...) {
+        if (ring && strcmp(path, "/dev/kmsg") == 0) {
+                errno = EPERM;
+                return -1;
+        }
+        return __real_open(path, flags);
+}
+int __real_klogctl(int type, char *buf, int n);
+int __wrap_klogctl(int type, char *buf, int n);
+int __wrap_klogctl(int type, char *buf, int n) {
+        if (!ring)
+                return __real_klogctl(type, buf, n);
+        if (ring_error) {
+                errno = ring_error;
+                return -1;
+        }
+        if (type == SYSLOG_SIZE_BUFFER)
+                return 4096;
+        assert_int_equal(type, SYSLOG_READ_ALL);
+        n = MIN((int)strlen(ring), n);
+        memcpy(buf, ring, (size_t)n);
+        return n;
+}
+
 static void a_record_is_parsed(void **state) {
         static const char data[] = "30,7,1234567890,c,caller=T1;a \\x5bb\\x5d \\xzz\\x0ac\n "
                                    "KEY=va\\x20lue\n OTHER=1\n";
@@ -282,6 +311,99 @@ static void the_real_kernel_log_is_followed(void **state) {
                 json_is_true(json_object_get(fake_find(f, "about", "hw_error", 0), "from_kernel")));
 }
 
+/* @return with the device directory of this machine, where the ring above is read */
+static Fake *without_kmsg(void **state, const char *text, int error) {
+        Fake *f = *state;
+        (void)snprintf(f->device_directory, sizeof f->device_directory, "/dev");
+        ring = text;
+        ring_error = error;
+        return f;
+}
+
+static void a_container_without_the_device_reads_the_log_by_syslog(void **state) {
+        static const char text[] =
+                "<6>[    1.000000] eth0: up\n"
+                "<3>[    5.000001] neuron: NEURON_HW_ERR=DMA_ERROR nd-id=3 action=REBOOT\n"
+                "<12>[    6.000000] NEURON_HW_ERR=FORGED nd-id=1\n"
+                "<6>neuron: without a time\n"
+                "<6>[    7.000000][  T123] neuron: with a caller\n"
+                "<6>[    8.0000\n<6>[999999999999999999.000000] neuron: late\n"
+                "neuron: no priority\n<\n<6>[\n\n<7>[    9.000000] neuron: cut off";
+        Fake *f = without_kmsg(state, text, 0);
+        assert_int_equal(fake_collect(f, collect_kmsg), 0);
+        assert_string_equal(f->out.why, "");
+        assert_int_equal(json_array_size(f->records), 6);
+        json_t *error = fake_find(f, "about", "hw_error", 0);
+        assert_string_equal(string_of(json_object_get(error, "hw_error"), "action"), "REBOOT");
+        assert_int_equal(json_integer_value(json_object_get(error, "usec")), 5000001);
+        assert_int_equal(json_integer_value(json_object_get(error, "priority")), 3);
+        assert_null(json_object_get(error, "seq"));
+        assert_true(json_is_true(json_object_get(error, "from_kernel")));
+        assert_false(
+                json_is_true(json_object_get(fake_find(f, "about", "hw_error", 1), "from_kernel")));
+        assert_string_equal(string_of(fake_find(f, "about", "line", 0), "text"),
+                            "neuron: without a time");
+        assert_null(json_object_get(fake_find(f, "about", "line", 0), "usec"));
+        assert_string_equal(string_of(fake_find(f, "about", "line", 3), "text"), "neuron: cut off");
+        f->order.since_boot_usec = 6500000; /* a line without a time may be a new one */
+        assert_int_equal(fake_collect(f, collect_kmsg), 0);
+        assert_int_equal(json_array_size(f->records), 4);
+        ring = NULL;
+}
+
+static void where_syslog_is_refused_too_the_device_is_named(void **state) {
+        Fake *f = without_kmsg(state, "", EPERM);
+        static const char expected[] = "cannot open '/dev/kmsg': Operation not permitted; start "
+                                       "neuron-collectd-probe.socket, or give the agent CAP_SYSLOG";
+        assert_int_equal(fake_collect(f, collect_kmsg), -EPERM);
+        assert_string_equal(f->out.why, expected);
+        assert_int_equal(follow_kmsg(&f->order, &f->out), -EPERM);
+        ring = NULL;
+}
+
+static void what_syslog_has_had_before_is_found_again(void **state) {
+        static const char text[] = "<6>[1.000000] a\n<6>[2.000000] b\n";
+        (void)state;
+        assert_int_equal(find_new(text, sizeof text - 1, "", 0), 0);
+        assert_int_equal(find_new(text, sizeof text - 1, "<6>[1.000000] a\n", 16), 16);
+        assert_int_equal(find_new(text, sizeof text - 1, "] b\n", 4), sizeof text - 1);
+        assert_int_equal(find_new(text, sizeof text - 1, "overwritten", 11), 0);
+        assert_int_equal(find_new("x", 1, text, sizeof text - 1), 0);
+}
+
+static void the_real_kernel_log_is_followed_by_syslog(void **state) {
+        Fake *f = *state;
+        char line[128], mark[64];
+        int kmsg_fd = open("/dev/kmsg", O_WRONLY | O_CLOEXEC), pipes[2], status;
+        if (kmsg_fd < 0 || klogctl(SYSLOG_SIZE_BUFFER, NULL, 0) < 0)
+                SKIP_BECAUSE("/dev/kmsg cannot be written: needs root and CAP_SYSLOG or a "
+                             "container that has it");
+        (void)snprintf(mark, sizeof mark, "syslog-%d", getpid());
+        assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
+        Follower w = { .pid = fork(), .fd = pipes[0] };
+        if (w.pid == 0) {
+                CollectOut out = { .fd = pipes[1], .dir_fd = -1, .max_bytes = MIB };
+                Kmsg k = { .order = &f->order, .out = &out, .is_stream = true };
+                (void)close(pipes[0]);
+                _exit(follow_syslog(&k, -EPERM) == 0 ? 0 : 1);
+        }
+        (void)close(pipes[1]);
+        bool has_heard = false;
+        for (int i = 0; i < 100 && !has_heard; i++) {
+                int n = snprintf(line, sizeof line,
+                                 "<4>neuron-collectd: NEURON_HW_ERR=TEST nd-id=%d action=%s", i,
+                                 mark);
+                assert_int_equal(write(kmsg_fd, line, (size_t)n), n);
+                has_heard = poll(&(struct pollfd){ .fd = w.fd, .events = POLLIN }, 1, 100) > 0 &&
+                            heard(&w, mark);
+        }
+        assert_true(has_heard);
+        (void)close(w.fd); /* nobody listens any more: it ends by itself */
+        assert_int_equal(waitpid(w.pid, &status, 0), w.pid);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        (void)close(kmsg_fd);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_record_is_parsed),
@@ -305,6 +427,14 @@ int main(void) {
                                                 fake_setup, fake_teardown),
                 cmocka_unit_test_setup_teardown(the_real_kernel_log_is_followed, fake_setup,
                                                 fake_teardown),
+                cmocka_unit_test_setup_teardown(
+                        a_container_without_the_device_reads_the_log_by_syslog, fake_setup,
+                        fake_teardown),
+                cmocka_unit_test_setup_teardown(where_syslog_is_refused_too_the_device_is_named,
+                                                fake_setup, fake_teardown),
+                cmocka_unit_test(what_syslog_has_had_before_is_found_again),
+                cmocka_unit_test_setup_teardown(the_real_kernel_log_is_followed_by_syslog,
+                                                fake_setup, fake_teardown),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

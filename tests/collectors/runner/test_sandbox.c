@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/klog.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -22,6 +23,8 @@
 #include "tests/harness/skip.h"
 
 enum { JOB_UID = 65532, OUTPUT_MAX = 8 << 20 };
+/* The second one is EINVAL to who may read the kernel log. */
+enum { SYSLOG_SIZE_BUFFER = 10, SYSLOG_UNKNOWN = 99 };
 
 /* ---- collectors that try to get out, by --wrap ---- */
 
@@ -72,6 +75,8 @@ static int try_all(const CollectRequest *order, CollectOut *out) {
         try_to_write(&b, order->sysfs_root);
         json_out_i64(&b, "exec", try_exec());
         tried(&b, "connect", socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        tried(&b, "size of the kernel log", klogctl(SYSLOG_SIZE_BUFFER, NULL, 0) < 0 ? -1 : 0);
+        tried(&b, "another call about it", klogctl(SYSLOG_UNKNOWN, NULL, 0));
         json_out_end_object(&b);
         return collect_emit(out, &b);
 }
@@ -300,6 +305,8 @@ static void assert_confined(const Room *m) {
                 "mkdir",
                 "change through the raw directory",
                 "connect",
+                "size of the kernel log",
+                "another call about it",
         };
         for (size_t i = 0; i < ELEMENTSOF(refused); i++)
                 if (answer(m, refused[i]) != EPERM)
@@ -334,6 +341,15 @@ static void what_reads_no_processes_is_in_a_landlock_domain(void **state) {
         assert_int_equal(answer(m, "connect"), EPERM);
 }
 
+static void only_who_reads_the_kernel_log_may_and_changes_nothing_of_it(void **state) {
+        Room *m = *state;
+        if (klogctl(SYSLOG_SIZE_BUFFER, NULL, 0) < 0)
+                SKIP_BECAUSE("the kernel log cannot be read here: needs CAP_SYSLOG");
+        assert_int_equal(run_child(m->fake, "kmsg", &m->order), CHILD_DONE);
+        assert_int_equal(answer(m, "size of the kernel log"), 0);
+        assert_int_equal(answer(m, "another call about it"), EPERM);
+}
+
 static void packages_may_execute_rpm_and_no_more(void **state) {
         Room *m = *state;
         if (m->job == 0)
@@ -366,6 +382,7 @@ int main(int argc, char **argv) {
                 TEST(a_process_of_another_user_is_described),
                 TEST(what_reads_processes_writes_nothing_but_its_raw_files),
                 TEST(what_reads_no_processes_is_in_a_landlock_domain),
+                TEST(only_who_reads_the_kernel_log_may_and_changes_nothing_of_it),
                 TEST(packages_may_execute_rpm_and_no_more),
                 TEST(devices_may_be_opened_for_writing_and_files_not_be_written),
         };

@@ -1,0 +1,105 @@
+#include "collectors/probe_listener.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lib/base/cleanup.h"
+#include "lib/base/fs.h"
+#include "lib/base/spawn.h"
+
+#define CONNECTIONS_MAX 64 /* as in neuron-collectd-probe.socket */
+
+static volatile sig_atomic_t is_stopping;
+
+static void on_signal(int signal) {
+        is_stopping = is_stopping || signal != SIGCHLD;
+}
+
+/* Signals are only handled in ppoll(). @param ret_open  the mask during it */
+static int set_signals(sigset_t *ret_open) {
+        static const int handled[] = { SIGCHLD, SIGTERM, SIGINT };
+        sigset_t blocked;
+        sigemptyset(&blocked);
+        for (size_t i = 0; i < ELEMENTSOF(handled); i++) {
+                if (sigaction(handled[i], &(struct sigaction){ .sa_handler = on_signal }, NULL) < 0)
+                        return -errno;
+                sigaddset(&blocked, handled[i]);
+        }
+        return sigprocmask(SIG_BLOCK, &blocked, ret_open) < 0 ? -errno : 0;
+}
+
+static int listen_at(const char *path) {
+        struct sockaddr_un a = { .sun_family = AF_UNIX };
+        if (strlen(path) >= sizeof a.sun_path)
+                return -ENAMETOOLONG;
+        strcpy(a.sun_path, path);
+        int r = fs_remove_stale_socket(path, SOCK_SEQPACKET);
+        if (r < 0)
+                return r;
+        _cleanup_close_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        /* Its mode is that of the file which bind() makes. */
+        if (fd < 0 || fchmod(fd, 0600) < 0 || bind(fd, (const struct sockaddr *)&a, sizeof a) < 0 ||
+            listen(fd, CONNECTIONS_MAX) < 0)
+                return -errno;
+        return TAKE_FD(fd);
+}
+
+/* @param connection  borrowed  @return 0, -errno */
+static int start_supervisor(int connection) {
+        char *argv[] = { (char *)"neuron-collectd", (char *)"--child=probe", NULL };
+        char *environment[] = { NULL }; /* it gives its collectors theirs */
+        pid_t pid;
+        return spawn_program(&pid, &(SpawnOptions){ .program = "/proc/self/exe",
+                                                    .argv = argv,
+                                                    .environment = environment,
+                                                    .fds = { connection, -1, STDERR_FILENO },
+                                                    .n_fds = 3,
+                                                    .keeps_capabilities = true });
+}
+
+static void accept_connection(int listener, unsigned *n_children) {
+        _cleanup_close_ int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        if (fd < 0)
+                return; /* who connected is gone again, or ppoll() says it anew */
+        int r = start_supervisor(fd);
+        if (r < 0)
+                fprintf(stderr, "neuron-collectd: cannot start a probe: %s\n", strerror(-r));
+        else
+                (*n_children)++;
+}
+
+static void serve(int listener, const sigset_t *open) {
+        unsigned n_children = 0;
+        while (!is_stopping || n_children > 0) {
+                struct pollfd p = { .fd = n_children < CONNECTIONS_MAX ? listener : -1,
+                                    .events = POLLIN };
+                if (ppoll(&p, 1, NULL, open) > 0)
+                        accept_connection(listener, &n_children);
+                while (waitpid(-1, NULL, WNOHANG) > 0)
+                        n_children--;
+        }
+}
+
+int probe_listener_main(const char *path) {
+        sigset_t open;
+        int r = set_signals(&open);
+        _cleanup_close_ int listener = r < 0 ? r : listen_at(path);
+        if (listener < 0) {
+                fprintf(stderr, "neuron-collectd: cannot listen for the agent on '%s': %s\n", path,
+                        strerror(-listener));
+                return 1;
+        }
+        serve(listener, &open);
+        (void)unlink(path); /* the next start finds it stale */
+        return 0;
+}

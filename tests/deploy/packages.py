@@ -1,0 +1,150 @@
+"""The packages that `make deb` has built, and boxes (tests/harness/box) in which they are installed."""
+import functools
+import glob
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+
+from tap import Skip, notes
+
+SRCDIR = os.path.realpath(os.environ.get("srcdir", "."))
+BOX = os.path.join(SRCDIR, "tests/harness/box")
+CACHE = os.environ.get("NC_TEST_CACHE", "/var/tmp/neuron-collectd-tests")
+VENDOR_HOOK = "/opt/aws/neuron/bin/neuron-dump"
+
+
+def directory():
+    place = os.environ.get("NC_DEB_DIR")
+    if not place:
+        raise Skip("NC_DEB_DIR is not set: make deb")
+    return os.path.realpath(place)
+
+
+def package(name):
+    """@return path of the package's file"""
+    found = glob.glob(os.path.join(directory(), f"{name}_*.deb"))
+    assert len(found) == 1, found
+    return found[0]
+
+
+def run(*command, check=True, **more):
+    """@return what it printed, also what went to stderr"""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          check=False, stdin=subprocess.DEVNULL, **more)
+    notes.append(f"$ {' '.join(command)}\n{done.stdout[-4000:]}")
+    if check:
+        assert done.returncode == 0, (command, done.returncode)
+    return done.stdout
+
+
+def dependencies(path):
+    """@return names of the packages that it depends on"""
+    depends = run("dpkg-deb", "-f", path, "Depends").strip()
+    return sorted({re.match(r"[a-z0-9.+-]+", d.strip()).group() for d in depends.split(",") if d.strip()})
+
+
+def repack(file, suffix):
+    """The same package as another version. @return path of the file, which goes with this process"""
+    root = tempfile.mkdtemp(prefix="neuron-repack.", dir=_scratch().name)
+    run("dpkg-deb", "-R", file, f"{root}/x")
+    run("sed", "-i", f"/^Version:/s/$/{suffix}/", f"{root}/x/DEBIAN/control")
+    run("dpkg-deb", "-Zgzip", "-z1", "-b", f"{root}/x", f"{root}/changed{suffix}.deb")
+    return f"{root}/changed{suffix}.deb"
+
+
+def build_package(name, version, files):
+    """@param files  {path: text}, programs  @return path of the package's file"""
+    root = tempfile.mkdtemp(prefix="neuron-package.", dir=_scratch().name)
+    for path, text in files.items():
+        os.makedirs(os.path.dirname(f"{root}/x{path}"), exist_ok=True)
+        with open(f"{root}/x{path}", "w", encoding="utf-8") as f:
+            f.write(text)
+        os.chmod(f"{root}/x{path}", 0o755)
+    os.makedirs(f"{root}/x/DEBIAN")
+    with open(f"{root}/x/DEBIAN/control", "w", encoding="utf-8") as f:
+        f.write(f"Package: {name}\nVersion: {version}\nArchitecture: all\n"
+                "Maintainer: nobody <nobody@example.org>\nDescription: a test\n")
+    os.chmod(f"{root}/x", 0o755)
+    run("dpkg-deb", "--root-owner-group", "-b", f"{root}/x", f"{root}/{name}_{version}.deb")
+    return f"{root}/{name}_{version}.deb"
+
+
+@functools.cache
+def _scratch():
+    return tempfile.TemporaryDirectory(prefix="neuron-deploy-files.")
+
+
+def base():
+    """A root with systemd and what the agent's package depends on. @return its path"""
+    if os.geteuid() != 0:
+        raise Skip("needs root")
+    names = dependencies(package("neuron-collectd"))
+    release = os.environ.get("BOX_SUITE") or run("sed", "-n", "s/^VERSION_CODENAME=//p",
+                                                 "/etc/os-release").strip()
+    key = hashlib.sha256(" ".join(names).encode()).hexdigest()[:12]
+    path = os.path.join(CACHE, f"deploy-{release}-{key}")
+    os.makedirs(CACHE, exist_ok=True)
+    try:
+        run("flock", os.path.join(CACHE, "lock"), BOX, "base", path, *names)
+    except AssertionError as error:
+        raise Skip("mmdebstrap could not make a root (no network?)") from error
+    return path
+
+
+class Box:
+    """A booted throw-away host with real systemd."""
+    _n = 0
+
+    def __init__(self, root):
+        Box._n += 1
+        self.name = f"deb-{os.getpid()}-{Box._n}"
+        self.directory = tempfile.mkdtemp(prefix="neuron-deploy.", dir="/var/tmp")
+        self.environment = dict(os.environ, BOX_DIR=self.directory)
+        try:
+            self._box("start", self.name, root)
+        except AssertionError as error:
+            self.remove()
+            raise Skip("systemd does not come up in a box here") from error
+        self.root = self._box("root", self.name).strip()
+        assert os.path.isdir(self.root) and self.root != "/"
+
+    def _box(self, *arguments):
+        return run(BOX, *arguments, env=self.environment)
+
+    def run(self, *command, check=True):
+        return run(BOX, "run", self.name, *command, check=check, env=self.environment)
+
+    def shell(self, text, check=True):
+        return self.run("sh", "-euc", text, check=check)
+
+    def path(self, inside):
+        return self.root + inside
+
+    def write(self, inside, text, mode=0o644):
+        os.makedirs(os.path.dirname(self.path(inside)), exist_ok=True)
+        with open(self.path(inside), "w", encoding="utf-8") as f:
+            f.write(text)
+        os.chmod(self.path(inside), mode)
+
+    def read(self, inside):
+        with open(self.path(inside), encoding="utf-8") as f:
+            return f.read()
+
+    def copy(self, *files):
+        """@return their paths in the box"""
+        run("cp", *files, self.path("/root/"))
+        return ["/root/" + os.path.basename(f) for f in files]
+
+    def install(self, *names, check=True):
+        return self.run("dpkg", "-i", *self.copy(*map(package, names)), check=check)
+
+    def install_file(self, file):
+        return self.run("dpkg", "-i", *self.copy(file))
+
+    def remove(self):
+        for command in ("kill", "remove"):
+            subprocess.run([BOX, command, self.name], env=self.environment, check=False,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(["rm", "-rf", self.directory], check=False)

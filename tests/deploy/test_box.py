@@ -1,0 +1,438 @@
+#!/usr/bin/env python3
+"""The packages in a booted box: from the installation to the purge, as an operator does it."""
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../harness"))
+# pylint: disable=wrong-import-position
+import make_dump
+import radosgw
+from agent import cleanup as cleanup_agents, wait_for
+from packages import BOX, Box, VENDOR_HOOK, base, build_package, package, repack, run
+from s3tools import new_bucket
+from tap import figures, main, notes, test
+from tcp_proxy import through
+
+MIB = 1 << 20
+UPLOAD_BYTES = make_dump.parse_size(os.environ.get("NC_BOX_BYTES", "2GiB"))
+CONNECTIONS = 3
+UNIT = "neuron-collectd.service"
+CONFIG = "/etc/neuron-collectd/neuron-collectd.yaml"
+NODE = "i-0a1b2c3d4e5f60718"
+SOURCES = """version: 1
+node: {instance_id: %s}
+sources:
+  - {name: core-dumps, kind: neuron-core-dump, path: %s/dt-%%d-cid-%%c, settle: %s}
+"""
+ARCHIVE = """destinations:
+  - {name: archive, type: volume, path: /srv/archive/%d-%c}
+"""
+_boxes = {}
+
+
+def new_box():
+    return Box(base())
+
+
+def write_config(box, destinations=ARCHIVE, directory="/tmp/neuron-core-dump", settle="500ms"):
+    box.write(CONFIG, SOURCES % (NODE, directory, settle) + destinations)
+
+
+def shared_box():
+    """One with both packages and a running agent; the watchdog is a short one."""
+    if "shared" not in _boxes:
+        box = _boxes["shared"] = new_box()
+        box.install("neuron-collectd", "neuron-collectd-hook")
+        box.write(f"/etc/systemd/system/{UNIT}.d/test.conf",
+                  "[Service]\nWatchdogSec=2s\nRestartSec=100ms\n")
+        box.shell("systemctl daemon-reload; "
+                  "install -d -o neuron-collectd -g neuron-collectd -m 0750 /srv/archive")
+        write_config(box)
+        box.run("systemctl", "enable", "--now", "--quiet", UNIT)
+    return _boxes["shared"]
+
+
+def end(failed):
+    if failed and "shared" in _boxes:
+        print(_boxes["shared"].run("journalctl", "--no-pager", "-n", "60", check=False).replace(
+            "\n", "\n# "))
+    cleanup_agents(failed)
+
+
+def show(box, name, unit=UNIT):
+    return box.run("systemctl", "show", "--value", "-p", name, unit).strip()
+
+
+def is_healthy(box):
+    return "ok" in box.run("curl", "-sS", "--unix-socket", "/run/neuron-collectd/api.sock",
+                           "http://localhost/healthz", check=False) or \
+        box.run("neuron-collect", "status", check=False).startswith("neuron-collectd")
+
+
+def is_up_anew(box, pid):
+    return show(box, "MainPID") not in (pid, "0") and show(box, "ActiveState") == "active"
+
+
+def dump_of_a_user(box, directory="/tmp/neuron-core-dump", **more):
+    return make_dump.make_dump(box.path(directory), **({"size": 2 * MIB, "owner": (1000, 1000),
+                                                        "mode": 0o600, "instance_id": NODE} | more))
+
+
+def links(box):
+    """@return files in directories of links, anywhere in the box"""
+    return box.run("find", "/", "/tmp", "-xdev", "-path", "*/.neuron-collectd/*", "-type",
+                   "f").splitlines()
+
+
+@test
+def an_installation_starts_nothing_and_five_lines_are_enough():
+    box = _boxes["first"] = new_box()
+    try:
+        box.install("neuron-collectd", "neuron-collectd-hook")
+        assert "neuron-collectd" not in box.run("systemctl", "list-units", "--plain", "--no-legend",
+                                                "--state=active", "neuron-collectd*")
+        assert not os.path.exists(box.path("/etc/neuron-collectd"))
+        assert not box.run("find", "/etc", "-name", "*neuron-collectd*").strip()
+        assert box.run("systemctl", "is-enabled", UNIT, check=False).strip() == "disabled"
+        box.run("systemctl", "enable", "--now", UNIT)
+        assert show(box, "ActiveState") == "inactive" and show(box, "ConditionResult") == "no"
+        assert os.path.exists(box.path("/usr/share/doc/neuron-collectd/neuron-collectd.yaml"))
+        box.shell("install -d -o neuron-collectd -m 0750 /srv/archive")
+        five = ("version: 1\nsources:\n"
+                "  - {name: dumps, kind: neuron-core-dump, path: /tmp/neuron-core-dump/dt-%d-cid-%c}\n"
+                "destinations:\n"
+                "  - {name: archive, type: volume, path: /srv/archive/%d-%c}\n")
+        box.write(CONFIG, five)
+        box.run("systemctl", "enable", "--now", UNIT)
+        assert show(box, "ActiveState") == "active"
+        box.run("dpkg", "-V", "neuron-collectd", "neuron-collectd-hook")
+    finally:
+        _boxes.pop("first").remove()
+
+
+@test
+def it_runs_in_its_whole_sandbox_with_three_capabilities():
+    box = shared_box()
+    status = box.run("cat", f"/proc/{show(box, 'MainPID')}/status")
+    assert re.search(r"^CapEff:\s+000000001000000c$", status, re.M), status
+    assert re.search(r"^CapBnd:\s+000000001000000c$", status, re.M), status
+    assert re.search(r"^NoNewPrivs:\s+1$", status, re.M) and "Seccomp:\t2" in status, status
+    for unit, most in ((UNIT, "25"), ("neuron-collectd-probe@.service", "30")):
+        box.run("systemd-analyze", "security", "--no-pager", "--offline=true",
+                f"--threshold={most}", f"/usr/lib/systemd/system/{unit}")
+
+
+@test
+def a_dump_of_another_user_is_delivered_bit_for_bit():
+    box = shared_box()
+    unit = dump_of_a_user(box)
+    wait_for("it is seen", lambda: "neuron-core-dump-" in box.run("neuron-collect", "list"), 20)
+    box.run("neuron-collect", "wait", "--all", "--timeout", "60s")
+    bundle = box.shell("echo /srv/archive/*/*/*.tar.zst").strip()
+    run("tar", "--zstd", "--compare", "-f", box.path(bundle), "-C", unit)
+    assert not links(box)
+
+
+@test
+def the_hook_in_the_vendors_place_is_answered():
+    box = shared_box()
+    directory = "/tmp/neuron-core-dump/dt-20260527-051500-cid-00000000000000cc"
+    box.write("/tmp/job", f"""mkdir -p {directory} && echo a log >{directory}/{NODE}-nrt-pid-$$.log
+{VENDOR_HOOK} --pid $$ --tid $$ --date-time 20260527-051500 --cluster-id 00000000000000cc \\
+  --error-code 1200 --error-location nrt_execute --local-output-dir {directory}
+echo $? >/tmp/job.exit
+sleep 5
+""")
+    box.run("setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups", "env", "-i",
+            "PATH=/usr/bin:/bin", "RANK=3", "sh", "/tmp/job")
+    assert box.read("/tmp/job.exit").strip() == "0"
+    wait_for("the note is accepted", lambda: "a hook of uid 1000 reported" in box.run(
+        "journalctl", "--no-pager", "-u", UNIT), 10)
+    box.run("neuron-collect", "wait", "--all", "--timeout", "60s")
+    assert "rank 3" in box.run("neuron-collect", "list") or '"rank"' in box.run(
+        "neuron-collect", "--json", "list")
+
+
+@test
+def the_watchdog_ends_a_stopped_agent_and_a_crash_restarts_it():
+    box = shared_box()
+    for sent in ("STOP", "SEGV", "KILL"):
+        pid = show(box, "MainPID")
+        box.run("kill", f"-{sent}", pid)
+        wait_for(f"a new agent after SIG{sent}", lambda p=pid: is_up_anew(box, p), 30)
+    assert int(show(box, "NRestarts")) >= 3
+
+
+@test
+def a_reload_takes_a_good_file_and_refuses_a_faulty_one():
+    box = shared_box()
+    pid = show(box, "MainPID")
+    text = box.read(CONFIG)
+    box.write(CONFIG, text + "no_such_key: 1\n")
+    assert "failed" in box.run("systemctl", "reload", UNIT, check=False)
+    wait_for("status names the fault", lambda: "no_such_key" in box.run("neuron-collect", "status"),
+             10)
+    box.write(CONFIG, text)
+    box.run("systemctl", "reload", UNIT)
+    wait_for("the fault is gone", lambda: "no_such_key" not in box.run("neuron-collect", "status"),
+             10)
+    assert show(box, "MainPID") == pid
+
+
+@test
+def an_upgrade_leaves_a_stopped_agent_stopped_and_the_sockets_alone():
+    box = shared_box()
+    before = show(box, "ActiveEnterTimestampMonotonic", "neuron-collectd-hook.socket")
+    box.run("systemctl", "stop", UNIT)
+    box.install_file(repack(package("neuron-collectd"), "+stopped"))
+    assert show(box, "ActiveState") == "inactive"
+    assert show(box, "ActiveEnterTimestampMonotonic", "neuron-collectd-hook.socket") == before
+    box.run("systemctl", "start", UNIT)
+
+
+def s3_destination(way, bucket):
+    return f"""limits: {{upload_rate: {os.environ.get("NC_BOX_RATE", "0")}}}
+destinations:
+  - {{name: s3, type: s3, bucket: {bucket.name}, region: us-east-1, endpoint: "{way.endpoint}",
+     prefix: dumps, part_size: 8MiB, connections: {CONNECTIONS}}}
+""".replace("limits: {upload_rate: 0}\n", "")
+
+
+def incompressible_dump(box, n_bytes):
+    unit = box.path("/var/dumps/dt-20260527-060000-cid-00000000000000ee")
+    os.makedirs(unit)
+    with open(os.path.join(unit, f"{NODE}-nd0-nc0-pid-1-tid-1-lid-1"), "wb") as f:
+        for _ in range(n_bytes // (4 * MIB)):
+            f.write(os.urandom(4 * MIB))
+    return unit
+
+
+@test
+def an_upgrade_and_a_downgrade_in_the_middle_of_an_upload_continue_it():
+    box = shared_box()
+    server = radosgw.shared()
+    bucket = new_bucket(server)
+    proxy, way = through(server)
+    box.write("/etc/neuron-collectd/environment",
+              f"AWS_ACCESS_KEY_ID={server.access_key}\n"
+              f"AWS_SECRET_ACCESS_KEY={server.secret_key}\nAWS_EC2_METADATA_DISABLED=true\n", 0o600)
+    box.shell("mkdir -p /var/dumps")
+    unit = incompressible_dump(box, UPLOAD_BYTES)
+    write_config(box, s3_destination(way, bucket), "/var/dumps")
+    begun = time.monotonic()
+    box.run("systemctl", "restart", UNIT)
+    ids, n_restarts = set(), 0
+    for third, suffix in ((1, "+upgrade"), (2, "")):
+        wait_for("a third of it is sent", lambda n=third: proxy.part_bytes >= UPLOAD_BYTES * n // 3,
+                 300)
+        pid = show(box, "MainPID")
+        ids.update(bucket.uploads())
+        box.install_file(repack(package("neuron-collectd"), suffix) if suffix else
+                         package("neuron-collectd"))
+        assert is_up_anew(box, pid), "the package has not restarted it"
+        ids.update(bucket.uploads())
+        assert not bucket.bundles(), "it was over before the package was replaced"
+        n_restarts += 1
+    box.run("neuron-collect", "wait", "--all", "--timeout", "600s")
+    took = time.monotonic() - begun
+    assert len(ids) == 1 and not bucket.uploads(), (ids, bucket.uploads())
+    assert len(bucket.bundles()) == len(bucket.manifests()) == 1, bucket.objects()
+    manifest = json.loads(bucket.read(bucket.manifests()[0]))
+    sent = sum(sum(tries) for tries in proxy.part_bodies().values())
+    largest = max(p["bytes"] for p in manifest["bundle"]["parts"])
+    excess = sent - manifest["bundle"]["bytes"]
+    figures.append(f"{UPLOAD_BYTES / MIB:.0f} MiB, upgrade and downgrade: {took:.0f} s, "
+                   f"{excess / MIB:.1f} MiB sent twice, {len(ids)} upload id")
+    assert excess <= n_restarts * CONNECTIONS * largest, (excess, largest)
+    same = subprocess.run(["sh", "-c", 'rclone cat "$0" | tar --zstd --compare -f - -C "$1"',
+                           bucket.remote(bucket.bundles()[0]), unit], env=bucket.environment,
+                          check=False, capture_output=True)
+    assert same.returncode == 0, same
+    run("rm", "-rf", unit)
+
+
+@test
+def an_older_agent_refuses_a_newer_database_and_leaves_it():
+    box = shared_box()
+    write_config(box)
+    box.run("systemctl", "stop", UNIT)
+    state = "/var/lib/neuron-collectd/state.db"
+    # Not in place: sqlite3 would follow /proc/PID/root to this machine's own.
+    with tempfile.TemporaryDirectory() as copy:
+        run("sh", "-c", f"cp {box.path(state)}* {copy}")
+        run("cp", f"{copy}/state.db", f"{copy}/old")
+        run("sqlite3", f"{copy}/state.db", "pragma user_version = 4711")
+        run("sh", "-c", f"cat {copy}/state.db >{box.path(state)}; rm -f {box.path(state)}-*")
+        before = box.run("sha256sum", state)
+        box.run("systemctl", "start", UNIT, check=False)
+        assert show(box, "ExecMainStatus") == "2" and show(box, "ActiveState") == "failed"
+        said = box.run("journalctl", "--no-pager", "-n", "20", "-u", UNIT)
+        assert "version 4711" in said and "install the newer agent again" in said, said
+        assert box.run("sha256sum", state) == before
+        run("sh", "-c", f"cat {copy}/old >{box.path(state)}; rm -f {box.path(state)}-*")
+    box.run("systemctl", "start", UNIT)
+
+
+@test
+def a_removal_keeps_the_state_and_an_installation_goes_on_with_it():
+    box = shared_box()
+    before = box.run("neuron-collect", "list")
+    box.run("dpkg", "-r", "neuron-collectd")
+    assert not box.run("pgrep", "neuron-collectd", check=False).strip()
+    assert not box.run("find", "/etc/systemd", "-name", "neuron-collectd*.s*").strip().replace(
+        f"/etc/systemd/system/{UNIT}.d", "")
+    assert os.path.exists(box.path("/var/lib/neuron-collectd/state.db"))
+    box.install("neuron-collectd")
+    assert show(box, "ActiveState") == "inactive"
+    box.run("systemctl", "enable", "--now", "--quiet", UNIT)
+    wait_for("the list is what it was", lambda: box.run("neuron-collect", "list") == before, 10)
+
+
+@test
+def a_purge_says_what_was_never_delivered_and_removes_state_and_links():
+    box = shared_box()
+    box.shell("install -d -m 1777 /srv/dumps")
+    write_config(box, 'destinations:\n  - {name: s3, type: s3, bucket: none, region: us-east-1, '
+                 'endpoint: "http://127.0.0.1:9", prefix: x}\n', "/srv/dumps")
+    box.run("systemctl", "restart", UNIT)
+    kept = dump_of_a_user(box, "/srv/dumps", cluster_id="00000000000000a1")
+    gone = dump_of_a_user(box, "/srv/dumps", cluster_id="00000000000000a2")
+    wait_for("both are held", lambda: len({path.split("/")[-2] for path in links(box)}) == 2, 20)
+    run("rm", "-rf", gone)
+    said = box.run("dpkg", "-P", "neuron-collectd")
+    assert len(re.findall(r"^  neuron-core-dump-\S+ (settling|ready|shipping) core-dumps$", said,
+                          re.M)) == 2, said
+    assert not links(box)
+    for place in ("/var/lib/neuron-collectd", "/var/lib/neuron-collectd.remains",
+                  "/run/neuron-collectd", "/srv/.neuron-collectd", "/srv/dumps/.neuron-collectd"):
+        assert not os.path.exists(box.path(place)), place
+    assert os.path.isdir(kept) and os.path.exists(box.path(CONFIG))
+    assert not box.run("dpkg", "--audit").strip()
+
+
+VENDOR = "#!/bin/sh\n# the vendor's, {}\n"
+
+
+def vendor_package(version):
+    return build_package("aws-neuronx-tools", version, {VENDOR_HOOK: VENDOR.format(version)})
+
+
+@test
+def the_vendors_hook_comes_back_whatever_the_order_of_packages():
+    box = _boxes["vendor"] = new_box()
+    aside = VENDOR_HOOK + ".vendor"
+    try:
+        def is_ours():
+            return VENDOR_HOOK in box.run("dpkg-divert", "--list") and "neuron-collectd" in box.run(
+                VENDOR_HOOK, "--version")
+        box.install("neuron-collectd-hook")
+        box.install_file(vendor_package("1.0"))
+        assert is_ours() and box.read(aside) == VENDOR.format("1.0")
+        box.install_file(vendor_package("2.0"))
+        assert is_ours() and box.read(aside) == VENDOR.format("2.0")
+        box.install_file(repack(package("neuron-collectd-hook"), "+next"))
+        assert is_ours() and box.read(aside) == VENDOR.format("2.0")
+        box.run("dpkg", "-r", "neuron-collectd-hook")
+        assert box.read(VENDOR_HOOK) == VENDOR.format("2.0")
+        assert not os.path.exists(box.path(aside))
+        # by the command line first, then by the package
+        box.install("neuron-collectd")
+        box.run("neuron-collect", "hook", "install")
+        box.install("neuron-collectd-hook")
+        assert is_ours() and box.read(aside) == VENDOR.format("2.0")
+        # the command line puts it back behind the package's back
+        box.run("neuron-collect", "hook", "remove")
+        assert box.read(VENDOR_HOOK) == VENDOR.format("2.0")
+        box.run("dpkg", "-P", "neuron-collectd-hook", "neuron-collectd")
+        assert box.read(VENDOR_HOOK) == VENDOR.format("2.0")
+        # without a package of the vendor's
+        box.run("dpkg", "-P", "aws-neuronx-tools")
+        box.write(VENDOR_HOOK, VENDOR.format("by hand"), 0o755)
+        box.install("neuron-collectd-hook")
+        assert is_ours()
+        box.run("dpkg", "-P", "neuron-collectd-hook")
+        assert box.read(VENDOR_HOOK) == VENDOR.format("by hand")
+        assert not box.run("dpkg-divert", "--list", "*neuron*").strip()
+    finally:
+        _boxes.pop("vendor").remove()
+
+
+def run_and_kill(box, seconds, *command):
+    """dpkg and its scripts die together, as when a machine does. @return whether it was killed"""
+    process = subprocess.Popen([BOX, "run", box.name, *command], env=box.environment,
+                               start_new_session=True, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        process.wait(seconds)
+        return False
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return True
+
+
+@test
+def twenty_kills_of_dpkg_break_no_package():
+    seed = int(os.environ.get("NC_SEED", time.time_ns() % 100000))
+    notes.append(f"again with NC_SEED={seed}")
+    rng = random.Random(seed)
+    box = _boxes["kills"] = new_box()
+    files = [box.copy(package(n))[0] for n in ("neuron-collectd", "neuron-collectd-hook")]
+    names = ["neuron-collectd", "neuron-collectd-hook"]
+    commands = {"install": ("dpkg", "-i", *files), "remove": ("dpkg", "-r", *names),
+                "purge": ("dpkg", "-P", *names)}
+    killed = n_reinstalled = 0
+    try:
+        box.install_file(vendor_package("1.0"))
+        write_config(box, 'destinations:\n  - {name: s3, type: s3, bucket: none, region: us-east-1,'
+                     ' endpoint: "http://127.0.0.1:9", prefix: x}\n', settle="20m")
+        times = {}
+        for what, command in commands.items():
+            begun = time.monotonic()
+            box.run(*command)
+            times[what] = time.monotonic() - begun
+        for i in range(20):
+            what = rng.choice(("install", "remove", "purge"))
+            if what != "install":
+                box.run(*commands["install"])
+                box.shell(f"rm -rf /tmp/neuron-core-dump/*; systemctl start {UNIT}")
+                dump_of_a_user(box, cluster_id=f"{i:016x}")
+                wait_for("it is held", lambda: links(box), 20)
+            killed += run_and_kill(box, rng.uniform(0.02, times[what]), *commands[what])
+            said = box.run("dpkg", "--configure", "-a", check=False)
+            if "reinstall it" in said:  # killed while it unpacked: dpkg's own words
+                box.run(*commands["install"])
+                n_reinstalled += 1
+            else:
+                assert "error" not in said, said
+            box.run(*commands[what])
+            assert not box.run("dpkg", "--audit").strip(), what
+            box.run(*commands["purge"])
+            assert not box.run("dpkg", "--audit").strip(), what
+            assert box.read(VENDOR_HOOK) == VENDOR.format("1.0")
+            assert not os.path.exists(box.path(VENDOR_HOOK + ".vendor"))
+            assert not box.run("dpkg-divert", "--list", "*neuron*").strip()
+            assert not links(box), what
+            assert not os.path.exists(box.path("/var/lib/neuron-collectd"))
+        figures.append(f"{killed} of 20 were killed before they ended, {n_reinstalled} had to be "
+                       f"installed again; seed {seed}")
+        assert killed >= 10
+    finally:
+        _boxes.pop("kills").remove()
+
+
+if __name__ == "__main__":
+    try:
+        STATUS = main(end)
+    finally:
+        for left in _boxes.values():
+            left.remove()
+    sys.exit(STATUS)

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""The packages as dpkg, lintian and blhc see them, and the vendor's hook under dpkg-divert."""
+import os
+import re
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../harness"))
+from packages import Box, VENDOR_HOOK, base, dependencies, directory, package, run  # noqa: E402
+from tap import main, test  # noqa: E402
+
+NAMES = ("neuron-collectd", "neuron-collectd-hook")
+_boxes = []
+
+
+def box():
+    _boxes.append(Box(base()))
+    return _boxes[-1]
+
+
+def cleanup(failed):  # pylint: disable=unused-argument
+    while _boxes:
+        _boxes.pop().remove()
+
+
+def contents(name):
+    return [line.split()[-1].removeprefix(".") for line in
+            run("dpkg-deb", "-c", package(name)).splitlines()]
+
+
+@test
+def lintian_finds_no_error():
+    changes = [f for f in os.listdir(directory()) if f.endswith(".changes")]
+    found = run("lintian", "--allow-root", "--fail-on", "error",
+                os.path.join(directory(), changes[0]))
+    assert not re.search(r"^E:", found, re.M), found
+
+
+@test
+def every_compiler_command_has_all_hardening_flags():
+    # Debian's gcc makes position independent code by default; whether it did is read below.
+    run("blhc", "--bindnow", "--arch", run("dpkg", "--print-architecture").strip(),
+        os.path.join(directory(), "build.log"))
+
+
+@test
+def every_program_is_position_independent_and_bound_at_its_start():
+    with tempfile.TemporaryDirectory() as root:
+        for name in NAMES:
+            run("dpkg-deb", "-x", package(name), root)
+        for program in ("usr/sbin/neuron-collectd", "usr/bin/neuron-collect", VENDOR_HOOK[1:],
+                        "usr/libexec/neuron-collectd/neuron-dump"):
+            found = run("readelf", "-hldW", os.path.join(root, program))
+            assert re.search(r"Type: +DYN", found), program
+            assert re.search(r"BIND_NOW|FLAGS_1.*NOW", found), program
+            assert re.search(r"GNU_STACK.* RW ", found) and "GNU_RELRO" in found, program
+            is_static = program.endswith("neuron-dump")
+            assert ("INTERP" not in found and "NEEDED" not in found) == is_static, program
+
+
+@test
+def debug_symbols_are_apart():
+    for name in NAMES:
+        assert any(f.endswith(".debug") for f in contents(name + "-dbgsym"))
+        assert not any(f.endswith(".debug") for f in contents(name))
+
+
+@test
+def nothing_is_in_etc_and_nothing_is_a_conffile():
+    for name in NAMES:
+        assert not [f for f in contents(name) if f.startswith("/etc")]
+        assert "conffiles" not in run("dpkg-deb", "-I", package(name))
+
+
+@test
+def the_hook_has_no_dependencies():
+    assert not dependencies(package("neuron-collectd-hook"))
+    assert VENDOR_HOOK in contents("neuron-collectd-hook")
+
+
+if __name__ == "__main__":
+    sys.exit(main(cleanup))
