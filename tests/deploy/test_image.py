@@ -80,8 +80,8 @@ def every_library_that_is_wanted_is_there():
     for path, st in files(root):
         there.add(os.path.basename(path))
         if stat.S_ISREG(st.st_mode) and "/zoneinfo/" not in path:
-            found = subprocess.run(["readelf", "-d", root + path], stdout=subprocess.PIPE, text=True,
-                                   stderr=subprocess.DEVNULL, check=False).stdout
+            found = subprocess.run(["readelf", "-d", root + path], check=False, text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
             wanted |= set(re.findall(r"\(NEEDED\).*\[(.*)\]", found))
     assert len(wanted) > 40 and not wanted - there, wanted - there
 
