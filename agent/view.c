@@ -268,16 +268,16 @@ static void view_counts(Agent *a, const SchedulerFigures *f, AgentView *v) {
 }
 
 static void view_agreement(Agent *a, AgentView *v) {
-        FailuresFigures f = { 0 };
+        static const Agreed order[] = { AGREED_STORE, AGREED_BUS, AGREED_ALONE };
         StrBuf b = STRBUF_INIT;
-        if (a->failures) {
-                failures_figures(a->failures, &f);
-                failures_add_status(a->failures, &b);
-                v->agreement = a->space->agreement = strbuf_detach(&b);
-        }
-        v->named[0] = (LabelledCount){ "store", f.n_store };
-        v->named[1] = (LabelledCount){ "bus", f.n_bus };
-        v->named[2] = (LabelledCount){ "alone", f.n_alone };
+        for (size_t i = 0; i < ELEMENTSOF(order); i++)
+                v->named[i] = (LabelledCount){ agreed_name(order[i]),
+                                               a->failures ? failures_n_named(a->failures, order[i])
+                                                           : 0 };
+        if (!a->failures)
+                return;
+        failures_add_status(a->failures, &b);
+        v->agreement = a->space->agreement = strbuf_detach(&b);
 }
 
 static void on_view(AgentView *ret, void *userdata) {

@@ -5,67 +5,62 @@
 #include <string.h>
 
 #include "agent/peers/roster.h"
-#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
-#include "lib/base/strbuf.h"
 
 #define RECORDS_MAX 4096 /* of a failure that are folded */
 /* Claims in them: a node that was written for several times has several records. Beyond it no
- * further record is read. */
+ * further record is folded. */
 #define RECORDED_MAX (8 * (size_t)CLAIMS_MAX)
+#define READS_MAX 8 /* of records at a time: the key's next task waits for all of them */
 #define INCIDENT_FILE "incident.json"
 /* Of the store's clock, known from an answer that took longer: the next one is waited for, but not
  * at a store that is always so slow. */
 #define UNCERTAINTY_MAX_USEC (1500 * (int64_t)USEC_PER_MSEC)
 #define UNCERTAIN_MAX 2
-#define SLOW_USEC (5 * (int64_t)USEC_PER_SEC)
 
 /* A record as it was when it was read: read again only when it has changed. */
 typedef struct KnownRecord {
+        Arbiter *arbiter;
         char *name;
         int64_t modified_usec;
         uint64_t bytes;
+        ObjectCall *call;
         bool is_read;
         Record record;
 } KnownRecord;
 
 typedef struct Publication {
         KnownRecord *records; /* by name */
-        size_t n, next, n_claims;
-        uint32_t failure; /* they are of this one */
+        size_t n, n_claims;
+        size_t next, n_underway; /* reads */
 } Publication;
 
 struct Arbiter {
-        Clock *clock;
-        Agreement *agreement;
-        char *instance_id, *key, *destination, *kind, *source;
-        const char *job_key;
-        void (*on_done)(Arbiter *a, void *userdata);
-        void *userdata;
+        ArbiterOptions options;
+        ArbiterState state;
         Scheduler *scheduler; /* of the task */
+        Action action;        /* the task */
         ObjectCall *call;
-        Action action;
-        int64_t start_usec; /* of the task */
-        char *document;     /* what is being written */
-        char *directory;    /* of incident.json */
+        void (*handle)(Arbiter *a, const ObjectResult *r); /* its answer */
+        char *document;                                    /* what is being written */
+        size_t n_document;
+        char *source;
+        char *path;         /* of incident.json */
         uint64_t n_records; /* written, so that each has a higher revision */
-        bool has_clock, is_unreachable, is_unable;
+        bool has_clock;
         unsigned n_uncertain; /* answers whose time was not good enough */
         int64_t offset_usec, uncertainty_usec;
-        char *error;
         Publication publication;
 };
 
-static void known_record_done(KnownRecord *k) {
-        record_done(&k->record);
-        free(k->name);
-}
-
 static void publication_clear(Publication *p) {
-        for (size_t i = 0; i < p->n; i++)
-                known_record_done(&p->records[i]);
+        for (size_t i = 0; i < p->n; i++) {
+                object_call_cancel(p->records[i].call);
+                record_done(&p->records[i].record);
+                free(p->records[i].name);
+        }
         free(p->records);
         *p = (Publication){ 0 };
 }
@@ -74,17 +69,10 @@ int arbiter_new(Arbiter **ret, const ArbiterOptions *o) {
         _cleanup_(arbiter_freep) Arbiter *a = calloc(1, sizeof *a);
         if (!a)
                 return -ENOMEM;
-        a->clock = o->clock;
-        a->agreement = o->agreement;
-        a->on_done = o->on_done;
-        a->userdata = o->userdata;
-        a->instance_id = strdup(o->instance_id);
-        a->key = strdup(o->key);
-        a->job_key = o->job_key;
-        a->destination = strdup(o->destination);
-        a->kind = strdup(o->kind);
+        a->options = *o;
         a->source = strdup(o->source);
-        if (!a->instance_id || !a->key || !a->destination || !a->kind || !a->source)
+        a->state.destination = strdup(o->destination);
+        if (!a->source || !a->state.destination)
                 return -ENOMEM;
         *ret = TAKE_PTR(a);
         return 0;
@@ -95,154 +83,153 @@ Arbiter *arbiter_free(Arbiter *a) {
                 return NULL;
         object_call_cancel(a->call);
         publication_clear(&a->publication);
-        free(a->instance_id);
-        free(a->key);
-        free(a->destination);
-        free(a->kind);
         free(a->source);
+        free(a->state.destination);
+        free(a->state.error);
         free(a->document);
-        free(a->directory);
-        free(a->error);
+        free(a->path);
         free(a);
         return NULL;
 }
 
-bool arbiter_is_busy(const Arbiter *a) {
-        return a->action.kind != ACTION_NONE;
-}
-
-bool arbiter_is_unable(const Arbiter *a) {
-        return a->is_unable;
-}
-
-const char *arbiter_error(const Arbiter *a) {
-        return a->error;
-}
-
-const char *arbiter_destination(const Arbiter *a) {
-        return a->destination;
-}
-
-const char *arbiter_source_name(const Arbiter *a) {
-        return a->source;
+const ArbiterState *arbiter_state(const Arbiter *a) {
+        return &a->state;
 }
 
 static int64_t now_usec(const Arbiter *a) {
-        return (int64_t)a->clock->boottime_usec(a->clock);
+        return (int64_t)a->options.clock->boottime_usec(a->options.clock);
 }
 
-bool arbiter_is_unreachable(const Arbiter *a) {
-        return a->is_unreachable ||
-               (a->action.kind != ACTION_NONE && now_usec(a) - a->start_usec > SLOW_USEC);
-}
-
-static StoreOutcome outcome_of(const ObjectResult *r) {
-        switch (r->outcome) {
-        case OBJECT_OK:
-                return STORE_OUTCOME_OK;
-        case OBJECT_EXISTS:
-                return STORE_OUTCOME_EXISTS;
-        case OBJECT_NOT_FOUND:
-        case OBJECT_INVALID:
-                return STORE_OUTCOME_NOT_FOUND;
-        case OBJECT_UNABLE:
-                return STORE_OUTCOME_UNABLE;
-        case OBJECT_UNREACHABLE:
-                break;
-        }
-        return STORE_OUTCOME_UNREACHABLE;
-}
+static const StoreOutcome outcomes[] = {
+        [OBJECT_OK] = STORE_OUTCOME_OK,
+        [OBJECT_EXISTS] = STORE_OUTCOME_EXISTS,
+        [OBJECT_NOT_FOUND] = STORE_OUTCOME_NOT_FOUND,
+        [OBJECT_INVALID] = STORE_OUTCOME_NOT_FOUND,
+        [OBJECT_UNABLE] = STORE_OUTCOME_UNABLE,
+        [OBJECT_UNREACHABLE] = STORE_OUTCOME_UNREACHABLE,
+};
 
 /* ---- the end of a task ---- */
 
-static const char *const task_names[N_ACTION_KINDS] = {
-        [ACTION_LIST] = "list",     [ACTION_READ] = "read",       [ACTION_CREATE] = "create",
-        [ACTION_RECORD] = "record", [ACTION_PUBLISH] = "publish",
-};
-static const char *const outcome_names[] = {
-        [STORE_OUTCOME_OK] = "ok",
-        [STORE_OUTCOME_EXISTS] = "exists",
-        [STORE_OUTCOME_NOT_FOUND] = "not found",
-        [STORE_OUTCOME_UNREACHABLE] = "unreachable",
-        [STORE_OUTCOME_UNABLE] = "unable",
-};
+static void stop_reading(Publication *p) {
+        for (size_t i = 0; i < p->n; i++)
+                p->records[i].call = object_call_cancel(p->records[i].call);
+        p->n_underway = 0;
+}
 
-static void finish_with(Arbiter *a, StoreOutcome outcome, int64_t opened_usec,
-                        const ListedFailure *listed, size_t n_listed, const Decision *decision) {
-        Action action = a->action;
-        a->action.kind = ACTION_NONE;
+typedef struct TaskResult {
+        int64_t opened_usec;         /* of CREATE */
+        const ListedFailure *listed; /* of LIST */
+        size_t n_listed;
+        const Decision *decision; /* of READ */
+} TaskResult;
+
+static void finish_with(Arbiter *a, StoreOutcome outcome, const TaskResult *result) {
+        Agreement *agreement = a->options.agreement;
+        const char *key = a->options.key;
+        ActionKind kind = a->action.kind;
+        uint32_t n = a->action.n;
+        int64_t now = now_usec(a);
         free(a->document);
         a->document = NULL;
-        a->is_unreachable = outcome == STORE_OUTCOME_UNREACHABLE;
-        log_debug("failure %s/%u: destination %s: %s: %s", a->key, action.n, a->destination,
-                  task_names[action.kind], outcome_names[outcome]);
-        a->is_unable = a->is_unable || (outcome == STORE_OUTCOME_UNABLE &&
-                                        (action.kind == ACTION_LIST || action.kind == ACTION_READ ||
-                                         action.kind == ACTION_CREATE));
-        int64_t now = now_usec(a);
-        switch (action.kind) {
+        a->n_document = 0;
+        a->action.kind = ACTION_NONE;
+        a->state.is_busy = false;
+        a->state.is_unreachable = outcome == STORE_OUTCOME_UNREACHABLE;
+        if (outcome == STORE_OUTCOME_UNABLE && kind != ACTION_RECORD && kind != ACTION_PUBLISH)
+                a->state.is_unable = true;
+        switch (kind) {
         case ACTION_LIST:
-                agreement_on_listed(a->agreement, a->key, outcome, listed, n_listed, now);
+                agreement_on_listed(agreement, key, outcome, result->listed, result->n_listed, now);
                 break;
         case ACTION_READ:
-                agreement_on_read(a->agreement, a->key, action.n, outcome, decision, now);
+                agreement_on_read(agreement, key, n, outcome, result->decision, now);
                 break;
         case ACTION_CREATE:
-                agreement_on_created(a->agreement, a->key, action.n, outcome, opened_usec, now);
+                agreement_on_created(agreement, key, n, outcome, result->opened_usec, now);
                 break;
         case ACTION_RECORD:
-                agreement_on_recorded(a->agreement, a->key, action.n, outcome, now);
+                agreement_on_recorded(agreement, key, n, outcome, now);
                 break;
         case ACTION_PUBLISH:
-                agreement_on_published(a->agreement, a->key, action.n, outcome, now);
+                agreement_on_published(agreement, key, n, outcome, now);
                 break;
-        case ACTION_NONE:
-        case ACTION_SEND:
-        case N_ACTION_KINDS:
+        default:
                 break;
         }
-        a->on_done(a, a->userdata);
+        a->options.on_done(a, a->options.userdata);
 }
 
 static void finish(Arbiter *a, StoreOutcome outcome) {
-        finish_with(a, outcome, 0, NULL, 0, NULL);
+        finish_with(a, outcome, &(TaskResult){ 0 });
 }
 
-/* What every answer says. */
-static void learn(Arbiter *a, const ObjectResult *r) {
-        a->call = NULL;
+/* @return whether it is an answer: else the task has ended */
+static bool accept_answer(Arbiter *a, const ObjectResult *r) {
+        const char *error = r->error;
         if (r->has_clock && !a->has_clock &&
             (r->uncertainty_usec <= UNCERTAINTY_MAX_USEC || a->n_uncertain++ >= UNCERTAIN_MAX)) {
                 a->has_clock = true;
                 a->offset_usec = r->clock_offset_usec;
                 a->uncertainty_usec = r->uncertainty_usec;
-                log_debug("failure %s: destination %s: its clock is known to %lld ms", a->key,
-                          a->destination, (long long)(a->uncertainty_usec / 1000));
         }
-        bool failed = r->outcome == OBJECT_UNREACHABLE || r->outcome == OBJECT_UNABLE ||
-                      r->outcome == OBJECT_INVALID;
-        if (failed && r->error && (!a->error || strcmp(a->error, r->error) != 0))
-                log_warning(0, "failure %s: destination %s: %s", a->key, a->destination, r->error);
-        free(a->error);
-        a->error = failed && r->error ? strdup(r->error) : NULL;
+        if (error && (!a->state.error || strcmp(a->state.error, error) != 0))
+                log_warning(0, "failure %s: destination %s: %s", a->options.key,
+                            a->state.destination, error);
+        free(a->state.error);
+        a->state.error = error ? strdup(error) : NULL;
+        if (r->outcome != OBJECT_UNREACHABLE && r->outcome != OBJECT_UNABLE)
+                return true;
+        stop_reading(&a->publication);
+        finish(a, outcomes[r->outcome]);
+        return false;
 }
 
-static void request(Arbiter *a, ObjectOperation operation, const char *name, const void *data,
-                    size_t n, void (*on_done)(const ObjectResult *r, void *userdata)) {
-        int r = a->scheduler ? object_call_new(&a->call, a->scheduler,
-                                               &(ObjectRequest){ .operation = operation,
-                                                                 .destination = a->destination,
-                                                                 .name = name,
-                                                                 .data = data,
-                                                                 .n = n,
-                                                                 .on_done = on_done,
-                                                                 .userdata = a })
-                             : -ENOTCONN;
+/* @return 0, or the task has ended */
+static int start_call(Arbiter *a, ObjectCall **ret, ObjectRequest *request) {
+        log_debug("failure %s/%u: destination %s: %s '%s'", a->options.key, a->action.n,
+                  a->state.destination, request->data ? "write" : "read", request->name);
+        request->destination = a->state.destination;
+        int r = a->scheduler ? object_call_new(ret, a->scheduler, request) : -ENOTCONN;
         if (r >= 0)
-                return;
+                return r;
         if (r != -ENOTCONN)
-                log_warning(r, "failure %s: cannot ask destination %s", a->key, a->destination);
-        finish(a, r == -ENOENT ? STORE_OUTCOME_UNABLE : STORE_OUTCOME_UNREACHABLE);
+                log_warning(r, "failure %s: cannot ask destination %s for '%s'", a->options.key,
+                            a->state.destination, request->name);
+        stop_reading(&a->publication);
+        /* There is no such destination; the document is too large: no later try would do better. */
+        bool is_final = r == -ENOENT || r == -EINVAL;
+        finish(a, is_final ? STORE_OUTCOME_UNABLE : STORE_OUTCOME_UNREACHABLE);
+        return r;
+}
+
+static void on_answer(const ObjectResult *r, void *userdata) {
+        Arbiter *a = userdata;
+        a->call = NULL;
+        if (accept_answer(a, r))
+                a->handle(a, r);
+}
+
+/* @param handle  of the answer */
+static void request(Arbiter *a, ObjectOperation operation, const char *name,
+                    void (*handle)(Arbiter *a, const ObjectResult *r)) {
+        bool is_write = operation == OBJECT_CREATE || operation == OBJECT_PUT;
+        a->handle = handle;
+        if (name && (a->document || !is_write))
+                (void)start_call(a, &a->call,
+                                 &(ObjectRequest){ .operation = operation,
+                                                   .name = name,
+                                                   .data = a->document,
+                                                   .n = a->n_document,
+                                                   .on_done = on_answer,
+                                                   .userdata = a });
+        else /* no memory */
+                finish(a, STORE_OUTCOME_UNREACHABLE);
+}
+
+/* Of all that is written. */
+static void handle_written(Arbiter *a, const ObjectResult *r) {
+        finish(a, outcomes[r->outcome]);
 }
 
 /* ---- list, read, create ---- */
@@ -259,28 +246,29 @@ static ListedFailure *add_listed(ListedFailure *all, size_t *n, uint32_t number)
         return &all[i];
 }
 
-/* @return what an answer means that says nothing certain about the store's clock */
-static StoreOutcome without_clock(const Arbiter *a, const ObjectResult *r) {
-        if (r->has_clock)
-                return STORE_OUTCOME_UNREACHABLE; /* the next one may be quicker */
-        log_warning(0, "failure %s: destination %s does not say what time it is", a->key,
-                    a->destination);
-        return STORE_OUTCOME_UNABLE;
-}
+static void run_task(Arbiter *a);
 
-static void on_listed(const ObjectResult *r, void *userdata) {
-        Arbiter *a = userdata;
-        learn(a, r);
-        _cleanup_free_ ListedFailure *all = calloc(r->n_entries + 1, sizeof *all);
-        size_t n = 0;
-        if (!all || (r->outcome == OBJECT_OK && !a->has_clock)) {
-                finish(a, all ? without_clock(a, r) : STORE_OUTCOME_UNREACHABLE);
+/* What is written has the store's times, too, which a node that learned all by the bus does not
+ * know: then a listing comes first. */
+static void handle_list(Arbiter *a, const ObjectResult *r) {
+        if (r->outcome == OBJECT_OK && !a->has_clock) {
+                if (!r->has_clock)
+                        log_warning(0, "failure %s: destination %s does not say what time it is",
+                                    a->options.key, a->state.destination);
+                /* When it does, the next answer may be quicker. */
+                finish(a, r->has_clock ? STORE_OUTCOME_UNREACHABLE : STORE_OUTCOME_UNABLE);
                 return;
         }
-        for (size_t i = 0; r->outcome == OBJECT_OK && i < r->n_entries; i++) {
+        if (a->action.kind != ACTION_LIST) {
+                run_task(a);
+                return;
+        }
+        _cleanup_free_ ListedFailure *all = calloc(r->n_entries + 1, sizeof *all);
+        size_t n = 0;
+        for (size_t i = 0; all && i < r->n_entries; i++) {
                 IncidentsName name;
                 if (!incidents_name_parse(r->entries[i].name, &name) ||
-                    strcmp(name.key, a->key) != 0)
+                    strcmp(name.key, a->options.key) != 0)
                         continue;
                 ListedFailure *f = add_listed(all, &n, name.n);
                 if (name.is_decision) {
@@ -290,59 +278,54 @@ static void on_listed(const ObjectResult *r, void *userdata) {
                         f->newest_usec = name.newest_usec - a->offset_usec;
         }
         /* Of more names than may be listed it is not known which numbers are taken. */
-        finish_with(a, r->outcome == OBJECT_INVALID ? STORE_OUTCOME_UNABLE : outcome_of(r), 0, all,
-                    n, NULL);
+        StoreOutcome outcome = !all                           ? STORE_OUTCOME_UNREACHABLE
+                               : r->outcome == OBJECT_INVALID ? STORE_OUTCOME_UNABLE
+                                                              : STORE_OUTCOME_OK;
+        finish_with(a, outcome, &(TaskResult){ .listed = all, .n_listed = n });
 }
 
-static void on_read(const ObjectResult *r, void *userdata) {
-        Arbiter *a = userdata;
+static void handle_decision(Arbiter *a, const ObjectResult *r) {
         Decision d;
-        learn(a, r);
-        StoreOutcome outcome = outcome_of(r);
+        StoreOutcome outcome = outcomes[r->outcome];
         if (outcome == STORE_OUTCOME_OK) {
-                int error = decision_parse(r->data, r->n, a->key, a->action.n, &d);
+                int error = decision_parse(r->data, r->n, a->options.key, a->action.n, &d);
                 if (error < 0) {
                         log_warning(error, "failure %s/%u: destination %s has an invalid decision",
-                                    a->key, a->action.n, a->destination);
+                                    a->options.key, a->action.n, a->state.destination);
                         outcome = STORE_OUTCOME_NOT_FOUND;
                 }
                 d.opened_usec = r->modified_usec - a->offset_usec;
         }
-        finish_with(a, outcome, 0, NULL, 0, outcome == STORE_OUTCOME_OK ? &d : NULL);
+        finish_with(a, outcome, &(TaskResult){ .decision = &d });
 }
 
-static void on_created(const ObjectResult *r, void *userdata) {
-        Arbiter *a = userdata;
-        learn(a, r);
-        finish_with(a, outcome_of(r),
-                    r->modified_usec ? r->modified_usec - a->offset_usec : now_usec(a), NULL, 0,
-                    NULL);
+static void handle_created(Arbiter *a, const ObjectResult *r) {
+        finish_with(a, outcomes[r->outcome],
+                    &(TaskResult){ .opened_usec = r->modified_usec
+                                                          ? r->modified_usec - a->offset_usec
+                                                          : now_usec(a) });
 }
 
 static void start_create(Arbiter *a) {
         char name[RECORD_NAME_SIZE];
-        size_t n;
-        a->document = decision_format(&a->action.decision, a->job_key, &n);
-        decision_object_name(a->key, a->action.n, name);
-        if (a->document)
-                request(a, OBJECT_CREATE, name, a->document, n, on_created);
-        else
-                finish(a, STORE_OUTCOME_UNREACHABLE);
+        a->document = decision_format(&a->action.decision, a->options.job_key, &a->n_document);
+        decision_object_name(a->options.key, a->action.n, name);
+        request(a, OBJECT_CREATE, name, handle_created);
 }
 
 /* ---- this node's record ---- */
 
-/* @return 0 and *ret (record_done); -ENOMEM, -ENODATA: there are no claims */
+/* @param ret_newest_usec  of the failed claims, else of all
+ * @return 0 and *ret (record_done); -ENOMEM; -ENODATA: there are no claims */
 static int build_record(const Arbiter *a, Record *ret, int64_t *ret_newest_usec) {
         const Claim *const *claims;
-        size_t n = agreement_own_claims(a->agreement, a->key, a->action.n, &claims);
+        size_t n = agreement_own_claims(a->options.agreement, a->options.key, a->action.n, &claims);
+        int64_t newest = INT64_MIN, newest_failed = INT64_MIN;
         *ret = (Record){ .n = a->action.n,
                          .revision = a->n_records,
                          .uncertainty_usec = a->uncertainty_usec };
-        int64_t newest_failed = INT64_MIN;
-        *ret_newest_usec = INT64_MIN;
-        (void)strncpy(ret->key, a->key, sizeof ret->key - 1);
-        (void)strncpy(ret->instance_id, a->instance_id, sizeof ret->instance_id - 1);
+        (void)strncpy(ret->key, a->options.key, sizeof ret->key - 1);
+        (void)strncpy(ret->instance_id, a->options.instance_id, sizeof ret->instance_id - 1);
         for (size_t i = 0; i < n; i++) {
                 Claim c = *claims[i];
                 claim_shift(&c, a->offset_usec);
@@ -350,186 +333,148 @@ static int build_record(const Arbiter *a, Record *ret, int64_t *ret_newest_usec)
                 if (r < 0)
                         return r;
                 ret->revision += c.revision;
-                *ret_newest_usec = MAX(*ret_newest_usec, c.event_usec);
+                newest = MAX(newest, c.event_usec);
                 if (claim_is_failure(&c))
                         newest_failed = MAX(newest_failed, c.event_usec);
         }
-        if (newest_failed != INT64_MIN)
-                *ret_newest_usec = newest_failed;
+        *ret_newest_usec = newest_failed != INT64_MIN ? newest_failed : newest;
         return n > 0 ? 0 : -ENODATA;
-}
-
-static void on_written(const ObjectResult *r, void *userdata) {
-        Arbiter *a = userdata;
-        learn(a, r);
-        finish(a, outcome_of(r));
 }
 
 static void start_record(Arbiter *a) {
         _cleanup_(record_done) Record record = { 0 };
         char name[RECORD_NAME_SIZE];
         int64_t newest;
-        size_t n;
         a->n_records++;
         int r = build_record(a, &record, &newest);
-        if (r == 0) {
-                record_object_name(a->key, a->action.n, newest, a->instance_id, name);
-                a->document = record_format(&record, &n);
-        }
-        if (r == -ENODATA)
+        if (r == -ENODATA) {
                 finish(a, STORE_OUTCOME_OK);
-        else if (!a->document)
-                finish(a, STORE_OUTCOME_UNREACHABLE);
-        else
-                request(a, OBJECT_PUT, name, a->document, n, on_written);
+                return;
+        }
+        record_object_name(a->options.key, a->action.n, newest, a->options.instance_id, name);
+        a->document = r == 0 ? record_format(&record, &a->n_document) : NULL;
+        request(a, OBJECT_PUT, name, handle_written);
 }
 
 /* ---- incident.json ---- */
 
-static void read_next_record(Arbiter *a);
-
-static int fold_records(const Arbiter *a, const Publication *p, char **ret, size_t *ret_n) {
+static char *fold_records(const Arbiter *a, size_t *ret_n) {
+        const Publication *p = &a->publication;
         _cleanup_free_ Record *records = calloc(p->n + 1, sizeof *records);
         _cleanup_(roster_done) Roster roster = { 0 };
         Decision d = a->action.decision;
         size_t n = 0;
-        if (!records)
-                return -ENOMEM;
         d.opened_usec += a->offset_usec;
-        for (size_t i = 0; i < p->n; i++)
+        for (size_t i = 0; records && i < p->n; i++)
                 if (p->records[i].is_read)
                         records[n++] = p->records[i].record; /* borrowed */
-        int r = roster_fold(&d, records, n, &roster);
-        if (r < 0)
-                return r;
-        *ret = roster_format(&roster, a->job_key, ret_n);
-        return *ret ? 0 : -ENOMEM;
+        return records && roster_fold(&d, records, n, &roster) == 0
+                       ? roster_format(&roster, a->options.job_key, ret_n)
+                       : NULL;
 }
 
-static void write_incident(Arbiter *a) {
-        _cleanup_free_ char *name = path_join(a->directory, INCIDENT_FILE);
-        size_t n;
-        if (!name || fold_records(a, &a->publication, &a->document, &n) < 0)
-                finish(a, STORE_OUTCOME_UNREACHABLE);
-        else if (n <= OBJECT_BYTES_MAX)
-                request(a, OBJECT_PUT, name, a->document, n, on_written);
-        else { /* no later try would do better */
-                log_warning(0, "failure %s/%u: " INCIDENT_FILE " is not written: it has %zu bytes",
-                            a->key, a->action.n, n);
-                finish(a, STORE_OUTCOME_OK);
-        }
-}
+static void read_records(Arbiter *a);
 
 static void on_record_read(const ObjectResult *r, void *userdata) {
-        Arbiter *a = userdata;
+        KnownRecord *k = userdata;
+        Arbiter *a = k->arbiter;
         Publication *p = &a->publication;
-        learn(a, r);
-        KnownRecord *k = &p->records[p->next++];
-        if (r->outcome == OBJECT_UNREACHABLE || r->outcome == OBJECT_UNABLE) {
-                finish(a, outcome_of(r));
+        k->call = NULL;
+        p->n_underway--;
+        if (!accept_answer(a, r))
                 return;
+        if (p->n_claims < RECORDED_MAX) {
+                k->is_read = r->outcome == OBJECT_OK && record_parse(r->data, r->n, a->options.key,
+                                                                     a->action.n, &k->record) == 0;
+                p->n_claims += k->record.claims.n;
+                if (!k->is_read)
+                        log_warning(0, "failure %s/%u: destination %s: '%s' is no valid record",
+                                    a->options.key, a->action.n, a->state.destination, k->name);
         }
-        p->n_claims -= k->record.claims.n;
-        record_done(&k->record);
-        k->is_read = r->outcome == OBJECT_OK &&
-                     record_parse(r->data, r->n, a->key, a->action.n, &k->record) == 0;
-        p->n_claims += k->record.claims.n;
-        if (!k->is_read)
-                log_warning(0, "failure %s/%u: destination %s: '%s' is no valid record", a->key,
-                            a->action.n, a->destination, k->name);
-        read_next_record(a);
+        read_records(a);
 }
 
-/* Those that have changed, one after the other. */
-static void read_next_record(Arbiter *a) {
+/* Those that have changed; then all are folded. */
+static void read_records(Arbiter *a) {
         Publication *p = &a->publication;
-        while (p->next < p->n && p->records[p->next].is_read)
-                p->next++;
-        if (p->next < p->n && p->n_claims < RECORDED_MAX)
-                request(a, OBJECT_GET, p->records[p->next].name, NULL, 0, on_record_read);
-        else
-                write_incident(a);
+        while (p->next < p->n && p->n_underway < READS_MAX && p->n_claims < RECORDED_MAX) {
+                KnownRecord *k = &p->records[p->next++];
+                if (k->is_read)
+                        continue;
+                if (start_call(a, &k->call,
+                               &(ObjectRequest){ .operation = OBJECT_GET,
+                                                 .name = k->name,
+                                                 .on_done = on_record_read,
+                                                 .userdata = k }) < 0)
+                        return;
+                p->n_underway++;
+        }
+        if (p->n_underway > 0)
+                return;
+        a->document = fold_records(a, &a->n_document);
+        request(a, OBJECT_PUT, a->path, handle_written);
 }
 
-/* @return the index of the first one that is not before the name */
-static size_t find_record(const Publication *p, const char *name) {
-        size_t from = 0, to = p->n;
-        while (from < to) {
-                size_t middle = from + (to - from) / 2;
-                if (strcmp(p->records[middle].name, name) < 0)
-                        from = middle + 1;
-                else
-                        to = middle;
-        }
-        return from;
-}
-
-static int note_record(Publication *p, const ObjectEntry *e) {
-        size_t i = find_record(p, e->name);
-        if (i == p->n || strcmp(p->records[i].name, e->name) != 0) {
-                if (p->n >= RECORDS_MAX)
-                        return 0;
-                KnownRecord *more = realloc(p->records, (p->n + 1) * sizeof *more);
-                char *name = strdup(e->name);
-                if (more)
-                        p->records = more;
-                if (!more || !name) {
-                        free(name);
-                        return -ENOMEM;
-                }
-                memmove(&more[i + 1], &more[i], (p->n++ - i) * sizeof *more);
-                more[i] = (KnownRecord){ .name = name };
-        }
-        KnownRecord *k = &p->records[i];
+static bool is_unchanged(const KnownRecord *k, const ObjectEntry *e) {
         /* A store's times have whole seconds: what is as young as that may change unseen. */
-        if (k->modified_usec != e->modified_usec || k->bytes != e->bytes)
-                k->is_read = false;
-        k->modified_usec = e->modified_usec;
-        k->bytes = e->bytes;
-        return 0;
+        return k->is_read && strcmp(k->name, e->name) == 0 &&
+               k->modified_usec == e->modified_usec && k->bytes == e->bytes;
 }
 
-static void on_records_listed(const ObjectResult *r, void *userdata) {
-        Arbiter *a = userdata;
-        Publication *p = &a->publication;
-        int error = 0;
-        learn(a, r);
-        if (r->outcome != OBJECT_OK) {
-                finish(a, outcome_of(r));
-                return;
-        }
-        for (size_t i = 0; error == 0 && i < r->n_entries; i++) {
+/* What is listed now, and of that what was read before and has not changed; both are by name.
+ * @return 0, -ENOMEM */
+static int note_records(Arbiter *a, const ObjectResult *r) {
+        Publication *before = &a->publication, now = { 0 };
+        now.records = calloc(r->n_entries + 1, sizeof *now.records);
+        for (size_t i = 0, j = 0; now.records && i < r->n_entries && now.n < RECORDS_MAX; i++) {
+                const ObjectEntry *e = &r->entries[i];
                 IncidentsName name;
-                if (incidents_name_parse(r->entries[i].name, &name) && !name.is_decision &&
-                    name.n == a->action.n)
-                        error = note_record(p, &r->entries[i]);
+                if (!incidents_name_parse(e->name, &name) || name.is_decision ||
+                    name.n != a->action.n)
+                        continue;
+                KnownRecord *k = &now.records[now.n];
+                *k = (KnownRecord){ .arbiter = a,
+                                    .name = strdup(e->name),
+                                    .modified_usec = e->modified_usec,
+                                    .bytes = e->bytes };
+                if (!k->name)
+                        break;
+                now.n++;
+                while (j < before->n && strcmp(before->records[j].name, e->name) < 0)
+                        j++;
+                if (j == before->n || !is_unchanged(&before->records[j], e))
+                        continue;
+                k->is_read = true;
+                k->record = before->records[j].record;
+                before->records[j].record = (Record){ 0 };
+                now.n_claims += k->record.claims.n;
         }
-        p->next = 0;
-        if (error == 0)
-                read_next_record(a);
-        else
+        publication_clear(before);
+        *before = now;
+        return now.records ? 0 : -ENOMEM;
+}
+
+static void handle_records(Arbiter *a, const ObjectResult *r) {
+        if (r->outcome != OBJECT_OK)
+                finish(a, outcomes[r->outcome]);
+        else if (note_records(a, r) < 0)
                 finish(a, STORE_OUTCOME_UNREACHABLE);
+        else
+                read_records(a);
 }
 
 static void list_records(Arbiter *a) {
         char prefix[RECORD_NAME_SIZE], name[RECORD_NAME_SIZE + 16];
-        if (a->publication.failure != a->action.n)
-                publication_clear(&a->publication);
-        a->publication.failure = a->action.n;
-        incidents_prefix(a->key, prefix);
+        incidents_prefix(a->options.key, prefix);
         (void)snprintf(name, sizeof name, "%s%u/", prefix, a->action.n);
-        request(a, OBJECT_LIST, name, NULL, 0, on_records_listed);
+        request(a, OBJECT_LIST, name, handle_records);
 }
 
-static void on_incident_read(const ObjectResult *r, void *userdata) {
-        Arbiter *a = userdata;
+static void handle_incident(Arbiter *a, const ObjectResult *r) {
         _cleanup_(record_done) Record own = { 0 };
         int64_t newest;
-        learn(a, r);
-        if (r->outcome == OBJECT_UNREACHABLE || r->outcome == OBJECT_UNABLE)
-                finish(a, outcome_of(r));
-        else if (r->outcome == OBJECT_OK && build_record(a, &own, &newest) == 0 &&
-                 incident_has_record(r->data, r->n, a->instance_id, own.revision))
+        if (r->outcome == OBJECT_OK && build_record(a, &own, &newest) == 0 &&
+            incident_has_record(r->data, r->n, a->options.instance_id, own.revision))
                 finish(a, STORE_OUTCOME_OK);
         else
                 list_records(a);
@@ -538,74 +483,56 @@ static void on_incident_read(const ObjectResult *r, void *userdata) {
 static void start_publish(Arbiter *a) {
         const Decision *d = &a->action.decision;
         bool differs = false;
-        free(a->directory);
-        a->directory = a->scheduler ? objects_failure_directory(a->scheduler, a->destination,
-                                                                d->date_time, d->cluster_id,
-                                                                a->kind, a->source, &differs)
-                                    : NULL;
-        if (!a->directory) /* where the prefix differs by node there is none */
-                finish(a, differs ? STORE_OUTCOME_OK : STORE_OUTCOME_UNREACHABLE);
-        else if (a->action.unless_listed) {
-                _cleanup_free_ char *name = path_join(a->directory, INCIDENT_FILE);
-                if (name)
-                        request(a, OBJECT_GET, name, NULL, 0, on_incident_read);
-                else
-                        finish(a, STORE_OUTCOME_UNREACHABLE);
-        } else
+        _cleanup_free_ char *directory =
+                a->scheduler ? objects_failure_directory(a->scheduler, a->state.destination,
+                                                         d->date_time, d->cluster_id,
+                                                         a->options.kind, a->source, &differs)
+                             : NULL;
+        free(a->path);
+        a->path = directory ? path_join(directory, INCIDENT_FILE) : NULL;
+        if (differs) /* by node: there is none */
+                finish(a, STORE_OUTCOME_OK);
+        else if (!a->path)
+                finish(a, STORE_OUTCOME_UNREACHABLE);
+        else if (a->action.unless_listed)
+                request(a, OBJECT_GET, a->path, handle_incident);
+        else
                 list_records(a);
 }
 
 /* ---- tasks ---- */
 
-/* What is written has the store's times, which a node that learned all by the bus does not know. */
-static void on_clock_listed(const ObjectResult *r, void *userdata) {
-        Arbiter *a = userdata;
-        Action action = a->action;
-        learn(a, r);
-        if (a->has_clock)
-                arbiter_execute(a, a->scheduler, &action);
-        else
-                finish(a, r->outcome == OBJECT_OK ? without_clock(a, r) : outcome_of(r));
+static void start_read(Arbiter *a) {
+        char name[RECORD_NAME_SIZE];
+        decision_object_name(a->options.key, a->action.n, name);
+        request(a, OBJECT_GET, name, handle_decision);
+}
+
+static void run_task(Arbiter *a) {
+        static void (*const starts[N_ACTION_KINDS])(Arbiter * a) = {
+                [ACTION_READ] = start_read,
+                [ACTION_CREATE] = start_create,
+                [ACTION_RECORD] = start_record,
+                [ACTION_PUBLISH] = start_publish,
+        };
+        starts[a->action.kind](a);
 }
 
 void arbiter_execute(Arbiter *a, Scheduler *scheduler, const Action *action) {
-        char name[RECORD_NAME_SIZE];
+        char prefix[RECORD_NAME_SIZE];
         a->action = *action;
-        a->start_usec = now_usec(a);
+        a->state.is_busy = true;
         a->scheduler = scheduler;
-        if (!a->has_clock && action->kind != ACTION_LIST) {
-                incidents_prefix(a->key, name);
-                request(a, OBJECT_LIST, name, NULL, 0, on_clock_listed);
-                return;
-        }
-        switch (action->kind) {
-        case ACTION_LIST:
-                incidents_prefix(a->key, name);
-                request(a, OBJECT_LIST, name, NULL, 0, on_listed);
-                break;
-        case ACTION_READ:
-                decision_object_name(a->key, action->n, name);
-                request(a, OBJECT_GET, name, NULL, 0, on_read);
-                break;
-        case ACTION_CREATE:
-                start_create(a);
-                break;
-        case ACTION_RECORD:
-                start_record(a);
-                break;
-        case ACTION_PUBLISH:
-                start_publish(a);
-                break;
-        case ACTION_NONE:
-        case ACTION_SEND:
-        case N_ACTION_KINDS:
-                break;
-        }
+        incidents_prefix(a->options.key, prefix);
+        if (action->kind == ACTION_LIST || !a->has_clock)
+                request(a, OBJECT_LIST, prefix, handle_list);
+        else
+                run_task(a);
 }
 
 void arbiter_cancel(Arbiter *a) {
-        if (a->call)
-                a->call = object_call_cancel(a->call);
+        a->call = object_call_cancel(a->call);
+        stop_reading(&a->publication);
         a->scheduler = NULL;
         if (a->action.kind != ACTION_NONE)
                 finish(a, STORE_OUTCOME_UNREACHABLE);

@@ -5,19 +5,16 @@
 
 #include "agent/delivery/objects.h"
 #include "agent/peers/agreement.h"
-#include "agent/peers/record.h"
-#include "lib/neuron/job.h"
 
 typedef struct Arbiter Arbiter;
 
-typedef struct ArbiterOptions { /* strings are copied */
+typedef struct ArbiterOptions { /* borrowed, but for source and destination */
         Clock *clock;
         Agreement *agreement; /* is told the results */
-        const char *instance_id;
-        const char *key;
-        const char *job_key;       /* borrowed; may become known later */
-        const char *destination;   /* its name */
+        const char *instance_id, *key;
+        const char *job_key;       /* may become known later */
         const char *kind, *source; /* for the prefix of incident.json */
+        const char *destination;
         /* A task has ended; actions may be due. Called from the loop. */
         void (*on_done)(Arbiter *a, void *userdata);
         void *userdata;
@@ -33,9 +30,11 @@ void arbiter_execute(Arbiter *a, Scheduler *scheduler, const Action *action);
 /** Before the scheduler is freed: what is underway ends as unreachable. */
 void arbiter_cancel(Arbiter *a);
 
-bool arbiter_is_busy(const Arbiter *a);
-bool arbiter_is_unreachable(const Arbiter *a); /* the last task failed so, or takes long */
-bool arbiter_is_unable(const Arbiter *a);      /* it cannot decide, as it turned out */
-const char *arbiter_error(const Arbiter *a);   /* of the last task; NULL: none */
-const char *arbiter_destination(const Arbiter *a);
-const char *arbiter_source_name(const Arbiter *a);
+typedef struct ArbiterState {
+        char *destination;
+        char *error;         /* of the last task; NULL: none */
+        bool is_busy;        /* with a task */
+        bool is_unreachable; /* the last task failed so */
+        bool is_unable;      /* it cannot decide, as it turned out */
+} ArbiterState;
+const ArbiterState *arbiter_state(const Arbiter *a);

@@ -8,6 +8,7 @@
 
 #include "agent/delivery/scheduler.h"
 #include "agent/hooknotes/hooknotes.h"
+#include "agent/peers/decision.h"
 #include "agent/store/bundle.h"
 #include "config/config.h"
 #include "lib/base/strbuf.h"
@@ -59,8 +60,5 @@ char *failures_explain(const Failures *f, const BundleRecord *rec);
 /** Adds the object `agreement` of the status, as JSON. */
 void failures_add_status(Failures *f, StrBuf *b);
 
-typedef struct FailuresFigures {          /* since the agent started */
-        uint64_t n_store, n_bus, n_alone; /* bundles by how their name was agreed */
-        uint64_t n_dropped;               /* claims beyond what is bounded */
-} FailuresFigures;
-void failures_figures(const Failures *f, FailuresFigures *ret);
+/** @return how many bundles got a name that was agreed so, since the agent started */
+uint64_t failures_n_named(const Failures *f, Agreed agreed);

@@ -1,18 +1,20 @@
 #include "agent/failures/pointers.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/delivery/objects.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/json_out.h"
 #include "lib/base/list.h"
 #include "lib/base/log.h"
+#include "lib/base/parse.h"
+#include "lib/neuron/record.h"
 
+#define SUFFIX ".see.json"
 #define POINTERS_MAX 1024 /* underway; the oldest goes */
-#define RETRY_USEC (INT64_C(5) * 1000000)
-#define RETRY_MAX_USEC (INT64_C(3600) * 1000000)
+#define RETRY_USEC (INT64_C(30) * 1000000)
 
 typedef struct Pointer {
         ListLink link;
@@ -25,7 +27,7 @@ typedef struct Pointer {
         size_t next; /* delivery */
         ObjectCall *call;
         char *text;
-        int64_t due_usec, backoff_usec;
+        int64_t due_usec;
 } Pointer;
 
 struct Pointers {
@@ -43,6 +45,10 @@ int pointers_new(Pointers **ret, Clock *clock) {
         return 0;
 }
 
+static int64_t boottime_now(const Pointers *p) {
+        return (int64_t)p->clock->boottime_usec(p->clock);
+}
+
 static void free_pointer(Pointer *x) {
         object_call_cancel(x->call);
         list_remove(&x->link);
@@ -55,17 +61,15 @@ static void free_pointer(Pointer *x) {
 Pointers *pointers_free(Pointers *p) {
         if (!p)
                 return NULL;
-        LIST_FOREACH_SAFE (l, &p->all)
-                free_pointer(CONTAINER_OF(l, Pointer, link));
+        LIST_FOREACH_ITEM_SAFE (Pointer, x, link, &p->all)
+                free_pointer(x);
         free(p);
         return NULL;
 }
 
 void pointers_cancel(Pointers *p) {
-        LIST_FOREACH (l, &p->all) {
-                Pointer *x = CONTAINER_OF(l, Pointer, link);
+        LIST_FOREACH_ITEM (Pointer, x, link, &p->all)
                 x->call = object_call_cancel(x->call);
-        }
 }
 
 void pointers_on_delivered(Pointers *p, const BundleRecord *rec, const char *key,
@@ -103,41 +107,40 @@ static char *format(const Pointer *x, const DeliveryRecord *d) {
         return strbuf_detach(&b);
 }
 
-static void retry(Pointer *x, int64_t now) {
-        x->backoff_usec = x->backoff_usec ? MIN(2 * x->backoff_usec, RETRY_MAX_USEC) : RETRY_USEC;
-        x->due_usec = now + x->backoff_usec;
-}
-
 static void on_written(const ObjectResult *r, void *userdata) {
         Pointer *x = userdata;
         x->call = NULL;
         if (r->outcome == OBJECT_UNREACHABLE) {
-                retry(x, (int64_t)x->pointers->clock->boottime_usec(x->pointers->clock));
+                x->due_usec = boottime_now(x->pointers) + RETRY_USEC;
                 return;
         }
         if (r->outcome != OBJECT_OK)
                 log_dump(x->rec.id, LOG_WARNING, 0, "no pointer to it is written at %s: %s",
                          x->rec.deliveries[x->next].destination, r->error);
-        x->backoff_usec = 0;
         x->next++;
 }
 
-/* @return the name of the pointer; NULL: it lies there already, or no memory */
-static char *pointer_name(const Pointer *x, Scheduler *s, const char *destination) {
+/* @return where a bundle would be searched for by the names that it has; NULL: nowhere, no memory
+ */
+static char *pointer_name(Scheduler *s, const char *destination, const BundleRecord *rec) {
+        _cleanup_free_ char *directory = objects_bundle_directory(s, destination, rec);
+        return directory ? strbuf_format("%s/%s" SUFFIX, directory, rec->id) : NULL;
+}
+
+/* @return the name of the pointer; NULL: the bundle lies there already, or no memory */
+static char *other_name(const Pointer *x, Scheduler *s, const char *destination) {
         BundleRecord there = x->rec; /* borrowed */
-        _cleanup_free_ char *from = objects_bundle_directory(s, destination, &x->rec);
         there.name = x->name;
         there.s3_prefix = NULL;
-        _cleanup_free_ char *to = objects_bundle_directory(s, destination, &there);
-        return from && to && strcmp(from, to) != 0
-                       ? strbuf_format("%s/%s" POINTER_SUFFIX, to, x->rec.id)
-                       : NULL;
+        _cleanup_free_ char *from = pointer_name(s, destination, &x->rec);
+        _cleanup_free_ char *to = pointer_name(s, destination, &there);
+        return from && to && strcmp(from, to) != 0 ? TAKE_PTR(to) : NULL;
 }
 
 static void write_next(Pointer *x, Scheduler *s, int64_t now) {
         const DeliveryRecord *d = &x->rec.deliveries[x->next];
         _cleanup_free_ char *name =
-                d->state == DELIVERY_DONE ? pointer_name(x, s, d->destination) : NULL;
+                d->state == DELIVERY_DONE ? other_name(x, s, d->destination) : NULL;
         if (!name) {
                 x->next++;
                 return;
@@ -154,7 +157,7 @@ static void write_next(Pointer *x, Scheduler *s, int64_t now) {
                                                             .userdata = x })
                         : -ENOMEM;
         if (r < 0)
-                retry(x, now);
+                x->due_usec = now + RETRY_USEC;
 }
 
 /* @return false: it is not known where it belongs, and will not be */
@@ -169,9 +172,8 @@ static bool find_place(Pointer *x, const Agreement *agreement) {
 }
 
 int64_t pointers_step(Pointers *p, const Agreement *agreement, Scheduler *s) {
-        int64_t now = (int64_t)p->clock->boottime_usec(p->clock), next = AGREEMENT_NEVER;
-        LIST_FOREACH_SAFE (l, &p->all) {
-                Pointer *x = CONTAINER_OF(l, Pointer, link);
+        int64_t now = boottime_now(p), next = AGREEMENT_NEVER;
+        LIST_FOREACH_ITEM_SAFE (Pointer, x, link, &p->all) {
                 if (!x->is_known && !find_place(x, agreement)) {
                         free_pointer(x);
                         continue;
@@ -185,4 +187,42 @@ int64_t pointers_step(Pointers *p, const Agreement *agreement, Scheduler *s) {
                         next = MIN(next, x->call ? now + (int64_t)USEC_PER_SEC : x->due_usec);
         }
         return next;
+}
+
+/* ---- reading ---- */
+
+int pointer_get(ObjectCall **ret, Scheduler *s, const char *destination, const BundleRecord *rec,
+                void (*on_done)(const ObjectResult *r, void *userdata), void *userdata) {
+        _cleanup_free_ char *name = pointer_name(s, destination, rec);
+        return name ? object_call_new(ret, s,
+                                      &(ObjectRequest){ .operation = OBJECT_GET,
+                                                        .destination = destination,
+                                                        .name = name,
+                                                        .on_done = on_done,
+                                                        .userdata = userdata })
+                    : -ENOMEM;
+}
+
+static bool read_text(const json_t *object, const char *key, char *buf, size_t size) {
+        const char *s = json_string_value(json_object_get(object, key));
+        return s && (size_t)snprintf(buf, size, "%s", s) < size;
+}
+
+FailureName pointer_parse(const ObjectResult *r) {
+        json_t *v = r->outcome == OBJECT_OK ? json_loadb(r->data, r->n, 0, NULL) : NULL;
+        const char *words[N_AGREED];
+        FailureName name = { 0 };
+        Decision d = { 0 };
+        for (Agreed a = 0; a < N_AGREED; a++)
+                words[a] = agreed_name(a);
+        bool is_pointer = read_text(v, "agreed", name.agreed, sizeof name.agreed) &&
+                          parse_word(name.agreed, words, N_AGREED) >= 0 &&
+                          read_text(v, "cluster_id", d.cluster_id, sizeof d.cluster_id) &&
+                          read_text(v, "date_time", d.date_time, sizeof d.date_time);
+        json_decref(v);
+        if (decision_name_is_valid(&d)) { /* else it went under its own */
+                (void)strcpy(name.cluster_id, d.cluster_id);
+                (void)strcpy(name.date_time, d.date_time);
+        }
+        return is_pointer ? name : (FailureName){ 0 };
 }

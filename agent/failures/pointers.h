@@ -3,12 +3,8 @@
  * its failure had a name, at its failure's. */
 #pragma once
 
-#include <systemd/sd-event.h>
-
-#include "agent/delivery/scheduler.h"
+#include "agent/delivery/objects.h"
 #include "agent/peers/agreement.h"
-
-#define POINTER_SUFFIX ".see.json"
 
 typedef struct Pointers Pointers;
 
@@ -24,3 +20,10 @@ void pointers_on_delivered(Pointers *p, const BundleRecord *rec, const char *key
 int64_t pointers_step(Pointers *p, const Agreement *agreement, Scheduler *s);
 /** Before the scheduler is freed. */
 void pointers_cancel(Pointers *p);
+
+/** Reads the pointer at the bundle's own place, which leads to what a state database that is lost
+ * had delivered. @return as object_call_new(); -ENOMEM */
+int pointer_get(ObjectCall **ret, Scheduler *s, const char *destination, const BundleRecord *rec,
+                void (*on_done)(const ObjectResult *r, void *userdata), void *userdata);
+/** @return the name that the bundle was delivered under; `agreed` is "": it is no pointer */
+FailureName pointer_parse(const ObjectResult *r);

@@ -1,53 +1,46 @@
-/* The ranks that run on this node: processes of jobs at Neuron devices, each with a pidfd, so that
- * its end is seen. */
+/* The ranks that run on this node, which the records of the `jobs` collector name every 30 s: when
+ * they end, and whether their job has others elsewhere. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <systemd/sd-event.h>
 
-#include "lib/base/clock.h"
-#include "lib/neuron/job.h"
+#include "agent/peers/agreement.h"
+#include "collectors/host/jobs.h"
+#include "lib/base/cleanup.h"
 
-#define RANKS_MAX 1024
+/** @return when a process started, CLOCK_BOOTTIME */
+uint64_t rank_start_usec(uint64_t start_ticks);
 
-typedef struct Ranks Ranks;
+typedef struct RankWatch RankWatch;
 
-typedef struct Rank { /* borrowed for the call */
-        pid_t pid;
-        uint64_t start_ticks;
-        uid_t uid;
-        JobIdentity job;
-        bool has_ended;
-        /* CLOCK_BOOTTIME: the process started, was first seen, has ended (0: it lives) */
-        uint64_t started_usec, seen_usec, ended_usec;
-} Rank;
-
-typedef struct RanksContext { /* borrowed */
+typedef struct RankWatchOptions {
         sd_event *event;
-        Clock *clock;
-        const char *proc_root;
-        /* A process with a job key is new, or one that was reported has ended, or gives way to
-         * those of other users: then it is new again when it is seen again. */
-        void (*on_rank)(const Rank *r, void *userdata);
+        const char *proc_root;          /* for the call */
+        const JobsProcess *process;     /* for the call */
+        void (*on_end)(void *userdata); /* once; it may free the watch */
         void *userdata;
-} RanksContext;
+} RankWatchOptions;
 
-int ranks_new(Ranks **ret, const RanksContext *context);
-Ranks *ranks_free(Ranks *r);
-/** @param proc_root  borrowed instead of the context's */
-void ranks_rebind(Ranks *r, const char *proc_root);
-/** A record of the `jobs` collector, as JSON (docs/SNAPSHOT.md); what has ended already or cannot
- * be read is ignored. */
-void ranks_on_job(Ranks *r, const char *record);
-/** @return whether a live rank with this job key is here */
-bool ranks_has_job(const Ranks *r, const char *job_key);
-/** @return whether live ranks with this job key are here, and none of them is this user's */
-bool ranks_are_others(const Ranks *r, const char *job_key, uid_t uid);
-size_t ranks_n(const Ranks *r);
+/** Waits for the end of a process by a pidfd (Linux 5.3, not refused by a seccomp filter).
+ * @return 0; -ESRCH: it has ended, another one may have its pid; -errno: its end cannot be seen */
+int rank_watch_new(RankWatch **ret, const RankWatchOptions *options);
+RankWatch *rank_watch_free(RankWatch *w);
+DEFINE_CLEANUP(RankWatch, rank_watch_free);
 
-/** @return whether a job is on this node alone, so that nobody else has to be waited for: all ranks
- * of a known world size are here, or there is neither a world size nor another node's rendezvous.
- * Pure. @param n_here  different ranks of the job on this node
- * @param rendezvous_is_here  the host of its rendezvous is this node, or it has none */
-bool job_is_local(const JobIdentity *job, size_t n_here, bool rendezvous_is_here);
+typedef struct JobFacts {
+        size_t n_here;          /* different ranks of it on this node */
+        bool has_rendezvous;    /* a host where its ranks meet, which is */
+        bool rendezvous_is_own; /* … this node */
+        bool bus_has_key;       /* else it speaks to nobody */
+} JobFacts;
+
+typedef struct JobScope {
+        bool is_local; /* the job is on this node alone: nobody else has to be waited for */
+        Role role;     /* of this node's agent; a leaf dials the rendezvous */
+} JobScope;
+
+/** A job is local when all ranks of a known world size are here, or there is neither a world size
+ * nor another node's rendezvous. The centre of any other one is the agent at its rendezvous. */
+JobScope job_scope(const JobIdentity *job, const JobFacts *facts);

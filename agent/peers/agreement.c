@@ -24,10 +24,8 @@
 #define RECORD_WAIT SEC
 #define RECORD_GAP_MIN (2 * SEC)
 #define RECORD_GAP_MAX (30 * SEC)
-#define PUBLISH_LATE (45 * SEC)     /* after the opening: the creator's last one may lack it */
 #define PUBLISH_STAND_IN (75 * SEC) /* by then the creator has published, unless it is dead */
 #define PUBLISH_SPREAD (60 * SEC)
-#define PUBLISH_SPREAD_MAX (480 * SEC)
 #define NEWS_GAP (200 * MSEC)
 #define CANDIDATES_MAX 3
 #define FAILURES_OF_KEY_MAX 32         /* placing a claim looks at each */
@@ -47,20 +45,9 @@ typedef struct Failure {
         int64_t changed_usec;
         uint64_t changes, n_recorded; /* of this node's claims; how many of them are recorded */
         int64_t record_usec, record_gap_usec; /* the next record not before, and the one after it */
-        unsigned n_record_errors, n_publish_errors;
-        int64_t publish_usec; /* AGREEMENT_NEVER: nothing to publish */
-        unsigned publish_step;
-        int64_t publish_spread_usec;
+        int64_t publish_usec;                 /* AGREEMENT_NEVER: nothing to publish */
         bool has_news; /* the centre's leaves have not heard of it, or asked again */
 } Failure;
-
-typedef struct Peer { /* a leaf, as its centre knows it */
-        char instance_id[INSTANCE_ID_SIZE];
-        Heard heard;
-        bool has_news;
-} Peer;
-
-typedef enum Step { STEP_IDLE, STEP_READ, STEP_CREATE } Step;
 
 typedef struct Key {
         char key[CLAIM_KEY_SIZE];
@@ -83,9 +70,9 @@ typedef struct Key {
         ActionKind in_flight;
         uint32_t in_flight_n;
         uint64_t in_flight_changes;
-        Step step;
+        ActionKind question; /* the next one: LIST at first; READ, CREATE: at once */
         bool is_listed; /* for the moment: there is no earlier failure that claims could be in */
-        int64_t step_usec, retry_usec;
+        int64_t retry_usec;
         ListedFailure candidates[CANDIDATES_MAX];
         size_t n_candidates;
         Decision proposal;
@@ -93,11 +80,11 @@ typedef struct Key {
         unsigned n_exists, n_errors;
 
         /* The bus. */
-        int64_t send_usec, sent_usec; /* a leaf's claims: next, last */
-        size_t send_step, send_at;    /* send_at: own claims that were sent in this step */
-        uint64_t n_heard;             /* revisions that the centre has */
-        Peer *peers;
-        size_t n_peers;
+        int64_t send_usec, sent_usec;  /* a leaf's claims: next, last */
+        size_t send_step, send_at;     /* send_at: own claims that were sent in this step */
+        uint64_t heard_revisions;      /* what the centre has of this node */
+        Heard acks[MESSAGE_HEARD_MAX]; /* the centre's, of who is to be told what was heard */
+        size_t n_acks;
         int64_t news_usec; /* the centre's news: not before */
 } Key;
 
@@ -107,11 +94,9 @@ struct Agreement {
         int64_t settle_usec, window_usec;
         uint64_t random;
         bool hurry;
-        Key **keys;
+        Key *keys[AGREEMENT_KEYS_MAX];
         size_t n_keys, n_failures;
-        uint64_t n_contradictions;
         int64_t now_usec; /* of the last event */
-        int64_t expire_usec;
         Message message;
         const Claim **view; /* of agreement_own_claims() */
 };
@@ -156,21 +141,29 @@ static bool claim_normalize(Claim *c, int64_t now) {
 }
 
 static bool decision_is_usable(const Decision *d, const char *key) {
-        return strcmp(d->key, key) == 0 && d->n > 0 && d->n <= NUMBER_MAX &&
-               d->agreed > AGREED_NOT && d->agreed < N_AGREED && time_is_sane(d->opened_usec) &&
-               d->settle_usec >= 0 && d->settle_usec < TIME_MAX && decision_name_is_valid(d);
+        return strcmp(d->key, key) == 0 && d->n <= NUMBER_MAX && d->agreed > AGREED_NOT &&
+               d->agreed < N_AGREED && time_is_sane(d->opened_usec) && d->settle_usec >= 0 &&
+               d->settle_usec < TIME_MAX && decision_name_is_valid(d);
 }
 
-static bool failure_is_in_store(const Failure *f) {
-        return f->d.n > 0 && f->d.agreed != AGREED_BUS;
+static bool is_in_store(const Decision *d) {
+        return d->n > 0 && d->agreed != AGREED_BUS;
 }
 
 static bool can_ask(const Key *k) {
         return k->has_arbiter && !k->is_unable;
 }
 
-static bool failure_is_ours(const Agreement *a, const Failure *f) {
-        return strcmp(f->d.created_by, a->instance_id) == 0;
+static bool is_ours(const Agreement *a, const Decision *d) {
+        return strcmp(d->created_by, a->instance_id) == 0;
+}
+
+/* @return when its creator publishes it next, from a time on; AGREEMENT_NEVER */
+static int64_t publishing_time(const Agreement *a, const Decision *d, int64_t from) {
+        for (size_t i = 0; is_in_store(d) && is_ours(a, d) && i < ELEMENTSOF(publish_steps); i++)
+                if (d->opened_usec + publish_steps[i] >= from)
+                        return d->opened_usec + publish_steps[i];
+        return AGREEMENT_NEVER;
 }
 
 static Key *find_key(const Agreement *a, const char *key) {
@@ -180,8 +173,9 @@ static Key *find_key(const Agreement *a, const char *key) {
         return NULL;
 }
 
+/* @param n  0: the first one that has no number yet */
 static Failure *find_failure(const Key *k, uint32_t n) {
-        for (size_t i = 0; k && n > 0 && i < k->n_failures; i++)
+        for (size_t i = 0; k && i < k->n_failures; i++)
                 if (k->failures[i]->d.n == n)
                         return k->failures[i];
         return NULL;
@@ -199,26 +193,20 @@ static Failure *find_placed(const Key *k, const Claim *process) {
 
 /* ---- memory and its bounds ---- */
 
-static Failure *failure_free(Failure *f) {
+static void failure_free(Failure *f) {
         claim_set_done(&f->claims);
         free(f);
-        return NULL;
-}
-
-static Key *key_free(Key *k) {
-        for (size_t i = 0; i < k->n_failures; i++)
-                failure_free(k->failures[i]);
-        free(k->failures);
-        free(k->peers);
-        claim_set_done(&k->claims);
-        free(k);
-        return NULL;
 }
 
 static void remove_key(Agreement *a, size_t i) {
-        a->n_failures -= a->keys[i]->n_failures;
-        key_free(a->keys[i]);
+        Key *k = a->keys[i];
+        for (size_t j = 0; j < k->n_failures; j++)
+                failure_free(k->failures[j]);
+        a->n_failures -= k->n_failures;
         a->keys[i] = a->keys[--a->n_keys];
+        claim_set_done(&k->claims);
+        free(k->failures);
+        free(k);
 }
 
 /* Forgets the claims that ended in a failure too, else they would want another decision. */
@@ -263,10 +251,16 @@ static int make_room_for_key(Agreement *a) {
         return 0;
 }
 
-/* The oldest one goes of the key that has most. */
-static void make_room_for_failure(Agreement *a, Key *key) {
+static void remove_oldest_failure(Agreement *a, Key *k) {
         size_t oldest = 0;
+        for (size_t i = 1; i < k->n_failures; i++)
+                if (k->failures[i]->changed_usec < k->failures[oldest]->changed_usec)
+                        oldest = i;
+        remove_failure(a, k, oldest);
+}
 
+/* Of this key, or of the one that has most. */
+static void make_room_for_failure(Agreement *a, Key *key) {
         if (key->n_failures < FAILURES_OF_KEY_MAX) {
                 if (a->n_failures < AGREEMENT_FAILURES_MAX)
                         return;
@@ -274,18 +268,12 @@ static void make_room_for_failure(Agreement *a, Key *key) {
                         if (a->keys[i]->n_failures > key->n_failures)
                                 key = a->keys[i];
         }
-        for (size_t i = 1; i < key->n_failures; i++)
-                if (key->failures[i]->changed_usec < key->failures[oldest]->changed_usec)
-                        oldest = i;
-        remove_failure(a, key, oldest);
+        remove_oldest_failure(a, key);
 }
 
 static void expire(Agreement *a, int64_t now) {
         const int64_t limit = now - AGREEMENT_KEEP_USEC;
 
-        if (now < a->expire_usec)
-                return;
-        a->expire_usec = now + HOUR;
         for (size_t i = a->n_keys; i-- > 0;) {
                 Key *k = a->keys[i];
                 for (size_t j = k->n_failures; j-- > 0;)
@@ -298,6 +286,8 @@ static void expire(Agreement *a, int64_t now) {
 
 static int add_key(Agreement *a, const char *key, Key **ret) {
         Key *k = find_key(a, key);
+        if (!claim_key_is_valid(key))
+                return -EINVAL;
         if (!k) {
                 int r = make_room_for_key(a);
                 if (r < 0)
@@ -305,6 +295,7 @@ static int add_key(Agreement *a, const char *key, Key **ret) {
                 if (!(k = calloc(1, sizeof *k)))
                         return -ENOMEM;
                 memcpy(k->key, key, sizeof k->key);
+                k->question = ACTION_LIST;
                 k->first_usec = k->cluster_id_usec = AGREEMENT_NEVER;
                 k->look_usec = k->send_usec = AGREEMENT_NEVER;
                 k->retry_usec = k->sent_usec = k->news_usec = -TIME_MAX;
@@ -326,21 +317,15 @@ static void sort_failure(Key *k, size_t i) {
 
 static int add_failure(Agreement *a, Key *k, const Decision *d, int64_t now, Failure **ret) {
         make_room_for_failure(a, k);
-        Failure **failures = reallocarray(k->failures, k->n_failures + 1, sizeof *failures);
-        if (!failures)
-                return -ENOMEM;
-        k->failures = failures;
-        Failure *f = calloc(1, sizeof *f);
-        if (!f)
+        Failure *f = NULL;
+        if (array_grow(&k->failures, k->n_failures, sizeof f) < 0 || !(f = calloc(1, sizeof *f)))
                 return -ENOMEM;
         *f = (Failure){ .d = *d,
                         .newest_usec = INT64_MIN,
                         .changed_usec = now,
                         .record_usec = -TIME_MAX,
                         .record_gap_usec = RECORD_GAP_MIN,
-                        .publish_usec = AGREEMENT_NEVER,
-                        .publish_step = ELEMENTSOF(publish_steps),
-                        .publish_spread_usec = PUBLISH_SPREAD,
+                        .publish_usec = publishing_time(a, d, now),
                         .has_news = true };
         k->failures[k->n_failures++] = f;
         sort_failure(k, k->n_failures - 1);
@@ -376,12 +361,17 @@ static bool counts(const Agreement *a, const Key *k, const Claim *c) {
         return k->role == ROLE_CENTRE || is_own(a, c);
 }
 
-static uint64_t own_revisions(const Agreement *a, const Key *k) {
+/* As the centre counts them too: it has no claims of a node that this does not have. */
+static uint64_t sum_revisions(const Key *k, const char *instance_id) {
         uint64_t sum = 0;
         for (size_t i = 0; i < k->claims.n; i++)
-                if (is_own(a, &k->claims.items[i]))
+                if (strcmp(k->claims.items[i].instance_id, instance_id) == 0)
                         sum += k->claims.items[i].revision;
         return sum;
+}
+
+static bool is_heard(const Agreement *a, const Key *k) {
+        return k->heard_revisions >= sum_revisions(k, a->instance_id);
 }
 
 static void send_soon(Key *k, int64_t now) {
@@ -399,7 +389,7 @@ static bool add_to_failure(Agreement *a, Key *k, Failure *f, const Claim *c, int
         if (is_own(a, c)) {
                 if (f->changes++ == f->n_recorded)
                         f->record_usec = MAX(f->record_usec, now + jitter(a, 0, RECORD_WAIT));
-                if (k->role == ROLE_LEAF && own_revisions(a, k) > k->n_heard)
+                if (k->role == ROLE_LEAF && !is_heard(a, k))
                         send_soon(k, now);
         }
         if (!claim_is_failure(c) || c->event_usec <= f->newest_usec)
@@ -471,19 +461,11 @@ static int64_t open_time(const Agreement *a, const Key *k) {
                (k->role == ROLE_LEAF ? k->leaf_wait_usec : 0);
 }
 
-static Failure *find_unnumbered(const Key *k) {
-        Failure *f = k->n_failures > 0 ? k->failures[k->n_failures - 1] : NULL;
-        for (size_t i = 0; i < k->n_failures && f->d.n == 0; i++)
-                if (k->failures[i]->d.n == 0)
-                        return k->failures[i];
-        return NULL;
-}
-
 static int64_t ask_time(const Agreement *a, const Key *k) {
-        if (k->step != STEP_IDLE)
-                return k->step_usec;
+        if (k->question != ACTION_LIST)
+                return -TIME_MAX; /* at once, before records */
         int64_t t = MIN(open_time(a, k), k->look_usec);
-        const Failure *f = find_unnumbered(k);
+        const Failure *f = find_failure(k, 0);
         if (f)
                 t = MIN(t, f->d.opened_usec);
         return t == AGREEMENT_NEVER ? t : MAX(t, k->retry_usec);
@@ -495,41 +477,46 @@ static bool is_open_claim(const Agreement *a, const Key *k, const Claim *c) {
         return claim_is_failure(c) && counts(a, k, c) && !find_placed(k, c);
 }
 
-/* Names a failure after the claims that are open: those within the window of the earliest one.
+/* @return the earlier one of two; either may be NULL */
+static const Claim *earlier(const Claim *a, const Claim *b) {
+        return !a || (b && b->event_usec < a->event_usec) ? b : a;
+}
+
+/* @return whether the runtime's names of a claim can be a failure's, and them */
+static bool set_name(Decision *d, const Claim *c) {
+        memcpy(d->cluster_id, c->cluster_id, sizeof d->cluster_id);
+        memcpy(d->date_time, c->date_time, sizeof d->date_time);
+        return decision_name_is_valid(d);
+}
+
+/* Names a failure after the claims that are open: the earliest one that has a name, unless that is
+ * not within the window of the earliest one of all.
  * @param n_derived  what a derived cluster id is made of
- * @return the event of the earliest one; INT64_MIN: there is none */
-static int64_t name_failure(const Agreement *a, const Key *k, uint32_t n_derived, int64_t now,
-                            Decision *ret) {
+ * @return the earliest one; NULL: there is none */
+static const Claim *name_failure(const Agreement *a, const Key *k, uint32_t n_derived, int64_t now,
+                                 Decision *ret) {
         const Claim *first = NULL, *named = NULL;
         Decision d = { .world_size = -1, .settle_usec = a->settle_usec, .opened_usec = now };
 
-        for (size_t i = 0; i < k->claims.n; i++) {
-                const Claim *c = &k->claims.items[i];
-                d.world_size = MAX(d.world_size, c->world_size);
-                if (is_open_claim(a, k, c) && (!first || c->event_usec < first->event_usec))
-                        first = c;
-        }
-        if (!first)
-                return INT64_MIN;
         memcpy(d.key, k->key, sizeof d.key);
         memcpy(d.created_by, a->instance_id, sizeof d.created_by);
         for (size_t i = 0; i < k->claims.n; i++) {
                 const Claim *c = &k->claims.items[i];
-                memcpy(d.cluster_id, c->cluster_id, sizeof d.cluster_id);
-                memcpy(d.date_time, c->date_time, sizeof d.date_time);
-                if (is_open_claim(a, k, c) && decision_name_is_valid(&d) &&
-                    c->event_usec <= first->event_usec + a->window_usec &&
-                    (!named || c->event_usec < named->event_usec))
-                        named = c;
+                d.world_size = MAX(d.world_size, c->world_size);
+                if (!is_open_claim(a, k, c))
+                        continue;
+                first = earlier(first, c);
+                if (set_name(&d, c))
+                        named = earlier(named, c);
         }
-        memcpy(d.date_time, (named ? named : first)->date_time, sizeof d.date_time);
-        d.derived = !named;
-        if (named)
-                memcpy(d.cluster_id, named->cluster_id, sizeof d.cluster_id);
-        else
+        if (!first)
+                return NULL;
+        d.derived = !named || named->event_usec > first->event_usec + a->window_usec;
+        (void)set_name(&d, d.derived ? first : named);
+        if (d.derived)
                 decision_derive_cluster_id(k->key, n_derived, d.cluster_id);
         *ret = d;
-        return first->event_usec;
+        return first;
 }
 
 static uint32_t highest_known(const Key *k) {
@@ -541,18 +528,15 @@ static uint32_t highest_known(const Key *k) {
 
 /* Keeps a failure that this node has made. Its first claim is in it whatever the clocks say, else
  * it would want another one. */
-static int found_failure(Agreement *a, Key *k, const Decision *d, int64_t first_usec, int64_t now,
-                         Failure **ret) {
-        const int r = add_failure(a, k, d, now, ret);
-        if (r < 0)
+static int found_failure(Agreement *a, Key *k, const Decision *d, const Claim *first, int64_t now) {
+        const Claim copy = *first; /* room is made by moving claims */
+        Failure *f;
+        const int r = add_failure(a, k, d, now, &f);
+        if (r < 0) {
+                k->retry_usec = now + backoff(a, ++k->n_errors);
                 return r;
-        (*ret)->newest_usec = first_usec;
-        for (size_t i = 0; i < k->claims.n; i++)
-                if (is_open_claim(a, k, &k->claims.items[i]) &&
-                    k->claims.items[i].event_usec == first_usec) {
-                        (void)add_to_failure(a, k, *ret, &k->claims.items[i], now);
-                        break;
-                }
+        }
+        (void)add_to_failure(a, k, f, &copy, now);
         refresh_key(a, k, now);
         return 0;
 }
@@ -561,30 +545,17 @@ static int found_failure(Agreement *a, Key *k, const Decision *d, int64_t first_
 static void decide_alone(Agreement *a, Key *k, Agreed agreed, int64_t now) {
         const uint32_t n = agreed == AGREED_BUS ? highest_known(k) + 1 : 0;
         Decision d;
-        Failure *f;
 
-        const int64_t event = name_failure(a, k, n > 0 ? n : k->n_named + 1, now, &d);
-        if (event == INT64_MIN) {
+        const Claim *first = name_failure(a, k, n > 0 ? n : k->n_named + 1, now, &d);
+        if (!first) {
                 k->first_usec = AGREEMENT_NEVER;
                 return;
         }
         d.agreed = agreed;
         d.n = n;
         if (n == 0) /* as nobody was waited for: what started afterwards is another launch */
-                d.opened_usec = event;
-        if (found_failure(a, k, &d, event, now, &f) < 0)
-                k->retry_usec = now + backoff(a, ++k->n_errors);
-        else
-                k->n_named += n == 0;
-}
-
-static void start_publishing(Failure *f, int64_t now) {
-        size_t i = 0;
-        while (i < ELEMENTSOF(publish_steps) && f->d.opened_usec + publish_steps[i] < now)
-                i++;
-        f->publish_step = i;
-        f->publish_usec = i < ELEMENTSOF(publish_steps) ? f->d.opened_usec + publish_steps[i]
-                                                        : AGREEMENT_NEVER;
+                d.opened_usec = first->event_usec;
+        k->n_named += found_failure(a, k, &d, first, now) == 0 && n == 0;
 }
 
 /* A failure that this node named alone is the one with this number from now on. */
@@ -595,17 +566,19 @@ static void number_failure(Agreement *a, Key *k, Failure *f, const Decision *d, 
                 i++;
         f->d.n = d->n;
         f->changed_usec = now;
-        f->record_usec = MAX(f->record_usec, now + jitter(a, 0, RECORD_WAIT));
+        f->publish_usec = publishing_time(a, &f->d, now);
         sort_failure(k, i);
-        start_publishing(f, now);
 }
 
+static bool has_same_name(const Decision *a, const Decision *b) {
+        return strcmp(a->cluster_id, b->cluster_id) == 0 && strcmp(a->date_time, b->date_time) == 0;
+}
+
+/* @return the failure without a number that this decision of this node is about */
 static Failure *find_same_name(const Agreement *a, const Key *k, const Decision *d) {
         for (size_t i = 0; i < k->n_failures; i++) {
                 Failure *f = k->failures[i];
-                if (f->d.n == 0 && strcmp(d->created_by, a->instance_id) == 0 &&
-                    strcmp(f->d.cluster_id, d->cluster_id) == 0 &&
-                    strcmp(f->d.date_time, d->date_time) == 0)
+                if (f->d.n == 0 && is_ours(a, d) && has_same_name(&f->d, d))
                         return f;
         }
         return NULL;
@@ -617,11 +590,8 @@ static int adopt_decision(Agreement *a, Key *k, const Decision *d, int64_t newes
                           int64_t now) {
         Failure *f = find_failure(k, d->n);
 
-        if (f) {
-                if (strcmp(f->d.cluster_id, d->cluster_id) != 0 ||
-                    strcmp(f->d.date_time, d->date_time) != 0)
-                        a->n_contradictions++;
-                else if (newest_usec > f->newest_usec) {
+        if (f) { /* a decision never changes, whatever else is said */
+                if (has_same_name(&f->d, d) && newest_usec > f->newest_usec) {
                         f->newest_usec = newest_usec;
                         refresh_key(a, k, now);
                 }
@@ -639,8 +609,6 @@ static int adopt_decision(Agreement *a, Key *k, const Decision *d, int64_t newes
                 if (r < 0)
                         return r;
                 f->newest_usec = newest_usec;
-                if (failure_is_in_store(f) && failure_is_ours(a, f))
-                        start_publishing(f, now);
                 refresh_key(a, k, now);
                 return 0;
         }
@@ -662,15 +630,12 @@ static uint64_t node_of(const char *instance_id) {
 int agreement_new(Agreement **ret, const AgreementOptions *options) {
         Agreement *a = calloc(1, sizeof *a);
 
-        if (!a || !(a->keys = calloc(AGREEMENT_KEYS_MAX, sizeof(Key *)))) {
-                free(a);
+        if (!a)
                 return -ENOMEM;
-        }
         strncpy(a->instance_id, options->instance_id, sizeof a->instance_id - 1);
         a->node = node_of(a->instance_id);
         agreement_set_times(a, options->settle_usec, options->window_usec);
         a->random = options->seed;
-        a->expire_usec = INT64_MIN;
         *ret = a;
         return 0;
 }
@@ -678,9 +643,8 @@ int agreement_new(Agreement **ret, const AgreementOptions *options) {
 Agreement *agreement_free(Agreement *a) {
         if (!a)
                 return NULL;
-        while (a->keys && a->n_keys > 0)
+        while (a->n_keys > 0)
                 remove_key(a, a->n_keys - 1);
-        free(a->keys);
         free(a->view);
         free(a);
         return NULL;
@@ -693,14 +657,11 @@ void agreement_set_times(Agreement *a, int64_t settle_usec, int64_t window_usec)
 
 int agreement_set_arbiter(Agreement *a, const char *key, bool has_arbiter) {
         Key *k;
-
-        if (!claim_key_is_valid(key))
-                return -EINVAL;
         const int r = add_key(a, key, &k);
         if (r < 0)
                 return r;
         if (k->has_arbiter != has_arbiter)
-                k->step = STEP_IDLE; /* it starts with a listing */
+                k->question = ACTION_LIST; /* it starts with a listing */
         k->has_arbiter = has_arbiter;
         k->is_unable = k->is_unable && has_arbiter;
         return 0;
@@ -708,9 +669,6 @@ int agreement_set_arbiter(Agreement *a, const char *key, bool has_arbiter) {
 
 int agreement_set_role(Agreement *a, const char *key, Role role) {
         Key *k;
-
-        if (!claim_key_is_valid(key))
-                return -EINVAL;
         const int r = add_key(a, key, &k);
         if (r < 0 || k->role == role)
                 return r;
@@ -736,34 +694,30 @@ void agreement_forget(Agreement *a, const char *key) {
 
 /* ---- claims ---- */
 
-/* Makes room among claims that have been placed and will hardly change. */
-static int add_claim(Agreement *a, Key *k, const Claim *c, int64_t now) {
-        int r = claim_set_add(&k->claims, c);
-        if (r != -ENOSPC)
+/* Makes room by what belongs to the oldest failure. */
+static int add_claim(Agreement *a, Key *k, const Claim *c) {
+        const int r = claim_set_add(&k->claims, c);
+        if (r != -ENOSPC || k->n_failures == 0)
                 return r;
-        size_t n = 0;
-        for (size_t i = 0; i < k->claims.n; i++) {
-                const Claim *old = &k->claims.items[i];
-                if (old->event_usec + a->window_usec >= now || old->state == CLAIM_ALIVE ||
-                    !find_placed(k, old))
-                        k->claims.items[n++] = *old;
-        }
-        k->claims.n = n;
+        remove_oldest_failure(a, k);
         return claim_set_add(&k->claims, c);
+}
+
+/* @return 1: it is new in the key; 0; -errno */
+static int add_own_claim(Agreement *a, const char *key, Claim *c, int64_t now, Key **ret) {
+        a->now_usec = now;
+        if (!claim_normalize(c, now))
+                return -EINVAL;
+        const int r = add_key(a, key, ret);
+        memcpy(c->instance_id, a->instance_id, sizeof c->instance_id);
+        return r < 0 ? r : add_claim(a, *ret, c);
 }
 
 int agreement_claim(Agreement *a, const char *key, const Claim *c, bool is_local, int64_t now) {
         Claim own = *c;
         Key *k;
 
-        a->now_usec = now;
-        if (!claim_key_is_valid(key) || !claim_normalize(&own, now))
-                return -EINVAL;
-        int r = add_key(a, key, &k);
-        if (r < 0)
-                return r;
-        memcpy(own.instance_id, a->instance_id, sizeof own.instance_id);
-        r = add_claim(a, k, &own, now);
+        const int r = add_own_claim(a, key, &own, now, &k);
         if (r <= 0)
                 return r;
         k->changed_usec = now;
@@ -777,31 +731,20 @@ int agreement_claim(Agreement *a, const char *key, const Claim *c, bool is_local
 
 int agreement_restore(Agreement *a, const Decision *d, const Claim *c, int64_t now) {
         Claim own = *c;
-        Failure *f = NULL;
         Key *k;
 
-        a->now_usec = now;
-        Decision numbered = *d;
-        numbered.n = MAX(numbered.n, 1u); /* 0 is right for what was named alone */
-        if (!claim_key_is_valid(d->key) || !decision_is_usable(&numbered, d->key) ||
-            (d->n == 0 && d->agreed != AGREED_ALONE) || !claim_normalize(&own, now))
+        if (!decision_is_usable(d, d->key) || (d->n == 0 && d->agreed != AGREED_ALONE))
                 return -EINVAL;
-        int r = add_key(a, d->key, &k);
+        int r = add_own_claim(a, d->key, &own, now, &k);
         if (r < 0)
                 return r;
-        memcpy(own.instance_id, a->instance_id, sizeof own.instance_id);
-        f = d->n > 0 ? find_failure(k, d->n) : find_same_name(a, k, d);
+        Failure *f = d->n > 0 ? find_failure(k, d->n) : find_same_name(a, k, d);
         if (!f) {
                 r = add_failure(a, k, d, now, &f);
                 if (r < 0)
                         return r;
                 k->n_named += d->agreed == AGREED_ALONE;
-                if (failure_is_in_store(f) && failure_is_ours(a, f))
-                        start_publishing(f, now);
         }
-        r = add_claim(a, k, &own, now);
-        if (r < 0)
-                return r;
         (void)add_to_failure(a, k, f, &own, now);
         refresh_key(a, k, now);
         return 0;
@@ -827,49 +770,46 @@ bool agreement_is_pending(const Agreement *a, const char *key, const Claim *proc
 
 /* ---- the arbiter ---- */
 
-static ActionKind start_action(Key *k, ActionKind kind, uint32_t n, Action *ret) {
-        k->in_flight = kind;
-        k->in_flight_n = n;
-        ret->kind = kind;
-        ret->n = n;
-        memcpy(ret->key, k->key, sizeof ret->key);
-        return kind;
-}
+/* What an action may end with, beside OK, and not be tried again. */
+static const StoreOutcome final_outcomes[N_ACTION_KINDS] = {
+        [ACTION_LIST] = STORE_OUTCOME_NOT_FOUND, [ACTION_READ] = STORE_OUTCOME_NOT_FOUND,
+        [ACTION_CREATE] = STORE_OUTCOME_EXISTS,  [ACTION_RECORD] = STORE_OUTCOME_UNABLE,
+        [ACTION_PUBLISH] = STORE_OUTCOME_UNABLE,
+};
 
-/* @return the key whose action has ended thereby; NULL: nobody waits for this */
-static Key *end_action(Agreement *a, const char *key, ActionKind kind, uint32_t n, int64_t now) {
+/* An action of the store has ended. What has failed is tried again, less and less often; a key that
+ * asks begins anew then.
+ * @return the key, with an outcome to be handled; NULL: there is none, or nobody waits for this */
+static Key *end_action(Agreement *a, const char *key, ActionKind kind, uint32_t n,
+                       StoreOutcome outcome, int64_t now) {
         Key *k = find_key(a, key);
 
         a->now_usec = now;
         if (!k || k->in_flight != kind || k->in_flight_n != n)
                 return NULL;
         k->in_flight = ACTION_NONE;
-        return k;
-}
-
-/* @return whether the sequence of an asking key ends by this outcome */
-static bool handle_error(Agreement *a, Key *k, StoreOutcome outcome, int64_t now) {
+        if (outcome == STORE_OUTCOME_OK || outcome == final_outcomes[kind]) {
+                k->n_errors = 0;
+                return k;
+        }
         if (outcome == STORE_OUTCOME_UNABLE)
                 k->is_unable = true;
-        else if (outcome == STORE_OUTCOME_UNREACHABLE)
-                k->retry_usec = now + backoff(a, ++k->n_errors);
         else
-                return false;
-        k->step = STEP_IDLE;
-        return true;
+                k->retry_usec = now + backoff(a, ++k->n_errors);
+        k->question = ACTION_LIST;
+        return NULL;
 }
 
 /* The listing is fresh: goes on to what is to be read, then to what is to be created. */
 static void advance(Agreement *a, Key *k, int64_t now) {
-        const Failure *unnumbered = find_unnumbered(k);
+        const Failure *unnumbered = find_failure(k, 0);
         const uint32_t highest = MAX(k->highest, highest_known(k)), n = highest + 1;
 
-        k->step = STEP_IDLE;
-        k->step_usec = now;
+        k->question = ACTION_LIST;
         if (!unnumbered && k->first_usec == AGREEMENT_NEVER && k->look_usec == AGREEMENT_NEVER)
                 return;
         if (k->n_candidates > 0) {
-                k->step = STEP_READ;
+                k->question = ACTION_READ;
                 return;
         }
         k->is_listed = k->highest == highest; /* else it does not show what the bus has decided */
@@ -883,16 +823,14 @@ static void advance(Agreement *a, Key *k, int64_t now) {
                 k->is_unable = true;
                 return;
         }
-        if (unnumbered) {
+        if (unnumbered)
                 k->proposal = unnumbered->d;
-                k->proposal.n = n;
-                k->step = STEP_CREATE;
-        } else if (open_time(a, k) <= now &&
-                   name_failure(a, k, n, now, &k->proposal) != INT64_MIN) {
-                k->proposal.n = n;
+        else if (open_time(a, k) <= now && name_failure(a, k, n, now, &k->proposal))
                 k->proposal.agreed = AGREED_STORE;
-                k->step = STEP_CREATE;
-        }
+        else
+                return;
+        k->proposal.n = n;
+        k->question = ACTION_CREATE;
 }
 
 /* @return whether a claim that has no number yet may belong to what the listing shows */
@@ -910,19 +848,12 @@ static bool is_candidate(const Agreement *a, const Key *k, const ListedFailure *
         return false;
 }
 
-static void add_candidate(Key *k, const ListedFailure *l) {
-        if (k->n_candidates == CANDIDATES_MAX)
-                k->n_candidates--; /* the first ones count, and the highest */
-        k->candidates[k->n_candidates++] = *l;
-}
-
 void agreement_on_listed(Agreement *a, const char *key, StoreOutcome outcome,
                          const ListedFailure *failures, size_t n_failures, int64_t now) {
-        Key *k = end_action(a, key, ACTION_LIST, 0, now);
+        Key *k = end_action(a, key, ACTION_LIST, 0, outcome, now);
 
-        if (!k || handle_error(a, k, outcome, now))
+        if (!k)
                 return;
-        k->n_errors = 0;
         k->highest = 0;
         k->n_candidates = 0;
         for (size_t i = 0; i < n_failures; i++) {
@@ -935,23 +866,25 @@ void agreement_on_listed(Agreement *a, const char *key, StoreOutcome outcome,
         for (size_t i = 0; i < n_failures; i++) {
                 ListedFailure l = failures[i];
                 l.newest_usec = MIN(l.newest_usec, now);
-                if (l.has_decision && time_is_sane(l.opened_usec) && !find_failure(k, l.n) &&
-                    (l.n == k->highest || is_candidate(a, k, &l)))
-                        add_candidate(k, &l);
+                if (!l.has_decision || !time_is_sane(l.opened_usec) || find_failure(k, l.n) ||
+                    (l.n != k->highest && !is_candidate(a, k, &l)))
+                        continue;
+                /* The first ones count, and the highest. */
+                k->n_candidates = MIN(k->n_candidates + 1, (size_t)CANDIDATES_MAX);
+                k->candidates[k->n_candidates - 1] = l;
         }
         advance(a, k, now);
 }
 
 void agreement_on_read(Agreement *a, const char *key, uint32_t n, StoreOutcome outcome,
                        const Decision *d, int64_t now) {
-        Key *k = end_action(a, key, ACTION_READ, n, now);
+        Key *k = end_action(a, key, ACTION_READ, n, outcome, now);
 
-        if (!k || handle_error(a, k, outcome, now) || k->step != STEP_READ)
+        if (!k || k->question != ACTION_READ)
                 return;
-        k->n_errors = 0;
         const int64_t newest_usec = k->candidates[0].newest_usec;
         if (outcome != STORE_OUTCOME_OK && k->candidates[0].opened_usec == NOT_LISTED) {
-                k->step = STEP_IDLE; /* it was just being written, or is invalid */
+                k->question = ACTION_LIST; /* it was just being written, or is invalid */
                 k->retry_usec = now + jitter(a, 100 * MSEC, SEC);
                 return;
         }
@@ -962,7 +895,7 @@ void agreement_on_read(Agreement *a, const char *key, uint32_t n, StoreOutcome o
                 k->is_listed = false;
                 if (r < 0) {
                         k->retry_usec = now + backoff(a, ++k->n_errors);
-                        k->step = STEP_IDLE;
+                        k->question = ACTION_LIST;
                         return;
                 }
         }
@@ -971,203 +904,117 @@ void agreement_on_read(Agreement *a, const char *key, uint32_t n, StoreOutcome o
 
 void agreement_on_created(Agreement *a, const char *key, uint32_t n, StoreOutcome outcome,
                           int64_t opened_usec, int64_t now) {
-        Key *k = end_action(a, key, ACTION_CREATE, n, now);
+        Key *k = end_action(a, key, ACTION_CREATE, n, outcome, now);
         Failure *f;
         Decision d;
 
-        if (!k || handle_error(a, k, outcome, now))
+        if (!k)
                 return;
-        k->step = STEP_IDLE;
-        if (outcome != STORE_OUTCOME_OK && ++k->n_exists > EXISTS_MAX) {
-                k->retry_usec = now + backoff(a, k->n_exists - EXISTS_MAX);
-                return;
-        }
+        k->question = ACTION_LIST;
         if (outcome == STORE_OUTCOME_EXISTS) { /* without another listing: this is what it shows */
+                if (++k->n_exists > EXISTS_MAX) {
+                        k->retry_usec = now + backoff(a, k->n_exists - EXISTS_MAX);
+                        return;
+                }
                 k->highest = n;
                 k->candidates[0] = (ListedFailure){ n, true, NOT_LISTED, INT64_MIN };
                 k->n_candidates = 1;
-                k->step = STEP_READ;
-                k->step_usec = now;
+                k->question = ACTION_READ;
                 return;
         }
-        if (outcome != STORE_OUTCOME_OK) {
-                k->retry_usec = now + jitter(a, 100 * MSEC, SEC);
-                return;
-        }
-        k->n_exists = k->n_errors = 0;
+        k->n_exists = 0;
         k->proposal.opened_usec = time_is_sane(opened_usec) ? opened_usec : now;
         if ((f = find_same_name(a, k, &k->proposal))) {
                 number_failure(a, k, f, &k->proposal, now);
                 return;
         }
         /* What is open has hardly changed since; were it all placed by a peer's news, the number
-         * stays for those that are to come. */
-        const int64_t event = name_failure(a, k, n, now, &d);
-        if (find_failure(k, n) || event == INT64_MIN)
-                return;
-        if (found_failure(a, k, &k->proposal, event, now, &f) < 0)
-                k->retry_usec = now + backoff(a, ++k->n_errors); /* a listing shows it again */
-        else
-                start_publishing(f, now);
+         * stays for those that are to come. Without memory a listing shows it again. */
+        const Claim *first = name_failure(a, k, n, now, &d);
+        if (first && !find_failure(k, n))
+                (void)found_failure(a, k, &k->proposal, first, now);
 }
 
 /* ---- records and incident.json ---- */
 
-static bool publishes_all(const Agreement *a, const Failure *f) {
-        return failure_is_ours(a, f) && f->publish_step < ELEMENTSOF(publish_steps);
-}
-
-static void schedule_publishing(Agreement *a, Failure *f, int64_t now) {
-        if (f->publish_usec != AGREEMENT_NEVER)
-                return; /* that one sees this record as well */
-        if (now <= f->d.opened_usec + PUBLISH_LATE) {
-                f->publish_usec =
-                        f->d.opened_usec + PUBLISH_STAND_IN + jitter(a, 0, PUBLISH_SPREAD);
-                return;
-        }
-        f->publish_usec = now + jitter(a, 0, f->publish_spread_usec);
-        f->publish_spread_usec = MIN(2 * f->publish_spread_usec, PUBLISH_SPREAD_MAX);
-}
-
 void agreement_on_recorded(Agreement *a, const char *key, uint32_t n, StoreOutcome outcome,
                            int64_t now) {
-        Key *k = end_action(a, key, ACTION_RECORD, n, now);
+        Key *k = end_action(a, key, ACTION_RECORD, n, outcome, now);
         Failure *f = find_failure(k, n);
 
         if (!f)
                 return;
-        if (outcome != STORE_OUTCOME_OK && outcome != STORE_OUTCOME_UNABLE) { /* not for ever */
-                f->record_usec = now + backoff(a, ++f->n_record_errors);
-                return;
-        }
-        f->n_record_errors = 0;
         f->n_recorded = k->in_flight_changes;
         f->record_usec = now + f->record_gap_usec;
         f->record_gap_usec = MIN(2 * f->record_gap_usec, RECORD_GAP_MAX);
-        schedule_publishing(a, f, now);
+        if (f->publish_usec != AGREEMENT_NEVER)
+                return; /* that one sees this record as well */
+        f->publish_usec =
+                MAX(now, f->d.opened_usec + PUBLISH_STAND_IN) + jitter(a, 0, PUBLISH_SPREAD);
 }
 
 void agreement_on_published(Agreement *a, const char *key, uint32_t n, StoreOutcome outcome,
                             int64_t now) {
-        Key *k = end_action(a, key, ACTION_PUBLISH, n, now);
-        Failure *f = find_failure(k, n);
+        Failure *f = find_failure(end_action(a, key, ACTION_PUBLISH, n, outcome, now), n);
 
-        if (!f)
-                return;
-        if (outcome == STORE_OUTCOME_UNREACHABLE) {
-                f->publish_usec = now + backoff(a, ++f->n_publish_errors);
-                return;
-        }
-        f->n_publish_errors = 0;
-        f->publish_usec = AGREEMENT_NEVER;
-        if (publishes_all(a, f))
-                start_publishing(f, now + 1);
-}
-
-/* @return when its record is to be written; AGREEMENT_NEVER */
-static int64_t record_time(const Failure *f) {
-        return failure_is_in_store(f) && f->changes != f->n_recorded ? f->record_usec
-                                                                     : AGREEMENT_NEVER;
-}
-
-static int64_t publish_time(const Failure *f) {
-        return failure_is_in_store(f) ? f->publish_usec : AGREEMENT_NEVER;
-}
-
-static ActionKind next_store_action(Agreement *a, Key *k, int64_t now, Action *ret) {
-        if (ask_time(a, k) <= now) {
-                ret->decision = k->proposal;
-                if (k->step == STEP_READ)
-                        return start_action(k, ACTION_READ, k->candidates[0].n, ret);
-                if (k->step == STEP_CREATE)
-                        return start_action(k, ACTION_CREATE, k->proposal.n, ret);
-                return start_action(k, ACTION_LIST, 0, ret);
-        }
-        for (size_t i = 0; i < k->n_failures; i++) {
-                const Failure *f = k->failures[i];
-                ret->decision = f->d;
-                if (record_time(f) <= now) {
-                        k->in_flight_changes = f->changes;
-                        return start_action(k, ACTION_RECORD, f->d.n, ret);
-                }
-                if (publish_time(f) <= now) {
-                        ret->unless_listed = !publishes_all(a, f);
-                        return start_action(k, ACTION_PUBLISH, f->d.n, ret);
-                }
-        }
-        return ACTION_NONE;
-}
-
-static int64_t failure_time(const Failure *f) {
-        return MIN(record_time(f), publish_time(f));
-}
-
-static int64_t next_store_time(const Agreement *a, const Key *k) {
-        if (k->in_flight != ACTION_NONE)
-                return AGREEMENT_NEVER;
-        int64_t t = ask_time(a, k);
-        for (size_t i = 0; i < k->n_failures; i++)
-                t = MIN(t, failure_time(k->failures[i]));
-        return t;
+        if (f)
+                f->publish_usec = publishing_time(a, &f->d, now + 1);
 }
 
 /* ---- the bus ---- */
 
-static Peer *add_peer(Key *k, const char *instance_id) {
-        for (size_t i = 0; i < k->n_peers; i++)
-                if (strcmp(k->peers[i].instance_id, instance_id) == 0)
-                        return &k->peers[i];
-        if (k->n_peers >= CLAIMS_MAX || array_grow(&k->peers, k->n_peers, sizeof *k->peers) < 0)
-                return NULL;
-        Peer *p = &k->peers[k->n_peers++];
-        *p = (Peer){ .heard.node = node_of(instance_id) };
-        memcpy(p->instance_id, instance_id, sizeof p->instance_id);
-        return p;
+/* Tells a leaf with the next news what is here of it. It sends again when there are too many. */
+static void acknowledge(Key *k, const char *instance_id) {
+        const Heard heard = { node_of(instance_id), sum_revisions(k, instance_id) };
+        size_t i = 0;
+
+        while (i < k->n_acks && k->acks[i].node != heard.node)
+                i++;
+        if (i == MESSAGE_HEARD_MAX)
+                return;
+        k->acks[i] = heard;
+        k->n_acks = MAX(k->n_acks, i + 1);
 }
 
 /* A peer's claims, at the centre. Their senders hear of the failures that these belong to, also
  * when nothing is new: they have missed the last news. */
 static int hear_claims(Agreement *a, Key *k, const Message *m, int64_t now) {
-        Peer *p = add_peer(k, m->sender);
-
-        if (!p)
-                return -ENOMEM;
         for (size_t i = 0; i < m->n_claims; i++) {
                 Claim c = m->claims[i];
-                if (strcmp(c.instance_id, m->sender) != 0 || !claim_normalize(&c, now))
-                        continue;
                 const Claim *old = claim_set_find(&k->claims, &c);
-                const uint32_t revision = old ? old->revision : 0;
-                if (old && strcmp(old->instance_id, m->sender) != 0)
+                if (strcmp(c.instance_id, m->sender) != 0 || !claim_normalize(&c, now) ||
+                    (old && strcmp(old->instance_id, m->sender) != 0))
                         continue;
-                const int r = add_claim(a, k, &c, now);
+                const int r = add_claim(a, k, &c);
                 if (r < 0)
                         return r;
-                if (r > 0) {
-                        p->heard.revisions += c.revision - revision;
+                if (r > 0)
                         k->changed_usec = now;
-                }
         }
-        p->has_news = true;
         refresh_key(a, k, now);
         for (size_t i = 0; i < m->n_claims; i++) {
                 Failure *f = find_placed(k, &m->claims[i]);
                 if (f)
                         f->has_news = true;
         }
+        acknowledge(k, m->sender);
         return 0;
+}
+
+/* @return whether the news says what the centre has of this node */
+static bool handle_heard(const Agreement *a, Key *k, const Message *m) {
+        for (size_t i = 0; i < m->n_heard; i++)
+                if (m->heard[i].node == a->node) {
+                        k->heard_revisions = m->heard[i].revisions;
+                        return true;
+                }
+        return false;
 }
 
 /* What is still undecided is sent now and then all the same, when it should have been decided: the
  * centre may have forgotten it, or its news was lost. */
-static void handle_heard(Agreement *a, Key *k, const Message *m, int64_t now) {
-        bool is_mentioned = false;
-        for (size_t i = 0; i < m->n_heard; i++)
-                if (m->heard[i].node == a->node) {
-                        k->n_heard = m->heard[i].revisions;
-                        is_mentioned = true;
-                }
-        if (k->n_heard < own_revisions(a, k))
+static void send_less(const Agreement *a, Key *k, bool is_mentioned, int64_t now) {
+        if (!is_heard(a, k))
                 return;
         if (k->first_usec == AGREEMENT_NEVER)
                 k->send_usec = AGREEMENT_NEVER;
@@ -1177,23 +1024,13 @@ static void handle_heard(Agreement *a, Key *k, const Message *m, int64_t now) {
         }
 }
 
-/* @return whether the centre has heard all claims of this node in one message: then it begins its
- * news with the first failure that they are in */
-static bool is_heard(const Agreement *a, const Key *k, const Message *m) {
-        if (k->role != ROLE_LEAF || k->claims.n > MESSAGE_CLAIMS_MAX)
-                return false;
-        for (size_t i = 0; i < m->n_heard; i++)
-                if (m->heard[i].node == a->node)
-                        return m->heard[i].revisions >= own_revisions(a, k);
-        return false;
-}
-
-static int64_t newest_of_news(const Message *m, int64_t now) {
-        int64_t newest_usec = INT64_MIN;
-        for (size_t i = 0; m->kind == MESSAGE_NEWS && i < m->n_claims; i++)
-                if (claim_is_failure(&m->claims[i]))
-                        newest_usec = MAX(newest_usec, MIN(m->claims[i].event_usec, now));
-        return newest_usec;
+/* @return the failed claim whose event is the newest; NULL */
+static const Claim *find_newest(const Claim *claims, size_t n) {
+        const Claim *newest = NULL;
+        for (const Claim *c = claims; c < claims + n; c++)
+                if (claim_is_failure(c) && (!newest || c->event_usec > newest->event_usec))
+                        newest = c;
+        return newest;
 }
 
 int agreement_hear(Agreement *a, const Message *m, int64_t now) {
@@ -1201,35 +1038,36 @@ int agreement_hear(Agreement *a, const Message *m, int64_t now) {
         int r = 0;
 
         a->now_usec = now;
-        if (!k || k->role == ROLE_NONE || strcmp(m->sender, a->instance_id) == 0)
+        if (!k || k->role == ROLE_NONE || strcmp(m->sender, a->instance_id) == 0 ||
+            (m->kind == MESSAGE_CLAIMS && k->role != ROLE_CENTRE))
                 return 0;
-        if (m->kind == MESSAGE_CLAIMS) {
-                if (k->role != ROLE_CENTRE)
-                        return 0;
+        const bool is_leaf = m->kind == MESSAGE_NEWS && k->role == ROLE_LEAF;
+        const bool is_mentioned = is_leaf && handle_heard(a, k, m);
+        if (m->kind == MESSAGE_CLAIMS)
                 r = hear_claims(a, k, m, now);
-        }
-        if (r == 0 && m->has_decision && decision_is_usable(&m->decision, k->key) &&
-            m->decision.agreed != AGREED_ALONE) {
-                k->is_listed = is_heard(a, k, m);
-                r = adopt_decision(a, k, &m->decision, newest_of_news(m, now), now);
+        if (r == 0 && m->has_decision && m->decision.n > 0 &&
+            decision_is_usable(&m->decision, k->key) && m->decision.agreed != AGREED_ALONE) {
+                /* When the centre has heard all claims of this node in one message, its news begins
+                 * with the first failure that they are in. */
+                k->is_listed = is_mentioned && is_heard(a, k) && k->claims.n <= MESSAGE_CLAIMS_MAX;
+                const Claim *newest =
+                        m->kind == MESSAGE_NEWS ? find_newest(m->claims, m->n_claims) : NULL;
+                r = adopt_decision(a, k, &m->decision,
+                                   newest ? MIN(newest->event_usec, now) : INT64_MIN, now);
                 k->is_listed = false;
         }
-        if (m->kind == MESSAGE_NEWS && k->role == ROLE_LEAF)
-                handle_heard(a, k, m, now);
+        if (is_leaf)
+                send_less(a, k, is_mentioned, now);
         return r;
 }
 
-static ActionKind send_claims(Agreement *a, Key *k, int64_t now, Action *ret) {
-        Message *m = &a->message;
+static void write_claims(const Agreement *a, Key *k, Message *m, int64_t now) {
         size_t n_own = 0;
 
-        *m = (Message){ .kind = MESSAGE_CLAIMS };
-        for (size_t i = 0; i < k->claims.n; i++) {
-                if (!is_own(a, &k->claims.items[i]) || n_own++ < k->send_at)
-                        continue;
-                if (m->n_claims < MESSAGE_CLAIMS_MAX)
+        for (size_t i = 0; i < k->claims.n; i++)
+                if (is_own(a, &k->claims.items[i]) && n_own++ >= k->send_at &&
+                    m->n_claims < MESSAGE_CLAIMS_MAX)
                         m->claims[m->n_claims++] = k->claims.items[i];
-        }
         for (size_t i = 0; i < k->n_failures; i++)
                 if (k->failures[i]->d.agreed != AGREED_ALONE) {
                         m->decision = k->failures[i]->d;
@@ -1237,111 +1075,132 @@ static ActionKind send_claims(Agreement *a, Key *k, int64_t now, Action *ret) {
                 }
         k->sent_usec = now;
         k->send_at += m->n_claims;
-        if (k->send_at >= n_own) {
-                k->send_at = 0;
-                if (k->send_step + 1 < ELEMENTSOF(send_steps))
-                        k->send_step++;
-                k->send_usec = now + send_steps[k->send_step];
-        }
-        ret->kind = ACTION_SEND;
-        return ACTION_SEND;
+        if (k->send_at < n_own)
+                return;
+        k->send_at = 0;
+        k->send_step = MIN(k->send_step + 1, ELEMENTSOF(send_steps) - 1);
+        k->send_usec = now + send_steps[k->send_step];
 }
 
-static bool has_news(const Key *k) {
+static Failure *find_news(const Key *k) {
         for (size_t i = 0; i < k->n_failures; i++)
                 if (k->failures[i]->has_news && k->failures[i]->d.n > 0)
-                        return true;
-        for (size_t i = 0; i < k->n_peers; i++)
-                if (k->peers[i].has_news)
-                        return true;
-        return false;
+                        return k->failures[i];
+        return NULL;
 }
 
-/* So that a leaf knows how long the window of the failure is open. */
-static void add_newest_claim(Message *m, const ClaimSet *claims) {
-        const Claim *newest = NULL;
+static void write_news(Key *k, Message *m, int64_t now) {
+        Failure *f = find_news(k);
 
-        for (size_t i = 0; i < claims->n; i++)
-                if (claim_is_failure(&claims->items[i]) &&
-                    (!newest || claims->items[i].event_usec > newest->event_usec))
-                        newest = &claims->items[i];
-        if (newest)
-                m->claims[m->n_claims++] = *newest;
-}
-
-static ActionKind send_news(Agreement *a, Key *k, int64_t now, Action *ret) {
-        Message *m = &a->message;
-
-        *m = (Message){ .kind = MESSAGE_NEWS };
-        for (size_t i = 0; i < k->n_failures && !m->has_decision; i++) {
-                Failure *f = k->failures[i];
-                if (!f->has_news || f->d.n == 0)
-                        continue;
+        if (f) {
                 m->decision = f->d;
                 m->has_decision = true;
-                add_newest_claim(m, &f->claims);
+                const Claim *newest = find_newest(f->claims.items, f->claims.n);
+                if (newest) /* so that a leaf knows how long the window is open */
+                        m->claims[m->n_claims++] = *newest;
                 f->has_news = false;
         }
-        for (size_t i = 0; i < k->n_peers && m->n_heard < MESSAGE_HEARD_MAX; i++)
-                if (k->peers[i].has_news) {
-                        m->heard[m->n_heard++] = k->peers[i].heard;
-                        k->peers[i].has_news = false;
-                }
+        while (k->n_acks > 0)
+                m->heard[m->n_heard++] = k->acks[--k->n_acks];
         k->news_usec = now + NEWS_GAP;
-        ret->kind = ACTION_SEND;
-        return ACTION_SEND;
 }
 
-static int64_t next_bus_time(const Key *k) {
-        if (k->role == ROLE_LEAF)
-                return k->send_usec;
-        return k->role == ROLE_CENTRE && has_news(k) ? k->news_usec : AGREEMENT_NEVER;
-}
+static const Message *write_message(Agreement *a, Key *k, int64_t now) {
+        Message *m = &a->message;
 
-static ActionKind next_bus_action(Agreement *a, Key *k, int64_t now, Action *ret) {
-        if (next_bus_time(k) > now)
-                return ACTION_NONE;
+        *m = (Message){ .kind = k->role == ROLE_LEAF ? MESSAGE_CLAIMS : MESSAGE_NEWS };
+        memcpy(m->sender, a->instance_id, sizeof m->sender);
+        memcpy(m->key, k->key, sizeof m->key);
         if (k->role == ROLE_LEAF)
-                (void)send_claims(a, k, now, ret);
+                write_claims(a, k, m, now);
         else
-                (void)send_news(a, k, now, ret);
-        memcpy(a->message.sender, a->instance_id, sizeof a->message.sender);
-        memcpy(a->message.key, k->key, sizeof k->key);
-        memcpy(ret->key, k->key, sizeof k->key);
-        ret->message = &a->message;
-        return ACTION_SEND;
+                write_news(k, m, now);
+        return m;
 }
 
 /* ---- what is due ---- */
 
+typedef struct Due {
+        int64_t at; /* AGREEMENT_NEVER: nothing */
+        ActionKind kind;
+        Failure *failure; /* RECORD, PUBLISH */
+} Due;
+
+static void add_due(Due *due, int64_t at, ActionKind kind, Failure *f) {
+        if (at < due->at)
+                *due = (Due){ at, kind, f };
+}
+
+/* @return the earliest action of a key */
+static Due find_due(const Agreement *a, const Key *k) {
+        Due due = { .at = AGREEMENT_NEVER };
+
+        if (k->role == ROLE_LEAF)
+                add_due(&due, k->send_usec, ACTION_SEND, NULL);
+        else if (k->role == ROLE_CENTRE && (k->n_acks > 0 || find_news(k)))
+                add_due(&due, k->news_usec, ACTION_SEND, NULL);
+        if (!can_ask(k) || k->in_flight != ACTION_NONE)
+                return due;
+        add_due(&due, ask_time(a, k), k->question, NULL);
+        for (size_t i = 0; i < k->n_failures; i++) {
+                Failure *f = k->failures[i];
+                if (!is_in_store(&f->d))
+                        continue;
+                if (f->changes != f->n_recorded)
+                        add_due(&due, MAX(f->record_usec, k->retry_usec), ACTION_RECORD, f);
+                add_due(&due, MAX(f->publish_usec, k->retry_usec), ACTION_PUBLISH, f);
+        }
+        return due;
+}
+
+/* @return when the centre decides by itself; AGREEMENT_NEVER */
+static int64_t decide_time(const Agreement *a, const Key *k) {
+        return k->role == ROLE_CENTRE && !can_ask(k) ? MAX(open_time(a, k), k->retry_usec)
+                                                     : AGREEMENT_NEVER;
+}
+
+static void start_action(Agreement *a, Key *k, const Due *due, int64_t now, Action *ret) {
+        const Failure *f = due->failure;
+
+        *ret = (Action){ .kind = due->kind };
+        memcpy(ret->key, k->key, sizeof ret->key);
+        if (due->kind == ACTION_SEND) {
+                ret->message = write_message(a, k, now);
+                return;
+        }
+        if (due->kind == ACTION_READ)
+                ret->n = k->candidates[0].n;
+        else if (due->kind != ACTION_LIST) {
+                ret->decision = f ? f->d : k->proposal;
+                ret->n = ret->decision.n;
+        }
+        if (due->kind == ACTION_PUBLISH) /* its creator's are those at fixed times */
+                ret->unless_listed = f->publish_usec >= f->d.opened_usec + PUBLISH_STAND_IN;
+        k->in_flight = due->kind;
+        k->in_flight_n = ret->n;
+        k->in_flight_changes = f ? f->changes : 0;
+}
+
 ActionKind agreement_next_action(Agreement *a, int64_t now, Action *ret) {
         a->now_usec = now;
         expire(a, now);
-        for (size_t i = 0; i < a->n_keys; i++) {
-                Key *k = a->keys[i];
-                *ret = (Action){ .kind = ACTION_NONE };
-                if (!can_ask(k) && k->role == ROLE_CENTRE &&
-                    MAX(open_time(a, k), k->retry_usec) <= now)
-                        decide_alone(a, k, AGREED_BUS, now); /* the next one in the next turn */
-                if (next_bus_action(a, k, now, ret) != ACTION_NONE)
-                        return ret->kind;
-                if (can_ask(k) && k->in_flight == ACTION_NONE &&
-                    next_store_action(a, k, now, ret) != ACTION_NONE)
-                        return ret->kind;
-        }
         *ret = (Action){ .kind = ACTION_NONE };
-        return ACTION_NONE;
+        for (size_t i = 0; i < a->n_keys && ret->kind == ACTION_NONE; i++) {
+                Key *k = a->keys[i];
+                if (decide_time(a, k) <= now)
+                        decide_alone(a, k, AGREED_BUS, now); /* the next one in the next turn */
+                const Due due = find_due(a, k);
+                if (due.at <= now)
+                        start_action(a, k, &due, now, ret);
+        }
+        return ret->kind;
 }
 
 int64_t agreement_next_time(const Agreement *a) {
         int64_t t = AGREEMENT_NEVER;
         for (size_t i = 0; i < a->n_keys; i++) {
-                const Key *k = a->keys[i];
-                t = MIN(t, next_bus_time(k));
-                if (can_ask(k))
-                        t = MIN(t, next_store_time(a, k));
-                else if (k->role == ROLE_CENTRE && k->first_usec != AGREEMENT_NEVER)
-                        t = MIN(t, MAX(open_time(a, k), k->retry_usec));
+                t = MIN(t, find_due(a, a->keys[i]).at);
+                t = MIN(t, decide_time(a, a->keys[i]));
         }
         return t;
 }
@@ -1366,11 +1225,6 @@ size_t agreement_own_claims(Agreement *a, const char *key, uint32_t n, const Cla
         return n_own;
 }
 
-const ClaimSet *agreement_claims(const Agreement *a, const char *key, uint32_t n) {
-        const Failure *f = find_failure(find_key(a, key), n);
-        return f ? &f->claims : NULL;
-}
-
 bool agreement_failure(const Agreement *a, size_t i, AgreementFailure *ret) {
         for (size_t j = 0; j < a->n_keys; j++) {
                 const Key *k = a->keys[j];
@@ -1381,8 +1235,4 @@ bool agreement_failure(const Agreement *a, size_t i, AgreementFailure *ret) {
                 i -= k->n_failures;
         }
         return false;
-}
-
-uint64_t agreement_n_contradictions(const Agreement *a) {
-        return a->n_contradictions;
 }

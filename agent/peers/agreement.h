@@ -117,14 +117,10 @@ void agreement_on_published(Agreement *a, const char *key, uint32_t n, StoreOutc
 /** This node's claims of a failure, for its record. @return how many; *ret is borrowed until the
  * next call that changes something */
 size_t agreement_own_claims(Agreement *a, const char *key, uint32_t n, const Claim *const **ret);
-/** Of all nodes, as heard on the bus too. */
-const ClaimSet *agreement_claims(const Agreement *a, const char *key, uint32_t n);
 
 typedef struct AgreementFailure { /* borrowed until the next call that changes something */
         const Decision *decision;
-        const ClaimSet *claims;
+        const ClaimSet *claims; /* of all nodes, as heard on the bus too */
 } AgreementFailure;
 /** @return whether there is an i-th failure, and *ret: for status */
 bool agreement_failure(const Agreement *a, size_t i, AgreementFailure *ret);
-/** @return how many decisions were read or heard that contradict a known one, which stays */
-uint64_t agreement_n_contradictions(const Agreement *a);

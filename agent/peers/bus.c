@@ -2,12 +2,12 @@
  * listened on and dialled, and at the child: whatever that does, it is killed and started anew. */
 #include "agent/peers/bus.h"
 
-#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <net/if.h>
 #include <netdb.h>
-#include <stdarg.h>
+#include <netinet/in.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -15,6 +15,7 @@
 
 #include "agent/peers/bus_keys.h"
 #include "agent/peers/wire.h"
+#include "lib/base/array.h"
 #include "lib/base/digest.h"
 #include "lib/base/log.h"
 #include "lib/event/bus_child.h"
@@ -31,7 +32,7 @@
 #define PACKETS_MAX 32                    /* in a turn of the loop */
 #define HOSTS_MAX 64
 #define HOST_SIZE 254
-#define LITERAL_SIZE INET6_ADDRSTRLEN
+#define LITERAL_SIZE (INET6_ADDRSTRLEN + IF_NAMESIZE)
 #define LOG_USEC ((int64_t)(10 * USEC_PER_MINUTE))
 #define LOOKUP_USEC USEC_PER_MINUTE /* names are looked up again after it */
 #define ADDRESSES_MAX (1 + BUS_PEERS_MAX)
@@ -41,11 +42,16 @@
 static_assert(ADDRESSES_MAX <= BUS_ENDPOINTS_MAX && WIRE_BYTES_MAX <= BUS_BYTES_MAX,
               "the child takes what there may be");
 
-/* A name, or a literal. */
+/* What a name, or a literal, stands for. */
+typedef struct HostAddress {
+        char literal[LITERAL_SIZE]; /* "" = not known */
+        bool is_loopback;
+        bool is_own; /* any of its addresses */
+} HostAddress;
+
 typedef struct Host {
         char name[HOST_SIZE];
-        char literal[LITERAL_SIZE];       /* "" = not known */
-        bool is_own, is_loopback;         /* of any of its addresses */
+        HostAddress address;
         uint64_t asked_usec, looked_usec; /* looked: 0 = not yet */
 } Host;
 
@@ -53,13 +59,9 @@ typedef struct Host {
 typedef struct Resolution {
         WorkJob job; /* first */
         Bus *bus;
-        Host host;
+        char name[HOST_SIZE];
+        HostAddress address;
 } Resolution;
-
-typedef struct Address {
-        char text[BUS_ADDRESS_SIZE]; /* "" = none */
-        bool listens;
-} Address;
 
 typedef struct Sender {
         uint64_t hash, sequence;
@@ -85,12 +87,14 @@ struct Bus {
         Child *child;
         int fd; /* to the child; -1 = there is none */
         sd_event_source *io;
-        Address opened[ADDRESSES_MAX]; /* what this child was told */
+        BusAddress opened[ADDRESSES_MAX]; /* what this child was told */
+        size_t n_opened;
         BusChildState state;
         uint64_t started_usec, heard_usec, restart_usec, beat_usec;
         unsigned n_failures;
 
-        uint64_t sequence, n_sent, n_received, n_rejected, n_restarts, n_sent_bytes;
+        uint64_t sequence;
+        BusView counts;               /* of what was sent and received */
         char error[ERROR_SIZE];       /* of keys and messages; "" */
         char child_error[ERROR_SIZE]; /* "" since it runs again */
         int64_t log_usec;             /* from when on a rejected message is logged again */
@@ -102,69 +106,50 @@ static uint64_t now_usec(const Bus *b) {
         return b->clock->boottime_usec(b->clock);
 }
 
-_printf_(2, 3) static void set_error(Bus *b, const char *fmt, ...) {
-        va_list args;
-        va_start(args, fmt);
-        (void)vsnprintf(b->error, sizeof b->error, fmt, args);
-        va_end(args);
-}
-
 /* ---- hosts ---- */
 
-/* IPv4 as IPv6 has it, so that there is one form to compare. */
-static struct in6_addr map_ipv4(const struct in_addr *v4) {
-        struct in6_addr a = { .s6_addr = { [10] = 0xff, [11] = 0xff } };
-        memcpy(&a.s6_addr[12], v4, sizeof *v4);
-        return a;
-}
-
-static bool parse_literal(const char *text, struct in6_addr *ret) {
-        struct in_addr v4;
-        if (inet_pton(AF_INET, text, &v4) != 1)
-                return inet_pton(AF_INET6, text, ret) == 1;
-        *ret = map_ipv4(&v4);
-        return true;
-}
-
-static bool is_loopback(const struct in6_addr *a) {
-        return IN6_IS_ADDR_LOOPBACK(a) || (IN6_IS_ADDR_V4MAPPED(a) && a->s6_addr[12] == 127);
+static bool is_loopback(const struct sockaddr *address) {
+        const struct sockaddr_in *v4 = (const void *)address;
+        const struct sockaddr_in6 *v6 = (const void *)address;
+        if (address->sa_family == AF_INET)
+                return ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+        return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr) ||
+               (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr) &&
+                v6->sin6_addr.s6_addr[12] == IN_LOOPBACKNET);
 }
 
 /* Whether a socket may have it: the service's sandbox has no AF_NETLINK, which lists addresses. */
-static bool is_own_address(const struct in6_addr *a) {
-        bool is_v4 = IN6_IS_ADDR_V4MAPPED(a);
-        struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_addr = *a };
-        struct sockaddr_in v4 = { .sin_family = AF_INET };
-        memcpy(&v4.sin_addr, &a->s6_addr[12], sizeof v4.sin_addr);
-        _cleanup_close_ int fd = socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        return fd >= 0 && bind(fd, is_v4 ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6,
-                               is_v4 ? sizeof v4 : sizeof v6) == 0;
+static bool is_own_address(const struct addrinfo *a) {
+        _cleanup_close_ int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, 0);
+        return fd >= 0 && bind(fd, a->ai_addr, a->ai_addrlen) == 0;
 }
 
-static void add_host_address(Host *h, const struct in6_addr *a) {
-        bool is_v4 = IN6_IS_ADDR_V4MAPPED(a);
-        h->is_own = h->is_own || is_loopback(a) || is_own_address(a);
-        if (*h->literal)
-                return;
-        h->is_loopback = is_loopback(a);
-        (void)inet_ntop(is_v4 ? AF_INET : AF_INET6, is_v4 ? &a->s6_addr[12] : &a->s6_addr[0],
-                        h->literal, sizeof h->literal); /* the buffer is large enough */
+/* @param flags  AI_NUMERICHOST: a literal, which needs no look-up
+ * @return whether it is known now, and *ret: the first address */
+static bool resolve_host(const char *name, int flags, HostAddress *ret) {
+        struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = flags };
+        struct addrinfo *list;
+        if (getaddrinfo(name, NULL, &hints, &list) != 0)
+                return false;
+        *ret = (HostAddress){ .is_loopback = is_loopback(list->ai_addr) };
+        for (const struct addrinfo *i = list; i; i = i->ai_next)
+                ret->is_own = ret->is_own || is_loopback(i->ai_addr) || is_own_address(i);
+        int r = getnameinfo(list->ai_addr, list->ai_addrlen, ret->literal, sizeof ret->literal,
+                            NULL, 0, NI_NUMERICHOST);
+        freeaddrinfo(list);
+        return r == 0;
 }
 
 static void run_resolution(WorkJob *job) {
         Resolution *l = (Resolution *)job;
-        struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG };
-        struct addrinfo *list, *i;
-        if (getaddrinfo(l->host.name, NULL, &hints, &list) != 0)
-                return;
-        for (i = list; i; i = i->ai_next) {
-                const struct sockaddr_in *v4 = (void *)i->ai_addr;
-                const struct sockaddr_in6 *v6 = (void *)i->ai_addr;
-                struct in6_addr a =
-                        i->ai_family == AF_INET ? map_ipv4(&v4->sin_addr) : v6->sin6_addr;
-                add_host_address(&l->host, &a);
-        }
-        freeaddrinfo(list);
+        (void)resolve_host(l->name, AI_ADDRCONFIG, &l->address); /* else it stays as it was */
+}
+
+static Host *find_known_host(Bus *b, const char *name) {
+        for (Host *h = b->hosts; h < b->hosts + HOSTS_MAX; h++)
+                if (strcmp(h->name, name) == 0)
+                        return h;
+        return NULL;
 }
 
 static void tick(Bus *b);
@@ -173,16 +158,10 @@ static void end_resolution(WorkJob *job) {
         Resolution *l = (Resolution *)job;
         Bus *b = l->bus;
         b->resolution = NULL;
-        for (size_t i = 0; i < HOSTS_MAX; i++) {
-                Host *h = &b->hosts[i];
-                if (strcmp(h->name, l->host.name) != 0)
-                        continue;
-                l->host.asked_usec = h->asked_usec;
-                l->host.looked_usec = now_usec(b);
-                if (!*l->host.literal && *h->literal) /* the last answer is better than none */
-                        h->looked_usec = l->host.looked_usec;
-                else
-                        *h = l->host;
+        Host *h = find_known_host(b, l->name);
+        if (h) {
+                h->looked_usec = now_usec(b);
+                h->address = l->address;
         }
         free(l);
         tick(b);
@@ -198,7 +177,8 @@ static void start_resolution(Bus *b, const Host *h) {
                 return;
         l->job = (WorkJob){ .run = run_resolution, .done = end_resolution };
         l->bus = b;
-        memcpy(l->host.name, h->name, sizeof l->host.name);
+        memcpy(l->name, h->name, sizeof l->name);
+        l->address = h->address;
         if (worker_pool_submit(b->pool, &l->job) < 0)
                 free(l);
         else
@@ -207,40 +187,39 @@ static void start_resolution(Bus *b, const Host *h) {
 
 /* @return what is known of it now, borrowed until the next call; NULL: the name is too long */
 static const Host *find_host(Bus *b, const char *name) {
-        struct in6_addr a;
-        Host *h = NULL;
         if (!*name || strlen(name) >= HOST_SIZE)
                 return NULL;
-        for (size_t i = 0; i < HOSTS_MAX && !h; i++)
-                if (strcmp(b->hosts[i].name, name) == 0)
-                        h = &b->hosts[i];
+        Host *h = find_known_host(b, name);
         if (!h) { /* instead of the one that nobody has asked for longest */
                 h = &b->hosts[0];
                 for (size_t i = 1; i < HOSTS_MAX; i++)
                         if (b->hosts[i].asked_usec < h->asked_usec)
                                 h = &b->hosts[i];
-                *h = (Host){ .literal = "" };
+                *h = (Host){ .name = "" };
                 memcpy(h->name, name, strlen(name));
         }
         h->asked_usec = now_usec(b);
-        if (parse_literal(name, &a)) {
-                h->is_own = false;
-                h->literal[0] = '\0';
-                add_host_address(h, &a);
-        } else if (h->looked_usec == 0 || h->asked_usec - h->looked_usec > LOOKUP_USEC)
+        if (!resolve_host(name, AI_NUMERICHOST, &h->address) &&
+            (h->looked_usec == 0 || h->asked_usec - h->looked_usec > LOOKUP_USEC))
                 start_resolution(b, h);
         return h;
 }
 
 bool bus_is_own_host(Bus *b, const char *host) {
         const Host *h = find_host(b, host);
-        return h && h->is_own;
+        return h && h->address.is_own;
 }
 
 /* ---- addresses ---- */
 
 static bool has_key(const Bus *b) {
         return b->key_file.keys.n > 0;
+}
+
+/* @return at least one, the first of which signs: without a key file it is all zeros */
+static const WireKey *wire_keys(const Bus *b) {
+        static const WireKey none = { .id = "" };
+        return has_key(b) ? b->key_file.keys.items : &none;
 }
 
 /* `tcp://HOST:PORT`. @return whether it is one */
@@ -262,33 +241,26 @@ static bool split_address(const char *text, char host[HOST_SIZE], const char **r
 
 /* This node is not dialled on the port where it listens itself.
  * @return whether it may be opened, and *ret as the child wants it */
-static bool resolve(Bus *b, const char *name, const char *port, bool listens, Address *ret) {
-        const Host *h = find_host(b, strcmp(name, "*") == 0 ? "::" : name);
-        const char *own_port = strrchr(b->listen, ':');
-        if (!h || !*h->literal ||
-            (!listens && h->is_own && own_port && strcmp(own_port + 1, port) == 0))
-                return false;
-        if (!h->is_loopback && !has_key(b))
-                return false;
-        bool is_v6 = strchr(h->literal, ':');
-        ret->listens = listens;
-        int n = snprintf(ret->text, sizeof ret->text, "tcp://%s%s%s:%s", is_v6 ? "[" : "",
-                         h->literal, is_v6 ? "]" : "", port);
-        return n > 0 && (size_t)n < sizeof ret->text;
-}
-
-static bool resolve_address(Bus *b, const char *text, bool listens, Address *ret) {
+static bool resolve_address(Bus *b, const char *text, bool listens, BusAddress *ret) {
         char host[HOST_SIZE];
-        const char *port;
-        if (strncmp(text, "ipc://", 6) == 0 && strlen(text) < sizeof ret->text) {
-                ret->listens = listens;
-                (void)snprintf(ret->text, sizeof ret->text, "%s", text);
-                return true;
-        }
-        return split_address(text, host, &port) && resolve(b, host, port, listens, ret);
+        const char *port, *own_port = strrchr(b->listen, ':');
+        memset(ret, 0, sizeof *ret); /* they are compared byte for byte */
+        ret->listens = listens;
+        if (strncmp(text, "ipc://", 6) == 0)
+                return (size_t)snprintf(ret->text, sizeof ret->text, "%s", text) < sizeof ret->text;
+        if (!split_address(text, host, &port))
+                return false;
+        const Host *h = find_host(b, strcmp(host, "*") == 0 ? "::" : host);
+        if (!h || !*h->address.literal || (!h->address.is_loopback && !has_key(b)) ||
+            (!listens && h->address.is_own && own_port && strcmp(own_port + 1, port) == 0))
+                return false;
+        const bool is_v6 = strchr(h->address.literal, ':');
+        return (size_t)snprintf(ret->text, sizeof ret->text,
+                                is_v6 ? "tcp://[%s]:%s" : "tcp://%s:%s", h->address.literal,
+                                port) < sizeof ret->text;
 }
 
-static bool is_listed(const Address *list, size_t n, const Address *a) {
+static bool is_listed(const BusAddress *list, size_t n, const BusAddress *a) {
         for (size_t i = 0; i < n; i++)
                 if (strcmp(list[i].text, a->text) == 0)
                         return true;
@@ -296,19 +268,18 @@ static bool is_listed(const Address *list, size_t n, const Address *a) {
 }
 
 /* What is to be open now: what was configured first. @return how many */
-static size_t list_addresses(Bus *b, Address ret[static ADDRESSES_MAX]) {
-        char host[HOST_SIZE];
-        const char *port = NULL;
-        size_t n = 0, max;
-        n += resolve_address(b, b->listen, true, &ret[n]);
-        max = n + BUS_PEERS_MAX;
-        for (size_t i = 0; b->peers[i] && n < max; i++)
-                n += resolve_address(b, b->peers[i], false, &ret[n]) && !is_listed(ret, n, &ret[n]);
+static size_t list_addresses(Bus *b, BusAddress ret[static ADDRESSES_MAX]) {
+        char text[HOST_SIZE + BUS_ADDRESS_SIZE], host[HOST_SIZE];
+        const char *port;
+        size_t n = resolve_address(b, b->listen, true, ret), max = n + BUS_PEERS_MAX;
+        for (char **peer = b->peers; *peer && n < max; peer++)
+                n += resolve_address(b, *peer, false, &ret[n]) && !is_listed(ret, n, &ret[n]);
         if (!split_address(b->listen, host, &port))
                 return n;
-        for (size_t i = 0; b->rendezvous && b->rendezvous[i] && n < max; i++)
-                n += resolve(b, b->rendezvous[i], port, false, &ret[n]) &&
-                     !is_listed(ret, n, &ret[n]);
+        for (char **other = b->rendezvous; other && *other && n < max; other++) {
+                (void)snprintf(text, sizeof text, "tcp://[%s]:%s", *other, port);
+                n += resolve_address(b, text, false, &ret[n]) && !is_listed(ret, n, &ret[n]);
+        }
         return n;
 }
 
@@ -339,20 +310,19 @@ static void stop_child(Bus *b, const char *why) {
         if (b->fd >= 0)
                 (void)close(TAKE_FD(b->fd));
         b->child = child_free(b->child);
-        b->n_sent_bytes += b->state.n_sent_bytes; /* the next one begins at 0 */
-        memset(b->opened, 0, sizeof b->opened);
+        b->counts.n_sent_bytes += b->state.n_sent_bytes; /* the next one begins at 0 */
+        b->n_opened = 0;
         b->state = (BusChildState){ .n_bound = 0 };
 }
 
 static void on_child_done(const ChildResult *result, void *userdata) {
         char why[128];
+        const bool is_signal = WIFSIGNALED(result->status);
         if (result->error < 0)
                 (void)snprintf(why, sizeof why, "%s", strerror(-result->error));
-        else if (WIFSIGNALED(result->status))
-                (void)snprintf(why, sizeof why, "signal %d (%s)", WTERMSIG(result->status),
-                               strsignal(WTERMSIG(result->status)));
         else
-                (void)snprintf(why, sizeof why, "exit code %d%s%.80s", WEXITSTATUS(result->status),
+                (void)snprintf(why, sizeof why, "%s %d%s%.80s", is_signal ? "signal" : "exit code",
+                               is_signal ? WTERMSIG(result->status) : WEXITSTATUS(result->status),
                                *result->error_line ? ", " : "", result->error_line);
         stop_child(userdata, why);
 }
@@ -371,16 +341,16 @@ static bool is_replay(Bus *b, const Message *m) {
 }
 
 static void handle_message(Bus *b, size_t n) {
-        const WireKey none = { .id = "" };
-        WireReader reader = { .keys = has_key(b) ? b->key_file.keys.items : &none,
-                              .n_keys = has_key(b) ? b->key_file.keys.n : 1,
+        WireReader reader = { .keys = wire_keys(b),
+                              .n_keys = MAX(b->key_file.keys.n, (size_t)1),
                               .boot_usec = (int64_t)now_usec(b),
                               .real_usec = (int64_t)b->clock->realtime_usec(b->clock) };
         WireVerdict v = wire_decode(b->packet + 1, n, &reader, &b->message);
-        b->n_received++;
+        b->counts.n_received++;
         if (v != WIRE_OK) {
-                b->n_rejected++;
-                set_error(b, "a message was rejected: %s", wire_verdict_text(v));
+                b->counts.n_rejected++;
+                (void)snprintf(b->error, sizeof b->error, "a message was rejected: %s",
+                               wire_verdict_text(v));
                 if (reader.boot_usec >= b->log_usec) { /* however many there are */
                         log_warning(0, "%s", b->error);
                         b->log_usec = reader.boot_usec + LOG_USEC;
@@ -454,25 +424,13 @@ static int send_packet(Bus *b, char what, const void *data, size_t n) {
         return sendmsg(b->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-/* Tells the child what to close and what to open. What it could not be told is told later. */
-static void apply_addresses(Bus *b, const Address *wanted, size_t n) {
-        for (size_t i = 0; i < ADDRESSES_MAX; i++) {
-                Address *a = &b->opened[i];
-                if (*a->text && !is_listed(wanted, n, a) &&
-                    send_packet(b, BUS_CLOSE, a->text, strlen(a->text)) == 0)
-                        a->text[0] = '\0';
-        }
-        for (size_t i = 0; i < n; i++) {
-                Address *slot = b->opened;
-                if (is_listed(b->opened, ADDRESSES_MAX, &wanted[i]))
-                        continue;
-                while (slot < b->opened + ADDRESSES_MAX && *slot->text)
-                        slot++;
-                if (slot < b->opened + ADDRESSES_MAX &&
-                    send_packet(b, wanted[i].listens ? BUS_BIND : BUS_CONNECT, wanted[i].text,
-                                strlen(wanted[i].text)) == 0)
-                        *slot = wanted[i];
-        }
+/* Tells the child what is to be open, when that has changed. What cannot be told is told later. */
+static void apply_addresses(Bus *b, const BusAddress *wanted, size_t n) {
+        if ((n == b->n_opened && memcmp(wanted, b->opened, n * sizeof *wanted) == 0) ||
+            send_packet(b, BUS_OPEN, wanted, n * sizeof *wanted) < 0)
+                return;
+        memcpy(b->opened, wanted, n * sizeof *wanted);
+        b->n_opened = n;
 }
 
 /* ---- the tick ---- */
@@ -482,7 +440,7 @@ static void check_keys(Bus *b) {
         int r = bus_key_file_check(&b->key_file, &faults);
         for (size_t i = 0; i < faults.n; i++) {
                 _cleanup_free_ char *text = diag_format(&faults.items[i]);
-                set_error(b, "%s", text ? text : strerror(ENOMEM));
+                (void)snprintf(b->error, sizeof b->error, "%s", text ? text : strerror(ENOMEM));
                 log_warning(0, "%s", b->error);
         }
         diag_done(&faults);
@@ -502,7 +460,7 @@ static void send_heartbeat(Bus *b, uint64_t now) {
 }
 
 static void tick(Bus *b) {
-        Address wanted[ADDRESSES_MAX];
+        BusAddress wanted[ADDRESSES_MAX];
         uint64_t now = now_usec(b);
         check_keys(b);
         size_t n = list_addresses(b, wanted);
@@ -512,9 +470,10 @@ static void tick(Bus *b) {
                 stop_child(b, NULL);
         if (n > 0 && !b->child && now >= b->restart_usec) {
                 int r = start_child(b);
-                b->n_restarts += r == 0 && b->n_failures > 0;
+                b->counts.n_restarts += r == 0 && b->n_failures > 0;
                 if (r < 0)
-                        set_error(b, "cannot start the bus process: %s", strerror(-r));
+                        (void)snprintf(b->error, sizeof b->error,
+                                       "cannot start the bus process: %s", strerror(-r));
         }
         if (b->child) {
                 apply_addresses(b, wanted, n);
@@ -533,7 +492,6 @@ static int on_tick(sd_event_source *s, uint64_t usec, void *userdata) {
 /* ---- for others ---- */
 
 int bus_send(Bus *b, const Message *m) {
-        const WireKey none = { .id = "" };
         size_t n;
         uint8_t bytes[WIRE_BYTES_MAX];
         if (!b->child || b->state.n_connected == 0)
@@ -541,7 +499,7 @@ int bus_send(Bus *b, const Message *m) {
         uint64_t real_usec = b->clock->realtime_usec(b->clock);
         /* Grows over a restart, too. */
         b->sequence = MAX(b->sequence + 1, real_usec);
-        WireStamp stamp = { .key = has_key(b) ? &b->key_file.keys.items[0] : &none,
+        WireStamp stamp = { .key = wire_keys(b),
                             .sender = b->instance_id,
                             .sequence = b->sequence,
                             .boot_usec = (int64_t)now_usec(b),
@@ -551,58 +509,34 @@ int bus_send(Bus *b, const Message *m) {
                 return r;
         if (send_packet(b, BUS_SEND, bytes, n) < 0)
                 return -ENOTCONN;
-        b->n_sent++;
+        b->counts.n_sent++;
         return 0;
 }
 
-static void free_list(char **list) {
-        for (size_t i = 0; list && list[i]; i++)
-                free(list[i]);
-        free(list);
-}
-
-static char **copy_list(char *const *list) {
-        size_t n = 0;
-        while (list && list[n])
-                n++;
-        char **copy = calloc(n + 1, sizeof *copy);
-        for (size_t i = 0; copy && i < n; i++) {
-                copy[i] = strdup(list[i]);
-                if (!copy[i]) {
-                        free_list(copy);
-                        return NULL;
-                }
-        }
-        return copy;
-}
-
 void bus_set_rendezvous(Bus *b, char *const *hosts) {
-        char **copy = copy_list(hosts);
+        char **copy = strings_copy(hosts);
         if (!copy)
                 return; /* the next call comes soon */
-        free_list(b->rendezvous);
+        strings_free(b->rendezvous);
         b->rendezvous = copy;
         plan_tick(b, 0);
 }
 
 void bus_view(const Bus *b, BusView *ret) {
         bool is_open = b->state.n_bound > 0 || b->state.n_connected > 0;
-        *ret = (BusView){ .state = !b->child         ? (b->n_failures > 0 ? "failing" : "off")
-                                   : is_open         ? "listening"
-                                   : *b->state.error ? "failing"
-                                                     : "starting",
-                          .last_error = *b->state.error   ? b->state.error
-                                        : *b->child_error ? b->child_error
-                                        : *b->error       ? b->error
-                                                          : NULL,
-                          .has_key = has_key(b),
-                          .n_connected = b->state.n_connected,
-                          .n_dialled = b->state.n_dialled,
-                          .n_sent = b->n_sent,
-                          .n_received = b->n_received,
-                          .n_rejected = b->n_rejected,
-                          .n_sent_bytes = b->n_sent_bytes + b->state.n_sent_bytes,
-                          .n_restarts = b->n_restarts };
+        *ret = b->counts;
+        ret->state = !b->child         ? (b->n_failures > 0 ? "failing" : "off")
+                     : is_open         ? "listening"
+                     : *b->state.error ? "failing"
+                                       : "starting";
+        ret->last_error = *b->state.error   ? b->state.error
+                          : *b->child_error ? b->child_error
+                          : *b->error       ? b->error
+                                            : NULL;
+        ret->has_key = has_key(b);
+        ret->n_connected = b->state.n_connected;
+        ret->n_dialled = b->state.n_dialled;
+        ret->n_sent_bytes += b->state.n_sent_bytes;
 }
 
 int bus_new(Bus **ret, const BusOptions *o) {
@@ -617,7 +551,7 @@ int bus_new(Bus **ret, const BusOptions *o) {
         (void)snprintf(b->instance_id, sizeof b->instance_id, "%s", o->instance_id);
         b->listen = strdup(o->listen);
         b->key_path = strdup(o->key_file);
-        b->peers = copy_list(o->peers);
+        b->peers = strings_copy(o->peers);
         if (!b->listen || !b->key_path || !b->peers)
                 return -ENOMEM;
         b->key_file.path = b->key_path;
@@ -641,8 +575,8 @@ Bus *bus_free(Bus *b) {
                 free(b->resolution); /* else it is the thread's for ever */
         b->timer = sd_event_source_disable_unref(b->timer);
         bus_key_file_done(&b->key_file);
-        free_list(b->peers);
-        free_list(b->rendezvous);
+        strings_free(b->peers);
+        strings_free(b->rendezvous);
         free(b->listen);
         free(b->key_path);
         sd_event_unref(b->event);

@@ -14,9 +14,7 @@
 /* ---- its text ---- */
 
 static bool is_id(const char *id, size_t n) {
-        static const char letters[] =
-                "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz._-";
-        return n > 0 && n < WIRE_KEY_ID_SIZE && strspn(id, letters) >= n;
+        return n > 0 && n < WIRE_KEY_ID_SIZE && strspn(id, WIRE_NAME_LETTERS) >= n;
 }
 
 static bool is_known(const BusKeys *keys, const WireKey *key) {
@@ -118,11 +116,10 @@ static int read_file(const char *path, BusKeys *ret, Diags *faults) {
         return r;
 }
 
+/* Whatever is done to a file changes its ctime. */
 static bool is_same(const struct stat *a, const struct stat *b) {
-        return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_mode == b->st_mode &&
-               a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
-               a->st_mtim.tv_nsec == b->st_mtim.tv_nsec && a->st_ctim.tv_sec == b->st_ctim.tv_sec &&
-               a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+        return a->st_dev == b->st_dev && a->st_ino == b->st_ino &&
+               a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
 }
 
 int bus_key_file_check(BusKeyFile *f, Diags *faults) {
@@ -137,7 +134,6 @@ int bus_key_file_check(BusKeyFile *f, Diags *faults) {
         f->seen = st; /* of before it is read: a change meanwhile is seen next time */
         BusKeys keys;
         int r = read_file(f->path, &keys, faults);
-        f->error = r;
         if (r < 0)
                 return r;
         bool is_other = keys.n != f->keys.n ||

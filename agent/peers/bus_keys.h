@@ -21,7 +21,6 @@ typedef struct BusKeyFile {
         const char *path; /* borrowed; "" = none */
         BusKeys keys;     /* of the last time that it was without fault; none: n = 0 */
         struct stat seen;
-        int error; /* of the last attempt to read it */
         bool was_read;
 } BusKeyFile;
 

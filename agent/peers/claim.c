@@ -5,14 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/digest.h"
+#include "lib/base/parse.h"
 
 static const char *const states[N_CLAIM_STATES] = {
         [CLAIM_ALIVE] = "alive",
         [CLAIM_ENDED] = "ended",
         [CLAIM_FAILED] = "failed",
 };
+DEFINE_WORDS(claim_state, ClaimState, states);
 
 static const char *const bundles[N_CLAIM_BUNDLES] = {
         [CLAIM_BUNDLE_NONE] = "none",
@@ -20,14 +23,7 @@ static const char *const bundles[N_CLAIM_BUNDLES] = {
         [CLAIM_BUNDLE_PENDING] = "pending",
         [CLAIM_BUNDLE_DELIVERED] = "delivered",
 };
-
-const char *claim_state_name(ClaimState s) {
-        return (size_t)s < ELEMENTSOF(states) ? states[s] : NULL;
-}
-
-const char *claim_bundle_name(ClaimBundle b) {
-        return (size_t)b < ELEMENTSOF(bundles) ? bundles[b] : NULL;
-}
+DEFINE_WORDS(claim_bundle, ClaimBundle, bundles);
 
 bool cluster_id_is_set(const char *id) {
         return id[strspn(id, "0")] != '\0';
@@ -60,29 +56,11 @@ int claim_compare_process(const Claim *a, const Claim *b) {
         return COMPARE(a->start_ticks, b->start_ticks);
 }
 
-/* Any total order of what two claims of a process say does, as long as everybody uses it. */
-static int compare_content(const Claim *a, const Claim *b) {
-        const int64_t numbers[][2] = {
-                { a->revision, b->revision },         { a->state, b->state },
-                { a->bundle_state, b->bundle_state }, { a->event_usec, b->event_usec },
-                { a->started_usec, b->started_usec }, { a->rank, b->rank },
-                { a->world_size, b->world_size },     { a->has_error, b->has_error },
-                { a->error_code, b->error_code },
-        };
-        const char *const texts[][2] = {
-                { a->instance_id, b->instance_id },       { a->cluster_id, b->cluster_id },
-                { a->date_time, b->date_time },           { a->bundle, b->bundle },
-                { a->error_location, b->error_location },
-        };
-        for (size_t i = 0; i < ELEMENTSOF(numbers); i++)
-                if (numbers[i][0] != numbers[i][1])
-                        return COMPARE(numbers[i][0], numbers[i][1]);
-        for (size_t i = 0; i < ELEMENTSOF(texts); i++) {
-                const int r = strcmp(texts[i][0], texts[i][1]);
-                if (r != 0)
-                        return r;
-        }
-        return 0;
+/* Of equal revisions any order does, as long as it is always the same one. */
+static bool is_newer(const Claim *c, const Claim *old) {
+        if (c->revision != old->revision)
+                return c->revision > old->revision;
+        return memcmp(c, old, sizeof *c) > 0;
 }
 
 void claim_set_done(ClaimSet *s) {
@@ -108,29 +86,15 @@ Claim *claim_set_find(const ClaimSet *s, const Claim *process) {
         return i < s->n && claim_compare_process(&s->items[i], process) == 0 ? &s->items[i] : NULL;
 }
 
-static int reserve_one(ClaimSet *s) {
-        if (s->n >= CLAIMS_MAX)
-                return -ENOSPC;
-        if (s->n < s->capacity)
-                return 0;
-        const size_t capacity = s->capacity > 0 ? 2 * s->capacity : 16;
-        Claim *items = reallocarray(s->items, capacity, sizeof *items);
-        if (!items)
-                return -ENOMEM;
-        s->items = items;
-        s->capacity = capacity;
-        return 0;
-}
-
 int claim_set_add(ClaimSet *s, const Claim *c) {
         const size_t i = lower_bound(s, c);
         if (i < s->n && claim_compare_process(&s->items[i], c) == 0) {
-                if (compare_content(c, &s->items[i]) <= 0)
+                if (!is_newer(c, &s->items[i]))
                         return 0;
                 s->items[i] = *c;
                 return 1;
         }
-        const int r = reserve_one(s);
+        const int r = s->n < CLAIMS_MAX ? array_grow(&s->items, s->n, sizeof *c) : -ENOSPC;
         if (r < 0)
                 return r;
         memmove(&s->items[i + 1], &s->items[i], (s->n - i) * sizeof *s->items);

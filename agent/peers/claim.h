@@ -21,6 +21,7 @@ typedef enum ClaimState {
         N_CLAIM_STATES,
 } ClaimState;
 const char *claim_state_name(ClaimState s); /* `alive` `ended` `failed` */
+int claim_state_parse(const char *s, ClaimState *ret);
 
 typedef enum ClaimBundle {
         CLAIM_BUNDLE_NONE,
@@ -30,6 +31,7 @@ typedef enum ClaimBundle {
         N_CLAIM_BUNDLES,
 } ClaimBundle;
 const char *claim_bundle_name(ClaimBundle b); /* `none` `empty` `pending` `delivered` */
+int claim_bundle_parse(const char *s, ClaimBundle *ret);
 
 typedef struct Claim {
         /* Which process: the key of a set. */
@@ -70,7 +72,7 @@ int claim_compare_process(const Claim *a, const Claim *b);
 
 typedef struct ClaimSet { /* sorted by process, each once; all zero = empty */
         Claim *items;
-        size_t n, capacity;
+        size_t n;
 } ClaimSet;
 
 void claim_set_done(ClaimSet *s);

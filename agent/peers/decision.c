@@ -6,16 +6,15 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/digest.h"
+#include "lib/base/parse.h"
 #include "lib/neuron/template.h"
 
-const char *agreed_name(Agreed a) {
-        static const char *const names[N_AGREED] = {
-                [AGREED_ALONE] = "alone",
-                [AGREED_BUS] = "bus",
-                [AGREED_STORE] = "store",
-        };
-        return (size_t)a < ELEMENTSOF(names) ? names[a] : NULL;
-}
+static const char *const words[N_AGREED] = {
+        [AGREED_ALONE] = "alone",
+        [AGREED_BUS] = "bus",
+        [AGREED_STORE] = "store",
+};
+DEFINE_WORDS(agreed, Agreed, words);
 
 bool decision_name_is_valid(const Decision *d) {
         static const char allowed[] = "0123456789"

@@ -11,6 +11,7 @@ typedef enum Agreed {
         N_AGREED,
 } Agreed;
 const char *agreed_name(Agreed a); /* `alone` `bus` `store`; NULL for AGREED_NOT */
+int agreed_parse(const char *s, Agreed *ret);
 
 typedef struct Decision {
         Agreed agreed;

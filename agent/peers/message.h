@@ -15,7 +15,7 @@ typedef enum MessageKind {
         N_MESSAGE_KINDS,
 } MessageKind;
 
-/* That the centre has all claims of a node up to this sum of their revisions. */
+/* What the centre has of a node now: the sum of the revisions of its claims. */
 typedef struct Heard {
         uint64_t node; /* first 8 bytes of SHA-256 over its instance id */
         uint64_t revisions;

@@ -46,7 +46,7 @@ static uint64_t bounded_time(int64_t usec) {
         return (uint64_t)MIN(MAX(usec, 0), TIME_MAX_USEC);
 }
 
-/* Reads by strptime() what is then verified by being formatted again. */
+/* @param format  of strptime(3), whose result is verified by being formatted again */
 static bool parse_seconds(const char *s, const char *format, int64_t *ret_usec) {
         struct tm tm = { 0 };
         if (!strptime(s, format, &tm))
@@ -58,16 +58,12 @@ static bool parse_seconds(const char *s, const char *format, int64_t *ret_usec) 
 static bool parse_time(const char *s, int64_t *ret) {
         char again[CLOCK_ISO_SIZE];
         uint64_t fraction;
-        const char *dot = strchr(s, '.'), *at = dot ? dot + 1 : NULL;
-        int64_t usec;
-        if (!dot || !parse_seconds(s, "%Y-%m-%dT%H:%M:%S", &usec) ||
+        const char *at = s + strcspn(s, ".");
+        if (*at++ != '.' || !parse_seconds(s, "%Y-%m-%dT%H:%M:%S", ret) ||
             !parse_u64_prefix(&at, s + strlen(s), &fraction) || fraction >= USEC_PER_SEC)
                 return false;
-        usec += (int64_t)fraction;
-        if (strcmp(clock_format_iso(again, bounded_time(usec)), s) != 0)
-                return false;
-        *ret = usec;
-        return true;
+        *ret += (int64_t)fraction;
+        return strcmp(clock_format_iso(again, bounded_time(*ret)), s) == 0;
 }
 
 static void format_name_time(int64_t usec, char ret[NAME_TIME_SIZE]) {
@@ -96,6 +92,13 @@ void record_out_number(StrBuf *b, const char *key, int64_t number) {
                 json_out_i64(b, key, number);
 }
 
+void record_out_error(StrBuf *b, const Claim *c) {
+        if (c && c->has_error)
+                json_out_i64(b, "error_code", c->error_code);
+        else
+                json_out_null(b, "error_code");
+}
+
 uint64_t record_usec_to_msec(int64_t usec) {
         return usec <= 0 ? 0 : ((uint64_t)usec + USEC_PER_MSEC - 1) / USEC_PER_MSEC;
 }
@@ -107,68 +110,21 @@ char *record_detach(StrBuf *b, size_t *ret_n) {
         return strbuf_detach(b);
 }
 
-char *decision_format(const Decision *d, const char *job_key, size_t *ret_n) {
-        StrBuf b = STRBUF_INIT;
-        json_out_object(&b, NULL);
-        json_out_string(&b, "schema", DECISION_SCHEMA);
-        json_out_string(&b, "key", d->key);
-        json_out_u64(&b, "n", d->n);
-        json_out_string(&b, "cluster_id", d->cluster_id);
-        json_out_string(&b, "date_time", d->date_time);
-        json_out_bool(&b, "derived", d->derived);
-        record_out_text(&b, "job", job_key);
-        record_out_number(&b, "world_size", d->world_size);
-        json_out_u64(&b, "settle_ms", record_usec_to_msec(d->settle_usec));
-        json_out_string(&b, "agreed", agreed_name(d->agreed));
-        json_out_string(&b, "created_by", d->created_by);
-        return record_detach(&b, ret_n);
-}
+/* ---- members: the same functions write and read them ---- */
 
-static void add_claim(StrBuf *b, const Claim *c) {
-        json_out_object(b, NULL);
-        record_out_number(b, "rank", c->rank);
-        record_out_number(b, "world_size", c->world_size);
-        json_out_string(b, "boot_id", c->boot_id);
-        json_out_u64(b, "pid", c->pid);
-        json_out_u64(b, "start_ticks", c->start_ticks);
-        record_out_text(b, "cluster_id", c->cluster_id);
-        record_out_text(b, "date_time", c->date_time);
-        json_out_string(b, "state", claim_state_name(c->state));
-        record_out_text(b, "bundle", c->bundle);
-        json_out_string(b, "bundle_state", claim_bundle_name(c->bundle_state));
-        if (c->has_error)
-                json_out_i64(b, "error_code", c->error_code);
-        else
-                json_out_null(b, "error_code");
-        record_out_text(b, "error_location", c->error_location);
-        record_out_time(b, "started", c->started_usec);
-        record_out_time(b, "seen", c->event_usec);
-        json_out_u64(b, "revision", c->revision);
-        json_out_end_object(b);
-}
-
-char *record_format(const Record *r, size_t *ret_n) {
-        StrBuf b = STRBUF_INIT;
-        json_out_object(&b, NULL);
-        json_out_string(&b, "schema", RECORD_SCHEMA);
-        json_out_string(&b, "key", r->key);
-        json_out_u64(&b, "n", r->n);
-        json_out_string(&b, "instance_id", r->instance_id);
-        json_out_u64(&b, "revision", r->revision);
-        json_out_u64(&b, "uncertainty_ms", record_usec_to_msec(r->uncertainty_usec));
-        json_out_array(&b, "claims");
-        for (size_t i = 0; i < r->claims.n; i++)
-                add_claim(&b, &r->claims.items[i]);
-        json_out_end_array(&b);
-        return record_detach(&b, ret_n);
-}
-
-/* ---- reading: members are required, and what is not known is null ---- */
-
-typedef struct Reader {
-        const json_t *object;
+typedef struct Codec {
+        StrBuf *b;            /* of one that writes, and changes no value; NULL: it reads */
+        const json_t *object; /* all members are required, and what is not known is null */
         bool is_invalid;
-} Reader;
+} Codec;
+
+static void expect(Codec *c, bool is_valid) {
+        c->is_invalid = c->is_invalid || !is_valid;
+}
+
+static const json_t *member(const Codec *c, const char *name) {
+        return json_object_get(c->object, name);
+}
 
 static bool is_printable(const char *s) {
         for (; *s; s++)
@@ -178,156 +134,211 @@ static bool is_printable(const char *s) {
 }
 
 static bool instance_id_is_valid(const char *s) {
-        size_t n = strlen(s);
-        return n > 0 && n < INSTANCE_ID_SIZE && strcmp(s, ".") != 0 && strcmp(s, "..") != 0 &&
-               strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == n;
+        return *s && strcmp(s, ".") != 0 && strcmp(s, "..") != 0 &&
+               strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") ==
+                       strlen(s);
 }
 
-/* @return the string of a member, "" when it is anything else; NULL is null */
-static const char *read_string(Reader *r, const char *name) {
-        const json_t *v = json_object_get(r->object, name);
-        if (json_is_null(v))
-                return NULL;
-        const char *s = json_string_value(v);
-        r->is_invalid = r->is_invalid || !s;
-        return s ? s : "";
-}
-
-static void read_text_or_null(Reader *r, const char *name, char *buf, size_t size) {
-        const char *s = read_string(r, name);
-        if (!s)
+static void code_fixed(Codec *c, const char *name, const char *text) {
+        if (c->b) {
+                json_out_string(c->b, name, text);
                 return;
-        size_t n = strlen(s);
-        if (n == 0 || n >= size || !is_printable(s))
-                r->is_invalid = true;
+        }
+        const char *s = json_string_value(member(c, name));
+        expect(c, s && strcmp(s, text) == 0);
+}
+
+static void code_text_or_null(Codec *c, const char *name, char *text, size_t size) {
+        if (c->b) {
+                record_out_text(c->b, name, text);
+                return;
+        }
+        const char *s = json_string_value(member(c, name));
+        size_t n = s ? strlen(s) : 0;
+        if (n > 0 && n < size && is_printable(s))
+                memcpy(text, s, n + 1);
         else
-                memcpy(buf, s, n + 1);
+                expect(c, json_is_null(member(c, name)));
 }
 
-static void read_text(Reader *r, const char *name, char *buf, size_t size) {
-        read_text_or_null(r, name, buf, size);
-        r->is_invalid = r->is_invalid || !*buf;
+static void code_text(Codec *c, const char *name, char *text, size_t size) {
+        code_text_or_null(c, name, text, size);
+        expect(c, *text);
 }
 
-static void read_instance_id(Reader *r, const char *name, char ret[INSTANCE_ID_SIZE]) {
-        read_text(r, name, ret, INSTANCE_ID_SIZE);
-        r->is_invalid = r->is_invalid || !instance_id_is_valid(ret);
+static void code_instance_id(Codec *c, const char *name, char id[INSTANCE_ID_SIZE]) {
+        code_text(c, name, id, INSTANCE_ID_SIZE);
+        expect(c, instance_id_is_valid(id));
 }
 
-static int64_t read_number(Reader *r, const char *name, int64_t min, int64_t max) {
-        const json_t *v = json_object_get(r->object, name);
-        int64_t number = json_integer_value(v);
-        if (json_is_integer(v) && number >= min && number <= max)
-                return number;
-        r->is_invalid = true;
-        return min;
+/* @return the number, which is one from min to max when it was read */
+static int64_t code_number(Codec *c, const char *name, int64_t v, int64_t min, int64_t max) {
+        if (c->b) {
+                json_out_i64(c->b, name, v);
+                return v;
+        }
+        v = json_integer_value(member(c, name));
+        expect(c, json_is_integer(member(c, name)) && v >= min && v <= max);
+        return c->is_invalid ? min : v;
 }
 
-/* @return -1 for null */
-static int64_t read_number_or_null(Reader *r, const char *name, int64_t min, int64_t max) {
-        return json_is_null(json_object_get(r->object, name)) ? -1 : read_number(r, name, min, max);
+/* null for -1. */
+static int64_t code_number_or_null(Codec *c, const char *name, int64_t v, int64_t min,
+                                   int64_t max) {
+        if (c->b)
+                record_out_number(c->b, name, v);
+        else
+                v = json_is_null(member(c, name)) ? -1 : code_number(c, name, v, min, max);
+        return v;
 }
 
-/* @return INT64_MIN for null */
-static int64_t read_time(Reader *r, const char *name) {
-        const char *s = read_string(r, name);
-        int64_t usec = INT64_MIN;
-        if (s && !parse_time(s, &usec))
-                r->is_invalid = true;
+static int64_t code_span(Codec *c, const char *name, int64_t usec) {
+        return code_number(c, name, (int64_t)record_usec_to_msec(usec), 0, SPAN_MSEC_MAX) *
+               (int64_t)USEC_PER_MSEC;
+}
+
+static bool code_bool(Codec *c, const char *name, bool v) {
+        if (c->b)
+                json_out_bool(c->b, name, v);
+        else
+                expect(c, json_is_boolean(member(c, name)));
+        return c->b ? v : json_is_true(member(c, name));
+}
+
+/* @return what was written or read; NULL: it is no word */
+static const char *code_word(Codec *c, const char *name, const char *word) {
+        if (!c->b)
+                return json_string_value(member(c, name));
+        json_out_string(c->b, name, word);
+        return word;
+}
+
+/* null for INT64_MIN. */
+static int64_t code_time(Codec *c, const char *name, int64_t usec) {
+        if (c->b) {
+                record_out_time(c->b, name, usec);
+                return usec;
+        }
+        const char *s = json_string_value(member(c, name));
+        usec = INT64_MIN;
+        expect(c, s ? parse_time(s, &usec) : json_is_null(member(c, name)));
         return usec;
 }
 
-static int read_word(Reader *r, const char *name, const char *const *words, size_t n) {
-        int i = parse_word(read_string(r, name), words, n);
-        r->is_invalid = r->is_invalid || i < 0;
-        return MAX(i, 0);
+/* ---- documents ---- */
+
+static void code_head(Codec *c, const char *schema, const char *key, uint32_t n) {
+        code_fixed(c, "schema", schema);
+        code_fixed(c, "key", key);
+        (void)code_number(c, "n", n, n, n); /* it is this one, or invalid */
+}
+
+static void code_decision(Codec *c, Decision *d, char job[JOB_KEY_SIZE]) {
+        code_head(c, DECISION_SCHEMA, d->key, d->n);
+        code_text(c, "cluster_id", d->cluster_id, sizeof d->cluster_id);
+        code_text(c, "date_time", d->date_time, sizeof d->date_time);
+        d->derived = code_bool(c, "derived", d->derived);
+        code_text_or_null(c, "job", job, JOB_KEY_SIZE);
+        d->world_size = code_number_or_null(c, "world_size", d->world_size, 1, RANKS_MAX);
+        d->settle_usec = code_span(c, "settle_ms", d->settle_usec);
+        expect(c, agreed_parse(code_word(c, "agreed", agreed_name(d->agreed)), &d->agreed) == 0);
+        code_instance_id(c, "created_by", d->created_by);
+        expect(c, decision_name_is_valid(d));
+}
+
+static void code_claim(Codec *c, Claim *x) {
+        x->rank = code_number_or_null(c, "rank", x->rank, 0, RANKS_MAX - 1);
+        x->world_size = code_number_or_null(c, "world_size", x->world_size, 1, RANKS_MAX);
+        code_text(c, "boot_id", x->boot_id, sizeof x->boot_id);
+        x->pid = (uint32_t)code_number(c, "pid", x->pid, 0, UINT32_MAX);
+        x->start_ticks =
+                (uint64_t)code_number(c, "start_ticks", (int64_t)x->start_ticks, 0, INT64_MAX);
+        code_text_or_null(c, "cluster_id", x->cluster_id, sizeof x->cluster_id);
+        code_text_or_null(c, "date_time", x->date_time, sizeof x->date_time);
+        const char *state = code_word(c, "state", claim_state_name(x->state));
+        code_text_or_null(c, "bundle", x->bundle, sizeof x->bundle);
+        const char *bundle = code_word(c, "bundle_state", claim_bundle_name(x->bundle_state));
+        if (c->b)
+                record_out_error(c->b, x);
+        else if ((x->has_error = !json_is_null(member(c, "error_code"))))
+                x->error_code = code_number(c, "error_code", 0, INT64_MIN, INT64_MAX);
+        code_text_or_null(c, "error_location", x->error_location, sizeof x->error_location);
+        x->started_usec = code_time(c, "started", x->started_usec);
+        x->event_usec = code_time(c, "seen", x->event_usec);
+        x->revision = (uint32_t)code_number(c, "revision", x->revision, 0, UINT32_MAX);
+        expect(c, claim_state_parse(state, &x->state) == 0 &&
+                          claim_bundle_parse(bundle, &x->bundle_state) == 0);
+        expect(c, x->event_usec != INT64_MIN && (!*x->bundle || bundle_id_is_valid(x->bundle)));
+}
+
+/* Without its claims. */
+static void code_record(Codec *c, Record *r) {
+        code_head(c, RECORD_SCHEMA, r->key, r->n);
+        code_instance_id(c, "instance_id", r->instance_id);
+        r->revision = (uint64_t)code_number(c, "revision", (int64_t)r->revision, 0, INT64_MAX);
+        r->uncertainty_usec = code_span(c, "uncertainty_ms", r->uncertainty_usec);
+}
+
+char *decision_format(const Decision *d, const char *job_key, size_t *ret_n) {
+        StrBuf b = STRBUF_INIT;
+        Codec c = { .b = &b };
+        Decision copy = *d;
+        char job[JOB_KEY_SIZE];
+        (void)snprintf(job, sizeof job, "%s", job_key);
+        json_out_object(&b, NULL);
+        code_decision(&c, &copy, job);
+        return record_detach(&b, ret_n);
+}
+
+char *record_format(const Record *r, size_t *ret_n) {
+        StrBuf b = STRBUF_INIT;
+        Codec c = { .b = &b };
+        Record copy = *r;
+        json_out_object(&b, NULL);
+        code_record(&c, &copy);
+        json_out_array(&b, "claims");
+        for (size_t i = 0; i < r->claims.n; i++) {
+                Claim claim = r->claims.items[i];
+                json_out_object(&b, NULL);
+                code_claim(&c, &claim);
+                json_out_end_object(&b);
+        }
+        json_out_end_array(&b);
+        return record_detach(&b, ret_n);
 }
 
 /* @return 0 and the object, the caller's; -EINVAL; -ENOMEM */
-static int load_document(const char *text, size_t n, size_t max_bytes, json_t **ret) {
+static int load_document(const char *text, size_t n, size_t max_bytes, const char *key,
+                         json_t **ret) {
         size_t n_commas = 0;
         json_error_t error;
-        if (n > max_bytes || parse_json_exceeds_depth(text, n, DEPTH_MAX))
+        if (n > max_bytes || parse_json_exceeds_depth(text, n, DEPTH_MAX) ||
+            !claim_key_is_valid(key))
                 return -EINVAL;
         for (size_t i = 0; i < n; i++)
                 n_commas += text[i] == ',';
         if (n_commas > COMMAS_MAX)
                 return -EINVAL;
-        json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
-        if (!root)
+        *ret = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
+        if (!*ret)
                 return json_error_code(&error) == json_error_out_of_memory ? -ENOMEM : -EINVAL;
-        *ret = root;
         return 0;
-}
-
-static void read_head(Reader *r, const char *schema, const char *key, uint32_t n) {
-        const char *s = read_string(r, "schema"), *k = read_string(r, "key");
-        r->is_invalid = r->is_invalid || !s || strcmp(s, schema) != 0 || !k || strcmp(k, key) != 0;
-        (void)read_number(r, "n", n, n); /* it is this one, or invalid */
-}
-
-static void read_decision(Reader *r, Decision *d) {
-        const char *words[N_AGREED];
-        char job[JOB_KEY_SIZE] = "";
-        const json_t *derived = json_object_get(r->object, "derived");
-        for (Agreed a = 0; a < N_AGREED; a++)
-                words[a] = agreed_name(a);
-        read_text(r, "cluster_id", d->cluster_id, sizeof d->cluster_id);
-        read_text(r, "date_time", d->date_time, sizeof d->date_time);
-        d->derived = json_is_true(derived);
-        r->is_invalid = r->is_invalid || !json_is_boolean(derived);
-        read_text_or_null(r, "job", job, sizeof job);
-        d->world_size = read_number_or_null(r, "world_size", 1, RANKS_MAX);
-        d->settle_usec = read_number(r, "settle_ms", 0, SPAN_MSEC_MAX) * (int64_t)USEC_PER_MSEC;
-        d->agreed = (Agreed)read_word(r, "agreed", words, N_AGREED);
-        read_instance_id(r, "created_by", d->created_by);
-        r->is_invalid = r->is_invalid || !decision_name_is_valid(d);
 }
 
 int decision_parse(const char *text, size_t n_text, const char *key, uint32_t n, Decision *ret) {
         Decision d = { .n = n };
-        json_t *root = NULL;
-        int r = load_document(text, n_text, DECISION_BYTES_MAX, &root);
+        char job[JOB_KEY_SIZE];
+        json_auto_t *root = NULL;
+        int r = load_document(text, n_text, DECISION_BYTES_MAX, key, &root);
         if (r < 0)
                 return r;
-        Reader reader = { .object = root, .is_invalid = !claim_key_is_valid(key) };
-        read_head(&reader, DECISION_SCHEMA, key, n);
-        if (!reader.is_invalid) {
-                memcpy(d.key, key, sizeof d.key);
-                read_decision(&reader, &d);
-        }
-        json_decref(root);
-        if (reader.is_invalid)
+        Codec c = { .object = root };
+        memcpy(d.key, key, sizeof d.key);
+        code_decision(&c, &d, job);
+        if (c.is_invalid)
                 return -EINVAL;
         *ret = d;
         return 0;
-}
-
-static void read_claim(Reader *r, Claim *c) {
-        const char *states[N_CLAIM_STATES], *bundles[N_CLAIM_BUNDLES];
-        for (ClaimState s = 0; s < N_CLAIM_STATES; s++)
-                states[s] = claim_state_name(s);
-        for (ClaimBundle b = 0; b < N_CLAIM_BUNDLES; b++)
-                bundles[b] = claim_bundle_name(b);
-        c->rank = read_number_or_null(r, "rank", 0, RANKS_MAX - 1);
-        c->world_size = read_number_or_null(r, "world_size", 1, RANKS_MAX);
-        read_text(r, "boot_id", c->boot_id, sizeof c->boot_id);
-        c->pid = (uint32_t)read_number(r, "pid", 0, UINT32_MAX);
-        c->start_ticks = (uint64_t)read_number(r, "start_ticks", 0, INT64_MAX);
-        read_text_or_null(r, "cluster_id", c->cluster_id, sizeof c->cluster_id);
-        read_text_or_null(r, "date_time", c->date_time, sizeof c->date_time);
-        c->state = (ClaimState)read_word(r, "state", states, N_CLAIM_STATES);
-        read_text_or_null(r, "bundle", c->bundle, sizeof c->bundle);
-        c->bundle_state = (ClaimBundle)read_word(r, "bundle_state", bundles, N_CLAIM_BUNDLES);
-        c->has_error = !json_is_null(json_object_get(r->object, "error_code"));
-        if (c->has_error)
-                c->error_code = read_number(r, "error_code", INT64_MIN, INT64_MAX);
-        read_text_or_null(r, "error_location", c->error_location, sizeof c->error_location);
-        c->started_usec = read_time(r, "started");
-        c->event_usec = read_time(r, "seen");
-        c->revision = (uint32_t)read_number(r, "revision", 0, UINT32_MAX);
-        r->is_invalid = r->is_invalid || c->event_usec == INT64_MIN ||
-                        (c->bundle[0] && !bundle_id_is_valid(c->bundle));
 }
 
 /* @return 0, -EINVAL, -ENOMEM */
@@ -335,12 +346,12 @@ static int read_claims(const json_t *list, Record *ret) {
         if (!json_is_array(list) || json_array_size(list) > CLAIMS_MAX)
                 return -EINVAL;
         for (size_t i = 0; i < json_array_size(list); i++) {
-                Reader reader = { .object = json_array_get(list, i) };
+                Codec codec = { .object = json_array_get(list, i) };
                 Claim c;
                 memset(&c, 0, sizeof c); /* sets compare claims byte for byte */
                 memcpy(c.instance_id, ret->instance_id, sizeof c.instance_id);
-                read_claim(&reader, &c);
-                int r = reader.is_invalid ? -EINVAL : claim_set_add(&ret->claims, &c);
+                code_claim(&codec, &c);
+                int r = codec.is_invalid ? -EINVAL : claim_set_add(&ret->claims, &c);
                 if (r < 0)
                         return r;
         }
@@ -349,21 +360,16 @@ static int read_claims(const json_t *list, Record *ret) {
 
 int record_parse(const char *text, size_t n_text, const char *key, uint32_t n, Record *ret) {
         _cleanup_(record_done) Record record = { .n = n };
-        json_t *root = NULL;
-        int r = load_document(text, n_text, RECORD_BYTES_MAX, &root);
+        json_auto_t *root = NULL;
+        int r = load_document(text, n_text, RECORD_BYTES_MAX, key, &root);
         if (r < 0)
                 return r;
-        Reader reader = { .object = root, .is_invalid = !claim_key_is_valid(key) };
-        read_head(&reader, RECORD_SCHEMA, key, n);
-        read_instance_id(&reader, "instance_id", record.instance_id);
-        record.revision = (uint64_t)read_number(&reader, "revision", 0, INT64_MAX);
-        record.uncertainty_usec =
-                read_number(&reader, "uncertainty_ms", 0, SPAN_MSEC_MAX) * (int64_t)USEC_PER_MSEC;
-        r = reader.is_invalid ? -EINVAL : read_claims(json_object_get(root, "claims"), &record);
-        json_decref(root);
-        if (r < 0)
-                return r;
+        Codec c = { .object = root };
         memcpy(record.key, key, sizeof record.key);
+        code_record(&c, &record);
+        r = c.is_invalid ? -EINVAL : read_claims(member(&c, "claims"), &record);
+        if (r < 0)
+                return r;
         *ret = record;
         record = (Record){ 0 };
         return 0;
@@ -387,48 +393,33 @@ void record_object_name(const char *key, uint32_t n, int64_t newest_usec, const 
                  time, instance_id);
 }
 
-/* `<yyyymmddTHHMMSSmmm>-<instance-id>.json` */
-static bool parse_record_name(const char *s, IncidentsName *ret) {
-        char time[NAME_TIME_SIZE];
-        uint64_t msec;
-        size_t n = strlen(s), n_time = NAME_TIME_SIZE - 1, n_id = n - n_time - 1 - strlen(SUFFIX);
-        if (n <= n_time + 1 + strlen(SUFFIX) || n_id >= INSTANCE_ID_SIZE)
-                return false;
-        snprintf(time, sizeof time, "%.18s", s);
-        memcpy(ret->instance_id, s + n_time + 1, n_id);
-        ret->instance_id[n_id] = '\0';
-        if (parse_u64(time + 15, &msec) < 0 || !instance_id_is_valid(ret->instance_id))
-                return false;
-        time[15] = '\0';
-        if (!parse_seconds(time, "%Y%m%dT%H%M%S", &ret->newest_usec))
-                return false;
-        ret->newest_usec += (int64_t)(msec * USEC_PER_MSEC);
-        return true;
-}
-
 /* What was read is verified by being formatted again. */
 bool incidents_name_parse(const char *name, IncidentsName *ret) {
-        static const char prefix[] = INCIDENTS_DIRECTORY "/";
-        char again[RECORD_NAME_SIZE];
+        char number[11], time[16], msec_text[4], id[INSTANCE_ID_SIZE + sizeof SUFFIX];
+        char again[RECORD_NAME_SIZE] = "";
         IncidentsName parsed = { 0 };
-        uint64_t n;
-        if (strncmp(name, prefix, strlen(prefix)) != 0 ||
-            strlen(name) <= strlen(prefix) + CLAIM_KEY_SIZE)
-                return false;
-        const char *at = name + strlen(prefix) + CLAIM_KEY_SIZE;
-        memcpy(parsed.key, name + strlen(prefix), CLAIM_KEY_SIZE - 1);
-        if (!claim_key_is_valid(parsed.key) || !parse_u64_prefix(&at, at + strlen(at), &n) ||
-            n < 1 || n > UINT32_MAX)
+        uint64_t n, msec;
+        const int n_parts = sscanf(name,
+                                   INCIDENTS_DIRECTORY "/%16[0-9a-f]/%10[0-9]"
+                                                       "/%15[0-9T]%3[0-9]-%70[A-Za-z0-9._-]",
+                                   parsed.key, number, time, msec_text, id);
+        if (n_parts < 2 || !claim_key_is_valid(parsed.key) ||
+            parse_u64_range(number, 1, UINT32_MAX, &n) < 0)
                 return false;
         parsed.n = (uint32_t)n;
-        parsed.is_decision = *at != '/';
+        parsed.is_decision = n_parts == 2;
         if (parsed.is_decision)
                 decision_object_name(parsed.key, parsed.n, again);
-        else if (parse_record_name(at + 1, &parsed))
-                record_object_name(parsed.key, parsed.n, parsed.newest_usec, parsed.instance_id,
-                                   again);
-        else
-                return false;
+        else if (n_parts == 5 && strlen(id) > strlen(SUFFIX) &&
+                 strlen(id) < INSTANCE_ID_SIZE + strlen(SUFFIX) &&
+                 parse_seconds(time, "%Y%m%dT%H%M%S", &parsed.newest_usec) &&
+                 parse_u64(msec_text, &msec) == 0) {
+                memcpy(parsed.instance_id, id, strlen(id) - strlen(SUFFIX));
+                parsed.newest_usec += (int64_t)(msec * USEC_PER_MSEC);
+                if (instance_id_is_valid(parsed.instance_id))
+                        record_object_name(parsed.key, parsed.n, parsed.newest_usec,
+                                           parsed.instance_id, again);
+        }
         if (strcmp(again, name) != 0)
                 return false;
         *ret = parsed;

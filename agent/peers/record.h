@@ -64,6 +64,8 @@ void record_out_time(StrBuf *b, const char *key, int64_t usec);
 void record_out_text(StrBuf *b, const char *key, const char *text);
 /** null for -1. */
 void record_out_number(StrBuf *b, const char *key, int64_t number);
+/** `error_code`; null when there is none, or no claim. */
+void record_out_error(StrBuf *b, const Claim *c);
 /** Rounded up. */
 uint64_t record_usec_to_msec(int64_t usec);
 /** Ends the object that is the document. @return the caller's; NULL: no memory */

@@ -12,30 +12,31 @@
 #define INCIDENT_SCHEMA "neuron-collectd/incident/1"
 #define LATE_SLACK_USEC ((int64_t)USEC_PER_SEC)
 
-const char *rank_state_name(RankState s) {
-        static const char *const words[] = { "present", "late", "missing" };
-        return (size_t)s < ELEMENTSOF(words) ? words[s] : NULL;
-}
+static const char *const state_words[N_RANK_STATES] = {
+        [RANK_PRESENT] = "present",
+        [RANK_LATE] = "late",
+        [RANK_MISSING] = "missing",
+};
 
-const char *missing_reason_name(MissingReason r) {
-        static const char *const words[] = { NULL, "unreachable", "no_dump", "empty",
-                                             "undelivered" };
-        return (size_t)r < ELEMENTSOF(words) ? words[r] : NULL;
-}
+static const char *const reason_words[N_MISSING_REASONS] = {
+        [MISSING_UNREACHABLE] = "unreachable",
+        [MISSING_NO_DUMP] = "no_dump",
+        [MISSING_EMPTY] = "empty",
+        [MISSING_UNDELIVERED] = "undelivered",
+};
 
 void roster_done(Roster *r) {
         claim_set_done(&r->claims);
         free(r->ranks);
         free(r->nodes);
-        free(r->suspects);
         *r = (Roster){ 0 };
 }
 
 /* ---- nodes ---- */
 
+/* A node begins with its instance id. */
 static int compare_nodes(const void *a, const void *b) {
-        const RosterNode *x = a, *y = b;
-        return strcmp(x->instance_id, y->instance_id);
+        return strcmp(a, b);
 }
 
 static int fold_nodes(Roster *r, const Record *records, size_t n) {
@@ -64,10 +65,8 @@ static int fold_nodes(Roster *r, const Record *records, size_t n) {
 
 /* @return how far the times of a claim may be wrong */
 static int64_t claim_uncertainty(const Roster *r, const Claim *c) {
-        RosterNode wanted;
-        memcpy(wanted.instance_id, c->instance_id, INSTANCE_ID_SIZE);
         const RosterNode *node =
-                bsearch(&wanted, r->nodes, r->n_nodes, sizeof wanted, compare_nodes);
+                bsearch(c->instance_id, r->nodes, r->n_nodes, sizeof *node, compare_nodes);
         return node ? node->uncertainty_usec : 0;
 }
 
@@ -80,52 +79,37 @@ static int64_t find_world_size(const Roster *r) {
         return size > 0 && size <= ROSTER_RANKS_MAX ? size : -1;
 }
 
-static int state_order(const Claim *c) {
-        return c->state == CLAIM_FAILED ? 0 : c->state == CLAIM_ENDED ? 1 : 2;
-}
-
 /* By rank, those without one last; of one rank the claim that counts comes first. */
 static int compare_claims(const void *a, const void *b) {
         const Claim *x = *(const Claim *const *)a, *y = *(const Claim *const *)b;
         uint64_t rank_x = (uint64_t)x->rank, rank_y = (uint64_t)y->rank; /* -1 is the largest */
         if (rank_x != rank_y)
                 return rank_x < rank_y ? -1 : 1;
-        if (state_order(x) != state_order(y))
-                return state_order(x) - state_order(y);
+        if (x->state != y->state)
+                return (int)y->state - (int)x->state;
         if (x->event_usec != y->event_usec)
                 return x->event_usec > y->event_usec ? -1 : 1;
         return claim_compare_process(x, y);
 }
 
-static MissingReason find_reason(const Claim *c) {
-        if (!c)
-                return MISSING_UNREACHABLE;
-        switch (c->bundle_state) {
-        case CLAIM_BUNDLE_DELIVERED:
-                return MISSING_NONE;
-        case CLAIM_BUNDLE_EMPTY:
-                return MISSING_EMPTY;
-        case CLAIM_BUNDLE_PENDING:
-                return MISSING_UNDELIVERED;
-        case CLAIM_BUNDLE_NONE:
-        default:
-                return MISSING_NO_DUMP;
-        }
-}
+static const MissingReason reasons[N_CLAIM_BUNDLES] = {
+        [CLAIM_BUNDLE_NONE] = MISSING_NO_DUMP,
+        [CLAIM_BUNDLE_EMPTY] = MISSING_EMPTY,
+        [CLAIM_BUNDLE_PENDING] = MISSING_UNDELIVERED,
+        [CLAIM_BUNDLE_DELIVERED] = MISSING_NONE,
+};
 
 static void add_rank(Roster *r, int64_t rank, const Claim *c) {
         const Decision *d = &r->decision;
         RosterRank *row = &r->ranks[r->n_ranks++];
-        *row = (RosterRank){ .rank = rank, .claim = c, .reason = find_reason(c) };
+        *row = (RosterRank){ .rank = rank, .claim = c };
+        row->reason = c ? reasons[c->bundle_state] : MISSING_UNREACHABLE;
         if (row->reason == MISSING_NONE) {
                 int64_t slack = MAX(claim_uncertainty(r, c), LATE_SLACK_USEC);
                 bool is_late = c->event_usec - d->opened_usec > d->settle_usec + slack;
                 row->state = is_late ? RANK_LATE : RANK_PRESENT;
         } else
                 row->state = rank >= 0 && rank < r->world_size ? RANK_MISSING : RANK_UNDELIVERED;
-        r->n_present += row->state == RANK_PRESENT;
-        r->n_late += row->state == RANK_LATE;
-        r->n_missing += row->state == RANK_MISSING;
 }
 
 /* The dump was found before its hook spoke of it. @param n  of those that come before c */
@@ -225,17 +209,12 @@ static void find_first_failure(Roster *r) {
                                    : claim_uncertainty(r, first->claim);
 }
 
-static int find_suspects(Roster *r) {
-        r->suspects = calloc(r->n_ranks + 1, sizeof *r->suspects);
-        if (!r->suspects)
-                return -ENOMEM;
+static void find_suspects(Roster *r) {
         const Claim *first = r->first_failure ? r->first_failure->claim : NULL;
-        for (const RosterRank *row = r->ranks; first && row < r->ranks + r->n_ranks; row++)
-                if (row->claim && row->claim->state == CLAIM_ENDED &&
-                    row->claim->event_usec - first->event_usec <
-                            pair_uncertainty(r, row->claim, first))
-                        r->suspects[r->n_suspects++] = row;
-        return 0;
+        for (RosterRank *row = r->ranks; first && row < r->ranks + r->n_ranks; row++)
+                row->is_suspect = row->claim && row->claim->state == CLAIM_ENDED &&
+                                  row->claim->event_usec - first->event_usec <
+                                          pair_uncertainty(r, row->claim, first);
 }
 
 /* ---- both ---- */
@@ -251,9 +230,7 @@ int roster_fold(const Decision *d, const Record *records, size_t n_records, Rost
         if (e < 0)
                 return e;
         find_first_failure(&r);
-        e = find_suspects(&r);
-        if (e < 0)
-                return e;
+        find_suspects(&r);
         *ret = r;
         r = (Roster){ 0 };
         return 0;
@@ -267,20 +244,13 @@ static void add_process(StrBuf *b, const RosterRank *row) {
         record_out_number(b, "pid", row->claim ? (int64_t)row->claim->pid : -1);
 }
 
-static void add_error(StrBuf *b, const Claim *c) {
-        if (c && c->has_error)
-                json_out_i64(b, "error_code", c->error_code);
-        else
-                json_out_null(b, "error_code");
-}
-
 static void add_row(StrBuf *b, const RosterRank *row) {
         const Claim *c = row->claim;
         json_out_object(b, NULL);
         add_process(b, row);
-        json_out_string(b, "state", rank_state_name(row->state));
-        json_out_string(b, "reason", missing_reason_name(row->reason));
-        add_error(b, c);
+        json_out_string(b, "state", state_words[row->state]);
+        json_out_string(b, "reason", reason_words[row->reason]);
+        record_out_error(b, c);
         record_out_text(b, "error_location", c ? c->error_location : "");
         record_out_time(b, "first_seen", c ? c->event_usec : INT64_MIN);
         record_out_text(b, "bundle", c ? c->bundle : "");
@@ -295,7 +265,7 @@ static void add_first_failure(StrBuf *b, const Roster *r) {
         }
         json_out_object(b, "first_failure");
         add_process(b, r->first_failure);
-        add_error(b, c);
+        record_out_error(b, c);
         json_out_string(b, "error_name", c->has_error ? nrt_status_name(c->error_code) : NULL);
         record_out_text(b, "error_location", c->error_location);
         record_out_time(b, "time", c->event_usec);
@@ -338,12 +308,13 @@ char *roster_format(const Roster *r, const char *job_key, size_t *ret_n) {
         json_out_end_array(&b);
         add_first_failure(&b, r);
         json_out_array(&b, "suspects");
-        for (size_t i = 0; i < r->n_suspects; i++) {
-                json_out_object(&b, NULL);
-                add_process(&b, r->suspects[i]);
-                record_out_time(&b, "ended", r->suspects[i]->claim->event_usec);
-                json_out_end_object(&b);
-        }
+        for (const RosterRank *row = r->ranks; row < r->ranks + r->n_ranks; row++)
+                if (row->is_suspect) {
+                        json_out_object(&b, NULL);
+                        add_process(&b, row);
+                        record_out_time(&b, "ended", row->claim->event_usec);
+                        json_out_end_object(&b);
+                }
         json_out_end_array(&b);
         add_nodes(&b, r);
         return record_detach(&b, ret_n);

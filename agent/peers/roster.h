@@ -14,7 +14,6 @@ typedef enum RankState {
         RANK_UNDELIVERED, /* not delivered, and not known to be one of the job: it is not missed */
         N_RANK_STATES,
 } RankState;
-const char *rank_state_name(RankState s); /* `present` `late` `missing`; NULL for UNDELIVERED */
 
 typedef enum MissingReason {
         MISSING_NONE,
@@ -24,13 +23,13 @@ typedef enum MissingReason {
         MISSING_UNDELIVERED,
         N_MISSING_REASONS,
 } MissingReason;
-const char *missing_reason_name(MissingReason r); /* NULL for MISSING_NONE */
 
 typedef struct RosterRank {
         int64_t rank; /* -1 = not known */
         RankState state;
         MissingReason reason;
         const Claim *claim; /* the roster's; NULL: nobody named it */
+        bool is_suspect;    /* it ended before the first failure, without a dump */
 } RosterRank;
 
 typedef struct RosterNode { /* whose record is in it */
@@ -45,13 +44,11 @@ typedef struct Roster {
         int64_t world_size; /* the decision's, else the largest of the claims; -1: not known, or
                                more than ROSTER_RANKS_MAX, and nobody is missing */
         RosterRank *ranks;  /* by rank; those without a rank come last */
-        size_t n_ranks, n_present, n_late, n_missing;
+        size_t n_ranks;
         RosterNode *nodes; /* by instance id */
         size_t n_nodes;
         const RosterRank *first_failure; /* NULL: none */
         int64_t uncertainty_usec;        /* of its time against the others' */
-        const RosterRank **suspects;     /* they ended before it, without a dump */
-        size_t n_suspects;
 } Roster;
 
 /** Folds the records, up to CLAIMS_MAX claims. Of a process the claim with the higher revision

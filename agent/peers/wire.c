@@ -17,23 +17,13 @@ enum {
         BODY_AT = TIME_AT + 8,
 };
 
-/* The largest of each: texts with a byte for their length. */
-#define CLAIM_BYTES_MAX                                                                            \
-        (CLAIM_BOOT_ID_SIZE + 4 + 8 + 4 + INSTANCE_ID_SIZE + 8 + 8 + CLUSTER_ID_SIZE +             \
-         DATE_TIME_SIZE + 1 + 1 + BUNDLE_ID_SIZE + 1 + 8 + CLAIM_LOCATION_SIZE + 8 + 8)
-#define DECISION_WIRE_MAX                                                                          \
-        (1 + 4 + CLUSTER_ID_SIZE + DATE_TIME_SIZE + 1 + INSTANCE_ID_SIZE + 8 + 8 + 8)
-static_assert(BODY_AT + 1 + INSTANCE_ID_SIZE + CLAIM_KEY_SIZE + 1 +
-                              MESSAGE_CLAIMS_MAX * CLAIM_BYTES_MAX + 1 + DECISION_WIRE_MAX + 2 +
-                              MESSAGE_HEARD_MAX * 16 + SHA256_SIZE <=
-                      WIRE_BYTES_MAX,
-              "every message fits");
+/* A text has a byte for its length instead of a NUL, and no number is longer than in its struct. */
+static_assert(BODY_AT + 1 + sizeof(Message) + SHA256_SIZE <= WIRE_BYTES_MAX, "every message fits");
 
 #define AGE_MAX_MSEC (INT64_C(10) * 366 * 24 * 3600 * 1000)
 #define AGE_MIN_MSEC (-INT64_C(3600) * 1000) /* the store's clock is known only so well */
 #define RANK_MAX INT32_MAX
 
-static const char words[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz._-";
 static const char hex_digits[] = "0123456789abcdef";
 
 typedef struct Codec {
@@ -91,8 +81,6 @@ static void code_bool(Codec *c, bool *v) {
 static void code_count(Codec *c, size_t *v, size_t max, size_t n_bytes) {
         *v = (size_t)code_bytes(c, *v, n_bytes);
         c->failed = c->failed || *v > max;
-        if (c->failed)
-                *v = c->reads ? 0 : *v;
 }
 
 /* @param allowed  characters; NULL: printable ASCII */
@@ -116,7 +104,7 @@ static void code_text(Codec *c, char *text, size_t size, const char *allowed) {
 
 /* One that may not be empty. */
 static void code_name(Codec *c, char *text, size_t size) {
-        code_text(c, text, size, words);
+        code_text(c, text, size, WIRE_NAME_LETTERS);
         c->failed = c->failed || !*text;
 }
 
@@ -138,7 +126,7 @@ static void code_time(Codec *c, int64_t *t) {
 /* ---- parts ---- */
 
 static void code_claim(Codec *c, Claim *x) {
-        code_text(c, x->boot_id, sizeof x->boot_id, words);
+        code_text(c, x->boot_id, sizeof x->boot_id, WIRE_NAME_LETTERS);
         code_u32(c, &x->pid);
         code_u64(c, &x->start_ticks);
         code_u32(c, &x->revision);
@@ -149,7 +137,7 @@ static void code_claim(Codec *c, Claim *x) {
         code_text(c, x->date_time, sizeof x->date_time, NULL);
         x->state = (ClaimState)code_choice(c, x->state, N_CLAIM_STATES);
         x->bundle_state = (ClaimBundle)code_choice(c, x->bundle_state, N_CLAIM_BUNDLES);
-        code_text(c, x->bundle, sizeof x->bundle, words);
+        code_text(c, x->bundle, sizeof x->bundle, WIRE_NAME_LETTERS);
         code_bool(c, &x->has_error);
         if (x->has_error)
                 code_i64(c, &x->error_code, INT64_MIN, INT64_MAX);
@@ -201,12 +189,9 @@ int wire_encode(const Message *m, const WireStamp *stamp, uint8_t ret[static WIR
                     .end = ret + WIRE_BYTES_MAX - SHA256_SIZE,
                     .now = stamp->boot_usec };
         memcpy(ret, magic, sizeof magic);
-        memset(ret + KEY_ID_AT, 0, SEQUENCE_AT - KEY_ID_AT);
-        memcpy(ret + KEY_ID_AT, stamp->key->id, strnlen(stamp->key->id, SEQUENCE_AT - KEY_ID_AT));
+        memcpy(ret + KEY_ID_AT, stamp->key->id, WIRE_KEY_ID_SIZE - 1);
         (void)code_bytes(&c, stamp->sequence, 8);
         (void)code_bytes(&c, (uint64_t)stamp->real_usec, 8);
-        if (m->n_claims > MESSAGE_CLAIMS_MAX || m->n_heard > MESSAGE_HEARD_MAX)
-                return -EINVAL;
         code_name(&c, (char *)stamp->sender, INSTANCE_ID_SIZE); /* writes it, as the next */
         code_body(&c, (Message *)m);
         if (c.failed)
@@ -218,12 +203,9 @@ int wire_encode(const Message *m, const WireStamp *stamp, uint8_t ret[static WIR
 }
 
 static const WireKey *find_key(const uint8_t *data, const WireReader *reader) {
-        for (size_t i = 0; i < reader->n_keys; i++) {
-                char id[SEQUENCE_AT - KEY_ID_AT] = { 0 };
-                memcpy(id, reader->keys[i].id, strnlen(reader->keys[i].id, sizeof id));
-                if (memcmp(id, data + KEY_ID_AT, sizeof id) == 0)
+        for (size_t i = 0; i < reader->n_keys; i++)
+                if (memcmp(reader->keys[i].id, data + KEY_ID_AT, WIRE_KEY_ID_SIZE - 1) == 0)
                         return &reader->keys[i];
-        }
         return NULL;
 }
 

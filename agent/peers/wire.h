@@ -6,10 +6,11 @@
 #define WIRE_BYTES_MAX ((size_t)16 * 1024)
 #define WIRE_KEY_ID_SIZE 17 /* 1 to 16 of `[0-9A-Za-z._-]` and NUL */
 #define WIRE_SECRET_SIZE 32
+#define WIRE_NAME_LETTERS "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz._-"
 #define WIRE_CLOCK_USEC (INT64_C(10) * 60 * 1000000) /* how far clocks may differ */
 
 typedef struct WireKey {
-        char id[WIRE_KEY_ID_SIZE]; /* "": the secret is all zeros, without a key file */
+        char id[WIRE_KEY_ID_SIZE]; /* padded with zeros; "": so is the secret, without a key file */
         uint8_t secret[WIRE_SECRET_SIZE];
 } WireKey;
 

@@ -309,14 +309,15 @@ int store_job_find(Store *s, pid_t pid, uint64_t start_ticks, StoredJob *ret);
  * many (stored_job_done each), -errno */
 int store_job_list(Store *s, uid_t uid, size_t max, StoredJob *ret);
 
-/* ---- failures that several nodes agree on: decisions, and the claims of this node, so that a
- * restart changes neither ---- */
+/* ---- failures that several nodes agree on: the claims of this node with their decisions, so that
+ * a restart changes neither ---- */
 
 typedef struct StoredFailure { /* borrowed */
-        const char *name;      /* `<key>/<n>` of a decision, a process of a claim */
+        const char *name;      /* the process of a claim */
         const char *key;
-        uint32_t n;         /* 0: a claim that belongs to none yet */
-        uint64_t time_usec; /* CLOCK_REALTIME: when it was opened, or the claim's last change */
+        uint32_t n;         /* 0: it belongs to none yet */
+        uint64_t time_usec; /* CLOCK_REALTIME: when it was opened, or the last change of such a
+                               claim */
         const char *document;
 } StoredFailure;
 /** Adds or replaces the one of that name. */

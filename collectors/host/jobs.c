@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <limits.h>
 #include <string.h>
 
@@ -17,7 +18,6 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/redact.h"
-#include "lib/neuron/job.h"
 
 /* A process with less address space than this does not have the runtime loaded: an estimate on the
  * safe side, a libnrt.so is larger alone. */
@@ -308,6 +308,55 @@ void jobs_add_identity(StrBuf *b, const Proc *p) {
                 json_out_null(b, "job");
         if (text.text)
                 explicit_bzero(text.text, text.n);
+}
+
+/* ---- reading a record ---- */
+
+/* Printable ASCII without blanks, and not cut, as in a note (lib/neuron). */
+static bool read_word(const json_t *v, char *buf, size_t size) {
+        const char *s = v ? json_string_value(v) : "";
+        size_t n = s ? strlen(s) : size;
+        if (n >= size)
+                return false;
+        for (size_t i = 0; i < n; i++)
+                if (s[i] <= ' ' || s[i] >= 0x7f)
+                        return false;
+        memcpy(buf, s, n + 1);
+        return true;
+}
+
+/* @return -1: it is missing, or none that can be */
+static int64_t read_number(const json_t *object, const char *key, int64_t max) {
+        const json_t *v = json_object_get(object, key);
+        json_int_t n = json_is_integer(v) ? json_integer_value(v) : -1;
+        return n >= 0 && n <= max ? n : -1;
+}
+
+static bool read_job(const json_t *v, JobIdentity *ret) {
+        *ret = (JobIdentity){ .source = job_source_find(
+                                      json_string_value(json_object_get(v, "source"))) };
+        for (size_t i = 0; i < N_JOB_MEMBERS; i++) {
+                const JobMember *m = &job_members[i];
+                if (m->size == 0)
+                        *(int64_t *)job_member(ret, m) = read_number(v, m->name, INT32_MAX);
+                else if (!read_word(json_object_get(v, m->name), job_member(ret, m), m->size))
+                        return false;
+        }
+        return ret->key[0] != '\0';
+}
+
+bool jobs_parse_record(const char *record, JobsProcess *ret) {
+        json_t *v = json_loads(record, JSON_REJECT_DUPLICATES, NULL);
+        int64_t pid = read_number(v, "pid", INT_MAX);
+        int64_t ticks = read_number(v, "start_ticks", INT64_MAX / (int64_t)USEC_PER_SEC);
+        int64_t uid = read_number(v, "uid", (int64_t)UINT32_MAX - 1);
+        *ret = (JobsProcess){ .pid = (pid_t)pid,
+                              .start_ticks = (uint64_t)ticks,
+                              .uid = (uid_t)uid };
+        bool is_valid =
+                pid > 0 && ticks > 0 && uid >= 0 && read_job(json_object_get(v, "job"), &ret->job);
+        json_decref(v);
+        return is_valid;
 }
 
 /* Jobs: one record for each process that holds a Neuron device or has the runtime loaded, so that a

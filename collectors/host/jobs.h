@@ -9,6 +9,7 @@
 #include "collectors/host/procfs.h"
 #include "collectors/runner/collector.h"
 #include "lib/base/strbuf.h"
+#include "lib/neuron/job.h"
 
 #define JOBS_HOLDERS_MAX 1024
 #define JOBS_DEVICES_MAX 64 /* of one process; a node has 16 */
@@ -30,6 +31,16 @@ typedef struct JobsScan {
         size_t n_processes, n_hidden; /* seen; of which this many are not for us to examine */
         bool is_cut;                  /* there are more holders than JOBS_HOLDERS_MAX */
 } JobsScan;
+
+typedef struct JobsProcess { /* what a record says of its process */
+        pid_t pid;
+        uint64_t start_ticks;
+        uid_t uid;
+        JobIdentity job; /* with a key */
+} JobsProcess;
+/** Reads a record, which is as hostile as the process that it speaks of.
+ * @return whether it is one of a process with a job */
+bool jobs_parse_record(const char *record, JobsProcess *ret);
 
 /** The devices that a process holds. It waits for nothing.
  * A link counts when it leads to <device_directory>/neuronN or /dev/neuronN and, where it can be

@@ -15,6 +15,15 @@ typedef struct ListLink {
 #define LIST_FOREACH_SAFE(link, head)                                                              \
         for (ListLink *link = (head)->next, *_next_##link = link->next; link != (head);            \
              link = _next_##link, _next_##link = link->next)
+/* Over what the links lie in. @param member  the link in it */
+#define LIST_FOREACH_ITEM(type, item, member, head)                                                \
+        for (type *item = CONTAINER_OF((head)->next, type, member); &item->member != (head);       \
+             item = CONTAINER_OF(item->member.next, type, member))
+#define LIST_FOREACH_ITEM_SAFE(type, item, member, head)                                           \
+        for (type *item = CONTAINER_OF((head)->next, type, member),                                \
+                  *_next_##item = CONTAINER_OF(item->member.next, type, member);                   \
+             &item->member != (head);                                                              \
+             item = _next_##item, _next_##item = CONTAINER_OF(item->member.next, type, member))
 
 static inline void list_init(ListLink *l) {
         l->next = l->prev = l;

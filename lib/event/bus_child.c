@@ -254,21 +254,30 @@ static Endpoint *find_endpoint(BusChild *c, const char *address) {
         return NULL;
 }
 
-static void add_endpoint(BusChild *c, const char *address, bool listens, uint64_t now) {
-        Endpoint *e = find_endpoint(c, address) ? NULL : find_endpoint(c, "");
+static void add_endpoint(BusChild *c, const BusAddress *a, uint64_t now) {
+        Endpoint *e = find_endpoint(c, a->text) ? NULL : find_endpoint(c, "");
         if (!e)
-                return; /* its parent knows how many there may be */
-        *e = (Endpoint){ .listens = listens, .socket = -1, .fd = -1 };
-        (void)snprintf(e->address, sizeof e->address, "%s", address);
+                return; /* it is open, or there are too many */
+        *e = (Endpoint){ .listens = a->listens, .socket = -1, .fd = -1 };
+        memcpy(e->address, a->text, sizeof e->address);
         open_endpoint(c, e, now);
 }
 
-static void remove_endpoint(BusChild *c, const char *address) {
-        Endpoint *e = find_endpoint(c, address);
-        if (!e)
-                return;
-        close_endpoint(e);
-        e->address[0] = '\0';
+static bool is_wanted(const BusAddress *wanted, size_t n, const Endpoint *e) {
+        for (size_t i = 0; i < n; i++)
+                if (strcmp(wanted[i].text, e->address) == 0)
+                        return true;
+        return false;
+}
+
+static void set_endpoints(BusChild *c, const BusAddress *wanted, size_t n, uint64_t now) {
+        for (Endpoint *e = c->endpoints; e < c->endpoints + BUS_ENDPOINTS_MAX; e++)
+                if (!is_wanted(wanted, n, e)) {
+                        close_endpoint(e);
+                        e->address[0] = '\0';
+                }
+        for (size_t i = 0; i < n; i++)
+                add_endpoint(c, &wanted[i], now);
 }
 
 /* ---- its parent ---- */
@@ -316,15 +325,14 @@ static void send_to_peers(BusChild *c, const void *data, size_t n) {
 
 /* @param n  of the packet, > 0 */
 static void handle_packet(BusChild *c, size_t n, uint64_t now) {
-        char address[BUS_ADDRESS_SIZE];
-        (void)snprintf(address, sizeof address, "%.*s", (int)(n - 1), (char *)c->packet + 1);
+        BusAddress wanted[BUS_ENDPOINTS_MAX];
         c->is_busy = true;
         if (c->packet[0] == BUS_SEND)
                 send_to_peers(c, c->packet + 1, n - 1);
-        else if (c->packet[0] == BUS_CLOSE)
-                remove_endpoint(c, address);
-        else if (*address)
-                add_endpoint(c, address, c->packet[0] == BUS_BIND, now);
+        else if (c->packet[0] == BUS_OPEN && n - 1 <= sizeof wanted) {
+                memcpy(wanted, c->packet + 1, n - 1);
+                set_endpoints(c, wanted, (n - 1) / sizeof *wanted, now);
+        }
 }
 
 /* @return 0; -ECONNRESET: its parent is gone; -errno */

@@ -12,13 +12,16 @@
 #define BUS_BYTES_MAX (16 * 1024) /* of a message of the bus */
 #define BUS_PACKET_MAX (1 + BUS_BYTES_MAX)
 
-/* The first byte of a packet; an address has no NUL. */
+typedef struct BusAddress {
+        char text[BUS_ADDRESS_SIZE]; /* `tcp://LITERAL:PORT` (IPv6 in brackets), `ipc://PATH` */
+        bool listens;                /* else it is dialled */
+} BusAddress;
+
+/* The first byte of a packet. */
 enum {
-        /* To the child. Addresses are `tcp://LITERAL:PORT` (IPv6 in brackets) or `ipc://PATH`. An
-         * endpoint that fails, breaks or is silent for 90 s is made anew, until it is closed. */
-        BUS_BIND = 'B',
-        BUS_CONNECT = 'C',
-        BUS_CLOSE = 'D',
+        /* To the child. An endpoint that fails, breaks or is silent for 90 s is made anew, until it
+         * is not among those that are to be open. */
+        BUS_OPEN = 'O', /* up to BUS_ENDPOINTS_MAX of BusAddress: all others are closed */
         BUS_SEND = 'S', /* to all that are connected */
         /* To its parent. */
         BUS_RECEIVED = 'R',

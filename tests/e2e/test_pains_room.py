@@ -205,8 +205,7 @@ def a_queue_of_16_events_loses_no_dump():
                            a.source("cores", "process-core", "cores", scan_interval="1h")]
     os.makedirs(a.path("jobs"))
     os.makedirs(a.path("cores"))
-    with inotify_queue.length(16):
-        a.start()  # the length of a queue is that of the moment when it was made
+    inotify_queue.start(a, 16)
     for i in range(60):
         unit = a.path("jobs", f"job-{i}", "a", "b")
         if i == 30:

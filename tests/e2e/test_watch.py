@@ -76,9 +76,8 @@ def lost_events_are_made_good_by_a_scan():
     a.config["sources"] = [a.source("jobs", "directory", "jobs/job-%p", scan_interval="1h")]
     os.makedirs(a.path("jobs", "job-1"))
     limit = 1000
-    with inotify_queue.length(limit):
-        a.start()
-    wait_for("all is watched", lambda: a.status()["idle"])
+    inotify_queue.start(a, limit)
+    wait_for("the unit is watched too", lambda: a.status()["sources"][0]["watches"] == 2)
     # While it stands still the kernel's queue runs full; everything after that is known to nobody.
     os.kill(a.pid, signal.SIGSTOP)
     for i in range(limit):

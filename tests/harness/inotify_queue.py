@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import os
 
+from agent import wait_for
 from tap import Skip
 
 PLACE = "/proc/sys/fs/inotify/max_queued_events"
@@ -23,6 +24,15 @@ def length(n):
             yield
         finally:
             _write(usual)
+
+
+def start(agent, n):
+    """Starts an agent each of whose sources has a queue of n events. A source makes its queue after
+    its first scan, which may be after the agent has answered for the first time."""
+    with length(n):
+        agent.start()
+        wait_for("every source is watched",
+                 lambda: all(s["watches"] > 0 for s in agent.status()["sources"]))
 
 
 def _write(n):

@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "agent/failures/arbiter.h"
+#include "agent/peers/record.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/list.h"
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"
 
@@ -34,12 +36,13 @@ typedef struct Node {
         Arbiter *arbiter;
         char id[INSTANCE_ID_SIZE];
         Rank ranks[RANKS_MAX];
-        ObjectCall *call;
+        ListLink calls;
         bool has_probed, has_published, is_dead;
         unsigned n_calls, n_http;
 } Node;
 
 struct ObjectCall {
+        ListLink link;
         Node *node;
         ObjectRequest request; /* name and data are copies */
         int64_t due_usec;
@@ -122,12 +125,18 @@ static void write_object(const ObjectRequest *q) {
         o->modified_usec = now / SEC * SEC; /* as a bucket has it */
 }
 
+static int by_name(const void *a, const void *b) {
+        return strcmp(((const ObjectEntry *)a)->name, ((const ObjectEntry *)b)->name);
+}
+
 static void list_objects(ObjectCall *c) {
         size_t n = 0;
         for (size_t i = 0; i < n_objects; i++)
                 if (strncmp(objects[i].name, c->request.name, strlen(c->request.name)) == 0)
                         entries[n++] = (ObjectEntry){ objects[i].name, objects[i].n,
                                                       objects[i].modified_usec };
+        if (n > 0)
+                qsort(entries, n, sizeof *entries, by_name);
         c->result.entries = entries;
         c->result.n_entries = n;
         c->node->n_http += (unsigned)(n / PAGE);
@@ -186,11 +195,13 @@ int __wrap_object_call_new(ObjectCall **ret, Scheduler *s, const ObjectRequest *
         c->due_usec = now;
         while (n_trips-- > 0)
                 c->due_usec += between(LATENCY_MIN, LATENCY_MAX);
-        *ret = node->call = c;
+        list_append(&node->calls, &c->link);
+        *ret = c;
         return 0;
 }
 
 static void call_free(ObjectCall *c) {
+        list_remove(&c->link);
         free((char *)c->request.name);
         free(c->data);
         free(c);
@@ -199,7 +210,6 @@ static void call_free(ObjectCall *c) {
 ObjectCall *__wrap_object_call_cancel(ObjectCall *c) {
         if (!c)
                 return NULL;
-        c->node->call = NULL;
         call_free(c);
         return NULL;
 }
@@ -224,7 +234,7 @@ static void advance_call(ObjectCall *c) {
         c->result.has_clock = true;
         c->result.clock_offset_usec = between(-SEC / 2, SEC / 2) - c->node->boot_usec;
         c->result.uncertainty_usec = SEC / 2;
-        c->node->call = NULL;
+        list_remove(&c->link);
         c->request.on_done(&c->result, c->request.userdata); /* may make the next one */
         call_free(c);
 }
@@ -253,10 +263,19 @@ static void advance_rank(Node *node, Rank *r) {
         claim(node, r);
 }
 
+static ObjectCall *next_call(const Node *node) {
+        ObjectCall *next = NULL;
+        LIST_FOREACH_ITEM (ObjectCall, c, link, &node->calls)
+                if (!next || c->due_usec < next->due_usec)
+                        next = c;
+        return next;
+}
+
 static void drive(Node *node) {
         Action action;
-        if (node->call && node->call->due_usec <= now)
-                advance_call(node->call);
+        ObjectCall *c = next_call(node);
+        if (c && c->due_usec <= now)
+                advance_call(c);
         if (node->is_dead)
                 return;
         for (int i = 0; i < n_ranks; i++)
@@ -281,7 +300,8 @@ static int64_t due_usec(const Node *node) {
                 t = MIN(t, node->ranks[i].fails_usec);
                 t = MIN(t, node->ranks[i].delivered_usec);
         }
-        return node->call ? MIN(t, node->call->due_usec) : t;
+        const ObjectCall *c = next_call(node);
+        return c ? MIN(t, c->due_usec) : t;
 }
 
 static void on_done(Arbiter *a, void *userdata) {
@@ -309,6 +329,7 @@ static void start_node(int number) {
         Node *node = &nodes[number];
         *node = (Node){ .clock = { boottime, boottime },
                         .boot_usec = between(1000 * SEC, 100000 * SEC) - START };
+        list_init(&node->calls);
         (void)snprintf(node->id, sizeof node->id, "i-%017d", number);
         if (agreement_new(&node->agreement, &(AgreementOptions){ .instance_id = node->id,
                                                                  .settle_usec = 5 * SEC,

@@ -34,6 +34,7 @@ static struct Bucket {
         } items[OBJECTS_MAX];
         size_t n;
         ListLink calls;
+        const char *destination;
         bool is_shared, is_silent, differs;
         ObjectOutcome outcome; /* of everything */
         unsigned n_calls[N_OBJECT_OPERATIONS];
@@ -77,9 +78,10 @@ static size_t n_objects(const char *prefix, const char *suffix) {
 int __wrap_object_call_new(ObjectCall **ret, Scheduler *s, const ObjectRequest *request);
 int __wrap_object_call_new(ObjectCall **ret, Scheduler *s, const ObjectRequest *request) {
         assert_ptr_equal(s, &bucket);
-        if (strcmp(request->destination, "x") != 0)
+        if (strcmp(request->destination, bucket.destination) != 0)
                 return -ENOENT;
         assert_null(strstr(request->name, ".."));
+        assert_true(request->data ? request->n > 0 : request->n == 0);
         ObjectCall *c = calloc(1, sizeof *c);
         assert_non_null(c);
         c->request = *request;
@@ -103,7 +105,7 @@ ObjectCall *__wrap_object_call_cancel(ObjectCall *c) {
 bool __wrap_objects_are_shared(Scheduler *s, const char *destination);
 bool __wrap_objects_are_shared(Scheduler *s, const char *destination) {
         (void)s;
-        return bucket.is_shared && strcmp(destination, "x") == 0;
+        return bucket.is_shared && strcmp(destination, bucket.destination) == 0;
 }
 
 char *__wrap_objects_failure_directory(Scheduler *s, const char *destination, const char *date_time,
@@ -126,6 +128,10 @@ char *__wrap_objects_bundle_directory(Scheduler *s, const char *destination,
                              bundle_record_cluster_id(rec));
 }
 
+static int by_name(const void *a, const void *b) {
+        return strcmp(((const ObjectEntry *)a)->name, ((const ObjectEntry *)b)->name);
+}
+
 static void fill(const ObjectCall *c, ObjectEntry *entries, ObjectResult *r) {
         const ObjectRequest *q = &c->request;
         size_t i = find_object(c->name);
@@ -141,6 +147,7 @@ static void fill(const ObjectCall *c, ObjectEntry *entries, ObjectResult *r) {
                                                        .bytes = strlen(bucket.items[k].data),
                                                        .modified_usec =
                                                                bucket.items[k].modified_usec };
+                qsort(entries, r->n_entries, sizeof *entries, by_name);
                 return;
         }
         if (q->operation == OBJECT_GET && i == bucket.n)
@@ -181,11 +188,34 @@ static void clear_bucket(void) {
         bucket.n = 0;
 }
 
-static bool job_has_ranks; /* that live here */
-bool __wrap_ranks_has_job(const Ranks *r, const char *job_key);
-bool __wrap_ranks_has_job(const Ranks *r, const char *job_key) {
-        (void)r;
-        return job_has_ranks && strcmp(job_key, JOB) == 0;
+/* ---- ranks, of which the test says when they end ---- */
+
+struct RankWatch {
+        RankWatchOptions options;
+};
+static bool has_ended; /* before it can be watched */
+
+int __wrap_rank_watch_new(RankWatch **ret, const RankWatchOptions *options);
+int __wrap_rank_watch_new(RankWatch **ret, const RankWatchOptions *options) {
+        if (has_ended)
+                return -ESRCH;
+        *ret = calloc(1, sizeof **ret);
+        assert_non_null(*ret);
+        (*ret)->options = *options;
+        return 0;
+}
+
+RankWatch *__wrap_rank_watch_free(RankWatch *w);
+RankWatch *__wrap_rank_watch_free(RankWatch *w) {
+        free(w);
+        return NULL;
+}
+
+static int boot_error;
+int __real_sd_id128_get_boot(sd_id128_t *ret);
+int __wrap_sd_id128_get_boot(sd_id128_t *ret);
+int __wrap_sd_id128_get_boot(sd_id128_t *ret) {
+        return boot_error ? boot_error : __real_sd_id128_get_boot(ret);
 }
 
 /* ---- a node ---- */
@@ -284,9 +314,9 @@ static int setup(void **state) {
         if (!f || scratch_setup(&f->scratch) < 0 || sd_event_new(&f->event) < 0)
                 return -1;
         f->clock = FAKE_CLOCK(T0, USEC_PER_DAY);
-        bucket = (struct Bucket){ .is_shared = true, .clock = &f->clock };
+        bucket = (struct Bucket){ .destination = "x", .is_shared = true, .clock = &f->clock };
         list_init(&bucket.calls);
-        job_has_ranks = false;
+        has_ended = false;
         f->config = parse("x, y");
         start(f);
         *state = f;
@@ -376,7 +406,7 @@ static void deliver(Fixture *f, Bundle *b) {
 }
 
 typedef struct NoteOptions {
-        const char *job, *cluster_id, *date_time, *location, *path;
+        const char *job, *cluster_id, *date_time, *location, *path, *source;
         int64_t rank, world_size;
         pid_t pid;
         uid_t uid;
@@ -397,28 +427,54 @@ static void hear(Fixture *f, NoteOptions o) {
                                                    .owner = { .uid = o.uid ? o.uid : 1000 },
                                                    .pid = o.pid,
                                                    .start_ticks = o.pid ? 4711 : 0,
-                                                   .source = o.path ? "dumps" : NULL,
+                                                   .source = o.source ? o.source
+                                                             : o.path ? "dumps"
+                                                                      : NULL,
                                                    .unit_path = o.path });
 }
 
-static void see_rank(Fixture *f, int64_t rank, bool has_ended) {
-        Rank r = { .pid = 100 + (pid_t)rank,
-                   .start_ticks = 4711,
-                   .uid = 1000,
-                   .job = { .key = JOB, .rank = rank, .world_size = 64 },
-                   .started_usec = USEC_PER_HOUR,
-                   .seen_usec = f->clock.now_boottime_usec,
-                   .has_ended = has_ended,
-                   .ended_usec = has_ended ? f->clock.now_boottime_usec : 0 };
-        on_rank(&r, f->failures);
+static void see_rank_of(Fixture *f, int64_t rank, uid_t uid) {
+        char record[512];
+        (void)snprintf(record, sizeof record,
+                       "{\"pid\":%lld,\"start_ticks\":4711,\"uid\":%u,\"job\":{\"key\":\"" JOB
+                       "\",\"rank\":%lld,\"world_size\":64}}",
+                       (long long)rank + 100, (unsigned)uid, (long long)rank);
+        failures_on_job(f->failures, record);
 }
 
-static const Process *process(const Fixture *f, size_t i) {
-        const ListLink *l = f->failures->processes.next;
-        for (; i > 0 && l != &f->failures->processes; i--)
-                l = l->next;
-        assert_true(l != &f->failures->processes);
-        return CONTAINER_OF(l, Process, link);
+static void see_rank(Fixture *f, int64_t rank) {
+        see_rank_of(f, rank, 1000);
+}
+
+static void end_rank(Fixture *f, int64_t rank) {
+        FOREACH_PROCESS (p, &f->failures->node)
+                if (p->watch && p->claim.pid == 100 + rank) {
+                        on_rank_end(p);
+                        return;
+                }
+        fail();
+}
+
+static size_t n_units(const Fixture *f) {
+        size_t n = 0;
+        FOREACH_UNIT (u, &f->failures->node)
+                n += u->path != NULL;
+        return n;
+}
+
+static size_t n_items(const ListLink *all) {
+        size_t n = 0;
+        LIST_FOREACH (l, all)
+                n++;
+        return n;
+}
+
+static Process *process(const Fixture *f, size_t i) {
+        FOREACH_PROCESS (p, &f->failures->node)
+                if (i-- == 0)
+                        return p;
+        fail();
+        return NULL;
 }
 
 static char *key_of(const char *text) {
@@ -469,7 +525,7 @@ static void a_note_and_a_unit_make_one_claim(void **state) {
                                        .path = path });
                 b = b ? b : find_bundle(f, i, RUNTIME_ID);
                 pass(f, 5 * SEC);
-                assert_int_equal(f->failures->n_processes, i + 1);
+                assert_int_equal(n_items(&f->failures->node.processes), i + 1);
                 const Claim *c = &process(f, i)->claim;
                 assert_int_equal(c->pid, 100 + i);
                 assert_int_equal(c->rank, i);
@@ -482,24 +538,22 @@ static void a_note_and_a_unit_make_one_claim(void **state) {
         }
         assert_int_equal(bucket.n_calls[OBJECT_CREATE], 1);
         assert_true(f->n_named > 0);
-        FailuresFigures figures;
-        failures_figures(f->failures, &figures);
-        assert_int_equal(figures.n_store, 2);
-        assert_int_equal(figures.n_dropped, 0);
+        assert_int_equal(failures_n_named(f->failures, AGREED_STORE), 2);
+        assert_int_equal(f->failures->node.n_dropped, 0);
 }
 
 static void a_unit_without_a_note_is_claimed_after_2_s_or_when_it_is_ready(void **state) {
         Fixture *f = *state;
         Bundle *b = find_bundle(f, 1, RUNTIME_ID);
         pass(f, 19 * SEC / 10);
-        assert_int_equal(f->failures->n_processes, 0);
+        assert_int_equal(n_items(&f->failures->node.processes), 0);
         pass(f, SEC / 10);
-        assert_int_equal(f->failures->n_processes, 1);
+        assert_int_equal(n_items(&f->failures->node.processes), 1);
         assert_true(process(f, 0)->claim.pid > 1u << 30); /* above all pids */
         assert_string_equal(process(f, 0)->claim.bundle, b->rec.id);
         Bundle *ready = find_bundle(f, 2, RUNTIME_ID);
         (void)is_named(f, ready);
-        assert_int_equal(f->failures->n_processes, 2);
+        assert_int_equal(n_items(&f->failures->node.processes), 2);
         pass(f, 5 * SEC);
         assert_true(is_named(f, b) && is_named(f, ready));
         assert_name(b, "store", RUNTIME_ID, DATE_TIME, 1);
@@ -512,17 +566,18 @@ static void a_unit_that_went_is_not_claimed(void **state) {
         Bundle *b = find_bundle(f, 1, RUNTIME_ID);
         assert_int_equal(bundle_set_state(f->table, b, BUNDLE_VANISHED, NULL), 0);
         pass(f, 3 * SEC);
-        assert_int_equal(f->failures->n_processes, 0);
-        assert_int_equal(f->failures->n_units, 0);
+        assert_int_equal(n_items(&f->failures->node.processes), 0);
+        assert_int_equal(n_units(f), 0);
 }
 
 static void a_rank_that_failed_is_the_process_of_its_note(void **state) {
         Fixture *f = *state;
-        see_rank(f, 3, false);
+        see_rank(f, 3);
         assert_int_equal(process(f, 0)->claim.state, CLAIM_ALIVE);
         hear(f, (NoteOptions){ .job = JOB, .rank = 3, .world_size = 64, .path = "/dumps/1" });
-        see_rank(f, 3, true); /* what failed stays so */
-        assert_int_equal(f->failures->n_processes, 1);
+        see_rank(f, 3);
+        end_rank(f, 3); /* what failed stays so */
+        assert_int_equal(n_items(&f->failures->node.processes), 1);
         assert_int_equal(process(f, 0)->claim.state, CLAIM_FAILED);
         assert_int_equal(process(f, 0)->claim.pid, 103);
 }
@@ -531,8 +586,8 @@ static void processes_have_one_job(void **state) {
         Fixture *f = *state;
         hear(f, (NoteOptions){ .job = JOB, .pid = 100, .path = "/dumps/1" });
         hear(f, (NoteOptions){ .job = "another", .rank = 5, .pid = 100, .path = "/dumps/2" });
-        assert_int_equal(f->failures->n_processes, 1);
-        assert_string_equal(process(f, 0)->key, key_of(JOB));
+        assert_int_equal(n_items(&f->failures->node.processes), 1);
+        assert_string_equal(process(f, 0)->key->key, key_of(JOB));
         assert_int_equal(process(f, 0)->claim.rank, 0);
         assert_string_equal(process(f, 0)->unit->path, "/dumps/1");
 }
@@ -549,8 +604,8 @@ static void a_process_whose_second_note_has_another_directory_leaves_the_first_o
         deliver(f, b);
         fake_clock_advance(&f->clock, 2 * USEC_PER_HOUR);
         turn(f);
-        assert_int_equal(f->failures->n_processes, 0);
-        assert_int_equal(f->failures->n_units, 0);
+        assert_int_equal(n_items(&f->failures->node.processes), 0);
+        assert_int_equal(n_units(f), 0);
         fake_clock_advance(&f->clock, USEC_PER_MINUTE);
         turn(f);
 }
@@ -579,7 +634,7 @@ static void a_name_is_frozen_and_there_after_a_restart(void **state) {
 
         bucket.is_silent = true;
         restart(f);
-        assert_int_equal(f->failures->n_processes, 2);
+        assert_int_equal(n_items(&f->failures->node.processes), 2);
         b = bundle_table_find(f->table, BUNDLE "1");
         failures_on_found(f->failures, b);
         assert_true(is_named(f, b));
@@ -589,7 +644,7 @@ static void a_name_is_frozen_and_there_after_a_restart(void **state) {
         assert_true(is_named(f, b)); /* without asking anybody */
         assert_name(b, "store", OTHER_ID, OTHER_TIME, 1);
         pass(f, 3 * SEC);
-        assert_int_equal(f->failures->n_processes, 2);
+        assert_int_equal(n_items(&f->failures->node.processes), 2);
         assert_int_equal(bucket.n_calls[OBJECT_CREATE], 0);
 }
 
@@ -604,7 +659,7 @@ static void a_claim_that_had_no_failure_yet_is_asked_for_again_after_a_restart(v
         Bundle *b = bundle_table_find(f->table, BUNDLE "1");
         failures_on_found(f->failures, b);
         pass(f, 8 * SEC);
-        assert_int_equal(f->failures->n_processes, 1);
+        assert_int_equal(n_items(&f->failures->node.processes), 1);
         assert_int_equal(process(f, 0)->claim.pid, 100);
         assert_true(is_named(f, b));
         assert_int_equal(b->rec.name.n, 1);
@@ -626,7 +681,7 @@ static void what_is_stored_and_makes_no_sense_is_left_out(void **state) {
                 assert_int_equal(store_failure_put(f->store, &s), 0);
         }
         restart(f);
-        assert_int_equal(f->failures->n_processes, 0);
+        assert_int_equal(n_items(&f->failures->node.processes), 0);
 }
 
 static void a_supplement_is_named_as_its_base(void **state) {
@@ -634,7 +689,7 @@ static void a_supplement_is_named_as_its_base(void **state) {
         Bundle *base = find_bundle(f, 1, RUNTIME_ID), *supplement = add_bundle(f, 2, ZEROS);
         (void)strcpy(supplement->rec.supplement_of, base->rec.id);
         failures_on_found(f->failures, supplement);
-        assert_int_equal(f->failures->n_units, 1); /* it claims nothing */
+        assert_int_equal(n_units(f), 1); /* it claims nothing */
         decide_elsewhere(f, RUNTIME_ID);
         pass(f, 8 * SEC);
         assert_true(is_named(f, base));
@@ -678,9 +733,7 @@ static void without_an_arbiter_it_is_named_alone_at_once(void **state) {
         assert_true(is_named(f, b));
         assert_name(b, "alone", "", "", 0);
         assert_string_equal(b->rec.name.key, "");
-        FailuresFigures figures;
-        failures_figures(f->failures, &figures);
-        assert_int_equal(figures.n_alone, 1);
+        assert_int_equal(failures_n_named(f->failures, AGREED_ALONE), 1);
         pass(f, 60 * SEC);
         assert_int_equal(bucket.n_calls[OBJECT_LIST], 0);
 }
@@ -731,6 +784,29 @@ static void a_reload_may_take_the_arbiter_away(void **state) {
         assert_int_equal(bucket.n_calls[OBJECT_LIST], 1);
         assert_true(is_named(f, b));
         assert_name(b, "alone", "", "", 0);
+}
+
+/* The ranks of a job are seen before a hook names the source of its dumps. */
+static void the_source_of_a_note_names_the_arbiter_also_of_ranks_that_were_seen(void **state) {
+        Fixture *f = *state;
+        Config *c = parse("x], settle: 1s}, {name: others, kind: neuron-core-dump,"
+                          " path: /absent/dt-%d-cid-%c, destinations: [y");
+        failures_rebind(f->failures, c);
+        config_free(f->config);
+        f->config = c;
+        failures_set_scheduler(f->failures, (Scheduler *)&bucket);
+        see_rank(f, 1);
+        assert_string_equal(arbiter_state(process(f, 0)->key->arbiter)->destination, "x");
+        bucket.destination = "y"; /* both are shared, and from now on this one answers */
+        hear(f, (NoteOptions){ .job = JOB,
+                               .cluster_id = RUNTIME_ID,
+                               .world_size = 64,
+                               .pid = 100,
+                               .source = "others",
+                               .path = "/others/1" });
+        assert_string_equal(arbiter_state(process(f, 0)->key->arbiter)->destination, "y");
+        pass(f, 8 * SEC);
+        assert_non_null(decision_of(JOB, 1));
 }
 
 /* ---- waiting ---- */
@@ -888,6 +964,41 @@ static void of_many_records_some_are_folded(void **state) {
         assert_null(strstr(nodes, "i-z"));
 }
 
+static size_t n_waiting(void) {
+        size_t n = 0;
+        LIST_FOREACH_ITEM (ObjectCall, c, link, &bucket.calls)
+                n += c->request.operation == OBJECT_GET;
+        return n;
+}
+
+static void some_records_are_read_at_a_time_and_an_error_ends_all(void **state) {
+        Fixture *f = *state;
+        size_t most = 0;
+        hear(f, (NoteOptions){ .job = JOB,
+                               .cluster_id = RUNTIME_ID,
+                               .date_time = DATE_TIME,
+                               .world_size = 64,
+                               .pid = 100 });
+        pass(f, SEC);
+        for (char id[] = "i-a"; id[2] <= 'z'; id[2]++)
+                put_record(id, 1);
+        bucket.is_silent = true;
+        for (unsigned i = 0; i < 400 && !object(DATE_TIME "-" RUNTIME_ID "/incident.json"); i++) {
+                pass(f, SEC / 10);
+                most = MAX(most, n_waiting());
+                bucket.outcome = i == 25 ? OBJECT_UNREACHABLE : OBJECT_OK;
+                if (!list_is_empty(&bucket.calls))
+                        answer_first();
+                if (i == 25)
+                        assert_int_equal(n_waiting(), 0);
+        }
+        assert_int_equal(most, 8);
+        const char *incident = object(DATE_TIME "-" RUNTIME_ID "/incident.json");
+        assert_non_null(incident);
+        assert_non_null(strstr(incident, "\"i-a\""));
+        assert_non_null(strstr(incident, "\"i-z\""));
+}
+
 static void where_prefixes_differ_by_node_there_is_no_incident_json(void **state) {
         Fixture *f = *state;
         bucket.differs = true;
@@ -901,19 +1012,21 @@ static void where_prefixes_differ_by_node_there_is_no_incident_json(void **state
 static void a_job_that_failed_elsewhere_is_reported_once_where_ranks_live(void **state) {
         Fixture *f = *state;
         for (unsigned i = 0; i < 2; i++) {
-                see_rank(f, 3, false);
-                see_rank(f, 4, false);
+                see_rank(f, 3);
+                see_rank(f, 4);
+                see_rank(f, 4);
                 decide_elsewhere(f, JOB);
-                see_rank(f, 3, true);
-                job_has_ranks = i == 1;
+                end_rank(f, 3);
+                if (i == 0)
+                        end_rank(f, 4);
                 pass(f, 20 * SEC); /* it looks whether its job has failed */
                 assert_true(process(f, 0)->is_placed);
                 assert_int_equal(f->n_peer_failures, i);
                 pass(f, 20 * SEC);
                 assert_int_equal(f->n_peer_failures, i);
                 assert_int_equal(bucket.n_calls[OBJECT_CREATE], 0);
-                job_has_ranks = true;
                 restart(f);
+                see_rank(f, 4);
                 pass(f, SEC);
                 assert_int_equal(f->n_peer_failures, i); /* once */
                 stop(f);
@@ -924,9 +1037,8 @@ static void a_job_that_failed_elsewhere_is_reported_once_where_ranks_live(void *
 
 static void a_unit_without_a_note_belongs_to_the_only_job_of_its_user(void **state) {
         Fixture *f = *state;
-        job_has_ranks = true;
         for (unsigned i = 1; i <= 2; i++) {
-                see_rank(f, 3, false);
+                see_rank(f, 3);
                 Bundle *b = find_bundle(f, i, ZEROS);
                 assert_false(is_named(f, b));
                 pass(f, 8 * SEC);
@@ -956,7 +1068,7 @@ static void a_pointer_lies_at_the_bundles_own_place(void **state) {
         turn(f);
         assert_null(object(OWN_POINTER));
         bucket.outcome = OBJECT_OK;
-        pass(f, 6 * SEC);
+        pass(f, 31 * SEC);
         const char *pointer = object(OWN_POINTER);
         assert_non_null(pointer);
         json_t *v = json_loads(pointer, 0, NULL);
@@ -966,7 +1078,7 @@ static void a_pointer_lies_at_the_bundles_own_place(void **state) {
         json_decref(v);
         assert_int_equal(n_objects("", ".see.json"), 1);
         assert_int_equal(f->failures->pointers->n, 0);
-        assert_int_equal(f->failures->n_units, 0);
+        assert_int_equal(n_units(f), 0);
 }
 
 static void after_a_late_decision_one_lies_at_the_agreed_place(void **state) {
@@ -1150,38 +1262,38 @@ static void keys_of_an_owner_are_bounded(void **state) {
                 (void)snprintf(job, sizeof job, "job-%u", i);
                 hear(f, (NoteOptions){ .job = job, .pid = 100 + (pid_t)i });
         }
-        assert_int_equal(f->failures->n_keys, KEYS_OF_OWNER_MAX);
-        assert_int_equal(f->failures->figures.n_dropped, 8);
+        assert_int_equal(n_items(&f->failures->node.keys), KEYS_OF_OWNER_MAX);
+        assert_int_equal(f->failures->node.n_dropped, 8);
         hear(f, (NoteOptions){ .job = "other", .pid = 1, .uid = 1001 });
-        assert_int_equal(f->failures->n_keys, KEYS_OF_OWNER_MAX + 1);
+        assert_int_equal(n_items(&f->failures->node.keys), KEYS_OF_OWNER_MAX + 1);
         hear(f, (NoteOptions){ .job = "job-0", .pid = 2 }); /* one of those that he has */
-        assert_int_equal(f->failures->n_processes, KEYS_OF_OWNER_MAX + 2);
-        assert_int_equal(f->failures->figures.n_dropped, 8);
+        assert_int_equal(n_items(&f->failures->node.processes), KEYS_OF_OWNER_MAX + 2);
+        assert_int_equal(f->failures->node.n_dropped, 8);
         pass(f, 8 * SEC); /* all are placed: the oldest gives way, with its processes */
         hear(f, (NoteOptions){ .job = "job-1000", .pid = 3 });
-        assert_non_null(find_key(f->failures, key_of("job-1000")));
-        assert_null(find_key(f->failures, key_of("job-0")));
-        assert_int_equal(f->failures->n_processes, KEYS_OF_OWNER_MAX + 1);
+        assert_non_null(node_find_key(&f->failures->node, key_of("job-1000")));
+        assert_null(node_find_key(&f->failures->node, key_of("job-0")));
+        assert_int_equal(n_items(&f->failures->node.processes), KEYS_OF_OWNER_MAX + 1);
         pass(f, SEC);
 }
 
 static void fill_processes(Fixture *f, Key *k, Claim *c, uid_t uid, unsigned n) {
         init_claim(f->failures, c);
         for (c->pid = 1; c->pid <= n; c->pid++)
-                assert_non_null(get_process(f->failures, k, c, uid));
+                assert_non_null(node_get_process(&f->failures->node, k, c, uid));
 }
 
 static void processes_of_an_owner_are_bounded(void **state) {
         Fixture *f = *state;
         Claim c;
-        Key *k = get_key(f->failures, key_of(JOB), JOB, 1000, NULL);
+        Key *k = node_get_key(&f->failures->node, key_of(JOB), 1000);
         fill_processes(f, k, &c, 1000, PROCESSES_OF_OWNER_MAX);
-        assert_null(get_process(f->failures, k, &c, 1000));
-        assert_int_equal(f->failures->figures.n_dropped, 1);
-        assert_non_null(get_process(f->failures, k, &c, 1001));
-        ((Process *)process(f, 7))->claim.state = CLAIM_ENDED; /* one of his that is settled goes */
+        assert_null(node_get_process(&f->failures->node, k, &c, 1000));
+        assert_int_equal(f->failures->node.n_dropped, 1);
+        assert_non_null(node_get_process(&f->failures->node, k, &c, 1001));
+        process(f, 7)->claim.state = CLAIM_ENDED; /* one of his that is settled goes */
         c.pid++;
-        assert_non_null(get_process(f->failures, k, &c, 1000));
+        assert_non_null(node_get_process(&f->failures->node, k, &c, 1000));
         assert_int_equal(process(f, 7)->claim.pid, 9);
         assert_int_equal(k->n_processes, PROCESSES_OF_OWNER_MAX + 1);
 }
@@ -1189,31 +1301,48 @@ static void processes_of_an_owner_are_bounded(void **state) {
 static void of_too_many_processes_the_oldest_that_is_settled_goes(void **state) {
         Fixture *f = *state;
         Claim c;
-        Key *k = get_key(f->failures, key_of(JOB), JOB, 0, NULL);
+        Key *k = node_get_key(&f->failures->node, key_of(JOB), 0);
         fill_processes(f, k, &c, 0, PROCESSES_MAX);
-        assert_null(get_process(f->failures, k, &c, 0));
-        ((Process *)process(f, 7))->is_placed = true; /* alive, so that it is needed */
-        assert_null(get_process(f->failures, k, &c, 0));
-        ((Process *)process(f, 7))->claim.state = CLAIM_FAILED;
-        assert_non_null(get_process(f->failures, k, &c, 0));
-        assert_int_equal(f->failures->n_processes, PROCESSES_MAX);
+        assert_null(node_get_process(&f->failures->node, k, &c, 0));
+        process(f, 7)->is_placed = true; /* alive, so that it is needed */
+        assert_null(node_get_process(&f->failures->node, k, &c, 0));
+        process(f, 7)->claim.state = CLAIM_FAILED;
+        assert_non_null(node_get_process(&f->failures->node, k, &c, 0));
+        assert_int_equal(n_items(&f->failures->node.processes), PROCESSES_MAX);
         assert_int_equal(k->n_processes, PROCESSES_MAX);
         assert_int_equal(process(f, 7)->claim.pid, 9);
 }
 
-static void units_of_an_owner_are_bounded(void **state) {
+/* A unit lasts as long as it has a process or a bundle, which are bounded. */
+static void units_that_were_only_named_go_with_their_processes(void **state) {
         Fixture *f = *state;
         char path[32];
-        for (unsigned i = 0; i <= UNITS_OF_OWNER_MAX; i++) {
+        for (unsigned i = 0; i <= PROCESSES_OF_OWNER_MAX; i++) {
                 (void)snprintf(path, sizeof path, "/dumps/%u", i);
-                assert_int_equal(get_unit(f->failures, "dumps", path, 1000) != NULL,
-                                 i < UNITS_OF_OWNER_MAX);
+                hear(f, (NoteOptions){ .job = JOB, .pid = 100 + (pid_t)i, .path = path });
         }
-        assert_non_null(get_unit(f->failures, "dumps", "/dumps/0", 1000));
-        assert_non_null(get_unit(f->failures, "dumps", "/other", 1001));
-        assert_int_equal(f->failures->figures.n_dropped, 1);
-        LIST_FOREACH_SAFE (l, &f->failures->units)
-                free_unit(f->failures, CONTAINER_OF(l, Unit, link));
+        assert_int_equal(n_units(f), PROCESSES_OF_OWNER_MAX);
+        assert_int_equal(f->failures->node.n_dropped, 1);
+        pass(f, 8 * SEC); /* all are placed: the oldest gives way */
+        hear(f, (NoteOptions){ .job = JOB, .pid = 99, .path = "/dumps/x" });
+        assert_int_equal(n_units(f), PROCESSES_OF_OWNER_MAX);
+        assert_null(node_find_unit(&f->failures->node, "dumps", "/dumps/0"));
+        assert_non_null(node_find_unit(&f->failures->node, "dumps", "/dumps/x"));
+}
+
+/* What an operator may take up again holds no unit meanwhile. */
+static void a_quarantined_bundle_has_no_unit_and_gets_its_claims_back(void **state) {
+        Fixture *f = *state;
+        Bundle *b = NULL;
+        hear(f, (NoteOptions){ .job = JOB, .world_size = 64, .pid = 100, .path = "/dumps/1" });
+        b = find_bundle(f, 1, RUNTIME_ID);
+        b->rec.state = BUNDLE_SHIPPING;
+        assert_int_equal(bundle_set_state(f->table, b, BUNDLE_QUARANTINED, NULL), 0);
+        assert_int_equal(n_units(f), 0);
+        assert_int_equal(bundle_table_revive(f->table, BUNDLE "1", NULL, &b), 0);
+        failures_on_found(f->failures, b);
+        assert_int_equal(n_units(f), 1);
+        assert_ptr_equal(b->failure_unit->first, process(f, 0));
 }
 
 static void names_in_notes_enter_paths_only_when_they_are_names(void **state) {
@@ -1236,7 +1365,7 @@ static void names_in_notes_enter_paths_only_when_they_are_names(void **state) {
                                        .pid = 100 + (pid_t)i });
         }
         pass(f, 60 * SEC); /* the fake destination refuses what leaves it */
-        assert_int_equal(bucket.n_calls[OBJECT_CREATE], f->failures->n_keys);
+        assert_int_equal(bucket.n_calls[OBJECT_CREATE], n_items(&f->failures->node.keys));
         AgreementFailure x;
         size_t n = 0;
         for (; agreement_failure(f->failures->agreement, n, &x); n++) {
@@ -1244,6 +1373,15 @@ static void names_in_notes_enter_paths_only_when_they_are_names(void **state) {
                 assert_int_equal(strncmp(x.decision->date_time, "20260527-052", 12), 0);
         }
         assert_true(n >= ELEMENTSOF(cluster_ids));
+}
+
+static void without_a_boot_id_there_are_no_failures(void **state) {
+        Fixture *f = *state;
+        Failures *none = NULL;
+        boot_error = -ENOENT;
+        assert_int_equal(failures_new(&none, &f->failures->context, f->config), -ENOENT);
+        boot_error = 0;
+        assert_null(none);
 }
 
 static void the_status_says_what_there_is(void **state) {
@@ -1284,6 +1422,7 @@ int main(void) {
                 TEST(an_arbiter_that_is_unable_is_none),
                 TEST(after_a_reload_it_is_asked_again),
                 TEST(a_reload_may_take_the_arbiter_away),
+                TEST(the_source_of_a_note_names_the_arbiter_also_of_ranks_that_were_seen),
                 TEST(waiting_ends_15_s_beyond_settling),
                 TEST(in_a_hurry_waiting_ends_after_2_s),
                 TEST(an_arbiter_that_is_away_is_waited_for_when_nobody_else_takes_it),
@@ -1291,6 +1430,7 @@ int main(void) {
                 TEST(it_is_idle_when_all_is_written_or_after_5_s),
                 TEST(records_and_incident_json_are_written_and_nonsense_beside_them_is_left_out),
                 TEST(of_many_records_some_are_folded),
+                TEST(some_records_are_read_at_a_time_and_an_error_ends_all),
                 TEST(where_prefixes_differ_by_node_there_is_no_incident_json),
                 TEST(a_job_that_failed_elsewhere_is_reported_once_where_ranks_live),
                 TEST(a_unit_without_a_note_belongs_to_the_only_job_of_its_user),
@@ -1306,8 +1446,10 @@ int main(void) {
                 TEST(keys_of_an_owner_are_bounded),
                 TEST(processes_of_an_owner_are_bounded),
                 TEST(of_too_many_processes_the_oldest_that_is_settled_goes),
-                TEST(units_of_an_owner_are_bounded),
+                TEST(units_that_were_only_named_go_with_their_processes),
+                TEST(a_quarantined_bundle_has_no_unit_and_gets_its_claims_back),
                 TEST(names_in_notes_enter_paths_only_when_they_are_names),
+                TEST(without_a_boot_id_there_are_no_failures),
                 TEST(the_status_says_what_there_is),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -170,6 +170,88 @@ static void two_thousand_processes_cost_little(void **state) {
                     used < 3); /* of 30 s; a sanitizer's or a loaded machine's worst, not the aim */
 }
 
+/* ---- what the agent reads of a record ---- */
+
+#define JOB                                                                                        \
+        "{\"source\":\"torchrun\",\"key\":\"torchrun:run=7,master=10.0.0.1:41000\",\"rank\":3,"    \
+        "\"world_size\":64}"
+
+static bool read_job_record(JobsProcess *ret, uint64_t ticks, unsigned uid, const char *job) {
+        char record[2048];
+        int n = snprintf(record, sizeof record,
+                         "{\"pid\":%d,\"start_ticks\":%llu,\"uid\":%u,\"comm\":\"python3\","
+                         "\"devices\":[0],\"maps_runtime\":false,\"container\":null,\"job\":%s,"
+                         "\"cmdline\":[\"train.py\"]}",
+                         4711, (unsigned long long)ticks, uid, job);
+        assert_in_range(n, 1, sizeof record - 1);
+        return jobs_parse_record(record, ret);
+}
+
+static void a_record_without_a_job_key_or_process_is_ignored(void **state) {
+        JobsProcess p;
+        (void)state;
+        char long_key[2 * JOB_KEY_SIZE], record[1024];
+        static const char *const jobs[] = {
+                "null",
+                "{}",
+                "[]",
+                "7",
+                "{\"source\":\"torchrun\",\"rank\":3}",
+                "{\"key\":\"\"}",
+                "{\"key\":7}",
+                "{\"key\":\"a b\"}",
+                "{\"key\":\"a\\u0000b\"}",
+                "{\"key\":\"a\\u001b\"}",
+                "{\"key\":\"a\\u007f\"}",
+                "{\"key\":\"\\u00e4\"}",
+                "{\"key\":\"a\",\"root_comm_id\":7}",
+                "{\"key\":\"a\",\"key\":\"b\"}",
+        };
+        static const char *const heads[] = {
+                "\"pid\":0",    "\"pid\":-1",  "\"pid\":4294967296", "\"pid\":\"1\"",
+                "\"pid\":null", "\"pid\":1.0", "\"nothing\":1",
+        };
+        for (size_t i = 0; i < ELEMENTSOF(jobs); i++)
+                assert_false(read_job_record(&p, 100, 1000, jobs[i]));
+        (void)snprintf(long_key, sizeof long_key, "{\"key\":\"%0*d\"}", JOB_KEY_SIZE, 7);
+        assert_false(read_job_record(&p, 100, 1000, long_key));
+        assert_false(read_job_record(&p, 100, UINT32_MAX, JOB));
+        assert_false(read_job_record(&p, 0, 1000, JOB));
+        for (size_t i = 0; i < ELEMENTSOF(heads); i++) {
+                (void)snprintf(record, sizeof record,
+                               "{%s,\"start_ticks\":%llu,\"uid\":0,\"job\":" JOB "}", heads[i],
+                               100ULL);
+                assert_false(jobs_parse_record(record, &p));
+        }
+        assert_false(jobs_parse_record("", &p));
+        assert_false(jobs_parse_record("{\"libnrt_holders\":0}", &p));
+        assert_false(jobs_parse_record("{\"pid\":1", &p));
+        assert_true(read_job_record(&p, 100, 1000, JOB)); /* it was not the rest */
+        assert_int_equal(p.pid, 4711);
+        assert_int_equal(p.start_ticks, 100);
+        assert_int_equal(p.uid, 1000);
+}
+
+static void what_a_record_says_of_the_job_is_read(void **state) {
+        JobsProcess p;
+        (void)state;
+        assert_true(read_job_record(
+                &p, 100, 0,
+                "{\"source\":\"neuron-pjrt\",\"key\":\"neuron-pjrt:slurm=17\",\"rank\":2147483648,"
+                "\"world_size\":-4,\"local_rank\":\"1\",\"restart_count\":2,"
+                "\"root_comm_id\":\"10.0.0.1:5\",\"master_addr\":\"ip-10-0-0-1\",\"more\":[1]}"));
+        const JobIdentity *job = &p.job;
+        assert_string_equal(job->source, "neuron-pjrt");
+        assert_int_equal(job->rank, -1);
+        assert_int_equal(job->world_size, -1);
+        assert_int_equal(job->local_rank, -1);
+        assert_int_equal(job->restart_count, 2);
+        assert_int_equal(job->first_device, -1);
+        assert_string_equal(job->root_comm_id, "10.0.0.1:5");
+        assert_string_equal(job->master_addr, "ip-10-0-0-1");
+        assert_string_equal(job->pod_uid, "");
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(holders_are_named_with_their_job, fake_setup,
@@ -184,6 +266,8 @@ int main(void) {
                                                 fake_teardown),
                 cmocka_unit_test_setup_teardown(two_thousand_processes_cost_little, fake_setup,
                                                 fake_teardown),
+                cmocka_unit_test(a_record_without_a_job_key_or_process_is_ignored),
+                cmocka_unit_test(what_a_record_says_of_the_job_is_read),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

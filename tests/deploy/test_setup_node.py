@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""deploy/slurm/setup-node in boxes that look like ParallelCluster's, HyperPod's and plain nodes: a
+second run changes nothing, and head nodes are left alone. The aws command and the metadata service
+are stand-ins."""
+import http.server
+import json
+import os
+import sys
+import threading
+
+sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../harness"))
+from packages import BOX, CACHE, SRCDIR, Box, base, package, run  # noqa: E402
+from tap import main, test  # noqa: E402
+
+CONFIG = """version: 1
+node: {instance_id: i-0a1b2c3d4e5f60718}
+sources:
+  - {name: core-dumps, kind: neuron-core-dump, path: /var/lib/neuron-dumps/job-%l-dt-%d-cid-%c}
+destinations:
+  - {name: archive, type: volume, path: /srv/archive/%d-%c, durable: true, min_free: 0}
+"""
+# Fetches from a directory that stands for a bucket, and writes down what else it is told.
+AWS = """#!/bin/sh
+case $1 in
+s3) cp /srv/bucket/"${4##*/}" "$5" ;;
+*) echo "$@" >>/root/aws.log ;;
+esac
+"""
+PACKAGES = ("s3://bucket/agent.deb", "s3://bucket/hook.deb")
+_boxes = []
+
+
+def cleanup(failed):  # pylint: disable=unused-argument
+    while _boxes:
+        _boxes.pop().remove()
+
+
+def box():
+    base()  # the packages are there, and this is a machine for boxes
+    root = os.path.join(CACHE, "deploy-cloud-" + os.path.basename(base()))
+    names = run("dpkg-deb", "-f", package("neuron-collectd"), "Depends")
+    names = [d.split()[0] for d in names.split(",")]
+    run("flock", os.path.join(CACHE, "lock"), BOX, "base", root, *names, "curl", "hostname",
+        "python3-minimal", "libpython3-stdlib", "apt")
+    b = Box(root)
+    _boxes.append(b)
+    os.makedirs(b.path("/srv/bucket"))
+    os.makedirs(b.path("/srv/archive"))
+    os.chmod(b.path("/srv/archive"), 0o777)
+    for name, file in (("neuron-collectd", "agent.deb"), ("neuron-collectd-hook", "hook.deb")):
+        run("cp", package(name), b.path("/srv/bucket/" + file))
+    b.write("/srv/bucket/node.yaml", CONFIG)
+    b.write("/usr/local/bin/aws", AWS, 0o755)
+    with open(os.path.join(SRCDIR, "deploy/slurm/setup-node"), encoding="utf-8") as f:
+        b.write("/opt/setup-node", f.read(), 0o755)
+    return b
+
+
+def setup(b, *more):
+    arguments = [a for p in PACKAGES for a in ("--package", p)]
+    return b.shell("cd /opt && ./setup-node " + " ".join(
+        ["--config", "s3://bucket/node.yaml", *arguments, *more]))
+
+
+def everything(b):
+    """Files with their times and content, packages, and processes of the agent."""
+    return b.shell("find / -xdev \\( -path /proc -o -path /sys -o -path /run -o -path /dev -o -path /tmp "
+                   "-o -path /var/log -o -path /var/lib/neuron-collectd \\) -prune -o "
+                   "-printf '%p %m %u %s %T@ %i\\n' | sort; dpkg-query -W; "
+                   "systemctl show -p MainPID,ExecMainStartTimestampMonotonic,NRestarts "
+                   "neuron-collectd; systemctl list-unit-files --no-legend 'neuron*' | sort")
+
+
+def assert_works(b, *more):
+    """It delivers after the first run, and the second run changes nothing."""
+    setup(b, *more)
+    assert b.run("systemctl", "is-active", "neuron-collectd").strip() == "active"
+    assert b.run("systemctl", "is-enabled", "neuron-collectd").strip() == "enabled"
+    assert b.run("stat", "-c", "%a %U", "/var/lib/neuron-dumps").strip() == "1777 root"
+    before = everything(b)
+    setup(b, *more)
+    assert everything(b) == before, "the second run has changed something"
+    b.shell("setpriv --reuid 1000 --clear-groups sh -c 'mkdir /var/lib/neuron-dumps/"
+            "job-7-dt-20260527-051233-cid-d99e36ea74c263ca && cd /var/lib/neuron-dumps/job-7-* && "
+            "echo x >i-0a1b2c3d4e5f60718-nrt-pid-1.log'")
+    b.shell("neuron-collect flush && neuron-collect wait --all --timeout 60s")
+    assert b.run("find", "/srv/archive", "-name", "*.manifest.json").strip()
+
+
+def assert_left_alone(b):
+    before = everything(b)
+    assert "left alone" in setup(b)
+    assert everything(b) == before
+
+
+@test
+def a_plain_node_delivers_and_a_second_run_changes_nothing():
+    b = box()
+    assert_works(b)
+    pid = b.run("systemctl", "show", "-p", "MainPID", "neuron-collectd")
+    b.write("/srv/bucket/node.yaml", CONFIG.replace("version: 1", "version: 1\nlog: {level: debug}"))
+    setup(b)
+    assert "level: debug" in b.read("/etc/neuron-collectd/neuron-collectd.yaml")
+    assert b.run("systemctl", "show", "-p", "MainPID", "neuron-collectd") == pid, "it was no reload"
+
+
+@test
+def parallelclusters_compute_nodes_are_set_up_and_others_left_alone():
+    b = box()
+    for role in ("HeadNode", "LoginNode"):
+        b.write("/etc/parallelcluster/cfnconfig", f"cfn_region=us-east-1\ncfn_node_type={role}\n")
+        assert_left_alone(b)
+    b.write("/etc/parallelcluster/cfnconfig", "cfn_node_type=ComputeFleet\n")
+    assert_works(b)
+
+
+@test
+def hyperpods_workers_are_set_up_and_others_left_alone():
+    b = box()
+    address = b.run("hostname", "-I").split()[0]
+    b.write("/opt/provisioning_parameters.json", json.dumps(
+        {"workload_manager": "slurm", "controller_group": "head", "login_group": "doors"}))
+    for group in ("head", "doors", "workers"):
+        b.write("/opt/ml/config/resource_config.json", json.dumps({"InstanceGroups": [
+            {"Name": "elsewhere", "Instances": [{"CustomerIpAddress": "192.0.2.1"}]},
+            {"Name": group, "Instances": [{"CustomerIpAddress": address}]}]}))
+        if group != "workers":
+            assert_left_alone(b)
+    assert_works(b)
+
+
+@test
+def a_faulty_configuration_is_an_error():
+    b = box()
+    b.write("/srv/bucket/node.yaml", CONFIG + "no_such_key: 1\n")
+    text = b.shell("cd /opt && ./setup-node --config s3://bucket/node.yaml --package "
+                   f"{PACKAGES[0]}; echo exit $?", check=False)
+    assert "no_such_key" in text and "exit" not in text, text
+
+
+class Metadata(http.server.BaseHTTPRequestHandler):
+    """IMDSv2 of an instance in an Auto Scaling group."""
+    state = "InService"
+
+    def log_message(self, format, *args):  # pylint: disable=redefined-builtin
+        pass
+
+    def answer(self, text):
+        self.send_response(200 if text else 404)
+        self.send_header("Content-Length", str(len(text or "")))
+        self.end_headers()
+        self.wfile.write((text or "").encode())
+
+    def do_PUT(self):  # pylint: disable=invalid-name
+        self.answer("token" if self.path == "/latest/api/token" else None)
+
+    def do_GET(self):  # pylint: disable=invalid-name
+        if self.headers["X-aws-ec2-metadata-token"] != "token":
+            return self.answer(None)
+        return self.answer({
+            "/latest/meta-data/autoscaling/target-lifecycle-state": Metadata.state,
+            "/latest/meta-data/instance-id": "i-0a1b2c3d4e5f60718",
+            "/latest/meta-data/placement/region": "eu-north-1"}.get(self.path))
+
+
+@test
+def auto_scaling_gets_its_word_when_all_is_delivered():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        b = box()
+        b.write("/etc/systemd/system/neuron-collectd-termination.service.d/test.conf",
+                "[Service]\nEnvironment=AWS_EC2_METADATA_SERVICE_ENDPOINT="
+                f"http://127.0.0.1:{server.server_port}\n")
+        assert_works(b, "--lifecycle-hook", "drain", "--group", "trn")
+        # The store is away: nothing is said.
+        b.shell("mkdir /srv/hidden && mv /srv/archive /srv/hidden/; cd /var/lib/neuron-dumps; "
+                "mkdir job-8-dt-20260527-051233-cid-aa && cd job-8-* && echo x >a.log")
+        Metadata.state = "Terminated"
+        b.shell("for i in $(seq 300); do neuron-collect status | grep -q -i drain && exit; sleep 0.1; "
+                "done; exit 1")
+        assert "complete" not in b.shell("cat /root/aws.log 2>/dev/null || :")
+        b.shell("mv /srv/hidden/archive /srv/archive; for i in $(seq 600); do "
+                "[ -s /root/aws.log ] && exit; sleep 0.1; done; exit 1")
+        assert b.read("/root/aws.log").split() == [
+            "autoscaling", "complete-lifecycle-action", "--lifecycle-action-result", "CONTINUE",
+            "--lifecycle-hook-name", "drain", "--auto-scaling-group-name", "trn", "--instance-id",
+            "i-0a1b2c3d4e5f60718", "--region", "eu-north-1"], b.read("/root/aws.log")
+        assert len(b.run("find", "/srv/archive", "-name", "*.manifest.json").split()) == 2
+    finally:
+        Metadata.state = "InService"
+        server.shutdown()
+
+
+if __name__ == "__main__":
+    sys.exit(main(cleanup))

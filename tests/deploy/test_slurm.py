@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+"""deploy/slurm with a real Slurm: what a failed job leaves is delivered before its node gets the
+next job, and nothing that happens to the agent or the store drains the node."""
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
+HARNESS = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness")
+sys.path.insert(0, HARNESS)
+# pylint: disable=wrong-import-position
+import slurm
+from agent import (BUILD_DIR, DAEMON, INSTANCE, SOURCE_DIR, Agent, check_bundle, cleanup, need_root, run,
+                   wait_for)
+from servers import Home
+from slurm import Slurm
+from tap import figures, main, test
+
+DUMPS = "/var/lib/neuron-dumps"
+PAGES = os.path.join(SOURCE_DIR, "deploy", "slurm")
+GIB = 1 << 30
+LIMIT = 6
+
+# A rank that fails: the runtime expands %d and %c, writes, and calls the hook.
+FAIL = f"""
+[ -n "$NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY" ] || exit 9
+unit=$(echo "$NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY" |
+	sed -e s/%d/20260527-051233/ -e s/%c/d99e36ea74c263ca/)
+echo "$unit" >unit.$SLURM_JOB_ID
+python3 {HARNESS}/make_dump.py dump "${{unit%/*}}" --directory "${{unit##*/}}" --size "$SIZE" --pid $$
+{BUILD_DIR}/neuron-dump --pid $$ --tid $$ --log-id 1 --date-time 20260527-051233 \\
+	--cluster-id d99e36ea74c263ca --instance-id {INSTANCE} --error-location nrt_execute \\
+	--error-code 1200 --local-output-dir "$unit"
+exit 1
+"""
+
+# Below /tmp a job that has its own would not see the scripts.
+tempfile.tempdir = "/var/tmp"
+_home = []
+_clusters = []
+
+
+def home():
+    if not _home:
+        need_root()
+        _home.append(Home("slurm"))
+        slurm.enter(_home[0])
+    return _home[0]
+
+
+def clean_up(failed=False):
+    try:
+        if failed:
+            for s in _clusters:
+                print("# " + s.words().replace("\n", "\n# "))
+        for s in _clusters:
+            s.stop()
+        cleanup(failed)
+    finally:
+        _clusters.clear()
+        if _home:
+            run("sh", "-c", f"rm -rf {DUMPS}/* /var/lib/.neuron-collectd /var/lib/neuron-collectd/* "
+                "/run/neuron-collectd/*")
+
+
+def install(name, limit=None):
+    """As an operator does it: a copy, with another limit."""
+    with open(os.path.join(PAGES, name), encoding="utf-8") as f:
+        text = f.read()
+    if limit:
+        assert "\nlimit=240\n" in text
+        text = text.replace("\nlimit=240\n", f"\nlimit={limit}\n")
+    path = home().write(name, text)
+    os.chmod(path, 0o755)
+    return path
+
+
+def cluster(limit=LIMIT, epilog=None, **more):
+    s = Slurm(home(), TaskProlog=install("task-prolog"), Epilog=epilog or install("epilog", limit),
+              **more)
+    _clusters.append(s)
+    return s.start()
+
+
+class SystemAgent(Agent):
+    @property
+    def socket(self):
+        return "/run/neuron-collectd/api.sock"
+
+
+def agent():
+    """At the paths that the scripts know."""
+    home()
+    a = SystemAgent()
+    a.config |= {
+        "sources": [{"name": "core-dumps", "kind": "neuron-core-dump",
+                     "path": f"{DUMPS}/job-%l-dt-%d-cid-%c", "settle": "10s"}],
+        "api": {"socket": "/run/neuron-collectd/api.sock"},
+        "hook": {"socket": "/run/neuron-collectd/hook.sock"},
+        "snapshot": {"enabled": False}}
+    return a
+
+
+def wait_idle(s, job, a):
+    """@return what was delivered when the node was free again, and the node's state then"""
+    s.wait_ended(job)
+    while True:
+        manifests = a.manifests()  # before the state: this was there when the node was free
+        state = s.state()
+        if state in ("idle", "drained", "draining", "down"):
+            return manifests, state
+        time.sleep(0.02)
+
+
+def unit_of(job):
+    with open(home().path("job", f"unit.{job}"), encoding="utf-8") as f:
+        return f.read().strip()
+
+
+@test
+def a_dump_of_1_gib_is_delivered_before_the_node_is_idle():
+    a = agent().start()
+    s = cluster(limit=120)
+    begun = time.monotonic()
+    job = s.submit(FAIL, SIZE="1GiB")
+    manifests, state = wait_idle(s, job, a)
+    figures.append(f"1 GiB: idle {time.monotonic() - begun:.1f} s after sbatch")
+    assert state == "idle", (state, s.output(job))
+    assert len(manifests) == 1, manifests
+    assert unit_of(job).startswith(f"{DUMPS}/job-{job}-dt-"), unit_of(job)
+    check_bundle(manifests[0][0], unit_of(job), tools=("tar",))
+
+
+@test
+def without_the_epilog_the_node_is_idle_first():
+    a = agent().start()
+    s = cluster(epilog=shutil.which("true"))
+    manifests, state = wait_idle(s, s.submit(FAIL, SIZE="1GiB"), a)
+    assert state == "idle" and not manifests
+    a.wait_delivered(1)
+
+
+def bounded(s, a, job):
+    """The node comes back within the bound, with 5 s for Slurm itself."""
+    s.wait_ended(job)
+    begun = time.monotonic()
+    _, state = wait_idle(s, job, a)
+    took = time.monotonic() - begun
+    figures.append(f"idle {took:.1f} s after the end of the job, {LIMIT} s are the bound")
+    assert state == "idle", (state, s.run("sinfo", "-R").stdout)
+    assert took < LIMIT + 5, took
+    return took
+
+
+@test
+def with_the_store_down_the_node_is_idle_within_the_bound():
+    a = agent()
+    a.config["destinations"][0]["path"] = "/proc/nowhere/%d-%c"
+    a.start()
+    s = cluster()
+    took = bounded(s, a, s.submit(FAIL, SIZE="1MiB"))
+    assert took > LIMIT - 2, "it did not wait"
+    # A job that leaves nothing does not wait for what another one has left.
+    begun = time.monotonic()
+    s.wait_idle(s.submit("exit 0\n"))
+    assert time.monotonic() - begun < LIMIT, "it waited for another job"
+    assert a.counts()["delivered"] == 0 and a.counts()["ready"] + a.counts()["shipping"] == 1
+
+
+@test
+def an_agent_that_hangs_does_not_drain_the_node():
+    a = agent().start()
+    s = cluster()
+    os.kill(a.pid, signal.SIGSTOP)
+    bounded(s, a, s.submit(FAIL, SIZE="1MiB", NEURON_COLLECTD_DEADLINE="200ms"))
+    os.kill(a.pid, signal.SIGCONT)
+    a.wait_delivered(1)
+
+
+@test
+def without_programs_the_epilog_exits_0():
+    path = install("epilog", LIMIT)
+    result = run("env", "-i", "SLURM_JOB_ID=7", "unshare", "--mount", "sh", "-c",
+                 f"mount -t tmpfs none /usr/local && exec {path}")
+    assert result.returncode == 0, result
+    assert run("env", "-i", path).returncode == 0, "no job id"
+
+
+@test
+def a_killed_epilog_exits_0():
+    a = agent()
+    a.config["destinations"][0]["path"] = "/proc/nowhere/%d-%c"
+    a.start()
+    os.makedirs(f"{DUMPS}/job-7-dt-20260527-051233-cid-00")
+    with open(f"{DUMPS}/job-7-dt-20260527-051233-cid-00/{INSTANCE}-nrt-pid-1.log", "w",
+              encoding="ascii") as f:
+        f.write("x")
+    a.wait_known(1)
+    result = run("timeout", "-s", "TERM", "--preserve-status", "1", "env", "-i", "SLURM_JOB_ID=7",
+                 install("epilog", 60))
+    assert result.returncode == 0, result
+
+
+@test
+def without_an_agent_a_sweep_delivers():
+    a = agent()
+    a.config["sources"][0]["settle"] = "500ms"
+    a.config["state_directory"] = "/var/lib/neuron-collectd"
+    a.config["hook"]["mailbox"] = "/var/lib/neuron-collectd/mailbox"
+    a.write_config()
+    os.chmod(a.out, 0o777)
+    configured = re.search(r"--config FILE +.*default: (\S+)\)", run(DAEMON, "--help").stdout)[1]
+    slurm.place(home(), a.config_file, configured)
+    s = cluster(limit=60)
+    job = s.submit(FAIL, SIZE="16MiB", NEURON_COLLECTD_DEADLINE="200ms")
+    manifests, state = wait_idle(s, job, a)
+    assert state == "idle" and len(manifests) == 1, (state, manifests)
+    check_bundle(manifests[0][0], unit_of(job), tools=("tar",))
+    assert os.stat("/var/lib/neuron-collectd/state.db").st_uid == 64101, "it belongs to root"
+
+
+@test
+def a_private_tmp_is_gone_before_the_epilog_and_the_dump_directory_is_not():
+    """Why the dump directory is not in /tmp."""
+    a = agent().start()
+    base = home().path("job-container")
+    found = f"find {base} -name in-tmp"
+    look = home().write("look", f"#!/bin/sh\n{{ {found} /tmp; ls -d {DUMPS}/job-$SLURM_JOB_ID-*; }} "
+                        f">{home().path('job')}/in-epilog\nexec {install('epilog', 60)}\n")
+    os.chmod(look, 0o755)
+    home().write("job_container.conf", f"AutoBasePath=true\nBasePath={base}\n")
+    s = cluster(epilog=look, JobContainerType="job_container/tmpfs", PrologFlags="Contain")
+    unit = f"{DUMPS}/job-%s-dt-20260527-051233-cid-d99e36ea74c263ca"
+    job = s.submit("echo evidence >/tmp/in-tmp && cat /tmp/in-tmp\n" + FAIL, SIZE="1MiB")
+    manifests, state = wait_idle(s, job, a)
+    assert "evidence" in s.output(job), s.output(job)
+    with open(home().path("job", "in-epilog"), encoding="utf-8") as f:
+        assert f.read().split() == [unit % job]
+    assert state == "idle" and len(manifests) == 1, (state, manifests)
+
+
+@test
+def a_directory_of_the_users_own_is_kept():
+    s = cluster()
+    script = 'echo "${NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY-unset}"\n'
+    jobs = [s.submit(script, **v) for v in ({}, {"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "/fsx/mine"},
+                                           {"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": ""})]
+    for job in jobs:
+        s.wait_idle(job)
+    assert [s.output(job).strip() for job in jobs] == [
+        f"{DUMPS}/job-{jobs[0]}-dt-%d-cid-%c", "/fsx/mine", ""]
+
+
+if __name__ == "__main__":
+    try:
+        status = main(clean_up)
+    finally:
+        for h in _home:
+            h.close()
+    sys.exit(status)

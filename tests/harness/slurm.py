@@ -1,0 +1,173 @@
+"""A Slurm cluster of one node: Debian's munged, slurmctld and slurmd, as root, in a network
+namespace with an address that is not loopback, and in a mount and UTS namespace of the test's
+process, so that nothing of it is seen by the machine. All of it ends with the test.
+
+The system directories that the scripts name exist in that mount namespace alone: what is in
+`places` is a directory of the test, and the programs are those of the build.
+"""
+import ctypes
+import os
+import pwd
+import shutil
+import socket
+
+import network
+from agent import BUILD_DIR, need, run, wait_for
+from servers import Home
+from tap import Skip
+
+CLONE_NEWNS, CLONE_NEWUTS = 0x20000, 0x4000000
+MS_REC, MS_PRIVATE = 0x4000, 0x40000
+HOST = "node1"
+USERS = ("neuron-collectd:x:64101:64101::/:/usr/sbin/nologin", "trainer:x:64102:64102::/:/bin/sh")
+PLACES = ("/var/lib/neuron-dumps", "/run/neuron-collectd", "/var/lib/neuron-collectd")
+PROGRAMS = {"neuron-collect": "/usr/local/bin", "neuron-collectd": "/usr/local/sbin"}
+
+_entered = []
+
+
+def _mount(*arguments):
+    result = run("mount", *arguments)
+    assert result.returncode == 0, f"mount {arguments}: {result.stderr}"
+
+
+def _add_lines(path, lines, home):
+    """A changed copy in the place of a file of the machine."""
+    with open(path, encoding="utf-8") as f:
+        text = f.read() + "".join(line + "\n" for line in lines)
+    _mount("--bind", home.write(os.path.basename(path), text), path)
+
+
+def _cover(path, home):
+    """A directory below a path of the system: an overlay, of which the machine sees nothing."""
+    top = path
+    while not os.path.isdir(top):
+        top = os.path.dirname(top)
+    name = top.strip("/").replace("/", "-")
+    for part in ("upper", "work"):
+        os.makedirs(home.path(name, part), exist_ok=True)
+    if name not in _entered:
+        _mount("-t", "overlay", "overlay", "-o", f"lowerdir={top},upperdir={home.path(name)}/upper,"
+               f"workdir={home.path(name)}/work", top)
+        _entered.append(name)
+    os.makedirs(path, exist_ok=True)
+
+
+def enter(home):
+    """Before there is a thread: namespaces of this process, users, and the directories that the
+    scripts name."""
+    if _entered:
+        return
+    need("slurmctld", "slurmd", "munged", "sbatch", "setpriv")
+    network.enter()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNS | CLONE_NEWUTS) != 0 or libc.mount(
+            None, b"/", None, MS_REC | MS_PRIVATE, None) != 0:
+        raise Skip(f"no mount namespace: {os.strerror(ctypes.get_errno())}")
+    socket.sethostname(HOST)
+    _entered.append("namespaces")
+    _add_lines("/etc/passwd", USERS, home)
+    _add_lines("/etc/group", [":".join(u.split(":")[:3]) + ":" for u in USERS], home)
+    for path in PLACES:
+        _cover(path, home)
+    for name, directory in PROGRAMS.items():
+        _cover(directory, home)
+        os.symlink(os.path.join(BUILD_DIR, name), os.path.join(directory, name))
+    os.chmod(PLACES[0], 0o1777)
+    for path in PLACES[1:]:
+        os.chown(path, 64101, 64101)
+
+
+def place(home, source, path):
+    """A file of the test under a name of the system."""
+    _cover(os.path.dirname(path), home)
+    shutil.copy(source, path)
+
+
+class Slurm:
+    """@param settings  lines of slurm.conf, {name: value}"""
+
+    def __init__(self, home, **settings):
+        self.home = home
+        for name in ("state", "spool", "job"):
+            os.makedirs(home.path(name), exist_ok=True)
+        os.chmod(home.path("job"), 0o1777)
+        os.chmod(home.dir, 0o755)
+        with open(home.path("munge.key"), "wb") as f:
+            f.write(os.urandom(128))
+        os.chmod(f.name, 0o600)
+        self.settings = {
+            "ClusterName": "test", "SlurmctldHost": f"{HOST}({network.HUB})",
+            "AuthInfo": f"socket={home.path('munge.sock')}", "SlurmUser": "root",
+            "StateSaveLocation": home.path("state"), "SlurmdSpoolDir": home.path("spool"),
+            "SlurmctldPidFile": home.path("slurmctld.pid"), "SlurmdPidFile": home.path("slurmd.pid"),
+            "ProctrackType": "proctrack/linuxproc", "TaskPlugin": "task/none",
+            "ReturnToService": "2", "SlurmdParameters": "config_overrides", "KillWait": "1",
+            "SelectType": "select/cons_tres", "MpiDefault": "none", "SchedulerParameters":
+            "sched_interval=1,batch_sched_delay=0",
+            "NodeName": f"{HOST} NodeAddr={network.HUB} CPUs=4 State=UNKNOWN",
+            "PartitionName": f"all Nodes={HOST} Default=YES MaxTime=10 State=UP OverSubscribe=YES",
+        } | settings
+        self.write()
+
+    def write(self):
+        return self.home.write("slurm.conf", "".join(f"{k}={v}\n" for k, v in self.settings.items()))
+
+    def start(self):
+        conf = self.home.path("slurm.conf")
+        self.environment = os.environ | {"SLURM_CONF": conf}
+        self.home.spawn("munged", "munged", "--foreground", "--force", "--socket",
+                        self.home.path("munge.sock"), "--key-file", self.home.path("munge.key"),
+                        "--pid-file", self.home.path("munged.pid"), "--seed-file",
+                        self.home.path("munged.seed"), "--log-file", self.home.path("munged.log"))
+        self.home.wait_until("munged", "munged listens",
+                             lambda: os.path.exists(self.home.path("munge.sock")))
+        self.home.spawn("slurmctld", "slurmctld", "-D", "-c", "-f", conf)
+        self.home.spawn("slurmd", "slurmd", "-D", "-c", "-f", conf, "-N", HOST)
+        self.home.wait_until("slurmd", "the node is idle", lambda: self.state() == "idle", 30)
+        return self
+
+    def stop(self):
+        for name in ("slurmd", "slurmctld", "munged"):
+            self.home.end(name)
+
+    def run(self, *command, **options):
+        return run(*command, env=self.environment, **options)
+
+    def state(self):
+        """Of the node: idle, allocated, mixed, completing, drained …"""
+        return self.run("sinfo", "-h", "-N", "-o", "%T").stdout.strip().rstrip("*")
+
+    def submit(self, script, user="trainer", **environment):
+        """@return the id of a batch job that runs this script"""
+        who = pwd.getpwnam(user)
+        with open(self.home.path("job", "script"), "w", encoding="utf-8") as f:
+            f.write("#!/bin/sh\n" + script)
+        result = run("setpriv", "--reuid", str(who.pw_uid), "--regid", str(who.pw_gid),
+                     "--clear-groups", "sbatch", "--parsable", "-n1", "-o",
+                     self.home.path("job", "out.%j"), f.name, cwd=self.home.path("job"),
+                     env=self.environment | environment)
+        assert result.returncode == 0, f"sbatch: {result.stderr}{self.words()}"
+        return int(result.stdout)
+
+    def job_state(self, job):
+        shown = self.run("scontrol", "show", "job", str(job)).stdout
+        return next((w.split("=")[1] for w in shown.split() if w.startswith("JobState=")), "GONE")
+
+    def output(self, job):
+        with open(self.home.path("job", f"out.{job}"), encoding="utf-8") as f:
+            return f.read()
+
+    def wait_ended(self, job, timeout=60):
+        """Until the script has ended; its Epilog may still run."""
+        wait_for(f"job {job} has ended", lambda: self.job_state(job) not in (
+            "PENDING", "CONFIGURING", "RUNNING"), timeout, 0.02)
+
+    def wait_idle(self, job, timeout=60):
+        """@return the node's state when it is done with a job: idle, or that it takes no other"""
+        self.wait_ended(job, timeout)
+        return wait_for("the node is done with it", lambda: (
+            self.state() in ("idle", "drained", "draining", "down") and self.state()), timeout, 0.02)
+
+    def words(self):
+        return "".join(f"--- {n}\n{self.home.words(n)}" for n in ("munged", "slurmctld", "slurmd"))
