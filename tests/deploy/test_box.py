@@ -124,6 +124,7 @@ def it_runs_in_its_whole_sandbox_with_three_capabilities():
     status = box.run("cat", f"/proc/{show(box, 'MainPID')}/status")
     assert re.search(r"^CapEff:\s+000000001000000c$", status, re.M), status
     assert re.search(r"^CapBnd:\s+000000001000000c$", status, re.M), status
+    assert show(box, "OOMScoreAdjust") == "-900"
     assert re.search(r"^NoNewPrivs:\s+1$", status, re.M) and "Seccomp:\t2" in status, status
     for unit, most in ((UNIT, "25"), ("neuron-collectd-probe@.service", "30")):
         box.run("systemd-analyze", "security", "--no-pager", "--offline=true",
