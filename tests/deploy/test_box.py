@@ -270,13 +270,14 @@ def an_older_agent_refuses_a_newer_database_and_leaves_it():
     with tempfile.TemporaryDirectory() as copy:
         run("sh", "-c", f"cp {box.path(state)}* {copy}")
         run("cp", f"{copy}/state.db", f"{copy}/old")
-        run("sqlite3", f"{copy}/state.db", "pragma user_version = 4711")
+        run("sqlite3", f"{copy}/state.db", "pragma user_version = 4711; "
+            f"pragma application_id = {(1 << 20) + (2 << 10) + 3}")
         run("sh", "-c", f"cat {copy}/state.db >{box.path(state)}; rm -f {box.path(state)}-*")
         before = box.run("sha256sum", state)
         box.run("systemctl", "start", UNIT, check=False)
         assert show(box, "ExecMainStatus") == "2" and show(box, "ActiveState") == "failed"
         said = box.run("journalctl", "--no-pager", "-n", "20", "-u", UNIT)
-        assert "version 4711" in said and "install the newer agent again" in said, said
+        assert "by neuron-collectd 1.2.3" in said and "install the newer agent again" in said, said
         assert box.run("sha256sum", state) == before
         run("sh", "-c", f"cat {copy}/old >{box.path(state)}; rm -f {box.path(state)}-*")
     box.run("systemctl", "start", UNIT)
