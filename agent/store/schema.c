@@ -498,6 +498,21 @@ int store_schema_upgrade(sqlite3 *db, const char *const *steps, int n_steps) {
         return r;
 }
 
+/* Not the function pragma_quick_check(1), which takes the number for a table's name in
+ * SQLite 3.46. @return SQLITE_OK, SQLITE_CORRUPT, another error */
+static int check_pages(sqlite3 *db) {
+        sqlite3_stmt *st = NULL;
+        int r = sqlite3_prepare_v2(db, "PRAGMA quick_check(1)", -1, &st, NULL);
+        if (r == SQLITE_OK)
+                r = sqlite3_step(st);
+        if (r == SQLITE_ROW) {
+                const char *text = (const char *)sqlite3_column_text(st, 0);
+                r = text && strcmp(text, "ok") == 0 ? SQLITE_OK : SQLITE_CORRUPT;
+        }
+        (void)sqlite3_finalize(st); /* repeats the error of the step */
+        return r;
+}
+
 #define COUNTED "SELECT state, count(*), sum(" CAPPED("bundles") ") FROM bundles GROUP BY state"
 
 /* The sums are kept by triggers, and another program may have written without them. Where they
@@ -527,7 +542,7 @@ static int repair_counts(sqlite3 *db) {
 }
 
 static int bring_up(sqlite3 *db, bool is_to_be_checked) {
-        int version, is_damaged = 0, r = query_number(db, "PRAGMA user_version", &version);
+        int version, r = query_number(db, "PRAGMA user_version", &version);
         if (r != SQLITE_OK)
                 return r;
         if (version > STORE_SCHEMA_VERSION) {
@@ -535,10 +550,7 @@ static int bring_up(sqlite3 *db, bool is_to_be_checked) {
                 return STORE_SCHEMA_IS_NEWER;
         }
         if (is_to_be_checked)
-                r = query_number(db, "SELECT quick_check <> 'ok' FROM pragma_quick_check(1)",
-                                 &is_damaged);
-        if (r == SQLITE_OK && is_damaged)
-                r = SQLITE_CORRUPT;
+                r = check_pages(db);
         if (r == SQLITE_OK)
                 r = sqlite3_exec(db, settings, NULL, NULL, NULL);
         if (r == SQLITE_OK && version < STORE_SCHEMA_VERSION)
