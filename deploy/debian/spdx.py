@@ -45,7 +45,8 @@ def list_files(root):
 def linked_packages(map_file):
     """@return {source package: version} of the archives and objects outside of the build"""
     with open(map_file, encoding="utf-8") as f:
-        paths = {os.path.realpath(p) for p in re.findall(r"(?m)^(?:LOAD )?(/\S+?\.[ao])\b", f.read())}
+        found = re.findall(r"(?m)^(?:LOAD )?(/\S+?\.[ao])\b", f.read())
+    paths = {os.path.realpath(path) for path in found}
     owners = subprocess.run(["dpkg-query", "-S", *sorted(paths)], check=True, text=True,
                             stdout=subprocess.PIPE).stdout
     names = sorted({line.rpartition(": ")[0] for line in owners.splitlines()})

@@ -1,4 +1,5 @@
-"""The packages that `make deb` has built, and boxes (tests/harness/box) in which they are installed."""
+"""The packages that `make deb` has built, and boxes (tests/harness/box) in which they are
+installed."""
 import functools
 import glob
 import hashlib
@@ -43,7 +44,8 @@ def run(*command, check=True, **more):
 def dependencies(path):
     """@return names of the packages that it depends on"""
     depends = run("dpkg-deb", "-f", path, "Depends").strip()
-    return sorted({re.match(r"[a-z0-9.+-]+", d.strip()).group() for d in depends.split(",") if d.strip()})
+    return sorted({re.match(r"[a-z0-9.+-]+", d.strip()).group()
+                   for d in depends.split(",") if d.strip()})
 
 
 def clean_root(path, suite, foreign=None):
@@ -58,7 +60,7 @@ def clean_root(path, suite, foreign=None):
     options = ["--variant=buildd", "--include=debhelper,python3,fakeroot,libcmocka-dev,pkg-config"]
     if foreign:
         options = [f"--architectures={run('dpkg', '--print-architecture').strip()},{foreign}",
-                   "--variant=buildd", "--include=debhelper,python3,fakeroot,pkg-config,"
+                   "--variant=buildd", f"--include=debhelper,python3,fakeroot,pkgconf:{foreign},"
                    f"qemu-user-static,crossbuild-essential-{foreign},libcmocka-dev:{foreign},"
                    f"libc6-dev:{foreign}"]
         names = [f"{n}:{foreign}" for n in names]
@@ -77,7 +79,7 @@ def in_root(root, script):
 
 
 def repack(file, suffix):
-    """The same package as another version. @return path of the file, which goes with this process"""
+    """The same package as another version. @return path of the file, which this process removes"""
     root = tempfile.mkdtemp(prefix="neuron-repack.", dir=_scratch().name)
     run("dpkg-deb", "-R", file, f"{root}/x")
     run("sed", "-i", f"/^Version:/s/$/{suffix}/", f"{root}/x/DEBIAN/control")

@@ -52,8 +52,8 @@ def the_hook_writes_its_note_under_qemu():
 @test
 def the_unit_tests_pass_under_qemu():
     in_root(_root, "cd /root/neuron-collectd-*/ && mkdir -p arm && cd arm && ../configure -q "
-            f"--host={TRIPLET} CFLAGS='-g -O1' && make -s -j$(nproc) all && make -s -j$(nproc) check "
-            "TESTS= >/dev/null")
+            f"--host={TRIPLET} CFLAGS='-g -O1' && make -s -j2 all && make -s -j2 check TESTS= "
+            ">/dev/null")
     programs = in_root(_root, "cd /root/neuron-collectd-*/arm && find tests/lib tests/config "
                        "tests/hook tests/uploaders tests/agent -type f -name 'test_*' -executable")
     failed = []

@@ -106,8 +106,8 @@ def an_installation_starts_nothing_and_five_lines_are_enough():
         assert show(box, "ActiveState") == "inactive" and show(box, "ConditionResult") == "no"
         assert os.path.exists(box.path("/usr/share/doc/neuron-collectd/neuron-collectd.yaml"))
         box.shell("install -d -o neuron-collectd -m 0750 /srv/archive")
-        five = ("version: 1\nsources:\n"
-                "  - {name: dumps, kind: neuron-core-dump, path: /tmp/neuron-core-dump/dt-%d-cid-%c}\n"
+        five = ("version: 1\nsources:\n  - {name: dumps, kind: neuron-core-dump, "
+                "path: /tmp/neuron-core-dump/dt-%d-cid-%c}\n"
                 "destinations:\n"
                 "  - {name: archive, type: volume, path: /srv/archive/%d-%c}\n")
         box.write(CONFIG, five)
