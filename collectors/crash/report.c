@@ -464,6 +464,7 @@ static void text_next_steps(Report *r, const VerdictText *v) {
 static void write_json(Report *r, VerdictText *v) {
         json_out_object(r->json, NULL);
         json_out_u64(r->json, "version", REPORT_VERSION);
+        json_out_string(r->json, "confinement", r->in->left_out);
         write_core(r);
         fault_write_json(r->fault, r->modules, r->json);
         verdict_write(r->fault, r->threads, r->modules, r->json, v);
