@@ -1,7 +1,7 @@
 """Cores made for real, and what gdb and eu-stack say of them.
 
-A core comes from the kernel where kernel.core_pattern names a plain file, else (or by_gdb) from gdb, which
-stops at the signal. The setting is the whole machine's: nothing here writes it."""
+A core comes from the kernel where kernel.core_pattern names a plain file, else (or by_gdb) from
+gdb, which stops at the signal. The setting is the whole machine's: nothing here writes it."""
 import contextlib
 import json
 import os

@@ -153,6 +153,18 @@ def without_its_program_a_chain_ends_there_and_the_build_id_is_named():
 
 
 @test
+def a_program_larger_than_the_memory_of_its_reader_is_read():
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+        program = os.path.join(directory, "program")
+        shutil.copy(CRASHER, program)
+        os.truncate(program, 3 << 30)
+        with core_of(program, "null", "10") as core:
+            document = report(core)
+    assert document["threads"]["chains_by_end"] == {"complete": 11}, document["threads"]
+    assert frames(document)[0] == "read_through"
+
+
+@test
 def another_file_at_the_same_path_is_not_used():
     with core_of(CRASHER, "null") as directory_of:
         program = os.path.join(os.path.dirname(directory_of), "program")
