@@ -109,7 +109,8 @@ static const CliCommand commands[] = {
           "Reads a core file: signal, registers, the call chains of all threads, Python's stacks. Needs no agent,\n"
           "no debugger and no network. A program or library is used when its build id is the one in the core.\n\n"
           "  --exe PATH   the program that crashed, if it is no longer where it was\n"
-          "  --root DIR   of its container: where its libraries are searched before this node's\n", CLI_READS_CONFIG, cmd_crash },
+          "  --root DIR   of its container, such as /proc/PID/root of a process that still runs there:\n"
+          "               where its libraries are searched before this node's\n", CLI_READS_CONFIG, cmd_crash },
         { "config", "check | show", "as neuron-collectd --check and --print-config",
           "  check        name every fault of the configuration (exit 0 or 2)\n"
           "  show         the effective configuration, with the origin of each line\n", CLI_READS_CONFIG, cmd_config },

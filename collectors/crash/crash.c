@@ -150,13 +150,14 @@ static bool is_zstd(int fd) {
                memcmp(magic, wanted, sizeof wanted) == 0;
 }
 
-static int write_report(int core_fd, const char *core_name) {
+static int write_report(int core_fd, const char *core_name, const char *left_out) {
         struct stat st;
         _cleanup_(strbuf_done) StrBuf json = STRBUF_INIT, text = STRBUF_INIT;
         if (fstat(core_fd, &st) < 0)
                 return report_fault(strerror(errno));
         ReportInput in = { .core_name = core_name,
                            .core_bytes = (uint64_t)st.st_size,
+                           .left_out = left_out,
                            .read = read_core,
                            .open = request_file,
                            .userdata = &core_fd };
@@ -195,7 +196,7 @@ int crash_child_main(void) {
         if (r < 0)
                 return report_fault("it cannot be confined");
         start.core_name[sizeof start.core_name - 1] = '\0';
-        return write_report(core_fd, start.core_name);
+        return write_report(core_fd, start.core_name, left_out.text);
 }
 
 /* ---- who wants it ---- */

@@ -176,6 +176,16 @@ bool elf_file_maps(const ElfFile *f, uint64_t file_offset, uint64_t page_bytes, 
         return false;
 }
 
+unsigned elf_file_flags(const ElfFile *f, uint64_t address) {
+        for (size_t i = 0; i < n_headers(f); i++) {
+                GElf_Phdr p;
+                if (gelf_getphdr(f->elf, (int)i, &p) && p.p_type == PT_LOAD &&
+                    address >= p.p_vaddr && address - p.p_vaddr < p.p_memsz)
+                        return p.p_flags;
+        }
+        return 0;
+}
+
 int elf_file_read(const ElfFile *f, uint64_t address, void *data, size_t n) {
         for (size_t i = 0; i < n_headers(f); i++) {
                 GElf_Phdr p;

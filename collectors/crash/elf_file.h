@@ -79,6 +79,8 @@ int elf_file_address(const ElfFile *f, uint64_t file_offset, uint64_t page_bytes
 /** @return whether a PT_LOAD puts what is at an offset to this address; pages may overlap, so that
  * one offset can have several */
 bool elf_file_maps(const ElfFile *f, uint64_t file_offset, uint64_t page_bytes, uint64_t address);
+/** @return PF_R, PF_W, PF_X of the PT_LOAD that has an address, 0 for none */
+unsigned elf_file_flags(const ElfFile *f, uint64_t address);
 /** Reads what was in the file, not what it became in memory. @return 0, ELF_FILE_E_NONE, -errno */
 int elf_file_read(const ElfFile *f, uint64_t address, void *data, size_t n);
 

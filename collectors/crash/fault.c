@@ -67,13 +67,13 @@ FaultTarget fault_target(const Fault *f, const Modules *modules, uint64_t addres
                 return FAULT_NULL;
         if (!is_canonical(f, address))
                 return FAULT_NON_CANONICAL;
-        if (!s)
+        if (!s && !core_notes_mapping(c, address))
                 return FAULT_UNMAPPED;
-        if (s == f->stack)
+        if (s && s == f->stack)
                 return FAULT_STACK;
         if (modules_at(modules, address))
                 return FAULT_MODULE;
-        if (s->flags == 0)
+        if (!s || s->flags == 0)
                 return FAULT_GUARD;
         if (!(s->flags & PF_W))
                 return FAULT_OTHER;

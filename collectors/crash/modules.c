@@ -301,14 +301,27 @@ size_t modules_lines(Modules *all, uint64_t address, uint64_t end_usec, ElfLine 
         return elf_file_lines(file, m->debug, address - m->bias, end_usec, ret, max);
 }
 
-int modules_read(Modules *all, uint64_t address, void *data, size_t n) {
-        int r = core_memory_read(all->memory, address, data, n);
-        if (r != CORE_MEMORY_E_ABSENT)
-                return r;
+bool modules_is_code(Modules *all, uint64_t address) {
         const CoreSegment *s = core_notes_segment(all->memory->notes, address);
-        Module *m = modules_at(all, address);
-        ElfFile *file = s && !(s->flags & PF_W) && m ? modules_file(all, m) : NULL;
-        return file && elf_file_read(file, address - m->bias, data, n) == 0 ? 0 : r;
+        if (s)
+                return s->flags & PF_X;
+        Module *m =
+                core_notes_mapping(all->memory->notes, address) ? modules_at(all, address) : NULL;
+        ElfFile *file = m ? modules_file(all, m) : NULL;
+        return m && (!file || elf_file_flags(file, address - m->bias) & PF_X);
+}
+
+int modules_read(Modules *all, uint64_t address, void *data, size_t n) {
+        const CoreNotes *c = all->memory->notes;
+        int r = core_memory_read(all->memory, address, data, n);
+        if (r <= 0)
+                return r;
+        const CoreSegment *s = core_notes_segment(c, address);
+        Module *m = s || core_notes_mapping(c, address) ? modules_at(all, address) : NULL;
+        ElfFile *file = m && !(s && s->flags & PF_W) ? modules_file(all, m) : NULL;
+        if (!file || elf_file_flags(file, address - m->bias) & PF_W)
+                return r;
+        return elf_file_read(file, address - m->bias, data, n) == 0 ? 0 : r;
 }
 
 static const char *const state_names[] = { "not needed", "verified", "not verified", "mismatch",

@@ -63,6 +63,9 @@ ElfFile *modules_file(Modules *m, Module *module);
 bool modules_symbol(Modules *m, uint64_t address, ModuleSymbol *ret);
 /** As elf_file_lines(), at an address of the process. */
 size_t modules_lines(Modules *m, uint64_t address, uint64_t end_usec, ElfLine *ret, size_t max);
+/** @return whether an address may be executed; as far as the core and the file are there: a
+ * debugger leaves code out of the cores that it makes */
+bool modules_is_code(Modules *m, uint64_t address);
 /** Reads memory, and where the core leaves it out, as constant parts of files are, from the file.
  * @return as core_memory_read() */
 int modules_read(Modules *m, uint64_t address, void *data, size_t n);

@@ -328,7 +328,7 @@ static void text_python(Report *r) {
         size_t n_shown = 0;
         if (p->version == 0)
                 return;
-        strbuf_addf(r->text, "### Python %u.%u\n\n%zu threads.\n\n", p->version >> 8,
+        strbuf_addf(r->text, "### Python %u.%u\n\nThreads: %zu.\n\n", p->version >> 8,
                     p->version & 255, p->n_threads);
         if (p->fault)
                 strbuf_addf(r->text, "Not complete: %s.\n\n", p->fault);
@@ -344,7 +344,7 @@ static void text_python(Report *r) {
 
 static void text_others(Report *r) {
         const Threads *t = r->threads;
-        strbuf_addf(r->text, "### Other threads\n\n%zu threads in %zu groups of equal chains.\n\n",
+        strbuf_addf(r->text, "### Other threads\n\nThreads: %zu. Groups of equal chains: %zu.\n\n",
                     r->notes->n_threads - 1, t->n_groups - 1);
         for (size_t i = 1; i < MIN(t->n_groups, (size_t)TEXT_GROUPS + 1); i++) {
                 size_t n_shown = 0;
@@ -407,6 +407,7 @@ static void text_head(Report *r, const VerdictText *v) {
 
 /* What the core leaves open, so that nobody takes a part for the whole. */
 static void text_limits(Report *r) {
+        size_t n_before = r->text->n;
         const CoreNotes *c = r->notes;
         if (missing_bytes(r) > 0 || c->is_cut)
                 strbuf_addf(r->text, "- the core is cut: %" PRIu64 " bytes of it are missing\n",
@@ -417,6 +418,8 @@ static void text_limits(Report *r) {
                                     r->threads->n_ends[i], unwind_end_text((UnwindEnd)i));
         if (r->python->fault)
                 strbuf_addf(r->text, "- Python's stacks: %s\n", r->python->fault);
+        if (r->text->n == n_before)
+                strbuf_add(r->text, "- the core is complete, and so are all chains\n");
 }
 
 static const char *program_path(const Report *r) {
@@ -464,6 +467,7 @@ static void text_next_steps(Report *r, const VerdictText *v) {
 static void write_json(Report *r, VerdictText *v) {
         json_out_object(r->json, NULL);
         json_out_u64(r->json, "version", REPORT_VERSION);
+        json_out_string(r->json, "confinement", r->in->left_out);
         write_core(r);
         fault_write_json(r->fault, r->modules, r->json);
         verdict_write(r->fault, r->threads, r->modules, r->json, v);

@@ -7,6 +7,7 @@
 typedef struct ReportInput { /* borrowed */
         const char *core_name;
         uint64_t core_bytes;
+        const char *left_out; /* of the sandbox, as sandbox_enter() has it; NULL: nothing */
         CoreRead read;
         ModuleOpen open;
         void *userdata; /* of both */

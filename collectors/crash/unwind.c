@@ -240,10 +240,9 @@ static int find_rule(Unwinder *u, uint64_t address, const UnwindRule **ret) {
         CachedRule *c = &u->rules[(address ^ address >> 12) % RULES];
         if (!c->is_set || c->address != address) {
                 *c = (CachedRule){ .address = address, .is_set = true };
-                const CoreSegment *s = core_notes_segment(u->modules->memory->notes, address);
                 Module *m = modules_at(u->modules, address);
                 ElfFile *file = m ? modules_file(u->modules, m) : NULL;
-                if (!s || !(s->flags & PF_X))
+                if (!modules_is_code(u->modules, address))
                         c->result = UNWIND_NOT_CODE;
                 else if (m && !file)
                         c->result = UNWIND_NO_FILE;
@@ -338,8 +337,7 @@ static bool step_bad_call(Unwinder *u, const UnwindState *s, UnwindState *ret) {
                 ret->pc = s->registers[ARM64_LR];
         else if (read_memory(u, s->registers[X86_64_SP], &ret->pc, sizeof ret->pc) != 0)
                 return false;
-        const CoreSegment *to = core_notes_segment(c, ret->pc);
-        if (!to || !(to->flags & PF_X))
+        if (!modules_is_code(u->modules, ret->pc))
                 return false;
         ret->registers[X86_64_SP] += c->machine == EM_X86_64 ? sizeof ret->pc : 0;
         return c->machine == EM_AARCH64 || is_behind_call(u, ret->pc);

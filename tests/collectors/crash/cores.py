@@ -1,7 +1,7 @@
 """Cores made for real, and what gdb and eu-stack say of them.
 
-A core comes from the kernel where kernel.core_pattern names a plain file, else from gdb, which
-stops at the signal. The setting is the whole machine's: nothing here writes it."""
+A core comes from the kernel where kernel.core_pattern names a plain file, else (or by_gdb) from
+gdb, which stops at the signal. The setting is the whole machine's: nothing here writes it."""
 import contextlib
 import json
 import os
@@ -67,11 +67,11 @@ def _gdb_core(command, directory, environment):
 
 @contextlib.contextmanager
 def core_of(*command, limit=resource.RLIM_INFINITY, core_filter=None, environment=None,
-            directory=None):
+            directory=None, by_gdb=False):
     """The core of a program that crashes, in a directory that goes with it. @return its path"""
     directory = directory or tempfile.mkdtemp(prefix="crash-", dir="/var/tmp")
     try:
-        if kernel_writes_cores():
+        if kernel_writes_cores() and not by_gdb:
             yield _kernel_core(command, directory, limit, core_filter, environment or {})
         elif limit != resource.RLIM_INFINITY or core_filter is not None:
             raise Skip("kernel.core_pattern names no plain file: only the kernel makes such a core")

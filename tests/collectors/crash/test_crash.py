@@ -42,6 +42,17 @@ def all_threads_have_the_frames_that_gdb_names_in_the_same_order():
 
 
 @test
+def a_core_that_gdb_made_lacks_code_and_has_its_frames():
+    with core_of(CRASHER, "null", "20", by_gdb=True) as core:
+        document = report(core)
+        theirs = gdb_chains(CRASHER, core)
+    ours = {tid: [pc for pc, _ in chain] for tid, chain in chains(document).items()}
+    assert ours == {tid: [pc for pc, _ in chain] for tid, chain in theirs.items()}
+    assert document["threads"]["chains_by_end"] == {"complete": 21}
+    assert document["fault"]["address_is"]["by"] == "instruction", document["fault"]
+
+
+@test
 def eu_stack_finds_the_same_addresses():
     with core_of(CRASHER, "null", "60") as core:
         ours, theirs = chains(report(core)), eu_stack(core)
@@ -139,6 +150,18 @@ def without_its_program_a_chain_ends_there_and_the_build_id_is_named():
             os.makedirs(root + directory)
             shutil.copy(CRASHER, root + program)
             assert same_chains(report(other, "--root", root)) == same_chains(whole)
+
+
+@test
+def a_program_larger_than_the_memory_of_its_reader_is_read():
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+        program = os.path.join(directory, "program")
+        shutil.copy(CRASHER, program)
+        os.truncate(program, 3 << 30)
+        with core_of(program, "null", "10") as core:
+            document = report(core)
+    assert document["threads"]["chains_by_end"] == {"complete": 11}, document["threads"]
+    assert frames(document)[0] == "read_through"
 
 
 @test

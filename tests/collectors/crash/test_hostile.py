@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Cores and libraries that were damaged on purpose cost a report, and no more: each run is over in
-ten seconds, with a report or a sentence. NC_MUTATIONS: how many of each kind (default 100)."""
+ten seconds, with a report or a sentence. NC_MUTATIONS: how many of each kind (default 40)."""
 import json
 import os
 import random
@@ -15,7 +15,7 @@ sys.dont_write_bytecode = True
 from cores import CLI, CRASHER, core_of, report, run
 from tap import figures, in_time, main, test
 
-MUTATIONS = int(os.environ.get("NC_MUTATIONS", "100"))
+MUTATIONS = int(os.environ.get("NC_MUTATIONS", "40"))
 LIMIT_S = 10
 SEED = 15
 # what tends to break readers: the ends of ranges, and small and large counts
