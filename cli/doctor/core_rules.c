@@ -215,10 +215,10 @@ static void advise_processes(const CoreFacts *f, CoreAdvice *ret) {
                 return;
         }
         ret->finding = WARNING;
-        ret->detail = strbuf_format("%s; '%s' (pid %d) has %s, at most %s: %s", where, least->name,
-                                    (int)least->pid, limit_text(limit->soft_bytes, soft),
-                                    limit_text(limit->hard_bytes, hard),
-                                    limit->soft_bytes == 0 ? "no core" : "a larger core is cut");
+        ret->detail = strbuf_format(
+                "%s; '%s' (pid %d) has %s, at most %s: %s", where, least->name, (int)least->pid,
+                limit_text(limit->soft_bytes, soft), limit_text(limit->hard_bytes, hard),
+                limit->soft_bytes == 0 ? "no core" : "a larger core is cut or dropped");
         ret->remedy = strbuf_format("set LimitCORE=infinity in the unit that starts jobs, or "
                                     "DefaultLimitCORE=infinity in /etc/systemd/system.conf%s",
                                     limit->hard_bytes == CORE_UNLIMITED

@@ -224,9 +224,10 @@ static void advice_names_the_least_limit_and_who_has_it(void **state) {
                                      "has 0 B, at most unlimited: no core => set "
                                      "LimitCORE=infinity * `ulimit -c unlimited` in the job" } },
                 { WELL, .limits = LIMITS({ 1 << 20, 1 << 20 }), .are_services = true,
-                  .says = { "ok: *", "warning: *services that start jobs: unlimited in 0 of 1; "
-                                     "*has 1.0 MiB, at most 1.0 MiB: a larger core is cut => "
-                                     "*DefaultLimitCORE=infinity *limits.conf" } },
+                  .says = { "ok: *",
+                            "warning: *services that start jobs: unlimited in 0 of 1; "
+                            "*has 1.0 MiB, at most 1.0 MiB: a larger core is cut or dropped => "
+                            "*DefaultLimitCORE=infinity *limits.conf" } },
                 { COREDUMP, SYSTEMD, .limits = LIMITS({ 0, U }),
                   .says = { "ok: *", "warning: *no core =>*" } },
                 { "|/lib/systemd/systemd-coredump %P 9223372036854775808 %h", SYSTEMD,
