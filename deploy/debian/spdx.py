@@ -11,7 +11,9 @@ import subprocess
 import sys
 
 # By source package, as its debian/copyright says of what is linked in.
-LINKED = {"glibc": "LGPL-2.1-or-later", "gcc": "GPL-3.0-or-later WITH GCC-exception-3.1"}
+LINKED = {"glibc": "LGPL-2.1-or-later",
+          "cross-toolchain-base": "LGPL-2.1-or-later",  # glibc for another architecture
+          "gcc": "GPL-3.0-or-later WITH GCC-exception-3.1"}
 OURS = "Apache-2.0"
 
 
