@@ -136,6 +136,8 @@ static void finish_with(Arbiter *a, StoreOutcome outcome, const TaskResult *resu
         a->action.kind = ACTION_NONE;
         a->state.is_busy = false;
         a->state.is_unreachable = outcome == STORE_OUTCOME_UNREACHABLE;
+        if (outcome == STORE_OUTCOME_OK)
+                free(TAKE_PTR(a->state.error));
         if (outcome == STORE_OUTCOME_UNABLE && kind != ACTION_RECORD && kind != ACTION_PUBLISH)
                 a->state.is_unable = true;
         switch (kind) {
@@ -173,11 +175,12 @@ static bool accept_answer(Arbiter *a, const ObjectResult *r) {
                 a->offset_usec = r->clock_offset_usec;
                 a->uncertainty_usec = r->uncertainty_usec;
         }
-        if (error && (!a->state.error || strcmp(a->state.error, error) != 0))
+        if (error && (!a->state.error || strcmp(a->state.error, error) != 0)) {
                 log_warning(0, "failure %s: destination %s: %s", a->options.key,
                             a->state.destination, error);
-        free(a->state.error);
-        a->state.error = error ? strdup(error) : NULL;
+                free(a->state.error);
+                a->state.error = strdup(error);
+        }
         if (r->outcome != OBJECT_UNREACHABLE && r->outcome != OBJECT_UNABLE)
                 return true;
         stop_reading(&a->publication);

@@ -133,6 +133,7 @@ static bool is_own(const Agreement *a, const Claim *c) {
 static bool claim_normalize(Claim *c, int64_t now) {
         uint64_t usec;
 
+        claim_bound_ranks(c);
         c->event_usec = MIN(c->event_usec, now);
         c->started_usec = MIN(c->started_usec, c->event_usec);
         return time_is_sane(c->event_usec) &&
@@ -223,13 +224,17 @@ static void remove_failure(Agreement *a, Key *k, size_t i) {
         failure_free(f);
 }
 
+/* It ended so long ago that it belongs to no failure that is to come. */
+static bool ended_long_ago(const Agreement *a, const Claim *c) {
+        return c->state == CLAIM_ENDED && c->event_usec + a->window_usec < a->now_usec;
+}
+
 /* @return whether this node would miss it: it waits for a decision, or a process of it lives or
  * has just ended */
 static bool key_is_needed(const Agreement *a, const Key *k) {
         for (size_t i = 0; i < k->claims.n; i++) {
                 const Claim *c = &k->claims.items[i];
-                if (is_own(a, c) && !find_placed(k, c) &&
-                    (c->state != CLAIM_ENDED || c->event_usec + a->window_usec >= a->now_usec))
+                if (is_own(a, c) && !find_placed(k, c) && !ended_long_ago(a, c))
                         return true;
         }
         return k->in_flight != ACTION_NONE;
@@ -271,17 +276,12 @@ static void make_room_for_failure(Agreement *a, Key *key) {
         remove_oldest_failure(a, key);
 }
 
+/* Keys stay until agreement_forget(). */
 static void expire(Agreement *a, int64_t now) {
-        const int64_t limit = now - AGREEMENT_KEEP_USEC;
-
-        for (size_t i = a->n_keys; i-- > 0;) {
-                Key *k = a->keys[i];
-                for (size_t j = k->n_failures; j-- > 0;)
-                        if (k->failures[j]->changed_usec < limit)
-                                remove_failure(a, k, j);
-                if (k->n_failures == 0 && k->changed_usec < limit && !key_is_needed(a, k))
-                        remove_key(a, i);
-        }
+        for (size_t i = 0; i < a->n_keys; i++)
+                for (size_t j = a->keys[i]->n_failures; j-- > 0;)
+                        if (a->keys[i]->failures[j]->changed_usec < now - AGREEMENT_KEEP_USEC)
+                                remove_failure(a, a->keys[i], j);
 }
 
 static int add_key(Agreement *a, const char *key, Key **ret) {
@@ -440,7 +440,7 @@ static void refresh_key(Agreement *a, Key *k, int64_t now) {
                 if (claim_is_failure(c)) {
                         is_open = true;
                         has_cluster_id |= cluster_id_is_set(c->cluster_id);
-                } else if (is_own(a, c) && c->event_usec + a->window_usec >= now)
+                } else if (is_own(a, c) && !ended_long_ago(a, c))
                         ended_usec = MAX(ended_usec, c->event_usec);
         }
         schedule_search(k, ended_usec, now);
@@ -694,12 +694,20 @@ void agreement_forget(Agreement *a, const char *key) {
 
 /* ---- claims ---- */
 
-/* Makes room by what belongs to the oldest failure. */
+/* Makes room by what ended long ago without a failure, else by what belongs to the oldest one. */
 static int add_claim(Agreement *a, Key *k, const Claim *c) {
+        size_t n = 0, n_before = k->claims.n;
         const int r = claim_set_add(&k->claims, c);
-        if (r != -ENOSPC || k->n_failures == 0)
+        if (r != -ENOSPC)
                 return r;
-        remove_oldest_failure(a, k);
+        for (size_t i = 0; i < n_before; i++) {
+                const Claim *old = &k->claims.items[i];
+                if (!ended_long_ago(a, old) || find_placed(k, old))
+                        k->claims.items[n++] = *old;
+        }
+        k->claims.n = n;
+        if (n == n_before && k->n_failures > 0)
+                remove_oldest_failure(a, k);
         return claim_set_add(&k->claims, c);
 }
 

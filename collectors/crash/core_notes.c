@@ -33,7 +33,7 @@ typedef struct Reader { /* a window over the core */
 } Reader;
 
 /* @return 0, -ENODATA past the core's end, -errno */
-static int get(Reader *r, void *data, size_t n, uint64_t offset) {
+static int read_at(Reader *r, void *data, size_t n, uint64_t offset) {
         uint64_t end;
         if (__builtin_add_overflow(offset, n, &end) || end > INT64_MAX)
                 return -ENODATA;
@@ -125,7 +125,7 @@ static int set_files(CoreNotes *c, Reader *r, uint64_t offset, uint64_t n) {
         _cleanup_free_ uint8_t *data = malloc(n + 1);
         if (!data)
                 return -ENOMEM;
-        int e = get(r, data, n, offset);
+        int e = read_at(r, data, n, offset);
         if (e < 0)
                 return e;
         data[n] = '\0';
@@ -158,7 +158,7 @@ static int read_note(CoreNotes *c, Reader *r, uint32_t type, uint64_t offset, ui
         if (type != NT_PRSTATUS && type != NT_PRPSINFO && type != NT_SIGINFO && type != NT_AUXV)
                 return 0;
         n = MIN(n, sizeof data);
-        int e = get(r, data, n, offset);
+        int e = read_at(r, data, n, offset);
         if (e < 0)
                 return e;
         if (type == NT_PRSTATUS)
@@ -183,7 +183,7 @@ static int read_notes(CoreNotes *c, Reader *r, uint64_t offset, uint64_t n) {
         while (end - offset >= sizeof(Elf64_Nhdr)) {
                 Elf64_Nhdr head;
                 char name[NAME_BYTES_MAX] = "";
-                int e = get(r, &head, sizeof head, offset);
+                int e = read_at(r, &head, sizeof head, offset);
                 if (e < 0)
                         return e;
                 offset += sizeof head;
@@ -191,7 +191,7 @@ static int read_notes(CoreNotes *c, Reader *r, uint64_t offset, uint64_t n) {
                 if (bytes > end - offset)
                         return -ENODATA;
                 if (head.n_namesz > 0 && head.n_namesz < sizeof name)
-                        e = get(r, name, head.n_namesz, offset);
+                        e = read_at(r, name, head.n_namesz, offset);
                 if (e == 0 && strcmp(name, "CORE") == 0)
                         e = read_note(c, r, head.n_type, offset + align4(head.n_namesz),
                                       head.n_descsz);
@@ -228,7 +228,7 @@ static int count_headers(Reader *r, const Elf64_Ehdr *e, uint64_t *ret) {
         *ret = e->e_phnum;
         if (e->e_phnum != PN_XNUM || e->e_shoff == 0)
                 return 0;
-        int error = get(r, &first, sizeof first, e->e_shoff);
+        int error = read_at(r, &first, sizeof first, e->e_shoff);
         if (error == 0)
                 *ret = first.sh_info;
         return error == -ENODATA ? 0 : error; /* cut: the first 65,535 then */
@@ -243,7 +243,7 @@ static int read_headers(CoreNotes *c, Reader *r, const Elf64_Ehdr *e, Elf64_Phdr
         uint64_t n_read = MIN(n, CORE_SEGMENTS_MAX);
         for (uint64_t i = 0; i < n_read; i++, offset += sizeof(Elf64_Phdr)) {
                 Elf64_Phdr p;
-                error = get(r, &p, sizeof p, offset);
+                error = read_at(r, &p, sizeof p, offset);
                 if (error == -ENODATA)
                         n_read = i;
                 else if (error == 0 && p.p_type == PT_LOAD)
@@ -267,7 +267,7 @@ static bool is_core(const Elf64_Ehdr *e) {
 
 static int read_core(CoreNotes *c, Reader *r) {
         Elf64_Ehdr e;
-        int error = get(r, &e, sizeof e, 0);
+        int error = read_at(r, &e, sizeof e, 0);
         if (error == -ENODATA || (error == 0 && !is_core(&e)))
                 return CORE_NOTES_E_NO_CORE;
         if (error < 0)

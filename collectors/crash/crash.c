@@ -19,8 +19,8 @@
 #include "lib/base/fs.h"
 #include "lib/base/spawn.h"
 
-/* The wire: SOCK_SEQPACKET. To the child a CrashStart with the core; from the child a CrashQuestion
- * at a time, and to it a CrashAnswer, with a descriptor if there is one. */
+/* The wire: SOCK_SEQPACKET. To the child a ChildStart with the core; from the child a FileQuery
+ * at a time, and to it a FileReply, with a descriptor if there is one. */
 enum {
         PATH_BYTES_MAX = 4096,
         SOCKET_FD = 0,
@@ -34,21 +34,21 @@ enum {
 #define REPORT_BYTES_MAX (64 * MIB)
 #define DEBUG_DIRECTORY "usr/lib/debug/.build-id"
 
-typedef struct CrashStart {
+typedef struct ChildStart {
         char core_name[PATH_BYTES_MAX];
-} CrashStart;
+} ChildStart;
 
-typedef struct CrashQuestion {
+typedef struct FileQuery {
         char path[PATH_BYTES_MAX];
         BuildId build_id;
         bool is_debug, is_program;
         unsigned nth;
-} CrashQuestion;
+} FileQuery;
 
-typedef struct CrashAnswer {
+typedef struct FileReply {
         int error; /* 0: with a descriptor; -ENOENT, -ENODATA */
         unsigned place;
-} CrashAnswer;
+} FileReply;
 
 enum { PLACE_EXE, PLACE_ROOT, PLACE_HOST };
 static const char *const place_names[] = { "--exe", "--root", "host" };
@@ -99,9 +99,9 @@ static int receive_packet(int fd, void *data, size_t n, int *ret_fd) {
 
 /* ---- in the child ---- */
 
-static int ask_for_file(const char *path, const BuildId *build_id, bool is_debug, bool is_program,
+static int request_file(const char *path, const BuildId *build_id, bool is_debug, bool is_program,
                         unsigned nth, const char **ret_place, void *userdata) {
-        CrashQuestion q = {
+        FileQuery q = {
                 .build_id = *build_id, .is_debug = is_debug, .is_program = is_program, .nth = nth
         };
         (void)userdata;
@@ -109,7 +109,7 @@ static int ask_for_file(const char *path, const BuildId *build_id, bool is_debug
         if (n >= sizeof q.path)
                 return -ENODATA;
         memcpy(q.path, path, n);
-        CrashAnswer a;
+        FileReply a;
         int fd, r = send_packet(SOCKET_FD, &q, sizeof q, -1);
         if (r == 0)
                 r = receive_packet(SOCKET_FD, &a, sizeof a, &fd);
@@ -138,37 +138,46 @@ static ssize_t read_core(void *data, size_t n, uint64_t offset, void *userdata) 
         return (ssize_t)done;
 }
 
-static int explain(const char *sentence) {
+static int report_fault(const char *sentence) {
         (void)fs_write_all(WHY_FD, sentence, strlen(sentence)); /* else there is no reason */
         return EXIT_BAD_CORE;
+}
+
+static bool is_zstd(int fd) {
+        static const char wanted[] = { 0x28, (char)0xb5, 0x2f, (char)0xfd };
+        char magic[sizeof wanted];
+        return fs_pread_all(fd, magic, sizeof magic, 0) == 0 &&
+               memcmp(magic, wanted, sizeof wanted) == 0;
 }
 
 static int write_report(int core_fd, const char *core_name) {
         struct stat st;
         _cleanup_(strbuf_done) StrBuf json = STRBUF_INIT, text = STRBUF_INIT;
         if (fstat(core_fd, &st) < 0)
-                return explain(strerror(errno));
+                return report_fault(strerror(errno));
         ReportInput in = { .core_name = core_name,
                            .core_bytes = (uint64_t)st.st_size,
                            .read = read_core,
-                           .open = ask_for_file,
+                           .open = request_file,
                            .userdata = &core_fd };
         int r = report_write(&in, &json, &text);
         if (r == CORE_NOTES_E_NO_CORE)
-                return explain("it is not an ELF core of 64 bits, little-endian");
+                return report_fault(
+                        is_zstd(core_fd) ? "it is compressed with zstd; decompress it with zstd -d"
+                                         : "it is not an ELF core of 64 bits, little-endian");
         if (r == CORE_NOTES_E_MACHINE)
-                return explain("it is of a machine other than x86-64 and arm64");
+                return report_fault("it is of a machine other than x86-64 and arm64");
         if (r == 0)
                 r = strbuf_error(&json) < 0 ? strbuf_error(&json) : strbuf_error(&text);
         if (r == 0)
                 r = fs_write_all(JSON_FD, json.text, json.n);
         if (r == 0)
                 r = fs_write_all(TEXT_FD, text.text, text.n);
-        return r < 0 ? explain(strerror(-r)) : 0;
+        return r < 0 ? report_fault(strerror(-r)) : 0;
 }
 
 int crash_child_main(void) {
-        CrashStart start;
+        ChildStart start;
         _cleanup_close_ int core_fd = -1;
         _cleanup_(strbuf_done) StrBuf left_out = STRBUF_INIT;
         int r = receive_packet(SOCKET_FD, &start, sizeof start, &core_fd);
@@ -184,7 +193,7 @@ int crash_child_main(void) {
                                       .opens_nothing = true },
                           &left_out);
         if (r < 0)
-                return explain("it cannot be confined");
+                return report_fault("it cannot be confined");
         start.core_name[sizeof start.core_name - 1] = '\0';
         return write_report(core_fd, start.core_name);
 }
@@ -196,7 +205,7 @@ static bool is_elf(int fd) {
         return fs_pread_all(fd, magic, sizeof magic, 0) == 0 && memcmp(magic, ELFMAG, SELFMAG) == 0;
 }
 
-static int open_below(int dir_fd, const CrashQuestion *q) {
+static int open_below(int dir_fd, const FileQuery *q) {
         char path[PATH_BYTES_MAX] = "", hex[2 * ELF_BUILD_ID_MAX + 1];
         if (!q->is_debug)
                 return q->path[0] == '/' ? fs_open_regular(dir_fd, q->path + 1, NULL) : -ENOENT;
@@ -207,7 +216,7 @@ static int open_below(int dir_fd, const CrashQuestion *q) {
 
 /* Only programs and libraries are handed out, whatever the child asks for. Without a build id, what
  * this node has at the same path is likely another one when a root was given. */
-static int open_place(const CrashRequest *o, const CrashQuestion *q, unsigned place) {
+static int open_place(const CrashRequest *o, const FileQuery *q, unsigned place) {
         int fd = -ENOENT;
         if (place == PLACE_EXE && o->exe_fd >= 0 && q->is_program && !q->is_debug)
                 fd = fcntl(o->exe_fd, F_DUPFD_CLOEXEC, 0);
@@ -222,14 +231,14 @@ static int open_place(const CrashRequest *o, const CrashQuestion *q, unsigned pl
         return fd < 0 ? -ENOENT : fd;
 }
 
-static int answer(int socket_fd, const CrashRequest *o) {
-        CrashQuestion q;
+static int reply_to_query(int socket_fd, const CrashRequest *o) {
+        FileQuery q;
         _cleanup_close_ int unwanted = -1, fd = -1;
         int r = receive_packet(socket_fd, &q, sizeof q, &unwanted);
         if (r < 0)
                 return r;
         q.path[sizeof q.path - 1] = '\0';
-        CrashAnswer a = { .error = -ENODATA, .place = q.nth };
+        FileReply a = { .error = -ENODATA, .place = q.nth };
         if (q.nth <= PLACE_HOST) {
                 fd = open_place(o, &q, q.nth);
                 a.error = MIN(fd, 0);
@@ -249,7 +258,7 @@ static int serve(int socket_fd, const CrashRequest *o) {
                              (int)MIN((end_usec - now) / USEC_PER_MSEC + 1, (uint64_t)INT32_MAX));
                 if (n < 0 && errno != EINTR)
                         return -errno;
-                int r = n > 0 ? answer(socket_fd, o) : 0;
+                int r = n > 0 ? reply_to_query(socket_fd, o) : 0;
                 if (r < 0)
                         return r == -ENODATA || r == -EPIPE || r == -ECONNRESET ? 0 : r;
         }
@@ -295,7 +304,7 @@ static int start_child(const CrashRequest *o, const int *fds, pid_t *ret) {
 
 static int run_child(const CrashRequest *o, const int *fds, int *socket_of_child, int socket_fd,
                      CrashReport *ret) {
-        _cleanup_free_ CrashStart *start = calloc(1, sizeof *start);
+        _cleanup_free_ ChildStart *start = calloc(1, sizeof *start);
         pid_t pid;
         int status = 0;
         if (!start)

@@ -28,7 +28,7 @@ struct ElfFile {
         unsigned machine;
         Dwarf_CFI *cfi;
         Dwarf *dwarf;
-        bool has_looked_for_cfi, has_symbols, has_looked_for_dwarf;
+        bool has_searched_cfi, has_symbols, has_searched_dwarf;
         UnwindOp **ops;
         size_t n_ops;
         Symbol *symbols;
@@ -251,9 +251,9 @@ static int set_register(ElfFile *f, Dwarf_Frame *frame, int number, UnwindValue 
 }
 
 int elf_file_rule(ElfFile *f, uint64_t address, UnwindRule *ret) {
-        if (!f->has_looked_for_cfi)
+        if (!f->has_searched_cfi)
                 f->cfi = dwarf_getcfi_elf(f->elf);
-        f->has_looked_for_cfi = true;
+        f->has_searched_cfi = true;
         Dwarf_Frame *frame = NULL;
         if (!f->cfi || dwarf_cfi_addrframe(f->cfi, address, &frame) != 0)
                 return ELF_FILE_E_NONE;
@@ -403,9 +403,9 @@ uint64_t elf_file_find(ElfFile *f, const char *name) {
 /* ---- lines ---- */
 
 static Dwarf *debug_information(ElfFile *f) {
-        if (!f->has_looked_for_dwarf)
+        if (!f->has_searched_dwarf)
                 f->dwarf = dwarf_begin_elf(f->elf, DWARF_C_READ, NULL);
-        f->has_looked_for_dwarf = true;
+        f->has_searched_dwarf = true;
         return f->dwarf;
 }
 

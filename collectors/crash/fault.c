@@ -41,10 +41,13 @@ static size_t n_registers(const Fault *f) {
 
 /* ---- where an address points ---- */
 
-/* 48 bits of address, with 5-level page tables 57, of which programs get more only on request. */
+/* 48 bits of address, with 5-level page tables 57, of which programs get more only on request.
+ * arm64 ignores the uppermost byte, which may be a tag. */
 static bool is_canonical(const Fault *f, uint64_t address) {
         uint64_t top = address >> 47;
-        return f->machine != EM_X86_64 || top == 0 || top == 0x1ffff;
+        if (f->machine != EM_X86_64)
+                return (address >> 48 & 0xff) == 0 || address >> 48 == 0xffff;
+        return top == 0 || top == 0x1ffff;
 }
 
 static bool is_heap(const Modules *modules, const CoreSegment *s) {

@@ -195,7 +195,7 @@ static int set_bias(Modules *all, Module *m, const ElfFile *file, uint64_t page)
 
 /* Whether each mapping is where the file's headers would have it, which is all that can be told
  * without a build id. The dynamic linker leaves holes between segments mapped, without access. */
-static bool fits(const Modules *all, const Module *m, const ElfFile *file, uint64_t page) {
+static bool verify_layout(const Modules *all, const Module *m, const ElfFile *file, uint64_t page) {
         const CoreNotes *c = all->memory->notes;
         for (size_t i = 0; i < m->n_mappings; i++) {
                 const CoreMapping *p = &c->mappings[m->first_mapping + i];
@@ -217,7 +217,7 @@ static bool accept(Modules *all, Module *m, ElfFile *file, const char *place) {
         if (elf_file_machine(file) != all->memory->notes->machine ||
             set_bias(all, m, file, page) != 0)
                 return false;
-        if (is_comparable ? !is_same_id(id, &m->build_id) : !fits(all, m, file, page))
+        if (is_comparable ? !is_same_id(id, &m->build_id) : !verify_layout(all, m, file, page))
                 return false;
         m->state = is_comparable ? MODULE_FOUND : MODULE_UNVERIFIED;
         m->place = place;
@@ -258,7 +258,7 @@ ElfFile *modules_file(Modules *all, Module *m) {
 /* By the build id of the file, which the core may not have. */
 static void find_debug(Modules *all, Module *m) {
         const BuildId *id = elf_file_build_id(m->file);
-        m->has_looked_for_debug = true;
+        m->has_searched_debug = true;
         for (unsigned nth = 0; nth < PLACES_MAX && id->n > 0; nth++) {
                 const char *place;
                 int fd = all->open(m->path, id, true, m->is_program, nth, &place, all->userdata);
@@ -281,7 +281,7 @@ bool modules_symbol(Modules *all, uint64_t address, ModuleSymbol *ret) {
         ElfFile *file = m ? modules_file(all, m) : NULL;
         if (!file)
                 return false;
-        if (!m->has_looked_for_debug)
+        if (!m->has_searched_debug)
                 find_debug(all, m);
         const ElfSymbol *s = elf_file_symbol(file, address - m->bias);
         if (!s)
@@ -296,7 +296,7 @@ size_t modules_lines(Modules *all, uint64_t address, uint64_t end_usec, ElfLine 
         ElfFile *file = m ? modules_file(all, m) : NULL;
         if (!file)
                 return 0;
-        if (!m->has_looked_for_debug)
+        if (!m->has_searched_debug)
                 find_debug(all, m);
         return elf_file_lines(file, m->debug, address - m->bias, end_usec, ret, max);
 }

@@ -9,7 +9,7 @@
 #define MODULE_NAME_SIZE 512
 #define MODULE_VDSO "[vdso]"
 
-/** Asks for a file: the nth place where it may be, from 0.
+/** Requests a file: the nth place where it may be, from 0.
  * @param build_id  of what is wanted, n = 0: not known  @param is_debug  its separate debug
  * information
  * @param ret_place  gets a static word, where it was found
@@ -18,7 +18,7 @@ typedef int (*ModuleOpen)(const char *path, const BuildId *build_id, bool is_deb
                           unsigned nth, const char **ret_place, void *userdata);
 
 typedef enum ModuleState {
-        MODULE_UNUSED,     /* nobody has asked for the file yet */
+        MODULE_UNUSED,     /* its file was not requested yet */
         MODULE_FOUND,      /* its build id is right */
         MODULE_UNVERIFIED, /* the file fits as far as can be told: a build id is missing */
         MODULE_MISMATCH,   /* there are files, all of them others */
@@ -35,7 +35,7 @@ typedef struct Module {
         const char *place; /* where the file was found, NULL: it was not */
         ElfFile *file, *debug;
         size_t first_mapping, n_mappings;
-        bool has_looked_for_debug;
+        bool has_searched_debug;
 } Module;
 
 typedef struct ModuleSymbol {
@@ -57,7 +57,7 @@ void modules_done(Modules *m);
 
 /** @return the module that has the address, NULL for none */
 Module *modules_at(const Modules *m, uint64_t address);
-/** @return the module's file, asked for at the first time; NULL: there is none to be used */
+/** @return the module's file, requested at the first time; NULL: there is none to be used */
 ElfFile *modules_file(Modules *m, Module *module);
 /** @return whether the function at an address of the process is known */
 bool modules_symbol(Modules *m, uint64_t address, ModuleSymbol *ret);

@@ -187,8 +187,9 @@ static void write_python(Report *r) {
 
 /* ---- modules ---- */
 
+/* Those whose file was requested: they have a frame, or what a frame needs. */
 static bool is_shown(const Module *m) {
-        return m->state != MODULE_UNUSED && (m->is_program || m->state != MODULE_FOUND || m->file);
+        return m->state != MODULE_UNUSED;
 }
 
 static void write_module(Report *r, const Module *m) {
@@ -418,6 +419,21 @@ static void text_limits(Report *r) {
                 strbuf_addf(r->text, "- Python's stacks: %s\n", r->python->fault);
 }
 
+static const char *program_path(const Report *r) {
+        for (size_t i = 0; i < r->modules->n; i++)
+                if (r->modules->items[i].is_program)
+                        return r->modules->items[i].path;
+        return "";
+}
+
+/* What somebody may copy into a shell: paths are the core's, and so anybody's. */
+static void add_word(StrBuf *b, const char *path, const char *otherwise) {
+        static const char safe[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                   "/._+-";
+        bool is_safe = path[0] != '\0' && path[0] != '-' && path[strspn(path, safe)] == '\0';
+        strbuf_add(b, is_safe ? path : otherwise);
+}
+
 static void text_next_steps(Report *r, const VerdictText *v) {
         char id[ID_SIZE];
         unsigned n = 1;
@@ -438,8 +454,10 @@ static void text_next_steps(Report *r, const VerdictText *v) {
                             "%u. Look for the write that came before: a build with "
                             "AddressSanitizer or ThreadSanitizer.\n",
                             n++);
-        strbuf_addf(r->text, "%u. `gdb -ex 'thread apply all bt' PROGRAM ", n++);
-        strbuf_add_escaped(r->text, r->in->core_name);
+        strbuf_addf(r->text, "%u. `gdb -ex 'thread apply all bt' ", n++);
+        add_word(r->text, program_path(r), "PROGRAM");
+        strbuf_add(r->text, " ");
+        add_word(r->text, r->in->core_name, "CORE");
         strbuf_add(r->text, "` shows arguments and locals where debug information is installed.\n");
 }
 

@@ -191,25 +191,40 @@ static const char *const exit_functions[] = {
 static const char *const load_functions[] = { "_dl_open", "_dl_init", "dlopen", "dl_open_worker",
                                               "_dl_map_object" };
 
-/* @return the number of the first frame of the crashing thread that is in one of these functions,
- * SIZE_MAX for none */
-static size_t find_frame(const Case *c, const char *const *names, size_t n_names) {
+/* @return the number of a thread's first frame that is in one of these functions, SIZE_MAX for none
+ */
+static size_t find_frame(const Case *c, const ThreadGroup *g, const char *const *names,
+                         size_t n_names) {
         ModuleSymbol s;
-        for (size_t i = 0; i < crashed(c)->n_frames; i++)
+        for (size_t i = 0; i < g->n_frames; i++)
                 for (size_t k = 0; k < n_names; k++)
-                        if (function_of(c, &crashed(c)->frames[i], &s) &&
-                            strcmp(s.name, names[k]) == 0)
+                        if (function_of(c, &g->frames[i], &s) && strcmp(s.name, names[k]) == 0)
                                 return i;
         return SIZE_MAX;
 }
 
+static bool is_exiting(const Case *c, const ThreadGroup *g) {
+        return find_frame(c, g, exit_functions, ELEMENTSOF(exit_functions)) != SIZE_MAX;
+}
+
+/* @return NULL: none. The one that crashed comes first. */
+static const ThreadGroup *find_exiting(const Case *c) {
+        for (size_t i = 0; i < c->threads->n_groups; i++)
+                if (is_exiting(c, &c->threads->groups[i]))
+                        return &c->threads->groups[i];
+        return NULL;
+}
+
 static bool is_at_exit(const Case *c, StrBuf *why) {
-        size_t i = find_frame(c, exit_functions, ELEMENTSOF(exit_functions));
+        const ThreadGroup *g = c->fault->has_address ? find_exiting(c) : NULL;
         ModuleSymbol s;
-        if (c->fault->signal.number == SIGABRT || i == SIZE_MAX ||
-            !function_of(c, &crashed(c)->frames[i], &s))
+        if (!g)
                 return false;
-        strbuf_addf(why, "frame #%zu is %s", i, s.name);
+        size_t i = find_frame(c, g, exit_functions, ELEMENTSOF(exit_functions));
+        strbuf_addf(why, "frame #%zu of %s %" PRIu32 " is ", i,
+                    g == crashed(c) ? "the crashed thread" : "thread",
+                    c->modules->memory->notes->threads[g->first_thread].tid);
+        strbuf_add(why, function_of(c, &g->frames[i], &s) ? s.name : "");
         return true;
 }
 
@@ -242,7 +257,8 @@ static bool is_non_canonical(const Case *c, StrBuf *why) {
         return true;
 }
 
-/* Threads that wait for a lock are in futex(2), whose first argument is the lock. */
+/* Threads that wait for a lock are in futex(2), whose first argument is the lock. They are what it
+ * is about when somebody ended a process that stood still, not when it crashed. */
 static const char *const lock_functions[] = { "__lll_lock_wait",       "__lll_lock_wait_private",
                                               "pthread_mutex_lock",    "futex_wait",
                                               "pthread_rwlock_rdlock", "pthread_rwlock_wrlock" };
@@ -279,6 +295,8 @@ static bool is_many_in_lock(const Case *c, StrBuf *why) {
         const CoreNotes *notes = c->modules->memory->notes;
         size_t argument = notes->machine == EM_X86_64 ? X86_64_RDI : ARM64_X0, n = 0;
         Lock locks[LOCKS_MAX], *most = NULL;
+        if (c->fault->signal.code > 0)
+                return false;
         for (size_t i = 0; i < notes->n_threads; i++)
                 if (is_in_lock(c, &c->threads->groups[c->threads->group_of[i]]))
                         count_lock(locks, &n, notes->threads[i].registers[argument]);
@@ -402,10 +420,10 @@ static void text_rule(size_t i, const StrBuf *why, VerdictText *text) {
 }
 
 static const char *find_context(const Case *c) {
-        if (find_frame(c, exit_functions, ELEMENTSOF(exit_functions)) != SIZE_MAX)
+        if (find_exiting(c))
                 return "exit-time cleanup";
-        return find_frame(c, load_functions, ELEMENTSOF(load_functions)) != SIZE_MAX ? "module load"
-                                                                                     : "runtime";
+        size_t i = find_frame(c, crashed(c), load_functions, ELEMENTSOF(load_functions));
+        return i != SIZE_MAX ? "module load" : "runtime";
 }
 
 void verdict_write(const Fault *f, const Threads *threads, Modules *modules, StrBuf *json,

@@ -14,7 +14,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#ifdef __clang__
+#define noinline_ __attribute__((noinline))
+#else
 #define noinline_ __attribute__((noinline, noclone))
+#endif
 /* What follows a call keeps it from becoming a jump. */
 #define KEEP_FRAME() __asm__ volatile("" ::: "memory")
 
@@ -120,6 +124,28 @@ typedef struct Object {
         uint64_t more[400]; /* not among the small ones, which are not filled */
 } Object;
 
+static int *volatile shared;
+
+static void unmap_at_exit(void) {
+        munmap(shared, 4096);
+        for (;;)
+                pause(); /* what comes next in its destructors */
+}
+
+static void *use_in_thread(void *unused) {
+        (void)unused;
+        for (sem_post(&ready);;)
+                (void)read_through(shared);
+}
+
+/* A thread goes on with what another one destroys while it exits. */
+noinline_ static void exit_under_thread(void) {
+        shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        start_threads(1, use_in_thread);
+        atexit(unmap_at_exit);
+        exit(0);
+}
+
 /* With MALLOC_PERTURB_ freed memory is filled with one byte. */
 noinline_ static void use_after_free(void) {
         Object *o = calloc(1, sizeof *o);
@@ -189,6 +215,11 @@ noinline_ static void crash(const char *how) {
                 use_much_stack();
         else if (strcmp(how, "exit") == 0)
                 atexit(at_exit), exit(0);
+        else if (strcmp(how, "exit-other") == 0)
+                exit_under_thread();
+        else if (strcmp(how, "wild-lock") == 0)
+                pthread_mutex_lock(&mutex), start_threads(MANY, lock_in_thread),
+                        write_through((int *)0x7000dead0000);
         else if (strcmp(how, "double-free") == 0)
                 double_free();
         else if (strcmp(how, "assertion") == 0)
