@@ -800,6 +800,10 @@ IntakeSource *agent_source_by_name(const Agent *a, const char *name) {
 
 static bool is_named(Bundle *b, uint64_t *ret_wait_usec, void *userdata) {
         const Agent *a = userdata;
+        if (a->once && a->notes && !hooknotes_is_idle(a->notes)) {
+                *ret_wait_usec = 100 * USEC_PER_MSEC; /* a note may name its job */
+                return false;
+        }
         return !a->failures || failures_is_named(a->failures, b, ret_wait_usec);
 }
 

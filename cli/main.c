@@ -3,6 +3,7 @@
 
 #include "cli/common/cli.h"
 #include "cli/hook/hook_check.h"
+#include "collectors/crash/crash.h"
 #include "config/config.h"
 
 #define DEFAULT_FILE NC_SYSCONFDIR "/neuron-collectd/neuron-collectd.yaml"
@@ -104,6 +105,12 @@ static const CliCommand commands[] = {
           "  --chain=PATH or a program of your own, with the same arguments\n"
           "  --no-chain   for install: run no other hook\n"
           "  --dumps DIR  for install: also create DIR, where every user's job may write (mode 1777)\n", CLI_READS_CONFIG, cmd_hook },
+        { "crash", "FILE [--exe PATH] [--root DIR]", "why a process died, from its core",
+          "Reads a core file: signal, registers, the call chains of all threads, Python's stacks. Needs no agent,\n"
+          "no debugger and no network. A program or library is used when its build id is the one in the core.\n\n"
+          "  --exe PATH   the program that crashed, if it is no longer where it was\n"
+          "  --root DIR   of its container, such as /proc/PID/root of a process that still runs there:\n"
+          "               where its libraries are searched before this node's\n", CLI_READS_CONFIG, cmd_crash },
         { "config", "check | show", "as neuron-collectd --check and --print-config",
           "  check        name every fault of the configuration (exit 0 or 2)\n"
           "  show         the effective configuration, with the origin of each line\n", CLI_READS_CONFIG, cmd_config },
@@ -271,6 +278,8 @@ static int run(Args *a, int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+        if (argc == 2 && strcmp(argv[1], CRASH_CHILD) == 0)
+                _exit(crash_child_main());
         const char *term = getenv("TERM"), *no_colour = getenv("NO_COLOR");
         bool capable = term && strcmp(term, "dumb") != 0;
         Args a = { .cli = { .config_file = DEFAULT_FILE,

@@ -23,6 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "collectors/crash/crash.h"
 #include "collectors/host/pids.h"
 #include "collectors/runner/collector.h"
 #include "collectors/runner/document.h"
@@ -1176,5 +1177,7 @@ int child_main(const char *name) {
                 return run_collector(name + 8, false);
         if (strcmp(name, "follow:kmsg") == 0)
                 return run_collector("kmsg", true);
+        if (strcmp(name, "crash") == 0)
+                return crash_child_main();
         return usage();
 }

@@ -136,6 +136,8 @@ static void finish_with(Arbiter *a, StoreOutcome outcome, const TaskResult *resu
         a->action.kind = ACTION_NONE;
         a->state.is_busy = false;
         a->state.is_unreachable = outcome == STORE_OUTCOME_UNREACHABLE;
+        if (outcome == STORE_OUTCOME_OK)
+                free(TAKE_PTR(a->state.error));
         if (outcome == STORE_OUTCOME_UNABLE && kind != ACTION_RECORD && kind != ACTION_PUBLISH)
                 a->state.is_unable = true;
         switch (kind) {
@@ -173,11 +175,12 @@ static bool accept_answer(Arbiter *a, const ObjectResult *r) {
                 a->offset_usec = r->clock_offset_usec;
                 a->uncertainty_usec = r->uncertainty_usec;
         }
-        if (error && (!a->state.error || strcmp(a->state.error, error) != 0))
+        if (error && (!a->state.error || strcmp(a->state.error, error) != 0)) {
                 log_warning(0, "failure %s: destination %s: %s", a->options.key,
                             a->state.destination, error);
-        free(a->state.error);
-        a->state.error = error ? strdup(error) : NULL;
+                free(a->state.error);
+                a->state.error = strdup(error);
+        }
         if (r->outcome != OBJECT_UNREACHABLE && r->outcome != OBJECT_UNABLE)
                 return true;
         stop_reading(&a->publication);
@@ -251,7 +254,7 @@ static void run_task(Arbiter *a);
 /* What is written has the store's times, too, which a node that learned all by the bus does not
  * know: then a listing comes first. */
 static void handle_list(Arbiter *a, const ObjectResult *r) {
-        if (r->outcome == OBJECT_OK && !a->has_clock) {
+        if (!a->has_clock) {
                 if (!r->has_clock)
                         log_warning(0, "failure %s: destination %s does not say what time it is",
                                     a->options.key, a->state.destination);
@@ -373,11 +376,6 @@ static char *fold_records(const Arbiter *a, size_t *ret_n) {
                        : NULL;
 }
 
-static void write_incident(Arbiter *a) {
-        a->document = fold_records(a, &a->n_document);
-        request(a, OBJECT_PUT, a->path, handle_written);
-}
-
 static void read_records(Arbiter *a);
 
 static void on_record_read(const ObjectResult *r, void *userdata) {
@@ -399,7 +397,7 @@ static void on_record_read(const ObjectResult *r, void *userdata) {
         read_records(a);
 }
 
-/* Those that have changed. */
+/* Those that have changed; then all are folded. */
 static void read_records(Arbiter *a) {
         Publication *p = &a->publication;
         while (p->next < p->n && p->n_underway < READS_MAX && p->n_claims < RECORDED_MAX) {
@@ -414,8 +412,10 @@ static void read_records(Arbiter *a) {
                         return;
                 p->n_underway++;
         }
-        if (p->n_underway == 0)
-                write_incident(a);
+        if (p->n_underway > 0)
+                return;
+        a->document = fold_records(a, &a->n_document);
+        request(a, OBJECT_PUT, a->path, handle_written);
 }
 
 static bool is_unchanged(const KnownRecord *k, const ObjectEntry *e) {

@@ -32,7 +32,7 @@ void arbiter_cancel(Arbiter *a);
 
 typedef struct ArbiterState {
         char *destination;
-        char *error;         /* of the last task; NULL: none */
+        char *error;         /* the last one since a task has succeeded; NULL: none */
         bool is_busy;        /* with a task */
         bool is_unreachable; /* the last task failed so */
         bool is_unable;      /* it cannot decide, as it turned out */

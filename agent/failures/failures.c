@@ -211,6 +211,7 @@ static void claim_process(Failures *f, Process *p) {
         uint32_t least = sec > REVISION_EPOCH_SEC ? (uint32_t)(sec - REVISION_EPOCH_SEC) : 0;
         p->claim.revision = MAX(p->claim.revision + 1, least);
         p->changed_usec = now_usec(f);
+        claim_bound_ranks(&p->claim);
         f->meeting_usec = 0;
         log_debug("failure %s: rank %lld, pid %u: %s, bundle %s", key, (long long)p->claim.rank,
                   p->claim.pid, claim_state_name(p->claim.state),

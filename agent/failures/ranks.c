@@ -43,8 +43,8 @@ int rank_watch_new(RankWatch **ret, const RankWatchOptions *options) {
                 return -ENOMEM;
         w->on_end = options->on_end;
         w->userdata = options->userdata;
-        w->pid_fd = (int)syscall(SYS_pidfd_open, options->process->pid,
-                                 0); /* glibc has it since 2.36 */
+        /* glibc has it since 2.36. */
+        w->pid_fd = (int)syscall(SYS_pidfd_open, options->process->pid, 0);
         if (w->pid_fd < 0)
                 return -errno;
         /* After that: whose start ticks are right now is whom it stands for. */

@@ -20,7 +20,7 @@
 #define EXISTS_MAX 5
 #define OLDER_SLACK (5 * SEC) /* of claims against the opening and the settling before it */
 #define LEAF_WAIT SEC         /* after the centre, and up to three times as much */
-#define LOOK_FIRST (10 * SEC)
+#define SEARCH_FIRST (10 * SEC)
 #define RECORD_WAIT SEC
 #define RECORD_GAP_MIN (2 * SEC)
 #define RECORD_GAP_MAX (30 * SEC)
@@ -64,7 +64,7 @@ typedef struct Key {
         int64_t cluster_id_usec; /* since when there is one with a cluster id: it does not settle */
         int64_t leaf_wait_usec;
         int64_t ended_usec; /* the last rank that ended and belongs to no failure; INT64_MIN */
-        int64_t look_usec, look_gap_usec;
+        int64_t search_usec, search_gap_usec;
 
         /* One action of the store at a time. */
         ActionKind in_flight;
@@ -133,6 +133,7 @@ static bool is_own(const Agreement *a, const Claim *c) {
 static bool claim_normalize(Claim *c, int64_t now) {
         uint64_t usec;
 
+        claim_bound_ranks(c);
         c->event_usec = MIN(c->event_usec, now);
         c->started_usec = MIN(c->started_usec, c->event_usec);
         return time_is_sane(c->event_usec) &&
@@ -150,7 +151,7 @@ static bool is_in_store(const Decision *d) {
         return d->n > 0 && d->agreed != AGREED_BUS;
 }
 
-static bool can_ask(const Key *k) {
+static bool can_query(const Key *k) {
         return k->has_arbiter && !k->is_unable;
 }
 
@@ -223,13 +224,17 @@ static void remove_failure(Agreement *a, Key *k, size_t i) {
         failure_free(f);
 }
 
+/* It ended so long ago that it belongs to no failure that is to come. */
+static bool ended_long_ago(const Agreement *a, const Claim *c) {
+        return c->state == CLAIM_ENDED && c->event_usec + a->window_usec < a->now_usec;
+}
+
 /* @return whether this node would miss it: it waits for a decision, or a process of it lives or
  * has just ended */
 static bool key_is_needed(const Agreement *a, const Key *k) {
         for (size_t i = 0; i < k->claims.n; i++) {
                 const Claim *c = &k->claims.items[i];
-                if (is_own(a, c) && !find_placed(k, c) &&
-                    (c->state != CLAIM_ENDED || c->event_usec + a->window_usec >= a->now_usec))
+                if (is_own(a, c) && !find_placed(k, c) && !ended_long_ago(a, c))
                         return true;
         }
         return k->in_flight != ACTION_NONE;
@@ -271,17 +276,12 @@ static void make_room_for_failure(Agreement *a, Key *key) {
         remove_oldest_failure(a, key);
 }
 
+/* Keys stay until agreement_forget(). */
 static void expire(Agreement *a, int64_t now) {
-        const int64_t limit = now - AGREEMENT_KEEP_USEC;
-
-        for (size_t i = a->n_keys; i-- > 0;) {
-                Key *k = a->keys[i];
-                for (size_t j = k->n_failures; j-- > 0;)
-                        if (k->failures[j]->changed_usec < limit)
-                                remove_failure(a, k, j);
-                if (k->n_failures == 0 && k->changed_usec < limit && !key_is_needed(a, k))
-                        remove_key(a, i);
-        }
+        for (size_t i = 0; i < a->n_keys; i++)
+                for (size_t j = a->keys[i]->n_failures; j-- > 0;)
+                        if (a->keys[i]->failures[j]->changed_usec < now - AGREEMENT_KEEP_USEC)
+                                remove_failure(a, a->keys[i], j);
 }
 
 static int add_key(Agreement *a, const char *key, Key **ret) {
@@ -297,7 +297,7 @@ static int add_key(Agreement *a, const char *key, Key **ret) {
                 memcpy(k->key, key, sizeof k->key);
                 k->question = ACTION_LIST;
                 k->first_usec = k->cluster_id_usec = AGREEMENT_NEVER;
-                k->look_usec = k->send_usec = AGREEMENT_NEVER;
+                k->search_usec = k->send_usec = AGREEMENT_NEVER;
                 k->retry_usec = k->sent_usec = k->news_usec = -TIME_MAX;
                 k->ended_usec = INT64_MIN;
                 k->changed_usec = a->now_usec;
@@ -415,10 +415,10 @@ static bool place_claim(Agreement *a, Key *k, const Claim *c, int64_t now) {
 
 static void schedule_search(Key *k, int64_t ended_usec, int64_t now) {
         if (ended_usec == INT64_MIN)
-                k->look_usec = AGREEMENT_NEVER;
+                k->search_usec = AGREEMENT_NEVER;
         else if (ended_usec > k->ended_usec) {
-                k->look_usec = MAX(now, ended_usec + LOOK_FIRST);
-                k->look_gap_usec = LOOK_FIRST;
+                k->search_usec = MAX(now, ended_usec + SEARCH_FIRST);
+                k->search_gap_usec = SEARCH_FIRST;
         }
         k->ended_usec = ended_usec;
 }
@@ -440,7 +440,7 @@ static void refresh_key(Agreement *a, Key *k, int64_t now) {
                 if (claim_is_failure(c)) {
                         is_open = true;
                         has_cluster_id |= cluster_id_is_set(c->cluster_id);
-                } else if (is_own(a, c) && c->event_usec + a->window_usec >= now)
+                } else if (is_own(a, c) && !ended_long_ago(a, c))
                         ended_usec = MAX(ended_usec, c->event_usec);
         }
         schedule_search(k, ended_usec, now);
@@ -461,10 +461,10 @@ static int64_t open_time(const Agreement *a, const Key *k) {
                (k->role == ROLE_LEAF ? k->leaf_wait_usec : 0);
 }
 
-static int64_t ask_time(const Agreement *a, const Key *k) {
+static int64_t query_time(const Agreement *a, const Key *k) {
         if (k->question != ACTION_LIST)
                 return -TIME_MAX; /* at once, before records */
-        int64_t t = MIN(open_time(a, k), k->look_usec);
+        int64_t t = MIN(open_time(a, k), k->search_usec);
         const Failure *f = find_failure(k, 0);
         if (f)
                 t = MIN(t, f->d.opened_usec);
@@ -694,12 +694,20 @@ void agreement_forget(Agreement *a, const char *key) {
 
 /* ---- claims ---- */
 
-/* Makes room by what belongs to the oldest failure. */
+/* Makes room by what ended long ago without a failure, else by what belongs to the oldest one. */
 static int add_claim(Agreement *a, Key *k, const Claim *c) {
+        size_t n = 0, n_before = k->claims.n;
         const int r = claim_set_add(&k->claims, c);
-        if (r != -ENOSPC || k->n_failures == 0)
+        if (r != -ENOSPC)
                 return r;
-        remove_oldest_failure(a, k);
+        for (size_t i = 0; i < n_before; i++) {
+                const Claim *old = &k->claims.items[i];
+                if (!ended_long_ago(a, old) || find_placed(k, old))
+                        k->claims.items[n++] = *old;
+        }
+        k->claims.n = n;
+        if (n == n_before && k->n_failures > 0)
+                remove_oldest_failure(a, k);
         return claim_set_add(&k->claims, c);
 }
 
@@ -765,7 +773,7 @@ const Decision *agreement_find(const Agreement *a, const char *key, const Claim 
 bool agreement_is_pending(const Agreement *a, const char *key, const Claim *process) {
         const Key *k = find_key(a, key);
         const Claim *c = k ? claim_set_find(&k->claims, process) : NULL;
-        return c && is_open_claim(a, k, c) && (can_ask(k) || k->role != ROLE_NONE);
+        return c && is_open_claim(a, k, c) && (can_query(k) || k->role != ROLE_NONE);
 }
 
 /* ---- the arbiter ---- */
@@ -806,7 +814,7 @@ static void advance(Agreement *a, Key *k, int64_t now) {
         const uint32_t highest = MAX(k->highest, highest_known(k)), n = highest + 1;
 
         k->question = ACTION_LIST;
-        if (!unnumbered && k->first_usec == AGREEMENT_NEVER && k->look_usec == AGREEMENT_NEVER)
+        if (!unnumbered && k->first_usec == AGREEMENT_NEVER && k->search_usec == AGREEMENT_NEVER)
                 return;
         if (k->n_candidates > 0) {
                 k->question = ACTION_READ;
@@ -815,9 +823,9 @@ static void advance(Agreement *a, Key *k, int64_t now) {
         k->is_listed = k->highest == highest; /* else it does not show what the bus has decided */
         refresh_key(a, k, now);
         k->is_listed = false;
-        if (k->look_usec <= now) {
-                k->look_usec = now + k->look_gap_usec;
-                k->look_gap_usec = MIN(2 * k->look_gap_usec, HOUR);
+        if (k->search_usec <= now) {
+                k->search_usec = now + k->search_gap_usec;
+                k->search_gap_usec = MIN(2 * k->search_gap_usec, HOUR);
         }
         if (highest > NUMBER_MAX) { /* somebody has written nonsense there */
                 k->is_unable = true;
@@ -1139,9 +1147,9 @@ static Due find_due(const Agreement *a, const Key *k) {
                 add_due(&due, k->send_usec, ACTION_SEND, NULL);
         else if (k->role == ROLE_CENTRE && (k->n_acks > 0 || find_news(k)))
                 add_due(&due, k->news_usec, ACTION_SEND, NULL);
-        if (!can_ask(k) || k->in_flight != ACTION_NONE)
+        if (!can_query(k) || k->in_flight != ACTION_NONE)
                 return due;
-        add_due(&due, ask_time(a, k), k->question, NULL);
+        add_due(&due, query_time(a, k), k->question, NULL);
         for (size_t i = 0; i < k->n_failures; i++) {
                 Failure *f = k->failures[i];
                 if (!is_in_store(&f->d))
@@ -1155,8 +1163,8 @@ static Due find_due(const Agreement *a, const Key *k) {
 
 /* @return when the centre decides by itself; AGREEMENT_NEVER */
 static int64_t decide_time(const Agreement *a, const Key *k) {
-        return k->role == ROLE_CENTRE && !can_ask(k) ? MAX(open_time(a, k), k->retry_usec)
-                                                     : AGREEMENT_NEVER;
+        return k->role == ROLE_CENTRE && !can_query(k) ? MAX(open_time(a, k), k->retry_usec)
+                                                       : AGREEMENT_NEVER;
 }
 
 static void start_action(Agreement *a, Key *k, const Due *due, int64_t now, Action *ret) {

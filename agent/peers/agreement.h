@@ -48,7 +48,7 @@ void agreement_forget(Agreement *a, const char *key);
  * @return 0; -ENOSPC: bounded; -ENOMEM */
 int agreement_claim(Agreement *a, const char *key, const Claim *c, bool is_local, int64_t now);
 
-/** A failure that a bundle of this node already carries (its row): known again after a restart. */
+/** A decision that is stored with a claim of this node: known again after a restart. */
 int agreement_restore(Agreement *a, const Decision *d, const Claim *c, int64_t now);
 
 /** @param process  identity of a claim of this node

@@ -52,7 +52,7 @@ typedef struct HostAddress {
 typedef struct Host {
         char name[HOST_SIZE];
         HostAddress address;
-        uint64_t asked_usec, looked_usec; /* looked: 0 = not yet */
+        uint64_t requested_usec, resolved_usec; /* resolved: 0 = not yet */
 } Host;
 
 /* In a thread, since getaddrinfo(3) blocks; one at a time. */
@@ -160,7 +160,7 @@ static void end_resolution(WorkJob *job) {
         b->resolution = NULL;
         Host *h = find_known_host(b, l->name);
         if (h) {
-                h->looked_usec = now_usec(b);
+                h->resolved_usec = now_usec(b);
                 h->address = l->address;
         }
         free(l);
@@ -193,14 +193,14 @@ static const Host *find_host(Bus *b, const char *name) {
         if (!h) { /* instead of the one that nobody has asked for longest */
                 h = &b->hosts[0];
                 for (size_t i = 1; i < HOSTS_MAX; i++)
-                        if (b->hosts[i].asked_usec < h->asked_usec)
+                        if (b->hosts[i].requested_usec < h->requested_usec)
                                 h = &b->hosts[i];
                 *h = (Host){ .name = "" };
                 memcpy(h->name, name, strlen(name));
         }
-        h->asked_usec = now_usec(b);
+        h->requested_usec = now_usec(b);
         if (!resolve_host(name, AI_NUMERICHOST, &h->address) &&
-            (h->looked_usec == 0 || h->asked_usec - h->looked_usec > LOOKUP_USEC))
+            (h->resolved_usec == 0 || h->requested_usec - h->resolved_usec > LOOKUP_USEC))
                 start_resolution(b, h);
         return h;
 }

@@ -45,6 +45,13 @@ bool claim_key_is_valid(const char *key) {
                strspn(key, "0123456789abcdef") == CLAIM_KEY_SIZE - 1;
 }
 
+void claim_bound_ranks(Claim *c) {
+        if (c->rank < 0 || c->rank >= CLAIM_RANKS_MAX)
+                c->rank = -1;
+        if (c->world_size < 1 || c->world_size > CLAIM_RANKS_MAX)
+                c->world_size = -1;
+}
+
 #define COMPARE(a, b) (((a) > (b)) - ((a) < (b)))
 
 int claim_compare_process(const Claim *a, const Claim *b) {

@@ -13,6 +13,7 @@
 #define CLAIM_BOOT_ID_SIZE 33
 #define CLAIM_LOCATION_SIZE 64
 #define CLAIMS_MAX 4096 /* of a failure */
+#define CLAIM_RANKS_MAX 1000000
 
 typedef enum ClaimState {
         CLAIM_ALIVE,  /* the process runs */
@@ -66,6 +67,9 @@ bool cluster_id_is_set(const char *id);
  * @return false: neither is known */
 bool claim_key_build(const char *job_key, const char *cluster_id, char ret[CLAIM_KEY_SIZE]);
 bool claim_key_is_valid(const char *key);
+
+/** A rank and a world size that cannot be become -1, else nobody could read their record. */
+void claim_bound_ranks(Claim *c);
 
 /** Orders by process: boot id, pid, start ticks. */
 int claim_compare_process(const Claim *a, const Claim *b);

@@ -19,7 +19,6 @@
 
 enum {
         DEPTH_MAX = 4,
-        RANKS_MAX = 1000000,
         SPAN_MSEC_MAX = 24 * 3600 * 1000, /* of settle and uncertainty */
         COMMAS_MAX = 32 * CLAIMS_MAX,     /* 16 members a claim: bounds what a tree of it takes */
         NAME_TIME_SIZE = 19,              /* `yyyymmddTHHMMSSmmm` and NUL */
@@ -239,7 +238,7 @@ static void code_decision(Codec *c, Decision *d, char job[JOB_KEY_SIZE]) {
         code_text(c, "date_time", d->date_time, sizeof d->date_time);
         d->derived = code_bool(c, "derived", d->derived);
         code_text_or_null(c, "job", job, JOB_KEY_SIZE);
-        d->world_size = code_number_or_null(c, "world_size", d->world_size, 1, RANKS_MAX);
+        d->world_size = code_number_or_null(c, "world_size", d->world_size, 1, CLAIM_RANKS_MAX);
         d->settle_usec = code_span(c, "settle_ms", d->settle_usec);
         expect(c, agreed_parse(code_word(c, "agreed", agreed_name(d->agreed)), &d->agreed) == 0);
         code_instance_id(c, "created_by", d->created_by);
@@ -247,8 +246,8 @@ static void code_decision(Codec *c, Decision *d, char job[JOB_KEY_SIZE]) {
 }
 
 static void code_claim(Codec *c, Claim *x) {
-        x->rank = code_number_or_null(c, "rank", x->rank, 0, RANKS_MAX - 1);
-        x->world_size = code_number_or_null(c, "world_size", x->world_size, 1, RANKS_MAX);
+        x->rank = code_number_or_null(c, "rank", x->rank, 0, CLAIM_RANKS_MAX - 1);
+        x->world_size = code_number_or_null(c, "world_size", x->world_size, 1, CLAIM_RANKS_MAX);
         code_text(c, "boot_id", x->boot_id, sizeof x->boot_id);
         x->pid = (uint32_t)code_number(c, "pid", x->pid, 0, UINT32_MAX);
         x->start_ticks =

@@ -123,7 +123,6 @@ static bool has_better(const Claim *const *sorted, size_t n, const Claim *c) {
 static int fold_ranks(Roster *r) {
         int64_t next = 0; /* the rank after the last one */
         _cleanup_free_ const Claim **sorted = calloc(r->claims.n + 1, sizeof *sorted);
-        r->world_size = find_world_size(r);
         r->ranks = calloc((size_t)MAX(r->world_size, 0) + r->claims.n + 1, sizeof *r->ranks);
         if (!sorted || !r->ranks)
                 return -ENOMEM;
@@ -222,9 +221,13 @@ static void find_suspects(Roster *r) {
 int roster_fold(const Decision *d, const Record *records, size_t n_records, Roster *ret) {
         _cleanup_(roster_done) Roster r = { .decision = *d };
         int e = fold_nodes(&r, records, n_records);
-        for (size_t i = 0; e == 0 && i < n_records; i++)
-                if (claim_set_merge(&r.claims, &records[i].claims) == -ENOMEM)
-                        e = -ENOMEM; /* what is beyond CLAIMS_MAX is not folded */
+        bool is_full = false;
+        for (size_t i = 0; e == 0 && i < n_records; i++) {
+                int merged = claim_set_merge(&r.claims, &records[i].claims);
+                is_full = is_full || merged == -ENOSPC;
+                e = merged == -ENOMEM ? merged : 0;
+        }
+        r.world_size = is_full ? -1 : find_world_size(&r);
         if (e == 0)
                 e = fold_ranks(&r);
         if (e < 0)
@@ -320,7 +323,7 @@ char *roster_format(const Roster *r, const char *job_key, size_t *ret_n) {
         return record_detach(&b, ret_n);
 }
 
-/* Looks for the bytes of add_nodes(), which cannot stand inside a string: a document of 65,536
+/* Looks for the bytes of add_nodes(), which cannot stand inside a string: a document of 16,384
  * ranks need not become a tree for it. */
 bool incident_has_record(const char *text, size_t n_text, const char *instance_id,
                          uint64_t revision) {

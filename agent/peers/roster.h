@@ -5,7 +5,7 @@
 #include "agent/peers/decision.h"
 #include "agent/peers/record.h"
 
-#define ROSTER_RANKS_MAX 65536
+#define ROSTER_RANKS_MAX 16384 /* incident.json may have 4 MiB */
 
 typedef enum RankState {
         RANK_PRESENT,
@@ -41,8 +41,8 @@ typedef struct RosterNode { /* whose record is in it */
 typedef struct Roster {
         Decision decision;
         ClaimSet claims;
-        int64_t world_size; /* the decision's, else the largest of the claims; -1: not known, or
-                               more than ROSTER_RANKS_MAX, and nobody is missing */
+        int64_t world_size; /* the decision's, else the largest of the claims; -1: not known, more
+                               than ROSTER_RANKS_MAX, or not all are folded; nobody is missing */
         RosterRank *ranks;  /* by rank; those without a rank come last */
         size_t n_ranks;
         RosterNode *nodes; /* by instance id */

@@ -49,6 +49,7 @@ int store_failure_list(Store *s, int (*on_failure)(const StoredFailure *f, void 
 int store_failure_drop(Store *s, uint64_t before_usec) {
         _cleanup_binder_ Binder b = { .statement = s->statements[STORE_FAILURE_DROP] };
         bind_number(&b, before_usec);
+        bind_number(&b, STORE_FAILURES_MAX);
         int r = store_change(s, &b);
         return r == STORE_E_NOT_FOUND ? 0 : r;
 }

@@ -425,7 +425,8 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                               " DO UPDATE SET key = ?2, n = ?3, time_usec = ?4, document = ?5",
         [STORE_FAILURE_LIST] = "SELECT name, key, n, time_usec, document FROM failures"
                                " WHERE name > ?1 ORDER BY name LIMIT 1",
-        [STORE_FAILURE_DROP] = "DELETE FROM failures WHERE time_usec < ?1",
+        [STORE_FAILURE_DROP] = "DELETE FROM failures WHERE time_usec < ?1 OR name IN (SELECT name"
+                               " FROM failures ORDER BY time_usec DESC LIMIT -1 OFFSET ?2)",
         [STORE_PAGE_COUNT] = "PRAGMA page_count",
         [STORE_FREE_COUNT] = "PRAGMA freelist_count",
         [STORE_RESERVE_COUNT] = "SELECT count(*) FROM reserve",
@@ -453,6 +454,29 @@ static int query_number(sqlite3 *db, const char *sql, int *ret) {
         return r;
 }
 
+/* The version of the agent that brought the schema up, as SQLite's application_id: an older one
+ * names it. */
+#define VERSION_FIELD_BITS 10
+
+static int encode_version(void) {
+        unsigned a = 0, b = 0, c = 0;
+        (void)sscanf(PACKAGE_VERSION, "%4u.%3u.%3u", &a, &b, &c); /* missing fields are 0 */
+        return (int)(((a << VERSION_FIELD_BITS | b) << VERSION_FIELD_BITS) | c);
+}
+
+static void log_newer(sqlite3 *db, int version) {
+        const int mask = (1 << VERSION_FIELD_BITS) - 1;
+        int id = 0;
+        (void)query_number(db, "PRAGMA application_id", &id); /* 0: not known */
+        log_error(
+                0,
+                "the state database has version %d, written by neuron-collectd %d.%d.%d, and this "
+                "agent reads versions up to %d; install the newer agent again, or set another "
+                "state_directory",
+                version, id >> (2 * VERSION_FIELD_BITS), id >> VERSION_FIELD_BITS & mask, id & mask,
+                STORE_SCHEMA_VERSION);
+}
+
 int store_schema_upgrade(sqlite3 *db, const char *const *steps, int n_steps) {
         int version, r = sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
         if (r != SQLITE_OK)
@@ -463,14 +487,30 @@ int store_schema_upgrade(sqlite3 *db, const char *const *steps, int n_steps) {
         for (int i = r == SQLITE_OK ? version : n_steps; i < n_steps && r == SQLITE_OK; i++)
                 r = sqlite3_exec(db, steps[i], NULL, NULL, NULL);
         if (r == SQLITE_OK) {
-                char sql[64];
-                (void)snprintf(sql, sizeof sql, "PRAGMA user_version=%d; COMMIT",
-                               MAX(version, n_steps));
+                char sql[96];
+                (void)snprintf(sql, sizeof sql,
+                               "PRAGMA application_id=%d; PRAGMA user_version=%d; COMMIT",
+                               encode_version(), MAX(version, n_steps));
                 r = sqlite3_exec(db, sql, NULL, NULL, NULL);
         }
         if (r != SQLITE_OK)
                 (void)sqlite3_exec(db, "ROLLBACK", NULL, NULL,
                                    NULL); /* nothing to do about it: r says what was wrong */
+        return r;
+}
+
+/* Not the function pragma_quick_check(1), which takes the number for a table's name in
+ * SQLite 3.46. @return SQLITE_OK, SQLITE_CORRUPT, another error */
+static int check_pages(sqlite3 *db) {
+        sqlite3_stmt *st = NULL;
+        int r = sqlite3_prepare_v2(db, "PRAGMA quick_check(1)", -1, &st, NULL);
+        if (r == SQLITE_OK)
+                r = sqlite3_step(st);
+        if (r == SQLITE_ROW) {
+                const char *text = (const char *)sqlite3_column_text(st, 0);
+                r = text && strcmp(text, "ok") == 0 ? SQLITE_OK : SQLITE_CORRUPT;
+        }
+        (void)sqlite3_finalize(st); /* repeats the error of the step */
         return r;
 }
 
@@ -503,21 +543,15 @@ static int repair_counts(sqlite3 *db) {
 }
 
 static int bring_up(sqlite3 *db, bool is_to_be_checked) {
-        int version, is_damaged = 0, r = query_number(db, "PRAGMA user_version", &version);
+        int version, r = query_number(db, "PRAGMA user_version", &version);
         if (r != SQLITE_OK)
                 return r;
         if (version > STORE_SCHEMA_VERSION) {
-                log_error(0,
-                          "the state database has version %d, and this agent reads versions up to "
-                          "%d; install the newer agent again, or set another state_directory",
-                          version, STORE_SCHEMA_VERSION);
+                log_newer(db, version);
                 return STORE_SCHEMA_IS_NEWER;
         }
         if (is_to_be_checked)
-                r = query_number(db, "SELECT quick_check <> 'ok' FROM pragma_quick_check(1)",
-                                 &is_damaged);
-        if (r == SQLITE_OK && is_damaged)
-                r = SQLITE_CORRUPT;
+                r = check_pages(db);
         if (r == SQLITE_OK)
                 r = sqlite3_exec(db, settings, NULL, NULL, NULL);
         if (r == SQLITE_OK && version < STORE_SCHEMA_VERSION)

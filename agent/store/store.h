@@ -312,6 +312,8 @@ int store_job_list(Store *s, uid_t uid, size_t max, StoredJob *ret);
 /* ---- failures that several nodes agree on: the claims of this node with their decisions, so that
  * a restart changes neither ---- */
 
+#define STORE_FAILURES_MAX 8192
+
 typedef struct StoredFailure { /* borrowed */
         const char *name;      /* the process of a claim */
         const char *key;
@@ -325,5 +327,5 @@ int store_failure_put(Store *s, const StoredFailure *f);
 /** In order of name. A negative return of on_failure ends it and is returned. */
 int store_failure_list(Store *s, int (*on_failure)(const StoredFailure *f, void *userdata),
                        void *userdata);
-/** Deletes those of an earlier time. */
+/** Deletes those of an earlier time, and the oldest above STORE_FAILURES_MAX. */
 int store_failure_drop(Store *s, uint64_t before_usec);

@@ -48,6 +48,7 @@ int cmd_drain(const Cli *cli, int argc, char **argv);
 int cmd_verify(const Cli *cli, int argc, char **argv);
 int cmd_estimate(const Cli *cli, int argc, char **argv);
 int cmd_config(const Cli *cli, int argc, char **argv);
+int cmd_crash(const Cli *cli, int argc, char **argv);
 int cmd_key(const Cli *cli, int argc, char **argv);
 int cmd_ls(const Cli *cli, int argc, char **argv);
 int cmd_report(const Cli *cli, int argc, char **argv);

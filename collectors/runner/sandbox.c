@@ -143,6 +143,8 @@ static int enter_landlock(const Sandbox *s) {
         }
         if (!s->may_exec)
                 attr.fs |= LANDLOCK_ACCESS_FS_EXECUTE;
+        if (s->opens_nothing)
+                attr.fs |= LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR;
         _cleanup_close_ int ruleset =
                 (int)syscall(SYS_landlock_create_ruleset, &attr, abi >= 4 ? 16 : 8, 0);
         if (ruleset < 0)
@@ -198,6 +200,15 @@ static const unsigned short refused_without_commands[] = {
         SYS_socket, SYS_socketpair, SYS_connect, SYS_bind, SYS_listen, SYS_accept, SYS_accept4,
 };
 
+/* Where landlock cannot be had, too. */
+static const unsigned short refused_without_opens[] = {
+        SYS_openat,
+        SYS_openat2,
+#ifdef __x86_64__
+        SYS_open,
+#endif
+};
+
 /* What landlock would refuse, where it cannot be had. The rest of it: add_opens(). */
 static const unsigned short refused_without_landlock[] = {
         SYS_truncate, SYS_ftruncate, SYS_fallocate, SYS_mkdirat,   SYS_mknodat,
@@ -212,10 +223,10 @@ static const unsigned short refused_without_landlock[] = {
 };
 
 enum {
-        STEPS_MAX =
-                2 * (ELEMENTSOF(refused_always) + ELEMENTSOF(refused_without_exec) +
-                     ELEMENTSOF(refused_without_commands) + ELEMENTSOF(refused_without_landlock)) +
-                64
+        STEPS_MAX = 2 * (ELEMENTSOF(refused_always) + ELEMENTSOF(refused_without_exec) +
+                         ELEMENTSOF(refused_without_commands) + ELEMENTSOF(refused_without_opens) +
+                         ELEMENTSOF(refused_without_landlock)) +
+                    64
 };
 
 typedef struct Filter { /* the number of the call is in the accumulator between its parts */
@@ -319,6 +330,8 @@ static int enter_seccomp(const Sandbox *s) {
                 add_refused(&f, refused_without_exec, ELEMENTSOF(refused_without_exec));
         if (!s->runs_commands)
                 add_refused(&f, refused_without_commands, ELEMENTSOF(refused_without_commands));
+        if (s->opens_nothing)
+                add_refused(&f, refused_without_opens, ELEMENTSOF(refused_without_opens));
         if (s->reads_processes)
                 add_opens(&f, s);
         add_return(&f, 0);

@@ -17,7 +17,8 @@ WRAPPERS = (  # library, its headers, who may include them
     ("zstd", r"(zstd|zdict)[a-z_]*\.h", r"lib/bundle/frame\.c"),
     ("expat", r"expat(_external)?\.h", r"uploaders/aws/aws_xml\.c"),
     ("OpenSSL", r"openssl/.*", r"lib/base/digest\.c"),
-    ("elfutils", r"elfutils/.*|(libelf|gelf|libdw|libdwfl|dwarf)\.h", r"collectors/crash/\w+\.c"),
+    ("elfutils", r"elfutils/.*|(libelf|gelf|libdw|libdwfl|dwarf)\.h",
+     r"collectors/crash/(elf_file|unwind)\.c"),
 )
 LOCK = re.compile(r"(?<!\w)(pthread_(mutex|cond|rwlock|spin|barrier)_|mtx_|cnd_)[a-z]")
 LOCKS = "lib/event/worker_pool.c"

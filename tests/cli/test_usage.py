@@ -55,7 +55,8 @@ def wrong_usage_is_reported_with_the_culprit_and_exits_2():
                       ["ls", "a", "--recursive"], ["ls", "s3://"], ["doctor", "now"],
                       ["doctor", "--destination"], ["estimate", "it"], ["config"],
                       ["config", "fix"], ["key"], ["key", "old"], ["key", "new", "a", "b"],
-                      ["key", "new", "--force"]):
+                      ["key", "new", "--force"], ["crash"], ["crash", "--exe"],
+                      ["crash", "a", "b"], ["crash", "a", "--bogus"]):
         # a socket that nobody listens on: whatever asks the agent before it has looked at its
         # arguments would exit with 3
         given = arguments if not arguments or arguments[0].startswith("-") else [

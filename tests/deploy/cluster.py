@@ -1,9 +1,9 @@
-"""A Kubernetes 1.20 of several nodes on one machine, from Debian's source package: etcd, API server,
-controllers and scheduler in this process's network namespace (tests/harness/network.py), and for
-each node a network and a mount namespace with containerd and kubelet.
+"""A Kubernetes 1.20 of several nodes on one machine, from Debian's source package: etcd, API
+server, controllers and scheduler in this process's network namespace (tests/harness/network.py),
+and for each node a network and a mount namespace with containerd and kubelet.
 
-The directories of nodes that our DaemonSet mounts are each node's own; everything else of their file
-system is the machine's. Building takes ten minutes of both cores, once: see CACHE.
+The directories of nodes that our DaemonSet mounts are each node's own; everything else of their
+file system is the machine's. Building takes ten minutes of both cores, once: see CACHE.
 """
 import atexit
 import json
@@ -129,8 +129,8 @@ class Node:
         files = {
             "cni/10.conf": json.dumps({
                 "cniVersion": "0.4.0", "name": "pods", "type": "bridge", "bridge": "pods0",
-                "isGateway": True, "ipam": {"type": "host-local", "subnet": f"10.81.{self.number}.0/24",
-                                            "dataDir": self.path("ipam")}}),
+                "isGateway": True, "ipam": {"type": "host-local", "dataDir": self.path("ipam"),
+                                            "subnet": f"10.81.{self.number}.0/24"}}),
             # root may not lower OOM scores or raise limits here
             "containerd.toml": f"""version = 2
 root = "{self.path('containerd-root')}"

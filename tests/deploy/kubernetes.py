@@ -12,8 +12,8 @@ from tap import Skip
 
 DEPLOY = os.path.join(SRCDIR, "deploy/kubernetes")
 MIRROR = "http://deb.debian.org/debian"
-# Debian 12 has kubectl 1.20, whose kustomize is older than components; that of Debian 13 is one
-# static program.
+# Debian 12 has kubectl 1.20, whose kustomize is older than components; that of Debian 13 needs no
+# more than libc.
 NEWER = "trixie"
 
 
@@ -40,7 +40,8 @@ def fetch_debian(package, suite, kind="deb"):
                     f"{suite} main\n")
         apt = ["apt-get", "-qq", f"-oDir::Etc::sourcelist={top}/list",
                "-oDir::Etc::sourceparts=/dev/null", f"-oDir::State::lists={top}/lists",
-               "-oAPT::Sandbox::User=root", "-oDir::Cache::pkgcache=", "-oDir::Cache::srcpkgcache="]
+               "-oDir::State::status=/dev/null", "-oAPT::Sandbox::User=root",
+               "-oDir::Cache::pkgcache=", "-oDir::Cache::srcpkgcache="]
         os.makedirs(place + ".new", exist_ok=True)
         try:
             run(*apt, "update")
@@ -57,7 +58,7 @@ def kubectl():
     found = shutil.which("kubectl")
     if found and version_of(found) >= 21:
         return found
-    place = fetch_debian("kubernetes-client", NEWER)
+    place = fetch_debian("kubectl", NEWER)
     program = os.path.join(place, "root/usr/bin/kubectl")
     if not os.path.exists(program):
         deb = [name for name in os.listdir(place) if name.endswith(".deb")][0]

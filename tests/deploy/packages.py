@@ -1,9 +1,11 @@
-"""The packages that `make deb` has built, and boxes (tests/harness/box) in which they are installed."""
+"""The packages that `make deb` has built, and boxes (tests/harness/box) in which they are
+installed."""
 import functools
 import glob
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 
@@ -42,11 +44,42 @@ def run(*command, check=True, **more):
 def dependencies(path):
     """@return names of the packages that it depends on"""
     depends = run("dpkg-deb", "-f", path, "Depends").strip()
-    return sorted({re.match(r"[a-z0-9.+-]+", d.strip()).group() for d in depends.split(",") if d.strip()})
+    return sorted({re.match(r"[a-z0-9.+-]+", d.strip()).group()
+                   for d in depends.split(",") if d.strip()})
+
+
+def clean_root(path, suite, foreign=None):
+    """A root with what a build of the packages needs and nothing else.
+    @param foreign  architecture that is built for, if it is not this machine's"""
+    if os.geteuid() != 0 or not shutil.which("mmdebstrap"):
+        raise Skip("needs root and mmdebstrap")
+    with open(os.path.join(SRCDIR, "deploy/debian/control"), encoding="utf-8") as f:
+        needed = re.search(r"(?ms)^Build-Depends:(.*?)^\S", f.read()).group(1).split(",")
+    names = [re.match(r"[a-z0-9.+-]+", n.strip()).group() for n in needed]
+    names = [n for n in names if n not in ("debhelper-compat", "pkgconf", "python3")]
+    options = ["--variant=buildd", "--include=debhelper,python3,fakeroot,libcmocka-dev,pkg-config"]
+    if foreign:
+        options = [f"--architectures={run('dpkg', '--print-architecture').strip()},{foreign}",
+                   "--variant=buildd", f"--include=debhelper,python3,fakeroot,pkgconf:{foreign},"
+                   f"qemu-user-static,crossbuild-essential-{foreign},libcmocka-dev:{foreign},"
+                   f"libc6-dev:{foreign}"]
+        names = [f"{n}:{foreign}" for n in names]
+    try:
+        run("mmdebstrap", "--quiet", *options, f"--include={','.join(names)}", suite, path)
+    except AssertionError as error:
+        raise Skip("mmdebstrap could not make a root (no network?)") from error
+
+
+def in_root(root, script):
+    """Runs a shell script in a root, which sees processes of its own only."""
+    return run("unshare", "--mount", "--pid", "--fork", "sh", "-euc",
+               'mount -t proc proc "$0/proc"; mount --bind /dev "$0/dev"; '
+               'exec chroot "$0" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root '
+               'LC_ALL=C.UTF-8 DEB_BUILD_OPTIONS=parallel=2 sh -euc "$1"', root, script)
 
 
 def repack(file, suffix):
-    """The same package as another version. @return path of the file, which goes with this process"""
+    """The same package as another version. @return path of the file, which this process removes"""
     root = tempfile.mkdtemp(prefix="neuron-repack.", dir=_scratch().name)
     run("dpkg-deb", "-R", file, f"{root}/x")
     run("sed", "-i", f"/^Version:/s/$/{suffix}/", f"{root}/x/DEBIAN/control")
@@ -76,21 +109,30 @@ def _scratch():
     return tempfile.TemporaryDirectory(prefix="neuron-deploy-files.")
 
 
-def base():
-    """A root with systemd and what the agent's package depends on. @return its path"""
+def _base(release, names):
     if os.geteuid() != 0:
         raise Skip("needs root")
-    names = dependencies(package("neuron-collectd"))
-    release = os.environ.get("BOX_SUITE") or run("sed", "-n", "s/^VERSION_CODENAME=//p",
-                                                 "/etc/os-release").strip()
     key = hashlib.sha256(" ".join(names).encode()).hexdigest()[:12]
     path = os.path.join(CACHE, f"deploy-{release}-{key}")
     os.makedirs(CACHE, exist_ok=True)
     try:
-        run("flock", os.path.join(CACHE, "lock"), BOX, "base", path, *names)
+        run("flock", os.path.join(CACHE, "lock"), BOX, "base", path, *names,
+            env=dict(os.environ, BOX_SUITE=release))
     except AssertionError as error:
         raise Skip("mmdebstrap could not make a root (no network?)") from error
     return path
+
+
+def base():
+    """A root with systemd and what the agent's package depends on. @return its path"""
+    return _base(os.environ.get("BOX_SUITE") or run("sed", "-n", "s/^VERSION_CODENAME=//p",
+                                                    "/etc/os-release").strip(),
+                 dependencies(package("neuron-collectd")))
+
+
+def plain_base():
+    """A small Debian 12 with systemd, apt and sudo. @return its path"""
+    return _base("bookworm", ["apt", "ca-certificates", "sudo"])
 
 
 class Box:

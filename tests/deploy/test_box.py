@@ -106,8 +106,8 @@ def an_installation_starts_nothing_and_five_lines_are_enough():
         assert show(box, "ActiveState") == "inactive" and show(box, "ConditionResult") == "no"
         assert os.path.exists(box.path("/usr/share/doc/neuron-collectd/neuron-collectd.yaml"))
         box.shell("install -d -o neuron-collectd -m 0750 /srv/archive")
-        five = ("version: 1\nsources:\n"
-                "  - {name: dumps, kind: neuron-core-dump, path: /tmp/neuron-core-dump/dt-%d-cid-%c}\n"
+        five = ("version: 1\nsources:\n  - {name: dumps, kind: neuron-core-dump, "
+                "path: /tmp/neuron-core-dump/dt-%d-cid-%c}\n"
                 "destinations:\n"
                 "  - {name: archive, type: volume, path: /srv/archive/%d-%c}\n")
         box.write(CONFIG, five)
@@ -124,6 +124,7 @@ def it_runs_in_its_whole_sandbox_with_three_capabilities():
     status = box.run("cat", f"/proc/{show(box, 'MainPID')}/status")
     assert re.search(r"^CapEff:\s+000000001000000c$", status, re.M), status
     assert re.search(r"^CapBnd:\s+000000001000000c$", status, re.M), status
+    assert show(box, "OOMScoreAdjust") == "-900"
     assert re.search(r"^NoNewPrivs:\s+1$", status, re.M) and "Seccomp:\t2" in status, status
     for unit, most in ((UNIT, "25"), ("neuron-collectd-probe@.service", "30")):
         box.run("systemd-analyze", "security", "--no-pager", "--offline=true",
@@ -269,13 +270,14 @@ def an_older_agent_refuses_a_newer_database_and_leaves_it():
     with tempfile.TemporaryDirectory() as copy:
         run("sh", "-c", f"cp {box.path(state)}* {copy}")
         run("cp", f"{copy}/state.db", f"{copy}/old")
-        run("sqlite3", f"{copy}/state.db", "pragma user_version = 4711")
+        run("sqlite3", f"{copy}/state.db", "pragma user_version = 4711; "
+            f"pragma application_id = {(1 << 20) + (2 << 10) + 3}")
         run("sh", "-c", f"cat {copy}/state.db >{box.path(state)}; rm -f {box.path(state)}-*")
         before = box.run("sha256sum", state)
         box.run("systemctl", "start", UNIT, check=False)
         assert show(box, "ExecMainStatus") == "2" and show(box, "ActiveState") == "failed"
         said = box.run("journalctl", "--no-pager", "-n", "20", "-u", UNIT)
-        assert "version 4711" in said and "install the newer agent again" in said, said
+        assert "by neuron-collectd 1.2.3" in said and "install the newer agent again" in said, said
         assert box.run("sha256sum", state) == before
         run("sh", "-c", f"cat {copy}/old >{box.path(state)}; rm -f {box.path(state)}-*")
     box.run("systemctl", "start", UNIT)

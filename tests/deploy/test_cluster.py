@@ -32,7 +32,8 @@ CONFIG = """
 version: 1
 node: {{instance_id: "${{NODE_NAME}}"}}
 sources:
-  - {{name: core-dumps, kind: neuron-core-dump, path: /var/lib/neuron-dumps/dt-%d-cid-%c, settle: 2s}}
+  - {{name: core-dumps, kind: neuron-core-dump, settle: 2s,
+     path: /var/lib/neuron-dumps/dt-%d-cid-%c}}
 destinations:
   - {{name: archive, type: s3, bucket: "${{BUCKET}}", endpoint: "{endpoint}", prefix: neuron/%d-%c,
      part_size: 5MiB, connections: 2}}
@@ -48,6 +49,7 @@ spec:
     spec:
       terminationGracePeriodSeconds: {2 * DRAIN_SECONDS}
       containers:
+        - name: probe
         - name: agent
           lifecycle:
             preStop: {{exec: {{command: [neuron-collect, drain, --timeout, {DRAIN_SECONDS}s]}}}}
@@ -170,10 +172,12 @@ class Lab:
             files={"neuron-collectd.yaml": CONFIG.format(endpoint=self.s3.endpoint)},
             patches=[{"patch": PATCH}],
             configMapGenerator=[
-                {"name": "neuron-collectd", "behavior": "replace", "files": ["neuron-collectd.yaml"]},
+                {"name": "neuron-collectd", "behavior": "replace",
+                 "files": ["neuron-collectd.yaml"]},
                 {"name": "neuron-collectd-environment", "literals": [
                     "BUCKET=" + self.s3.bucket, "AWS_REGION=us-east-1",
-                    "AWS_EC2_METADATA_DISABLED=true", "AWS_ROLE_ARN=arn:aws:iam::123456789012:role/x",
+                    "AWS_EC2_METADATA_DISABLED=true",
+                    "AWS_ROLE_ARN=arn:aws:iam::123456789012:role/x",
                     "AWS_ENDPOINT_URL_STS=" + self.sts.endpoint]}])
 
     def apply(self):
@@ -218,8 +222,8 @@ class Lab:
                 if key.endswith(".manifest.json")]
 
     def dump(self, node, cluster_id, size=MIB):
-        make_dump.make_dump(node.host(DUMPS), instance_id=node.name, cluster_id=cluster_id, size=size,
-                            owner=(1000, 1000), mode=0o600)
+        make_dump.make_dump(node.host(DUMPS), instance_id=node.name, cluster_id=cluster_id,
+                            size=size, owner=(1000, 1000), mode=0o600)
 
     def wait_delivered(self, cluster_id, timeout=90):
         def found():
@@ -347,7 +351,8 @@ def a_rolling_update_in_an_upload_continues_it():
     lab.s3.latency = 0
     lab.wait_delivered("00000000000000a2", 120)
     lab.kubectl("rollout", "status", "daemonset/neuron-collectd", "--timeout=180s")
-    figures.append(f"rolling update of two nodes, one with an upload: {time.monotonic() - begun:.0f} s")
+    seconds = time.monotonic() - begun
+    figures.append(f"rolling update of two nodes, one with an upload: {seconds:.0f} s")
     assert len(lab.s3.seen("CreateMultipartUpload")) == n_before + 1
     parts = [r.part for r in lab.s3.seen("UploadPart")]
     twice = len(parts) - len(set(parts))
@@ -364,7 +369,8 @@ def a_node_that_was_cut_off_delivers_when_it_is_back():
     assert not [m for m in lab.manifests() if "00000000000000a3" in json.dumps(m)]
     node.heal()
     lab.wait_delivered("00000000000000a3", 120)
-    wait_for("the nodes are ready", lambda: "NotReady" not in lab.cluster.kubectl("get", "nodes"), 60)
+    wait_for("the nodes are ready",
+             lambda: "NotReady" not in lab.cluster.kubectl("get", "nodes"), 60)
     lab.wait_ready()
 
 
@@ -375,9 +381,11 @@ def to_delete_it_drains():
     n_before = len(lab.s3.seen("UploadPart"))
     lab.dump(node, "00000000000000a4", 96 * MIB)
     lab.s3.wait_for("parts arrive", lambda: len(lab.s3.seen("UploadPart")) > n_before, 60)
+    begun = time.monotonic()
     lab.kubectl("delete", "daemonset", "neuron-collectd")
-    wait_for("the pods are gone", lambda: not lab.pods(), 3 * DRAIN_SECONDS)
+    wait_for("the pods are gone", lambda: not lab.pods(), 6 * DRAIN_SECONDS)
     lab.s3.latency = 0
+    figures.append(f"gone {time.monotonic() - begun:.0f} s after the deletion")
     assert [m for m in lab.manifests() if "00000000000000a4" in json.dumps(m)]
 
 

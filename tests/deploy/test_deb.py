@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """The packages as dpkg, lintian and blhc see them, and the vendor's hook under dpkg-divert."""
+import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
 
@@ -70,6 +72,25 @@ def nothing_is_in_etc_and_nothing_is_a_conffile():
     for name in NAMES:
         assert not [f for f in contents(name) if f.startswith("/etc")]
         assert "conffiles" not in run("dpkg-deb", "-I", package(name))
+
+
+@test
+def the_list_of_contents_names_every_file_and_what_is_linked_in():
+    with tempfile.TemporaryDirectory() as root:
+        for name in NAMES:
+            run("dpkg-deb", "-x", package(name), f"{root}/{name}")
+            place = f"usr/share/doc/{name}/{name}.spdx.json"
+            with open(f"{root}/{name}/{place}", encoding="utf-8") as f:
+                found = json.load(f)
+            sums = "".join(f"{c['checksumValue']}  {file['fileName']}\n" for file in found["files"]
+                           for c in file["checksums"] if c["algorithm"] == "SHA256")
+            checked = subprocess.run(["sha256sum", "--quiet", "-c"], input=sums, text=True,
+                                     cwd=f"{root}/{name}", check=False, stdout=subprocess.PIPE)
+            assert checked.returncode == 0, checked.stdout
+            there = {f for f in contents(name) if not f.endswith("/")} - {"/" + place}
+            assert {file["fileName"][1:] for file in found["files"]} == there
+            linked = {p["name"]: p["licenseDeclared"] for p in found["packages"]}
+            assert linked["glibc"] == "LGPL-2.1-or-later", linked
 
 
 @test

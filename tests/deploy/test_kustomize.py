@@ -127,7 +127,8 @@ def check_schema(*documents):
             files.append(os.path.join(top, f"{n}.yaml"))
             with open(files[-1], "w", encoding="utf-8") as f:
                 f.write(dump(objects))
-        done = subprocess.run(["node", os.path.join(SRCDIR, "tests/deploy/check_schema.js"), *files],
+        done = subprocess.run(["node", os.path.join(SRCDIR, "tests/deploy/check_schema.js"),
+                               *files],
                               env=dict(os.environ, NODE_PATH=node_modules()), text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     notes.append(done.stdout)

@@ -593,7 +593,7 @@ def why_a_bundle_waits_is_explained_and_drain_and_once_end_it():
         metrics = a.curl("/metrics").stdout
         assert 'neuron_collectd_agreement_rounds_total{result="store"} 2' in metrics, metrics
         a.stop()
-        other.config["sources"][0]["settle"] = "300ms"
+        other.config["sources"][0]["settle"] = "1ms"
         result = other.once("--timeout", "60s")
         assert result.returncode == 0, result.stdout + result.stderr
         view = share.look()

@@ -9,7 +9,7 @@ import sys
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from agent import INSTANCE, Agent, check_bundle, cleanup, need, need_root, tree, wait_for
+from agent import DAEMON, INSTANCE, Agent, check_bundle, cleanup, need, need_root, tree, wait_for
 from tap import Skip, main, test
 
 
@@ -219,6 +219,34 @@ def a_directory_made_anew_under_its_name_is_another_bundle_and_mixes_with_none()
     check_bundle(first[1], old, tools=("tar",))
     check_bundle(second[1], new, tools=("tar",))
     a.stop()
+
+
+def remains(a, expect=0):
+    result = subprocess.run([DAEMON, "--config", a.config_file, "--remains"], text=True,
+                            env=a.whole_environment(), stdout=subprocess.PIPE, check=False)
+    assert result.returncode == expect, result
+    return result.stdout
+
+
+@test
+def what_a_removal_leaves_is_told_when_the_agent_has_stopped():
+    a = Agent()
+    settle(a, "60s")
+    a.start()
+    assert remains(a, expect=1) == "\n"  # no links yet, and the agent has the state
+    a.dump(size=65536)
+    wait_for("it is pinned", lambda: os.path.isdir(pins(a)) and pinned(a))
+    (bundle,) = pinned(a)
+    a.stop()
+    said = remains(a)
+    links, _, undelivered = said.partition("\n\n")
+    assert links.splitlines() == [pins(a)], said
+    assert [line.split()[:2] for line in undelivered.splitlines()] == [[bundle, "settling"]], said
+    settle(a, "300ms")
+    a.start()
+    a.wait_all()
+    a.stop()
+    assert remains(a).splitlines()[-1] == "", "it is delivered"
 
 
 if __name__ == "__main__":

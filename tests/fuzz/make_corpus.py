@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Writes the seed corpora of fuzz_neff, fuzz_protobuf, fuzz_elf, fuzz_manifest, fuzz_bundle,
-fuzz_notice, fuzz_note, fuzz_s3_xml, fuzz_sysfs and fuzz_wire: sound files and the ways in which
-they break.
+fuzz_notice, fuzz_note, fuzz_core, fuzz_python, fuzz_s3_xml, fuzz_sysfs and fuzz_wire: sound files
+and the ways in which they break.
 make_corpus.py writes below its own directory; what it writes is committed, so that replaying needs
 no Python."""
 import hashlib
 import json
 import os
+import re
 import struct
 import sys
 import tarfile
@@ -730,9 +731,186 @@ def wires():
     write("wire", "opened-unknown", wire_body(1, decision=wire_decision(opened=-2**63)))
 
 
+# ---- cores of processes ----
+
+CODE, STACK = 0x400000, 0x7ffe00000000
+BUILD_ID = bytes(range(20))
+
+
+def core_note(kind, data, name=b"CORE\0"):
+    return struct.pack("<III", len(name), len(data), kind) + name.ljust(8, b"\0") + data.ljust(
+        (len(data) + 3) // 4 * 4, b"\0")
+
+
+def core_thread(tid, pc=CODE + 0x1000, sp=STACK + 0x800, signal=11):
+    registers = [0] * 27
+    registers[16], registers[19] = pc, sp
+    head = struct.pack("<III", signal, 0, 0) + struct.pack("<H", signal).ljust(20, b"\0")
+    return core_note(1, head + struct.pack("<IIII", tid, 1, 1, 1) + bytes(64)
+                     + struct.pack("<27Q", *registers) + bytes(8))
+
+
+def core_files(files, count=None, unit=4096):
+    count = len(files) if count is None else count
+    return core_note(0x46494c45, struct.pack("<QQ", count, unit) + b"".join(
+        struct.pack("<QQQ", *f[:3]) for f in files) + b"".join(f[3] + b"\0" for f in files))
+
+
+def core_page():
+    """The first page of a program: its headers and its build id."""
+    head = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack(
+        "<HHIQQQIHHHHHH", 3, 62, 1, 0x1000, 64, 0, 0, 64, 56, 2, 0, 0, 0)
+    load = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, 0x2000, 0x2000, 4096)
+    note = struct.pack("<III", 4, 20, 3) + b"GNU\0" + BUILD_ID
+    load += struct.pack("<IIQQQQQQ", 4, 4, 0x200, 0x200, 0x200, len(note), len(note), 4)
+    return (head + load).ljust(0x200, b"\0") + note.ljust(0xe00, b"\0")
+
+
+FILES = [(CODE, CODE + 0x1000, 0, b"/usr/bin/program"),
+         (CODE + 0x1000, CODE + 0x2000, 1, b"/usr/bin/program"),
+         (0x500000, 0x501000, 0, b"/usr/lib/gone.so (deleted)")]
+
+
+def elf_core(notes=None, machine=62, n_headers=None, kind=4):
+    if notes is None:
+        siginfo = struct.pack("<iiiiQ", 11, 0, 1, 0, 0x10).ljust(128, b"\0")
+        auxv = b"".join(struct.pack("<QQ", *a) for a in ((9, CODE + 0x1000), (6, 4096),
+                                                         (33, 0x700000), (0, 0)))
+        notes = (core_thread(100) + core_note(3, bytes(40) + b"program".ljust(96, b"\0"))
+                 + core_note(0x53494749, siginfo) + core_note(6, auxv) + core_files(FILES)
+                 + core_note(2, bytes(512)) + core_thread(101, pc=0x500010)
+                 + core_thread(102, sp=STACK + 0xffc) + core_thread(103, pc=0))
+    segments = [(CODE, 5, core_page()), (CODE + 0x1000, 5, b""), (0x500000, 5, b""),
+                (0x700000, 5, core_page()), (STACK, 6, bytes(0x1000))]
+    offset = 64 + 56 * (len(segments) + 1)
+    headers = struct.pack("<IIQQQQQQ", 4, 0, offset, 0, 0, len(notes), 0, 4)
+    at = (offset + len(notes) + 4095) // 4096 * 4096
+    body = b""
+    for address, flags, data in segments:
+        headers += struct.pack("<IIQQQQQQ", 1, flags, at + len(body), address, 0, len(data), 4096,
+                               4096)
+        body += data
+    head = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack(
+        "<HHIQQQIHHHHHH", kind, machine, 1, 0, 64, 0, 0, 64, 56,
+        len(segments) + 1 if n_headers is None else n_headers, 64, 0, 0)
+    return (head + headers + notes).ljust(at, b"\0") + body
+
+
+def cores():
+    whole = elf_core()
+    write("core", "whole", whole)
+    write("core", "arm64", elf_core(machine=183))
+    write("core", "other-machine", elf_core(machine=20))
+    write("core", "no-core", elf_core(kind=2))
+    for n in (10, 64, 300, 600, 1500, len(whole) // 2, len(whole) - 100):
+        write("core", f"cut-at-{n}", whole[:n])
+    write("core", "headers-more", elf_core(n_headers=5000))
+    write("core", "headers-extended", elf_core(n_headers=0xffff))
+    write("core", "no-notes", elf_core(notes=b""))
+    write("core", "note-huge", elf_core(notes=struct.pack("<III", 5, 0xffffffff, 1) + bytes(100)))
+    write("core", "note-name-huge",
+          elf_core(notes=struct.pack("<III", 0xffffffff, 8, 1) + bytes(100)))
+    write("core", "thread-short", elf_core(notes=core_note(1, bytes(100))))
+    write("core", "many-threads", elf_core(notes=b"".join(core_thread(n) for n in range(300))))
+    write("core", "siginfo-short", elf_core(notes=core_thread(1) + core_note(0x53494749, bytes(8))))
+    write("core", "files-count", elf_core(notes=core_thread(1) + core_files(FILES, 2**60)))
+    write("core", "files-unit", elf_core(notes=core_thread(1) + core_files(FILES, unit=2**62)))
+    write("core", "files-unnamed", elf_core(notes=core_thread(1) + core_note(
+        0x46494c45, struct.pack("<QQQQQ", 1, 4096, CODE, CODE + 4096, 0))))
+    write("core", "files-reversed", elf_core(notes=core_thread(1) + core_files(
+        [(e, s, o, p) for s, e, o, p in FILES] + FILES[::-1])))
+    write("core", "not-canonical", elf_core(notes=core_thread(1, pc=2**63, sp=2**64 - 8)))
+
+
+# ---- the memory of a Python interpreter ----
+
+PYTHON_MEMORY, PYTHON_CODE_TYPE, PYTHON_TEXT_TYPE = 0x10000000, 0x10000900, 0x10000a00
+
+
+def python_offsets(version):
+    """A row of python_offsets.def."""
+    path = os.path.join(HERE, "../../collectors/crash/python_offsets.def")
+    with open(path, encoding="ascii") as f:
+        row = f.read().split(f"{{ .version = 0x{version:04x},", 1)[1].split("}", 1)[0]
+    return {k: int(v) for k, v in re.findall(r"\.(\w+) = (\d+)", row)}
+
+
+def python_memory(**change):
+    """Of 3.11: two threads, one in f(), called by itself, with lines of each kind.
+    @param change  what to put at some address instead"""
+    o = python_offsets(0x030b)
+    memory = bytearray(0x8000)
+    base = PYTHON_MEMORY
+
+    def put(at, value, size=8):
+        memory[at:at + size] = value.to_bytes(size, "little")
+
+    def text(at, characters, width=1):
+        is_ascii = all(ord(c) < 128 for c in characters)
+        put(at + o["object_type"], PYTHON_TEXT_TYPE)
+        put(at + o["text_length"], len(characters))
+        state = width * o["kind_unit"] | (o["ascii_bit"] if is_ascii else 0)
+        put(at + o["text_state"], state, 4)
+        data = b"".join(ord(c).to_bytes(width, "little") for c in characters)
+        begin = at + o["text_data"] + (0 if is_ascii else o["non_ascii"])
+        memory[begin:begin + len(data)] = data
+
+    put(0x800, 0x030b02f0, 4)
+    put(o["interpreters"], base + 0x1000)
+    put(0x1000 + o["threads"], base + 0x2000)
+    for at, following, frame in ((0x2000, 0x2400, 0x3000), (0x2400, 0, 0x3100)):
+        put(at + o["thread_next"], base + following if following else 0)
+        put(at + o["thread_interpreter"], base + 0x1000)
+        put(at + o["thread_tid"], 100 + at)
+        put(at + o["c_frame"], base + at + 0x200)
+        put(at + 0x200 + o["current_frame"], base + frame)
+    for at, previous, unit in ((0x3000, 0x3100, 9), (0x3100, 0, 2)):
+        put(at + o["frame_code"], base + 0x4000)
+        put(at + o["frame_previous"], base + previous if previous else 0)
+        put(at + o["frame_instruction"], base + 0x4000 + o["code_instructions"] + 2 * unit)
+    put(0x4000 + o["object_type"], PYTHON_CODE_TYPE)
+    put(0x4000 + o["code_file"], base + 0x5000)
+    put(0x4000 + o["code_name"], base + 0x5100)
+    put(0x4000 + o["code_lines"], base + 0x5200)
+    put(0x4000 + o["code_first_line"], 7, 4)
+    text(0x5000, "/tmp/a.py")
+    text(0x5100, "\u4f8b\u0444", 2)
+    lines = bytes([0x81, 0x12, 0xd2, 1, 2, 0xe9, 6, 0xf2, 0x44, 2, 1, 1, 0xf8])
+    put(0x5200 + o["bytes_size"], len(lines))
+    memory[0x5200 + o["bytes_data"]:0x5200 + o["bytes_data"] + len(lines)] = lines
+    for where, value in change.items():
+        put(int(where[1:], 16), value)
+    return bytes(memory)
+
+
+def pythons():
+    o = python_offsets(0x030b)
+    write("python", "whole", python_memory())
+    write("python", "cut", python_memory()[:0x4800])
+    write("python", "empty", b"")
+    write("python", "no-version", python_memory(a800=0))
+    write("python", "version-3.13", python_memory(a800=0x030d00f0))
+    write("python", "own-table", b"xdebugpy" + python_memory(a800=0x030d00f0)[8:])
+    for name, at, value in (
+            ("interpreters-endless", 0x1000 + o["interpreter_next"], PYTHON_MEMORY + 0x1000),
+            ("threads-endless", 0x2400 + o["thread_next"], PYTHON_MEMORY + 0x2000),
+            ("frames-endless", 0x3100 + o["frame_previous"], PYTHON_MEMORY + 0x3000),
+            ("other-interpreter", 0x2000 + o["thread_interpreter"], 0),
+            ("no-code", 0x4000 + o["object_type"], PYTHON_TEXT_TYPE),
+            ("no-text", 0x5000 + o["object_type"], PYTHON_CODE_TYPE),
+            ("text-long", 0x5000 + o["text_length"], 2**63 - 1),
+            ("lines-long", 0x5200 + o["bytes_size"], 2**63 - 1),
+            ("lines-many", 0x5200 + o["bytes_size"], 60000),
+            ("instruction-before", 0x3000 + o["frame_instruction"], 0),
+            ("instruction-far", 0x3000 + o["frame_instruction"], 2**64 - 1)):
+        write("python", name, python_memory(**{f"a{at:x}": value}))
+
+
 neffs()
 protobufs()
 elves()
+cores()
+pythons()
 manifests()
 bundles()
 notices()

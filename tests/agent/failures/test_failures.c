@@ -35,7 +35,7 @@ static struct Bucket {
         size_t n;
         ListLink calls;
         const char *destination;
-        bool is_shared, is_silent, differs;
+        bool is_shared, is_silent, is_full, differs;
         ObjectOutcome outcome; /* of everything */
         unsigned n_calls[N_OBJECT_OPERATIONS];
         FakeClock *clock;
@@ -170,7 +170,9 @@ static void answer_first(void) {
         ObjectCall *c = CONTAINER_OF(bucket.calls.next, ObjectCall, link);
         ObjectEntry entries[OBJECTS_MAX];
         ObjectResult r = { .outcome = bucket.outcome };
-        if (r.outcome == OBJECT_OK)
+        if (bucket.is_full && c->request.operation == OBJECT_PUT)
+                r = (ObjectResult){ .outcome = OBJECT_UNREACHABLE, .error = "it is full" };
+        else if (r.outcome == OBJECT_OK)
                 fill(c, entries, &r);
         else
                 r.error = "it is away";
@@ -667,6 +669,28 @@ static void a_claim_that_had_no_failure_yet_is_asked_for_again_after_a_restart(v
         assert_int_equal(b->rec.name.key[0], key_of(JOB)[0]);
 }
 
+static void ranks_that_cannot_be_are_not_known(void **state) {
+        Fixture *f = *state;
+        const int64_t impossible[] = { INT64_MAX, 0, CLAIM_RANKS_MAX + 1 };
+        for (int i = 0; i < 3; i++)
+                hear(f, (NoteOptions){ .job = JOB,
+                                       .cluster_id = RUNTIME_ID,
+                                       .date_time = DATE_TIME,
+                                       .rank = i == 1 ? CLAIM_RANKS_MAX : impossible[i],
+                                       .world_size = impossible[i],
+                                       .pid = 100 + i });
+        pass(f, SEC);
+        const char *decision = decision_of(JOB, 1);
+        assert_non_null(decision);
+        assert_non_null(strstr(decision, "\"world_size\":null"));
+        restart(f);
+        assert_int_equal(n_items(&f->failures->node.processes), 3);
+        pass(f, 60 * SEC);
+        const char *incident = object(DATE_TIME "-" RUNTIME_ID "/incident.json");
+        assert_non_null(incident);
+        assert_non_null(strstr(incident, "\"pid\":102"));
+}
+
 static void what_is_stored_and_makes_no_sense_is_left_out(void **state) {
         Fixture *f = *state;
         static const char *const documents[] = { "", "{", "[]", "{\"schema\":1}", "\xff" };
@@ -997,6 +1021,45 @@ static void some_records_are_read_at_a_time_and_an_error_ends_all(void **state) 
         assert_non_null(incident);
         assert_non_null(strstr(incident, "\"i-a\""));
         assert_non_null(strstr(incident, "\"i-z\""));
+}
+
+static void without_the_stores_clock_nothing_is_written(void **state) {
+        Fixture *f = *state;
+        hear(f, (NoteOptions){ .job = JOB,
+                               .cluster_id = RUNTIME_ID,
+                               .date_time = DATE_TIME,
+                               .world_size = 64,
+                               .pid = 100 });
+        pass(f, 8 * SEC);
+        restart(f);
+        unsigned n_puts = bucket.n_calls[OBJECT_PUT];
+        bucket.outcome = OBJECT_INVALID; /* as a volume with more names than may be listed */
+        pass(f, 8 * SEC);
+        assert_int_equal(bucket.n_calls[OBJECT_PUT], n_puts);
+}
+
+/* Else each listing before it would have it logged again. */
+static void an_error_lasts_until_a_task_has_succeeded(void **state) {
+        Fixture *f = *state;
+        hear(f, (NoteOptions){ .job = JOB,
+                               .cluster_id = RUNTIME_ID,
+                               .date_time = DATE_TIME,
+                               .world_size = 64,
+                               .pid = 100 });
+        turn(f);
+        const Key *k = process(f, 0)->key;
+        pass(f, SEC);
+        bucket.is_full = true;
+        pass(f, 60 * SEC);
+        unsigned n_lists = bucket.n_calls[OBJECT_LIST];
+        bucket.is_silent = true;
+        pass(f, 60 * SEC);
+        assert_int_equal(bucket.n_calls[OBJECT_LIST], n_lists + 1);
+        answer_first(); /* it lists; then it cannot write */
+        assert_string_equal(arbiter_state(k->arbiter)->error, "it is full");
+        bucket.is_full = bucket.is_silent = false;
+        pass(f, 60 * SEC);
+        assert_null(arbiter_state(k->arbiter)->error);
 }
 
 static void where_prefixes_differ_by_node_there_is_no_incident_json(void **state) {
@@ -1415,6 +1478,7 @@ int main(void) {
                 TEST(a_process_whose_second_note_has_another_directory_leaves_the_first_one),
                 TEST(a_name_is_frozen_and_there_after_a_restart),
                 TEST(a_claim_that_had_no_failure_yet_is_asked_for_again_after_a_restart),
+                TEST(ranks_that_cannot_be_are_not_known),
                 TEST(what_is_stored_and_makes_no_sense_is_left_out),
                 TEST(a_supplement_is_named_as_its_base),
                 TEST(a_job_on_one_node_waits_for_nobody),
@@ -1431,6 +1495,8 @@ int main(void) {
                 TEST(records_and_incident_json_are_written_and_nonsense_beside_them_is_left_out),
                 TEST(of_many_records_some_are_folded),
                 TEST(some_records_are_read_at_a_time_and_an_error_ends_all),
+                TEST(without_the_stores_clock_nothing_is_written),
+                TEST(an_error_lasts_until_a_task_has_succeeded),
                 TEST(where_prefixes_differ_by_node_there_is_no_incident_json),
                 TEST(a_job_that_failed_elsewhere_is_reported_once_where_ranks_live),
                 TEST(a_unit_without_a_note_belongs_to_the_only_job_of_its_user),

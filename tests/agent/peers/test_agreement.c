@@ -677,6 +677,50 @@ static void jobs_that_ended_long_ago_give_way(void **state) {
         agreement_free(a);
 }
 
+static void ranks_that_ended_long_ago_give_way(void **state) {
+        Agreement *a = new_agreement(true, ROLE_NONE);
+        const int64_t later = NOW + WINDOW + SEC;
+
+        for (uint32_t i = 1; i <= CLAIMS_MAX; i++) {
+                const Claim c = process(i, i > 2 ? CLAIM_ENDED : CLAIM_ALIVE, "", NOW);
+                claim(a, &c, NOW);
+        }
+        const Claim more = process(CLAIMS_MAX + 1, CLAIM_ENDED, "", NOW + WINDOW);
+        assert_int_equal(agreement_claim(a, KEY, &more, false, NOW + WINDOW), -ENOSPC);
+        const Claim c = process(CLAIMS_MAX + 2, CLAIM_FAILED, "", later);
+        claim(a, &c, later);
+        assert_true(agreement_is_pending(a, KEY, &c));
+        agreement_free(a);
+}
+
+/* Else the others could not read the decision. */
+static void ranks_that_cannot_be_are_not_known(void **state) {
+        const int64_t impossible[] = { -2, 0, CLAIM_RANKS_MAX + 1, INT64_MAX };
+        for (size_t i = 0; i < ELEMENTSOF(impossible); i++) {
+                Agreement *a = new_agreement(true, ROLE_CENTRE);
+                Claim own = process(1, CLAIM_FAILED, "00000000000000ab", NOW);
+                Message m = { .kind = MESSAGE_CLAIMS, .n_claims = 1 };
+                const Claim *const *claims;
+                m.claims[0] = process(2, CLAIM_FAILED, "", NOW);
+                m.claims[0].world_size = own.world_size = impossible[i];
+                own.rank = impossible[i] == 0 ? CLAIM_RANKS_MAX : impossible[i];
+                (void)strcpy(m.sender, PEER);
+                (void)strcpy(m.claims[0].instance_id, PEER);
+                (void)strcpy(m.key, KEY);
+                claim(a, &own, NOW);
+                assert_int_equal(agreement_hear(a, &m, NOW), 0);
+                Action action = next(a, ACTION_SEND, NOW); /* an acknowledgement */
+                list(a, NULL, 0, NOW);
+                (void)wait_for(a, ACTION_CREATE, NOW, &action);
+                assert_int_equal(action.decision.world_size, -1);
+                agreement_on_created(a, KEY, 1, STORE_OUTCOME_OK, NOW, NOW);
+                assert_int_equal(agreement_own_claims(a, KEY, 1, &claims), 1);
+                assert_int_equal(claims[0]->rank, -1);
+                assert_int_equal(claims[0]->world_size, -1);
+                agreement_free(a);
+        }
+}
+
 static void who_has_no_part_on_the_bus_is_told_nothing(void **state) {
         Agreement *a = new_agreement(true, ROLE_NONE);
         const Claim c = process(1, CLAIM_FAILED, "", NOW);
@@ -753,8 +797,12 @@ static void failures_are_kept_seven_days(void **state) {
         assert_true(agreement_failure(a, 0, &f));
         if (action.kind == ACTION_PUBLISH)
                 agreement_on_published(a, KEY, 1, STORE_OUTCOME_OK, NOW + AGREEMENT_KEEP_USEC);
-        (void)agreement_next_action(a, NOW + AGREEMENT_KEEP_USEC + 3700 * SEC, &action);
+        now = NOW + AGREEMENT_KEEP_USEC + 3700 * SEC;
+        (void)agreement_next_action(a, now, &action);
         assert_false(agreement_failure(a, 0, &f));
+        const Claim later = process(2, CLAIM_FAILED, "", now); /* the key has its arbiter still */
+        claim(a, &later, now);
+        assert_true(agreement_is_pending(a, KEY, &later));
         agreement_free(a);
 }
 
@@ -789,6 +837,8 @@ int main(void) {
                 cmocka_unit_test(times_of_the_future_do_not_make_failures_without_end),
                 cmocka_unit_test(keys_are_bounded_and_the_needed_ones_stay),
                 cmocka_unit_test(jobs_that_ended_long_ago_give_way),
+                cmocka_unit_test(ranks_that_ended_long_ago_give_way),
+                cmocka_unit_test(ranks_that_cannot_be_are_not_known),
                 cmocka_unit_test(what_is_forgotten_asks_for_nothing),
                 cmocka_unit_test(who_has_no_part_on_the_bus_is_told_nothing),
                 cmocka_unit_test(failures_are_bounded_and_the_oldest_of_who_has_most_gives_way),

@@ -309,17 +309,21 @@ static void a_roster_of_nothing_is_one(void **state) {
         c->d.world_size = ROSTER_RANKS_MAX;
         assert_int_equal(fold(c)->n_ranks, ROSTER_RANKS_MAX);
         assert_int_equal(count(&c->roster, RANK_MISSING), ROSTER_RANKS_MAX);
+        size_t n;
+        free(roster_format(&c->roster, "", &n));
+        assert_true(n <= RECORD_BYTES_MAX); /* as much as may be written */
         done(c);
 }
 
-static void claims_beyond_the_bound_are_left_out(void **state) {
-        Case *c = start(-1);
+static void claims_beyond_the_bound_are_left_out_and_nobody_is_missing(void **state) {
+        Case *c = start(2 * CLAIMS_MAX);
         for (unsigned node = 0; node < 2; node++) {
                 Record *r = add_node(c, node, 0);
                 for (int64_t i = 0; i < CLAIMS_MAX; i++)
                         add(r, claim_of(r, node * CLAIMS_MAX + i));
         }
         assert_int_equal(fold(c)->n_ranks, CLAIMS_MAX);
+        assert_int_equal(count(&c->roster, RANK_MISSING), 0);
         done(c);
 }
 
@@ -496,7 +500,7 @@ int main(void) {
                 cmocka_unit_test(
                         records_fold_to_the_same_in_any_order_and_the_newest_revision_counts),
                 cmocka_unit_test(a_roster_of_nothing_is_one),
-                cmocka_unit_test(claims_beyond_the_bound_are_left_out),
+                cmocka_unit_test(claims_beyond_the_bound_are_left_out_and_nobody_is_missing),
                 cmocka_unit_test(the_earliest_failure_is_the_first),
                 cmocka_unit_test(
                         within_the_uncertainty_hardware_comes_before_others_and_timeouts_last),

@@ -60,6 +60,27 @@ static void what_is_older_is_dropped(void **state) {
         store_close(s);
 }
 
+static void beyond_the_bound_the_oldest_are_dropped(void **state) {
+        Store *s = open_store(*state);
+        Seen seen = { .text = STRBUF_INIT };
+        char name[16];
+        assert_int_equal(store_begin(s), 0);
+        for (unsigned i = 0; i < STORE_FAILURES_MAX + 2; i++) {
+                (void)snprintf(name, sizeof name, "%05u", i);
+                put(s, name, 1, 1000 + i, "d");
+        }
+        put(s, "00000", 1, 1000 + STORE_FAILURES_MAX, "changed");
+        assert_int_equal(store_commit(s), 0);
+        assert_int_equal(store_failure_drop(s, 1000), 0);
+        assert_int_equal(store_failure_list(s, see, &seen), 0);
+        _cleanup_free_ char *text = strbuf_detach(&seen.text);
+        assert_non_null(strstr(text, "00000 "));
+        assert_null(strstr(text, "00001 "));
+        assert_null(strstr(text, "00002 "));
+        assert_non_null(strstr(text, "00003 "));
+        store_close(s);
+}
+
 static void an_error_of_the_reader_ends_a_list(void **state) {
         Seen seen = { .text = STRBUF_INIT, .error = -ENOMEM };
         Store *s = open_store(*state);
@@ -94,6 +115,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(failures_are_there_after_a_restart_each_name_once_and_in_order),
                 TEST(what_is_older_is_dropped),
+                TEST(beyond_the_bound_the_oldest_are_dropped),
                 TEST(an_error_of_the_reader_ends_a_list),
                 TEST(the_reader_may_change_the_store),
         };

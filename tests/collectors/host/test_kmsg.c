@@ -374,7 +374,7 @@ static void what_syslog_has_had_before_is_found_again(void **state) {
 static void the_real_kernel_log_is_followed_by_syslog(void **state) {
         Fake *f = *state;
         char line[128], mark[64];
-        int kmsg_fd = open("/dev/kmsg", O_WRONLY | O_CLOEXEC), pipes[2], status;
+        int kmsg_fd = open("/dev/kmsg", O_WRONLY | O_CLOEXEC), pipes[2];
         if (kmsg_fd < 0 || klogctl(SYSLOG_SIZE_BUFFER, NULL, 0) < 0)
                 SKIP_BECAUSE("/dev/kmsg cannot be written: needs root and CAP_SYSLOG or a "
                              "container that has it");
@@ -398,9 +398,8 @@ static void the_real_kernel_log_is_followed_by_syslog(void **state) {
                             heard(&w, mark);
         }
         assert_true(has_heard);
-        (void)close(w.fd); /* nobody listens any more: it ends by itself */
-        assert_int_equal(waitpid(w.pid, &status, 0), w.pid);
-        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        (void)close(w.fd); /* nobody listens any more: it ends, by SIGPIPE if it had more to say */
+        assert_int_equal(waitpid(w.pid, NULL, 0), w.pid);
         (void)close(kmsg_fd);
 }
 

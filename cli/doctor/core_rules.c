@@ -1,0 +1,249 @@
+#include "cli/doctor/core_rules.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "lib/base/cleanup.h"
+#include "lib/base/parse.h"
+#include "lib/base/path.h"
+#include "lib/base/strbuf.h"
+
+#define SYSTEMD_DIRECTORY "/var/lib/systemd/coredump"
+#define APPORT_DIRECTORY "/var/lib/apport/coredump"
+#define OUR_DIRECTORY "/var/cores" /* that we propose */
+
+/* ---- the pattern ---- */
+
+/* @param letters  of which any will do @return whether the pattern has such a variable */
+static bool has_variable(const char *pattern, const char *letters) {
+        for (const char *at = strchr(pattern, '%'); at && at[1]; at = strchr(at + 2, '%'))
+                if (strchr(letters, at[1]))
+                        return true;
+        return false;
+}
+
+static CorePlace place_of_program(const char *program) {
+        const char *name = path_name(program);
+        if (strcmp(name, "false") == 0 || strcmp(name, "true") == 0)
+                return CORE_NOWHERE; /* as hardening guides have it */
+        if (strcmp(name, "systemd-coredump") == 0)
+                return CORE_BY_SYSTEMD;
+        return strcmp(name, "apport") == 0 ? CORE_BY_APPORT : CORE_BY_PROGRAM;
+}
+
+static int parse_program(CorePattern *p, const char *text) {
+        text += strspn(text, "|@ "); /* `@`: a socket, since Linux 6.16 */
+        p->program = strndup(text, strcspn(text, " "));
+        if (!p->program)
+                return -ENOMEM;
+        p->place = place_of_program(p->program);
+        p->is_limited = has_variable(text, "c");
+        p->is_unique = true;
+        if (p->place != CORE_BY_SYSTEMD && p->place != CORE_BY_APPORT)
+                return 0;
+        p->directory = strdup(p->place == CORE_BY_SYSTEMD ? SYSTEMD_DIRECTORY : APPORT_DIRECTORY);
+        return p->directory ? 0 : -ENOMEM;
+}
+
+static int parse_path(CorePattern *p, const char *text) {
+        size_t n = strcspn(text, "%");
+        while (text[n] != '/')
+                n--; /* the first byte is one */
+        _cleanup_free_ char *directory = strndup(text, n > 0 ? n : 1);
+        p->directory = directory ? path_simplify(directory) : NULL;
+        return p->directory ? 0 : -ENOMEM;
+}
+
+int core_pattern_parse(CorePattern *ret, const char *text, bool has_pid) {
+        _cleanup_free_ char *line = strndup(text, strcspn(text, "\n"));
+        CorePattern p = { .place = CORE_IN_WORKING_DIRECTORY, .is_limited = true };
+        int r = 0;
+        if (!line)
+                return -ENOMEM;
+        if (line[0] == '|' || line[0] == '@') {
+                r = parse_program(&p, line);
+        } else {
+                p.is_unique = has_pid || has_variable(line, "pPiI");
+                if ((line[0] == '\0' && !has_pid) || strcmp(line, "/dev/null") == 0)
+                        p.place = CORE_NOWHERE;
+                else if (line[0] == '/') {
+                        p.place = CORE_IN_DIRECTORY;
+                        r = parse_path(&p, line);
+                }
+        }
+        if (r < 0)
+                core_pattern_done(&p);
+        else
+                *ret = p;
+        return r;
+}
+
+void core_pattern_done(CorePattern *p) {
+        free(p->directory);
+        free(p->program);
+        *p = (CorePattern){ 0 };
+}
+
+/* ---- limits ---- */
+
+static bool parse_limit(const char *word, uint64_t *ret) {
+        if (strcmp(word, "unlimited") != 0)
+                return parse_u64(word, ret) == 0;
+        *ret = CORE_UNLIMITED;
+        return true;
+}
+
+bool core_limit_parse(const char *text, CoreLimit *ret) {
+        char soft[24], hard[24];
+        const char *line = strstr(text, "\nMax core file size ");
+        return line && sscanf(line, "\nMax core file size %23s %23s", soft, hard) == 2 &&
+               parse_limit(soft, &ret->soft_bytes) && parse_limit(hard, &ret->hard_bytes);
+}
+
+static const char *limit_text(uint64_t bytes, char buf[static PARSE_FORMAT_SIZE]) {
+        return bytes == CORE_UNLIMITED ? "unlimited" : parse_format_human(buf, bytes);
+}
+
+/* ---- advice ---- */
+
+static const CoreSource *find_source(const CoreFacts *f) {
+        for (size_t i = 0; f->pattern.directory && i < f->n_sources; i++)
+                if (path_is_below(f->pattern.directory, f->sources[i].fixed))
+                        return &f->sources[i];
+        return NULL;
+}
+
+static char *recipe_for(const char *directory, const char *before, const char *after) {
+        return strbuf_format("%swrite 'kernel.core_pattern=%s/core.%%e.%%P.%%t' to "
+                             "/etc/sysctl.d/99-cores.conf, run `sysctl --system` and `install -d "
+                             "-m 1777 %s`%s",
+                             before, directory, directory, after);
+}
+
+/* What to write so that cores go where a source gets them: the first one's directory, or ours. */
+static char *recipe(const CoreFacts *f) {
+        const CoreSource *first = f->n_sources > 0 ? f->sources : NULL;
+        if (first && path_is_below(SYSTEMD_DIRECTORY, first->fixed))
+                return strbuf_format("install systemd-coredump, whose directory source %s covers",
+                                     first->name);
+        /* which writes its own pattern at each start */
+        const char *before = f->pattern.place == CORE_BY_APPORT ? "disable apport.service, " : "";
+        return first ? recipe_for(first->fixed, before, "")
+                     : recipe_for(OUR_DIRECTORY, before,
+                                  ", and add a source of kind process-core with that path");
+}
+
+static const char *way_of(CorePlace place) {
+        switch (place) {
+        case CORE_NOWHERE:
+                return "no core is written";
+        case CORE_IN_WORKING_DIRECTORY:
+                return "cores go to the working directory of the process, in a container inside "
+                       "of it, where no source is sure to find them";
+        case CORE_IN_DIRECTORY:
+                return "the kernel writes cores, those of a container inside of it,";
+        case CORE_BY_SYSTEMD:
+                return "systemd-coredump keeps cores, as coredump.conf permits,";
+        case CORE_BY_APPORT:
+                return "apport keeps cores, but none of containers,";
+        case CORE_BY_PROGRAM:
+                return "its program decides where cores go";
+        }
+        return "";
+}
+
+static void advise_place(const CoreFacts *f, CoreAdvice *ret) {
+        const CorePattern *p = &f->pattern;
+        const CoreSource *source = find_source(f);
+        bool is_well = p->place == CORE_BY_PROGRAM ? f->n_sources > 0
+                                                   : source && p->place != CORE_BY_APPORT;
+        *ret = (CoreAdvice){ .finding = is_well ? OK : WARNING };
+        if (!p->directory)
+                ret->detail =
+                        strbuf_format("kernel.core_pattern is '%s': %s", f->text, way_of(p->place));
+        else
+                ret->detail = strbuf_format("kernel.core_pattern is '%s': %s in '%s', which %s%s",
+                                            f->text, way_of(p->place), p->directory,
+                                            source ? "is covered by source "
+                                                   : "no source of kind process-core covers",
+                                            source ? source->name : "");
+        if (is_well)
+                return;
+        bool is_good_place = p->directory && p->place != CORE_BY_APPORT;
+        ret->remedy = is_good_place ? strbuf_format("add a source of kind process-core with path "
+                                                    "%s",
+                                                    p->directory)
+                                    : recipe(f);
+}
+
+/* @return whether there is something to say */
+static bool advise_directory(const CoreFacts *f, CoreAdvice *ret) {
+        const CorePattern *p = &f->pattern;
+        if (p->place != CORE_IN_DIRECTORY || (f->is_writable && p->is_unique))
+                return false;
+        *ret = (CoreAdvice){ .finding = WARNING };
+        if (!f->is_writable)
+                ret->detail = strbuf_format("'%s' is no directory where every user may write, and "
+                                            "the kernel creates none: cores are lost",
+                                            p->directory);
+        else
+                ret->detail = strbuf_format("kernel.core_pattern '%s' has no %%P: a core replaces "
+                                            "the one before",
+                                            f->text);
+        ret->remedy = p->is_unique ? strbuf_format("run `install -d -m 1777 %s`", p->directory)
+                                   : recipe_for(p->directory, "", "");
+        return true;
+}
+
+/* The least limit is named: one rank without a core can be the one that crashes. */
+static void advise_processes(const CoreFacts *f, CoreAdvice *ret) {
+        const CoreProcess *least = &f->processes[0];
+        char soft[PARSE_FORMAT_SIZE], hard[PARSE_FORMAT_SIZE];
+        size_t n_unlimited = 0;
+        for (size_t i = 0; i < f->n_processes; i++) {
+                if (f->processes[i].limit.soft_bytes < least->limit.soft_bytes)
+                        least = &f->processes[i];
+                n_unlimited += f->processes[i].limit.soft_bytes == CORE_UNLIMITED;
+        }
+        _cleanup_free_ char *where = strbuf_format(
+                "RLIMIT_CORE of %s: unlimited in %zu of %zu",
+                f->are_jobs ? "processes that hold a Neuron device" : "services that start jobs",
+                n_unlimited, f->n_processes);
+        const CoreLimit *limit = &least->limit;
+        if (n_unlimited == f->n_processes || !where) {
+                ret->detail = TAKE_PTR(where);
+                return;
+        }
+        ret->finding = WARNING;
+        ret->detail = strbuf_format(
+                "%s; '%s' (pid %d) has %s, at most %s: %s", where, least->name, (int)least->pid,
+                limit_text(limit->soft_bytes, soft), limit_text(limit->hard_bytes, hard),
+                limit->soft_bytes == 0 ? "no core" : "a larger core is cut or dropped");
+        ret->remedy = strbuf_format("set LimitCORE=infinity in the unit that starts jobs, or "
+                                    "DefaultLimitCORE=infinity in /etc/systemd/system.conf%s",
+                                    limit->hard_bytes == CORE_UNLIMITED
+                                            ? ", or run `ulimit -c unlimited` in the job"
+                                            : ", and remove `core` from /etc/security/limits.conf");
+}
+
+static void advise_limit(const CoreFacts *f, CoreAdvice *ret) {
+        *ret = (CoreAdvice){ .finding = OK };
+        if (!f->pattern.is_limited)
+                ret->detail = strbuf_format("RLIMIT_CORE does not count: kernel.core_pattern has "
+                                            "no %%c, by which '%s' would know it",
+                                            f->pattern.program);
+        else if (f->n_processes == 0)
+                ret->detail = strdup("RLIMIT_CORE of jobs is not known: this user sees no process "
+                                     "that holds a Neuron device, and no service that starts jobs");
+        else
+                advise_processes(f, ret);
+}
+
+size_t core_advise(const CoreFacts *f, CoreAdvice ret[static CORE_ADVICE_MAX]) {
+        size_t n = 1;
+        advise_place(f, &ret[0]);
+        n += advise_directory(f, &ret[n]);
+        if (f->pattern.place != CORE_NOWHERE)
+                advise_limit(f, &ret[n++]);
+        return n;
+}

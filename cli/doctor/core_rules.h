@@ -1,0 +1,75 @@
+/* What kernel.core_pattern and RLIMIT_CORE do with the core of a process that crashes, and what to
+ * change so that a source gets it. Rules only: they touch no file.
+ * @see core(5), systemd-coredump(8), apport's data/apport */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "cli/hook/hook_check.h"
+
+typedef enum CorePlace {
+        CORE_NOWHERE,
+        CORE_IN_WORKING_DIRECTORY, /* of the process that crashes, below its root */
+        CORE_IN_DIRECTORY,         /* an absolute path, in the mount namespace of that process */
+        CORE_BY_SYSTEMD,           /* the rest runs on the node, in its first namespaces */
+        CORE_BY_APPORT,
+        CORE_BY_PROGRAM,
+} CorePlace;
+
+typedef struct CorePattern {
+        CorePlace place;
+        char *directory; /* where the files go, up to the first component with a `%`; NULL = it is
+                            not known */
+        char *program;   /* that gets them; NULL = none */
+        bool is_limited; /* by RLIMIT_CORE: files are, a program only when it is told `%c` */
+        bool is_unique;  /* each process has a file of its own */
+} CorePattern;
+
+/** @param text  of /proc/sys/kernel/core_pattern, may end in a newline
+ * @param has_pid  kernel.core_uses_pid
+ * @return 0, -ENOMEM */
+int core_pattern_parse(CorePattern *ret, const char *text, bool has_pid);
+void core_pattern_done(CorePattern *p);
+
+#define CORE_UNLIMITED UINT64_MAX
+typedef struct CoreLimit {
+        uint64_t soft_bytes, hard_bytes; /* or CORE_UNLIMITED */
+} CoreLimit;
+
+/** Finds the limit in the text of /proc/PID/limits. @return whether it is there */
+bool core_limit_parse(const char *text, CoreLimit *ret);
+
+typedef struct CoreProcess {
+        pid_t pid;
+        char name[64];
+        CoreLimit limit;
+} CoreProcess;
+
+typedef struct CoreSource { /* of kind process-core */
+        const char *name;
+        char *fixed;
+} CoreSource;
+
+typedef struct CoreFacts { /* borrowed */
+        const char *text;  /* the pattern as it stands, without newline */
+        CorePattern pattern;
+        bool is_writable; /* pattern.directory is one here, where all users may write */
+        const CoreSource *sources;
+        size_t n_sources;
+        const CoreProcess *processes; /* jobs; without any, the services that start jobs */
+        size_t n_processes;
+        bool are_jobs; /* they hold a Neuron device */
+} CoreFacts;
+
+typedef struct CoreAdvice {
+        Finding finding;
+        char *detail, *remedy; /* the caller's; NULL for lack of memory, remedy also for OK */
+} CoreAdvice;
+
+#define CORE_ADVICE_MAX 3
+/** Says where the cores go and whether a source gets them, whether they can be written there, each
+ * to a file of its own, and what limits them. @return how many, ≥ 1 */
+size_t core_advise(const CoreFacts *f, CoreAdvice ret[static CORE_ADVICE_MAX]);

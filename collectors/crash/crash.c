@@ -1,0 +1,354 @@
+/* Both ends of the connection between who wants a report and the child that makes it. */
+#include "collectors/crash/crash.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "collectors/crash/report.h"
+#include "collectors/runner/sandbox.h"
+#include "lib/base/clock.h"
+#include "lib/base/digest.h"
+#include "lib/base/fs.h"
+#include "lib/base/spawn.h"
+
+/* The wire: SOCK_SEQPACKET. To the child a ChildStart with the core; from the child a FileQuery
+ * at a time, and to it a FileReply, with a descriptor if there is one. */
+enum {
+        PATH_BYTES_MAX = 4096,
+        SOCKET_FD = 0,
+        JSON_FD = 1,
+        WHY_FD = 2,
+        TEXT_FD = 3,
+        WHY_BYTES_MAX = 512,
+        EXIT_BAD_CORE = 4, /* WHY_FD has a sentence for people */
+};
+#define CHILD_CPU_USEC (10 * USEC_PER_SEC)
+#define REPORT_BYTES_MAX (64 * MIB)
+#define DEBUG_DIRECTORY "usr/lib/debug/.build-id"
+
+typedef struct ChildStart {
+        char core_name[PATH_BYTES_MAX];
+} ChildStart;
+
+typedef struct FileQuery {
+        char path[PATH_BYTES_MAX];
+        BuildId build_id;
+        bool is_debug, is_program;
+        unsigned nth;
+} FileQuery;
+
+typedef struct FileReply {
+        int error; /* 0: with a descriptor; -ENOENT, -ENODATA */
+        unsigned place;
+} FileReply;
+
+enum { PLACE_EXE, PLACE_ROOT, PLACE_HOST };
+static const char *const place_names[] = { "--exe", "--root", "host" };
+
+static int send_packet(int fd, const void *data, size_t n, int passed_fd) {
+        struct iovec part = { (void *)data, n };
+        union {
+                char bytes[CMSG_SPACE(sizeof(int))];
+                struct cmsghdr align;
+        } control = { { 0 } };
+        struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1 };
+        if (passed_fd >= 0) {
+                m.msg_control = control.bytes;
+                m.msg_controllen = sizeof control.bytes;
+                struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+                *c = (struct cmsghdr){ CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS };
+                memcpy(CMSG_DATA(c), &passed_fd, sizeof passed_fd);
+        }
+        return sendmsg(fd, &m, MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+/* @param ret_fd  gets a descriptor that came along, -1 = none
+ * @return 0, -ENODATA: the other end is closed, -EBADMSG, -errno */
+static int receive_packet(int fd, void *data, size_t n, int *ret_fd) {
+        struct iovec part = { data, n };
+        union {
+                char bytes[CMSG_SPACE(sizeof(int))];
+                struct cmsghdr align;
+        } control;
+        struct msghdr m = { .msg_iov = &part,
+                            .msg_iovlen = 1,
+                            .msg_control = control.bytes,
+                            .msg_controllen = sizeof control.bytes };
+        *ret_fd = -1;
+        ssize_t k = recvmsg(fd, &m, MSG_CMSG_CLOEXEC);
+        if (k < 0)
+                return -errno;
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+            c->cmsg_len == CMSG_LEN(sizeof(int)))
+                memcpy(ret_fd, CMSG_DATA(c), sizeof *ret_fd);
+        if ((size_t)k == n)
+                return 0;
+        if (*ret_fd >= 0)
+                (void)close(TAKE_FD(*ret_fd));
+        return k == 0 ? -ENODATA : -EBADMSG;
+}
+
+/* ---- in the child ---- */
+
+static int request_file(const char *path, const BuildId *build_id, bool is_debug, bool is_program,
+                        unsigned nth, const char **ret_place, void *userdata) {
+        FileQuery q = {
+                .build_id = *build_id, .is_debug = is_debug, .is_program = is_program, .nth = nth
+        };
+        (void)userdata;
+        size_t n = strlen(path);
+        if (n >= sizeof q.path)
+                return -ENODATA;
+        memcpy(q.path, path, n);
+        FileReply a;
+        int fd, r = send_packet(SOCKET_FD, &q, sizeof q, -1);
+        if (r == 0)
+                r = receive_packet(SOCKET_FD, &a, sizeof a, &fd);
+        if (r < 0)
+                return -ENODATA;
+        if (a.error < 0 || fd < 0)
+                return a.error < 0 ? a.error : -ENODATA;
+        *ret_place = a.place < ELEMENTSOF(place_names) ? place_names[a.place] : "";
+        return fd;
+}
+
+static ssize_t read_core(void *data, size_t n, uint64_t offset, void *userdata) {
+        const int *fd = userdata;
+        size_t done = 0;
+        n = offset > INT64_MAX ? 0 : MIN(n, INT64_MAX - offset); /* pread(2) refuses more */
+        while (done < n) {
+                ssize_t k = pread(*fd, (char *)data + done, n - done, (off_t)(offset + done));
+                if (k < 0 && errno == EINTR)
+                        continue;
+                if (k < 0)
+                        return -errno;
+                if (k == 0)
+                        break;
+                done += (size_t)k;
+        }
+        return (ssize_t)done;
+}
+
+static int report_fault(const char *sentence) {
+        (void)fs_write_all(WHY_FD, sentence, strlen(sentence)); /* else there is no reason */
+        return EXIT_BAD_CORE;
+}
+
+static bool is_zstd(int fd) {
+        static const char wanted[] = { 0x28, (char)0xb5, 0x2f, (char)0xfd };
+        char magic[sizeof wanted];
+        return fs_pread_all(fd, magic, sizeof magic, 0) == 0 &&
+               memcmp(magic, wanted, sizeof wanted) == 0;
+}
+
+static int write_report(int core_fd, const char *core_name, const char *left_out) {
+        struct stat st;
+        _cleanup_(strbuf_done) StrBuf json = STRBUF_INIT, text = STRBUF_INIT;
+        if (fstat(core_fd, &st) < 0)
+                return report_fault(strerror(errno));
+        ReportInput in = { .core_name = core_name,
+                           .core_bytes = (uint64_t)st.st_size,
+                           .left_out = left_out,
+                           .read = read_core,
+                           .open = request_file,
+                           .userdata = &core_fd };
+        int r = report_write(&in, &json, &text);
+        if (r == CORE_NOTES_E_NO_CORE)
+                return report_fault(
+                        is_zstd(core_fd) ? "it is compressed with zstd; decompress it with zstd -d"
+                                         : "it is not an ELF core of 64 bits, little-endian");
+        if (r == CORE_NOTES_E_MACHINE)
+                return report_fault("it is of a machine other than x86-64 and arm64");
+        if (r == 0)
+                r = strbuf_error(&json) < 0 ? strbuf_error(&json) : strbuf_error(&text);
+        if (r == 0)
+                r = fs_write_all(JSON_FD, json.text, json.n);
+        if (r == 0)
+                r = fs_write_all(TEXT_FD, text.text, text.n);
+        return r < 0 ? report_fault(strerror(-r)) : 0;
+}
+
+int crash_child_main(void) {
+        ChildStart start;
+        _cleanup_close_ int core_fd = -1;
+        _cleanup_(strbuf_done) StrBuf left_out = STRBUF_INIT;
+        int r = receive_packet(SOCKET_FD, &start, sizeof start, &core_fd);
+        if (r < 0 || core_fd < 0) {
+                fputs("neuron-collectd: --child=crash is not for people; see neuron-collect crash "
+                      "--help\n",
+                      stderr);
+                return 2;
+        }
+        r = sandbox_enter(&(Sandbox){ .dir_fd = -1,
+                                      .cpu_usec = CHILD_CPU_USEC,
+                                      .max_file_bytes = REPORT_BYTES_MAX,
+                                      .opens_nothing = true },
+                          &left_out);
+        if (r < 0)
+                return report_fault("it cannot be confined");
+        start.core_name[sizeof start.core_name - 1] = '\0';
+        return write_report(core_fd, start.core_name, left_out.text);
+}
+
+/* ---- who wants it ---- */
+
+static bool is_elf(int fd) {
+        char magic[SELFMAG];
+        return fs_pread_all(fd, magic, sizeof magic, 0) == 0 && memcmp(magic, ELFMAG, SELFMAG) == 0;
+}
+
+static int open_below(int dir_fd, const FileQuery *q) {
+        char path[PATH_BYTES_MAX] = "", hex[2 * ELF_BUILD_ID_MAX + 1];
+        if (!q->is_debug)
+                return q->path[0] == '/' ? fs_open_regular(dir_fd, q->path + 1, NULL) : -ENOENT;
+        digest_hex(q->build_id.bytes, MIN(q->build_id.n, (size_t)ELF_BUILD_ID_MAX), hex);
+        (void)snprintf(path, sizeof path, DEBUG_DIRECTORY "/%.2s/%s.debug", hex, hex + 2);
+        return q->build_id.n > 1 ? fs_open_regular(dir_fd, path, NULL) : -ENOENT;
+}
+
+/* Only programs and libraries are handed out, whatever the child asks for. Without a build id, what
+ * this node has at the same path is likely another one when a root was given. */
+static int open_place(const CrashRequest *o, const FileQuery *q, unsigned place) {
+        int fd = -ENOENT;
+        if (place == PLACE_EXE && o->exe_fd >= 0 && q->is_program && !q->is_debug)
+                fd = fcntl(o->exe_fd, F_DUPFD_CLOEXEC, 0);
+        else if (place == PLACE_ROOT && o->root_fd >= 0)
+                fd = open_below(o->root_fd, q);
+        else if (place == PLACE_HOST && o->host_fd >= 0 && (o->root_fd < 0 || q->build_id.n > 0))
+                fd = open_below(o->host_fd, q);
+        if (fd >= 0 && !is_elf(fd)) {
+                (void)close(fd);
+                return -ENOENT;
+        }
+        return fd < 0 ? -ENOENT : fd;
+}
+
+static int reply_to_query(int socket_fd, const CrashRequest *o) {
+        FileQuery q;
+        _cleanup_close_ int unwanted = -1, fd = -1;
+        int r = receive_packet(socket_fd, &q, sizeof q, &unwanted);
+        if (r < 0)
+                return r;
+        q.path[sizeof q.path - 1] = '\0';
+        FileReply a = { .error = -ENODATA, .place = q.nth };
+        if (q.nth <= PLACE_HOST) {
+                fd = open_place(o, &q, q.nth);
+                a.error = MIN(fd, 0);
+        }
+        return send_packet(socket_fd, &a, sizeof a, fd);
+}
+
+/* @return 0 when the child has closed its end, -ETIMEDOUT, -errno */
+static int serve(int socket_fd, const CrashRequest *o) {
+        uint64_t end_usec = clock_boottime_usec() + o->timeout_usec;
+        for (;;) {
+                uint64_t now = clock_boottime_usec();
+                struct pollfd p = { .fd = socket_fd, .events = POLLIN };
+                if (now >= end_usec)
+                        return -ETIMEDOUT;
+                int n = poll(&p, 1,
+                             (int)MIN((end_usec - now) / USEC_PER_MSEC + 1, (uint64_t)INT32_MAX));
+                if (n < 0 && errno != EINTR)
+                        return -errno;
+                int r = n > 0 ? reply_to_query(socket_fd, o) : 0;
+                if (r < 0)
+                        return r == -ENODATA || r == -EPIPE || r == -ECONNRESET ? 0 : r;
+        }
+}
+
+static int read_output(int fd, char **ret) {
+        size_t n;
+        return fs_read_head(fd, REPORT_BYTES_MAX, ret, &n);
+}
+
+static int set_fault(CrashReport *ret, const char *fmt, ...) _printf_(2, 3);
+static int set_fault(CrashReport *ret, const char *fmt, ...) {
+        va_list ap;
+        va_start(ap, fmt);
+        ret->fault = strbuf_vformat(fmt, ap);
+        va_end(ap);
+        return ret->fault ? CRASH_E_FAILED : -ENOMEM;
+}
+
+static int collect(const int *fds, int status, CrashReport *ret) {
+        _cleanup_free_ char *why = NULL;
+        size_t n;
+        if (WIFSIGNALED(status))
+                return set_fault(ret, "its reader died by SIG%s", sigabbrev_np(WTERMSIG(status)));
+        if (WEXITSTATUS(status) != 0) {
+                int r = fs_read_head(fds[WHY_FD], WHY_BYTES_MAX, &why, &n);
+                return r < 0 ? r : set_fault(ret, "%s", *why ? why : "its reader failed");
+        }
+        int r = read_output(fds[JSON_FD], &ret->json);
+        return r < 0 ? r : read_output(fds[TEXT_FD], &ret->text);
+}
+
+static int start_child(const CrashRequest *o, const int *fds, pid_t *ret) {
+        char *argv[] = { (char *)"neuron-collectd", (char *)CRASH_CHILD, NULL };
+        char *environment[] = { NULL }; /* DEBUGINFOD_URLS would let libdw ask servers */
+        SpawnOptions spawn = {
+                .program = o->program, .argv = argv, .environment = environment, .n_fds = 4
+        };
+        for (int i = 0; i < 4; i++)
+                spawn.fds[i] = fds[i];
+        return spawn_program(ret, &spawn);
+}
+
+static int run_child(const CrashRequest *o, const int *fds, int *socket_of_child, int socket_fd,
+                     CrashReport *ret) {
+        _cleanup_free_ ChildStart *start = calloc(1, sizeof *start);
+        pid_t pid;
+        int status = 0;
+        if (!start)
+                return -ENOMEM;
+        (void)snprintf(start->core_name, sizeof start->core_name, "%s", o->core_name);
+        int r = start_child(o, fds, &pid);
+        (void)close(TAKE_FD(*socket_of_child)); /* the child's */
+        if (r < 0)
+                return r;
+        r = send_packet(socket_fd, start, sizeof *start, o->core_fd);
+        if (r == 0)
+                r = serve(socket_fd, o);
+        if (r < 0)
+                (void)kill(pid, SIGKILL);
+        while (waitpid(pid, &status, 0) < 0)
+                if (errno != EINTR)
+                        return -errno;
+        if (r == -ETIMEDOUT)
+                return set_fault(ret, "reading it took longer than %llu s",
+                                 (unsigned long long)(o->timeout_usec / USEC_PER_SEC));
+        return r < 0 && r != -EPIPE ? r : collect(fds, status, ret);
+}
+
+int crash_report(const CrashRequest *request, CrashReport *ret) {
+        *ret = (CrashReport){ 0 };
+        int sockets[2];
+        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0)
+                return -errno;
+        _cleanup_close_ int ours = sockets[0],
+                            socket_of_child = fcntl(sockets[1], F_DUPFD_CLOEXEC, 10),
+                            json = memfd_create(CRASH_FILE, MFD_CLOEXEC),
+                            why = memfd_create("why", MFD_CLOEXEC),
+                            text = memfd_create(CRASH_TEXT_FILE, MFD_CLOEXEC);
+        (void)close(sockets[1]); /* a number above the child's own stays */
+        if (socket_of_child < 0 || json < 0 || why < 0 || text < 0)
+                return -errno;
+        int fds[] = { socket_of_child, json, why, text };
+        return run_child(request, fds, &socket_of_child, ours, ret);
+}
+
+void crash_report_done(CrashReport *r) {
+        free(r->json);
+        free(r->text);
+        free(r->fault);
+        *r = (CrashReport){ 0 };
+}

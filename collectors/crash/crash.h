@@ -1,0 +1,37 @@
+/* A crash report: what a core says of why its process died. Made in a child that can open nothing:
+ * it asks for each program and library by path and build id, and gets a descriptor. */
+#pragma once
+
+#include <stdint.h>
+
+#include "lib/base/strbuf.h"
+
+#define CRASH_FILE "crash.json"
+#define CRASH_TEXT_FILE "crash.md"
+#define CRASH_TIMEOUT_USEC (10 * USEC_PER_SEC)
+#define CRASH_CHILD "--child=crash"
+
+typedef struct CrashRequest {
+        const char *program;   /* that has crash_child_main() behind CRASH_CHILD; absolute */
+        const char *core_name; /* as the report names it */
+        int core_fd;           /* borrowed, as the others are; -1 = none */
+        int exe_fd;            /* the program that crashed */
+        int root_fd;           /* a directory that stands for the process's root */
+        int host_fd;           /* the same, of this node */
+        uint64_t timeout_usec;
+} CrashRequest;
+
+typedef struct CrashReport {
+        char *json, *text; /* of CRASH_FILE and CRASH_TEXT_FILE */
+        char *fault;       /* a sentence: why there is none; NULL */
+} CrashReport;
+
+enum { CRASH_E_FAILED = 1 };
+
+/** Makes one. Blocks: for a command or a worker. @param ret  to be given to crash_report_done()
+ * @return 0, CRASH_E_FAILED and ret->fault, -errno */
+int crash_report(const CrashRequest *request, CrashReport *ret);
+void crash_report_done(CrashReport *r);
+
+/** `--child=crash`. Not for people. @return an exit code */
+int crash_child_main(void);

@@ -1,0 +1,521 @@
+#include "collectors/crash/fault.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+
+#include "lib/base/digest.h"
+#include "lib/base/json_out.h"
+#include "lib/base/path.h"
+#include "lib/base/redact.h"
+
+enum {
+        SMALL_OFFSET = 4096,
+        STACK_REACH = 128 << 10, /* how far from sp what was pushed can be */
+        GUARD_BYTES_MAX = 1 << 20,
+        FRAME_BYTES_MAX = 64 << 20,
+        BRK_GAP_MAX = 1 << 30, /* the kernel's random gap between a program and its heap */
+        /* struct rt_sigframe: where the siginfo of a handler lies from the frame's sp */
+        X86_64_SIGINFO = 304,
+        ARM64_SIGINFO = 0,
+        ABORT_TEXT = 4, /* struct abort_msg_s: a size, then the text. glibc, debug/ */
+};
+
+static const char *const x86_64_names[] = {
+        "rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp",
+        "r8",  "r9",  "r10", "r11", "r12", "r13", "r14", "r15"
+};
+
+static const char *register_name(const Fault *f, size_t number, char buf[8]) {
+        if (f->machine == EM_X86_64)
+                return x86_64_names[number];
+        (void)snprintf(buf, 8, number == 31 ? "sp" : "x%zu", number);
+        return buf;
+}
+
+static size_t n_registers(const Fault *f) {
+        return f->machine == EM_X86_64 ? ELEMENTSOF(x86_64_names) : 32;
+}
+
+/* ---- where an address points ---- */
+
+/* 48 bits of address, with 5-level page tables 57, of which programs get more only on request.
+ * arm64 ignores the uppermost byte, which may be a tag. */
+static bool is_canonical(const Fault *f, uint64_t address) {
+        uint64_t top = address >> 47;
+        if (f->machine != EM_X86_64)
+                return (address >> 48 & 0xff) == 0 || address >> 48 == 0xffff;
+        return top == 0 || top == 0x1ffff;
+}
+
+static bool is_heap(const Modules *modules, const CoreSegment *s) {
+        for (size_t i = 0; i < modules->n; i++) {
+                const Module *m = &modules->items[i];
+                if (m->is_program)
+                        return s->address >= m->end && s->address - m->end < BRK_GAP_MAX &&
+                               (i + 1 == modules->n || s->address < modules->items[i + 1].start);
+        }
+        return false;
+}
+
+FaultTarget fault_target(const Fault *f, const Modules *modules, uint64_t address) {
+        const CoreNotes *c = modules->memory->notes;
+        const CoreSegment *s = core_notes_segment(c, address);
+        if (address < FAULT_NULL_PAGE)
+                return FAULT_NULL;
+        if (!is_canonical(f, address))
+                return FAULT_NON_CANONICAL;
+        if (!s && !core_notes_mapping(c, address))
+                return FAULT_UNMAPPED;
+        if (s && s == f->stack)
+                return FAULT_STACK;
+        if (modules_at(modules, address))
+                return FAULT_MODULE;
+        if (!s || s->flags == 0)
+                return FAULT_GUARD;
+        if (!(s->flags & PF_W))
+                return FAULT_OTHER;
+        return is_heap(modules, s) ? FAULT_HEAP : FAULT_ANONYMOUS;
+}
+
+static const char *const target_names[] = {
+        "unmapped", "null page", "non-canonical",    "guard",       "stack",
+        "heap",     "library",   "anonymous memory", "other memory"
+};
+
+void fault_add_target(const Fault *f, const Modules *modules, uint64_t address, StrBuf *b) {
+        FaultTarget t = fault_target(f, modules, address);
+        const Module *m = modules_at(modules, address);
+        if (t == FAULT_MODULE) {
+                strbuf_add(b, path_name(m->path));
+                strbuf_addf(b, "+0x%" PRIx64, address - (m->file ? m->bias : m->start));
+        } else
+                strbuf_add(b, target_names[t]);
+        bool is_memory = t == FAULT_STACK || t == FAULT_HEAP || t == FAULT_ANONYMOUS;
+        if (is_memory && address % 8 != 0)
+                strbuf_add(b, ", misaligned");
+}
+
+/* ---- the address that the instruction used ---- */
+
+typedef struct Decoder { /* of an x86-64 instruction's memory operand */
+        const Fault *fault;
+        const uint8_t *p, *end;
+        uint8_t rex;
+} Decoder;
+
+static unsigned byte_at(Decoder *d) {
+        return d->p < d->end ? *d->p++ : 0;
+}
+
+static const uint8_t dwarf_of[] = { 0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15 };
+
+/* @return whether there is a ModRM byte to be tried; the decoder stands on it then. VEX and EVEX
+ * have the bits of REX inverted. */
+static bool skip_opcode(Decoder *d) {
+        static const char prefixes[] = "\x66\xf2\xf3\x2e\x36\x3e\x26\xf0";
+        while (d->p < d->end && *d->p && strchr(prefixes, *d->p)) /* not FS and GS: they move it */
+                d->p++;
+        unsigned b = byte_at(d);
+        if ((b & 0xf0) == 0x40) {
+                d->rex = (uint8_t)(b & 15);
+                b = byte_at(d);
+        }
+        if (b == 0xc5) { /* VEX of two bytes */
+                (void)byte_at(d);
+                (void)byte_at(d);
+        } else if (b == 0xc4 || b == 0x62) {
+                unsigned v = byte_at(d);
+                d->rex = (uint8_t)((~v >> 5 & 3) & 3);
+                d->p += b == 0xc4 ? 2 : 3;
+        } else if (b == 0x0f) {
+                unsigned second = byte_at(d);
+                if (second == 0x38 || second == 0x3a)
+                        (void)byte_at(d);
+        }
+        return d->p < d->end;
+}
+
+/* @return whether it has an operand in memory of the form base + offset */
+static bool decode_operand(Decoder *d, uint64_t *ret_address, int *ret_base) {
+        const UnwindState *s = &d->fault->state;
+        unsigned modrm = byte_at(d), mod = modrm >> 6, low = modrm & 7;
+        uint64_t index = 0;
+        if (mod == 3 || (mod == 0 && low == 5)) /* a register, or relative to rip */
+                return false;
+        if (low == 4) {
+                unsigned sib = byte_at(d), number = (sib >> 3 & 7) | (d->rex & 2) << 2;
+                if (number != 4)
+                        index = s->registers[dwarf_of[number]] << (sib >> 6);
+                low = sib & 7;
+                if (mod == 0 && low == 5)
+                        return false;
+        }
+        int32_t offset = 0;
+        if (mod == 1)
+                offset = (int8_t)byte_at(d);
+        else if (mod == 2)
+                for (unsigned i = 0; i < 4; i++)
+                        offset |= (int32_t)((uint32_t)byte_at(d) << 8 * i);
+        *ret_base = dwarf_of[low | (d->rex & 1) << 3];
+        *ret_address = s->registers[*ret_base] + index + (uint64_t)(int64_t)offset;
+        return d->p <= d->end;
+}
+
+/* Of what the kernel gives no address: whether an access there fails as it did. */
+static bool is_bad(const Fault *f, const Modules *modules, uint64_t address) {
+        FaultTarget t = fault_target(f, modules, address);
+        if (f->signal.code == SI_KERNEL)
+                return t == FAULT_NON_CANONICAL;
+        return t == FAULT_NULL || t == FAULT_NON_CANONICAL || t == FAULT_UNMAPPED;
+}
+
+/* An instruction that says where it went is believed when the kernel says the same, or, where that
+ * says nothing (an address that is not canonical; a signal that was raised again), when it must
+ * have failed there. @see Intel SDM, volume 2, 2.1 */
+static bool decode(Fault *f, const Modules *modules) {
+        Decoder d = { .fault = f, .p = f->code, .end = f->code + f->n_code };
+        uint64_t address;
+        int base;
+        bool may_be = f->signal.number == SIGSEGV || f->signal.number == SIGBUS;
+        bool is_hidden = f->signal.code == SI_KERNEL || f->is_behind_handler;
+        if (!may_be || f->machine != EM_X86_64 || !skip_opcode(&d) ||
+            !decode_operand(&d, &address, &base))
+                return false;
+        if (f->has_address ? address > f->signal.address || f->signal.address - address >= 64
+                           : !is_hidden || !is_bad(f, modules, address))
+                return false;
+        f->is_decoded = true;
+        f->effective = address;
+        f->base_register = base;
+        f->base_offset = (int64_t)(address - f->state.registers[base]);
+        if (!f->has_address && f->signal.code != SI_KERNEL) {
+                f->signal.address = address;
+                f->has_address = true;
+        }
+        return true;
+}
+
+/* Without one: the register that is nearest. */
+static void find_nearest(Fault *f) {
+        uint64_t best = SMALL_OFFSET;
+        bool may_be = f->signal.number == SIGSEGV || f->signal.number == SIGBUS;
+        for (size_t i = 0; i < n_registers(f) && f->has_address && may_be; i++) {
+                uint64_t distance = f->signal.address - f->state.registers[i];
+                distance = MIN(distance, -distance);
+                if (!(f->state.known >> i & 1) || distance >= best)
+                        continue;
+                best = distance;
+                f->base_register = (int)i;
+                f->base_offset = (int64_t)(f->signal.address - f->state.registers[i]);
+        }
+}
+
+/* ---- inspecting ---- */
+
+/* A handler that raises its signal while that is blocked returns first, to where it came from: not
+ * behind a system call, as one would be who raised it himself. */
+static int check_raised_on_return(Fault *f, Modules *modules) {
+        const CoreNotes *c = modules->memory->notes;
+        uint8_t before[2];
+        if (c->machine != EM_X86_64 || !f->signal.is_known || f->signal.code > 0 ||
+            (uint32_t)f->signal.address != c->pid ||
+            (f->signal.number != SIGSEGV && f->signal.number != SIGBUS))
+                return 0;
+        int r = modules_read(modules, f->state.pc - sizeof before, before, sizeof before);
+        f->is_behind_handler = r == 0 && (before[0] != 0x0f || before[1] != 0x05);
+        return MIN(r, 0);
+}
+
+static int set_signal(Fault *f, Modules *modules, const Threads *t) {
+        const CoreNotes *c = modules->memory->notes;
+        uint8_t data[24];
+        f->signal = c->signal;
+        f->state = t->crashed;
+        if (!f->signal.is_known)
+                f->signal.number = c->n_threads > 0 ? c->threads[0].signal : 0;
+        bool is_raised = f->signal.code <= 0;
+        if (is_raised && t->interrupt.state.known) {
+                uint64_t at = t->interrupt.frame_address +
+                              (c->machine == EM_X86_64 ? X86_64_SIGINFO : ARM64_SIGINFO);
+                f->is_behind_handler = true;
+                f->state = t->interrupt.state;
+                int r = core_memory_read(modules->memory, at, data, sizeof data);
+                if (r < 0)
+                        return r;
+                CoreSignal first = { .is_known = r == 0 };
+                if (r == 0) {
+                        memcpy(&first.number, data, sizeof first.number);
+                        memcpy(&first.code, data + 8, sizeof first.code);
+                        memcpy(&first.address, data + 16, sizeof first.address);
+                }
+                if (first.number > 0 && first.number < NSIG)
+                        f->signal = first;
+        }
+        int e = f->is_behind_handler ? 0 : check_raised_on_return(f, modules);
+        if (e < 0)
+                return e;
+        int n = f->signal.number, code = f->signal.code;
+        f->has_address =
+                f->signal.is_known && code > 0 && code != SI_KERNEL &&
+                (n == SIGSEGV || n == SIGBUS || n == SIGILL || n == SIGFPE || n == SIGTRAP);
+        return 0;
+}
+
+/* The stack of a frame that did not fit begins above sp. */
+static const CoreSegment *find_stack(const CoreNotes *c, uint64_t sp) {
+        const CoreSegment *s = core_notes_segment(c, sp);
+        for (size_t i = 0; i < c->n_segments && (!s || s->flags == 0); i++)
+                if (c->segments[i].address > sp && c->segments[i].flags != 0) {
+                        s = &c->segments[i];
+                        if (s->address - sp > FRAME_BYTES_MAX)
+                                return NULL;
+                }
+        return s && s->flags & PF_W ? s : NULL;
+}
+
+static void set_stack(Fault *f, const CoreNotes *c) {
+        uint64_t sp = unwind_stack_pointer(c, &f->state), at = f->signal.address;
+        f->stack = find_stack(c, sp);
+        if (!f->stack || !f->has_address || f->signal.number != SIGSEGV ||
+            at >= f->stack->address || MIN(at - sp, sp - at) > STACK_REACH)
+                return;
+        f->is_stack_exhausted = sp < f->stack->address || f->stack->address - at <= GUARD_BYTES_MAX;
+}
+
+static int set_code(Fault *f, Modules *modules) {
+        for (f->n_code = FAULT_CODE_BYTES; f->n_code > 0; f->n_code--) {
+                int r = modules_read(modules, f->state.pc, f->code, f->n_code);
+                if (r <= 0)
+                        return r;
+        }
+        return 0;
+}
+
+/* The C library keeps what it printed before abort(3): "free(): double free detected …". */
+static int set_message(Fault *f, Modules *modules) {
+        for (size_t i = 0; i < modules->n; i++) {
+                Module *m = &modules->items[i];
+                bool may_have_it =
+                        m->is_program || strncmp(path_name(m->path), "libc.so.6", 9) == 0;
+                ElfFile *file = may_have_it ? modules_file(modules, m) : NULL;
+                uint64_t at = file ? elf_file_find(file, "__abort_msg") : 0, text = 0;
+                if (at == 0)
+                        continue;
+                int r = core_memory_word(modules->memory, m->bias + at, &text);
+                if (r == 0 && text != 0)
+                        r = core_memory_string(modules->memory, text + ABORT_TEXT, f->message,
+                                               sizeof f->message);
+                if (r != 0)
+                        f->message[0] = '\0';
+                if (r < 0)
+                        return r;
+        }
+        f->message[strcspn(f->message, "\n")] = '\0';
+        return 0;
+}
+
+int fault_inspect(Fault *ret, Modules *modules, const Threads *threads) {
+        const CoreNotes *c = modules->memory->notes;
+        *ret = (Fault){ .machine = c->machine,
+                        .base_register = -1,
+                        .tid = c->n_threads > 0 ? c->threads[0].tid : 0 };
+        int r = set_signal(ret, modules, threads);
+        if (r == 0)
+                r = set_code(ret, modules);
+        if (r < 0)
+                return r;
+        set_stack(ret, c);
+        if (!decode(ret, modules))
+                find_nearest(ret);
+        return set_message(ret, modules);
+}
+
+/* ---- in words ---- */
+
+typedef struct Meaning {
+        int signal, code;
+        const char *text;
+} Meaning;
+
+static const Meaning meanings[] = {
+        { SIGSEGV, SEGV_MAPERR, "nothing is mapped there" },
+        { SIGSEGV, SEGV_ACCERR, "the mapping does not allow it" },
+        { SIGSEGV, SEGV_PKUERR, "a protection key does not allow it" },
+        { SIGSEGV, SI_KERNEL, "the address is not canonical; the kernel does not say which it is" },
+        { SIGBUS, BUS_ADRALN, "the address is misaligned" },
+        { SIGBUS, BUS_ADRERR,
+          "there is no memory behind the mapping: a file that was cut, or a "
+          "full file system" },
+        { SIGBUS, BUS_OBJERR, "the device failed" },
+        { SIGBUS, BUS_MCEERR_AR, "the memory is broken (machine check)" },
+        { SIGBUS, BUS_MCEERR_AO, "the memory is broken (machine check)" },
+        { SIGFPE, FPE_INTDIV, "division of an integer by zero" },
+        { SIGFPE, FPE_INTOVF, "overflow of an integer" },
+        { SIGFPE, FPE_FLTDIV, "division by zero" },
+        { SIGFPE, FPE_FLTINV, "invalid operation with floating point" },
+        { SIGILL, ILL_ILLOPC, "the processor does not know the instruction" },
+        { SIGILL, ILL_ILLOPN, "the processor does not know the instruction" },
+        { SIGTRAP, TRAP_BRKPT, "a breakpoint" },
+};
+
+const char *fault_signal_name(const Fault *f, char buf[static FAULT_SIGNAL_SIZE]) {
+        const char *name = sigabbrev_np(f->signal.number);
+        if (name)
+                (void)snprintf(buf, FAULT_SIGNAL_SIZE, "SIG%s", name);
+        else
+                (void)snprintf(buf, FAULT_SIGNAL_SIZE, "signal %d", f->signal.number);
+        return buf;
+}
+
+void fault_add_sentence(const Fault *f, StrBuf *b) {
+        const char *text = NULL;
+        char name[FAULT_SIGNAL_SIZE];
+        for (size_t i = 0; i < ELEMENTSOF(meanings); i++)
+                if (meanings[i].signal == f->signal.number && meanings[i].code == f->signal.code)
+                        text = meanings[i].text;
+        strbuf_add(b, fault_signal_name(f, name));
+        bool is_sent = f->signal.code == SI_USER || f->signal.code == SI_TKILL;
+        if (f->has_address && f->signal.number != SIGILL && f->signal.number != SIGFPE)
+                strbuf_addf(b, " at 0x%" PRIx64, f->signal.address);
+        if (!f->signal.is_known)
+                strbuf_add(b, "; the core does not say more");
+        else if (is_sent && !f->has_address)
+                strbuf_addf(b, ": sent by process %" PRIu32 " of uid %" PRIu32,
+                            (uint32_t)f->signal.address, (uint32_t)(f->signal.address >> 32));
+        else if (text)
+                strbuf_addf(b, ": %s", text);
+        if (f->is_behind_handler)
+                strbuf_add(b, " (caught by a handler, which raised it again)");
+}
+
+void fault_add_base(const Fault *f, StrBuf *b) {
+        char buf[8];
+        if (f->base_register >= 0)
+                strbuf_addf(b, " = %s %+" PRId64, register_name(f, (size_t)f->base_register, buf),
+                            f->base_offset);
+}
+
+static void json_target(const Fault *f, const Modules *modules, uint64_t address, StrBuf *b) {
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        fault_add_target(f, modules, address, &text);
+        json_out_string(b, "points_to", text.text);
+}
+
+static void json_hex(StrBuf *b, const char *key, uint64_t v) {
+        char buf[19];
+        (void)snprintf(buf, sizeof buf, "0x%" PRIx64, v);
+        json_out_string(b, key, buf);
+}
+
+static void write_signal(const Fault *f, StrBuf *b) {
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        char name[FAULT_SIGNAL_SIZE];
+        fault_add_sentence(f, &text);
+        json_out_object(b, "signal");
+        json_out_i64(b, "number", f->signal.number);
+        json_out_string(b, "name", fault_signal_name(f, name));
+        if (f->signal.is_known)
+                json_out_i64(b, "code", f->signal.code);
+        if (f->has_address)
+                json_hex(b, "address", f->signal.address);
+        json_out_bool(b, "raised_again_by_handler", f->is_behind_handler);
+        json_out_string(b, "text", text.text);
+        json_out_end_object(b);
+}
+
+static void write_registers(const Fault *f, const Modules *modules, StrBuf *b) {
+        char buf[8];
+        json_out_array(b, "registers");
+        for (size_t i = 0; i < n_registers(f); i++) {
+                if (!(f->state.known >> i & 1))
+                        continue;
+                json_out_object(b, NULL);
+                json_out_string(b, "name", register_name(f, i, buf));
+                json_hex(b, "value", f->state.registers[i]);
+                json_target(f, modules, f->state.registers[i], b);
+                json_out_end_object(b);
+        }
+        json_out_end_array(b);
+        if (f->base_register < 0)
+                return;
+        json_out_object(b, "address_is");
+        json_out_string(b, "register", register_name(f, (size_t)f->base_register, buf));
+        json_out_i64(b, "plus", f->base_offset);
+        json_out_string(b, "by", f->is_decoded ? "instruction" : "likeness");
+        if (f->is_decoded)
+                json_hex(b, "address", f->effective);
+        json_out_end_object(b);
+}
+
+void fault_write_json(const Fault *f, const Modules *modules, StrBuf *b) {
+        char code[2 * FAULT_CODE_BYTES + 1];
+        uint64_t sp = unwind_stack_pointer(modules->memory->notes, &f->state);
+        _cleanup_(strbuf_done) StrBuf message = STRBUF_INIT;
+        write_signal(f, b);
+        json_out_object(b, "fault");
+        json_out_u64(b, "thread", f->tid);
+        json_hex(b, "pc", f->state.pc);
+        json_target(f, modules, f->state.pc, b);
+        write_registers(f, modules, b);
+        json_out_string(b, "code_bytes", f->n_code ? digest_hex(f->code, f->n_code, code) : NULL);
+        if (f->stack) {
+                json_out_object(b, "stack");
+                json_hex(b, "start", f->stack->address);
+                json_hex(b, "end", f->stack->address + f->stack->memory_bytes);
+                json_out_i64(b, "bytes_left", (int64_t)(sp - f->stack->address));
+                json_out_bool(b, "is_exhausted", f->is_stack_exhausted);
+                json_out_end_object(b);
+        }
+        redact_text(&message, f->message, strlen(f->message));
+        json_out_string(b, "abort_message", f->message[0] ? message.text : NULL);
+        json_out_end_object(b);
+}
+
+/* ---- for people ---- */
+
+static void text_registers(const Fault *f, const Modules *modules, StrBuf *b) {
+        char buf[8];
+        strbuf_add(b, "| Register | Value | Points at |\n|---|---|---|\n");
+        for (size_t i = 0; i < n_registers(f); i++) {
+                if (!(f->state.known >> i & 1))
+                        continue;
+                _cleanup_(strbuf_done) StrBuf target = STRBUF_INIT;
+                fault_add_target(f, modules, f->state.registers[i], &target);
+                strbuf_addf(b, "| %s | 0x%" PRIx64 " | ", register_name(f, i, buf),
+                            f->state.registers[i]);
+                strbuf_add_escaped(b, target.text ? target.text : "");
+                strbuf_add(b, " |\n");
+        }
+        strbuf_add(b, "\n");
+}
+
+static void text_instruction(const Fault *f, const Modules *modules, StrBuf *b) {
+        char buf[8], code[2 * FAULT_CODE_BYTES + 1];
+        _cleanup_(strbuf_done) StrBuf target = STRBUF_INIT;
+        fault_add_target(f, modules, f->state.pc, &target);
+        strbuf_addf(b, "At 0x%" PRIx64 " (", f->state.pc);
+        strbuf_add_escaped(b, target.text ? target.text : "");
+        strbuf_addf(b, "), bytes `%s`.\n",
+                    f->n_code ? digest_hex(f->code, f->n_code, code) : "not in the core");
+        if (f->base_register >= 0)
+                strbuf_addf(b, "The address is %s %+" PRId64 "%s.\n",
+                            register_name(f, (size_t)f->base_register, buf), f->base_offset,
+                            f->is_decoded ? ", as the instruction says" : ", by likeness");
+        if (f->stack)
+                strbuf_addf(b,
+                            "The stack has %" PRIu64 " KiB, of which %" PRId64 " KiB are left%s.\n",
+                            f->stack->memory_bytes / KIB,
+                            (int64_t)(unwind_stack_pointer(modules->memory->notes, &f->state) -
+                                      f->stack->address) /
+                                    (int64_t)KIB,
+                            f->is_stack_exhausted ? ": it is exhausted" : "");
+        strbuf_add(b, "\n");
+}
+
+void fault_write_text(const Fault *f, const Modules *modules, StrBuf *b) {
+        text_instruction(f, modules, b);
+        text_registers(f, modules, b);
+}

@@ -1,0 +1,113 @@
+#include "collectors/crash/threads.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "lib/base/array.h"
+
+enum { BUCKETS = 8192 };
+
+typedef struct Builder {
+        Threads *threads;
+        uint32_t
+                *buckets; /* a group's number + 1; 0 = empty. There are fewer groups than buckets */
+} Builder;
+
+static uint64_t hash_of(const UnwindChain *chain) {
+        uint64_t h = chain->end;
+        for (size_t i = 0; i < chain->n; i++)
+                h = (h ^ chain->frames[i].pc) * UINT64_C(0x9e3779b97f4a7c15);
+        return h ^ h >> 32;
+}
+
+static bool is_same(const ThreadGroup *g, const UnwindChain *chain) {
+        if (g->n_frames != chain->n || g->end != chain->end)
+                return false;
+        for (size_t i = 0; i < chain->n; i++)
+                if (g->frames[i].pc != chain->frames[i].pc)
+                        return false;
+        return true;
+}
+
+static int new_group(Threads *t, const UnwindChain *chain, size_t thread) {
+        if (array_grow(&t->groups, t->n_groups, sizeof *t->groups) < 0)
+                return -ENOMEM;
+        UnwindFrame *frames = calloc(chain->n, sizeof *frames);
+        if (!frames)
+                return -ENOMEM;
+        memcpy(frames, chain->frames, chain->n * sizeof *frames);
+        t->groups[t->n_groups++] = (ThreadGroup){
+                .frames = frames, .n_frames = chain->n, .end = chain->end, .first_thread = thread
+        };
+        return 0;
+}
+
+static int add_chain(Builder *b, const UnwindChain *chain, size_t thread) {
+        Threads *t = b->threads;
+        size_t at = hash_of(chain) % BUCKETS;
+        while (thread > 0 && b->buckets[at] > 0 && !is_same(&t->groups[b->buckets[at] - 1], chain))
+                at = (at + 1) % BUCKETS;
+        if (thread == 0 || b->buckets[at] == 0) {
+                int r = new_group(t, chain, thread);
+                if (r < 0)
+                        return r;
+                if (thread > 0) /* nobody joins the one that crashed */
+                        b->buckets[at] = (uint32_t)t->n_groups;
+                t->group_of[thread] = (uint32_t)t->n_groups - 1;
+        } else
+                t->group_of[thread] = b->buckets[at] - 1;
+        t->groups[t->group_of[thread]].n_threads++;
+        t->n_ends[chain->end]++;
+        t->n_frames += chain->n;
+        return 0;
+}
+
+static int compare_groups(const void *a, const void *b) {
+        const ThreadGroup *x = a, *y = b;
+        if (x->n_threads != y->n_threads)
+                return x->n_threads > y->n_threads ? -1 : 1;
+        return x->first_thread < y->first_thread ? -1 : 1;
+}
+
+static void sort_groups(Threads *t, size_t n_threads, uint32_t *number_of_first) {
+        for (size_t i = 0; i < n_threads; i++)
+                t->group_of[i] = (uint32_t)t->groups[t->group_of[i]].first_thread;
+        if (t->n_groups > 1)
+                qsort(t->groups + 1, t->n_groups - 1, sizeof *t->groups, compare_groups);
+        for (size_t i = 0; i < t->n_groups; i++)
+                number_of_first[t->groups[i].first_thread] = (uint32_t)i;
+        for (size_t i = 0; i < n_threads; i++)
+                t->group_of[i] = number_of_first[t->group_of[i]];
+}
+
+int threads_unwind(Threads *ret, Modules *modules) {
+        const CoreNotes *c = modules->memory->notes;
+        _cleanup_(unwinder_freep) Unwinder *u = NULL;
+        _cleanup_free_ uint32_t *buckets = calloc(BUCKETS, sizeof *buckets);
+        _cleanup_free_ UnwindChain *chain = malloc(sizeof *chain);
+        *ret = (Threads){ .group_of = calloc(c->n_threads + 1, sizeof *ret->group_of) };
+        if (!buckets || !chain || !ret->group_of)
+                return -ENOMEM;
+        Builder b = { ret, buckets };
+        int r = unwinder_new(&u, modules);
+        for (size_t i = 0; i < c->n_threads && r == 0; i++) {
+                UnwindState state;
+                unwind_thread_state(c, &c->threads[i], &state);
+                if (i == 0)
+                        ret->crashed = state;
+                r = unwind_chain(u, &state, chain, i == 0 ? &ret->interrupt : NULL);
+                if (r == 0)
+                        r = add_chain(&b, chain, i);
+        }
+        if (r == 0)
+                sort_groups(ret, c->n_threads, buckets);
+        return r;
+}
+
+void threads_done(Threads *t) {
+        for (size_t i = 0; i < t->n_groups; i++)
+                free(t->groups[i].frames);
+        free(t->groups);
+        free(t->group_of);
+        *t = (Threads){ 0 };
+}

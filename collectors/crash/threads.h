@@ -1,0 +1,25 @@
+/* The call chains of all threads, equal ones grouped. */
+#pragma once
+
+#include "collectors/crash/unwind.h"
+
+typedef struct ThreadGroup { /* the one that crashed is alone in the first */
+        UnwindFrame *frames;
+        size_t n_frames;
+        UnwindEnd end;
+        size_t n_threads, first_thread; /* an index of CoreNotes.threads */
+} ThreadGroup;
+
+typedef struct Threads {
+        ThreadGroup *groups; /* behind the first: the largest first */
+        size_t n_groups;
+        uint32_t *group_of;        /* by thread */
+        UnwindState crashed;       /* as the crashing thread was when the signal came */
+        UnwindInterrupt interrupt; /* in the crashing thread: a handler raised the signal again */
+        size_t n_ends[UNWIND_FRAMES_LIMIT + 1];
+        size_t n_frames;
+} Threads;
+
+/** @return 0, -ENOMEM, -errno of the core */
+int threads_unwind(Threads *ret, Modules *modules);
+void threads_done(Threads *t);

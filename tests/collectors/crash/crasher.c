@@ -1,0 +1,268 @@
+/* A program that crashes as it is told: crasher HOW [THREADS]. Its threads wait at different depths
+ * of a recursion, so that each chain of calls has a known length. Built with its own frames: no
+ * inlining, no sibling calls. */
+#include <assert.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifdef __clang__
+#define noinline_ __attribute__((noinline))
+#else
+#define noinline_ __attribute__((noinline, noclone))
+#endif
+/* What follows a call keeps it from becoming a jump. */
+#define KEEP_FRAME() __asm__ volatile("" ::: "memory")
+
+enum { DEPTHS = 30, MANY = 50, BIG_BYTES = 16 << 20 };
+
+static sem_t ready;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+noinline_ static void wait_deep(int n) {
+        if (n > 0)
+                wait_deep(n - 1);
+        else
+                for (sem_post(&ready);;)
+                        pause();
+        KEEP_FRAME();
+}
+
+static void *wait_in_thread(void *depth) {
+        wait_deep((int)(intptr_t)depth);
+        KEEP_FRAME();
+        return NULL;
+}
+
+static void start_threads(int n, void *(*run)(void *)) {
+        pthread_attr_t a;
+        pthread_attr_init(&a);
+        pthread_attr_setstacksize(&a, 256 << 10);
+        for (intptr_t i = 0; i < n; i++) {
+                pthread_t t;
+                if (pthread_create(&t, &a, run, (void *)(i % DEPTHS)) != 0)
+                        exit(2);
+        }
+        for (int i = 0; i < n; i++)
+                sem_wait(&ready);
+        usleep(50000); /* they are in pause() */
+}
+
+noinline_ static int read_through(volatile int *p) {
+        int v = p[4];
+        KEEP_FRAME();
+        return v;
+}
+
+noinline_ static void write_through(volatile int *p) {
+        *p = 1;
+        KEEP_FRAME();
+}
+
+static void on_signal(int number) {
+        signal(number, SIG_DFL);
+        raise(number);
+}
+
+static void set_handler(void (*handler)(int), int flags) {
+        struct sigaction a = { .sa_handler = handler, .sa_flags = flags };
+        sigaction(SIGSEGV, &a, NULL);
+}
+
+static void *lock_in_thread(void *unused) {
+        (void)unused;
+        sem_post(&ready);
+        pthread_mutex_lock(&mutex);
+        return NULL;
+}
+
+__attribute__((always_inline)) static inline int read_inlined(volatile int *p) {
+        return *p + 1;
+}
+
+__attribute__((always_inline)) static inline int inline_it(volatile int *p) {
+        volatile int before = 1;
+        return before + read_inlined(p);
+}
+
+noinline_ static int call_inlined(volatile int *p) {
+        volatile int v = 2 * inline_it(p);
+        KEEP_FRAME();
+        return v;
+}
+
+noinline_ static int recurse(int n) {
+        volatile char frame[1024];
+        frame[0] = (char)n;
+        int v = recurse(n + 1) + frame[0];
+        KEEP_FRAME();
+        return v;
+}
+
+noinline_ static int use_much_stack(void) {
+        volatile char big[BIG_BYTES];
+        big[0] = 1;
+        KEEP_FRAME();
+        return big[0];
+}
+
+static void at_exit(void) {
+        (void)read_through((int *)0x7000dead0000);
+}
+
+typedef struct Object {
+        uint64_t space[4];
+        int *data;
+        uint64_t more[400]; /* not among the small ones, which are not filled */
+} Object;
+
+static int *volatile shared;
+
+static void unmap_at_exit(void) {
+        munmap(shared, 4096);
+        for (;;)
+                pause(); /* what comes next in its destructors */
+}
+
+static void *use_in_thread(void *unused) {
+        (void)unused;
+        for (sem_post(&ready);;)
+                (void)read_through(shared);
+}
+
+/* A thread goes on with what another one destroys while it exits. */
+noinline_ static void exit_under_thread(void) {
+        shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        start_threads(1, use_in_thread);
+        atexit(unmap_at_exit);
+        exit(0);
+}
+
+/* With MALLOC_PERTURB_ freed memory is filled with one byte. */
+noinline_ static void use_after_free(void) {
+        Object *o = calloc(1, sizeof *o);
+        Object *volatile kept = o;
+        void *volatile behind = malloc(64);
+        free(o);
+        (void)behind;
+        (void)read_through(kept->data);
+}
+
+noinline_ static void read_cut_file(void) {
+        char name[] = "/tmp/crasher-XXXXXX";
+        int fd = mkstemp(name);
+        unlink(name);
+        if (fd < 0 || ftruncate(fd, 8192) < 0)
+                exit(2);
+        int *p = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (ftruncate(fd, 0) < 0)
+                exit(2);
+        (void)read_through(p + 1024);
+}
+
+noinline_ static void divide(volatile int by) {
+        volatile int v = 1000;
+        v = v / by;
+}
+
+noinline_ static void call_null(void) {
+        void (*volatile f)(void) = NULL;
+        f();
+        KEEP_FRAME();
+}
+
+noinline_ static void double_free(void) {
+        void *volatile p = malloc(2000), *volatile q = malloc(2000);
+        free(p);
+        free(p);
+        free(q);
+}
+
+noinline_ static void check_assertion(volatile int v) {
+        assert(v == 1);
+        KEEP_FRAME();
+}
+
+/* 64 GiB, of which 2 GiB have data, here and there. */
+noinline_ static void fill(void) {
+        size_t n = (size_t)64 << 30, step = n / 256, n_data = (size_t)8 << 20;
+        char *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                       -1, 0);
+        for (size_t i = 0; p != MAP_FAILED && i < n; i += step)
+                memset(p + i, 0x55, n_data);
+        (void)read_through(NULL);
+        KEEP_FRAME();
+}
+
+noinline_ static void crash(const char *how) {
+        if (strcmp(how, "null") == 0)
+                (void)read_through(NULL);
+        else if (strcmp(how, "non-canonical") == 0)
+                (void)read_through((int *)0x7ff8123456789ab0);
+        else if (strcmp(how, "use-after-free") == 0)
+                use_after_free();
+        else if (strcmp(how, "recursion") == 0)
+                recurse(0);
+        else if (strcmp(how, "stack") == 0)
+                use_much_stack();
+        else if (strcmp(how, "exit") == 0)
+                atexit(at_exit), exit(0);
+        else if (strcmp(how, "exit-other") == 0)
+                exit_under_thread();
+        else if (strcmp(how, "wild-lock") == 0)
+                pthread_mutex_lock(&mutex), start_threads(MANY, lock_in_thread),
+                        write_through((int *)0x7000dead0000);
+        else if (strcmp(how, "double-free") == 0)
+                double_free();
+        else if (strcmp(how, "assertion") == 0)
+                check_assertion(0);
+        else if (strcmp(how, "inlined") == 0)
+                call_inlined((int *)0x7000dead0000);
+        else if (strcmp(how, "bus") == 0)
+                read_cut_file();
+        else if (strcmp(how, "handler") == 0)
+                set_handler(on_signal, SA_NODEFER), read_through(NULL);
+        else if (strcmp(how, "handler-blocked") == 0)
+                set_handler(on_signal, 0), read_through(NULL);
+        else if (strcmp(how, "handler-wild") == 0)
+                set_handler(on_signal, SA_NODEFER), write_through((int *)0x7000dead0000);
+        else if (strcmp(how, "call-null") == 0)
+                call_null();
+        else if (strcmp(how, "divide") == 0)
+                divide(0);
+        else if (strcmp(how, "illegal") == 0)
+                __builtin_trap();
+        else if (strcmp(how, "lock") == 0)
+                pthread_mutex_lock(&mutex), start_threads(MANY, lock_in_thread), abort();
+        else if (strcmp(how, "abort") == 0)
+                abort();
+        else if (strcmp(how, "wild") == 0)
+                write_through((int *)0x7000dead0000);
+        else if (strcmp(how, "read-only") == 0)
+                write_through((int *)(uintptr_t) "text");
+        else if (strcmp(how, "killed") == 0)
+                kill(getpid(), SIGSEGV);
+        else if (strcmp(how, "quit") == 0)
+                raise(SIGQUIT);
+        else if (strcmp(how, "fill") == 0)
+                fill();
+        KEEP_FRAME();
+}
+
+int main(int argc, char **argv) {
+        if (argc < 2)
+                return 2;
+        sem_init(&ready, 0, 0);
+        start_threads(argc > 2 ? atoi(argv[2]) : 0, wait_in_thread);
+        crash(argv[1]);
+        KEEP_FRAME();
+        return 3;
+}
