@@ -22,7 +22,8 @@ DIALECT = {"look", "looks", "looked", "take", "takes", "taken", "took", "tell", 
            "crew", "desk", "wish", "wishes", "errand", "mend", "mended", "ill"}
 NOT_DIALECT = {"TAKE_PTR", "TAKE_FD"}
 GENERATED = {"docs/CONFIGURATION.md", "man/neuron-collectd.yaml.5"}
-OPERATORS = ("README.md", "docs/OPERATIONS.md", "docs/S3.md", "docs/HOOK.md", "man/")
+OPERATORS = ("README.md", "docs/OPERATIONS.md", "docs/S3.md", "docs/HOOK.md",
+             "docs/HYPERPOD.md", "docs/PARALLELCLUSTER.md", "docs/PLAIN.md", "man/")
 MAX_COLUMNS = 100
 
 

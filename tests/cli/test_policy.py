@@ -27,8 +27,8 @@ ACTIONS = {
 }
 # Documented as optional, for probe objects alone; the policy has it not.
 OPTIONAL = {"s3:DeleteObject"}
-# A HEAD of the bucket has no prefix, so the policy's condition refuses it: doctor and the agent then
-# ask for a key.
+# A HEAD of the bucket has no prefix, so the policy's condition refuses it: doctor and the agent
+# then ask for a key.
 REFUSED = {"HeadBucket", "DeleteObject"}
 PARTS = 12 << 20
 
@@ -135,7 +135,8 @@ def an_agent_with_each_policy_delivers_and_resumes():
             a.stop()
             assert {r[0] for r in s.refused} <= REFUSED, (page, s.refused)
             assert s.actions() - OPTIONAL <= actions(policy), (page, s.actions())
-            assert len([k for k in s.objects if k.endswith(".manifest.json")]) == 2, s.objects.keys()
+            manifests = [k for k in s.objects if k.endswith(".manifest.json")]
+            assert len(manifests) == 2, s.objects.keys()
 
 
 @test

@@ -65,8 +65,9 @@ def setup(b, *more):
 
 def everything(b):
     """Files with their times and content, packages, and processes of the agent."""
-    return b.shell("find / -xdev \\( -path /proc -o -path /sys -o -path /run -o -path /dev -o -path /tmp "
-                   "-o -path /var/log -o -path /var/lib/neuron-collectd \\) -prune -o "
+    left_out = " -o ".join(f"-path {p}" for p in (
+        "/proc", "/sys", "/run", "/dev", "/tmp", "/var/log", "/var/lib/neuron-collectd"))
+    return b.shell(f"find / -xdev \\( {left_out} \\) -prune -o "
                    "-printf '%p %m %u %s %T@ %i\\n' | sort; dpkg-query -W; "
                    "systemctl show -p MainPID,ExecMainStartTimestampMonotonic,NRestarts "
                    "neuron-collectd; systemctl list-unit-files --no-legend 'neuron*' | sort")
@@ -99,7 +100,7 @@ def a_plain_node_delivers_and_a_second_run_changes_nothing():
     b = box()
     assert_works(b)
     pid = b.run("systemctl", "show", "-p", "MainPID", "neuron-collectd")
-    b.write("/srv/bucket/node.yaml", CONFIG.replace("version: 1", "version: 1\nlog: {level: debug}"))
+    b.write("/srv/bucket/node.yaml", CONFIG + "log: {level: debug}\n")
     setup(b)
     assert "level: debug" in b.read("/etc/neuron-collectd/neuron-collectd.yaml")
     assert b.run("systemctl", "show", "-p", "MainPID", "neuron-collectd") == pid, "it was no reload"
@@ -178,8 +179,8 @@ def auto_scaling_gets_its_word_when_all_is_delivered():
         b.shell("mkdir /srv/hidden && mv /srv/archive /srv/hidden/; cd /var/lib/neuron-dumps; "
                 "mkdir job-8-dt-20260527-051233-cid-aa && cd job-8-* && echo x >a.log")
         Metadata.state = "Terminated"
-        b.shell("for i in $(seq 300); do neuron-collect status | grep -q -i drain && exit; sleep 0.1; "
-                "done; exit 1")
+        b.shell("for i in $(seq 300); do neuron-collect status | grep -q -i drain && exit; "
+                "sleep 0.1; done; exit 1")
         assert "complete" not in b.shell("cat /root/aws.log 2>/dev/null || :")
         b.shell("mv /srv/hidden/archive /srv/archive; for i in $(seq 600); do "
                 "[ -s /root/aws.log ] && exit; sleep 0.1; done; exit 1")

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -13,16 +14,27 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 HARNESS = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness")
 sys.path.insert(0, HARNESS)
 # pylint: disable=wrong-import-position
+# The programs and scripts of the package, where there is one.
+tempfile.tempdir = "/var/tmp"  # below /tmp a job that has its own would not see the scripts
+_unpacked = tempfile.TemporaryDirectory(prefix="neuron-slurm-package.")
+ROOT = _unpacked.name
+if os.environ.get("NC_DEB_DIR"):
+    subprocess.run(["sh", "-c", 'dpkg-deb -x "$1"/neuron-collectd_*.deb "$2"', "sh",
+                    os.environ["NC_DEB_DIR"], ROOT], check=True)
+    os.environ |= {"NEURON_COLLECTD": f"{ROOT}/usr/sbin/neuron-collectd",
+                   "NEURON_COLLECT": f"{ROOT}/usr/bin/neuron-collect"}
 import slurm
-from agent import (BUILD_DIR, DAEMON, INSTANCE, SOURCE_DIR, Agent, check_bundle, cleanup, need_root, run,
-                   wait_for)
+from agent import (BUILD_DIR, DAEMON, INSTANCE, SOURCE_DIR, Agent, check_bundle, cleanup,
+                   need_root, run)
 from servers import Home
 from slurm import Slurm
 from tap import figures, main, test
 
 DUMPS = "/var/lib/neuron-dumps"
-PAGES = os.path.join(SOURCE_DIR, "deploy", "slurm")
-GIB = 1 << 30
+SCRIPTS = f"{ROOT}/usr/share/neuron-collectd/slurm"
+HOOK = f"{ROOT}/usr/libexec/neuron-collectd/neuron-dump"
+if not os.path.exists(HOOK):
+    SCRIPTS, HOOK = f"{SOURCE_DIR}/deploy/slurm", f"{BUILD_DIR}/neuron-dump"
 LIMIT = 6
 
 # A rank that fails: the runtime expands %d and %c, writes, and calls the hook.
@@ -31,15 +43,14 @@ FAIL = f"""
 unit=$(echo "$NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY" |
 	sed -e s/%d/20260527-051233/ -e s/%c/d99e36ea74c263ca/)
 echo "$unit" >unit.$SLURM_JOB_ID
-python3 {HARNESS}/make_dump.py dump "${{unit%/*}}" --directory "${{unit##*/}}" --size "$SIZE" --pid $$
-{BUILD_DIR}/neuron-dump --pid $$ --tid $$ --log-id 1 --date-time 20260527-051233 \\
+python3 {HARNESS}/make_dump.py dump "${{unit%/*}}" --directory "${{unit##*/}}" --size "$SIZE" \\
+	--pid $$
+{HOOK} --pid $$ --tid $$ --log-id 1 --date-time 20260527-051233 \\
 	--cluster-id d99e36ea74c263ca --instance-id {INSTANCE} --error-location nrt_execute \\
 	--error-code 1200 --local-output-dir "$unit"
 exit 1
 """
 
-# Below /tmp a job that has its own would not see the scripts.
-tempfile.tempdir = "/var/tmp"
 _home = []
 _clusters = []
 
@@ -63,13 +74,13 @@ def clean_up(failed=False):
     finally:
         _clusters.clear()
         if _home:
-            run("sh", "-c", f"rm -rf {DUMPS}/* /var/lib/.neuron-collectd /var/lib/neuron-collectd/* "
-                "/run/neuron-collectd/*")
+            run("sh", "-c", f"rm -rf {DUMPS}/* /var/lib/.neuron-collectd "
+                "/var/lib/neuron-collectd/* /run/neuron-collectd/*")
 
 
 def install(name, limit=None):
     """As an operator does it: a copy, with another limit."""
-    with open(os.path.join(PAGES, name), encoding="utf-8") as f:
+    with open(os.path.join(SCRIPTS, name), encoding="utf-8") as f:
         text = f.read()
     if limit:
         assert "\nlimit=240\n" in text
@@ -80,8 +91,8 @@ def install(name, limit=None):
 
 
 def cluster(limit=LIMIT, epilog=None, **more):
-    s = Slurm(home(), TaskProlog=install("task-prolog"), Epilog=epilog or install("epilog", limit),
-              **more)
+    s = Slurm(home(), TaskProlog=install("task-prolog"),
+              Epilog=epilog or install("epilog", limit), **more)
     _clusters.append(s)
     return s.start()
 
@@ -111,7 +122,7 @@ def wait_idle(s, job, a):
     while True:
         manifests = a.manifests()  # before the state: this was there when the node was free
         state = s.state()
-        if state in ("idle", "drained", "draining", "down"):
+        if state in slurm.DONE:
             return manifests, state
         time.sleep(0.02)
 
@@ -229,8 +240,8 @@ def a_private_tmp_is_gone_before_the_epilog_and_the_dump_directory_is_not():
     a = agent().start()
     base = home().path("job-container")
     found = f"find {base} -name in-tmp"
-    look = home().write("look", f"#!/bin/sh\n{{ {found} /tmp; ls -d {DUMPS}/job-$SLURM_JOB_ID-*; }} "
-                        f">{home().path('job')}/in-epilog\nexec {install('epilog', 60)}\n")
+    look = home().write("look", f"#!/bin/sh\nexec >{home().path('job')}/in-epilog\n{found} /tmp\n"
+                        f"ls -d {DUMPS}/job-$SLURM_JOB_ID-*\nexec {install('epilog', 60)}\n")
     os.chmod(look, 0o755)
     home().write("job_container.conf", f"AutoBasePath=true\nBasePath={base}\n")
     s = cluster(epilog=look, JobContainerType="job_container/tmpfs", PrologFlags="Contain")
@@ -245,10 +256,11 @@ def a_private_tmp_is_gone_before_the_epilog_and_the_dump_directory_is_not():
 
 @test
 def a_directory_of_the_users_own_is_kept():
+    home()
     s = cluster()
     script = 'echo "${NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY-unset}"\n'
-    jobs = [s.submit(script, **v) for v in ({}, {"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "/fsx/mine"},
-                                           {"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": ""})]
+    name = "NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY"
+    jobs = [s.submit(script, **v) for v in ({}, {name: "/fsx/mine"}, {name: ""})]
     for job in jobs:
         s.wait_idle(job)
     assert [s.output(job).strip() for job in jobs] == [

@@ -2,8 +2,8 @@
 namespace with an address that is not loopback, and in a mount and UTS namespace of the test's
 process, so that nothing of it is seen by the machine. All of it ends with the test.
 
-The system directories that the scripts name exist in that mount namespace alone: what is in
-`places` is a directory of the test, and the programs are those of the build.
+The system directories, users and programs that the scripts name exist in that mount namespace
+alone.
 """
 import ctypes
 import os
@@ -12,16 +12,18 @@ import shutil
 import socket
 
 import network
-from agent import BUILD_DIR, need, run, wait_for
+from agent import CLI, DAEMON, need, run, wait_for
 from servers import Home
 from tap import Skip
 
 CLONE_NEWNS, CLONE_NEWUTS = 0x20000, 0x4000000
 MS_REC, MS_PRIVATE = 0x4000, 0x40000
 HOST = "node1"
+# of a node that is done with its job
+DONE = ("idle", "drained", "draining", "down")
 USERS = ("neuron-collectd:x:64101:64101::/:/usr/sbin/nologin", "trainer:x:64102:64102::/:/bin/sh")
 PLACES = ("/var/lib/neuron-dumps", "/run/neuron-collectd", "/var/lib/neuron-collectd")
-PROGRAMS = {"neuron-collect": "/usr/local/bin", "neuron-collectd": "/usr/local/sbin"}
+PROGRAMS = {CLI: "/usr/local/bin", DAEMON: "/usr/local/sbin"}
 
 _entered = []
 
@@ -29,13 +31,6 @@ _entered = []
 def _mount(*arguments):
     result = run("mount", *arguments)
     assert result.returncode == 0, f"mount {arguments}: {result.stderr}"
-
-
-def _add_lines(path, lines, home):
-    """A changed copy in the place of a file of the machine."""
-    with open(path, encoding="utf-8") as f:
-        text = f.read() + "".join(line + "\n" for line in lines)
-    _mount("--bind", home.write(os.path.basename(path), text), path)
 
 
 def _cover(path, home):
@@ -66,13 +61,18 @@ def enter(home):
         raise Skip(f"no mount namespace: {os.strerror(ctypes.get_errno())}")
     socket.sethostname(HOST)
     _entered.append("namespaces")
-    _add_lines("/etc/passwd", USERS, home)
-    _add_lines("/etc/group", [":".join(u.split(":")[:3]) + ":" for u in USERS], home)
+    _cover("/etc", home)
+    with open("/etc/passwd", "a", encoding="ascii") as f:
+        f.writelines(u + "\n" for u in USERS)
+    with open("/etc/group", "a", encoding="ascii") as f:
+        f.writelines(":".join(u.split(":")[:3]) + ":\n" for u in USERS)
     for path in PLACES:
         _cover(path, home)
-    for name, directory in PROGRAMS.items():
+        for name in os.listdir(path):
+            run("rm", "-rf", os.path.join(path, name))
+    for program, directory in PROGRAMS.items():
         _cover(directory, home)
-        os.symlink(os.path.join(BUILD_DIR, name), os.path.join(directory, name))
+        shutil.copy(program, directory)
     os.chmod(PLACES[0], 0o1777)
     for path in PLACES[1:]:
         os.chown(path, 64101, 64101)
@@ -100,7 +100,8 @@ class Slurm:
             "ClusterName": "test", "SlurmctldHost": f"{HOST}({network.HUB})",
             "AuthInfo": f"socket={home.path('munge.sock')}", "SlurmUser": "root",
             "StateSaveLocation": home.path("state"), "SlurmdSpoolDir": home.path("spool"),
-            "SlurmctldPidFile": home.path("slurmctld.pid"), "SlurmdPidFile": home.path("slurmd.pid"),
+            "SlurmctldPidFile": home.path("slurmctld.pid"),
+            "SlurmdPidFile": home.path("slurmd.pid"),
             "ProctrackType": "proctrack/linuxproc", "TaskPlugin": "task/none",
             "ReturnToService": "2", "SlurmdParameters": "config_overrides", "KillWait": "1",
             "SelectType": "select/cons_tres", "MpiDefault": "none", "SchedulerParameters":
@@ -111,7 +112,7 @@ class Slurm:
         self.write()
 
     def write(self):
-        return self.home.write("slurm.conf", "".join(f"{k}={v}\n" for k, v in self.settings.items()))
+        self.home.write("slurm.conf", "".join(f"{k}={v}\n" for k, v in self.settings.items()))
 
     def start(self):
         conf = self.home.path("slurm.conf")
@@ -166,8 +167,8 @@ class Slurm:
     def wait_idle(self, job, timeout=60):
         """@return the node's state when it is done with a job: idle, or that it takes no other"""
         self.wait_ended(job, timeout)
-        return wait_for("the node is done with it", lambda: (
-            self.state() in ("idle", "drained", "draining", "down") and self.state()), timeout, 0.02)
+        wait_for("the node is done with it", lambda: self.state() in DONE, timeout, 0.02)
+        return self.state()
 
     def words(self):
         return "".join(f"--- {n}\n{self.home.words(n)}" for n in ("munged", "slurmctld", "slurmd"))
