@@ -78,6 +78,22 @@ def n_descriptors(a):
     return n
 
 
+def port_range(node, value=None):
+    """Of a node's network namespace. @return what it was"""
+    path = "/proc/sys/net/ipv4/ip_local_port_range"
+    was = node.run("cat", path).stdout.strip()
+    if value:
+        result = node.run("sh", "-c", f"echo '{value}' >{path}")
+        assert result.returncode == 0, result.stderr
+    return was
+
+
+def cannot_connect(node):
+    result = node.run(sys.executable, "-c", "import socket\nsocket.create_connection(("
+                      f"'{network.HUB}', 1), 1)")
+    return result.stderr.strip().endswith("Cannot assign requested address")
+
+
 class Unharmed:
     """That a daemon is the same process with no more descriptors at the end."""
 
@@ -339,6 +355,41 @@ def ports_that_are_taken_and_addresses_that_are_not_ours_do_not_end_the_daemon()
             taken.wait()
         wait_for("it listens when the port is free", lambda: bus(net[0])["state"] == "listening",
                  90)
+        for daemon in daemons:
+            daemon.assert_same()
+        scene.stop(net)
+
+
+@test
+def a_node_without_free_local_ports_goes_on_and_connects_when_there_are_some():
+    """nanomsg 1.1.5 aborts its process at some of these errors, which is why it has its own."""
+    with nodes_of_a_bus() as net:
+        node = net.nodes[1]
+        usual = port_range(node)
+        port_range(node, "40000 40000")
+        holder = node.popen(sys.executable, "-c", "import socket, sys; s = socket.socket(); "
+                            "s.bind(('0.0.0.0', 40000)); print('up', flush=True); sys.stdin.read()",
+                            stdin=-1, stdout=-1)
+        try:
+            assert holder.stdout.readline() == b"up\n"
+            assert cannot_connect(node), "there are free ports: this test has tested nothing"
+            scene.start(net)
+            daemons = [Unharmed(a) for a in net.agents]
+            ranks = scene.launch(net, "no-ports")
+            wait_for("it cannot connect", lambda: bus(net[1])["restarts"] or
+                     bus(net[1])["last_error"], 60)
+            for daemon in daemons:
+                daemon.assert_delivers()
+            seen = bus(net[1])
+            assert not seen["connected"], seen
+            figures.append(f"no local port: {seen['restarts']} restarts, {seen['last_error']}")
+        finally:
+            holder.stdin.close()
+            holder.stdout.close()
+            holder.wait()
+            port_range(node, usual)
+        wait_for("it is connected when there are ports", lambda: bus(net[1])["connected"], 90)
+        assert_agree(net, ranks)
         for daemon in daemons:
             daemon.assert_same()
         scene.stop(net)
