@@ -132,15 +132,14 @@ static void one_that_hangs_is_ended_in_time(void **state) {
         }
 }
 
+#ifndef __SANITIZE_ADDRESS__ /* whose shadow is terabytes of address space */
 static void memory_is_limited(void **state) {
-#ifdef __SANITIZE_ADDRESS__
-        skip(); /* whose shadow is terabytes of address space */
-#endif
         CrashReport r;
         assert_int_equal(make("eat", 10 * USEC_PER_SEC, &r), CRASH_E_FAILED);
         assert_string_equal(r.fault, "Cannot allocate memory");
         crash_report_done(&r);
 }
+#endif
 
 int main(int argc, char **argv) {
         if (argc == 2 && strcmp(argv[1], CRASH_CHILD) == 0)
@@ -149,7 +148,9 @@ int main(int argc, char **argv) {
                 cmocka_unit_test(it_reaches_nothing_and_is_handed_programs_only),
                 cmocka_unit_test(one_that_dies_is_an_outcome),
                 cmocka_unit_test(one_that_hangs_is_ended_in_time),
+#ifndef __SANITIZE_ADDRESS__
                 cmocka_unit_test(memory_is_limited),
+#endif
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
