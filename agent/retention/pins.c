@@ -22,6 +22,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
+#include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "lib/neuron/ids.h"
@@ -308,13 +309,27 @@ static int pins_open_instance(const Pins *p, Place place, bool create, Squatter 
                            : pins_open_own_dir(root_fd, p->instance_id, create, ret_squatter);
 }
 
+/* By the kernel's path, in which no symlink is left: who reads it later knows one by it. */
+static void print_directory(int fd, FILE *f) {
+        char link[sizeof "/proc/self/fd/" + 3 * sizeof fd], path[PATH_MAX + 1];
+        (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t n = readlink(link, path, sizeof path);
+        if (n < 0 || (size_t)n == sizeof path) {
+                log_warning(n < 0 ? -errno : -ENAMETOOLONG, "cannot tell where links are");
+                return;
+        }
+        path[n] = '\0';
+        if (strchr(path, '\n')) /* a user's, who would add lines of their own */
+                log_warning(0, "'%s' is left out: it has more than one line", path);
+        else
+                fprintf(f, "%s\n", path);
+}
+
 void pins_print(const Pins *p, FILE *f) {
         for (Place place = 0; place < N_PLACES; place++) {
                 _cleanup_close_ int fd = pins_open_instance(p, place, false, NULL);
                 if (fd >= 0)
-                        fprintf(f, "%s/" PINS_NAME "/%s\n",
-                                strcmp(p->directories[place], "/") ? p->directories[place] : "",
-                                p->instance_id);
+                        print_directory(fd, f);
         }
 }
 

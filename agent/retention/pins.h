@@ -44,7 +44,7 @@ int pins_list(Pins *p, int (*on_pins)(const char *bundle_id, const char *path, v
 /* ---- one walk over one unit; it keeps directories open, so that a member costs a few calls. One
  * thread, and nobody else adds to or releases the pins of this bundle meanwhile. ---- */
 
-/** Prints each directory that holds links of this node, a line each. */
+/** Prints each directory that holds links of this node, a line each, without symlinks in it. */
 void pins_print(const Pins *p, FILE *f);
 
 typedef struct PinsSession PinsSession;

@@ -35,6 +35,9 @@ sources:
 ARCHIVE = """destinations:
   - {name: archive, type: volume, path: /srv/archive/%d-%c}
 """
+NOWHERE = """destinations:
+  - {name: s3, type: s3, bucket: none, region: us-east-1, endpoint: "http://127.0.0.1:9", prefix: x}
+"""
 _boxes = {}
 
 
@@ -311,8 +314,7 @@ def a_removal_keeps_the_state_and_an_installation_goes_on_with_it():
 def a_purge_says_what_was_never_delivered_and_removes_state_and_links():
     box = shared_box()
     box.shell("install -d -m 1777 /srv/dumps")
-    write_config(box, 'destinations:\n  - {name: s3, type: s3, bucket: none, region: us-east-1, '
-                 'endpoint: "http://127.0.0.1:9", prefix: x}\n', "/srv/dumps")
+    write_config(box, NOWHERE, "/srv/dumps")
     box.run("systemctl", "restart", UNIT)
     kept = dump_of_a_user(box, "/srv/dumps", cluster_id="00000000000000a1")
     gone = dump_of_a_user(box, "/srv/dumps", cluster_id="00000000000000a2")
@@ -327,6 +329,64 @@ def a_purge_says_what_was_never_delivered_and_removes_state_and_links():
         assert not os.path.exists(box.path(place)), place
     assert os.path.isdir(kept) and os.path.exists(box.path(CONFIG))
     assert not box.run("dpkg", "--audit").strip()
+
+
+def as_user(box, text):
+    return box.run("setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups", "sh", "-euc",
+                   text)
+
+
+@test
+def a_purge_follows_no_users_link_and_ends_whatever_stays():
+    box = _boxes["purge"] = new_box()
+    precious = f"/srv/archive/{NODE}/precious"
+    jobs, home = f"/srv/jobs/.neuron-collectd/{NODE}", f"/srv/home/dumps/.neuron-collectd/{NODE}"
+    try:
+        box.install("neuron-collectd")
+        # a user's directories, one of them private, and a path through a link
+        box.shell(f"install -d -o 1000 -m 1777 /srv/jobs /srv/jobs/dumps /srv/home/dumps; "
+                  f"chown 1000 /srv/home; chmod 0700 /srv/home; ln -s home /srv/link; "
+                  f"install -d -o neuron-collectd /srv/archive/{NODE}; "
+                  f"install -o neuron-collectd /dev/null {precious}")
+        other = "  - {name: jobs, kind: neuron-core-dump, path: /srv/jobs/dumps/dt-%d-cid-%c}\n"
+        write_config(box, other + NOWHERE, "/srv/link/dumps")
+        box.run("systemctl", "start", UNIT)
+        for directory in ("/srv/jobs/dumps", "/srv/home/dumps"):
+            dump_of_a_user(box, directory)
+        wait_for("both are held", lambda: all(any(path.startswith(place) for path in links(box))
+                                              for place in (jobs, home)), 20)
+        box.run("dpkg", "-r", "neuron-collectd")
+        as_user(box, "cd /srv/jobs; mv .neuron-collectd x; ln -s /srv/archive .neuron-collectd")
+        for mounted in (home, "/var/lib/neuron-collectd"):
+            box.run("mount", "--bind", mounted, mounted)
+        said = box.run("dpkg", "-P", "neuron-collectd")
+        assert os.path.exists(box.path(precious)), "a destination is lost"
+        assert f"'{jobs}' is not removed" in said and f"'{home}' is not removed" in said, said
+        assert "not all of /var/lib/neuron-collectd" in said, said
+        assert os.listdir(box.path(home)) == [], "only the mount point itself is busy"
+        assert not box.run("dpkg", "--audit").strip()
+        assert "neuron-collectd" not in box.run("dpkg-query", "-W")
+    finally:
+        _boxes.pop("purge").remove()
+
+
+@test
+def a_squatter_in_tmp_breaks_no_installation_and_a_purge_says_what_it_does_not_know():
+    box = _boxes["squat"] = new_box()
+    try:
+        as_user(box, "echo mine >/tmp/neuron-core-dump; mkdir /tmp/.neuron-collectd")
+        # as a user's mount of FUSE, it refuses what root wants there
+        box.run("mount", "-t", "tmpfs", "-o", "ro", "squat", "/tmp/.neuron-collectd")
+        box.install("neuron-collectd")
+        assert box.run("dpkg-query", "-W", "-f", "${db:Status-Status}",
+                       "neuron-collectd") == "installed"
+        assert os.path.isdir(box.path("/var/lib/neuron-collectd/mailbox"))
+        assert box.read("/tmp/neuron-core-dump") == "mine\n"
+        box.write("/var/lib/neuron-collectd/state.db", "")  # without a configuration
+        said = box.run("dpkg", "-P", "neuron-collectd")
+        assert "directories named .neuron-collectd" in said, said
+    finally:
+        _boxes.pop("squat").remove()
 
 
 VENDOR = "#!/bin/sh\n# the vendor's, {}\n"
@@ -351,9 +411,10 @@ def the_vendors_hook_comes_back_whatever_the_order_of_packages():
         assert is_ours() and box.read(aside) == VENDOR.format("2.0")
         box.install_file(repack(package("neuron-collectd-hook"), "+next"))
         assert is_ours() and box.read(aside) == VENDOR.format("2.0")
+        os.symlink("neuron-dump.vendor", box.path(VENDOR_HOOK + ".chain"))
         box.run("dpkg", "-r", "neuron-collectd-hook")
         assert box.read(VENDOR_HOOK) == VENDOR.format("2.0")
-        assert not os.path.exists(box.path(aside))
+        assert not any(os.path.lexists(box.path(VENDOR_HOOK + s)) for s in (".vendor", ".chain"))
         # by the command line first, then by the package
         box.install("neuron-collectd")
         box.run("neuron-collect", "hook", "install")
@@ -403,8 +464,7 @@ def twenty_kills_of_dpkg_break_no_package():
     killed = n_reinstalled = 0
     try:
         box.install_file(vendor_package("1.0"))
-        write_config(box, 'destinations:\n  - {name: s3, type: s3, bucket: none, region: us-east-1,'
-                     ' endpoint: "http://127.0.0.1:9", prefix: x}\n', settle="20m")
+        write_config(box, NOWHERE, settle="20m")
         times = {}
         for what, command in commands.items():
             begun = time.monotonic()

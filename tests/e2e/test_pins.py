@@ -249,5 +249,23 @@ def what_a_removal_leaves_is_told_when_the_agent_has_stopped():
     assert remains(a).splitlines()[-1] == "", "it is delivered"
 
 
+@test
+def where_links_are_is_told_without_symlinks_and_in_one_line_each():
+    a = Agent()
+    os.makedirs(pins(a), 0o700)
+    os.chmod(a.path(".neuron-collectd"), 0o700)
+    os.symlink(a.path(), a.path("link"))
+    source = a.config["sources"][0]
+    source["path"] = source["path"].replace(a.path(), a.path("link"), 1)
+    a.write_config()
+    assert remains(a).partition("\n\n")[0] == pins(a)
+    # a user's: the second line would be another place that root cleans
+    os.makedirs(a.path("new\n", "srv"))
+    os.rename(a.path(".neuron-collectd"), a.path("new\n", "srv", ".neuron-collectd"))
+    os.remove(a.path("link"))
+    os.symlink(a.path("new\n", "srv"), a.path("link"))
+    assert remains(a) == "\n"
+
+
 if __name__ == "__main__":
     sys.exit(main(cleanup))
