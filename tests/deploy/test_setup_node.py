@@ -63,6 +63,14 @@ def setup(b, *more):
         ["--config", "s3://bucket/node.yaml", *arguments, *more]))
 
 
+def fails(b):
+    """@return what it says"""
+    text = b.shell("cd /opt; if ./setup-node --config s3://bucket/node.yaml; then echo DONE; fi",
+                   check=False)
+    assert "DONE" not in text, text
+    return text
+
+
 def everything(b):
     """Files with their times and content, packages, and processes of the agent."""
     left_out = " -o ".join(f"-path {p}" for p in (
@@ -129,15 +137,48 @@ def hyperpods_workers_are_set_up_and_others_left_alone():
         if group != "workers":
             assert_left_alone(b)
     assert_works(b)
+    b.write("/opt/ml/config/resource_config.json", json.dumps({"InstanceGroups": [
+        {"Name": "elsewhere", "Instances": [{"CustomerIpAddress": "192.0.2.1"}]}]}))
+    assert "no instance group" in fails(b)
 
 
 @test
-def a_faulty_configuration_is_an_error():
+def a_faulty_configuration_is_an_error_and_the_old_one_stays():
     b = box()
+    setup(b)
     b.write("/srv/bucket/node.yaml", CONFIG + "no_such_key: 1\n")
-    text = b.shell("cd /opt && ./setup-node --config s3://bucket/node.yaml --package "
-                   f"{PACKAGES[0]}; echo exit $?", check=False)
-    assert "no_such_key" in text and "exit" not in text, text
+    before = everything(b)
+    assert "no_such_key" in fails(b)
+    assert b.read("/etc/neuron-collectd/neuron-collectd.yaml") == CONFIG
+    assert everything(b) == before
+    os.unlink(b.path("/srv/bucket/node.yaml"))
+    before = everything(b)
+    fails(b)
+    assert everything(b) == before
+
+
+# What apt-get says on a machine that does not know the packages yet, and what it is told.
+APT_GET = """#!/bin/sh
+echo "$@" >>/root/apt.log
+case $* in
+*update*) touch /root/known ;;
+*) [ -e /root/known ] && exec /usr/bin/apt-get "$@" || exit 100 ;;
+esac
+"""
+
+
+@test
+def a_package_is_installed_beside_the_systems_own_updates():
+    b = box()
+    b.write("/usr/local/bin/apt-get", APT_GET, 0o755)
+    b.shell("python3 -c 'import fcntl, time; f = open(\"/var/lib/dpkg/lock-frontend\", \"w\"); "
+            "fcntl.lockf(f, fcntl.LOCK_EX); open(\"/root/locked\", \"w\"); time.sleep(10)' "
+            ">/dev/null 2>&1 & until [ -e /root/locked ]; do sleep 0.1; done")
+    text = setup(b)
+    assert "Waiting for cache lock" in text, text
+    told = [line.split()[-2:] for line in b.read("/root/apt.log").splitlines()]
+    assert [t[0] if t[1] != "update" else "update" for t in told] == [
+        "install", "update", "install", "install"], told
 
 
 class Metadata(http.server.BaseHTTPRequestHandler):

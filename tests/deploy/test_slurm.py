@@ -60,6 +60,12 @@ def home():
         need_root()
         _home.append(Home("slurm"))
         slurm.enter(_home[0])
+        _home[0].write("log", "")
+        logger = _home[0].write(
+            "logger", "#!/bin/sh\nshift 4\nif [ $# -gt 0 ]; then echo $*; else cat; fi "
+            f">>{_home[0].path('log')}\n")
+        os.chmod(logger, 0o755)
+        slurm.place(_home[0], logger, "/usr/local/bin/logger")
     return _home[0]
 
 
@@ -76,6 +82,13 @@ def clean_up(failed=False):
         if _home:
             run("sh", "-c", f"rm -rf {DUMPS}/* /var/lib/.neuron-collectd "
                 "/var/lib/neuron-collectd/* /run/neuron-collectd/*")
+            _home[0].write("log", "")
+
+
+def logged():
+    """What the Epilog has said, lines"""
+    with open(home().path("log"), encoding="utf-8") as f:
+        return f.read().splitlines()
 
 
 def install(name, limit=None):
@@ -103,10 +116,10 @@ class SystemAgent(Agent):
         return "/run/neuron-collectd/api.sock"
 
 
-def agent():
+def agent(**more):
     """At the paths that the scripts know."""
     home()
-    a = SystemAgent()
+    a = SystemAgent(**more)
     a.config |= {
         "sources": [{"name": "core-dumps", "kind": "neuron-core-dump",
                      "path": f"{DUMPS}/job-%l-dt-%d-cid-%c", "settle": "10s"}],
@@ -114,6 +127,31 @@ def agent():
         "hook": {"socket": "/run/neuron-collectd/hook.sock"},
         "snapshot": {"enabled": False}}
     return a
+
+
+def configure(a):
+    """For a sweep: all that the installed program finds."""
+    a.config["state_directory"] = "/var/lib/neuron-collectd"
+    a.config["hook"]["mailbox"] = "/var/lib/neuron-collectd/mailbox"
+    a.write_config()
+    os.chmod(a.out, 0o777)
+    configured = re.search(r"--config FILE +.*default: (\S+)\)", run(DAEMON, "--help").stdout)[1]
+    slurm.place(home(), a.config_file, configured)
+
+
+def leave(directory):
+    """What a job leaves."""
+    os.makedirs(f"{DUMPS}/{directory}")
+    with open(f"{DUMPS}/{directory}/{INSTANCE}-nrt-pid-1.log", "w", encoding="ascii") as f:
+        f.write("x")
+
+
+def run_epilog(job, limit=60):
+    """As slurmd runs it. @return seconds"""
+    begun = time.monotonic()
+    result = run("env", "-i", f"SLURM_JOB_ID={job}", install("epilog", limit))
+    assert result.returncode == 0, result
+    return time.monotonic() - begun
 
 
 def wait_idle(s, job, a):
@@ -175,11 +213,29 @@ def with_the_store_down_the_node_is_idle_within_the_bound():
     s = cluster()
     took = bounded(s, a, s.submit(FAIL, SIZE="1MiB"))
     assert took > LIMIT - 2, "it did not wait"
+    assert len(logged()) == 1 and "not delivered: " in logged()[0], logged()
     # A job that leaves nothing does not wait for what another one has left.
     begun = time.monotonic()
     s.wait_idle(s.submit("exit 0\n"))
     assert time.monotonic() - begun < LIMIT, "it waited for another job"
     assert a.counts()["delivered"] == 0 and a.counts()["ready"] + a.counts()["shipping"] == 1
+    assert len(logged()) == 1, logged()
+
+
+@test
+def the_bound_is_one_for_all_bundles_of_a_job():
+    a = agent()
+    a.config["destinations"][0]["path"] = "/proc/nowhere/%d-%c"
+    a.start()
+    s = cluster()
+    job = s.submit(f"""
+for n in $(seq 10 29); do
+	unit={DUMPS}/job-$SLURM_JOB_ID-dt-20260527-0512$n-cid-aa
+	mkdir $unit && echo x >$unit/{INSTANCE}-nrt-pid-1.log
+done
+""")
+    bounded(s, a, job)
+    assert len(logged()) == 20 and all(f"job {job}: " in w for w in logged()), logged()
 
 
 @test
@@ -188,16 +244,48 @@ def an_agent_that_hangs_does_not_drain_the_node():
     s = cluster()
     os.kill(a.pid, signal.SIGSTOP)
     bounded(s, a, s.submit(FAIL, SIZE="1MiB", NEURON_COLLECTD_DEADLINE="200ms"))
+    assert len(logged()) == 1 and "the agent does not answer" in logged()[0], logged()
     os.kill(a.pid, signal.SIGCONT)
     a.wait_delivered(1)
 
 
 @test
+def an_agent_that_hangs_is_logged_also_when_neuron_collect_gives_up_first():
+    a = agent(owner=64101)
+    a.prefix = ["setpriv", "--reuid", "64101", "--regid", "64101", "--clear-groups"]
+    configure(a)
+    a.start()
+    os.kill(a.pid, signal.SIGSTOP)
+    try:
+        leave("job-7-dt-20260527-051233-cid-aa")
+        took = run_epilog(7, limit=36)
+    finally:
+        os.kill(a.pid, signal.SIGCONT)
+    assert 30 <= took < 36 + 5, took
+    assert any("another agent has the state directory" in w for w in logged()), logged()
+
+
+@test
+def what_the_agent_has_not_seen_is_logged():
+    a = agent()
+    a.config["sources"][0]["path"] = a.path("elsewhere", "dt-%d-cid-%c")
+    a.start()
+    leave("job-7-dt-20260527-051233-cid-aa")
+    os.makedirs(f"{DUMPS}/job-8-dt-20260527-051233-cid-aa")
+    run_epilog(8)
+    assert not logged(), "an empty directory"
+    run_epilog(7)
+    assert len(logged()) == 1 and "has not seen" in logged()[0], logged()
+
+
+@test
 def without_programs_the_epilog_exits_0():
     path = install("epilog", LIMIT)
+    leave("job-7-dt-20260527-051233-cid-aa")
     result = run("env", "-i", "SLURM_JOB_ID=7", "unshare", "--mount", "sh", "-c",
-                 f"mount -t tmpfs none /usr/local && exec {path}")
-    assert result.returncode == 0, result
+                 "mount -t tmpfs none /usr/local && mkdir /usr/local/bin && "
+                 f"cp {home().path('logger')} /usr/local/bin && exec {path}")
+    assert result.returncode == 0 and not logged(), (result, logged())
     assert run("env", "-i", path).returncode == 0, "no job id"
 
 
@@ -206,10 +294,7 @@ def a_killed_epilog_exits_0():
     a = agent()
     a.config["destinations"][0]["path"] = "/proc/nowhere/%d-%c"
     a.start()
-    os.makedirs(f"{DUMPS}/job-7-dt-20260527-051233-cid-00")
-    with open(f"{DUMPS}/job-7-dt-20260527-051233-cid-00/{INSTANCE}-nrt-pid-1.log", "w",
-              encoding="ascii") as f:
-        f.write("x")
+    leave("job-7-dt-20260527-051233-cid-00")
     a.wait_known(1)
     result = run("timeout", "-s", "TERM", "--preserve-status", "1", "env", "-i", "SLURM_JOB_ID=7",
                  install("epilog", 60))
@@ -220,18 +305,27 @@ def a_killed_epilog_exits_0():
 def without_an_agent_a_sweep_delivers():
     a = agent()
     a.config["sources"][0]["settle"] = "500ms"
-    a.config["state_directory"] = "/var/lib/neuron-collectd"
-    a.config["hook"]["mailbox"] = "/var/lib/neuron-collectd/mailbox"
-    a.write_config()
-    os.chmod(a.out, 0o777)
-    configured = re.search(r"--config FILE +.*default: (\S+)\)", run(DAEMON, "--help").stdout)[1]
-    slurm.place(home(), a.config_file, configured)
+    a.config["destinations"][0]["path"] = "${ARCHIVE}/%d-%c"
+    configure(a)
+    # The last of the service's files counts.
+    variables = home().write("variables", "# of the service\nARCHIVE=/proc/nowhere\n")
+    slurm.place(home(), variables, "/etc/default/neuron-collectd")
+    home().write("variables", f'ARCHIVE="{a.out}"\n')
+    slurm.place(home(), variables, "/etc/neuron-collectd/environment")
     s = cluster(limit=60)
     job = s.submit(FAIL, SIZE="16MiB", NEURON_COLLECTD_DEADLINE="200ms")
     manifests, state = wait_idle(s, job, a)
     assert state == "idle" and len(manifests) == 1, (state, manifests)
     check_bundle(manifests[0][0], unit_of(job), tools=("tar",))
     assert os.stat("/var/lib/neuron-collectd/state.db").st_uid == 64101, "it belongs to root"
+    assert not logged(), logged()
+    # A sweep that cannot be is logged; where a job has left nothing there is none.
+    os.unlink("/etc/default/neuron-collectd")
+    os.unlink("/etc/neuron-collectd/environment")
+    run_epilog(job + 1)
+    assert not logged(), logged()
+    run_epilog(job)
+    assert "not delivered" in logged()[0] and any("ARCHIVE" in w for w in logged()), logged()
 
 
 @test
@@ -260,11 +354,13 @@ def a_directory_of_the_users_own_is_kept():
     s = cluster()
     script = 'echo "${NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY-unset}"\n'
     name = "NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY"
-    jobs = [s.submit(script, **v) for v in ({}, {name: "/fsx/mine"}, {name: ""})]
+    outer = f"{DUMPS}/job-1000-dt-%d-cid-%c"  # handed on by an sbatch in a job
+    jobs = [s.submit(script, **v) for v in ({}, {name: "/fsx/mine"}, {name: ""}, {name: outer})]
     for job in jobs:
         s.wait_idle(job)
     assert [s.output(job).strip() for job in jobs] == [
-        f"{DUMPS}/job-{jobs[0]}-dt-%d-cid-%c", "/fsx/mine", ""]
+        f"{DUMPS}/job-{jobs[0]}-dt-%d-cid-%c", "/fsx/mine", "",
+        f"{DUMPS}/job-{jobs[3]}-dt-%d-cid-%c"]
 
 
 if __name__ == "__main__":

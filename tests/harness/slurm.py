@@ -41,10 +41,10 @@ def _cover(path, home):
     name = top.strip("/").replace("/", "-")
     for part in ("upper", "work"):
         os.makedirs(home.path(name, part), exist_ok=True)
-    if name not in _entered:
+    if not any((top + "/").startswith(covered + "/") for covered in _entered):
         _mount("-t", "overlay", "overlay", "-o", f"lowerdir={top},upperdir={home.path(name)}/upper,"
                f"workdir={home.path(name)}/work", top)
-        _entered.append(name)
+        _entered.append(top)
     os.makedirs(path, exist_ok=True)
 
 
