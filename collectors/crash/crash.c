@@ -123,19 +123,7 @@ static int request_file(const char *path, const BuildId *build_id, bool is_debug
 
 static ssize_t read_core(void *data, size_t n, uint64_t offset, void *userdata) {
         const int *fd = userdata;
-        size_t done = 0;
-        n = offset > INT64_MAX ? 0 : MIN(n, INT64_MAX - offset); /* pread(2) refuses more */
-        while (done < n) {
-                ssize_t k = pread(*fd, (char *)data + done, n - done, (off_t)(offset + done));
-                if (k < 0 && errno == EINTR)
-                        continue;
-                if (k < 0)
-                        return -errno;
-                if (k == 0)
-                        break;
-                done += (size_t)k;
-        }
-        return (ssize_t)done;
+        return fs_pread(*fd, data, n, offset);
 }
 
 static int report_fault(const char *sentence) {

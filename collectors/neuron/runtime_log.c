@@ -596,23 +596,6 @@ static void begin(const Log *log, StrBuf *b, const char *about) {
         json_out_string(b, "about", about);
 }
 
-/* @return bytes, -errno */
-static ssize_t pread_some(int fd, char *data, size_t size, uint64_t from) {
-        size_t n = 0;
-
-        while (n < size) {
-                ssize_t k = pread(fd, data + n, size - n, (off_t)(from + n));
-                if (k < 0 && errno == EINTR)
-                        continue;
-                if (k < 0)
-                        return -errno;
-                if (k == 0)
-                        break;
-                n += (size_t)k;
-        }
-        return (ssize_t)n;
-}
-
 static bool variable_is_allowed(const CollectRequest *order, const NrtInfoItem *item) {
         char name[256];
 
@@ -649,7 +632,7 @@ static int read_tail(Log *log, int fd) {
         raw = malloc(TAIL_BYTES_MAX);
         if (!raw)
                 return -ENOMEM;
-        ssize_t got = pread_some(fd, raw, TAIL_BYTES_MAX, log->tail_from);
+        ssize_t got = fs_pread(fd, raw, TAIL_BYTES_MAX, log->tail_from);
         if (got < 0)
                 return (int)got;
         n = (size_t)got;

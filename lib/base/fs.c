@@ -314,26 +314,29 @@ int fs_write_all(int fd, const void *data, size_t n) {
         return 0;
 }
 
-int fs_pread_all(int fd, void *data, size_t n, uint64_t offset) {
-        char *p = data;
+ssize_t fs_pread(int fd, void *data, size_t n, uint64_t offset) {
+        size_t done = 0;
+        n = offset > INT64_MAX ? 0 : MIN(n, INT64_MAX - offset); /* pread(2) refuses more */
+        while (done < n) {
+                ssize_t k = pread(fd, (char *)data + done, n - done, (off_t)(offset + done));
+                if (k < 0 && errno == EINTR)
+                        continue;
+                if (k < 0)
+                        return -errno;
+                if (k == 0)
+                        break;
+                done += (size_t)k;
+        }
+        return (ssize_t)done;
+}
 
+int fs_pread_all(int fd, void *data, size_t n, uint64_t offset) {
         if (offset > INT64_MAX || n > INT64_MAX - offset)
                 return -EOVERFLOW;
-        while (n > 0) {
-                ssize_t k = pread(fd, p, n, (off_t)offset);
-
-                if (k < 0) {
-                        if (errno == EINTR)
-                                continue;
-                        return -errno;
-                }
-                if (k == 0)
-                        return -ENODATA;
-                p += k;
-                offset += (uint64_t)k;
-                n -= (size_t)k;
-        }
-        return 0;
+        ssize_t got = fs_pread(fd, data, n, offset);
+        if (got < 0)
+                return (int)got;
+        return (size_t)got < n ? -ENODATA : 0;
 }
 
 int fs_sync_dir(int dir_fd) {

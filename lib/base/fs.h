@@ -69,6 +69,8 @@ int fs_remove_stale_socket(const char *path, int type);
 int fs_read_head(int fd, size_t max_bytes, char **ret, size_t *ret_n);
 
 int fs_write_all(int fd, const void *data, size_t n);
+/** @return how many bytes there were, fewer than n only at the end of the file; -errno */
+ssize_t fs_pread(int fd, void *data, size_t n, uint64_t offset);
 int fs_pread_all(int fd, void *data, size_t n,
                  uint64_t offset); /* -ENODATA at an early end of file */
 
