@@ -9,7 +9,7 @@
 #define SYSTEMD "/var/lib/systemd/coredump"
 #define APPORT "/var/lib/apport/coredump"
 
-static void a_pattern_says_where_how_many_and_by_which_limit(void **state) {
+static void a_pattern_means_where_how_many_and_by_which_limit(void **state) {
         static const struct {
                 const char *text;
                 bool has_pid;
@@ -242,7 +242,7 @@ static void advice_names_the_least_limit_and_who_has_it(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(a_pattern_says_where_how_many_and_by_which_limit),
+                cmocka_unit_test(a_pattern_means_where_how_many_and_by_which_limit),
                 cmocka_unit_test(the_limit_is_found_in_what_the_kernel_writes),
                 cmocka_unit_test(advice_names_the_pattern_the_place_and_the_remedy),
                 cmocka_unit_test(advice_names_the_least_limit_and_who_has_it),

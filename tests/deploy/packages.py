@@ -24,6 +24,15 @@ def directory():
     return os.path.realpath(place)
 
 
+def assert_hardened(said, program):
+    """@param said  by readelf -hldW"""
+    assert re.search(r"Type: +DYN", said), program
+    assert re.search(r"BIND_NOW|FLAGS_1.*NOW", said), program
+    assert re.search(r"GNU_STACK.* RW ", said) and "GNU_RELRO" in said, program
+    is_static = program.endswith("neuron-dump")
+    assert ("INTERP" not in said and "NEEDED" not in said) == is_static, program
+
+
 def package(name):
     """@return path of the package's file"""
     found = glob.glob(os.path.join(directory(), f"{name}_*.deb"))

@@ -8,7 +8,8 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../harness"))
-from packages import Box, VENDOR_HOOK, base, dependencies, directory, package, run  # noqa: E402
+from packages import (Box, VENDOR_HOOK, assert_hardened, base, dependencies,  # noqa: E402
+                      directory, package, run)
 from tap import main, test  # noqa: E402
 
 NAMES = ("neuron-collectd", "neuron-collectd-hook")
@@ -52,12 +53,7 @@ def every_program_is_position_independent_and_bound_at_its_start():
             run("dpkg-deb", "-x", package(name), root)
         for program in ("usr/sbin/neuron-collectd", "usr/bin/neuron-collect", VENDOR_HOOK[1:],
                         "usr/libexec/neuron-collectd/neuron-dump"):
-            found = run("readelf", "-hldW", os.path.join(root, program))
-            assert re.search(r"Type: +DYN", found), program
-            assert re.search(r"BIND_NOW|FLAGS_1.*NOW", found), program
-            assert re.search(r"GNU_STACK.* RW ", found) and "GNU_RELRO" in found, program
-            is_static = program.endswith("neuron-dump")
-            assert ("INTERP" not in found and "NEEDED" not in found) == is_static, program
+            assert_hardened(run("readelf", "-hldW", os.path.join(root, program)), program)
 
 
 @test

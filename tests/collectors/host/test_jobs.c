@@ -232,7 +232,7 @@ static void a_record_without_a_job_key_or_process_is_ignored(void **state) {
         assert_int_equal(p.uid, 1000);
 }
 
-static void what_a_record_says_of_the_job_is_read(void **state) {
+static void the_job_in_a_record_is_read(void **state) {
         JobsProcess p;
         (void)state;
         assert_true(read_job_record(
@@ -267,7 +267,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(two_thousand_processes_cost_little, fake_setup,
                                                 fake_teardown),
                 cmocka_unit_test(a_record_without_a_job_key_or_process_is_ignored),
-                cmocka_unit_test(what_a_record_says_of_the_job_is_read),
+                cmocka_unit_test(the_job_in_a_record_is_read),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
