@@ -16,6 +16,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/spawn.h"
+#include "lib/event/listener.h"
 
 #define CONNECTIONS_MAX 64 /* as in neuron-collectd-probe.socket */
 
@@ -67,10 +68,12 @@ static int start_supervisor(int connection) {
                                                     .keeps_capabilities = true });
 }
 
-static void accept_connection(int listener, unsigned *n_children) {
+static void accept_connection(int listener, unsigned *n_children, const sigset_t *open) {
         _cleanup_close_ int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        if (fd < 0 && listener_must_pause(errno))
+                (void)ppoll(NULL, 0, &(struct timespec){ .tv_sec = LISTENER_PAUSE_SEC }, open);
         if (fd < 0)
-                return; /* who connected is gone again, or ppoll() says it anew */
+                return; /* who connected is gone again, or waits */
         int r = start_supervisor(fd);
         if (r < 0)
                 fprintf(stderr, "neuron-collectd: cannot start a probe: %s\n", strerror(-r));
@@ -84,7 +87,7 @@ static void serve(int listener, const sigset_t *open) {
                 struct pollfd p = { .fd = n_children < CONNECTIONS_MAX ? listener : -1,
                                     .events = POLLIN };
                 if (ppoll(&p, 1, NULL, open) > 0)
-                        accept_connection(listener, &n_children);
+                        accept_connection(listener, &n_children, open);
                 while (waitpid(-1, NULL, WNOHANG) > 0)
                         n_children--;
         }

@@ -28,6 +28,7 @@
 #include "lib/base/redact.h"
 #include "lib/base/strbuf.h"
 #include "lib/base/transition.h"
+#include "lib/event/listener.h"
 #include "lib/event/timer.h"
 #include "lib/event/worker_pool.h"
 #include "lib/neuron/note.h"
@@ -70,8 +71,7 @@ typedef struct HookSocketOptions {
 
 typedef struct HookSocket {
         sd_event *event;
-        int fd;
-        sd_event_source *io, *timer; /* timer: listens again after descriptors ran out */
+        Listener *listener;
         HookSocketOptions options;
         ListLink open;
         Owners owners; /* of `open` */
@@ -219,8 +219,6 @@ struct HookNotes {
         uint64_t logged_usec, n_unlogged; /* refusals are logged once a minute */
 };
 
-#define ACCEPT_AT_ONCE 64                        /* then the other sources of the loop */
-#define RETRY_USEC USEC_PER_SEC                  /* when there are no descriptors */
 #define CHECK_TIMEOUT_USEC (250 * USEC_PER_MSEC) /* of a batch */
 #define CHECK_THREADS 16 /* one of them for each mount that hangs; started when needed */
 #define NO_MEMORY "out of memory"
@@ -456,38 +454,11 @@ static int add_peer(HookSocket *s, int fd) {
         return on_peer(NULL, fd, EPOLLIN, p); /* hooks send their note at once */
 }
 
-static int on_retry(sd_event_source *source, uint64_t usec, void *userdata) {
-        (void)source, (void)usec;
+static void on_connection(int fd, void *userdata) {
         HookSocket *s = userdata;
-        return sd_event_source_set_enabled(s->io, SD_EVENT_ON);
-}
-
-/* While there are no descriptors, the listener would be ready all the time. */
-static void pause_listening(HookSocket *s) {
-        if (timer_rearm(s->timer, RETRY_USEC) == 0)
-                (void)sd_event_source_set_enabled(s->io, SD_EVENT_OFF); /* cannot fail for ours */
-}
-
-static int on_listener(sd_event_source *source, int fd, uint32_t events, void *userdata) {
-        (void)source, (void)events;
-        HookSocket *s = userdata;
-        for (unsigned i = 0; i < ACCEPT_AT_ONCE; i++) {
-                int peer = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-                if (peer < 0) {
-                        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS ||
-                            errno == ENOMEM)
-                                pause_listening(s);
-                        if (errno == ECONNABORTED || errno == EINTR)
-                                continue;
-                        return 0;
-                }
-                if (add_peer(s, peer) < 0) { /* no memory for it: its note goes to the mailbox */
-                        s->options.on_refused(&(Owner){ .uid = (uid_t)-1 }, "out of memory",
-                                              s->options.userdata);
-                        return 0;
-                }
-        }
-        return 0;
+        if (add_peer(s, fd) < 0) /* no memory for it: its note goes to the mailbox */
+                s->options.on_refused(&(Owner){ .uid = (uid_t)-1 }, "out of memory",
+                                      s->options.userdata);
 }
 
 /* Closes all, without on_gone. */
@@ -496,10 +467,7 @@ static HookSocket *hook_socket_free(HookSocket *s) {
                 return NULL;
         LIST_FOREACH_SAFE (l, &s->open)
                 hook_peer_close(CONTAINER_OF(l, HookPeer, link));
-        sd_event_source_disable_unref(s->io);
-        sd_event_source_disable_unref(s->timer);
-        if (s->fd >= 0)
-                (void)close(s->fd); /* systemd's stays open there */
+        listener_free(s->listener);
         free(s->packet);
         owners_done(&s->owners);
         sd_event_unref(s->event);
@@ -514,27 +482,15 @@ static int hook_socket_new(HookSocket **ret, sd_event *event, int fd,
         if (!s)
                 return -ENOMEM;
         *s = (HookSocket){ .event = sd_event_ref(event),
-                           .fd = -1,
                            .options = *options,
                            .owners = { .what = "connections of hooks", .max = HOOK_OPEN_MAX },
                            .packet = malloc(options->max_packet + 2) };
         list_init(&s->open);
-        int flags = fcntl(fd, F_GETFL);
-        int r = !s->packet ? -ENOMEM : 0;
-        if (r == 0 && (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0))
-                r = -errno; /* systemd hands over a blocking one */
-        if (r == 0)
-                r = sd_event_add_io(event, &s->io, fd, EPOLLIN, on_listener, s);
-        if (r >= 0) /* created now, since it needs a descriptor */
-                r = sd_event_add_time_relative(event, &s->timer, CLOCK_BOOTTIME, RETRY_USEC, 0,
-                                               on_retry, s);
-        if (r >= 0)
-                r = sd_event_source_set_enabled(s->timer, SD_EVENT_OFF);
+        int r = s->packet ? listener_new(&s->listener, event, fd, on_connection, s) : -ENOMEM;
         if (r < 0) {
                 hook_socket_free(s);
                 return r;
         }
-        s->fd = fd;
         *ret = s;
         return 0;
 }

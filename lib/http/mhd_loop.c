@@ -13,6 +13,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/list.h"
+#include "lib/event/listener.h"
 
 #define CONNECTION_BYTES                                                                           \
         (32 * 1024) /* a connection's memory: request line and headers must fit                    \
@@ -28,11 +29,11 @@
 struct MhdLoop {
         struct MHD_Daemon *daemon;
         sd_event *event; /* borrowed */
+        Listener *listener;
         sd_event_source *io, *timer;
         ListLink clients;
         HttpHandler handler;
         void *userdata;
-        unsigned n_connections; /* after the last run */
 };
 
 typedef struct Client { /* a connection */
@@ -93,16 +94,8 @@ static unsigned n_connections(const MhdLoop *m) {
 }
 
 static void turn(MhdLoop *m) {
-        unsigned before;
-
-        /* With all slots in use libmicrohttpd stops listening until the start of the run after
-         * the one that freed a slot. Without timer and event nothing would cause that run: so it
-         * runs once more after each connection that ends. */
-        do {
-                before = m->n_connections;
-                (void)MHD_run(m->daemon); /* MHD_NO only for a daemon with threads of its own */
-                m->n_connections = n_connections(m);
-        } while (m->n_connections < before);
+        (void)MHD_run(m->daemon); /* MHD_NO only for a daemon with threads of its own */
+        listener_hold(m->listener, n_connections(m) >= MHD_LOOP_CONNECTIONS_MAX);
         arm(m);
 }
 
@@ -119,6 +112,20 @@ static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
 }
 
 /* ── connections ── */
+
+/* Not by libmicrohttpd, which spins at EMFILE. */
+static void on_accepted(int fd, void *userdata) {
+        MhdLoop *m = userdata;
+        struct sockaddr_storage address;
+        socklen_t n = sizeof address;
+        if (getpeername(fd, (struct sockaddr *)&address, &n) < 0) {
+                (void)close(fd); /* it is gone already */
+                return;
+        }
+        /* Closes what it refuses: too many of one address, no memory. */
+        (void)MHD_add_connection(m->daemon, fd, (struct sockaddr *)&address, n);
+        turn(m);
+}
 
 static void on_connection(void *cls, struct MHD_Connection *connection, void **context,
                           enum MHD_ConnectionNotificationCode code) {
@@ -308,19 +315,10 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
 
 DEFINE_CLEANUP(MhdLoop, mhd_loop_free);
 
-static int start(MhdLoop *m, int fd) {
-        _cleanup_close_ int own_fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-
-        if (own_fd < 0)
-                return -errno;
-        int flags = fcntl(own_fd, F_GETFL);
-        if (flags < 0 || fcntl(own_fd, F_SETFL, flags | O_NONBLOCK) <
-                                 0) /* a socket handed over by systemd may block */
-                return -errno;
+static int start(MhdLoop *m) {
         m->daemon = MHD_start_daemon(
-                MHD_USE_EPOLL, 0, NULL, NULL, on_request, m,                     /* */
-                MHD_OPTION_LISTEN_SOCKET, (MHD_socket)own_fd,                    /* */
-                MHD_OPTION_CONNECTION_LIMIT, (unsigned)MHD_LOOP_CONNECTIONS_MAX, /* */
+                MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL, on_request, m, /* */
+                MHD_OPTION_CONNECTION_LIMIT, (unsigned)MHD_LOOP_CONNECTIONS_MAX,        /* */
                 MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)CONNECTIONS_PER_ADDRESS,
                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, /* */
                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)REQUEST_SEC,         /* */
@@ -329,10 +327,6 @@ static int start(MhdLoop *m, int fd) {
                 MHD_OPTION_URI_LOG_CALLBACK, on_request_line, m,              /* */
                 MHD_OPTION_NOTIFY_COMPLETED, on_completed, m,                 /* */
                 MHD_OPTION_END);
-        own_fd =
-                /* MHD_stop_daemon() closes it; whether a failure has closed it is not documented,
-                 * and closing twice would be worse than a leak */
-                -1;
         return m->daemon ? 0 : -EIO;
 }
 
@@ -346,7 +340,7 @@ int mhd_loop_new(MhdLoop **ret, sd_event *event, int fd, HttpHandler handler, vo
         list_init(&m->clients);
         m->handler = handler;
         m->userdata = userdata;
-        int r = start(m, fd);
+        int r = start(m);
         if (r < 0)
                 return r;
         info = MHD_get_daemon_info(m->daemon, MHD_DAEMON_INFO_EPOLL_FD);
@@ -360,11 +354,12 @@ int mhd_loop_new(MhdLoop **ret, sd_event *event, int fd, HttpHandler handler, vo
         if (r < 0)
                 return r;
         r = sd_event_source_set_enabled(m->timer, SD_EVENT_OFF);
+        if (r >= 0)
+                r = listener_new(&m->listener, event, fd, on_accepted, m);
         if (r < 0)
                 return r;
         (void)sd_event_source_set_description(m->io, "http"); /* for debugging only */
         (void)sd_event_source_set_description(m->timer, "http-timer");
-        (void)close(fd); /* libmicrohttpd has its own */
         *ret = TAKE_PTR(m);
         return 0;
 }
@@ -372,6 +367,7 @@ int mhd_loop_new(MhdLoop **ret, sd_event *event, int fd, HttpHandler handler, vo
 MhdLoop *mhd_loop_free(MhdLoop *m) {
         if (!m)
                 return NULL;
+        listener_free(m->listener);
         sd_event_source_disable_unref(m->io); /* before its descriptor is closed */
         sd_event_source_disable_unref(m->timer);
         if (m->daemon)

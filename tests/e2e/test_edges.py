@@ -1,16 +1,93 @@
 #!/usr/bin/env python3
 """What an operator relies on at the edges: "safe to terminate" is said only where it is true, and
 what is wrong with a configuration is reported where it is looked for."""
+import contextlib
 import json
 import os
+import resource
+import socket
+import subprocess
 import sys
+import time
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 from agent import DAEMON, Agent, need_root, run, wait_for
+from servers import free_port
 from tap import main, test
 from test_notes import clean_up, serve_faultfs
+
+
+def cpu_seconds(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii") as f:
+        fields = f.read().rpartition(")")[2].split()
+    return sum(int(n) for n in fields[11:13]) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def no_descriptor_left(pid):
+    """No number below the limit is free, whatever is open above."""
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    taken = {int(n) for n in os.listdir(f"/proc/{pid}/fd")}
+    lowest = next(n for n in range(len(taken) + 1) if n not in taken)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+def connect(stack, kind, address):
+    family = socket.AF_INET if isinstance(address, tuple) else socket.AF_UNIX
+    s = stack.enter_context(socket.socket(family, kind))
+    s.settimeout(20)
+    s.connect(address)
+    return s
+
+
+def check_no_spin(pid, name):
+    begin, seconds = cpu_seconds(pid), 3
+    time.sleep(seconds)
+    spent = cpu_seconds(pid) - begin
+    assert spent < 0.05 * seconds, f"{spent:.2f} s of CPU in {seconds} s with {name} waiting"
+
+
+@test
+def without_a_free_descriptor_no_listener_spins_and_who_waits_is_served_later():
+    a = Agent()
+    port = free_port()
+    a.config["api"]["listen"] = f"127.0.0.1:{port}"
+    a.start()
+    web = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for kind, address, request in (
+            (socket.SOCK_STREAM, a.path("run", "api.sock"), web),
+            (socket.SOCK_STREAM, ("127.0.0.1", port), web),
+            (socket.SOCK_SEQPACKET, a.config["hook"]["socket"], b"no note")):
+        with contextlib.ExitStack() as stack:
+            with no_descriptor_left(a.pid):
+                s = connect(stack, kind, address)
+                s.send(request)
+                check_no_spin(a.pid, address)
+            answer = s.recv(4096)
+            assert (b"200 OK" if request is web else b"refused") in answer, (address, answer)
+    a.stop()
+
+
+@test
+def a_probe_without_a_free_descriptor_does_not_spin_either():
+    a = Agent()
+    path = a.path("probe.sock")
+    with subprocess.Popen([DAEMON, "--child=probe:" + path], stdin=subprocess.DEVNULL) as probe:
+        try:
+            wait_for("it listens", lambda: os.path.exists(path))
+            with contextlib.ExitStack() as stack, no_descriptor_left(probe.pid):
+                connect(stack, socket.SOCK_SEQPACKET, path)
+                check_no_spin(probe.pid, path)
+            probe.terminate()
+            assert probe.wait(10) == 0
+        finally:
+            probe.kill()
 
 
 @test

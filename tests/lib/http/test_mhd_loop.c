@@ -21,6 +21,7 @@ typedef struct Fixture {
         struct sockaddr_un address;
         sd_event *event;
         MhdLoop *http;
+        int listening; /* http's */
         unsigned n_requests;
         char seen[256]; /* the last request: method path [name=value]… body-size */
         size_t sum;     /* of the body's bytes */
@@ -75,7 +76,7 @@ static int setup(void **state) {
         assert_int_equal(listen(fd, 256), 0);
         assert_int_equal(sd_event_new(&f->event), 0);
         assert_int_equal(mhd_loop_new(&f->http, f->event, fd, handler, f), 0);
-        assert_int_equal(fcntl(fd, F_GETFD), -1); /* taken over */
+        f->listening = fd;
         *state = f;
         return 0;
 }
@@ -84,6 +85,7 @@ static int teardown(void **state) {
         Fixture *f = *state;
 
         mhd_loop_free(f->http);
+        assert_int_equal(fcntl(f->listening, F_GETFD), -1);
         sd_event_unref(f->event);
         (void)unlink(f->address.sun_path);
         (void)rmdir(f->dir);
