@@ -1089,13 +1089,14 @@ static int find_directory(void) {
         return fstat(CHILD_DIR_FD, &st) == 0 && S_ISDIR(st.st_mode) ? CHILD_DIR_FD : -1;
 }
 
-static int enter_sandbox(const Collector *c, const ProbeRequest *request, int dir_fd) {
+static int enter_sandbox(const Collector *c, const ProbeRequest *request, int dir_fd,
+                         uint64_t cpu_usec) {
         const CollectRequest *order = &request->collect;
         _cleanup_(strbuf_done) StrBuf left_out = STRBUF_INIT;
         Sandbox s = { .dir_fd = c->needs & MAKES_FILES ? dir_fd : -1,
                       .device_directory = c->needs & OPENS_DEVICES ? order->device_directory : NULL,
                       .capabilities = c->capabilities,
-                      .cpu_usec = timeout_of(request, c),
+                      .cpu_usec = cpu_usec,
                       .may_exec = c->needs & MAY_EXEC,
                       .runs_commands = c->needs & RUNS_COMMANDS,
                       .reads_processes = c->needs & READS_PROCESSES,
@@ -1138,7 +1139,8 @@ static int run_collector(const char *name, bool follows) {
         int dir_fd = find_directory();
         (void)syscall(SYS_close_range, dir_fd + 1 > 3 ? 4U : 3U, ~0U,
                       0); /* an old kernel: then all had O_CLOEXEC */
-        int r = enter_sandbox(collector, &order, dir_fd);
+        int r = enter_sandbox(collector, &order, dir_fd,
+                              follows ? USEC_INFINITY : timeout_of(&order, collector));
         if (r == 0)
                 r = die_with_parent(parent);
         if (r < 0)

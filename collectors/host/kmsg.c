@@ -16,6 +16,7 @@
 #include <strings.h>
 #include <sys/klog.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "collectors/runner/collector.h"
 #include "lib/base/cleanup.h"
@@ -230,7 +231,9 @@ enum { IDLE_MSEC = 200, RATE_LINES_MAX = 200, RATE_ERRORS_MAX = 100 };
 enum { SYSLOG_READ_ALL = 3, SYSLOG_SIZE_BUFFER = 10 };
 #define SYSLOG_BYTES_MAX (16 * MIB)
 #define SYSLOG_TAIL_BYTES 1024 /* by which the place is found again where an earlier read ended */
-#define SYSLOG_POLL_MSEC 1000
+#define SYSLOG_WAIT_MSEC_MIN UINT64_C(1000)
+#define SYSLOG_WAIT_MSEC_MAX UINT64_C(60000)
+#define SYSLOG_WAIT_FACTOR 500 /* of the CPU time of a read, which then is 0.2 % of a core */
 
 typedef struct Kmsg {
         const CollectRequest *order;
@@ -524,13 +527,20 @@ static size_t find_new(const char *text, size_t n, const char *tail, size_t n_ta
         return 0;
 }
 
-/* Nothing tells when there is more: it is read again every second. */
+/* The kernel formats its whole ring for each read. */
+static int syslog_wait_msec(uint64_t cpu_usec) {
+        uint64_t msec = cpu_usec * SYSLOG_WAIT_FACTOR / USEC_PER_MSEC;
+        return (int)MIN(MAX(msec, SYSLOG_WAIT_MSEC_MIN), SYSLOG_WAIT_MSEC_MAX);
+}
+
+/* Nothing tells when there is more: it is read again every second, or as its cost permits. */
 static int follow_syslog(Kmsg *k, int error) {
         char tail[SYSLOG_TAIL_BYTES];
         size_t n_tail = 0;
         struct pollfd reader = { .fd = k->out->fd };
         for (bool is_first = true;; is_first = false) {
                 _cleanup_free_ char *text = NULL;
+                const clock_t begin = clock(); /* this process's CPU time in microseconds */
                 int n = read_syslog(&text);
                 if (n < 0)
                         return is_first ? error : n;
@@ -545,7 +555,7 @@ static int follow_syslog(Kmsg *k, int error) {
                         return r;
                 n_tail = MIN((size_t)n, sizeof tail);
                 memcpy(tail, text + (size_t)n - n_tail, n_tail);
-                if (poll(&reader, 1, SYSLOG_POLL_MSEC) > 0 &&
+                if (poll(&reader, 1, syslog_wait_msec((uint64_t)(clock() - begin))) > 0 &&
                     reader.revents & (POLLERR | POLLHUP | POLLNVAL))
                         return 0; /* nobody reads any more */
         }

@@ -68,7 +68,8 @@ static int limit(int what, uint64_t value) {
 }
 
 static int set_limits(const Sandbox *s) {
-        int r = limit(RLIMIT_CPU, s->cpu_usec / USEC_PER_SEC + 1);
+        int r = limit(RLIMIT_CPU, s->cpu_usec == USEC_INFINITY ? RLIM_INFINITY
+                                                               : s->cpu_usec / USEC_PER_SEC + 1);
         if (r == 0)
                 r = limit(RLIMIT_FSIZE, s->max_file_bytes);
         if (r == 0)

@@ -4,6 +4,7 @@ interrupted, and shipped."""
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -422,6 +423,27 @@ def a_probe_that_begins_to_listen_later_takes_over_the_watch():
             a.stop()
         finally:
             probe.kill()
+
+
+def proc_text(pid, name):
+    with open(f"/proc/{pid}/{name}", encoding="ascii") as f:
+        return f.read()
+
+
+def confined_followers(pid):
+    return [c[0] for probe in children_of(pid) if "--child=probe" in probe[1]
+            for c in children_of(probe[0]) if "--child=follow:kmsg" in c[1]
+            and "\nSeccomp:\t2\n" in proc_text(c[0], "status")]
+
+
+@test
+def who_follows_the_kernel_log_has_no_time_after_which_it_is_killed():
+    a = make_agent()
+    a.start()
+    (follower,) = wait_for("the kernel log is followed", lambda: confined_followers(a.pid))
+    limits = proc_text(follower, "limits")
+    assert re.search(r"^Max cpu time +unlimited +unlimited ", limits, re.M), limits
+    a.stop()
 
 
 @test

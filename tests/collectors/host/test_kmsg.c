@@ -371,6 +371,14 @@ static void what_syslog_has_had_before_is_found_again(void **state) {
         assert_int_equal(find_new("x", 1, text, sizeof text - 1), 0);
 }
 
+/* The kernel needs 1.5 ms for 128 KiB. */
+static void a_large_ring_is_read_the_less_often(void **state) {
+        (void)state;
+        assert_int_equal(syslog_wait_msec(1500), 1000);
+        assert_int_equal(syslog_wait_msec(12000), 6000);
+        assert_int_equal(syslog_wait_msec(UINT32_MAX), 60000);
+}
+
 static void the_real_kernel_log_is_followed_by_syslog(void **state) {
         Fake *f = *state;
         char line[128], mark[64];
@@ -432,6 +440,7 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(where_syslog_is_refused_too_the_device_is_named,
                                                 fake_setup, fake_teardown),
                 cmocka_unit_test(what_syslog_has_had_before_is_found_again),
+                cmocka_unit_test(a_large_ring_is_read_the_less_often),
                 cmocka_unit_test_setup_teardown(the_real_kernel_log_is_followed_by_syslog,
                                                 fake_setup, fake_teardown),
         };
