@@ -273,7 +273,7 @@ struct Incidents {
         IncidentRules rules;
         Incident *young;
         char *snapshots, *outbox, *socket; /* absolute */
-        Probe *watch;
+        Probe *watch, *next;               /* `next` listens, and has not followed anything yet */
         sd_event_source *watch_timer;
         char *seen[INCIDENTS_SEEN_MAX]; /* records of jobs that are to be stored together */
         size_t n_seen;
@@ -2112,8 +2112,6 @@ void incidents_add_unit_of_note(Incidents *i, const IncidentUnitOfNote *u) {
 
 /* ---- the watch: lines of the kernel log, and who holds devices ---- */
 
-static void incidents_watch(Incidents *i);
-
 #define JOBS_INTERVAL_USEC (30 * USEC_PER_SEC)
 static void on_hw_error(Incidents *i, const json_t *record, const char *text) {
         const char *why = NULL, *line = json_string_value(json_object_get(record, "text"));
@@ -2210,16 +2208,7 @@ static void on_watch_message(const char *text, void *userdata) {
                             text + 8);
 }
 
-/* A probe in a container of its own may begin to listen after us, and is restarted without us: what
- * we have started meanwhile may read less. */
-static int on_watch_retry(sd_event_source *s, uint64_t usec, void *userdata) {
-        (void)s, (void)usec;
-        Incidents *i = userdata;
-        if (i->watch && probe_is_own(i->watch) && i->socket && access(i->socket, F_OK) == 0)
-                i->watch = probe_free(i->watch);
-        incidents_watch(i);
-        return 0;
-}
+static int on_watch_retry(sd_event_source *s, uint64_t usec, void *userdata);
 
 static void try_again(Incidents *i) {
         int r = timer_arm(&i->watch_timer, &(TimerOptions){ .event = i->context.event,
@@ -2240,34 +2229,73 @@ static void on_watch_end(int result, const char *why, void *userdata) {
         try_again(i);
 }
 
-static int start_watch(Incidents *i) {
+#define FOLLOWING "kmsg {\"about\":\"following\""
+
+/* A connection is no watch yet: a probe that hangs has a queue for it as well. */
+static void on_next_message(const char *text, void *userdata) {
+        Incidents *i = userdata;
+        if (i->next && (strncmp(text, FOLLOWING, strlen(FOLLOWING)) == 0 ||
+                        strncmp(text, "trouble ", 8) == 0)) {
+                (void)probe_free(i->watch);
+                i->watch = TAKE_PTR(i->next);
+        }
+        on_watch_message(text, i);
+}
+
+static void on_next_end(int result, const char *why, void *userdata) {
+        Incidents *i = userdata;
+        if (i->next)
+                i->next = probe_free(i->next); /* ours goes on */
+        else
+                on_watch_end(result, why, i);
+}
+
+static int start_watch(Incidents *i, Probe **ret, bool is_next) {
         const Config *c = i->config;
         ProbeRequest o = { .mode = PROBE_WATCH,
                            .interval_usec = JOBS_INTERVAL_USEC,
                            .collect = collect_options(c) };
-        int r = probe_new(&i->watch, i->context.event,
-                          &(ProbeOptions){ .order = &o,
-                                           .socket = i->socket,
-                                           .dir_fd = -1,
-                                           .timeout_usec = USEC_INFINITY,
-                                           .on_message = on_watch_message,
-                                           .on_end = on_watch_end,
-                                           .userdata = i });
-        if (r < 0)
-                log_warning(r, "the kernel log cannot be followed; trying again in 30 s");
-        return r;
+        return probe_new(
+                ret, i->context.event,
+                &(ProbeOptions){ .order = &o,
+                                 .socket = i->socket,
+                                 .only_listening = is_next,
+                                 .dir_fd = -1,
+                                 .timeout_usec = USEC_INFINITY,
+                                 .on_message = is_next ? on_next_message : on_watch_message,
+                                 .on_end = is_next ? on_next_end : on_watch_end,
+                                 .userdata = i });
+}
+
+/* A probe in a container of its own may begin to listen after us, and is restarted without us: what
+ * we have started meanwhile may read less. One that has said nothing until now hangs. */
+static void replace_own_watch(Incidents *i) {
+        i->next = probe_free(i->next);
+        (void)start_watch(i, &i->next, true); /* on failure ours goes on */
 }
 
 static void incidents_watch(Incidents *i) {
         if (!i->config->snapshot.enabled)
                 return;
-        int r = i->watch ? 0 : start_watch(i);
+        int r = i->watch ? 0 : start_watch(i, &i->watch, false);
+        if (r < 0)
+                log_warning(r, "the kernel log cannot be followed; trying again in 30 s");
         if (r < 0 || probe_is_own(i->watch))
                 try_again(i);
 }
 
+static int on_watch_retry(sd_event_source *s, uint64_t usec, void *userdata) {
+        (void)s, (void)usec;
+        Incidents *i = userdata;
+        if (i->watch && probe_is_own(i->watch))
+                replace_own_watch(i);
+        incidents_watch(i);
+        return 0;
+}
+
 static void incidents_watch_done(Incidents *i) {
         i->watch = probe_free(i->watch);
+        i->next = probe_free(i->next);
         i->watch_timer = sd_event_source_disable_unref(i->watch_timer);
         i->seen_step = sd_event_source_disable_unref(i->seen_step);
         store_seen(i);

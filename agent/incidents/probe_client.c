@@ -212,7 +212,7 @@ int probe_new(Probe **ret, sd_event *event, const ProbeOptions *q) {
         p->on_end = q->on_end;
         p->userdata = q->userdata;
         p->fd = connect_to(q->socket);
-        int r = p->fd == -ENOENT ? start_own(p) : p->fd;
+        int r = p->fd == -ENOENT && !q->only_listening ? start_own(p) : p->fd;
         if (r >= 0)
                 r = send_order(p, q);
         if (r >= 0)

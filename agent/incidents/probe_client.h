@@ -15,6 +15,7 @@ typedef struct ProbeOptions { /* borrowed while probe_new runs */
         const ProbeRequest *order;
         const char *socket;    /* of neuron-collectd-probe.socket; where nobody listens we start one
                                   ourselves */
+        bool only_listening;   /* never start one */
         int dir_fd;            /* where it writes; -1 = none */
         uint64_t timeout_usec; /* for all of it; USEC_INFINITY */
         /* A message but the last one. */
@@ -25,7 +26,7 @@ typedef struct ProbeOptions { /* borrowed while probe_new runs */
         void *userdata;
 } ProbeOptions;
 
-/** @return 0, -errno: no supervisor could be had */
+/** @return 0, -errno: no supervisor could be had; -ENOENT: none listens, for `only_listening` */
 int probe_new(Probe **ret, sd_event *event, const ProbeOptions *request);
 /** @return whether nobody listened, so that it runs with the agent's own rights */
 bool probe_is_own(const Probe *p);

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/types.h>
+#include <sys/un.h>
 
 #include "agent/peers/bus_keys.h"
 #include "cli/archive/object_store.h"
@@ -348,6 +349,17 @@ static void check_snapshots(Doctor *d) {
                        version ? version : "");
 }
 
+/* Connects to nobody: a socket of another type is refused with EPROTOTYPE, and one that nobody has
+ * any more with ECONNREFUSED. */
+static bool is_stale(const char *path) {
+        struct sockaddr_un a = { .sun_family = AF_UNIX };
+        _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0 || strlen(path) >= sizeof a.sun_path)
+                return false;
+        strcpy(a.sun_path, path);
+        return connect(fd, (const struct sockaddr *)&a, sizeof a) < 0 && errno == ECONNREFUSED;
+}
+
 /* The agent's own user may not read devices and other users' processes; a separate unit may. */
 static void check_probe(Doctor *d) {
         _cleanup_free_ char *parent = path_parent(d->config->api.socket),
@@ -356,14 +368,16 @@ static void check_probe(Doctor *d) {
         struct stat st;
         if (!path || !d->config->snapshot.enabled || !find_agent_uid(d, &uid) || uid == 0)
                 return; /* no agent, or one that may read everything itself */
-        if (stat(path, &st) == 0 && S_ISSOCK(st.st_mode))
+        bool is_there = stat(path, &st) == 0 && S_ISSOCK(st.st_mode);
+        if (is_there && !is_stale(path))
                 report(d, OK, "snapshot", NULL, "'%s' exists: snapshots are complete", path);
         else
                 report(d, WARNING, "snapshot",
-                       "systemctl enable --now neuron-collectd-probe.socket",
-                       "'%s' does not exist: snapshots only have what the agent's user may "
-                       "read",
-                       path);
+                       is_there ? "systemctl restart neuron-collectd-probe.socket"
+                                : "systemctl enable --now neuron-collectd-probe.socket",
+                       "%s '%s'%s: snapshots only have what the agent's user may read",
+                       is_there ? "nobody listens on" : "there is no", path,
+                       is_there ? ", which is left over" : "");
 }
 
 /* Counted since the state directory was created. */

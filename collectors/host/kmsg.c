@@ -249,6 +249,13 @@ typedef struct Kmsg {
         uint64_t n_lines, n_errors, n_left_out;
 } Kmsg;
 
+/* As the kernel's log counts, since boot. */
+static uint64_t now_usec(void) {
+        struct timespec t = { 0 };
+        (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail */
+        return (uint64_t)t.tv_sec * USEC_PER_SEC + (uint64_t)t.tv_nsec / 1000;
+}
+
 static int emit(Kmsg *k, StrBuf *b) {
         if (k->is_stream)
                 k->out->used_bytes = 0;
@@ -264,6 +271,11 @@ static int emit_notice(Kmsg *k, const char *about, const char *count_name, uint6
         json_out_u64(&b, count_name, count);
         json_out_end_object(&b);
         return emit(k, &b);
+}
+
+/* Whoever has followed until now may stop. */
+static int emit_following(Kmsg *k) {
+        return emit_notice(k, "following", "since_usec", now_usec());
 }
 
 static void add_hw_error(StrBuf *b, const KmsgHwError *e) {
@@ -551,6 +563,8 @@ static int follow_syslog(Kmsg *k, int error) {
                         r = emit_notice(k, "overrun", "lost_records", 0);
                 if (r == 0 && !is_first)
                         r = handle_syslog(k, text + at, (size_t)n - at);
+                if (r == 0 && is_first)
+                        r = emit_following(k);
                 if (r < 0)
                         return r;
                 n_tail = MIN((size_t)n, sizeof tail);
@@ -602,10 +616,12 @@ int follow_kmsg(const CollectRequest *order, CollectOut *out) {
         if (fstat(fd, &st) < 0)
                 return -errno;
         (void)lseek(fd, 0, SEEK_END); /* a FIFO has no end to go to */
-        for (;;) {
+        for (bool is_first = true;; is_first = false) {
                 do
                         r = read_some(&k);
                 while (r > 0);
+                if (r == 0 && is_first)
+                        r = emit_following(&k);
                 if (r == 0)
                         r = wait_for_more(&k, !S_ISCHR(st.st_mode));
                 if (r <= 0)

@@ -147,11 +147,19 @@ def an_agent_without_the_rights_for_a_snapshot_needs_the_unit_that_has_them():
             status["agent"]["pid"] = process.pid
             with CannedApi({"GET /v1/status": status}) as api:
                 p.options = ["--socket", api.path]
-                p.reports("snapshot", "warning", f"'{p.top}/probe.sock' does not exist",
-                          "neuron-collectd-probe.socket")
-                with socket.socket(socket.AF_UNIX) as s:
+                p.reports("snapshot", "warning", f"there is no '{p.top}/probe.sock'",
+                          "enable --now neuron-collectd-probe.socket")
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
                     s.bind(p.top + "/probe.sock")
-                p.reports("snapshot", "ok", f"'{p.top}/probe.sock' exists")
+                    s.listen()
+                    p.reports("snapshot", "ok", f"'{p.top}/probe.sock' exists")
+                    s.setblocking(False)
+                    try:
+                        raise AssertionError(f"doctor has connected: {s.accept()}")
+                    except BlockingIOError:
+                        pass
+                p.reports("snapshot", "warning", f"nobody listens on '{p.top}/probe.sock'",
+                          "restart neuron-collectd-probe.socket")
                 os.unlink(p.top + "/probe.sock")
                 status["agent"]["pid"] = os.getpid()  # one that runs as root needs none
                 assert not [f for f in p.findings() if "probe.sock" in f["detail"]]

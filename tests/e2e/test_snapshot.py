@@ -354,6 +354,12 @@ def can_connect(path):
         return s.connect_ex(path) == 0
 
 
+def is_awaited(path):
+    """Whether a connection waits to be accepted there."""
+    with open("/proc/net/unix", encoding="utf-8", errors="replace") as f:
+        return [line for line in f if line.split()[5] == "02" and line.endswith(f" {path}\n")]
+
+
 @test
 def a_supervisor_that_listens_beside_the_api_is_used():
     harness.need("systemd-socket-activate")
@@ -414,9 +420,15 @@ def a_probe_that_begins_to_listen_later_takes_over_the_watch():
     a.start()
     own = wait_for("the agent has started one itself", lambda: [
         c[0] for c in children_of(a.pid) if "--child=probe" in c[1]])
-    with subprocess.Popen([harness.DAEMON, "--child=probe:" + a.path("run", "probe.sock")],
+    path = a.path("run", "probe.sock")
+    with subprocess.Popen([harness.DAEMON, "--child=probe:" + path],
                           stdin=subprocess.DEVNULL) as probe:
         try:
+            wait_for("it listens", lambda: can_connect(path) and not is_awaited(path))
+            probe.send_signal(signal.SIGSTOP)
+            wait_for("the agent is in its queue", lambda: is_awaited(path), 45)
+            assert os.path.exists(f"/proc/{own[0]}"), "nobody follows the kernel log"
+            probe.send_signal(signal.SIGCONT)
             wait_for("it watches", lambda: [c for c in children_of(probe.pid)
                                             if "--child=probe" in c[1]], 45)
             wait_for("the agent's own has ended", lambda: not os.path.exists(f"/proc/{own[0]}"))

@@ -363,7 +363,61 @@ static void each_record_of_a_process_is_reported_and_kept_to_be_stored(void **st
         sd_event_source_disable_unref(f->incidents.seen_step);
 }
 
-int main(void) {
+/* ---- the watch ---- */
+
+static const char *children(char text[static 64]) {
+        _cleanup_fclose_ FILE *f = fopen("/proc/thread-self/children", "re");
+        assert_non_null(f);
+        return fgets(text, 64, f) ? text : "";
+}
+
+/* Instead of a supervisor: until nobody is interested any more. */
+static int supervise(void) {
+        char message[16];
+        while (recv(STDIN_FILENO, message, sizeof message, 0) > 0)
+                ;
+        return 0;
+}
+
+static void only_a_probe_that_listens_replaces_the_agents_own_watch(void **state) {
+        Fixture *f = *state;
+        char own[64], now[64];
+        const char *following = "kmsg {\"about\":\"following\",\"since_usec\":1}";
+        cleanup_closep(&f->listening); /* its file stays */
+        f->config.snapshot.enabled = true;
+        incidents_watch(&f->incidents);
+        assert_true(probe_is_own(f->incidents.watch));
+        assert_true(strlen(children(own)) > 0);
+        for (int i = 0; i < 3; i++) {
+                assert_int_equal(on_watch_retry(NULL, 0, &f->incidents), 0);
+                assert_true(probe_is_own(f->incidents.watch));
+                assert_string_equal(children(now), own);
+                assert_int_equal(sd_event_source_get_enabled(f->incidents.watch_timer, NULL), 1);
+        }
+        assert_int_equal(unlink(f->incidents.socket), 0);
+        assert_int_equal(listen_at(f), 0);
+        for (int i = 0; i < 2; i++) { /* the first hangs: its queue has the connection */
+                cleanup_closep(&f->supervisor);
+                assert_int_equal(on_watch_retry(NULL, 0, &f->incidents), 0);
+                f->supervisor = accept(f->listening, NULL, NULL);
+                assert_int_equal(recv(f->supervisor, now, sizeof now, 0), 5);
+                while (sd_event_run(f->event, 10 * USEC_PER_MSEC) > 0)
+                        ;
+                assert_true(probe_is_own(f->incidents.watch));
+                assert_string_equal(children(now), own);
+        }
+        assert_int_equal(send(f->supervisor, following, strlen(following), MSG_NOSIGNAL),
+                         strlen(following));
+        while (sd_event_run(f->event, 10 * USEC_PER_MSEC) > 0)
+                ;
+        assert_false(probe_is_own(f->incidents.watch));
+        assert_int_equal(waitpid((pid_t)atoi(own), NULL, 0), atoi(own));
+        incidents_watch_done(&f->incidents);
+}
+
+int main(int argc, char **argv) {
+        if (argc == 2 && strcmp(argv[1], "--child=probe") == 0)
+                return supervise();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
                 TEST(a_rank_that_lives_on_is_waited_for_for_a_minute_and_no_longer),
@@ -374,6 +428,7 @@ int main(void) {
                 TEST(a_failure_on_another_node_begins_a_snapshot_within_the_same_bounds),
                 TEST(a_snapshot_for_another_node_is_shipped_for_itself),
                 TEST(each_record_of_a_process_is_reported_and_kept_to_be_stored),
+                TEST(only_a_probe_that_listens_replaces_the_agents_own_watch),
         };
         return cmocka_run_group_tests_name("agent/incidents_take", tests, NULL, NULL);
 }

@@ -226,6 +226,7 @@ static void live_lines_come_as_they_are_written_and_old_ones_do_not(void **state
         assert_int_equal(mkfifo(path, 0600), 0);
         Follower w = follow(f);
         int fd = open(path, O_WRONLY | O_CLOEXEC); /* returns when it is read */
+        assert_true(heard(&w, "{\"about\":\"following\",\"since_usec\":"));
         assert_int_equal(write(fd, hw_error_line, 30),
                          30); /* half a record: nothing is said of it before its end */
         assert_int_equal(write(fd, hw_error_line + 30, sizeof hw_error_line - 31),
@@ -290,6 +291,7 @@ static void the_real_kernel_log_is_followed(void **state) {
         Follower w = follow(f);
         /* It begins at the end, and when it has come there nothing tells: until it hears one,
          * another is written. */
+        assert_true(heard(&w, "following"));
         bool has_heard = false;
         for (int i = 0; i < 100 && !has_heard; i++) {
                 int n = snprintf(line, sizeof line,
@@ -396,6 +398,7 @@ static void the_real_kernel_log_is_followed_by_syslog(void **state) {
                 _exit(follow_syslog(&k, -EPERM) == 0 ? 0 : 1);
         }
         (void)close(pipes[1]);
+        assert_true(heard(&w, "following"));
         bool has_heard = false;
         for (int i = 0; i < 100 && !has_heard; i++) {
                 int n = snprintf(line, sizeof line,
