@@ -19,6 +19,7 @@
 #include "agent/agent_private.h"
 #include "agent/api/api.h"
 #include "agent/intake/intake.h"
+#include "agent/retention/link_list.h"
 #include "agent/store/store.h"
 #include "config/keys.h"
 #include "lib/base/array.h"
@@ -1221,6 +1222,7 @@ static int start_sources(Agent *a) {
                                              .bundles = a->bundles,
                                              .instance_id = a->instance_id,
                                              .proc_root = a->config->snapshot.proc_root,
+                                             .link_list = a->link_list,
                                              .attachments = a->attachments,
                                              .hook_deadline_usec = a->config->hook.deadline_usec,
                                              .on_ready = on_ready,
@@ -1363,7 +1365,8 @@ static int agent_start(Agent *a) {
                 return r;
         }
         start_failures(a);
-        r = start_sources(a);
+        a->link_list = path_join(a->config->state_directory, LINK_LIST_NAME);
+        r = a->link_list ? start_sources(a) : -ENOMEM;
         if (r < 0)
                 return r;
         r = create_retention_runner(a);
@@ -1449,6 +1452,7 @@ Agent *agent_free(Agent *a) {
         free(a->discards);
         free(a->config_error);
         free(a->pending_restart);
+        free(a->link_list);
         agent_view_done(a);
         config_free(a->config);
         sd_event_unref(a->event);

@@ -17,7 +17,7 @@ typedef struct Agent Agent;
  * @return 0; AGENT_E_LOCKED: another agent has the state directory; AGENT_E_CONFIG: what is
  * configured does not exist on this node, or a newer agent wrote the state; -errno; all of them
  * logged */
-enum { AGENT_E_LOCKED = 1, AGENT_E_CONFIG = 2 };
+enum { AGENT_E_LOCKED = 1, AGENT_E_CONFIG = 2, AGENT_E_INCOMPLETE = 3 };
 int agent_new(Agent **ret, sd_event *event, Config *config, bool once);
 Agent *agent_free(Agent *a);
 
@@ -42,8 +42,9 @@ bool agent_is_idle(Agent *a);
 /** Prints a line for each bundle that is not delivered. @return their number */
 size_t agent_print_undelivered(Agent *a, FILE *f);
 /** For the removal of the package: prints a line for each directory with hard links beside the
- * sources, an empty line, and a line for each bundle that is not delivered. No agent may run.
- * @return 0, -errno: logged */
+ * sources, also of those that are configured no more, an empty line, and a line for each bundle
+ * that is not delivered. No agent may run.
+ * @return 0; AGENT_E_INCOMPLETE: not all is known, what is missing is logged; -errno: logged */
 int agent_print_remains(Config *config, FILE *f);
 /** @return whether abandoned uploads wait to be aborted */
 bool agent_has_uploads_to_abort(const Agent *a);

@@ -406,7 +406,7 @@ int main(int argc, char **argv) {
         if (args.remains) {
                 r = agent_print_remains(config, stdout);
                 config_free(config);
-                return r < 0 ? EXIT_UNDELIVERED : EXIT_OK;
+                return r != 0 ? EXIT_UNDELIVERED : EXIT_OK;
         }
         return run(&args, config);
 }

@@ -1,11 +1,17 @@
 /* What a removal of the agent leaves behind, for the package's scripts: the directories of hard
  * links beside the sources, and what was never delivered. */
 #include <errno.h>
+#include <linux/securebits.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "agent/agent_private.h"
+#include "agent/retention/link_list.h"
 #include "agent/retention/pins.h"
 #include "agent/retention/source_spec.h"
 #include "agent/store/store.h"
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
@@ -13,26 +19,128 @@
 DEFINE_CLEANUP(SourceSpec, source_spec_unref);
 DEFINE_CLEANUP(Store, store_close);
 
-static int print_links(const Config *config, const char *instance_id, FILE *f) {
-        for (size_t i = 0; i < config->n_sources; i++) {
+typedef struct Remains {
+        FILE *file;
+        char **directories; /* printed */
+        size_t n_directories;
+        size_t n_lost;        /* bundles whose links are in none of them */
+        char lost_source[64]; /* of the last one */
+        bool is_incomplete;
+} Remains;
+
+static void remains_done(Remains *r) {
+        for (size_t i = 0; i < r->n_directories; i++)
+                free(r->directories[i]);
+        free(r->directories);
+}
+
+/* Links are their owner's. root becomes him, and keeps the right to read what is others'. */
+static int become_owner(const char *state_directory) {
+        struct stat st;
+        if (stat(state_directory, &st) < 0)
+                return errno == ENOENT ? 0 : -errno;
+        if (st.st_uid == geteuid())
+                return 0;
+        if (prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) == 0 &&
+            setegid(st.st_gid) == 0 && seteuid(st.st_uid) == 0)
+                return 0;
+        int r = -errno;
+        log_error(r, "'%s' belongs to uid %u; run this as that user, or as root", state_directory,
+                  st.st_uid);
+        return r;
+}
+
+static bool is_printed(const Remains *r, const char *path) {
+        for (size_t i = 0; i < r->n_directories; i++)
+                if (strcmp(r->directories[i], path) == 0)
+                        return true;
+        return false;
+}
+
+static const char *reason(int error) {
+        switch (error) {
+        case -EACCES:
+                return "permission denied; run this as root";
+        case -EUCLEAN:
+                return "it was moved, and something else is there now";
+        case -EINVAL:
+                return "its path has more than one line";
+        default:
+                return strerror(-error);
+        }
+}
+
+static void print_directory(Remains *r, const char *path) {
+        fprintf(r->file, "%s\n", path);
+        if (array_grow(&r->directories, r->n_directories, sizeof path) == 0 &&
+            (r->directories[r->n_directories] = strdup(path)))
+                r->n_directories++;
+        else
+                r->is_incomplete = true; /* and what comes may be printed twice */
+}
+
+static void warn(Remains *r, const char *path, int error) {
+        r->is_incomplete = true;
+        log_warning(0, "'%s' may have hard links, which hold disk space: %s", path, reason(error));
+}
+
+static void on_place(const char *path, int error, void *userdata) {
+        if (is_printed(userdata, path))
+                return;
+        if (error < 0)
+                warn(userdata, path, error);
+        else
+                print_directory(userdata, path);
+}
+
+/* Whether one that is not there had links still, the bundles tell. */
+static void on_listed(const char *directory, void *userdata) {
+        int r = pins_check_place(directory);
+        if (r < 0 && r != -ENOENT)
+                warn(userdata, directory, r);
+        if (r != -ENOENT && r != -EUCLEAN && !is_printed(userdata, directory))
+                print_directory(userdata, directory);
+}
+
+static int print_links(const Config *config, Remains *remains) {
+        _cleanup_free_ char *list = path_join(config->state_directory, LINK_LIST_NAME);
+        char instance_id[INSTANCE_ID_SIZE];
+        const char *origin;
+        int r = list ? link_list_read(list, on_listed, remains) : -ENOMEM;
+        if (r == 0 || r == -ENOENT) /* an earlier version kept none */
+                r = agent_find_instance_id(config, environ, instance_id, &origin);
+        for (size_t i = 0; i < config->n_sources && r >= 0; i++) {
                 _cleanup_(source_spec_unrefp) SourceSpec *spec = NULL;
-                int r = source_spec_new(&spec, &config->sources[i], instance_id, "/proc");
-                if (r < 0)
-                        return r;
-                pins_print(spec->pins, f);
+                r = source_spec_new(&spec, &config->sources[i], instance_id, "/proc");
+                if (r >= 0)
+                        pins_find_places(spec->pins, on_place, remains);
+        }
+        return r;
+}
+
+static bool has_links(const Remains *r, const char *bundle_id) {
+        for (size_t i = 0; i < r->n_directories; i++) {
+                _cleanup_free_ char *path = path_join(r->directories[i], bundle_id);
+                if (path && access(path, F_OK) == 0)
+                        return true;
+        }
+        return false;
+}
+
+/* Only what cannot have a control character: the path is a user's. */
+static int on_bundle(BundleRecord *b, void *userdata) {
+        Remains *r = userdata;
+        if (b->state == BUNDLE_SETTLING || b->state == BUNDLE_READY ||
+            b->state == BUNDLE_SHIPPING || b->state == BUNDLE_QUARANTINED)
+                fprintf(r->file, "%s %s %s\n", b->id, bundle_state_name(b->state), b->source);
+        if (b->links_held && !has_links(r, b->id)) {
+                r->n_lost++;
+                (void)snprintf(r->lost_source, sizeof r->lost_source, "%s", b->source);
         }
         return 0;
 }
 
-/* Only what cannot have a control character: the path is a user's. */
-static int print_bundle(BundleRecord *b, void *userdata) {
-        if (b->state == BUNDLE_SETTLING || b->state == BUNDLE_READY ||
-            b->state == BUNDLE_SHIPPING || b->state == BUNDLE_QUARANTINED)
-                fprintf(userdata, "%s %s %s\n", b->id, bundle_state_name(b->state), b->source);
-        return 0;
-}
-
-static int print_bundles(const Config *config, FILE *f) {
+static int print_bundles(const Config *config, Remains *remains) {
         _cleanup_free_ char *put_aside = NULL, *database = NULL;
         _cleanup_(store_closep) Store *store = NULL;
         pid_t holder;
@@ -40,26 +148,33 @@ static int print_bundles(const Config *config, FILE *f) {
         if (!database)
                 return -ENOMEM;
         if (access(database, F_OK) < 0)
-                return 0; /* it never ran */
+                return errno == ENOENT ? 0 : -errno; /* it never ran */
         int r = store_open(&store, config->state_directory, &put_aside, &holder);
         if (r == STORE_E_LOCKED)
                 log_error(0, "an agent holds the state directory; stop it first");
         if (r != 0)
                 return r < 0 ? r : -EBUSY;
-        return store_list(store, &(StoreFilter){ .state = -1 }, print_bundle, f);
+        r = store_list(store, &(StoreFilter){ .state = -1 }, on_bundle, remains);
+        if (r >= 0 && remains->n_lost > 0) {
+                remains->is_incomplete = true;
+                log_warning(0,
+                            "%zu bundles have hard links that are not found, the last of source "
+                            "%s; where a file system is not mounted they hold disk space",
+                            remains->n_lost, remains->lost_source);
+        }
+        return r;
 }
 
 int agent_print_remains(Config *config, FILE *f) {
-        char instance_id[INSTANCE_ID_SIZE];
-        const char *origin;
-        int r = agent_find_instance_id(config, environ, instance_id, &origin);
-        if (r >= 0)
-                r = print_links(config, instance_id, f);
-        if (r >= 0)
-                fputs("\n", f);
-        if (r >= 0)
-                r = print_bundles(config, f);
+        _cleanup_(remains_done) Remains remains = { .file = f };
+        int r = become_owner(config->state_directory);
         if (r < 0)
-                log_error(r, "cannot read what is left behind");
-        return r;
+                return r;
+        int links = print_links(config, &remains);
+        fputs("\n", f);
+        r = print_bundles(config, &remains);
+        r = links < 0 ? links : r;
+        if (r < 0)
+                log_error(r, "cannot read all that is left behind");
+        return r < 0 ? r : remains.is_incomplete ? AGENT_E_INCOMPLETE : 0;
 }

@@ -2478,6 +2478,8 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         pending_init(&s->attached);
         list_init(&s->tasks);
         int r = source_spec_new(&s->terms, config, context->instance_id, context->proc_root);
+        if (r >= 0 && context->link_list)
+                r = pins_list_places_in(s->terms->pins, context->link_list);
         if (r >= 0)
                 r = worker_pool_new(&s->probes, context->event, "nc-probe", 1, WORKER_NORMAL);
         if (r >= 0)

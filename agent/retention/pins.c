@@ -18,6 +18,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "agent/retention/link_list.h"
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
@@ -34,9 +35,17 @@
  * checked whenever pins are searched: another mount or permission may have decided earlier. */
 typedef enum Place { PLACE_BESIDE, PLACE_INSIDE, N_PLACES } Place;
 
+/* Where directories with links are written down. */
+typedef struct PlaceList {
+        char *file;
+        atomic_bool has[N_PLACES];
+        atomic_bool is_failure_logged;
+} PlaceList;
+
 struct Pins {
         char *directories[N_PLACES]; /* [PLACE_BESIDE] NULL: the fixed part is the root directory */
         char *instance_id;
+        PlaceList *list; /* NULL: nowhere */
 };
 
 /* What is in the way of a directory of ours. */
@@ -247,6 +256,9 @@ Pins *pins_free(Pins *p) {
         for (size_t i = 0; i < N_PLACES; i++)
                 free(p->directories[i]);
         free(p->instance_id);
+        if (p->list)
+                free(p->list->file);
+        free(p->list);
         free(p);
         return NULL;
 }
@@ -303,34 +315,75 @@ static int open_root(const Pins *p, Place place, bool create, Squatter *ret_squa
         return base_fd < 0 ? base_fd : pins_open_own_dir(base_fd, PINS_NAME, create, ret_squatter);
 }
 
+/* The kernel's path, in which no symlink is left: a symlink put there later shows as a difference.
+ * @return 0, -errno; -EINVAL: a user's, with more than one line */
+static int find_path(int fd, char ret[static PATH_MAX + 1]) {
+        char link[sizeof "/proc/self/fd/" + 3 * sizeof fd];
+        (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t n = readlink(link, ret, PATH_MAX + 1);
+        if (n < 0 || n > PATH_MAX)
+                return n < 0 ? -errno : -ENAMETOOLONG;
+        ret[n] = '\0';
+        return strchr(ret, '\n') ? -EINVAL : 0;
+}
+
+/* Where it fails, the next one who opens it tries again. */
+static void write_down(PlaceList *list, Place place, int fd) {
+        char path[PATH_MAX + 1] = "";
+        if (!list || atomic_load(&list->has[place]))
+                return;
+        int r = find_path(fd, path);
+        if (r == 0)
+                r = link_list_add(list->file, path);
+        if (r == 0)
+                atomic_store(&list->has[place], true);
+        else if (!atomic_exchange(&list->is_failure_logged, true))
+                log_warning(r,
+                            "cannot add '%s' to '%s', from which a removal of the package knows "
+                            "where hard links are; it is tried again with each bundle",
+                            path, list->file);
+}
+
 static int pins_open_instance(const Pins *p, Place place, bool create, Squatter *ret_squatter) {
         _cleanup_close_ int root_fd = open_root(p, place, create, ret_squatter);
-        return root_fd < 0 ? root_fd
-                           : pins_open_own_dir(root_fd, p->instance_id, create, ret_squatter);
+        int fd = root_fd < 0 ? root_fd
+                             : pins_open_own_dir(root_fd, p->instance_id, create, ret_squatter);
+        if (fd >= 0)
+                write_down(p->list, place, fd);
+        return fd;
 }
 
-/* By the kernel's path, in which no symlink is left: who reads it later knows one by it. */
-static void print_directory(int fd, FILE *f) {
-        char link[sizeof "/proc/self/fd/" + 3 * sizeof fd], path[PATH_MAX + 1];
-        (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-        ssize_t n = readlink(link, path, sizeof path);
-        if (n < 0 || (size_t)n == sizeof path) {
-                log_warning(n < 0 ? -errno : -ENAMETOOLONG, "cannot tell where links are");
-                return;
-        }
-        path[n] = '\0';
-        if (strchr(path, '\n')) /* a user's, who would add lines of their own */
-                log_warning(0, "'%s' is left out: it has more than one line", path);
-        else
-                fprintf(f, "%s\n", path);
+int pins_list_places_in(Pins *p, const char *file) {
+        p->list = calloc(1, sizeof *p->list);
+        if (!p->list)
+                return -ENOMEM;
+        p->list->file = strdup(file);
+        return p->list->file ? 0 : -ENOMEM;
 }
 
-void pins_print(const Pins *p, FILE *f) {
+void pins_find_places(const Pins *p, void (*on_place)(const char *path, int error, void *userdata),
+                      void *userdata) {
         for (Place place = 0; place < N_PLACES; place++) {
+                char path[PATH_MAX + 1];
                 _cleanup_close_ int fd = pins_open_instance(p, place, false, NULL);
-                if (fd >= 0)
-                        print_directory(fd, f);
+                int r = fd < 0 ? fd : find_path(fd, path);
+                if (r == -ENOENT || r == -ENOTDIR || r == -ELOOP || r == -EUCLEAN)
+                        continue; /* nothing, or nothing of ours */
+                if (r < 0)
+                        (void)snprintf(path, sizeof path, "%s/" PINS_NAME "/%s",
+                                       p->directories[place], p->instance_id);
+                on_place(path, r, userdata);
         }
+}
+
+int pins_check_place(const char *path) {
+        char real[PATH_MAX + 1];
+        struct stat st;
+        _cleanup_close_ int fd = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0)
+                return errno == ENOTDIR || errno == ELOOP ? -EUCLEAN : -errno;
+        int r = fstat(fd, &st) < 0 ? -errno : find_path(fd, real);
+        return r < 0 ? r : strcmp(real, path) == 0 && st.st_uid == geteuid() ? 0 : -EUCLEAN;
 }
 
 /* @param bundle_id  NULL: all of the instance's */

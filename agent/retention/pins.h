@@ -18,6 +18,18 @@ typedef struct Pins Pins;
 int pins_new(Pins **ret, const char *fixed, const char *instance_id);
 Pins *pins_free(Pins *p);
 
+/** Has each directory with links added to a list (link_list.h) before links are made in it; to be
+ * called before p is used. @param file  copied  @return 0, -ENOMEM */
+int pins_list_places_in(Pins *p, const char *file);
+
+/** Calls back for each directory that has links of this node: with its path, without symlinks in
+ * it; or with what it would be, and why that is not known (-errno). */
+void pins_find_places(const Pins *p, void (*on_place)(const char *path, int error, void *userdata),
+                      void *userdata);
+/** Examines a directory of the list. @return 0: it has links still; -ENOENT: it is not there;
+ * -EUCLEAN: it is another one now; -errno: that is not known */
+int pins_check_place(const char *path);
+
 /** Opens the directory with the bundle's pins, to ship from it. -ENOENT when there is none */
 int pins_open(Pins *p, const char *bundle_id);
 
@@ -43,9 +55,6 @@ int pins_list(Pins *p, int (*on_pins)(const char *bundle_id, const char *path, v
 
 /* ---- one walk over one unit; it keeps directories open, so that a member costs a few calls. One
  * thread, and nobody else adds to or releases the pins of this bundle meanwhile. ---- */
-
-/** Prints each directory that holds links of this node, a line each, without symlinks in it. */
-void pins_print(const Pins *p, FILE *f);
 
 typedef struct PinsSession PinsSession;
 

@@ -320,6 +320,8 @@ def a_purge_says_what_was_never_delivered_and_removes_state_and_links():
     gone = dump_of_a_user(box, "/srv/dumps", cluster_id="00000000000000a2")
     wait_for("both are held", lambda: len({path.split("/")[-2] for path in links(box)}) == 2, 20)
     run("rm", "-rf", gone)
+    write_config(box, NOWHERE)  # their source is configured no more
+    box.run("systemctl", "restart", UNIT)
     said = box.run("dpkg", "-P", "neuron-collectd")
     assert len(re.findall(r"^  neuron-core-dump-\S+ (settling|ready|shipping) core-dumps$", said,
                           re.M)) == 2, said
@@ -371,7 +373,7 @@ def a_purge_follows_no_users_link_and_ends_whatever_stays():
 
 
 @test
-def a_squatter_in_tmp_breaks_no_installation_and_a_purge_says_what_it_does_not_know():
+def a_squatter_in_tmp_breaks_no_installation():
     box = _boxes["squat"] = new_box()
     try:
         as_user(box, "echo mine >/tmp/neuron-core-dump; mkdir /tmp/.neuron-collectd")
@@ -382,11 +384,36 @@ def a_squatter_in_tmp_breaks_no_installation_and_a_purge_says_what_it_does_not_k
                        "neuron-collectd") == "installed"
         assert os.path.isdir(box.path("/var/lib/neuron-collectd/mailbox"))
         assert box.read("/tmp/neuron-core-dump") == "mine\n"
-        box.write("/var/lib/neuron-collectd/state.db", "")  # without a configuration
-        said = box.run("dpkg", "-P", "neuron-collectd")
-        assert "directories named .neuron-collectd" in said, said
     finally:
         _boxes.pop("squat").remove()
+
+
+def directory_of_links(box, path):
+    box.shell(f"install -d -o neuron-collectd -m 0700 {os.path.dirname(path)} {path}; "
+              f"install -o neuron-collectd /dev/null {path}/link")
+
+
+@test
+def a_purge_knows_what_the_removal_and_the_agent_wrote_down_and_says_what_it_does_not_know():
+    box = _boxes["lists"] = new_box()
+    by_both, by_agent, gone = (f"/srv/{n}/.neuron-collectd/{NODE}" for n in ("a", "b", "gone"))
+    try:
+        for has_remains in (False, True):
+            box.install("neuron-collectd")
+            for place in (by_both, by_agent):
+                directory_of_links(box, place)
+            box.write("/var/lib/neuron-collectd/state.db", "")
+            box.write("/var/lib/neuron-collectd/link-directories",
+                      f"\n{by_both}\n\n{gone}\n\n{by_agent}\n")
+            box.run("dpkg", "-r", "neuron-collectd")  # without a configuration
+            if has_remains:
+                box.write("/var/lib/neuron-collectd.remains", f"{by_both}\n\n")
+            said = box.run("dpkg", "-P", "neuron-collectd")
+            assert ("directories named .neuron-collectd" in said) != has_remains, said
+            assert "is not removed" not in said, "an alarm for what is gone"
+            assert not links(box), (has_remains, said)
+    finally:
+        _boxes.pop("lists").remove()
 
 
 VENDOR = "#!/bin/sh\n# the vendor's, {}\n"

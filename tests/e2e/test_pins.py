@@ -221,10 +221,11 @@ def a_directory_made_anew_under_its_name_is_another_bundle_and_mixes_with_none()
     a.stop()
 
 
-def remains(a, expect=0):
-    result = subprocess.run([DAEMON, "--config", a.config_file, "--remains"], text=True,
-                            env=a.whole_environment(), stdout=subprocess.PIPE, check=False)
-    assert result.returncode == expect, result
+def remains(a, expect=0, prefix=(), says=""):
+    result = subprocess.run([*prefix, DAEMON, "--config", a.config_file, "--remains"], text=True,
+                            env=a.whole_environment(), stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, check=False)
+    assert result.returncode == expect and says in result.stderr, result
     return result.stdout
 
 
@@ -264,7 +265,68 @@ def where_links_are_is_told_without_symlinks_and_in_one_line_each():
     os.rename(a.path(".neuron-collectd"), a.path("new\n", "srv", ".neuron-collectd"))
     os.remove(a.path("link"))
     os.symlink(a.path("new\n", "srv"), a.path("link"))
-    assert remains(a) == "\n"
+    assert remains(a, 1, says="has more than one line") == "\n"
+
+
+def leave_links(a):
+    """Of a source that is configured no more when this returns."""
+    settle(a, "60s")
+    a.start()
+    a.dump(size=65536)
+    wait_for("it is pinned", lambda: os.path.isdir(pins(a)) and pinned(a))
+    wait_for("its row says so", lambda: a.sql(
+        "SELECT count(*) FROM bundles WHERE links_held") == "1")
+    a.stop()
+    a.config["sources"] = [a.source("other", "directory", "other/jobs/job-%p")]
+    a.write_config()
+
+
+@test
+def links_of_a_source_that_is_configured_no_more_are_told():
+    a = Agent()
+    leave_links(a)
+    assert remains(a).splitlines()[0] == pins(a)
+    a.start()
+    a.stop()
+    assert remains(a).partition("\n\n")[0].splitlines().count(pins(a)) == 1
+    a.config["node"]["instance_id"] = "another"
+    a.write_config()
+    assert remains(a).splitlines()[0] == pins(a)
+
+
+@test
+def what_is_not_known_of_links_is_told():
+    need_root()
+    a = Agent()
+    leave_links(a)
+    # where they are is another directory now, or none
+    links = a.path(".neuron-collectd")
+    os.rename(links, a.path("aside"))
+    assert remains(a, 1, says="1 bundles have hard links that are not found, the last of source "
+                              "core-dumps").startswith("\n")
+    os.symlink("aside", links)
+    assert remains(a, 1, says=f"'{pins(a)}' may have hard links, which hold disk "
+                           "space: it was moved").startswith("\n")
+    os.remove(links)
+    os.rename(a.path("aside"), links)
+    # without the right to go there
+    os.chown(a.path(), 1000, 1000)
+    os.chmod(a.path(), 0o701)
+    os.chmod(a.config_file, 0o644)
+    os.chown(links, 1000, 1000)
+    os.chmod(links, 0o700)
+    powerless = ("setpriv", "--inh-caps=-all", "--bounding-set=-all")
+    assert pins(a) in remains(a, 1, powerless, f"'{pins(a)}' may have hard links, which hold disk "
+                                               "space: permission denied; run this as root")
+    # as another user than the agent's: root becomes him
+    for top, names, files in os.walk(a.path("state")):
+        for name in [top, *(os.path.join(top, n) for n in names + files)]:
+            os.chown(name, 1001, 1001)
+    os.chown(pins(a), 1001, 1001)
+    assert remains(a).splitlines()[0] == pins(a)
+    assert not [n for n in os.listdir(a.path("state"))
+                if os.stat(a.path("state", n)).st_uid != 1001]
+    remains(a, 1, ("setpriv", "--reuid=1000", "--clear-groups"), "belongs to uid 1001")
 
 
 if __name__ == "__main__":

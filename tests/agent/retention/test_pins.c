@@ -2,12 +2,15 @@
  * something else. */
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <sys/fsuid.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "tests/harness/unit.h"
 
+#include "agent/retention/link_list.h"
 #include "agent/retention/pins.h"
 #include "lib/base/cleanup.h"
 #include "tests/agent/retention/pin_one.h"
@@ -574,6 +577,52 @@ static void a_bundle_lives_on_only_where_each_inode_has_a_name_that_is_no_pin(vo
         assert_false(lives_on(p));
 }
 
+static void limit_files(rlim_t n_bytes) {
+        struct rlimit limit;
+        assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+        limit.rlim_cur = n_bytes;
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* As by a full disk. What would be left of the line is another node's directory. */
+static void a_truncated_line_of_the_list_is_removed(void **state) {
+        const Scratch *s = *state;
+        char path[PATH_MAX + 8];
+        const char *first = "/a/.neuron-collectd/i-1", *second = "/a/.neuron-collectd/i-12";
+
+        (void)snprintf(path, sizeof path, "%s/list", s->path);
+        assert_int_equal(link_list_add(path, first), 0);
+        (void)signal(SIGXFSZ, SIG_IGN);
+        limit_files(2 * (strlen(first) + 1) + 1);
+        int r = link_list_add(path, second);
+        limit_files(RLIM_INFINITY);
+        assert_int_equal(r, -EFBIG);
+        in_scratch(s, "test \"$(cat list)\" = \"$(printf '\\n%s' /a/.neuron-collectd/i-1)\"");
+        assert_int_equal(link_list_add(path, second), 0);
+        in_scratch(s, "grep -qx /a/.neuron-collectd/i-12 list");
+}
+
+static void a_list_that_cannot_be_written_is_logged_once(void **state) {
+        const Scratch *s = *state;
+        char path[PATH_MAX + 16];
+        _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+        _cleanup_free_ char *error = NULL;
+
+        (void)snprintf(path, sizeof path, "%s/none/list", s->path);
+        assert_int_equal(pins_list_places_in(p, path), 0);
+        int log_fd = openat(s->fd, "log", O_WRONLY | O_CREAT | O_CLOEXEC, 0600),
+            stderr_fd = dup(STDERR_FILENO);
+        assert_true(log_fd >= 0 && stderr_fd >= 0 && dup2(log_fd, STDERR_FILENO) >= 0);
+        int first = pin(s, p, "a", &error), second = pin(s, p, "sub/dir/b", &error);
+        assert_true(dup2(stderr_fd, STDERR_FILENO) >= 0);
+        (void)close(stderr_fd);
+        (void)close(log_fd);
+        assert_int_equal(first, 0); /* the evidence is held all the same */
+        assert_int_equal(second, 0);
+        in_scratch(s, "test $(grep -c 'none/list.*No such file' log) = 1");
+        in_scratch(s, "grep -q \"^warning: .*'$PWD/.neuron-collectd/i-0123456789abcdef0'\" log");
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, unit_setup, scratch_teardown)
 
 int main(void) {
@@ -594,6 +643,8 @@ int main(void) {
                 TEST(a_renamed_member_keeps_one_pin_under_its_new_name),
                 TEST(links_of_other_bundles_are_ours_and_a_strangers_are_not),
                 TEST(a_bundle_lives_on_only_where_each_inode_has_a_name_that_is_no_pin),
+                TEST(a_truncated_line_of_the_list_is_removed),
+                TEST(a_list_that_cannot_be_written_is_logged_once),
         };
         (void)mounts_allowed(); /* before any directory is opened: descriptors keep the mounts they
                                    were opened in */
