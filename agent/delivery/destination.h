@@ -94,6 +94,7 @@ typedef struct Destination {
         DestinationState state;
         bool is_proven;       /* the last try there worked */
         bool delivery_failed; /* by its fault: only a delivery shows that it works again */
+        bool objects_failed;  /* the last small object, since it was proven */
         bool is_cleaned_up;   /* the last clean-up succeeded */
         char *last_error;
         unsigned n_failures;      /* of the destination, in a row */
@@ -197,6 +198,8 @@ Destination *scheduler_find_destination(const Scheduler *s, const char *name);
 S3Client *delivery_s3_client(const Destination *d, const char **ret_error);
 /** @return 0 and another Volume of the same directory, for another thread; -errno */
 int delivery_volume_open(const Destination *d, Volume **ret);
+/** @return since when small objects wait for an answer of a bucket, CLOCK_BOOTTIME; 0: none does */
+uint64_t objects_waiting_since_usec(const Destination *d);
 /** Nothing is underway, but for what hangs in a thread and was cancelled: it is left behind when it
  * does not end until then (CLOCK_BOOTTIME). */
 void objects_done(Destination *d, uint64_t until_usec);
@@ -211,5 +214,8 @@ int scheduler_reserve_memory(Delivery *job, uint64_t bytes, uint64_t *ret_limit)
 /** @param outcome  0, UPLOAD_E_*, -errno  @param error  a sentence, copied; may be NULL */
 void scheduler_probe_done(Destination *d, int outcome, const char *error);
 void scheduler_cleanup_done(Destination *d, int outcome); /* 0: it went well */
+/** A small object was read or written. @param error  it was not, by the destination's fault: a
+ * sentence, copied; NULL: it was, or is not there */
+void scheduler_object_done(Destination *d, const char *error);
 uint64_t scheduler_bytes_delivered(const Destination *d); /* ever */
 uint64_t scheduler_random(void);

@@ -114,6 +114,8 @@ static void finish(ObjectCall *c, ObjectOutcome outcome, const char *error) {
         c->result.outcome = outcome;
         c->result.error = !needs_error ? NULL : error ? error : strerror(ENOMEM);
         list_remove(&c->link); /* nobody else finds it from here on */
+        if (!needs_error || (outcome == OBJECT_UNREACHABLE && error))
+                scheduler_object_done(c->objects->destination, needs_error ? error : NULL);
         c->request.on_done(&c->result, c->request.userdata);
         (void)object_call_cancel(c);
 }
@@ -611,6 +613,17 @@ static int volume_start(ObjectCall *c) {
 }
 
 /* ---- of a destination ---- */
+
+uint64_t objects_waiting_since_usec(const Destination *d) {
+        const Objects *o = d->objects;
+        const S3Client *client = o && !o->volume && !list_is_empty(&o->calls) ? client_of(o) : NULL;
+        return client ? s3_client_waiting_since_usec(client) : 0;
+}
+
+bool objects_are_refused(Scheduler *s, const char *destination) {
+        const Destination *d = s ? scheduler_find_destination(s, destination) : NULL;
+        return d && d->is_proven && d->objects_failed;
+}
 
 static int open_kind(Objects *o) {
         const Destination *d = o->destination;

@@ -74,6 +74,9 @@ ObjectCall *object_call_cancel(ObjectCall *call);
 /** @return whether the destination can be an arbiter at all: many nodes see it (a bucket, or a
  * volume on a network file system or with `durable: true`) */
 bool objects_are_shared(Scheduler *s, const char *destination);
+/** @return whether the last one there failed though the destination can be reached, as its probe
+ * found afterwards. @param s  may be NULL */
+bool objects_are_refused(Scheduler *s, const char *destination);
 /** @return the directory of a failure, `<expanded prefix>` below the fixed part, with %k and %n as
  * given; the caller's; NULL with *ret_differs when the prefix has variables that differ by node
  * (%h %i %u %p %t %l), or without memory */

@@ -212,7 +212,7 @@ static void mark_ok(Destination *d) {
         set_destination_state(d, DESTINATION_OK);
         d->n_failures = 0;
         d->not_before_usec = 0;
-        d->delivery_failed = false;
+        d->delivery_failed = d->objects_failed = false;
         set_error(&d->last_error, NULL);
 }
 
@@ -231,7 +231,7 @@ static void mark_failed(Destination *d, int outcome, const char *error) {
                 backoff(d->scheduler, d->n_failures + (waits_for_people ? BACKOFF_HEAD_START : 0));
         d->not_before_usec = scheduler_boottime_usec(d->scheduler) + wait;
         set_destination_state(d, waits_for_people ? DESTINATION_PAUSED : DESTINATION_FAILING);
-        d->is_proven = false;
+        d->is_proven = d->objects_failed = false;
         char text[64];
         if (!d->last_error || !error ||
             strcmp(d->last_error, error) != 0) /* logged once, not with every try */
@@ -246,7 +246,7 @@ void scheduler_probe_done(Destination *d, int outcome, const char *error) {
         set_activity(d, ACTIVITY_IDLE);
         if (outcome == 0) {
                 d->is_proven = true;
-                if (!d->delivery_failed)
+                if (!d->delivery_failed && !d->objects_failed)
                         mark_ok(d);
         } else
                 mark_failed(d, outcome, error ? error : strerror(outcome < 0 ? -outcome : EIO));
@@ -266,6 +266,29 @@ static void kick_destination_in(Destination *d, uint64_t usec) {
                                                       .userdata = d });
         if (r < 0)
                 log_error(r, "destination %s: cannot arm a timer", d->config->name);
+}
+
+/* Deliveries have no backoff by it: whether they can go on the probe says, at once. And where it
+ * has failed, it need not wait to see that the destination is back. */
+void scheduler_object_done(Destination *d, const char *error) {
+        if (error) {
+                if (!d->is_proven) /* the probe speaks for it */
+                        return;
+                d->is_proven = false;
+                d->objects_failed = true;
+                if (d->state == DESTINATION_OK) { /* who has asked logs it */
+                        set_destination_state(d, DESTINATION_FAILING);
+                        set_error(&d->last_error, error);
+                }
+        } else {
+                d->objects_failed = false;
+                if (d->state != DESTINATION_FAILING || d->delivery_failed)
+                        return;
+                d->not_before_usec = 0;
+                if (d->is_proven)
+                        mark_ok(d);
+        }
+        kick_destination_in(d, 0);
 }
 
 void scheduler_cleanup_done(Destination *d, int outcome) {
@@ -937,9 +960,8 @@ static void wait_for_next(Destination *d, uint64_t wait_usec, uint64_t cleanup_w
                 return;
         }
         d->has_jitter = false;
-        if (d == d->head &&
-            d->delivery_failed) /* nobody waits for it any more, and it can be written */
-                mark_ok(d);
+        if (d == d->head && (d->delivery_failed || d->objects_failed))
+                mark_ok(d); /* nobody waits for it any more, and it can be written */
 }
 
 static void kick_destination(Destination *d) {
@@ -1096,9 +1118,12 @@ static uint64_t destination_stall(Destination *d, bool *ret_is_ours) {
         if (d->activity == ACTIVITY_PROBING ||
             (d->activity == ACTIVITY_CLEANING_UP && d->type->job)) /* requests have time limits */
                 return stall_check(&d->stall, d->probe_start_usec, 0, now);
-        if (!d->running || atomic_load(&d->running->total_bytes) == 0)
+        uint64_t since = d->running ? d->running->start_usec : objects_waiting_since_usec(d);
+        if (!d->running)
+                return since == 0 ? 0 : stall_check(&d->stall, since, 0, now);
+        if (atomic_load(&d->running->total_bytes) == 0)
                 return 0;
-        uint64_t progress = d->type->refresh(d), since = d->running->start_usec;
+        uint64_t progress = d->type->refresh(d);
         if (d->type->awaits_destination && !d->type->awaits_destination(d, &since)) {
                 *ret_is_ours = true;
                 progress = atomic_load(&d->running->n_reads);

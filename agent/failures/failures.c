@@ -511,10 +511,12 @@ static bool name_supplement(Failures *f, BundleRecord *rec, uint64_t *ret_wait_u
         return true;
 }
 
-/* Nobody but the arbiter would take it, and the arbiter is away, or back and being asked. */
-static bool only_arbiter_is_left(const Key *k, const BundleRecord *rec) {
+/* Nobody but the arbiter would take it, and the arbiter is away, or back and being asked: not when
+ * it would take the bundle but does not answer this. */
+static bool only_arbiter_is_left(const Failures *f, const Key *k, const BundleRecord *rec) {
         const ArbiterState *a = k->arbiter ? arbiter_state(k->arbiter) : NULL;
-        if (!a || (!a->is_unreachable && !a->is_busy))
+        if (!a || (!a->is_unreachable && !a->is_busy) ||
+            objects_are_refused(f->scheduler, a->destination))
                 return false;
         for (size_t i = 0; i < rec->n_deliveries; i++)
                 if (strcmp(rec->deliveries[i].destination, a->destination) != 0)
@@ -537,7 +539,7 @@ static int64_t waits_until(const Failures *f, const Unit *u, const BundleRecord 
                 return 0;
         if (now < limit)
                 return limit;
-        return !f->hurry && only_arbiter_is_left(p->key, rec) ? now + (int64_t)USEC_PER_SEC : 0;
+        return !f->hurry && only_arbiter_is_left(f, p->key, rec) ? now + (int64_t)USEC_PER_SEC : 0;
 }
 
 static void on_pointer(const ObjectResult *r, void *userdata) {

@@ -17,6 +17,7 @@ typedef struct Node {
         sd_event *event;
         Config *config;
         Store *store;
+        BundleTable *bundles; /* none */
         Scheduler *scheduler;
         unsigned n_running; /* calls */
 } Node;
@@ -41,10 +42,13 @@ static inline bool node_init(Node *n, const char *state_directory, const char *i
         diag_done(&diags);
         return sd_event_new(&n->event) >= 0 &&
                store_open(&n->store, state_directory, NULL, NULL) == 0 &&
+               bundle_table_new(&n->bundles, n->store, clock_system(),
+                                &(BundleTableCallbacks){ 0 }) == 0 &&
                scheduler_new(&n->scheduler,
                              &(SchedulerContext){ .event = n->event,
                                                   .clock = clock_system(),
                                                   .store = n->store,
+                                                  .bundles = n->bundles,
                                                   .instance_id = instance_id,
                                                   .hostname = "host",
                                                   .environment = environment },
@@ -53,6 +57,7 @@ static inline bool node_init(Node *n, const char *state_directory, const char *i
 
 static inline void node_done(Node *n) {
         scheduler_free(n->scheduler);
+        bundle_table_free(n->bundles);
         store_close(n->store);
         config_free(n->config);
         sd_event_unref(n->event);

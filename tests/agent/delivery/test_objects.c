@@ -385,6 +385,63 @@ static void what_is_forbidden_differs_from_trouble(void **state) {
         assert_int_equal(outcome(f, OBJECT_CREATE, NAME, "x"), OBJECT_OK);
 }
 
+static void assert_destination(Fixture *f, const char *wanted, const char *error) {
+        SchedulerDestinationView v;
+        scheduler_destination_view(f->node.scheduler, 0, &v);
+        assert_string_equal(v.state, wanted);
+        if (error)
+                assert_non_null(strstr(v.last_error, error));
+        else
+                assert_null(v.last_error);
+}
+
+static void turn_until_proven(Fixture *f) {
+        while (!f->node.scheduler->destinations[0].is_proven)
+                assert_true(sd_event_run(f->node.event, UINT64_MAX) >= 0);
+}
+
+static void trouble_shows_at_the_destination_and_its_probe_says_whether_it_can_be_reached(
+        void **state) {
+        Fixture *f = *state;
+        Destination *d = &f->node.scheduler->destinations[0];
+        scheduler_kick(f->node.scheduler);
+        turn_until_proven(f);
+        assert_destination(f, "ok", NULL);
+        faults.mkdir_error = EACCES; /* no trouble */
+        assert_int_equal(outcome(f, OBJECT_CREATE, NAME, "x"), OBJECT_UNABLE);
+        assert_destination(f, "ok", NULL);
+        faults = (struct Faults){ .link_error = EIO }; /* the probe makes no link */
+        assert_int_equal(outcome(f, OBJECT_CREATE, "a", "x"), OBJECT_UNREACHABLE);
+        assert_destination(f, "failing", "/v/a");
+        assert_true(d->objects_failed && !objects_are_refused(f->node.scheduler, "x"));
+        assert_int_equal(outcome(f, OBJECT_CREATE, "b", "x"), OBJECT_UNREACHABLE);
+        turn_until_proven(f);
+        assert_destination(f, "ok", NULL); /* and nobody waits for it */
+        d->objects_failed = true;
+        assert_true(objects_are_refused(f->node.scheduler, "x"));
+        assert_false(objects_are_refused(f->node.scheduler, "y"));
+        assert_false(objects_are_refused(NULL, "x"));
+        faults = (struct Faults){ 0 };
+        assert_int_equal(outcome(f, OBJECT_CREATE, "a", "x"), OBJECT_OK);
+        assert_false(objects_are_refused(f->node.scheduler, "x"));
+}
+
+static void a_success_ends_the_backoff_of_the_probe(void **state) {
+        Fixture *f = *state;
+        Destination *d = &f->node.scheduler->destinations[0];
+        in_scratch(f, "touch v");
+        scheduler_kick(f->node.scheduler);
+        while (d->state == DESTINATION_OK)
+                assert_true(sd_event_run(f->node.event, UINT64_MAX) >= 0);
+        d->not_before_usec = UINT64_MAX / 2;
+        assert_int_equal(outcome(f, OBJECT_PUT, "a", "x"), OBJECT_UNREACHABLE);
+        assert_false(d->objects_failed); /* the probe speaks for it */
+        in_scratch(f, "rm v");
+        assert_int_equal(outcome(f, OBJECT_PUT, "a", "x"), OBJECT_OK);
+        turn_until_proven(f);
+        assert_destination(f, "ok", NULL);
+}
+
 static void a_volume_that_is_no_directory_is_trouble(void **state) {
         Fixture *f = *state;
         assert_int_equal(outcome(f, OBJECT_PUT, "a", "x"), OBJECT_OK);
@@ -571,6 +628,8 @@ int main(void) {
                 TEST(a_link_whose_answer_was_lost_is_ours),
                 TEST(without_links_the_name_is_taken_only_atomically),
                 TEST(what_is_forbidden_differs_from_trouble),
+                TEST(trouble_shows_at_the_destination_and_its_probe_says_whether_it_can_be_reached),
+                TEST(a_success_ends_the_backoff_of_the_probe),
                 TEST(a_volume_that_is_no_directory_is_trouble),
                 TEST(what_a_crash_left_is_removed),
                 TEST(a_call_whose_thread_hangs_is_cancelled_or_ends),

@@ -35,7 +35,7 @@ static struct Bucket {
         size_t n;
         ListLink calls;
         const char *destination;
-        bool is_shared, is_silent, is_full, differs;
+        bool is_shared, is_silent, is_full, is_refused, differs;
         ObjectOutcome outcome; /* of everything */
         unsigned n_calls[N_OBJECT_OPERATIONS];
         FakeClock *clock;
@@ -106,6 +106,12 @@ bool __wrap_objects_are_shared(Scheduler *s, const char *destination);
 bool __wrap_objects_are_shared(Scheduler *s, const char *destination) {
         (void)s;
         return bucket.is_shared && strcmp(destination, bucket.destination) == 0;
+}
+
+bool __wrap_objects_are_refused(Scheduler *s, const char *destination);
+bool __wrap_objects_are_refused(Scheduler *s, const char *destination) {
+        (void)s, (void)destination;
+        return bucket.is_refused;
 }
 
 char *__wrap_objects_failure_directory(Scheduler *s, const char *destination, const char *date_time,
@@ -885,6 +891,18 @@ static void an_arbiter_that_is_away_is_waited_for_when_nobody_else_takes_it(void
         assert_name(b, "store", RUNTIME_ID, DATE_TIME, 1);
 }
 
+static void nor_on_a_store_that_accepts_bundles_and_fails_otherwise(void **state) {
+        Fixture *f = *state;
+        bucket.outcome = OBJECT_UNREACHABLE;
+        bucket.is_refused = true;
+        Bundle *b = find_bundle(f, 1, RUNTIME_ID);
+        b->rec.n_deliveries = 1;
+        delivery_record_done(&b->rec.deliveries[1]);
+        assert_waits(f, b, 20 * SEC);
+        assert_true(is_named(f, b));
+        assert_name(b, "alone", "", "", 0);
+}
+
 static void in_a_hurry_not_even_then(void **state) {
         Fixture *f = *state;
         bucket.is_silent = true;
@@ -1491,6 +1509,7 @@ int main(void) {
                 TEST(in_a_hurry_waiting_ends_after_2_s),
                 TEST(an_arbiter_that_is_away_is_waited_for_when_nobody_else_takes_it),
                 TEST(in_a_hurry_not_even_then),
+                TEST(nor_on_a_store_that_accepts_bundles_and_fails_otherwise),
                 TEST(it_is_idle_when_all_is_written_or_after_5_s),
                 TEST(records_and_incident_json_are_written_and_nonsense_beside_them_is_left_out),
                 TEST(of_many_records_some_are_folded),
