@@ -457,6 +457,8 @@ static int query_number(sqlite3 *db, const char *sql, int *ret) {
 /* The version of the agent that brought the schema up, as SQLite's application_id: an older one
  * names it. */
 #define VERSION_FIELD_BITS 10
+#define MAJOR_MAX 256
+#define WRITER_SIZE 64
 
 static int encode_version(void) {
         unsigned a = 0, b = 0, c = 0;
@@ -464,17 +466,25 @@ static int encode_version(void) {
         return (int)(((a << VERSION_FIELD_BITS | b) << VERSION_FIELD_BITS) | c);
 }
 
+/* @return of which neuron-collectd an application_id is. Not of another program's, which are the
+ * ASCII of a name, mostly, nor of an agent older than this one, which writes no newer schema. */
+static const char *name_writer(int id, char text[static WRITER_SIZE]) {
+        const int mask = (1 << VERSION_FIELD_BITS) - 1, major = id >> (2 * VERSION_FIELD_BITS);
+        if (id < encode_version() || major >= MAJOR_MAX)
+                return "another program, or by a neuron-collectd whose version it does not tell";
+        (void)snprintf(text, WRITER_SIZE, "neuron-collectd %d.%d.%d", major,
+                       id >> VERSION_FIELD_BITS & mask, id & mask);
+        return text;
+}
+
 static void log_newer(sqlite3 *db, int version) {
-        const int mask = (1 << VERSION_FIELD_BITS) - 1;
+        char writer[WRITER_SIZE];
         int id = 0;
         (void)query_number(db, "PRAGMA application_id", &id); /* 0: not known */
-        log_error(
-                0,
-                "the state database has version %d, written by neuron-collectd %d.%d.%d, and this "
-                "agent reads versions up to %d; install the newer agent again, or set another "
-                "state_directory",
-                version, id >> (2 * VERSION_FIELD_BITS), id >> VERSION_FIELD_BITS & mask, id & mask,
-                STORE_SCHEMA_VERSION);
+        log_error(0,
+                  "the state database has version %d, written by %s, and this agent reads versions "
+                  "up to %d; install the newer agent again, or set another state_directory",
+                  version, name_writer(id, writer), STORE_SCHEMA_VERSION);
 }
 
 int store_schema_upgrade(sqlite3 *db, const char *const *steps, int n_steps) {

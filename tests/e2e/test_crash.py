@@ -148,12 +148,15 @@ def a_database_of_a_newer_schema_stops_the_agent_and_is_untouched():
     a.wait_all()
     a.stop()
     version = a.sql("pragma user_version")
-    a.sql(f"pragma user_version = 4711; pragma application_id = {1 << 20 | 2 << 10 | 3}")
-    before = sha256_file(a.path("state", "state.db"))
-    result = run(DAEMON, "--config", a.config_file, env=a.whole_environment(), cwd=a.dir)
-    assert result.returncode == 2 and (
-        "version 4711, written by neuron-collectd 1.2.3" in result.stderr), result
-    assert sha256_file(a.path("state", "state.db")) == before
+    unknown = "another program, or by a neuron-collectd whose version it does not tell"
+    for application, writer in ((1 << 20 | 2 << 10 | 3, "neuron-collectd 1.2.3"), (0, unknown),
+                                (1, unknown), (0x47504B47, unknown), (-1, unknown)):  # "GPKG"
+        a.sql(f"pragma user_version = 4711; pragma application_id = {application}")
+        before = sha256_file(a.path("state", "state.db"))
+        result = run(DAEMON, "--config", a.config_file, env=a.whole_environment(), cwd=a.dir)
+        assert result.returncode == 2 and (
+            f"version 4711, written by {writer}, " in result.stderr), (application, result)
+        assert sha256_file(a.path("state", "state.db")) == before
     a.sql(f"pragma user_version = {version}")
     a.start()
     a.wait_all()
