@@ -367,14 +367,7 @@ int elf_file_add_symbols(ElfFile *f, ElfFile *debug) {
 const ElfSymbol *elf_file_symbol(ElfFile *f, uint64_t address) {
         if (index_symbols(f) < 0)
                 return NULL;
-        size_t low = 0, high = f->n_symbols;
-        while (low < high) {
-                size_t middle = low + (high - low) / 2;
-                if (f->symbols[middle].shown.address <= address)
-                        low = middle + 1;
-                else
-                        high = middle;
-        }
+        size_t low = array_count_up_to(f->symbols, f->n_symbols, sizeof *f->symbols, address);
         for (size_t i = low; i > 0 && low - i < OVERLAP_MAX; i--) {
                 const ElfSymbol *s = &f->symbols[i - 1].shown;
                 if (address - s->address < s->n_bytes)

@@ -111,11 +111,6 @@ static int add_mapped(Modules *all) {
         return 0;
 }
 
-static int compare(const void *a, const void *b) {
-        const Module *x = a, *y = b;
-        return x->start < y->start ? -1 : x->start > y->start;
-}
-
 /* The kernel's own library is in no file, but in every core. */
 static int add_vdso(Modules *all) {
         uint64_t start = core_notes_auxv(all->memory->notes, AT_SYSINFO_EHDR);
@@ -153,7 +148,7 @@ int modules_init(Modules *m, CoreMemory *memory, ModuleOpen open, void *userdata
         if (r == 0)
                 r = add_vdso(m);
         if (m->n > 0)
-                qsort(m->items, m->n, sizeof *m->items, compare);
+                qsort(m->items, m->n, sizeof *m->items, array_compare_keys);
         return r;
 }
 
@@ -167,14 +162,7 @@ void modules_done(Modules *m) {
 }
 
 Module *modules_at(const Modules *m, uint64_t address) {
-        size_t low = 0, high = m->n;
-        while (low < high) {
-                size_t middle = low + (high - low) / 2;
-                if (m->items[middle].start <= address)
-                        low = middle + 1;
-                else
-                        high = middle;
-        }
+        size_t low = array_count_up_to(m->items, m->n, sizeof *m->items, address);
         return low > 0 && address < m->items[low - 1].end ? &m->items[low - 1] : NULL;
 }
 

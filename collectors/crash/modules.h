@@ -2,7 +2,7 @@
  * files of them that are here. A file counts only when its build id is the one in the core. */
 #pragma once
 
-#include "collectors/crash/core_memory.h"
+#include "collectors/crash/core/core_memory.h"
 #include "collectors/crash/elf_file.h"
 
 #define MODULES_MAX 4096

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <errno.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,6 +25,33 @@ static inline int array_grow(void *array, size_t n, size_t item_size) {
                 return -ENOMEM;
         memcpy(array, &items, sizeof items);
         return 0;
+}
+
+static inline uint64_t array_key(const void *item) {
+        uint64_t key;
+        memcpy(&key, item, sizeof key);
+        return key;
+}
+
+/** For qsort() of structures that begin with a uint64_t, which is their order. */
+static inline int array_compare_keys(const void *a, const void *b) {
+        uint64_t x = array_key(a), y = array_key(b);
+        return x < y ? -1 : x > y;
+}
+
+/** @param items  that begin with a uint64_t, sorted by array_compare_keys()
+ * @return how many of them have at most this key: the one before, if any, is the last such */
+static inline size_t array_count_up_to(const void *items, size_t n, size_t item_size,
+                                       uint64_t key) {
+        size_t low = 0, high = n;
+        while (low < high) {
+                size_t middle = low + (high - low) / 2;
+                if (array_key((const char *)items + middle * item_size) <= key)
+                        low = middle + 1;
+                else
+                        high = middle;
+        }
+        return low;
 }
 
 /** @param list  may be NULL */

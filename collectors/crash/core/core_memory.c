@@ -1,4 +1,4 @@
-#include "collectors/crash/core_memory.h"
+#include "collectors/crash/core/core_memory.h"
 
 #include <errno.h>
 #include <stdlib.h>

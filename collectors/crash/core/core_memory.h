@@ -2,7 +2,7 @@
  * limited. */
 #pragma once
 
-#include "collectors/crash/core_notes.h"
+#include "collectors/crash/core/core_notes.h"
 
 #define CORE_MEMORY_PAGE 4096
 #define CORE_MEMORY_PAGES 256

@@ -1,6 +1,6 @@
 /* Headers and notes of a core. Notes that are not used (floating point, the 11 KiB of AMX state of
  * each thread) are skipped, not read. @see elf(5), Linux fs/binfmt_elf.c */
-#include "collectors/crash/core_notes.h"
+#include "collectors/crash/core/core_notes.h"
 
 #include <elf.h>
 #include <errno.h>
@@ -113,11 +113,6 @@ static void set_auxv(CoreNotes *c, const uint8_t *data, size_t n) {
         }
 }
 
-static int compare_mappings(const void *a, const void *b) {
-        const CoreMapping *x = a, *y = b;
-        return x->start < y->start ? -1 : x->start > y->start;
-}
-
 /* NT_FILE: how many, the unit of offsets, then start, end and offset of each, then their names. */
 static int set_files(CoreNotes *c, Reader *r, uint64_t offset, uint64_t n) {
         if (c->mappings || n < 16 || n > CORE_FILES_BYTES_MAX)
@@ -147,7 +142,7 @@ static int set_files(CoreNotes *c, Reader *r, uint64_t offset, uint64_t n) {
                         c->mappings[c->n_mappings++] = m;
         }
         c->n_mappings_missing = count - MIN(count, c->n_mappings);
-        qsort(c->mappings, c->n_mappings, sizeof *c->mappings, compare_mappings);
+        qsort(c->mappings, c->n_mappings, sizeof *c->mappings, array_compare_keys);
         return 0;
 }
 
@@ -218,11 +213,6 @@ static int add_segment(CoreNotes *c, const Elf64_Phdr *p) {
         return 0;
 }
 
-static int compare_segments(const void *a, const void *b) {
-        const CoreSegment *x = a, *y = b;
-        return x->address < y->address ? -1 : x->address > y->address;
-}
-
 static int count_headers(Reader *r, const Elf64_Ehdr *e, uint64_t *ret) {
         Elf64_Shdr first;
         *ret = e->e_phnum;
@@ -255,7 +245,7 @@ static int read_headers(CoreNotes *c, Reader *r, const Elf64_Ehdr *e, Elf64_Phdr
         }
         c->n_segments_missing = n - n_read;
         if (c->n_segments > 0)
-                qsort(c->segments, c->n_segments, sizeof *c->segments, compare_segments);
+                qsort(c->segments, c->n_segments, sizeof *c->segments, array_compare_keys);
         return 0;
 }
 
@@ -310,27 +300,13 @@ uint64_t core_notes_auxv(const CoreNotes *c, uint64_t type) {
 }
 
 const CoreSegment *core_notes_segment(const CoreNotes *c, uint64_t address) {
-        size_t low = 0, high = c->n_segments; /* the last one that begins at the address or below */
-        while (low < high) {
-                size_t middle = low + (high - low) / 2;
-                if (c->segments[middle].address <= address)
-                        low = middle + 1;
-                else
-                        high = middle;
-        }
+        size_t low = array_count_up_to(c->segments, c->n_segments, sizeof *c->segments, address);
         const CoreSegment *s = low > 0 ? &c->segments[low - 1] : NULL;
         return s && address - s->address < s->memory_bytes ? s : NULL;
 }
 
 const CoreMapping *core_notes_mapping(const CoreNotes *c, uint64_t address) {
-        size_t low = 0, high = c->n_mappings;
-        while (low < high) {
-                size_t middle = low + (high - low) / 2;
-                if (c->mappings[middle].start <= address)
-                        low = middle + 1;
-                else
-                        high = middle;
-        }
+        size_t low = array_count_up_to(c->mappings, c->n_mappings, sizeof *c->mappings, address);
         const CoreMapping *m = low > 0 ? &c->mappings[low - 1] : NULL;
         return m && address < m->end ? m : NULL;
 }
