@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <string.h>
 
+#include "collectors/crash/x86/x86_operand.h"
 #include "lib/base/digest.h"
 #include "lib/base/json_out.h"
 #include "lib/base/path.h"
@@ -100,70 +101,6 @@ void fault_add_target(const Fault *f, const Modules *modules, uint64_t address, 
 
 /* ---- the address that the instruction used ---- */
 
-typedef struct Decoder { /* of an x86-64 instruction's memory operand */
-        const Fault *fault;
-        const uint8_t *p, *end;
-        uint8_t rex;
-} Decoder;
-
-static unsigned byte_at(Decoder *d) {
-        return d->p < d->end ? *d->p++ : 0;
-}
-
-static const uint8_t dwarf_of[] = { 0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15 };
-
-/* @return whether there is a ModRM byte to be tried; the decoder stands on it then. VEX and EVEX
- * have the bits of REX inverted. */
-static bool skip_opcode(Decoder *d) {
-        static const char prefixes[] = "\x66\xf2\xf3\x2e\x36\x3e\x26\xf0";
-        while (d->p < d->end && *d->p && strchr(prefixes, *d->p)) /* not FS and GS: they move it */
-                d->p++;
-        unsigned b = byte_at(d);
-        if ((b & 0xf0) == 0x40) {
-                d->rex = (uint8_t)(b & 15);
-                b = byte_at(d);
-        }
-        if (b == 0xc5) { /* VEX of two bytes */
-                (void)byte_at(d);
-                (void)byte_at(d);
-        } else if (b == 0xc4 || b == 0x62) {
-                unsigned v = byte_at(d);
-                d->rex = (uint8_t)((~v >> 5 & 3) & 3);
-                d->p += b == 0xc4 ? 2 : 3;
-        } else if (b == 0x0f) {
-                unsigned second = byte_at(d);
-                if (second == 0x38 || second == 0x3a)
-                        (void)byte_at(d);
-        }
-        return d->p < d->end;
-}
-
-/* @return whether it has an operand in memory of the form base + offset */
-static bool decode_operand(Decoder *d, uint64_t *ret_address, int *ret_base) {
-        const UnwindState *s = &d->fault->state;
-        unsigned modrm = byte_at(d), mod = modrm >> 6, low = modrm & 7;
-        uint64_t index = 0;
-        if (mod == 3 || (mod == 0 && low == 5)) /* a register, or relative to rip */
-                return false;
-        if (low == 4) {
-                unsigned sib = byte_at(d), number = (sib >> 3 & 7) | (d->rex & 2) << 2;
-                if (number != 4)
-                        index = s->registers[dwarf_of[number]] << (sib >> 6);
-                low = sib & 7;
-                if (mod == 0 && low == 5)
-                        return false;
-        }
-        int32_t offset = 0;
-        if (mod == 1)
-                offset = (int8_t)byte_at(d);
-        else if (mod == 2)
-                for (unsigned i = 0; i < 4; i++)
-                        offset |= (int32_t)((uint32_t)byte_at(d) << 8 * i);
-        *ret_base = dwarf_of[low | (d->rex & 1) << 3];
-        *ret_address = s->registers[*ret_base] + index + (uint64_t)(int64_t)offset;
-        return d->p <= d->end;
-}
-
 /* Of what the kernel gives no address: whether an access there fails as it did. */
 static bool is_bad(const Fault *f, const Modules *modules, uint64_t address) {
         FaultTarget t = fault_target(f, modules, address);
@@ -174,23 +111,28 @@ static bool is_bad(const Fault *f, const Modules *modules, uint64_t address) {
 
 /* An instruction that says where it went is believed when the kernel says the same, or, where that
  * says nothing (an address that is not canonical; a signal that was raised again), when it must
- * have failed there. @see Intel SDM, volume 2, 2.1 */
+ * have failed there. */
 static bool decode(Fault *f, const Modules *modules) {
-        Decoder d = { .fault = f, .p = f->code, .end = f->code + f->n_code };
-        uint64_t address;
-        int base;
+        const uint64_t *registers = f->state.registers;
+        X86Operand o;
         bool may_be = f->signal.number == SIGSEGV || f->signal.number == SIGBUS;
         bool is_hidden = f->signal.code == SI_KERNEL || f->is_behind_handler;
-        if (!may_be || f->machine != EM_X86_64 || !skip_opcode(&d) ||
-            !decode_operand(&d, &address, &base))
+        int jump = x86_jump_register(f->code, f->n_code);
+        if (!may_be || f->machine != EM_X86_64)
                 return false;
+        if (jump >= 0)
+                o = (X86Operand){ .base = jump, .index = -1 };
+        else if (!x86_operand_decode(f->code, f->n_code, &o))
+                return false;
+        uint64_t address = registers[o.base] + (uint64_t)(int64_t)o.displacement +
+                           (o.index < 0 ? 0 : registers[o.index] << o.shift);
         if (f->has_address ? address > f->signal.address || f->signal.address - address >= 64
                            : !is_hidden || !is_bad(f, modules, address))
                 return false;
         f->is_decoded = true;
         f->effective = address;
-        f->base_register = base;
-        f->base_offset = (int64_t)(address - f->state.registers[base]);
+        f->base_register = o.base;
+        f->base_offset = (int64_t)(address - registers[o.base]);
         if (!f->has_address && f->signal.code != SI_KERNEL) {
                 f->signal.address = address;
                 f->has_address = true;
