@@ -5,6 +5,7 @@
 
 #include "cli/common/cli.h"
 #include "collectors/crash/crash.h"
+#include "collectors/crash/origin/roots.h"
 
 #define OURSELVES "/proc/self/exe"
 
@@ -66,13 +67,17 @@ int cmd_crash(const Cli *cli, int argc, char **argv) {
         if (!open_path(paths.core, 0, &core) || !open_path(paths.exe, 0, &exe) ||
             !open_path(paths.root, O_DIRECTORY, &root) || !open_path("/", O_DIRECTORY, &host))
                 return CLI_NO;
+        _cleanup_(roots_done) Roots roots = { .n = 0 };
+        roots_add(&roots, TAKE_FD(exe), FILE_ROOT_PROGRAM, "--exe");
+        roots_add(&roots, TAKE_FD(root), FILE_ROOT_OWN, "--root");
+        roots_add(&roots, fcntl(host, F_DUPFD_CLOEXEC, 0), FILE_ROOT_HOST, "host");
+        roots_add_layers(&roots, host);
         CrashReport report;
         int r = crash_report(&(CrashRequest){ .program = OURSELVES,
                                               .core_name = paths.core,
                                               .core_fd = core,
-                                              .exe_fd = exe,
-                                              .root_fd = root,
-                                              .host_fd = host,
+                                              .roots = roots.items,
+                                              .n_roots = roots.n,
                                               .timeout_usec = CRASH_TIMEOUT_USEC },
                              &report);
         if (r != 0)

@@ -22,7 +22,7 @@
 /* The wire: SOCK_SEQPACKET. To the child a ChildStart with the core; from the child a FileQuery
  * at a time, and to it a FileReply, with a descriptor if there is one. */
 enum {
-        PATH_BYTES_MAX = 4096,
+        NAME_BYTES_MAX = 4096,
         SOCKET_FD = 0,
         JSON_FD = 1,
         WHY_FD = 2,
@@ -32,26 +32,11 @@ enum {
 };
 #define CHILD_CPU_USEC (10 * USEC_PER_SEC)
 #define REPORT_BYTES_MAX (64 * MIB)
-#define DEBUG_DIRECTORY "usr/lib/debug/.build-id"
 
 typedef struct ChildStart {
-        char core_name[PATH_BYTES_MAX];
+        char core_name[NAME_BYTES_MAX];
+        char places[FILES_ROOTS_MAX][FILES_NAME_SIZE];
 } ChildStart;
-
-typedef struct FileQuery {
-        char path[PATH_BYTES_MAX];
-        BuildId build_id;
-        bool is_debug, is_program;
-        unsigned nth;
-} FileQuery;
-
-typedef struct FileReply {
-        int error; /* 0: with a descriptor; -ENOENT, -ENODATA */
-        unsigned place;
-} FileReply;
-
-enum { PLACE_EXE, PLACE_ROOT, PLACE_HOST };
-static const char *const place_names[] = { "--exe", "--root", "host" };
 
 static int send_packet(int fd, const void *data, size_t n, int passed_fd) {
         struct iovec part = { (void *)data, n };
@@ -99,31 +84,26 @@ static int receive_packet(int fd, void *data, size_t n, int *ret_fd) {
 
 /* ---- in the child ---- */
 
-static int request_file(const char *path, const BuildId *build_id, bool is_debug, bool is_program,
-                        unsigned nth, const char **ret_place, void *userdata) {
-        FileQuery q = {
-                .build_id = *build_id, .is_debug = is_debug, .is_program = is_program, .nth = nth
-        };
-        (void)userdata;
-        size_t n = strlen(path);
-        if (n >= sizeof q.path)
-                return -ENODATA;
-        memcpy(q.path, path, n);
-        FileReply a;
-        int fd, r = send_packet(SOCKET_FD, &q, sizeof q, -1);
+typedef struct Child {
+        int core_fd;
+        ChildStart start;
+} Child;
+
+static int request_file(const FileQuery *q, FileReply *ret, const char **ret_place,
+                        void *userdata) {
+        Child *child = userdata;
+        int fd, r = send_packet(SOCKET_FD, q, sizeof *q, -1);
         if (r == 0)
-                r = receive_packet(SOCKET_FD, &a, sizeof a, &fd);
-        if (r < 0)
+                r = receive_packet(SOCKET_FD, ret, sizeof *ret, &fd);
+        if (r < 0 || ret->error < 0 || fd < 0)
                 return -ENODATA;
-        if (a.error < 0 || fd < 0)
-                return a.error < 0 ? a.error : -ENODATA;
-        *ret_place = a.place < ELEMENTSOF(place_names) ? place_names[a.place] : "";
+        *ret_place = child->start.places[MIN(ret->place, FILES_ROOTS_MAX - 1U)];
         return fd;
 }
 
 static ssize_t read_core(void *data, size_t n, uint64_t offset, void *userdata) {
-        const int *fd = userdata;
-        return fs_pread(*fd, data, n, offset);
+        const Child *child = userdata;
+        return fs_pread(child->core_fd, data, n, offset);
 }
 
 static int report_fault(const char *sentence) {
@@ -138,22 +118,23 @@ static bool is_zstd(int fd) {
                memcmp(magic, wanted, sizeof wanted) == 0;
 }
 
-static int write_report(int core_fd, const char *core_name, const char *left_out) {
+static int write_report(Child *child, const char *left_out) {
         struct stat st;
         _cleanup_(strbuf_done) StrBuf json = STRBUF_INIT, text = STRBUF_INIT;
-        if (fstat(core_fd, &st) < 0)
+        if (fstat(child->core_fd, &st) < 0)
                 return report_fault(strerror(errno));
-        ReportInput in = { .core_name = core_name,
+        ReportInput in = { .core_name = child->start.core_name,
                            .core_bytes = (uint64_t)st.st_size,
                            .left_out = left_out,
                            .read = read_core,
                            .open = request_file,
-                           .userdata = &core_fd };
+                           .userdata = child };
         int r = report_write(&in, &json, &text);
         if (r == CORE_NOTES_E_NO_CORE)
                 return report_fault(
-                        is_zstd(core_fd) ? "it is compressed with zstd; decompress it with zstd -d"
-                                         : "it is not an ELF core of 64 bits, little-endian");
+                        is_zstd(child->core_fd)
+                                ? "it is compressed with zstd; decompress it with zstd -d"
+                                : "it is not an ELF core of 64 bits, little-endian");
         if (r == CORE_NOTES_E_MACHINE)
                 return report_fault("it is of a machine other than x86-64 and arm64");
         if (r == 0)
@@ -166,11 +147,10 @@ static int write_report(int core_fd, const char *core_name, const char *left_out
 }
 
 int crash_child_main(void) {
-        ChildStart start;
-        _cleanup_close_ int core_fd = -1;
+        Child child = { .core_fd = -1 }; /* which ends with the process */
         _cleanup_(strbuf_done) StrBuf left_out = STRBUF_INIT;
-        int r = receive_packet(SOCKET_FD, &start, sizeof start, &core_fd);
-        if (r < 0 || core_fd < 0) {
+        int r = receive_packet(SOCKET_FD, &child.start, sizeof child.start, &child.core_fd);
+        if (r < 0 || child.core_fd < 0) {
                 fputs("neuron-collectd: --child=crash is not for people; see neuron-collect crash "
                       "--help\n",
                       stderr);
@@ -183,56 +163,20 @@ int crash_child_main(void) {
                           &left_out);
         if (r < 0)
                 return report_fault("it cannot be confined");
-        start.core_name[sizeof start.core_name - 1] = '\0';
-        return write_report(core_fd, start.core_name, left_out.text);
+        return write_report(&child, left_out.text);
 }
 
 /* ---- who wants it ---- */
 
-static bool is_elf(int fd) {
-        char magic[SELFMAG];
-        return fs_pread_all(fd, magic, sizeof magic, 0) == 0 && memcmp(magic, ELFMAG, SELFMAG) == 0;
-}
-
-static int open_below(int dir_fd, const FileQuery *q) {
-        char path[PATH_BYTES_MAX] = "", hex[2 * ELF_BUILD_ID_MAX + 1];
-        if (!q->is_debug)
-                return q->path[0] == '/' ? fs_open_regular(dir_fd, q->path + 1, NULL) : -ENOENT;
-        digest_hex(q->build_id.bytes, MIN(q->build_id.n, (size_t)ELF_BUILD_ID_MAX), hex);
-        (void)snprintf(path, sizeof path, DEBUG_DIRECTORY "/%.2s/%s.debug", hex, hex + 2);
-        return q->build_id.n > 1 ? fs_open_regular(dir_fd, path, NULL) : -ENOENT;
-}
-
-/* Only programs and libraries are handed out, whatever the child asks for. Without a build id, what
- * this node has at the same path is likely another one when a root was given. */
-static int open_place(const CrashRequest *o, const FileQuery *q, unsigned place) {
-        int fd = -ENOENT;
-        if (place == PLACE_EXE && o->exe_fd >= 0 && q->is_program && !q->is_debug)
-                fd = fcntl(o->exe_fd, F_DUPFD_CLOEXEC, 0);
-        else if (place == PLACE_ROOT && o->root_fd >= 0)
-                fd = open_below(o->root_fd, q);
-        else if (place == PLACE_HOST && o->host_fd >= 0 && (o->root_fd < 0 || q->build_id.n > 0))
-                fd = open_below(o->host_fd, q);
-        if (fd >= 0 && !is_elf(fd)) {
-                (void)close(fd);
-                return -ENOENT;
-        }
-        return fd < 0 ? -ENOENT : fd;
-}
-
 static int reply_to_query(int socket_fd, const CrashRequest *o) {
         FileQuery q;
+        FileReply reply;
         _cleanup_close_ int unwanted = -1, fd = -1;
         int r = receive_packet(socket_fd, &q, sizeof q, &unwanted);
         if (r < 0)
                 return r;
-        q.path[sizeof q.path - 1] = '\0';
-        FileReply a = { .error = -ENODATA, .place = q.nth };
-        if (q.nth <= PLACE_HOST) {
-                fd = open_place(o, &q, q.nth);
-                a.error = MIN(fd, 0);
-        }
-        return send_packet(socket_fd, &a, sizeof a, fd);
+        fd = files_open(o->roots, o->n_roots, &q, &reply);
+        return send_packet(socket_fd, &reply, sizeof reply, fd);
 }
 
 /* @return 0 when the child has closed its end, -ETIMEDOUT, -errno */
@@ -299,6 +243,8 @@ static int run_child(const CrashRequest *o, const int *fds, int *socket_of_child
         if (!start)
                 return -ENOMEM;
         (void)snprintf(start->core_name, sizeof start->core_name, "%s", o->core_name);
+        for (size_t i = 0; i < MIN(o->n_roots, (size_t)FILES_ROOTS_MAX); i++)
+                memcpy(start->places[i], o->roots[i].name, sizeof start->places[i]);
         int r = start_child(o, fds, &pid);
         (void)close(TAKE_FD(*socket_of_child)); /* the child's */
         if (r < 0)

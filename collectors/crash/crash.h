@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "collectors/crash/origin/files.h"
 #include "lib/base/strbuf.h"
 
 #define CRASH_FILE "crash.json"
@@ -14,10 +15,9 @@
 typedef struct CrashRequest {
         const char *program;   /* that has crash_child_main() behind CRASH_CHILD; absolute */
         const char *core_name; /* as the report names it */
-        int core_fd;           /* borrowed, as the others are; -1 = none */
-        int exe_fd;            /* the program that crashed */
-        int root_fd;           /* a directory that stands for the process's root */
-        int host_fd;           /* the same, of this node */
+        int core_fd;           /* borrowed, as the roots' are */
+        const FileRoot *roots; /* where programs and libraries may be, the likeliest first */
+        size_t n_roots;        /* <= FILES_ROOTS_MAX */
         uint64_t timeout_usec;
 } CrashRequest;
 

@@ -25,6 +25,7 @@ struct ElfFile {
         char *memory; /* NULL: of fd */
         size_t n_memory;
         BuildId build_id;
+        char package[ELF_PACKAGE_SIZE];
         unsigned machine;
         Dwarf_CFI *cfi;
         Dwarf *dwarf;
@@ -51,28 +52,15 @@ static size_t n_headers(const ElfFile *f) {
         return elf_getphdrnum(f->elf, &n) < 0 ? 0 : n;
 }
 
-static void find_build_id(ElfFile *f, const GElf_Phdr *p) {
-        size_t n = MIN(p->p_filesz, (uint64_t)NOTES_BYTES_MAX), at = 0;
-        _cleanup_free_ char *data = malloc(n + 1);
+static void read_notes(ElfFile *f, const GElf_Phdr *p) {
+        size_t n = MIN(p->p_filesz, (uint64_t)NOTES_BYTES_MAX);
+        _cleanup_free_ uint8_t *data = malloc(n + 1);
         if (!data || read_at(f, data, n, p->p_offset) < 0)
                 return;
-        size_t align = p->p_align == 8 ? 7 : 3;
-        while (n - at > sizeof(Elf64_Nhdr)) {
-                Elf64_Nhdr h;
-                memcpy(&h, data + at, sizeof h);
-                size_t name = at + sizeof h, desc = (name + h.n_namesz + align) & ~align;
-                if (desc > n || h.n_descsz > n - desc)
-                        return;
-                if (h.n_type == NT_GNU_BUILD_ID && h.n_namesz == 4 &&
-                    memcmp(data + name, "GNU", 4) == 0 && h.n_descsz <= ELF_BUILD_ID_MAX) {
-                        memcpy(f->build_id.bytes, data + desc, h.n_descsz);
-                        f->build_id.n = h.n_descsz;
-                        return;
-                }
-                at = (desc + h.n_descsz + align) & ~align;
-                if (at > n)
-                        return;
-        }
+        if (f->build_id.n == 0)
+                build_id_parse(data, n, p->p_align, &f->build_id);
+        if (f->package[0] == '\0')
+                package_note_parse(data, n, p->p_align, f->package);
 }
 
 static int inspect(ElfFile *f) {
@@ -81,10 +69,10 @@ static int inspect(ElfFile *f) {
             e.e_ident[EI_CLASS] != ELFCLASS64)
                 return ELF_FILE_E_NO_ELF;
         f->machine = e.e_machine;
-        for (size_t i = 0; i < n_headers(f) && f->build_id.n == 0; i++) {
+        for (size_t i = 0; i < n_headers(f); i++) {
                 GElf_Phdr p;
                 if (gelf_getphdr(f->elf, (int)i, &p) && p.p_type == PT_NOTE)
-                        find_build_id(f, &p);
+                        read_notes(f, &p);
         }
         return 0;
 }
@@ -136,6 +124,10 @@ ElfFile *elf_file_free(ElfFile *f) {
 
 const BuildId *elf_file_build_id(const ElfFile *f) {
         return &f->build_id;
+}
+
+const char *elf_file_package(const ElfFile *f) {
+        return f->package;
 }
 
 unsigned elf_file_machine(const ElfFile *f) {

@@ -7,17 +7,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "collectors/crash/origin/elf_notes.h"
 #include "lib/base/cleanup.h"
 
-#define ELF_BUILD_ID_MAX 64
 #define UNWIND_REGISTERS 33 /* by DWARF's numbers: 17 of x86-64, 33 of arm64 */
 
 typedef struct ElfFile ElfFile;
-
-typedef struct BuildId {
-        uint8_t bytes[ELF_BUILD_ID_MAX];
-        size_t n; /* 0 = there is none */
-} BuildId;
 
 typedef struct ElfSymbol {
         uint64_t address, n_bytes;
@@ -72,6 +67,8 @@ ElfFile *elf_file_free(ElfFile *f);
 DEFINE_CLEANUP(ElfFile, elf_file_free);
 
 const BuildId *elf_file_build_id(const ElfFile *f);
+/** @return the text of its `.note.package`, as package_note_parse() has it; "": none */
+const char *elf_file_package(const ElfFile *f);
 unsigned elf_file_machine(const ElfFile *f);
 
 /** @return 0 and the address of what is at an offset of the file, ELF_FILE_E_NONE: in no PT_LOAD */

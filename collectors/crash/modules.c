@@ -11,30 +11,10 @@ enum {
         HEADERS_MAX = 64,
         VDSO_BYTES_MAX = 64 << 10,
         NOTES_BYTES_MAX = 4096,
-        PLACES_MAX = 16,
 };
 #define DELETED " (deleted)"
 
 /* ---- finding them ---- */
-
-static void set_build_id(BuildId *id, const uint8_t *data, size_t n) {
-        for (size_t at = 0; n - at >= sizeof(Elf64_Nhdr);) {
-                Elf64_Nhdr h;
-                memcpy(&h, data + at, sizeof h);
-                uint64_t name = at + sizeof h,
-                         desc = name + (((uint64_t)h.n_namesz + 3) & ~UINT64_C(3));
-                uint64_t end = desc + (((uint64_t)h.n_descsz + 3) & ~UINT64_C(3));
-                if (end > n)
-                        return;
-                if (h.n_type == NT_GNU_BUILD_ID && h.n_namesz == 4 &&
-                    memcmp(data + name, "GNU", 4) == 0 && h.n_descsz <= ELF_BUILD_ID_MAX) {
-                        memcpy(id->bytes, data + desc, h.n_descsz);
-                        id->n = h.n_descsz;
-                        return;
-                }
-                at = end;
-        }
-}
 
 /* Reads the headers of the file that begins at m->start, as far as the core has them.
  * @param ret_span  how many bytes of address space it takes; 0 = not known */
@@ -68,7 +48,7 @@ static int read_headers(Modules *all, Module *m, uint64_t *ret_span) {
                 if (r < 0)
                         return r;
                 if (r == 0)
-                        set_build_id(&m->build_id, notes, p->p_filesz);
+                        build_id_parse(notes, p->p_filesz, p->p_align, &m->build_id);
         }
         return 0;
 }
@@ -142,7 +122,7 @@ static int add_vdso(Modules *all) {
         return 0;
 }
 
-int modules_init(Modules *m, CoreMemory *memory, ModuleOpen open, void *userdata) {
+int modules_init(Modules *m, CoreMemory *memory, FileOpen open, void *userdata) {
         *m = (Modules){ .memory = memory, .open = open, .userdata = userdata };
         int r = add_mapped(m);
         if (r == 0)
@@ -196,7 +176,7 @@ static bool verify_layout(const Modules *all, const Module *m, const ElfFile *fi
 }
 
 /* @return whether it is the one */
-static bool accept(Modules *all, Module *m, ElfFile *file, const char *place) {
+static bool accept(Modules *all, Module *m, ElfFile *file, bool must_be_equal) {
         const BuildId *id = elf_file_build_id(file);
         uint64_t page = core_notes_auxv(all->memory->notes, AT_PAGESZ);
         page = page >= CORE_MEMORY_PAGE && (page & (page - 1)) == 0 ? page : CORE_MEMORY_PAGE;
@@ -205,62 +185,65 @@ static bool accept(Modules *all, Module *m, ElfFile *file, const char *place) {
         if (elf_file_machine(file) != all->memory->notes->machine ||
             set_bias(all, m, file, page) != 0)
                 return false;
-        if (is_comparable ? !is_same_id(id, &m->build_id) : !verify_layout(all, m, file, page))
+        if (is_comparable ? !is_same_id(id, &m->build_id)
+                          : must_be_equal || !verify_layout(all, m, file, page))
                 return false;
         m->state = is_comparable ? MODULE_FOUND : MODULE_UNVERIFIED;
-        m->place = place;
         m->file = file;
         return true;
 }
 
-static void find_file(Modules *all, Module *m, const char *path) {
-        for (unsigned nth = 0; nth < PLACES_MAX; nth++) {
-                const char *place = NULL;
-                int fd = all->open(path, &m->build_id, false, m->is_program, nth, &place,
-                                   all->userdata);
-                if (fd == -ENODATA)
-                        return;
+static bool set_query(FileQuery *q, const char *path, size_t n) {
+        if (n >= sizeof q->path)
+                return false;
+        memcpy(q->path, path, n);
+        return true;
+}
+
+static void find_file(Modules *all, Module *m) {
+        size_t n = strlen(m->path), n_deleted = strlen(DELETED);
+        FileQuery q = { .build_id = m->build_id, .is_program = m->is_program };
+        FileReply reply;
+        if (n > n_deleted && strcmp(m->path + n - n_deleted, DELETED) == 0)
+                n -= n_deleted; /* its successor, or itself at another place */
+        if (!set_query(&q, m->path, n))
+                return;
+        for (int fd; (fd = all->open(&q, &reply, &m->place, all->userdata)) >= 0;) {
                 ElfFile *file = NULL;
-                if (fd < 0)
-                        continue;
-                if (elf_file_open(&file, fd) == 0 && accept(all, m, file, place))
+                if (elf_file_open(&file, fd) == 0 && accept(all, m, file, reply.is_other)) {
+                        m->place_number = reply.place;
                         return;
+                }
                 elf_file_free(file);
+                q.place = reply.place + 1;
         }
+        m->place = NULL;
 }
 
 ElfFile *modules_file(Modules *all, Module *m) {
         if (m->state != MODULE_UNUSED)
                 return m->file;
         m->state = MODULE_MISSING;
-        size_t n = strlen(m->path), n_deleted = strlen(DELETED);
-        _cleanup_free_ char *path = strdup(m->path);
-        if (!path)
-                return NULL;
-        if (n > n_deleted && strcmp(path + n - n_deleted, DELETED) == 0)
-                path[n - n_deleted] = '\0'; /* its successor, or itself at another place */
-        find_file(all, m, path);
+        find_file(all, m);
         return m->file;
 }
 
 /* By the build id of the file, which the core may not have. */
 static void find_debug(Modules *all, Module *m) {
         const BuildId *id = elf_file_build_id(m->file);
+        FileQuery q = { .kind = FILE_OF_DEBUG, .build_id = *id };
+        FileReply reply;
+        const char *place;
         m->has_searched_debug = true;
-        for (unsigned nth = 0; nth < PLACES_MAX && id->n > 0; nth++) {
-                const char *place;
-                int fd = all->open(m->path, id, true, m->is_program, nth, &place, all->userdata);
-                if (fd == -ENODATA)
-                        return;
+        for (int fd; id->n > 0 && (fd = all->open(&q, &reply, &place, all->userdata)) >= 0;) {
                 ElfFile *debug = NULL;
-                if (fd < 0 || elf_file_open(&debug, fd) != 0)
-                        continue;
-                if (is_same_id(elf_file_build_id(debug), id) &&
-                    elf_file_add_symbols(m->file, debug) == 0) {
-                        m->debug = debug;
+                if (elf_file_open(&debug, fd) == 0 && is_same_id(elf_file_build_id(debug), id)) {
+                        m->debug = debug; /* also of some symbols the names are its own */
+                        (void)elf_file_add_symbols(m->file, debug);
                         return;
                 }
                 elf_file_free(debug);
+                q.place = reply.place + 1;
         }
 }
 
@@ -310,6 +293,27 @@ int modules_read(Modules *all, uint64_t address, void *data, size_t n) {
         if (!file || elf_file_flags(file, address - m->bias) & PF_W)
                 return r;
         return elf_file_read(file, address - m->bias, data, n) == 0 ? 0 : r;
+}
+
+static bool is_used(const Module *m) {
+        return m->file && strcmp(m->path, MODULE_VDSO) != 0;
+}
+
+int modules_find_versions(Modules *m, uint64_t end_usec) {
+        _cleanup_free_ VersionItem *items = calloc(m->n + 1, sizeof *items);
+        size_t n = 0;
+        if (!items)
+                return -ENOMEM;
+        for (size_t i = 0; i < m->n; i++)
+                if (is_used(&m->items[i]))
+                        items[n++] = (VersionItem){ .path = m->items[i].path,
+                                                    .note = elf_file_package(m->items[i].file),
+                                                    .place = m->items[i].place_number };
+        int r = versions_find(items, n, m->open, m->userdata, end_usec);
+        for (size_t i = 0, k = 0; i < m->n; i++)
+                if (is_used(&m->items[i]))
+                        m->items[i].version = items[k++].version;
+        return r;
 }
 
 static const char *const state_names[] = { "not needed", "verified", "not verified", "mismatch",

@@ -4,18 +4,11 @@
 
 #include "collectors/crash/core/core_memory.h"
 #include "collectors/crash/elf_file.h"
+#include "collectors/crash/origin/versions.h"
 
 #define MODULES_MAX 4096
 #define MODULE_NAME_SIZE 512
 #define MODULE_VDSO "[vdso]"
-
-/** Requests a file: the nth place where it may be, from 0.
- * @param build_id  of what is wanted, n = 0: not known  @param is_debug  its separate debug
- * information
- * @param ret_place  gets a static word, where it was found
- * @return a descriptor, the caller's; -ENOENT: not in this place; -ENODATA: there are no more */
-typedef int (*ModuleOpen)(const char *path, const BuildId *build_id, bool is_debug, bool is_program,
-                          unsigned nth, const char **ret_place, void *userdata);
 
 typedef enum ModuleState {
         MODULE_UNUSED,     /* its file was not requested yet */
@@ -33,9 +26,11 @@ typedef struct Module {
         bool is_program;
         ModuleState state;
         const char *place; /* where the file was found, NULL: it was not */
+        unsigned place_number;
         ElfFile *file, *debug;
         size_t first_mapping, n_mappings;
         bool has_searched_debug;
+        Version version;
 } Module;
 
 typedef struct ModuleSymbol {
@@ -45,14 +40,14 @@ typedef struct ModuleSymbol {
 
 typedef struct Modules {
         CoreMemory *memory; /* borrowed, and its notes */
-        ModuleOpen open;
+        FileOpen open;
         void *userdata;
         Module *items; /* by address */
         size_t n, n_missing;
 } Modules;
 
 /** Finds them and their build ids; opens no file. @return 0, -ENOMEM, -errno of the core */
-int modules_init(Modules *m, CoreMemory *memory, ModuleOpen open, void *userdata);
+int modules_init(Modules *m, CoreMemory *memory, FileOpen open, void *userdata);
 void modules_done(Modules *m);
 
 /** @return the module that has the address, NULL for none */
@@ -69,4 +64,6 @@ bool modules_is_code(Modules *m, uint64_t address);
 /** Reads memory, and where the core leaves it out, as constant parts of files are, from the file.
  * @return as core_memory_read() */
 int modules_read(Modules *m, uint64_t address, void *data, size_t n);
+/** Finds the packages and versions of the files that are used. @return as versions_find() */
+int modules_find_versions(Modules *m, uint64_t end_usec);
 const char *module_state_name(ModuleState state);

@@ -26,6 +26,7 @@ enum {
 };
 #define REPORT_VERSION 1
 #define LINES_USEC USEC_PER_SEC
+#define VERSIONS_USEC (300 * USEC_PER_MSEC)
 
 typedef struct Report {
         const ReportInput *in;
@@ -36,6 +37,7 @@ typedef struct Report {
         const Fault *fault;
         const PythonStacks *python;
         uint64_t lines_end_usec; /* when no more source lines are looked for */
+        bool has_all_versions;
         StrBuf *json, *text;
 } Report;
 
@@ -192,6 +194,10 @@ static bool is_shown(const Module *m) {
         return m->state != MODULE_UNUSED;
 }
 
+static const char *text_or_null(const char *text) {
+        return text[0] != '\0' ? text : NULL;
+}
+
 static void write_module(Report *r, const Module *m) {
         char id[ID_SIZE];
         json_out_object(r->json, NULL);
@@ -202,10 +208,15 @@ static void write_module(Report *r, const Module *m) {
                         m->build_id.n ? digest_hex(m->build_id.bytes, m->build_id.n, id) : NULL);
         json_out_string(r->json, "file", module_state_name(m->state));
         json_out_string(r->json, "found_in", m->place);
+        json_out_string(r->json, "component", verdict_component(m->path));
+        json_out_string(r->json, "package", text_or_null(m->version.package));
+        json_out_string(r->json, "version", text_or_null(m->version.version));
+        json_out_string(r->json, "git", text_or_null(m->version.git));
         json_out_end_object(r->json);
 }
 
 static void write_modules(Report *r) {
+        json_out_bool(r->json, "has_all_versions", r->has_all_versions);
         json_out_array(r->json, "modules");
         for (size_t i = 0; i < r->modules->n; i++)
                 if (is_shown(&r->modules->items[i]))
@@ -365,18 +376,29 @@ static const char *id_text(const Module *m, char buf[static ID_SIZE]) {
         return m->build_id.n ? digest_hex(m->build_id.bytes, m->build_id.n, buf) : "none";
 }
 
+static void text_version(Report *r, const Version *v) {
+        const char *const parts[] = { v->package, v->version, v->git };
+        for (size_t i = 0, n = 0; i < ELEMENTSOF(parts); i++)
+                if (parts[i][0] != '\0') {
+                        strbuf_add(r->text, n++ ? " " : "");
+                        strbuf_add_code(r->text, parts[i]);
+                }
+}
+
 static void text_modules(Report *r) {
         char id[ID_SIZE];
         strbuf_add(r->text, "### Container environment\n\n"
-                            "| Component | Program or library | Build id | File |\n"
-                            "|---|---|---|---|\n");
+                            "| Component | Program or library | Version | Build id | File |\n"
+                            "|---|---|---|---|---|\n");
         for (size_t i = 0; i < r->modules->n; i++) {
                 const Module *m = &r->modules->items[i];
                 const char *component = verdict_component(m->path);
                 if (!is_shown(m))
                         continue;
                 strbuf_addf(r->text, "| %s | ", component ? component : "");
-                strbuf_add_escaped(r->text, m->path);
+                strbuf_add_code(r->text, m->path);
+                strbuf_add(r->text, " | ");
+                text_version(r, &m->version);
                 strbuf_addf(r->text, " | %s | %s%s%s |\n", id_text(m, id),
                             module_state_name(m->state), m->place ? ", " : "",
                             m->place ? m->place : "");
@@ -418,6 +440,8 @@ static void text_limits(Report *r) {
                                     r->threads->n_ends[i], unwind_end_text((UnwindEnd)i));
         if (r->python->fault)
                 strbuf_addf(r->text, "- Python's stacks: %s\n", r->python->fault);
+        if (!r->has_all_versions)
+                strbuf_add(r->text, "- versions of packages: not all of their lists were read\n");
         if (r->text->n == n_before)
                 strbuf_add(r->text, "- the core is complete, and so are all chains\n");
 }
@@ -520,6 +544,8 @@ static int analyse(Report *r, Modules *modules, Threads *threads) {
                 r->modules = modules;
                 r->threads = threads;
                 r->fault = &fault;
+                r->has_all_versions =
+                        modules_find_versions(modules, clock_boottime_usec() + VERSIONS_USEC) == 0;
                 write_all(r);
         }
         python_stacks_done(&python);

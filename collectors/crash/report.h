@@ -9,7 +9,7 @@ typedef struct ReportInput { /* borrowed */
         uint64_t core_bytes;
         const char *left_out; /* of the sandbox, as sandbox_enter() has it; NULL: nothing */
         CoreRead read;
-        ModuleOpen open;
+        FileOpen open;
         void *userdata; /* of both */
 } ReportInput;
 

@@ -75,6 +75,18 @@ void strbuf_add_escaped(StrBuf *b, const char *s) {
         }
 }
 
+void strbuf_add_code(StrBuf *b, const char *s) {
+        if (*s == '\0')
+                return;
+        strbuf_add(b, "`");
+        for (size_t n = strlen(s), at = 0; at < n;) {
+                char spelled[UTF8_ESCAPE_SIZE];
+                at += utf8_escape(s + at, n - at, spelled);
+                strbuf_add(b, *spelled == '`' ? "\\x60" : *spelled == '|' ? "\\x7c" : spelled);
+        }
+        strbuf_add(b, "`");
+}
+
 void strbuf_clear(StrBuf *b) {
         b->n = 0;
         b->failed = false;

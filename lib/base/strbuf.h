@@ -21,6 +21,9 @@ void strbuf_add_n(StrBuf *b, const void *data, size_t n);
 void strbuf_addf(StrBuf *b, const char *fmt, ...) _printf_(2, 3);
 /** As utf8_escape() spells it (lib/base/parse.h): one line that leaves a terminal alone. */
 void strbuf_add_escaped(StrBuf *b, const char *s);
+/** As strbuf_add_escaped(), as a code span of Markdown, in tables too: nothing in it is markup.
+ * Adds nothing for "". */
+void strbuf_add_code(StrBuf *b, const char *s);
 void strbuf_clear(StrBuf *b);      /* keeps the memory */
 int strbuf_error(const StrBuf *b); /* 0 or -ENOMEM */
 char *strbuf_detach(StrBuf *b); /* the caller's; NULL after a failure; "" when nothing was added */

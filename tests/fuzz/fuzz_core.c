@@ -22,10 +22,9 @@ static ssize_t read_input(void *data, size_t n, uint64_t offset, void *userdata)
         return (ssize_t)n;
 }
 
-static int open_nothing(const char *path, const BuildId *build_id, bool is_debug, bool is_program,
-                        unsigned nth, const char **ret_place, void *userdata) {
-        (void)path, (void)build_id, (void)is_debug, (void)is_program, (void)nth, (void)ret_place,
-                (void)userdata;
+static int open_nothing(const FileQuery *q, FileReply *ret, const char **ret_place,
+                        void *userdata) {
+        (void)q, (void)ret, (void)ret_place, (void)userdata;
         return -ENODATA;
 }
 

@@ -13,10 +13,11 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../harness"))
 # pylint: disable=wrong-import-position
-from agent import BUILD_DIR, CLI, SOURCE_DIR, Skip, need, run
+from agent import BUILD_DIR, CLI, SOURCE_DIR, Skip, is_instrumented, need, run
 
 os.environ.pop("DEBUGINFOD_URLS", None)  # gdb and eu-stack would ask a server
 CRASHER = os.path.join(BUILD_DIR, "tests/collectors/crash/crasher")
+REPORT_WITH = os.path.join(BUILD_DIR, "tests/collectors/crash/report_with")
 GDB_SCRIPT = """
 import gdb
 gdb.execute("set pagination off")
@@ -88,6 +89,14 @@ def report(core, *arguments):
     return json.loads(result.stdout)
 
 
+def report_with(core, context, *cgroup, program=REPORT_WITH):
+    """@return (document, text) of a core, and of a container's processes"""
+    result = run(program, core, json.dumps(context), *cgroup)
+    assert result.returncode == 0, result.stderr
+    document, text = result.stdout.split("\0")
+    return json.loads(document), text
+
+
 def chains(document):
     """@return {thread: [(pc, function)]}"""
     return {tid: [(int(f["pc"], 16), f["function"]) for f in group["frames"]]
@@ -147,3 +156,14 @@ def eu_stack(core):
         elif line.startswith("#"):
             found[tid].append(int(line.split()[1], 16))
     return found
+
+
+def dpkg_version(path, root="/"):
+    """@return (package, version) as dpkg says, (None, None): it knows no such file"""
+    need("dpkg-query")
+    spellings = [path] + ([path[4:]] if path.startswith("/usr/") else [])
+    for spelling in spellings:
+        owner = run("dpkg-query", f"--root={root}", "-S", spelling).stdout.partition(": ")[0]
+        if owner:
+            return owner, run("dpkg-query", f"--root={root}", "-W", "-f=${Version}", owner).stdout
+    return None, None

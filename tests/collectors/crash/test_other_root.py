@@ -8,7 +8,8 @@ import tempfile
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from cores import CLI, chains, core_of, gdb_chains, kernel_writes_cores, report, run
+from cores import (CLI, chains, core_of, dpkg_version, gdb_chains, kernel_writes_cores, report,
+                   run)
 from tap import Skip, main, test
 
 SCRIPT = """
@@ -47,10 +48,19 @@ def with_its_root_all_chains_are_complete_and_those_of_gdb():
             assert document["threads"]["chains_by_end"] == {"complete": 6}
             assert {m["found_in"] for m in document["modules"]} == {"--root", "core"}
             assert len(document["python"]["threads"]) == 6, document["python"]
+            check_versions(document, root)
             whole = chains(document)
             check_without(path, whole)
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def check_versions(document, root):
+    """Those of its dpkg, of which there is more than libc."""
+    ours = {m["path"]: (m["package"], m["version"]) for m in document["modules"]
+            if m["path"] != "[vdso]"}
+    assert ours == {path: dpkg_version(path, root) for path in ours}, ours
+    assert len({package for package, _ in ours.values()}) > 2, ours
 
 
 def check_without(core, whole):

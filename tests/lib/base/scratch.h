@@ -1,6 +1,7 @@
 /* A temporary directory for one test, removed by other means than the code under test. */
 #pragma once
 
+#include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <limits.h>
@@ -44,6 +45,18 @@ static inline int scratch_teardown(void **state) {
         (void)close(s->fd);
         free(s);
         return r;
+}
+
+/** With those above it. @return 0, -errno */
+static inline int scratch_make_dirs(const Scratch *s, const char *path) {
+        char part[PATH_MAX];
+        for (size_t n = 1; n <= strlen(path); n++) {
+                (void)snprintf(part, sizeof part, "%.*s", (int)n, path);
+                if ((path[n] == '/' || path[n] == '\0') && mkdirat(s->fd, part, 0755) < 0 &&
+                    errno != EEXIST)
+                        return -errno;
+        }
+        return 0;
 }
 
 /* Writes a file, making a new one. @return 0 or -1, for assert_int_equal */

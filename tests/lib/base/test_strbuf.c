@@ -90,6 +90,15 @@ static void escaped_text_is_one_line(void **state) {
         assert_string_equal(b.text, "a\\x0a\\xff\u00e9");
 }
 
+static void code_of_markdown_holds_no_markup(void **state) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+
+        strbuf_add_code(&b, "");
+        assert_int_equal(b.n, 0);
+        strbuf_add_code(&b, "a`|\n<b>\\");
+        assert_string_equal(b.text, "`a\\x60\\x7c\\x0a<b>\\`");
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(text_comes_out_as_it_went_in),
@@ -100,6 +109,7 @@ int main(void) {
                 cmocka_unit_test(a_failure_is_remembered_until_it_is_reported),
                 cmocka_unit_test(a_formatted_text_needs_no_buffer),
                 cmocka_unit_test(escaped_text_is_one_line),
+                cmocka_unit_test(code_of_markdown_holds_no_markup),
         };
 
         return cmocka_run_group_tests_name("base/strbuf", tests, NULL, NULL);
