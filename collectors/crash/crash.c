@@ -28,9 +28,12 @@ enum {
         WHY_FD = 2,
         TEXT_FD = 3,
         WHY_BYTES_MAX = 512,
+        REQUESTS_MAX = 32 << 10,
         EXIT_BAD_CORE = 4, /* WHY_FD has a sentence for people */
 };
 #define CHILD_CPU_USEC (10 * USEC_PER_SEC)
+#define KILL_USEC USEC_PER_SEC
+#define WAIT_STEP_USEC 1000
 #define REPORT_BYTES_MAX (64 * MIB)
 
 typedef struct ChildStart {
@@ -52,10 +55,11 @@ static int send_packet(int fd, const void *data, size_t n, int passed_fd) {
                 *c = (struct cmsghdr){ CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS };
                 memcpy(CMSG_DATA(c), &passed_fd, sizeof passed_fd);
         }
-        return sendmsg(fd, &m, MSG_NOSIGNAL) < 0 ? -errno : 0;
+        /* One message is under way at a time: when there is no room, the other end misbehaves. */
+        return sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
 }
 
-/* @param ret_fd  gets a descriptor that came along, -1 = none
+/* @param ret_fd  gets a descriptor that came along, -1 = none. NULL: what comes along is closed
  * @return 0, -ENODATA: the other end is closed, -EBADMSG, -errno */
 static int receive_packet(int fd, void *data, size_t n, int *ret_fd) {
         struct iovec part = { data, n };
@@ -63,21 +67,22 @@ static int receive_packet(int fd, void *data, size_t n, int *ret_fd) {
                 char bytes[CMSG_SPACE(sizeof(int))];
                 struct cmsghdr align;
         } control;
-        struct msghdr m = { .msg_iov = &part,
-                            .msg_iovlen = 1,
-                            .msg_control = control.bytes,
-                            .msg_controllen = sizeof control.bytes };
-        *ret_fd = -1;
+        struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1 };
+        if (ret_fd) {
+                *ret_fd = -1;
+                m.msg_control = control.bytes;
+                m.msg_controllen = CMSG_LEN(sizeof(int)); /* CMSG_SPACE() has room for two */
+        }
         ssize_t k = recvmsg(fd, &m, MSG_CMSG_CLOEXEC);
         if (k < 0)
                 return -errno;
-        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        struct cmsghdr *c = ret_fd ? CMSG_FIRSTHDR(&m) : NULL;
         if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
             c->cmsg_len == CMSG_LEN(sizeof(int)))
                 memcpy(ret_fd, CMSG_DATA(c), sizeof *ret_fd);
         if ((size_t)k == n)
                 return 0;
-        if (*ret_fd >= 0)
+        if (ret_fd && *ret_fd >= 0)
                 (void)close(TAKE_FD(*ret_fd));
         return k == 0 ? -ENODATA : -EBADMSG;
 }
@@ -146,6 +151,13 @@ static int write_report(Child *child, const char *left_out) {
         return r < 0 ? report_fault(strerror(-r)) : 0;
 }
 
+/* Where memory runs out, a report is the first thing to go. */
+static void set_oom_score(void) {
+        _cleanup_close_ int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+        if (fd >= 0)
+                (void)fs_write_all(fd, "1000", 4); /* who may not raise it, keeps what he has */
+}
+
 int crash_child_main(void) {
         Child child = { .core_fd = -1 }; /* which ends with the process */
         _cleanup_(strbuf_done) StrBuf left_out = STRBUF_INIT;
@@ -156,6 +168,7 @@ int crash_child_main(void) {
                       stderr);
                 return 2;
         }
+        set_oom_score();
         r = sandbox_enter(&(Sandbox){ .dir_fd = -1,
                                       .cpu_usec = CHILD_CPU_USEC,
                                       .max_file_bytes = REPORT_BYTES_MAX,
@@ -171,18 +184,18 @@ int crash_child_main(void) {
 static int reply_to_query(int socket_fd, const CrashRequest *o) {
         FileQuery q;
         FileReply reply;
-        _cleanup_close_ int unwanted = -1, fd = -1;
-        int r = receive_packet(socket_fd, &q, sizeof q, &unwanted);
+        _cleanup_close_ int fd = -1;
+        int r = receive_packet(socket_fd, &q, sizeof q, NULL);
         if (r < 0)
                 return r;
         fd = files_open(o->roots, o->n_roots, &q, &reply);
         return send_packet(socket_fd, &reply, sizeof reply, fd);
 }
 
-/* @return 0 when the child has closed its end, -ETIMEDOUT, -errno */
-static int serve(int socket_fd, const CrashRequest *o) {
-        uint64_t end_usec = clock_boottime_usec() + o->timeout_usec;
-        for (;;) {
+/* @return 0 when the child has closed its end, -ETIMEDOUT, -EBADMSG: it sent no query, or too many,
+ * -EAGAIN: it does not read the replies, -errno */
+static int serve(int socket_fd, const CrashRequest *o, uint64_t end_usec) {
+        for (unsigned n_requests = 0; n_requests < REQUESTS_MAX;) {
                 uint64_t now = clock_boottime_usec();
                 struct pollfd p = { .fd = socket_fd, .events = POLLIN };
                 if (now >= end_usec)
@@ -191,10 +204,12 @@ static int serve(int socket_fd, const CrashRequest *o) {
                              (int)MIN((end_usec - now) / USEC_PER_MSEC + 1, (uint64_t)INT32_MAX));
                 if (n < 0 && errno != EINTR)
                         return -errno;
+                n_requests += n > 0;
                 int r = n > 0 ? reply_to_query(socket_fd, o) : 0;
                 if (r < 0)
                         return r == -ENODATA || r == -EPIPE || r == -ECONNRESET ? 0 : r;
         }
+        return -EBADMSG;
 }
 
 static int read_output(int fd, char **ret) {
@@ -235,6 +250,27 @@ static int start_child(const CrashRequest *o, const int *fds, pid_t *ret) {
         return spawn_program(ret, &spawn);
 }
 
+/* @return 0 and its status, -ETIMEDOUT: it still runs, -errno */
+static int wait_for_child(pid_t pid, uint64_t end_usec, int *ret_status) {
+        for (;;) {
+                pid_t ended = waitpid(pid, ret_status, WNOHANG);
+                if (ended == pid)
+                        return 0;
+                if (ended < 0 && errno != EINTR)
+                        return -errno;
+                if (clock_boottime_usec() >= end_usec)
+                        return -ETIMEDOUT;
+                (void)usleep(WAIT_STEP_USEC); /* interrupted: earlier */
+        }
+}
+
+/* Of one that a hanging file system holds, a process is left behind that ends when that does. */
+static void kill_child(pid_t pid) {
+        int status;
+        (void)kill(pid, SIGKILL); /* not reaped yet, and so ours */
+        (void)wait_for_child(pid, clock_boottime_usec() + KILL_USEC, &status);
+}
+
 static int run_child(const CrashRequest *o, const int *fds, int *socket_of_child, int socket_fd,
                      CrashReport *ret) {
         _cleanup_free_ ChildStart *start = calloc(1, sizeof *start);
@@ -249,18 +285,19 @@ static int run_child(const CrashRequest *o, const int *fds, int *socket_of_child
         (void)close(TAKE_FD(*socket_of_child)); /* the child's */
         if (r < 0)
                 return r;
+        uint64_t end_usec = clock_boottime_usec() + o->timeout_usec;
         r = send_packet(socket_fd, start, sizeof *start, o->core_fd);
         if (r == 0)
-                r = serve(socket_fd, o);
-        if (r < 0)
-                (void)kill(pid, SIGKILL);
-        while (waitpid(pid, &status, 0) < 0)
-                if (errno != EINTR)
-                        return -errno;
+                r = serve(socket_fd, o, end_usec);
+        if (r == 0 || r == -EPIPE)
+                r = wait_for_child(pid, end_usec, &status);
+        if (r == 0)
+                return collect(fds, status, ret);
+        kill_child(pid);
         if (r == -ETIMEDOUT)
                 return set_fault(ret, "reading it took longer than %llu s",
                                  (unsigned long long)(o->timeout_usec / USEC_PER_SEC));
-        return r < 0 && r != -EPIPE ? r : collect(fds, status, ret);
+        return r == -EBADMSG || r == -EAGAIN ? set_fault(ret, "its reader misbehaved") : r;
 }
 
 int crash_report(const CrashRequest *request, CrashReport *ret) {

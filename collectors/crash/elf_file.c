@@ -12,7 +12,13 @@
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 
-enum { OPS_MAX = 64, SYMBOLS_MAX = 16 << 20, OVERLAP_MAX = 64, NOTES_BYTES_MAX = 64 << 10 };
+enum {
+        HEADERS_MAX = 256,
+        OPS_MAX = 64,
+        SYMBOLS_MAX = 4 << 20,
+        OVERLAP_MAX = 64,
+        NOTES_BYTES_MAX = 64 << 10,
+};
 
 typedef struct Symbol {
         ElfSymbol shown;
@@ -49,7 +55,7 @@ static int read_at(const ElfFile *f, void *data, size_t n, uint64_t offset) {
 
 static size_t n_headers(const ElfFile *f) {
         size_t n = 0;
-        return elf_getphdrnum(f->elf, &n) < 0 ? 0 : n;
+        return elf_getphdrnum(f->elf, &n) < 0 ? 0 : MIN(n, (size_t)HEADERS_MAX);
 }
 
 static void read_notes(ElfFile *f, const GElf_Phdr *p) {

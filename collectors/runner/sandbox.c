@@ -43,6 +43,8 @@ static const struct sock_filter sandbox_prologue[] = {
 #define DESCRIPTORS_MAX 1024
 #define PROCESSES_MAX 512 /* of the user, threads too */
 #define MEMORY_MAX (2 * GIB)
+#define ADDRESS_SPACE_MAX (64 * GIB) /* of one that maps files: their size is not memory */
+#define OWN_MEMORY_MAX GIB           /* … and what is written to, which is */
 /* Newer than the header of Linux 5.15, which is the oldest we are built with. */
 #define FS_REFER (UINT64_C(1) << 13)    /* ABI 2, Linux 5.19 */
 #define FS_TRUNCATE (UINT64_C(1) << 14) /* ABI 3, Linux 6.2 */
@@ -80,7 +82,9 @@ static int set_limits(const Sandbox *s) {
                 r = limit(RLIMIT_CORE, 0);
 #ifndef __SANITIZE_ADDRESS__ /* whose shadow is terabytes of address space */
         if (r == 0 && !s->runs_commands)
-                r = limit(RLIMIT_AS, MEMORY_MAX);
+                r = limit(RLIMIT_AS, s->opens_nothing ? ADDRESS_SPACE_MAX : MEMORY_MAX);
+        if (r == 0 && s->opens_nothing)
+                r = limit(RLIMIT_DATA, OWN_MEMORY_MAX);
 #endif
         /* A file that becomes too large is an error of write(2), not the end of the child. */
         if (r == 0 && signal(SIGXFSZ, SIG_IGN) == SIG_ERR)
@@ -201,14 +205,18 @@ static const unsigned short refused_without_commands[] = {
         SYS_socket, SYS_socketpair, SYS_connect, SYS_bind, SYS_listen, SYS_accept, SYS_accept4,
 };
 
-/* Where landlock cannot be had, too. */
-static const unsigned short refused_without_opens[] = {
-        SYS_openat,
-        SYS_openat2,
-#ifdef __x86_64__
-        SYS_open,
-#endif
+/* All that one needs that has everything open: what it has open, memory, the time, its end. Where
+ * landlock cannot be had, too. fcntl(2) and tgkill(2): add_allowed(). */
+/* clang-format off */
+static const unsigned short allowed_without_opens[] = {
+        SYS_read, SYS_pread64, SYS_write, SYS_lseek, SYS_close, SYS_fstat, SYS_newfstatat,
+        SYS_sendmsg, SYS_recvmsg, SYS_brk, SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect,
+        SYS_madvise, SYS_futex, SYS_getrandom, SYS_clock_gettime, SYS_clock_nanosleep,
+        SYS_gettimeofday, SYS_getpid, SYS_gettid, SYS_sched_yield, SYS_rt_sigaction,
+        SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sigaltstack, SYS_restart_syscall, SYS_exit,
+        SYS_exit_group, SYS_getdents64,
 };
+/* clang-format on */
 
 /* What landlock would refuse, where it cannot be had. The rest of it: add_opens(). */
 static const unsigned short refused_without_landlock[] = {
@@ -224,10 +232,10 @@ static const unsigned short refused_without_landlock[] = {
 };
 
 enum {
-        STEPS_MAX = 2 * (ELEMENTSOF(refused_always) + ELEMENTSOF(refused_without_exec) +
-                         ELEMENTSOF(refused_without_commands) + ELEMENTSOF(refused_without_opens) +
-                         ELEMENTSOF(refused_without_landlock)) +
-                    64
+        STEPS_MAX =
+                2 * (ELEMENTSOF(refused_always) + ELEMENTSOF(refused_without_exec) +
+                     ELEMENTSOF(refused_without_commands) + ELEMENTSOF(refused_without_landlock)) +
+                64
 };
 
 typedef struct Filter { /* the number of the call is in the accumulator between its parts */
@@ -322,20 +330,49 @@ static void add_syslog(Filter *f, const Sandbox *s) {
         add_return(f, EPERM);
 }
 
+/* Allows a call whose first argument, or second, is one of two. */
+static void add_allowed_argument(Filter *f, unsigned call, unsigned argument, uint32_t a,
+                                 uint32_t b) {
+        add(f, jump(BPF_JEQ, call, 0, 5));
+        add_load(f, ARGUMENT(argument));
+        add(f, jump(BPF_JEQ, a, 1, 0));
+        add(f, jump(BPF_JEQ, b, 0, 1));
+        add_return(f, 0);
+        add_return(f, EPERM);
+}
+
+/* Of fcntl(2) nothing that sets more (F_SETOWN and F_SETSIG make the kernel send signals), of
+ * tgkill(2) what abort(3) needs. */
+static void add_allowed(Filter *f) {
+        uint32_t self = (uint32_t)getpid();
+        for (size_t i = 0; i < ELEMENTSOF(allowed_without_opens); i++) {
+                add(f, jump(BPF_JEQ, allowed_without_opens[i], 0, 1));
+                add_return(f, 0);
+        }
+        add_allowed_argument(f, SYS_fcntl, 1, F_SETFD, F_GETFL); /* fdopendir(3) */
+        add_allowed_argument(f, SYS_tgkill, 0, self, self);
+        add_return(f, EPERM);
+}
+
+static void add_refusals(Filter *f, const Sandbox *s) {
+        add_refused(f, refused_always, ELEMENTSOF(refused_always));
+        add_syslog(f, s);
+        if (!s->may_exec)
+                add_refused(f, refused_without_exec, ELEMENTSOF(refused_without_exec));
+        if (!s->runs_commands)
+                add_refused(f, refused_without_commands, ELEMENTSOF(refused_without_commands));
+        if (s->reads_processes)
+                add_opens(f, s);
+        add_return(f, 0);
+}
+
 static int enter_seccomp(const Sandbox *s) {
         Filter f = { .n = ELEMENTSOF(sandbox_prologue) };
         memcpy(f.steps, sandbox_prologue, sizeof sandbox_prologue);
-        add_refused(&f, refused_always, ELEMENTSOF(refused_always));
-        add_syslog(&f, s);
-        if (!s->may_exec)
-                add_refused(&f, refused_without_exec, ELEMENTSOF(refused_without_exec));
-        if (!s->runs_commands)
-                add_refused(&f, refused_without_commands, ELEMENTSOF(refused_without_commands));
         if (s->opens_nothing)
-                add_refused(&f, refused_without_opens, ELEMENTSOF(refused_without_opens));
-        if (s->reads_processes)
-                add_opens(&f, s);
-        add_return(&f, 0);
+                add_allowed(&f);
+        else
+                add_refusals(&f, s);
         struct sock_fprog program = { .len = f.n, .filter = f.steps };
         return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) < 0 ? -errno : 0;
 }

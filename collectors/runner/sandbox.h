@@ -15,7 +15,9 @@ typedef struct Sandbox {
         uint64_t cpu_usec, max_file_bytes;
         bool may_exec;         /* other programs, which then have the same limits */
         bool runs_commands;    /* of an operator: with sockets, any nodes below /dev, and memory */
-        bool opens_nothing;    /* not even for reading: all it needs is open */
+        bool opens_nothing;    /* not even for reading: all it needs is open. It reads, writes and
+                                  maps that, and nothing else: other system calls are refused.
+                                  Files that it maps do not count as memory */
         bool reads_processes;  /* of others, in /proc: without landlock, writing is refused by the
                                   filter of system calls alone. @see add_opens() */
         bool reads_kernel_log; /* by syslog(2) */

@@ -22,7 +22,9 @@ enum {
         SIGINFO_CODE = 8,
         SIGINFO_ADDRESS = 16,
         NOTE_BYTES_MAX = 1024, /* of those that are read at once */
+        PATH_BYTES_MAX = 4096, /* Linux has no longer ones */
 };
+#define NOTES_BYTES_MAX (256 * MIB) /* 4,096 threads with the state of AMX have 60 MiB */
 
 typedef struct Reader { /* a window over the core */
         CoreRead read;
@@ -137,7 +139,7 @@ static int set_files(CoreNotes *c, Reader *r, uint64_t offset, uint64_t n) {
         for (size_t i = 0; i < n_kept && name < names_end; i++, name += strlen(name) + 1) {
                 const uint8_t *p = data + 16 + 24 * i;
                 CoreMapping m = { word_at(p), word_at(p + 8), 0, name };
-                if (m.start < m.end &&
+                if (m.start < m.end && strlen(name) < PATH_BYTES_MAX &&
                     !__builtin_mul_overflow(word_at(p + 16), unit, &m.file_offset))
                         c->mappings[c->n_mappings++] = m;
         }
@@ -268,8 +270,10 @@ static int read_core(CoreNotes *c, Reader *r) {
         Elf64_Phdr notes = { 0 };
         error = read_headers(c, r, &e, &notes);
         if (error == 0)
-                error = read_notes(c, r, notes.p_offset, notes.p_filesz);
-        c->is_cut = error == -ENODATA || c->n_segments_missing > 0;
+                error = read_notes(c, r, notes.p_offset,
+                                   MIN(notes.p_filesz, (uint64_t)NOTES_BYTES_MAX));
+        c->is_cut =
+                error == -ENODATA || c->n_segments_missing > 0 || notes.p_filesz > NOTES_BYTES_MAX;
         return error == -ENODATA ? 0 : error;
 }
 
