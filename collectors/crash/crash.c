@@ -27,6 +27,8 @@ enum {
         JSON_FD = 1,
         WHY_FD = 2,
         TEXT_FD = 3,
+        CONTEXT_FD = 4,
+        N_FDS,
         WHY_BYTES_MAX = 512,
         REQUESTS_MAX = 32 << 10,
         EXIT_BAD_CORE = 4, /* WHY_FD has a sentence for people */
@@ -123,32 +125,52 @@ static bool is_zstd(int fd) {
                memcmp(magic, wanted, sizeof wanted) == 0;
 }
 
-static int write_report(Child *child, const char *left_out) {
+static int report_no_core(int r, int core_fd) {
+        if (r == CORE_NOTES_E_MACHINE)
+                return report_fault("it is of a machine other than x86-64 and arm64");
+        return report_fault(is_zstd(core_fd)
+                                    ? "it is compressed with zstd; decompress it with zstd -d"
+                                    : "it is not an ELF core of 64 bits, little-endian");
+}
+
+/* One behind the other, each with its NUL: the last whole one counts. */
+static int publish(const StrBuf *json, const StrBuf *text, void *userdata) {
+        (void)userdata;
+        int r = strbuf_error(json) < 0 ? strbuf_error(json) : strbuf_error(text);
+        if (r == 0 && json->text)
+                r = fs_write_all(JSON_FD, json->text, json->n + 1);
+        return r == 0 && text->text ? fs_write_all(TEXT_FD, text->text, text->n + 1) : r;
+}
+
+/* @return 0, CORE_NOTES_E_*, -errno */
+static int write_report(ReportInput *in, Child *child) {
         struct stat st;
         _cleanup_(strbuf_done) StrBuf json = STRBUF_INIT, text = STRBUF_INIT;
         if (fstat(child->core_fd, &st) < 0)
-                return report_fault(strerror(errno));
+                return -errno;
+        in->core_bytes = (uint64_t)st.st_size;
+        int r = report_write(in, &json, &text);
+        return r == 0 ? publish(&json, &text, in->userdata) : r;
+}
+
+static int make_report(Child *child, const char *left_out) {
+        _cleanup_free_ char *known = NULL;
+        size_t n_known;
+        _cleanup_(context_done) Context context = { 0 };
+        if (fs_read_head(CONTEXT_FD, CRASH_CONTEXT_BYTES_MAX, &known, &n_known) < 0 ||
+            context_parse(&context, known, n_known) != 0)
+                return report_fault("its context is no JSON object");
         ReportInput in = { .core_name = child->start.core_name,
-                           .core_bytes = (uint64_t)st.st_size,
                            .left_out = left_out,
+                           .context = &context,
                            .read = read_core,
                            .open = request_file,
+                           .publish = publish,
                            .userdata = child };
-        int r = report_write(&in, &json, &text);
-        if (r == CORE_NOTES_E_NO_CORE)
-                return report_fault(
-                        is_zstd(child->core_fd)
-                                ? "it is compressed with zstd; decompress it with zstd -d"
-                                : "it is not an ELF core of 64 bits, little-endian");
-        if (r == CORE_NOTES_E_MACHINE)
-                return report_fault("it is of a machine other than x86-64 and arm64");
+        int r = write_report(&in, child);
         if (r == 0)
-                r = strbuf_error(&json) < 0 ? strbuf_error(&json) : strbuf_error(&text);
-        if (r == 0)
-                r = fs_write_all(JSON_FD, json.text, json.n);
-        if (r == 0)
-                r = fs_write_all(TEXT_FD, text.text, text.n);
-        return r < 0 ? report_fault(strerror(-r)) : 0;
+                return 0;
+        return r > 0 ? report_no_core(r, child->core_fd) : report_fault(strerror(-r));
 }
 
 /* Where memory runs out, a report is the first thing to go. */
@@ -176,7 +198,7 @@ int crash_child_main(void) {
                           &left_out);
         if (r < 0)
                 return report_fault("it cannot be confined");
-        return write_report(&child, left_out.text);
+        return make_report(&child, left_out.text);
 }
 
 /* ---- who wants it ---- */
@@ -212,9 +234,33 @@ static int serve(int socket_fd, const CrashRequest *o, uint64_t end_usec) {
         return -EBADMSG;
 }
 
+/* @param ret  gets the last part that ends with NUL, "" for none */
 static int read_output(int fd, char **ret) {
-        size_t n;
-        return fs_read_head(fd, REPORT_BYTES_MAX, ret, &n);
+        size_t end;
+        int r = fs_read_head(fd, REPORT_BYTES_MAX, ret, &end);
+        if (r < 0)
+                return r;
+        while (end > 0 && (*ret)[end - 1] != '\0')
+                end--;
+        size_t begin = end > 0 ? end - 1 : 0;
+        while (begin > 0 && (*ret)[begin - 1] != '\0')
+                begin--;
+        memmove(*ret, *ret + begin, end - begin);
+        (*ret)[end - begin] = '\0';
+        return 0;
+}
+
+static int read_report(const int *fds, CrashReport *ret) {
+        int r = read_output(fds[JSON_FD], &ret->json);
+        return r < 0 ? r : read_output(fds[TEXT_FD], &ret->text);
+}
+
+/* Whether one was ready when its reader came to an end, which debug information can bring about. */
+static bool has_report(const int *fds, CrashReport *ret) {
+        if (read_report(fds, ret) == 0 && *ret->json && *ret->text)
+                return true;
+        crash_report_done(ret);
+        return false;
 }
 
 static int set_fault(CrashReport *ret, const char *fmt, ...) _printf_(2, 3);
@@ -229,23 +275,24 @@ static int set_fault(CrashReport *ret, const char *fmt, ...) {
 static int collect(const int *fds, int status, CrashReport *ret) {
         _cleanup_free_ char *why = NULL;
         size_t n;
+        if (WIFSIGNALED(status) && has_report(fds, ret))
+                return 0;
         if (WIFSIGNALED(status))
                 return set_fault(ret, "its reader died by SIG%s", sigabbrev_np(WTERMSIG(status)));
         if (WEXITSTATUS(status) != 0) {
                 int r = fs_read_head(fds[WHY_FD], WHY_BYTES_MAX, &why, &n);
                 return r < 0 ? r : set_fault(ret, "%s", *why ? why : "its reader failed");
         }
-        int r = read_output(fds[JSON_FD], &ret->json);
-        return r < 0 ? r : read_output(fds[TEXT_FD], &ret->text);
+        return read_report(fds, ret);
 }
 
 static int start_child(const CrashRequest *o, const int *fds, pid_t *ret) {
         char *argv[] = { (char *)"neuron-collectd", (char *)CRASH_CHILD, NULL };
         char *environment[] = { NULL }; /* DEBUGINFOD_URLS would let libdw ask servers */
         SpawnOptions spawn = {
-                .program = o->program, .argv = argv, .environment = environment, .n_fds = 4
+                .program = o->program, .argv = argv, .environment = environment, .n_fds = N_FDS
         };
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < N_FDS; i++)
                 spawn.fds[i] = fds[i];
         return spawn_program(ret, &spawn);
 }
@@ -294,6 +341,8 @@ static int run_child(const CrashRequest *o, const int *fds, int *socket_of_child
         if (r == 0)
                 return collect(fds, status, ret);
         kill_child(pid);
+        if (r == -ETIMEDOUT && has_report(fds, ret))
+                return 0;
         if (r == -ETIMEDOUT)
                 return set_fault(ret, "reading it took longer than %llu s",
                                  (unsigned long long)(o->timeout_usec / USEC_PER_SEC));
@@ -302,18 +351,25 @@ static int run_child(const CrashRequest *o, const int *fds, int *socket_of_child
 
 int crash_report(const CrashRequest *request, CrashReport *ret) {
         *ret = (CrashReport){ 0 };
+        size_t n_context = request->context ? strlen(request->context) : 0;
         int sockets[2];
+        if (n_context > CRASH_CONTEXT_BYTES_MAX)
+                return -E2BIG;
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0)
                 return -errno;
         _cleanup_close_ int ours = sockets[0],
                             socket_of_child = fcntl(sockets[1], F_DUPFD_CLOEXEC, 10),
                             json = memfd_create(CRASH_FILE, MFD_CLOEXEC),
                             why = memfd_create("why", MFD_CLOEXEC),
-                            text = memfd_create(CRASH_TEXT_FILE, MFD_CLOEXEC);
+                            text = memfd_create(CRASH_TEXT_FILE, MFD_CLOEXEC),
+                            context = memfd_create("context", MFD_CLOEXEC);
         (void)close(sockets[1]); /* a number above the child's own stays */
-        if (socket_of_child < 0 || json < 0 || why < 0 || text < 0)
+        if (socket_of_child < 0 || json < 0 || why < 0 || text < 0 || context < 0)
                 return -errno;
-        int fds[] = { socket_of_child, json, why, text };
+        int r = fs_write_all(context, request->context, n_context);
+        if (r < 0)
+                return r;
+        int fds[N_FDS] = { socket_of_child, json, why, text, context };
         return run_child(request, fds, &socket_of_child, ours, ret);
 }
 

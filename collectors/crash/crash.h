@@ -12,12 +12,28 @@
 #define CRASH_TIMEOUT_USEC (10 * USEC_PER_SEC)
 #define CRASH_CHILD "--child=crash"
 
+/* What is known beside the core. Every member may be absent; docs/CRASH-REPORTS.md has it for
+ * people.
+ * {
+ *   "pid": 4711,                          of the process, as the kernel's log has it: on the node
+ *   "signatures": {                       CRASH_SIGNATURES_MAX at most
+ *     "<signature.id>": { "count": 3, "since": "2026-11-24T00:00:00Z" }
+ *   },                                    count: earlier crashes on this node, without this one
+ *   "kernel": [                           the log of the time about the crash, 64 lines at most
+ *     { "time": "2026-11-24T00:00:00Z", "text": "…", "kind": "segfault|oom|mce|aer|efa|other" }
+ *   ],
+ *   "job": { … }                          printed as it is: cluster, job id, rank, container …
+ * } */
+#define CRASH_CONTEXT_BYTES_MAX (256 * KIB)
+#define CRASH_SIGNATURES_MAX 256
+
 typedef struct CrashRequest {
         const char *program;   /* that has crash_child_main() behind CRASH_CHILD; absolute */
         const char *core_name; /* as the report names it */
         int core_fd;           /* borrowed, as the roots' are */
         const FileRoot *roots; /* where programs and libraries may be, the likeliest first */
         size_t n_roots;        /* <= FILES_ROOTS_MAX */
+        const char *context;   /* JSON, as above; NULL: none */
         uint64_t timeout_usec;
 } CrashRequest;
 
@@ -29,7 +45,7 @@ typedef struct CrashReport {
 enum { CRASH_E_FAILED = 1 };
 
 /** Makes one. Blocks: for a command or a worker. @param ret  to be given to crash_report_done()
- * @return 0, CRASH_E_FAILED and ret->fault, -errno */
+ * @return 0, CRASH_E_FAILED and ret->fault, -E2BIG: too much context, -errno */
 int crash_report(const CrashRequest *request, CrashReport *ret);
 void crash_report_done(CrashReport *r);
 

@@ -17,6 +17,7 @@ enum {
         OPS_MAX = 64,
         SYMBOLS_MAX = 4 << 20,
         OVERLAP_MAX = 64,
+        UNSIZED_MAX = 4096, /* how far a symbol without a size reaches */
         NOTES_BYTES_MAX = 64 << 10,
 };
 
@@ -362,6 +363,16 @@ int elf_file_add_symbols(ElfFile *f, ElfFile *debug) {
         return r;
 }
 
+static bool is_in_same_segment(const ElfFile *f, uint64_t a, uint64_t b) {
+        for (size_t i = 0; i < n_headers(f); i++) {
+                GElf_Phdr p;
+                if (gelf_getphdr(f->elf, (int)i, &p) && p.p_type == PT_LOAD && a >= p.p_vaddr &&
+                    a - p.p_vaddr < p.p_memsz)
+                        return p.p_flags & PF_X && b >= p.p_vaddr && b - p.p_vaddr < p.p_memsz;
+        }
+        return false;
+}
+
 const ElfSymbol *elf_file_symbol(ElfFile *f, uint64_t address) {
         if (index_symbols(f) < 0)
                 return NULL;
@@ -371,9 +382,12 @@ const ElfSymbol *elf_file_symbol(ElfFile *f, uint64_t address) {
                 if (address - s->address < s->n_bytes)
                         return s;
         }
-        /* Assembly without sizes: the nearest one before. */
-        return low > 0 && f->symbols[low - 1].shown.n_bytes == 0 ? &f->symbols[low - 1].shown
-                                                                 : NULL;
+        /* Assembly without sizes: the nearest one before, if it is near. */
+        const ElfSymbol *s = low > 0 ? &f->symbols[low - 1].shown : NULL;
+        return s && s->n_bytes == 0 && address - s->address < UNSIZED_MAX &&
+                               is_in_same_segment(f, s->address, address)
+                       ? s
+                       : NULL;
 }
 
 static uint64_t find_in(Elf *elf, unsigned type, const char *name) {

@@ -18,10 +18,15 @@ enum {
         GUARD_BYTES_MAX = 1 << 20,
         FRAME_BYTES_MAX = 64 << 20,
         BRK_GAP_MAX = 1 << 30, /* the kernel's random gap between a program and its heap */
-        /* struct rt_sigframe: where the siginfo of a handler lies from the frame's sp */
+        /* struct rt_sigframe: what lies where from the frame's sp */
         X86_64_SIGINFO = 304,
+        X86_64_TRAP = 200, /* uc_mcontext: trapno, oldmask, cr2 */
         ARM64_SIGINFO = 0,
-        ABORT_TEXT = 4, /* struct abort_msg_s: a size, then the text. glibc, debug/ */
+        TRAP_STACK_SEGMENT = 12,
+        TRAP_PROTECTION = 13,
+        TRAP_PAGE = 14,
+        ABORT_TEXT = 4,      /* struct abort_msg_s: a size, then the text. glibc, debug/ */
+        X86_64_FS_BASE = 21, /* of struct user_regs_struct */
 };
 
 static const char *const x86_64_names[] = {
@@ -51,11 +56,22 @@ static bool is_canonical(const Fault *f, uint64_t address) {
         return top == 0 || top == 0x1ffff;
 }
 
+/* Variables that begin as 0 lie behind what is mapped of a file. */
+static const Module *module_of(const Modules *modules, uint64_t address) {
+        const Module *m = modules_at(modules, address);
+        const CoreSegment *s = m ? NULL : core_notes_segment(modules->memory->notes, address);
+        if (!s || s->address == 0)
+                return m;
+        m = modules_at(modules, s->address - 1);
+        return m && m->file && elf_file_flags(m->file, address - m->bias) & PF_W ? m : NULL;
+}
+
 static bool is_heap(const Modules *modules, const CoreSegment *s) {
         for (size_t i = 0; i < modules->n; i++) {
                 const Module *m = &modules->items[i];
-                if (m->is_program)
-                        return s->address >= m->end && s->address - m->end < BRK_GAP_MAX &&
+                if (m->is_program) /* what is next to it may be its own, which its file says */
+                        return s->address >= m->end + !m->file &&
+                               s->address - m->end < BRK_GAP_MAX &&
                                (i + 1 == modules->n || s->address < modules->items[i + 1].start);
         }
         return false;
@@ -72,7 +88,7 @@ FaultTarget fault_target(const Fault *f, const Modules *modules, uint64_t addres
                 return FAULT_UNMAPPED;
         if (s && s == f->stack)
                 return FAULT_STACK;
-        if (modules_at(modules, address))
+        if (module_of(modules, address))
                 return FAULT_MODULE;
         if (!s || s->flags == 0)
                 return FAULT_GUARD;
@@ -88,8 +104,8 @@ static const char *const target_names[] = {
 
 void fault_add_target(const Fault *f, const Modules *modules, uint64_t address, StrBuf *b) {
         FaultTarget t = fault_target(f, modules, address);
-        const Module *m = modules_at(modules, address);
-        if (t == FAULT_MODULE) {
+        const Module *m = t == FAULT_MODULE ? module_of(modules, address) : NULL;
+        if (m) {
                 strbuf_add(b, path_name(m->path));
                 strbuf_addf(b, "+0x%" PRIx64, address - (m->file ? m->bias : m->start));
         } else
@@ -158,7 +174,8 @@ static void find_nearest(Fault *f) {
 /* ---- inspecting ---- */
 
 /* A handler that raises its signal while that is blocked returns first, to where it came from: not
- * behind a system call, as one would be who raised it himself. */
+ * behind a system call, as one would be who raised it himself. Another thread may have sent it as
+ * well: decode() decides. */
 static int check_raised_on_return(Fault *f, Modules *modules) {
         const CoreNotes *c = modules->memory->notes;
         uint8_t before[2];
@@ -171,39 +188,78 @@ static int check_raised_on_return(Fault *f, Modules *modules) {
         return MIN(r, 0);
 }
 
+static int read_siginfo(CoreMemory *memory, const UnwindInterrupt *from, CoreSignal *ret) {
+        uint8_t data[24];
+        uint64_t at = from->frame_address +
+                      (memory->notes->machine == EM_X86_64 ? X86_64_SIGINFO : ARM64_SIGINFO);
+        int r = core_memory_read(memory, at, data, sizeof data);
+        if (r != 0)
+                return r;
+        *ret = (CoreSignal){ .is_known = true };
+        memcpy(&ret->number, data, sizeof ret->number);
+        memcpy(&ret->code, data + 8, sizeof ret->code);
+        memcpy(&ret->address, data + 16, sizeof ret->address);
+        return 0;
+}
+
+/* A handler without SA_SIGINFO gets none, but the processor's reason is kept for all. */
+static int read_trap(CoreMemory *memory, const UnwindInterrupt *from, CoreSignal *s) {
+        uint64_t trap[3];
+        bool may_be = memory->notes->machine == EM_X86_64 &&
+                      (s->number == SIGSEGV || s->number == SIGBUS);
+        int r = may_be ? core_memory_read(memory, from->frame_address + X86_64_TRAP, trap,
+                                          sizeof trap)
+                       : CORE_MEMORY_E_ABSENT;
+        if (r != 0)
+                return r;
+        s->is_known = true;
+        s->address = trap[2];
+        if (trap[0] == TRAP_PROTECTION || trap[0] == TRAP_STACK_SEGMENT)
+                s->code = SI_KERNEL;
+        else if (trap[0] != TRAP_PAGE)
+                return CORE_MEMORY_E_ABSENT;
+        else if (s->number == SIGBUS)
+                s->code = BUS_ADRERR;
+        else
+                s->code = core_notes_segment(memory->notes, s->address) ? SEGV_ACCERR : SEGV_MAPERR;
+        return 0;
+}
+
+/* Handlers may be behind one another. The one of another signal did not raise this one again: it
+ * is where it happened. */
+static int find_first_signal(Fault *f, Modules *modules, const Threads *t) {
+        int number = f->signal.number;
+        for (size_t i = 0; i < t->n_interrupts && f->signal.code <= 0; i++) {
+                CoreSignal first = { 0 };
+                int r = read_siginfo(modules->memory, &t->interrupts[i], &first);
+                if (r == 0 && first.number != number) {
+                        first = (CoreSignal){ .number = number };
+                        r = read_trap(modules->memory, &t->interrupts[i], &first);
+                }
+                if (r != 0)
+                        return MIN(r, 0);
+                f->signal = first;
+                f->state = t->interrupts[i].state;
+                f->first_frame = t->interrupts[i].frame;
+                f->is_behind_handler = true;
+        }
+        return 0;
+}
+
 static int set_signal(Fault *f, Modules *modules, const Threads *t) {
         const CoreNotes *c = modules->memory->notes;
-        uint8_t data[24];
         f->signal = c->signal;
         f->state = t->crashed;
         if (!f->signal.is_known)
                 f->signal.number = c->n_threads > 0 ? c->threads[0].signal : 0;
-        bool is_raised = f->signal.code <= 0;
-        if (is_raised && t->interrupt.state.known) {
-                uint64_t at = t->interrupt.frame_address +
-                              (c->machine == EM_X86_64 ? X86_64_SIGINFO : ARM64_SIGINFO);
-                f->is_behind_handler = true;
-                f->state = t->interrupt.state;
-                int r = core_memory_read(modules->memory, at, data, sizeof data);
-                if (r < 0)
-                        return r;
-                CoreSignal first = { .is_known = r == 0 };
-                if (r == 0) {
-                        memcpy(&first.number, data, sizeof first.number);
-                        memcpy(&first.code, data + 8, sizeof first.code);
-                        memcpy(&first.address, data + 16, sizeof first.address);
-                }
-                if (first.number > 0 && first.number < NSIG)
-                        f->signal = first;
-        }
-        int e = f->is_behind_handler ? 0 : check_raised_on_return(f, modules);
-        if (e < 0)
-                return e;
+        int r = find_first_signal(f, modules, t);
+        if (r == 0 && !f->is_behind_handler)
+                r = check_raised_on_return(f, modules);
         int n = f->signal.number, code = f->signal.code;
         f->has_address =
                 f->signal.is_known && code > 0 && code != SI_KERNEL &&
                 (n == SIGSEGV || n == SIGBUS || n == SIGILL || n == SIGFPE || n == SIGTRAP);
-        return 0;
+        return MIN(r, 0);
 }
 
 /* The stack of a frame that did not fit begins above sp. */
@@ -218,18 +274,39 @@ static const CoreSegment *find_stack(const CoreNotes *c, uint64_t sp) {
         return s && s->flags & PF_W ? s : NULL;
 }
 
+/* The kernel puts AT_RANDOM's bytes on the first thread's stack, the C library what a thread calls
+ * its own on those of others. A bad stack pointer is in neither. */
+static bool is_own_stack(const CoreNotes *c, const Fault *f) {
+        if (c->n_threads == 0)
+                return false;
+        if (c->threads[0].tid == c->pid)
+                return f->is_first_stack;
+        if (c->machine != EM_X86_64)
+                return true; /* the register is in a note of its own, which is not read */
+        uint64_t mark = c->threads[0].registers[X86_64_FS_BASE] - f->stack->address;
+        return mark < f->stack->memory_bytes;
+}
+
 static void set_stack(Fault *f, const CoreNotes *c) {
         uint64_t sp = unwind_stack_pointer(c, &f->state), at = f->signal.address;
         f->stack = find_stack(c, sp);
+        f->is_first_stack = f->stack && core_notes_auxv(c, AT_RANDOM) - f->stack->address <
+                                                f->stack->memory_bytes;
         if (!f->stack || !f->has_address || f->signal.number != SIGSEGV ||
-            at >= f->stack->address || MIN(at - sp, sp - at) > STACK_REACH)
+            at >= f->stack->address || MIN(at - sp, sp - at) > STACK_REACH || !is_own_stack(c, f))
                 return;
         f->is_stack_exhausted = sp < f->stack->address || f->stack->address - at <= GUARD_BYTES_MAX;
 }
 
+/* Bytes of code only: pc may be anywhere. */
 static int set_code(Fault *f, Modules *modules) {
+        uint64_t pc = f->state.pc;
+        if (!modules_is_code(modules, pc))
+                return 0;
         for (f->n_code = FAULT_CODE_BYTES; f->n_code > 0; f->n_code--) {
-                int r = modules_read(modules, f->state.pc, f->code, f->n_code);
+                int r = modules_is_code(modules, pc + f->n_code - 1)
+                                ? modules_read(modules, pc, f->code, f->n_code)
+                                : CORE_MEMORY_E_UNMAPPED;
                 if (r <= 0)
                         return r;
         }
@@ -263,15 +340,18 @@ int fault_inspect(Fault *ret, Modules *modules, const Threads *threads) {
         const CoreNotes *c = modules->memory->notes;
         *ret = (Fault){ .machine = c->machine,
                         .base_register = -1,
-                        .tid = c->n_threads > 0 ? c->threads[0].tid : 0 };
+                        .tid = c->n_threads > 0 ? c->threads[0].tid : 0,
+                        .pid = c->pid };
         int r = set_signal(ret, modules, threads);
         if (r == 0)
                 r = set_code(ret, modules);
         if (r < 0)
                 return r;
         set_stack(ret, c);
-        if (!decode(ret, modules))
+        if (!decode(ret, modules)) {
+                ret->is_behind_handler = ret->first_frame > 0;
                 find_nearest(ret);
+        }
         return set_message(ret, modules);
 }
 
@@ -286,7 +366,8 @@ static const Meaning meanings[] = {
         { SIGSEGV, SEGV_MAPERR, "nothing is mapped there" },
         { SIGSEGV, SEGV_ACCERR, "the mapping does not allow it" },
         { SIGSEGV, SEGV_PKUERR, "a protection key does not allow it" },
-        { SIGSEGV, SI_KERNEL, "the address is not canonical; the kernel does not say which it is" },
+        { SIGSEGV, SI_KERNEL, "the kernel gives no address: it is not canonical, or not aligned" },
+        { SIGBUS, SI_KERNEL, "the kernel gives no address: it is not canonical" },
         { SIGBUS, BUS_ADRALN, "the address is misaligned" },
         { SIGBUS, BUS_ADRERR,
           "there is no memory behind the mapping: a file that was cut, or a "
@@ -324,6 +405,10 @@ void fault_add_sentence(const Fault *f, StrBuf *b) {
                 strbuf_addf(b, " at 0x%" PRIx64, f->signal.address);
         if (!f->signal.is_known)
                 strbuf_add(b, "; the core does not say more");
+        else if (is_sent && !f->has_address && (uint32_t)f->signal.address == f->pid)
+                strbuf_add(b, ": sent by the process itself");
+        else if (is_sent && !f->has_address && (uint32_t)f->signal.address == 0)
+                strbuf_add(b, ": sent from outside of its container");
         else if (is_sent && !f->has_address)
                 strbuf_addf(b, ": sent by process %" PRIu32 " of uid %" PRIu32,
                             (uint32_t)f->signal.address, (uint32_t)(f->signal.address >> 32));
@@ -346,12 +431,6 @@ static void json_target(const Fault *f, const Modules *modules, uint64_t address
         json_out_string(b, "points_to", text.text);
 }
 
-static void json_hex(StrBuf *b, const char *key, uint64_t v) {
-        char buf[19];
-        (void)snprintf(buf, sizeof buf, "0x%" PRIx64, v);
-        json_out_string(b, key, buf);
-}
-
 static void write_signal(const Fault *f, StrBuf *b) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
         char name[FAULT_SIGNAL_SIZE];
@@ -362,7 +441,7 @@ static void write_signal(const Fault *f, StrBuf *b) {
         if (f->signal.is_known)
                 json_out_i64(b, "code", f->signal.code);
         if (f->has_address)
-                json_hex(b, "address", f->signal.address);
+                json_out_hex(b, "address", f->signal.address);
         json_out_bool(b, "raised_again_by_handler", f->is_behind_handler);
         json_out_string(b, "text", text.text);
         json_out_end_object(b);
@@ -376,7 +455,7 @@ static void write_registers(const Fault *f, const Modules *modules, StrBuf *b) {
                         continue;
                 json_out_object(b, NULL);
                 json_out_string(b, "name", register_name(f, i, buf));
-                json_hex(b, "value", f->state.registers[i]);
+                json_out_hex(b, "value", f->state.registers[i]);
                 json_target(f, modules, f->state.registers[i], b);
                 json_out_end_object(b);
         }
@@ -388,7 +467,7 @@ static void write_registers(const Fault *f, const Modules *modules, StrBuf *b) {
         json_out_i64(b, "plus", f->base_offset);
         json_out_string(b, "by", f->is_decoded ? "instruction" : "likeness");
         if (f->is_decoded)
-                json_hex(b, "address", f->effective);
+                json_out_hex(b, "address", f->effective);
         json_out_end_object(b);
 }
 
@@ -399,15 +478,18 @@ void fault_write_json(const Fault *f, const Modules *modules, StrBuf *b) {
         write_signal(f, b);
         json_out_object(b, "fault");
         json_out_u64(b, "thread", f->tid);
-        json_hex(b, "pc", f->state.pc);
+        json_out_hex(b, "pc", f->state.pc);
         json_target(f, modules, f->state.pc, b);
         write_registers(f, modules, b);
         json_out_string(b, "code_bytes", f->n_code ? digest_hex(f->code, f->n_code, code) : NULL);
         if (f->stack) {
                 json_out_object(b, "stack");
-                json_hex(b, "start", f->stack->address);
-                json_hex(b, "end", f->stack->address + f->stack->memory_bytes);
-                json_out_i64(b, "bytes_left", (int64_t)(sp - f->stack->address));
+                json_out_hex(b, "start", f->stack->address);
+                json_out_hex(b, "end", f->stack->address + f->stack->memory_bytes);
+                if (f->is_first_stack)
+                        json_out_null(b, "bytes_left");
+                else
+                        json_out_i64(b, "bytes_left", (int64_t)(sp - f->stack->address));
                 json_out_bool(b, "is_exhausted", f->is_stack_exhausted);
                 json_out_end_object(b);
         }
@@ -428,10 +510,21 @@ static void text_registers(const Fault *f, const Modules *modules, StrBuf *b) {
                 fault_add_target(f, modules, f->state.registers[i], &target);
                 strbuf_addf(b, "| %s | 0x%" PRIx64 " | ", register_name(f, i, buf),
                             f->state.registers[i]);
-                strbuf_add_escaped(b, target.text ? target.text : "");
+                strbuf_add_code(b, target.text ? target.text : "");
                 strbuf_add(b, " |\n");
         }
         strbuf_add(b, "\n");
+}
+
+static void text_stack(const Fault *f, uint64_t sp, StrBuf *b) {
+        strbuf_addf(b, "The stack has %" PRIu64 " KiB", f->stack->memory_bytes / KIB);
+        if (f->is_stack_exhausted)
+                strbuf_add(b, ": it is exhausted.\n");
+        else if (f->is_first_stack)
+                strbuf_add(b, " so far. It grows until `ulimit -s`, which no core has.\n");
+        else
+                strbuf_addf(b, ", of which %" PRId64 " KiB are left.\n",
+                            (int64_t)(sp - f->stack->address) / (int64_t)KIB);
 }
 
 static void text_instruction(const Fault *f, const Modules *modules, StrBuf *b) {
@@ -439,21 +532,15 @@ static void text_instruction(const Fault *f, const Modules *modules, StrBuf *b) 
         _cleanup_(strbuf_done) StrBuf target = STRBUF_INIT;
         fault_add_target(f, modules, f->state.pc, &target);
         strbuf_addf(b, "At 0x%" PRIx64 " (", f->state.pc);
-        strbuf_add_escaped(b, target.text ? target.text : "");
+        strbuf_add_code(b, target.text ? target.text : "");
         strbuf_addf(b, "), bytes `%s`.\n",
-                    f->n_code ? digest_hex(f->code, f->n_code, code) : "not in the core");
+                    f->n_code ? digest_hex(f->code, f->n_code, code) : "not known");
         if (f->base_register >= 0)
                 strbuf_addf(b, "The address is %s %+" PRId64 "%s.\n",
                             register_name(f, (size_t)f->base_register, buf), f->base_offset,
                             f->is_decoded ? ", as the instruction says" : ", by likeness");
         if (f->stack)
-                strbuf_addf(b,
-                            "The stack has %" PRIu64 " KiB, of which %" PRId64 " KiB are left%s.\n",
-                            f->stack->memory_bytes / KIB,
-                            (int64_t)(unwind_stack_pointer(modules->memory->notes, &f->state) -
-                                      f->stack->address) /
-                                    (int64_t)KIB,
-                            f->is_stack_exhausted ? ": it is exhausted" : "");
+                text_stack(f, unwind_stack_pointer(modules->memory->notes, &f->state), b);
         strbuf_add(b, "\n");
 }
 

@@ -24,8 +24,9 @@ typedef enum FaultTarget { /* where an address points */
 typedef struct Fault {
         CoreSignal signal; /* the first one, if a handler raised it again */
         bool is_behind_handler;
-        bool has_address; /* signal.address is that of a fault */
-        uint32_t tid;
+        size_t first_frame; /* of the crashed thread's chain: where it happened */
+        bool has_address;   /* signal.address is that of a fault */
+        uint32_t tid, pid;
         uint16_t machine;
         UnwindState state; /* when it happened */
         int base_register; /* by DWARF's numbers: base + offset is the faulting address; -1 */
@@ -35,6 +36,7 @@ typedef struct Fault {
         uint8_t code[FAULT_CODE_BYTES]; /* at pc */
         size_t n_code;
         const CoreSegment *stack; /* NULL: sp points nowhere */
+        bool is_first_stack;      /* the kernel's, which grows to a limit that no core has */
         bool is_stack_exhausted;
         char message[FAULT_MESSAGE_SIZE]; /* of abort(3); "" */
 } Fault;

@@ -45,7 +45,7 @@ typedef struct Python {
 } Python;
 
 /* All of these: 0, CORE_MEMORY_E_* or what else is no stack, -errno. */
-enum { NOT_PYTHON = CORE_MEMORY_E_ABSENT + 1 };
+enum { NOT_PYTHON = CORE_MEMORY_E_LIMIT + 1 };
 
 static int read_word(const Python *p, uint64_t address, uint64_t *ret) {
         return modules_read(p->modules, address, ret, sizeof *ret);
@@ -237,8 +237,9 @@ static int read_line(const Python *p, uint64_t code, uint64_t instruction, int *
                 r = read_word(p, table + p->o.bytes_size, &n);
         if (r != 0)
                 return r;
+        *ret = 0;
         if (n > LINES_BYTES_MAX)
-                return NOT_PYTHON;
+                return 0; /* the frame is there without it */
         _cleanup_free_ uint8_t *data = malloc(n + 1);
         if (!data)
                 return -ENOMEM;
@@ -358,7 +359,9 @@ int python_stacks_read(PythonStacks *ret, Modules *modules) {
                 ret->fault = "no offsets are known of this version";
         if (r > 0 && ret->version != 0 && !ret->fault)
                 ret->fault = r == NOT_PYTHON ? "what was found there is no stack of Python"
-                                             : "the core has not all of the interpreter's memory";
+                             : r == CORE_MEMORY_E_LIMIT
+                                     ? "so much of the core was read that no more is"
+                                     : "the core has not all of the interpreter's memory";
         return MIN(r, 0);
 }
 

@@ -20,13 +20,17 @@ enum {
         TEXT_GROUPS = 12,      /* Markdown is for people */
         TEXT_FRAMES = 32,
         TEXT_TIDS = 8,
-        HEX_SIZE = 19,
         LINES_MAX = 16, /* functions inlined into one another */
         ID_SIZE = 2 * ELF_BUILD_ID_MAX + 1,
 };
 #define REPORT_VERSION 1
 #define LINES_USEC USEC_PER_SEC
 #define VERSIONS_USEC (300 * USEC_PER_MSEC)
+
+struct FrameLines {
+        ElfLine items[LINES_MAX];
+        size_t n;
+};
 
 typedef struct Report {
         const ReportInput *in;
@@ -36,20 +40,10 @@ typedef struct Report {
         const Threads *threads;
         const Fault *fault;
         const PythonStacks *python;
-        uint64_t lines_end_usec; /* when no more source lines are looked for */
         bool has_all_versions;
+        struct FrameLines *lines; /* of the crashed thread's frames; NULL: none is known */
         StrBuf *json, *text;
 } Report;
-
-static const char *hex(char buf[HEX_SIZE], uint64_t v) {
-        (void)snprintf(buf, HEX_SIZE, "0x%" PRIx64, v);
-        return buf;
-}
-
-static void json_hex(StrBuf *b, const char *key, uint64_t v) {
-        char buf[HEX_SIZE];
-        json_out_string(b, key, hex(buf, v));
-}
 
 /* Readers of JSON have 63 bits; only a damaged core needs more. */
 static void json_count(StrBuf *b, const char *key, uint64_t v) {
@@ -62,14 +56,18 @@ static const char *module_name(const Module *m) {
         return m ? path_name(m->path) : NULL;
 }
 
-static size_t find_lines(Report *r, const UnwindFrame *f, ElfLine *ret) {
-        return modules_lines(r->modules, unwind_frame_address(f), r->lines_end_usec, ret,
-                             LINES_MAX);
+static void find_lines(Report *r) {
+        const ThreadGroup *g = r->threads->groups;
+        uint64_t end_usec = clock_boottime_usec() + LINES_USEC;
+        r->lines = r->threads->n_groups > 0 ? calloc(g->n_frames, sizeof *r->lines) : NULL;
+        for (size_t i = 0; r->lines && i < g->n_frames; i++)
+                r->lines[i].n = modules_lines(r->modules, unwind_frame_address(&g->frames[i]),
+                                              end_usec, r->lines[i].items, LINES_MAX);
 }
 
-static void write_lines(Report *r, const UnwindFrame *f) {
-        ElfLine lines[LINES_MAX];
-        size_t n = find_lines(r, f, lines);
+static void write_lines(Report *r, size_t frame) {
+        const ElfLine *lines = r->lines[frame].items;
+        size_t n = r->lines[frame].n;
         json_out_array(r->json, "lines");
         for (size_t i = 0; i < n; i++) {
                 json_out_object(r->json, NULL);
@@ -82,26 +80,27 @@ static void write_lines(Report *r, const UnwindFrame *f) {
         json_out_end_array(r->json);
 }
 
-static void write_frame(Report *r, const UnwindFrame *f, bool has_lines) {
+static void write_frame(Report *r, const ThreadGroup *g, size_t number) {
+        const UnwindFrame *f = &g->frames[number];
         ModuleSymbol function;
         uint64_t address = unwind_frame_address(f);
         Module *m = modules_at(r->modules, address);
         bool is_known = modules_symbol(r->modules, address, &function);
         json_out_object(r->json, NULL);
-        json_hex(r->json, "pc", f->pc);
+        json_out_hex(r->json, "pc", f->pc);
         json_out_string(r->json, "function", is_known ? function.name : NULL);
         if (is_known)
                 json_count(r->json, "offset", function.offset + (f->pc - address));
         json_out_string(r->json, "module", module_name(m));
         json_out_string(r->json, "component", m ? verdict_component(m->path) : NULL);
         if (m)
-                json_hex(r->json, "module_offset", f->pc - (m->file ? m->bias : m->start));
+                json_out_hex(r->json, "module_offset", f->pc - (m->file ? m->bias : m->start));
         if (f->is_not_code)
                 json_out_bool(r->json, "is_not_code", true);
         if (f->is_signal_frame)
                 json_out_bool(r->json, "signal_handler_called", true);
-        if (has_lines)
-                write_lines(r, f);
+        if (r->lines && g == r->threads->groups)
+                write_lines(r, number);
         json_out_end_object(r->json);
 }
 
@@ -128,7 +127,7 @@ static void write_groups(Report *r) {
                 write_tids(r, i, CORE_THREADS_MAX);
                 json_out_array(r->json, "frames");
                 for (size_t k = 0; k < n; k++)
-                        write_frame(r, &g->frames[k], i == 0);
+                        write_frame(r, g, k);
                 json_out_end_array(r->json);
                 json_out_u64(r->json, "frames_not_listed", g->n_frames - n);
                 json_out_string(r->json, "end", unwind_end_name(g->end));
@@ -160,7 +159,10 @@ static void write_python_thread(const PythonThread *t, StrBuf *b) {
         for (size_t i = 0; i < t->n_frames; i++) {
                 json_out_object(b, NULL);
                 json_out_string(b, "file", t->frames[i].file);
-                json_out_i64(b, "line", t->frames[i].line);
+                if (t->frames[i].line > 0)
+                        json_out_i64(b, "line", t->frames[i].line);
+                else
+                        json_out_null(b, "line");
                 json_out_string(b, "function", t->frames[i].function);
                 json_out_end_object(b);
         }
@@ -202,8 +204,8 @@ static void write_module(Report *r, const Module *m) {
         char id[ID_SIZE];
         json_out_object(r->json, NULL);
         json_out_path(r->json, "path", m->path);
-        json_hex(r->json, "start", m->start);
-        json_hex(r->json, "end", m->end);
+        json_out_hex(r->json, "start", m->start);
+        json_out_hex(r->json, "end", m->end);
         json_out_string(r->json, "build_id",
                         m->build_id.n ? digest_hex(m->build_id.bytes, m->build_id.n, id) : NULL);
         json_out_string(r->json, "file", module_state_name(m->state));
@@ -253,23 +255,22 @@ static void write_core(Report *r) {
 /* ---- for people ---- */
 
 static void text_frame(Report *r, size_t number, const UnwindFrame *f) {
-        char buf[HEX_SIZE];
         ModuleSymbol function;
         uint64_t address = unwind_frame_address(f);
         Module *m = modules_at(r->modules, address);
         bool is_known = modules_symbol(r->modules, address, &function);
-        strbuf_addf(r->text, "| #%zu | %s | ", number, hex(buf, f->pc));
+        strbuf_addf(r->text, "| #%zu | 0x%" PRIx64 " | ", number, f->pc);
         if (f->is_signal_frame)
                 strbuf_add(r->text, "*signal handler called*");
         else if (is_known) {
-                strbuf_add_escaped(r->text, function.name);
+                strbuf_add_code(r->text, function.name);
                 strbuf_addf(r->text, "+%" PRIu64, function.offset + (f->pc - address));
         } else
                 strbuf_add(r->text, "??");
         strbuf_add(r->text, " | ");
         if (m) {
-                strbuf_add_escaped(r->text, module_name(m));
-                strbuf_addf(r->text, "+%s", hex(buf, f->pc - (m->file ? m->bias : m->start)));
+                strbuf_add_code(r->text, module_name(m));
+                strbuf_addf(r->text, "+0x%" PRIx64, f->pc - (m->file ? m->bias : m->start));
         }
         const char *component = m ? verdict_component(m->path) : NULL;
         strbuf_addf(r->text, " | %s |\n", component ? component : "");
@@ -284,17 +285,17 @@ static size_t count_repeated(const ThreadGroup *g, size_t at) {
 }
 
 /* The source of the crashing thread's frames: `read.c:12 in load, inlined into read.c:40`. */
-static void text_lines(Report *r, const UnwindFrame *f) {
-        ElfLine lines[LINES_MAX];
-        size_t n = find_lines(r, f, lines);
+static void text_lines(Report *r, size_t frame) {
+        const ElfLine *lines = r->lines[frame].items;
+        size_t n = r->lines[frame].n;
         for (size_t i = 0; i < n; i++) {
                 if (!lines[i].file)
                         continue;
                 strbuf_add(r->text, "| | | ");
                 if (lines[i].function)
-                        strbuf_add_escaped(r->text, lines[i].function);
+                        strbuf_add_code(r->text, lines[i].function);
                 strbuf_add(r->text, lines[i].is_inlined ? " (inlined) | " : " | ");
-                strbuf_add_escaped(r->text, lines[i].file);
+                strbuf_add_code(r->text, lines[i].file);
                 strbuf_addf(r->text, ":%d | |\n", lines[i].line);
         }
 }
@@ -306,8 +307,8 @@ static void text_chain(Report *r, const ThreadGroup *g) {
         for (size_t n_lines = 0; i < g->n_frames && n_lines < TEXT_FRAMES; n_lines++) {
                 size_t n = count_repeated(g, i);
                 text_frame(r, i, &g->frames[i]);
-                if (g == r->threads->groups)
-                        text_lines(r, &g->frames[i]);
+                if (r->lines && g == r->threads->groups)
+                        text_lines(r, i);
                 if (n > 2)
                         strbuf_addf(r->text, "| … | | %zu times the same | | |\n", n);
                 i += n > 2 ? n : 1;
@@ -325,9 +326,11 @@ static void text_python_thread(Report *r, const PythonThread *t) {
         strbuf_addf(r->text, "Thread %u:\n\n| Line | Function |\n|---|---|\n", t->tid);
         for (size_t i = 0; i < MIN(t->n_frames, (size_t)TEXT_FRAMES); i++) {
                 strbuf_add(r->text, "| ");
-                strbuf_add_escaped(r->text, t->frames[i].file);
-                strbuf_addf(r->text, ":%d | ", t->frames[i].line);
-                strbuf_add_escaped(r->text, t->frames[i].function);
+                strbuf_add_code(r->text, t->frames[i].file);
+                if (t->frames[i].line > 0)
+                        strbuf_addf(r->text, ":%d", t->frames[i].line);
+                strbuf_add(r->text, " | ");
+                strbuf_add_code(r->text, t->frames[i].function);
                 strbuf_add(r->text, " |\n");
         }
         strbuf_add(r->text,
@@ -408,23 +411,28 @@ static void text_modules(Report *r) {
 
 static void text_head(Report *r, const VerdictText *v) {
         strbuf_add(r->text, "## Coredump Analysis: ");
-        strbuf_add_escaped(r->text, r->in->core_name);
+        strbuf_add_code(r->text, r->in->core_name);
         strbuf_add(r->text, "\n\n**Crash signal:** ");
         fault_add_sentence(r->fault, r->text);
-        strbuf_addf(r->text, "\\\n**Crashing thread:** %" PRIu32 " of ", r->fault->tid);
-        strbuf_add_escaped(r->text, r->notes->command);
+        strbuf_add(r->text, "\\\n**Crashing thread:** ");
+        if (r->notes->n_threads > 0)
+                strbuf_addf(r->text, "%" PRIu32 " of ", r->fault->tid);
+        else
+                strbuf_add(r->text, "not in the core, of ");
+        strbuf_add_code(r->text, r->notes->command);
         strbuf_addf(r->text, " (pid %" PRIu32 ")\\\n", r->notes->pid);
         if (r->fault->message[0]) {
                 _cleanup_(strbuf_done) StrBuf message = STRBUF_INIT;
                 redact_text(&message, r->fault->message, strlen(r->fault->message));
                 strbuf_add(r->text, "**Abort message:** ");
-                strbuf_add_escaped(r->text, message.text ? message.text : "");
+                strbuf_add_code(r->text, message.text ? message.text : "");
                 strbuf_add(r->text, "\\\n");
         }
         strbuf_addf(r->text,
-                    "**Crash context:** %s\\\n**Determinism:** unknown (single occurrence)\\\n"
-                    "**Signature:** %s\n\n",
-                    v->context, v->signature.text ? v->signature.text : "");
+                    "**Crash context:** %s\\\n**Determinism:** %s\\\n**Signature:** %s\n\n",
+                    v->context, v->seen.text ? v->seen.text : "",
+                    v->signature.text ? v->signature.text : "");
+        context_write_job(r->in->context, r->text);
 }
 
 /* What the core leaves open, so that nobody takes a part for the whole. */
@@ -470,22 +478,24 @@ static void text_next_steps(Report *r, const VerdictText *v) {
                 if (m->state != MODULE_MISSING && m->state != MODULE_MISMATCH)
                         continue;
                 strbuf_addf(r->text, "%u. Get ", n++);
-                strbuf_add_escaped(r->text, m->path);
+                strbuf_add_code(r->text, m->path);
                 strbuf_addf(r->text,
                             " with build id %s (`debuginfod-find executable %s`), and give its "
                             "root with --root.\n",
                             id_text(m, id), id_text(m, id));
         }
-        if (v->is_symptom)
-                strbuf_addf(r->text,
-                            "%u. Look for the write that came before: a build with "
-                            "AddressSanitizer or ThreadSanitizer.\n",
-                            n++);
+        if (v->next)
+                strbuf_addf(r->text, "%u. %s\n", n++, v->next);
         strbuf_addf(r->text, "%u. `gdb -ex 'thread apply all bt' ", n++);
         add_word(r->text, program_path(r), "PROGRAM");
         strbuf_add(r->text, " ");
         add_word(r->text, r->in->core_name, "CORE");
         strbuf_add(r->text, "` shows arguments and locals where debug information is installed.\n");
+        strbuf_addf(r->text, "%u. `eu-unstrip -n --core ", n++);
+        add_word(r->text, r->in->core_name, "CORE");
+        strbuf_add(r->text, "` lists the build ids of all that was mapped.\n");
+        if (r->text->text && strstr(r->text->text, "`_Z"))
+                strbuf_addf(r->text, "%u. `c++filt < crash.md` spells the names of C++.\n", n++);
 }
 
 static void write_json(Report *r, VerdictText *v) {
@@ -494,7 +504,9 @@ static void write_json(Report *r, VerdictText *v) {
         json_out_string(r->json, "confinement", r->in->left_out);
         write_core(r);
         fault_write_json(r->fault, r->modules, r->json);
-        verdict_write(r->fault, r->threads, r->modules, r->json, v);
+        verdict_write(&(VerdictInput){ r->fault, r->threads, r->modules, r->in->context }, r->json,
+                      v);
+        context_write_json(r->in->context, r->json);
         write_threads(r);
         write_python(r);
         write_modules(r);
@@ -514,6 +526,7 @@ static void write_text(Report *r, const VerdictText *v) {
         text_modules(r);
         strbuf_addf(r->text, "### Root cause\n\n%s\n### Evidence\n\n%s",
                     v->cause.text ? v->cause.text : "", v->evidence.text ? v->evidence.text : "");
+        context_write_kernel(r->in->context, r->text);
         text_limits(r);
         strbuf_add(r->text, "\n### Upstream fix status\n\nNot checked\n\n");
         text_next_steps(r, v);
@@ -525,28 +538,42 @@ static void write_text(Report *r, const VerdictText *v) {
 
 static void write_all(Report *r) {
         VerdictText v = { 0 };
-        r->lines_end_usec = clock_boottime_usec() + LINES_USEC;
+        strbuf_clear(r->json);
+        strbuf_clear(r->text);
         write_json(r, &v);
         write_text(r, &v);
         verdict_text_done(&v);
 }
 
+static int write_twice(Report *r) {
+        write_all(r);
+        int e = r->in->publish ? r->in->publish(r->json, r->text, r->in->userdata) : 0;
+        if (e == 0) { /* what follows reads lists and debug information, which are hostile */
+                r->has_all_versions = modules_find_versions(r->modules, clock_boottime_usec() +
+                                                                                VERSIONS_USEC) == 0;
+                find_lines(r);
+                write_all(r);
+        }
+        free(r->lines);
+        return e;
+}
+
 static int analyse(Report *r, Modules *modules, Threads *threads) {
         Fault fault;
         PythonStacks python = { 0 };
-        int e = threads_unwind(threads, modules);
+        int e = threads_unwind_crashed(threads, modules);
         if (e == 0)
                 e = fault_inspect(&fault, modules, threads);
         if (e == 0)
                 e = python_stacks_read(&python, modules);
+        if (e == 0)
+                e = threads_unwind_others(threads, modules);
         if (e == 0) {
                 r->python = &python;
                 r->modules = modules;
                 r->threads = threads;
                 r->fault = &fault;
-                r->has_all_versions =
-                        modules_find_versions(modules, clock_boottime_usec() + VERSIONS_USEC) == 0;
-                write_all(r);
+                e = write_twice(r);
         }
         python_stacks_done(&python);
         return e;

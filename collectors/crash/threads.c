@@ -80,27 +80,43 @@ static void sort_groups(Threads *t, size_t n_threads, uint32_t *number_of_first)
                 t->group_of[i] = number_of_first[t->group_of[i]];
 }
 
-int threads_unwind(Threads *ret, Modules *modules) {
+int threads_unwind_crashed(Threads *ret, Modules *modules) {
+        const CoreNotes *c = modules->memory->notes;
+        _cleanup_(unwinder_freep) Unwinder *u = NULL;
+        _cleanup_free_ UnwindChain *chain = malloc(sizeof *chain);
+        *ret = (Threads){ .group_of = calloc(c->n_threads + 1, sizeof *ret->group_of) };
+        if (!chain || !ret->group_of)
+                return -ENOMEM;
+        int r = c->n_threads > 0 ? unwinder_new(&u, modules) : 0;
+        if (r < 0 || c->n_threads == 0)
+                return r;
+        unwind_thread_state(c, &c->threads[0], &ret->crashed);
+        r = unwind_chain(u, &ret->crashed, chain);
+        if (r < 0)
+                return r;
+        memcpy(ret->interrupts, chain->interrupts, sizeof ret->interrupts);
+        ret->n_interrupts = chain->n_interrupts;
+        return add_chain(&(Builder){ .threads = ret }, chain, 0);
+}
+
+int threads_unwind_others(Threads *t, Modules *modules) {
         const CoreNotes *c = modules->memory->notes;
         _cleanup_(unwinder_freep) Unwinder *u = NULL;
         _cleanup_free_ uint32_t *buckets = calloc(BUCKETS, sizeof *buckets);
         _cleanup_free_ UnwindChain *chain = malloc(sizeof *chain);
-        *ret = (Threads){ .group_of = calloc(c->n_threads + 1, sizeof *ret->group_of) };
-        if (!buckets || !chain || !ret->group_of)
+        if (!buckets || !chain)
                 return -ENOMEM;
-        Builder b = { ret, buckets };
+        Builder b = { t, buckets };
         int r = unwinder_new(&u, modules);
-        for (size_t i = 0; i < c->n_threads && r == 0; i++) {
+        for (size_t i = 1; i < c->n_threads && r == 0; i++) {
                 UnwindState state;
                 unwind_thread_state(c, &c->threads[i], &state);
-                if (i == 0)
-                        ret->crashed = state;
-                r = unwind_chain(u, &state, chain, i == 0 ? &ret->interrupt : NULL);
+                r = unwind_chain(u, &state, chain);
                 if (r == 0)
                         r = add_chain(&b, chain, i);
         }
         if (r == 0)
-                sort_groups(ret, c->n_threads, buckets);
+                sort_groups(t, c->n_threads, buckets);
         return r;
 }
 

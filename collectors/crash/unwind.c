@@ -116,7 +116,7 @@ static void push_register(Machine *m, uint64_t number, uint64_t offset) {
 
 static int read_memory(Unwinder *u, uint64_t address, void *data, size_t n) {
         int r = modules_read(u->modules, address, data, n);
-        return r > 0 ? UNWIND_NO_STACK : r;
+        return r == CORE_MEMORY_E_LIMIT ? UNWIND_READ_LIMIT : r > 0 ? UNWIND_NO_STACK : r;
 }
 
 static void push_memory(Machine *m, uint64_t address, size_t n_bytes) {
@@ -278,7 +278,7 @@ static int find_register(Unwinder *u, const UnwindState *s, const UnwindValue *v
         }
         if (r == 0)
                 set(to, number, value);
-        return r < 0 ? r : 0; /* one that cannot be had is not known */
+        return r < 0 || r == UNWIND_READ_LIMIT ? r : 0; /* what cannot be had is not known */
 }
 
 static int find_cfa(Unwinder *u, const UnwindState *s, const UnwindRule *rule, uint64_t *ret) {
@@ -304,7 +304,7 @@ static int step(Unwinder *u, const UnwindState *s, const UnwindRule *rule, Unwin
         *ret = (UnwindState){ 0 };
         for (size_t i = 0; i < UNWIND_REGISTERS; i++) {
                 r = find_register(u, s, &rule->registers[i], i, cfa, ret);
-                if (r < 0)
+                if (r != 0)
                         return r;
         }
         if (!is_known(ret, stack_register(c)))
@@ -357,13 +357,19 @@ uint64_t unwind_frame_address(const UnwindFrame *frame) {
         return frame->pc - (frame->is_return_address && frame->pc > 0);
 }
 
-int unwind_chain(Unwinder *u, const UnwindState *thread, UnwindChain *ret,
-                 UnwindInterrupt *interrupt) {
+static void add_interrupt(const Unwinder *u, UnwindChain *chain, const UnwindState *handler,
+                          const UnwindState *interrupted) {
+        if (chain->n_interrupts < UNWIND_INTERRUPTS_MAX)
+                chain->interrupts[chain->n_interrupts++] =
+                        (UnwindInterrupt){ *interrupted,
+                                           unwind_stack_pointer(u->modules->memory->notes, handler),
+                                           chain->n };
+}
+
+int unwind_chain(Unwinder *u, const UnwindState *thread, UnwindChain *ret) {
         UnwindState state = *thread, caller;
         bool is_return_address = false;
-        ret->n = 0;
-        if (interrupt)
-                interrupt->state.known = 0;
+        ret->n = ret->n_interrupts = 0;
         for (;;) {
                 UnwindFrame *f = &ret->frames[ret->n++];
                 const UnwindRule *rule;
@@ -377,23 +383,20 @@ int unwind_chain(Unwinder *u, const UnwindState *thread, UnwindChain *ret,
                         f->is_not_code = true;
                         r = 0;
                 }
-                if (r == NO_CALLER || (r == 0 && caller.pc == 0))
-                        r = UNWIND_COMPLETE;
+                if (r == 0 && caller.pc == 0)
+                        r = UNWIND_NO_RETURN;
                 else if (r == 0 && !is_growing(u, &state, &caller, f->is_signal_frame))
                         r = UNWIND_NOT_GROWING;
                 else if (r == 0 && ret->n == UNWIND_FRAMES_MAX)
                         r = UNWIND_FRAMES_LIMIT;
                 else if (r == 0) {
                         is_return_address = !f->is_signal_frame;
-                        if (f->is_signal_frame && interrupt)
-                                *interrupt = (UnwindInterrupt){
-                                        caller,
-                                        unwind_stack_pointer(u->modules->memory->notes, &state)
-                                };
+                        if (f->is_signal_frame)
+                                add_interrupt(u, ret, &state, &caller);
                         state = caller;
                         continue;
                 }
-                ret->end = (UnwindEnd)MAX(r, 0);
+                ret->end = r == NO_CALLER ? UNWIND_COMPLETE : (UnwindEnd)MAX(r, 0);
                 return MIN(r, 0);
         }
 }
@@ -406,7 +409,9 @@ static const struct {
         [UNWIND_NO_RULE] = { "no-frame-information", "it has no call frame information" },
         [UNWIND_NOT_CODE] = { "not-code", "its address is outside of code" },
         [UNWIND_NO_STACK] = { "no-stack", "the core has not the stack from here on" },
+        [UNWIND_READ_LIMIT] = { "read-limit", "so much of the core was read that no more is" },
         [UNWIND_NOT_GROWING] = { "damaged-stack", "its caller is not above it on the stack" },
+        [UNWIND_NO_RETURN] = { "no-return-address", "its return address is 0" },
         [UNWIND_FRAMES_LIMIT] = { "limit", "only so many frames are read" },
 };
 

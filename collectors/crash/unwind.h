@@ -5,6 +5,7 @@
 #include "collectors/crash/modules.h"
 
 #define UNWIND_FRAMES_MAX 256
+#define UNWIND_INTERRUPTS_MAX 8
 
 typedef enum UnwindEnd {
         UNWIND_COMPLETE,    /* the outermost frame, by what its information says */
@@ -12,7 +13,9 @@ typedef enum UnwindEnd {
         UNWIND_NO_RULE,     /* the last frame has no call frame information */
         UNWIND_NOT_CODE,    /* the last frame's address is outside of code */
         UNWIND_NO_STACK,    /* the core has not the stack, or not all of it */
+        UNWIND_READ_LIMIT,  /* so much of the core was read that no more is */
         UNWIND_NOT_GROWING, /* the caller's frame is not above: the stack is damaged */
+        UNWIND_NO_RETURN,   /* the return address is 0, and the frame is not said to be the last */
         UNWIND_FRAMES_LIMIT,
 } UnwindEnd;
 
@@ -30,16 +33,19 @@ typedef struct UnwindFrame {
                                */
 } UnwindFrame;
 
+typedef struct UnwindInterrupt { /* what a signal interrupted whose handler was running */
+        UnwindState state;
+        uint64_t frame_address; /* of what the kernel put on the stack for the handler */
+        size_t frame;           /* the number of the frame that was interrupted */
+} UnwindInterrupt;
+
 typedef struct UnwindChain {
         UnwindFrame frames[UNWIND_FRAMES_MAX];
         size_t n;
         UnwindEnd end;
+        UnwindInterrupt interrupts[UNWIND_INTERRUPTS_MAX]; /* the innermost first */
+        size_t n_interrupts;
 } UnwindChain;
-
-typedef struct UnwindInterrupt { /* what a signal interrupted before the one that ended it all */
-        UnwindState state;       /* known is 0: there is none */
-        uint64_t frame_address;  /* of what the kernel put on the stack for the handler */
-} UnwindInterrupt;
 
 typedef struct Unwinder Unwinder;
 
@@ -52,10 +58,8 @@ void unwind_thread_state(const CoreNotes *c, const CoreThread *thread, UnwindSta
 /** @return the address of the stack's top; 0 = not known */
 uint64_t unwind_stack_pointer(const CoreNotes *c, const UnwindState *s);
 
-/** @param interrupt  of the last signal frame; may be NULL
- * @return 0, -ENOMEM, -errno of the core */
-int unwind_chain(Unwinder *u, const UnwindState *thread, UnwindChain *ret,
-                 UnwindInterrupt *interrupt);
+/** @return 0, -ENOMEM, -errno of the core */
+int unwind_chain(Unwinder *u, const UnwindState *thread, UnwindChain *ret);
 
 /** @return the address by which a frame's function is looked up */
 uint64_t unwind_frame_address(const UnwindFrame *frame);

@@ -11,6 +11,7 @@
 #include "lib/base/digest.h"
 #include "lib/base/json_out.h"
 #include "lib/base/path.h"
+#include "lib/base/redact.h"
 
 enum {
         SIGNATURE_FRAMES = 10,
@@ -21,7 +22,14 @@ enum {
         LOCKS_MAX = 64,
         X86_64_RDI = 14, /* of struct user_regs_struct: futex(2)'s first argument */
         ARM64_X0 = 0,
+        REP = 0xf3, /* of x86-64's instructions */
+        REPNE = 0xf2,
+        RET = 0xc3,
+        RET_POP = 0xc2,
+        MUTEX_OWNER = 8, /* of pthread_mutex_t: __lock, __count, __owner. glibc, nptl/ */
 };
+
+#define SMASHED "*** stack smashing detected ***" /* glibc, debug/stack_chk_fail.c */
 
 static const struct {
         const char *component, *pattern;
@@ -40,6 +48,9 @@ typedef struct Case {
         const Fault *fault;
         const Threads *threads;
         Modules *modules;
+        const Context *context;
+        const ThreadGroup *exiting; /* NULL: no thread is */
+        size_t exit_frame;          /* of it */
 } Case;
 
 static const ThreadGroup *crashed(const Case *c) {
@@ -53,19 +64,38 @@ static bool function_of(const Case *c, const UnwindFrame *f, ModuleSymbol *ret) 
 
 /* ---- rules ---- */
 
+/* What was corrected is logged as well: only "Memory failure: … Sending SIGBUS to NAME:PID due to
+ * hardware memory corruption" is about the process. @see mm/memory-failure.c of Linux */
+static const ContextLine *find_memory_failure(const Case *c) {
+        char wanted[64];
+        (void)snprintf(wanted, sizeof wanted, ":%" PRIu64 " due to hardware memory corruption",
+                       c->context->pid);
+        for (size_t i = 0; i < c->context->n_lines && c->context->pid != 0; i++)
+                if (c->context->lines[i].kind == CONTEXT_MCE &&
+                    strstr(c->context->lines[i].text, wanted))
+                        return &c->context->lines[i];
+        return NULL;
+}
+
 static bool is_machine_check(const Case *c, StrBuf *why) {
         const CoreSignal *s = &c->fault->signal;
-        if (s->number != SIGBUS || (s->code != BUS_MCEERR_AR && s->code != BUS_MCEERR_AO))
+        const ContextLine *line = find_memory_failure(c);
+        bool is_said = s->code == BUS_MCEERR_AR || s->code == BUS_MCEERR_AO;
+        if (s->number != SIGBUS || s->code <= 0 || (!is_said && !line))
                 return false;
         strbuf_addf(why, "SIGBUS with code %d at 0x%" PRIx64, s->code, s->address);
+        if (line)
+                strbuf_addf(why, "; the kernel: %s", line->text);
         return true;
 }
 
 /* @return after how many frames the chain repeats itself, 0 = it does not */
-static size_t cycle_of(const ThreadGroup *g) {
-        for (size_t n = 1; n <= CYCLE_MAX && g->n_frames > RECURSION_FRAMES + CYCLE_MAX; n++) {
+static size_t cycle_of(const ThreadGroup *g, size_t first) {
+        const UnwindFrame *frames = g->frames + first;
+        for (size_t n = 1; n <= CYCLE_MAX && g->n_frames - first > RECURSION_FRAMES + CYCLE_MAX;
+             n++) {
                 size_t i = 1; /* the first frame may be elsewhere in its function */
-                while (i < RECURSION_FRAMES && g->frames[i].pc == g->frames[i + n].pc)
+                while (i < RECURSION_FRAMES && frames[i].pc == frames[i + n].pc)
                         i++;
                 if (i == RECURSION_FRAMES)
                         return n;
@@ -85,12 +115,12 @@ static void add_stack(const Case *c, StrBuf *why) {
 
 static bool is_recursion(const Case *c, StrBuf *why) {
         ModuleSymbol s;
-        size_t n = cycle_of(crashed(c));
+        size_t first = c->fault->first_frame, n = cycle_of(crashed(c), first);
         if (n == 0 || !c->fault->is_stack_exhausted)
                 return false;
         strbuf_addf(why, "%zu frames and more repeat %zu: ", crashed(c)->n_frames, n);
         for (size_t i = 1; i <= n; i++)
-                if (function_of(c, &crashed(c)->frames[i], &s))
+                if (function_of(c, &crashed(c)->frames[first + i], &s))
                         strbuf_addf(why, "%s%s", i > 1 ? ", " : "", s.name);
         strbuf_add(why, "; ");
         add_stack(c, why);
@@ -104,35 +134,78 @@ static bool is_stack_exhausted(const Case *c, StrBuf *why) {
         return true;
 }
 
+/* What drivers map has no length that somebody could have changed. */
+static bool is_of_file(const CoreMapping *m) {
+        static const char *const file_systems[] = { "/dev/shm/", "/dev/hugepages/" };
+        for (size_t i = 0; i < ELEMENTSOF(file_systems); i++)
+                if (strncmp(m->path, file_systems[i], strlen(file_systems[i])) == 0)
+                        return true;
+        return m->path[0] == '/' && strncmp(m->path, "/dev/", 5) != 0;
+}
+
 static bool is_file_cut(const Case *c, StrBuf *why) {
         const CoreSignal *s = &c->fault->signal;
         const CoreMapping *m = core_notes_mapping(c->modules->memory->notes, s->address);
-        if (s->number != SIGBUS || s->code != BUS_ADRERR || !m)
+        if (s->number != SIGBUS || s->code != BUS_ADRERR || !m || !is_of_file(m))
                 return false;
-        strbuf_addf(why, "0x%" PRIx64 " is offset 0x%" PRIx64 " of ", s->address,
-                    m->file_offset + (s->address - m->start));
-        strbuf_add_escaped(why, m->path);
+        strbuf_addf(why, "0x%" PRIx64 " is offset 0x%" PRIx64 " of %s", s->address,
+                    m->file_offset + (s->address - m->start), m->path);
         return true;
 }
 
-static const char *const damage_words[] = { "free()",      "malloc",       "corrupt",
-                                            "double free", "realloc",      "unlink",
-                                            "smashing",    "munmap_chunk", "tcache" };
+/* How glibc's malloc.c begins its messages. A program's own may have any words in them. */
+static const char *const damage_words[] = {
+        "free(): ",
+        "malloc(): ",
+        "malloc_consolidate(): ",
+        "realloc(): ",
+        "munmap_chunk(): ",
+        "mremap_chunk(): ",
+        "double free or corruption",
+        "corrupted ",
+        "corrupted size vs. prev_size",
+        "invalid fastbin entry",
+        "unaligned fastbin chunk",
+        "unaligned tcache chunk",
+};
 
 static bool speaks_of_damage(const Case *c) {
         for (size_t i = 0; i < ELEMENTSOF(damage_words); i++)
-                if (strstr(c->fault->message, damage_words[i]))
+                if (strncmp(c->fault->message, damage_words[i], strlen(damage_words[i])) == 0)
                         return true;
         return false;
 }
 
 static bool add_message(const Case *c, StrBuf *why) {
-        strbuf_add(why, "the abort message");
-        return c->fault->signal.number == SIGABRT && c->fault->message[0];
+        const Fault *f = c->fault;
+        strbuf_add(why, "the abort message: ");
+        redact_text(why, f->message, strlen(f->message));
+        return f->signal.number == SIGABRT && f->message[0];
 }
 
 static bool is_heap_damaged(const Case *c, StrBuf *why) {
         return speaks_of_damage(c) && add_message(c, why);
+}
+
+/* A function that returns to where no address can be. */
+static bool is_bad_return(const Case *c) {
+        const Fault *f = c->fault;
+        uint64_t to, sp = unwind_stack_pointer(c->modules->memory->notes, &f->state);
+        size_t at = f->n_code > 1 && (f->code[0] == REP || f->code[0] == REPNE) ? 1 : 0;
+        return f->machine == EM_X86_64 && f->signal.number == SIGSEGV &&
+               f->signal.code == SI_KERNEL && f->n_code > at &&
+               (f->code[at] == RET || f->code[at] == RET_POP) &&
+               core_memory_word(c->modules->memory, sp, &to) == 0 &&
+               fault_target(f, c->modules, to) == FAULT_NON_CANONICAL;
+}
+
+static bool is_stack_damaged(const Case *c, StrBuf *why) {
+        if (strncmp(c->fault->message, SMASHED, strlen(SMASHED)) == 0)
+                return add_message(c, why);
+        if (!is_bad_return(c))
+                return false;
+        strbuf_add(why, "the instruction is ret, and what is on the stack for it is no address");
+        return true;
 }
 
 static bool is_abort_with_message(const Case *c, StrBuf *why) {
@@ -152,7 +225,7 @@ static bool is_trap(const Case *c, StrBuf *why) {
         char hex[2 * FAULT_CODE_BYTES + 1];
         bool is_ud2 = f->machine == EM_X86_64 && f->n_code >= 2 && f->code[0] == 0x0f &&
                       f->code[1] == 0x0b;
-        if (f->signal.number != SIGILL || !is_ud2)
+        if (f->signal.number != SIGILL || f->signal.code <= 0 || !is_ud2)
                 return false;
         strbuf_addf(why, "the bytes at pc are ud2: %s", digest_hex(f->code, 2, hex));
         return true;
@@ -168,11 +241,14 @@ static bool is_illegal(const Case *c, StrBuf *why) {
         return true;
 }
 
-/* What allocators and debuggers fill freed memory with: MALLOC_PERTURB_, jemalloc, CPython,
- * Windows' heritage, tcmalloc; any byte eight times over is as unlikely for a pointer. */
+/* What freed memory, and no other, is filled with: by jemalloc (and who sets MALLOC_PERTURB_=90),
+ * and by CPython's debugging allocator. Other bytes eight times over may be text, or memory that
+ * was never set. */
+static const uint8_t freed_bytes[] = { 0x5a, 0xdd };
+
 static bool is_filled(uint64_t v) {
-        uint64_t byte = v & 0xff;
-        return byte != 0 && byte != 0xff && v == byte * UINT64_C(0x0101010101010101);
+        return memchr(freed_bytes, (int)(v & 0xff), sizeof freed_bytes) &&
+               v == (v & 0xff) * UINT64_C(0x0101010101010101);
 }
 
 static bool is_use_after_free(const Case *c, StrBuf *why) {
@@ -184,10 +260,8 @@ static bool is_use_after_free(const Case *c, StrBuf *why) {
         return true;
 }
 
-static const char *const exit_functions[] = {
-        "__run_exit_handlers",   "__cxa_finalize", "_dl_fini",
-        "__do_global_dtors_aux", "Py_FinalizeEx",  "_dl_call_fini"
-};
+/* Not __cxa_finalize() and what is below it: dlclose(3) calls them as well. */
+static const char *const exit_functions[] = { "__run_exit_handlers", "_dl_fini", "Py_FinalizeEx" };
 static const char *const load_functions[] = { "_dl_open", "_dl_init", "dlopen", "dl_open_worker",
                                               "_dl_map_object" };
 
@@ -196,41 +270,44 @@ static const char *const load_functions[] = { "_dl_open", "_dl_init", "dlopen", 
 static size_t find_frame(const Case *c, const ThreadGroup *g, const char *const *names,
                          size_t n_names) {
         ModuleSymbol s;
-        for (size_t i = 0; i < g->n_frames; i++)
-                for (size_t k = 0; k < n_names; k++)
-                        if (function_of(c, &g->frames[i], &s) && strcmp(s.name, names[k]) == 0)
+        for (size_t i = 0; i < g->n_frames; i++) {
+                bool is_known = function_of(c, &g->frames[i], &s);
+                for (size_t k = 0; k < n_names && is_known; k++)
+                        if (strcmp(s.name, names[k]) == 0)
                                 return i;
+        }
         return SIZE_MAX;
 }
 
-static bool is_exiting(const Case *c, const ThreadGroup *g) {
-        return find_frame(c, g, exit_functions, ELEMENTSOF(exit_functions)) != SIZE_MAX;
+/* The one that crashed comes first. */
+static void find_exiting(Case *c) {
+        for (size_t i = 0; i < c->threads->n_groups && !c->exiting; i++) {
+                const ThreadGroup *g = &c->threads->groups[i];
+                c->exit_frame = find_frame(c, g, exit_functions, ELEMENTSOF(exit_functions));
+                if (c->exit_frame != SIZE_MAX)
+                        c->exiting = g;
+        }
 }
 
-/* @return NULL: none. The one that crashed comes first. */
-static const ThreadGroup *find_exiting(const Case *c) {
-        for (size_t i = 0; i < c->threads->n_groups; i++)
-                if (is_exiting(c, &c->threads->groups[i]))
-                        return &c->threads->groups[i];
-        return NULL;
+static bool is_bad_access(const Fault *f) {
+        return (f->signal.number == SIGSEGV || f->signal.number == SIGBUS) && f->signal.code > 0;
 }
 
 static bool is_at_exit(const Case *c, StrBuf *why) {
-        const ThreadGroup *g = c->fault->has_address ? find_exiting(c) : NULL;
+        const ThreadGroup *g = c->exiting;
         ModuleSymbol s;
-        if (!g)
+        if (!g || !is_bad_access(c->fault))
                 return false;
-        size_t i = find_frame(c, g, exit_functions, ELEMENTSOF(exit_functions));
-        strbuf_addf(why, "frame #%zu of %s %" PRIu32 " is ", i,
+        strbuf_addf(why, "frame #%zu of %s %" PRIu32 " is ", c->exit_frame,
                     g == crashed(c) ? "the crashed thread" : "thread",
                     c->modules->memory->notes->threads[g->first_thread].tid);
-        strbuf_add(why, function_of(c, &g->frames[i], &s) ? s.name : "");
+        strbuf_add(why, function_of(c, &g->frames[c->exit_frame], &s) ? s.name : "");
         return true;
 }
 
 static bool is_null_call(const Case *c, StrBuf *why) {
         const Fault *f = c->fault;
-        if (f->signal.number != SIGSEGV || f->state.pc >= FAULT_NULL_PAGE)
+        if (f->signal.number != SIGSEGV || f->signal.code <= 0 || f->state.pc >= FAULT_NULL_PAGE)
                 return false;
         strbuf_addf(why, "pc is 0x%" PRIx64, f->state.pc);
         return true;
@@ -245,23 +322,21 @@ static bool is_null_pointer(const Case *c, StrBuf *why) {
         return true;
 }
 
+/* The kernel's code, 128, stands for other faults as well: the instruction has to say so. */
 static bool is_non_canonical(const Case *c, StrBuf *why) {
         const Fault *f = c->fault;
-        if (f->signal.number != SIGSEGV || f->signal.code != SI_KERNEL)
+        if (!is_bad_access(f) || f->signal.code != SI_KERNEL || !f->is_decoded)
                 return false;
-        if (f->is_decoded) {
-                strbuf_addf(why, "the instruction uses 0x%" PRIx64, f->effective);
-                fault_add_base(f, why);
-        } else
-                strbuf_add(why, "the kernel gives no address (si_code 128)");
+        strbuf_addf(why, "the instruction uses 0x%" PRIx64, f->effective);
+        fault_add_base(f, why);
         return true;
 }
 
 /* Threads that wait for a lock are in futex(2), whose first argument is the lock. They are what it
  * is about when somebody ended a process that stood still, not when it crashed. */
-static const char *const lock_functions[] = { "__lll_lock_wait",       "__lll_lock_wait_private",
-                                              "pthread_mutex_lock",    "futex_wait",
-                                              "pthread_rwlock_rdlock", "pthread_rwlock_wrlock" };
+static const char *const lock_functions[] = { "__lll_lock_wait", "__lll_lock_wait_private",
+                                              "pthread_mutex_lock", "pthread_rwlock_rdlock",
+                                              "pthread_rwlock_wrlock" };
 
 static bool is_in_lock(const Case *c, const ThreadGroup *g) {
         ModuleSymbol s;
@@ -291,6 +366,26 @@ static void count_lock(Lock *locks, size_t *n, uint64_t address) {
                 locks[(*n)++] = (Lock){ address, 1 };
 }
 
+/* @param ret  gets the thread that holds a mutex, 0 = not known
+ * @return whether its memory is there */
+static bool find_owner(const Case *c, uint64_t lock, uint32_t *ret) {
+        const CoreNotes *notes = c->modules->memory->notes;
+        uint32_t owner;
+        *ret = 0;
+        if (core_memory_read(c->modules->memory, lock + MUTEX_OWNER, &owner, sizeof owner) != 0)
+                return false;
+        for (size_t i = 0; i < notes->n_threads; i++)
+                if (notes->threads[i].tid == owner)
+                        *ret = owner;
+        return true;
+}
+
+static bool is_sent(const Case *c) {
+        const CoreSignal *s = &c->fault->signal;
+        return s->is_known && s->code == SI_USER &&
+               (uint32_t)s->address != c->modules->memory->notes->pid;
+}
+
 static bool is_many_in_lock(const Case *c, StrBuf *why) {
         const CoreNotes *notes = c->modules->memory->notes;
         size_t argument = notes->machine == EM_X86_64 ? X86_64_RDI : ARM64_X0, n = 0;
@@ -305,83 +400,112 @@ static bool is_many_in_lock(const Case *c, StrBuf *why) {
                         most = &locks[i];
         if (!most || most->n_threads < LOCK_THREADS_MIN || 2 * most->n_threads < notes->n_threads)
                 return false;
+        uint32_t owner;
+        bool is_readable = find_owner(c, most->address, &owner);
+        if (!is_sent(c) && (!is_readable || owner == c->fault->tid))
+                return false; /* who gave up may have been about to give the lock back */
         strbuf_addf(why, "%zu of %zu threads wait for the lock at 0x%" PRIx64 " (", most->n_threads,
                     notes->n_threads, most->address);
         fault_add_target(c->fault, c->modules, most->address, why);
         strbuf_add(why, ")");
+        if (owner != 0)
+                strbuf_addf(why, ", which thread %" PRIu32 " holds", owner);
         return true;
 }
 
 static bool is_sent_by_other(const Case *c, StrBuf *why) {
-        const CoreSignal *s = &c->fault->signal;
-        if (!s->is_known || s->code != SI_USER ||
-            (uint32_t)s->address == c->modules->memory->notes->pid)
+        if (!is_sent(c))
                 return false;
         fault_add_sentence(c->fault, why);
         return true;
 }
 
+#define LOOK_FOR_WRITE                                                                             \
+        "Look for the write that came before: a build with AddressSanitizer or ThreadSanitizer."
+
 /* clang-format off */
 static const struct {
         const char *name, *kind;
         bool (*holds)(const Case *c, StrBuf *why);
-        const char *reason;
+        const char *reason, *next; /* next: a step for people, NULL = what the report has is all */
 } rules[] = {
         { "machine-check", "cause", is_machine_check,
-          "the memory of this machine is broken; the program is not to blame" },
+          "the memory of this machine is broken; the program is not to blame",
+          "Take the node out of service, and have its memory tested." },
         { "recursion", "cause", is_recursion,
-          "a function calls itself without end, until the stack is used up" },
+          "a function calls itself without end, until the stack is used up", NULL },
         { "stack-exhausted", "cause", is_stack_exhausted,
-          "a frame did not fit on what was left of the stack" },
+          "a frame did not fit on what was left of the stack", NULL },
         { "mapped-file-cut", "cause", is_file_cut,
-          "a file was mapped and then made shorter, or its file system has no space or is gone" },
+          "a file was mapped and then made shorter, or its file system has no space or is gone",
+          "Look at the file's file system (`df`, `mount`), and for who writes the file anew." },
         { "heap-damaged", "symptom", is_heap_damaged,
-          "the C library found its heap damaged; who damaged it did so earlier" },
+          "the C library found its heap damaged; who damaged it did so earlier", LOOK_FOR_WRITE },
+        { "stack-damaged", "symptom", is_stack_damaged,
+          "a function found its frame overwritten when it returned: by itself, or by what it "
+          "called",
+          LOOK_FOR_WRITE },
         { "abort-with-message", "cause", is_abort_with_message,
-          "the program gave up, and said why" },
-        { "arithmetic", "cause", is_arithmetic, "the processor refused an operation with numbers" },
-        { "trap", "cause", is_trap, "the program came to an instruction that is there to stop it" },
+          "the program gave up, and said why", NULL },
+        { "arithmetic", "cause", is_arithmetic,
+          "the processor refused an operation with numbers", NULL },
+        { "trap", "cause", is_trap,
+          "the program came to an instruction that is there to stop it", NULL },
         { "illegal-instruction", "unknown", is_illegal,
-          "built for another processor, or pc is not where code begins" },
+          "built for another processor, or pc is not where code begins",
+          "Compare what `lscpu` says with what the program was built for." },
         { "use-after-free", "symptom", is_use_after_free,
-          "a pointer was read from memory that had been freed" },
+          "a pointer was read from memory that had been freed", LOOK_FOR_WRITE },
         { "exit-time", "symptom", is_at_exit,
           "it crashed while exiting: destructors run while other threads still use what they "
-          "destroy, or find what was damaged before" },
-        { "null-call", "cause", is_null_call, "a function was called through a null pointer" },
-        { "null-pointer", "cause", is_null_pointer, "a null pointer was used" },
+          "destroy, or find what was damaged before", LOOK_FOR_WRITE },
+        { "null-call", "cause", is_null_call,
+          "a function was called through a null pointer", NULL },
+        { "null-pointer", "cause", is_null_pointer, "a null pointer was used", NULL },
         { "non-canonical", "symptom", is_non_canonical,
-          "a pointer was overwritten, or is none; who did so did it earlier" },
+          "a pointer was overwritten, or is none; who did so did it earlier", LOOK_FOR_WRITE },
         { "many-in-one-lock", "symptom", is_many_in_lock,
-          "most threads wait for one lock: who holds it is to be looked for, not who was ended" },
-        { "sent", "symptom", is_sent_by_other, "another process sent the signal" },
+          "most threads wait for one lock: who holds it is to be looked for, not who was ended",
+          "Look at what the thread that holds the lock does, and waits for." },
+        { "sent", "symptom", is_sent_by_other, "another process sent the signal",
+          "Look for who sends signals: the job's scheduler, a health check, a person." },
 };
 /* clang-format on */
 
 /* ---- the signature ---- */
 
-static size_t first_frame(const ThreadGroup *g) {
-        for (size_t i = g->n_frames; i > 0; i--)
-                if (g->frames[i - 1].is_signal_frame)
-                        return i;
-        return 0;
-}
-
 static void add_signature_frame(const Case *c, const UnwindFrame *f, StrBuf *b) {
         ModuleSymbol s;
         const Module *m = modules_at(c->modules, unwind_frame_address(f));
         const char *component = m ? verdict_component(m->path) : NULL;
-        strbuf_add(b, " ");
-        strbuf_add_escaped(b, component ? component : m ? path_name(m->path) : "?");
-        strbuf_add(b, ":");
-        strbuf_add_escaped(b, function_of(c, f, &s) ? s.name : "?");
+        strbuf_addf(b, " %s:%s",
+                    component ? component
+                    : m       ? path_name(m->path)
+                              : "?",
+                    function_of(c, f, &s) ? s.name : "?");
 }
 
 /* Without addresses, which differ from run to run. */
-static void write_signature(const Case *c, StrBuf *json, StrBuf *text) {
+static void write_seen(const Case *c, const char *id, StrBuf *json, StrBuf *text) {
+        const char *since;
+        uint64_t n = context_seen(c->context, id, &since);
+        if (n == 0) {
+                json_out_null(json, "seen");
+                strbuf_add(text, "unknown (single occurrence)");
+                return;
+        }
+        json_out_object(json, "seen");
+        json_out_u64(json, "count", n);
+        json_out_string(json, "since", since[0] ? since : NULL);
+        json_out_end_object(json);
+        strbuf_addf(text, "seen %" PRIu64 " times on this node before, since ", n);
+        strbuf_add_code(text, since[0] ? since : "an unknown time");
+}
+
+static void write_signature(const Case *c, StrBuf *json, VerdictText *text) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         const ThreadGroup *g = crashed(c);
-        size_t first = first_frame(g), last = MIN(g->n_frames, first + SIGNATURE_FRAMES);
+        size_t first = c->fault->first_frame, last = MIN(g->n_frames, first + SIGNATURE_FRAMES);
         char name[FAULT_SIGNAL_SIZE], hex[2 * SHA256_SIZE + 1];
         uint8_t digest[SHA256_SIZE];
         strbuf_add(&b, fault_signal_name(c->fault, name));
@@ -394,8 +518,10 @@ static void write_signature(const Case *c, StrBuf *json, StrBuf *text) {
         json_out_object(json, "signature");
         json_out_string(json, "id", hex);
         json_out_string(json, "text", b.text);
+        write_seen(c, hex, json, &text->seen);
         json_out_end_object(json);
-        strbuf_addf(text, "%s (%s)", hex, b.text);
+        strbuf_addf(&text->signature, "%s ", hex);
+        strbuf_add_code(&text->signature, b.text);
 }
 
 /* ---- writing ---- */
@@ -414,39 +540,53 @@ static void text_rule(size_t i, const StrBuf *why, VerdictText *text) {
         strbuf_addf(&text->cause, is_first ? "**%s** (%s): %s.\n" : "\nAlso **%s** (%s): %s.\n",
                     rules[i].name, rules[i].kind, rules[i].reason);
         strbuf_addf(&text->evidence, "- %s: ", rules[i].name);
-        strbuf_add_escaped(&text->evidence, why->text ? why->text : "");
+        strbuf_add_code(&text->evidence, why->text ? why->text : "");
         strbuf_add(&text->evidence, "\n");
-        text->is_symptom = text->is_symptom || strcmp(rules[i].kind, "symptom") == 0;
+        text->next = is_first ? rules[i].next : text->next;
 }
 
 static const char *find_context(const Case *c) {
-        if (find_exiting(c))
+        if (c->exiting)
                 return "exit-time cleanup";
         size_t i = find_frame(c, crashed(c), load_functions, ELEMENTSOF(load_functions));
         return i != SIZE_MAX ? "module load" : "runtime";
 }
 
-void verdict_write(const Fault *f, const Threads *threads, Modules *modules, StrBuf *json,
-                   VerdictText *text) {
-        const Case c = { f, threads, modules };
-        text->context = find_context(&c);
+static void text_unknown(const Case *c, VerdictText *text) {
+        strbuf_add(&text->cause, "Unknown: no rule fits what the core has.\n");
+        strbuf_add(&text->evidence, "- the signal: ");
+        fault_add_sentence(c->fault, &text->evidence);
+        strbuf_add(&text->evidence, "\n");
+}
+
+/* What comes behind the first rule that holds would contradict it, or say less. */
+void verdict_write(const VerdictInput *in, StrBuf *json, VerdictText *text) {
+        Case with_exit = { .fault = in->fault,
+                           .threads = in->threads,
+                           .modules = in->modules,
+                           .context = in->context };
+        const Case *c = &with_exit;
+        find_exiting(&with_exit);
+        text->context = find_context(c);
         json_out_string(json, "context", text->context);
         json_out_array(json, "verdicts");
         for (size_t i = 0; i < ELEMENTSOF(rules); i++) {
                 _cleanup_(strbuf_done) StrBuf why = STRBUF_INIT;
-                if (!rules[i].holds(&c, &why))
+                bool may_be_beside = rules[i].holds == is_sent_by_other;
+                if ((text->cause.n > 0 && !may_be_beside) || !rules[i].holds(c, &why))
                         continue;
                 write_rule(i, &why, json);
                 text_rule(i, &why, text);
         }
         json_out_end_array(json);
         if (text->cause.n == 0)
-                strbuf_add(&text->cause, "Unknown: no rule fits what the core has.\n");
-        write_signature(&c, json, &text->signature);
+                text_unknown(c, text);
+        write_signature(c, json, text);
 }
 
 void verdict_text_done(VerdictText *t) {
         strbuf_done(&t->cause);
         strbuf_done(&t->evidence);
         strbuf_done(&t->signature);
+        strbuf_done(&t->seen);
 }

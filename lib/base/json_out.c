@@ -99,6 +99,11 @@ void json_out_i64(StrBuf *b, const char *key, int64_t v) {
         strbuf_addf(b, "%" PRId64, v);
 }
 
+void json_out_hex(StrBuf *b, const char *key, uint64_t v) {
+        start_value(b, key);
+        strbuf_addf(b, "\"0x%" PRIx64 "\"", v);
+}
+
 void json_out_bool(StrBuf *b, const char *key, bool v) {
         json_out_raw(b, key, v ? "true" : "false");
 }

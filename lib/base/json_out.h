@@ -26,6 +26,8 @@ void json_out_quoted(StrBuf *b, const char *s, size_t n);
 void json_out_path(StrBuf *b, const char *key, const char *path);
 void json_out_u64(StrBuf *b, const char *key, uint64_t v);
 void json_out_i64(StrBuf *b, const char *key, int64_t v);
+/** A string, `"0x1f"`: readers of JSON have 53 bits. */
+void json_out_hex(StrBuf *b, const char *key, uint64_t v);
 void json_out_bool(StrBuf *b, const char *key, bool v);
 void json_out_null(StrBuf *b, const char *key);
 /** JSON that was made before. */

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-#define SPAWN_FDS_MAX 4
+#define SPAWN_FDS_MAX 5
 
 typedef struct SpawnOptions { /* borrowed for the call */
         const char *program;  /* without a slash it is searched in PATH */

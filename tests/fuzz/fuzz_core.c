@@ -52,6 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         check_notes(&in);
         int r = report_write(&(ReportInput){ .core_name = "core",
                                              .core_bytes = n,
+                                             .context = &(Context){ 0 },
                                              .read = read_input,
                                              .open = open_nothing,
                                              .userdata = &in },

@@ -29,8 +29,10 @@ static int fill_page(CoreMemory *m, struct CorePage *p, uint64_t address) {
                 return CORE_MEMORY_E_UNMAPPED;
         uint64_t at = address - s->address, offset;
         if (at >= s->file_bytes || __builtin_add_overflow(s->offset, at, &offset) ||
-            offset > INT64_MAX || m->n_bytes_read >= CORE_MEMORY_BYTES_MAX)
+            offset > INT64_MAX)
                 return CORE_MEMORY_E_ABSENT;
+        if (m->n_bytes_read >= CORE_MEMORY_BYTES_MAX)
+                return CORE_MEMORY_E_LIMIT;
         size_t n = MIN(s->file_bytes - at, (uint64_t)CORE_MEMORY_PAGE);
         ssize_t k = m->read(p->data, n, offset, m->userdata);
         if (k < 0)

@@ -22,7 +22,8 @@ typedef struct CoreMemory {
 
 enum {
         CORE_MEMORY_E_UNMAPPED = 1, /* nothing was mapped there */
-        CORE_MEMORY_E_ABSENT = 2,   /* not in the core: not dumped, cut, or the limit is reached */
+        CORE_MEMORY_E_ABSENT = 2,   /* not in the core: not dumped, or cut */
+        CORE_MEMORY_E_LIMIT = 3,    /* so much was read that no more is */
 };
 
 /** @return 0, -ENOMEM */

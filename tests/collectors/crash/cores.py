@@ -90,7 +90,7 @@ def report(core, *arguments):
 
 
 def report_with(core, context, *cgroup, program=REPORT_WITH):
-    """@return (document, text) of a core, and of a container's processes"""
+    """@return (document, text) of a core and of what is known beside it"""
     result = run(program, core, json.dumps(context), *cgroup)
     assert result.returncode == 0, result.stderr
     document, text = result.stdout.split("\0")

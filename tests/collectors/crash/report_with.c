@@ -1,6 +1,6 @@
-/* report_with CORE CONTEXT [CGROUP]: writes crash.json of a core and of a container's processes,
- * which the command line does not have, to standard output, and crash.md behind a NUL. CONTEXT is
- * {}. */
+/* report_with CORE CONTEXT [CGROUP]: writes crash.json of a core, of a context and of a container's
+ * processes, which the command line does not have, to standard output, and crash.md behind a NUL.
+ */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,6 +26,7 @@ int main(int argc, char **argv) {
                                               .core_fd = core,
                                               .roots = roots.items,
                                               .n_roots = roots.n,
+                                              .context = argv[2],
                                               .timeout_usec = CRASH_TIMEOUT_USEC },
                              &report);
         if (r == 0)

@@ -11,7 +11,7 @@ import tempfile
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from cores import SOURCE_DIR, core_of, report, run
+from cores import CLI, SOURCE_DIR, core_of, report, run
 from tap import Skip, figures, main, test
 
 SCRIPT = '''
@@ -104,6 +104,23 @@ def all_threads_have_the_stacks_that_faulthandler_prints():
         assert {t["thread"] for t in python["threads"]} <= {
             tid for g in document["threads"]["groups"] for tid in g["threads"]}
         figures.append(f"Python {python['version']}: {len(ours)} threads as faulthandler has them")
+
+
+@test
+def a_function_whose_table_of_lines_is_too_long_loses_its_line_alone():
+    script_text = ("import ctypes\ndef long():\n    x = 0\n" + "    x = x + 1\n" * 20000 +
+                   "    ctypes.string_at(0)\ndef caller():\n    long()\ncaller()\n")
+    for version, program in sorted(interpreters().items()):
+        with tempfile.TemporaryDirectory() as directory:
+            script = os.path.join(directory, "long.py")
+            with open(script, "w", encoding="utf-8") as f:
+                f.write(script_text)
+            with core_of(program, script) as core:
+                document, text = report(core), run(CLI, "crash", core).stdout
+        frames = [(f["function"], f["line"]) for f in document["python"]["threads"][0]["frames"]]
+        assert frames[1:] == [("long", None), ("caller", 20006), ("<module>", 20007)], (
+            version, frames)
+        assert "| `long` |" in text, text
 
 
 @test

@@ -21,6 +21,7 @@ static void commas_stand_where_they_belong(void **state) {
         json_out_object(&b, NULL);
         json_out_u64(&b, "u", UINT64_MAX);
         json_out_i64(&b, "i", INT64_MIN);
+        json_out_hex(&b, "x", UINT64_MAX);
         json_out_array(&b, "empty");
         json_out_end_array(&b);
         json_out_array(&b, "list");
@@ -37,7 +38,8 @@ static void commas_stand_where_they_belong(void **state) {
         json_out_end_object(&b);
         assert_string_equal(
                 b.text,
-                "{\"u\":18446744073709551615,\"i\":-9223372036854775808,\"empty\":[],\"list\":[\"{["
+                "{\"u\":18446744073709551615,\"i\":-9223372036854775808,\"x\":"
+                "\"0xffffffffffffffff\",\"empty\":[],\"list\":[\"{["
                 ",\",{},"
                 "null],\"yes\":true,\"no\":false,\"none\":null,\"nowhere\":null,\"raw\":[1,2]}");
 }
