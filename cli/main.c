@@ -106,11 +106,13 @@ static const CliCommand commands[] = {
           "  --no-chain   for install: run no other hook\n"
           "  --dumps DIR  for install: also create DIR, where every user's job may write (mode 1777)\n", CLI_READS_CONFIG, cmd_hook },
         { "crash", "FILE [--exe PATH] [--root DIR]", "why a process died, from its core",
-          "Reads a core file: signal, registers, the call chains of all threads, Python's stacks. Needs no agent,\n"
-          "no debugger and no network. A program or library is used when its build id is the one in the core.\n\n"
+          "Reads a core: signal, registers, the call chains of all threads, Python's stacks. Needs no agent and no\n"
+          "debugger. A program or library is used when its build id is the one in the core. FILE may also be\n"
+          "s3://bucket/key, - for stdin, and compressed by zstd; Python's stacks are then left out, but for a\n"
+          "file that is not compressed.\n\n"
           "  --exe PATH   the program that crashed, if it is no longer where it was\n"
           "  --root DIR   of its container, such as /proc/PID/root of a process that still runs there:\n"
-          "               where its libraries are searched before this node's\n", CLI_READS_CONFIG, cmd_crash },
+          "               where its libraries are searched before this node's\n" S3_HELP, CLI_READS_CONFIG, cmd_crash },
         { "config", "check | show", "as neuron-collectd --check and --print-config",
           "  check        name every fault of the configuration (exit 0 or 2)\n"
           "  show         the effective configuration, with the origin of each line\n", CLI_READS_CONFIG, cmd_config },

@@ -1,22 +1,30 @@
-/* neuron-collect crash: the report of a core file. */
+/* neuron-collect crash: the report of a core, which may be a file, stdin or an object in a bucket.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/wait.h>
 
+#include "cli/archive/object_store.h"
 #include "cli/common/cli.h"
 #include "collectors/crash/crash.h"
 #include "collectors/crash/origin/roots.h"
+#include "lib/base/fs.h"
 
 #define OURSELVES "/proc/self/exe"
+#define STREAM_TIMEOUT_USEC (3600 * USEC_PER_SEC) /* a large object, a slow network */
+#define STEP_BYTES ((size_t)256 << 10)
 
 typedef struct Paths {
         const char *core, *exe, *root;
+        S3Options s3;
 } Paths;
 
 static int parse_args(int argc, char **argv, Paths *ret) {
         static const struct option longs[] = {
                 { "exe", required_argument, NULL, 'e' },
                 { "root", required_argument, NULL, 'r' },
+                S3_OPTION_ROWS,
                 { 0 },
         };
         const CliOptions options = { .command = "crash", .letters = ":", .longs = longs };
@@ -26,10 +34,73 @@ static int parse_args(int argc, char **argv, Paths *ret) {
                         ret->exe = optarg;
                 else if (o == 'r')
                         ret->root = optarg;
-                else
+                else if (!s3_options_set(&ret->s3, o, optarg))
                         return CLI_USAGE;
         return cli_one_argument(argc, argv, "a core file", &ret->core);
 }
+
+/* ---- an object in a bucket ---- */
+
+static int copy_object(ObjectStore *store, const char *key, int fd) {
+        _cleanup_(object_reader_freep) ObjectReader *reader = NULL;
+        _cleanup_free_ char *step = malloc(STEP_BYTES);
+        uint64_t bytes, at = 0;
+        int r = step ? object_store_stat(store, key, &bytes) : -ENOMEM;
+        if (r == 0)
+                r = object_store_reader(
+                        store, &(ObjectRange){ .key = key, .bytes = bytes, .object_bytes = bytes },
+                        &reader);
+        for (size_t n; r == 0 && at < bytes; at += n) {
+                n = MIN(STEP_BYTES, bytes - at);
+                r = reader->source.read_at(&reader->source, step, n, at);
+                if (r == 0)
+                        r = fs_write_all(fd, step, n);
+        }
+        return r == -EPIPE ? 0 : r; /* no more of it is wanted */
+}
+
+static int send_object(const Cli *cli, const Paths *paths, int fd) {
+        ObjectUrl url;
+        _cleanup_(object_store_freep) ObjectStore *store = NULL;
+        int code = object_url_parse("crash", paths->core, &url);
+        if (code != CLI_YES)
+                return code;
+        code = object_store_open(&store, cli, &url, &paths->s3);
+        if (code == CLI_YES) {
+                int r = copy_object(store, url.key, fd);
+                code = r == 0 ? CLI_YES : object_store_report(store, r);
+        }
+        object_url_done(&url);
+        return code;
+}
+
+/* Starts a process that loads it. @return a pipe, -errno */
+static int start_loading(const Cli *cli, const Paths *paths, pid_t *ret) {
+        int ends[2];
+        if (pipe2(ends, O_CLOEXEC) < 0)
+                return -errno;
+        _cleanup_close_ int read_end = ends[0], write_end = ends[1];
+        pid_t pid = fork();
+        if (pid < 0)
+                return -errno;
+        if (pid == 0) {
+                (void)close(TAKE_FD(read_end));
+                _exit(send_object(cli, paths, write_end));
+        }
+        *ret = pid;
+        return TAKE_FD(read_end);
+}
+
+/* @return CLI_YES; what it exited with, having said why */
+static int end_loading(pid_t pid) {
+        int status;
+        while (waitpid(pid, &status, 0) < 0)
+                if (errno != EINTR)
+                        return CLI_NO;
+        return WIFEXITED(status) ? WEXITSTATUS(status) : CLI_YES;
+}
+
+/* ---- the report ---- */
 
 /* @param path  NULL = none wanted  @return whether it is open, or none was wanted */
 static bool open_path(const char *path, int flags, int *ret) {
@@ -58,14 +129,27 @@ static int print_report(const Cli *cli, CrashReport *report) {
         return code;
 }
 
+static bool open_core(const Cli *cli, const Paths *paths, int *ret, pid_t *ret_loader) {
+        if (strcmp(paths->core, "-") == 0)
+                *ret = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
+        else if (strstr(paths->core, "://"))
+                *ret = start_loading(cli, paths, ret_loader);
+        else
+                *ret = open(paths->core, O_RDONLY | O_CLOEXEC);
+        if (*ret < 0)
+                cli_error("cannot open '%s': %s", paths->core, strerror(errno));
+        return *ret >= 0;
+}
+
 int cmd_crash(const Cli *cli, int argc, char **argv) {
         Paths paths = { 0 };
         int code = parse_args(argc, argv, &paths);
         if (code != CLI_YES)
                 return code;
         _cleanup_close_ int core = -1, exe = -1, root = -1, host = -1;
-        if (!open_path(paths.core, 0, &core) || !open_path(paths.exe, 0, &exe) ||
-            !open_path(paths.root, O_DIRECTORY, &root) || !open_path("/", O_DIRECTORY, &host))
+        pid_t loader = 0;
+        if (!open_path(paths.exe, 0, &exe) || !open_path(paths.root, O_DIRECTORY, &root) ||
+            !open_path("/", O_DIRECTORY, &host) || !open_core(cli, &paths, &core, &loader))
                 return CLI_NO;
         _cleanup_(roots_done) Roots roots = { .n = 0 };
         roots_add(&roots, TAKE_FD(exe), FILE_ROOT_PROGRAM, "--exe");
@@ -78,12 +162,18 @@ int cmd_crash(const Cli *cli, int argc, char **argv) {
                                               .core_fd = core,
                                               .roots = roots.items,
                                               .n_roots = roots.n,
-                                              .timeout_usec = CRASH_TIMEOUT_USEC },
+                                              .timeout_usec = CRASH_TIMEOUT_USEC,
+                                              .stream_timeout_usec = STREAM_TIMEOUT_USEC },
                              &report);
-        if (r != 0)
+        (void)close(TAKE_FD(core));
+        code = loader > 0 ? end_loading(loader) : CLI_YES;
+        if (r == 0)
+                code = MAX(code, print_report(cli, &report));
+        else if (code == CLI_YES) {
                 cli_error("no crash report of '%s': %s", paths.core,
                           report.fault ? report.fault : strerror(r < 0 ? -r : EIO));
-        code = r == 0 ? print_report(cli, &report) : CLI_NO;
+                code = CLI_NO;
+        }
         crash_report_done(&report);
         return code;
 }

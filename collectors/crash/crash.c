@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "collectors/crash/core/core_stream.h"
 #include "collectors/crash/report.h"
 #include "collectors/runner/sandbox.h"
 #include "lib/base/clock.h"
@@ -41,6 +42,7 @@ enum {
 typedef struct ChildStart {
         char core_name[NAME_BYTES_MAX];
         char places[FILES_ROOTS_MAX][FILES_NAME_SIZE];
+        uint64_t stream_timeout_usec; /* 0: the core can be read anywhere */
 } ChildStart;
 
 static int send_packet(int fd, const void *data, size_t n, int passed_fd) {
@@ -91,8 +93,14 @@ static int receive_packet(int fd, void *data, size_t n, int *ret_fd) {
 
 /* ---- in the child ---- */
 
+typedef struct Core {
+        int fd;
+        CoreStream *stream; /* NULL: it can be read anywhere */
+        uint64_t bytes;
+} Core;
+
 typedef struct Child {
-        int core_fd;
+        Core core;
         ChildStart start;
 } Child;
 
@@ -109,8 +117,25 @@ static int request_file(const FileQuery *q, FileReply *ret, const char **ret_pla
 }
 
 static ssize_t read_core(void *data, size_t n, uint64_t offset, void *userdata) {
-        const Child *child = userdata;
-        return fs_pread(child->core_fd, data, n, offset);
+        const Core *core = &((const Child *)userdata)->core;
+        return core->stream ? core_stream_read(core->stream, data, n, offset)
+                            : fs_pread(core->fd, data, n, offset);
+}
+
+/* @return 0, CORE_NOTES_E_*, -errno */
+static int open_core(Core *core, uint64_t stream_timeout_usec) {
+        struct stat st;
+        if (stream_timeout_usec == 0) {
+                if (fstat(core->fd, &st) < 0)
+                        return -errno;
+                core->bytes = (uint64_t)st.st_size;
+                return 0;
+        }
+        int r = core_stream_new(&core->stream, core->fd,
+                                clock_boottime_usec() + stream_timeout_usec);
+        if (r >= 0)
+                core->bytes = core_stream_bytes(core->stream);
+        return r;
 }
 
 static int report_fault(const char *sentence) {
@@ -118,19 +143,14 @@ static int report_fault(const char *sentence) {
         return EXIT_BAD_CORE;
 }
 
-static bool is_zstd(int fd) {
-        static const char wanted[] = { 0x28, (char)0xb5, 0x2f, (char)0xfd };
-        char magic[sizeof wanted];
-        return fs_pread_all(fd, magic, sizeof magic, 0) == 0 &&
-               memcmp(magic, wanted, sizeof wanted) == 0;
-}
-
-static int report_no_core(int r, int core_fd) {
+static int report_no_core(int r, const CoreStream *stream) {
+        const char *fault = stream ? core_stream_fault(stream) : NULL;
         if (r == CORE_NOTES_E_MACHINE)
                 return report_fault("it is of a machine other than x86-64 and arm64");
-        return report_fault(is_zstd(core_fd)
-                                    ? "it is compressed with zstd; decompress it with zstd -d"
-                                    : "it is not an ELF core of 64 bits, little-endian");
+        if (!fault)
+                return report_fault("it is not an ELF core of 64 bits, little-endian");
+        _cleanup_free_ char *text = strbuf_format("it cannot be decompressed: %s", fault);
+        return report_fault(text ? text : fault);
 }
 
 /* One behind the other, each with its NUL: the last whole one counts. */
@@ -144,12 +164,21 @@ static int publish(const StrBuf *json, const StrBuf *text, void *userdata) {
 
 /* @return 0, CORE_NOTES_E_*, -errno */
 static int write_report(ReportInput *in, Child *child) {
-        struct stat st;
-        _cleanup_(strbuf_done) StrBuf json = STRBUF_INIT, text = STRBUF_INIT;
-        if (fstat(child->core_fd, &st) < 0)
-                return -errno;
-        in->core_bytes = (uint64_t)st.st_size;
-        int r = report_write(in, &json, &text);
+        Core *core = &child->core;
+        _cleanup_(strbuf_done) StrBuf json = STRBUF_INIT, text = STRBUF_INIT, missing = STRBUF_INIT;
+        int r = open_core(core, child->start.stream_timeout_usec);
+        if (r != 0)
+                return r;
+        in->core_bytes = core->bytes;
+        if (core->stream) {
+                const char *fault = core_stream_fault(core->stream);
+                strbuf_add(&missing, "it was read once, from its beginning: Python's stacks and "
+                                     "the deep parts of others are left out");
+                if (fault)
+                        strbuf_addf(&missing, "; it ends early: %s", fault);
+                in->core_left_out = missing.text;
+        }
+        r = report_write(in, &json, &text);
         return r == 0 ? publish(&json, &text, in->userdata) : r;
 }
 
@@ -168,9 +197,11 @@ static int make_report(Child *child, const char *left_out) {
                            .publish = publish,
                            .userdata = child };
         int r = write_report(&in, child);
-        if (r == 0)
-                return 0;
-        return r > 0 ? report_no_core(r, child->core_fd) : report_fault(strerror(-r));
+        int code = 0;
+        if (r != 0)
+                code = r > 0 ? report_no_core(r, child->core.stream) : report_fault(strerror(-r));
+        core_stream_free(child->core.stream);
+        return code;
 }
 
 /* Where memory runs out, a report is the first thing to go. */
@@ -181,10 +212,10 @@ static void set_oom_score(void) {
 }
 
 int crash_child_main(void) {
-        Child child = { .core_fd = -1 }; /* which ends with the process */
+        Child child = { .core = { .fd = -1 } }; /* which ends with the process */
         _cleanup_(strbuf_done) StrBuf left_out = STRBUF_INIT;
-        int r = receive_packet(SOCKET_FD, &child.start, sizeof child.start, &child.core_fd);
-        if (r < 0 || child.core_fd < 0) {
+        int r = receive_packet(SOCKET_FD, &child.start, sizeof child.start, &child.core.fd);
+        if (r < 0 || child.core.fd < 0) {
                 fputs("neuron-collectd: --child=crash is not for people; see neuron-collect crash "
                       "--help\n",
                       stderr);
@@ -192,7 +223,7 @@ int crash_child_main(void) {
         }
         set_oom_score();
         r = sandbox_enter(&(Sandbox){ .dir_fd = -1,
-                                      .cpu_usec = CHILD_CPU_USEC,
+                                      .cpu_usec = CHILD_CPU_USEC + child.start.stream_timeout_usec,
                                       .max_file_bytes = REPORT_BYTES_MAX,
                                       .opens_nothing = true },
                           &left_out);
@@ -318,6 +349,12 @@ static void kill_child(pid_t pid) {
         (void)wait_for_child(pid, clock_boottime_usec() + KILL_USEC, &status);
 }
 
+static uint64_t stream_timeout(const CrashRequest *o) {
+        if (!core_stream_is_one(o->core_fd))
+                return 0;
+        return o->stream_timeout_usec ? o->stream_timeout_usec : CRASH_STREAM_TIMEOUT_USEC;
+}
+
 static int run_child(const CrashRequest *o, const int *fds, int *socket_of_child, int socket_fd,
                      CrashReport *ret) {
         _cleanup_free_ ChildStart *start = calloc(1, sizeof *start);
@@ -328,11 +365,13 @@ static int run_child(const CrashRequest *o, const int *fds, int *socket_of_child
         (void)snprintf(start->core_name, sizeof start->core_name, "%s", o->core_name);
         for (size_t i = 0; i < MIN(o->n_roots, (size_t)FILES_ROOTS_MAX); i++)
                 memcpy(start->places[i], o->roots[i].name, sizeof start->places[i]);
+        start->stream_timeout_usec = stream_timeout(o);
         int r = start_child(o, fds, &pid);
         (void)close(TAKE_FD(*socket_of_child)); /* the child's */
         if (r < 0)
                 return r;
-        uint64_t end_usec = clock_boottime_usec() + o->timeout_usec;
+        uint64_t timeout_usec = o->timeout_usec + start->stream_timeout_usec,
+                 end_usec = clock_boottime_usec() + timeout_usec;
         r = send_packet(socket_fd, start, sizeof *start, o->core_fd);
         if (r == 0)
                 r = serve(socket_fd, o, end_usec);
@@ -345,7 +384,7 @@ static int run_child(const CrashRequest *o, const int *fds, int *socket_of_child
                 return 0;
         if (r == -ETIMEDOUT)
                 return set_fault(ret, "reading it took longer than %llu s",
-                                 (unsigned long long)(o->timeout_usec / USEC_PER_SEC));
+                                 (unsigned long long)(timeout_usec / USEC_PER_SEC));
         return r == -EBADMSG || r == -EAGAIN ? set_fault(ret, "its reader misbehaved") : r;
 }
 

@@ -10,6 +10,7 @@
 #define CRASH_FILE "crash.json"
 #define CRASH_TEXT_FILE "crash.md"
 #define CRASH_TIMEOUT_USEC (10 * USEC_PER_SEC)
+#define CRASH_STREAM_TIMEOUT_USEC (60 * USEC_PER_SEC)
 #define CRASH_CHILD "--child=crash"
 
 /* What is known beside the core. Every member may be absent; docs/CRASH-REPORTS.md has it for
@@ -30,11 +31,13 @@
 typedef struct CrashRequest {
         const char *program;   /* that has crash_child_main() behind CRASH_CHILD; absolute */
         const char *core_name; /* as the report names it */
-        int core_fd;           /* borrowed, as the roots' are */
+        int core_fd;           /* borrowed, as the roots' are; may be a pipe, or zstd */
         const FileRoot *roots; /* where programs and libraries may be, the likeliest first */
         size_t n_roots;        /* <= FILES_ROOTS_MAX */
         const char *context;   /* JSON, as above; NULL: none */
         uint64_t timeout_usec;
+        uint64_t stream_timeout_usec; /* before that, to read a pipe or decompress; then the report
+                                         is of what came. 0 = CRASH_STREAM_TIMEOUT_USEC */
 } CrashRequest;
 
 typedef struct CrashReport {

@@ -243,6 +243,7 @@ static void write_core(Report *r) {
         json_count(r->json, "bytes", r->in->core_bytes);
         json_count(r->json, "bytes_missing", missing_bytes(r));
         json_out_bool(r->json, "notes_are_cut", c->is_cut);
+        json_out_string(r->json, "left_out", r->in->core_left_out);
         json_out_u64(r->json, "bytes_read", r->memory->n_bytes_read);
         json_out_string(r->json, "machine", c->machine == EM_X86_64 ? "x86_64" : "aarch64");
         json_out_end_object(r->json);
@@ -439,6 +440,9 @@ static void text_head(Report *r, const VerdictText *v) {
 static void text_limits(Report *r) {
         size_t n_before = r->text->n;
         const CoreNotes *c = r->notes;
+        if (r->in->core_left_out)
+                strbuf_addf(r->text, "- the core is not used completely: %s\n",
+                            r->in->core_left_out);
         if (missing_bytes(r) > 0 || c->is_cut)
                 strbuf_addf(r->text, "- the core is cut: %" PRIu64 " bytes of it are missing\n",
                             missing_bytes(r));

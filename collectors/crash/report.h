@@ -9,7 +9,8 @@ typedef struct ReportInput { /* borrowed */
         const char *core_name;
         uint64_t core_bytes;
         const Context *context;
-        const char *left_out; /* of the sandbox, as sandbox_enter() has it; NULL: nothing */
+        const char *left_out;      /* of the sandbox, as sandbox_enter() has it; NULL: nothing */
+        const char *core_left_out; /* of the core, by us, a sentence; NULL: nothing */
         CoreRead read;
         FileOpen open;
         /** Gets the report before source lines are looked for, which whoever reads debug

@@ -1,5 +1,5 @@
-/* One zstd frame: compressed in one call, decompressed in steps. The wrapper of libzstd; private to
- * lib/bundle. */
+/* One zstd frame: compressed in one call, decompressed in steps. The wrapper of libzstd, which
+ * collectors/crash uses too. */
 #pragma once
 
 #include <endian.h>

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Crash reports beside eu-stack and gdb: bench_crash.py [--assert]
 
-A core of 64 GiB with 2 GiB of data and 200 threads, and one of 200 threads in a library of 45,000
-symbols. With --assert it fails where the limits are exceeded. Needs 5 GiB in /var/tmp."""
+A core of 64 GiB with 2 GiB of data and 200 threads, plain and compressed (beside `zstd -dc`), and
+one of 200 threads in a library of 45,000 symbols. With --assert it fails where the limits are
+exceeded. Needs 5 GiB in /var/tmp."""
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from cores import CLI, CRASHER, chains, core_of, gdb_chains, report
 
 THREADS, SYMBOLS = 200, 45000
 SECONDS_MAX, MIB_MAX = 1.0, 64
+ZSTD_RATIO_MAX, ZSTD_MIB_MAX = 1.2, 128
 
 
 def measure(*command):
@@ -43,6 +45,24 @@ def compare(what, program, core):
                         for _ in range(3)))):
         print(f"  {name:21} {result[0]:6.3f} s, {result[1]:6.3f} s of CPU, {result[2]:6.1f} MiB")
     return ours
+
+
+def check_compressed(core):
+    """@return whether it is within the limits"""
+    path = core + ".zst"
+    with open(core, "rb") as f:  # as a pipe, as systemd-coredump does it
+        subprocess.run(["zstd", "-q", "-o", path], stdin=f, check=True)
+    pairs = [(measure(CLI, "--json", "crash", path), measure("zstd", "-dcq", path))
+             for _ in range(3)]
+    ours, theirs = min(p[0] for p in pairs), min(p[1] for p in pairs)
+    same = chains(report(path)) == chains(report(core))
+    print(f"compressed: {os.stat(path).st_size / 2**20:.0f} MiB; "
+          f"{'the same frames' if same else 'OTHER FRAMES'}; {ours[0] / theirs[0]:.2f} of zstd -dc")
+    for name, result in ("neuron-collect crash", ours), ("zstd -dc", theirs):
+        print(f"  {name:21} {result[0]:6.3f} s, {result[1]:6.3f} s of CPU, {result[2]:6.1f} MiB")
+    os.unlink(path)
+    good = same and ours[0] <= ZSTD_RATIO_MAX * theirs[0] and ours[2] <= ZSTD_MIB_MAX
+    return good or "--assert" not in sys.argv
 
 
 def check_frames(program, core):
@@ -95,6 +115,7 @@ def main():
     with core_of(CRASHER, "fill", str(THREADS)) as core:
         good = check(compare("large core", CRASHER, core)) and good
         check_frames(CRASHER, core)
+        good = check_compressed(core) and good
     with tempfile.TemporaryDirectory() as directory:
         program = build_large(directory)
         with core_of(program) as core:

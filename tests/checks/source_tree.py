@@ -16,7 +16,8 @@ LAYERS = {
     "tests": 4,
 }
 # What may be included within a layer, and nothing else.
-WITHIN_LAYER = (("lib/http", "lib/event/"), ("config", "lib/http/url.h"))
+WITHIN_LAYER = (("lib/http", "lib/event/"), ("config", "lib/http/url.h"),
+                ("collectors", "lib/bundle/frame.h"))
 
 LITERAL_OR_COMMENT = re.compile(
     r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*.*?\*/|//[^\n]*', re.S)

@@ -3,7 +3,9 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
+#include "collectors/crash/core/core_stream.h"
 #include "collectors/crash/report.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
@@ -46,21 +48,39 @@ static void check_notes(Input *in) {
         core_notes_done(&c);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
-        Input in = { data, n };
+static void check_report(CoreRead read, void *userdata, uint64_t n) {
         _cleanup_(strbuf_done) StrBuf json = STRBUF_INIT, text = STRBUF_INIT;
-        check_notes(&in);
         int r = report_write(&(ReportInput){ .core_name = "core",
                                              .core_bytes = n,
                                              .context = &(Context){ 0 },
-                                             .read = read_input,
+                                             .read = read,
                                              .open = open_nothing,
-                                             .userdata = &in },
+                                             .userdata = userdata },
                              &json, &text);
         if (r == 0) { /* whatever is in it, it is JSON */
                 json_t *parsed = json_loadb(json.text, json.n, 0, NULL);
                 check(parsed != NULL);
                 json_decref(parsed);
         }
+}
+
+static ssize_t read_stream(void *data, size_t n, uint64_t offset, void *userdata) {
+        return core_stream_read(userdata, data, n, offset);
+}
+
+/* The same read once, from its beginning, and decompressed when it begins so. */
+static void check_stream(const uint8_t *data, size_t n) {
+        _cleanup_close_ int fd = memfd_create("core", MFD_CLOEXEC);
+        _cleanup_(core_stream_freep) CoreStream *s = NULL;
+        check(fd >= 0 && write(fd, data, n) == (ssize_t)n);
+        if (core_stream_new(&s, fd, UINT64_MAX) == 0)
+                check_report(read_stream, s, core_stream_bytes(s));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
+        Input in = { data, n };
+        check_notes(&in);
+        check_report(read_input, &in, n);
+        check_stream(data, n);
         return 0;
 }

@@ -796,8 +796,22 @@ def elf_core(notes=None, machine=62, n_headers=None, kind=4):
     return (head + headers + notes).ljust(at, b"\0") + body
 
 
+def zstd_frame(data):
+    """Of blocks that are not compressed, with a window of 2 MiB."""
+    blocks = [data[i:i + 65536] for i in range(0, len(data), 65536)]
+    return b"\x28\xb5\x2f\xfd\x00\x58" + b"".join(
+        (len(b) << 3 | (b is blocks[-1])).to_bytes(3, "little") + b for b in blocks)
+
+
 def cores():
     whole = elf_core()
+    many = elf_core(notes=b"".join(core_thread(n) for n in range(300)))
+    write("core", "empty", b"")
+    write("core", "compressed", zstd_frame(whole))
+    write("core", "compressed-many-threads", zstd_frame(many))
+    write("core", "compressed-cut", zstd_frame(many)[:-3000])
+    write("core", "compressed-twice", zstd_frame(many[:70000]) + zstd_frame(many[70000:]))
+    write("core", "compressed-nothing", zstd_frame(b"")[:6] + b"\x01\0\0")
     write("core", "whole", whole)
     write("core", "arm64", elf_core(machine=183))
     write("core", "other-machine", elf_core(machine=20))
@@ -811,7 +825,7 @@ def cores():
     write("core", "note-name-huge",
           elf_core(notes=struct.pack("<III", 0xffffffff, 8, 1) + bytes(100)))
     write("core", "thread-short", elf_core(notes=core_note(1, bytes(100))))
-    write("core", "many-threads", elf_core(notes=b"".join(core_thread(n) for n in range(300))))
+    write("core", "many-threads", many)
     write("core", "siginfo-short", elf_core(notes=core_thread(1) + core_note(0x53494749, bytes(8))))
     write("core", "files-count", elf_core(notes=core_thread(1) + core_files(FILES, 2**60)))
     write("core", "files-unit", elf_core(notes=core_thread(1) + core_files(FILES, unit=2**62)))

@@ -21,6 +21,10 @@ enum {
         PRPSINFO_COMMAND_BYTES = 16,
         SIGINFO_CODE = 8,
         SIGINFO_ADDRESS = 16,
+        X86_64_RIP = 16, /* of struct user_regs_struct, as the others */
+        X86_64_RSP = 19,
+        ARM64_SP = 31,
+        ARM64_PC = 32,
         NOTE_BYTES_MAX = 1024, /* of those that are read at once */
         PATH_BYTES_MAX = 4096, /* Linux has no longer ones */
 };
@@ -301,6 +305,14 @@ uint64_t core_notes_auxv(const CoreNotes *c, uint64_t type) {
                 if (c->auxv[i].type == type)
                         return c->auxv[i].value;
         return 0;
+}
+
+uint64_t core_notes_pc(const CoreNotes *c, const CoreThread *t) {
+        return t->registers[c->machine == EM_X86_64 ? X86_64_RIP : ARM64_PC];
+}
+
+uint64_t core_notes_stack_pointer(const CoreNotes *c, const CoreThread *t) {
+        return t->registers[c->machine == EM_X86_64 ? X86_64_RSP : ARM64_SP];
 }
 
 const CoreSegment *core_notes_segment(const CoreNotes *c, uint64_t address) {

@@ -77,6 +77,9 @@ void core_notes_done(CoreNotes *c);
 /** @return the value of an entry of the auxiliary vector (AT_ENTRY …), 0 when there is none */
 uint64_t core_notes_auxv(const CoreNotes *c, uint64_t type);
 
+uint64_t core_notes_pc(const CoreNotes *c, const CoreThread *t);
+uint64_t core_notes_stack_pointer(const CoreNotes *c, const CoreThread *t);
+
 /** @return the segment that has the address, NULL: nothing was mapped there */
 const CoreSegment *core_notes_segment(const CoreNotes *c, uint64_t address);
 /** @return the mapping of a file that has the address, NULL: none, or not known */

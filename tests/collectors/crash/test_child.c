@@ -155,18 +155,23 @@ int __wrap_report_write(const ReportInput *in, StrBuf *json, StrBuf *text) {
         return 0;
 }
 
-static int make(const char *name, uint64_t timeout_usec, CrashReport *ret) {
-        _cleanup_close_ int core = memfd_create("core", MFD_CLOEXEC),
-                            host = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        assert_true(core >= 0 && host >= 0);
+static int make_of(int core_fd, const char *name, uint64_t timeout_usec, CrashReport *ret) {
+        _cleanup_close_ int host = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        assert_true(core_fd >= 0 && host >= 0);
         const FileRoot root = { .fd = host, .kind = FILE_ROOT_HOST, .name = "host" };
         return crash_report(&(CrashRequest){ .program = "/proc/self/exe",
                                              .core_name = name,
-                                             .core_fd = core,
+                                             .core_fd = core_fd,
                                              .roots = &root,
                                              .n_roots = 1,
-                                             .timeout_usec = timeout_usec },
+                                             .timeout_usec = timeout_usec,
+                                             .stream_timeout_usec = USEC_PER_SEC },
                             ret);
+}
+
+static int make(const char *name, uint64_t timeout_usec, CrashReport *ret) {
+        _cleanup_close_ int core = memfd_create("core", MFD_CLOEXEC);
+        return make_of(core, name, timeout_usec, ret);
 }
 
 static const char reached_nothing[] =
@@ -258,6 +263,57 @@ static void one_that_hangs_is_ended_in_time(void **state) {
         }
 }
 
+static void a_silent_pipe_has_a_timeout(void **state) {
+        CrashReport r;
+        int ends[2];
+        uint64_t begun = clock_boottime_usec();
+        assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+        assert_int_equal(make_of(ends[0], "try", USEC_PER_SEC, &r), CRASH_E_FAILED);
+        assert_string_equal(r.fault, "reading it took longer than 2 s");
+        assert_in_range(clock_boottime_usec() - begun, 2 * USEC_PER_SEC, 6 * USEC_PER_SEC);
+        crash_report_done(&r);
+        (void)close(ends[0]);
+        (void)close(ends[1]);
+}
+
+/* A core, and zeros behind it until nobody reads them any more. */
+static void write_without_end(int fd) {
+        static char data[128 * 1024];
+        const char *srcdir = getenv("srcdir");
+        _cleanup_free_ char *path =
+                strbuf_format("%s/tests/fuzz/corpus/core/whole", srcdir ? srcdir : ".");
+        _cleanup_close_ int core = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t n = read(core, data, sizeof data);
+        if (n <= 0)
+                _exit(1);
+        while (write(fd, data, (size_t)n) > 0) {
+                memset(data, 0, sizeof data);
+                n = sizeof data;
+        }
+        _exit(0);
+}
+
+static void a_core_without_end_has_a_report_of_what_came_in_time(void **state) {
+        CrashReport r;
+        int ends[2], status;
+        uint64_t begun = clock_boottime_usec();
+        assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+        pid_t pid = fork();
+        if (pid == 0) {
+                (void)signal(SIGPIPE, SIG_IGN);
+                (void)close(ends[0]);
+                write_without_end(ends[1]);
+        }
+        (void)close(ends[1]);
+        assert_int_equal(make_of(ends[0], "try", 10 * USEC_PER_SEC, &r), 0);
+        assert_string_equal(r.json, reached_nothing);
+        assert_in_range(clock_boottime_usec() - begun, USEC_PER_SEC, 6 * USEC_PER_SEC);
+        crash_report_done(&r);
+        (void)close(ends[0]);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(status, 0);
+}
+
 static void one_that_requests_without_end_is_ended(void **state) {
         CrashReport r;
         assert_int_equal(make("ask", 20 * USEC_PER_SEC, &r), CRASH_E_FAILED);
@@ -291,6 +347,8 @@ int main(int argc, char **argv) {
                 cmocka_unit_test(one_that_misbehaves_costs_its_report_and_nothing_else),
                 cmocka_unit_test(one_that_dies_is_an_outcome),
                 cmocka_unit_test(one_that_hangs_is_ended_in_time),
+                cmocka_unit_test(a_silent_pipe_has_a_timeout),
+                cmocka_unit_test(a_core_without_end_has_a_report_of_what_came_in_time),
                 cmocka_unit_test(one_that_requests_without_end_is_ended),
 #ifndef __SANITIZE_ADDRESS__
                 cmocka_unit_test(memory_is_limited),

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Cores and libraries that were damaged on purpose cost a report, and no more: each run is over in
 ten seconds, with a report or a sentence. A reader that dies is counted; in a build with sanitizers
-none may. NC_MUTATIONS: how many of each kind (default 40)."""
+none may. NC_MUTATIONS: how many of each of the four kinds (default 40; ./run-tests has 250)."""
 import json
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +23,7 @@ LIMIT_S = 10
 SEED = 15
 AT_ONCE = os.cpu_count()
 REASONS = ("it is not an ELF core of 64 bits, little-endian",
-           "it is of a machine other than x86-64 and arm64")
+           "it is of a machine other than x86-64 and arm64", "it cannot be decompressed")
 LOST = ("its reader died by", "Cannot allocate memory")
 # what tends to break readers: the ends of ranges, and small and large counts
 VALUES = [0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1, 0x1000, 0xfff]
@@ -100,6 +101,22 @@ def a_damaged_core_of_python_is_over_in_time():
         with open(core, "rb") as f:
             whole = f.read()
     run_mutations(lambda rng, directory: [damage(whole, directory, rng, (len(whole),), times=50)])
+
+
+@test
+def a_damaged_compressed_core_is_over_in_time():
+    with core_of(CRASHER, "double-free", "10") as core:
+        with open(core, "rb") as f:
+            whole = f.read()
+        packed = subprocess.run(["zstd", "-qc", core], check=True, capture_output=True).stdout
+
+    def make(rng, directory):
+        if rng.random() < 0.5:  # what is compressed, or the compressed
+            return [damage(packed, directory, rng, (len(packed),))]
+        path = damage(whole, directory, rng, (4096, 65536, len(whole)))
+        subprocess.run(["zstd", "-q", "--rm", path], check=True)
+        return [path + ".zst"]
+    run_mutations(make)
 
 
 @test
