@@ -227,9 +227,19 @@ static const char upgrade_to_9[] =
         " time_usec INTEGER NOT NULL,"
         " document BLOB NOT NULL) WITHOUT ROWID;";
 
+/* Crash reports that are still to be made, and the signatures of those that were. */
+static const char upgrade_to_10[] =
+        "CREATE TABLE reports_pending ("
+        " bundle INTEGER PRIMARY KEY REFERENCES bundles (row) ON DELETE CASCADE);"
+        "CREATE TABLE signatures ("
+        " id TEXT PRIMARY KEY,"
+        " n INTEGER NOT NULL,"
+        " since_usec INTEGER NOT NULL,"
+        " seen_usec INTEGER NOT NULL) WITHOUT ROWID;";
+
 static const char *const upgrades[STORE_SCHEMA_VERSION] = {
         upgrade_to_1, upgrade_to_2, upgrade_to_3, upgrade_to_4, upgrade_to_5,
-        upgrade_to_6, upgrade_to_7, upgrade_to_8, upgrade_to_9,
+        upgrade_to_6, upgrade_to_7, upgrade_to_8, upgrade_to_9, upgrade_to_10,
 };
 
 /* A bundle's columns, in the order in which bundles.c binds and reads them. */
@@ -427,6 +437,18 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                                " WHERE name > ?1 ORDER BY name LIMIT 1",
         [STORE_FAILURE_DROP] = "DELETE FROM failures WHERE time_usec < ?1 OR name IN (SELECT name"
                                " FROM failures ORDER BY time_usec DESC LIMIT -1 OFFSET ?2)",
+        [STORE_REPORT_ADD] = "INSERT OR REPLACE INTO reports_pending"
+                             " SELECT row FROM bundles WHERE id = ?1",
+        [STORE_REPORT_NEXT] = "SELECT bundle, id FROM reports_pending JOIN bundles ON row = bundle"
+                              " WHERE bundle > ?1 ORDER BY bundle LIMIT 1",
+        [STORE_REPORT_DROP] = "DELETE FROM reports_pending WHERE bundle ="
+                              " (SELECT row FROM bundles WHERE id = ?1)",
+        [STORE_SIGNATURE_ADD] = "INSERT INTO signatures VALUES (?1, 1, ?2, ?2) ON CONFLICT (id)"
+                                " DO UPDATE SET n = n + 1, seen_usec = ?2",
+        [STORE_SIGNATURE_CUT] = "DELETE FROM signatures WHERE id IN (SELECT id FROM signatures"
+                                " ORDER BY seen_usec DESC, id LIMIT -1 OFFSET ?1)",
+        [STORE_SIGNATURE_LIST] = "SELECT id, n, since_usec FROM signatures"
+                                 " ORDER BY seen_usec DESC, id LIMIT ?1",
         [STORE_PAGE_COUNT] = "PRAGMA page_count",
         [STORE_FREE_COUNT] = "PRAGMA freelist_count",
         [STORE_RESERVE_COUNT] = "SELECT count(*) FROM reserve",

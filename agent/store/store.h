@@ -10,7 +10,7 @@
 #include "lib/base/digest.h"
 #include "lib/neuron/record.h"
 
-#define STORE_SCHEMA_VERSION 9
+#define STORE_SCHEMA_VERSION 10
 
 typedef struct Store Store;
 
@@ -329,3 +329,24 @@ int store_failure_list(Store *s, int (*on_failure)(const StoredFailure *f, void 
                        void *userdata);
 /** Deletes those of an earlier time, and the oldest above STORE_FAILURES_MAX. */
 int store_failure_drop(Store *s, uint64_t before_usec);
+
+/* ---- crash reports: which bundles still get one, and what crashed here before ---- */
+
+#define STORE_SIGNATURES_MAX 256
+#define STORE_SIGNATURE_SIZE 65
+
+/** A report of this bundle is to be made, whatever ends the agent. Twice is fine. 0 or
+ * STORE_E_NOT_FOUND */
+int store_report_add(Store *s, const char *bundle_id);
+/** In the order of the bundles. A negative return of on_report ends it and is returned. */
+int store_report_list_pending(Store *s, int (*on_report)(const char *bundle_id, void *userdata),
+                              void *userdata);
+typedef struct StoredSignature {
+        char id[STORE_SIGNATURE_SIZE];
+        uint64_t n, since_usec; /* crashes; CLOCK_REALTIME: the first one */
+} StoredSignature;
+/** It was made, or never will be. @param signature  counted with it; NULL: it has none. Of more
+ * than STORE_SIGNATURES_MAX those go that were not seen for the longest time. Missing is fine. */
+int store_report_end(Store *s, const char *bundle_id, const char *signature, uint64_t now_usec);
+/** @param ret  STORE_SIGNATURES_MAX, the caller's  @return how many, -errno */
+int store_signature_list(Store *s, StoredSignature *ret);
