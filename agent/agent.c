@@ -528,6 +528,8 @@ static bool is_safe(Agent *a) {
                   "bundles are quarantined");
         add_count(&text, a->incidents ? incidents_n_underway(a->incidents) : 0,
                   "snapshot is being taken", "snapshots are being taken");
+        add_count(&text, crash_reports_n(a->crash_reports), "crash report is being made",
+                  "crash reports are being made");
         const IntakeSource *s = find_unfinished_source(a);
         if (s)
                 strbuf_addf(&text, "%ssource %s has not been scanned completely",
@@ -860,6 +862,68 @@ static void on_discard(const char *reason, uint64_t n, void *userdata) {
         add_discard(name, n, a);
 }
 
+/* ---- crash reports ---- */
+
+static bool request_report(Agent *a, const BundleRecord *rec, IntakeSource *s,
+                           const HeldFiles *held) {
+        return crash_reports_request(
+                a->crash_reports,
+                &(CrashReportsCore){ .bundle = rec,
+                                     .spec = intake_source_spec(s),
+                                     .environment = a->config->snapshot.environment.items,
+                                     .held_fd = held && held->n == 1 ? held->items[0].fd : -1 });
+}
+
+static bool on_whole(Bundle *b, void *userdata) {
+        Agent *a = userdata;
+        if (b->rec.kind != SOURCE_PROCESS_CORE || b->rec.supplement_of[0] || b->is_reported ||
+            !intake_source_config(b->source)->crash_reports)
+                return false;
+        b->is_reported = !request_report(a, &b->rec, b->source, &b->held);
+        return !b->is_reported;
+}
+
+static void on_report_attached(const char *source, const char *unit_path, void *userdata) {
+        IntakeSource *s = agent_source_by_name(userdata, source);
+        if (s)
+                intake_source_on_attached(s, unit_path);
+}
+
+static void on_report_end(const char *bundle_id, void *userdata) {
+        const Agent *a = userdata;
+        Bundle *b = bundle_table_find(a->bundles, bundle_id);
+        if (!b)
+                return;
+        b->is_reported = true;
+        intake_on_report_end(b);
+}
+
+/* A bundle that settles asks for its own when it is complete. */
+static int on_report_pending(const char *bundle_id, void *userdata) {
+        Agent *a = userdata;
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        if (store_get(a->store, bundle_id, &rec) != 0 || rec.state == BUNDLE_SETTLING)
+                return 0;
+        IntakeSource *s = agent_source_by_name(a, rec.source);
+        if ((bundle_state_is_terminal(rec.state) && rec.state != BUNDLE_DELIVERED) ||
+            (s && !intake_source_config(s)->crash_reports))
+                (void)store_report_end(a->store, bundle_id, NULL, 0); /* at the next start */
+        else if (s)
+                (void)request_report(a, &rec, s, NULL); /* it is made, or was */
+        return 0;
+}
+
+static int start_crash_reports(Agent *a) {
+        const CrashReportsContext context = { .event = a->event,
+                                              .clock = a->clock,
+                                              .store = a->store,
+                                              .attachments = a->attachments,
+                                              .on_attached = on_report_attached,
+                                              .on_end = on_report_end,
+                                              .userdata = a };
+        return crash_reports_new(&a->crash_reports, &context);
+}
+
 /* Releases the source files, except where the operator can retry the bundle. */
 static void on_final(Bundle *b, void *userdata) {
         Agent *a = userdata;
@@ -870,6 +934,9 @@ static void on_final(Bundle *b, void *userdata) {
         if (b->rec.state == BUNDLE_VANISHED || b->rec.state == BUNDLE_CANCELLED)
                 on_discard(bundle_state_name(b->rec.state), 1, a);
         own_sources_on_final(a, b);
+        if (b->rec.kind == SOURCE_PROCESS_CORE && bundle_state_is_terminal(b->rec.state) &&
+            b->rec.state != BUNDLE_DELIVERED && a->crash_reports)
+                crash_reports_cancel(a->crash_reports, b->rec.id);
         if (a->failures)
                 failures_on_final(a->failures, b);
         retention_runner_on_final(a->retention_runner, b);
@@ -986,6 +1053,37 @@ static void on_job(const char *record, void *userdata) {
                 failures_on_job(a->failures, record);
 }
 
+static KernelLine kernel_line_of(const IncidentFact *fact) {
+        KernelLine line = { .usec = fact->usec, .seq = fact->seq };
+        (void)snprintf(line.kind, sizeof line.kind, "%s", fact->kind);
+        (void)snprintf(line.text, sizeof line.text, "%s", fact->text);
+        return line;
+}
+
+/* A process that the OOM killer has killed leaves no core: its report is an incident's. */
+static void on_fact(const IncidentFact *fact, void *userdata) {
+        const Agent *a = userdata;
+        const KernelLine line = kernel_line_of(fact);
+        _cleanup_(strbuf_done) StrBuf json = STRBUF_INIT, text = STRBUF_INIT;
+        char name[32];
+        OomKill kill;
+        crash_reports_on_kernel_line(a->crash_reports, &line);
+        if (fact->is_past || !oom_kill_parse(line.text, &kill))
+                return;
+        crash_reports_make_of_oom_kill(a->crash_reports, &line, &json, &text);
+        if (strbuf_error(&json) < 0 || strbuf_error(&text) < 0) {
+                log_warning(-ENOMEM, "no crash report of pid %d", (int)kill.pid);
+                return;
+        }
+        (void)snprintf(name, sizeof name, "crash-pid-%d", (int)kill.pid);
+        (void)incidents_add_report(a->incidents,
+                                   &(IncidentReport){ .owner = { .uid = kill.uid },
+                                                      .what = line.text,
+                                                      .name = name,
+                                                      .json = &json,
+                                                      .text = &text }); /* it logs why not */
+}
+
 /* ---- failures ---- */
 
 static void on_named(void *userdata) {
@@ -1064,6 +1162,7 @@ static void start_incidents(Agent *a) {
                                            .on_attached = on_attached,
                                            .on_pending = on_pending,
                                            .on_job = on_job,
+                                           .on_fact = on_fact,
                                            .userdata = a };
         int r = a->once ? 0 : incidents_new(&a->incidents, &context, a->config);
         if (r < 0)
@@ -1232,6 +1331,7 @@ static int start_sources(Agent *a) {
                                              .is_configured = a->once ? NULL : is_configured,
                                              .on_found = on_found,
                                              .on_links_rechecked = on_links_rechecked,
+                                             .on_whole = on_whole,
                                              .takes_all = a->once,
                                              .history_usec = a->config->retention.history_usec,
                                              .userdata = a };
@@ -1365,10 +1465,17 @@ static int agent_start(Agent *a) {
                 return r;
         }
         start_failures(a);
+        r = start_crash_reports(a);
+        if (r < 0)
+                return r;
         a->link_list = path_join(a->config->state_directory, LINK_LIST_NAME);
         r = a->link_list ? start_sources(a) : -ENOMEM;
         if (r < 0)
                 return r;
+        r = store_report_list_pending(a->store, on_report_pending, a);
+        if (r < 0)
+                log_warning(r, "pending crash reports cannot be listed; they are made after the "
+                               "next start");
         r = create_retention_runner(a);
         if (r < 0) {
                 log_error(r, "cannot set up retention");
@@ -1437,6 +1544,7 @@ Agent *agent_free(Agent *a) {
         cancel_reload(a);
         a->notes = hooknotes_free(a->notes);
         a->incidents = incidents_free(a->incidents);
+        a->crash_reports = crash_reports_free(a->crash_reports);
         a->retention_runner = retention_runner_free(a->retention_runner);
         if (a->failures)
                 failures_set_scheduler(a->failures, NULL);
@@ -1475,6 +1583,8 @@ bool agent_is_idle(Agent *a) {
         for (size_t i = 0; i < a->n_sources; i++)
                 if (!intake_source_is_idle(a->sources[i]))
                         return false;
+        if (crash_reports_n(a->crash_reports) > 0)
+                return false;
         if (a->failures && !failures_is_idle(a->failures))
                 return false;
         LIST_FOREACH (l, bundle_table_all(a->bundles)) {

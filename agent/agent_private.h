@@ -3,6 +3,7 @@
 
 #include "agent/agent.h"
 #include "agent/api/api.h"
+#include "agent/crashes/crash_reports.h"
 #include "agent/ec2_notices.h"
 #include "agent/failures/failures.h"
 #include "agent/incidents/incidents.h"
@@ -85,7 +86,8 @@ struct Agent {
         Ec2Notices *notices;  /* NULL: not on EC2 */
         HookNotes *notes;     /* NULL: notes cannot be received */
         Incidents *incidents; /* NULL: snapshots are not possible */
-        Failures *failures;   /* NULL: nodes do not agree, agreement.enabled is off */
+        CrashReports *crash_reports;
+        Failures *failures; /* NULL: nodes do not agree, agreement.enabled is off */
         Drain drain;
         Reload reload;
         IntakeContext intake_context;

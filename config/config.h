@@ -33,6 +33,7 @@ typedef struct ConfigSource {
         uint64_t settle_usec, max_wait_usec, scan_interval_usec;
         ConfigWatch watch;
         uint64_t max_files, max_bytes;
+        bool crash_reports; /* of kind process-core */
         StringList exclude,
                 destinations; /* destinations: resolved names, never empty after loading */
         unsigned line;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "agent/store/store.h"
+#include "collectors/crash/crash.h"
 #include "lib/base/array.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
@@ -172,10 +173,20 @@ void delivery_notes_done(DeliveryNotes *n) {
 
 /* ---- without a note ---- */
 
+static bool is_below_attached(const char *path) {
+        return strncmp(path, ATTACHED_PREFIX, strlen(ATTACHED_PREFIX)) == 0;
+}
+
+/* Whatever its name says: files of the source there have kind `other`. */
+static bool is_ours(const PlanMember *m) {
+        return m->kind == MEMBER_SNAPSHOT ||
+               (m->kind == MEMBER_CRASH_REPORT && is_below_attached(m->path));
+}
+
 static bool names_process(const StoredJob *seen, const PlanMember *m, SourceKind kind) {
         const char *slash = strrchr(m->path, '/');
         DumpName name;
-        if (m->kind == MEMBER_SNAPSHOT || m->uid != seen->uid)
+        if (is_ours(m) || m->uid != seen->uid)
                 return false;
         dump_name_parse(kind, slash ? slash + 1 : m->path, &name);
         return name.pid == seen->pid;
@@ -186,7 +197,7 @@ static bool is_writer(const StoredJob *seen, const Plan *plan, SourceKind kind) 
         uint64_t newest = 0;
         for (size_t i = 0; i < plan_n_members(plan); i++) {
                 const PlanMember *m = plan_member(plan, i);
-                if (m->kind != MEMBER_SNAPSHOT && m->mtime_sec >= 0)
+                if (!is_ours(m) && m->mtime_sec >= 0)
                         newest = MAX(newest,
                                      (uint64_t)m->mtime_sec * USEC_PER_SEC + m->mtime_nsec / 1000);
                 is_named = is_named || names_process(seen, m, kind);
@@ -340,7 +351,7 @@ static bool check_owners(DeliveryAttempt *a) {
         Delivery *d = a->delivery;
         FileOwners owners = { 0 };
         for (size_t i = 0; i < plan_n_members(a->plan); i++)
-                if (plan_member(a->plan, i)->kind != MEMBER_SNAPSHOT) /* what is attached is ours */
+                if (!is_ours(plan_member(a->plan, i))) /* what is attached is ours */
                         file_owners_add(&owners, d->rec.source, plan_member(a->plan, i)->uid,
                                         geteuid());
         if (d->rec.s3_prefix && !d->rec.links_held && !d->rec.is_redelivery &&
@@ -751,6 +762,15 @@ static int open_attached(const DeliveryMembers *m, const char *path) {
         return fs_open_regular(m->delivery->attached_fd, path + strlen(ATTACHED_PREFIX), &st);
 }
 
+static MemberKind attached_kind(const char *name) {
+        DumpName d;
+        dump_name_parse(SOURCE_DIRECTORY, name, &d);
+        return strcmp(name, CRASH_FILE) == 0 || strcmp(name, CRASH_TEXT_FILE) == 0 ||
+                               d.kind == MEMBER_CRASH_REPORT
+                       ? MEMBER_CRASH_REPORT
+                       : MEMBER_SNAPSHOT;
+}
+
 static int add_attached(DeliveryMembers *m, const char *path) {
         struct stat st;
         _cleanup_close_ int fd = open_attached(m, path);
@@ -761,7 +781,7 @@ static int add_attached(DeliveryMembers *m, const char *path) {
         if (fstat(fd, &st) < 0)
                 return -errno;
         Member member = { .print = member_fingerprint(path, &st),
-                          .kind = MEMBER_SNAPSHOT,
+                          .kind = attached_kind(path_name(path)),
                           .held_fd = -1,
                           .is_attached = true };
         return add_to_plan(m, path, fd, &member);
@@ -830,10 +850,6 @@ static void add_collision_reason(DeliveryMembers *m, const char *path) {
 }
 
 /* ---- members of the source ---- */
-
-static bool is_below_attached(const char *path) {
-        return strncmp(path, ATTACHED_PREFIX, strlen(ATTACHED_PREFIX)) == 0;
-}
 
 static int add_member(DeliveryMembers *m, const char *path, int fd, int held_fd) {
         struct stat st;

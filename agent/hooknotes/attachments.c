@@ -204,6 +204,24 @@ size_t attachments_waiting(const Attachments *a, const char *source, const char 
         return n;
 }
 
+static bool has_in(int unit, const char *directory, const char *name) {
+        _cleanup_close_ int fd = open_dir(unit, directory);
+        return fd >= 0 && is_file(fd, name);
+}
+
+bool attachments_have(const Attachments *a, const char *source, const char *unit_path,
+                      const char *name) {
+        _cleanup_(attachment_names_done) AttachmentNames given = { .max = ATTACHMENTS_MAX };
+        _cleanup_close_ int unit = open_unit(a, source, unit_path);
+        if (unit < 0)
+                return false;
+        bool has = is_file(unit, name) || has_in(unit, GIVING, name);
+        (void)read_names(unit, is_given, &given); /* none */
+        for (size_t i = 0; !has && i < given.n; i++)
+                has = has_in(unit, given.items[i], name);
+        return has;
+}
+
 /* Moves what waits into one directory, and gives this its final name when all is in it: until then
  * nothing of it was shipped, and after a crash it may be another set. */
 static int give(int unit, const char *given) {

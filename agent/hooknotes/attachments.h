@@ -65,6 +65,11 @@ void attachment_job_forget(AttachmentJob *j);
 size_t attachments_waiting(const Attachments *a, const char *source, const char *unit_path,
                            uint64_t *ret_bytes);
 
+/** @return whether a file of that name waits or is assigned to a bundle that is not delivered yet
+ */
+bool attachments_have(const Attachments *a, const char *source, const char *unit_path,
+                      const char *name);
+
 /** What is assigned to a bundle of the unit. @return a directory fd of the caller's; -ENOENT:
  * nothing; -errno */
 int attachments_open_assigned(const Attachments *a, const char *source, const char *unit_path,

@@ -2032,6 +2032,34 @@ int incidents_on_peer_failure(Incidents *i, const char *what) {
         return incidents_start_or_join(i, &host, INCIDENT_PEER, trigger, &why) ? 0 : -EAGAIN;
 }
 
+static int write_report(Incident *x, const IncidentReport *r) {
+        char name[64];
+        int error = incident_open_directory(x);
+        (void)snprintf(name, sizeof name, "%s.json", r->name);
+        if (error == 0)
+                error = fs_write_file(x->dir_fd, name, r->json->text, r->json->n, 0600);
+        (void)snprintf(name, sizeof name, "%s.md", r->name);
+        if (error == 0)
+                error = fs_write_file(x->dir_fd, name, r->text->text, r->text->n, 0600);
+        return error;
+}
+
+int incidents_add_report(Incidents *i, const IncidentReport *r) {
+        const char *why = NULL;
+        char trigger[TRIGGER_MAX];
+        if (!i->config->snapshot.enabled)
+                return -EPERM;
+        (void)snprintf(trigger, sizeof trigger, "the kernel log: %s", r->what);
+        Incident *x = incidents_start_or_join(i, &r->owner, INCIDENT_KERNEL, trigger, &why);
+        if (!x)
+                return -EAGAIN;
+        int error = write_report(x, r);
+        if (error < 0)
+                log_warning(error, "incident %s: '%s' cannot be written", x->name, r->name);
+        incident_on_joined(x);
+        return error;
+}
+
 bool incidents_get(const Incidents *i, const char *name, IncidentView *ret) {
         LIST_FOREACH (l, &i->incidents) {
                 const Incident *x = CONTAINER_OF(l, Incident, link);
@@ -2124,11 +2152,31 @@ static void on_hw_error(Incidents *i, const json_t *record, const char *text) {
                                 text); /* the snapshot has the kernel log, too */
 }
 
+static void on_fact(Incidents *i, const json_t *record) {
+        const char *kind = json_string_value(json_object_get(record, "kind"));
+        const char *text = json_string_value(json_object_get(record, "text"));
+        bool is_past = json_is_true(json_object_get(record, "past"));
+        uint64_t then = (uint64_t)json_integer_value(json_object_get(record, "usec"));
+        uint64_t now = incidents_boot_usec(i);
+        if (kind && text && i->context.on_fact)
+                i->context.on_fact(
+                        &(IncidentFact){
+                                .kind = kind,
+                                .text = text,
+                                .seq = (uint64_t)json_integer_value(json_object_get(record, "seq")),
+                                .usec = incidents_realtime_usec(i) -
+                                        (is_past && then < now ? now - then : 0),
+                                .is_past = is_past },
+                        i->context.userdata);
+}
+
 static void on_kmsg(Incidents *i, const char *text) {
         json_t *record = json_loads(text, 0, NULL);
         const char *about = json_string_value(json_object_get(record, "about"));
         if (about && strcmp(about, "hw_error") == 0)
                 on_hw_error(i, record, text);
+        else if (about && strcmp(about, "fact") == 0)
+                on_fact(i, record);
         json_decref(record);
 }
 

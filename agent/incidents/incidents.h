@@ -10,10 +10,17 @@
 #include "agent/hooknotes/attachments.h"
 #include "agent/hooknotes/hooknotes.h"
 #include "config/config.h"
+#include "lib/base/strbuf.h"
 
 typedef struct Incidents Incidents;
 
 #define INCIDENT_NAME_SIZE 40
+
+typedef struct IncidentFact { /* borrowed: a line of the kernel's log; a hint */
+        const char *kind, *text;
+        uint64_t seq, usec; /* of the record; CLOCK_REALTIME */
+        bool is_past;       /* the watch has begun since: it may have been reported before */
+} IncidentFact;
 
 typedef struct IncidentsContext { /* borrowed */
         sd_event *event;
@@ -34,6 +41,8 @@ typedef struct IncidentsContext { /* borrowed */
          * minutes; every 30 s those whose record is new or has changed. Only with snapshot.enabled.
          * NULL: nobody wants to know */
         void (*on_job)(const char *record, void *userdata);
+        /* The kernel has logged something of a crash. NULL: nobody wants to know */
+        void (*on_fact)(const IncidentFact *fact, void *userdata);
         void *userdata;
 } IncidentsContext;
 
@@ -61,6 +70,17 @@ int incidents_request(Incidents *i, char ret_name[INCIDENT_NAME_SIZE], const cha
  * joins it. @param what  for people  @return 0, -EPERM: snapshots are off, -EAGAIN: not now (too
  * many, no room), which is logged */
 int incidents_on_peer_failure(Incidents *i, const char *what);
+
+typedef struct IncidentReport { /* borrowed */
+        Owner owner;            /* of the process */
+        const char *what;       /* for people */
+        const char *name;       /* of both files, without `.json` and `.md` */
+        const StrBuf *json, *text;
+} IncidentReport;
+/** Evidence that is in no dump: starts an incident with these files, or adds them to one that has
+ * just begun. @return 0, -EPERM: snapshots are off, -EAGAIN: not now, -errno; what failed is logged
+ */
+int incidents_add_report(Incidents *i, const IncidentReport *r);
 
 /** What is at that path is another unit than before: what was added before that time gets nothing
  * more. @param before_usec  CLOCK_REALTIME */

@@ -450,6 +450,11 @@ void intake_source_set_pending(IntakeSource *s, const char *unit_path, bool pend
                 intake_probe_bundle(b);
 }
 
+void intake_on_report_end(Bundle *b) {
+        if (b->source && b->rec.state == BUNDLE_SETTLING)
+                intake_probe_bundle(b);
+}
+
 /* ---- use of the hints ---- */
 
 static void add_hint_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts) {
@@ -891,6 +896,10 @@ static IntakeFacts facts_of(const IntakeSource *s, const Bundle *b, const ProbeJ
         };
 }
 
+static bool is_reported(const IntakeSource *s, Bundle *b) {
+        return s->context->on_whole && s->context->on_whole(b, s->context->userdata);
+}
+
 static void on_probed(IntakeSource *s, ProbeJob *p) {
         Bundle *b = bundle_table_find(s->context->bundles, p->bundle_id);
         if (!b || b->source != s)
@@ -941,6 +950,12 @@ static void on_probed(IntakeSource *s, ProbeJob *p) {
                 return;
         }
         IntakeAnswer answer = intake_decide(&facts, &terms);
+        if ((answer.verdict == INTAKE_COMPLETE || answer.verdict == INTAKE_INCOMPLETE ||
+             answer.only_pending) &&
+            is_reported(s, b)) {
+                facts.reporting = true;
+                answer = intake_decide(&facts, &terms);
+        }
         if (!answer.only_pending)
                 b->whole_boot_usec = 0;
         else if (b->whole_boot_usec == 0)

@@ -40,6 +40,9 @@ typedef struct IntakeContext { /* borrowed by the sources */
         /* n notes of one user about a unit do not count, since it has files of other users. NULL:
          * not reported */
         void (*on_unheard)(uint64_t n, void *userdata);
+        /* All of a bundle is there. @return whether a report of it is being made, which it waits
+         * for for `settle`; asked again then. NULL: none ever is */
+        bool (*on_whole)(Bundle *b, void *userdata);
         /* A bundle was found: its row is there, though perhaps not yet durable. NULL: not reported
          */
         void (*on_found)(Bundle *b, void *userdata);
@@ -136,6 +139,8 @@ void intake_source_expect_file(IntakeSource *s, const char *unit_path, const Own
 void intake_source_missing(IntakeSource *s, const char *unit_path);
 /** Whether something is still to be attached to the unit: it waits for that for `settle`. */
 void intake_source_set_pending(IntakeSource *s, const char *unit_path, bool pending);
+/** No report of the bundle is being made any more: it need not wait for one. */
+void intake_on_report_end(Bundle *b);
 /** Something was attached to the unit: its bundle gets it, or a supplement. */
 void intake_source_on_attached(IntakeSource *s, const char *unit_path);
 

@@ -23,6 +23,7 @@ typedef struct IntakeFacts {
         bool hooks_finished; /* one has reported it, and all that did have finished */
         bool missing;        /* a file that a hook promised has not been seen */
         bool pending;        /* something is still to be attached to it */
+        bool reporting;      /* so is its crash report */
         uint64_t whole_usec; /* how long it has waited for that alone */
 } IntakeFacts;
 

@@ -92,7 +92,8 @@ typedef struct Bundle {
         bool has_target_state;    /* an answer came while others were at work: carried out when they
                                      are back */
         BundleState wanted_state; /* its reason is rec.reason */
-        bool tolerant; /* changed under us too often or past max_wait: ship it as it is */
+        bool tolerant;    /* changed under us too often or past max_wait: ship it as it is */
+        bool is_reported; /* its crash report was made, or will not be before the next start */
         struct FailureUnit *failure_unit; /* of agent/failures; NULL: none yet */
         bool cancel; /* asked for while shipping: carried out when the workers are back */
 } Bundle;

@@ -255,8 +255,7 @@ void jobs_add_devices(StrBuf *b, const JobsHolder *h) {
         json_out_end_array(b);
 }
 
-static void add_job(StrBuf *b, const JobIdentity *id) {
-        json_out_object(b, "job");
+void jobs_add_members(StrBuf *b, const JobIdentity *id) {
         json_out_string(b, "source", id->source);
         for (size_t i = 0; i < N_JOB_MEMBERS; i++) {
                 const JobMember *m = &job_members[i];
@@ -267,6 +266,11 @@ static void add_job(StrBuf *b, const JobIdentity *id) {
                          !strstr(m->name, "device")) /* which are in the note alone */
                         json_out_i64(b, m->name, *(const int64_t *)value);
         }
+}
+
+static void add_job(StrBuf *b, const JobIdentity *id) {
+        json_out_object(b, "job");
+        jobs_add_members(b, id);
         json_out_end_object(b);
 }
 
@@ -275,12 +279,10 @@ static void add_text(StrBuf *b, const char *key, const char *text) {
                 json_out_string(b, key, text);
 }
 
-static void add_container(StrBuf *b, const Proc *p) {
-        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+void jobs_add_container(StrBuf *b, const char *cgroup, size_t n) {
         ProcContainer c;
 
-        if (procfs_read(p, (ProcFile){ "cgroup", CGROUP_BYTES_MAX }, &text, NULL) != 0 ||
-            !text.text || !procfs_parse_cgroup(text.text, text.n, &c)) {
+        if (!cgroup || !procfs_parse_cgroup(cgroup, n, &c)) {
                 json_out_null(b, "container");
                 return;
         }
@@ -291,6 +293,12 @@ static void add_container(StrBuf *b, const Proc *p) {
         add_text(b, "slurm_job", c.slurm_job);
         add_text(b, "slurm_step", c.slurm_step);
         json_out_end_object(b);
+}
+
+static void add_container(StrBuf *b, const Proc *p) {
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        int r = procfs_read(p, (ProcFile){ "cgroup", CGROUP_BYTES_MAX }, &text, NULL);
+        jobs_add_container(b, r == 0 ? text.text : NULL, text.n);
 }
 
 void jobs_add_identity(StrBuf *b, const Proc *p) {

@@ -64,6 +64,10 @@ void jobs_scan_done(JobsScan *s);
 
 /** Adds "devices": [0, 1]. */
 void jobs_add_devices(StrBuf *b, const JobsHolder *h);
+/** Adds what is known of a job: source, key, rank … into an object that is open. */
+void jobs_add_members(StrBuf *b, const JobIdentity *id);
+/** Adds "container": from the text of a cgroup file, or null. */
+void jobs_add_container(StrBuf *b, const char *cgroup, size_t n);
 /** Adds "job": from its environment (may wait), or null, and "container": from its cgroup, or null.
  */
 void jobs_add_identity(StrBuf *b, const Proc *p);

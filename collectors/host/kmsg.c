@@ -224,7 +224,37 @@ static bool kmsg_is_neuron(const char *text, size_t n) {
         return n > 0 && names_device(text, end);
 }
 
-enum { IDLE_MSEC = 200, RATE_LINES_MAX = 200, RATE_ERRORS_MAX = 100 };
+/* What a crash report quotes. What a process is called is its user's choice: a hint, too. */
+static const char *fact_of(const char *text, size_t n) {
+        static const struct {
+                const char *kind, *text;
+                bool is_start;
+        } rows[] = {
+                { "segfault", "]: segfault at ", false },
+                { "segfault", "traps: ", true },
+                { "segfault", "]: unhandled exception: ", false },
+                { "oom", "Out of memory: Killed process ", true },
+                { "oom", "Memory cgroup out of memory: Killed process ", true },
+                { "oom", "oom-kill:", true },
+                { "oom", " invoked oom-killer: ", false },
+                { "mce", "mce: ", true },
+                { "mce", "[Hardware Error]: ", false },
+                { "mce", "Memory failure: ", true },
+                { "aer", "AER: ", false },
+                { "aer", "PCIe Bus Error: ", false },
+                { "efa", "efa ", true },
+                { "efa", "infiniband efa_", true },
+        };
+        for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
+                const char *found = memmem(text, n, rows[i].text, strlen(rows[i].text));
+                if (found && (found == text || !rows[i].is_start))
+                        return rows[i].kind;
+        }
+        return NULL;
+}
+
+enum { IDLE_MSEC = 200, RATE_LINES_MAX = 200, RATE_ERRORS_MAX = 100, RATE_FACTS_MAX = 100 };
+#define PAST_USEC (10 * USEC_PER_MINUTE) /* facts so old are reported when a watch starts */
 
 #define RATE_USEC (60 * USEC_PER_SEC)
 /* @see syslog(2): ring and size of the ring, neither of which changes anything */
@@ -239,6 +269,7 @@ typedef struct Kmsg {
         const CollectRequest *order;
         CollectOut *out;
         int fd;
+        uint64_t past_usec; /* since boot: lines until then are read for their facts; 0: none */
         bool is_stream; /* followed: what is written is not counted against max_bytes, but by the
                            minute */
         StrBuf pending; /* bytes that may go on */
@@ -246,7 +277,7 @@ typedef struct Kmsg {
         bool has_seq, overran;
         uint64_t window_usec; /* of the kernel's time: when the minute began that n_lines and
                                  n_errors count */
-        uint64_t n_lines, n_errors, n_left_out;
+        uint64_t n_lines, n_errors, n_facts, n_left_out;
 } Kmsg;
 
 /* As the kernel's log counts, since boot. */
@@ -300,16 +331,20 @@ static void add_hw_error(StrBuf *b, const KmsgHwError *e) {
         json_out_end_object(b);
 }
 
+static void start_minute(Kmsg *k, uint64_t usec) {
+        if (usec >= k->window_usec && usec - k->window_usec < RATE_USEC)
+                return;
+        k->window_usec = usec;
+        k->n_lines = k->n_errors = k->n_facts = 0;
+}
+
 /* Reports of faults have an allowance of their own, so that no chatter of the driver crowds them
  * out; beyond it they count as lines.
  * @return whether the minute has room for another line; counts what it has not */
 static bool may_write(Kmsg *k, uint64_t usec, bool is_error) {
         if (!k->is_stream)
                 return true;
-        if (usec < k->window_usec || usec - k->window_usec >= RATE_USEC) {
-                k->window_usec = usec;
-                k->n_lines = k->n_errors = 0;
-        }
+        start_minute(k, usec);
         if (is_error && k->n_errors++ < RATE_ERRORS_MAX)
                 return true;
         if (k->n_lines++ < RATE_LINES_MAX)
@@ -318,11 +353,16 @@ static bool may_write(Kmsg *k, uint64_t usec, bool is_error) {
         return false;
 }
 
-static int emit_record(Kmsg *k, const KmsgRecord *r, const KmsgHwError *error) {
+/* @param fact  as fact_of(); NULL */
+static int emit_record(Kmsg *k, const KmsgRecord *r, const KmsgHwError *error, const char *fact) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
 
         json_out_object(&b, NULL);
-        json_out_string(&b, "about", error ? "hw_error" : "line");
+        json_out_string(&b, "about", fact ? "fact" : error ? "hw_error" : "line");
+        if (fact) {
+                json_out_string(&b, "kind", fact);
+                json_out_bool(&b, "past", r->usec < k->past_usec);
+        }
         if (r->is_numbered)
                 json_out_u64(&b, "seq", r->seq);
         if (r->is_numbered || r->usec > 0)
@@ -352,12 +392,30 @@ static int note_lost(Kmsg *k, uint64_t seq) {
         return r;
 }
 
-/* Writes it when it concerns Neuron. */
+/* @return its kind; NULL */
+static const char *find_fact(const Kmsg *k, const KmsgRecord *r) {
+        return k->is_stream && r->facility == 0 && r->text.n > 0 ? fact_of(r->text.text, r->text.n)
+                                                                 : NULL;
+}
+
+static int keep_fact(Kmsg *k, const KmsgRecord *record, const char *fact) {
+        start_minute(k, record->usec);
+        if (record->usec + PAST_USEC < k->past_usec || k->n_facts++ >= RATE_FACTS_MAX)
+                return 0;
+        return emit_record(k, record, NULL, fact);
+}
+
+/* Writes it when it concerns Neuron, or crashes. */
 static int keep_record(Kmsg *k, const KmsgRecord *record) {
         KmsgHwError error;
         int r = 0;
         const char *text = record->text.text ? record->text.text : "";
         if (record->usec < k->order->since_boot_usec && (record->is_numbered || record->usec > 0))
+                return 0;
+        const char *fact = find_fact(k, record);
+        if (fact)
+                return keep_fact(k, record, fact);
+        if (record->usec < k->past_usec)
                 return 0;
         bool is_error = kmsg_find_hw_error(record->text.text, record->text.n, &error);
         if (!is_error && !kmsg_is_neuron(text, record->text.n))
@@ -368,7 +426,7 @@ static int keep_record(Kmsg *k, const KmsgRecord *record) {
                 r = emit_notice(k, "left_out", "lines", k->n_left_out);
                 k->n_left_out = 0;
         }
-        return r < 0 ? r : emit_record(k, record, is_error ? &error : NULL);
+        return r < 0 ? r : emit_record(k, record, is_error ? &error : NULL, NULL);
 }
 
 static int handle_record(Kmsg *k, const char *data, size_t n) {
@@ -561,7 +619,8 @@ static int follow_syslog(Kmsg *k, int error) {
                 int r = 0;
                 if (at == 0 && n_tail > 0)
                         r = emit_notice(k, "overrun", "lost_records", 0);
-                if (r == 0 && !is_first)
+                k->past_usec = is_first ? now_usec() : 0;
+                if (r == 0)
                         r = handle_syslog(k, text + at, (size_t)n - at);
                 if (r == 0 && is_first)
                         r = emit_following(k);
@@ -615,11 +674,15 @@ int follow_kmsg(const CollectRequest *order, CollectOut *out) {
                 return has_syslog(order, fd) ? follow_syslog(&k, fd) : fd;
         if (fstat(fd, &st) < 0)
                 return -errno;
-        (void)lseek(fd, 0, SEEK_END); /* a FIFO has no end to go to */
+        if (S_ISCHR(st.st_mode))
+                k.past_usec = now_usec();
+        else
+                (void)lseek(fd, 0, SEEK_END); /* a FIFO has no end to go to */
         for (bool is_first = true;; is_first = false) {
                 do
                         r = read_some(&k);
                 while (r > 0);
+                k.past_usec = 0;
                 if (r == 0 && is_first)
                         r = emit_following(&k);
                 if (r == 0)

@@ -41,7 +41,7 @@ class Made:
         os.chmod(self.directory, 0o755)
         a = Agent()
         a.config["sources"].append(a.source("jobs", "directory", "jobs/job-%p"))
-        a.config["sources"].append(a.source("cores", "process-core", "cores"))
+        a.config["sources"].append(a.source("cores", "process-core", "cores", crash_reports=False))
         a.dump(size=MIB)
         a.dump(size=MIB // 2, cluster_id="00000000000000bb", pid=7)
         core = a.core()

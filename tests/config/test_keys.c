@@ -71,6 +71,7 @@ static const char *const contract[][2] = {
         { "sources[].max_files", "100000" },
         { "sources[].max_bytes", "0" },
         { "sources[].exclude", "" },
+        { "sources[].crash_reports", "true" },
         { "sources[].destinations", "" },
         { "destinations[].name", NULL },
         { "destinations[].type", NULL },

@@ -202,7 +202,8 @@ def a_queue_of_16_events_loses_no_dump():
     need_root()
     a = Agent()
     a.config["sources"] = [a.source("jobs", "directory", "jobs/job-%p", scan_interval="1h"),
-                           a.source("cores", "process-core", "cores", scan_interval="1h")]
+                           a.source("cores", "process-core", "cores", scan_interval="1h",
+                                    crash_reports=False)]
     os.makedirs(a.path("jobs"))
     os.makedirs(a.path("cores"))
     inotify_queue.start(a, 16)

@@ -279,6 +279,80 @@ static void chatter_of_the_driver_does_not_crowd_out_a_fault(void **state) {
         assert_int_equal(waitpid(w.pid, NULL, 0), w.pid);
 }
 
+static void lines_for_crash_reports_are_reported_with_their_kind(void **state) {
+        static const char *const facts[][2] = {
+                { "python3[4711]: segfault at 0 ip 55d0 sp 7ffd error 4 in libnrt.so", "segfault" },
+                { "traps: a[1] general protection fault ip:1 sp:2 error:0", "segfault" },
+                { "Memory cgroup out of memory: Killed process 7 (python3) total-vm:1kB", "oom" },
+                { "mce: [Hardware Error]: Machine check events logged", "mce" },
+                { "pcieport 0000:00:1c.0: AER: Corrected error received", "aer" },
+                { "efa 0000:00:1d.0: Failed to process command", "efa" },
+                { "usb 1-1: new device", NULL },
+                { "I said: Out of memory: Killed process 7 (python3)", NULL },
+        };
+        (void)state;
+        for (size_t i = 0; i < ELEMENTSOF(facts); i++) {
+                const char *kind = fact_of(facts[i][0], strlen(facts[i][0]));
+                assert_int_equal(kind == NULL, facts[i][1] == NULL);
+                if (kind)
+                        assert_string_equal(kind, facts[i][1]);
+        }
+}
+
+static void facts_are_of_the_kernel_alone_and_bounded_by_the_minute(void **state) {
+        Fake *f = *state;
+        char path[PATH_MAX], line[128];
+        fake_path(f, path, "dev/kmsg");
+        assert_int_equal(mkfifo(path, 0600), 0);
+        Follower w = follow(f);
+        int fd = open(path, O_WRONLY | O_CLOEXEC);
+        assert_int_equal(write(fd, "12,1,1,-;a[1]: segfault at 77\n", 30), 30); /* a program's */
+        for (int i = 0; i < 200; i++) {
+                int n = snprintf(line, sizeof line, "6,%d,%d,-;a[%d]: segfault at 0\n", i + 2, i,
+                                 i);
+                assert_int_equal(write(fd, line, (size_t)n), n);
+        }
+        assert_int_equal(write(fd, "3,500,500,-;NEURON_HW_ERR=REAL nd-id=3\n", 39), 39);
+        static char all[1 << 16];
+        size_t n = 0;
+        while (!strstr(all, "NEURON_HW_ERR=REAL")) {
+                ssize_t k = read(w.fd, all + n, sizeof all - 1 - n);
+                assert_true(k > 0);
+                n += (size_t)k;
+        }
+        assert_null(strstr(all, "segfault at 77"));
+        assert_non_null(strstr(all, "\"about\":\"fact\",\"kind\":\"segfault\",\"past\":false"));
+        assert_non_null(strstr(all, "a[99]: segfault"));
+        assert_null(strstr(all, "a[100]: segfault"));
+        (void)close(w.fd);
+        (void)close(fd);
+        assert_int_equal(waitpid(w.pid, NULL, 0), w.pid);
+}
+
+static void past_lines_are_reported_for_crash_reports_alone(void **state) {
+        Fake *f = *state;
+        static char all[4096];
+        int pipes[2];
+        assert_int_equal(pipe2(pipes, O_CLOEXEC | O_NONBLOCK), 0);
+        CollectOut out = { .fd = pipes[1], .dir_fd = -1, .max_bytes = f->order.max_bytes };
+        Kmsg k = { .order = &f->order, .out = &out, .is_stream = true, .past_usec = 2 * PAST_USEC };
+        static const char lines[] = "6,1,5,-;old[1]: segfault at 0\n"
+                                    "6,2,1199999999,-;new[1]: segfault at 0\n"
+                                    "6,3,1199999999,-;neuron: a line\n"
+                                    "6,4,1200000001,-;neuron: now\n";
+        strbuf_add(&k.pending, lines);
+        assert_int_equal(handle_pending(&k, true), 0);
+        assert_true(read(pipes[0], all, sizeof all - 1) > 0);
+        assert_null(strstr(all, "old[1]"));
+        assert_non_null(strstr(all, "new[1]"));
+        assert_non_null(strstr(all, "\"past\":true"));
+        assert_null(strstr(all, "a line"));
+        assert_non_null(strstr(all, "neuron: now"));
+        strbuf_done(&k.pending);
+        (void)close(pipes[0]);
+        (void)close(pipes[1]);
+}
+
 static void the_real_kernel_log_is_followed(void **state) {
         Fake *f = *state;
         char line[128], request_collectors[64];
@@ -434,6 +508,12 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(a_flood_is_bounded_by_the_minute, fake_setup,
                                                 fake_teardown),
                 cmocka_unit_test_setup_teardown(chatter_of_the_driver_does_not_crowd_out_a_fault,
+                                                fake_setup, fake_teardown),
+                cmocka_unit_test(lines_for_crash_reports_are_reported_with_their_kind),
+                cmocka_unit_test_setup_teardown(
+                        facts_are_of_the_kernel_alone_and_bounded_by_the_minute, fake_setup,
+                        fake_teardown),
+                cmocka_unit_test_setup_teardown(past_lines_are_reported_for_crash_reports_alone,
                                                 fake_setup, fake_teardown),
                 cmocka_unit_test_setup_teardown(the_real_kernel_log_is_followed, fake_setup,
                                                 fake_teardown),

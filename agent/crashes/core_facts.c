@@ -1,0 +1,292 @@
+#include "agent/crashes/core_facts.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/procfs.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <systemd/sd-journal.h>
+
+#include "collectors/host/jobs.h"
+#include "collectors/host/procfs.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
+#include "lib/base/fs.h"
+#include "lib/base/json_out.h"
+#include "lib/base/parse.h"
+#include "lib/base/path.h"
+#include "lib/base/redact.h"
+#include "lib/neuron/job.h"
+
+#define HEAD_BYTES (64 * KIB) /* of a core: headers, and the notes of its first thread */
+#define NOTES_MAX 16          /* NT_PRPSINFO is the second, or gdb's first */
+#define VARIABLES_MAX 4096
+#define VARIABLE_BYTES_MAX 1024
+#define FIELD_BYTES_MAX (64 * KIB) /* of a journal's entry; more is cut */
+#define ENTRIES_MAX 64
+#define RECORDED_BYTES_MAX (32 * KIB)
+#define COREDUMP_MESSAGE "MESSAGE_ID=fc2e22bc6ee647b6b90729ab34a250b1"
+
+void core_facts_done(CoreFacts *f) {
+        free(f->job);
+        free(f->cgroup);
+        *f = (CoreFacts){ 0 };
+}
+
+static void set_command(CrashedProcess *p, const char *text, size_t n) {
+        n = MIN(strnlen(text, n), sizeof p->command - 1);
+        memcpy(p->command, text, n);
+        p->command[n] = '\0';
+}
+
+static bool set_pid(CrashedProcess *p, const char *text) {
+        uint64_t pid;
+        if (parse_u64_range(text, 1, (1 << 22) - 1, &pid) < 0)
+                return false;
+        p->pid = (pid_t)pid;
+        return true;
+}
+
+/* ---- the name ---- */
+
+/* Seconds, and since systemd 246 microseconds. */
+static bool set_time(CrashedProcess *p, const char *text) {
+        uint64_t time;
+        if (parse_u64_range(text, 0, INT64_MAX, &time) < 0)
+                return false;
+        p->first_usec = p->last_usec = time < UINT64_C(1) << 40 ? time * USEC_PER_SEC : time;
+        return true;
+}
+
+bool core_name_parse(const char *name, CrashedProcess *ret) {
+        char text[256], *parts[4]; /* TIME, PID, BOOT, UID */
+        CrashedProcess p = { 0 };
+        size_t n = strlen(name);
+        if (n >= sizeof text || strncmp(name, "core.", 5) != 0)
+                return false;
+        strcpy(text, name);
+        char *dot = strrchr(text, '.');
+        if (strcmp(dot, ".zst") == 0 || strcmp(dot, ".lz4") == 0 || strcmp(dot, ".xz") == 0)
+                *dot = '\0';
+        for (size_t i = 0; i < ELEMENTSOF(parts); i++) {
+                dot = strrchr(text, '.');
+                if (!dot)
+                        return false;
+                *dot = '\0';
+                parts[i] = dot + 1;
+        }
+        if (strlen(text) < 6 || strlen(parts[2]) != 32 ||
+            strspn(parts[2], "0123456789abcdef") != 32 || !set_time(&p, parts[0]) ||
+            !set_pid(&p, parts[1]))
+                return false;
+        set_command(&p, text + 5, sizeof text - 5);
+        *ret = p;
+        return true;
+}
+
+/* ---- the attributes ---- */
+
+static bool read_attribute(int fd, const char *name, char *ret, size_t size) {
+        ssize_t n = fgetxattr(fd, name, ret, size - 1);
+        ret[MAX(n, (ssize_t)0)] = '\0';
+        return n > 0;
+}
+
+static bool read_attributes(int fd, CrashedProcess *p) {
+        char text[64];
+        if (!read_attribute(fd, "user.coredump.pid", text, sizeof text) || !set_pid(p, text))
+                return false;
+        if (read_attribute(fd, "user.coredump.comm", text, sizeof text))
+                set_command(p, text, sizeof text);
+        if (read_attribute(fd, "user.coredump.timestamp", text, sizeof text))
+                (void)set_time(p, text); /* else the file's times */
+        return true;
+}
+
+/* ---- the first note ---- */
+
+static bool read_process_note(const unsigned char *data, size_t n, CrashedProcess *p) {
+        prpsinfo_t info;
+        if (n < sizeof info)
+                return false;
+        memcpy(&info, data, sizeof info);
+        if (info.pr_pid <= 0)
+                return false;
+        p->pid = info.pr_pid;
+        set_command(p, info.pr_fname, sizeof info.pr_fname);
+        return true;
+}
+
+static bool find_process_note(const unsigned char *data, size_t n, CrashedProcess *p) {
+        size_t at = 0;
+        for (unsigned i = 0; i < NOTES_MAX && n - at >= sizeof(Elf64_Nhdr); i++) {
+                Elf64_Nhdr note;
+                memcpy(&note, data + at, sizeof note);
+                at += sizeof note;
+                uint64_t name = (note.n_namesz + UINT64_C(3)) & ~UINT64_C(3),
+                         content = (note.n_descsz + UINT64_C(3)) & ~UINT64_C(3);
+                if (name > n - at || content > n - at - name)
+                        return false;
+                at += name;
+                if (note.n_type == NT_PRPSINFO)
+                        return read_process_note(data + at, note.n_descsz, p);
+                at += content;
+        }
+        return false;
+}
+
+bool core_head_parse(const unsigned char *data, size_t n, CrashedProcess *ret) {
+        Elf64_Ehdr h;
+        if (n < sizeof h)
+                return false;
+        memcpy(&h, data, sizeof h);
+        if (memcmp(h.e_ident, ELFMAG, SELFMAG) != 0 || h.e_ident[EI_CLASS] != ELFCLASS64 ||
+            h.e_type != ET_CORE || h.e_phentsize != sizeof(Elf64_Phdr))
+                return false;
+        for (unsigned i = 0; i < h.e_phnum; i++) {
+                Elf64_Phdr p;
+                uint64_t at = h.e_phoff + (uint64_t)i * sizeof p;
+                if (h.e_phoff > n || at > n - sizeof p)
+                        return false;
+                memcpy(&p, data + at, sizeof p);
+                if (p.p_type == PT_NOTE && p.p_offset < n)
+                        return find_process_note(data + p.p_offset,
+                                                 (size_t)MIN(p.p_filesz, n - p.p_offset), ret);
+        }
+        return false;
+}
+
+static void read_head(int fd, CrashedProcess *p) {
+        _cleanup_free_ unsigned char *data = malloc(HEAD_BYTES);
+        ssize_t n = data ? fs_pread(fd, data, HEAD_BYTES, 0) : -1;
+        if (n > 0)
+                (void)core_head_parse(data, (size_t)n, p); /* else nothing is known */
+}
+
+/* ---- the journal ---- */
+
+static bool is_repeated(char *const *first, char *const *at, size_t n_name) {
+        for (; first < at; first++)
+                if (strncmp(*first, *at, n_name + 1) == 0) /* with the `=` */
+                        return true;
+        return false;
+}
+
+static void add_environment(StrBuf *b, char *const *variables, char *const *patterns) {
+        size_t start = b->n;
+        json_out_object(b, "environment");
+        for (char *const *v = variables; *v && b->n - start < RECORDED_BYTES_MAX; v++) {
+                char name[ENVIRONMENT_NAME_MAX + 1];
+                size_t n = strcspn(*v, "=");
+                if ((*v)[n] != '=' || n == 0 || n >= sizeof name || is_repeated(variables, v, n))
+                        continue;
+                memcpy(name, *v, n);
+                name[n] = '\0';
+                if (environment_is_allowed(patterns, name))
+                        redact_member(b, name, *v + n + 1, strnlen(*v + n + 1, VARIABLE_BYTES_MAX));
+        }
+        json_out_end_object(b);
+}
+
+/* systemd-coredump separates variables by newlines. */
+static char **split_lines(char *text, size_t *n) {
+        for (size_t i = 0; i < *n; i++)
+                text[i] = text[i] == '\n' ? '\0' : text[i];
+        return procfs_split(text, *n, VARIABLES_MAX);
+}
+
+char *core_job_compose(const char *environment, const char *cgroup, char *const *patterns) {
+        _cleanup_free_ char *text = strdup(environment ? environment : ""), *place = NULL;
+        size_t n = text ? strlen(text) : 0;
+        _cleanup_free_ char **variables = text ? split_lines(text, &n) : NULL;
+        JobIdentity id = { 0 };
+        StrBuf b = STRBUF_INIT;
+        bool has_job = variables && job_identity_detect(variables, &id);
+        place = cgroup ? strbuf_format("0::%s\n", cgroup) : NULL;
+        if (!has_job && !place)
+                return NULL;
+        json_out_object(&b, NULL);
+        if (has_job)
+                jobs_add_members(&b, &id);
+        if (place)
+                jobs_add_container(&b, place, strlen(place));
+        if (variables && *variables)
+                add_environment(&b, variables, patterns);
+        json_out_end_object(&b);
+        if (text)
+                explicit_bzero(text, n);
+        return strbuf_detach(&b);
+}
+
+/* @return the field's value, the caller's; NULL */
+static char *get_field(sd_journal *j, const char *name) {
+        const void *data;
+        size_t n, skip = strlen(name) + 1;
+        if (sd_journal_get_data(j, name, &data, &n) < 0 || n < skip)
+                return NULL;
+        return strndup((const char *)data + skip, n - skip);
+}
+
+static void close_journal(sd_journal **j) {
+        sd_journal_close(*j);
+}
+
+/* Anybody may write such an entry, but not as this unit. */
+static bool is_of_coredump(sd_journal *j) {
+        static const char unit[] = "systemd-coredump@";
+        _cleanup_free_ char *found = get_field(j, "_SYSTEMD_UNIT");
+        return found && strncmp(found, unit, sizeof unit - 1) == 0;
+}
+
+/* @return whether it is at the newest entry about this file. The entry is in the journal of the
+ * process's user, as who systemd-coredump writes it. */
+static bool find_entry(sd_journal *j, const char *match) {
+        if (sd_journal_add_match(j, COREDUMP_MESSAGE, 0) < 0 ||
+            sd_journal_add_match(j, match, 0) < 0 || sd_journal_seek_tail(j) < 0)
+                return false;
+        for (unsigned i = 0; i < ENTRIES_MAX && sd_journal_previous(j) > 0; i++)
+                if (is_of_coredump(j))
+                        return true;
+        return false;
+}
+
+/* What cannot be read is not known. */
+static void read_journal(const char *path, char *const *patterns, CoreFacts *f) {
+        _cleanup_(close_journal) sd_journal *j = NULL;
+        _cleanup_free_ char *match = strbuf_format("COREDUMP_FILENAME=%s", path);
+        if (!match || sd_journal_open(&j, SD_JOURNAL_LOCAL_ONLY) < 0 ||
+            sd_journal_set_data_threshold(j, FIELD_BYTES_MAX) < 0 || !find_entry(j, match))
+                return;
+        _cleanup_free_ char *environment = get_field(j, "COREDUMP_ENVIRON");
+        f->cgroup = get_field(j, "COREDUMP_CGROUP");
+        f->job = core_job_compose(environment, f->cgroup, patterns);
+        if (environment)
+                explicit_bzero(environment, strlen(environment));
+}
+
+/* ---- all of it ---- */
+
+/* A large core takes minutes to write. */
+static void set_times(int fd, CrashedProcess *p) {
+        struct stat st;
+        if (p->last_usec > 0 || fstat(fd, &st) < 0)
+                return;
+        uint64_t born = fs_birth_usec(fd),
+                 written = (uint64_t)MAX(st.st_mtim.tv_sec, (time_t)0) * USEC_PER_SEC;
+        p->first_usec = born > 0 ? MIN(born, written) : written;
+        p->last_usec = written;
+}
+
+void core_facts_read(int fd, const char *path, char *const *patterns, CoreFacts *ret) {
+        CoreFacts f = { 0 };
+        bool has_name = core_name_parse(path_name(path), &f.process);
+        f.is_of_systemd = read_attributes(fd, &f.process) || has_name;
+        if (!f.is_of_systemd)
+                read_head(fd, &f.process);
+        else
+                read_journal(path, patterns, &f);
+        set_times(fd, &f.process);
+        *ret = f;
+}

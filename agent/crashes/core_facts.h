@@ -1,0 +1,29 @@
+/* Whose core a file is, by what stands beside it or at its beginning: attributes and journal of
+ * systemd-coredump, the name, the first note. All of it is hostile. Blocking: from a worker. */
+#pragma once
+
+#include <stddef.h>
+
+#include "agent/crashes/kernel_log.h"
+#include "lib/base/strbuf.h"
+
+typedef struct CoreFacts {
+        CrashedProcess process;
+        bool is_of_systemd; /* systemd-coredump has written it */
+        char *job;          /* JSON, from its journal; NULL */
+        char *cgroup;       /* a path, from there; NULL */
+} CoreFacts;
+void core_facts_done(CoreFacts *f);
+
+/** What is not known is empty.
+ * @param patterns  of variables that may be recorded (snapshot.environment) */
+void core_facts_read(int fd, const char *path, char *const *patterns, CoreFacts *ret);
+
+/** `core.COMMAND.UID.BOOT.PID.TIME[.zst]`, as systemd-coredump names it. @return whether it is */
+bool core_name_parse(const char *name, CrashedProcess *ret);
+/** The first notes of an ELF core. @param data  its first n bytes; notes beyond are not found
+ * @return whether there is a NT_PRPSINFO */
+bool core_head_parse(const unsigned char *data, size_t n, CrashedProcess *ret);
+/** From the journal's fields, which may be NULL. @return JSON of the caller's; NULL: no job, no
+ * container */
+char *core_job_compose(const char *environment, const char *cgroup, char *const *patterns);

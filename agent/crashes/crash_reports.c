@@ -1,0 +1,605 @@
+#include "agent/crashes/crash_reports.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/crashes/core_facts.h"
+#include "collectors/crash/crash.h"
+#include "collectors/crash/origin/roots.h"
+#include "lib/base/array.h"
+#include "lib/base/clock.h"
+#include "lib/base/fs.h"
+#include "lib/base/json_out.h"
+#include "lib/base/list.h"
+#include "lib/base/log.h"
+#include "lib/base/path.h"
+#include "lib/base/strbuf.h"
+#include "lib/base/transition.h"
+#include "lib/event/worker_pool.h"
+#include "lib/neuron/scan.h"
+
+#define OURSELVES "/proc/self/exe"
+/* The child has 10 s of CPU, which an idle thread may get late. */
+#define TIMEOUT_USEC (60 * USEC_PER_SEC)
+#define REPORT_BYTES_MAX ((size_t)(32 * MIB))
+/* Only a file system that does not answer holds a report longer: it is waited for no more. */
+#define HANGS_USEC (5 * USEC_PER_MINUTE)
+
+typedef enum ReportState {
+        REPORT_QUEUED,
+        REPORT_READING,   /* a worker opens the core and reads whose it is */
+        REPORT_MAKING,    /* a worker waits for the child */
+        REPORT_ATTACHING, /* crash.json, then crash.md */
+        N_REPORT_STATES
+} ReportState;
+
+typedef struct Report {
+        WorkJob work;
+        ListLink link; /* in order of arrival */
+        CrashReports *owner;
+        ReportState state; /* set_state() */
+        bool is_unwanted;
+        char bundle_id[BUNDLE_ID_SIZE];
+        char *source, *unit_path, *context;
+        SourceSpec *spec; /* a reference */
+        char **patterns;
+        CoreFacts facts;
+        uint64_t unit_dev, unit_ino;
+        uid_t uid;
+        int held_fd, core_fd; /* -1: none */
+        int json_fd, text_fd; /* memfds: the result */
+        char *fault;          /* why there is none, a sentence; NULL */
+        int error;            /* of attaching */
+        char signature[STORE_SIGNATURE_SIZE];
+        AttachmentJob *attaching;
+} Report;
+
+struct CrashReports {
+        CrashReportsContext context;
+        WorkerPool *pool; /* one thread */
+        ListLink reports;
+        size_t n;
+        Report *running; /* NULL: none */
+        uint64_t running_since_usec;
+        KernelLog *kernel_log;
+        uid_t last_uid;
+        sd_event_source *next;
+};
+
+static void set_state(Report *x, ReportState to) {
+        static const char *const names[N_REPORT_STATES] = { "queued", "reading", "making",
+                                                            "attaching" };
+        static const unsigned moves[N_REPORT_STATES] = {
+                [REPORT_QUEUED] = 1U << REPORT_READING,
+                [REPORT_READING] = 1U << REPORT_MAKING | 1U << REPORT_ATTACHING,
+                [REPORT_MAKING] = 1U << REPORT_ATTACHING,
+        };
+        static const StateTable table = { "crash report", names, moves, N_REPORT_STATES };
+        if (transition_check(&table, x->state, to, x->bundle_id) == 0)
+                x->state = to;
+}
+
+static Report *report_free(Report *x) {
+        if (!x)
+                return NULL;
+        int *fds[] = { &x->held_fd, &x->core_fd, &x->json_fd, &x->text_fd };
+        for (size_t i = 0; i < ELEMENTSOF(fds); i++)
+                cleanup_closep(fds[i]);
+        attachment_job_forget(x->attaching);
+        if (x->spec)
+                source_spec_unref(x->spec);
+        free(x->source);
+        free(x->unit_path);
+        free(x->context);
+        strings_free(x->patterns);
+        core_facts_done(&x->facts);
+        free(x->fault);
+        free(x);
+        return NULL;
+}
+
+DEFINE_CLEANUP(Report, report_free);
+
+static void schedule(CrashReports *c);
+
+/* ---- the signature, in a text of any content ---- */
+
+/* @param at  behind the opening quote  @return the closing one, NULL */
+static const char *end_of_string(const char *at, const char *end) {
+        for (; at < end && *at != '"'; at++)
+                at += *at == '\\';
+        return at < end ? at : NULL;
+}
+
+static bool is_word(const char *s, size_t n, const char *word) {
+        return s && n == strlen(word) && memcmp(s, word, n) == 0;
+}
+
+static bool copy_signature(const char *s, size_t n, char ret[static STORE_SIGNATURE_SIZE]) {
+        if (n < 8 || n >= STORE_SIGNATURE_SIZE)
+                return false;
+        for (size_t i = 0; i < n; i++)
+                if (!strchr("0123456789abcdef", s[i]) || s[i] == '\0')
+                        return false;
+        memcpy(ret, s, n);
+        ret[n] = '\0';
+        return true;
+}
+
+/* Not by jansson, which calls itself for each level, and a worker's stack is small. */
+bool crash_signature_find(const char *json, size_t n, char ret[static STORE_SIGNATURE_SIZE]) {
+        const char *end = json + n, *word = NULL;
+        size_t n_word = 0, depth = 0;
+        bool is_inside = false, is_next = false;
+        for (const char *at = json; at < end; at++) {
+                if (*at == '"') {
+                        word = at + 1;
+                        at = end_of_string(word, end);
+                        if (!at)
+                                return false;
+                        n_word = (size_t)(at - word);
+                        if (is_next)
+                                return copy_signature(word, n_word, ret);
+                } else if (*at == ':') {
+                        is_inside = depth == 1 ? is_word(word, n_word, "signature") : is_inside;
+                        is_next = depth == 2 && is_inside && is_word(word, n_word, "id");
+                } else if (*at == '{' || *at == '[')
+                        depth++;
+                else if (*at == '}' || *at == ']')
+                        depth -= depth > 0;
+        }
+        return false;
+}
+
+/* ---- the worker ---- */
+
+static int check_core(const Report *x, int fd) {
+        struct stat st;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        return (uint64_t)st.st_ino == x->unit_ino && (uint64_t)st.st_dev == x->unit_dev ? 0
+                                                                                        : -ENOENT;
+}
+
+static int open_below(const Report *x, int dir_fd, const char *path) {
+        _cleanup_close_ int dir = dir_fd;
+        _cleanup_close_ int fd = dir < 0 ? dir : fs_open_regular(dir, path, NULL);
+        int r = fd < 0 ? fd : check_core(x, fd);
+        return r < 0 ? r : TAKE_FD(fd);
+}
+
+/* Where our links hold it, it is the same file. */
+static int open_core(const Report *x) {
+        if (x->held_fd >= 0)
+                return fcntl(x->held_fd, F_DUPFD_CLOEXEC, 3);
+        int fd = open_below(x, pins_open(x->spec->pins, x->bundle_id), path_name(x->unit_path));
+        return fd >= 0 ? fd
+                       : open_below(x, scan_open_fixed(x->spec->fixed),
+                                    source_spec_relative(x->spec, x->unit_path));
+}
+
+static void set_fault(Report *x, char *text) {
+        free(x->fault);
+        x->fault = text ? text : strdup("the agent is short of memory");
+}
+
+static void run_reading(Report *x) {
+        x->core_fd = open_core(x);
+        if (x->core_fd == -ENOENT)
+                set_fault(x, strdup("its core was removed before the report was made"));
+        else if (x->core_fd < 0)
+                set_fault(x, strbuf_format("its core cannot be opened: %s", strerror(-x->core_fd)));
+        else
+                core_facts_read(x->core_fd, x->unit_path, x->patterns, &x->facts);
+}
+
+static int write_memfd(const char *name, const char *text, size_t n) {
+        _cleanup_close_ int fd = memfd_create(name, MFD_CLOEXEC);
+        int r = fd < 0 ? -errno : fs_write_all(fd, text, n);
+        return r < 0 ? r : TAKE_FD(fd);
+}
+
+static int keep_report(Report *x, const CrashReport *report) {
+        size_t n_json = strlen(report->json), n_text = strlen(report->text);
+        if (n_json > REPORT_BYTES_MAX || n_text > REPORT_BYTES_MAX) {
+                set_fault(x, strdup("it is larger than 32 MiB"));
+                return 0;
+        }
+        if (!crash_signature_find(report->json, n_json, x->signature))
+                x->signature[0] = '\0';
+        x->json_fd = write_memfd(CRASH_FILE, report->json, n_json);
+        x->text_fd = write_memfd(CRASH_TEXT_FILE, report->text, n_text);
+        return x->json_fd < 0 ? x->json_fd : MIN(x->text_fd, 0);
+}
+
+static void run_making(Report *x) {
+        CrashReport report = { 0 };
+        _cleanup_(roots_done) Roots roots = { .n = 0 };
+        int host = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (x->facts.cgroup) /* where the agent may see its processes' roots */
+                roots_add_container(&roots, x->spec->proc_root, x->facts.cgroup, host);
+        roots_add(&roots, host, FILE_ROOT_HOST, "host");
+        roots_add_layers(&roots, host);
+        int r = crash_report(&(CrashRequest){ .program = OURSELVES,
+                                              .core_name = path_name(x->unit_path),
+                                              .core_fd = x->core_fd,
+                                              .roots = roots.items,
+                                              .n_roots = roots.n,
+                                              .context = x->context,
+                                              .timeout_usec = TIMEOUT_USEC },
+                             &report);
+        if (r == CRASH_E_FAILED)
+                set_fault(x, TAKE_PTR(report.fault));
+        else if (r == 0)
+                r = keep_report(x, &report);
+        if (r < 0)
+                set_fault(x, strbuf_format("%s", strerror(-r)));
+        crash_report_done(&report);
+}
+
+static void run(WorkJob *job) {
+        Report *x = CONTAINER_OF(job, Report, work);
+        if (x->state == REPORT_READING)
+                run_reading(x);
+        else
+                run_making(x);
+}
+
+/* ---- what is known beside the core ---- */
+
+static void add_signatures(const CrashReports *c, StrBuf *b) {
+        _cleanup_free_ StoredSignature *list = calloc(STORE_SIGNATURES_MAX, sizeof *list);
+        int n = list ? store_signature_list(c->context.store, list) : 0;
+        char since[CLOCK_ISO_SIZE];
+        json_out_object(b, "signatures");
+        for (int i = 0; i < n; i++) {
+                json_out_object(b, list[i].id);
+                json_out_u64(b, "count", list[i].n);
+                json_out_string(b, "since", clock_format_iso(since, list[i].since_usec));
+                json_out_end_object(b);
+        }
+        json_out_end_object(b);
+}
+
+/* Of a process that was seen at a device, while it ran. @return JSON of the caller's; NULL */
+static char *find_job(Store *store, const CrashedProcess *p, uid_t uid) {
+        StoredJob seen = { 0 };
+        if (p->pid <= 0 || store_job_find(store, p->pid, 0, &seen) != 0)
+                return NULL;
+        bool is_it = seen.uid == uid && seen.seen_usec <= p->last_usec;
+        json_t *v = is_it ? json_loads(seen.document, 0, NULL) : NULL;
+        json_t *job = json_object_get(v, "job"), *container = json_object_get(v, "container");
+        if (job && json_is_object(container))
+                (void)json_object_set(job, "container", container); /* it is left out */
+        char *text = json_is_object(job) ? json_dumps(job, JSON_COMPACT) : NULL;
+        json_decref(v);
+        stored_job_done(&seen);
+        return text;
+}
+
+static void add_facts(const Report *x, StrBuf *b) {
+        const CrashedProcess *p = &x->facts.process;
+        pid_t pid = kernel_log_write(x->owner->kernel_log, p, b);
+        if (pid > 0 || p->pid > 0)
+                json_out_i64(b, "pid", pid > 0 ? pid : p->pid);
+        if (x->facts.job)
+                json_out_raw(b, "job", x->facts.job);
+}
+
+static char *compose_context(const Report *x) {
+        StrBuf b = STRBUF_INIT;
+        json_out_object(&b, NULL);
+        add_signatures(x->owner, &b);
+        add_facts(x, &b);
+        json_out_end_object(&b);
+        return strbuf_detach(&b);
+}
+
+/* ---- a report that could not be made: the bundle says so ---- */
+
+static int write_json_fault(const Report *x) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        json_out_object(&b, NULL);
+        json_out_u64(&b, "version", 1);
+        json_out_string(&b, "not_made", x->fault);
+        json_out_object(&b, "core");
+        json_out_path(&b, "name", path_name(x->unit_path));
+        json_out_end_object(&b);
+        add_facts(x, &b);
+        json_out_end_object(&b);
+        strbuf_add(&b, "\n");
+        int r = strbuf_error(&b);
+        return r < 0 ? r : write_memfd(CRASH_FILE, b.text, b.n);
+}
+
+static int write_text_fault(const Report *x) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        strbuf_add(&b, "# No crash report of ");
+        strbuf_add_code(&b, path_name(x->unit_path));
+        strbuf_add(&b, "\n\n");
+        strbuf_add_escaped(&b, x->fault);
+        strbuf_add(&b, ".\n");
+        int r = strbuf_error(&b);
+        return r < 0 ? r : write_memfd(CRASH_TEXT_FILE, b.text, b.n);
+}
+
+static int write_fault(Report *x) {
+        log_dump(x->bundle_id, LOG_WARNING, 0, "no crash report: %s", x->fault);
+        cleanup_closep(&x->json_fd);
+        cleanup_closep(&x->text_fd);
+        x->json_fd = write_json_fault(x);
+        x->text_fd = write_text_fault(x);
+        return x->json_fd < 0 ? x->json_fd : MIN(x->text_fd, 0);
+}
+
+/* ---- the loop ---- */
+
+static void remove_report(Report *x) {
+        CrashReports *c = x->owner;
+        if (c->running == x)
+                c->running = NULL;
+        list_remove(&x->link);
+        c->n--;
+}
+
+/* It is pending until it is attached durably. */
+static void end(Report *ended) {
+        _cleanup_(report_freep) Report *x = ended;
+        CrashReports *c = x->owner;
+        const CrashReportsContext *context = &c->context;
+        remove_report(x);
+        schedule(c);
+        if (x->is_unwanted)
+                return;
+        int r = x->error;
+        if (r == 0)
+                r = store_report_end(context->store, x->bundle_id,
+                                     x->signature[0] ? x->signature : NULL,
+                                     context->clock->realtime_usec(context->clock));
+        if (r < 0)
+                log_dump(x->bundle_id, LOG_WARNING, r,
+                         "its crash report cannot be attached; it is made again after the next "
+                         "start");
+        else {
+                log_dump(x->bundle_id, LOG_INFO, 0, "its crash report is attached%s%s",
+                         x->signature[0] ? ", signature " : "", x->signature);
+                context->on_attached(x->source, x->unit_path, context->userdata);
+        }
+        context->on_end(x->bundle_id, context->userdata);
+}
+
+static void attach(Report *x);
+
+static void on_attached(const int *results, void *userdata) {
+        Report *x = userdata;
+        x->attaching = NULL;
+        x->error = MIN(results[0], 0);
+        if (x->error == 0 && x->json_fd >= 0) {
+                cleanup_closep(&x->json_fd);
+                x->json_fd = -1;
+                attach(x);
+        } else
+                end(x);
+}
+
+/* One core after another may have the same name: a report is attached to its own alone. */
+static bool is_replaced(const Report *x) {
+        _cleanup_(bundle_record_done) BundleRecord newest = { 0 };
+        int r = store_find_unit(x->owner->context.store, x->source, x->unit_path, &newest);
+        return r == STORE_E_NOT_FOUND || (r == 0 && strcmp(newest.id, x->bundle_id) != 0);
+}
+
+/* The text is last: who has that has all. */
+static void attach(Report *x) {
+        const bool is_json = x->json_fd >= 0;
+        const AttachmentPlace place = { x->source, x->unit_path,
+                                        is_json ? CRASH_FILE : CRASH_TEXT_FILE };
+        if (!x->is_unwanted && is_replaced(x)) {
+                log_dump(x->bundle_id, LOG_WARNING, 0,
+                         "its crash report is dropped: another core has its name now");
+                (void)store_report_end(x->owner->context.store, x->bundle_id, NULL, 0);
+                x->is_unwanted = true;
+        }
+        int r = x->error < 0 || x->is_unwanted
+                        ? x->error
+                        : attachments_submit(
+                                  x->owner->context.attachments,
+                                  &(AttachmentRequest){ .fd = is_json ? x->json_fd : x->text_fd,
+                                                        .places = &place,
+                                                        .n_places = 1,
+                                                        .on_done = on_attached,
+                                                        .userdata = x },
+                                  &x->attaching);
+        if (r == 0 && x->attaching)
+                return;
+        x->error = r;
+        end(x);
+}
+
+static void start_attaching(Report *x) {
+        set_state(x, REPORT_ATTACHING);
+        if (x->fault)
+                x->error = write_fault(x);
+        attach(x);
+}
+
+static void start_work(Report *x) {
+        int r = worker_pool_submit(x->owner->pool, &x->work);
+        if (r == 0)
+                return;
+        set_fault(x, strbuf_format("no thread can be started: %s", strerror(-r)));
+        start_attaching(x);
+}
+
+static void done(WorkJob *job) {
+        Report *x = CONTAINER_OF(job, Report, work);
+        if (x->state == REPORT_READING && !x->fault && !x->is_unwanted) {
+                if (!x->facts.job)
+                        x->facts.job = find_job(x->owner->context.store, &x->facts.process, x->uid);
+                x->context = compose_context(x);
+                set_state(x, REPORT_MAKING);
+                start_work(x);
+        } else
+                start_attaching(x);
+}
+
+/* One user's cores do not keep those of others waiting. */
+static Report *pick_next(const CrashReports *c) {
+        Report *first = NULL;
+        LIST_FOREACH_ITEM (Report, x, link, &c->reports) {
+                first = first ? first : x;
+                if (x->uid != c->last_uid)
+                        return x;
+        }
+        return first;
+}
+
+static int on_next(sd_event_source *s, void *userdata) {
+        CrashReports *c = userdata;
+        (void)s;
+        Report *x = c->running ? NULL : pick_next(c);
+        if (!x)
+                return 0;
+        c->running = x;
+        c->running_since_usec = clock_boottime_usec();
+        c->last_uid = x->uid;
+        set_state(x, REPORT_READING);
+        start_work(x);
+        return 0;
+}
+
+static void schedule(CrashReports *c) {
+        int r = sd_event_source_set_enabled(c->next, SD_EVENT_ONESHOT);
+        if (r < 0)
+                log_error(r, "crash reports are not made until the next core");
+}
+
+static Report *find_report(const CrashReports *c, const char *bundle_id) {
+        LIST_FOREACH_ITEM (Report, x, link, &c->reports)
+                if (strcmp(x->bundle_id, bundle_id) == 0)
+                        return x;
+        return NULL;
+}
+
+static Report *report_new(CrashReports *c, const CrashReportsCore *core) {
+        const BundleRecord *b = core->bundle;
+        _cleanup_(report_freep) Report *x = calloc(1, sizeof *x);
+        if (!x)
+                return NULL;
+        *x = (Report){ .work = { .run = run, .done = done },
+                       .owner = c,
+                       .source = strdup(b->source),
+                       .unit_path = strdup(b->path),
+                       .spec = source_spec_ref(core->spec),
+                       .patterns = strings_copy(core->environment),
+                       .unit_dev = b->unit_dev,
+                       .unit_ino = b->unit_ino,
+                       .uid = b->uid,
+                       .held_fd = core->held_fd < 0 ? -1 : fcntl(core->held_fd, F_DUPFD_CLOEXEC, 3),
+                       .core_fd = -1,
+                       .json_fd = -1,
+                       .text_fd = -1 };
+        strcpy(x->bundle_id, b->id);
+        return x->source && x->unit_path && x->patterns ? TAKE_PTR(x) : NULL;
+}
+
+static bool hangs(const CrashReports *c) {
+        return c->running && clock_boottime_usec() - c->running_since_usec > HANGS_USEC;
+}
+
+bool crash_reports_request(CrashReports *c, const CrashReportsCore *core) {
+        const BundleRecord *b = core->bundle;
+        if (find_report(c, b->id))
+                return true;
+        if (attachments_have(c->context.attachments, b->source, b->path, CRASH_TEXT_FILE)) {
+                (void)store_report_end(c->context.store, b->id, NULL, 0); /* at the next start */
+                return false;
+        }
+        int r = store_report_add(c->context.store, b->id);
+        Report *x = r == 0 ? report_new(c, core) : NULL;
+        if (!x) {
+                log_dump(b->id, LOG_WARNING, r < 0 ? r : -ENOMEM, "no crash report is made");
+                return false;
+        }
+        list_append(&c->reports, &x->link);
+        c->n++;
+        schedule(c);
+        return !hangs(c);
+}
+
+void crash_reports_cancel(CrashReports *c, const char *bundle_id) {
+        Report *x = find_report(c, bundle_id);
+        (void)store_report_end(c->context.store, bundle_id, NULL, 0); /* at the next start */
+        if (x && x->state == REPORT_QUEUED) {
+                remove_report(x);
+                report_free(x);
+        } else if (x)
+                x->is_unwanted = true;
+}
+
+size_t crash_reports_n(const CrashReports *c) {
+        return hangs(c) ? 0 : c->n;
+}
+
+/* ---- the kernel's log ---- */
+
+void crash_reports_on_kernel_line(CrashReports *c, const KernelLine *line) {
+        kernel_log_add(c->kernel_log, line);
+}
+
+void crash_reports_make_of_oom_kill(CrashReports *c, const KernelLine *line, StrBuf *json,
+                                    StrBuf *text) {
+        OomKill kill;
+        if (!oom_kill_parse(line->text, &kill))
+                return;
+        const CrashedProcess p = { .pid = kill.pid, .last_usec = line->usec };
+        _cleanup_free_ char *job = find_job(c->context.store, &p, kill.uid);
+        oom_kill_report(c->kernel_log, line, job, json, text);
+}
+
+/* ---- life ---- */
+
+int crash_reports_new(CrashReports **ret, const CrashReportsContext *context) {
+        CrashReports *c = calloc(1, sizeof *c);
+        if (!c)
+                return -ENOMEM;
+        *c = (CrashReports){ .context = *context, .last_uid = (uid_t)-1 };
+        list_init(&c->reports);
+        c->kernel_log = kernel_log_new();
+        int r = c->kernel_log
+                        ? worker_pool_new(&c->pool, context->event, "nc-crash", 1, WORKER_IDLE)
+                        : -ENOMEM;
+        if (r >= 0)
+                r = sd_event_add_defer(context->event, &c->next, on_next, c);
+        if (r >= 0)
+                r = sd_event_source_set_enabled(c->next, SD_EVENT_OFF);
+        if (r < 0) {
+                crash_reports_free(c);
+                return r;
+        }
+        *ret = c;
+        return 0;
+}
+
+/* The child of the one that runs ends with its connection. */
+CrashReports *crash_reports_free(CrashReports *c) {
+        if (!c)
+                return NULL;
+        if (c->pool)
+                worker_pool_abandon(c->pool);
+        LIST_FOREACH_ITEM_SAFE (Report, x, link, &c->reports) {
+                list_remove(&x->link);
+                if (!worker_pool_is_running(&x->work))
+                        report_free(x);
+        }
+        sd_event_source_disable_unref(c->next);
+        kernel_log_free(c->kernel_log);
+        free(c);
+        return NULL;
+}

@@ -1,0 +1,62 @@
+/* Crash reports of the cores in bundles: which is made next, and what becomes of it. One at a time,
+ * in a worker that is idle for the kernel; a report is attached to its bundle's unit, so that it
+ * goes out with the bundle or, when it comes later, as a supplement. A pending report is made
+ * after a restart. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <systemd/sd-event.h>
+
+#include "agent/crashes/kernel_log.h"
+#include "agent/hooknotes/attachments.h"
+#include "agent/retention/source_spec.h"
+#include "agent/store/store.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
+
+typedef struct CrashReportsContext { /* borrowed */
+        sd_event *event;
+        Clock *clock;
+        Store *store;
+        Attachments *attachments;
+        /* A part of it was attached to a unit. */
+        void (*on_attached)(const char *source, const char *unit_path, void *userdata);
+        /* The report of a bundle is attached, or will not be before the next start. */
+        void (*on_end)(const char *bundle_id, void *userdata);
+        void *userdata;
+} CrashReportsContext;
+
+typedef struct CrashReports CrashReports;
+
+/** @return 0, -ENOMEM, -EMFILE */
+int crash_reports_new(CrashReports **ret, const CrashReportsContext *context);
+/** What is being made is made after the next start. Does not wait for it. */
+CrashReports *crash_reports_free(CrashReports *c);
+
+typedef struct CrashReportsCore { /* borrowed for the call */
+        const BundleRecord *bundle;
+        SourceSpec *spec;
+        char *const *environment; /* patterns of what may be recorded */
+        int held_fd;              /* that holds it, -1: none, as the descriptors of Bundle.held */
+} CrashReportsCore;
+
+/** Has the report of a bundle's core made, unless it was.
+ * @return whether on_end will be called for it; never within the call */
+bool crash_reports_request(CrashReports *c, const CrashReportsCore *core);
+/** The bundle will not be delivered: its report is not needed. */
+void crash_reports_cancel(CrashReports *c, const char *bundle_id);
+/** @return how many are waited for: none while a file system holds one that does not answer; those
+ * are made after the next start */
+size_t crash_reports_n(const CrashReports *c);
+
+/** A line of the kernel's log that says something of a crash. */
+void crash_reports_on_kernel_line(CrashReports *c, const KernelLine *line);
+/** Makes the report of a process that the OOM killer has killed, as the line says; or leaves both
+ * empty. */
+void crash_reports_make_of_oom_kill(CrashReports *c, const KernelLine *line, StrBuf *json,
+                                    StrBuf *text);
+
+/** @param json  of a report, from a hostile child: of any content
+ * @return whether it has a signature that is one: 8 to 64 hexadecimal digits */
+bool crash_signature_find(const char *json, size_t n, char ret[static STORE_SIGNATURE_SIZE]);

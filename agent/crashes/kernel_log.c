@@ -1,0 +1,221 @@
+#include "agent/crashes/kernel_log.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/clock.h"
+#include "lib/base/json_out.h"
+#include "lib/base/parse.h"
+
+#define NEAR_USEC (10 * USEC_PER_SEC)       /* a line of a process whose pid is not known */
+#define HARDWARE_USEC (5 * USEC_PER_MINUTE) /* before or after the crash */
+#define PID_MAX ((1 << 22) - 1)
+
+struct KernelLog {
+        KernelLine lines[KERNEL_LOG_LINES_MAX]; /* a ring */
+        size_t n, next;
+};
+
+KernelLog *kernel_log_new(void) {
+        return calloc(1, sizeof(KernelLog));
+}
+
+KernelLog *kernel_log_free(KernelLog *l) {
+        free(l);
+        return NULL;
+}
+
+/* @param i  0: the oldest */
+static const KernelLine *line_at(const KernelLog *l, size_t i) {
+        return &l->lines[(l->next + KERNEL_LOG_LINES_MAX - l->n + i) % KERNEL_LOG_LINES_MAX];
+}
+
+/* A watch that starts again reports the last minutes again. */
+static bool has_line(const KernelLog *l, const KernelLine *line) {
+        for (size_t i = 0; i < l->n; i++)
+                if (line_at(l, i)->seq == line->seq && strcmp(line_at(l, i)->text, line->text) == 0)
+                        return line->seq > 0;
+        return false;
+}
+
+void kernel_log_add(KernelLog *l, const KernelLine *line) {
+        if (has_line(l, line))
+                return;
+        l->lines[l->next] = *line;
+        l->next = (l->next + 1) % KERNEL_LOG_LINES_MAX;
+        l->n = MIN(l->n + 1, (size_t)KERNEL_LOG_LINES_MAX);
+}
+
+/* ---- what a line says ---- */
+
+/* `command[PID]` in it. @return PID, 0 */
+static pid_t pid_behind(const char *text, const char *command) {
+        char wanted[COMMAND_SIZE + 1];
+        uint64_t pid;
+        if (!command[0])
+                return 0;
+        (void)snprintf(wanted, sizeof wanted, "%s[", command);
+        const char *at = strstr(text, wanted);
+        if (!at)
+                return 0;
+        at += strlen(wanted);
+        return parse_u64_prefix(&at, text + strlen(text), &pid) && pid <= PID_MAX && *at == ']'
+                       ? (pid_t)pid
+                       : 0;
+}
+
+/* The last `,pid=PID,uid=` of `oom-kill:`, whose cgroups and task are of any spelling. */
+static pid_t oom_task(const char *text) {
+        const char *found = NULL;
+        uint64_t pid;
+        for (const char *at = text; (at = strstr(at, ",pid=")); at += 5)
+                found = at + 5;
+        return found && parse_u64_prefix(&found, text + strlen(text), &pid) && pid <= PID_MAX
+                       ? (pid_t)pid
+                       : 0;
+}
+
+static pid_t pid_of(const KernelLine *line, const char *command) {
+        OomKill kill;
+        if (strcmp(line->kind, "oom") != 0)
+                return pid_behind(line->text, command);
+        if (strncmp(line->text, "oom-kill:", 9) == 0)
+                return oom_task(line->text);
+        return oom_kill_parse(line->text, &kill) &&
+                               (!command[0] || strcmp(kill.command, command) == 0)
+                       ? kill.pid
+                       : 0;
+}
+
+static bool is_within(const KernelLine *line, const CrashedProcess *p, uint64_t usec) {
+        return line->usec + usec >= p->first_usec && line->usec <= p->last_usec + usec;
+}
+
+/* In a container it has another pid than in the log. */
+static bool is_about(const KernelLine *line, const CrashedProcess *p) {
+        if (strcmp(line->kind, "segfault") != 0 && strcmp(line->kind, "oom") != 0)
+                return is_within(line, p, HARDWARE_USEC);
+        pid_t pid = pid_of(line, p->command);
+        return pid > 0 && (pid == p->pid ? is_within(line, p, USEC_PER_HOUR)
+                                         : p->command[0] && strcmp(line->kind, "oom") != 0 &&
+                                                   is_within(line, p, NEAR_USEC));
+}
+
+static void add_line(StrBuf *b, const KernelLine *line) {
+        char time[CLOCK_ISO_SIZE];
+        json_out_object(b, NULL);
+        json_out_string(b, "time", clock_format_iso(time, line->usec));
+        json_out_string(b, "text", line->text);
+        json_out_string(b, "kind", line->kind);
+        json_out_end_object(b);
+}
+
+pid_t kernel_log_write(const KernelLog *l, const CrashedProcess *p, StrBuf *b) {
+        pid_t pid = 0;
+        size_t n = 0;
+        json_out_array(b, "kernel");
+        for (size_t i = 0; i < l->n && n < KERNEL_LOG_LINES_MAX_OF_REPORT; i++) {
+                const KernelLine *line = line_at(l, i);
+                if (!is_about(line, p))
+                        continue;
+                pid_t named = pid_of(line, p->command);
+                pid = named > 0 ? named : pid;
+                add_line(b, line);
+                n++;
+        }
+        json_out_end_array(b);
+        return pid;
+}
+
+/* ---- a process that the OOM killer has killed ---- */
+
+bool oom_kill_parse(const char *text, OomKill *ret) {
+        static const char mark[] = "ut of memory: Killed process ";
+        const char *at = strstr(text, mark), *end = text + strlen(text), *uid = NULL;
+        uint64_t number;
+        if (!at || (at != text + 1 && strncmp(text, "Memory cgroup o", 15) != 0))
+                return false;
+        at += sizeof mark - 1;
+        if (!parse_u64_prefix(&at, end, &number) || number == 0 || number > PID_MAX ||
+            strncmp(at, " (", 2) != 0)
+                return false;
+        *ret = (OomKill){ .pid = (pid_t)number };
+        const char *name = at + 2, *name_end = strstr(name, ") total-vm:");
+        name_end = name_end ? name_end : strrchr(name, ')');
+        if (!name_end || (size_t)(name_end - name) >= sizeof ret->command)
+                return false;
+        memcpy(ret->command, name, (size_t)(name_end - name));
+        uid = strstr(name_end, ", UID:");
+        if (uid && (uid += 6, parse_u64_prefix(&uid, end, &number)) && number < UINT32_MAX)
+                ret->uid = (uid_t)number;
+        return true;
+}
+
+static void find_cgroup(const KernelLog *l, OomKill *kill) {
+        for (size_t i = l->n; i > 0 && !kill->cgroup[0]; i--) {
+                const char *text = line_at(l, i - 1)->text, *at = strstr(text, ",task_memcg=");
+                const char *end = at ? strstr(at, ",task=") : NULL;
+                if (!end || strncmp(text, "oom-kill:", 9) != 0 || oom_task(text) != kill->pid)
+                        continue;
+                at += strlen(",task_memcg=");
+                memcpy(kill->cgroup, at, (size_t)(end - at));
+        }
+}
+
+static void write_json(const OomKill *kill, const KernelLog *l, const KernelLine *line,
+                       const char *job, StrBuf *b) {
+        const CrashedProcess p = { .pid = kill->pid,
+                                   .first_usec = line->usec,
+                                   .last_usec = line->usec };
+        json_out_object(b, NULL);
+        json_out_u64(b, "version", 1);
+        json_out_null(b, "core");
+        json_out_object(b, "process");
+        json_out_i64(b, "pid", kill->pid);
+        json_out_string(b, "command", kill->command);
+        json_out_string(b, "cgroup", kill->cgroup[0] ? kill->cgroup : NULL);
+        json_out_end_object(b);
+        json_out_object(b, "signal");
+        json_out_i64(b, "number", SIGKILL);
+        json_out_string(b, "name", "SIGKILL");
+        json_out_string(b, "text", "killed by the kernel's OOM killer");
+        json_out_end_object(b);
+        json_out_array(b, "verdicts");
+        json_out_object(b, NULL);
+        json_out_string(b, "rule", "out-of-memory");
+        json_out_string(b, "kind", "cause");
+        json_out_string(b, "reason", "its memory cgroup or the machine had no memory left");
+        json_out_string(b, "evidence", line->text);
+        json_out_end_object(b);
+        json_out_end_array(b);
+        (void)kernel_log_write(l, &p, b); /* its pid is known */
+        json_out_raw(b, "job", job ? job : "null");
+        json_out_end_object(b);
+        strbuf_add(b, "\n");
+}
+
+static void write_text(const OomKill *kill, const KernelLine *line, StrBuf *b) {
+        char time[CLOCK_ISO_SIZE];
+        strbuf_addf(b, "# Killed by the kernel's OOM killer: pid %d, ", (int)kill->pid);
+        strbuf_add_code(b, kill->command);
+        strbuf_add(b, "\n\n**out-of-memory** (cause): its memory cgroup or the machine had no "
+                      "memory left. A process that is killed so leaves no core.\n\n- cgroup: ");
+        strbuf_add_code(b, kill->cgroup[0] ? kill->cgroup : "not known");
+        strbuf_addf(b, "\n- kernel log, %s: ", clock_format_iso(time, line->usec));
+        strbuf_add_code(b, line->text);
+        strbuf_add(b, "\n\nCompare anon-rss with the limit of the cgroup (`memory.max`, the "
+                      "container's or job's memory): raise it, or lower what the process needs "
+                      "(data loaders, compilation in parallel).\n");
+}
+
+void oom_kill_report(const KernelLog *l, const KernelLine *line, const char *job, StrBuf *json,
+                     StrBuf *text) {
+        OomKill kill;
+        if (!oom_kill_parse(line->text, &kill))
+                return;
+        find_cgroup(l, &kill);
+        write_json(&kill, l, line, job, json);
+        write_text(&kill, line, text);
+}

@@ -1,0 +1,370 @@
+#!/usr/bin/env python3
+"""Cores that become bundles with a crash report: in the bundle or, when it comes later, in a
+supplement; once, whatever happens in between. The cores are real ones of a program that crashes;
+what is delivered is read with tar."""
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+
+sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
+_here = os.path.dirname(os.path.realpath(__file__))
+sys.path.insert(0, os.path.join(_here, "..", "harness"))
+sys.path.insert(0, os.path.join(_here, "..", "collectors", "crash"))
+# pylint: disable=wrong-import-position
+import radosgw
+from agent import PATIENCE, Agent, cleanup, extract, family, object_of, wait_for
+from cores import CRASHER, core_of, report
+from s3tools import new_bucket
+from tap import main, test
+
+PARTS = {"neuron-collectd/crash.json", "neuron-collectd/crash.md"}
+
+
+def node(settle="2s", **source):
+    """@param settle  a core is quiet for so long, and then waits as long for its report"""
+    a = Agent()
+    os.makedirs(a.path("cores"))
+    a.config["sources"] = [a.source("cores", "process-core", "cores", settle=settle, **source)]
+    return a
+
+
+def crash(a, name="core.crasher.1", how="null", threads=200):
+    """A core of a process that crashed, in the source at once."""
+    with core_of(CRASHER, how, str(threads)) as core:
+        shutil.copyfile(core, a.path("coming"))
+    os.rename(a.path("coming"), a.path("cores", name))
+    return a.path("cores", name)
+
+
+def kinds(manifest):
+    return {m["path"]: m["kind"] for m in manifest["members"]}
+
+
+def kinds_name(manifest):
+    (name,) = [path for path, kind in kinds(manifest).items() if kind == "elf-core"]
+    return name
+
+
+def report_in(manifest_path):
+    directory = os.path.join(extract(object_of(manifest_path), "tar"), "neuron-collectd")
+    with open(os.path.join(directory, "crash.json"), encoding="utf-8") as f:
+        document = json.load(f)
+    with open(os.path.join(directory, "crash.md"), encoding="utf-8") as f:
+        return document, f.read()
+
+
+def functions(document):
+    return [f["function"] for f in document["threads"]["groups"][0]["frames"]]
+
+
+def bundles(a):
+    """{bundle's id: (path of the manifest, manifest)}"""
+    return {m["bundle"]["id"]: (path, m) for path, m in a.manifests()}
+
+
+def child_of(a):
+    """Stops the process that makes a report. @return its pid"""
+    def find():
+        for pid in family(a.pid):
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as f:
+                    if f.read().endswith(b"--child=crash\0"):
+                        os.kill(pid, signal.SIGSTOP)
+                        return pid
+            except (OSError, ProcessLookupError):
+                pass
+        return None
+    return wait_for("a report is being made", find, every=0.0005)
+
+
+def supplement(a):
+    def find():
+        found = [entry for entry in bundles(a).values() if entry[1]["bundle"]["supplement_of"]]
+        return found if found else None
+    (found,) = wait_for("the report follows", find, timeout=60)
+    return found
+
+
+@test
+def a_core_is_delivered_with_a_report_that_names_the_function():
+    a = node(settle="6s")
+    a.start()
+    crash(a)
+    a.wait_delivered(1)
+    path, manifest = a.only_manifest()
+    assert kinds(manifest) == {"core.crasher.1": "elf-core"} | dict.fromkeys(PARTS, "crash-report")
+    document, text = report_in(path)
+    assert functions(document)[:3] == ["read_through", "crash", "main"], functions(document)
+    assert document["signal"]["name"] == "SIGSEGV" and "read_through" in text
+    assert document["threads"]["count"] == 201
+    assert a.cli("verify", object_of(path)).returncode == 0
+    assert a.sql("SELECT count(*) FROM reports_pending") == "0"
+    a.stop()
+
+
+@test
+def the_same_crash_is_counted_and_its_report_says_since_when():
+    a = node(settle="6s")
+    a.start()
+    for n in range(3):
+        crash(a, f"core.crasher.{n}", threads=2)
+        a.wait_delivered(n + 1)
+    seen = {kinds_name(m): report_in(p)[0]["signature"]["seen"] for p, m in a.manifests()}
+    assert seen["core.crasher.0"] is None, seen
+    assert [seen[f"core.crasher.{n}"]["count"] for n in (1, 2)] == [1, 2], seen
+    assert a.sql("SELECT n FROM signatures") == "3"
+    a.stop()
+
+
+@test
+def a_late_report_delays_nothing_and_follows_in_a_supplement():
+    a = node(settle="1s")
+    a.start()
+    crash(a)
+    child = child_of(a)
+    a.wait_delivered(1)
+    path, manifest = a.only_manifest()
+    assert kinds(manifest) == {"core.crasher.1": "elf-core"}, manifest
+    os.kill(child, signal.SIGCONT)
+    path, manifest = supplement(a)
+    assert kinds(manifest) == dict.fromkeys(PARTS, "crash-report"), manifest
+    assert functions(report_in(path)[0])[0] == "read_through"
+    a.stop()
+
+
+@test
+def a_report_that_dies_costs_only_itself_and_the_bundle_says_so():
+    a = node(settle="10s")
+    a.start()
+    crash(a)
+    os.kill(child_of(a), signal.SIGKILL)
+    a.wait_delivered(1)
+    path, manifest = a.only_manifest()
+    assert kinds(manifest) == {"core.crasher.1": "elf-core"} | dict.fromkeys(PARTS, "crash-report")
+    assert manifest["bundle"]["complete"], manifest
+    document, text = report_in(path)
+    assert document["not_made"] == "its reader died by SIGKILL", document
+    assert "died by SIGKILL" in text and "No crash report" in text
+    crash(a, "core.crasher.2", threads=2)
+    a.wait_delivered(2)
+    made = [report_in(p)[0] for p, m in a.manifests() if kinds_name(m) == "core.crasher.2"]
+    assert functions(made[0])[0] == "read_through"
+    a.stop()
+
+
+@test
+def what_is_no_core_has_a_report_that_says_so():
+    a = node(settle="6s")
+    with open(a.path("cores", "core.text"), "w", encoding="utf-8") as f:
+        f.write("no core\n" * 1000)
+    a.start()
+    a.wait_delivered(1)
+    document, _ = report_in(a.only_manifest()[0])
+    assert "ELF" in document["not_made"], document
+    a.stop()
+
+
+@test
+def a_report_that_is_pending_when_the_agent_is_killed_is_made_once():
+    a = node(settle="1s")
+    a.start()
+    crash(a)
+    child_of(a)
+    a.wait_delivered(1)
+    a.kill()
+    a.start()
+    path, manifest = supplement(a)
+    assert kinds(manifest) == dict.fromkeys(PARTS, "crash-report"), manifest
+    assert functions(report_in(path)[0])[0] == "read_through"
+    a.kill()
+    a.start()
+    a.wait_all()
+    assert len(bundles(a)) == 2, bundles(a).keys()
+    assert a.sql("SELECT n FROM signatures") == "1"
+    assert a.sql("SELECT count(*) FROM reports_pending") == "0"
+    a.stop()
+
+
+@test
+def a_stop_does_not_wait_for_a_report_and_the_next_agent_makes_it():
+    a = node(settle="2s")
+    a.start()
+    crash(a)
+    child_of(a)
+    begin = time.monotonic()
+    a.stop()
+    assert time.monotonic() - begin < 6 * PATIENCE, time.monotonic() - begin
+    a.start()
+    a.wait_delivered(1)
+    wait_for("its report is there", lambda: a.sql("SELECT n FROM signatures") == "1", timeout=60)
+    a.stop()
+
+
+@test
+def a_report_is_of_its_own_core_when_another_one_has_its_name():
+    a = node(settle="1s")
+    a.start()
+    crash(a, threads=2)
+    child = child_of(a)
+    a.wait_delivered(1)
+    crash(a, how="abort", threads=2)
+    a.wait_known(2)
+    os.kill(child, signal.SIGCONT)
+    a.wait_delivered(2)
+    wait_for("no report is to be made", lambda: a.sql("SELECT count(*) FROM reports_pending") == "0",
+             timeout=60)
+    a.wait_all()
+    reports = [(m["bundle"]["supplement_of"] or m["bundle"]["id"], path)
+               for path, m in a.manifests() if PARTS <= kinds(m).keys()]
+    first = min((m["created"], i) for i, (_, m) in bundles(a).items())[1]
+    (of, path), = reports
+    assert of != first and report_in(path)[0]["signal"]["name"] == "SIGABRT", reports
+    a.stop()
+
+
+@test
+def an_agent_killed_at_any_time_leaves_one_report():
+    a = node(settle="1s")
+    for delay in (0.3, 0.6, 0.9, 1.1, 1.3):
+        a.start()
+        crash(a, f"core.crasher.{delay}", threads=2)
+        time.sleep(delay * PATIENCE)
+        a.kill()
+    a.start()
+    wait_for("all are delivered", lambda: a.counts()["delivered"] >= 5, timeout=60)
+    wait_for("nothing is pending", lambda: a.sql("SELECT count(*) FROM reports_pending") == "0")
+    a.wait_all()
+    found = {}
+    for _, manifest in a.manifests():
+        base = manifest["bundle"]["supplement_of"] or manifest["bundle"]["id"]
+        found.setdefault(base, []).extend(p for p in kinds(manifest) if p in PARTS)
+    assert len(found) == 5 and all(sorted(p) == sorted(PARTS) for p in found.values()), found
+    a.stop()
+
+
+@test
+def a_core_that_is_gone_before_its_report_is_made_has_one_that_says_so():
+    a = node(settle="1s")
+    a.start()
+    core = crash(a)
+    child_of(a)
+    a.wait_delivered(1)
+    a.kill()
+    os.unlink(core)
+    shutil.rmtree(a.path(".neuron-collectd"), ignore_errors=True)
+    a.start()
+    path, _ = supplement(a)
+    assert report_in(path)[0]["not_made"] == "its core was removed before the report was made"
+    a.stop()
+
+
+KILLED = ("Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9kB, anon-rss:9kB, "
+          "file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:1kB oom_score_adj:0")
+CONSTRAINT = ("oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=a,mems_allowed=0,"
+              "oom_memcg=/slurm,task_memcg=/slurm/job_7,task=python3,pid=4711,uid=1000")
+
+
+def log_as_kernel(a, *lines):
+    """By what stands for /dev/kmsg."""
+    with open(a.path("devices", "kmsg"), "a", encoding="ascii") as f:
+        for line in lines:
+            log_as_kernel.seq += 1
+            f.write(f"6,{log_as_kernel.seq},1,-;{line}\n")
+
+
+log_as_kernel.seq = 0
+
+
+def wait_for_follower(a):
+    def is_followed():
+        for pid in family(a.pid):
+            with contextlib.suppress(OSError):
+                for fd in os.listdir(f"/proc/{pid}/fd"):
+                    if os.readlink(f"/proc/{pid}/fd/{fd}") == a.path("devices", "kmsg"):
+                        with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii") as f:
+                            return f.readline().split()[1] == str(
+                                os.path.getsize(a.path("devices", "kmsg")))
+        return False
+    wait_for("the kernel log is followed", is_followed)
+
+
+@test
+def what_the_kernel_logged_of_the_process_stands_in_its_report():
+    a = node(settle="4s")
+    log_as_kernel(a, "boot")
+    a.start()
+    wait_for_follower(a)
+    path = crash(a, threads=2)
+    pid = report(path)["process"]["pid"]
+    wanted = [f"crasher[{pid}]: segfault at 0 ip 1 sp 2 error 4 in crasher[1+2]",
+              "mce: [Hardware Error]: Machine check events logged"]
+    log_as_kernel(a, wanted[0], f"bash[{pid}]: segfault at 0", wanted[1], "usb 1-1: new device")
+    a.wait_delivered(1)
+    document, text = report_in(a.only_manifest()[0])
+    assert [line["text"] for line in document["kernel"]] == wanted, document["kernel"]
+    assert "Machine check events logged" in text
+    a.stop()
+
+
+@test
+def a_process_that_the_oom_killer_has_killed_has_a_report_without_a_core():
+    a = node()
+    log_as_kernel(a, "boot")
+    a.start()
+    wait_for_follower(a)
+    log_as_kernel(a, CONSTRAINT, KILLED)
+    wait_for("an incident with it is delivered", a.manifests, timeout=90)
+    path, manifest = a.only_manifest()
+    found = {p: k for p, k in kinds(manifest).items() if p.startswith("crash")}
+    assert found == dict.fromkeys(("crash-pid-4711.json", "crash-pid-4711.md"), "crash-report")
+    directory = extract(object_of(path), "tar")
+    with open(os.path.join(directory, "crash-pid-4711.json"), encoding="utf-8") as f:
+        document = json.load(f)
+    assert document["process"] == {"pid": 4711, "command": "python3", "cgroup": "/slurm/job_7"}
+    assert document["verdicts"][0]["rule"] == "out-of-memory"
+    assert [line["text"] for line in document["kernel"]] == [CONSTRAINT, KILLED]
+    with open(os.path.join(directory, "crash-pid-4711.md"), encoding="utf-8") as f:
+        assert "/slurm/job_7" in f.read()
+    a.stop()
+
+
+@test
+def a_source_can_go_without():
+    a = node(settle="1s", crash_reports=False)
+    a.start()
+    crash(a, threads=2)
+    a.wait_delivered(1)
+    assert kinds(a.only_manifest()[1]) == {"core.crasher.1": "elf-core"}
+    a.stop()
+
+
+@test
+def a_sweep_waits_for_the_report():
+    a = node(settle="6s")
+    crash(a, threads=2)
+    result = a.once()
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert PARTS < kinds(a.only_manifest()[1]).keys()
+
+
+@test
+def a_bundle_in_a_bucket_has_its_report():
+    server = radosgw.shared()
+    bucket = new_bucket(server)
+    a = node(settle="6s")
+    a.config["destinations"] = [a.s3("s3", server, bucket)]
+    a.start()
+    crash(a, threads=20)
+    a.wait_delivered(1)
+    (path, manifest), = a.manifests(bucket.fetch())
+    assert PARTS < kinds(manifest).keys()
+    assert functions(report_in(path)[0])[:2] == ["read_through", "crash"]
+    a.stop()
+
+
+if __name__ == "__main__":
+    main(cleanup)
