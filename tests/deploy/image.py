@@ -1,5 +1,6 @@
 """The image that deploy/container/build_image makes of the package, and podman to run it."""
 import atexit
+import functools
 import glob
 import io
 import json
@@ -9,8 +10,8 @@ import subprocess
 import tarfile
 import tempfile
 
-from packages import SRCDIR, package, run
-from tap import Skip, notes
+from packages import SRCDIR, download, package, run
+from tap import Skip
 
 BUILD = os.path.join(SRCDIR, "deploy/container/build_image")
 # root may not raise limits here, and control groups of both versions are mounted
@@ -23,7 +24,6 @@ runtime = "runc"
 """
 _scratch = tempfile.mkdtemp(prefix="neuron-image.", dir="/var/tmp")
 atexit.register(shutil.rmtree, _scratch, ignore_errors=True)
-_built = []
 
 
 def scratch(*parts):
@@ -32,20 +32,14 @@ def scratch(*parts):
 
 def build(name, *debs, **more):
     path = scratch(name)
-    notes.append(run(BUILD, "--output", path, *debs, **more))
+    download(BUILD, "--output", path, *debs, **more)
     return path
 
 
+@functools.cache
 def image():
     """@return path of the image of this machine's architecture, built once"""
-    if not _built:
-        try:
-            _built.append(build("image.tar", package("neuron-collectd")))
-        except AssertionError as error:
-            if "Failed to fetch" in notes[-1]:
-                raise Skip("Debian's mirror cannot be reached") from error
-            raise
-    return _built[0]
+    return build("image.tar", package("neuron-collectd"))
 
 
 def blob(tar, digest):
@@ -80,15 +74,14 @@ def podman(*arguments, check=True, **more):
                env=dict(os.environ, CONTAINERS_CONF=conf), **more)
 
 
-def load():
+@functools.cache
+def load(path):
     """@return the image's name in podman's store, which is below the scratch directory"""
     if os.geteuid() != 0 or not shutil.which("podman") or not shutil.which("runc"):
         raise Skip("needs root, podman and runc")
-    if not _built or len(_built) < 2:
-        text = podman("load", "-q", "-i", image())
-        _built.append(text.split("Loaded image:")[1].strip())
-        atexit.register(unmount)
-    return _built[1]
+    text = podman("load", "-q", "-i", path)
+    atexit.register(unmount)
+    return text.split("Loaded image:")[1].strip()
 
 
 def unmount():

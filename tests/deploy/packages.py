@@ -40,6 +40,13 @@ def package(name):
     return found[0]
 
 
+# What apt and npm say of a server that cannot be reached, and of none that answers.
+UNREACHABLE = re.compile(
+    r"Temporary failure resolving|Could not resolve|(Could not|Unable to) connect to|"
+    r"Cannot initiate the connection|Connection timed out|Network is unreachable|"
+    r"EAI_AGAIN|ENOTFOUND|ECONNREFUSED|ETIMEDOUT|ENETUNREACH")
+
+
 def run(*command, check=True, **more):
     """@return what it printed, also what went to stderr"""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -48,6 +55,17 @@ def run(*command, check=True, **more):
     if check:
         assert done.returncode == 0, (command, done.returncode)
     return done.stdout
+
+
+def download(*command, **more):
+    """Runs what fetches packages: only a mirror that cannot be reached is a reason to skip."""
+    try:
+        return run(*command, **more)
+    except AssertionError as error:
+        found = UNREACHABLE.search(notes[-1])
+        if not found:
+            raise
+        raise Skip(f"a mirror cannot be reached: {found[0]}") from error
 
 
 def dependencies(path):
@@ -73,10 +91,7 @@ def clean_root(path, suite, foreign=None):
                    f"qemu-user-static,crossbuild-essential-{foreign},libcmocka-dev:{foreign},"
                    f"libc6-dev:{foreign}"]
         names = [f"{n}:{foreign}" for n in names]
-    try:
-        run("mmdebstrap", "--quiet", *options, f"--include={','.join(names)}", suite, path)
-    except AssertionError as error:
-        raise Skip("mmdebstrap could not make a root (no network?)") from error
+    download("mmdebstrap", *options, f"--include={','.join(names)}", suite, path)
 
 
 def in_root(root, script):
@@ -118,30 +133,46 @@ def _scratch():
     return tempfile.TemporaryDirectory(prefix="neuron-deploy-files.")
 
 
-def _base(release, names):
+def root_of_boxes(release, *names):
+    """A root with systemd and the packages, made once. @return its path"""
     if os.geteuid() != 0:
         raise Skip("needs root")
     key = hashlib.sha256(" ".join(names).encode()).hexdigest()[:12]
     path = os.path.join(CACHE, f"deploy-{release}-{key}")
     os.makedirs(CACHE, exist_ok=True)
-    try:
-        run("flock", os.path.join(CACHE, "lock"), BOX, "base", path, *names,
-            env=dict(os.environ, BOX_SUITE=release))
-    except AssertionError as error:
-        raise Skip("mmdebstrap could not make a root (no network?)") from error
+    download("flock", os.path.join(CACHE, "lock"), BOX, "base", path, *names,
+             env=dict(os.environ, BOX_SUITE=release))
     return path
+
+
+def this_release():
+    return run("sed", "-n", "s/^VERSION_CODENAME=//p", "/etc/os-release").strip()
 
 
 def base():
     """A root with systemd and what the agent's package depends on. @return its path"""
-    return _base(os.environ.get("BOX_SUITE") or run("sed", "-n", "s/^VERSION_CODENAME=//p",
-                                                    "/etc/os-release").strip(),
-                 dependencies(package("neuron-collectd")))
+    return root_of_boxes(os.environ.get("BOX_SUITE") or this_release(),
+                         *dependencies(package("neuron-collectd")))
 
 
 def plain_base():
     """A small Debian 12 with systemd, apt and sudo. @return its path"""
-    return _base("bookworm", ["apt", "ca-certificates", "sudo"])
+    return root_of_boxes("bookworm", "apt", "ca-certificates", "sudo")
+
+
+@functools.cache
+def need_boxes():
+    """Skips where not even root may do what the script `box` does."""
+    missing = [p for p in ("systemd-nspawn", "unshare", "nsenter") if not shutil.which(p)]
+    if missing:
+        raise Skip(f"not installed: {', '.join(missing)}")
+    with tempfile.TemporaryDirectory(prefix="neuron-deploy.", dir="/var/tmp") as top:
+        said = run("unshare", "--mount", "sh", "-euc",
+                   "cd $0; mkdir upper work root; mount --make-rprivate /; mount -t overlay "
+                   "overlay -o lowerdir=/usr,upperdir=$0/upper,workdir=$0/work root; umount root; "
+                   "mount -t cgroup2 cgroup2 root; umount root; echo yes", top, check=False)
+    if not said.endswith("yes\n"):
+        raise Skip(f"no boxes here: {said.strip()}")
 
 
 class Box:
@@ -149,17 +180,26 @@ class Box:
     _n = 0
 
     def __init__(self, root):
+        need_boxes()
         Box._n += 1
         self.name = f"deb-{os.getpid()}-{Box._n}"
         self.directory = tempfile.mkdtemp(prefix="neuron-deploy.", dir="/var/tmp")
         self.environment = dict(os.environ, BOX_DIR=self.directory)
+        self.base = root
         try:
-            self._box("start", self.name, root)
-        except AssertionError as error:
+            self.boot()
+        except AssertionError:
             self.remove()
-            raise Skip("systemd does not come up in a box here") from error
+            raise
+
+    def boot(self):
+        self._box("start", self.name, self.base)
         self.root = self._box("root", self.name).strip()
         assert os.path.isdir(self.root) and self.root != "/"
+
+    def reboot(self):
+        self._box("stop", self.name)
+        self.boot()
 
     def _box(self, *arguments):
         return run(BOX, *arguments, env=self.environment)

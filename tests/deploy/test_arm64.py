@@ -1,21 +1,35 @@
 #!/usr/bin/env python3
-"""arm64: the packages are cross-built in a clean root; unit tests and the hook run under qemu."""
+"""arm64: the packages are cross-built in a clean root and get into one image index with this
+machine's; unit tests and the hook run under qemu."""
 import glob
+import io
+import json
 import os
 import re
 import shutil
 import sys
+import tarfile
 import tempfile
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../harness"))
 # pylint: disable=wrong-import-position
-from packages import clean_root, directory, in_root, run
+from image import blob, build, load, podman
+from packages import clean_root, directory, in_root, package, run
 from tap import main, test
 
 TRIPLET = "aarch64-linux-gnu"
 _scratch = tempfile.mkdtemp(prefix="neuron-arm64.", dir="/var/tmp")
 _root = os.path.join(_scratch, "root")
+MACHINES = {"amd64": "Advanced Micro Devices X86-64", "arm64": "AArch64"}
+PROGRAMS = {"usr/sbin/neuron-collectd", "usr/bin/neuron-collect",
+            "usr/libexec/neuron-collectd/neuron-dump"}
+
+
+def cross_built(name):
+    found = glob.glob(f"{_root}/root/{name}_*_arm64.deb")
+    assert len(found) == 1, found
+    return found[0]
 
 
 @test
@@ -26,11 +40,42 @@ def the_packages_are_cross_built_in_a_clean_root():
     in_root(_root, "cd /root/neuron-collectd-*/ && cp -r deploy/debian debian && "
             "dpkg-buildpackage -us -uc -b -aarm64")
     for name in ("neuron-collectd", "neuron-collectd-hook"):
-        package = glob.glob(f"{_root}/root/{name}_*_arm64.deb")
-        assert len(package) == 1, package
-        run("dpkg-deb", "-x", package[0], f"{_root}/x")
+        run("dpkg-deb", "-x", cross_built(name), f"{_root}/x")
     for program in ("usr/sbin/neuron-collectd", "opt/aws/neuron/bin/neuron-dump"):
         assert "AArch64" in run("readelf", "-h", f"{_root}/x/{program}")
+
+
+def machines(tar, manifest, to):
+    """@return {path: machine} of each program and library in an image's layers"""
+    for layer in manifest["layers"]:
+        with tarfile.open(fileobj=io.BytesIO(blob(tar, layer["digest"]))) as files:
+            files.extractall(to)
+    found = {}
+    for top, _, names in os.walk(to):
+        for path in (os.path.join(top, name) for name in names):
+            if os.path.isfile(path) and not os.path.islink(path):
+                with open(path, "rb") as f:
+                    is_elf = f.read(4) == b"\x7fELF"
+                if is_elf:
+                    said = run("readelf", "-h", path)
+                    found[os.path.relpath(path, to)] = re.search(r"Machine: +(.*)", said)[1]
+    return found
+
+
+@test
+def both_architectures_are_in_one_index_each_with_its_own_programs():
+    path = build("both.tar", package("neuron-collectd"), cross_built("neuron-collectd"))
+    with tarfile.open(path) as tar:
+        top = json.load(tar.extractfile("index.json"))["manifests"]
+        index = json.loads(blob(tar, top[0]["digest"]))
+        images = {m["platform"]["architecture"]: m["digest"] for m in index["manifests"]}
+        assert len(top) == 1 and set(images) == set(MACHINES), (top, index)
+        for name, digest in images.items():
+            found = machines(tar, json.loads(blob(tar, digest)), os.path.join(_scratch, name))
+            assert PROGRAMS <= set(found) and len(found) > 40, found
+            assert set(found.values()) == {MACHINES[name]}, (name, found)
+    # whoever loads it gets the image of his machine
+    assert podman("inspect", "-f", "{{.Architecture}}", load(path)).strip() == "amd64"
 
 
 @test

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The packages in a booted box: from the installation to the purge, as an operator does it."""
+import filecmp
 import json
 import os
 import random
@@ -23,6 +24,7 @@ from tcp_proxy import through
 
 MIB = 1 << 20
 UPLOAD_BYTES = make_dump.parse_size(os.environ.get("NC_BOX_BYTES", "2GiB"))
+SLOWED_SECONDS = 20  # of that upload at least: a third of it is longer than an upgrade
 CONNECTIONS = 3
 UNIT = "neuron-collectd.service"
 CONFIG = "/etc/neuron-collectd/neuron-collectd.yaml"
@@ -72,12 +74,6 @@ def end(failed):
 
 def show(box, name, unit=UNIT):
     return box.run("systemctl", "show", "--value", "-p", name, unit).strip()
-
-
-def is_healthy(box):
-    return "ok" in box.run("curl", "-sS", "--unix-socket", "/run/neuron-collectd/api.sock",
-                           "http://localhost/healthz", check=False) or \
-        box.run("neuron-collect", "status", check=False).startswith("neuron-collectd")
 
 
 def is_up_anew(box, pid):
@@ -156,13 +152,15 @@ echo $? >/tmp/job.exit
 sleep 5
 """)
     box.run("setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups", "env", "-i",
-            "PATH=/usr/bin:/bin", "RANK=3", "sh", "/tmp/job")
+            "PATH=/usr/bin:/bin", "RANK=3", "LOCAL_RANK=3", "WORLD_SIZE=16", "sh",
+            "/tmp/job")
     assert box.read("/tmp/job.exit").strip() == "0"
     wait_for("the note is accepted", lambda: "a hook of uid 1000 reported" in box.run(
         "journalctl", "--no-pager", "-u", UNIT), 10)
     box.run("neuron-collect", "wait", "--all", "--timeout", "60s")
-    assert "rank 3" in box.run("neuron-collect", "list") or '"rank"' in box.run(
-        "neuron-collect", "--json", "list")
+    manifest = box.shell("echo /srv/archive/*-00000000000000cc/*/*.manifest.json").strip()
+    job = json.loads(box.read(manifest))["incident"]["job"]
+    assert (job["rank"], job["world_size"]) == (3, 16), job
 
 
 @test
@@ -237,17 +235,18 @@ def an_upgrade_and_a_downgrade_in_the_middle_of_an_upload_continue_it():
     box.shell("mkdir -p /var/dumps")
     unit = incompressible_dump(box, UPLOAD_BYTES)
     write_config(box, s3_destination(way, bucket), "/var/dumps")
+    packages = [repack(package("neuron-collectd"), "+upgrade"), package("neuron-collectd")]
+    proxy.rate = UPLOAD_BYTES / SLOWED_SECONDS
     begun = time.monotonic()
     box.run("systemctl", "restart", UNIT)
     do_not_yield(box)
     ids, n_restarts = set(), 0
-    for third, suffix in ((1, "+upgrade"), (2, "")):
+    for third, file in enumerate(packages, 1):
         wait_for("a third of it is sent", lambda n=third: proxy.part_bytes >= UPLOAD_BYTES * n // 3,
                  300)
         pid = show(box, "MainPID")
         ids.update(bucket.uploads())
-        box.install_file(repack(package("neuron-collectd"), suffix) if suffix else
-                         package("neuron-collectd"))
+        box.install_file(file)
         assert is_up_anew(box, pid), "the package has not restarted it"
         ids.update(bucket.uploads())
         assert not bucket.bundles(), "it was over before the package was replaced"
@@ -278,20 +277,32 @@ def an_older_agent_refuses_a_newer_database_and_leaves_it():
     write_config(box)
     box.run("systemctl", "stop", UNIT)
     state = "/var/lib/neuron-collectd/state.db"
+    files = (state, state + "-wal")
+
+    def replace(directory):
+        for file in files:
+            run("sh", "-euc", f"cat {directory}/{os.path.basename(file)} >{box.path(file)}")
+        box.run("rm", "-f", state + "-shm")
+
     # Not in place: sqlite3 would follow /proc/PID/root to this machine's own.
-    with tempfile.TemporaryDirectory() as copy:
-        run("sh", "-c", f"cp {box.path(state)}* {copy}")
-        run("cp", f"{copy}/state.db", f"{copy}/old")
-        run("sqlite3", f"{copy}/state.db", "pragma user_version = 4711; "
-            f"pragma application_id = {(1 << 20) + (2 << 10) + 3}")
-        run("sh", "-c", f"cat {copy}/state.db >{box.path(state)}; rm -f {box.path(state)}-*")
-        before = box.run("sha256sum", state)
+    with tempfile.TemporaryDirectory() as top:
+        for name in ("old", "new"):
+            os.mkdir(f"{top}/{name}")
+            run("cp", *map(box.path, files), f"{top}/{name}")
+        # A newer agent that was killed: its version is in the log alone.
+        run("python3", "-c", "import os, sqlite3, sys; db = sqlite3.connect(sys.argv[1]); "
+            "db.executescript('pragma wal_autocheckpoint = 0; pragma user_version = 4711; "
+            f"pragma application_id = {(1 << 20) + (2 << 10) + 3}'); os._exit(0)",
+            f"{top}/new/state.db")
+        assert filecmp.cmp(f"{top}/old/state.db", f"{top}/new/state.db", shallow=False)
+        replace(f"{top}/new")
+        before = box.run("sha256sum", *files)
         box.run("systemctl", "start", UNIT, check=False)
         assert show(box, "ExecMainStatus") == "2" and show(box, "ActiveState") == "failed"
         said = box.run("journalctl", "--no-pager", "-n", "20", "-u", UNIT)
         assert "by neuron-collectd 1.2.3" in said and "install the newer agent again" in said, said
-        assert box.run("sha256sum", state) == before
-        run("sh", "-c", f"cat {copy}/old >{box.path(state)}; rm -f {box.path(state)}-*")
+        assert box.run("sha256sum", *files) == before
+        replace(f"{top}/old")
     box.run("systemctl", "start", UNIT)
 
 

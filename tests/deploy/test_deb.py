@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The packages as dpkg, lintian and blhc see them, and the vendor's hook under dpkg-divert."""
+"""The packages as dpkg, lintian and blhc see them."""
 import json
 import os
 import re
@@ -8,22 +8,11 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../harness"))
-from packages import (Box, VENDOR_HOOK, assert_hardened, base, dependencies,  # noqa: E402
-                      directory, package, run)
+from packages import (VENDOR_HOOK, assert_hardened, dependencies, directory,  # noqa: E402
+                      package, run)
 from tap import main, test  # noqa: E402
 
 NAMES = ("neuron-collectd", "neuron-collectd-hook")
-_boxes = []
-
-
-def box():
-    _boxes.append(Box(base()))
-    return _boxes[-1]
-
-
-def cleanup(failed):  # pylint: disable=unused-argument
-    while _boxes:
-        _boxes.pop().remove()
 
 
 def contents(name):
@@ -96,4 +85,4 @@ def the_hook_has_no_dependencies():
 
 
 if __name__ == "__main__":
-    sys.exit(main(cleanup))
+    sys.exit(main())

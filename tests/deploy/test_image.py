@@ -2,22 +2,19 @@
 """The image: what is in it, and the agent in a container of it."""
 import filecmp
 import glob
-import io
-import json
 import os
 import re
 import shutil
 import stat
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../harness"))
 import make_dump  # noqa: E402
 from agent import wait_for  # noqa: E402
-from image import blob, build, image, layers, load, podman, scratch, unpack  # noqa: E402
+from image import build, image, layers, load, podman, scratch, unpack  # noqa: E402
 from packages import package, run  # noqa: E402
 from tap import figures, in_time, main, test  # noqa: E402
 
@@ -113,31 +110,6 @@ def certificates_and_time_zones_are_there():
     assert run("date", "-d", "@0", "+%H %Z", env=zone).strip() == "09 JST"
 
 
-def for_arm64(deb):
-    """@return our package with another name of its architecture: what is asked here is what becomes
-    of it, not whether it runs (test_arm64.py)"""
-    top = tempfile.mkdtemp(dir=scratch())
-    run("dpkg-deb", "-R", deb, top + "/root")
-    run("sed", "-i", "s/^Architecture: .*/Architecture: arm64/", top + "/root/DEBIAN/control")
-    run("dpkg-deb", "--root-owner-group", "-b", top + "/root", top + "/arm64.deb")
-    return top + "/arm64.deb"
-
-
-@test
-def both_architectures_are_in_one_index():
-    path = build("both.tar", package("neuron-collectd"), for_arm64(package("neuron-collectd")))
-    with tarfile.open(path) as tar:
-        top = json.load(tar.extractfile("index.json"))["manifests"]
-        index = json.loads(blob(tar, top[0]["digest"]))
-        images = {m["platform"]["architecture"]: json.loads(blob(tar, m["digest"]))
-                  for m in index["manifests"]}
-        assert len(top) == 1 and set(images) == {"amd64", "arm64"}, (top, index)
-        layer = blob(tar, images["arm64"]["layers"][0]["digest"])
-    with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
-        tar.extract("usr/lib/aarch64-linux-gnu/libc.so.6", scratch())
-    assert "AArch64" in run("readelf", "-h", scratch("usr/lib/aarch64-linux-gnu/libc.so.6"))
-
-
 class Agent:
     """The agent in a container as the DaemonSet describes it, without a network."""
     places = {"etc": "/etc/neuron-collectd", "run": "/run/neuron-collectd",
@@ -150,7 +122,7 @@ class Agent:
         os.chmod(self.path("dumps"), 0o1777)
         with open(self.path("etc", "neuron-collectd.yaml"), "w", encoding="utf-8") as f:
             f.write(CONFIG)
-        name = load()
+        name = load(image())
         self.id = podman(
             "create", "--network=none", "--read-only", "--read-only-tmpfs=false", "--cap-drop=all",
             *(f"--cap-add={c}" for c in sorted(CAPABILITIES)), "--security-opt=no-new-privileges",

@@ -13,14 +13,15 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../harness"))
 import yaml  # noqa: E402
 from kubernetes import DEPLOY, dump, render  # noqa: E402
-from packages import CACHE, SRCDIR, run  # noqa: E402
+from packages import CACHE, SRCDIR, download, run  # noqa: E402
 from tap import Skip, main, notes, test  # noqa: E402
 
 GOLDEN = os.path.join(SRCDIR, "tests/golden/kubernetes")
 COMPONENTS = sorted(os.listdir(os.path.join(DEPLOY, "components")))
 OF_THE_AGENT = [c for c in COMPONENTS if c != "job"]
-# Today's schemas; a younger version is taken by hand, with a look at what it changes.
-NPM = ["kubernetes-models@4.5.1", "@kubernetes-models/prometheus-operator@4.4.4", "js-yaml@4",
+# Today's schemas; a younger version is taken by hand, with a look at what it changes. They ask for
+# Node 22, npm only warns of it, and Debian's 18 reads them.
+NPM = ["kubernetes-models@5.1.0", "@kubernetes-models/prometheus-operator@6.0.0", "js-yaml@4",
        "typescript@5"]
 JOB = """
 apiVersion: batch/v1
@@ -111,10 +112,7 @@ def node_modules():
     place = os.path.join(CACHE, "npm-" + "-".join(NPM[:2]).replace("/", "-"))
     if not os.path.isdir(place):
         os.makedirs(place + ".new", exist_ok=True)
-        try:
-            run("npm", "install", "--no-audit", "--no-fund", "--prefix", place + ".new", *NPM)
-        except AssertionError as error:
-            raise Skip("npm cannot install the schemas (no network?)") from error
+        download("npm", "install", "--no-audit", "--no-fund", "--prefix", place + ".new", *NPM)
         os.rename(place + ".new", place)
     return os.path.join(place, "node_modules")
 
@@ -150,7 +148,8 @@ def a_planted_fault_is_found_by_the_schemas():
                   lambda o: find(o, "PodMonitor")["spec"].update(podMetricsEndpoint=[])):
         faulty = copy.deepcopy(objects)
         plant(faulty)
-        assert not check_schema(faulty).endswith(" 0 faults\n")
+        found = check_schema(faulty)
+        assert re.search(r"^[1-9][0-9]* objects, [1-9][0-9]* faults$", found, re.MULTILINE), found
 
 
 @test

@@ -11,8 +11,8 @@ import tempfile
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../harness"))
-from packages import (BOX, CACHE, SRCDIR, VENDOR_HOOK, Box, assert_hardened,  # noqa: E402
-                      dependencies, package, run)
+from packages import (SRCDIR, VENDOR_HOOK, Box, assert_hardened,  # noqa: E402
+                      dependencies, package, root_of_boxes, run, this_release)
 from tap import Skip, main, test  # noqa: E402
 
 NAMES = ("neuron-collectd", "neuron-collectd-hook")
@@ -130,22 +130,10 @@ def newer():
     return build(text)
 
 
-def base():
-    if os.geteuid() != 0:
-        raise Skip("needs root")
-    root = os.path.join(CACHE, "deploy-rpm")
-    os.makedirs(CACHE, exist_ok=True)
-    try:
-        run("flock", os.path.join(CACHE, "lock"), BOX, "base", root, "rpm", "dnf", "createrepo-c",
-            *dependencies(package("neuron-collectd")))
-    except AssertionError as error:
-        raise Skip("mmdebstrap could not make a root (no network?)") from error
-    return root
-
-
 def box():
     """@return one in which rpm knows the machine"""
-    b = Box(base())
+    b = Box(root_of_boxes(this_release(), "rpm", "dnf", "createrepo-c",
+                          *dependencies(package("neuron-collectd"))))
     _boxes.append(b)
     b.run("rpm", "-i", *b.copy(*machine()))
     return b

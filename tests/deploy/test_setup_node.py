@@ -10,7 +10,8 @@ import threading
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../harness"))
-from packages import BOX, CACHE, SRCDIR, Box, base, package, run  # noqa: E402
+from packages import (SRCDIR, Box, dependencies, package, root_of_boxes, run,  # noqa: E402
+                      this_release)
 from tap import main, test  # noqa: E402
 
 CONFIG = """version: 1
@@ -37,13 +38,8 @@ def cleanup(failed):  # pylint: disable=unused-argument
 
 
 def box():
-    base()  # the packages are there, and this is a machine for boxes
-    root = os.path.join(CACHE, "deploy-cloud-" + os.path.basename(base()))
-    names = run("dpkg-deb", "-f", package("neuron-collectd"), "Depends")
-    names = [d.split()[0] for d in names.split(",")]
-    run("flock", os.path.join(CACHE, "lock"), BOX, "base", root, *names, "curl", "hostname",
-        "python3-minimal", "libpython3-stdlib", "apt")
-    b = Box(root)
+    b = Box(root_of_boxes(this_release(), *dependencies(package("neuron-collectd")), "curl",
+                          "hostname", "python3-minimal", "libpython3-stdlib", "apt"))
     _boxes.append(b)
     os.makedirs(b.path("/srv/bucket"))
     os.makedirs(b.path("/srv/archive"))

@@ -27,9 +27,11 @@ done
 
 dir=$(mktemp -d)
 make_base || {
-	sed 's/^/# /' "$dir/out"
+	tail -n 40 "$dir/out" | sed 's/^/# /'
+	unreachable=$(grep -Em1 'failure resolving|(Could not|Unable to) connect|timed out' "$dir/out")
 	rm -rf "$dir"
-	all_skipped "mmdebstrap could not make a root (no network?)"
+	[ -z "$unreachable" ] || all_skipped "the mirror cannot be reached"
+	exit 99
 }
 export BOX_DIR=$dir/boxes
 clean() {
