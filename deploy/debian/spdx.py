@@ -44,16 +44,21 @@ def list_files(root):
     return found
 
 
+def output(*command):
+    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
 def linked_packages(map_file):
     """@return {source package: version} of the archives and objects outside of the build"""
     with open(map_file, encoding="utf-8") as f:
         found = re.findall(r"(?m)^(?:LOAD )?(/\S+?\.[ao])\b", f.read())
     paths = {os.path.realpath(path) for path in found}
-    owners = subprocess.run(["dpkg-query", "-S", *sorted(paths)], check=True, text=True,
-                            stdout=subprocess.PIPE).stdout
+    if not os.path.exists("/var/lib/dpkg/status"):
+        names = output("rpm", "-qf", "--qf", "%{SOURCERPM}\n", *sorted(paths)).split()
+        return dict(re.match(r"(.+?)-([^-]+-[^-]+)\.src\.rpm$", name).groups() for name in names)
+    owners = output("dpkg-query", "-S", *sorted(paths))
     names = sorted({line.rpartition(": ")[0] for line in owners.splitlines()})
-    shown = subprocess.run(["dpkg-query", "-W", "-f", "${source:Package} ${source:Version}\n",
-                            *names], check=True, text=True, stdout=subprocess.PIPE).stdout
+    shown = output("dpkg-query", "-W", "-f", "${source:Package} ${source:Version}\n", *names)
     return dict(line.split() for line in shown.splitlines())
 
 

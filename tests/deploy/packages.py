@@ -3,6 +3,7 @@ installed."""
 import functools
 import glob
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -31,6 +32,22 @@ def assert_hardened(said, program):
     assert re.search(r"GNU_STACK.* RW ", said) and "GNU_RELRO" in said, program
     is_static = program.endswith("neuron-dump")
     assert ("INTERP" not in said and "NEEDED" not in said) == is_static, program
+
+
+def assert_contents_listed(root, name, there):
+    """@param root  what a package unpacks to  @param there  absolute paths of its files"""
+    place = f"/usr/share/doc/{name}/{name}.spdx.json"
+    with open(root + place, encoding="utf-8") as f:
+        found = json.load(f)
+    sums = "".join(f"{c['checksumValue']}  {file['fileName']}\n" for file in found["files"]
+                   for c in file["checksums"] if c["algorithm"] == "SHA256")
+    checked = subprocess.run(["sha256sum", "--quiet", "-c"], input=sums, text=True, cwd=root,
+                             check=False, stdout=subprocess.PIPE)
+    assert checked.returncode == 0, checked.stdout
+    listed = {file["fileName"][1:] for file in found["files"]}
+    assert listed == there - {place}, listed ^ there
+    linked = {p["name"]: p["licenseDeclared"] for p in found["packages"]}
+    assert linked["glibc"] == "LGPL-2.1-or-later", linked
 
 
 def package(name):

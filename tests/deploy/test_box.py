@@ -465,6 +465,13 @@ def the_vendors_hook_comes_back_whatever_the_order_of_packages():
         assert box.read(VENDOR_HOOK) == VENDOR.format("2.0")
         # without a package of the vendor's
         box.run("dpkg", "-P", "aws-neuronx-tools")
+        box.install("neuron-collectd")
+        box.run("mkdir", "-p", os.path.dirname(VENDOR_HOOK))
+        box.run("neuron-collect", "hook", "install")
+        box.install("neuron-collectd-hook")
+        assert is_ours() and not os.path.exists(box.path(aside)), "ours, as if the vendor's"
+        box.run("dpkg", "-P", "neuron-collectd-hook", "neuron-collectd")
+        assert not os.path.exists(box.path(VENDOR_HOOK)), "ours, an orphan"
         box.write(VENDOR_HOOK, VENDOR.format("by hand"), 0o755)
         box.install("neuron-collectd-hook")
         assert is_ours()

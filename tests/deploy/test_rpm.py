@@ -6,14 +6,16 @@ import glob
 import os
 import pwd
 import re
+import subprocess
 import sys
 import tempfile
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../harness"))
-from packages import (SRCDIR, VENDOR_HOOK, Box, assert_hardened,  # noqa: E402
-                      dependencies, package, root_of_boxes, run, this_release)
-from tap import Skip, main, test  # noqa: E402
+from packages import (BOX, SRCDIR, VENDOR_HOOK, Box, assert_contents_listed,  # noqa: E402
+                      assert_hardened, dependencies, package, root_of_boxes, run,
+                      this_release)
+from tap import Skip, figures, main, test  # noqa: E402
 
 NAMES = ("neuron-collectd", "neuron-collectd-hook")
 SPEC = os.path.join(SRCDIR, "deploy/rpm/neuron-collectd.spec")
@@ -86,9 +88,9 @@ def build(spec, *options):
     return sorted(glob.glob(os.path.join(top, "RPMS/*/*.rpm")))
 
 
-def vendor(version):
+def vendor(version, name="aws-neuronx-tools"):
     """A package that owns the hook's place, as the vendor's does."""
-    return build(f"""Name: aws-neuronx-tools
+    return build(f"""Name: {name}
 Version: {version}
 Release: 1
 Summary: The vendor's
@@ -162,6 +164,15 @@ def debug_symbols_are_apart():
 
 
 @test
+def the_list_of_contents_names_every_file_and_what_is_linked_in():
+    for name in NAMES:
+        root = temporary()
+        run("sh", "-euc", f"cd {root} && rpm2cpio {rpm(name)} | cpio -idmu --quiet")
+        assert_contents_listed(root, name, {
+            f for f in contents(name) if not os.path.isdir(root + f)})
+
+
+@test
 def the_hook_has_no_dependencies_and_programs_are_hardened():
     assert not requirements("neuron-collectd-hook"), requirements("neuron-collectd-hook")
     root = unpacked()
@@ -232,6 +243,135 @@ def the_vendors_package_comes_later_and_goes_first():
     assert hook(b) == ("ours", None), hook(b)
     b.run("rpm", "-e", "neuron-collectd-hook")
     assert hook(b) == (None, None) and not os.path.exists(b.path("/opt/aws")), hook(b)
+
+
+@test
+def the_vendors_package_under_its_other_name_replaces_the_first():
+    b = box()
+    b.run("rpm", "-i", *b.copy(*vendor(1, "aws-neuron-tools")))
+    b.run("rpm", "-i", *b.copy(rpm("neuron-collectd-hook")))
+    b.run("rpm", "-i", "--replacefiles", *b.copy(*vendor(2)))
+    assert hook(b) == ("ours", "2"), hook(b)
+    b.run("rpm", "-e", "aws-neuron-tools")
+    assert hook(b) == ("ours", "2"), "the other package's program is lost"
+    b.run("rpm", "-e", "neuron-collectd-hook")
+    assert hook(b) == ("2", None), hook(b)
+    b.run("rpm", "-V", "aws-neuronx-tools")
+
+
+@test
+def a_full_disk_loses_no_program_of_the_vendors():
+    b = box()
+    place = os.path.dirname(VENDOR_HOOK)
+    b.shell(f"mkdir -p {place}; mount -t tmpfs -o size=256k full {place}")
+    b.run("rpm", "-i", *b.copy(*vendor(1)))
+    said = b.run("rpm", "-i", *b.copy(rpm("neuron-collectd-hook")), check=False)
+    assert hook(b) == ("1", None) and "No space left" in said, (hook(b), said)
+    b.run("rpm", "-U", *b.copy(*vendor(2)), check=False)
+    assert hook(b) == ("2", None), hook(b)
+    b.run("mount", "-o", "remount,size=64m", place)
+    b.run("rpm", "-U", *b.copy(*vendor(3)))
+    assert hook(b) == ("ours", "3"), hook(b)
+    b.run("mount", "-o", "remount,ro", place)
+    b.run("rpm", "-e", "neuron-collectd-hook", check=False)
+    assert hook(b) == ("ours", "3"), hook(b)
+    b.run("mount", "-o", "remount,rw", place)
+    b.run("rpm", "-e", "neuron-collectd-hook")
+    assert hook(b) == ("3", None) and os.listdir(b.path(place)) == ["neuron-dump"], hook(b)
+
+
+# strace counts each of them alone.
+STEPS = ("link,linkat", "rename,renameat,renameat2", "unlink,unlinkat")
+
+
+def killed_before(b, calls, n, *command):
+    """rpm, before it does the n-th of such steps with a program. @return whether it came so far"""
+    done = subprocess.run(
+        ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}",
+         "-P", VENDOR_HOOK, "-P", VENDOR_HOOK + ".new", "-P", VENDOR_HOOK + ".vendor",
+         "-e", f"inject={calls}:signal=SIGKILL:when={n}", BOX, "run", b.name, *command],
+        env=b.environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, check=False)
+    return done.returncode != 0
+
+
+def check_kills(b, file, *command):
+    """@return how often it was killed"""
+    killed = 0
+    for calls in STEPS:
+        for n in range(1, 9):
+            b.run("rpm", "-e", "neuron-collectd-hook", check=False)
+            if command[0] == "-e":
+                b.run("rpm", "-i", file)
+            if not killed_before(b, calls, n, "rpm", *command):
+                break
+            killed += 1
+            whose, where = hook(b), (command, calls, n)
+            assert whose in (("1", None), ("1", "1"), ("ours", "1")), (where, whose)
+            if command[0] == "-i":
+                b.run("rpm", "-i", "--replacepkgs", file)
+                assert hook(b) == ("ours", "1"), (where, hook(b))
+            b.run("rpm", "-e", "neuron-collectd-hook")
+            assert hook(b) == ("1", None), (where, hook(b))
+            assert os.listdir(b.path(os.path.dirname(VENDOR_HOOK))) == ["neuron-dump"], where
+    return killed
+
+
+@test
+def a_kill_before_each_step_is_completed_by_the_next_command():
+    b = box()
+    b.run("rpm", "-i", *b.copy(*vendor(1)))
+    file = b.copy(rpm("neuron-collectd-hook"))[0]
+    for command, n_steps in (("-i", file), 3), (("-e", "neuron-collectd-hook"), 1):
+        killed = check_kills(b, file, *command)
+        assert killed >= n_steps, (command, killed)
+        figures.append(f"rpm {command[0]} was killed before each of {killed} steps")
+
+
+@test
+def an_erased_agent_takes_the_hook_of_its_command_line_with_it():
+    b = box()
+    b.run("rpm", "-i", *b.copy(*vendor(1), rpm("neuron-collectd")))
+    b.run("neuron-collect", "hook", "install", "--chain")
+    assert hook(b) == ("ours", "1"), hook(b)
+    b.run("rpm", "-U", *b.copy(*(p for p in newer() if "-hook-" not in p)))
+    assert hook(b) == ("ours", "1"), hook(b)
+    b.run("rpm", "-e", "neuron-collectd")
+    assert hook(b) == ("1", None), hook(b)
+    assert os.listdir(b.path(os.path.dirname(VENDOR_HOOK))) == ["neuron-dump"]
+    # what the other package has placed is not the agent's to remove
+    b.run("rpm", "-i", *b.copy(*map(rpm, NAMES)))
+    b.run("neuron-collect", "hook", "install", "--chain")
+    b.run("rpm", "-e", "neuron-collectd")
+    assert hook(b) == ("ours", "1"), hook(b)
+    b.run("rpm", "-e", "neuron-collectd-hook")
+    assert hook(b) == ("1", None), hook(b)
+    assert os.listdir(b.path(os.path.dirname(VENDOR_HOOK))) == ["neuron-dump"]
+    b.run("rpm", "-V", "aws-neuronx-tools")
+
+
+@test
+def the_purge_of_the_documentation_follows_no_users_link():
+    b = box()
+    node = "i-0a1b2c3d4e5f60718"
+    jobs, moved = (f"/srv/{name}/.neuron-collectd/{node}" for name in ("jobs", "moved"))
+    b.run("rpm", "-i", *b.copy(rpm("neuron-collectd")))
+    b.write("/etc/neuron-collectd/neuron-collectd.yaml", CONFIG)
+    b.shell(f"""mkdir -p /srv/jobs /srv/moved /srv/archive
+        for place in {jobs} {moved} /srv/archive/{node}; do
+            install -d -o neuron-collectd -m 0700 $(dirname $place) $place
+            install -o neuron-collectd /dev/null $place/file
+        done""")
+    b.write("/var/lib/neuron-collectd/link-directories", f"{jobs}\n{moved}\n")
+    with open(os.path.join(SRCDIR, "docs/INSTALL.md"), encoding="utf-8") as f:
+        commands = re.search(r"(?s)### Purge with rpm.*?```sh\n(.*?)```", f.read())[1]
+    # a user is faster than the last but one command
+    swap = "cd /srv/moved; mv .neuron-collectd x; ln -s /srv/archive .neuron-collectd; cd /\n"
+    said = b.shell(commands.replace("sed '/^$/,$d'", swap + "sed '/^$/,$d'"))
+    assert os.path.exists(b.path(f"/srv/archive/{node}/file")), "a destination is lost"
+    assert not os.path.exists(b.path(jobs)) and f"{moved} stays" in said, said
+    assert not os.path.exists(b.path("/var/lib/neuron-collectd"))
+    assert "not installed" in b.run("rpm", "-q", "neuron-collectd", check=False)
 
 
 @test
