@@ -2,9 +2,11 @@
 """deploy/slurm/setup-node in boxes that look like ParallelCluster's, HyperPod's and plain nodes: a
 second run changes nothing, and head nodes are left alone. The aws command and the metadata service
 are stand-ins."""
+import hashlib
 import http.server
 import json
 import os
+import shlex
 import sys
 import threading
 
@@ -77,6 +79,20 @@ def everything(b):
                    "neuron-collectd; systemctl list-unit-files --no-legend 'neuron*' | sort")
 
 
+def leave(b, job, dumps="/var/lib/neuron-dumps"):
+    """What a job of another user leaves is delivered."""
+    n = len(delivered(b))
+    b.shell(f"setpriv --reuid 1000 --clear-groups sh -c 'mkdir {dumps}/"
+            f"job-{job}-dt-20260527-051233-cid-d99e36ea74c263ca && cd {dumps}/job-{job}-* && "
+            "echo x >i-0a1b2c3d4e5f60718-nrt-pid-1.log'")
+    b.shell("neuron-collect flush && neuron-collect wait --all --timeout 60s")
+    assert len(delivered(b)) == n + 1
+
+
+def delivered(b):
+    return b.run("find", "/srv/archive", "-name", "*.manifest.json").split()
+
+
 def assert_works(b, *more):
     """It delivers after the first run, and the second run changes nothing."""
     setup(b, *more)
@@ -86,11 +102,7 @@ def assert_works(b, *more):
     before = everything(b)
     setup(b, *more)
     assert everything(b) == before, "the second run has changed something"
-    b.shell("setpriv --reuid 1000 --clear-groups sh -c 'mkdir /var/lib/neuron-dumps/"
-            "job-7-dt-20260527-051233-cid-d99e36ea74c263ca && cd /var/lib/neuron-dumps/job-7-* && "
-            "echo x >i-0a1b2c3d4e5f60718-nrt-pid-1.log'")
-    b.shell("neuron-collect flush && neuron-collect wait --all --timeout 60s")
-    assert b.run("find", "/srv/archive", "-name", "*.manifest.json").strip()
+    leave(b, 7)
 
 
 def assert_left_alone(b):
@@ -151,6 +163,169 @@ def a_faulty_configuration_is_an_error_and_the_old_one_stays():
     before = everything(b)
     fails(b)
     assert everything(b) == before
+
+
+@test
+def a_package_of_another_digest_is_refused_before_anything_is_installed():
+    b = box()
+    digests = []
+    for file in ("agent.deb", "hook.deb"):
+        with open(b.path("/srv/bucket/" + file), "rb") as f:
+            digests.append(hashlib.sha256(f.read()).hexdigest())
+    command = ("cd /opt && ./setup-node --config s3://bucket/node.yaml "
+               "--package s3://bucket/agent.deb"
+               " --sha256 {} --package s3://bucket/hook.deb --sha256 {}")
+    before = everything(b)
+    for faulty in ([digests[0], digests[0]], digests[::-1], [digests[0], "x"]):
+        text = b.shell(f"! {{ {command.format(*faulty)}; }}")
+        assert "checksum" in text, text
+        assert everything(b) == before, faulty
+    b.shell("! /opt/setup-node --sha256 x --config x")
+    assert "--sha256" in b.shell(f"! {{ {command.format(digests[0], chr(39) * 2)}; }}")
+    assert everything(b) == before
+    b.shell(command.format(*digests))
+    assert b.run("systemctl", "is-active", "neuron-collectd").strip() == "active"
+
+
+@test
+def what_a_failed_run_has_placed_is_applied_by_the_next():
+    b = box()
+    setup(b)
+    dumps = "/srv/dumps"
+    config = CONFIG.replace("/var/lib/neuron-dumps", dumps)
+    b.write("/srv/bucket/node.yaml", config + "nonsense: 1\n")
+    before = everything(b)
+    arguments = f"--config s3://bucket/node.yaml --dumps {dumps}"
+    assert "nonsense" in b.shell(f"! /opt/setup-node {arguments}")
+    assert everything(b) == before
+    # It is interrupted when its files are there.
+    b.write("/srv/bucket/node.yaml", config)
+    b.write("/usr/local/bin/systemctl",
+            "#!/bin/sh\n[ $1 = show ] || exit 1\nexec /usr/bin/systemctl \"$@\"\n", 0o755)
+    b.shell(f"! /opt/setup-node {arguments}")
+    os.unlink(b.path("/usr/local/bin/systemctl"))
+    b.shell(f"/opt/setup-node {arguments}")
+    before = everything(b)
+    b.shell(f"/opt/setup-node {arguments}")
+    assert everything(b) == before
+    leave(b, 7, dumps)
+
+
+@test
+def the_directory_of_dumps_is_never_what_a_symlink_names():
+    b = box()
+    setup(b)
+    b.shell("mkdir -m 1777 /srv/scratch; mkdir -m 700 /srv/secret; setpriv --reuid 1000 "
+            "--clear-groups ln -s /srv/secret /srv/scratch/dumps")
+    b.shell("! /opt/setup-node --config s3://bucket/node.yaml --dumps /srv/scratch/dumps")
+    assert b.run("stat", "-c", "%a", "/srv/secret").strip() == "700"
+    assert "symlink" in b.shell("journalctl -u neuron-collectd")
+    b.shell("rm /srv/scratch/dumps; setpriv --reuid 1000 --clear-groups mkdir /srv/scratch/dumps; "
+            "/opt/setup-node --config s3://bucket/node.yaml --dumps /srv/scratch/dumps/")
+    assert b.run("stat", "-c", "%a %U", "/srv/scratch/dumps").strip() == "1777 root"
+
+
+@test
+def a_hook_and_a_group_of_any_name_reach_the_command():
+    b = box()
+    hook, group = "drain/1", 'all "trn" 100%s $HOME of \\n'
+    setup(b, "--lifecycle-hook", shlex.quote(hook), "--group", shlex.quote(group))
+    pid = b.run("systemctl", "show", "-P", "MainPID", "neuron-collectd-termination").strip()
+    told = b.shell(f"tr '\\0' '\\n' </proc/{pid}/cmdline").splitlines()
+    assert told[-2:] == [hook, group], told
+
+
+@test
+def a_package_that_an_interruption_left_half_installed_is_completed():
+    b = box()
+    b.shell("dpkg --unpack /srv/bucket/agent.deb; : >/var/lib/dpkg/updates/0001; "
+            "apt-get install curl 2>&1 | grep 'dpkg was interrupted'")
+    setup(b)
+    assert b.run("dpkg-query", "-W", "-f", "${db:Status-Status}", "neuron-collectd") == "installed"
+
+
+@test
+def an_older_package_takes_the_place_of_a_newer():
+    b = box()
+    setup(b)
+    b.shell("cd /root && dpkg-deb -R /srv/bucket/hook.deb x && "
+            "sed -i 's/^Version: .*/Version: 0.0.1/' x/DEBIAN/control && "
+            "dpkg-deb -b x /srv/bucket/hook.deb && rm -r x")
+    setup(b)
+    version = b.run("dpkg-query", "-W", "-f", "${Version}", "neuron-collectd-hook")
+    assert version == "0.0.1", version
+
+
+@test
+def the_configuration_is_checked_with_the_services_variables():
+    b = box()
+    b.write("/srv/bucket/node.yaml", CONFIG.replace("/srv/archive/%d-%c", '"${ARCHIVE}/%d-%c"'))
+    assert "ARCHIVE" in fails_after_packages(b)
+    b.write("/etc/default/neuron-collectd", "ARCHIVE=/elsewhere\n")
+    b.write("/etc/neuron-collectd/environment", "# of the service\nARCHIVE='/srv/archive'\n", 0o600)
+    assert_works(b)
+
+
+def fails_after_packages(b):
+    return b.shell("cd /opt; ! ./setup-node --config s3://bucket/node.yaml "
+                   "--package s3://bucket/agent.deb")
+
+
+# As dlami-nvme.service of Deep Learning AMIs: a volume that no mount unit names.
+LATE_SERVICE = """[Unit]
+DefaultDependencies=no
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=sleep 3
+ExecStart=mkdir -p /opt/dlami/nvme
+ExecStart=mount -t tmpfs volume /opt/dlami/nvme
+[Install]
+WantedBy=multi-user.target
+"""
+LATE_MOUNT = """[Unit]
+DefaultDependencies=no
+Requires=late.service
+After=late.service
+[Mount]
+What=volume
+Where=/opt/dlami/nvme
+Type=tmpfs
+[Install]
+WantedBy=multi-user.target
+"""
+LATE = "[Service]\nType=oneshot\nExecStart=sleep 3\n"
+
+
+def assert_late_volume(*units):
+    """The agent waits for it, at the boot in which it is set up and at the next, when the volume is
+    empty."""
+    b = box()
+    dumps = "/opt/dlami/nvme/neuron-dumps"
+    b.write("/srv/bucket/node.yaml", CONFIG.replace("/var/lib/neuron-dumps", dumps))
+    for name, text in units:
+        b.write("/etc/systemd/system/" + name, text)
+    b.shell(f"systemctl daemon-reload; systemctl enable -q {units[0][0]}; "
+            f"systemctl start --no-block {units[0][0]}")
+    setup(b, "--dumps", dumps)
+    assert_on_volume(b, 7, dumps)
+    b.reboot()
+    assert_on_volume(b, 8, dumps)
+
+
+def assert_on_volume(b, job, dumps):
+    assert b.run("findmnt", "-n", "-o", "SOURCE", "-T", dumps).strip() == "volume"
+    leave(b, job, dumps)
+
+
+@test
+def a_volume_that_a_service_mounts_late_is_waited_for():
+    assert_late_volume(("dlami-nvme.service", LATE_SERVICE))
+
+
+@test
+def a_mount_unit_that_starts_late_is_waited_for():
+    assert_late_volume(("opt-dlami-nvme.mount", LATE_MOUNT), ("late.service", LATE))
 
 
 # What apt-get says on a machine that does not know the packages yet, and what it is told.

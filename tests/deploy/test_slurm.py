@@ -25,17 +25,17 @@ if os.environ.get("NC_DEB_DIR"):
                    "NEURON_COLLECT": f"{ROOT}/usr/bin/neuron-collect"}
 import slurm
 from agent import (BUILD_DIR, DAEMON, INSTANCE, SOURCE_DIR, Agent, check_bundle, cleanup,
-                   need_root, run)
+                   need_root, run, wait_for)
 from servers import Home
 from slurm import Slurm
-from tap import Skip, figures, main, test
+from tap import figures, in_time, main, test
 
 DUMPS = "/var/lib/neuron-dumps"
 SCRIPTS = f"{ROOT}/usr/share/neuron-collectd/slurm"
 HOOK = f"{ROOT}/usr/libexec/neuron-collectd/neuron-dump"
 if not os.path.exists(HOOK):
     SCRIPTS, HOOK = f"{SOURCE_DIR}/deploy/slurm", f"{BUILD_DIR}/neuron-dump"
-LIMIT = 6
+LIMIT = 8
 
 # A rank that fails: the runtime expands %d and %c, writes, and calls the hook.
 FAIL = f"""
@@ -91,14 +91,14 @@ def logged():
         return f.read().splitlines()
 
 
-def install(name, limit=None):
-    """As an operator does it: a copy, with another limit."""
+def install(name, limit=None, dumps=DUMPS):
+    """As an operator does it: a copy, with another limit and directory."""
     with open(os.path.join(SCRIPTS, name), encoding="utf-8") as f:
         text = f.read()
     if limit:
         assert "\nlimit=240\n" in text
         text = text.replace("\nlimit=240\n", f"\nlimit={limit}\n")
-    path = home().write(name, text)
+    path = home().write(name, text.replace(f"={DUMPS}", f"={dumps}"))
     os.chmod(path, 0o755)
     return path
 
@@ -194,14 +194,14 @@ def without_the_epilog_the_node_is_idle_first():
 
 
 def bounded(s, a, job):
-    """The node comes back within the bound, with 5 s for Slurm itself."""
+    """The node comes back within the bound, with 2 s for Slurm itself."""
     s.wait_ended(job)
     begun = time.monotonic()
     _, state = wait_idle(s, job, a)
     took = time.monotonic() - begun
     figures.append(f"idle {took:.1f} s after the end of the job, {LIMIT} s are the bound")
     assert state == "idle", (state, s.run("sinfo", "-R").stdout)
-    assert took < LIMIT + 5, took
+    in_time(took, LIMIT + 2, "the node")
     return took
 
 
@@ -212,12 +212,12 @@ def with_the_store_down_the_node_is_idle_within_the_bound():
     a.start()
     s = cluster()
     took = bounded(s, a, s.submit(FAIL, SIZE="1MiB"))
-    assert took > LIMIT - 2, "it did not wait"
+    assert took > LIMIT - 5, "it did not wait"
     assert len(logged()) == 1 and "not delivered: " in logged()[0], logged()
     # A job that leaves nothing does not wait for what another one has left.
     begun = time.monotonic()
     s.wait_idle(s.submit("exit 0\n"))
-    assert time.monotonic() - begun < LIMIT, "it waited for another job"
+    in_time(time.monotonic() - begun, LIMIT - 4, "another job")
     assert a.counts()["delivered"] == 0 and a.counts()["ready"] + a.counts()["shipping"] == 1
     assert len(logged()) == 1, logged()
 
@@ -244,7 +244,7 @@ def an_agent_that_hangs_does_not_drain_the_node():
     s = cluster()
     os.kill(a.pid, signal.SIGSTOP)
     bounded(s, a, s.submit(FAIL, SIZE="1MiB", NEURON_COLLECTD_DEADLINE="200ms"))
-    assert len(logged()) == 1 and "the agent does not answer" in logged()[0], logged()
+    assert len(logged()) == 1 and "no answer within 8 s" in logged()[0], logged()
     os.kill(a.pid, signal.SIGCONT)
     a.wait_delivered(1)
 
@@ -290,28 +290,43 @@ def without_programs_the_epilog_exits_0():
 
 
 @test
-def a_killed_epilog_exits_0():
+def a_killed_epilog_exits_0_at_once_and_leaves_nothing_running():
     a = agent()
     a.config["destinations"][0]["path"] = "/proc/nowhere/%d-%c"
     a.start()
     leave("job-7-dt-20260527-051233-cid-00")
     a.wait_known(1)
-    result = run("timeout", "-s", "TERM", "--preserve-status", "1", "env", "-i", "SLURM_JOB_ID=7",
-                 install("epilog", 60))
-    assert result.returncode == 0, result
+    with subprocess.Popen(["env", "-i", "SLURM_JOB_ID=7", install("epilog", 60)]) as epilog:
+        wait_for("it waits for a bundle", waiting)
+        begun = time.monotonic()
+        epilog.terminate()  # it alone, as an operator does it
+        status = epilog.wait()
+    in_time(time.monotonic() - begun, 1, "a killed Epilog")
+    assert status == 0, status
+    wait_for("its programs have ended", lambda: not waiting(), 5)
+
+
+def waiting():
+    """@return whether an Epilog's neuron-collect waits for a bundle"""
+    return run("pgrep", "--ns", str(os.getpid()), "--nslist", "mnt", "-f", "-x",
+               "neuron-collect wait .* --timeout [0-9]*s").returncode == 0
+
+
+@test
+def an_epilog_that_fails_drains_the_node():
+    """So an idle node shows that ours has not."""
+    home()
+    s = cluster(epilog=shutil.which("false"))
+    s.wait_idle(s.submit("exit 0\n"))
+    wait_for("the node is drained", lambda: s.state() == "drained")
+    assert "Epilog error" in s.run("sinfo", "-h", "-R").stdout
 
 
 @test
 def without_an_agent_a_sweep_delivers():
     a = agent()
     a.config["sources"][0]["settle"] = "500ms"
-    a.config["destinations"][0]["path"] = "${ARCHIVE}/%d-%c"
     configure(a)
-    # The last of the service's files counts.
-    variables = home().write("variables", "# of the service\nARCHIVE=/proc/nowhere\n")
-    slurm.place(home(), variables, "/etc/default/neuron-collectd")
-    home().write("variables", f'ARCHIVE="{a.out}"\n')
-    slurm.place(home(), variables, "/etc/neuron-collectd/environment")
     s = cluster(limit=60)
     job = s.submit(FAIL, SIZE="16MiB", NEURON_COLLECTD_DEADLINE="200ms")
     manifests, state = wait_idle(s, job, a)
@@ -319,9 +334,9 @@ def without_an_agent_a_sweep_delivers():
     check_bundle(manifests[0][0], unit_of(job), tools=("tar",))
     assert os.stat("/var/lib/neuron-collectd/state.db").st_uid == 64101, "it belongs to root"
     assert not logged(), logged()
-    # A sweep that cannot be is logged; where a job has left nothing there is none.
-    os.unlink("/etc/default/neuron-collectd")
-    os.unlink("/etc/neuron-collectd/environment")
+    # A sweep that fails is logged; where a job has left nothing there is none.
+    a.config["destinations"][0]["path"] = "${ARCHIVE}/%d-%c"
+    configure(a)
     run_epilog(job + 1)
     assert not logged(), logged()
     run_epilog(job)
@@ -340,15 +355,8 @@ def a_private_tmp_is_gone_before_the_epilog_and_the_dump_directory_is_not():
     home().write("job_container.conf", f"AutoBasePath=true\nBasePath={base}\n")
     s = cluster(epilog=look, JobContainerType="job_container/tmpfs", PrologFlags="Contain")
     unit = f"{DUMPS}/job-%s-dt-20260527-051233-cid-d99e36ea74c263ca"
-    for _ in range(3):
-        job = s.submit("echo evidence >/tmp/in-tmp && cat /tmp/in-tmp\n" + FAIL, SIZE="1MiB")
-        manifests, state = wait_idle(s, job, a)
-        # On a busy machine slurmd 22.05 may fail to start the step that makes the job's /tmp.
-        if "container_g_join failed" not in s.output(job):
-            break
-        s.run("scancel", str(job))
-    else:
-        raise Skip("Slurm could not make a job's own /tmp: container_g_join failed three times")
+    job = s.submit("echo evidence >/tmp/in-tmp && cat /tmp/in-tmp\n" + FAIL, SIZE="1MiB")
+    manifests, state = wait_idle(s, job, a)
     assert "evidence" in s.output(job), s.output(job)
     with open(home().path("job", "in-epilog"), encoding="utf-8") as f:
         assert f.read().split() == [unit % job]
@@ -368,6 +376,31 @@ def a_directory_of_the_users_own_is_kept():
     assert [s.output(job).strip() for job in jobs] == [
         f"{DUMPS}/job-{jobs[0]}-dt-%d-cid-%c", "/fsx/mine", "",
         f"{DUMPS}/job-{jobs[3]}-dt-%d-cid-%c"]
+
+
+PRINT = 'echo "${NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY-unset}"; exit 3\n'
+
+
+@test
+def nodes_that_nobody_has_set_up_run_jobs_as_before():
+    s = Slurm(home(), TaskProlog=install("task-prolog", dumps="/nowhere"),
+              Epilog=install("epilog", LIMIT, "/nowhere"))
+    _clusters.append(s)
+    job = s.start().submit(PRINT)
+    assert s.wait_idle(job) == "idle"
+    assert s.output(job) == "unset\n", s.output(job)
+    assert "ExitCode=3:0" in s.run("scontrol", "show", "job", str(job)).stdout
+    assert not logged(), logged()
+
+
+@test
+def a_task_prolog_that_is_not_there_fails_each_job():
+    """Why the documentation puts it where all nodes have it."""
+    s = Slurm(home(), TaskProlog="/nowhere/task-prolog")
+    _clusters.append(s)
+    job = s.start().submit(PRINT)
+    s.wait_idle(job)
+    assert "unset" not in s.output(job) and "TaskProlog failed" in s.output(job), s.output(job)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ PLACES = ("/var/lib/neuron-dumps", "/run/neuron-collectd", "/var/lib/neuron-coll
 PROGRAMS = {CLI: "/usr/local/bin", DAEMON: "/usr/local/sbin"}
 
 _entered = []
+_cpu = []  # on which the mount namespace was made
 
 
 def _mount(*arguments):
@@ -53,12 +54,18 @@ def enter(home):
     scripts name."""
     if _entered:
         return
-    need("slurmctld", "slurmd", "munged", "sbatch", "setpriv")
+    need("slurmctld", "slurmd", "munged", "sbatch", "setpriv", "taskset")
     network.enter()
     libc = ctypes.CDLL(None, use_errno=True)
+    # Linux 6.18 numbers namespaces in a row for each CPU and refuses to bind one of a lower number
+    # than one's own (EINVAL). job_container/tmpfs, which does that, runs where this one was made.
+    cpus = os.sched_getaffinity(0)
+    _cpu.append(min(cpus))
+    os.sched_setaffinity(0, set(_cpu))
     if libc.unshare(CLONE_NEWNS | CLONE_NEWUTS) != 0 or libc.mount(
             None, b"/", None, MS_REC | MS_PRIVATE, None) != 0:
         raise Skip(f"no mount namespace: {os.strerror(ctypes.get_errno())}")
+    os.sched_setaffinity(0, cpus)
     socket.sethostname(HOST)
     _entered.append("namespaces")
     _cover("/etc", home)
@@ -124,7 +131,8 @@ class Slurm:
         self.home.wait_until("munged", "munged listens",
                              lambda: os.path.exists(self.home.path("munge.sock")))
         self.home.spawn("slurmctld", "slurmctld", "-D", "-c", "-f", conf)
-        self.home.spawn("slurmd", "slurmd", "-D", "-c", "-f", conf, "-N", HOST)
+        pinned = ["taskset", "-c", str(_cpu[0])] if "JobContainerType" in self.settings else []
+        self.home.spawn("slurmd", *pinned, "slurmd", "-D", "-c", "-f", conf, "-N", HOST)
         self.home.wait_until("slurmd", "the node is idle", lambda: self.state() == "idle", 30)
         return self
 
