@@ -618,8 +618,12 @@ static int share_directory(const char *path) {
         struct stat st;
         if (r == 0 && (fd < 0 || fstat(fd, &st) < 0))
                 r = -errno;
-        if (r == 0 && st.st_uid != geteuid())
-                r = -EPERM; /* its owner could rename what is in it */
+        if (r == 0 && st.st_uid != geteuid()) {
+                cli_error("'%s' belongs to uid %u, who could rename the dumps of all other users; "
+                          "make it a directory of root's (chown %u '%s')",
+                          path, (unsigned)st.st_uid, (unsigned)geteuid(), path);
+                return CLI_NO;
+        }
         if (r == 0 && (st.st_mode & 07777) != DUMPS_MODE && fchmod(fd, DUMPS_MODE) < 0)
                 r = -errno;
         if (r == 0)

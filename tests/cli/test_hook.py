@@ -363,7 +363,7 @@ def a_directory_for_the_dumps_of_all_users_is_made_with_the_hook():
             assert oct(os.stat(dumps).st_mode)[-4:] == "1777" and p.content() == program()
             os.chmod(dumps, 0o755)
         os.chown(dumps, 65534, 65534)
-        p.bad("install", "--dumps", dumps, says="make it a directory of root's")
+        p.bad("install", "--dumps", dumps, says="belongs to uid 65534, who could rename")
         assert oct(os.stat(dumps).st_mode)[-4:] == "0755"
         os.symlink(p.dir, os.path.join(p.top, "link"))
         p.bad("install", "--dumps", os.path.join(p.top, "link"), says="cannot be a directory")

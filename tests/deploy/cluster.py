@@ -264,11 +264,11 @@ current-context: x
     def get(self, *arguments):
         return json.loads(self.kubectl("get", "-o", "json", *arguments))
 
-    def apply(self, text):
+    def apply(self, text, *options, check=True):
         with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as f:
             f.write(text)
             f.flush()
-            self.kubectl("apply", "-f", f.name)
+            return self.kubectl("apply", *options, "-f", f.name, check=check)
 
     def end(self, name, number=signal.SIGTERM):
         process = self.processes.pop(name, None)

@@ -7,9 +7,12 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import time
+import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../harness"))
 import image  # noqa: E402
@@ -19,14 +22,19 @@ from agent import wait_for  # noqa: E402
 from cluster import Cluster, make_archive  # noqa: E402
 from credential_server import CredentialServer  # noqa: E402
 from kubernetes import dump, render  # noqa: E402
-from packages import SRCDIR  # noqa: E402
+from packages import SRCDIR, run  # noqa: E402
 from s3_server import S3Server  # noqa: E402
 from tap import figures, main, notes, test  # noqa: E402
 
 MIB = 2**20
+UPLOAD_BYTES = int(os.environ.get("NC_CLUSTER_BYTES", 2048 * MIB))
+CONNECTIONS = 2
 DUMPS = "/var/lib/neuron-dumps"
 SUBJECT = "system:serviceaccount:neuron-collectd:neuron-collectd"
 DRAIN_SECONDS = 20
+WRITABLE = {"agent": {"/run/neuron-collectd", "/run/neuron-collectd/hook", DUMPS,
+                      "/var/lib/neuron-collectd"}, "probe": {"/run/neuron-collectd"}}
+OF_THE_RUNTIME = {"/dev", "/dev/shm", "/dev/mqueue"}  # memory of each container
 CAPABILITIES = {"agent": {2, 3, 28}, "probe": {2, 19, 34}}  # linux/capability.h
 CONFIG = """
 version: 1
@@ -36,8 +44,9 @@ sources:
      path: /var/lib/neuron-dumps/dt-%d-cid-%c}}
 destinations:
   - {{name: archive, type: s3, bucket: "${{BUCKET}}", endpoint: "{endpoint}", prefix: neuron/%d-%c,
-     part_size: 5MiB, connections: 2}}
-api: {{listen: "0.0.0.0:9733"}}
+     part_size: 5MiB, connections: {connections}}}
+limits: {{upload_rate: 20MiB/s}}
+api: {{listen: "${{API_LISTEN}}"}}
 hook: {{socket: /run/neuron-collectd/hook/hook.sock}}
 """
 PATCH = f"""
@@ -96,6 +105,28 @@ spec:
     - {{name: usr, hostPath: {{path: /usr}}}}
     - {{name: harness, hostPath: {{path: {harness}}}}}
 """
+
+
+def kernel_log(bundle):
+    with tempfile.TemporaryDirectory() as top:
+        subprocess.run(["tar", "--zstd", "-xf", "-", "-C", top], input=bundle, check=True)
+        found = [os.path.join(base, "snapshot.json") for base, _, names in os.walk(top)
+                 if base.endswith("neuron-collectd") and "snapshot.json" in names]
+        with open(found[0], encoding="utf-8") as f:
+            sections = json.load(f)["sections"]
+    return [s for s in sections if s["name"] == "kmsg"][0]["records"]
+
+
+def incompressible_dump(node, cluster_id, n_bytes):
+    unit = node.host(f"{DUMPS}/dt-20260527-060000-cid-{cluster_id}")
+    os.makedirs(unit)
+    os.chown(unit, 1000, 1000)
+    with open(os.path.join(unit, f"{node.name}-nd0-nc0-pid-1-tid-1-lid-1"), "wb") as f:
+        for _ in range(n_bytes // (4 * MIB)):
+            f.write(os.urandom(4 * MIB))
+        os.fchown(f.fileno(), 1000, 1000)
+        os.fchmod(f.fileno(), 0o600)
+    return unit
 
 
 def decode(text):
@@ -162,14 +193,15 @@ class Lab:
         self.sts = Sts(keys, json.loads(self.cluster.kubectl("get", "--raw", "/openid/v1/jwks")))
         self.apply()
 
-    def rendered(self):
+    def rendered(self, components):
         version = re.search(r"neuron-collectd:([\w.-]+)", image.podman("load", "-q", "-i",
                                                                        image.image()))[1]
         return render(
-            components=["irsa"], namespace="neuron-collectd",
+            components=components, namespace="neuron-collectd",
             images=[{"name": "neuron-collectd", "newName": "localhost/neuron-collectd",
                      "newTag": version}],
-            files={"neuron-collectd.yaml": CONFIG.format(endpoint=self.s3.endpoint)},
+            files={"neuron-collectd.yaml": CONFIG.format(endpoint=self.s3.endpoint,
+                                                         connections=CONNECTIONS)},
             patches=[{"patch": PATCH}],
             configMapGenerator=[
                 {"name": "neuron-collectd", "behavior": "replace",
@@ -180,8 +212,9 @@ class Lab:
                     "AWS_ROLE_ARN=arn:aws:iam::123456789012:role/x",
                     "AWS_ENDPOINT_URL_STS=" + self.sts.endpoint]}])
 
-    def apply(self):
-        self.cluster.apply(dump(sorted(self.rendered(), key=lambda o: o["kind"] != "Namespace")))
+    def apply(self, *components):
+        objects = [o for o in self.rendered(["irsa", *components]) if o["kind"] != "PodMonitor"]
+        self.cluster.apply(dump(sorted(objects, key=lambda o: o["kind"] != "Namespace")))
 
     def kubectl(self, *arguments, **more):
         return self.cluster.kubectl("-n", "neuron-collectd", *arguments, **more)
@@ -220,6 +253,26 @@ class Lab:
     def manifests(self):
         return [json.loads(o.body) for key, o in sorted(self.s3.objects.items())
                 if key.endswith(".manifest.json")]
+
+    def bundle(self, cluster_id):
+        """@return key and body of the only bundle of a failure"""
+        found = [k for k in self.s3.objects if cluster_id in k and k.endswith(".tar.zst")]
+        assert len(found) == 1, found
+        return found[0], self.s3.objects[found[0]].body
+
+    def aws(self, command):
+        """What another's client sees in the store."""
+        done = subprocess.run(
+            ["aws", "--endpoint-url", self.s3.endpoint, "--region", self.s3.region, "--output",
+             "json", "s3api", command, "--bucket", self.s3.bucket], text=True, check=True,
+            env=dict(os.environ, **self.s3.environment()), stdout=subprocess.PIPE)
+        return json.loads(done.stdout or "{}")
+
+    def do_not_yield(self, node, cluster_id):
+        """An agent that drains gives way to no other programs: the machine runs other tests."""
+        wait_for("the dump is found", lambda: cluster_id in self.collect(node, "--json", "list",
+                                                                         check=False), 60)
+        self.collect(node, "drain", "--timeout", "1s", check=False)
 
     def dump(self, node, cluster_id, size=MIB):
         make_dump.make_dump(node.host(DUMPS), instance_id=node.name, cluster_id=cluster_id,
@@ -263,6 +316,24 @@ def it_runs_on_nodes_with_neuron_devices_only_and_is_rolled_out():
         assert oct(os.stat(node.host(DUMPS)).st_mode)[-4:] == "1777"
         assert os.access(node.host("/var/lib/neuron-collectd-hook/neuron-dump"), os.X_OK)
         assert os.listdir(node.host("/run/neuron-collectd/hook")) == ["hook.sock"]
+        listening = node.inside("ss", "-Htln")
+        assert ":9733" not in listening and ":7733" not in listening, listening
+        with open("/etc/resolv.conf", "rb") as ours, open(
+                f"/proc/{lab.pid(node, 'agent')}/root/etc/resolv.conf", "rb") as theirs:
+            # dnsPolicy: Default
+            assert {line for line in ours if line.startswith(b"nameserver")} == {
+                line for line in theirs if line.startswith(b"nameserver")}
+
+
+@test
+def the_base_has_no_field_younger_than_this_kubernetes():
+    lab = Lab.get()
+    objects = lab.rendered(["irsa"])
+    assert "error" not in lab.cluster.apply(dump(objects), "--dry-run=server")
+    daemonset = [o for o in objects if o["kind"] == "DaemonSet"][0]
+    daemonset["spec"]["template"]["spec"]["hostUsers"] = False  # of 1.25
+    said = lab.cluster.apply(dump(objects), "--dry-run=server", check=False)
+    assert 'unknown field "hostUsers"' in said, said
 
 
 @test
@@ -273,8 +344,31 @@ def the_containers_have_exactly_their_capabilities():
             status = dict(line.rstrip().split(":\t", 1) for line in f)
         for name in ("CapPrm", "CapEff", "CapBnd"):
             assert int(status[name], 16) == sum(1 << n for n in numbers), (container, name, status)
-        assert int(status["CapAmb"], 16) == 0 and status["NoNewPrivs"] == "1"
-        assert status["Seccomp"] == "2", status
+        for name in ("CapInh", "CapAmb"):
+            assert int(status[name], 16) == 0, (container, name, status)
+        assert status["NoNewPrivs"] == "1" and status["Seccomp"] == "2", status
+
+
+def inside(pid):
+    return json.loads(run(sys.executable, os.path.join(SRCDIR, "tests/deploy/inside.py"), str(pid)))
+
+
+@test
+def a_container_opens_no_device_and_writes_into_its_mounts_alone():
+    lab = Lab.get()
+    for container, places in WRITABLE.items():
+        pid = lab.pid(lab.nodes[0], container)
+        said = inside(pid)
+        assert said["before"] == {"/dev/neuron0": "ENXIO", "/dev/kmsg": "", "/dev/null": ""}, said
+        assert said["devices"] == {"/dev/neuron0": "EPERM", "/dev/kmsg": "EPERM",
+                                   "/dev/null": ""}, said
+        writable = set(said["writable"]) - OF_THE_RUNTIME
+        assert places <= writable, (container, said)
+        assert not [w for w in writable
+                    if not any((w + "/").startswith(p + "/") for p in places)], (container, said)
+        devices = {entry.name for entry in os.scandir(f"/proc/{pid}/root/dev")
+                   if stat.S_ISCHR(entry.stat(follow_symlinks=False).st_mode)}
+        assert devices == {"null", "zero", "full", "tty", "random", "urandom"}, devices
 
 
 @test
@@ -282,6 +376,9 @@ def a_pod_of_another_user_fails_and_the_bundle_has_rank_container_and_snapshot()
     lab, node = Lab.get(), Lab.get().nodes[0]
     job = JOB.format(node=node.name, program=json.dumps(FAILING),
                      harness=os.path.join(SRCDIR, "tests/harness"))
+    mark = f"neuron: written by test {os.getpid()} at {time.time_ns()}"
+    with open("/dev/kmsg", "w", encoding="ascii") as f:
+        f.write(mark)
     lab.cluster.apply(dump(render(None, ["job"], files={"resource-job.yaml": job})))
 
     def state():
@@ -295,6 +392,10 @@ def a_pod_of_another_user_fails_and_the_bundle_has_rank_container_and_snapshot()
     assert manifest["incident"]["job"]["rank"] == 3, manifest["incident"]
     members = {m["path"] for m in manifest["members"]}
     assert "neuron-collectd/snapshot.json" in members, members
+    # without a number: by syslog(2), since /dev/kmsg is refused to the probe
+    lines = [line for line in kernel_log(lab.bundle(make_dump.DEFAULT_CLUSTER)[1])
+             if line.get("text", "").endswith(mark)]
+    assert len(lines) == 1 and not lines[0]["from_kernel"] and "seq" not in lines[0], lines
 
 
 @test
@@ -318,8 +419,20 @@ def the_projected_token_of_the_agent_is_accepted_by_the_keys_of_the_cluster():
     head = base64.urlsafe_b64encode(json.dumps({"alg": "RS256", "kid": next(iter(lab.sts.jwks))}
                                                ).encode()).decode().rstrip("=")
     assert lab.sts.fault_of(head + forged[3:]) == "signature"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+               "spec": {"audiences": ["sts.amazonaws.com"]}}
+    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="ascii") as f:
+        f.write(json.dumps(request))
+        f.flush()
+        of_another = json.loads(lab.cluster.kubectl(
+            "create", "--raw", "/api/v1/namespaces/default/serviceaccounts/default/token", "-f",
+            f.name))["status"]["token"]
+    assert lab.sts.fault_of(of_another) == "audience or subject"
     with open(f"/proc/{lab.pid(lab.nodes[0], 'probe')}/environ", encoding="utf-8") as f:
         assert "AWS_WEB_IDENTITY_TOKEN_FILE" not in f.read()
+    tokens = [os.path.exists(f"/proc/{lab.pid(lab.nodes[0], c)}/root/var/run/secrets/sts/token")
+              for c in ("agent", "probe")]
+    assert tokens == [True, False]
 
 
 @test
@@ -337,27 +450,92 @@ def an_agent_that_hangs_is_restarted():
 
 @test
 def a_rolling_update_in_an_upload_continues_it():
-    lab, node = Lab.get(), Lab.get().nodes[0]
-    lab.s3.latency = 4
-    n_before = len(lab.s3.seen("CreateMultipartUpload"))
-    lab.dump(node, "00000000000000a2", 384 * MIB)
-    lab.s3.wait_for("parts arrive", lambda: len(lab.s3.seen("UploadPart")) >= 3, 120)
-    old = lab.pod(node)["metadata"]["uid"]
+    lab, node, cluster_id = Lab.get(), Lab.get().nodes[0], "00000000000000a2"
+    unit = incompressible_dump(node, cluster_id, UPLOAD_BYTES)
     begun = time.monotonic()
+    lab.do_not_yield(node, cluster_id)
+
+    def parts():
+        return [r for r in lab.s3.seen("UploadPart") if cluster_id in r.key]
+    wait_for("a fifth of it is sent",
+             lambda: sum(r.body_bytes for r in parts()) >= UPLOAD_BYTES // 5, 300, 0.2)
+    old = lab.pod(node)["metadata"]["uid"]
+    updated = time.monotonic()
     lab.kubectl("rollout", "restart", "daemonset/neuron-collectd")
     wait_for("the pod is another one", lambda: (lab.pod(node) or {"metadata": {"uid": old}})[
         "metadata"]["uid"] != old and lab.is_ready(node), 180)
-    assert not [m for m in lab.manifests() if "00000000000000a2" in json.dumps(m)], "too fast"
-    lab.s3.latency = 0
-    lab.wait_delivered("00000000000000a2", 120)
+    assert not [m for m in lab.manifests() if cluster_id in json.dumps(m)], "too fast"
+    lab.do_not_yield(node, cluster_id)
     lab.kubectl("rollout", "status", "daemonset/neuron-collectd", "--timeout=180s")
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - updated
+    lab.wait_delivered(cluster_id, 300)
     figures.append(f"rolling update of two nodes, one with an upload: {seconds:.0f} s")
-    assert len(lab.s3.seen("CreateMultipartUpload")) == n_before + 1
-    parts = [r.part for r in lab.s3.seen("UploadPart")]
-    twice = len(parts) - len(set(parts))
-    figures.append(f"{len(set(parts))} parts, {twice} sent twice")
-    assert twice <= 2, parts
+    # as aws sees it: a bundle and its manifest for each failure, and no upload that was left
+    keys = [o["Key"] for o in lab.aws("list-objects-v2")["Contents"] if cluster_id in o["Key"]]
+    key, body = lab.bundle(cluster_id)
+    assert sorted(k.rsplit(".", 2)[-2:] for k in keys if "/.incidents/" not in k and
+                  not k.endswith("/incident.json")) == [["manifest", "json"], ["tar", "zst"]], keys
+    assert not lab.aws("list-multipart-uploads").get("Uploads")
+    for operation in ("CreateMultipartUpload", "CompleteMultipartUpload"):
+        assert [r.status for r in lab.s3.seen(operation, key=key)] == [200], operation
+    ids = {r.query["uploadId"] for r in parts()}
+    assert len(ids) == 1 and {r.key for r in parts()} == {key}, ids
+    twice = sum(r.body_bytes for r in parts()) - len(body)
+    figures.append(f"{UPLOAD_BYTES / MIB:.0f} MiB in {time.monotonic() - begun:.0f} s, one upload "
+                   f"id, {len({r.part for r in parts()})} parts, {twice / MIB:.1f} MiB sent twice")
+    assert UPLOAD_BYTES <= len(body) <= UPLOAD_BYTES + 64 * MIB
+    assert twice <= CONNECTIONS * max(r.body_bytes for r in parts()), twice
+    same = subprocess.run(["tar", "--zstd", "--compare", "-f", "-", "-C", unit], input=body,
+                          check=False, capture_output=True)
+    assert same.returncode == 0, same.stdout + same.stderr
+    del lab.s3.objects[key]  # memory
+    lab.collect(node, "resume")
+
+
+@test
+def a_store_that_is_down_stops_no_rollout_and_restarts_no_agent():
+    lab, node = Lab.get(), Lab.get().nodes[0]
+    lab.wait_ready()
+    old = {p["metadata"]["uid"] for p in lab.pods()}
+
+    def says_so():
+        return "empty reply from server" in lab.collect(node, "status")
+    lab.s3.fault("*", drop="head", times=None)
+    try:
+        lab.dump(node, "00000000000000a5")
+        wait_for("the agent says that the store is down", says_so, 60, 1)
+        lab.apply("podmonitor", "probe-privileged")
+        lab.kubectl("rollout", "status", "daemonset/neuron-collectd", "--timeout=240s")
+        lab.wait_ready()
+        wait_for("the new one says so", says_so, 90, 1)
+        with urllib.request.urlopen(f"http://{node.address}:9733/metrics") as metrics:
+            assert b"\nneuron_collectd_build_info" in metrics.read(), "what podmonitor opens"
+        # no driver has it, but the probe's container could open it
+        assert [inside(lab.pid(node, c))["devices"]["/dev/neuron0"] for c in ("agent", "probe")
+                ] == ["EPERM", "ENXIO"]
+    finally:
+        lab.s3.clear_faults()
+    assert old.isdisjoint(p["metadata"]["uid"] for p in lab.pods())
+    assert [lab.status(n, "agent")["restartCount"] for n in lab.nodes] == [0, 0]
+    lab.wait_delivered("00000000000000a5", 180)
+
+
+@test
+def a_directory_of_anothers_is_refused_and_the_log_says_whose_it_is():
+    lab, node = Lab.get(), Lab.get().nodes[1]
+    os.chown(node.host(DUMPS), 1000, 1000)
+    old = lab.pod(node)["metadata"]["name"]
+    lab.kubectl("delete", "pod", old, "--wait=false")
+
+    def waits():
+        pod = lab.pod(node)
+        found = (pod or {}).get("status", {}).get("initContainerStatuses", [{}])[0]
+        return found.get("restartCount") and pod["metadata"]["name"]
+    name = wait_for("the init container has failed", waits, 120, 0.5)
+    said = lab.kubectl("logs", name, "-c", "install-hook")
+    assert "'/var/lib/neuron-dumps' belongs to uid 1000" in said and "chown 0" in said, said
+    os.chown(node.host(DUMPS), 0, 0)
+    lab.wait_ready(120)
 
 
 @test

@@ -231,6 +231,28 @@ def nothing_is_tolerated_but_by_name_and_a_drain_has_its_time():
 
 
 @test
+def the_probes_want_an_answer_of_the_agent_and_neither_a_port_nor_a_store():
+    pod = pod_of(render())
+    agent = container(pod, "agent")
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert agent[name]["exec"] == {"command": ["neuron-collect", "status"]}, name
+    assert not [c for c in pod["containers"] if "ports" in c or "httpGet" in str(c)]
+    opened = container(pod_of(render(components=["podmonitor"])), "agent")
+    listen = [[e["value"] for e in one["env"] if e["name"] == "API_LISTEN"] for one in
+              (agent, opened)]
+    assert listen == [[""], ["0.0.0.0:9733"]]
+    assert opened["ports"] == [{"name": "metrics", "containerPort": 9733}]
+
+
+@test
+def stores_are_found_by_the_resolver_of_the_node_with_and_without_its_network():
+    # ClusterFirst falls back to it with hostNetwork, and wants CoreDNS without
+    for components, is_of_the_node in (([], True), (["no-host-network"], None)):
+        pod = pod_of(render(components=components))
+        assert (pod["dnsPolicy"], pod.get("hostNetwork")) == ("Default", is_of_the_node)
+
+
+@test
 def the_credentials_are_the_agents_alone():
     for component, variable in (("irsa", "AWS_WEB_IDENTITY_TOKEN_FILE"),
                                 ("pod-identity", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")):
@@ -249,8 +271,10 @@ def the_agent_accepts_the_configuration():
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as f:
         f.write(text)
         f.flush()
-        run(program, "--config", f.name, "--check",
-            env=dict(os.environ, BUCKET="my-bucket", NODE_NAME="node-1"))
+        for listen in ("", "0.0.0.0:9733"):
+            said = run(program, "--config", f.name, "--print-config", env=dict(
+                os.environ, BUCKET="my-bucket", NODE_NAME="node-1", API_LISTEN=listen))
+            assert re.search(rf'^ *listen: "?{listen}"? #', said, re.MULTILINE), said
 
 
 if __name__ == "__main__":
