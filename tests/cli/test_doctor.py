@@ -13,7 +13,7 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 from cli_test import (CLI, CannedApi, assert_harmless, check_golden, golden_api, main, run,
                       run_in_terminal, session, test)
 
-from agent import Agent, cleanup, clean_environment, need_root
+from agent import Agent, cleanup, clean_environment, need_root, wait_for
 from hook_place import program
 from s3_server import S3Server
 
@@ -71,6 +71,8 @@ def all_is_well_and_nothing_is_left_behind():
     with open(a.path("bin", "neuron-dump"), "wb") as f:
         f.write(program())
     os.chmod(f.name, 0o755)
+    a.wait_all()
+    wait_for("its links are removed", lambda: a.sql("SELECT links_held FROM bundles") == "0")
     before = everything_below(a.dir)
     result = doctor(a, "--hook-directory", a.path("bin"))
     assert result.returncode == 0 and not result.stderr and not of(result, "FAILED"), result

@@ -39,7 +39,7 @@ static Claim process(uint32_t pid, ClaimState s, const char *cluster_id, int64_t
                     .event_usec = event };
         (void)strcpy(c.boot_id, "boot");
         (void)strcpy(c.instance_id, ME);
-        strncpy(c.cluster_id, cluster_id, sizeof c.cluster_id - 1);
+        snprintf(c.cluster_id, sizeof c.cluster_id, "%s", cluster_id);
         (void)strcpy(c.date_time, "20260527-051233");
         return c;
 }
@@ -47,7 +47,7 @@ static Claim process(uint32_t pid, ClaimState s, const char *cluster_id, int64_t
 static Decision decision(uint32_t n, Agreed agreed, const char *cluster_id, int64_t opened) {
         Decision d = { .agreed = agreed, .n = n, .world_size = 64, .opened_usec = opened };
         (void)strcpy(d.key, KEY);
-        strncpy(d.cluster_id, cluster_id, sizeof d.cluster_id - 1);
+        snprintf(d.cluster_id, sizeof d.cluster_id, "%s", cluster_id);
         (void)strcpy(d.date_time, "20260527-051233");
         (void)strcpy(d.created_by, PEER);
         return d;

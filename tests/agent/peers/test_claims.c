@@ -179,8 +179,8 @@ static void zeros_are_no_cluster_id(void **test_state) {
 
 static Decision named(const char *cluster_id, const char *date_time) {
         Decision d = { 0 };
-        strncpy(d.cluster_id, cluster_id, sizeof d.cluster_id - 1);
-        strncpy(d.date_time, date_time, sizeof d.date_time - 1);
+        snprintf(d.cluster_id, sizeof d.cluster_id, "%s", cluster_id);
+        snprintf(d.date_time, sizeof d.date_time, "%s", date_time);
         return d;
 }
 
