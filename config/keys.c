@@ -623,7 +623,7 @@ static const ConfigKey table[] = {
 { "snapshot.probe_bytes", KEY_BYTES, AT(Config, snapshot.probe_bytes), .min = 4 * KIB, .max = GIB, .fallback = "4MiB",
   .help = "Largest output of one probe." },
 { "snapshot.environment", KEY_STRINGS, AT(Config, snapshot.environment), .form = &form_variable, .fallback = "NEURON_* XLA_* RANK WORLD_SIZE SLURM_* FI_*",
-  .help = "Patterns of environment variables that the agent may record, beside those that tell the job and rank of a process (docs/HOOK.md lists them), which it always may; a name that looks like a secret never is. The hook's own record goes by the default." },
+  .help = "Patterns of environment variables that the agent may record, beside those that tell the job and rank of a process (docs/API.md lists them), which it always may; a name that looks like a secret never is. The hook's own record goes by the default." },
 { "snapshot.commands", KEY_ELEMENTS, LIST_AT(Config, snapshot.commands, snapshot.n_commands, ConfigCommand), .max = 32,
   .help = "Further programs whose output becomes part of a snapshot." },
 { "snapshot.commands[].name", KEY_STRING, KEY_IDENTITY, AT(ConfigCommand, name), .form = &form_name, .example = "neuron-ls",

@@ -1,4 +1,4 @@
-/* The conversation with the agent: packets of a SOCK_SEQPACKET socket. docs/HOOK.md has the words.
+/* The conversation with the agent: packets of a SOCK_SEQPACKET socket. docs/API.md has the words.
  * Nothing here blocks. */
 #pragma once
 

@@ -1,5 +1,5 @@
 /* Notes of hooks: received by the socket and the mailbox, stored, answered, related to a unit and a
- * process. Hook notes are untrusted input. docs/HOOK.md is the contract with the hook. */
+ * process. Hook notes are untrusted input. docs/API.md is the contract with the hook. */
 #pragma once
 
 #include <systemd/sd-event.h>

@@ -39,7 +39,7 @@ static inline void *job_member(const JobIdentity *job, const JobMember *m) {
 /** Precedence: torchrun (TORCHELASTIC_RUN_ID, or LOCAL_RANK with RANK) > NEURON_PJRT_PROCESS_INDEX
  * > OMPI/PMI > SLURM_PROCID > k8s index.
  * @param environment  NAME=VALUE, NULL-terminated; hostile
- * @return whether a launcher or at least a key was found @see docs/HOOK.md */
+ * @return whether a launcher or at least a key was found @see docs/API.md */
 bool job_identity_detect(char *const *environment, JobIdentity *ret);
 
 /** @return the static word for a source; NULL: it is none */

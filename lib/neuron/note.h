@@ -1,6 +1,6 @@
 /* A note of the hook: the arguments of neuron-dump and its environment. One JSON text of at most
  * NOTE_MAX_BYTES, the same in the socket's packet, in the mailbox and in the record beside the
- * dump. docs/HOOK.md is its contract. Hook notes are untrusted input. */
+ * dump. docs/API.md is its contract. Hook notes are untrusted input. */
 #pragma once
 
 #include <stdbool.h>
