@@ -67,6 +67,15 @@ def the_list_of_contents_names_every_file_and_what_is_linked_in():
 
 
 @test
+def the_hook_is_the_same_in_both_packages():
+    """Or `doctor` takes one of them for another version's."""
+    with tempfile.TemporaryDirectory() as root:
+        for name in NAMES:
+            run("dpkg-deb", "-x", package(name), root)
+        run("cmp", root + VENDOR_HOOK, root + "/usr/libexec/neuron-collectd/neuron-dump")
+
+
+@test
 def the_hook_has_no_dependencies():
     assert not dependencies(package("neuron-collectd-hook"))
     assert VENDOR_HOOK in contents("neuron-collectd-hook")
