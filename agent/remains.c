@@ -174,7 +174,9 @@ int agent_print_remains(Config *config, FILE *f) {
         fputs("\n", f);
         r = print_bundles(config, &remains);
         r = links < 0 ? links : r;
+        if (r >= 0 && fflush(f) != 0) /* a full disk must not look like nothing that remains */
+                r = -errno;
         if (r < 0)
-                log_error(r, "cannot read all that is left behind");
+                log_error(r, "cannot report all that is left behind");
         return r < 0 ? r : remains.is_incomplete ? AGENT_E_INCOMPLETE : 0;
 }

@@ -427,6 +427,26 @@ def a_purge_knows_what_the_removal_and_the_agent_wrote_down_and_says_what_it_doe
         _boxes.pop("lists").remove()
 
 
+@test
+def on_a_full_disk_a_removal_ends_and_a_purge_says_that_it_does_not_know():
+    box = _boxes["full"] = new_box()
+    try:
+        box.install("neuron-collectd")
+        write_config(box, NOWHERE)
+        box.run("systemctl", "start", UNIT)
+        dump_of_a_user(box)
+        wait_for("it is held", lambda: links(box), 20)
+        # where the removal writes what remains
+        box.shell("mkdir /full; mount -t tmpfs -o size=4k full /full; head -c 4k /dev/zero >/full/x; "
+                  "ln -s /full/remains /var/lib/neuron-collectd.remains.new")
+        said = box.run("dpkg", "-r", "neuron-collectd")
+        assert "No space left" in said, said
+        said = box.run("dpkg", "-P", "neuron-collectd")
+        assert "what was never delivered is not known" in said and not links(box), said
+    finally:
+        _boxes.pop("full").remove()
+
+
 VENDOR = "#!/bin/sh\n# the vendor's, {}\n"
 
 

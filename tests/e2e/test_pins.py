@@ -221,10 +221,10 @@ def a_directory_made_anew_under_its_name_is_another_bundle_and_mixes_with_none()
     a.stop()
 
 
-def remains(a, expect=0, prefix=(), says=""):
+def remains(a, expect=0, prefix=(), says="", to=subprocess.PIPE):
     result = subprocess.run([*prefix, DAEMON, "--config", a.config_file, "--remains"], text=True,
-                            env=a.whole_environment(), stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, check=False)
+                            env=a.whole_environment(), stdout=to, stderr=subprocess.PIPE,
+                            check=False)
     assert result.returncode == expect and says in result.stderr, result
     return result.stdout
 
@@ -241,6 +241,8 @@ def what_a_removal_leaves_is_told_when_the_agent_has_stopped():
     a.stop()
     said = remains(a)
     links, _, undelivered = said.partition("\n\n")
+    with open("/dev/full", "w", encoding="ascii") as full:
+        remains(a, expect=1, says="No space left", to=full)
     assert links.splitlines() == [pins(a)], said
     assert [line.split()[:2] for line in undelivered.splitlines()] == [[bundle, "settling"]], said
     settle(a, "300ms")
