@@ -451,7 +451,10 @@ VENDOR = "#!/bin/sh\n# the vendor's, {}\n"
 
 
 def vendor_package(version):
-    return build_package("aws-neuronx-tools", version, {VENDOR_HOOK: VENDOR.format(version)})
+    """It has other programs as well: dpkg forgets a package whose files are all in others."""
+    return build_package("aws-neuronx-tools", version, {
+        VENDOR_HOOK: VENDOR.format(version),
+        os.path.dirname(VENDOR_HOOK) + "/neuron-ls": VENDOR.format(version)})
 
 
 @test
@@ -513,6 +516,8 @@ def run_and_kill(box, seconds, *command):
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        wait_for("its last process has ended", lambda: not box.run("pgrep", "-f", "dpkg",
+                                                                   check=False).strip(), 10)
         return True
 
 
@@ -554,6 +559,7 @@ def twenty_kills_of_dpkg_break_no_package():
             box.run(*commands["purge"])
             assert not box.run("dpkg", "--audit").strip(), what
             assert box.read(VENDOR_HOOK) == VENDOR.format("1.0")
+            assert not box.run("dpkg", "-V", "aws-neuronx-tools").strip()
             assert not os.path.exists(box.path(VENDOR_HOOK + ".vendor"))
             assert not box.run("dpkg-divert", "--list", "*neuron*").strip()
             assert not links(box), what
