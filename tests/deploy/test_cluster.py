@@ -114,7 +114,7 @@ def kernel_log(bundle):
                  if base.endswith("neuron-collectd") and "snapshot.json" in names]
         with open(found[0], encoding="utf-8") as f:
             sections = json.load(f)["sections"]
-    return [s for s in sections if s["name"] == "kmsg"][0]["records"]
+    return [s for s in sections if s["name"] == "kmsg"][0]
 
 
 def incompressible_dump(node, cluster_id, n_bytes):
@@ -191,16 +191,20 @@ class Lab:
         keys = self.s3
         keys.token = "session-token"
         self.sts = Sts(keys, json.loads(self.cluster.kubectl("get", "--raw", "/openid/v1/jwks")))
+        # Before the agents: what other programs write to the machine's log starts snapshots, too.
+        self.mark = f"neuron: written by test {os.getpid()} at {time.time_ns()}"
+        with open("/dev/kmsg", "w", encoding="ascii") as f:
+            f.write(self.mark)
         self.apply()
 
-    def rendered(self, components):
+    def rendered(self, components, config=CONFIG):
         version = re.search(r"neuron-collectd:([\w.-]+)", image.podman("load", "-q", "-i",
                                                                        image.image()))[1]
         return render(
             components=components, namespace="neuron-collectd",
             images=[{"name": "neuron-collectd", "newName": "localhost/neuron-collectd",
                      "newTag": version}],
-            files={"neuron-collectd.yaml": CONFIG.format(endpoint=self.s3.endpoint,
+            files={"neuron-collectd.yaml": config.format(endpoint=self.s3.endpoint,
                                                          connections=CONNECTIONS)},
             patches=[{"patch": PATCH}],
             configMapGenerator=[
@@ -212,8 +216,9 @@ class Lab:
                     "AWS_ROLE_ARN=arn:aws:iam::123456789012:role/x",
                     "AWS_ENDPOINT_URL_STS=" + self.sts.endpoint]}])
 
-    def apply(self, *components):
-        objects = [o for o in self.rendered(["irsa", *components]) if o["kind"] != "PodMonitor"]
+    def apply(self, *components, **more):
+        objects = [o for o in self.rendered(["irsa", *components], **more)
+                   if o["kind"] != "PodMonitor"]
         self.cluster.apply(dump(sorted(objects, key=lambda o: o["kind"] != "Namespace")))
 
     def kubectl(self, *arguments, **more):
@@ -376,9 +381,6 @@ def a_pod_of_another_user_fails_and_the_bundle_has_rank_container_and_snapshot()
     lab, node = Lab.get(), Lab.get().nodes[0]
     job = JOB.format(node=node.name, program=json.dumps(FAILING),
                      harness=os.path.join(SRCDIR, "tests/harness"))
-    mark = f"neuron: written by test {os.getpid()} at {time.time_ns()}"
-    with open("/dev/kmsg", "w", encoding="ascii") as f:
-        f.write(mark)
     lab.cluster.apply(dump(render(None, ["job"], files={"resource-job.yaml": job})))
 
     def state():
@@ -393,9 +395,9 @@ def a_pod_of_another_user_fails_and_the_bundle_has_rank_container_and_snapshot()
     members = {m["path"] for m in manifest["members"]}
     assert "neuron-collectd/snapshot.json" in members, members
     # without a number: by syslog(2), since /dev/kmsg is refused to the probe
-    lines = [line for line in kernel_log(lab.bundle(make_dump.DEFAULT_CLUSTER)[1])
-             if line.get("text", "").endswith(mark)]
-    assert len(lines) == 1 and not lines[0]["from_kernel"] and "seq" not in lines[0], lines
+    log = kernel_log(lab.bundle(make_dump.DEFAULT_CLUSTER)[1])
+    lines = [line for line in log["records"] if line.get("text", "").endswith(lab.mark)]
+    assert len(lines) == 1 and not lines[0]["from_kernel"] and "seq" not in lines[0], log
 
 
 @test
@@ -518,6 +520,30 @@ def a_store_that_is_down_stops_no_rollout_and_restarts_no_agent():
     assert old.isdisjoint(p["metadata"]["uid"] for p in lab.pods())
     assert [lab.status(n, "agent")["restartCount"] for n in lab.nodes] == [0, 0]
     lab.wait_delivered("00000000000000a5", 180)
+
+
+@test
+def a_typo_in_the_configuration_stops_the_rollout_at_its_first_node():
+    lab = Lab.get()
+    lab.wait_ready()
+    old = {p["metadata"]["uid"] for p in lab.pods()}
+    lab.apply(config=CONFIG.replace("destinations:", "destinatons:"))
+
+    def failed():
+        return [n for n in lab.nodes if lab.status(n, "agent").get("restartCount", 0) > 1 and
+                not lab.is_ready(n)]
+    node, = wait_for("the agent of a new pod has failed twice", failed, 120, 0.5)
+    said = lab.kubectl("logs", lab.pod(node)["metadata"]["name"], "-c", "agent", "--previous")
+    assert "destinatons: unknown key; did you mean 'destinations'?" in said, said
+    other, = [n for n in lab.nodes if n is not node]
+    assert lab.is_ready(other) and lab.pod(other)["metadata"]["uid"] in old
+    lab.dump(other, "00000000000000a6")
+    lab.wait_delivered("00000000000000a6")
+    lab.apply()
+    lab.kubectl("rollout", "status", "daemonset/neuron-collectd", "--timeout=240s")
+    lab.wait_ready()
+    lab.dump(node, "00000000000000a7")
+    lab.wait_delivered("00000000000000a7")
 
 
 @test
