@@ -495,6 +495,18 @@ def the_vendors_hook_comes_back_whatever_the_order_of_packages():
         assert is_ours() and not os.path.exists(box.path(aside)), "ours, as if the vendor's"
         box.run("dpkg", "-P", "neuron-collectd-hook", "neuron-collectd")
         assert not os.path.exists(box.path(VENDOR_HOOK)), "ours, an orphan"
+        # the command line has put the vendor's aside, which an upgrade brings back
+        box.install("neuron-collectd")
+        box.install_file(vendor_package("1.0"))
+        box.run("neuron-collect", "hook", "install")
+        box.install_file(vendor_package("2.0"))
+        for _ in range(2):
+            box.install("neuron-collectd-hook")
+            assert is_ours() and box.read(aside) == VENDOR.format("2.0")
+        box.run("dpkg", "-P", "neuron-collectd-hook", "neuron-collectd")
+        assert box.read(VENDOR_HOOK) == VENDOR.format("2.0") and not os.path.exists(box.path(aside))
+        box.run("dpkg", "-P", "aws-neuronx-tools")
+        # by hand
         box.write(VENDOR_HOOK, VENDOR.format("by hand"), 0o755)
         box.install("neuron-collectd-hook")
         assert is_ours()
