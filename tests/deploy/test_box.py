@@ -427,6 +427,46 @@ def a_purge_knows_what_the_removal_and_the_agent_wrote_down_and_says_what_it_doe
         _boxes.pop("lists").remove()
 
 
+# A FUSE file system that never answers, as a share whose server is away: each access waits. Mounted
+# from outside of the box, which has neither Python nor /dev/fuse.
+DEAD_SHARE = """
+import ctypes, os, sys, time
+pid, path = sys.argv[1:]
+libc = ctypes.CDLL(None, use_errno=True)
+fuse, namespace = os.open("/dev/fuse", os.O_RDWR), os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
+assert libc.setns(namespace, 0x20000) == 0, os.strerror(ctypes.get_errno())
+options = f"fd={fuse},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+assert libc.mount(b"dead", path.encode(), b"fuse.dead", 0, options) == 0, os.strerror(
+    ctypes.get_errno())
+print("mounted", flush=True)
+time.sleep(3600)
+"""
+
+
+@test
+def a_purge_ends_when_a_share_does_not_answer_and_says_what_stays():
+    box = _boxes["dead"] = new_box()
+    directory = f"/srv/dead/.neuron-collectd/{NODE}"
+    try:
+        box.install("neuron-collectd")
+        box.write("/var/lib/neuron-collectd/link-directories", directory + "\n")
+        box.run("dpkg", "-r", "neuron-collectd")
+        box.shell("mkdir /srv/dead; "
+                  "sed -i 's/ -k 1 60 / -k 1 2 /' /var/lib/dpkg/info/neuron-collectd.postrm")
+        share = subprocess.Popen([sys.executable, "-c", DEAD_SHARE, box.root.split("/")[2],
+                                  "/srv/dead"], stdout=subprocess.PIPE)
+        try:
+            assert share.stdout.readline() == b"mounted\n"
+            said = box.run("timeout", "30", "dpkg", "-P", "neuron-collectd")
+        finally:
+            share.kill()
+            share.wait()
+        assert f"'{directory}' is not removed" in said, said
+        assert not os.path.exists(box.path("/var/lib/neuron-collectd"))
+    finally:
+        _boxes.pop("dead").remove()
+
+
 @test
 def on_a_full_disk_a_removal_ends_and_a_purge_says_that_it_does_not_know():
     box = _boxes["full"] = new_box()
