@@ -324,21 +324,25 @@ def a_removal_keeps_the_state_and_an_installation_goes_on_with_it():
 @test
 def a_purge_says_what_was_never_delivered_and_removes_state_and_links():
     box = shared_box()
-    box.shell("install -d -m 1777 /srv/dumps")
+    box.shell("install -d -m 1777 /srv/dumps; rm -rf /tmp/neuron-core-dump/*")
     write_config(box, NOWHERE, "/srv/dumps")
     box.run("systemctl", "restart", UNIT)
     kept = dump_of_a_user(box, "/srv/dumps", cluster_id="00000000000000a1")
     gone = dump_of_a_user(box, "/srv/dumps", cluster_id="00000000000000a2")
     wait_for("both are held", lambda: len({path.split("/")[-2] for path in links(box)}) == 2, 20)
     run("rm", "-rf", gone)
-    write_config(box, NOWHERE)  # their source is configured no more
+    # their source is configured no more
+    write_config(box, NOWHERE.replace("prefix: x", 'prefix: "${PREFIX}"'))
+    box.write("/etc/sysconfig/neuron-collectd", "PREFIX=x\n")
     box.run("systemctl", "restart", UNIT)
     said = box.run("dpkg", "-P", "neuron-collectd")
     assert len(re.findall(r"^  neuron-core-dump-\S+ (settling|ready|shipping) core-dumps$", said,
                           re.M)) == 2, said
     assert not links(box)
     for place in ("/var/lib/neuron-collectd", "/var/lib/neuron-collectd.remains",
-                  "/run/neuron-collectd", "/srv/.neuron-collectd", "/srv/dumps/.neuron-collectd"):
+                  "/run/neuron-collectd", "/srv/.neuron-collectd", "/srv/dumps/.neuron-collectd",
+                  "/tmp/.neuron-collectd", "/tmp/neuron-core-dump",
+                  "/var/lib/systemd/.neuron-collectd"):
         assert not os.path.exists(box.path(place)), place
     assert os.path.isdir(kept) and os.path.exists(box.path(CONFIG))
     assert not box.run("dpkg", "--audit").strip()
