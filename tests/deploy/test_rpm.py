@@ -350,24 +350,36 @@ def an_erased_agent_takes_the_hook_of_its_command_line_with_it():
     b.run("rpm", "-V", "aws-neuronx-tools")
 
 
+# A job's, in the middle of the removal: systemd would start the agent again.
+HOOK = ("/usr/libexec/neuron-collectd/neuron-dump --pid 1 --tid 1 --date-time 20260527-051500 "
+        "--cluster-id cc --error-code 1 --error-location x --local-output-dir /srv/dumps || :\n")
+
+
 @test
-def the_purge_of_the_documentation_follows_no_users_link():
+def the_purge_of_the_documentation_follows_no_users_link_and_stops_at_an_error():
     b = box()
     node = "i-0a1b2c3d4e5f60718"
     jobs, moved = (f"/srv/{name}/.neuron-collectd/{node}" for name in ("jobs", "moved"))
     b.run("rpm", "-i", *b.copy(rpm("neuron-collectd")))
-    b.write("/etc/neuron-collectd/neuron-collectd.yaml", CONFIG)
-    b.shell(f"""mkdir -p /srv/jobs /srv/moved /srv/archive
+    b.write("/etc/neuron-collectd/neuron-collectd.yaml",
+            CONFIG.replace("/srv/archive/%d-%c", '"${ARCHIVE}/%d-%c"'))
+    with open(os.path.join(SRCDIR, "docs/INSTALL.md"), encoding="utf-8") as f:
+        commands = re.search(r"(?s)### Purge with rpm.*?```sh\n(.*?)```", f.read())[1]
+    assert "ARCHIVE" in b.shell(commands, check=False)
+    assert "not installed" not in b.run("rpm", "-q", "neuron-collectd")
+    assert os.path.exists(b.path("/var/lib/neuron-collectd"))
+    b.write("/etc/sysconfig/neuron-collectd", "ARCHIVE=/srv/archive\n")
+    b.shell(f"""install -d -m 1777 /srv/dumps /srv/archive
+        systemctl start neuron-collectd
         for place in {jobs} {moved} /srv/archive/{node}; do
             install -d -o neuron-collectd -m 0700 $(dirname $place) $place
             install -o neuron-collectd /dev/null $place/file
         done""")
     b.write("/var/lib/neuron-collectd/link-directories", f"{jobs}\n{moved}\n")
-    with open(os.path.join(SRCDIR, "docs/INSTALL.md"), encoding="utf-8") as f:
-        commands = re.search(r"(?s)### Purge with rpm.*?```sh\n(.*?)```", f.read())[1]
-    # a user is faster than the last but one command
+    # a user is faster than the command that removes the links
     swap = "cd /srv/moved; mv .neuron-collectd x; ln -s /srv/archive .neuron-collectd; cd /\n"
-    said = b.shell(commands.replace("sed '/^$/,$d'", swap + "sed '/^$/,$d'"))
+    said = b.shell(commands.replace("systemd-run", HOOK + "systemd-run", 1).replace(
+        "{ sed", swap + "{ sed", 1))
     assert os.path.exists(b.path(f"/srv/archive/{node}/file")), "a destination is lost"
     assert not os.path.exists(b.path(jobs)) and f"{moved} stays" in said, said
     assert not os.path.exists(b.path("/var/lib/neuron-collectd"))
