@@ -236,6 +236,25 @@ def a_hook_and_a_group_of_any_name_reach_the_command():
 
 
 @test
+def a_url_with_a_query_names_its_file():
+    """As a presigned one of S3; the query may have slashes."""
+    b = box()
+    b.write("/usr/local/bin/curl", """#!/bin/sh
+echo "$@" >>/root/curl.log
+while [ "$1" != -o ]; do shift; done
+name=${3##*bucket/}
+cp "/srv/bucket/${name%%[?]*}" "$2"
+""", 0o755)
+    query = "?X-Amz-Credential=AKIA/20261128/us-east-1/s3/aws4_request&X-Amz-Signature=0a"
+    b.shell(f"cd /opt && ./setup-node --config 'https://bucket/node.yaml{query}' "
+            f"--package 'https://bucket/agent.deb{query}'")
+    assert b.run("systemctl", "is-active", "neuron-collectd").strip() == "active"
+    for line in b.read("/root/curl.log").splitlines():
+        for option in ("--connect-timeout", "--speed-limit", "--speed-time"):
+            assert option in line, line
+
+
+@test
 def a_package_that_an_interruption_left_half_installed_is_completed():
     b = box()
     b.shell("dpkg --unpack /srv/bucket/agent.deb; : >/var/lib/dpkg/updates/0001; "
