@@ -233,6 +233,19 @@ def a_hook_and_a_group_of_any_name_reach_the_command():
     pid = b.run("systemctl", "show", "-P", "MainPID", "neuron-collectd-termination").strip()
     told = b.shell(f"tr '\\0' '\\n' </proc/{pid}/cmdline").splitlines()
     assert told[-2:] == [hook, group], told
+    # another one counts at once, and without the option none does
+    setup(b, "--lifecycle-hook", "other", "--group", shlex.quote(group))
+    other = b.run("systemctl", "show", "-P", "MainPID", "neuron-collectd-termination").strip()
+    assert b.shell(f"tr '\\0' '\\n' </proc/{other}/cmdline").splitlines()[-2:] == ["other", group]
+    before = everything(b)
+    setup(b, "--lifecycle-hook", "other", "--group", shlex.quote(group))
+    assert everything(b) == before
+    setup(b)
+    assert "termination" not in b.run("systemctl", "list-units", "--all", "--no-legend", "neuron*")
+    assert not b.run("find", "/etc/systemd", "-name", "*termination*").strip()
+    before = everything(b)
+    setup(b)
+    assert everything(b) == before
 
 
 @test
