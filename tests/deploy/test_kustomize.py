@@ -194,6 +194,18 @@ def the_dumps_are_one_mount_of_one_path_everywhere():
 
 
 @test
+def the_patch_of_the_documentation_changes_the_nodes_side_of_the_dumps_alone():
+    with open(os.path.join(SRCDIR, "docs/KUBERNETES.md"), encoding="utf-8") as f:
+        text = re.search(r"(?s)### Dumps on another disk.*?```yaml\n(.*?)```", f.read())[1]
+    expected, patched = pod_of(render()), pod_of(render(**yaml.safe_load(text)))
+    volume = [v for v in expected["volumes"] if v["name"] == "dumps"][0]
+    volume["hostPath"] = {"path": "/opt/dlami/nvme/neuron-dumps", "type": "Directory"}
+    by_name = {v["name"]: v for v in patched.pop("volumes")}
+    assert by_name == {v["name"]: v for v in expected.pop("volumes")}, by_name
+    assert patched == expected
+
+
+@test
 def a_job_gets_the_socket_of_the_hook_and_never_that_of_the_api():
     config = yaml.safe_load(find(render(), "ConfigMap")["data"]["neuron-collectd.yaml"])
     pod = pod_of(render())
