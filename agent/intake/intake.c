@@ -27,6 +27,9 @@
 
 /* Paths that wait to be probed: first in, first out, each once, and not more than PENDING_MAX. */
 #define PENDING_MAX 10000
+/* Paths that are probed at a time, of one owner one: nobody waits for what another has put there.
+ */
+#define PATH_THREADS 2
 
 typedef struct Pending {
         ListLink all;
@@ -42,8 +45,8 @@ struct IntakeSource {
         const ConfigSource *config; /* borrowed */
         SourceSpec *terms;
         DirWatch *watch; /* NULL: scans only */
-        /* Of one thread each: a hung mount blocks no more, and neither a long scan nor a probe of
-         * many files delays the discovery of others. */
+        /* Of one thread each, but for paths: a hung mount blocks no more, and neither a long scan
+         * nor a probe of many files delays the discovery of others. */
         WorkerPool *probes, *paths, *scans;
         ListLink tasks; /* that are out */
         size_t n_probes;
@@ -70,9 +73,8 @@ struct IntakeSource {
         uint64_t scan_usec, n_unreadable;         /* of the last scan */
         uint64_t n_left_out[N_SCAN_SKIPS];        /* of the last scan, in no bundle */
 
-        Pending pending; /* paths to be probed */
-        bool is_probing_path;
-        Owner probed_owner;   /* whose path is being probed, or was the last */
+        Pending pending;      /* paths to be probed */
+        Owners probing;       /* whose paths are being probed */
         Owners rests;         /* microseconds in which no path of an owner is probed … */
         uint64_t rested_usec; /* … from here on, CLOCK_BOOTTIME */
         sd_event_source *probe_timer;
@@ -1459,10 +1461,10 @@ static void pass_rests(IntakeSource *s) {
 
 static void on_path_probed(IntakeSource *s, ProbeJob *p) {
         Owner most;
-        s->is_probing_path = false;
+        owners_release(&s->probing, &p->owner, 1);
         pass_rests(s);
         if (p->duration_usec > 0)
-                (void)owners_request(&s->rests, &s->probed_owner, REPROBE_SHARE * p->duration_usec,
+                (void)owners_request(&s->rests, &p->owner, REPROBE_SHARE * p->duration_usec,
                                      &most); /* without memory it does not rest */
         if (p->result == 0) {
                 on_unit(s, &p->unit);
@@ -1484,7 +1486,9 @@ static PendingPath *find_pending(const IntakeSource *s, uint64_t *ret_rest_usec)
         *ret_rest_usec = UINT64_MAX;
         LIST_FOREACH (l, (ListLink *)&s->pending.all) {
                 PendingPath *entry = CONTAINER_OF(l, PendingPath, link);
-                uint64_t rest = owners_amount(&s->rests, &entry->owner);
+                uint64_t rest = owners_amount(&s->probing, &entry->owner) > 0
+                                        ? UINT64_MAX
+                                        : owners_amount(&s->rests, &entry->owner);
                 if (rest < *ret_rest_usec) {
                         found = entry;
                         *ret_rest_usec = rest;
@@ -1495,24 +1499,37 @@ static PendingPath *find_pending(const IntakeSource *s, uint64_t *ret_rest_usec)
         return found;
 }
 
+/* @return whether it was started; where not, a scan finds it */
+static bool probe_pending(IntakeSource *s, PendingPath *next) {
+        const Owner owner = next->owner;
+        _cleanup_free_ char *relative = pending_remove(&s->pending, next);
+        Owner most;
+        ProbeJob *p;
+        if (owners_request(&s->probing, &owner, 1, &most) != OWNERS_GRANTED)
+                return false;
+        if (probe_job_new(&p, s->terms, relative) == 0) {
+                p->owner = owner;
+                if (intake_probe_submit(s, s->paths, p, on_path_probed))
+                        return true;
+        }
+        owners_release(&s->probing, &owner, 1);
+        return false;
+}
+
 static void probe_next(IntakeSource *s) {
+        PendingPath *next;
         uint64_t rest;
         pass_rests(s);
-        PendingPath *next = s->is_probing_path ? NULL : find_pending(s, &rest);
-        if (!next)
-                return;
-        if (rest > 0 && timer_arm(&s->probe_timer, &(TimerOptions){ .event = s->context->event,
-                                                                    .usec = rest,
-                                                                    .slack_usec = rest / 20,
-                                                                    .handler = on_probe_timer,
-                                                                    .userdata = s }) >= 0)
-                return;
-        s->probed_owner = next->owner;
-        _cleanup_free_ char *relative = pending_remove(&s->pending, next);
-        ProbeJob *p;
-        if (probe_job_new(&p, s->terms, relative) < 0)
-                return;
-        s->is_probing_path = intake_probe_submit(s, s->paths, p, on_path_probed);
+        do {
+                next = s->probing.total < PATH_THREADS ? find_pending(s, &rest) : NULL;
+                if (next && rest > 0 &&
+                    timer_arm(&s->probe_timer, &(TimerOptions){ .event = s->context->event,
+                                                                .usec = rest,
+                                                                .slack_usec = rest / 20,
+                                                                .handler = on_probe_timer,
+                                                                .userdata = s }) >= 0)
+                        return;
+        } while (next && probe_pending(s, next));
 }
 
 /* The first directory or file on the way to it decides: its status is read without following
@@ -1528,12 +1545,14 @@ static void intake_probe_path(IntakeSource *s, const char *relative) {
         if (s->hold == INTAKE_HELD)
                 return; /* the scan after the hold finds it */
         const Owner owner = owner_of_path(s, relative);
-        const bool was_empty = pending_is_empty(&s->pending);
+        const bool is_first = owners_amount(&s->pending.owners, &owner) == 0;
         if (pending_add(&s->pending, relative, &owner) < 0) { /* a scan finds all of them */
                 s->scan_wanted = true;
                 intake_start_scan(s);
         }
-        if (was_empty || owners_amount(&s->rests, &owner) == 0) /* else the timer does */
+        /* Else the end of a probe, or the timer, is waited for; but for a thread that could not be
+         * started. */
+        if (is_first || (s->probing.total == 0 && owners_amount(&s->rests, &owner) == 0))
                 probe_next(s);
 }
 
@@ -2476,6 +2495,7 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         if (context->held.max == 0)
                 context->held = (Owners){ .what = "held files", .max = max_held() };
         s->rests = (Owners){ .what = "pauses", .max = UINT64_MAX };
+        s->probing = (Owners){ .what = "paths", .max = PATH_THREADS, .max_each = 1 };
         if (context->new_units.max == 0)
                 context->new_units = (Owners){ .what = "new units of an owner in a minute",
                                                .max = UINT64_MAX,
@@ -2498,7 +2518,8 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         if (r >= 0)
                 r = worker_pool_new(&s->probes, context->event, "nc-probe", 1, WORKER_NORMAL);
         if (r >= 0)
-                r = worker_pool_new(&s->paths, context->event, "nc-path", 1, WORKER_NORMAL);
+                r = worker_pool_new(&s->paths, context->event, "nc-path", PATH_THREADS,
+                                    WORKER_NORMAL);
         if (r >= 0)
                 r = worker_pool_new(&s->scans, context->event, "nc-scan", 1, WORKER_NORMAL);
         if (r >= 0)
@@ -2563,6 +2584,7 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         sd_event_source_disable_unref(s->probe_timer);
         free(s->loaded_path);
         pending_done(&s->pending);
+        owners_done(&s->probing);
         owners_done(&s->rests);
         pending_done(&s->rechecks);
         attachments_queue_done(s);

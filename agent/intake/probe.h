@@ -34,6 +34,7 @@ typedef struct ProbeJob {
         void (*done)(IntakeSource *s, struct ProbeJob *p); /* on the loop; it is freed afterwards */
         SourceSpec *terms;                                 /* a reference */
         char *relative; /* the unit, below the fixed part; owned */
+        Owner owner;    /* of a path, for done() */
         char bundle_id[BUNDLE_ID_SIZE];
         uint64_t *shipped; /* sorted fingerprints of what was shipped of this unit; owned */
         size_t n_shipped;

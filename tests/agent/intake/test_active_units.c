@@ -5,12 +5,16 @@
 #include "tests/harness/unit.h"
 
 #include <errno.h>
+#include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "agent/intake/intake.h"
 #include "agent/store/store.h"
 #include "lib/base/log.h"
+#include "lib/neuron/scan.h"
+#include "tests/harness/fake_clock.h"
 #include "tests/harness/skip.h"
 #include "tests/lib/base/scratch.h"
 
@@ -51,6 +55,28 @@ int __wrap_store_begin(Store *s) {
 int __wrap_store_add(Store *s, const BundleRecord *b) {
         n_adds++;
         return is_locked ? -EBUSY : __real_store_add(s, b);
+}
+
+/* The same: a probe of the path of unit 100 does not end before it may. */
+static sem_t may_end;
+static atomic_bool is_stuck;
+int __real_scan_unit_at(const ScanSource *s, const char *relative, ScanUnit *ret);
+int __wrap_scan_unit_at(const ScanSource *s, const char *relative, ScanUnit *ret);
+
+int __wrap_scan_unit_at(const ScanSource *s, const char *relative, ScanUnit *ret) {
+        if (atomic_load(&is_stuck) && strcmp(relative, "job-100") == 0)
+                (void)sem_wait(&may_end);
+        return __real_scan_unit_at(s, relative, ret);
+}
+
+/* And probes of paths last as long as a test says. */
+static atomic_uint_fast64_t probe_usec;
+uint64_t __real_clock_boottime_usec(void);
+uint64_t __wrap_clock_boottime_usec(void);
+
+uint64_t __wrap_clock_boottime_usec(void) {
+        static atomic_uint_fast64_t later;
+        return __real_clock_boottime_usec() + atomic_fetch_add(&later, atomic_load(&probe_usec));
 }
 
 typedef struct Fixture {
@@ -98,6 +124,9 @@ static int setup(void **state) {
         n_refused_opens = 0;
         is_locked = false;
         n_refused_begins = n_adds = 0;
+        (void)sem_init(&may_end, 0, 0);
+        atomic_store(&is_stuck, false);
+        atomic_store(&probe_usec, 0);
         f->destination = archive;
         (void)snprintf(f->path, sizeof f->path, "%s/jobs/job-%%p", f->scratch->path);
         f->config = (ConfigSource){ .name = name,
@@ -196,6 +225,11 @@ static void run_until_active(Fixture *f, uid_t uid, size_t n) {
 
 static void run_until_found(Fixture *f, unsigned number) {
         for (uint64_t until = deadline(); !unit(f, number);)
+                run_some(f, until);
+}
+
+static void run_until_scanned(Fixture *f) {
+        for (uint64_t until = deadline(); !intake_source_is_idle(f->source);)
                 run_some(f, until);
 }
 
@@ -325,6 +359,57 @@ static void without_a_descriptor_a_unit_waits(void **state) {
                 run_some(f, until);
 }
 
+static void hint(Fixture *f, unsigned number, uid_t uid) {
+        char path[PATH_MAX + 64];
+        (void)snprintf(path, sizeof path, "%s/jobs/job-%u", f->scratch->path, number);
+        intake_source_on_hook_started(f->source, path, &(Owner){ .uid = uid });
+}
+
+static void while_a_path_of_one_owner_is_probed_another_owners_is_found(void **state) {
+        Fixture *f = *state;
+        if (geteuid() != 0)
+                SKIP_BECAUSE("files of other users cannot be made");
+        start(f);
+        run_until_scanned(f);
+        make_units(f, 100, 2, MANY);
+        make_unit(f, 1, ONE);
+        atomic_store(&is_stuck, true);
+        hint(f, 100, MANY);
+        hint(f, 101, MANY);
+        hint(f, 1, ONE);
+        run_until_found(f, 1);
+        assert_null(unit(f, 101)); /* one of an owner at a time */
+        (void)sem_post(&may_end);
+        run_until_found(f, 100);
+        run_until_found(f, 101);
+}
+
+static void who_need_not_rest_any_more_does_not_wait_for_who_must(void **state) {
+        Fixture *f = *state;
+        Clock *real = clock_system();
+        FakeClock fake =
+                FAKE_CLOCK(real->realtime_usec(real), real->boottime_usec(real) + USEC_PER_HOUR);
+        if (geteuid() != 0)
+                SKIP_BECAUSE("files of other users cannot be made");
+        start(f);
+        run_until_scanned(f);
+        f->context.clock = &fake.clock;
+        make_units(f, 100, 2, MANY);
+        make_units(f, 1, 2, ONE);
+        atomic_store(&probe_usec, USEC_PER_HOUR);
+        hint(f, 100, MANY);
+        run_until_found(f, 100);
+        atomic_store(&probe_usec, USEC_PER_SEC);
+        hint(f, 101, MANY); /* waits for hours */
+        hint(f, 1, ONE);
+        run_until_found(f, 1);
+        fake_clock_advance(&fake, USEC_PER_MINUTE);
+        hint(f, 2, ONE);
+        run_until_found(f, 2);
+        assert_null(unit(f, 101));
+        f->context.clock = real;
+}
+
 static void descriptors_that_hold_files_are_bounded_by_owner(void **state) {
         Fixture *f = *state;
         if (geteuid() != 0)
@@ -406,6 +491,8 @@ int main(void) {
                 TEST(what_gave_way_is_continued_in_a_drain_too),
                 TEST(a_locked_database_is_tried_once_for_all_that_was_found),
                 TEST(without_a_descriptor_a_unit_waits),
+                TEST(while_a_path_of_one_owner_is_probed_another_owners_is_found),
+                TEST(who_need_not_rest_any_more_does_not_wait_for_who_must),
                 TEST(descriptors_that_hold_files_are_bounded_by_owner),
                 TEST(more_new_units_of_one_owner_than_a_minute_allows_wait),
                 TEST(what_is_there_when_the_intake_closes_does_not_wait),
