@@ -188,7 +188,7 @@ static const char *watch_tree_path(const WatchNode *n, const char *name, char *b
 
 #define DIRWATCH_DEPTH_MAX FS_DEPTH_MAX
 #define DIRWATCH_PATH_BYTES ((DIRWATCH_DEPTH_MAX + 2) * (NAME_MAX + 1))
-#define DIRWATCH_EVENT_BYTES (64 * 1024)
+#define DIRWATCH_EVENT_BYTES (4 * 1024) /* some hundred events */
 #define DIRWATCH_DENTS_BYTES (32 * 1024)
 
 struct DirWatch {
@@ -786,9 +786,8 @@ static int on_slice(sd_event_source *source, uint64_t usec, void *userdata) {
         return 0;
 }
 
-/* Of DIRWATCH_EVENT_BYTES at a time: more than the default queue of 16,384 events, then others have
- * their turn. */
-#define READS_MAX 32
+/* Of DIRWATCH_EVENT_BYTES at a time, for so long; then others have their turn. */
+#define EVENTS_USEC (10 * USEC_PER_MSEC)
 
 /* ---- events ---- */
 
@@ -864,10 +863,12 @@ static void on_event(DirWatch *d, const struct inotify_event *e) {
 
 static int on_io(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
         DirWatch *d = userdata;
+        Clock *clock = clock_system();
+        const uint64_t end_usec = clock->boottime_usec(clock) + EVENTS_USEC;
 
         (void)s;
         (void)revents;
-        for (unsigned i = 0; i < READS_MAX; i++) {
+        do {
                 const struct inotify_event *e;
                 ssize_t n = read(fd, d->events, sizeof d->events);
 
@@ -877,7 +878,7 @@ static int on_io(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
                         e = (const struct inotify_event *)(const void *)p;
                         on_event(d, e);
                 }
-        }
+        } while (clock->boottime_usec(clock) < end_usec);
         close_root(d);
         return 0;
 }

@@ -20,6 +20,8 @@
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 
+#include "lib/base/clock.h"
+
 #define STACK_BYTES (256 * KIB)
 #define NAME_SIZE 16 /* what the kernel keeps of a thread's name, see pthread_setname_np(3) */
 
@@ -69,6 +71,11 @@ static WorkJob *pop(ListLink *list) {
         return CONTAINER_OF(first, WorkJob, link);
 }
 
+static void wake_loop(const WorkerPool *p) {
+        const uint64_t one = 1;
+        (void)!write(p->event_fd, &one, sizeof one); /* EAGAIN: it is being notified already */
+}
+
 /* The state is the last that is touched of a job: from then on its owner may free it. */
 static void job_has_run(WorkerPool *p, WorkJob *job) {
         (void)pthread_mutex_lock(&p->mutex);
@@ -79,9 +86,8 @@ static void job_has_run(WorkerPool *p, WorkJob *job) {
         job_set_state(job, JOB_RAN);
         (void)pthread_mutex_unlock(&p->mutex);
 
-        uint64_t one = 1;
-        if (for_loop) /* EAGAIN: the loop is being notified already */
-                (void)!write(p->event_fd, &one, sizeof one);
+        if (for_loop)
+                wake_loop(p);
         else
                 (void)pthread_cond_broadcast(&p->ran);
 }
@@ -174,19 +180,25 @@ static int start_thread(WorkerPool *p) {
         return 0;
 }
 
+/* Of jobs that have ended while the loop was busy; then others have their turn. */
+#define TURN_USEC (10 * USEC_PER_MSEC)
+
 static int on_finished(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
         WorkerPool *p = userdata;
+        const uint64_t until_usec = clock_boottime_usec() + TURN_USEC;
         uint64_t n;
         (void)source, (void)revents;
         (void)!read(fd, &n, sizeof n); /* EAGAIN: a wake-up that an earlier one has served */
-        for (;;) {
+        do {
                 (void)pthread_mutex_lock(&p->mutex);
                 WorkJob *job = pop(&p->finished);
                 (void)pthread_mutex_unlock(&p->mutex);
                 if (!job)
                         return 0;
                 job->done(job);
-        }
+        } while (clock_boottime_usec() < until_usec);
+        wake_loop(p);
+        return 0;
 }
 
 int worker_pool_new(WorkerPool **ret, sd_event *event, const char *name, unsigned n_threads,

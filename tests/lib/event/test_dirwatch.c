@@ -15,6 +15,7 @@
 
 #include "tests/harness/unit.h"
 
+#include "lib/base/clock.h"
 #include "tests/lib/event/dirwatch_fixture.h"
 
 /* ---- failures that cannot be provoked otherwise ---- */
@@ -373,6 +374,38 @@ static void a_long_listing_lets_others_have_their_turn(void **state) {
         (void)close(fds[1]);
 }
 
+static bool may_watch_slowly(uid_t uid, void *userdata) {
+        uint64_t end = clock_boottime_usec() + 100;
+        (void)uid, (void)userdata;
+        while (clock_boottime_usec() < end)
+                ;
+        return true;
+}
+
+static void many_events_let_others_have_their_turn(void **state) {
+        Fixture *f = *state;
+        char path[64];
+        int fds[2];
+        unsigned n_turns = 0;
+        sd_event_source *other = NULL;
+        f->bounds.may_watch = may_watch_slowly;
+        f = watched(state);
+        for (unsigned i = 0; i < 1000; i++) {
+                (void)snprintf(path, sizeof path, "root/directory-%u", i);
+                make_dir(f, path);
+        }
+        assert_return_code(pipe2(fds, O_CLOEXEC), errno);
+        assert_int_equal(write(fds[1], "x", 1), 1);
+        assert_return_code(sd_event_add_io(f->event, &other, fds[0], EPOLLIN, on_turn, &n_turns),
+                           0);
+        while (!fixture_was_reported(f, "D:directory-999"))
+                assert_return_code(sd_event_run(f->event, UINT64_MAX), 0);
+        assert_true(n_turns >= 3);
+        sd_event_source_disable_unref(other);
+        (void)close(fds[0]);
+        (void)close(fds[1]);
+}
+
 static long queue_limit(void) {
         FILE *f = fopen("/proc/sys/fs/inotify/max_queued_events", "re");
         long n = 0;
@@ -639,6 +672,7 @@ int main(void) {
                 TEST(a_directory_made_anew_is_watched_although_somebody_holds_the_old_one),
                 TEST(a_replaced_empty_directory_is_watched_as_the_new_one),
                 TEST(a_long_listing_lets_others_have_their_turn),
+                TEST(many_events_let_others_have_their_turn),
                 TEST(lost_events_lead_to_a_rescan_and_to_watches_on_what_was_missed),
                 TEST(a_tree_too_deep_is_watched_down_to_the_limit),
                 TEST(at_the_watch_limit_it_reports_the_remedy_once_and_continues),

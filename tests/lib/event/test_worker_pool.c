@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "lib/base/clock.h"
 #include "tests/harness/unit.h"
 
 #define WAIT_USEC (20 * USEC_PER_SEC) /* a bound for what must happen at once */
@@ -327,6 +328,44 @@ static void many_jobs_all_come_back_to_the_loop(void **state) {
                 assert_true(jobs[i].done_order > 0);
 }
 
+/* Takes two milliseconds. */
+static void done_slowly(WorkJob *work) {
+        uint64_t end = clock_boottime_usec() + 2 * USEC_PER_MSEC;
+        while (clock_boottime_usec() < end)
+                ;
+        ++*CONTAINER_OF(work, TestJob, work)->done_counter;
+}
+
+static int on_turn(sd_event_source *source, void *userdata) {
+        (void)source;
+        ++*(unsigned *)userdata;
+        return 0;
+}
+
+static void jobs_that_have_waited_for_the_loop_let_others_have_their_turn(void **state) {
+        _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
+        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
+        _cleanup_(sd_event_source_unrefp) sd_event_source *other = NULL;
+        TestJob jobs[50];
+        unsigned n_turns = 0;
+        int counter = 0, done_counter = 0;
+
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(worker_pool_new(&p, event, "waiting", 1, WORKER_NORMAL), 0);
+        for (size_t i = 0; i < ELEMENTSOF(jobs); i++) {
+                jobs[i] = (TestJob){ .work = { .run = run_note, .done = done_slowly },
+                                     .counter = &counter,
+                                     .done_counter = &done_counter };
+                assert_int_equal(worker_pool_submit(p, &jobs[i].work), 0);
+        }
+        while (!worker_pool_poll(&jobs[ELEMENTSOF(jobs) - 1].work))
+                (void)sched_yield();
+        assert_int_equal(sd_event_add_post(event, &other, on_turn, &n_turns), 0);
+        while (done_counter < (int)ELEMENTSOF(jobs))
+                assert_int_equal(sd_event_run(event, WAIT_USEC), 1);
+        assert_true(n_turns >= 5);
+}
+
 static void a_done_without_a_loop_and_a_pool_without_threads_are_refused(void **state) {
         _cleanup_(worker_pool_freep) WorkerPool *p = NULL;
         TestJob t = { .work = { .run = run_note, .done = done_note } };
@@ -460,6 +499,7 @@ int main(void) {
                 cmocka_unit_test(two_threads_run_two_jobs_at_once),
                 cmocka_unit_test(done_runs_in_the_loops_thread_and_may_submit_again),
                 cmocka_unit_test(many_jobs_all_come_back_to_the_loop),
+                cmocka_unit_test(jobs_that_have_waited_for_the_loop_let_others_have_their_turn),
                 cmocka_unit_test(a_done_without_a_loop_and_a_pool_without_threads_are_refused),
                 cmocka_unit_test(free_waits_for_what_runs_and_drops_what_is_queued),
                 cmocka_unit_test(
