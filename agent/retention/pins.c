@@ -69,7 +69,7 @@ typedef struct PinInode {
         uint64_t bytes;  /* on disk */
         unsigned place;  /* the caller's */
         bool seen;       /* the caller's */
-        char *path;      /* below the directory that was added; owned */
+        char *path;      /* below the directory that was added; owned; NULL: not wanted */
 } PinInode;
 
 /** All zeros is an empty set. */
@@ -78,6 +78,7 @@ typedef struct PinInodes {
         size_t n, max;           /* beyond max nothing is added, and is_whole becomes false */
         unsigned place;          /* of what is added next */
         bool is_built, is_whole; /* is_whole: nothing was left out */
+        bool has_no_paths;       /* nobody needs them: a third of the memory */
 } PinInodes;
 
 /* What a session has open of a place, and why not. */
@@ -112,8 +113,8 @@ static int add_inode(PinInodes *s, const char *path, const struct stat *st) {
         }
         if (array_grow(&s->items, s->n, sizeof *s->items) < 0)
                 return -ENOMEM;
-        char *copy = strdup(path);
-        if (!copy)
+        char *copy = s->has_no_paths ? NULL : strdup(path);
+        if (!copy && !s->has_no_paths)
                 return -ENOMEM;
         s->items[s->n++] = (PinInode){ .dev = st->st_dev,
                                        .ino = st->st_ino,
@@ -645,7 +646,9 @@ static int build_own(PinsSession *s) {
 static int build_others(PinsSession *s) {
         if (s->others.is_built)
                 return 0;
-        s->others = (PinInodes){ .max = s->max_inodes, .is_built = true, .is_whole = true };
+        s->others = (PinInodes){
+                .max = s->max_inodes, .is_built = true, .is_whole = true, .has_no_paths = true
+        };
         return collect(s->pins, NULL, s->bundle_id, &s->others);
 }
 
