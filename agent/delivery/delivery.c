@@ -366,6 +366,11 @@ static bool check_owners(DeliveryAttempt *a) {
         return true;
 }
 
+/* A lack of memory or descriptors is not the bundle's fault. */
+static DeliveryResult result_of(int r) {
+        return tree_error_is_resource(r) ? RESULT_NO_RESOURCES : RESULT_FAILED;
+}
+
 static bool build_plan(DeliveryAttempt *a) {
         Delivery *d = a->delivery;
         size_t n_reasons = json_array_size(a->reasons); /* that it had */
@@ -376,7 +381,7 @@ static bool build_plan(DeliveryAttempt *a) {
         if (r >= 0)
                 r = plan_freeze(a->plan);
         if (r < 0 && r != -ENOENT)
-                return delivery_endf(d, RESULT_FAILED, "cannot plan the bundle of '%s': %s",
+                return delivery_endf(d, result_of(r), "cannot plan the bundle of '%s': %s",
                                      d->rec.path, strerror(-r));
         if (r >= 0 && plan_n_members(a->plan) == 0 && json_array_size(a->reasons) > n_reasons)
                 return delivery_endf(d, RESULT_FAILED,
@@ -454,9 +459,9 @@ bool delivery_attempt_end_writer(DeliveryAttempt *a, int r, size_t member) {
                         "cannot make the bundle of '%s' within %llu bytes; raise limits.memory",
                         d->rec.path, (unsigned long long)d->memory_bytes);
         if (!path)
-                return delivery_endf(d, RESULT_FAILED, "cannot make the bundle of '%s': %s",
+                return delivery_endf(d, result_of(r), "cannot make the bundle of '%s': %s",
                                      d->rec.path, strerror(-r));
-        return delivery_endf(d, RESULT_FAILED, "cannot read '%s' of '%s': %s", path, d->rec.path,
+        return delivery_endf(d, result_of(r), "cannot read '%s' of '%s': %s", path, d->rec.path,
                              strerror(-r));
 }
 
@@ -565,9 +570,9 @@ bool delivery_attempt_end_damaged(DeliveryAttempt *a, const char *where) {
                 where, a->delivery->rec.id);
 }
 
-/* @return whether the member's bytes are those of the digest; also false when they cannot be read,
- * or changed since the plan */
-static bool has_digest(DeliveryAttempt *a, size_t i, uint8_t *buffer) {
+/* @return 1: the member's bytes are those of the digest; 0: they are not, it is gone, or it changed
+ * since the plan; -errno: it could not be read, which is no answer */
+static int has_digest(DeliveryAttempt *a, size_t i, uint8_t *buffer) {
         const EarlierMember *e = &a->earlier_members[i];
         const PlanMember *m = plan_member(a->plan, i);
         uint8_t sha256[SHA256_SIZE];
@@ -576,7 +581,7 @@ static bool has_digest(DeliveryAttempt *a, size_t i, uint8_t *buffer) {
         MemberDigest digest;
         _cleanup_close_ int fd = delivery_members_open(a->members, i);
         if (fd < 0)
-                return false;
+                return tree_error_is_resource(fd) || fd == -EIO ? fd : 0;
         _cleanup_(page_cache_close) PageCache pages;
         page_cache_open(&pages, fd, m->bytes);
         member_digest_init(&digest);
@@ -584,16 +589,19 @@ static bool has_digest(DeliveryAttempt *a, size_t i, uint8_t *buffer) {
                 n = MIN(m->bytes - at, (uint64_t)PAGE_CACHE_READ_BYTES);
                 page_cache_prepare(&pages, at, m->bytes);
                 before_read((size_t)n, a);
-                if (atomic_load(&a->delivery->abort) || fs_pread_all(fd, buffer, (size_t)n, at) < 0)
-                        return false;
+                int r = atomic_load(&a->delivery->abort) ? -ECANCELED
+                                                         : fs_pread_all(fd, buffer, (size_t)n, at);
+                if (r < 0)
+                        return r == -ENODATA ? 0 : r;
                 member_digest_update(&digest, buffer, n);
                 atomic_fetch_add(&a->delivery->done_bytes, n); /* a sign of life */
         }
         member_digest_final(&digest, sha256, &is_sparse);
-        return fstat(fd, &st) == 0 && (uint64_t)st.st_size == m->bytes &&
-               (uint64_t)st.st_ino == m->ino && st.st_mtim.tv_sec == m->mtime_sec &&
-               st.st_mtim.tv_nsec == (long)m->mtime_nsec && is_sparse == e->is_sparse_digest &&
-               memcmp(sha256, e->sha256, sizeof sha256) == 0;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        return (uint64_t)st.st_size == m->bytes && (uint64_t)st.st_ino == m->ino &&
+               st.st_mtim.tv_sec == m->mtime_sec && st.st_mtim.tv_nsec == (long)m->mtime_nsec &&
+               is_sparse == e->is_sparse_digest && memcmp(sha256, e->sha256, sizeof sha256) == 0;
 }
 
 static bool compare_members(DeliveryAttempt *a) {
@@ -602,11 +610,15 @@ static bool compare_members(DeliveryAttempt *a) {
         _cleanup_free_ uint8_t *buffer = malloc(PAGE_CACHE_READ_BYTES);
         if (!buffer)
                 return delivery_endf(d, RESULT_NO_RESOURCES, "%s", strerror(ENOMEM));
-        for (size_t i = 0; i < n; i++)
-                if (!a->earlier_members[i].is_there || !has_digest(a, i, buffer)) {
+        for (size_t i = 0; i < n; i++) {
+                int r = a->earlier_members[i].is_there ? has_digest(a, i, buffer) : 0;
+                if (r < 0)
+                        return delivery_may_continue(d) && delivery_attempt_end_writer(a, r, i);
+                if (r == 0) {
                         delivery_members_leave_out(a->members, i);
                         n_differ++;
                 }
+        }
         log_dump(d->rec.id, LOG_NOTICE, 0,
                  "it was delivered before, by a run whose state is lost; %zu of %zu files are not "
                  "in that bundle%s",

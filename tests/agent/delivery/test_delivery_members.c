@@ -6,8 +6,10 @@
 #include <errno.h>
 
 #include "agent/delivery/delivery.h"
+#include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
+#include "lib/base/strbuf.h"
 #include "lib/neuron/ids.h"
 #include "tests/agent/retention/pin_one.h"
 #include "tests/lib/base/scratch.h"
@@ -168,10 +170,12 @@ static Delivery *make_job(const Fixture *f) {
         static char *no_labels[] = { NULL };
         DeliveryRequest order = { .bundle = &f->bundle,
                                   .terms = f->terms,
+                                  .clock = clock_system(),
                                   .directory = "x/" INSTANCE,
                                   .instance_id = INSTANCE,
                                   .hostname = "host",
-                                  .labels = no_labels };
+                                  .labels = no_labels,
+                                  .level = 1 };
         Delivery *job = calloc(1, sizeof *job);
         assert_non_null(job);
         assert_int_equal(delivery_init(job, &order), 0);
@@ -685,6 +689,91 @@ static void what_is_no_attachment_in_that_directory_is_ignored(void **state) {
         ship_job_free(job);
 }
 
+/* ---- what a run whose state is lost has delivered ---- */
+
+static int add_text(const void *data, size_t n, void *userdata) {
+        strbuf_add_n(userdata, data, n);
+        return 0;
+}
+
+/* The manifest of a delivery of what is there now. */
+static void deliver(const Fixture *f, WorkerPool *compressors, StrBuf *manifest) {
+        DeliveryAttempt a;
+        BundleFrame frame;
+        BundleWriter *writer = NULL;
+        Parts parts;
+        const void *table;
+        size_t n;
+        bool is_closed;
+        int r;
+        Delivery *job = make_job(f);
+        job->compressors = compressors;
+        parts_init(&parts, 5 * MIB);
+        assert_true(delivery_attempt_start(&a, job));
+        const BundleWriterOptions options =
+                delivery_attempt_writer_options(&a, bundle_writer_memory_min(1));
+        assert_int_equal(bundle_writer_new(&writer, a.plan, &options), 0);
+        while ((r = bundle_writer_next(writer, &frame)) == WRITER_FRAME)
+                assert_int_equal(parts_add_frame(&parts, frame.data, frame.bytes, 0, &is_closed),
+                                 0);
+        assert_int_equal(r, 0);
+        assert_int_equal(bundle_writer_seek_table(writer, &table, &n), 0);
+        assert_int_equal(parts_finish(&parts, table, n), 0);
+        job->object_bytes = parts.total_bytes;
+        assert_int_equal(delivery_attempt_write_manifest(&a, writer, &parts, add_text, manifest),
+                         0);
+        bundle_writer_free(writer);
+        parts_done(&parts);
+        delivery_attempt_done(&a);
+        ship_job_free(job);
+}
+
+/* Compares what is there with that manifest, where the file `fails` cannot be opened. */
+static Delivery *compare(const Fixture *f, const StrBuf *manifest) {
+        DeliveryAttempt a;
+        EarlierManifest earlier;
+        const char *failing = fails;
+        Delivery *job = make_job(f);
+        fails = NULL; /* the plan has it */
+        assert_true(delivery_attempt_start(&a, job));
+        assert_true(delivery_attempt_read_manifest(&a, manifest->text, manifest->n));
+        assert_true(delivery_attempt_end_manifest(&a, "it", &earlier));
+        assert_int_equal(earlier, EARLIER_MANIFEST_OTHER_PLAN);
+        fails = failing;
+        assert_false(delivery_attempt_delivered_before(&a));
+        delivery_attempt_done(&a);
+        return job;
+}
+
+static void what_cannot_be_compared_for_want_of_descriptors_is_not_taken_for_different(
+        void **state) {
+        Fixture *f = *state;
+        static const struct {
+                const char *name;
+                int error;
+                DeliveryResult result;
+                size_t n_there;
+        } cases[] = { { "z", -EMFILE, RESULT_NO_RESOURCES, 0 },
+                      { "z", -ENOMEM, RESULT_NO_RESOURCES, 0 },
+                      { "z", -EIO, RESULT_FAILED, 0 },
+                      { "z", -ENOENT, RESULT_DELIVERED, N_MEMBERS - 2 },
+                      { NULL, 0, RESULT_DELIVERED, N_MEMBERS - 1 } };
+        _cleanup_(worker_pool_freep) WorkerPool *compressors = NULL;
+        _cleanup_(strbuf_done) StrBuf manifest = STRBUF_INIT;
+        make_directory_unit(f);
+        assert_int_equal(worker_pool_new(&compressors, NULL, "zstd", 1, WORKER_NORMAL), 0);
+        deliver(f, compressors, &manifest);
+        write_member(f, "a", "more of it");
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                fails = cases[i].name;
+                fails_with = cases[i].error;
+                Delivery *job = compare(f, &manifest);
+                assert_int_equal(job->result, cases[i].result);
+                assert_int_equal(job->n_prints, cases[i].n_there);
+                ship_job_free(job);
+        }
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
@@ -704,6 +793,7 @@ int main(void) {
                 TEST(attachments_alone_make_no_dump),
                 TEST(an_attachment_wins_against_a_file_of_its_name_which_follows),
                 TEST(what_is_no_attachment_in_that_directory_is_ignored),
+                TEST(what_cannot_be_compared_for_want_of_descriptors_is_not_taken_for_different),
         };
         log_setup(LOG_FORMAT_TEXT, LOG_CRIT); /* errors are what is provoked here */
         return cmocka_run_group_tests_name("agent/ship_members", tests, NULL, NULL);
