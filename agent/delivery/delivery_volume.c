@@ -9,6 +9,7 @@
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "lib/bundle/packer.h"
+#include "lib/neuron/tree.h"
 #include "uploaders/volume/volume.h"
 
 #define STRIPE_BYTES (8 * MIB)
@@ -62,10 +63,11 @@ static VolumeStripe *stripes_of(const Part *parts, size_t n) {
         return stripes;
 }
 
-static bool object_is_complete(const VolumeAttempt *a) {
+/* @return as volume_verify() */
+static int verify_object(const VolumeAttempt *a) {
         const ManifestHead *head = &a->base.earlier;
         _cleanup_free_ VolumeStripe *stripes = stripes_of(head->parts, head->n_parts);
-        return stripes && volume_verify(a->v->volume, a->path, stripes, head->n_parts) == 0;
+        return stripes ? volume_verify(a->v->volume, a->path, stripes, head->n_parts) : -ENOMEM;
 }
 
 static int read_manifest_piece(const void *data, size_t n, void *userdata) {
@@ -93,8 +95,12 @@ static bool check_manifest(VolumeAttempt *a) {
                                       strerror(-r)));
         if (!delivery_attempt_end_manifest(&a->base, where, &earlier))
                 return false;
-        if (earlier != EARLIER_MANIFEST_TRUNCATED && object_is_complete(a))
+        r = earlier == EARLIER_MANIFEST_TRUNCATED ? -ENOENT : verify_object(a);
+        if (r == 0)
                 return delivery_attempt_delivered_before(&a->base);
+        if (tree_error_is_resource(r)) /* no answer */
+                return delivery_endf(a->base.delivery, RESULT_NO_RESOURCES,
+                                     "cannot read back '%s': %s", a->path, strerror(-r));
         a->replace_manifest = true;
         return earlier == EARLIER_MANIFEST_OTHER_PLAN
                        ? delivery_attempt_end_damaged(&a->base, where)
