@@ -1375,6 +1375,26 @@ static int add_second_workers(Scheduler *s) {
         return r;
 }
 
+/* A destination that was removed may be configured again; then its unfinished uploads and temporary
+ * files are removed after all. */
+#define FORMER_USEC (7 * USEC_PER_DAY)
+
+static void forget_former_destinations(const Scheduler *s) {
+        _cleanup_(strbuf_done) StrBuf names = STRBUF_INIT;
+        strbuf_add(&names, "\n");
+        for (size_t i = 0; i < s->n_destinations; i++) {
+                strbuf_add(&names, s->destinations[i].config->name);
+                strbuf_add(&names, "\n");
+        }
+        int r = strbuf_error(&names);
+        if (r == 0)
+                r = store_abort_drop_former(s->context.store, names.text,
+                                            s->started_usec - MIN(s->started_usec, FORMER_USEC));
+        if (r < 0)
+                log_warning(r, "what is to be aborted at destinations that are not configured any "
+                               "more stays until the next start");
+}
+
 int scheduler_new(Scheduler **ret, const SchedulerContext *context, const Config *config) {
         Scheduler *s = calloc(1, sizeof *s);
         if (!s)
@@ -1404,6 +1424,7 @@ int scheduler_new(Scheduler **ret, const SchedulerContext *context, const Config
                 scheduler_free(s);
                 return r;
         }
+        forget_former_destinations(s);
         *ret = s;
         return 0;
 }

@@ -264,6 +264,14 @@ int store_abort_next(Store *s, const char *destination, int64_t after, LedgerAbo
         return reader.error;
 }
 
+int store_abort_drop_former(Store *s, const char *destinations, uint64_t before_usec) {
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_ABORT_DROP_FORMER] };
+        bind_text(&b, destinations);
+        bind_number(&b, before_usec);
+        int r = store_change(s, &b);
+        return r == STORE_E_NOT_FOUND ? 0 : r;
+}
+
 void ledger_abort_done(LedgerAbort *a) {
         free((char *)a->key);
         free((char *)a->upload_id);

@@ -382,6 +382,8 @@ static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_ABORT_KNOWN] = "SELECT 1 FROM aborts WHERE key = ?1 AND ifnull(upload_id, ?2) = ?2",
         [STORE_ABORT_COUNT] = "SELECT count(*), count(upload_id) FROM aborts"
                               " WHERE destination = ifnull(?1, destination)",
+        [STORE_ABORT_DROP_FORMER] = "DELETE FROM aborts WHERE since_usec < ?2"
+                                    " AND instr(?1, char(10) || destination || char(10)) = 0",
 #define NOTE_COLUMNS                                                                               \
         "id, received_usec, uid, pid, start_ticks, via, source, unit_path, s3_prefix, refused, "   \
         "finished_usec, container, document"

@@ -225,6 +225,9 @@ int store_abort_done(Store *s, int64_t id); /* missing is fine */
 /** The oldest one of a destination after an id; 0 = the oldest of all.
  * @return 0 and *ret (ledger_abort_done, also on an error), STORE_E_NOT_FOUND, -errno */
 int store_abort_next(Store *s, const char *destination, int64_t after, LedgerAbort *ret);
+/** Nothing is to be aborted any more at destinations that are not configured, of what was added
+ * before. @param destinations  that are: a newline, and each name with a newline after it */
+int store_abort_drop_former(Store *s, const char *destinations, uint64_t before_usec);
 void ledger_abort_done(LedgerAbort *a); /* frees key and upload_id; the destination is borrowed */
 /** @return whether it is to be aborted, by its id or as one of its key; by any destination */
 bool store_abort_knows(Store *s, const char *key, const char *upload_id);

@@ -49,6 +49,7 @@ typedef enum StoreStatement {
         STORE_ABORT_NEXT,
         STORE_ABORT_KNOWN,
         STORE_ABORT_COUNT,
+        STORE_ABORT_DROP_FORMER,
         STORE_NOTE_ADD,
         STORE_NOTE_FIND,
         STORE_NOTE_COUNT,

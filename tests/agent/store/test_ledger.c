@@ -438,6 +438,27 @@ static void aborts_are_listed_oldest_first_and_struck_out_one_by_one(void **stat
         store_close(s);
 }
 
+static void what_is_to_be_aborted_at_a_removed_destination_is_forgotten_when_it_is_old(
+        void **state) {
+        Store *s = open_store(*state);
+        static const LedgerAbort rows[] = {
+                { .destination = "archive", .key = "k", .since_usec = 10 },
+                { .destination = "arch", .key = "k", .since_usec = 10 },
+                { .destination = "copy", .key = "k", .since_usec = 10 },
+                { .destination = "copy", .key = "new", .since_usec = 20 },
+        };
+        for (size_t i = 0; i < ELEMENTSOF(rows); i++)
+                assert_int_equal(store_abort_add(s, &rows[i], NULL), 0);
+        assert_int_equal(store_abort_drop_former(s, "\narchive\nother\n", 20), 0);
+        assert_string_equal(aborts_of(s, "archive").text, "archive k - 10\n");
+        assert_string_equal(aborts_of(s, "copy").text, "copy new - 20\n");
+        assert_int_equal(store_abort_count(s, NULL, false), 2);
+        assert_int_equal(store_abort_drop_former(s, "\n", 21), 0); /* all are removed */
+        assert_int_equal(store_abort_drop_former(s, "\n", 21), 0); /* there are none */
+        assert_int_equal(store_abort_count(s, NULL, false), 0);
+        store_close(s);
+}
+
 static void the_same_abort_again_keeps_its_age_and_gets_a_new_id(void **state) {
         static const char *const ids[] = { NULL, "i1" };
         Store *s = open_store(*state);
@@ -618,6 +639,7 @@ int main(void) {
                 TEST(updating_a_bundle_leaves_its_ledger_alone),
                 TEST(an_upload_underway_is_known_by_key_and_id),
                 TEST(aborts_are_listed_oldest_first_and_struck_out_one_by_one),
+                TEST(what_is_to_be_aborted_at_a_removed_destination_is_forgotten_when_it_is_old),
                 TEST(the_same_abort_again_keeps_its_age_and_gets_a_new_id),
                 TEST(the_ledger_of_a_4_gib_dump_needs_less_than_8_mib),
                 TEST(the_two_commits_of_a_part_are_cheap),
