@@ -104,6 +104,30 @@ def a_manifest_without_its_end_in_a_bucket_is_no_proof():
 
 
 @test
+def a_manifest_that_may_be_seen_but_not_read_is_the_destinations_fault_until_it_may_be():
+    with S3Server() as s3:  # e.g. a KMS key that this role may not decrypt with
+        a = Agent()
+        a.use_directories()
+        a.config["destinations"] = [a.s3("s3", s3, "bucket")]
+        a.incompressible(1000, "1")
+        deliver_one(a)
+        lose_state(a)
+        s3.deny = {"GetObject"}
+        a.start()
+        wait_for("the destination says what is missing", lambda: "allow s3:GetObject" in (
+            a.status()["destinations"][0]["last_error"] or ""))
+        assert a.status()["destinations"][0]["state"] in ("paused", "failing")
+        a.incompressible(1000, "2")
+        wait_for("the other one is delivered", lambda: a.counts()["delivered"] == 1)
+        assert "s3:GetObject" in a.cli("list").stdout
+        assert a.counts()["quarantined"] == 0
+        s3.deny = set()
+        a.wait_delivered(2)
+        a.stop()
+        assert len([k for k in s3.objects if k.endswith(MANIFEST)]) == 2
+
+
+@test
 def a_manifest_of_another_bundle_under_our_name_is_no_proof_and_is_not_touched():
     a = Agent()
     a.config["retry"] = {"initial": "50ms", "maximum": "100ms", "quarantine_after": 2}
