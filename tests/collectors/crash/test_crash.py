@@ -211,7 +211,7 @@ PLANTED = {
     "bus": ("mapped-file-cut", "read_cut_file"),
     "call-null": ("null-call", "call_null"),
     "divide": ("arithmetic", "divide"),
-    "illegal": ("trap", "crash"),
+    "illegal": ("trap", "run_trap"),
     "illegal-bytes": ("illegal-instruction", "run_illegal"),
     "lock": ("many-in-one-lock", "crash"),
     "lock-sent": ("many-in-one-lock", "wait_for_signal_of_child"),
