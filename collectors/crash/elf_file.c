@@ -431,7 +431,7 @@ static bool find_unit(Dwarf *dwarf, uint64_t address, uint64_t end_usec, Dwarf_D
         Dwarf_CU *unit = NULL;
         Dwarf_Die sub;
         uint8_t type;
-        while (clock_boottime_usec() < end_usec &&
+        while (clock_cpu_usec() < end_usec &&
                dwarf_get_units(dwarf, unit, &unit, NULL, &type, ret, &sub) == 0)
                 if (type == DW_UT_compile && dwarf_haspc(ret, address) > 0)
                         return true;
@@ -477,7 +477,7 @@ size_t elf_file_lines(ElfFile *f, ElfFile *debug, uint64_t address, uint64_t end
         Dwarf *dwarf = debug_information(debug ? debug : f);
         Dwarf_Die unit;
         if (!dwarf || max == 0 || !find_unit(dwarf, address, end_usec, &unit) ||
-            clock_boottime_usec() >= end_usec)
+            clock_cpu_usec() >= end_usec)
                 return 0;
         Dwarf_Line *line = dwarf_getsrc_die(&unit, address);
         *ret = (ElfLine){ 0 };
@@ -486,7 +486,7 @@ size_t elf_file_lines(ElfFile *f, ElfFile *debug, uint64_t address, uint64_t end
                 (void)dwarf_lineno(line, &ret->line);
         }
         _cleanup_free_ Dwarf_Die *innermost = NULL, *scopes = NULL;
-        if (clock_boottime_usec() >= end_usec || dwarf_getscopes(&unit, address, &innermost) <= 0)
+        if (clock_cpu_usec() >= end_usec || dwarf_getscopes(&unit, address, &innermost) <= 0)
                 return line ? 1 : 0;
         /* What contains it, not what contained it where an inlined function was written. */
         int n = dwarf_getscopes_die(innermost, &scopes);

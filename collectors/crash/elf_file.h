@@ -92,7 +92,7 @@ int elf_file_add_symbols(ElfFile *f, ElfFile *debug);
 const ElfSymbol *elf_file_symbol(ElfFile *f, uint64_t address);
 /** Finds the source line of an address, and the lines of the functions that its own was inlined
  * into, by debug information.
- * @param debug  a file that has it, NULL: f itself  @param end_usec  CLOCK_BOOTTIME: when to give
+ * @param debug  a file that has it, NULL: f itself  @param end_usec  clock_cpu_usec(): when to give
  * up, checked now and then
  * @return how many there are, innermost first; 0 = no debug information, or it took too long */
 size_t elf_file_lines(ElfFile *f, ElfFile *debug, uint64_t address, uint64_t end_usec, ElfLine *ret,

@@ -58,7 +58,7 @@ static const char *module_name(const Module *m) {
 
 static void find_lines(Report *r) {
         const ThreadGroup *g = r->threads->groups;
-        uint64_t end_usec = clock_boottime_usec() + LINES_USEC;
+        uint64_t end_usec = clock_cpu_usec() + LINES_USEC;
         r->lines = r->threads->n_groups > 0 ? calloc(g->n_frames, sizeof *r->lines) : NULL;
         for (size_t i = 0; r->lines && i < g->n_frames; i++)
                 r->lines[i].n = modules_lines(r->modules, unwind_frame_address(&g->frames[i]),
@@ -553,8 +553,8 @@ static int write_twice(Report *r) {
         write_all(r);
         int e = r->in->publish ? r->in->publish(r->json, r->text, r->in->userdata) : 0;
         if (e == 0) { /* what follows reads lists and debug information, which are hostile */
-                r->has_all_versions = modules_find_versions(r->modules, clock_boottime_usec() +
-                                                                                VERSIONS_USEC) == 0;
+                r->has_all_versions =
+                        modules_find_versions(r->modules, clock_cpu_usec() + VERSIONS_USEC) == 0;
                 find_lines(r);
                 write_all(r);
         }

@@ -15,6 +15,9 @@ Clock *clock_system(void);
 /** The same two, where no Clock is handed in: children of the agent, and programs that end soon. */
 uint64_t clock_realtime_usec(void);
 uint64_t clock_boottime_usec(void);
+/** @return how long processors have worked for this process: what others keep it waiting does not
+ * count */
+uint64_t clock_cpu_usec(void);
 
 /* Whether CLOCK_REALTIME can be trusted for waiting. All zero: not checked yet. */
 typedef struct ClockStep {

@@ -45,7 +45,7 @@ typedef struct Finder {
 /* ---- texts ---- */
 
 static bool is_over(Finder *f) {
-        if (f->error == 0 && (f->n_bytes >= ALL_BYTES_MAX || clock_boottime_usec() >= f->end_usec))
+        if (f->error == 0 && (f->n_bytes >= ALL_BYTES_MAX || clock_cpu_usec() >= f->end_usec))
                 f->error = -ETIMEDOUT;
         return f->error != 0;
 }

@@ -19,7 +19,7 @@ typedef struct VersionItem {
         Version version;  /* what was found */
 } VersionItem;
 
-/** Finds what there is until a time (CLOCK_BOOTTIME).
+/** Finds what there is until a time (clock_cpu_usec()).
  * @return 0, -ENOMEM, -ETIMEDOUT: not all lists were read, or not whole */
 int versions_find(VersionItem *items, size_t n, FileOpen open, void *userdata, uint64_t end_usec);
 
