@@ -914,10 +914,14 @@ static int on_report_pending(const char *bundle_id, void *userdata) {
 }
 
 static int start_crash_reports(Agent *a) {
+        a->probe_socket = incidents_probe_socket(a->config->api.socket);
+        if (!a->probe_socket)
+                return -ENOMEM;
         const CrashReportsContext context = { .event = a->event,
                                               .clock = a->clock,
                                               .store = a->store,
                                               .attachments = a->attachments,
+                                              .probe_socket = a->probe_socket,
                                               .on_attached = on_report_attached,
                                               .on_end = on_report_end,
                                               .userdata = a };
@@ -1561,6 +1565,7 @@ Agent *agent_free(Agent *a) {
         free(a->config_error);
         free(a->pending_restart);
         free(a->link_list);
+        free(a->probe_socket);
         agent_view_done(a);
         config_free(a->config);
         sd_event_unref(a->event);

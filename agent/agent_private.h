@@ -100,6 +100,7 @@ struct Agent {
         char **environment; /* a copy in secret memory; the process's own has no secrets left */
         char instance_id[INSTANCE_ID_SIZE];
         char *link_list; /* a file */
+        char *probe_socket;
         char hostname[65];
         bool once;
         sd_event_source *store_timer; /* armed while the state database cannot be written */

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "collectors/crash/crash.h"
+#include "collectors/crash/origin/roots.h"
 #include "collectors/host/pids.h"
 #include "collectors/runner/collector.h"
 #include "collectors/runner/document.h"
@@ -993,6 +994,9 @@ static int run_request(int fd, ProbeRequest *order, int dir_fd) {
         struct stat st;
         if (order->mode == PROBE_WATCH)
                 return run_watch(fd, order);
+        if (order->mode == PROBE_ROOTS)
+                return roots_send_container(fd, order->collect.proc_root,
+                                            order->cgroup ? order->cgroup : "");
         if (dir_fd < 0 || fstat(dir_fd, &st) < 0 || !S_ISDIR(st.st_mode))
                 return -ENOTDIR;
         int r = resolve_questions(fd, order);

@@ -60,30 +60,44 @@ static bool set_time(CrashedProcess *p, const char *text) {
         return true;
 }
 
-bool core_name_parse(const char *name, CrashedProcess *ret) {
-        char text[256], *parts[4]; /* TIME, PID, BOOT, UID */
+/* Cuts the last parts off `core.COMMAND.….PID.TIME`. @return whether it is such a name */
+static bool cut_name(char *text, char **parts, size_t n_parts, CrashedProcess *ret) {
         CrashedProcess p = { 0 };
-        size_t n = strlen(name);
-        if (n >= sizeof text || strncmp(name, "core.", 5) != 0)
-                return false;
-        strcpy(text, name);
-        char *dot = strrchr(text, '.');
-        if (strcmp(dot, ".zst") == 0 || strcmp(dot, ".lz4") == 0 || strcmp(dot, ".xz") == 0)
-                *dot = '\0';
-        for (size_t i = 0; i < ELEMENTSOF(parts); i++) {
-                dot = strrchr(text, '.');
+        for (size_t i = 0; i < n_parts; i++) {
+                char *dot = strrchr(text, '.');
                 if (!dot)
                         return false;
                 *dot = '\0';
                 parts[i] = dot + 1;
         }
-        if (strlen(text) < 6 || strlen(parts[2]) != 32 ||
-            strspn(parts[2], "0123456789abcdef") != 32 || !set_time(&p, parts[0]) ||
+        if (strncmp(text, "core.", 5) != 0 || text[5] == '\0' || !set_time(&p, parts[0]) ||
             !set_pid(&p, parts[1]))
                 return false;
-        set_command(&p, text + 5, sizeof text - 5);
+        set_command(&p, text + 5, strlen(text + 5));
         *ret = p;
         return true;
+}
+
+bool core_name_parse(const char *name, CrashedProcess *ret) {
+        char text[256], *parts[4]; /* TIME, PID, BOOT, UID */
+        CrashedProcess p;
+        if ((size_t)snprintf(text, sizeof text, "%s", name) >= sizeof text)
+                return false;
+        char *dot = strrchr(text, '.');
+        if (dot &&
+            (strcmp(dot, ".zst") == 0 || strcmp(dot, ".lz4") == 0 || strcmp(dot, ".xz") == 0))
+                *dot = '\0';
+        if (!cut_name(text, parts, ELEMENTSOF(parts), &p) || strlen(parts[2]) != 32 ||
+            strspn(parts[2], "0123456789abcdef") != 32)
+                return false;
+        *ret = p;
+        return true;
+}
+
+bool core_pattern_name_parse(const char *name, CrashedProcess *ret) {
+        char text[256], *parts[2]; /* TIME, PID */
+        return (size_t)snprintf(text, sizeof text, "%s", name) < sizeof text &&
+               cut_name(text, parts, ELEMENTSOF(parts), ret);
 }
 
 /* ---- the attributes ---- */
@@ -283,10 +297,10 @@ void core_facts_read(int fd, const char *path, char *const *patterns, CoreFacts 
         CoreFacts f = { 0 };
         bool has_name = core_name_parse(path_name(path), &f.process);
         f.is_of_systemd = read_attributes(fd, &f.process) || has_name;
-        if (!f.is_of_systemd)
-                read_head(fd, &f.process);
-        else
+        if (f.is_of_systemd)
                 read_journal(path, patterns, &f);
+        else if (!core_pattern_name_parse(path_name(path), &f.process))
+                read_head(fd, &f.process);
         set_times(fd, &f.process);
         *ret = f;
 }

@@ -11,7 +11,7 @@ typedef struct CoreFacts {
         CrashedProcess process;
         bool is_of_systemd; /* systemd-coredump has written it */
         char *job;          /* JSON, from its journal; NULL */
-        char *cgroup;       /* a path, from there; NULL */
+        char *cgroup;       /* its path, or its container's id; NULL */
 } CoreFacts;
 void core_facts_done(CoreFacts *f);
 
@@ -21,6 +21,9 @@ void core_facts_read(int fd, const char *path, char *const *patterns, CoreFacts 
 
 /** `core.COMMAND.UID.BOOT.PID.TIME[.zst]`, as systemd-coredump names it. @return whether it is */
 bool core_name_parse(const char *name, CrashedProcess *ret);
+/** `core.COMMAND.PID.TIME`, as docs/OPERATIONS.md has the kernel name it: with the pid on the node.
+ * @return whether it is */
+bool core_pattern_name_parse(const char *name, CrashedProcess *ret);
 /** The first notes of an ELF core. @param data  its first n bytes; notes beyond are not found
  * @return whether there is a NT_PRPSINFO */
 bool core_head_parse(const unsigned char *data, size_t n, CrashedProcess *ret);

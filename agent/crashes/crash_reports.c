@@ -46,7 +46,7 @@ typedef struct Report {
         ReportState state; /* set_state() */
         bool is_unwanted;
         char bundle_id[BUNDLE_ID_SIZE];
-        char *source, *unit_path, *context;
+        char *source, *unit_path, *context, *probe_socket;
         SourceSpec *spec; /* a reference */
         char **patterns;
         CoreFacts facts;
@@ -97,6 +97,7 @@ static Report *report_free(Report *x) {
         free(x->source);
         free(x->unit_path);
         free(x->context);
+        free(x->probe_socket);
         strings_free(x->patterns);
         core_facts_done(&x->facts);
         free(x->fault);
@@ -218,12 +219,19 @@ static int keep_report(Report *x, const CrashReport *report) {
         return x->json_fd < 0 ? x->json_fd : MIN(x->text_fd, 0);
 }
 
+/* Without a probe where the agent itself may see its processes' roots. */
+static void add_container(const Report *x, Roots *roots, int host_fd) {
+        const char *proc_root = x->spec->proc_root, *cgroup = x->facts.cgroup;
+        if (!roots_request_container(roots, x->probe_socket, proc_root, cgroup))
+                roots_add_container(roots, proc_root, cgroup, host_fd);
+}
+
 static void run_making(Report *x) {
         CrashReport report = { 0 };
         _cleanup_(roots_done) Roots roots = { .n = 0 };
         int host = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (x->facts.cgroup) /* where the agent may see its processes' roots */
-                roots_add_container(&roots, x->spec->proc_root, x->facts.cgroup, host);
+        if (x->facts.cgroup)
+                add_container(x, &roots, host);
         roots_add(&roots, host, FILE_ROOT_HOST, "host");
         roots_add_layers(&roots, host);
         int r = crash_report(&(CrashRequest){ .program = OURSELVES,
@@ -267,14 +275,19 @@ static void add_signatures(const CrashReports *c, StrBuf *b) {
         json_out_end_object(b);
 }
 
-/* Of a process that was seen at a device, while it ran. @return JSON of the caller's; NULL */
-static char *find_job(Store *store, const CrashedProcess *p, uid_t uid) {
+/* Of a process that was seen at a device, while it ran.
+ * @param ret_container  set to its container's id, the caller's, if that is known; NULL
+ * @return JSON of the caller's; NULL */
+static char *find_job(Store *store, const CrashedProcess *p, uid_t uid, char **ret_container) {
         StoredJob seen = { 0 };
         if (p->pid <= 0 || store_job_find(store, p->pid, 0, &seen) != 0)
                 return NULL;
         bool is_it = seen.uid == uid && seen.seen_usec <= p->last_usec;
         json_t *v = is_it ? json_loads(seen.document, 0, NULL) : NULL;
         json_t *job = json_object_get(v, "job"), *container = json_object_get(v, "container");
+        const char *id = json_string_value(json_object_get(container, "id"));
+        if (ret_container && !*ret_container && id && id[0])
+                *ret_container = strdup(id); /* else its files are not searched there */
         if (job && json_is_object(container))
                 (void)json_object_set(job, "container", container); /* it is left out */
         char *text = json_is_object(job) ? json_dumps(job, JSON_COMPACT) : NULL;
@@ -441,7 +454,8 @@ static void done(WorkJob *job) {
         Report *x = CONTAINER_OF(job, Report, work);
         if (x->state == REPORT_READING && !x->fault && !x->is_unwanted) {
                 if (!x->facts.job)
-                        x->facts.job = find_job(x->owner->context.store, &x->facts.process, x->uid);
+                        x->facts.job = find_job(x->owner->context.store, &x->facts.process, x->uid,
+                                                &x->facts.cgroup);
                 x->context = compose_context(x);
                 set_state(x, REPORT_MAKING);
                 start_work(x);
@@ -496,6 +510,7 @@ static Report *report_new(CrashReports *c, const CrashReportsCore *core) {
                        .owner = c,
                        .source = strdup(b->source),
                        .unit_path = strdup(b->path),
+                       .probe_socket = strdup(c->context.probe_socket),
                        .spec = source_spec_ref(core->spec),
                        .patterns = strings_copy(core->environment),
                        .unit_dev = b->unit_dev,
@@ -506,7 +521,7 @@ static Report *report_new(CrashReports *c, const CrashReportsCore *core) {
                        .json_fd = -1,
                        .text_fd = -1 };
         strcpy(x->bundle_id, b->id);
-        return x->source && x->unit_path && x->patterns ? TAKE_PTR(x) : NULL;
+        return x->source && x->unit_path && x->probe_socket && x->patterns ? TAKE_PTR(x) : NULL;
 }
 
 static bool hangs(const CrashReports *c) {
@@ -559,7 +574,7 @@ void crash_reports_make_of_oom_kill(CrashReports *c, const KernelLine *line, Str
         if (!oom_kill_parse(line->text, &kill))
                 return;
         const CrashedProcess p = { .pid = kill.pid, .last_usec = line->usec };
-        _cleanup_free_ char *job = find_job(c->context.store, &p, kill.uid);
+        _cleanup_free_ char *job = find_job(c->context.store, &p, kill.uid, NULL);
         oom_kill_report(c->kernel_log, line, job, json, text);
 }
 

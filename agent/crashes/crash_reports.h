@@ -20,6 +20,7 @@ typedef struct CrashReportsContext { /* borrowed */
         Clock *clock;
         Store *store;
         Attachments *attachments;
+        const char *probe_socket; /* where probes listen, if any do */
         /* A part of it was attached to a unit. */
         void (*on_attached)(const char *source, const char *unit_path, void *userdata);
         /* The report of a bundle is attached, or will not be before the next start. */

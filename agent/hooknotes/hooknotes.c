@@ -17,6 +17,7 @@
 #include "agent/hooknotes/rules.h"
 #include "agent/store/store.h"
 #include "collectors/host/pids.h"
+#include "collectors/runner/packet.h"
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
@@ -277,23 +278,7 @@ static void peer_gone(HookPeer *p) {
 /* Sends a packet. @param fd  goes with it by SCM_RIGHTS, borrowed; -1 = none
  * @return 0, or -errno (-EAGAIN: it does not read): then it counts as disconnected */
 static int hook_peer_send(HookPeer *p, const char *text, int fd) {
-        union {
-                char buf[CMSG_SPACE(sizeof(int))];
-                struct cmsghdr align;
-        } control = { 0 };
-        struct iovec iov = { (char *)text, strlen(text) };
-        struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
-
-        if (fd >= 0) {
-                m.msg_control = control.buf;
-                m.msg_controllen = sizeof control.buf;
-                struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-                c->cmsg_level = SOL_SOCKET;
-                c->cmsg_type = SCM_RIGHTS;
-                c->cmsg_len = CMSG_LEN(sizeof(int));
-                memcpy(CMSG_DATA(c), &fd, sizeof fd);
-        }
-        return sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
+        return packet_send(p->fd, text, strlen(text), &fd, fd >= 0);
 }
 
 static int on_peer(sd_event_source *source, int fd, uint32_t events, void *userdata);

@@ -2351,7 +2351,7 @@ static void incidents_watch_done(Incidents *i) {
 
 /* ---- life ---- */
 
-static char *socket_beside(const char *api_socket) {
+char *incidents_probe_socket(const char *api_socket) {
         _cleanup_free_ char *parent = path_parent(api_socket);
         return parent ? path_join(parent, "probe.sock") : NULL;
 }
@@ -2364,7 +2364,7 @@ int incidents_new(Incidents **ret, const IncidentsContext *context, const Config
         list_init(&i->incidents);
         i->snapshots = path_join(config->state_directory, "snapshots");
         i->outbox = path_join(config->state_directory, "incidents");
-        i->socket = socket_beside(config->api.socket);
+        i->socket = incidents_probe_socket(config->api.socket);
         int r = i->snapshots && i->outbox && i->socket ? 0 : -ENOMEM;
         if (r == 0)
                 r = fs_mkdir_p(i->snapshots, 0700);

@@ -6,12 +6,10 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 
 #include "collectors/supervisor.h"
 #include "lib/base/spawn.h"
-#include "lib/base/strbuf.h"
 #include "lib/event/timer.h"
 
 #define MESSAGES_MAX 256 /* in one go: a watch that floods leaves the loop to others as well */
@@ -131,20 +129,6 @@ static int on_readable(sd_event_source *s, int fd, uint32_t revents, void *userd
 
 /* ---- its beginning ---- */
 
-/* @return a connection, -ENOENT: nobody is there, -errno */
-static int connect_to(const char *path) {
-        struct sockaddr_un a = { .sun_family = AF_UNIX };
-        if (strlen(path) >= sizeof a.sun_path)
-                return -ENOENT; /* nobody can listen there */
-        strcpy(a.sun_path, path);
-        _cleanup_close_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd < 0)
-                return -errno;
-        if (connect(fd, (const struct sockaddr *)&a, sizeof a) < 0)
-                return errno == ECONNREFUSED || errno == ENOENT ? -ENOENT : -errno;
-        return TAKE_FD(fd);
-}
-
 static int spawn(pid_t *ret, int fd) {
         char *argv[] = { (char *)"neuron-collectd", (char *)"--child=probe", NULL };
         /* Not the agent's environment, which may name what it is not to have. */
@@ -171,34 +155,6 @@ static int start_own(Probe *p) {
         return r;
 }
 
-static int send_order(const Probe *p, const ProbeOptions *q) {
-        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        int r = probe_request_format(q->order, &b);
-        if (r < 0)
-                return r;
-        if (b.n > PROBE_REQUEST_MAX_BYTES)
-                return -EFBIG;
-        _cleanup_close_ int order = probe_request_memfd(b.text, b.n);
-        if (order < 0)
-                return order;
-        union {
-                char data[CMSG_SPACE(2 * sizeof(int))];
-                struct cmsghdr align;
-        } control = { .data = { 0 } };
-        size_t size = (q->dir_fd >= 0 ? 2 : 1) * sizeof(int);
-        struct iovec io = { .iov_base = (char *)"order", .iov_len = 5 };
-        struct msghdr m = { .msg_iov = &io,
-                            .msg_iovlen = 1,
-                            .msg_control = &control,
-                            .msg_controllen = CMSG_SPACE(size) };
-        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(size);
-        memcpy(CMSG_DATA(c), (const int[]){ order, q->dir_fd }, size);
-        return sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
-}
-
 bool probe_is_own(const Probe *p) {
         return p->pid > 0;
 }
@@ -211,10 +167,10 @@ int probe_new(Probe **ret, sd_event *event, const ProbeOptions *q) {
         p->on_message = q->on_message;
         p->on_end = q->on_end;
         p->userdata = q->userdata;
-        p->fd = connect_to(q->socket);
+        p->fd = probe_request_connect(q->socket);
         int r = p->fd == -ENOENT && !q->only_listening ? start_own(p) : p->fd;
         if (r >= 0)
-                r = send_order(p, q);
+                r = probe_request_send(q->order, p->fd, q->dir_fd);
         if (r >= 0)
                 r = sd_event_add_io(event, &p->io, p->fd, EPOLLIN, on_readable, p);
         if (r >= 0 && q->timeout_usec != USEC_INFINITY)

@@ -14,6 +14,7 @@
 
 #include "collectors/crash/core/core_stream.h"
 #include "collectors/crash/report.h"
+#include "collectors/runner/packet.h"
 #include "collectors/runner/sandbox.h"
 #include "lib/base/clock.h"
 #include "lib/base/digest.h"
@@ -45,45 +46,17 @@ typedef struct ChildStart {
         uint64_t stream_timeout_usec; /* 0: the core can be read anywhere */
 } ChildStart;
 
-static int send_packet(int fd, const void *data, size_t n, int passed_fd) {
-        struct iovec part = { (void *)data, n };
-        union {
-                char bytes[CMSG_SPACE(sizeof(int))];
-                struct cmsghdr align;
-        } control = { { 0 } };
-        struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1 };
-        if (passed_fd >= 0) {
-                m.msg_control = control.bytes;
-                m.msg_controllen = sizeof control.bytes;
-                struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-                *c = (struct cmsghdr){ CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS };
-                memcpy(CMSG_DATA(c), &passed_fd, sizeof passed_fd);
-        }
-        /* One message is under way at a time: when there is no room, the other end misbehaves. */
-        return sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
+/* One message is under way at a time: when there is no room, the other end misbehaves. */
+static int send_message(int fd, const void *data, size_t n, int passed_fd) {
+        return packet_send(fd, data, n, &passed_fd, passed_fd >= 0);
 }
 
-/* @param ret_fd  gets a descriptor that came along, -1 = none. NULL: what comes along is closed
- * @return 0, -ENODATA: the other end is closed, -EBADMSG, -errno */
-static int receive_packet(int fd, void *data, size_t n, int *ret_fd) {
-        struct iovec part = { data, n };
-        union {
-                char bytes[CMSG_SPACE(sizeof(int))];
-                struct cmsghdr align;
-        } control;
-        struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1 };
-        if (ret_fd) {
-                *ret_fd = -1;
-                m.msg_control = control.bytes;
-                m.msg_controllen = CMSG_LEN(sizeof(int)); /* CMSG_SPACE() has room for two */
-        }
-        ssize_t k = recvmsg(fd, &m, MSG_CMSG_CLOEXEC);
+/* @param ret_fd  as of packet_receive()
+ * @return 0, -ENODATA: the other end is closed, -EBADMSG: it is of another size, -errno */
+static int receive_message(int fd, void *data, size_t n, int *ret_fd) {
+        ssize_t k = packet_receive(fd, data, n, ret_fd);
         if (k < 0)
-                return -errno;
-        struct cmsghdr *c = ret_fd ? CMSG_FIRSTHDR(&m) : NULL;
-        if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-            c->cmsg_len == CMSG_LEN(sizeof(int)))
-                memcpy(ret_fd, CMSG_DATA(c), sizeof *ret_fd);
+                return (int)k;
         if ((size_t)k == n)
                 return 0;
         if (ret_fd && *ret_fd >= 0)
@@ -107,9 +80,9 @@ typedef struct Child {
 static int request_file(const FileQuery *q, FileReply *ret, const char **ret_place,
                         void *userdata) {
         Child *child = userdata;
-        int fd, r = send_packet(SOCKET_FD, q, sizeof *q, -1);
+        int fd, r = send_message(SOCKET_FD, q, sizeof *q, -1);
         if (r == 0)
-                r = receive_packet(SOCKET_FD, ret, sizeof *ret, &fd);
+                r = receive_message(SOCKET_FD, ret, sizeof *ret, &fd);
         if (r < 0 || ret->error < 0 || fd < 0)
                 return -ENODATA;
         *ret_place = child->start.places[MIN(ret->place, FILES_ROOTS_MAX - 1U)];
@@ -214,7 +187,7 @@ static void set_oom_score(void) {
 int crash_child_main(void) {
         Child child = { .core = { .fd = -1 } }; /* which ends with the process */
         _cleanup_(strbuf_done) StrBuf left_out = STRBUF_INIT;
-        int r = receive_packet(SOCKET_FD, &child.start, sizeof child.start, &child.core.fd);
+        int r = receive_message(SOCKET_FD, &child.start, sizeof child.start, &child.core.fd);
         if (r < 0 || child.core.fd < 0) {
                 fputs("neuron-collectd: --child=crash is not for people; see neuron-collect crash "
                       "--help\n",
@@ -238,11 +211,11 @@ static int reply_to_query(int socket_fd, const CrashRequest *o) {
         FileQuery q;
         FileReply reply;
         _cleanup_close_ int fd = -1;
-        int r = receive_packet(socket_fd, &q, sizeof q, NULL);
+        int r = receive_message(socket_fd, &q, sizeof q, NULL);
         if (r < 0)
                 return r;
         fd = files_open(o->roots, o->n_roots, &q, &reply);
-        return send_packet(socket_fd, &reply, sizeof reply, fd);
+        return send_message(socket_fd, &reply, sizeof reply, fd);
 }
 
 /* @return 0 when the child has closed its end, -ETIMEDOUT, -EBADMSG: it sent no query, or too many,
@@ -372,7 +345,7 @@ static int run_child(const CrashRequest *o, const int *fds, int *socket_of_child
                 return r;
         uint64_t timeout_usec = o->timeout_usec + start->stream_timeout_usec,
                  end_usec = clock_boottime_usec() + timeout_usec;
-        r = send_packet(socket_fd, start, sizeof *start, o->core_fd);
+        r = send_message(socket_fd, start, sizeof *start, o->core_fd);
         if (r == 0)
                 r = serve(socket_fd, o, end_usec);
         if (r == 0 || r == -EPIPE)

@@ -5,8 +5,11 @@
 #include <jansson.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
+#include "collectors/runner/packet.h"
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -17,7 +20,8 @@
 static const char *const mode_names[] = { [PROBE_SNAPSHOT] = "snapshot",
                                           [PROBE_AFTER] = "after",
                                           [PROBE_WATCH] = "watch",
-                                          [PROBE_SALVAGE] = "salvage" };
+                                          [PROBE_SALVAGE] = "salvage",
+                                          [PROBE_ROOTS] = "roots" };
 
 /* ---- its members ---- */
 
@@ -88,6 +92,7 @@ static const Field request_fields[] = {
         REQUEST(instance_id, TEXT, .max = 256),
         REQUEST(collectors, LIST, .max = PROBE_REQUEST_COLLECTORS_MAX, .may_be_null = true),
         REQUEST(interval_usec, NUMBER),
+        REQUEST(cgroup, TEXT, .max = PROBE_REQUEST_PATH_MAX),
         COLLECT(sysfs_root, TEXT, .max = PROBE_REQUEST_PATH_MAX, .if_missing = no_roots),
         COLLECT(device_directory, TEXT, .max = PROBE_REQUEST_PATH_MAX, .if_missing = no_roots),
         COLLECT(proc_root, TEXT, .max = PROBE_REQUEST_PATH_MAX, .if_missing = no_roots),
@@ -393,4 +398,32 @@ int probe_request_read_fd(int fd, size_t max_bytes, char **ret, size_t *ret_n) {
         if (st.st_size < 0 || (uint64_t)st.st_size > max_bytes)
                 return -EFBIG;
         return fs_read_head(fd, max_bytes, ret, ret_n);
+}
+
+/* ---- to a supervisor ---- */
+
+int probe_request_connect(const char *path) {
+        struct sockaddr_un a = { .sun_family = AF_UNIX };
+        if (strlen(path) >= sizeof a.sun_path)
+                return -ENOENT; /* nobody can listen there */
+        strcpy(a.sun_path, path);
+        _cleanup_close_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0)
+                return -errno;
+        if (connect(fd, (const struct sockaddr *)&a, sizeof a) < 0)
+                return errno == ECONNREFUSED || errno == ENOENT ? -ENOENT : -errno;
+        return TAKE_FD(fd);
+}
+
+int probe_request_send(const ProbeRequest *o, int fd, int dir_fd) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        int r = probe_request_format(o, &b);
+        if (r < 0)
+                return r;
+        if (b.n > PROBE_REQUEST_MAX_BYTES)
+                return -EFBIG;
+        _cleanup_close_ int order = probe_request_memfd(b.text, b.n);
+        if (order < 0)
+                return order;
+        return packet_send(fd, "order", 5, (const int[]){ order, dir_fd }, dir_fd >= 0 ? 2 : 1);
 }

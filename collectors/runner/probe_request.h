@@ -22,6 +22,7 @@ typedef enum ProbeMode {
         PROBE_WATCH,   /* until the agent goes: the kernel log, and `jobs` every `interval` */
         PROBE_SALVAGE, /* a document of what an earlier supervisor has left behind when it was
                           killed */
+        PROBE_ROOTS,   /* `roots`: of processes of a container, each a message with a descriptor */
 } ProbeMode;
 
 /** A process as the hook knows it: its number counts in the hook's pid namespace, which is that of
@@ -43,6 +44,7 @@ typedef struct ProbeRequest {
         ProbePidQuery *questions;
         size_t n_questions;
         uint64_t interval_usec; /* of PROBE_WATCH */
+        char *cgroup;           /* of PROBE_ROOTS: roots_add_container() */
 } ProbeRequest;
 
 void probe_request_done(ProbeRequest *o);
@@ -59,3 +61,9 @@ int probe_request_memfd(const void *data, size_t n);
 /** Reads what probe_request_memfd() or a file has, from its beginning whatever its offset. @return
  * 0, -EFBIG, -errno */
 int probe_request_read_fd(int fd, size_t max_bytes, char **ret, size_t *ret_n);
+
+/** Connects to where a supervisor listens. @return a connection that does not block, the caller's;
+ * -ENOENT: nobody is there; -errno */
+int probe_request_connect(const char *path);
+/** @param dir_fd  where the supervisor writes, borrowed; -1 = nowhere  @return 0, -EFBIG, -errno */
+int probe_request_send(const ProbeRequest *o, int fd, int dir_fd);

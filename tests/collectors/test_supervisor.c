@@ -16,6 +16,8 @@
 
 #include "tests/harness/unit.h"
 
+#include "collectors/crash/origin/roots.h"
+#include "collectors/probe_listener.h"
 #include "collectors/runner/probe_request.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -616,6 +618,54 @@ static void an_answer_about_a_process_names_its_container(void **state) {
         json_decref(load(p, SNAPSHOT_FILE));
 }
 
+#define LISTENER "--child=probe:"
+
+static void wait_for_socket(const char *path) {
+        for (int i = 0; i < 3000; i++) {
+                int fd = probe_request_connect(path);
+                if (fd >= 0) {
+                        assert_int_equal(close(fd), 0);
+                        return;
+                }
+                (void)usleep(10000);
+        }
+        fail_msg("nobody listens at %s", path);
+}
+
+static void make_root(const Probe *p, int pid, const char *directory) {
+        char link[64], target[2 * PATH_MAX];
+        (void)snprintf(link, sizeof link, "proc/%d/root", pid);
+        (void)snprintf(target, sizeof target, "%s/%s", p->scratch->path, directory);
+        assert_int_equal(symlinkat(target, p->dir_fd, link), 0);
+}
+
+static void a_probe_hands_out_the_roots_of_a_container(void **state) {
+        Probe *p = *state;
+        _cleanup_free_ char *option = NULL, *proc = NULL;
+        char *argv[] = { (char *)"test", NULL, NULL };
+        Roots roots = { .n = 0 };
+        assert_true(asprintf(&option, LISTENER "%s/s", p->scratch->path) > 0);
+        assert_true(asprintf(&proc, "%s/proc", p->scratch->path) > 0);
+        argv[1] = option;
+        const char *socket = option + strlen(LISTENER);
+        assert_false(roots_request_container(&roots, socket, proc, ID));
+        assert_int_equal(mkdirat(p->dir_fd, "proc", 0755), 0);
+        make_process(p, 500, 1, "500\t1", "0::/kubepods.slice/cri-containerd-" ID ".scope\n");
+        make_process(p, 600, 1, "600", "0::/user.slice\n");
+        make_root(p, 500, "root");
+        make_root(p, 600, "out");
+        assert_int_equal(posix_spawn(&p->pid, "/proc/self/exe", NULL, NULL, argv, environ), 0);
+        wait_for_socket(socket);
+        assert_true(roots_request_container(&roots, socket, proc, ID));
+        assert_int_equal(roots.n, 1);
+        assert_string_equal(roots.items[0].name, "process 500");
+        assert_int_equal(roots.items[0].kind, FILE_ROOT_OWN);
+        assert_int_equal(faccessat(roots.items[0].fd, "counter", F_OK, 0), 0);
+        roots_done(&roots);
+        assert_true(roots_request_container(&roots, socket, proc, "/nowhere"));
+        assert_int_equal(roots.n, 0);
+}
+
 static void an_order_that_is_none_fails_with_a_reason(void **state) {
         Probe *p = *state;
         start(p);
@@ -642,6 +692,8 @@ static void a_person_who_types_it_gets_a_sentence(void **state) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(int argc, char **argv) {
+        if (argc == 2 && strncmp(argv[1], LISTENER, strlen(LISTENER)) == 0)
+                _exit(probe_listener_main(argv[1] + strlen(LISTENER)));
         if (argc == 2 && strncmp(argv[1], "--child=", 8) == 0)
                 _exit(child_main(argv[1] + 8));
         const struct CMUnitTest tests[] = {
@@ -660,6 +712,7 @@ int main(int argc, char **argv) {
                 TEST(a_watch_reports_why_there_is_no_log_to_follow),
                 TEST(a_watch_reports_holders_of_devices_first_and_of_others_so_many),
                 TEST(an_answer_about_a_process_names_its_container),
+                TEST(a_probe_hands_out_the_roots_of_a_container),
                 TEST(an_order_that_is_none_fails_with_a_reason),
                 TEST(a_collector_that_does_not_exist_is_refused),
                 TEST(a_person_who_types_it_gets_a_sentence),

@@ -71,6 +71,9 @@ with cores.core_of(cores.CRASHER, "null", "2") as core:
     shutil.copy(core, sys.argv[3])' "$srcdir/tests/harness" "$srcdir/tests/collectors/crash" \
 	"$upper/core" >"$dir/out" 2>&1
 ok "a core is made"
+# What the job has, and the node has not.
+program=$builddir/tests/collectors/crash/crasher
+mkdir -p "$upper/image${program%/*}" && cp "$program" "$upper/image$program"
 "$box" start $name "$base" >"$dir/out" 2>&1
 ok "the box boots"
 [ "$(cat /proc/sys/kernel/core_pattern)" = "$pattern" ]
@@ -87,10 +90,13 @@ ok "the agent starts"
 ok "the directory for links is beside the cores, and the agent's"
 
 # shellcheck disable=SC2016  # is expanded in the box
-inside sh -c 'RANK=3 LOCAL_RANK=3 WORLD_SIZE=64 TORCHELASTIC_RUN_ID=run-7 MY_SECRET=hidden \
-	sleep 600 </dev/null >/dev/null 2>&1 &
-/usr/lib/systemd/systemd-coredump $! 0 0 11 $(date +%s) 18446744073709551615 host </core
-kill $!' >"$dir/out" 2>&1
+inside sh -c 'systemd-run --unit=job --setenv=RANK=3 --setenv=LOCAL_RANK=3 --setenv=WORLD_SIZE=64 \
+	--setenv=TORCHELASTIC_RUN_ID=run-7 --setenv=MY_SECRET=hidden --uid=nobody \
+	-p AmbientCapabilities=CAP_SYS_CHROOT perl -e "chroot q(/image) or die; sleep 600"
+pid=$(systemctl show --property=MainPID --value job)
+while [ "$(readlink /proc/$pid/root)" = / ]; do sleep 0.1; done
+/usr/lib/systemd/systemd-coredump $pid 0 0 11 $(date +%s) 18446744073709551615 host </core' \
+	>"$dir/out" 2>&1
 ok "systemd-coredump takes the core"
 for _ in $(seq 300); do
 	manifest=$(find "$("$box" root $name)/srv/archive" -name '*.manifest.json' 2>/dev/null | head -n 1)
@@ -114,7 +120,7 @@ $2" >"$dir/out" 2>&1
 judge "the core is a member as it was compressed, with its report" "
 kinds = sorted(x['kind'] for x in m['members'])
 assert kinds == ['crash-report', 'crash-report', 'elf-core'], kinds
-core, = glob.glob(d + '/core.sleep.0.*.zst')
+core, = glob.glob(d + '/core.perl.0.*.zst')
 plain = subprocess.run(['zstd', '-dc', core], capture_output=True, check=True).stdout
 assert plain == open('$upper/core', 'rb').read()"
 judge "the report names the job of the journal's entry" "
@@ -122,6 +128,10 @@ assert r['job']['source'] == 'torchrun' and r['job']['rank'] == 3, r
 assert r['job']['environment']['RANK'] == '3', r"
 judge "it is of the compressed core, or says that this cannot be read" "
 assert 'signal' in r or 'zstd' in r['not_made'], r"
+judge "a process of the job that still runs has its program, as the probe can see" "
+found = {x['path']: (x['file'], x['found_in']) for x in r['modules']}
+assert found['$program'][0] == 'verified', found
+assert found['$program'][1].startswith('process '), found"
 judge "nothing beyond the allow-list is in it" "
 assert 'hidden' not in json.dumps(r) + t and 'MY_SECRET' not in json.dumps(r) + t"
 inside sh -c 'cp /core /var/lib/systemd/coredump/.core.plain

@@ -1,17 +1,24 @@
 #include "collectors/crash/origin/roots.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "collectors/host/procfs.h"
+#include "collectors/runner/packet.h"
+#include "collectors/runner/probe_request.h"
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
 #include "lib/base/fs.h"
 
 enum { CONTAINER_ROOTS_MAX = 4, LAYERS_MAX = 128, LAYERS_SEEN_MAX = 16 << 10, SHORT_NAME = 12 };
+enum { ROOT_MESSAGE_SIZE = 128 };
 #define CGROUP_BYTES_MAX (64 * KIB)
+#define PROBE_USEC (10 * USEC_PER_SEC) /* for all of its answer */
 
 void roots_add(Roots *r, int fd, FileRootKind kind, const char *name) {
         if (fd >= 0 && r->n == FILES_ROOTS_MAX)
@@ -90,6 +97,69 @@ void roots_add_container(Roots *r, const char *proc_root, const char *cgroup, in
         procfs_numbers_done(&pids);
         for (size_t k = first; r->n - first > 1 && k < r->n; k++)
                 r->items[k].kind = FILE_ROOT_LAYER;
+}
+
+/* ---- by a probe: `own NAME` or `layer NAME`, each with a descriptor ---- */
+
+static const char *const root_words[] = { [FILE_ROOT_OWN] = "own", [FILE_ROOT_LAYER] = "layer" };
+
+int roots_send_container(int socket_fd, const char *proc_root, const char *cgroup) {
+        _cleanup_(roots_done) Roots roots = { .n = 0 };
+        _cleanup_close_ int host = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+        int r = host < 0 ? -errno : 0;
+        if (r == 0)
+                roots_add_container(&roots, proc_root, cgroup, host);
+        for (size_t i = 0; i < roots.n && r == 0; i++) {
+                char text[ROOT_MESSAGE_SIZE];
+                int n = snprintf(text, sizeof text, "%s %s", root_words[roots.items[i].kind],
+                                 roots.items[i].name);
+                r = packet_send(socket_fd, text, (size_t)n, &roots.items[i].fd, 1);
+        }
+        return r;
+}
+
+static void add_sent(Roots *r, char *text, int fd) {
+        char *name = strchr(text, ' ');
+        if (!name)
+                return;
+        *name++ = '\0';
+        if (strcmp(text, root_words[FILE_ROOT_OWN]) == 0)
+                roots_add(r, fcntl(fd, F_DUPFD_CLOEXEC, 0), FILE_ROOT_OWN, name);
+        else if (strcmp(text, root_words[FILE_ROOT_LAYER]) == 0)
+                roots_add(r, fcntl(fd, F_DUPFD_CLOEXEC, 0), FILE_ROOT_LAYER, name);
+}
+
+/* @return whether the probe has sent all */
+static bool receive_roots(Roots *r, int socket_fd) {
+        uint64_t now, end_usec = clock_boottime_usec() + PROBE_USEC;
+        while ((now = clock_boottime_usec()) < end_usec) {
+                char text[ROOT_MESSAGE_SIZE] = "";
+                _cleanup_close_ int fd = -1;
+                struct pollfd p = { .fd = socket_fd, .events = POLLIN };
+                if (poll(&p, 1, (int)((end_usec - now) / USEC_PER_MSEC + 1)) <= 0)
+                        continue;
+                ssize_t n = packet_receive(socket_fd, text, sizeof text - 1, &fd);
+                if (n <= 0 && n != -EAGAIN)
+                        return false;
+                if (strcmp(text, "done") == 0)
+                        return true;
+                add_sent(r, text, fd);
+        }
+        return false;
+}
+
+bool roots_request_container(Roots *r, const char *socket, const char *proc_root,
+                             const char *cgroup) {
+        /* What nothing is collected from has to be named as well. */
+        const ProbeRequest request = { .mode = PROBE_ROOTS,
+                                       .cgroup = (char *)cgroup,
+                                       .collect = { .sysfs_root = (char *)"/sys",
+                                                    .device_directory = (char *)"/dev",
+                                                    .proc_root = (char *)proc_root,
+                                                    .timeout_usec = PROBE_USEC,
+                                                    .max_bytes = 1 } };
+        _cleanup_close_ int fd = probe_request_connect(socket);
+        return fd >= 0 && probe_request_send(&request, fd, -1) == 0 && receive_roots(r, fd);
 }
 
 /* ---- of images ---- */

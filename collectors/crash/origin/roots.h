@@ -19,6 +19,14 @@ void roots_add(Roots *r, int fd, FileRootKind kind, const char *name);
  * text of its /proc/PID/cgroup */
 void roots_add_container(Roots *r, const char *proc_root, const char *cgroup, int host_fd);
 
+/** The same by a probe, which may see the roots of all processes (docs/ARCHITECTURE.md).
+ * @param socket  where probes listen  @return whether one has answered */
+bool roots_request_container(Roots *r, const char *socket, const char *proc_root,
+                             const char *cgroup);
+
+/** The probe's end: sends what roots_add_container() finds. @return 0, -errno */
+int roots_send_container(int socket_fd, const char *proc_root, const char *cgroup);
+
 /** Adds the layers of images that containerd and Podman have on a node, the newest first, as many
  * as there is room for. */
 void roots_add_layers(Roots *r, int host_fd);

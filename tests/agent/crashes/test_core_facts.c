@@ -36,6 +36,23 @@ static void names_of_systemd_are_read_and_others_are_not(void **state) {
                 assert_false(core_name_parse(others[i], &p));
 }
 
+static void names_of_the_documented_pattern_have_the_pid_on_the_node(void **state) {
+        CrashedProcess p;
+        (void)state;
+        assert_true(core_pattern_name_parse("core.python3.11.4711.1779859295", &p));
+        assert_int_equal(p.pid, 4711);
+        assert_string_equal(p.command, "python3.11");
+        assert_true(p.first_usec == UINT64_C(1779859295000000) && p.last_usec == p.first_usec);
+        static const char *const others[] = {
+                "core.4711.1779859295",     "core",       "core.python3",
+                "core.python3.4711",        "core.a.0.1", "core.a.4711.x",
+                "a.core.4711.1779859295",   ".4711.1",    "core.a.4711.1779859295.zst",
+                "core.a.99999999.17798592",
+        };
+        for (size_t i = 0; i < ELEMENTSOF(others); i++)
+                assert_false(core_pattern_name_parse(others[i], &p));
+}
+
 typedef struct Head {
         Elf64_Ehdr h;
         Elf64_Phdr p;
@@ -165,6 +182,7 @@ static void the_job_has_allowed_variables_alone(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
+                cmocka_unit_test(names_of_the_documented_pattern_have_the_pid_on_the_node),
                 cmocka_unit_test(names_of_systemd_are_read_and_others_are_not),
                 cmocka_unit_test(the_first_note_names_the_process_wherever_the_file_is_cut),
                 cmocka_unit_test(offsets_beyond_the_file_are_nothing),

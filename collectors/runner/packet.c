@@ -1,0 +1,44 @@
+#include "collectors/runner/packet.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+
+int packet_send(int fd, const void *data, size_t n, const int *fds, size_t n_fds) {
+        struct iovec part = { (void *)data, n };
+        union {
+                char bytes[CMSG_SPACE(PACKET_FDS_MAX * sizeof(int))];
+                struct cmsghdr align;
+        } control = { { 0 } };
+        struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1 };
+        if (n_fds > 0) {
+                m.msg_control = control.bytes;
+                m.msg_controllen = CMSG_SPACE(n_fds * sizeof *fds);
+                struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+                *c = (struct cmsghdr){ CMSG_LEN(n_fds * sizeof *fds), SOL_SOCKET, SCM_RIGHTS };
+                memcpy(CMSG_DATA(c), fds, n_fds * sizeof *fds);
+        }
+        return sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
+}
+
+ssize_t packet_receive(int fd, void *data, size_t n, int *ret_fd) {
+        struct iovec part = { data, n };
+        union {
+                char bytes[CMSG_SPACE(sizeof(int))];
+                struct cmsghdr align;
+        } control;
+        struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1 };
+        if (ret_fd) {
+                *ret_fd = -1;
+                m.msg_control = control.bytes;
+                m.msg_controllen = CMSG_LEN(sizeof(int)); /* CMSG_SPACE() has room for two */
+        }
+        ssize_t k = recvmsg(fd, &m, MSG_CMSG_CLOEXEC);
+        if (k < 0)
+                return -errno;
+        struct cmsghdr *c = ret_fd ? CMSG_FIRSTHDR(&m) : NULL;
+        if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+            c->cmsg_len == CMSG_LEN(sizeof(int)))
+                memcpy(ret_fd, CMSG_DATA(c), sizeof *ret_fd);
+        return k;
+}
