@@ -259,7 +259,7 @@ static int read_report(const int *fds, CrashReport *ret) {
         return r < 0 ? r : read_output(fds[TEXT_FD], &ret->text);
 }
 
-/* Whether one was ready when its reader came to an end, which debug information can bring about. */
+/* Whether one was ready when its reader failed, which debug information can bring about. */
 static bool has_report(const int *fds, CrashReport *ret) {
         if (read_report(fds, ret) == 0 && *ret->json && *ret->text)
                 return true;
@@ -279,7 +279,7 @@ static int set_fault(CrashReport *ret, const char *fmt, ...) {
 static int collect(const int *fds, int status, CrashReport *ret) {
         _cleanup_free_ char *why = NULL;
         size_t n;
-        if (WIFSIGNALED(status) && has_report(fds, ret))
+        if (status != 0 && has_report(fds, ret))
                 return 0;
         if (WIFSIGNALED(status))
                 return set_fault(ret, "its reader died by SIG%s", sigabbrev_np(WTERMSIG(status)));
@@ -353,7 +353,7 @@ static int run_child(const CrashRequest *o, const int *fds, int *socket_of_child
         if (r == 0)
                 return collect(fds, status, ret);
         kill_child(pid);
-        if (r == -ETIMEDOUT && has_report(fds, ret))
+        if (has_report(fds, ret))
                 return 0;
         if (r == -ETIMEDOUT)
                 return set_fault(ret, "reading it took longer than %llu s",

@@ -154,6 +154,8 @@ int __wrap_report_write(const ReportInput *in, StrBuf *json, StrBuf *text) {
                 ask(json, in, "/etc/passwd", 0);
         try_all(in, json);
         strbuf_add(text, "text\n");
+        if (strcmp(in->core_name, "fail late") == 0)
+                return in->publish(json, text, in->userdata) < 0 ? -EIO : -ENOMEM;
         return 0;
 }
 
@@ -200,6 +202,15 @@ static void one_that_dies_is_an_outcome(void **state) {
         CrashReport r;
         assert_int_equal(make("die", PATIENT_USEC, &r), CRASH_E_FAILED);
         assert_string_equal(r.fault, "its reader died by SIGKILL");
+        crash_report_done(&r);
+}
+
+static void one_that_fails_behind_its_report_has_made_one(void **state) {
+        CrashReport r;
+        assert_int_equal(make("fail late", PATIENT_USEC, &r), 0);
+        assert_string_equal(r.text, "text\n");
+        assert_string_equal(r.json, reached_nothing);
+        assert_null(r.fault);
         crash_report_done(&r);
 }
 
@@ -346,6 +357,7 @@ int main(int argc, char **argv) {
                 cmocka_unit_test(it_reaches_nothing_where_the_kernel_has_no_landlock),
                 cmocka_unit_test(one_that_misbehaves_costs_its_report_and_nothing_else),
                 cmocka_unit_test(one_that_dies_is_an_outcome),
+                cmocka_unit_test(one_that_fails_behind_its_report_has_made_one),
                 cmocka_unit_test(one_that_hangs_is_ended_in_time),
                 cmocka_unit_test(a_silent_pipe_has_a_timeout),
                 cmocka_unit_test(a_core_without_end_has_a_report_of_what_came_in_time),
