@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Crash reports beside eu-stack and gdb: bench_crash.py [--assert]
 
-A core of 64 GiB with 2 GiB of data and 200 threads, plain and compressed (beside `zstd -dc`), and
-one of 200 threads in a library of 45,000 symbols. With --assert it fails where the limits are
-exceeded. Needs 5 GiB in /var/tmp."""
+A core of 64 GiB with 2 GiB of data and 200 threads, plain and compressed (beside `zstd -dc`), one
+of 200 threads in a library of 45,000 symbols, and cores that are cut or filtered. With --assert it
+fails where the limits are exceeded. Needs 5 GiB in /var/tmp."""
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)),
                                 "../collectors/crash"))
 # pylint: disable=wrong-import-position
-from cores import CLI, CRASHER, chains, core_of, gdb_chains, report
+from cores import CLI, CRASHER, chains, core_of, eu_stack, gdb_chains, report
 
 THREADS, SYMBOLS = 200, 45000
 SECONDS_MAX, MIB_MAX = 1.0, 64
@@ -75,6 +76,35 @@ def check_frames(program, core):
           f"{document['core']['bytes_read'] / 2**20:.1f} MiB of memory read")
 
 
+def check_part(what, core, whole):
+    """@return whether each chain ends where its stack does, and each thread has its pc"""
+    document = report(core)
+    n_ours, n_eu, n_gdb = (sum(map(len, c.values())) for c in (
+        chains(document), eu_stack(core), gdb_chains(CRASHER, core)))
+    groups = document["threads"]["groups"]
+    good = document["threads"]["count"] == THREADS + 1 and all(
+        g["frames"] and g["end"] in ("complete", "no-stack") for g in groups)
+    n_cut = sum(len(g["threads"]) for g in groups if g["end"] != "complete")
+    print(f"  {what}: {n_ours} frames of {whole}, eu-stack {n_eu}, gdb {n_gdb}; "
+          f"{n_cut} stacks are not in it{'' if good else '; OTHER ENDS'}")
+    return good
+
+
+def check_parts():
+    command = (CRASHER, "null", str(THREADS))
+    print("cut and filtered cores")
+    with core_of(*command) as core:
+        st, whole = os.stat(core), sum(map(len, chains(report(core)).values()))
+        os.truncate(core, st.st_size // 2)
+        good = check_part("cut at half", core, whole)
+    for what, limit, core_filter in (("ulimit -c of half its data", st.st_blocks * 256, None),
+                                     ("filter 0x23", resource.RLIM_INFINITY, 0x23),
+                                     ("filter 0", resource.RLIM_INFINITY, 0)):
+        with core_of(*command, limit=limit, core_filter=core_filter) as core:
+            good = check_part(what, core, whole) and good
+    return good
+
+
 def build_large(directory):
     """A program whose threads wait in a library of many functions, each in one of its own."""
     library, source = os.path.join(directory, "liblarge.so"), os.path.join(directory, "large.s")
@@ -121,7 +151,7 @@ def main():
         with core_of(program) as core:
             good = check(compare(f"{SYMBOLS} symbols", program, core), cpu_only=True) and good
             check_frames(program, core)
-    return 0 if good else 1
+    return 0 if check_parts() and good else 1
 
 
 if __name__ == "__main__":

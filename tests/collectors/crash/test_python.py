@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The stacks of Python's threads are those that faulthandler prints when the process crashes, for
-each interpreter that is here: python3.11, 3.12 and 3.13 of PATH, and those that NC_PYTHONS names,
-separated by colons."""
+each interpreter that is here: python3.11, 3.12 and 3.13 of PATH, those of pyenv, and those that
+NC_PYTHONS names, separated by colons."""
+import glob
 import os
 import re
 import shutil
@@ -52,6 +53,8 @@ THREADS = 20
 
 def interpreters():
     named = [p for p in os.environ.get("NC_PYTHONS", "").split(":") if p]
+    if shutil.which("pyenv"):
+        named += glob.glob(run("pyenv", "root").stdout.strip() + "/versions/3.1[123].*/bin/python3")
     found = {}
     for program in named + ["python3.11", "python3.12", "python3.13", "python3"]:
         result = subprocess.run([program, "-c", "import sys; print(*sys.version_info[:2])"],
