@@ -329,7 +329,9 @@ static bool is_of(const Place *p, const char *source, const char *unit_path) {
         return strcmp(p->source, source) == 0 && strcmp(p->unit_path, unit_path) == 0;
 }
 
-static bool is_busy(const Attachments *a, const char *source, const char *unit_path) {
+bool attachments_are_coming(const Attachments *a, const char *source, const char *unit_path) {
+        if (!a)
+                return false;
         LIST_FOREACH (l, (ListLink *)&a->jobs) {
                 const AttachmentJob *j = CONTAINER_OF(l, AttachmentJob, link);
                 for (size_t k = 0; k < j->n_places; k++)
@@ -378,7 +380,7 @@ static int remove_empty(const Attachments *a, const char *source, const char *un
         _cleanup_close_ int unit = open_dir(root, unit_key(source, unit_path, key));
         if (unit < 0)
                 return unit == -ENOENT ? 0 : unit;
-        if (is_busy(a, source, unit_path))
+        if (attachments_are_coming(a, source, unit_path))
                 return 0; /* on_done tidies it */
         int r = read_names(unit, is_anything, &remaining);
         if (r == 0 && remaining.n == 0)

@@ -60,6 +60,10 @@ int attachments_submit(Attachments *a, const AttachmentRequest *o, AttachmentJob
 /** on_done is no longer called; the job is finished. @param j  may be NULL */
 void attachment_job_forget(AttachmentJob *j);
 
+/** @return whether a job attaches something to the unit. Who attaches several files, one after the
+ * other's on_done, has them coming all the time */
+bool attachments_are_coming(const Attachments *a, const char *source, const char *unit_path);
+
 /** @return how many wait, and the sum of their sizes; 0 also on an error. @param a
  * NULL: none */
 size_t attachments_waiting(const Attachments *a, const char *source, const char *unit_path,

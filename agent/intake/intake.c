@@ -1893,6 +1893,8 @@ static void release_of(IntakeSource *s, const char *source, const char *path, co
 static void supplement_or_release(IntakeSource *s, const char *path) {
         _cleanup_(bundle_record_done) BundleRecord base = { 0 };
         uint64_t bytes;
+        if (attachments_are_coming(s->context->attachments, s->config->name, path))
+                return; /* who attaches them tells when all are there */
         size_t n = attachments_waiting(s->context->attachments, s->config->name, path, &bytes);
         if (n == 0 || bundle_table_find_unit(s->context->bundles, s->config->name, path) ||
             store_find_unit(s->context->store, s->config->name, path, &base) != 0)

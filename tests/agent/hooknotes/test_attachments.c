@@ -468,6 +468,47 @@ static void off_the_loop_one_copy_is_written_for_all_and_the_loop_syncs_nothing(
         assert_int_equal(st.st_nlink, 3); /* no name is left elsewhere */
 }
 
+typedef struct Series {
+        Fixture *f;
+        unsigned n_done;
+} Series;
+
+static void attach_next(Series *x);
+
+static void on_one_of_two(const int *results, void *userdata) {
+        Series *x = userdata;
+        assert_int_equal(results[0], 0);
+        if (++x->n_done < 2)
+                attach_next(x);
+}
+
+static void attach_next(Series *x) {
+        AttachmentJob *job;
+        _cleanup_close_ int fd = memory_of("x", 1);
+        const AttachmentPlace place = { "core-dumps", UNIT, x->n_done ? "crash.md" : "crash.json" };
+        assert_int_equal(attachments_submit(x->f->a,
+                                            &(AttachmentRequest){ .fd = fd,
+                                                                  .places = &place,
+                                                                  .n_places = 1,
+                                                                  .on_done = on_one_of_two,
+                                                                  .userdata = x },
+                                            &job),
+                         0);
+}
+
+static void files_attached_one_after_the_other_are_coming_until_all_are_there(void **state) {
+        Fixture *f = *state;
+        Series x = { .f = f };
+        assert_false(attachments_are_coming(f->a, "core-dumps", UNIT));
+        for (attach_next(&x); x.n_done < 2;) {
+                assert_true(attachments_are_coming(f->a, "core-dumps", UNIT));
+                assert_false(attachments_are_coming(f->a, "core-dumps", "/tmp/other"));
+                assert_true(sd_event_run(f->event, 10 * USEC_PER_SEC) > 0);
+        }
+        assert_false(attachments_are_coming(f->a, "core-dumps", UNIT));
+        assert_int_equal(waiting(f), 2);
+}
+
 static void a_failure_off_the_loop_is_reported_for_each_place_and_leaves_nothing(void **state) {
         Fixture *f = *state;
         Done d = { .n = 3 }, later = { .n = 3 };
@@ -566,6 +607,7 @@ int main(void) {
                 TEST(all_units_together_have_a_bound_and_what_is_released_makes_room),
                 TEST(what_came_before_a_time_goes_and_the_rest_stays),
                 TEST(off_the_loop_one_copy_is_written_for_all_and_the_loop_syncs_nothing),
+                TEST(files_attached_one_after_the_other_are_coming_until_all_are_there),
                 TEST(a_failure_off_the_loop_is_reported_for_each_place_and_leaves_nothing),
                 TEST(what_is_released_while_more_is_on_its_way_does_not_come_back),
                 TEST(what_is_on_its_way_to_a_new_dump_stays_and_what_was_for_the_one_before_goes),
