@@ -51,10 +51,10 @@ static bool set_pid(CrashedProcess *p, const char *text) {
 
 /* ---- the name ---- */
 
-/* Seconds, and since systemd 246 microseconds. */
+/* Seconds, and since systemd 246 microseconds. Another number, of a signal, is before 2001. */
 static bool set_time(CrashedProcess *p, const char *text) {
         uint64_t time;
-        if (parse_u64_range(text, 0, INT64_MAX, &time) < 0)
+        if (parse_u64_range(text, 1000000000, INT64_MAX, &time) < 0)
                 return false;
         p->first_usec = p->last_usec = time < UINT64_C(1) << 40 ? time * USEC_PER_SEC : time;
         return true;

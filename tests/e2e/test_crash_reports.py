@@ -262,6 +262,20 @@ def a_core_that_is_gone_before_its_report_is_made_has_one_that_says_so():
     a.stop()
 
 
+@test
+def the_job_is_found_by_the_pid_in_the_name_of_the_core():
+    a = node(settle="4s")
+    a.start()
+    now, job = int(time.time()), {"source": "torchrun", "rank": 3}
+    a.sql(f"INSERT INTO jobs VALUES (4711, 1, {os.getuid()}, {now - 60}000000, "
+          f"'{json.dumps({'job': job, 'container': None})}')")
+    crash(a, f"core.crasher.4711.{now}", threads=2)
+    a.wait_delivered(1)
+    document, text = report_in(a.only_manifest()[0])
+    assert document["job"] == job and "torchrun" in text, document["job"]
+    a.stop()
+
+
 KILLED = ("Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9kB, anon-rss:9kB, "
           "file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:1kB oom_score_adj:0")
 CONSTRAINT = ("oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=a,mems_allowed=0,"

@@ -118,15 +118,12 @@ int roots_send_container(int socket_fd, const char *proc_root, const char *cgrou
         return r;
 }
 
-static void add_sent(Roots *r, char *text, int fd) {
-        char *name = strchr(text, ' ');
-        if (!name)
-                return;
-        *name++ = '\0';
-        if (strcmp(text, root_words[FILE_ROOT_OWN]) == 0)
-                roots_add(r, fcntl(fd, F_DUPFD_CLOEXEC, 0), FILE_ROOT_OWN, name);
-        else if (strcmp(text, root_words[FILE_ROOT_LAYER]) == 0)
-                roots_add(r, fcntl(fd, F_DUPFD_CLOEXEC, 0), FILE_ROOT_LAYER, name);
+static void add_sent(Roots *r, const char *text, int *fd) {
+        for (size_t kind = 0; kind < ELEMENTSOF(root_words); kind++) {
+                size_t n = root_words[kind] ? strlen(root_words[kind]) : 0;
+                if (n > 0 && strncmp(text, root_words[kind], n) == 0 && text[n] == ' ')
+                        roots_add(r, TAKE_FD(*fd), (FileRootKind)kind, text + n + 1);
+        }
 }
 
 /* @return whether the probe has sent all */
@@ -143,7 +140,7 @@ static bool receive_roots(Roots *r, int socket_fd) {
                         return false;
                 if (strcmp(text, "done") == 0)
                         return true;
-                add_sent(r, text, fd);
+                add_sent(r, text, &fd);
         }
         return false;
 }

@@ -44,10 +44,10 @@ static void names_of_the_documented_pattern_have_the_pid_on_the_node(void **stat
         assert_string_equal(p.command, "python3.11");
         assert_true(p.first_usec == UINT64_C(1779859295000000) && p.last_usec == p.first_usec);
         static const char *const others[] = {
-                "core.4711.1779859295",     "core",       "core.python3",
-                "core.python3.4711",        "core.a.0.1", "core.a.4711.x",
-                "a.core.4711.1779859295",   ".4711.1",    "core.a.4711.1779859295.zst",
-                "core.a.99999999.17798592",
+                "core.4711.1779859295",       "core",           "core.python3",
+                "core.python3.4711",          "core.a.0.1",     "core.a.4711.x",
+                "a.core.4711.1779859295",     ".4711.1",        "core.a.4711.1779859295.zst",
+                "core.a.99999999.1779859295", "core.a.4711.11",
         };
         for (size_t i = 0; i < ELEMENTSOF(others); i++)
                 assert_false(core_pattern_name_parse(others[i], &p));
