@@ -1,4 +1,4 @@
-/* What who wants a report knows beside the core, as CrashRequest.context has it: what the kernel
+/* What the caller knows beside the core, as CrashRequest.context has it: what the kernel
  * logged, how often the crash was seen, and the job. */
 #pragma once
 
@@ -32,7 +32,7 @@ typedef struct Context {
 
 enum { CONTEXT_E_INVALID = 1 };
 
-/** Members of another form than is wanted are left out. @param n  0: there is none
+/** Members of another form are left out. @param n  0: there is none
  * @param ret  to be given to context_done()  @return 0, CONTEXT_E_INVALID */
 int context_parse(Context *ret, const char *text, size_t n);
 void context_done(Context *c);

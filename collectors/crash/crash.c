@@ -1,4 +1,5 @@
-/* Both ends of the connection between who wants a report and the child that makes it. */
+/* Both ends of the connection between the caller that requests a report and the child that makes
+ * it. */
 #include "collectors/crash/crash.h"
 
 #include <elf.h>
@@ -205,7 +206,7 @@ int crash_child_main(void) {
         return make_report(&child, left_out.text);
 }
 
-/* ---- who wants it ---- */
+/* ---- in the caller ---- */
 
 static int reply_to_query(int socket_fd, const CrashRequest *o) {
         FileQuery q;

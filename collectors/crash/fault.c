@@ -521,7 +521,8 @@ static void text_stack(const Fault *f, uint64_t sp, StrBuf *b) {
         if (f->is_stack_exhausted)
                 strbuf_add(b, ": it is exhausted.\n");
         else if (f->is_first_stack)
-                strbuf_add(b, " so far. It grows until `ulimit -s`, which no core has.\n");
+                strbuf_add(b,
+                           " so far. It grows until `ulimit -s`, which a core does not record.\n");
         else
                 strbuf_addf(b, ", of which %" PRId64 " KiB are left.\n",
                             (int64_t)(sp - f->stack->address) / (int64_t)KIB);

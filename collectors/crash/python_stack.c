@@ -356,12 +356,12 @@ int python_stacks_read(PythonStacks *ret, Modules *modules) {
         if (r == 0)
                 r = read_all(&p);
         else if (ret->version != 0 && r > 0)
-                ret->fault = "no offsets are known of this version";
+                ret->fault = "this version of Python is not supported";
         if (r > 0 && ret->version != 0 && !ret->fault)
-                ret->fault = r == NOT_PYTHON ? "what was found there is no stack of Python"
+                ret->fault = r == NOT_PYTHON ? "the interpreter's data is damaged"
                              : r == CORE_MEMORY_E_LIMIT
-                                     ? "so much of the core was read that no more is"
-                                     : "the core has not all of the interpreter's memory";
+                                     ? "the limit of what is read of a core was reached"
+                                     : "the core does not contain all of the interpreter's memory";
         return MIN(r, 0);
 }
 

@@ -14,7 +14,7 @@ typedef struct ReportInput { /* borrowed */
         CoreRead read;
         FileOpen open;
         /** Gets the report before source lines are looked for, which whoever reads debug
-         * information may not survive. @return 0, -errno: the end of it. NULL: nobody wants it */
+         * information may not survive. @return 0, -errno: the end of it. NULL: not needed */
         int (*publish)(const StrBuf *json, const StrBuf *text, void *userdata);
         void *userdata; /* of all three */
 } ReportInput;

@@ -405,14 +405,15 @@ static const struct {
         const char *name, *text;
 } ends[] = {
         [UNWIND_COMPLETE] = { "complete", "" },
-        [UNWIND_NO_FILE] = { "no-file", "its program or library is not here" },
+        [UNWIND_NO_FILE] = { "no-file", "its program or library was not found" },
         [UNWIND_NO_RULE] = { "no-frame-information", "it has no call frame information" },
         [UNWIND_NOT_CODE] = { "not-code", "its address is outside of code" },
-        [UNWIND_NO_STACK] = { "no-stack", "the core has not the stack from here on" },
-        [UNWIND_READ_LIMIT] = { "read-limit", "so much of the core was read that no more is" },
+        [UNWIND_NO_STACK] = { "no-stack", "the core does not contain the stack from here on" },
+        [UNWIND_READ_LIMIT] = { "read-limit",
+                                "the limit of what is read of a core (64 MiB) was reached" },
         [UNWIND_NOT_GROWING] = { "damaged-stack", "its caller is not above it on the stack" },
         [UNWIND_NO_RETURN] = { "no-return-address", "its return address is 0" },
-        [UNWIND_FRAMES_LIMIT] = { "limit", "only so many frames are read" },
+        [UNWIND_FRAMES_LIMIT] = { "limit", "at most 256 frames are read" },
 };
 
 const char *unwind_end_text(UnwindEnd end) {

@@ -12,8 +12,8 @@ typedef enum UnwindEnd {
         UNWIND_NO_FILE,     /* the last frame's program or library is not here */
         UNWIND_NO_RULE,     /* the last frame has no call frame information */
         UNWIND_NOT_CODE,    /* the last frame's address is outside of code */
-        UNWIND_NO_STACK,    /* the core has not the stack, or not all of it */
-        UNWIND_READ_LIMIT,  /* so much of the core was read that no more is */
+        UNWIND_NO_STACK,    /* the core does not contain the stack, or not all of it */
+        UNWIND_READ_LIMIT,  /* CORE_MEMORY_BYTES_MAX */
         UNWIND_NOT_GROWING, /* the caller's frame is not above: the stack is damaged */
         UNWIND_NO_RETURN,   /* the return address is 0, and the frame is not said to be the last */
         UNWIND_FRAMES_LIMIT,

@@ -440,7 +440,7 @@ static const struct {
           "a file was mapped and then made shorter, or its file system has no space or is gone",
           "Look at the file's file system (`df`, `mount`), and for who writes the file anew." },
         { "heap-damaged", "symptom", is_heap_damaged,
-          "the C library found its heap damaged; who damaged it did so earlier", LOOK_FOR_WRITE },
+          "the C library found its heap damaged; the damage was done earlier", LOOK_FOR_WRITE },
         { "stack-damaged", "symptom", is_stack_damaged,
           "a function found its frame overwritten when it returned: by itself, or by what it "
           "called",
@@ -463,9 +463,9 @@ static const struct {
           "a function was called through a null pointer", NULL },
         { "null-pointer", "cause", is_null_pointer, "a null pointer was used", NULL },
         { "non-canonical", "symptom", is_non_canonical,
-          "a pointer was overwritten, or is none; who did so did it earlier", LOOK_FOR_WRITE },
+          "a pointer was overwritten or is invalid; the write came earlier", LOOK_FOR_WRITE },
         { "many-in-one-lock", "symptom", is_many_in_lock,
-          "most threads wait for one lock: who holds it is to be looked for, not who was ended",
+          "most threads wait for one lock: its holder is the cause, not the thread that was ended",
           "Look at what the thread that holds the lock does, and waits for." },
         { "sent", "symptom", is_sent_by_other, "another process sent the signal",
           "Look for who sends signals: the job's scheduler, a health check, a person." },
@@ -485,7 +485,6 @@ static void add_signature_frame(const Case *c, const UnwindFrame *f, StrBuf *b) 
                     function_of(c, f, &s) ? s.name : "?");
 }
 
-/* Without addresses, which differ from run to run. */
 static void write_seen(const Case *c, const char *id, StrBuf *json, StrBuf *text) {
         const char *since;
         uint64_t n = context_seen(c->context, id, &since);
@@ -502,6 +501,7 @@ static void write_seen(const Case *c, const char *id, StrBuf *json, StrBuf *text
         strbuf_add_code(text, since[0] ? since : "an unknown time");
 }
 
+/* Without addresses, which differ from run to run. */
 static void write_signature(const Case *c, StrBuf *json, VerdictText *text) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         const ThreadGroup *g = crashed(c);

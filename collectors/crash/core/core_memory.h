@@ -23,7 +23,7 @@ typedef struct CoreMemory {
 enum {
         CORE_MEMORY_E_UNMAPPED = 1, /* nothing was mapped there */
         CORE_MEMORY_E_ABSENT = 2,   /* not in the core: not dumped, or cut */
-        CORE_MEMORY_E_LIMIT = 3,    /* so much was read that no more is */
+        CORE_MEMORY_E_LIMIT = 3,    /* CORE_MEMORY_BYTES_MAX was read */
 };
 
 /** @return 0, -ENOMEM */

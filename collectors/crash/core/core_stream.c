@@ -125,14 +125,14 @@ static size_t pull(CoreStream *s, uint8_t *data, size_t n) {
 /* ---- headers and notes ---- */
 
 static int extend_head(CoreStream *s, uint64_t end) {
-        size_t wanted = (size_t)(MIN(end, HEAD_BYTES_MAX) + PAGE - 1) / PAGE * PAGE;
-        if (wanted <= s->n_head || s->end)
+        size_t n = (size_t)(MIN(end, HEAD_BYTES_MAX) + PAGE - 1) / PAGE * PAGE;
+        if (n <= s->n_head || s->end)
                 return 0;
-        uint8_t *head = realloc(s->head, wanted);
+        uint8_t *head = realloc(s->head, n);
         if (!head)
                 return -ENOMEM;
         s->head = head;
-        s->n_head += pull(s, head + s->n_head, wanted - s->n_head);
+        s->n_head += pull(s, head + s->n_head, n - s->n_head);
         return 0;
 }
 
@@ -150,10 +150,10 @@ static ssize_t read_head(void *data, size_t n, uint64_t offset, void *userdata) 
         return (ssize_t)n;
 }
 
-/* ---- what will be wanted ---- */
+/* ---- what a report reads ---- */
 
 /* Whole pages from an address on, as far as what is mapped has no gap. */
-static int want(CoreStream *s, const CoreNotes *c, uint64_t address, uint64_t n) {
+static int add_range(CoreStream *s, const CoreNotes *c, uint64_t address, uint64_t n) {
         uint64_t end;
         address &= ~(uint64_t)(PAGE - 1);
         if (__builtin_add_overflow(address, n, &end))
@@ -190,7 +190,7 @@ static uint64_t n_stack_bytes(const CoreNotes *c, uint64_t sp, uint64_t max_byte
         return g ? MIN(g->address + g->memory_bytes - sp + PAGE, max_bytes) : 0;
 }
 
-static int want_stacks(CoreStream *s, const CoreNotes *c) {
+static int add_stacks(CoreStream *s, const CoreNotes *c) {
         _cleanup_free_ uint64_t *stacks = calloc(c->n_threads + 1, sizeof *stacks);
         uint64_t share = 2 * STACK_BYTES_MAX, sum;
         if (!stacks)
@@ -205,7 +205,7 @@ static int want_stacks(CoreStream *s, const CoreNotes *c) {
         } while (sum > STACKS_BYTES_MAX && share > PAGE);
         for (size_t i = 0; i < c->n_threads; i++) {
                 uint64_t max_bytes = i == 0 ? CRASHED_STACK_BYTES_MAX : share;
-                int r = want(s, c, stacks[i], n_stack_bytes(c, stacks[i], max_bytes));
+                int r = add_range(s, c, stacks[i], n_stack_bytes(c, stacks[i], max_bytes));
                 if (r < 0)
                         return r;
         }
@@ -214,41 +214,42 @@ static int want_stacks(CoreStream *s, const CoreNotes *c) {
 
 /* The first page of each has its headers and its build id, and the data of the C library the
  * pointer to what it said before abort(3). */
-static int want_files(CoreStream *s, const CoreNotes *c) {
+static int add_files(CoreStream *s, const CoreNotes *c) {
         int r = 0;
         for (size_t i = 0, n = 0; i < c->n_mappings && n < FILES_MAX && r == 0; i++) {
                 const CoreMapping *m = &c->mappings[i];
                 const CoreSegment *g = core_notes_segment(c, m->start);
                 if (m->file_offset == 0 && n++ < FILES_MAX)
-                        r = want(s, c, m->start, PAGE);
+                        r = add_range(s, c, m->start, PAGE);
                 else if (g && (g->flags & PF_W) && strncmp(path_name(m->path), "libc.so.6", 9) == 0)
-                        r = want(s, c, m->start, LIBRARY_DATA_BYTES);
+                        r = add_range(s, c, m->start, LIBRARY_DATA_BYTES);
         }
         return r;
 }
 
-static int want_vdso(CoreStream *s, const CoreNotes *c) {
+static int add_vdso(CoreStream *s, const CoreNotes *c) {
         uint64_t start = core_notes_auxv(c, AT_SYSINFO_EHDR);
-        return start ? want(s, c, start, LIBRARY_DATA_BYTES) : 0;
+        return start ? add_range(s, c, start, LIBRARY_DATA_BYTES) : 0;
 }
 
 /* Of compiled functions that are in no file. */
-static int want_code(CoreStream *s, const CoreNotes *c) {
-        return c->n_threads > 0 ? want(s, c, core_notes_pc(c, &c->threads[0]), (uint64_t)2 * PAGE)
-                                : 0;
+static int add_code(CoreStream *s, const CoreNotes *c) {
+        return c->n_threads > 0
+                       ? add_range(s, c, core_notes_pc(c, &c->threads[0]), (uint64_t)2 * PAGE)
+                       : 0;
 }
 
-/* Sorts what is wanted, joins what overlaps, and makes space for it. */
+/* Sorts the ranges, joins those that overlap, and allocates space for them. */
 static int plan(CoreStream *s, const CoreNotes *c) {
         uint64_t bytes = 0;
         size_t n = 0;
-        int r = want_stacks(s, c);
+        int r = add_stacks(s, c);
         if (r == 0)
-                r = want_files(s, c);
+                r = add_files(s, c);
         if (r == 0)
-                r = want_vdso(s, c);
+                r = add_vdso(s, c);
         if (r == 0)
-                r = want_code(s, c);
+                r = add_code(s, c);
         if (r < 0)
                 return r;
         if (s->n_ranges > 0)

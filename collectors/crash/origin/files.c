@@ -146,14 +146,14 @@ static int open_in(const FileRoot *root, bool other, const FileQuery *q) {
         return -ENOENT;
 }
 
-static bool is_sound(const FileQuery *q) {
+static bool is_valid_query(const FileQuery *q) {
         return memchr(q->path, '\0', sizeof q->path) && q->build_id.n <= ELF_BUILD_ID_MAX;
 }
 
 int files_open(const FileRoot *roots, size_t n, const FileQuery *q, FileReply *ret) {
         bool in_all = q->kind == FILE_OF_CODE || q->kind == FILE_OF_DEBUG;
         *ret = (FileReply){ .error = -ENODATA };
-        for (size_t i = q->place; i < n && is_sound(q); i++) {
+        for (size_t i = q->place; i < n && is_valid_query(q); i++) {
                 bool other = is_other(roots, i);
                 int fd = open_in(&roots[i], other, q);
                 if (fd < 0 && in_all)

@@ -21,11 +21,11 @@ enum { NAMES_MAX = 64 << 10, DEPTH_MAX = 8, HASH_LETTERS_MIN = 7, HASH_LETTERS_M
 #define LIST ".list"
 #define DIST_INFO ".dist-info"
 
-typedef struct Wanted { /* a path as lists of this kind have it */
+typedef struct PendingPath { /* a path as lists of this kind have it */
         const char *text;
         VersionItem *item;
         bool is_listed; /* in the list that was read last */
-} Wanted;
+} PendingPath;
 
 typedef struct Finder {
         VersionItem *items;
@@ -36,8 +36,8 @@ typedef struct Finder {
         uint64_t end_usec, n_bytes;
         char *text; /* of the file that is read now; one buffer for all */
         size_t n_text;
-        Wanted *wanted; /* by text */
-        size_t n_wanted, n_found;
+        PendingPath *pending; /* by text */
+        size_t n_pending, n_found;
         size_t n_missing; /* items whose package is still searched */
         int error;
 } Finder;
@@ -116,7 +116,7 @@ static void visit_names(Finder *f, const char *path, const char *suffix,
                         void (*visit)(Finder *f, const char *path, const char *name)) {
         _cleanup_closedir_ DIR *dir = NULL;
         size_t n_seen = 0;
-        if (f->n_wanted == 0 || fs_opendir_fd(request(f, FILE_OF_NAMES, path), &dir) < 0)
+        if (f->n_pending == 0 || fs_opendir_fd(request(f, FILE_OF_NAMES, path), &dir) < 0)
                 return;
         for (struct dirent *e; (e = readdir(dir)) && f->n_missing > 0;) {
                 if (++n_seen > NAMES_MAX)
@@ -130,31 +130,31 @@ static void visit_names(Finder *f, const char *path, const char *suffix,
 
 /* ---- which lists are searched for ---- */
 
-static int compare_wanted(const void *a, const void *b) {
-        return strcmp(((const Wanted *)a)->text, ((const Wanted *)b)->text);
+static int compare_pending(const void *a, const void *b) {
+        return strcmp(((const PendingPath *)a)->text, ((const PendingPath *)b)->text);
 }
 
-static void add_wanted(Finder *f, const char *text, VersionItem *item) {
-        if (array_grow(&f->wanted, f->n_wanted, sizeof *f->wanted) < 0)
+static void add_pending(Finder *f, const char *text, VersionItem *item) {
+        if (array_grow(&f->pending, f->n_pending, sizeof *f->pending) < 0)
                 f->error = -ENOMEM;
         else
-                f->wanted[f->n_wanted++] = (Wanted){ .text = text, .item = item };
+                f->pending[f->n_pending++] = (PendingPath){ .text = text, .item = item };
 }
 
-static void forget_wanted(Finder *f) {
-        free(TAKE_PTR(f->wanted));
-        f->n_wanted = f->n_found = f->n_missing = 0;
+static void clear_pending(Finder *f) {
+        free(TAKE_PTR(f->pending));
+        f->n_pending = f->n_found = f->n_missing = 0;
 }
 
-static Wanted *find_wanted(Finder *f, Line key) {
-        size_t low = 0, high = f->n_wanted;
+static PendingPath *find_pending(Finder *f, Line key) {
+        size_t low = 0, high = f->n_pending;
         while (low < high) {
                 size_t middle = low + (high - low) / 2;
-                const char *text = f->wanted[middle].text;
+                const char *text = f->pending[middle].text;
                 size_t n = strlen(text); /* a line may hold NULs, a path has none */
                 int order = memcmp(key.s, text, MIN(n, key.n));
                 if (order == 0 && n == key.n)
-                        return &f->wanted[middle];
+                        return &f->pending[middle];
                 order = order ? order : key.n > n ? 1 : -1;
                 if (order > 0)
                         low = middle + 1;
@@ -170,7 +170,7 @@ static bool mark_listed(Finder *f, Line (*key)(Line line)) {
         Line line;
         bool is_any = false;
         for (size_t at = 0; next_line(f, &at, &line);) {
-                Wanted *w = find_wanted(f, key(line));
+                PendingPath *w = find_pending(f, key(line));
                 if (w)
                         is_any = w->is_listed = true;
         }
@@ -178,9 +178,9 @@ static bool mark_listed(Finder *f, Line (*key)(Line line)) {
 }
 
 /* Gives all that are marked this package. */
-static void settle(Finder *f, const Version *v) {
-        for (size_t i = 0; i < f->n_wanted; i++) {
-                Wanted *w = &f->wanted[i];
+static void set_packages(Finder *f, const Version *v) {
+        for (size_t i = 0; i < f->n_pending; i++) {
+                PendingPath *w = &f->pending[i];
                 if (w->is_listed && v->package[0] != '\0' && w->item->version.package[0] == '\0') {
                         memcpy(w->item->version.package, v->package, sizeof v->package);
                         memcpy(w->item->version.version, v->version, sizeof v->version);
@@ -235,7 +235,7 @@ static void visit_dist(Finder *f, const char *directory, const char *name) {
                 return;
         (void)snprintf(path, sizeof path, "%s/%s/METADATA", directory, name);
         read_metadata(f, path, &v);
-        settle(f, &v);
+        set_packages(f, &v);
 }
 
 void version_parse_git(const char *text, size_t n, Version *ret) {
@@ -298,13 +298,13 @@ static void find_python(Finder *f) {
                         if (is_below_same(item, &f->items[k], n) &&
                             f->items[k].version.package[0] == '\0') {
                                 f->n_missing++;
-                                add_wanted(f, f->items[k].path + n + 1, &f->items[k]);
+                                add_pending(f, f->items[k].path + n + 1, &f->items[k]);
                         }
-                if (f->n_wanted > 0)
-                        qsort(f->wanted, f->n_wanted, sizeof *f->wanted, compare_wanted);
+                if (f->n_pending > 0)
+                        qsort(f->pending, f->n_pending, sizeof *f->pending, compare_pending);
                 (void)snprintf(directory, sizeof directory, "%.*s", (int)n, item->path);
                 visit_names(f, directory, DIST_INFO, visit_dist);
-                forget_wanted(f);
+                clear_pending(f);
         }
 }
 
@@ -321,7 +321,7 @@ static void visit_list(Finder *f, const char *directory, const char *name) {
         if (!read_text(f, path, TEXT_BYTES_MAX) || !mark_listed(f, whole_line))
                 return;
         set_text(v.package, (Line){ name, strlen(name) - strlen(LIST) });
-        settle(f, &v);
+        set_packages(f, &v);
 }
 
 /* Lists name a package `libc6:amd64` where several architectures can have it. */
@@ -378,16 +378,16 @@ static void find_dpkg(Finder *f) {
                     !may_be_of_dpkg(item->path))
                         continue;
                 f->n_missing++;
-                add_wanted(f, item->path, item);
+                add_pending(f, item->path, item);
                 if (strncmp(item->path, "/usr/", 5) == 0)
-                        add_wanted(f, item->path + 4, item);
+                        add_pending(f, item->path + 4, item);
         }
-        if (f->n_wanted > 0)
-                qsort(f->wanted, f->n_wanted, sizeof *f->wanted, compare_wanted);
+        if (f->n_pending > 0)
+                qsort(f->pending, f->n_pending, sizeof *f->pending, compare_pending);
         visit_names(f, DPKG "/info", LIST, visit_list);
         if (f->n_found > 0)
                 read_status(f);
-        forget_wanted(f);
+        clear_pending(f);
 }
 
 /* ---- all ---- */
@@ -425,7 +425,7 @@ int versions_find(VersionItem *items, size_t n, FileOpen open, void *userdata, u
                 find_python(&f);
                 find_dpkg(&f);
         }
-        free(f.wanted);
+        free(f.pending);
         free(f.text);
         return f.error;
 }
