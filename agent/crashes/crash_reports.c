@@ -29,7 +29,7 @@
 #define TIMEOUT_USEC (60 * USEC_PER_SEC)
 #define REPORT_BYTES_MAX ((size_t)(32 * MIB))
 /* Only a file system that does not answer holds a report longer: it is waited for no more. */
-#define HANGS_USEC (5 * USEC_PER_MINUTE)
+#define HANGS_USEC (CRASH_STREAM_TIMEOUT_USEC + 2 * TIMEOUT_USEC)
 
 typedef enum ReportState {
         REPORT_QUEUED,

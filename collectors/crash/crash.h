@@ -10,7 +10,7 @@
 #define CRASH_FILE "crash.json"
 #define CRASH_TEXT_FILE "crash.md"
 #define CRASH_TIMEOUT_USEC (10 * USEC_PER_SEC)
-#define CRASH_STREAM_TIMEOUT_USEC (60 * USEC_PER_SEC)
+#define CRASH_STREAM_TIMEOUT_USEC (4 * USEC_PER_MINUTE)
 #define CRASH_CHILD "--child=crash"
 
 /* What is known beside the core. Every member may be absent; docs/CRASH-REPORTS.md has it for
