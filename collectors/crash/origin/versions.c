@@ -13,7 +13,13 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 
-enum { NAMES_MAX = 64 << 10, DEPTH_MAX = 8, HASH_LETTERS_MIN = 7, HASH_LETTERS_MAX = 40 };
+enum {
+        NAMES_MAX = 64 << 10,
+        DEPTH_MAX = 8,
+        HASH_LETTERS_MIN = 7,
+        HASH_LETTERS_MAX = 40,
+        LIKE_LETTERS = 4
+};
 #define TEXT_BYTES_MAX (16 * MIB) /* dpkg's status has 1 KiB a package, RECORD 100 B a file */
 #define ALL_BYTES_MAX (256 * MIB) /* of all texts */
 #define VERSION_FILE_BYTES_MAX (64 * KIB)
@@ -116,7 +122,7 @@ static void visit_names(Finder *f, const char *path, const char *suffix,
                         void (*visit)(Finder *f, const char *path, const char *name)) {
         _cleanup_closedir_ DIR *dir = NULL;
         size_t n_seen = 0;
-        if (f->n_pending == 0 || fs_opendir_fd(request(f, FILE_OF_NAMES, path), &dir) < 0)
+        if (f->n_missing == 0 || fs_opendir_fd(request(f, FILE_OF_NAMES, path), &dir) < 0)
                 return;
         for (struct dirent *e; (e = readdir(dir)) && f->n_missing > 0;) {
                 if (++n_seen > NAMES_MAX)
@@ -324,6 +330,25 @@ static void visit_list(Finder *f, const char *directory, const char *name) {
         set_packages(f, &v);
 }
 
+/* Most packages are named as their libraries are: libssl3 has libssl.so.3. To read all lists takes
+ * longer than the rest of a report. */
+static bool has_like_name(const Finder *f, const char *list) {
+        for (size_t i = 0; i < f->n_pending; i++)
+                if (strncmp(path_name(f->pending[i].text), list, LIKE_LETTERS) == 0)
+                        return true;
+        return false;
+}
+
+static void visit_likely_list(Finder *f, const char *directory, const char *name) {
+        if (has_like_name(f, name))
+                visit_list(f, directory, name);
+}
+
+static void visit_other_list(Finder *f, const char *directory, const char *name) {
+        if (!has_like_name(f, name))
+                visit_list(f, directory, name);
+}
+
 /* Lists name a package `libc6:amd64` where several architectures can have it. */
 static bool is_package(const char *listed, const char *name, const char *architecture) {
         size_t n = strlen(name);
@@ -384,7 +409,8 @@ static void find_dpkg(Finder *f) {
         }
         if (f->n_pending > 0)
                 qsort(f->pending, f->n_pending, sizeof *f->pending, compare_pending);
-        visit_names(f, DPKG "/info", LIST, visit_list);
+        visit_names(f, DPKG "/info", LIST, visit_likely_list);
+        visit_names(f, DPKG "/info", LIST, visit_other_list);
         if (f->n_found > 0)
                 read_status(f);
         clear_pending(f);

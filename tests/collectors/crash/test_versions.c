@@ -167,6 +167,28 @@ static void time_and_names_have_a_limit(void **state) {
         check(find_one(s, item.path, "", -ETIMEDOUT), "", "", "");
 }
 
+static unsigned n_texts; /* requested */
+
+static int open_counted(const FileQuery *q, FileReply *ret, const char **ret_place,
+                        void *userdata) {
+        n_texts += q->kind == FILE_OF_TEXT;
+        return open_below(q, ret, ret_place, userdata);
+}
+
+static void of_many_lists_those_with_a_like_name_come_first(void **state) {
+        VersionItem item = { .path = LIBC, .note = "" };
+        char name[64];
+        for (int i = 0; i < 200; i++) {
+                (void)snprintf(name, sizeof name, "var/lib/dpkg/info/a%d.list", i);
+                make_file(*state, name, "/.\n");
+        }
+        uint64_t end_usec = clock_cpu_usec() + 5 * USEC_PER_SEC;
+        n_texts = 0;
+        assert_int_equal(versions_find(&item, 1, open_counted, *state, end_usec), 0);
+        check(item.version, "libc6:amd64", "2.36-9", "");
+        assert_true(n_texts <= 3); /* of libc6 for two architectures, and status */
+}
+
 static int open_late(const FileQuery *q, FileReply *ret, const char **ret_place, void *userdata) {
         (void)usleep(200 * USEC_PER_MSEC);
         return open_below(q, ret, ret_place, userdata);
@@ -235,6 +257,8 @@ int main(void) {
                                                 scratch_teardown),
                 cmocka_unit_test_setup_teardown(time_and_names_have_a_limit, setup,
                                                 scratch_teardown),
+                cmocka_unit_test_setup_teardown(of_many_lists_those_with_a_like_name_come_first,
+                                                setup, scratch_teardown),
                 cmocka_unit_test_setup_teardown(a_busy_machine_takes_none_of_the_time, setup,
                                                 scratch_teardown),
                 cmocka_unit_test_setup_teardown(many_texts_have_a_limit, setup, scratch_teardown),
