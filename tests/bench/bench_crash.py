@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Crash reports beside eu-stack and gdb: bench_crash.py [--assert]
 
-A core of 64 GiB with 2 GiB of data and 200 threads, plain and compressed (beside `zstd -dc`), one
-of 200 threads in a library of 45,000 symbols, and cores that are cut or filtered. With --assert it
-fails where the limits are exceeded. Needs 5 GiB in /var/tmp."""
+A core of 64 GiB with 2 GiB of data and 200 threads, plain and compressed (beside `zstd -dc`), a
+compressed one of Python, one of 200 threads in a library of 45,000 symbols, and cores that are cut
+or filtered. With --assert it fails where the limits are exceeded. Needs 5 GiB in /var/tmp."""
 import os
 import resource
 import subprocess
@@ -48,6 +48,10 @@ def compare(what, program, core):
     return ours
 
 
+# A third of it does not compress.
+PYTHON = "import os; x = os.urandom(200 << 20), b'ab' * (200 << 20); os.abort()"
+
+
 def check_compressed(core):
     """@return whether it is within the limits"""
     path = core + ".zst"
@@ -57,7 +61,8 @@ def check_compressed(core):
              for _ in range(3)]
     ours, theirs = min(p[0] for p in pairs), min(p[1] for p in pairs)
     same = chains(report(path)) == chains(report(core))
-    print(f"compressed: {os.stat(path).st_size / 2**20:.0f} MiB; "
+    print(f"compressed: {os.stat(core).st_size / 2**20:.0f} MiB to "
+          f"{os.stat(path).st_size / 2**20:.0f}; "
           f"{'the same frames' if same else 'OTHER FRAMES'}; {ours[0] / theirs[0]:.2f} of zstd -dc")
     for name, result in ("neuron-collect crash", ours), ("zstd -dc", theirs):
         print(f"  {name:21} {result[0]:6.3f} s, {result[1]:6.3f} s of CPU, {result[2]:6.1f} MiB")
@@ -145,6 +150,8 @@ def main():
     with core_of(CRASHER, "fill", str(THREADS)) as core:
         good = check(compare("large core", CRASHER, core)) and good
         check_frames(CRASHER, core)
+        good = check_compressed(core) and good
+    with core_of("/usr/bin/python3", "-c", PYTHON) as core:
         good = check_compressed(core) and good
     with tempfile.TemporaryDirectory() as directory:
         program = build_large(directory)

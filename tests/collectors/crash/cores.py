@@ -13,7 +13,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../harness"))
 # pylint: disable=wrong-import-position
-from agent import BUILD_DIR, CLI, SOURCE_DIR, Skip, is_instrumented, need, run
+from agent import BUILD_DIR, CLI, PATIENCE, SOURCE_DIR, Skip, is_instrumented, need, run
 
 os.environ.pop("DEBUGINFOD_URLS", None)  # gdb and eu-stack would ask a server
 CRASHER = os.path.join(BUILD_DIR, "tests/collectors/crash/crasher")
@@ -49,7 +49,7 @@ def _kernel_core(command, directory, limit, core_filter, environment):
             with open("/proc/self/coredump_filter", "w", encoding="ascii") as f:
                 f.write(hex(core_filter))
     before = set(os.listdir(directory))
-    subprocess.run(command, cwd=directory, check=False, preexec_fn=prepare, timeout=120,
+    subprocess.run(command, cwd=directory, check=False, preexec_fn=prepare, timeout=120 * PATIENCE,
                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                    stderr=subprocess.DEVNULL, env={**os.environ, **environment})
     new = [n for n in set(os.listdir(directory)) - before if n.startswith("core")]

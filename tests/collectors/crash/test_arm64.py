@@ -11,7 +11,7 @@ import tempfile
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from cores import chains, need, report, run
+from cores import PATIENCE, chains, need, report, run
 from tap import main, test
 
 PROGRAM = """
@@ -57,7 +57,7 @@ def make_core(directory):
         f.write(PROGRAM)
     subprocess.run(["aarch64-linux-gnu-gcc", "-g", "-O1", "-static", "-Wl,--build-id", source, "-o",
                     program], check=True)
-    subprocess.run(["qemu-aarch64", program], cwd=directory, check=False, timeout=60,
+    subprocess.run(["qemu-aarch64", program], cwd=directory, check=False, timeout=60 * PATIENCE,
                    stderr=subprocess.DEVNULL, preexec_fn=lambda: resource.setrlimit(
                        resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)))
     core, = glob.glob(os.path.join(directory, "qemu_*.core"))

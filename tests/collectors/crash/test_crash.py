@@ -13,8 +13,8 @@ import tempfile
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from cores import (CLI, CRASHER, REPORT_WITH, SOURCE_DIR, chains, core_of, eu_stack, gdb_chains,
-                   gdb_lines, need, report, report_with, run)
+from cores import (CLI, CRASHER, PATIENCE, REPORT_WITH, SOURCE_DIR, chains, core_of, eu_stack,
+                   gdb_chains, gdb_lines, need, report, report_with, run)
 from tap import figures, main, test
 
 THREADS = 200
@@ -466,7 +466,7 @@ def the_names_of_cplusplus_can_be_read():
     assert frames(document)[0] == "_ZN5model4loadEPVi", frames(document)
     assert "`c++filt < crash.md`" in text, text
     shown = subprocess.run(["c++filt"], input=text, text=True, stdout=subprocess.PIPE,
-                           check=True, timeout=60).stdout
+                           check=True, timeout=60 * PATIENCE).stdout
     assert "model::load(int volatile*)" in shown
     assert "c++filt" not in planted("null")[1]
 

@@ -8,7 +8,7 @@ import sys
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from cores import BUILD_DIR, CRASHER, need, run
+from cores import BUILD_DIR, CRASHER, PATIENCE, need, run
 from tap import Skip, figures, main, test
 
 OPERAND_OF = os.path.join(BUILD_DIR, "tests/collectors/crash/operand_of")
@@ -70,7 +70,8 @@ def operands_are_those_that_objdump_prints():
         all_found.update(instructions(path))
     codes = sorted(all_found)
     said = subprocess.run([OPERAND_OF], input="".join(c.hex() + "\n" for c in codes), text=True,
-                          stdout=subprocess.PIPE, check=True, timeout=120).stdout.splitlines()
+                          stdout=subprocess.PIPE, check=True, timeout=120 * PATIENCE).stdout
+    said = said.splitlines()
     assert len(said) == len(codes) > 1000, len(said)
     wrong, n_found, n_unknown = [], 0, 0
     for code, ours in zip(codes, said):

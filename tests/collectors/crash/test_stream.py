@@ -8,7 +8,7 @@ import sys
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from cores import CLI, CRASHER, chains, core_of, need, report, run
+from cores import CLI, CRASHER, PATIENCE, chains, core_of, need, report, run
 from s3_server import S3Server
 from tap import figures, main, test
 
@@ -69,7 +69,8 @@ def a_core_from_a_pipe_has_the_report_of_the_plain_one():
         plain = report(core)
         for command in (f"cat {core}", f"cat {compress(core)}"):
             result = subprocess.run(f"{command} | (sleep 0.1; {CLI} --json crash -)", shell=True,
-                                    check=False, capture_output=True, text=True, timeout=60)
+                                    check=False, capture_output=True, text=True,
+                                    timeout=60 * PATIENCE)
             assert comparable(of_text(result)) == comparable(plain), command
 
 
