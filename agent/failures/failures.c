@@ -7,13 +7,19 @@
 #include <sys/random.h>
 #include <systemd/sd-id128.h>
 
-#include "agent/failures/node.h"
+#include "agent/delivery/objects.h"
+#include "agent/failures/arbiter.h"
 #include "agent/failures/pointers.h"
+#include "agent/failures/ranks.h"
+#include "agent/peers/agreement.h"
 #include "agent/peers/bus.h"
 #include "agent/peers/record.h"
+#include "agent/store/bundle.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
 #include "lib/base/digest.h"
 #include "lib/base/json_out.h"
+#include "lib/base/list.h"
 #include "lib/base/log.h"
 #include "lib/event/timer.h"
 
@@ -28,6 +34,346 @@
 #define IDLE_WAIT_USEC (INT64_C(5) * 1000000)
 /* Names of hosts are looked up meanwhile, and the bus may get its key. */
 #define MEETING_USEC (INT64_C(2) * 1000000)
+
+/* ---- what this node has of failures ---- */
+
+/* Processes that failed or may fail, the units that their dumps lie in, and the keys that they
+ * belong to. Bounded, so that no user can fill it with notes. */
+
+#define PROCESSES_MAX 8192
+#define PROCESSES_OF_OWNER_MAX 2048
+#define KEYS_OF_OWNER_MAX 32
+
+typedef struct Owned {
+        ListLink link; /* oldest first */
+        uid_t uid;     /* whose it counts as */
+} Owned;
+
+/* The job, or the cluster id, that failures are numbered by. */
+typedef struct Key {
+        Owned owned;
+        char key[CLAIM_KEY_SIZE];
+        JobIdentity job;  /* of one of its ranks; its key is "": by cluster id, or not known yet */
+        char *source;     /* the first one that named it; NULL: none yet */
+        Arbiter *arbiter; /* NULL: none can decide */
+        size_t n_processes;
+        uint32_t n_reported; /* failures whose snapshot was asked for */
+} Key;
+
+/* A dump, found or only named by a hook. There is one while it has a bundle or a process. */
+typedef struct FailureUnit {
+        ListLink link;
+        char *source, *path;
+        char bundle[BUNDLE_ID_SIZE]; /* "" = not found yet */
+        struct Process *first;       /* whose failure names it; NULL: none yet */
+        int64_t due_usec;            /* claimed without a note then; 0 = claimed */
+        int64_t ready_usec;          /* asked for its name; 0 = not yet */
+        /* For a pointer to what was delivered before the state database was lost. */
+        ObjectCall *search;
+        bool is_searched;
+        FailureName found;
+        Failures *failures;
+} Unit;
+
+/* A process of this node, and so a claim. */
+typedef struct Process {
+        Owned owned;
+        Key *key;
+        Claim claim;
+        Unit *unit;       /* NULL: none */
+        RankWatch *watch; /* NULL: not seen alive, or it has ended */
+        uid_t note_uid;   /* whose hook reported it; 0: none, the agent itself */
+        uint32_t n;       /* of its failure; 0 = not known */
+        bool is_placed;
+        int64_t changed_usec;
+        Failures *failures;
+} Process;
+
+typedef struct Node {
+        Agreement *agreement; /* borrowed, as the others; forgets the keys that go */
+        BundleTable *bundles;
+        Failures *failures;
+        ListLink keys, processes, units;
+        uint64_t n_dropped; /* beyond what is bounded */
+} Node;
+
+#define FOREACH_KEY(k, node) LIST_FOREACH_ITEM (Key, k, owned.link, &(node)->keys)
+#define FOREACH_PROCESS(p, node) LIST_FOREACH_ITEM (Process, p, owned.link, &(node)->processes)
+#define FOREACH_UNIT(u, node) LIST_FOREACH_ITEM (Unit, u, link, &(node)->units)
+
+typedef struct Bound {
+        size_t n_max, n_of_owner_max;
+        bool (*is_settled)(const Node *n, const Owned *o);
+        void (*free)(Node *n, Owned *o);
+} Bound;
+
+/* Nothing of it is about to change, and its claim is known to the agreement. */
+static bool process_is_settled(const Node *n, const Owned *o) {
+        const Process *p = CONTAINER_OF(o, Process, owned);
+        (void)n;
+        return !(p->unit && p->unit->bundle[0]) && p->claim.state != CLAIM_ALIVE &&
+               (p->is_placed || p->claim.state == CLAIM_ENDED);
+}
+
+static bool key_is_settled(const Node *n, const Owned *o) {
+        FOREACH_PROCESS (p, n)
+                if (&p->key->owned == o && !process_is_settled(n, &p->owned))
+                        return false;
+        return true;
+}
+
+/* When all that there may be is there, or all that one user may have, the oldest gives way that is
+ * settled: anybody's, or his. Root has no bound of its own. */
+static bool make_space(Node *n, ListLink *all, const Bound *b, uid_t uid) {
+        size_t n_all = 0, n_own = 0;
+        LIST_FOREACH_ITEM (Owned, o, link, all) {
+                n_all++;
+                n_own += o->uid == uid;
+        }
+        bool has_share = uid != 0 && n_own >= b->n_of_owner_max;
+        if (!has_share && n_all < b->n_max)
+                return true;
+        LIST_FOREACH_ITEM (Owned, o, link, all)
+                if ((!has_share || o->uid == uid) && b->is_settled(n, o)) {
+                        b->free(n, o);
+                        return true;
+                }
+        n->n_dropped++;
+        return false;
+}
+
+/* ---- the node's units ---- */
+
+static Unit *node_find_unit(const Node *n, const char *source, const char *path) {
+        FOREACH_UNIT (u, n)
+                if (strcmp(u->path, path) == 0 && strcmp(u->source, source) == 0)
+                        return u;
+        return NULL;
+}
+
+static void node_free_unit(Node *n, Unit *u) {
+        FOREACH_PROCESS (p, n)
+                if (p->unit == u)
+                        p->unit = NULL;
+        Bundle *b = u->bundle[0] ? bundle_table_find(n->bundles, u->bundle) : NULL;
+        if (b)
+                b->failure_unit = NULL;
+        object_call_cancel(u->search);
+        list_remove(&u->link);
+        free(u->source);
+        free(u->path);
+        free(u);
+}
+
+/* Finds or adds it: one that is new then gets a process or a bundle. @return NULL: no memory */
+static Unit *node_get_unit(Node *n, const char *source, const char *path) {
+        Unit *u = node_find_unit(n, source, path);
+        if (u || !(u = calloc(1, sizeof *u)))
+                return u;
+        u->failures = n->failures;
+        u->source = strdup(source);
+        u->path = strdup(path);
+        list_append(&n->units, &u->link);
+        if (u->source && u->path)
+                return u;
+        node_free_unit(n, u);
+        return NULL;
+}
+
+static void leave_unit(Node *n, Process *p) {
+        Unit *u = p->unit;
+        p->unit = NULL;
+        if (!u || u->first != p)
+                return;
+        u->first = NULL;
+        FOREACH_PROCESS (other, n)
+                if (!u->first && other->unit == u)
+                        u->first = other;
+        if (!u->first && !u->bundle[0])
+                node_free_unit(n, u);
+}
+
+/* A process lies in one unit: the last one that was named. */
+static void node_join_unit(Node *n, Unit *u, Process *p) {
+        if (p->unit == u)
+                return;
+        leave_unit(n, p);
+        p->unit = u;
+        if (!u->first)
+                u->first = p;
+}
+
+/* Another user's hook does not name these files: its process leaves the unit. */
+static void node_expel_strangers(Node *n, Unit *u, const FileOwners *owners) {
+        FOREACH_PROCESS (p, n) {
+                if (p->unit != u || uid_may_annotate(owners, p->note_uid))
+                        continue;
+                p->claim.bundle[0] = '\0';
+                p->claim.bundle_state = CLAIM_BUNDLE_NONE;
+                leave_unit(n, p);
+        }
+}
+
+/* ---- the node's processes ---- */
+
+static Process *find_process(const Node *n, const Claim *c) {
+        FOREACH_PROCESS (p, n)
+                if (claim_compare_process(&p->claim, c) == 0)
+                        return p;
+        return NULL;
+}
+
+static void node_free_process(Node *n, Process *p) {
+        leave_unit(n, p);
+        rank_watch_free(p->watch);
+        p->key->n_processes--;
+        list_remove(&p->owned.link);
+        free(p);
+}
+
+static void free_process(Node *n, Owned *o) {
+        node_free_process(n, CONTAINER_OF(o, Process, owned));
+}
+
+/* Finds or adds it. @param c  only its process counts
+ * @return NULL: it is of another key, bounded, no memory */
+static Process *node_get_process(Node *n, Key *k, const Claim *c, uid_t uid) {
+        static const Bound bound = { PROCESSES_MAX, PROCESSES_OF_OWNER_MAX, process_is_settled,
+                                     free_process };
+        Process *p = find_process(n, c);
+        if (p)
+                return p->key == k ? p : NULL;
+        p = make_space(n, &n->processes, &bound, uid) ? calloc(1, sizeof *p) : NULL;
+        if (!p)
+                return NULL;
+        k->n_processes++;
+        p->failures = n->failures;
+        p->key = k;
+        p->claim = *c;
+        p->owned.uid = uid;
+        list_append(&n->processes, &p->owned.link);
+        return p;
+}
+
+/* @return how many ranks of the last launch of a job are or were here */
+static size_t node_count_ranks(const Node *n, const Key *k) {
+        bool is_seen[PROCESSES_MAX] = { false };
+        int64_t launch_usec = INT64_MIN; /* what ended before was another one, with other ranks */
+        size_t n_ranks = 0;
+        FOREACH_PROCESS (p, n)
+                if (p->key == k)
+                        launch_usec = MAX(launch_usec, p->claim.started_usec);
+        FOREACH_PROCESS (p, n) {
+                const Claim *c = &p->claim;
+                if (p->key != k || c->rank < 0 || c->rank >= PROCESSES_MAX ||
+                    (c->state != CLAIM_ALIVE && c->event_usec < launch_usec))
+                        continue;
+                n_ranks += !is_seen[c->rank];
+                is_seen[c->rank] = true;
+        }
+        return n_ranks;
+}
+
+/* @return the process of a note that does not name it: the last one here that had its rank */
+static const Process *node_find_rank(const Node *n, const Key *k, int64_t rank) {
+        const Process *last = NULL;
+        FOREACH_PROCESS (p, n)
+                if (p->key == k && rank >= 0 && p->claim.rank == rank &&
+                    p->claim.state != CLAIM_FAILED)
+                        last = p;
+        return last;
+}
+
+/* Live ranks of a key are here. @param uid  of whom; NULL: of anybody */
+static bool node_has_live_rank(const Node *n, const Key *k, const uid_t *uid) {
+        FOREACH_PROCESS (p, n)
+                if (p->key == k && p->watch && (!uid || p->owned.uid == *uid))
+                        return true;
+        return false;
+}
+
+/* ---- the node's keys ---- */
+
+static Key *node_find_key(const Node *n, const char *key) {
+        FOREACH_KEY (k, n)
+                if (strcmp(k->key, key) == 0)
+                        return k;
+        return NULL;
+}
+
+static void free_key(Node *n, Owned *o) {
+        Key *k = CONTAINER_OF(o, Key, owned);
+        LIST_FOREACH_ITEM_SAFE (Process, p, owned.link, &n->processes)
+                if (p->key == k)
+                        node_free_process(n, p);
+        agreement_forget(n->agreement, k->key);
+        arbiter_free(k->arbiter);
+        list_remove(&o->link);
+        free(k->source);
+        free(k);
+}
+
+/* Finds or adds it. @param uid  whose it is, unless that is known @return NULL: bounded, no memory
+ */
+static Key *node_get_key(Node *n, const char *key, uid_t uid) {
+        static const Bound bound = { AGREEMENT_KEYS_MAX, KEYS_OF_OWNER_MAX, key_is_settled,
+                                     free_key };
+        Key *k = node_find_key(n, key);
+        if (!k && make_space(n, &n->keys, &bound, uid) && (k = calloc(1, sizeof *k))) {
+                (void)strcpy(k->key, key); /* as long as this, by claim_key_build() */
+                list_append(&n->keys, &k->owned.link);
+        }
+        if (k && k->owned.uid == 0) /* it is new, or was restored */
+                k->owned.uid = uid;
+        return k;
+}
+
+/* @return the key of the job whose ranks this user had here since then, if it is one */
+static Key *node_find_job_of_user(const Node *n, uid_t uid, int64_t since_usec) {
+        Key *only = NULL;
+        FOREACH_PROCESS (p, n) {
+                bool was_here = p->claim.rank >= 0 && (p->claim.state == CLAIM_ALIVE ||
+                                                       p->claim.event_usec >= since_usec);
+                if (!was_here || p->key == only || p->key->owned.uid != uid || !p->key->job.key[0])
+                        continue;
+                if (only)
+                        return NULL;
+                only = p->key;
+        }
+        return only;
+}
+
+/* ---- all that the node has ---- */
+
+/* The agreement is set later, before there are keys. */
+static void node_init(Node *n, BundleTable *bundles, Failures *failures) {
+        *n = (Node){ .bundles = bundles, .failures = failures };
+        list_init(&n->keys);
+        list_init(&n->processes);
+        list_init(&n->units);
+}
+
+static void node_done(Node *n) {
+        LIST_FOREACH_ITEM_SAFE (Key, k, owned.link, &n->keys)
+                free_key(n, &k->owned);
+        LIST_FOREACH_ITEM_SAFE (Unit, u, link, &n->units)
+                node_free_unit(n, u);
+}
+
+/* Frees what nobody will miss. */
+static void node_prune(Node *n, int64_t now_usec) {
+        LIST_FOREACH_ITEM_SAFE (Process, p, owned.link, &n->processes) {
+                int64_t keep_usec = p->is_placed ? AGREEMENT_KEEP_USEC : (int64_t)USEC_PER_HOUR;
+                if (!(p->unit && p->unit->bundle[0]) && p->claim.state != CLAIM_ALIVE &&
+                    now_usec - p->changed_usec > keep_usec)
+                        node_free_process(n, p);
+        }
+        LIST_FOREACH_ITEM_SAFE (Key, k, owned.link, &n->keys)
+                if (k->n_processes == 0)
+                        free_key(n, &k->owned);
+}
+
+/* ---- the module ---- */
 
 struct Failures {
         FailuresContext context;
