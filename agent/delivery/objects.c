@@ -19,7 +19,7 @@
 #include "uploaders/aws/aws_parse.h"
 #include "uploaders/s3/s3_client.h"
 #include "uploaders/uploader.h"
-#include "uploaders/volume/volume_objects.h"
+#include "uploaders/volume/volume.h"
 
 #define TRIES_MAX 3
 #define LIST_PAGES_MAX 1000
@@ -56,7 +56,7 @@ struct ObjectCall {
         bool is_working; /* queued, too: it stays until then, though it is cancelled */
         atomic_bool is_cancelled;
         WorkJob work;
-        int outcome; /* of volume_objects.h */
+        int outcome; /* of volume_object_write() and the like */
         VolumeWritten written;
         VolumeContent content;
 };

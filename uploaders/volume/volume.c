@@ -1,5 +1,3 @@
-/* What an errno from a volume means: wait for room, wait for the volume, or a failure of this
- * process; and what a person can do. */
 #include "uploaders/volume/volume.h"
 
 #include <errno.h>
@@ -23,7 +21,18 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
-#include "uploaders/volume/volume_private.h"
+
+struct Volume {
+        char *root;
+        uint64_t min_free_bytes;
+        unsigned min_free_permille;
+        bool must_exist;
+        mode_t mode; /* of directories that nodes share */
+        char *group; /* NULL = none */
+        /* of the root below its mount point when it was last opened; -1 = never yet */
+        int mount_depth;
+        atomic_uint_fast64_t n_read_back; /* bytes; read by other threads */
+};
 
 struct VolumeObject {
         Volume *volume;         /* borrowed */
@@ -38,6 +47,9 @@ struct VolumeObject {
         /* committed, found to be there, or given up: there is no temporary file of ours any more */
         bool finished;
 };
+
+/* ---- what an errno means: wait for room, wait for the volume, or a failure of this process; and
+ * what a person can do ---- */
 
 typedef struct Meaning {
         int error, outcome;
@@ -63,7 +75,7 @@ static const Meaning meanings[] = {
 
 /* clang-format on */
 
-void volume_set_error(char **ret_error, const char *fmt, ...) {
+_printf_(2, 3) static void set_error(char **ret_error, const char *fmt, ...) {
         va_list args;
 
         va_start(args, fmt);
@@ -73,7 +85,9 @@ void volume_set_error(char **ret_error, const char *fmt, ...) {
         *ret_error = text;
 }
 
-int volume_classify_errno(int error, const char *doing, const char *path, char **ret_error) {
+/* @param doing  `cannot <doing> '<path>'`  @return UPLOAD_E_FULL, UPLOAD_E_UNREACHABLE, or -errno
+ * of a failure of this process */
+static int classify_errno(int error, const char *doing, const char *path, char **ret_error) {
         switch (error) {
         case ENOMEM: /* ours, not the volume's */
         case EMFILE:
@@ -81,19 +95,19 @@ int volume_classify_errno(int error, const char *doing, const char *path, char *
                 return -error;
         case EACCES:
         case EPERM:
-                volume_set_error(ret_error, "cannot %s '%s': %s; let uid %u write there", doing,
-                                 path, strerror(error), (unsigned)geteuid());
+                set_error(ret_error, "cannot %s '%s': %s; let uid %u write there", doing, path,
+                          strerror(error), (unsigned)geteuid());
                 return UPLOAD_E_UNREACHABLE;
         }
         for (size_t i = 0; i < ELEMENTSOF(meanings); i++)
                 if (meanings[i].error == error) {
-                        volume_set_error(ret_error, "cannot %s '%s': %s; %s", doing, path,
-                                         strerror(error), meanings[i].remedy);
+                        set_error(ret_error, "cannot %s '%s': %s; %s", doing, path, strerror(error),
+                                  meanings[i].remedy);
                         return meanings[i].outcome;
                 }
-        volume_set_error(ret_error,
-                         "cannot %s '%s': %s; see whether the volume is well, and the kernel log",
-                         doing, path, strerror(error));
+        set_error(ret_error,
+                  "cannot %s '%s': %s; see whether the volume is well, and the kernel log", doing,
+                  path, strerror(error));
         return UPLOAD_E_UNREACHABLE;
 }
 
@@ -219,7 +233,9 @@ static int find_group(const Volume *v, gid_t *ret) {
         return 0;
 }
 
-int volume_set_group(const Volume *v, int fd, const struct stat *st, bool is_new) {
+/* Gives something to the group. One that was there before stays as it is where that is refused.
+ * @return 0, -ENXIO, -errno: classify_group() */
+static int set_group(const Volume *v, int fd, const struct stat *st, bool is_new) {
         gid_t gid;
         int r = find_group(v, &gid);
         if (r < 0)
@@ -238,23 +254,22 @@ static int set_directory(const Volume *v, int fd, mode_t mode, bool is_new) {
                 return -errno;
         if (!is_new && st.st_uid != geteuid())
                 return 0;
-        int r = volume_set_group(v, fd, &st, is_new);
+        int r = set_group(v, fd, &st, is_new);
         if (r == 0 && (st.st_mode & 07777) != mode)
                 (void)fchmod(fd, mode); /* whoever cannot write there reports it */
         return r;
 }
 
-int volume_classify_group(const Volume *v, int error, const char *path, char **ret_error) {
+static int classify_group(const Volume *v, int error, const char *path, char **ret_error) {
         if (error == ENXIO)
-                volume_set_error(
-                        ret_error,
-                        "no group '%s' is known on this node: create it, or give its number "
-                        "as the destination's group",
-                        v->group);
+                set_error(ret_error,
+                          "no group '%s' is known on this node: create it, or give its number "
+                          "as the destination's group",
+                          v->group);
         else
-                volume_set_error(ret_error,
-                                 "cannot give '%s' to group '%s': %s; make uid %u a member of it",
-                                 path, v->group, strerror(error), (unsigned)geteuid());
+                set_error(ret_error,
+                          "cannot give '%s' to group '%s': %s; make uid %u a member of it", path,
+                          v->group, strerror(error), (unsigned)geteuid());
         return UPLOAD_E_UNREACHABLE;
 }
 
@@ -265,19 +280,18 @@ static int create_root(const Volume *v, char **ret_error) {
                 return -ENOMEM;
         if (mkdir(v->root, v->mode) < 0 && errno != EEXIST) {
                 if (errno != ENOENT)
-                        return volume_classify_errno(errno, "make the volume root", v->root,
-                                                     ret_error);
-                volume_set_error(ret_error,
-                                 "volume root '%s' is not there, nor is '%s': is it mounted?",
-                                 v->root, parent);
+                        return classify_errno(errno, "make the volume root", v->root, ret_error);
+                set_error(ret_error, "volume root '%s' is not there, nor is '%s': is it mounted?",
+                          v->root, parent);
                 return UPLOAD_E_UNREACHABLE;
         }
         _cleanup_close_ int parent_fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         int r = parent_fd < 0 ? -errno : fs_sync_dir(parent_fd);
-        return r < 0 ? volume_classify_errno(-r, "make the volume root in", parent, ret_error) : 0;
+        return r < 0 ? classify_errno(-r, "make the volume root in", parent, ret_error) : 0;
 }
 
-int volume_open_root(Volume *v, bool create, int *ret_fd, char **ret_error) {
+/* @return 0 and the root, the caller's; UPLOAD_E_UNREACHABLE */
+static int open_root(Volume *v, bool create, int *ret_fd, char **ret_error) {
         _cleanup_close_ int fd = open(v->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (fd < 0 && errno == ENOENT && create && may_create_root(v)) {
                 int r = create_root(v, ret_error);
@@ -286,22 +300,20 @@ int volume_open_root(Volume *v, bool create, int *ret_fd, char **ret_error) {
                 fd = open(v->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
                 r = fd < 0 ? 0 : set_directory(v, fd, v->mode, true);
                 if (r < 0)
-                        return volume_classify_group(v, -r, v->root, ret_error);
+                        return classify_group(v, -r, v->root, ret_error);
         }
         if (fd < 0) {
                 if (errno != ENOENT)
-                        return volume_classify_errno(errno, "open the volume root", v->root,
-                                                     ret_error);
-                volume_set_error(ret_error, "volume root '%s' is not there: is it mounted?",
-                                 v->root);
+                        return classify_errno(errno, "open the volume root", v->root, ret_error);
+                set_error(ret_error, "volume root '%s' is not there: is it mounted?", v->root);
                 return UPLOAD_E_UNREACHABLE;
         }
         int depth = find_mount_depth(fd);
         if (v->mount_depth >= 0 && depth > v->mount_depth) {
-                volume_set_error(ret_error,
-                                 "volume root '%s' is no longer on the mount it was on: mount it "
-                                 "again (if it was moved on purpose, restart the agent)",
-                                 v->root);
+                set_error(ret_error,
+                          "volume root '%s' is no longer on the mount it was on: mount it "
+                          "again (if it was moved on purpose, restart the agent)",
+                          v->root);
                 return UPLOAD_E_UNREACHABLE;
         }
         if (depth >= 0)
@@ -312,17 +324,16 @@ int volume_open_root(Volume *v, bool create, int *ret_fd, char **ret_error) {
 
 /* Whether there is room */
 
-int volume_check_room(const Volume *v, int fd, uint64_t more_bytes, char **ret_error) {
+static int check_room(const Volume *v, int fd, uint64_t more_bytes, char **ret_error) {
         char have[PARSE_FORMAT_SIZE], keep[PARSE_FORMAT_SIZE], more[PARSE_FORMAT_SIZE];
         struct statvfs fs;
         uint64_t free_bytes, total_bytes, floor_bytes;
 
         if (fstatvfs(fd, &fs) < 0)
-                return volume_classify_errno(errno, "ask for the free space of", v->root,
-                                             ret_error);
+                return classify_errno(errno, "ask for the free space of", v->root, ret_error);
         if (fs.f_files > 0 && fs.f_favail == 0) {
-                volume_set_error(ret_error,
-                                 "volume '%s' has no inode left: remove some files there", v->root);
+                set_error(ret_error, "volume '%s' has no inode left: remove some files there",
+                          v->root);
                 return UPLOAD_E_FULL;
         }
         if (__builtin_mul_overflow((uint64_t)fs.f_bavail, (uint64_t)fs.f_frsize, &free_bytes))
@@ -332,12 +343,11 @@ int volume_check_room(const Volume *v, int fd, uint64_t more_bytes, char **ret_e
         floor_bytes = MAX(v->min_free_bytes, total_bytes / 1000 * v->min_free_permille);
         if (free_bytes >= more_bytes && free_bytes - more_bytes >= floor_bytes)
                 return 0;
-        volume_set_error(ret_error,
-                         "volume '%s' has %s free; %s of it are to stay free and %s are to be "
-                         "written: free some space, or lower min_free",
-                         v->root, parse_format_human(have, free_bytes),
-                         parse_format_human(keep, floor_bytes),
-                         parse_format_human(more, more_bytes));
+        set_error(ret_error,
+                  "volume '%s' has %s free; %s of it are to stay free and %s are to be "
+                  "written: free some space, or lower min_free",
+                  v->root, parse_format_human(have, free_bytes),
+                  parse_format_human(keep, floor_bytes), parse_format_human(more, more_bytes));
         return UPLOAD_E_FULL;
 }
 
@@ -348,7 +358,20 @@ static bool is_plain_name(const char *s, size_t n) {
                !(n == 2 && s[0] == '.' && s[1] == '.');
 }
 
-int volume_open_directories(const Volume *v, int root_fd, const char *relative, mode_t own_mode,
+#define OWN_MODE 0755 /* of a directory that one node alone writes to */
+
+/* The way to an object, as far as it was gone. */
+typedef struct VolumeWay {
+        int dir_fd;       /* the directory it lives in; the caller's */
+        const char *name; /* its own, in what was asked for */
+        const char *step; /* what was tried last; NULL: to give it its group */
+} VolumeWay;
+
+/* Opens the directory an object lives in, making what is missing. Every parent is fsynced, also
+ * where nothing was missing: who made the directory may have crashed before its fsync.
+ * @param own_mode  of that directory, those above have the volume's; 0: nothing is made
+ * @return 0 or -errno, when only ret->step is set */
+static int open_directories(const Volume *v, int root_fd, const char *relative, mode_t own_mode,
                             VolumeWay *ret) {
         char name[NAME_MAX + 1];
         bool create = own_mode != 0;
@@ -402,15 +425,14 @@ static char *temporary_name(const char *name) {
 
 static int create_temporary(VolumeObject *o, char **ret_error) {
         if (unlinkat(o->dir_fd, o->temporary, 0) < 0 && errno != ENOENT)
-                return volume_classify_errno(errno, "remove the old temporary file of", o->path,
-                                             ret_error);
+                return classify_errno(errno, "remove the old temporary file of", o->path,
+                                      ret_error);
         o->fd = openat(o->dir_fd, o->temporary,
                        O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0640);
         if (o->fd < 0 || fstat(o->fd, &o->st) < 0)
-                return volume_classify_errno(errno, "make a temporary file for", o->path,
-                                             ret_error);
-        int r = volume_set_group(o->volume, o->fd, &o->st, true);
-        return r < 0 ? volume_classify_group(o->volume, -r, o->path, ret_error) : 0;
+                return classify_errno(errno, "make a temporary file for", o->path, ret_error);
+        int r = set_group(o->volume, o->fd, &o->st, true);
+        return r < 0 ? classify_group(o->volume, -r, o->path, ret_error) : 0;
 }
 
 int volume_object_start(Volume *v, const char *relative, uint64_t size_hint_bytes,
@@ -427,19 +449,19 @@ int volume_object_start(Volume *v, const char *relative, uint64_t size_hint_byte
         };
         if (!o->path)
                 return -ENOMEM;
-        int r = volume_open_root(v, true, &root_fd, ret_error);
+        int r = open_root(v, true, &root_fd, ret_error);
         if (r != 0)
                 return r;
-        r = volume_check_room(v, root_fd, size_hint_bytes, ret_error);
+        r = check_room(v, root_fd, size_hint_bytes, ret_error);
         if (r != 0)
                 return r;
-        r = volume_open_directories(v, root_fd, relative, VOLUME_OWN_MODE, &way);
+        r = open_directories(v, root_fd, relative, OWN_MODE, &way);
         if (r < 0 && !way.step)
-                return volume_classify_group(v, -r, o->path, ret_error);
+                return classify_group(v, -r, o->path, ret_error);
         if (r == -EINVAL || r == -ENAMETOOLONG)
                 return r; /* the name, not the volume */
         if (r < 0)
-                return volume_classify_errno(-r, way.step, o->path, ret_error);
+                return classify_errno(-r, way.step, o->path, ret_error);
         o->dir_fd = way.dir_fd;
         o->name = strdup(way.name);
         o->temporary = temporary_name(way.name);
@@ -454,9 +476,11 @@ int volume_object_start(Volume *v, const char *relative, uint64_t size_hint_byte
         return 0;
 }
 
-int volume_open_for_reading(Volume *v, int *ret_fd) {
+/* For what only reads: a volume that is away shows as -ESTALE, one that was never there as
+ * -ENOENT. */
+static int open_for_reading(Volume *v, int *ret_fd) {
         _cleanup_free_ char *unused = NULL;
-        int r = volume_open_root(v, false, ret_fd, &unused);
+        int r = open_root(v, false, ret_fd, &unused);
         if (r <= 0)
                 return r;
         return access(v->root, F_OK) < 0 && errno == ENOENT && may_create_root(v) ? -ENOENT
@@ -466,7 +490,7 @@ int volume_open_for_reading(Volume *v, int *ret_fd) {
 int volume_read(Volume *v, const char *relative,
                 int (*on_piece)(const void *data, size_t n, void *userdata), void *userdata) {
         _cleanup_close_ int root_fd = -1, fd = -1;
-        int r = volume_open_for_reading(v, &root_fd);
+        int r = open_for_reading(v, &root_fd);
         if (r < 0)
                 return r;
         fd = fs_open_regular(root_fd, relative, NULL);
@@ -489,9 +513,9 @@ int volume_verify(Volume *v, const char *relative, const VolumeStripe *stripes, 
         _cleanup_close_ int root_fd = -1;
         uint64_t bad_offset;
         VolumeWay way;
-        int r = volume_open_for_reading(v, &root_fd);
+        int r = open_for_reading(v, &root_fd);
         if (r == 0)
-                r = volume_open_directories(v, root_fd, relative, 0, &way);
+                r = open_directories(v, root_fd, relative, 0, &way);
         if (r < 0)
                 return r;
         r = volume_readback(&(ReadbackFile){ way.dir_fd, way.name, &v->n_read_back }, stripes,
@@ -503,10 +527,10 @@ int volume_verify(Volume *v, const char *relative, const VolumeStripe *stripes, 
 int volume_sweep(Volume *v, const char *relative) {
         _cleanup_close_ int root_fd = -1;
         VolumeWay way;
-        int r = volume_open_for_reading(v, &root_fd);
+        int r = open_for_reading(v, &root_fd);
 
         if (r == 0)
-                r = volume_open_directories(v, root_fd, relative, 0, &way);
+                r = open_directories(v, root_fd, relative, 0, &way);
         if (r < 0)
                 return r == -ENOENT ? 0 : r;
         _cleanup_close_ int dir_fd = way.dir_fd;
@@ -519,7 +543,7 @@ int volume_sweep(Volume *v, const char *relative) {
 /* Without a name where the file system can do that, so that a crash leaves nothing; else under one
  * that is the same for all nodes, so that whoever comes next removes what a crash left. Two that
  * meet there harm nothing: each writes to what it opened. */
-int volume_open_probe_file(int root_fd, char name[static NAME_MAX + 1]) {
+static int open_probe_file(int root_fd, char name[static NAME_MAX + 1]) {
         int fd = openat(root_fd, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600);
         name[0] = '\0';
         if (fd >= 0)
@@ -534,22 +558,20 @@ int volume_probe(Volume *v, char **ret_error) {
         _cleanup_close_ int root_fd = -1;
 
         *ret_error = NULL;
-        int r = volume_open_root(v, true, &root_fd, ret_error);
+        int r = open_root(v, true, &root_fd, ret_error);
         if (r == 0)
-                r = volume_check_room(v, root_fd, 0, ret_error);
+                r = check_room(v, root_fd, 0, ret_error);
         if (r != 0)
                 return r;
-        _cleanup_close_ int fd = volume_open_probe_file(root_fd, name);
+        _cleanup_close_ int fd = open_probe_file(root_fd, name);
         if (fd < 0)
-                return volume_classify_errno(errno, "make a file in the volume root", v->root,
-                                             ret_error);
+                return classify_errno(errno, "make a file in the volume root", v->root, ret_error);
         r = fs_write_all(fd, zeros, sizeof zeros);
         if (r == 0 && fsync(fd) < 0)
                 r = -errno;
         if (name[0] != '\0')
                 (void)unlinkat(root_fd, name, 0); /* the next delivery reports a failure */
-        return r < 0 ? volume_classify_errno(-r, "write in the volume root", v->root, ret_error)
-                     : 0;
+        return r < 0 ? classify_errno(-r, "write in the volume root", v->root, ret_error) : 0;
 }
 
 /* Proof by reading: uncached, hashing one piece while the kernel fetches the next. */
@@ -732,7 +754,7 @@ int volume_readback(const ReadbackFile *file, const VolumeStripe *stripes, size_
 
 static int object_fail(VolumeObject *o, int error, const char *doing, char **ret_error) {
         o->error = error;
-        return volume_classify_errno(error, doing, o->path, ret_error);
+        return classify_errno(error, doing, o->path, ret_error);
 }
 
 /* Sets the window before the last one in motion, and lets go of the one before that once it has
@@ -783,7 +805,7 @@ int volume_write(VolumeObject *o, const void *data, size_t n, char **ret_error) 
         if (o->offset < o->next_room_check)
                 return 0;
         o->next_room_check = o->offset + ROOM_CHECK_BYTES;
-        return volume_check_room(o->volume, o->fd, 0, ret_error);
+        return check_room(o->volume, o->fd, 0, ret_error);
 }
 
 /* Ending */
@@ -830,19 +852,19 @@ static int classify_existing(VolumeObject *o, const VolumeStripe *stripes, size_
         int r = volume_readback(&file, stripes, n_stripes, &bad_offset);
 
         if (r < 0)
-                return volume_classify_errno(-r, "read what is there as", o->path, ret_error);
+                return classify_errno(-r, "read what is there as", o->path, ret_error);
         if (r == READBACK_E_DIFFERENT) {
-                volume_set_error(ret_error,
-                                 "'%s' is there already and is something else: it is not "
-                                 "overwritten; move it away",
-                                 o->path);
+                set_error(ret_error,
+                          "'%s' is there already and is something else: it is not "
+                          "overwritten; move it away",
+                          o->path);
                 return UPLOAD_E_EXISTS;
         }
         _cleanup_close_ int fd =
                 openat(o->dir_fd, o->name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
         r = fd < 0 || fsync(fd) < 0 ? -errno : fs_sync_dir(o->dir_fd);
         if (r < 0)
-                return volume_classify_errno(-r, "sync what is there as", o->path, ret_error);
+                return classify_errno(-r, "sync what is there as", o->path, ret_error);
         r = remove_temporary(o);
         return r < 0 ? object_fail(o, -r, "remove the temporary file of", ret_error)
                      : UPLOAD_E_SAME;
@@ -932,10 +954,10 @@ static int prove(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes,
                 return object_fail(o, -r, "read back", ret_error);
         if (r == 0)
                 return 0;
-        volume_set_error(ret_error,
-                         "'%s' reads back differently than it was written, from byte %" PRIu64
-                         " on: the copy was removed; check the volume if it happens again",
-                         o->path, bad_offset);
+        set_error(ret_error,
+                  "'%s' reads back differently than it was written, from byte %" PRIu64
+                  " on: the copy was removed; check the volume if it happens again",
+                  o->path, bad_offset);
         (void)remove_temporary(o); /* as above */
         return UPLOAD_E_MISMATCH;
 }
@@ -1009,4 +1031,295 @@ int volume_replace(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripe
         if (renameat(o->dir_fd, o->temporary, o->dir_fd, o->name) < 0)
                 return object_fail(o, errno, "replace", ret_error);
         return finish(o, ret_error);
+}
+
+/* The kernel takes the time of a file from a clock that moves with the timer (CONFIG_HZ=100). */
+#define MTIME_LAG_USEC ((int64_t)(10 * USEC_PER_MSEC))
+
+static int classify_small(int error, const char *doing, const char *path, char **ret_error) {
+        int r = classify_errno(error, doing, path, ret_error);
+        return error == EACCES || error == EPERM || error == EROFS ? UPLOAD_E_DENIED : r;
+}
+
+/* @return 0: not what a file system's clock says */
+static int64_t usec_of(const struct timespec *t) {
+        int64_t usec;
+        return __builtin_mul_overflow((int64_t)t->tv_sec, (int64_t)USEC_PER_SEC, &usec) ||
+                               __builtin_add_overflow(usec, (int64_t)t->tv_nsec / 1000, &usec)
+                       ? 0
+                       : usec;
+}
+
+/* ---- writing a small object ---- */
+
+typedef struct NewFile {
+        char *path;      /* of the object, for people */
+        char *temporary; /* in way.dir_fd; NULL: there is none */
+        VolumeWay way;
+        int fd;
+        uint64_t made_usec; /* CLOCK_BOOTTIME: not before */
+} NewFile;
+
+/* Of an open file NFS keeps a name of its own, so it is closed first. */
+static void discard_temporary(NewFile *f) {
+        if (f->fd >= 0)
+                (void)close(TAKE_FD(f->fd)); /* fsync has reported any error */
+        if (f->temporary)
+                (void)unlinkat(f->way.dir_fd, f->temporary, 0); /* the next write removes it */
+        free(TAKE_PTR(f->temporary));
+}
+
+static void new_file_done(NewFile *f) {
+        discard_temporary(f);
+        if (f->way.dir_fd >= 0)
+                (void)close(f->way.dir_fd);
+        free(f->path);
+}
+
+/* A directory that is named after this node is its own alone. */
+static mode_t directory_mode(const Volume *v, const VolumeWrite *w) {
+        _cleanup_free_ char *parent = path_parent(w->relative);
+        return parent && strcmp(path_name(parent), w->writer) == 0 ? OWN_MODE : v->mode;
+}
+
+static int new_file_open_directory(Volume *v, const VolumeWrite *w, NewFile *f, char **ret_error) {
+        _cleanup_close_ int root_fd = -1;
+        int r = open_root(v, true, &root_fd, ret_error);
+        if (r == UPLOAD_E_UNREACHABLE && access(v->root, R_OK) < 0 && errno == EACCES)
+                return UPLOAD_E_DENIED;
+        if (r == 0)
+                r = check_room(v, root_fd, w->n, ret_error);
+        if (r != 0)
+                return r;
+        r = open_directories(v, root_fd, w->relative, directory_mode(v, w), &f->way);
+        if (r < 0 && !f->way.step)
+                return classify_group(v, -r, f->path, ret_error);
+        if (r == -EINVAL || r == -ENAMETOOLONG)
+                return r; /* the name, not the volume */
+        return r < 0 ? classify_small(-r, f->way.step, f->path, ret_error) : 0;
+}
+
+/* Its name holds the writer's, so that nodes which create the same object do not meet there; what a
+ * crash has left under it is removed. Whoever is let into the directory may read it. */
+static int new_file_create(const Volume *v, const VolumeWrite *w, NewFile *f, char **ret_error) {
+        struct stat st;
+        f->temporary = strbuf_format(".%s.%s.neuron-collectd-tmp", f->way.name, w->writer);
+        if (!f->temporary)
+                return -ENOMEM;
+        if (unlinkat(f->way.dir_fd, f->temporary, 0) < 0 && errno != ENOENT)
+                return classify_small(errno, "remove the old temporary file of", f->path,
+                                      ret_error);
+        f->made_usec = w->clock->boottime_usec(w->clock);
+        f->fd = openat(f->way.dir_fd, f->temporary,
+                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0640);
+        if (f->fd < 0 || fstat(f->fd, &st) < 0)
+                return classify_small(errno, "make a temporary file for", f->path, ret_error);
+        int r = set_group(v, f->fd, &st, true);
+        if (r < 0)
+                return classify_group(v, -r, f->path, ret_error);
+        (void)fchmod(f->fd, 0640 | (v->mode & 0004)); /* mounts without modes refuse */
+        return 0;
+}
+
+/* A file that was made between two moments. A time in whole seconds is on average half a second
+ * more. */
+static VolumeWritten clock_of(const struct stat *st, uint64_t begin_usec, uint64_t end_usec) {
+        int64_t half = (int64_t)(end_usec - begin_usec) / 2,
+                rest = st->st_mtim.tv_nsec == 0 ? (int64_t)USEC_PER_SEC / 2 : 0;
+        VolumeWritten w = { .modified_usec = usec_of(&st->st_mtim),
+                            .uncertainty_usec = half + rest + MTIME_LAG_USEC };
+        w.clock_offset_usec = w.modified_usec + rest - ((int64_t)begin_usec + half);
+        return w;
+}
+
+int volume_object_clock(Volume *v, Clock *clock, VolumeWritten *ret, char **ret_error) {
+        char name[NAME_MAX + 1];
+        struct stat st;
+        _cleanup_close_ int root_fd = -1;
+        *ret_error = NULL;
+        int r = open_root(v, true, &root_fd, ret_error);
+        if (r != 0)
+                return r;
+        uint64_t begin = clock->boottime_usec(clock);
+        _cleanup_close_ int fd = open_probe_file(root_fd, name);
+        uint64_t end = clock->boottime_usec(clock);
+        if (fd < 0 || fstat(fd, &st) < 0)
+                r = classify_small(errno, "make a file in the volume root", v->root, ret_error);
+        else
+                *ret = clock_of(&st, begin, end);
+        if (fd >= 0 && name[0] != '\0')
+                (void)unlinkat(root_fd, name, 0); /* the next probe does it otherwise */
+        return r;
+}
+
+/* The storage's server sets the time of the file when it gets the bytes: after it was made, before
+ * fsync returns. */
+static int new_file_fill(const VolumeWrite *w, NewFile *f, VolumeWritten *ret, char **ret_error) {
+        struct stat st;
+        int r = fs_write_all(f->fd, w->data, w->n);
+        if (r == 0 && fsync(f->fd) < 0)
+                r = -errno;
+        uint64_t end = w->clock->boottime_usec(w->clock);
+        if (r == 0 && fstat(f->fd, &st) < 0)
+                r = -errno;
+        if (r < 0)
+                return classify_small(-r, "write", f->path, ret_error);
+        *ret = clock_of(&st, f->made_usec, end);
+        return 0;
+}
+
+/* Whether what has the name is our file: NFS executes a link whose answer is lost, and then says
+ * EEXIST to the repeated one. */
+static bool is_linked(const NewFile *f) {
+        struct stat ours, named;
+        return fstat(f->fd, &ours) == 0 &&
+               (ours.st_nlink > 1 ||
+                (fstatat(f->way.dir_fd, f->way.name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+                 named.st_dev == ours.st_dev && named.st_ino == ours.st_ino));
+}
+
+static int new_file_name(NewFile *f, char **ret_error) {
+        int dir_fd = f->way.dir_fd;
+        if (linkat(dir_fd, f->temporary, dir_fd, f->way.name, 0) == 0)
+                return 0;
+        if (errno == EEXIST)
+                return is_linked(f) ? 0 : UPLOAD_E_EXISTS;
+        if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS && errno != EMLINK)
+                return classify_small(errno, "name", f->path, ret_error);
+        if (renameat2(dir_fd, f->temporary, dir_fd, f->way.name, RENAME_NOREPLACE) == 0)
+                return 0;
+        if (errno == EEXIST)
+                return UPLOAD_E_EXISTS;
+        if (errno != EINVAL && errno != EOPNOTSUPP && errno != ENOSYS)
+                return classify_small(errno, "name", f->path, ret_error);
+        set_error(ret_error,
+                  "the file system of '%s' has neither hard links nor RENAME_NOREPLACE, so "
+                  "two nodes could create the same file there; use another one",
+                  f->path);
+        return UPLOAD_E_DENIED;
+}
+
+static int new_file_replace(NewFile *f, char **ret_error) {
+        return renameat(f->way.dir_fd, f->temporary, f->way.dir_fd, f->way.name) < 0
+                       ? classify_small(errno, "replace", f->path, ret_error)
+                       : 0;
+}
+
+int volume_object_write(Volume *v, const VolumeWrite *w, VolumeWritten *ret, char **ret_error) {
+        _cleanup_(new_file_done) NewFile f = { .fd = -1, .way.dir_fd = -1 };
+        *ret_error = NULL;
+        f.path = path_join(v->root, w->relative);
+        int r = f.path ? new_file_open_directory(v, w, &f, ret_error) : -ENOMEM;
+        if (r == 0)
+                r = new_file_create(v, w, &f, ret_error);
+        if (r == 0)
+                r = new_file_fill(w, &f, ret, ret_error);
+        if (r == 0)
+                r = w->replaces ? new_file_replace(&f, ret_error) : new_file_name(&f, ret_error);
+        if (r != 0)
+                return r;
+        discard_temporary(&f); /* before the sync, which makes both durable */
+        r = fs_sync_dir(f.way.dir_fd);
+        return r < 0 ? classify_small(-r, "sync the directory of", f.path, ret_error) : 0;
+}
+
+/* ---- reading and listing them ---- */
+
+static int classify_reading(int r, const char *path, char **ret_error) {
+        if (r == -ENOENT || r == -ENOMEM)
+                return r;
+        if (r != -EBADF && r != -ELOOP && r != -ENOTDIR)
+                return classify_small(-r, "read", path, ret_error);
+        set_error(ret_error, "'%s' is no regular file: remove it", path);
+        return UPLOAD_E_REFUSED;
+}
+
+int volume_object_read(Volume *v, const char *relative, size_t max_bytes, VolumeContent *ret,
+                       char **ret_error) {
+        _cleanup_close_ int root_fd = -1, fd = -1;
+        struct stat st;
+        *ret_error = NULL;
+        _cleanup_free_ char *path = path_join(v->root, relative);
+        int r = path ? open_for_reading(v, &root_fd) : -ENOMEM;
+        if (r == 0)
+                r = fd = fs_open_regular(root_fd, relative, &st);
+        if (r >= 0 && (uint64_t)st.st_size > max_bytes) {
+                set_error(ret_error, "'%s' is larger than the %zu bytes that it may have", path,
+                          max_bytes);
+                return UPLOAD_E_REFUSED;
+        }
+        if (r >= 0)
+                r = fs_read_head(fd, max_bytes, &ret->data, &ret->n);
+        if (r < 0)
+                return path ? classify_reading(r, path, ret_error) : r;
+        ret->modified_usec = usec_of(&st.st_mtim);
+        return 0;
+}
+
+typedef struct Walk {
+        const VolumeListing *listing;
+        size_t n_seen;
+} Walk;
+
+static int walk(Walk *w, DIR *dir, const char *relative, unsigned depth);
+
+static int walk_directory(Walk *w, DIR *above, const char *name, const char *relative,
+                          unsigned depth) {
+        _cleanup_closedir_ DIR *dir = NULL;
+        int r = depth < FS_DEPTH_MAX ? fs_opendir_at(dirfd(above), name, &dir) : -ENAMETOOLONG;
+        if (r == -ENOENT || r == -ENOTDIR || r == -EACCES)
+                return 0;
+        return r < 0 ? r : walk(w, dir, relative, depth);
+}
+
+static int walk_entry(Walk *w, DIR *dir, const char *name, const char *above, unsigned depth) {
+        struct stat st;
+        if (name[0] == '.')
+                return 0;
+        if (++w->n_seen > w->listing->n_max)
+                return -E2BIG;
+        if (fstatat(dirfd(dir), name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+                return errno == ENOENT ? 0 : -errno;
+        if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+                return 0;
+        _cleanup_free_ char *relative = path_join(above, name);
+        if (!relative)
+                return -ENOMEM;
+        return S_ISDIR(st.st_mode)
+                       ? walk_directory(w, dir, name, relative, depth + 1)
+                       : w->listing->on_file(relative, (uint64_t)st.st_size, usec_of(&st.st_mtim),
+                                             w->listing->userdata);
+}
+
+static int walk(Walk *w, DIR *dir, const char *relative, unsigned depth) {
+        for (;;) {
+                errno = 0;
+                const struct dirent *entry = readdir(dir);
+                if (!entry)
+                        return -errno;
+                int r = walk_entry(w, dir, entry->d_name, relative, depth);
+                if (r < 0)
+                        return r;
+        }
+}
+
+int volume_object_list(Volume *v, const VolumeListing *listing, char **ret_error) {
+        _cleanup_close_ int root_fd = -1;
+        _cleanup_closedir_ DIR *dir = NULL;
+        *ret_error = NULL;
+        _cleanup_free_ char *path = path_join(v->root, listing->directory);
+        int r = path ? open_for_reading(v, &root_fd) : -ENOMEM;
+        if (r == 0)
+                r = fs_opendir_fd(
+                        fs_open_beneath(root_fd, listing->directory, O_RDONLY | O_DIRECTORY), &dir);
+        if (r == 0)
+                r = walk(&(Walk){ .listing = listing }, dir, listing->directory, 0);
+        if (r == -E2BIG || r == -ENAMETOOLONG) {
+                set_error(ret_error,
+                          "'%s' has more entries, or deeper ones, than may be listed: see "
+                          "who makes them",
+                          path);
+                return UPLOAD_E_REFUSED;
+        }
+        return r == -ENOENT ? 0 : r < 0 && path ? classify_small(-r, "list", path, ret_error) : r;
 }
