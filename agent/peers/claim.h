@@ -1,6 +1,6 @@
 /* One process of a job, as its node knows it, and sets of such claims. Pure.
  * Times are microseconds of whatever clock the holder of the claim says: the boot clock of this
- * node in `agreement`, the store's in `record` and `roster`. */
+ * node in `agreement`, the store's in `record`. */
 #pragma once
 
 #include <stdbool.h>

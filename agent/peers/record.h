@@ -1,5 +1,6 @@
-/* The documents of a failure at the arbiter, docs/BUNDLE.md: the decision, and one node's claims.
- * What is read there is hostile. Pure; times are the store's (microseconds since 1970). */
+/* The documents of a failure at the arbiter, docs/BUNDLE.md: the decision, one node's claims, and
+ * incident.json, which is made of all nodes' claims. What is read there is hostile. Pure; times are
+ * the store's (microseconds since 1970). */
 #pragma once
 
 #include <stddef.h>
@@ -7,7 +8,6 @@
 
 #include "agent/peers/claim.h"
 #include "agent/peers/decision.h"
-#include "lib/base/strbuf.h"
 
 #define RECORD_BYTES_MAX ((size_t)4 << 20)
 #define DECISION_BYTES_MAX ((size_t)16 << 10)
@@ -56,17 +56,65 @@ typedef struct IncidentsName {
 /** Reads a name that begins with `.incidents/`. @return whether it is one of the two */
 bool incidents_name_parse(const char *name, IncidentsName *ret);
 
-/* ---- how members of these documents are spelled, for incident.json too ---- */
+/* ---- who took part in a failure: the records of its nodes, folded ---- */
 
-/** ISO 8601 with microseconds; null for INT64_MIN. */
-void record_out_time(StrBuf *b, const char *key, int64_t usec);
-/** null for "". */
-void record_out_text(StrBuf *b, const char *key, const char *text);
-/** null for -1. */
-void record_out_number(StrBuf *b, const char *key, int64_t number);
-/** `error_code`; null when there is none, or no claim. */
-void record_out_error(StrBuf *b, const Claim *c);
-/** Rounded up. */
-uint64_t record_usec_to_msec(int64_t usec);
-/** Ends the object that is the document. @return the caller's; NULL: no memory */
-char *record_detach(StrBuf *b, size_t *ret_n);
+#define ROSTER_RANKS_MAX 16384 /* incident.json may have 4 MiB */
+
+typedef enum RankState {
+        RANK_PRESENT,
+        RANK_LATE,
+        RANK_MISSING,
+        RANK_UNDELIVERED, /* not delivered, and not known to be one of the job: it is not missed */
+        N_RANK_STATES,
+} RankState;
+
+typedef enum MissingReason {
+        MISSING_NONE,
+        MISSING_UNREACHABLE, /* no node has named this rank */
+        MISSING_NO_DUMP,     /* alive, or ended without one */
+        MISSING_EMPTY,
+        MISSING_UNDELIVERED,
+        N_MISSING_REASONS,
+} MissingReason;
+
+typedef struct RosterRank {
+        int64_t rank; /* -1 = not known */
+        RankState state;
+        MissingReason reason;
+        const Claim *claim; /* the roster's; NULL: nobody named it */
+        bool is_suspect;    /* it ended before the first failure, without a dump */
+} RosterRank;
+
+typedef struct RosterNode { /* whose record is in it */
+        char instance_id[INSTANCE_ID_SIZE];
+        uint64_t revision;
+        int64_t uncertainty_usec; /* of its times, against the store's clock */
+} RosterNode;
+
+typedef struct Roster {
+        Decision decision;
+        ClaimSet claims;
+        int64_t world_size; /* the decision's, else the largest of the claims; -1: not known, more
+                               than ROSTER_RANKS_MAX, or not all are folded; nobody is missing */
+        RosterRank *ranks;  /* by rank; those without a rank come last */
+        size_t n_ranks;
+        RosterNode *nodes; /* by instance id */
+        size_t n_nodes;
+        const RosterRank *first_failure; /* NULL: none */
+        int64_t uncertainty_usec;        /* of its time against the others' */
+} Roster;
+
+/** Folds the records, up to CLAIMS_MAX claims. Of a process the claim with the higher revision
+ * counts, of a rank that was named by several processes the failed one, then the one that ended,
+ * then the newest.
+ * @param records  in any order; of a node that has several all count; borrowed
+ * @return 0 and *ret (roster_done); -ENOMEM */
+int roster_fold(const Decision *d, const Record *records, size_t n_records, Roster *ret);
+void roster_done(Roster *r);
+
+/** incident.json (`neuron-collectd/incident/1`).
+ * @param job_key  "" = null  @return the caller's, NULL: no memory */
+char *roster_format(const Roster *r, const char *job_key, size_t *ret_n);
+/** @return whether incident.json in `text` has this node's record with at least this revision */
+bool incident_has_record(const char *text, size_t n_text, const char *instance_id,
+                         uint64_t revision);

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "agent/peers/record.h"
-#include "agent/peers/roster.h"
 #include "cli/archive/object_store.h"
 #include "cli/common/cli.h"
 #include "lib/base/array.h"

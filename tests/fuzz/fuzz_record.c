@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "agent/peers/record.h"
-#include "agent/peers/roster.h"
 #include "lib/base/cleanup.h"
 
 #define KEY "0123456789abcdef"

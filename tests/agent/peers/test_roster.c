@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "agent/peers/roster.h"
+#include "agent/peers/record.h"
 #include "lib/base/cleanup.h"
 
 #define SEC INT64_C(1000000)
