@@ -12,8 +12,8 @@
 #include "lib/base/fs.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/neuron/names.h"
 #include "lib/neuron/scan.h"
-#include "lib/neuron/template.h"
 
 DEFINE_CLEANUP(PathTemplate, path_template_free);
 

@@ -10,7 +10,7 @@
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/digest.h"
-#include "lib/neuron/template.h"
+#include "lib/neuron/names.h"
 
 #define MSEC INT64_C(1000)
 #define SEC INT64_C(1000000)

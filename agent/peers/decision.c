@@ -7,7 +7,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/digest.h"
 #include "lib/base/parse.h"
-#include "lib/neuron/template.h"
+#include "lib/neuron/names.h"
 
 static const char *const words[N_AGREED] = {
         [AGREED_ALONE] = "alone",

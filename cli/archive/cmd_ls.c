@@ -15,7 +15,6 @@
 #include "lib/bundle/manifest.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/names.h"
-#include "lib/neuron/template.h"
 
 #define BATCH                                                                                      \
         512 /* bundles whose manifests are checked together, and then some to the incident's end   \

@@ -32,7 +32,6 @@
 #include "lib/neuron/names.h"
 #include "lib/neuron/record.h"
 #include "lib/neuron/scan.h"
-#include "lib/neuron/template.h"
 #include "uploaders/s3/s3_bucket.h"
 #include "uploaders/volume/volume.h"
 

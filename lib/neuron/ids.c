@@ -16,7 +16,6 @@
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
 #include "lib/neuron/names.h"
-#include "lib/neuron/template.h"
 
 /* 9999-12-31T23:59:59: later ones would not fit the spelling, and only a hostile file has them. */
 #define LAST_USEC (UINT64_C(253402300799) * USEC_PER_SEC)

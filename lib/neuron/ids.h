@@ -4,9 +4,9 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
+#include "lib/neuron/names.h"
 #include "lib/neuron/record.h"
 #include "lib/neuron/scan.h"
-#include "lib/neuron/template.h"
 
 /** Finds the node's id: the fixed string if set (not NULL, "" or "auto"); DMI `board_asset_tag`
  * below sysfs_root when it is an EC2 id; else the host name made safe.

@@ -1,17 +1,443 @@
-/* File names as documented for the runtime, its profiler and our hook: one table of patterns, and a
- * look for ids in all other names. And our own names. */
 #include "lib/neuron/names.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "lib/neuron/ids.h"
-#include "lib/neuron/template.h"
+
+/* ---- the runtime's date-time, in the spelling its documentation gives and in the one its
+ * directories have ---- */
+
+static bool is_digit(char c) {
+        return c >= '0' && c <= '9';
+}
+
+/* Whether s is spelled like `shape`: 0 stands for a digit, all else for itself. */
+static bool has_shape(const char *s, const char *shape) {
+        for (; *shape != '\0'; s++, shape++)
+                if (*shape == '0' ? !is_digit(*s) : *s != *shape)
+                        return false;
+        return *s == '\0';
+}
+
+int date_time_parse(const char *s, uint64_t *ret_usec) {
+        bool is_compact = has_shape(s, "00000000-000000"); /* what real directories have */
+        struct tm tm = { 0 }, real;
+
+        if (!is_compact && !has_shape(s, "0000-00-00-00-00")) /* what the documentation says */
+                return -EINVAL;
+        const char *end = strptime(s, is_compact ? "%Y%m%d-%H%M%S" : "%Y-%m-%d-%H-%M", &tm);
+        if (!end || *end != '\0')
+                return -EINVAL;
+        real = tm;
+        int64_t sec = timegm(&real);
+        if (tm.tm_year < 70 || tm.tm_sec > 59 || real.tm_mday != tm.tm_mday)
+                return -EINVAL; /* before the epoch, a leap second, a day that the month lacks */
+        *ret_usec = (uint64_t)sec * USEC_PER_SEC;
+        return 0;
+}
+
+/* ---- one name against a pattern with typed variables: for templates and the names of files ----
+ */
+
+/* Where a variable's value lies in the name; n = 0: the pattern has no such variable. */
+typedef struct PatternSpan {
+        const char *text; /* borrowed from the name */
+        size_t n;
+} PatternSpan;
+
+typedef struct PatternMatch {
+        PatternSpan of[26]; /* by letter: of['p' - 'a'] */
+} PatternMatch;
+
+/* Honest names need tens of steps; a name made to be hard for `%i%i%i%i` would need millions. */
+#define STEPS_MAX 20000
+#define DIGITS_MAX 20 /* of a 64-bit number */
+
+typedef struct Matcher {
+        PatternMatch found;
+        unsigned steps;
+} Matcher;
+
+static bool is_hex(char c) {
+        return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+
+static bool is_id_char(char c) {
+        return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
+               c == '_' || c == '-';
+}
+
+static size_t run_length(const char *s, bool (*in_class)(char), size_t max) {
+        size_t n = 0;
+
+        while (n < max && in_class(s[n]))
+                n++;
+        return n;
+}
+
+static bool is_date_time(const char *s, size_t n) {
+        char buf[DATE_TIME_SIZE];
+        uint64_t usec;
+
+        if (strnlen(s, n) < n)
+                return false;
+        memcpy(buf, s, n);
+        buf[n] = '\0';
+        return date_time_parse(buf, &usec) == 0;
+}
+
+static bool match_here(Matcher *m, const char *pattern, const char *name);
+
+/* Tries one length for the variable and all that follows. */
+static bool try_value(Matcher *m, const char *pattern, const char *name, size_t n) {
+        PatternSpan *span = &m->found.of[pattern[1] - 'a'];
+
+        if (span->n > 0)
+                return span->n == n && memcmp(span->text, name, n) == 0 &&
+                       match_here(m, pattern + 2, name + n);
+        *span = (PatternSpan){ name, n };
+        if (match_here(m, pattern + 2, name + n))
+                return true;
+        span->n = 0;
+        return false;
+}
+
+static bool match_date_time(Matcher *m, const char *pattern, const char *name) {
+        /* The two spellings differ in their fifth character, so at most one can be meant. */
+        return (is_date_time(name, 15) && try_value(m, pattern, name, 15)) ||
+               (is_date_time(name, 16) && try_value(m, pattern, name, 16));
+}
+
+static bool match_instance_id(Matcher *m, const char *pattern, const char *name) {
+        size_t n = run_length(name, is_id_char, INSTANCE_ID_SIZE - 1);
+
+        /* Lazily: in `i-0abc-nd0-nc4` the id ends as early as the rest of the pattern allows. */
+        for (size_t i = 1; i <= n; i++)
+                if (try_value(m, pattern, name, i))
+                        return true;
+        return false;
+}
+
+static bool match_digits(Matcher *m, const char *pattern, const char *name) {
+        bool hex = pattern[1] == 'c';
+        size_t n =
+                run_length(name, hex ? is_hex : is_digit, hex ? CLUSTER_ID_SIZE - 1 : DIGITS_MAX);
+
+        for (; n > 0; n--)
+                if (try_value(m, pattern, name, n))
+                        return true;
+        return false;
+}
+
+static bool match_here(Matcher *m, const char *pattern, const char *name) {
+        for (; *pattern != '\0'; pattern++, name++) {
+                if (m->steps++ > STEPS_MAX)
+                        return false;
+                if (*pattern == '%' && pattern[1] == '%')
+                        pattern++;
+                else if (*pattern == '%' && pattern[1] == 'd')
+                        return match_date_time(m, pattern, name);
+                else if (*pattern == '%' && pattern[1] == 'i')
+                        return match_instance_id(m, pattern, name);
+                else if (*pattern == '%' && pattern[1] >= 'a' && pattern[1] <= 'z')
+                        return match_digits(m, pattern, name);
+                if (*pattern != *name)
+                        return false;
+        }
+        return *name == '\0';
+}
+
+/* Matches the whole of `name` against `pattern`. `%d` date-time in either spelling, `%c` 1 to 32
+ * hex digits, `%i` an instance id (`i-<hex>` or 1 to 64 of `A-Za-z0-9._-`), any other lower-case
+ * letter 1 to 20 decimal digits, `%%` a percent sign. A variable that stands twice must have the
+ * same value twice. The work is bounded for any pattern and name; past the bound it is no
+ * match.
+ * @param ret  written only on a match
+ * @return whether it matches */
+static bool pattern_match(const char *pattern, const char *name, PatternMatch *ret) {
+        Matcher m = { .steps = 0 };
+
+        if (!match_here(&m, pattern, name))
+                return false;
+        *ret = m.found;
+        return true;
+}
+
+/* Copies a value into a buffer of the caller, NUL-terminated. A value that does not fit is left
+ * out: "". */
+static void pattern_copy(const PatternMatch *m, char letter, char *buf, size_t size) {
+        PatternSpan span = m->of[letter - 'a'];
+
+        if (span.n >= size)
+                span.n = 0;
+        memcpy(buf, span.n > 0 ? span.text : "", span.n);
+        buf[span.n] = '\0';
+}
+
+/* ---- path templates: split once into the fixed part and the components that vary. What a variable
+ * may look like is above ---- */
+
+struct PathTemplate {
+        char *text;        /* as given, but with single slashes and none at the end */
+        char *fixed;       /* `%%` resolved */
+        char **components; /* below the fixed part, spelled as patterns */
+        size_t depth;
+        unsigned letters; /* bit per variable that occurs */
+};
+
+DEFINE_CLEANUP(PathTemplate, path_template_free);
+
+PathTemplate *path_template_free(PathTemplate *t) {
+        if (!t)
+                return NULL;
+        for (size_t i = 0; i < t->depth; i++)
+                free(t->components[i]);
+        free(t->components);
+        free(t->fixed);
+        free(t->text);
+        free(t);
+        return NULL;
+}
+
+/* Checks every '%' and notes which letters there are. */
+static int check_letters(PathTemplate *t, const char *allowed, char *ret_bad) {
+        for (const char *p = strchr(t->text, '%'); p; p = strchr(p + 2, '%')) {
+                if (p[1] == '%')
+                        continue;
+                if (p[1] < 'a' || p[1] > 'z' || !strchr(allowed, p[1])) {
+                        *ret_bad = p[1];
+                        return -EINVAL;
+                }
+                t->letters |= 1u << (p[1] - 'a');
+        }
+        return 0;
+}
+
+static bool has_variable(const char *component, size_t n) {
+        for (size_t i = 0; i + 1 < n; i++) {
+                if (component[i] != '%')
+                        continue;
+                if (component[i + 1] != '%')
+                        return true;
+                i++;
+        }
+        return false;
+}
+
+static void add_literal(StrBuf *b, const char *component, size_t n) {
+        for (size_t i = 0; i < n; i++) {
+                strbuf_add_n(b, component + i, 1);
+                if (component[i] == '%')
+                        i++; /* `%%`: checked before */
+        }
+}
+
+static int add_component(PathTemplate *t, const char *component, size_t n) {
+        if (array_grow((void *)&t->components, t->depth, sizeof *t->components) < 0)
+                return -ENOMEM;
+        t->components[t->depth] = strndup(component, n);
+        return t->components[t->depth++] ? 0 : -ENOMEM;
+}
+
+/* Splits the text, which has single slashes, at its first component with a variable. */
+static int split(PathTemplate *t) {
+        _cleanup_(strbuf_done) StrBuf fixed = STRBUF_INIT;
+        const char *p = t->text;
+        bool varies = false;
+
+        if (*p == '/')
+                strbuf_add_n(&fixed, p++, 1);
+        while (*p != '\0') {
+                size_t n = strcspn(p, "/");
+
+                varies = varies || has_variable(p, n);
+                if (varies) {
+                        int r = add_component(t, p, n);
+
+                        if (r < 0)
+                                return r;
+                } else {
+                        if (fixed.n > 0 && fixed.text[fixed.n - 1] != '/')
+                                strbuf_add(&fixed, "/");
+                        add_literal(&fixed, p, n);
+                }
+                p += n + (p[n] == '/');
+        }
+        t->fixed = strbuf_detach(&fixed);
+        return t->fixed ? 0 : -ENOMEM;
+}
+
+static char *single_slashes(const char *text) {
+        size_t n = 0;
+        char *out = malloc(strlen(text) + 1);
+
+        if (!out)
+                return NULL;
+        for (; *text != '\0'; text++)
+                if (*text != '/' || n == 0 || out[n - 1] != '/')
+                        out[n++] = *text;
+        if (n > 1 && out[n - 1] == '/')
+                n--;
+        out[n] = '\0';
+        return out;
+}
+
+int path_template_new(PathTemplate **ret, const char *text, const char *allowed, char *ret_bad) {
+        _cleanup_(path_template_freep) PathTemplate *t = calloc(1, sizeof *t);
+
+        if (!t)
+                return -ENOMEM;
+        t->text = single_slashes(text);
+        if (!t->text)
+                return -ENOMEM;
+        int r = check_letters(t, allowed, ret_bad);
+        if (r < 0)
+                return r;
+        r = split(t);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(t);
+        return 0;
+}
+
+const char *path_template_fixed(const PathTemplate *t) {
+        return t->fixed;
+}
+
+size_t path_template_depth(const PathTemplate *t) {
+        return t->depth;
+}
+
+bool path_template_has(const PathTemplate *t, char letter) {
+        return letter >= 'a' && letter <= 'z' && (t->letters & (1u << (letter - 'a')));
+}
+
+/* Adds one component's value; a variable with another value in an earlier component is no match. */
+static bool add_value(const PatternMatch *m, char letter, char *buf, size_t size) {
+        PatternSpan span = m->of[letter - 'a'];
+
+        if (span.n == 0)
+                return true;
+        if (buf[0] != '\0')
+                return strlen(buf) == span.n && memcmp(buf, span.text, span.n) == 0;
+        pattern_copy(m, letter, buf, size);
+        return buf[0] != '\0';
+}
+
+static bool match_component(const char *pattern, const char *text, size_t n,
+                            TemplateValues *values) {
+        char name[NAME_MAX + 1];
+        PatternMatch m;
+
+        if (n == 0 || n >= sizeof name)
+                return false;
+        memcpy(name, text, n);
+        name[n] = '\0';
+        return pattern_match(pattern, name, &m) &&
+               add_value(&m, 'd', values->date_time, sizeof values->date_time) &&
+               add_value(&m, 'c', values->cluster_id, sizeof values->cluster_id) &&
+               add_value(&m, 'p', values->pid, sizeof values->pid) &&
+               add_value(&m, 't', values->tid, sizeof values->tid) &&
+               add_value(&m, 'l', values->lid, sizeof values->lid) &&
+               add_value(&m, 'i', values->instance_id, sizeof values->instance_id);
+}
+
+bool path_template_match(const PathTemplate *t, const char *relative, TemplateValues *ret) {
+        TemplateValues values = { .pid = "" };
+
+        for (size_t i = 0; i < t->depth; i++) {
+                size_t n = strcspn(relative, "/");
+
+                if (!match_component(t->components[i], relative, n, &values))
+                        return false;
+                relative += n;
+                if (i + 1 < t->depth && *relative++ != '/')
+                        return false;
+        }
+        if (*relative != '\0')
+                return false;
+        if (ret)
+                *ret = values;
+        return true;
+}
+
+bool path_template_match_component(const PathTemplate *t, size_t i, const char *name,
+                                   TemplateValues *ret) {
+        TemplateValues values = { .pid = "" };
+
+        if (i >= t->depth || !match_component(t->components[i], name, strcspn(name, "/"), &values))
+                return false;
+        *ret = values;
+        return true;
+}
+
+static const char *value_of(const ExpandValues *v, char letter) {
+        switch (letter) {
+        case 'd':
+                return v->date_time;
+        case 'c':
+                return v->cluster_id;
+        case 'p':
+                return v->pid;
+        case 't':
+                return v->tid;
+        case 'l':
+                return v->lid;
+        case 'i':
+                return v->instance_id;
+        case 'k':
+                return v->kind;
+        case 'n':
+                return v->source;
+        case 'h':
+                return v->host;
+        case 'u':
+                return v->user;
+        default:
+                return NULL;
+        }
+}
+
+static void add_safe(StrBuf *out, const char *value) {
+        if (!value || value[0] == '\0' || strcmp(value, ".") == 0 || strcmp(value, "..") == 0)
+                value = "unknown";
+        for (; *value != '\0'; value++) {
+                bool bad = *value == '/' || (unsigned char)*value < 0x20 || *value == 0x7f;
+
+                strbuf_add_n(out, bad ? "_" : value, 1);
+        }
+}
+
+char *path_template_expand(const PathTemplate *t, const ExpandValues *values) {
+        _cleanup_(strbuf_done) StrBuf out = STRBUF_INIT;
+
+        for (const char *p = t->text; *p != '\0'; p++) {
+                if (*p != '%') {
+                        strbuf_add_n(&out, p, 1);
+                        continue;
+                }
+                p++;
+                if (*p == '%')
+                        strbuf_add(&out, "%");
+                else
+                        add_safe(&out, value_of(values, *p));
+        }
+        return strbuf_detach(&out);
+}
+
+/* ---- names of files: one table of patterns, and a search for ids in all other names ---- */
 
 static const char *const member_kinds[N_MEMBER_KINDS] = {
         [MEMBER_NC_STATE] = "nc-state",

@@ -9,7 +9,6 @@
 
 #include "lib/neuron/names.h"
 #include "lib/neuron/record.h"
-#include "lib/neuron/template.h"
 
 struct ScanMember;
 

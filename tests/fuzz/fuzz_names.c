@@ -9,7 +9,6 @@
 #include "lib/neuron/ids.h"
 #include "lib/neuron/names.h"
 #include "lib/neuron/scan.c"
-#include "lib/neuron/template.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

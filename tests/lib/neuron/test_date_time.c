@@ -7,7 +7,7 @@
 #include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
-#include "lib/neuron/template.h"
+#include "lib/neuron/names.h"
 
 static void check(const char *s, uint64_t sec) {
         uint64_t usec = 1;

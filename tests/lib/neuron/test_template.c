@@ -1,5 +1,5 @@
 /* Path templates: what is fixed, what matches, what an expansion may contain. */
-#include "lib/neuron/template.h"
+#include "lib/neuron/names.h"
 
 #include <errno.h>
 #include <limits.h>
