@@ -1191,23 +1191,6 @@ static void start_hook(Agent *a) {
         }
 }
 
-void agent_fill_hook_view(const Agent *a, AgentView *ret) {
-        IncidentsStats snapshots = { 0 };
-        if (a->incidents)
-                incidents_stats(a->incidents, &snapshots);
-        ret->hook = (HookView){ .socket = a->config->hook.socket,
-                                .mailbox = a->config->hook.mailbox,
-                                .n_snapshots = snapshots.n_started,
-                                .n_snapshots_dropped = snapshots.n_dropped,
-                                .n_snapshots_underway =
-                                        a->incidents ? incidents_n_underway(a->incidents) : 0,
-                                .trouble = "hook notes cannot be received" };
-        if (!a->notes)
-                return;
-        hooknotes_fill_view(a->notes, &ret->hook);
-        hooknotes_add_bounded(a->notes, ret);
-}
-
 /* ---- creation ---- */
 
 /* A process that was killed while a mount does not answer stays until that does: its first thread

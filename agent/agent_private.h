@@ -122,8 +122,6 @@ int agent_find_instance_id(const Config *config, char *const *environment,
 
 IntakeSource *agent_source_by_name(const Agent *a, const char *name);
 
-void agent_fill_hook_view(const Agent *a, AgentView *ret);
-
 /** Starts a drain, adds a request to it, or replaces the request of the same requester.
  * @param reason         a sentence; copied
  * @param deadline_usec  when this node terminates, CLOCK_REALTIME; 0 = not known */

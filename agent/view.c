@@ -267,6 +267,21 @@ static void view_counts(Agent *a, const SchedulerFigures *f, AgentView *v) {
         v->n_retries = ELEMENTSOF(s->retries);
 }
 
+static void view_hook(const Agent *a, AgentView *ret) {
+        IncidentsStats snapshots = { 0 };
+        if (a->incidents)
+                incidents_stats(a->incidents, &snapshots);
+        ret->hook = (HookView){ .socket = a->config->hook.socket,
+                                .mailbox = a->config->hook.mailbox,
+                                .n_snapshots = snapshots.n_started,
+                                .n_snapshots_dropped = snapshots.n_dropped,
+                                .n_snapshots_underway =
+                                        a->incidents ? incidents_n_underway(a->incidents) : 0,
+                                .trouble = "hook notes cannot be received" };
+        if (a->notes)
+                hooknotes_fill_view(a->notes, ret);
+}
+
 static void view_agreement(Agent *a, AgentView *v) {
         static const Agreed order[] = { AGREED_STORE, AGREED_BUS, AGREED_ALONE };
         StrBuf b = STRBUF_INIT;
@@ -308,7 +323,7 @@ static void on_view(AgentView *ret, void *userdata) {
         view_bounded_units(a, ret);
         view_retention(a, ret);
         view_limits(figures.limits, &ret->limits);
-        agent_fill_hook_view(a, ret);
+        view_hook(a, ret);
         view_agreement(a, ret);
         view_counts(a, &figures, ret);
         ret->idle = ret->idle && bundle_table_n_open(a->bundles) == 0;

@@ -1946,20 +1946,18 @@ static uint64_t figure(const HookNotes *n, NoteCounter which) {
                n->counts[which].unwritten;
 }
 
-void hooknotes_fill_view(const HookNotes *n, HookView *ret) {
-        ret->n_socket = figure(n, COUNT_BY_SOCKET);
-        ret->n_mailbox = figure(n, COUNT_BY_MAILBOX);
-        ret->n_refused = figure(n, COUNT_REFUSED);
-        ret->n_twice = figure(n, COUNT_DUPLICATE);
-        ret->n_unseen = figure(n, COUNT_UNSEEN);
-        ret->n_open = n->socket ? hook_socket_n_open(n->socket) : 0;
+void hooknotes_fill_view(const HookNotes *n, AgentView *ret) {
+        HookView *v = &ret->hook;
+        v->n_socket = figure(n, COUNT_BY_SOCKET);
+        v->n_mailbox = figure(n, COUNT_BY_MAILBOX);
+        v->n_refused = figure(n, COUNT_REFUSED);
+        v->n_twice = figure(n, COUNT_DUPLICATE);
+        v->n_unseen = figure(n, COUNT_UNSEEN);
+        v->n_open = n->socket ? hook_socket_n_open(n->socket) : 0;
         LIST_FOREACH (l, (ListLink *)&n->notes)
-                ret->n_awaited += CONTAINER_OF(l, Note, link)->view.may_come;
-        ret->trouble = n->trouble;
-        ret->seconds = n->seconds;
-}
-
-void hooknotes_add_bounded(const HookNotes *n, AgentView *ret) {
+                v->n_awaited += CONTAINER_OF(l, Note, link)->view.may_come;
+        v->trouble = n->trouble;
+        v->seconds = n->seconds;
         if (n->socket)
                 agent_view_add_bounded(ret, &n->socket->owners);
         agent_view_add_bounded(ret, &n->ratelimit.owners);

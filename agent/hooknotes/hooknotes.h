@@ -67,7 +67,5 @@ void hooknotes_report_snapshot(HookNotes *n, const char *note_id, int fd, const 
 /** Counts n refused notes that the caller has logged. */
 void hooknotes_count_refused(HookNotes *n, uint64_t n_notes);
 
-/** Sets the fields of ret about notes; the others stay. */
-void hooknotes_fill_view(const HookNotes *n, HookView *ret);
-/** Adds what is bounded for notes. */
-void hooknotes_add_bounded(const HookNotes *n, AgentView *ret);
+/** Sets the fields of ret->hook about notes, and adds what is bounded for them; the others stay. */
+void hooknotes_fill_view(const HookNotes *n, AgentView *ret);

@@ -2076,8 +2076,7 @@ bool incidents_get(const Incidents *i, const char *name, IncidentView *ret) {
 void incidents_stats(const Incidents *i, IncidentsStats *ret) {
         *ret = (IncidentsStats){ .n_started = i->n_started,
                                  .n_joined = i->n_joined,
-                                 .n_dropped = i->n_dropped,
-                                 .n_kept = i->n_incidents };
+                                 .n_dropped = i->n_dropped };
 }
 
 /* With a dump there is no more to wait for once it rests; without, it is still to be shipped. */

@@ -96,7 +96,7 @@ typedef struct IncidentView {
 } IncidentView;
 
 typedef struct IncidentsStats { /* since the agent started */
-        uint64_t n_started, n_joined, n_dropped, n_kept;
+        uint64_t n_started, n_joined, n_dropped;
 } IncidentsStats;
 void incidents_stats(const Incidents *i, IncidentsStats *ret);
 
