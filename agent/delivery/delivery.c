@@ -128,11 +128,6 @@ int delivery_notes_read(DeliveryNotes *ret, Store *store, const Bundle *b) {
         return 0;
 }
 
-char *delivery_notes_summarize(const DeliveryNotes *n) {
-        return n->n > 0 ? manifest_summarize_failure(&n->failures[0], n->has_job ? &n->job : NULL)
-                        : NULL;
-}
-
 static void move_note(DeliveryNotes *n, size_t to, size_t from) {
         if (to == from)
                 return;
@@ -169,6 +164,37 @@ void delivery_notes_done(DeliveryNotes *n) {
                 stored_job_done(&n->seen[i]);
         free(n->seen);
         *n = (DeliveryNotes){ 0 };
+}
+
+/* @return whether the row changes */
+static bool set_failure(Bundle *b, const DeliveryNotes *n) {
+        char *text =
+                n->n > 0 ? manifest_summarize_failure(&n->failures[0], n->has_job ? &n->job : NULL)
+                         : NULL;
+        if (!text || (b->rec.failure && strcmp(b->rec.failure, text) == 0)) {
+                free(text);
+                return false;
+        }
+        free(b->rec.failure);
+        b->rec.failure = text;
+        return true;
+}
+
+bool delivery_record_failure(Store *store, Bundle *b) {
+        DeliveryNotes notes = { 0 };
+        (void)delivery_notes_read(&notes, store, b); /* else its delivery reads them */
+        bool has_changed = set_failure(b, &notes);
+        delivery_notes_done(&notes);
+        return has_changed;
+}
+
+void delivery_read_notes(Delivery *d, Store *store, Bundle *b) {
+        int r = delivery_notes_read(&d->notes, store, b);
+        if (r < 0)
+                log_dump(
+                        b->rec.id, LOG_WARNING, r,
+                        "cannot read the notes of hooks about it; the manifest is written without");
+        (void)set_failure(b, &d->notes); /* the row is written when the delivery starts */
 }
 
 /* ---- without a note ---- */

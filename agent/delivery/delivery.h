@@ -42,11 +42,12 @@ typedef struct DeliveryNotes {
  * user's processes were seen at devices. @return 0; -errno: then there are none */
 int delivery_notes_read(DeliveryNotes *ret, Store *store, const Bundle *b);
 void delivery_notes_done(DeliveryNotes *n);
-/** @return manifest_summarize_failure() of the first note, the caller's; NULL: there is none */
-char *delivery_notes_summarize(const DeliveryNotes *n);
 
 /** Removes the notes of users who may not annotate these owners' files. @return how many */
 size_t delivery_notes_filter(DeliveryNotes *n, const FileOwners *owners);
+
+/** Sets a bundle's `failure` by its first note. @return whether its row changes */
+bool delivery_record_failure(Store *store, Bundle *b);
 
 /* ---- the delivery ---- */
 
@@ -125,6 +126,8 @@ typedef struct DeliveryRequest { /* borrowed; copied by delivery_init */
 /** @return 0; -ENOMEM, with nothing left to free */
 int delivery_init(Delivery *d, const DeliveryRequest *request);
 void delivery_done(Delivery *d);
+/** Reads the notes of the unit, and sets the bundle's `failure` by the first one. */
+void delivery_read_notes(Delivery *d, Store *store, Bundle *b);
 
 /** Records how it ended. @return false */
 bool delivery_endf(Delivery *d, DeliveryResult result, const char *fmt, ...) _printf_(3, 4);

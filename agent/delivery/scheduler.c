@@ -651,24 +651,9 @@ static void attach_collected_files(Scheduler *s, Bundle *b) {
                          "cannot add what was collected for it; that follows in a supplement");
 }
 
-/* @return whether the row changes */
-static bool set_failure(Bundle *b, const DeliveryNotes *notes) {
-        char *text = delivery_notes_summarize(notes);
-        if (!text || (b->rec.failure && strcmp(b->rec.failure, text) == 0)) {
-                free(text);
-                return false;
-        }
-        free(b->rec.failure);
-        b->rec.failure = text;
-        return true;
-}
-
 void scheduler_record_failure(Scheduler *s, Bundle *b) {
-        DeliveryNotes notes = { 0 };
-        (void)delivery_notes_read(&notes, s->context.store, b); /* else its delivery reads them */
-        if (set_failure(b, &notes))
+        if (delivery_record_failure(s->context.store, b))
                 bundle_save(s->context.bundles, b);
-        delivery_notes_done(&notes);
 }
 
 /* What was shipped before, what is attached, and the notes of hooks. */
@@ -683,12 +668,7 @@ static void load_delivery_inputs(Scheduler *s, Bundle *b, Delivery *job) {
                                            b->rec.id);
         if (fd >= 0)
                 job->attached_fd = fd;
-        int r = delivery_notes_read(&job->notes, s->context.store, b);
-        if (r < 0)
-                log_dump(
-                        b->rec.id, LOG_WARNING, r,
-                        "cannot read the notes of hooks about it; the manifest is written without");
-        (void)set_failure(b, &job->notes); /* the row is written when the delivery starts */
+        delivery_read_notes(job, s->context.store, b);
 }
 
 static void mark_shipping(const Destination *d, Bundle *b, DeliveryRecord *delivery,
