@@ -1,5 +1,5 @@
 /* What the agent says is read as strictly as what a stranger says. */
-#include "hook/agent_client.h"
+#include "hook/hook.h"
 
 #include <string.h>
 #include <sys/socket.h>

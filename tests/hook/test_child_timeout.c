@@ -1,5 +1,5 @@
 /* Children for what may hang: heard when they end, left behind when they do not. */
-#include "hook/child_timeout.h"
+#include "hook/hook.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
 /* The record beside a dump, with a root of this machine's files that is made up. */
-#include "hook/record.h"
+#include "hook/hook.h"
 
 #include <errno.h>
 #include <fcntl.h>

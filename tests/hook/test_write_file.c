@@ -1,6 +1,6 @@
 /* Files that appear whole: with O_TMPFILE, and on file systems that know neither that nor a rename
  * that replaces nothing. */
-#include "hook/record.h"
+#include "hook/hook.h"
 
 #include <dirent.h>
 #include <errno.h>
