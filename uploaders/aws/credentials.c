@@ -546,16 +546,59 @@ static int request_container(Fetch *fetch, const char *url, const char *token_li
                                                     .userdata = fetch });
 }
 
+/* Reads AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, anew at each call, or
+ * AWS_CONTAINER_AUTHORIZATION_TOKEN.
+ * @return 0 and *ret, an `Authorization: …` line (secret memory; NULL when neither is set);
+ *   -EINVAL and *ret_error; -ENOMEM */
+static int read_container_token(char *const *environment, char **ret, char **ret_error) {
+        const char *path =
+                aws_environment_get(environment, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
+        const char *token = aws_environment_get(environment, "AWS_CONTAINER_AUTHORIZATION_TOKEN");
+        _cleanup_(credentials_secret_freep) char *text = NULL;
+        size_t n;
+
+        *ret_error = NULL;
+        if (path) {
+                int r = credentials_secret_read(path, TOKEN_FILE_MAX_BYTES, &text, &n);
+                if (r == -ENOMEM)
+                        return r;
+                if (r < 0) {
+                        *ret_error = format_sentence("cannot read the container's token from %s "
+                                                     "(AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE): %s",
+                                                     path, strerror(-r));
+                        return -EINVAL;
+                }
+                if (n == 0 || strlen(text) != n) {
+                        *ret_error =
+                                format_sentence("the container's token file %s "
+                                                "(AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE) is %s",
+                                                path, n == 0 ? "empty" : "not text");
+                        return -EINVAL;
+                }
+                token = text;
+        }
+        if (!token) {
+                *ret = NULL;
+                return 0;
+        }
+        if (strpbrk(token, "\r\n")) {
+                *ret_error = format_sentence("the container's token (%s%s) has a line break in it, "
+                                             "which no header can have",
+                                             path ? "in " : "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+                                             path ? path : "");
+                return -EINVAL;
+        }
+        *ret = credentials_secret_join("Authorization: ", token);
+        return *ret ? 0 : -ENOMEM;
+}
+
 static void fetch_from_container(Fetch *fetch) {
         _cleanup_(credentials_secret_freep) char *token_line = NULL;
-        _cleanup_free_ char *url = NULL;
         char *fault = NULL;
 
-        int r = credentials_container_url(fetch->owner->environment, &url, &fault);
+        int r = read_container_token(fetch->owner->environment, &token_line, &fault);
         if (r == 0)
-                r = credentials_container_token(fetch->owner->environment, &token_line, &fault);
-        if (r == 0)
-                r = request_container(fetch, url, token_line);
+                r = request_container(fetch, fetch->plan.container_url, token_line);
         if (r < 0)
                 fetch_fail(fetch, fault ? fault
                                         : format_sentence("cannot ask the %s: %s",

@@ -469,7 +469,6 @@ typedef struct Planner {
 } Planner;
 
 #define RELATIVE_HOST "http://169.254.170.2"
-#define TOKEN_MAX_BYTES ((size_t)(64 * KIB))
 static const char *const trusted_hosts[] = { "localhost", "169.254.170.2", "169.254.170.23" };
 
 /* @param u of http. Names other than localhost are not resolved: the answer could change before
@@ -527,48 +526,6 @@ int credentials_container_url(char *const *environment, char **ret, char **ret_e
         if (*ret_error)
                 return -EINVAL;
         *ret = strdup(full);
-        return *ret ? 0 : -ENOMEM;
-}
-
-int credentials_container_token(char *const *environment, char **ret, char **ret_error) {
-        const char *path =
-                aws_environment_get(environment, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
-        const char *token = aws_environment_get(environment, "AWS_CONTAINER_AUTHORIZATION_TOKEN");
-        _cleanup_(credentials_secret_freep) char *text = NULL;
-        size_t n;
-
-        *ret_error = NULL;
-        if (path) {
-                int r = credentials_secret_read(path, TOKEN_MAX_BYTES, &text, &n);
-                if (r == -ENOMEM)
-                        return r;
-                if (r < 0) {
-                        *ret_error = format_sentence("cannot read the container's token from %s "
-                                                     "(AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE): %s",
-                                                     path, strerror(-r));
-                        return -EINVAL;
-                }
-                if (n == 0 || strlen(text) != n) {
-                        *ret_error =
-                                format_sentence("the container's token file %s "
-                                                "(AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE) is %s",
-                                                path, n == 0 ? "empty" : "not text");
-                        return -EINVAL;
-                }
-                token = text;
-        }
-        if (!token) {
-                *ret = NULL;
-                return 0;
-        }
-        if (strpbrk(token, "\r\n")) {
-                *ret_error = format_sentence("the container's token (%s%s) has a line break in it, "
-                                             "which no header can have",
-                                             path ? "in " : "AWS_CONTAINER_AUTHORIZATION_TOKEN",
-                                             path ? path : "");
-                return -EINVAL;
-        }
-        *ret = credentials_secret_join("Authorization: ", token);
         return *ret ? 0 : -ENOMEM;
 }
 
@@ -659,9 +616,9 @@ static int plan_web_identity(Planner *p) {
 }
 
 static int plan_container(Planner *p) {
-        char *url = NULL, *text = NULL;
+        char *text = NULL;
 
-        int r = credentials_container_url(p->environment, &url, &text);
+        int r = credentials_container_url(p->environment, &p->plan->container_url, &text);
         if (r == -ENOENT)
                 return PLAN_E_NOTHING;
         if (r == -EINVAL)
@@ -671,8 +628,7 @@ static int plan_container(Planner *p) {
         /* Scheme and host only: on ECS the path is what distinguishes one task's credentials from
          * another's. */
         _cleanup_(url_done) Url u = { 0 };
-        r = url_parse(&u, url);
-        free(url);
+        r = url_parse(&u, p->plan->container_url);
         if (r < 0)
                 return r;
         return planner_use(p, CREDENTIALS_BASE_CONTAINER,
@@ -1076,6 +1032,7 @@ void credentials_plan_done(CredentialsPlan *p) {
         sts_endpoint_done(&p->sts);
         files_free(p->files);
         free(p->origin);
+        free(p->container_url);
         free(p->searched);
         *p = (CredentialsPlan){ 0 };
 }

@@ -31,6 +31,7 @@ typedef struct CredentialsPlan {
         char *origin; /* of the base, for people; IMDS: NULL, the role's name is not known yet */
         CredentialsSet keys;    /* KEYS */
         const char *token_file; /* WEB_IDENTITY: borrowed */
+        char *container_url;    /* CONTAINER */
         const char *command;    /* PROCESS: borrowed; not for people, who knows what is in it */
         /* WEB_IDENTITY: by the token; else by the keys of the base; no role_arn = none */
         CredentialsRole role;
@@ -73,7 +74,7 @@ typedef struct StsEndpointOptions { /* borrowed; NULL or "" = unknown */
 int sts_endpoint_init(StsEndpoint *ret, const StsEndpointOptions *options);
 void sts_endpoint_done(StsEndpoint *p);
 
-/* The container endpoint of ECS and of EKS Pod Identity.
+/* The container endpoint of ECS and of EKS Pod Identity. Exported for the tests.
  * @see AWS SDKs and Tools Reference Guide, "Container credential provider" */
 
 /** Reads AWS_CONTAINER_CREDENTIALS_RELATIVE_URI (on 169.254.170.2) or
@@ -83,9 +84,3 @@ void sts_endpoint_done(StsEndpoint *p);
  * @return 0 and *ret (the caller's); -ENOENT neither is set; -EINVAL and *ret_error, a sentence
  *   (the caller's); -ENOMEM */
 int credentials_container_url(char *const *environment, char **ret, char **ret_error);
-
-/** Reads AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, anew at each call, or
- * AWS_CONTAINER_AUTHORIZATION_TOKEN.
- * @return 0 and *ret, an `Authorization: …` line (secret memory; NULL when neither is set);
- *   -EINVAL and *ret_error; -ENOMEM */
-int credentials_container_token(char *const *environment, char **ret, char **ret_error);
