@@ -1,6 +1,7 @@
 #include "agent/failures/failures.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,6 @@
 
 #include "agent/delivery/objects.h"
 #include "agent/failures/arbiter.h"
-#include "agent/failures/pointers.h"
 #include "agent/failures/ranks.h"
 #include "agent/peers/agreement.h"
 #include "agent/peers/bus.h"
@@ -21,7 +21,9 @@
 #include "lib/base/json_out.h"
 #include "lib/base/list.h"
 #include "lib/base/log.h"
+#include "lib/base/parse.h"
 #include "lib/event/timer.h"
+#include "lib/neuron/record.h"
 
 #define REVISION_EPOCH_SEC UINT64_C(1767225600) /* 2026 */
 /* A unit of which no hook has spoken for so long is claimed without one. */
@@ -373,6 +375,222 @@ static void node_prune(Node *n, int64_t now_usec) {
                         free_key(n, &k->owned);
 }
 
+/* ---- pointers ---- */
+
+/* `<place>/<instance-id>/<bundle-id>.see.json` where a bundle would be searched for but does not
+ * lie: at the place of its own cluster id and date-time, or, when it was delivered before its
+ * failure had a name, at its failure's. */
+
+#define POINTER_SUFFIX ".see.json"
+#define POINTERS_MAX 1024 /* underway; the oldest goes */
+#define POINTER_RETRY_USEC (INT64_C(30) * 1000000)
+
+typedef struct Pointers {
+        Clock *clock;
+        ListLink all;
+        size_t n;
+} Pointers;
+
+typedef struct Pointer {
+        ListLink link;
+        Pointers *pointers;
+        BundleRecord rec; /* a copy */
+        char key[CLAIM_KEY_SIZE];
+        Claim claim;      /* whose failure is waited for, while `name` is not set */
+        FailureName name; /* of the place; all "" = the bundle's own */
+        bool is_known;
+        size_t next; /* delivery */
+        ObjectCall *call;
+        char *text;
+        int64_t due_usec;
+} Pointer;
+
+static void pointers_init(Pointers *p, Clock *clock) {
+        p->clock = clock;
+        list_init(&p->all);
+}
+
+static int64_t pointers_now(const Pointers *p) {
+        return (int64_t)p->clock->boottime_usec(p->clock);
+}
+
+static void free_pointer(Pointer *x) {
+        object_call_cancel(x->call);
+        list_remove(&x->link);
+        x->pointers->n--;
+        bundle_record_done(&x->rec);
+        free(x->text);
+        free(x);
+}
+
+static void pointers_done(Pointers *p) {
+        LIST_FOREACH_ITEM_SAFE (Pointer, x, link, &p->all)
+                free_pointer(x);
+}
+
+/* Before the scheduler is freed. */
+static void pointers_cancel(Pointers *p) {
+        LIST_FOREACH_ITEM (Pointer, x, link, &p->all)
+                x->call = object_call_cancel(x->call);
+}
+
+/* A bundle was delivered. @param claim  of a process in it, to find its failure when it went
+ * without a name; NULL: none */
+static void pointers_on_delivered(Pointers *p, const BundleRecord *rec, const char *key,
+                                  const Claim *claim) {
+        bool is_named = rec->name.cluster_id[0] != '\0';
+        if (is_named ? !rec->date_time[0] : !claim)
+                return; /* nobody would search for it elsewhere */
+        Pointer *x = calloc(1, sizeof *x);
+        if (!x || bundle_record_copy(&x->rec, rec) < 0) {
+                free(x);
+                log_warning(-ENOMEM, "%s: no pointer to it is written", rec->id);
+                return;
+        }
+        x->pointers = p;
+        x->is_known = is_named;
+        (void)snprintf(x->key, sizeof x->key, "%s", key);
+        if (claim)
+                x->claim = *claim;
+        list_append(&p->all, &x->link);
+        if (++p->n > POINTERS_MAX)
+                free_pointer(CONTAINER_OF(p->all.next, Pointer, link));
+}
+
+static char *pointer_format(const Pointer *x, const DeliveryRecord *d) {
+        StrBuf b = STRBUF_INIT;
+        json_out_object(&b, NULL);
+        json_out_string(&b, "schema", "neuron-collectd/pointer/1");
+        json_out_string(&b, "bundle", x->rec.id);
+        json_out_path(&b, "object", d->object);
+        json_out_string(&b, "cluster_id", bundle_record_cluster_id(&x->rec));
+        json_out_string(&b, "date_time", bundle_record_date_time(&x->rec));
+        json_out_string(&b, "agreed", x->rec.name.agreed);
+        json_out_end_object(&b);
+        strbuf_add(&b, "\n");
+        return strbuf_detach(&b);
+}
+
+static void on_pointer_written(const ObjectResult *r, void *userdata) {
+        Pointer *x = userdata;
+        x->call = NULL;
+        if (r->outcome == OBJECT_UNREACHABLE) {
+                x->due_usec = pointers_now(x->pointers) + POINTER_RETRY_USEC;
+                return;
+        }
+        if (r->outcome != OBJECT_OK)
+                log_dump(x->rec.id, LOG_WARNING, 0, "no pointer to it is written at %s: %s",
+                         x->rec.deliveries[x->next].destination, r->error);
+        x->next++;
+}
+
+/* @return where a bundle would be searched for by the names that it has; NULL: nowhere, no memory
+ */
+static char *pointer_name(Scheduler *s, const char *destination, const BundleRecord *rec) {
+        _cleanup_free_ char *directory = objects_bundle_directory(s, destination, rec);
+        return directory ? strbuf_format("%s/%s" POINTER_SUFFIX, directory, rec->id) : NULL;
+}
+
+/* @return the name of the pointer; NULL: the bundle lies there already, or no memory */
+static char *pointer_other_name(const Pointer *x, Scheduler *s, const char *destination) {
+        BundleRecord there = x->rec; /* borrowed */
+        there.name = x->name;
+        there.s3_prefix = NULL;
+        _cleanup_free_ char *from = pointer_name(s, destination, &x->rec);
+        _cleanup_free_ char *to = pointer_name(s, destination, &there);
+        return from && to && strcmp(from, to) != 0 ? TAKE_PTR(to) : NULL;
+}
+
+static void write_next_pointer(Pointer *x, Scheduler *s, int64_t now) {
+        const DeliveryRecord *d = &x->rec.deliveries[x->next];
+        _cleanup_free_ char *name =
+                d->state == DELIVERY_DONE ? pointer_other_name(x, s, d->destination) : NULL;
+        if (!name) {
+                x->next++;
+                return;
+        }
+        free(x->text);
+        x->text = pointer_format(x, d);
+        int r = x->text ? object_call_new(&x->call, s,
+                                          &(ObjectRequest){ .operation = OBJECT_PUT,
+                                                            .destination = d->destination,
+                                                            .name = name,
+                                                            .data = x->text,
+                                                            .n = strlen(x->text),
+                                                            .on_done = on_pointer_written,
+                                                            .userdata = x })
+                        : -ENOMEM;
+        if (r < 0)
+                x->due_usec = now + POINTER_RETRY_USEC;
+}
+
+/* @return false: it is not known where it belongs, and will not be */
+static bool find_pointer_place(Pointer *x, const Agreement *agreement) {
+        const Decision *d = agreement_find(agreement, x->key, &x->claim);
+        if (!d)
+                return agreement_is_pending(agreement, x->key, &x->claim);
+        (void)strcpy(x->name.cluster_id, d->cluster_id);
+        (void)strcpy(x->name.date_time, d->date_time);
+        x->is_known = true;
+        return true;
+}
+
+/* Writes what is due. @return when to call it again, by CLOCK_BOOTTIME; AGREEMENT_NEVER */
+static int64_t pointers_step(Pointers *p, const Agreement *agreement, Scheduler *s) {
+        int64_t now = pointers_now(p), next = AGREEMENT_NEVER;
+        LIST_FOREACH_ITEM_SAFE (Pointer, x, link, &p->all) {
+                if (!x->is_known && !find_pointer_place(x, agreement)) {
+                        free_pointer(x);
+                        continue;
+                }
+                while (s && x->is_known && !x->call && x->due_usec <= now &&
+                       x->next < x->rec.n_deliveries)
+                        write_next_pointer(x, s, now);
+                if (x->next >= x->rec.n_deliveries)
+                        free_pointer(x);
+                else if (x->is_known)
+                        next = MIN(next, x->call ? now + (int64_t)USEC_PER_SEC : x->due_usec);
+        }
+        return next;
+}
+
+/* Reads the pointer at the bundle's own place, which leads to what a state database that is lost
+ * had delivered. @return as object_call_new(); -ENOMEM */
+static int pointer_get(ObjectCall **ret, Scheduler *s, const char *destination,
+                       const BundleRecord *rec,
+                       void (*on_done)(const ObjectResult *r, void *userdata), void *userdata) {
+        _cleanup_free_ char *name = pointer_name(s, destination, rec);
+        return name ? object_call_new(ret, s,
+                                      &(ObjectRequest){ .operation = OBJECT_GET,
+                                                        .destination = destination,
+                                                        .name = name,
+                                                        .on_done = on_done,
+                                                        .userdata = userdata })
+                    : -ENOMEM;
+}
+
+static bool read_pointer_text(const json_t *object, const char *key, char *buf, size_t size) {
+        const char *s = json_string_value(json_object_get(object, key));
+        return s && (size_t)snprintf(buf, size, "%s", s) < size;
+}
+
+/* @return the name that the bundle was delivered under; `agreed` is "": it is no pointer */
+static FailureName pointer_parse(const ObjectResult *r) {
+        json_t *v = r->outcome == OBJECT_OK ? json_loadb(r->data, r->n, 0, NULL) : NULL;
+        FailureName name = { 0 };
+        Decision d = { 0 };
+        bool is_pointer = read_pointer_text(v, "agreed", name.agreed, sizeof name.agreed) &&
+                          agreed_parse(name.agreed, &d.agreed) == 0 &&
+                          read_pointer_text(v, "cluster_id", d.cluster_id, sizeof d.cluster_id) &&
+                          read_pointer_text(v, "date_time", d.date_time, sizeof d.date_time);
+        json_decref(v);
+        if (decision_name_is_valid(&d)) { /* else it went under its own */
+                (void)strcpy(name.cluster_id, d.cluster_id);
+                (void)strcpy(name.date_time, d.date_time);
+        }
+        return is_pointer ? name : (FailureName){ 0 };
+}
+
 /* ---- the module ---- */
 
 struct Failures {
@@ -380,7 +598,7 @@ struct Failures {
         const Config *config;
         Scheduler *scheduler;
         Agreement *agreement;
-        Pointers *pointers;
+        Pointers pointers;
         Bus *bus; /* NULL: none */
         Node node;
         sd_event_source *timer;
@@ -817,7 +1035,8 @@ void failures_on_final(Failures *f, const Bundle *b) {
                                                       : CLAIM_BUNDLE_EMPTY);
         const Process *p = u->first;
         if (rec->state == BUNDLE_DELIVERED)
-                pointers_on_delivered(f->pointers, rec, p ? p->key->key : "", p ? &p->claim : NULL);
+                pointers_on_delivered(&f->pointers, rec, p ? p->key->key : "",
+                                      p ? &p->claim : NULL);
         node_free_unit(&f->node, u);
 }
 
@@ -1133,7 +1352,7 @@ static void step(Failures *f) {
         if (place_claims(f))
                 f->context.on_named(f->context.userdata);
         report_peers(f);
-        next = MIN(next, pointers_step(f->pointers, f->agreement, f->scheduler));
+        next = MIN(next, pointers_step(&f->pointers, f->agreement, f->scheduler));
         if (now_usec(f) >= f->prune_usec)
                 (void)prune(f); /* again in a minute */
         next = MIN(next, agreement_next_time(f->agreement));
@@ -1215,6 +1434,7 @@ int failures_new(Failures **ret, const FailuresContext *context, const Config *c
         f->context = *context;
         f->config = config;
         node_init(&f->node, context->bundles, f);
+        pointers_init(&f->pointers, context->clock);
         int r = sd_id128_get_boot(&boot);
         if (r < 0)
                 return r;
@@ -1225,8 +1445,6 @@ int failures_new(Failures **ret, const FailuresContext *context, const Config *c
                                      .settle_usec = (int64_t)config->agreement.settle_usec,
                                      .window_usec = (int64_t)config->agreement.window_usec,
                                      .seed = seed });
-        if (r >= 0)
-                r = pointers_new(&f->pointers, context->clock);
         if (r < 0)
                 return r;
         f->node.agreement = f->agreement;
@@ -1258,7 +1476,7 @@ void failures_set_scheduler(Failures *f, Scheduler *s) {
                 else if (k->arbiter)
                         arbiter_cancel(k->arbiter);
         if (!s) {
-                pointers_cancel(f->pointers);
+                pointers_cancel(&f->pointers);
                 FOREACH_UNIT (u, &f->node)
                         u->search = object_call_cancel(u->search);
         }
@@ -1276,7 +1494,7 @@ Failures *failures_free(Failures *f) {
                 return NULL;
         node_done(&f->node);
         bus_free(f->bus);
-        pointers_free(f->pointers);
+        pointers_done(&f->pointers);
         agreement_free(f->agreement);
         sd_event_source_disable_unref(f->timer);
         free(f);

@@ -3,7 +3,6 @@
 #include "tests/harness/unit.h"
 
 #include "agent/failures/failures.c" /* its timer goes off by hand, its bounds are private */
-#include "agent/failures/pointers.c"
 #include "tests/harness/fake_clock.h"
 #include "tests/lib/base/scratch.h"
 
@@ -1158,7 +1157,7 @@ static void a_pointer_lies_at_the_bundles_own_place(void **state) {
         assert_string_equal(json_string_value(json_object_get(v, "agreed")), "store");
         json_decref(v);
         assert_int_equal(n_objects("", ".see.json"), 1);
-        assert_int_equal(f->failures->pointers->n, 0);
+        assert_int_equal(f->failures->pointers.n, 0);
         assert_int_equal(n_units(f), 0);
 }
 
@@ -1178,7 +1177,7 @@ static void after_a_late_decision_one_lies_at_the_agreed_place(void **state) {
         assert_non_null(object(AGREED_POINTER));
         assert_non_null(strstr(object(AGREED_POINTER), RUNTIME_ID));
         assert_int_equal(n_objects("", ".see.json"), 1);
-        assert_int_equal(f->failures->pointers->n, 0);
+        assert_int_equal(f->failures->pointers.n, 0);
 }
 
 static void where_both_places_are_one_there_is_none(void **state) {
@@ -1189,7 +1188,7 @@ static void where_both_places_are_one_there_is_none(void **state) {
         deliver(f, b);
         pass(f, 60 * SEC);
         assert_int_equal(n_objects("", ".see.json"), 0);
-        assert_int_equal(f->failures->pointers->n, 0);
+        assert_int_equal(f->failures->pointers.n, 0);
 }
 
 static void pointers_are_bounded_and_those_underway_are_cancelled(void **state) {
@@ -1203,18 +1202,18 @@ static void pointers_are_bounded_and_those_underway_are_cancelled(void **state) 
         rec.deliveries[0].object = strdup("/v/1");
         bucket.is_silent = true;
         for (unsigned i = 0; i < 1030; i++)
-                pointers_on_delivered(f->failures->pointers, &rec, "", NULL);
-        assert_int_equal(f->failures->pointers->n, 1024);
+                pointers_on_delivered(&f->failures->pointers, &rec, "", NULL);
+        assert_int_equal(f->failures->pointers.n, 1024);
         turn(f);
         assert_int_equal(bucket.n_calls[OBJECT_PUT], 1024);
         for (unsigned i = 0; i < 6; i++)
-                pointers_on_delivered(f->failures->pointers, &rec, "", NULL);
+                pointers_on_delivered(&f->failures->pointers, &rec, "", NULL);
         failures_set_scheduler(f->failures, NULL);
         assert_true(list_is_empty(&bucket.calls));
         bucket.is_silent = false;
         failures_set_scheduler(f->failures, (Scheduler *)&bucket);
         turn(f);
-        assert_int_equal(f->failures->pointers->n, 0);
+        assert_int_equal(f->failures->pointers.n, 0);
         bundle_record_done(&rec);
 }
 
