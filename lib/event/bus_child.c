@@ -47,7 +47,7 @@
 
 typedef struct Endpoint {
         char address[BUS_ADDRESS_SIZE]; /* "" = free */
-        char error[160];                /* why it is not open, or not connected; "" */
+        char error[BUS_ERROR_SIZE];     /* why it is not open, or not connected; "" */
         bool listens, was_connected;
         int socket, fd; /* -1 = closed, until due_usec */
         uint64_t due_usec, opened_usec, heard_usec, n_accepted;

@@ -29,12 +29,13 @@ enum {
 };
 
 #define BUS_STATE_USEC (UINT64_C(5) * 1000000)
+#define BUS_ERROR_SIZE (BUS_ADDRESS_SIZE + 64)
 
 typedef struct BusChildState {
         uint32_t n_bound, n_dialled, n_connected; /* dialled: endpoints, whether connected or not */
         uint64_t n_sent_bytes;                    /* handed to connections */
-        uint64_t n_dropped; /* came in, and the parent had not read those before */
-        char error[192];    /* the last one of an endpoint that is not open; "" */
+        uint64_t n_dropped;         /* came in, and the parent had not read those before */
+        char error[BUS_ERROR_SIZE]; /* the last one of an endpoint that is not open; "" */
 } BusChildState;
 
 /** Runs until its parent closes the socket. @return an exit code */
