@@ -215,8 +215,8 @@ def a_report_is_of_its_own_core_when_another_one_has_its_name():
     a.wait_known(2)
     os.kill(child, signal.SIGCONT)
     a.wait_delivered(2)
-    wait_for("no report is to be made", lambda: a.sql("SELECT count(*) FROM reports_pending") == "0",
-             timeout=60)
+    wait_for("no report is to be made",
+             lambda: a.sql("SELECT count(*) FROM reports_pending") == "0", timeout=60)
     a.wait_all()
     reports = [(m["bundle"]["supplement_of"] or m["bundle"]["id"], path)
                for path, m in a.manifests() if PARTS <= kinds(m).keys()]
