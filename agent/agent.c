@@ -443,10 +443,6 @@ static void set_state(Drain *d, AgentState state) {
                 d->state = state;
 }
 
-bool agent_is_draining(const Agent *a) {
-        return a->drain.state == AGENT_DRAINING || a->drain.state == AGENT_FLUSHING;
-}
-
 /* ---- safe to terminate ---- */
 
 static void add_count(StrBuf *text, uint64_t n, const char *one, const char *many) {

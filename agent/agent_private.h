@@ -128,7 +128,9 @@ IntakeSource *agent_source_by_name(const Agent *a, const char *name);
 void agent_drain(Agent *a, DrainRequester requester, const char *reason, uint64_t deadline_usec);
 /** Withdraws all requests. */
 void agent_resume(Agent *a);
-bool agent_is_draining(const Agent *a);
+static inline bool agent_is_draining(const Agent *a) {
+        return a->drain.state == AGENT_DRAINING || a->drain.state == AGENT_FLUSHING;
+}
 /** @param ret  points into the agent until the next call */
 void agent_fill_drain_view(Agent *a, DrainView *ret);
 

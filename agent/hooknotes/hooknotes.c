@@ -1003,6 +1003,11 @@ static void batch_done(WorkJob *job) {
         commit_notes(n);
 }
 
+/* @return the fixed part of the location that is being checked now, by a worker */
+static const char *current_location(const DirectoryCheck *l) {
+        return l->locations[__atomic_load_n(&l->current, __ATOMIC_ACQUIRE)].fixed;
+}
+
 static int on_late(sd_event_source *source, uint64_t usec, void *userdata);
 
 static void arm_late(HookNotes *n) {
@@ -1030,7 +1035,7 @@ static int on_late(sd_event_source *source, uint64_t usec, void *userdata) {
         __atomic_store_n(&b->is_late, true, __ATOMIC_RELEASE);
         list_append(&n->late_batches, &b->link);
         if (n_checked < b->n) {
-                b->hung = directory_check_current(&b->items[n_checked].check);
+                b->hung = current_location(&b->items[n_checked].check);
                 log_warning(0,
                             "the file system of '%s' does not answer; hooks are answered without a "
                             "check of their directories in it",
@@ -1044,6 +1049,13 @@ static int on_late(sd_event_source *source, uint64_t usec, void *userdata) {
         check_directories(n);
         commit_notes(n);
         return 0;
+}
+
+/* Excludes the locations of a source that does not answer. */
+static void skip_locations(DirectoryCheck *l, const char *fixed) {
+        for (size_t i = 0; i < l->n_locations; i++)
+                l->locations[i].is_skipped =
+                        l->locations[i].is_skipped || strcmp(l->locations[i].fixed, fixed) == 0;
 }
 
 static bool has_open_location(const DirectoryCheck *check) {
@@ -1071,7 +1083,7 @@ static bool prepare(HookNotes *n, Note *note, DirectoryCheck *check) {
         LIST_FOREACH (l, &n->late_batches) {
                 const CheckBatch *late = CONTAINER_OF(l, CheckBatch, link);
                 if (late->hung)
-                        directory_check_skip(check, late->hung);
+                        skip_locations(check, late->hung);
         }
         if (!has_open_location(check)) { /* the workers may all hang */
                 directory_check_run(check);

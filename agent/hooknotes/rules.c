@@ -450,13 +450,3 @@ void directory_check_run(DirectoryCheck *l) {
                 l->is_late = p->is_skipped;
         }
 }
-
-const char *directory_check_current(const DirectoryCheck *l) {
-        return l->locations[__atomic_load_n(&l->current, __ATOMIC_ACQUIRE)].fixed;
-}
-
-void directory_check_skip(DirectoryCheck *l, const char *fixed) {
-        for (size_t i = 0; i < l->n_locations; i++)
-                l->locations[i].is_skipped =
-                        l->locations[i].is_skipped || strcmp(l->locations[i].fixed, fixed) == 0;
-}

@@ -62,10 +62,6 @@ void directory_check_done(DirectoryCheck *l);
 int directory_check_prepare(DirectoryCheck *l, const Config *c, const char *directory, uid_t uid);
 /** Opens the locations. Blocks: for a worker, since a mount may hang. */
 void directory_check_run(DirectoryCheck *l);
-/** @return the fixed part of the location that is being checked now, also by another thread */
-const char *directory_check_current(const DirectoryCheck *l);
-/** Excludes the locations of a source that does not answer. */
-void directory_check_skip(DirectoryCheck *l, const char *fixed);
 
 /* ---- what the hook has written ---- */
 

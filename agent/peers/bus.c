@@ -340,6 +340,20 @@ static bool is_replay(Bus *b, const Message *m) {
         return false;
 }
 
+/* Why, and what to do. */
+static const char *verdict_text(WireVerdict v) {
+        static const char *const texts[N_WIRE_VERDICTS] = {
+                [WIRE_OK] = "accepted",
+                [WIRE_FOREIGN] = "it is not a message of this version; use one version on all "
+                                 "nodes, and let nothing else connect to this port",
+                [WIRE_UNKNOWN_KEY] = "its key is not in agreement.key_file; add the key here, or "
+                                     "remove it there",
+                [WIRE_FORGED] = "its signature is wrong; use the same key for an id everywhere",
+                [WIRE_STALE] = "its time differs by more than 10 minutes; synchronize the clocks",
+                [WIRE_MALFORMED] = "it is signed, but malformed; use one version on all nodes",
+        };
+        return v < N_WIRE_VERDICTS ? texts[v] : NULL;
+}
 static void handle_message(Bus *b, size_t n) {
         WireReader reader = { .keys = wire_keys(b),
                               .n_keys = MAX(b->key_file.keys.n, (size_t)1),
@@ -350,7 +364,7 @@ static void handle_message(Bus *b, size_t n) {
         if (v != WIRE_OK) {
                 b->counts.n_rejected++;
                 (void)snprintf(b->error, sizeof b->error, "a message was rejected: %s",
-                               wire_verdict_text(v));
+                               verdict_text(v));
                 if (reader.boot_usec >= b->log_usec) { /* however many there are */
                         log_warning(0, "%s", b->error);
                         b->log_usec = reader.boot_usec + LOG_USEC;

@@ -241,17 +241,3 @@ WireVerdict wire_decode(const uint8_t *data, size_t n, const WireReader *reader,
         code_body(&c, ret);
         return c.failed || c.at != c.end ? WIRE_MALFORMED : WIRE_OK;
 }
-
-const char *wire_verdict_text(WireVerdict v) {
-        static const char *const texts[N_WIRE_VERDICTS] = {
-                [WIRE_OK] = "accepted",
-                [WIRE_FOREIGN] = "it is not a message of this version; use one version on all "
-                                 "nodes, and let nothing else connect to this port",
-                [WIRE_UNKNOWN_KEY] = "its key is not in agreement.key_file; add the key here, or "
-                                     "remove it there",
-                [WIRE_FORGED] = "its signature is wrong; use the same key for an id everywhere",
-                [WIRE_STALE] = "its time differs by more than 10 minutes; synchronize the clocks",
-                [WIRE_MALFORMED] = "it is signed, but malformed; use one version on all nodes",
-        };
-        return v < N_WIRE_VERDICTS ? texts[v] : NULL;
-}

@@ -34,7 +34,6 @@ typedef enum WireVerdict {
         WIRE_MALFORMED,   /* signed, but not as documented: a peer of ours has a bug */
         N_WIRE_VERDICTS,
 } WireVerdict;
-const char *wire_verdict_text(WireVerdict v); /* why, and what to do */
 
 typedef struct WireReader { /* what is the receiver's */
         const WireKey *keys;

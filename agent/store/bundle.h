@@ -25,7 +25,10 @@ typedef struct FileOwners { /* zero = root's files alone, or none */
 void file_owners_add(FileOwners *o, const char *source, uid_t uid, uid_t own);
 
 /** @return whether all that are in `now` were judged before */
-bool file_owners_cover(const FileOwners *judged, const FileOwners *now);
+static inline bool file_owners_cover(const FileOwners *judged, const FileOwners *now) {
+        return !now->has_others || judged->has_several ||
+               (judged->has_others && !now->has_several && judged->uid == now->uid);
+}
 
 /* Root of a container, or one whose container is not known: it has root's files, and no user's. */
 #define UID_CONTAINER_ROOT ((uid_t)-2)

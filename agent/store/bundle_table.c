@@ -554,8 +554,3 @@ Owner note_sender(const Owner *o, const char *container, bool by_mailbox) {
 bool uid_may_annotate(const FileOwners *o, uid_t uid) {
         return uid == 0 || !o->has_others || (!o->has_several && o->uid == uid);
 }
-
-bool file_owners_cover(const FileOwners *judged, const FileOwners *now) {
-        return !now->has_others || judged->has_several ||
-               (judged->has_others && !now->has_several && judged->uid == now->uid);
-}

@@ -182,6 +182,17 @@ static int open_source(TarStream *s) {
         return check_unchanged(s);
 }
 
+/* @return how far into the member's content the first `stored` bytes of its data in the tar stream
+ * reach, holes before them included */
+static uint64_t content_at(const PlanMember *m, uint64_t stored) {
+        if (!m->is_sparse || stored == 0)
+                return stored;
+        const PlanExtent *e = m->extents;
+        for (; stored > e->bytes; e++)
+                stored -= e->bytes;
+        return e->offset + stored;
+}
+
 /* Finds the position in extents and content that belongs to s->position, to resume a bundle there.
  */
 static void seek_extent(TarStream *s) {
@@ -193,7 +204,7 @@ static void seek_extent(TarStream *s) {
         if (s->position <= m->header_bytes)
                 return;
         uint64_t rest = s->position - m->header_bytes;
-        s->content = plan_content_at(m, rest);
+        s->content = content_at(m, rest);
         if (m->is_sparse)
                 for (; s->extent < m->n_extents && rest >= m->extents[s->extent].bytes; s->extent++)
                         rest -= m->extents[s->extent].bytes;
@@ -963,7 +974,7 @@ static Span span_of(const Plan *plan, uint64_t first_frame, uint64_t n_frames) {
                       .is_open = writer_mark_is_needed(plan, first_frame + n_frames) };
         if (span.is_open) {
                 const PlanMember *m = plan_member(plan, span.end_member);
-                span.content = plan_content_at(m, end - m->stream_offset - m->header_bytes);
+                span.content = content_at(m, end - m->stream_offset - m->header_bytes);
         }
         return span;
 }

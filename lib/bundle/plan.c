@@ -112,15 +112,6 @@ uint64_t plan_stored_bytes(const PlanMember *m) {
         return bytes;
 }
 
-uint64_t plan_content_at(const PlanMember *m, uint64_t stored) {
-        if (!m->is_sparse || stored == 0)
-                return stored;
-        const PlanExtent *e = m->extents;
-        for (; stored > e->bytes; e++)
-                stored -= e->bytes;
-        return e->offset + stored;
-}
-
 static uint64_t frames_in(uint64_t bytes) {
         return bytes / PLAN_FRAME_BYTES + (bytes % PLAN_FRAME_BYTES > 0);
 }

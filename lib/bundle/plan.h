@@ -69,10 +69,6 @@ uint64_t plan_data_bytes(const Plan *p);   /* sum of the members' sizes, holes i
 /** @return bytes of the member's data in the tar stream: without its holes, without padding */
 uint64_t plan_stored_bytes(const PlanMember *m);
 
-/** @return how far into the member's content the first `stored` bytes of its data in the tar stream
- * reach, holes before them included */
-uint64_t plan_content_at(const PlanMember *m, uint64_t stored);
-
 /** @return the member whose header, data or padding is at stream_offset; plan_n_members() for the
  * end blocks and beyond */
 size_t plan_member_at(const Plan *p, uint64_t stream_offset);

@@ -27,10 +27,6 @@ void owners_done(Owners *s) {
         s->total = 0;
 }
 
-uint64_t owners_bound(const Owners *s) {
-        return s->max_each > 0 ? s->max_each : s->max;
-}
-
 static int compare(const Owner *a, const Owner *b) {
         return a->uid != b->uid ? (a->uid > b->uid) - (a->uid < b->uid)
                                 : strcmp(a->container, b->container);

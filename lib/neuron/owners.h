@@ -41,7 +41,9 @@ typedef struct Owners {     /* zero but for `what` and `max`: nobody has anythin
 void owners_done(Owners *s);
 
 /** @return what one owner can have at most */
-uint64_t owners_bound(const Owners *s);
+static inline uint64_t owners_bound(const Owners *s) {
+        return s->max_each > 0 ? s->max_each : s->max;
+}
 
 typedef enum OwnersAnswer {
         OWNERS_GRANTED,  /* it is counted */
