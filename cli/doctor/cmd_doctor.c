@@ -18,9 +18,8 @@
 #include "cli/archive/object_store.h"
 #include "cli/common/cli.h"
 #include "cli/common/client.h"
-#include "cli/doctor/core_rules.h"
+#include "cli/doctor/cores.h"
 #include "cli/hook/hook_check.h"
-#include "collectors/host/jobs.h"
 #include "config/config.h"
 #include "config/keys.h"
 #include "lib/base/fs.h"
@@ -645,102 +644,15 @@ static void check_sources(Doctor *d) {
 
 /* ---- what becomes of the cores of jobs ---- */
 
-enum { CORE_PROCESSES_MAX = 64, CORE_SOURCES_MAX = 64 };
-typedef struct CoreCheck {
-        CoreFacts facts;
-        CoreProcess jobs[CORE_PROCESSES_MAX], starters[CORE_PROCESSES_MAX];
-        size_t n_jobs, n_starters;
-        CoreSource sources[CORE_SOURCES_MAX];
-} CoreCheck;
-
-static void add_core_process(const Proc *p, CoreProcess *all, size_t *n) {
-        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        if (*n == CORE_PROCESSES_MAX ||
-            procfs_read(p, (ProcFile){ "limits", STATUS_FILE_BYTES }, &b, NULL) != 0 || !b.text ||
-            !core_limit_parse(b.text, &all[*n].limit))
-                return;
-        all[*n].pid = p->stat.pid;
-        snprintf(all[*n].name, sizeof all[*n].name, "%s", p->stat.comm);
-        (*n)++;
-}
-
-/* The processes that hold a Neuron device, and the services that hand their limit on to jobs. */
-static void find_core_processes(const Doctor *d, CoreCheck *c) {
-        static const char *const starters[] = { "slurmd", "containerd", "crio", "sshd" };
-        const CollectRequest order = { .proc_root = d->config->snapshot.proc_root,
-                                       .device_directory = d->config->snapshot.device_directory };
-        _cleanup_(procfs_numbers_done) ProcNumbers pids = { 0 };
-        if (procfs_list(AT_FDCWD, order.proc_root, PROCFS_PIDS_MAX, &pids) < 0)
-                return; /* none is known */
-        for (size_t i = 0; i < pids.n; i++) {
-                JobsHolder job = { 0 };
-                Proc p;
-                if (procfs_open(&p, order.proc_root, pids.items[i], 0) != 0)
-                        continue;
-                (void)jobs_devices_of(&order, &p, &job); /* it holds none that we can see */
-                if (job.n_devices > 0)
-                        add_core_process(&p, c->jobs, &c->n_jobs);
-                else if (parse_word(p.stat.comm, starters, ELEMENTSOF(starters)) >= 0)
-                        add_core_process(&p, c->starters, &c->n_starters);
-                procfs_close(&p);
-        }
-}
-
-static void find_core_sources(const Doctor *d, CoreCheck *c) {
-        for (size_t i = 0; i < d->config->n_sources; i++) {
-                const ConfigSource *s = &d->config->sources[i];
-                char *fixed =
-                        s->kind == CONFIG_PROCESS_CORE && c->facts.n_sources < CORE_SOURCES_MAX
-                                ? form_fixed_part(s->path)
-                                : NULL;
-                if (fixed)
-                        c->sources[c->facts.n_sources++] = (CoreSource){ s->name, fixed };
-        }
-}
-
-static void report_cores(Doctor *d, CoreCheck *c) {
-        CoreFacts *f = &c->facts;
+static void check_cores(Doctor *d) {
         CoreAdvice advice[CORE_ADVICE_MAX];
-        struct stat st;
-        f->is_writable = f->pattern.directory && stat(f->pattern.directory, &st) == 0 &&
-                         S_ISDIR(st.st_mode) && (st.st_mode & S_IWOTH);
-        f->sources = c->sources;
-        f->are_jobs = c->n_jobs > 0;
-        f->processes = f->are_jobs ? c->jobs : c->starters;
-        f->n_processes = f->are_jobs ? c->n_jobs : c->n_starters;
-        size_t n = core_advise(f, advice);
+        size_t n = cores_check(d->config, advice);
         for (size_t i = 0; i < n; i++) {
                 report(d, advice[i].finding, "process cores", advice[i].remedy, "%s",
                        advice[i].detail ? advice[i].detail : strerror(ENOMEM));
                 free(advice[i].detail);
                 free(advice[i].remedy);
         }
-}
-
-static char *kernel_setting(const Doctor *d, const char *name) {
-        _cleanup_free_ char *path =
-                strbuf_format("%s/sys/kernel/%s", d->config->snapshot.proc_root, name);
-        char *text = NULL;
-        if (!path || fs_read_file(AT_FDCWD, path, STATUS_FILE_BYTES, &text, NULL) < 0)
-                return NULL;
-        text[strcspn(text, "\n")] = '\0';
-        return text;
-}
-
-static void check_cores(Doctor *d) {
-        _cleanup_free_ char *text = kernel_setting(d, "core_pattern"),
-                            *has_pid = kernel_setting(d, "core_uses_pid");
-        _cleanup_free_ CoreCheck *c = calloc(1, sizeof *c);
-        if (!c || !text ||
-            core_pattern_parse(&c->facts.pattern, text, has_pid && strcmp(has_pid, "0") != 0) < 0)
-                return; /* a kernel without cores, or no such root in a test */
-        c->facts.text = text;
-        find_core_sources(d, c);
-        find_core_processes(d, c);
-        report_cores(d, c);
-        for (size_t i = 0; i < c->facts.n_sources; i++)
-                free(c->sources[i].fixed);
-        core_pattern_done(&c->facts.pattern);
 }
 
 /* Can each destination be written, and if not, why? */

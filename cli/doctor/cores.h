@@ -1,5 +1,5 @@
 /* What kernel.core_pattern and RLIMIT_CORE do with the core of a process that crashes, and what to
- * change so that a source gets it. Rules only: they touch no file.
+ * change so that a source gets it.
  * @see core(5), systemd-coredump(8), apport's data/apport */
 #pragma once
 
@@ -9,6 +9,20 @@
 #include <sys/types.h>
 
 #include "cli/hook/hook_check.h"
+#include "config/config.h"
+
+typedef struct CoreAdvice {
+        Finding finding;
+        char *detail, *remedy; /* the caller's; NULL for lack of memory, remedy also for OK */
+} CoreAdvice;
+
+#define CORE_ADVICE_MAX 3
+
+/** Reads the pattern, the processes at Neuron devices and their limits, and advises.
+ * @return how many, 0: this kernel has no cores */
+size_t cores_check(const Config *config, CoreAdvice ret[static CORE_ADVICE_MAX]);
+
+/* ---- the rules, which touch no file; exported for the tests ---- */
 
 typedef enum CorePlace {
         CORE_NOWHERE,
@@ -64,12 +78,6 @@ typedef struct CoreFacts { /* borrowed */
         bool are_jobs; /* they hold a Neuron device */
 } CoreFacts;
 
-typedef struct CoreAdvice {
-        Finding finding;
-        char *detail, *remedy; /* the caller's; NULL for lack of memory, remedy also for OK */
-} CoreAdvice;
-
-#define CORE_ADVICE_MAX 3
 /** Says where the cores go and whether a source gets them, whether they can be written there, each
  * to a file of its own, and what limits them. @return how many, ≥ 1 */
 size_t core_advise(const CoreFacts *f, CoreAdvice ret[static CORE_ADVICE_MAX]);

@@ -1,15 +1,23 @@
-#include "cli/doctor/core_rules.h"
+#include "cli/doctor/cores.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "collectors/host/jobs.h"
+#include "config/keys.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/fs.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 
 #define SYSTEMD_DIRECTORY "/var/lib/systemd/coredump"
 #define APPORT_DIRECTORY "/var/lib/apport/coredump"
+#define FILE_BYTES_MAX (64 * KIB)
 #define OUR_DIRECTORY "/var/cores" /* that we propose */
 
 /* ---- the pattern ---- */
@@ -245,5 +253,99 @@ size_t core_advise(const CoreFacts *f, CoreAdvice ret[static CORE_ADVICE_MAX]) {
         n += advise_directory(f, &ret[n]);
         if (f->pattern.place != CORE_NOWHERE)
                 advise_limit(f, &ret[n++]);
+        return n;
+}
+
+/* ---- what is read ---- */
+
+enum { CORE_PROCESSES_MAX = 64, CORE_SOURCES_MAX = 64 };
+typedef struct CoreCheck {
+        CoreFacts facts;
+        CoreProcess jobs[CORE_PROCESSES_MAX], starters[CORE_PROCESSES_MAX];
+        size_t n_jobs, n_starters;
+        CoreSource sources[CORE_SOURCES_MAX];
+} CoreCheck;
+
+static void add_core_process(const Proc *p, CoreProcess *all, size_t *n) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        if (*n == CORE_PROCESSES_MAX ||
+            procfs_read(p, (ProcFile){ "limits", FILE_BYTES_MAX }, &b, NULL) != 0 || !b.text ||
+            !core_limit_parse(b.text, &all[*n].limit))
+                return;
+        all[*n].pid = p->stat.pid;
+        snprintf(all[*n].name, sizeof all[*n].name, "%s", p->stat.comm);
+        (*n)++;
+}
+
+/* The processes that hold a Neuron device, and the services that hand their limit on to jobs. */
+static void find_core_processes(const Config *config, CoreCheck *c) {
+        static const char *const starters[] = { "slurmd", "containerd", "crio", "sshd" };
+        const CollectRequest order = { .proc_root = config->snapshot.proc_root,
+                                       .device_directory = config->snapshot.device_directory };
+        _cleanup_(procfs_numbers_done) ProcNumbers pids = { 0 };
+        if (procfs_list(AT_FDCWD, order.proc_root, PROCFS_PIDS_MAX, &pids) < 0)
+                return; /* none is known */
+        for (size_t i = 0; i < pids.n; i++) {
+                JobsHolder job = { 0 };
+                Proc p;
+                if (procfs_open(&p, order.proc_root, pids.items[i], 0) != 0)
+                        continue;
+                (void)jobs_devices_of(&order, &p, &job); /* it holds none that we can see */
+                if (job.n_devices > 0)
+                        add_core_process(&p, c->jobs, &c->n_jobs);
+                else if (parse_word(p.stat.comm, starters, ELEMENTSOF(starters)) >= 0)
+                        add_core_process(&p, c->starters, &c->n_starters);
+                procfs_close(&p);
+        }
+}
+
+static void find_core_sources(const Config *config, CoreCheck *c) {
+        for (size_t i = 0; i < config->n_sources; i++) {
+                const ConfigSource *s = &config->sources[i];
+                char *fixed =
+                        s->kind == CONFIG_PROCESS_CORE && c->facts.n_sources < CORE_SOURCES_MAX
+                                ? form_fixed_part(s->path)
+                                : NULL;
+                if (fixed)
+                        c->sources[c->facts.n_sources++] = (CoreSource){ s->name, fixed };
+        }
+}
+
+static char *kernel_setting(const Config *config, const char *name) {
+        _cleanup_free_ char *path =
+                strbuf_format("%s/sys/kernel/%s", config->snapshot.proc_root, name);
+        char *text = NULL;
+        if (!path || fs_read_file(AT_FDCWD, path, FILE_BYTES_MAX, &text, NULL) < 0)
+                return NULL;
+        text[strcspn(text, "\n")] = '\0';
+        return text;
+}
+
+static bool is_writable_by_all(const char *directory) {
+        struct stat st;
+        return directory && stat(directory, &st) == 0 && S_ISDIR(st.st_mode) &&
+               (st.st_mode & S_IWOTH);
+}
+
+size_t cores_check(const Config *config, CoreAdvice ret[static CORE_ADVICE_MAX]) {
+        _cleanup_free_ char *text = kernel_setting(config, "core_pattern"),
+                            *has_pid = kernel_setting(config, "core_uses_pid");
+        _cleanup_free_ CoreCheck *c = calloc(1, sizeof *c);
+        CoreFacts *f = c ? &c->facts : NULL;
+        if (!c || !text ||
+            core_pattern_parse(&f->pattern, text, has_pid && strcmp(has_pid, "0") != 0) < 0)
+                return 0; /* a kernel without cores, or no such root in a test */
+        f->text = text;
+        find_core_sources(config, c);
+        find_core_processes(config, c);
+        f->is_writable = is_writable_by_all(f->pattern.directory);
+        f->sources = c->sources;
+        f->are_jobs = c->n_jobs > 0;
+        f->processes = f->are_jobs ? c->jobs : c->starters;
+        f->n_processes = f->are_jobs ? c->n_jobs : c->n_starters;
+        size_t n = core_advise(f, ret);
+        for (size_t i = 0; i < f->n_sources; i++)
+                free(c->sources[i].fixed);
+        core_pattern_done(&f->pattern);
         return n;
 }

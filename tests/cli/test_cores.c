@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/doctor/core_rules.h"
+#include "cli/doctor/cores.h"
 #include "lib/base/cleanup.h"
 
 #define SYSTEMD "/var/lib/systemd/coredump"
