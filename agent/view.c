@@ -602,36 +602,19 @@ static int redeliver_delivered(const BundleRecord *rec, void *userdata) {
         return r == -EEXIST ? 0 : r;
 }
 
-/* One that is underway: its destinations become those that there are. */
-static int redeliver_waiting(Redelivery *x, Bundle *b) {
-        BundleTable *t = x->agent->bundles;
-        int n = bundle_add_destinations(b, x->targets);
-        if (n < 0)
-                return n;
-        size_t before = b->rec.n_deliveries, n_undone = bundle_drop_undone(t, b, x->known);
-        if (n == 0 && b->rec.n_deliveries == before)
-                return 0;
-        x->n++;
-        if (n_undone > 0) {
-                bundle_save(t, b);
-                return 0;
-        }
-        n = b->rec.state == BUNDLE_SETTLING ? bundle_set_state(t, b, BUNDLE_READY, NULL) : 0;
-        if (n >= 0)
-                n = bundle_set_state(t, b, BUNDLE_SHIPPING, NULL); /* all that it has now have it */
-        return n < 0 ? n : bundle_set_state(t, b, BUNDLE_DELIVERED, NULL);
-}
-
+/* Those that are underway and those that are delivered. */
 static int redeliver_source(Redelivery *x) {
         Agent *a = x->agent;
         const char *name = intake_source_config(x->source)->name;
         int r = 0;
         LIST_FOREACH_SAFE (l, bundle_table_all(a->bundles)) {
                 Bundle *b = CONTAINER_OF(l, Bundle, link);
-                if (r >= 0 && b->source == x->source && b->n_running == 0 &&
-                    b->rec.first_seen_usec >= x->since_usec &&
-                    !bundle_state_is_inactive(b->rec.state))
-                        r = redeliver_waiting(x, b);
+                if (r < 0 || b->source != x->source || b->n_running > 0 ||
+                    b->rec.first_seen_usec < x->since_usec ||
+                    bundle_state_is_inactive(b->rec.state))
+                        continue;
+                r = bundle_redirect(a->bundles, b, x->targets, x->known);
+                x->n += r > 0;
         }
         for (size_t i = 0; r >= 0 && x->targets[i]; i++)
                 r = bundle_table_list(a->bundles,

@@ -144,11 +144,11 @@ void bundle_table_keep_links(BundleTable *t, bool keep);
  * @param destinations  that it lacks; ends in NULL  @return 0, -ENOENT, -EEXIST (it is here), … */
 int bundle_table_redeliver(BundleTable *t, const char *id, IntakeSource *source,
                            char *const *destinations);
-/** Adds a delivery to each of these destinations that it has none to. @return how many, -ENOMEM */
-int bundle_add_destinations(Bundle *b, char *const *destinations);
-/** Takes the deliveries off that are not done, and queues their uploads to be aborted.
- * @param but  NULL; or of which destinations they stay  @return how many stay that are not done */
-size_t bundle_drop_undone(BundleTable *t, Bundle *b, char *const *but);
+/** Of one that is not delivered everywhere yet: adds deliveries to the targets that it has none to,
+ * and takes those off that are not done and whose destination is not known any more. When nothing
+ * is left to do, it is DELIVERED, and gone from the table.
+ * @param targets, known  end in NULL  @return 1: it has changed; 0; -errno */
+int bundle_redirect(BundleTable *t, Bundle *b, char *const *targets, char *const *known);
 
 /** Drops a bundle whose row was never committed, as if it had not been seen. */
 void bundle_table_forget(BundleTable *t, Bundle *b);

@@ -245,7 +245,8 @@ int bundle_table_revive(BundleTable *t, const char *id, IntakeSource *source, Bu
         return 0;
 }
 
-int bundle_add_destinations(Bundle *b, char *const *destinations) {
+/* Adds a delivery to each of these destinations that it has none to. @return how many, -ENOMEM */
+static int add_destinations(Bundle *b, char *const *destinations) {
         BundleRecord *rec = &b->rec;
         int n = 0;
         for (; *destinations; destinations++) {
@@ -269,7 +270,9 @@ int bundle_add_destinations(Bundle *b, char *const *destinations) {
         return n;
 }
 
-size_t bundle_drop_undone(BundleTable *t, Bundle *b, char *const *but) {
+/* Takes the deliveries off that are not done, and queues their uploads to be aborted.
+ * @param but  NULL; or of which destinations they stay  @return how many stay that are not done */
+static size_t drop_undone(BundleTable *t, Bundle *b, char *const *but) {
         BundleRecord *rec = &b->rec;
         size_t n = 0, n_undone = 0;
         for (size_t i = 0; i < rec->n_deliveries; i++) {
@@ -298,7 +301,7 @@ int bundle_table_redeliver(BundleTable *t, const char *id, IntakeSource *source,
         int r = bundle_table_revive(t, id, source, &b);
         if (r < 0)
                 return r;
-        r = bundle_add_destinations(b, destinations);
+        r = add_destinations(b, destinations);
         if (r >= 0)
                 r = bundle_set_state(t, b, BUNDLE_READY, "redelivered by the operator");
         if (r < 0)
@@ -369,7 +372,7 @@ static BundleState bundle_end_redelivery(BundleTable *t, Bundle *b, BundleState 
                 return to;
         if (to == BUNDLE_SETTLING) /* what has changed since is left out of the next plan */
                 return BUNDLE_READY;
-        (void)bundle_drop_undone(t, b, NULL);
+        (void)drop_undone(t, b, NULL);
         b->rec.is_redelivery = false;
         return BUNDLE_DELIVERED;
 }
@@ -406,6 +409,25 @@ int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reas
         if (bundle_state_is_inactive(to) && bundle_is_written(b))
                 bundle_finish(t, b);
         return 0;
+}
+
+int bundle_redirect(BundleTable *t, Bundle *b, char *const *targets, char *const *known) {
+        int n = add_destinations(b, targets);
+        if (n < 0)
+                return n;
+        size_t before = b->rec.n_deliveries, n_undone = drop_undone(t, b, known);
+        if (n == 0 && b->rec.n_deliveries == before)
+                return 0;
+        if (n_undone > 0) {
+                bundle_save(t, b);
+                return 1;
+        }
+        n = b->rec.state == BUNDLE_SETTLING ? bundle_set_state(t, b, BUNDLE_READY, NULL) : 0;
+        if (n >= 0)
+                n = bundle_set_state(t, b, BUNDLE_SHIPPING, NULL); /* all that it has now have it */
+        if (n >= 0)
+                n = bundle_set_state(t, b, BUNDLE_DELIVERED, NULL);
+        return n < 0 ? n : 1;
 }
 
 size_t bundle_table_n_open(const BundleTable *t) {
