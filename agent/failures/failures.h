@@ -8,7 +8,7 @@
 
 #include "agent/delivery/scheduler.h"
 #include "agent/hooknotes/hooknotes.h"
-#include "agent/peers/decision.h"
+#include "agent/peers/claim.h"
 #include "agent/store/bundle.h"
 #include "config/config.h"
 #include "lib/base/strbuf.h"

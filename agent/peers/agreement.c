@@ -489,6 +489,15 @@ static bool set_name(Decision *d, const Claim *c) {
         return decision_name_is_valid(d);
 }
 
+void decision_derive_cluster_id(const char *key, uint32_t n, char ret[CLUSTER_ID_SIZE]) {
+        char text[CLAIM_KEY_SIZE + 16];
+        uint8_t digest[SHA256_SIZE];
+
+        snprintf(text, sizeof text, "%s/%u", key, n);
+        sha256_of(text, strlen(text), digest);
+        digest_hex(digest, 8, ret);
+}
+
 /* Names a failure after the claims that are open: the earliest one that has a name, unless that is
  * not within the window of the earliest one of all.
  * @param n_derived  what a derived cluster id is made of

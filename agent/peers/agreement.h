@@ -5,7 +5,6 @@
 #pragma once
 
 #include "agent/peers/claim.h"
-#include "agent/peers/decision.h"
 #include "agent/peers/message.h"
 
 #define AGREEMENT_KEYS_MAX 256
@@ -124,3 +123,7 @@ typedef struct AgreementFailure { /* borrowed until the next call that changes s
 } AgreementFailure;
 /** @return whether there is an i-th failure, and *ret: for status */
 bool agreement_failure(const Agreement *a, size_t i, AgreementFailure *ret);
+
+/** The cluster id of a failure whose ranks have none: 16 hex digits of SHA-256 over `<key>/<n>`.
+ * Exported for the tests. */
+void decision_derive_cluster_id(const char *key, uint32_t n, char ret[CLUSTER_ID_SIZE]);

@@ -1,4 +1,4 @@
-/* Claims and their sets: merging is a union by process, the higher revision wins. */
+/* Claims and their sets: merging is a union by process, the higher revision wins. Decisions. */
 #include "agent/peers/claim.h"
 
 #include <errno.h>
@@ -9,6 +9,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/digest.h"
 #include "lib/base/parse.h"
+#include "lib/neuron/names.h"
 
 static const char *const states[N_CLAIM_STATES] = {
         [CLAIM_ALIVE] = "alive",
@@ -119,4 +120,24 @@ int claim_set_merge(ClaimSet *to, const ClaimSet *from) {
                 changed |= r;
         }
         return changed;
+}
+
+/* ---- decisions ---- */
+
+static const char *const agreed_words[N_AGREED] = {
+        [AGREED_ALONE] = "alone",
+        [AGREED_BUS] = "bus",
+        [AGREED_STORE] = "store",
+};
+DEFINE_WORDS(agreed, Agreed, agreed_words);
+
+bool decision_name_is_valid(const Decision *d) {
+        static const char allowed[] = "0123456789"
+                                      "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                      "abcdefghijklmnopqrstuvwxyz_-";
+        uint64_t usec;
+
+        return cluster_id_is_set(d->cluster_id) &&
+               d->cluster_id[strspn(d->cluster_id, allowed)] == '\0' &&
+               date_time_parse(d->date_time, &usec) == 0;
 }

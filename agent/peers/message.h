@@ -2,7 +2,6 @@
 #pragma once
 
 #include "agent/peers/claim.h"
-#include "agent/peers/decision.h"
 
 /* So many claims fit in 16 KiB whatever their texts are, with a decision and all that was heard. */
 #define MESSAGE_CLAIMS_MAX 20

@@ -7,7 +7,6 @@
 #include <stdint.h>
 
 #include "agent/peers/claim.h"
-#include "agent/peers/decision.h"
 
 #define RECORD_BYTES_MAX ((size_t)4 << 20)
 #define DECISION_BYTES_MAX ((size_t)16 << 10)

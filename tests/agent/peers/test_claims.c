@@ -6,8 +6,8 @@
 
 #include "tests/harness/unit.h"
 
+#include "agent/peers/agreement.h"
 #include "agent/peers/claim.h"
-#include "agent/peers/decision.h"
 #include "lib/base/cleanup.h"
 
 #define SEEDS 2000
