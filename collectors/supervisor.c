@@ -1015,15 +1015,11 @@ static int check_collectors(const ProbeRequest *order, const char **ret_why) {
 static int serve(int fd, const char **ret_why) {
         _cleanup_(probe_request_done) ProbeRequest order = { 0 };
         _cleanup_close_ int request_fd = -1, dir_fd = -1;
-        _cleanup_free_ char *text = NULL;
-        size_t n;
         int r = check_peer(fd);
         if (r == 0)
                 r = receive(fd, &request_fd, &dir_fd);
         if (r == 0)
-                r = probe_request_read_fd(request_fd, PROBE_REQUEST_MAX_BYTES, &text, &n);
-        if (r == 0)
-                r = probe_request_parse(text, n, &order, ret_why);
+                r = probe_request_read(request_fd, &order, ret_why);
         if (r == 0)
                 r = check_collectors(&order, ret_why);
         if (r == 0)
@@ -1080,14 +1076,6 @@ static int report_reason(const char *what, int error) {
         return CHILD_FAILED;
 }
 
-static int read_order(ProbeRequest *ret) {
-        _cleanup_free_ char *text = NULL;
-        const char *why = "";
-        size_t n;
-        int r = probe_request_read_fd(CHILD_ORDER_FD, PROBE_REQUEST_MAX_BYTES, &text, &n);
-        return r < 0 ? r : probe_request_parse(text, n, ret, &why);
-}
-
 static int find_directory(void) {
         struct stat st;
         return fstat(CHILD_DIR_FD, &st) == 0 && S_ISDIR(st.st_mode) ? CHILD_DIR_FD : -1;
@@ -1136,9 +1124,11 @@ static int run_collector(const char *name, bool follows) {
         _cleanup_(probe_request_done) ProbeRequest order = { 0 };
         const Collector *collector = collector_find(name);
         pid_t parent = getppid();
+        const char *why = "";
         if (!collector)
                 return usage();
-        if (read_order(&order) < 0) /* what a person has as fd 0 is no request */
+        /* What a person has as fd 0 is no request. */
+        if (probe_request_read(CHILD_ORDER_FD, &order, &why) < 0)
                 return usage();
         int dir_fd = find_directory();
         (void)syscall(SYS_close_range, dir_fd + 1 > 3 ? 4U : 3U, ~0U,

@@ -43,7 +43,7 @@ void child_timeout_start(TimedChild *b, int (*run)(void *userdata), void *userda
  * the same */
 int child_timeout_wait(TimedChild *b, uint64_t until_usec);
 
-/* ---- the conversation with the agent: packets of a SOCK_SEQPACKET socket; docs/HOOK.md has the
+/* ---- the conversation with the agent: packets of a SOCK_SEQPACKET socket; docs/API.md has the
  * words. Nothing here blocks ---- */
 
 typedef enum AgentReplyKind {

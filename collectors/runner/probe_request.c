@@ -400,6 +400,13 @@ int probe_request_read_fd(int fd, size_t max_bytes, char **ret, size_t *ret_n) {
         return fs_read_head(fd, max_bytes, ret, ret_n);
 }
 
+int probe_request_read(int fd, ProbeRequest *ret, const char **ret_why) {
+        _cleanup_free_ char *text = NULL;
+        size_t n;
+        int r = probe_request_read_fd(fd, PROBE_REQUEST_MAX_BYTES, &text, &n);
+        return r < 0 ? r : probe_request_parse(text, n, ret, ret_why);
+}
+
 /* ---- to a supervisor ---- */
 
 int probe_request_connect(const char *path) {

@@ -56,6 +56,10 @@ int probe_request_format(const ProbeRequest *o, StrBuf *ret);
  * @param ret_why  static: what is wrong with it  @return 0, -EINVAL, -EFBIG, -ENOMEM */
 int probe_request_parse(const void *data, size_t n, ProbeRequest *ret, const char **ret_why);
 
+/** Reads one that a caller wrote, who is not trusted. As probe_request_parse(); also -EBADF: it is
+ * no file, -errno */
+int probe_request_read(int fd, ProbeRequest *ret, const char **ret_why);
+
 /** @return a sealed memfd of the caller's with these bytes, -errno */
 int probe_request_memfd(const void *data, size_t n);
 /** Reads what probe_request_memfd() or a file has, from its beginning whatever its offset. @return
