@@ -35,7 +35,6 @@
 #include "lib/neuron/record.h"
 #include "uploaders/aws/credentials.h"
 #include "uploaders/aws/credentials_secret.h"
-#include "uploaders/aws/imds.h"
 
 #define SETTLE_USEC (1 * USEC_PER_SEC) /* a directory appears there complete, by rename */
 /* `containers/SOURCE/DIGITS/…` is a dump that was copied out of a container for SOURCE, and
@@ -364,57 +363,6 @@ static void own_sources_on_final(Agent *a, const Bundle *b) {
         else if (strncmp(b->rec.source, CONTAINERS_SOURCE_PREFIX, n) == 0 &&
                  !has_another_bundle(a, b))
                 remove_copy(a, b->rec.source + n, b->rec.path);
-}
-
-/* ---- which node this is ---- */
-
-#define IMDS_TIMEOUT_USEC (8 * USEC_PER_SEC) /* the client gives up before */
-typedef struct IdReply {
-        char *id;
-        bool done, found;
-} IdReply;
-
-/* Strict, for the id becomes part of paths and keys. */
-static void on_reply(const char *text, const char *error, void *userdata) {
-        IdReply *a = userdata;
-        a->done = true;
-        if (!text) {
-                log_debug("instance metadata service: %s", error);
-                return;
-        }
-        size_t n = strcspn(text, "\r\n \t");
-        a->found = n > 2 && n < INSTANCE_ID_SIZE && strncmp(text, "i-", 2) == 0 &&
-                   strspn(text + 2, "0123456789abcdef") == n - 2;
-        if (a->found) {
-                memcpy(a->id, text, n);
-                a->id[n] = '\0';
-        }
-}
-
-static bool request_instance_id(char *const *environment, char ret[INSTANCE_ID_SIZE]) {
-        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
-        _cleanup_(imds_freep) Imds *imds = NULL;
-        IdReply answer = { .id = ret };
-        if (sd_event_new(&event) < 0 || imds_new(&imds, event, environment) < 0 ||
-            imds_get(imds, "meta-data/instance-id", on_reply, &answer) < 0)
-                return false;
-        while (!answer.done && sd_event_run(event, IMDS_TIMEOUT_USEC) > 0)
-                ;
-        return answer.found;
-}
-
-/* The configuration, DMI, the instance metadata service, the host name; in this order. The service
- * is requested only where DMI has no instance id (containers without /sys/devices, some virtual
- * machines), which takes a second at most outside of EC2. */
-int agent_find_instance_id(const Config *config, char *const *environment,
-                           char ret[static INSTANCE_ID_SIZE], const char **ret_origin) {
-        int r = instance_id_find(config->node.instance_id, config->snapshot.sysfs_root, ret,
-                                 ret_origin);
-        if (r < 0 || strcmp(*ret_origin, "hostname") != 0)
-                return r;
-        if (request_instance_id(environment, ret))
-                *ret_origin = "imds";
-        return 0;
 }
 
 /* Requested from systemd at each check, as long as bundles are undelivered. */
@@ -1418,7 +1366,7 @@ static int start_api(Agent *a) {
 
 static int agent_start(Agent *a) {
         const char *origin = "";
-        int r = agent_find_instance_id(a->config, a->environment, a->instance_id, &origin);
+        int r = ec2_find_instance_id(a->config, a->environment, a->instance_id, &origin);
         if (r < 0) {
                 log_error(r, "cannot find an instance id; set node.instance_id");
                 return r;

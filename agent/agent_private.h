@@ -116,10 +116,6 @@ struct Agent {
         struct AgentViewSpace *space; /* what the last view points into */
 };
 
-/** @param ret_origin  static text @return 0, -errno */
-int agent_find_instance_id(const Config *config, char *const *environment,
-                           char ret[static INSTANCE_ID_SIZE], const char **ret_origin);
-
 IntakeSource *agent_source_by_name(const Agent *a, const char *name);
 
 /** Starts a drain, adds a request to it, or replaces the request of the same requester.

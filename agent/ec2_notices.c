@@ -332,3 +332,51 @@ Ec2Notices *ec2_notices_free(Ec2Notices *n) {
         free(n);
         return NULL;
 }
+
+/* ---- the id ---- */
+
+#define ID_TIMEOUT_USEC (8 * USEC_PER_SEC) /* the client gives up before */
+typedef struct IdReply {
+        char *id;
+        bool done, found;
+} IdReply;
+
+/* Strict, for the id becomes part of paths and keys. */
+static void on_id(const char *text, const char *error, void *userdata) {
+        IdReply *reply = userdata;
+        reply->done = true;
+        if (!text) {
+                log_debug("instance metadata service: %s", error);
+                return;
+        }
+        size_t n = strcspn(text, "\r\n \t");
+        reply->found = n > 2 && n < INSTANCE_ID_SIZE && strncmp(text, "i-", 2) == 0 &&
+                       strspn(text + 2, "0123456789abcdef") == n - 2;
+        if (reply->found) {
+                memcpy(reply->id, text, n);
+                reply->id[n] = '\0';
+        }
+}
+
+static bool request_instance_id(char *const *environment, char ret[INSTANCE_ID_SIZE]) {
+        _cleanup_(sd_event_unrefp) sd_event *event = NULL;
+        _cleanup_(imds_freep) Imds *imds = NULL;
+        IdReply answer = { .id = ret };
+        if (sd_event_new(&event) < 0 || imds_new(&imds, event, environment) < 0 ||
+            imds_get(imds, "meta-data/instance-id", on_id, &answer) < 0)
+                return false;
+        while (!answer.done && sd_event_run(event, ID_TIMEOUT_USEC) > 0)
+                ;
+        return answer.found;
+}
+
+int ec2_find_instance_id(const Config *config, char *const *environment,
+                         char ret[static INSTANCE_ID_SIZE], const char **ret_origin) {
+        int r = instance_id_find(config->node.instance_id, config->snapshot.sysfs_root, ret,
+                                 ret_origin);
+        if (r < 0 || strcmp(*ret_origin, "hostname") != 0)
+                return r;
+        if (request_instance_id(environment, ret))
+                *ret_origin = "imds";
+        return 0;
+}

@@ -1,14 +1,16 @@
-/* What EC2 announces about this instance: spot interruption, scheduled maintenance, rebalance
- * recommendation. Requested from IMDSv2 every few seconds, and only on EC2. Reports each thing
- * once; agent.c decides what follows. */
+/* Which instance this is, and what EC2 announces about it: spot interruption, scheduled
+ * maintenance, rebalance recommendation. Requested from IMDSv2 every few seconds, and only on EC2.
+ * Reports each thing once; agent.c decides what follows. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <systemd/sd-event.h>
 
+#include "config/config.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
+#include "lib/neuron/record.h"
 
 typedef enum NoticeKind {
         NOTICE_SPOT, /* meta-data/spot/instance-action: stop, terminate or hibernate, a time */
@@ -86,3 +88,10 @@ NoticeChange notice_schedule_handle(NoticeSchedule *s, const NoticeAnswer *answe
 
 /** @return whether the last answer to any request was none */
 bool notice_schedule_is_failing(const NoticeSchedule *s);
+
+/** The id of this node, by the configuration, DMI, the instance metadata service, or the host name;
+ * in this order. The service is requested only where DMI has no instance id (containers without
+ * /sys/devices, some virtual machines), which takes a second at most outside of EC2.
+ * @param ret_origin  static text @return 0, -errno */
+int ec2_find_instance_id(const Config *config, char *const *environment,
+                         char ret[static INSTANCE_ID_SIZE], const char **ret_origin);
