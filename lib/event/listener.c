@@ -19,10 +19,6 @@ struct Listener {
         void *userdata;
 };
 
-bool listener_must_pause(int error) {
-        return error != EAGAIN && error != EINTR && error != ECONNABORTED;
-}
-
 static void update(Listener *l) {
         (void)sd_event_source_set_enabled(l->io,
                                           l->is_held || l->is_paused ? SD_EVENT_OFF : SD_EVENT_ON);

@@ -3,6 +3,7 @@
  * a moment. */
 #pragma once
 
+#include <errno.h>
 #include <stdbool.h>
 #include <systemd/sd-event.h>
 
@@ -12,7 +13,9 @@
 
 /** @param error  errno of accept(2)  @return whether it may say the same again and again: EMFILE,
  * and what a security module refuses */
-bool listener_must_pause(int error);
+static inline bool listener_must_pause(int error) {
+        return error != EAGAIN && error != EINTR && error != ECONNABORTED;
+}
 
 typedef struct Listener Listener;
 

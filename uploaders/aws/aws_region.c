@@ -62,10 +62,6 @@ bool aws_region_is_of_aws(const char *region) {
         return region[0] != '-' && aws_region_is_sane(region);
 }
 
-const char *aws_region_or_default(const char *region) {
-        return region && region[0] ? region : "us-east-1";
-}
-
 char *s3_aws_host(const char *region, bool dualstack, bool fips) {
         return strbuf_format("s3%s%s.%s.%s", fips ? "-fips" : "", dualstack ? ".dualstack" : "",
                              region, partition_of(region)->suffix);

@@ -4,7 +4,9 @@
 #include <stdbool.h>
 
 /** @return region, or us-east-1 for NULL and "", as AWS' own clients */
-const char *aws_region_or_default(const char *region);
+static inline const char *aws_region_or_default(const char *region) {
+        return region && region[0] ? region : "us-east-1";
+}
 
 /** Lower case letters, digits and dashes: can be a label of a host. */
 bool aws_region_is_of_aws(const char *region);
