@@ -201,7 +201,8 @@ def a_prefix_without_a_fixed_part_is_warned_of():
 
 
 def waits_for_the_volume(pid):
-    """Whether a thread that ships is in a call that the file system has begun: it outlives kill -9."""
+    """Whether a thread that ships is in a call that the file system has begun, which outlives
+    kill -9."""
     for task in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{task}/comm", encoding="ascii") as comm, \
                 open(f"/proc/{pid}/task/{task}/wchan", encoding="ascii") as wchan:
