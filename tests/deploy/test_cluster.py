@@ -527,19 +527,25 @@ def a_typo_in_the_configuration_stops_the_rollout_at_its_first_node():
     lab = Lab.get()
     lab.wait_ready()
     old = {p["metadata"]["uid"] for p in lab.pods()}
-    lab.apply(config=CONFIG.replace("destinations:", "destinatons:"))
 
     def failed():
         return [n for n in lab.nodes if lab.status(n, "agent").get("restartCount", 0) > 1 and
                 not lab.is_ready(n)]
-    node, = wait_for("the agent of a new pod has failed twice", failed, 120, 0.5)
-    said = lab.kubectl("logs", lab.pod(node)["metadata"]["name"], "-c", "agent", "--previous")
-    assert "destinatons: unknown key; did you mean 'destinations'?" in said, said
-    other, = [n for n in lab.nodes if n is not node]
-    assert lab.is_ready(other) and lab.pod(other)["metadata"]["uid"] in old
-    lab.dump(other, "00000000000000a6")
-    lab.wait_delivered("00000000000000a6")
-    lab.apply()
+
+    def said():  # the kubelet removes the log of a container that failed before
+        pod = lab.pod(node)["metadata"]["name"]
+        return "destinatons: unknown key; did you mean 'destinations'?" in lab.kubectl(
+            "logs", pod, "-c", "agent", check=False)
+    try:
+        lab.apply(config=CONFIG.replace("destinations:", "destinatons:"))
+        node, = wait_for("the agent of a new pod has failed twice", failed, 120, 0.5)
+        wait_for("its log names the line", said, 60, 0.5)
+        other, = [n for n in lab.nodes if n is not node]
+        assert lab.is_ready(other) and lab.pod(other)["metadata"]["uid"] in old
+        lab.dump(other, "00000000000000a6")
+        lab.wait_delivered("00000000000000a6")
+    finally:
+        lab.apply()
     lab.kubectl("rollout", "status", "daemonset/neuron-collectd", "--timeout=240s")
     lab.wait_ready()
     lab.dump(node, "00000000000000a7")
