@@ -246,6 +246,7 @@ typedef struct Incident {
         int public_fd;              /* -1: none, or closed since the incident has ended */
         bool is_public_reported;    /* the notes know by now */
         bool is_salvage, has_snapshot;
+        bool has_report;     /* of a crash, which is delivered without a snapshot, too */
         bool is_found;       /* an earlier agent's, whose supervisor may still be at work */
         bool is_own_bundle;  /* a unit of its own, to be shipped */
         bool has_directory;  /* created for it, and removed with it */
@@ -1438,7 +1439,7 @@ static void end(Incident *x) {
         if (x->is_found && x->n_units > 0)
                 incident_attach_all(x); /* files that were added while it rested */
         incident_write(x);
-        if (x->n_units == 0 && x->cause != INCIDENT_REQUESTED && x->has_snapshot)
+        if (x->n_units == 0 && x->cause != INCIDENT_REQUESTED && (x->has_snapshot || x->has_report))
                 incident_make_own_bundle(x);
         incident_close_descriptors(x);
 }
@@ -2032,6 +2033,7 @@ int incidents_on_peer_failure(Incidents *i, const char *what) {
         return incidents_start_or_join(i, &host, INCIDENT_PEER, trigger, &why) ? 0 : -EAGAIN;
 }
 
+/* An operator's snapshot that has one is delivered as any other: it is no longer his alone. */
 static int write_report(Incident *x, const IncidentReport *r) {
         char name[64];
         int error = incident_open_directory(x);
@@ -2041,6 +2043,8 @@ static int write_report(Incident *x, const IncidentReport *r) {
         (void)snprintf(name, sizeof name, "%s.md", r->name);
         if (error == 0)
                 error = fs_write_file(x->dir_fd, name, r->text->text, r->text->n, 0600);
+        x->has_report = x->has_report || error == 0;
+        x->cause = error == 0 && x->cause == INCIDENT_REQUESTED ? INCIDENT_KERNEL : x->cause;
         return error;
 }
 

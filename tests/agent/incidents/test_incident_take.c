@@ -344,6 +344,49 @@ static void a_snapshot_for_another_node_is_shipped_for_itself(void **state) {
         assert_true(x->is_own_bundle);
 }
 
+static void add_report(Fixture *f) {
+        StrBuf text = STRBUF_INIT;
+        strbuf_add(&text, "{}");
+        assert_int_equal(
+                incidents_add_report(&f->incidents, &(IncidentReport){ .owner = host,
+                                                                       .what = "a line",
+                                                                       .name = "crash-pid-1",
+                                                                       .json = &text,
+                                                                       .text = &text }),
+                0);
+        strbuf_done(&text);
+}
+
+static void rest_and_end(Fixture *f, Incident *x) {
+        incident_set_state(x, INCIDENT_SNAPSHOT);
+        incident_set_state(x, INCIDENT_RESTING);
+        f->clock.boot_usec += INCIDENT_YOUNG_USEC;
+        rest_on(x);
+        assert_int_equal(x->state, INCIDENT_ENDED);
+}
+
+static void a_crash_report_that_joins_an_operators_snapshot_is_delivered(void **state) {
+        Fixture *f = *state;
+        char name[INCIDENT_NAME_SIZE];
+        const char *why = NULL;
+        f->config.snapshot.enabled = true;
+        assert_int_equal(incidents_request(&f->incidents, name, &why), 0);
+        Incident *x = newest(f);
+        add_report(f);
+        assert_ptr_equal(newest(f), x);
+        x->has_snapshot = true;
+        rest_and_end(f, x);
+        assert_true(x->is_own_bundle);
+}
+
+static void a_crash_report_is_delivered_without_a_snapshot(void **state) {
+        Fixture *f = *state;
+        f->config.snapshot.enabled = true;
+        add_report(f);
+        rest_and_end(f, newest(f));
+        assert_true(newest(f)->is_own_bundle);
+}
+
 static void on_job(const char *record, void *userdata) {
         Fixture *f = userdata;
         (void)snprintf(f->job, sizeof f->job, "%s", record);
@@ -427,6 +470,8 @@ int main(int argc, char **argv) {
                 TEST(what_a_supervisor_of_an_earlier_agent_writes_late_is_attached_too),
                 TEST(a_failure_on_another_node_begins_a_snapshot_within_the_same_bounds),
                 TEST(a_snapshot_for_another_node_is_shipped_for_itself),
+                TEST(a_crash_report_that_joins_an_operators_snapshot_is_delivered),
+                TEST(a_crash_report_is_delivered_without_a_snapshot),
                 TEST(each_record_of_a_process_is_reported_and_kept_to_be_stored),
                 TEST(only_a_probe_that_listens_replaces_the_agents_own_watch),
         };
