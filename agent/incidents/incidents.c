@@ -275,6 +275,7 @@ struct Incidents {
         Incident *young;
         char *snapshots, *outbox, *socket; /* absolute */
         Probe *watch, *next;               /* `next` listens, and has not followed anything yet */
+        bool is_following;                 /* the watch follows the kernel log */
         sd_event_source *watch_timer;
         char *seen[INCIDENTS_SEEN_MAX]; /* records of jobs that are to be stored together */
         size_t n_seen;
@@ -2249,7 +2250,11 @@ static void on_jobs(Incidents *i, const char *text) {
                 store_seen(i);
 }
 
+#define FOLLOWING "kmsg {\"about\":\"following\""
+
 static void on_watch_message(const char *text, void *userdata) {
+        if (strncmp(text, FOLLOWING, strlen(FOLLOWING)) == 0)
+                ((Incidents *)userdata)->is_following = true;
         if (strncmp(text, "kmsg ", 5) == 0)
                 on_kmsg(userdata, text + 5);
         else if (strncmp(text, "jobs ", 5) == 0)
@@ -2277,16 +2282,16 @@ static void on_watch_end(int result, const char *why, void *userdata) {
                     "in 30 s",
                     result < 0 ? why : "their supervisor has ended");
         i->watch = probe_free(i->watch);
+        i->is_following = false;
         try_again(i);
 }
 
-#define FOLLOWING "kmsg {\"about\":\"following\""
-
-/* A connection is no watch yet: a probe that hangs has a queue for it as well. */
+/* A connection is no watch yet: a probe that hangs has a queue for it as well. One that cannot
+ * follow the log does not replace ours that can. */
 static void on_next_message(const char *text, void *userdata) {
         Incidents *i = userdata;
         if (i->next && (strncmp(text, FOLLOWING, strlen(FOLLOWING)) == 0 ||
-                        strncmp(text, "trouble ", 8) == 0)) {
+                        (!i->is_following && strncmp(text, "trouble ", 8) == 0))) {
                 (void)probe_free(i->watch);
                 i->watch = TAKE_PTR(i->next);
         }

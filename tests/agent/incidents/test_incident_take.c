@@ -449,6 +449,11 @@ static void only_a_probe_that_listens_replaces_the_agents_own_watch(void **state
                 assert_true(probe_is_own(f->incidents.watch));
                 assert_string_equal(children(now), own);
         }
+        on_watch_message(following, &f->incidents); /* ours follows */
+        assert_int_equal(send(f->supervisor, "trouble x", 9, MSG_NOSIGNAL), 9);
+        while (sd_event_run(f->event, 10 * USEC_PER_MSEC) > 0)
+                ;
+        assert_true(probe_is_own(f->incidents.watch));
         assert_int_equal(send(f->supervisor, following, strlen(following), MSG_NOSIGNAL),
                          strlen(following));
         while (sd_event_run(f->event, 10 * USEC_PER_MSEC) > 0)
