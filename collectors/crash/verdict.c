@@ -72,6 +72,7 @@ static const ContextLine *find_memory_failure(const Case *c) {
                        c->context->pid);
         for (size_t i = 0; i < c->context->n_lines && c->context->pid != 0; i++)
                 if (c->context->lines[i].kind == CONTEXT_MCE &&
+                    strncmp(c->context->lines[i].text, "Memory failure: ", 16) == 0 &&
                     strstr(c->context->lines[i].text, wanted))
                         return &c->context->lines[i];
         return NULL;

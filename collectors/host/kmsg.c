@@ -34,10 +34,12 @@ typedef struct KmsgRecord {
         unsigned priority, facility; /* syslog's; facility 0: the kernel itself, else a program
                                         wrote to /dev/kmsg */
         bool is_numbered;            /* false: syslog(2) gave it, which has no numbers */
-        uint64_t seq, usec;          /* usec: since boot, CLOCK_MONOTONIC as printk keeps it; 0 =
-                                        not known (syslog(2) with printk.time=0) */
-        StrBuf text;                 /* with `\xNN` undone; any bytes */
-        StrBuf context; /* continuation lines (SUBSYSTEM=…, DEVICE=…), `\n` between them */
+        bool is_continued;  /* it may be a later line of the record before it, which has any
+                               content */
+        uint64_t seq, usec; /* usec: since boot, CLOCK_MONOTONIC as printk keeps it; 0 =
+                               not known (syslog(2) with printk.time=0) */
+        StrBuf text;        /* with `\xNN` undone; any bytes */
+        StrBuf context;     /* continuation lines (SUBSYSTEM=…, DEVICE=…), `\n` between them */
 } KmsgRecord;
 
 typedef struct KmsgField {
@@ -224,33 +226,43 @@ static bool kmsg_is_neuron(const char *text, size_t n) {
         return n > 0 && names_device(text, end);
 }
 
-/* What a crash report quotes. What a process is called is its user's choice: a hint, too. */
-static const char *fact_of(const char *text, size_t n) {
+typedef enum FactKind { FACT_SEGFAULT, FACT_OOM, FACT_MCE, FACT_AER, FACT_EFA, N_FACTS } FactKind;
+
+static const char *const fact_names[N_FACTS] = { "segfault", "oom", "mce", "aer", "efa" };
+
+/* `COMMAND[PID` or `pcieport 0000:00:1c.0: ` stands before it. Behind 24 bytes a line of a file
+ * system has what a user wrote into an option of a mount. */
+#define FACT_START_MAX 23
+
+/* What a crash report quotes. What a process is called is its user's choice: a hint, too.
+ * @return N_FACTS: it is none */
+static FactKind fact_of(const char *text, size_t n) {
         static const struct {
-                const char *kind, *text;
-                bool is_start;
+                FactKind kind;
+                const char *text;
+                size_t start_max;
         } rows[] = {
-                { "segfault", "]: segfault at ", false },
-                { "segfault", "traps: ", true },
-                { "segfault", "]: unhandled exception: ", false },
-                { "oom", "Out of memory: Killed process ", true },
-                { "oom", "Memory cgroup out of memory: Killed process ", true },
-                { "oom", "oom-kill:", true },
-                { "oom", " invoked oom-killer: ", false },
-                { "mce", "mce: ", true },
-                { "mce", "[Hardware Error]: ", false },
-                { "mce", "Memory failure: ", true },
-                { "aer", "AER: ", false },
-                { "aer", "PCIe Bus Error: ", false },
-                { "efa", "efa ", true },
-                { "efa", "infiniband efa_", true },
+                { FACT_SEGFAULT, "]: segfault at ", FACT_START_MAX },
+                { FACT_SEGFAULT, "traps: ", 0 },
+                { FACT_SEGFAULT, "]: unhandled exception: ", FACT_START_MAX },
+                { FACT_OOM, "Out of memory: Killed process ", 0 },
+                { FACT_OOM, "Memory cgroup out of memory: Killed process ", 0 },
+                { FACT_OOM, "oom-kill:", 0 },
+                { FACT_OOM, " invoked oom-killer: ", FACT_START_MAX },
+                { FACT_MCE, "mce: ", 0 },
+                { FACT_MCE, "[Hardware Error]: ", FACT_START_MAX },
+                { FACT_MCE, "Memory failure: ", 0 },
+                { FACT_AER, "AER: ", FACT_START_MAX },
+                { FACT_AER, "PCIe Bus Error: ", FACT_START_MAX },
+                { FACT_EFA, "efa ", 0 },
+                { FACT_EFA, "infiniband efa_", 0 },
         };
         for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
                 const char *found = memmem(text, n, rows[i].text, strlen(rows[i].text));
-                if (found && (found == text || !rows[i].is_start))
+                if (found && (size_t)(found - text) <= rows[i].start_max)
                         return rows[i].kind;
         }
-        return NULL;
+        return N_FACTS;
 }
 
 enum { IDLE_MSEC = 200, RATE_LINES_MAX = 200, RATE_ERRORS_MAX = 100, RATE_FACTS_MAX = 100 };
@@ -277,7 +289,7 @@ typedef struct Kmsg {
         bool has_seq, overran;
         uint64_t window_usec; /* of the kernel's time: when the minute began that n_lines and
                                  n_errors count */
-        uint64_t n_lines, n_errors, n_facts, n_left_out;
+        uint64_t n_lines, n_errors, n_facts[N_FACTS], n_left_out;
 } Kmsg;
 
 /* As the kernel's log counts, since boot. */
@@ -335,7 +347,8 @@ static void start_minute(Kmsg *k, uint64_t usec) {
         if (usec >= k->window_usec && usec - k->window_usec < RATE_USEC)
                 return;
         k->window_usec = usec;
-        k->n_lines = k->n_errors = k->n_facts = 0;
+        k->n_lines = k->n_errors = 0;
+        memset(k->n_facts, 0, sizeof k->n_facts);
 }
 
 /* Reports of faults have an allowance of their own, so that no chatter of the driver crowds them
@@ -353,14 +366,15 @@ static bool may_write(Kmsg *k, uint64_t usec, bool is_error) {
         return false;
 }
 
-/* @param fact  as fact_of(); NULL */
-static int emit_record(Kmsg *k, const KmsgRecord *r, const KmsgHwError *error, const char *fact) {
+/* @param fact  N_FACTS: none */
+static int emit_record(Kmsg *k, const KmsgRecord *r, const KmsgHwError *error, FactKind fact) {
+        const bool is_fact = fact != N_FACTS;
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
 
         json_out_object(&b, NULL);
-        json_out_string(&b, "about", fact ? "fact" : error ? "hw_error" : "line");
-        if (fact) {
-                json_out_string(&b, "kind", fact);
+        json_out_string(&b, "about", is_fact ? "fact" : error ? "hw_error" : "line");
+        if (is_fact) {
+                json_out_string(&b, "kind", fact_names[fact]);
                 json_out_bool(&b, "past", r->usec < k->past_usec);
         }
         if (r->is_numbered)
@@ -392,28 +406,40 @@ static int note_lost(Kmsg *k, uint64_t seq) {
         return r;
 }
 
-/* @return its kind; NULL */
-static const char *find_fact(const Kmsg *k, const KmsgRecord *r) {
-        return k->is_stream && r->facility == 0 && r->text.n > 0 ? fact_of(r->text.text, r->text.n)
-                                                                 : NULL;
+static FactKind find_fact(const Kmsg *k, const KmsgRecord *r) {
+        return k->is_stream && r->facility == 0 && !r->is_continued && r->text.n > 0
+                       ? fact_of(r->text.text, r->text.n)
+                       : N_FACTS;
 }
 
-static int keep_fact(Kmsg *k, const KmsgRecord *record, const char *fact) {
-        start_minute(k, record->usec);
-        if (record->usec + PAST_USEC < k->past_usec || k->n_facts++ >= RATE_FACTS_MAX)
+static int emit_left_out(Kmsg *k) {
+        uint64_t n = k->n_left_out;
+        k->n_left_out = 0;
+        return n > 0 ? emit_notice(k, "left_out", "lines", n) : 0;
+}
+
+/* Each kind has its own allowance: who lets programs crash does not hide what the OOM killer did.
+ */
+static int keep_fact(Kmsg *k, const KmsgRecord *record, FactKind fact) {
+        if (record->usec + PAST_USEC < k->past_usec)
                 return 0;
-        return emit_record(k, record, NULL, fact);
+        start_minute(k, record->usec);
+        if (k->n_facts[fact]++ >= RATE_FACTS_MAX) {
+                k->n_left_out++;
+                return 0;
+        }
+        int r = emit_left_out(k);
+        return r < 0 ? r : emit_record(k, record, NULL, fact);
 }
 
 /* Writes it when it concerns Neuron, or crashes. */
 static int keep_record(Kmsg *k, const KmsgRecord *record) {
         KmsgHwError error;
-        int r = 0;
         const char *text = record->text.text ? record->text.text : "";
         if (record->usec < k->order->since_boot_usec && (record->is_numbered || record->usec > 0))
                 return 0;
-        const char *fact = find_fact(k, record);
-        if (fact)
+        FactKind fact = find_fact(k, record);
+        if (fact != N_FACTS)
                 return keep_fact(k, record, fact);
         if (record->usec < k->past_usec)
                 return 0;
@@ -422,11 +448,8 @@ static int keep_record(Kmsg *k, const KmsgRecord *record) {
                 return 0;
         if (!may_write(k, record->usec, is_error))
                 return 0;
-        if (k->n_left_out > 0) {
-                r = emit_notice(k, "left_out", "lines", k->n_left_out);
-                k->n_left_out = 0;
-        }
-        return r < 0 ? r : emit_record(k, record, is_error ? &error : NULL, NULL);
+        int r = emit_left_out(k);
+        return r < 0 ? r : emit_record(k, record, is_error ? &error : NULL, N_FACTS);
 }
 
 static int handle_record(Kmsg *k, const char *data, size_t n) {
@@ -538,15 +561,26 @@ static bool syslog_parse(const char *line, size_t n, KmsgRecord *ret) {
         return true;
 }
 
+/* The kernel gives each line of a record the record's priority and time, so that a line in a user's
+ * text looks like a record. Without a time any line may be one. */
+static bool is_continued(const KmsgRecord *r, const KmsgRecord *before) {
+        return r->usec == 0 || (r->usec == before->usec && r->priority == before->priority &&
+                                r->facility == before->facility);
+}
+
 static int handle_syslog(Kmsg *k, const char *data, size_t n) {
         const char *end = data + n;
+        KmsgRecord before = { 0 }; /* without its text */
         int r = 0;
         while (r == 0 && data < end) {
                 const char *line_end = memchr(data, '\n', (size_t)(end - data));
                 line_end = line_end ? line_end : end;
                 _cleanup_(kmsg_record_done) KmsgRecord record = { 0 };
-                if (syslog_parse(data, (size_t)(line_end - data), &record))
+                if (syslog_parse(data, (size_t)(line_end - data), &record)) {
+                        record.is_continued = is_continued(&record, &before);
                         r = strbuf_error(&record.text) < 0 ? -ENOMEM : keep_record(k, &record);
+                        before = record;
+                }
                 data = line_end + 1;
         }
         return r;

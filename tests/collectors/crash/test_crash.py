@@ -335,7 +335,9 @@ def the_kernel_says_which_process_met_broken_memory():
                  "corruption", "machine-check"),
                 ("Memory failure: 0x1f: Sending SIGBUS to crasher:47112 due to hardware memory "
                  "corruption", "mapped-file-cut"),
-                ("mce: [Hardware Error]: Machine check events logged", "mapped-file-cut")):
+                ("mce: [Hardware Error]: Machine check events logged", "mapped-file-cut"),
+                ("tmpfs: Unknown parameter 'Memory failure: SIGBUS to crasher:4711 due to hardware "
+                 "memory corruption", "mapped-file-cut")):
             document, text = report_with(core, {
                 "pid": 4711, "kernel": [{"time": None, "kind": "mce", "text": line}]})
             assert [v["rule"] for v in document["verdicts"]] == [rule], document["verdicts"]

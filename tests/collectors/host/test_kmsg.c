@@ -289,13 +289,19 @@ static void lines_for_crash_reports_are_reported_with_their_kind(void **state) {
                 { "efa 0000:00:1d.0: Failed to process command", "efa" },
                 { "usb 1-1: new device", NULL },
                 { "I said: Out of memory: Killed process 7 (python3)", NULL },
+                { "{1}[Hardware Error]: event severity: fatal", "mce" },
+                { "abcdefghijklmno[4194303]: segfault at 0", "segfault" },
+                { "python3 invoked oom-killer: gfp_mask=0x1", "oom" },
+                { "bpf: Unknown parameter 'AER: x'", NULL },
+                { "tmpfs: Unknown parameter '[Hardware Error]: x'", NULL },
+                { "tmpfs: Unknown parameter 'x[1]: segfault at 0'", NULL },
         };
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(facts); i++) {
-                const char *kind = fact_of(facts[i][0], strlen(facts[i][0]));
-                assert_int_equal(kind == NULL, facts[i][1] == NULL);
-                if (kind)
-                        assert_string_equal(kind, facts[i][1]);
+                FactKind kind = fact_of(facts[i][0], strlen(facts[i][0]));
+                assert_int_equal(kind == N_FACTS, facts[i][1] == NULL);
+                if (kind != N_FACTS)
+                        assert_string_equal(fact_names[kind], facts[i][1]);
         }
 }
 
@@ -312,6 +318,8 @@ static void facts_are_of_the_kernel_alone_and_bounded_by_the_minute(void **state
                                  i);
                 assert_int_equal(write(fd, line, (size_t)n), n);
         }
+        static const char kill[] = "6,400,400,-;Out of memory: Killed process 7 (a) total-vm:1kB\n";
+        assert_int_equal(write(fd, kill, sizeof kill - 1), sizeof kill - 1);
         assert_int_equal(write(fd, "3,500,500,-;NEURON_HW_ERR=REAL nd-id=3\n", 39), 39);
         static char all[1 << 16];
         size_t n = 0;
@@ -324,6 +332,8 @@ static void facts_are_of_the_kernel_alone_and_bounded_by_the_minute(void **state
         assert_non_null(strstr(all, "\"about\":\"fact\",\"kind\":\"segfault\",\"past\":false"));
         assert_non_null(strstr(all, "a[99]: segfault"));
         assert_null(strstr(all, "a[100]: segfault"));
+        assert_non_null(strstr(all, "Killed process 7"));
+        assert_non_null(strstr(all, "\"about\":\"left_out\",\"lines\":100}"));
         (void)close(w.fd);
         (void)close(fd);
         assert_int_equal(waitpid(w.pid, NULL, 0), w.pid);
@@ -427,6 +437,30 @@ static void a_container_without_the_device_reads_the_log_by_syslog(void **state)
         ring = NULL;
 }
 
+/* A mount's option in a user namespace, with a newline in it. */
+static void a_line_within_a_record_is_no_fact(void **state) {
+        static const char text[] =
+                "<3>[    5.000000] python3[7]: segfault at 1\n"
+                "<3>[    6.000000] tmpfs: Unknown parameter 'x\n"
+                "<3>[    6.000000] Memory cgroup out of memory: Killed process 7 (a)'\n"
+                "<4>[    6.000000] python3[7]: segfault at 2\n"
+                "<4>python3[7]: segfault at 3\n";
+        static char all[4096];
+        Fake *f = *state;
+        int pipes[2];
+        assert_int_equal(pipe2(pipes, O_CLOEXEC | O_NONBLOCK), 0);
+        CollectOut out = { .fd = pipes[1], .dir_fd = -1, .max_bytes = f->order.max_bytes };
+        Kmsg k = { .order = &f->order, .out = &out, .is_stream = true };
+        assert_int_equal(handle_syslog(&k, text, sizeof text - 1), 0);
+        assert_true(read(pipes[0], all, sizeof all - 1) > 0);
+        assert_non_null(strstr(all, "segfault at 1"));
+        assert_null(strstr(all, "Killed process"));
+        assert_non_null(strstr(all, "segfault at 2"));
+        assert_null(strstr(all, "segfault at 3"));
+        (void)close(pipes[0]);
+        (void)close(pipes[1]);
+}
+
 static void where_syslog_is_refused_too_the_device_is_named(void **state) {
         Fake *f = without_kmsg(state, "", EPERM);
         static const char expected[] = "cannot open '/dev/kmsg': Operation not permitted; start "
@@ -520,6 +554,8 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(
                         a_container_without_the_device_reads_the_log_by_syslog, fake_setup,
                         fake_teardown),
+                cmocka_unit_test_setup_teardown(a_line_within_a_record_is_no_fact, fake_setup,
+                                                fake_teardown),
                 cmocka_unit_test_setup_teardown(where_syslog_is_refused_too_the_device_is_named,
                                                 fake_setup, fake_teardown),
                 cmocka_unit_test(what_syslog_has_had_before_is_found_again),
