@@ -14,8 +14,8 @@
 #define PID_MAX ((1 << 22) - 1)
 
 struct KernelLog {
-        KernelLine lines[KERNEL_LOG_LINES_MAX]; /* a ring */
-        size_t n, next;
+        KernelLine lines[KERNEL_LOG_LINES_MAX]; /* oldest first */
+        size_t n;
 };
 
 KernelLog *kernel_log_new(void) {
@@ -27,25 +27,38 @@ KernelLog *kernel_log_free(KernelLog *l) {
         return NULL;
 }
 
-/* @param i  0: the oldest */
-static const KernelLine *line_at(const KernelLog *l, size_t i) {
-        return &l->lines[(l->next + KERNEL_LOG_LINES_MAX - l->n + i) % KERNEL_LOG_LINES_MAX];
-}
-
 /* A watch that starts again reports the last minutes again. */
 static bool has_line(const KernelLog *l, const KernelLine *line) {
         for (size_t i = 0; i < l->n; i++)
-                if (line_at(l, i)->seq == line->seq && strcmp(line_at(l, i)->text, line->text) == 0)
+                if (l->lines[i].seq == line->seq && strcmp(l->lines[i].text, line->text) == 0)
                         return line->seq > 0;
         return false;
+}
+
+static bool is_of_process(const KernelLine *line) {
+        return strcmp(line->kind, "segfault") == 0 || strcmp(line->kind, "oom") == 0;
+}
+
+/* @return the oldest of processes or of the hardware, of whichever there are more: a flood of one
+ * does not displace the other */
+static size_t find_displaced(const KernelLog *l) {
+        size_t n_processes = 0, i = 0;
+        for (size_t k = 0; k < l->n; k++)
+                n_processes += is_of_process(&l->lines[k]);
+        const bool has_more_processes = 2 * n_processes > l->n;
+        while (is_of_process(&l->lines[i]) != has_more_processes)
+                i++;
+        return i;
 }
 
 void kernel_log_add(KernelLog *l, const KernelLine *line) {
         if (has_line(l, line))
                 return;
-        l->lines[l->next] = *line;
-        l->next = (l->next + 1) % KERNEL_LOG_LINES_MAX;
-        l->n = MIN(l->n + 1, (size_t)KERNEL_LOG_LINES_MAX);
+        if (l->n == KERNEL_LOG_LINES_MAX) {
+                size_t i = find_displaced(l);
+                memmove(&l->lines[i], &l->lines[i + 1], (--l->n - i) * sizeof *line);
+        }
+        l->lines[l->n++] = *line;
 }
 
 /* ---- what a line says ---- */
@@ -95,7 +108,7 @@ static bool is_within(const KernelLine *line, const CrashedProcess *p, uint64_t 
 
 /* In a container it has another pid than in the log. */
 static bool is_about(const KernelLine *line, const CrashedProcess *p) {
-        if (strcmp(line->kind, "segfault") != 0 && strcmp(line->kind, "oom") != 0)
+        if (!is_of_process(line))
                 return is_within(line, p, HARDWARE_USEC);
         pid_t pid = pid_of(line, p->command);
         return pid > 0 && (pid == p->pid ? is_within(line, p, USEC_PER_HOUR)
@@ -112,19 +125,27 @@ static void add_line(StrBuf *b, const KernelLine *line) {
         json_out_end_object(b);
 }
 
-pid_t kernel_log_write(const KernelLog *l, const CrashedProcess *p, StrBuf *b) {
-        pid_t pid = 0;
+/* @return how many were added */
+static size_t add_lines(const KernelLog *l, const CrashedProcess *p, bool of_process, size_t max,
+                        pid_t *ret_pid, StrBuf *b) {
         size_t n = 0;
-        json_out_array(b, "kernel");
-        for (size_t i = 0; i < l->n && n < KERNEL_LOG_LINES_MAX_OF_REPORT; i++) {
-                const KernelLine *line = line_at(l, i);
-                if (!is_about(line, p))
+        for (size_t i = 0; i < l->n && n < max; i++) {
+                const KernelLine *line = &l->lines[i];
+                if (is_of_process(line) != of_process || !is_about(line, p))
                         continue;
-                pid_t named = pid_of(line, p->command);
-                pid = named > 0 ? named : pid;
+                pid_t named = of_process ? pid_of(line, p->command) : 0;
+                *ret_pid = named > 0 ? named : *ret_pid;
                 add_line(b, line);
                 n++;
         }
+        return n;
+}
+
+pid_t kernel_log_write(const KernelLog *l, const CrashedProcess *p, StrBuf *b) {
+        pid_t pid = 0;
+        json_out_array(b, "kernel");
+        size_t n = add_lines(l, p, true, KERNEL_LOG_LINES_MAX_OF_REPORT, &pid, b);
+        (void)add_lines(l, p, false, KERNEL_LOG_LINES_MAX_OF_REPORT - n, &pid, b);
         json_out_end_array(b);
         return pid;
 }
@@ -155,7 +176,7 @@ bool oom_kill_parse(const char *text, OomKill *ret) {
 
 static void find_cgroup(const KernelLog *l, OomKill *kill) {
         for (size_t i = l->n; i > 0 && !kill->cgroup[0]; i--) {
-                const char *text = line_at(l, i - 1)->text, *at = strstr(text, ",task_memcg=");
+                const char *text = l->lines[i - 1].text, *at = strstr(text, ",task_memcg=");
                 const char *end = at ? strstr(at, ",task=") : NULL;
                 if (!end || strncmp(text, "oom-kill:", 9) != 0 || oom_task(text) != kill->pid)
                         continue;

@@ -27,7 +27,7 @@ KernelLog *kernel_log_new(void);
 KernelLog *kernel_log_free(KernelLog *l);
 DEFINE_CLEANUP(KernelLog, kernel_log_free);
 
-/** Adds one that is not there yet, in place of the oldest one. */
+/** Adds one that is not there yet; when it is full, in place of an old one. */
 void kernel_log_add(KernelLog *l, const KernelLine *line);
 
 typedef struct CrashedProcess {
@@ -36,7 +36,7 @@ typedef struct CrashedProcess {
         uint64_t first_usec, last_usec; /* CLOCK_REALTIME: between these it died */
 } CrashedProcess;
 
-/** Adds "kernel": those that are about the process, and of the hardware those of minutes about its
+/** Adds "kernel": those that are about the process, then of the hardware those of minutes about its
  * end. @return its pid on the node, if a line has it; 0 */
 pid_t kernel_log_write(const KernelLog *l, const CrashedProcess *p, StrBuf *b);
 

@@ -86,6 +86,23 @@ static void a_report_has_no_more_lines_than_its_bound(void **state) {
         strbuf_done(&b);
 }
 
+static void lines_of_the_hardware_do_not_hide_those_of_the_process(void **state) {
+        _cleanup_(kernel_log_freep) KernelLog *l = kernel_log_new();
+        const CrashedProcess p = {
+                .pid = 7, .command = "python3", .first_usec = T0, .last_usec = T0
+        };
+        (void)state;
+        add(l, "aer", T0, "AER");
+        add(l, "segfault", T0, "python3[7]: segfault at 0");
+        for (unsigned i = 0; i < 2 * KERNEL_LOG_LINES_MAX; i++)
+                add(l, "aer", T0, "AER");
+        const char *lines = lines_of(l, &p, 7);
+        assert_memory_equal(lines, "python3[7]: segfault at 0;AER;", 30);
+        for (unsigned i = 0; i < 2 * KERNEL_LOG_LINES_MAX; i++)
+                add(l, "segfault", T0, "other[8]: segfault at 0");
+        assert_non_null(strstr(lines_of(l, &p, 0), "AER;"));
+}
+
 static void an_oom_kill_is_parsed(void **state) {
         OomKill k;
         (void)state;
@@ -133,6 +150,7 @@ int main(void) {
                 cmocka_unit_test(lines_of_the_process_and_of_the_hardware_are_found),
                 cmocka_unit_test(in_a_container_it_has_another_pid_than_in_the_log),
                 cmocka_unit_test(a_report_has_no_more_lines_than_its_bound),
+                cmocka_unit_test(lines_of_the_hardware_do_not_hide_those_of_the_process),
                 cmocka_unit_test(an_oom_kill_is_parsed),
                 cmocka_unit_test(the_report_of_an_oom_kill_names_the_cgroup),
         };
