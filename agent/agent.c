@@ -368,6 +368,7 @@ static void own_sources_on_final(Agent *a, const Bundle *b) {
 /* Requested from systemd at each check, as long as bundles are undelivered. */
 #define EXTEND_USEC (30 * USEC_PER_SEC)
 #define DRAIN_CHECK_USEC (5 * USEC_PER_SEC)
+#define DRAIN_REPORTS_USEC (30 * USEC_PER_SEC)
 /* A drain starts this long before maintenance. */
 #define DRAIN_AHEAD_USEC (15 * USEC_PER_MINUTE)
 /* Units that still settle are shipped as they are this long before the deadline. */
@@ -457,6 +458,12 @@ static void add_bundle_at_risk(const Agent *a, StrBuf *text) {
                 strbuf_add(text, "the state database cannot be read");
 }
 
+/* Cores are delivered without: a drain waits for reports for half a minute, if it has one. */
+static bool waits_for_reports(const Agent *a) {
+        return a->drain.state == AGENT_DRAINING &&
+               a->clock->realtime_usec(a->clock) - a->drain.since_usec < DRAIN_REPORTS_USEC;
+}
+
 /* Writes a->drain.missing. @return whether nothing is missing */
 static bool is_safe(Agent *a) {
         StrBuf text = STRBUF_INIT;
@@ -472,8 +479,9 @@ static bool is_safe(Agent *a) {
                   "bundles are quarantined");
         add_count(&text, a->incidents ? incidents_n_underway(a->incidents) : 0,
                   "snapshot is being taken", "snapshots are being taken");
-        add_count(&text, crash_reports_n(a->crash_reports), "crash report is being made",
-                  "crash reports are being made");
+        if (waits_for_reports(a))
+                add_count(&text, crash_reports_n(a->crash_reports), "crash report is being made",
+                          "crash reports are being made");
         const IntakeSource *s = find_unfinished_source(a);
         if (s)
                 strbuf_addf(&text, "%ssource %s has not been scanned completely",
@@ -808,6 +816,7 @@ static void on_discard(const char *reason, uint64_t n, void *userdata) {
 
 /* ---- crash reports ---- */
 
+/* @param held  NULL: it is pending in the store */
 static bool request_report(Agent *a, const BundleRecord *rec, IntakeSource *s,
                            const HeldFiles *held) {
         return crash_reports_request(
@@ -815,7 +824,8 @@ static bool request_report(Agent *a, const BundleRecord *rec, IntakeSource *s,
                 &(CrashReportsCore){ .bundle = rec,
                                      .spec = intake_source_spec(s),
                                      .environment = a->config->snapshot.environment.items,
-                                     .held_fd = held && held->n == 1 ? held->items[0].fd : -1 });
+                                     .held_fd = held && held->n == 1 ? held->items[0].fd : -1,
+                                     .is_pending = !held });
 }
 
 static bool on_whole(Bundle *b, void *userdata) {
@@ -849,10 +859,10 @@ static int on_report_pending(const char *bundle_id, void *userdata) {
         if (store_get(a->store, bundle_id, &rec) != 0 || rec.state == BUNDLE_SETTLING)
                 return 0;
         IntakeSource *s = agent_source_by_name(a, rec.source);
-        if ((bundle_state_is_terminal(rec.state) && rec.state != BUNDLE_DELIVERED) ||
-            (s && !intake_source_config(s)->crash_reports))
+        if ((bundle_state_is_terminal(rec.state) && rec.state != BUNDLE_DELIVERED) || !s ||
+            !intake_source_config(s)->crash_reports)
                 (void)store_report_end(a->store, bundle_id, NULL, 0); /* at the next start */
-        else if (s)
+        else
                 (void)request_report(a, &rec, s, NULL); /* it is made, or was */
         return 0;
 }

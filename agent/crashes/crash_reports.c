@@ -22,11 +22,16 @@
 #include "lib/base/strbuf.h"
 #include "lib/base/transition.h"
 #include "lib/event/worker_pool.h"
+#include "lib/neuron/owners.h"
 #include "lib/neuron/scan.h"
 
 #define OURSELVES "/proc/self/exe"
 /* The child has 10 s of CPU, which an idle thread may get late. */
 #define TIMEOUT_USEC (60 * USEC_PER_SEC)
+#define REPORTS_MAX 512
+#define REPORTS_OF_USER_MAX 64
+/* Deleted cores that are held open for their reports stay on the disk, and in no quota. */
+#define REPORTS_HELD_MAX 16
 #define REPORT_BYTES_MAX ((size_t)(32 * MIB))
 /* Only a file system that does not answer holds a report longer: it is waited for no more. */
 #define HANGS_USEC (CRASH_STREAM_TIMEOUT_USEC + 2 * TIMEOUT_USEC)
@@ -50,7 +55,7 @@ typedef struct Report {
         SourceSpec *spec; /* a reference */
         char **patterns;
         CoreFacts facts;
-        uint64_t unit_dev, unit_ino;
+        uint64_t unit_ino, unit_born_usec;
         uid_t uid;
         int held_fd, core_fd; /* -1: none */
         int json_fd, text_fd; /* memfds: the result */
@@ -65,6 +70,7 @@ struct CrashReports {
         WorkerPool *pool; /* one thread */
         ListLink reports;
         size_t n;
+        Owners owners;   /* of the reports */
         Report *running; /* NULL: none */
         uint64_t running_since_usec;
         KernelLog *kernel_log;
@@ -160,29 +166,33 @@ bool crash_signature_find(const char *json, size_t n, char ret[static STORE_SIGN
 
 /* ---- the worker ---- */
 
-static int check_core(const Report *x, int fd) {
-        struct stat st;
-        if (fstat(fd, &st) < 0)
-                return -errno;
-        return (uint64_t)st.st_ino == x->unit_ino && (uint64_t)st.st_dev == x->unit_dev ? 0
-                                                                                        : -ENOENT;
+static int open_below(int dir_fd, const char *path) {
+        _cleanup_close_ int dir = dir_fd;
+        return dir < 0 ? dir : fs_open_regular(dir, path, NULL);
 }
 
-static int open_below(const Report *x, int dir_fd, const char *path) {
-        _cleanup_close_ int dir = dir_fd;
-        _cleanup_close_ int fd = dir < 0 ? dir : fs_open_regular(dir, path, NULL);
-        int r = fd < 0 ? fd : check_core(x, fd);
-        return r < 0 ? r : TAKE_FD(fd);
+/* A device has another number after a reboot. */
+static int open_in_source(const Report *x) {
+        struct stat st;
+        _cleanup_close_ int fd = open_below(scan_open_fixed(x->spec->fixed),
+                                            source_spec_relative(x->spec, x->unit_path));
+        if (fd < 0)
+                return fd;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        uint64_t born = fs_birth_usec(fd);
+        return st.st_ino != x->unit_ino ||
+                               (born > 0 && x->unit_born_usec > 0 && born != x->unit_born_usec)
+                       ? -ENOENT
+                       : TAKE_FD(fd);
 }
 
 /* Where our links hold it, it is the same file. */
 static int open_core(const Report *x) {
         if (x->held_fd >= 0)
                 return fcntl(x->held_fd, F_DUPFD_CLOEXEC, 3);
-        int fd = open_below(x, pins_open(x->spec->pins, x->bundle_id), path_name(x->unit_path));
-        return fd >= 0 ? fd
-                       : open_below(x, scan_open_fixed(x->spec->fixed),
-                                    source_spec_relative(x->spec, x->unit_path));
+        int fd = open_below(pins_open(x->spec->pins, x->bundle_id), path_name(x->unit_path));
+        return fd >= 0 ? fd : open_in_source(x);
 }
 
 static void set_fault(Report *x, char *text) {
@@ -359,6 +369,7 @@ static void remove_report(Report *x) {
                 c->running = NULL;
         list_remove(&x->link);
         c->n--;
+        owners_release(&c->owners, &(Owner){ .uid = x->uid }, 1);
 }
 
 /* It is pending until it is attached durably. */
@@ -463,14 +474,13 @@ static void done(WorkJob *job) {
                 start_attaching(x);
 }
 
-/* One user's cores do not keep those of others waiting. */
+/* Users take turns, in the order of their numbers: nobody's cores keep those of others waiting. */
 static Report *pick_next(const CrashReports *c) {
+        const uid_t next_uid = c->last_uid + 1;
         Report *first = NULL;
-        LIST_FOREACH_ITEM (Report, x, link, &c->reports) {
-                first = first ? first : x;
-                if (x->uid != c->last_uid)
-                        return x;
-        }
+        LIST_FOREACH_ITEM (Report, x, link, &c->reports)
+                if (!first || x->uid - next_uid < first->uid - next_uid) /* it wraps around */
+                        first = x;
         return first;
 }
 
@@ -503,6 +513,7 @@ static Report *find_report(const CrashReports *c, const char *bundle_id) {
 
 static Report *report_new(CrashReports *c, const CrashReportsCore *core) {
         const BundleRecord *b = core->bundle;
+        const bool is_held = core->held_fd >= 0 && c->n < REPORTS_HELD_MAX;
         _cleanup_(report_freep) Report *x = calloc(1, sizeof *x);
         if (!x)
                 return NULL;
@@ -513,10 +524,10 @@ static Report *report_new(CrashReports *c, const CrashReportsCore *core) {
                        .probe_socket = strdup(c->context.probe_socket),
                        .spec = source_spec_ref(core->spec),
                        .patterns = strings_copy(core->environment),
-                       .unit_dev = b->unit_dev,
                        .unit_ino = b->unit_ino,
+                       .unit_born_usec = b->unit_born_usec,
                        .uid = b->uid,
-                       .held_fd = core->held_fd < 0 ? -1 : fcntl(core->held_fd, F_DUPFD_CLOEXEC, 3),
+                       .held_fd = is_held ? fcntl(core->held_fd, F_DUPFD_CLOEXEC, 3) : -1,
                        .core_fd = -1,
                        .json_fd = -1,
                        .text_fd = -1 };
@@ -528,6 +539,15 @@ static bool hangs(const CrashReports *c) {
         return c->running && clock_boottime_usec() - c->running_since_usec > HANGS_USEC;
 }
 
+/* @return whether it is counted as the owner's; else it is logged why not */
+static bool has_room(CrashReports *c, const Owner *owner) {
+        Owner largest;
+        if (owners_request(&c->owners, owner, 1, &largest) == OWNERS_GRANTED)
+                return true;
+        owners_count_refused(&c->owners, owner, clock_boottime_usec());
+        return false;
+}
+
 bool crash_reports_request(CrashReports *c, const CrashReportsCore *core) {
         const BundleRecord *b = core->bundle;
         if (find_report(c, b->id))
@@ -536,9 +556,13 @@ bool crash_reports_request(CrashReports *c, const CrashReportsCore *core) {
                 (void)store_report_end(c->context.store, b->id, NULL, 0); /* at the next start */
                 return false;
         }
-        int r = store_report_add(c->context.store, b->id);
+        const Owner owner = { .uid = b->uid };
+        if (!has_room(c, &owner))
+                return false;
+        int r = core->is_pending ? 0 : store_report_add(c->context.store, b->id);
         Report *x = r == 0 ? report_new(c, core) : NULL;
         if (!x) {
+                owners_release(&c->owners, &owner, 1);
                 log_dump(b->id, LOG_WARNING, r < 0 ? r : -ENOMEM, "no crash report is made");
                 return false;
         }
@@ -584,7 +608,11 @@ int crash_reports_new(CrashReports **ret, const CrashReportsContext *context) {
         CrashReports *c = calloc(1, sizeof *c);
         if (!c)
                 return -ENOMEM;
-        *c = (CrashReports){ .context = *context, .last_uid = (uid_t)-1 };
+        *c = (CrashReports){ .context = *context,
+                             .last_uid = (uid_t)-1,
+                             .owners = { .what = "crash reports",
+                                         .max = REPORTS_MAX,
+                                         .max_each = REPORTS_OF_USER_MAX } };
         list_init(&c->reports);
         c->kernel_log = kernel_log_new();
         int r = c->kernel_log
@@ -615,6 +643,7 @@ CrashReports *crash_reports_free(CrashReports *c) {
         }
         sd_event_source_disable_unref(c->next);
         kernel_log_free(c->kernel_log);
+        owners_done(&c->owners);
         free(c);
         return NULL;
 }

@@ -40,9 +40,10 @@ typedef struct CrashReportsCore { /* borrowed for the call */
         SourceSpec *spec;
         char *const *environment; /* patterns of what may be recorded */
         int held_fd;              /* that holds it, -1: none, as the descriptors of Bundle.held */
+        bool is_pending;          /* it comes from the store, and is not stored again */
 } CrashReportsCore;
 
-/** Has the report of a bundle's core made, unless it was.
+/** Has the report of a bundle's core made, unless it was, or too many wait to be made.
  * @return whether on_end will be called for it; never within the call */
 bool crash_reports_request(CrashReports *c, const CrashReportsCore *core);
 /** The bundle will not be delivered: its report is not needed. */

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 
@@ -16,7 +17,7 @@ sys.path.insert(0, os.path.join(_here, "..", "harness"))
 sys.path.insert(0, os.path.join(_here, "..", "collectors", "crash"))
 # pylint: disable=wrong-import-position
 import radosgw
-from agent import PATIENCE, Agent, cleanup, extract, family, object_of, wait_for
+from agent import CLI, PATIENCE, Agent, cleanup, extract, family, need_root, object_of, wait_for
 from cores import CRASHER, core_of, report
 from s3tools import new_bucket
 from tap import main, test
@@ -66,19 +67,21 @@ def bundles(a):
     return {m["bundle"]["id"]: (path, m) for path, m in a.manifests()}
 
 
-def child_of(a):
+def stop_child(a):
     """Stops the process that makes a report. @return its pid"""
-    def find():
-        for pid in family(a.pid):
-            try:
-                with open(f"/proc/{pid}/cmdline", "rb") as f:
-                    if f.read().endswith(b"--child=crash\0"):
-                        os.kill(pid, signal.SIGSTOP)
-                        return pid
-            except (OSError, ProcessLookupError):
-                pass
-        return None
-    return wait_for("a report is being made", find, every=0.0005)
+    for pid in family(a.pid):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as f:
+                if f.read().endswith(b"--child=crash\0"):
+                    os.kill(pid, signal.SIGSTOP)
+                    return pid
+        except (OSError, ProcessLookupError):
+            pass
+    return None
+
+
+def child_of(a):
+    return wait_for("a report is being made", lambda: stop_child(a), every=0.0005)
 
 
 def supplement(a):
@@ -262,6 +265,103 @@ def a_core_that_is_gone_before_its_report_is_made_has_one_that_says_so():
     a.stop()
 
 
+def put(a, name, uid):
+    with open(a.path("coming"), "w", encoding="ascii") as f:
+        f.write("no core of " + name)
+    os.chown(a.path("coming"), uid, uid)
+    os.rename(a.path("coming"), a.path("cores", name))
+
+
+def pending(a):
+    return int(a.sql("SELECT count(*) FROM reports_pending"))
+
+
+def open_cores(a):
+    n = 0
+    for fd in os.listdir(f"/proc/{a.pid}/fd"):
+        with contextlib.suppress(OSError):
+            n += a.path("cores", "core.") in os.readlink(f"/proc/{a.pid}/fd/{fd}")
+    return n
+
+
+@test
+def a_user_with_many_cores_has_a_bounded_number_of_reports_and_a_drain_does_not_wait_for_all():
+    need_root()
+    a = node(settle="1s")
+    for path in (a.path(".neuron-collectd"), a.path("cores", ".neuron-collectd")):
+        os.mkdir(path, 0o700)
+        os.chown(path, 2001, 2001)  # no links: cores are held open
+    a.start()
+    put(a, "core.0", 2001)
+    child_of(a)
+    for n in range(1, 70):
+        put(a, f"core.{n}", 2001)
+    a.wait_delivered(70)
+    assert pending(a) == 64, pending(a)
+    assert open_cores(a) <= 17, open_cores(a)  # the child's, too
+    wait_for("it is logged", lambda: "crash reports were refused" in a.log)
+    draining = subprocess.Popen([CLI, "--socket", a.socket, "drain", "--timeout", "100s"],
+                                stdout=subprocess.DEVNULL)
+    begin = time.monotonic()
+    while draining.poll() is None:
+        stop_child(a)
+        time.sleep(0.001)
+    assert draining.returncode == 0 and time.monotonic() - begin > 25
+    a.kill()
+
+
+@test
+def users_take_turns():
+    need_root()
+    a = node(settle="1s")
+    a.start()
+    put(a, "core.a.0", 2001)
+    child = child_of(a)
+    for n in range(1, 4):
+        put(a, f"core.a.{n}", 2001)
+        put(a, f"core.b.{n}", 2002)
+    a.wait_known(7)
+    put(a, "core.c.1", 2003)
+    a.wait_delivered(8)
+    os.kill(child, signal.SIGCONT)
+    wait_for("all are made", lambda: pending(a) == 0, timeout=60)
+    names = dict(line.split("|") for line in a.sql(
+        "SELECT id, path FROM bundles WHERE supplement_of=''").splitlines())
+    made = [os.path.basename(names[i])[5] for line in a.log.splitlines()
+            if "crash report is attached" in line for i in names if i in line]
+    assert "".join(made).index("c") <= 2, made
+    a.stop()
+
+
+@test
+def a_pending_report_is_made_though_its_device_has_another_number_now():
+    a = node(settle="1s")
+    a.start()
+    crash(a, threads=2)
+    child_of(a)
+    a.wait_delivered(1)
+    a.kill()
+    a.sql("UPDATE bundles SET unit_dev = unit_dev + 1")
+    a.start()
+    wait_for("nothing is pending", lambda: pending(a) == 0, timeout=60)
+    assert "core was removed" not in a.log, a.log
+    a.stop()
+
+
+@test
+def a_pending_report_of_a_source_that_is_configured_no_more_is_not_made():
+    a = node(settle="1s")
+    a.start()
+    crash(a, threads=2)
+    child_of(a)
+    a.wait_delivered(1)
+    a.kill()
+    a.config["sources"][0]["name"] = "others"
+    a.start()
+    wait_for("nothing is pending", lambda: pending(a) == 0)
+    a.stop()
+
+
 @test
 def the_job_is_found_by_the_pid_in_the_name_of_the_core():
     a = node(settle="4s")
@@ -343,6 +443,21 @@ def a_process_that_the_oom_killer_has_killed_has_a_report_without_a_core():
     assert [line["text"] for line in document["kernel"]] == [CONSTRAINT, KILLED]
     with open(os.path.join(directory, "crash-pid-4711.md"), encoding="utf-8") as f:
         assert "/slurm/job_7" in f.read()
+    a.stop()
+
+
+@test
+def a_report_that_joins_an_operators_snapshot_is_delivered():
+    a = node()
+    log_as_kernel(a, "boot")
+    a.start()
+    wait_for_follower(a)
+    asking = subprocess.Popen([CLI, "--socket", a.socket, "snapshot"], stdout=subprocess.DEVNULL)
+    wait_for("it is begun", lambda: "taking a snapshot" in a.log)
+    log_as_kernel(a, CONSTRAINT, KILLED)
+    assert asking.wait(60 * PATIENCE) == 0
+    wait_for("an incident with it is delivered", a.manifests, timeout=90)
+    assert "crash-pid-4711.md" in kinds(a.only_manifest()[1])
     a.stop()
 
 
