@@ -22,6 +22,7 @@
 
 #define HEAD_BYTES (64 * KIB) /* of a core: headers, and the notes of its first thread */
 #define NOTES_MAX 16          /* NT_PRPSINFO is the second, or gdb's first */
+#define NAMED_USEC (10 * USEC_PER_MINUTE)
 #define VARIABLES_MAX 4096
 #define VARIABLE_BYTES_MAX 1024
 #define FIELD_BYTES_MAX (64 * KIB) /* of a journal's entry; more is cut */
@@ -289,8 +290,21 @@ static void set_times(int fd, CrashedProcess *p) {
                 return;
         uint64_t born = fs_birth_usec(fd),
                  written = (uint64_t)MAX(st.st_mtim.tv_sec, (time_t)0) * USEC_PER_SEC;
+        if (st.st_uid != 0)
+                written = MAX(written, born);
         p->first_usec = born > 0 ? MIN(born, written) : written;
         p->last_usec = written;
+}
+
+/* What a user calls a file of his, and when it changed, is his choice; when it was created is not.
+ * A core is created once its process has crashed. */
+static bool is_plausible(int fd, const CrashedProcess *p) {
+        struct stat st;
+        if (fstat(fd, &st) < 0)
+                return false;
+        uint64_t born = fs_birth_usec(fd);
+        return st.st_uid == 0 || born == 0 || p->last_usec == 0 ||
+               (p->last_usec <= born + NAMED_USEC && born <= p->last_usec + NAMED_USEC);
 }
 
 void core_facts_read(int fd, const char *path, char *const *patterns, CoreFacts *ret) {
@@ -301,6 +315,10 @@ void core_facts_read(int fd, const char *path, char *const *patterns, CoreFacts 
                 read_journal(path, patterns, &f);
         else if (!core_pattern_name_parse(path_name(path), &f.process))
                 read_head(fd, &f.process);
+        if (!is_plausible(fd, &f.process)) {
+                f.process = (CrashedProcess){ 0 };
+                read_head(fd, &f.process);
+        }
         set_times(fd, &f.process);
         *ret = f;
 }

@@ -6,9 +6,13 @@
 #include <jansson.h>
 #include <string.h>
 #include <sys/procfs.h>
+#include <sys/stat.h>
 #include <sys/xattr.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "agent/crashes/core_facts.h"
+#include "tests/harness/skip.h"
 #include "tests/lib/base/scratch.h"
 
 #define BOOT "0123456789abcdef0123456789abcdef"
@@ -152,6 +156,30 @@ static void attributes_come_first(void **state) {
         (void)close(fd);
 }
 
+/* Else it would quote what the kernel logged of another user's process. */
+static void a_user_cannot_name_a_process_of_another_time(void **state) {
+        const Scratch *scratch = *state;
+        char *const none[] = { NULL };
+        for (int is_old = 0; is_old < 2; is_old++) {
+                char path[PATH_MAX + 64];
+                CoreFacts f = { 0 };
+                const time_t now = time(NULL), then = now - (is_old ? 7200 : 0);
+                (void)snprintf(path, sizeof path, "%s/core.python3.815.%lld", scratch->path,
+                               (long long)then);
+                int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+                Head x = make_head();
+                assert_int_equal(write(fd, &x, sizeof x), sizeof x);
+                if (fchown(fd, 2001, 2001) < 0)
+                        SKIP_BECAUSE("needs root: the file is given to another user");
+                assert_int_equal(futimens(fd, (struct timespec[]){ { then, 0 }, { then, 0 } }), 0);
+                core_facts_read(fd, path, none, &f);
+                assert_int_equal(f.process.pid, is_old ? 4711 : 815);
+                assert_true(f.process.last_usec + USEC_PER_MINUTE >= (uint64_t)now * USEC_PER_SEC);
+                core_facts_done(&f);
+                (void)close(fd);
+        }
+}
+
 static void the_job_has_allowed_variables_alone(void **state) {
         char *const patterns[] = { (char *)"NEURON_*", (char *)"RANK", NULL };
         (void)state;
@@ -187,6 +215,7 @@ int main(void) {
                 cmocka_unit_test(the_first_note_names_the_process_wherever_the_file_is_cut),
                 cmocka_unit_test(offsets_beyond_the_file_are_nothing),
                 TEST(attributes_come_first),
+                TEST(a_user_cannot_name_a_process_of_another_time),
                 cmocka_unit_test(the_job_has_allowed_variables_alone),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
