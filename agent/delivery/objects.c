@@ -41,6 +41,7 @@ struct ObjectCall {
         ObjectRequest request; /* the name is a copy; on a volume the data, too */
         ObjectResult result;
         char *error;            /* of what the thread has done, or of what ends a loop turn later */
+        bool is_own_trouble;    /* not the store's: it says nothing of the destination */
         sd_event_source *timer; /* for that, or until a volume has hung for too long */
         EntryList entries;
 
@@ -114,7 +115,7 @@ static void finish(ObjectCall *c, ObjectOutcome outcome, const char *error) {
         c->result.outcome = outcome;
         c->result.error = !needs_error ? NULL : error ? error : strerror(ENOMEM);
         list_remove(&c->link); /* nobody else finds it from here on */
-        if (!needs_error || (outcome == OBJECT_UNREACHABLE && error))
+        if (!needs_error || (outcome == OBJECT_UNREACHABLE && error && !c->is_own_trouble))
                 scheduler_object_done(c->objects->destination, needs_error ? error : NULL);
         c->request.on_done(&c->result, c->request.userdata);
         (void)object_call_cancel(c);
@@ -267,6 +268,7 @@ static int send_request(ObjectCall *c, const S3RequestOptions *request) {
         own.max_tries = TRIES_MAX;
         own.userdata = c;
         int r = s3_call_new(&c->s3, client_of(c->objects), &own);
+        c->is_own_trouble = r < 0;
         return r < 0 ? finish_later(c, OBJECT_UNREACHABLE, strerror(-r)) : 0;
 }
 
@@ -305,9 +307,10 @@ static void on_compared(const S3Result *r, void *userdata) {
                 finish(c, OBJECT_EXISTS, NULL);
         else if (c->is_written) /* not permitted to read it */
                 finish(c, OBJECT_OK, NULL);
-        else if (outcome == OBJECT_NOT_FOUND)
+        else if (outcome == OBJECT_NOT_FOUND) {
+                c->is_own_trouble = true;
                 finish(c, OBJECT_UNREACHABLE, "what had the name was removed meanwhile");
-        else
+        } else
                 finish_answer(c, outcome, r);
 }
 
@@ -574,6 +577,7 @@ static void finish_volume(ObjectCall *c) {
                         is_write ? c->written.modified_usec : c->content.modified_usec;
         c->result.data = c->content.data;
         c->result.n = c->content.n;
+        c->is_own_trouble = c->outcome == -ENOMEM || c->outcome == -EMFILE || c->outcome == -ENFILE;
         finish(c, outcome, c->error ? c->error : c->outcome < 0 ? strerror(-c->outcome) : NULL);
 }
 

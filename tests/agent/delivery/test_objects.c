@@ -410,6 +410,9 @@ static void trouble_shows_at_the_destination_and_its_probe_says_whether_it_can_b
         faults.mkdir_error = EACCES; /* no trouble */
         assert_int_equal(outcome(f, OBJECT_CREATE, NAME, "x"), OBJECT_UNABLE);
         assert_destination(f, "ok", NULL);
+        faults = (struct Faults){ .link_error = ENOMEM }; /* our own */
+        assert_int_equal(outcome(f, OBJECT_CREATE, NAME, "x"), OBJECT_UNREACHABLE);
+        assert_destination(f, "ok", NULL);
         faults = (struct Faults){ .link_error = EIO }; /* the probe makes no link */
         assert_int_equal(outcome(f, OBJECT_CREATE, "a", "x"), OBJECT_UNREACHABLE);
         assert_destination(f, "failing", "/v/a");
