@@ -366,8 +366,8 @@ int crash_report(const CrashRequest *request, CrashReport *ret) {
         *ret = (CrashReport){ 0 };
         size_t n_context = request->context ? strlen(request->context) : 0;
         int sockets[2];
-        if (n_context > CRASH_CONTEXT_BYTES_MAX)
-                return -E2BIG;
+        if (n_context > CRASH_CONTEXT_BYTES_MAX) /* hostile lines of the kernel's log */
+                n_context = 0;
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0)
                 return -errno;
         _cleanup_close_ int ours = sockets[0],

@@ -34,7 +34,7 @@ typedef struct CrashRequest {
         int core_fd;           /* borrowed, as the roots' are; may be a pipe, or zstd */
         const FileRoot *roots; /* where programs and libraries may be, the likeliest first */
         size_t n_roots;        /* <= FILES_ROOTS_MAX */
-        const char *context;   /* JSON, as above; NULL: none */
+        const char *context;   /* JSON, as above; NULL, or more than its bound: none */
         uint64_t timeout_usec;
         uint64_t stream_timeout_usec; /* before that, to read a pipe or decompress; then the report
                                          is of what came. 0 = CRASH_STREAM_TIMEOUT_USEC */
@@ -48,7 +48,7 @@ typedef struct CrashReport {
 enum { CRASH_E_FAILED = 1 };
 
 /** Makes one. Blocks: for a command or a worker. @param ret  to be given to crash_report_done()
- * @return 0, CRASH_E_FAILED and ret->fault, -E2BIG: too much context, -errno */
+ * @return 0, CRASH_E_FAILED and ret->fault, -errno */
 int crash_report(const CrashRequest *request, CrashReport *ret);
 void crash_report_done(CrashReport *r);
 

@@ -44,7 +44,7 @@ static const struct sock_filter sandbox_prologue[] = {
 #define PROCESSES_MAX 512 /* of the user, threads too */
 #define MEMORY_MAX (2 * GIB)
 #define ADDRESS_SPACE_MAX (64 * GIB) /* of one that maps files: their size is not memory */
-#define OWN_MEMORY_MAX GIB           /* … and what is written to, which is */
+#define OWN_MEMORY_MAX (512 * MIB)   /* … and what is written to, which is */
 /* Newer than the header of Linux 5.15, which is the oldest we are built with. */
 #define FS_REFER (UINT64_C(1) << 13)    /* ABI 2, Linux 5.19 */
 #define FS_TRUNCATE (UINT64_C(1) << 14) /* ABI 3, Linux 6.2 */

@@ -133,7 +133,7 @@ int __wrap_report_write(const ReportInput *in, StrBuf *json, StrBuf *text) {
         while (strcmp(in->core_name, "spin") == 0)
                 ;
         if (strcmp(in->core_name, "eat") == 0) {
-                void *p = malloc(UINT64_C(512) * MIB), *q = malloc(UINT64_C(768) * MIB);
+                void *p = malloc(UINT64_C(256) * MIB), *q = malloc(UINT64_C(384) * MIB);
                 return !p ? -EFAULT : q ? 0 : -ENOMEM;
         }
         if (strcmp(in->core_name, "close and spin") == 0) {
@@ -332,6 +332,21 @@ static void one_that_requests_without_end_is_ended(void **state) {
         crash_report_done(&r);
 }
 
+static void more_context_than_its_bound_is_left_out(void **state) {
+        CrashReport r;
+        static char context[CRASH_CONTEXT_BYTES_MAX + 2];
+        memset(context, ' ', sizeof context - 1);
+        _cleanup_close_ int core = memfd_create("core", MFD_CLOEXEC);
+        assert_int_equal(crash_report(&(CrashRequest){ .program = "/proc/self/exe",
+                                                       .core_name = "try",
+                                                       .core_fd = core,
+                                                       .context = context,
+                                                       .timeout_usec = PATIENT_USEC },
+                                      &r),
+                         0);
+        crash_report_done(&r);
+}
+
 #ifndef __SANITIZE_ADDRESS__ /* whose shadow is terabytes of address space */
 static void memory_is_limited(void **state) {
         CrashReport r;
@@ -355,6 +370,7 @@ int main(int argc, char **argv) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(it_reaches_nothing_and_is_handed_programs_only),
                 cmocka_unit_test(it_reaches_nothing_where_the_kernel_has_no_landlock),
+                cmocka_unit_test(more_context_than_its_bound_is_left_out),
                 cmocka_unit_test(one_that_misbehaves_costs_its_report_and_nothing_else),
                 cmocka_unit_test(one_that_dies_is_an_outcome),
                 cmocka_unit_test(one_that_fails_behind_its_report_has_made_one),
