@@ -430,6 +430,9 @@ static void attach(Report *x) {
                 (void)store_report_end(x->owner->context.store, x->bundle_id, NULL, 0);
                 x->is_unwanted = true;
         }
+        if (x->is_unwanted && !is_json) /* else the unit's next bundle has it */
+                (void)attachments_remove(x->owner->context.attachments, x->source, x->unit_path,
+                                         CRASH_FILE);
         int r = x->error < 0 || x->is_unwanted
                         ? x->error
                         : attachments_submit(

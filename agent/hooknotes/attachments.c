@@ -388,6 +388,16 @@ static int remove_empty(const Attachments *a, const char *source, const char *un
         return r;
 }
 
+int attachments_remove(const Attachments *a, const char *source, const char *unit_path,
+                       const char *name) {
+        _cleanup_close_ int unit = open_unit(a, source, unit_path);
+        if (unit < 0)
+                return unit == -ENOENT ? 0 : unit;
+        if (unlinkat(unit, name, 0) < 0 && errno != ENOENT)
+                return -errno;
+        return remove_empty(a, source, unit_path);
+}
+
 int attachments_release_bundle(const Attachments *a, const char *source, const char *unit_path,
                                const char *bundle_id) {
         GivenName given;

@@ -99,6 +99,9 @@ void attachment_names_done(AttachmentNames *names);
  * ATTACHMENTS_MAX. @return 0, -errno */
 int attachment_names(int dir_fd, AttachmentNames *ret);
 
+/** Removes a file that waits. Missing is fine. @return 0, -errno */
+int attachments_remove(const Attachments *a, const char *source, const char *unit_path,
+                       const char *name);
 /** Removes what is assigned to a bundle. Missing is fine. What waits stays. */
 int attachments_release_bundle(const Attachments *a, const char *source, const char *unit_path,
                                const char *bundle_id);

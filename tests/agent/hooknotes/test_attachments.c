@@ -350,6 +350,21 @@ static void what_is_over_goes_and_the_rest_stays(void **state) {
         assert_int_equal(attachments_release_bundle(f->a, "core-dumps", UNIT, ID), 0);
 }
 
+static void a_file_that_waits_is_removed_by_its_name(void **state) {
+        Fixture *f = *state;
+        unsigned n = 0;
+        assert_int_equal(put(f, "a", "1"), 0);
+        assert_int_equal(put(f, "b", "2"), 0);
+        assert_int_equal(attachments_remove(f->a, "core-dumps", UNIT, "a"), 0);
+        assert_false(attachments_have(f->a, "core-dumps", UNIT, "a"));
+        assert_true(attachments_have(f->a, "core-dumps", UNIT, "b"));
+        assert_int_equal(attachments_remove(f->a, "core-dumps", UNIT, "a"), 0);
+        assert_int_equal(attachments_remove(f->a, "core-dumps", UNIT, "b"), 0);
+        assert_int_equal(attachments_list_all(f->a, count_unit, &n), 0);
+        assert_int_equal(n, 0);
+        assert_int_equal(attachments_remove(f->a, "core-dumps", UNIT, "b"), 0);
+}
+
 static void all_units_together_have_a_bound_and_what_is_released_makes_room(void **state) {
         Fixture *f = *state;
         static const char *const units[] = { "/tmp/a", "/tmp/b" };
@@ -604,6 +619,7 @@ int main(void) {
                 TEST(a_bundle_gets_what_waits_once_and_the_same_ever_after),
                 TEST(a_crash_while_it_is_given_loses_nothing),
                 TEST(what_is_over_goes_and_the_rest_stays),
+                TEST(a_file_that_waits_is_removed_by_its_name),
                 TEST(all_units_together_have_a_bound_and_what_is_released_makes_room),
                 TEST(what_came_before_a_time_goes_and_the_rest_stays),
                 TEST(off_the_loop_one_copy_is_written_for_all_and_the_loop_syncs_nothing),
