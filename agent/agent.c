@@ -1028,7 +1028,7 @@ static void on_fact(const IncidentFact *fact, void *userdata) {
         crash_reports_on_kernel_line(a->crash_reports, &line);
         if (fact->is_past || !oom_kill_parse(line.text, &kill))
                 return;
-        crash_reports_make_of_oom_kill(a->crash_reports, &line, &json, &text);
+        crash_reports_make_of_oom_kill(a->crash_reports, &line, &kill, &json, &text);
         if (strbuf_error(&json) < 0 || strbuf_error(&text) < 0) {
                 log_warning(-ENOMEM, "no crash report of pid %d", (int)kill.pid);
                 return;

@@ -595,14 +595,11 @@ void crash_reports_on_kernel_line(CrashReports *c, const KernelLine *line) {
         kernel_log_add(c->kernel_log, line);
 }
 
-void crash_reports_make_of_oom_kill(CrashReports *c, const KernelLine *line, StrBuf *json,
-                                    StrBuf *text) {
-        OomKill kill;
-        if (!oom_kill_parse(line->text, &kill))
-                return;
-        const CrashedProcess p = { .pid = kill.pid, .last_usec = line->usec };
-        _cleanup_free_ char *job = find_job(c->context.store, &p, kill.uid, NULL);
-        oom_kill_report(c->kernel_log, line, job, json, text);
+void crash_reports_make_of_oom_kill(CrashReports *c, const KernelLine *line, OomKill *kill,
+                                    StrBuf *json, StrBuf *text) {
+        const CrashedProcess p = { .pid = kill->pid, .last_usec = line->usec };
+        _cleanup_free_ char *job = find_job(c->context.store, &p, kill->uid, NULL);
+        oom_kill_report(c->kernel_log, line, kill, job, json, text);
 }
 
 /* ---- life ---- */

@@ -54,10 +54,9 @@ size_t crash_reports_n(const CrashReports *c);
 
 /** A line of the kernel's log that says something of a crash. */
 void crash_reports_on_kernel_line(CrashReports *c, const KernelLine *line);
-/** Makes the report of a process that the OOM killer has killed, as the line says; or leaves both
- * empty. */
-void crash_reports_make_of_oom_kill(CrashReports *c, const KernelLine *line, StrBuf *json,
-                                    StrBuf *text);
+/** Makes the report of a process that the OOM killer has killed. @param kill  as the line says */
+void crash_reports_make_of_oom_kill(CrashReports *c, const KernelLine *line, OomKill *kill,
+                                    StrBuf *json, StrBuf *text);
 
 /** @param json  of a report, from a hostile child: of any content
  * @return whether it has a signature that is one: 8 to 64 hexadecimal digits */

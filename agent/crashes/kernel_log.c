@@ -231,12 +231,9 @@ static void write_text(const OomKill *kill, const KernelLine *line, StrBuf *b) {
                       "(data loaders, compilation in parallel).\n");
 }
 
-void oom_kill_report(const KernelLog *l, const KernelLine *line, const char *job, StrBuf *json,
-                     StrBuf *text) {
-        OomKill kill;
-        if (!oom_kill_parse(line->text, &kill))
-                return;
-        find_cgroup(l, &kill);
-        write_json(&kill, l, line, job, json);
-        write_text(&kill, line, text);
+void oom_kill_report(const KernelLog *l, const KernelLine *line, OomKill *kill, const char *job,
+                     StrBuf *json, StrBuf *text) {
+        find_cgroup(l, kill);
+        write_json(kill, l, line, job, json);
+        write_text(kill, line, text);
 }

@@ -49,7 +49,7 @@ typedef struct OomKill {
 
 /** Reads `[Memory cgroup o|O]ut of memory: Killed process PID (COMMAND) …`. */
 bool oom_kill_parse(const char *text, OomKill *ret);
-/** The report of a process that left no core. @param job  JSON or NULL
- * @param json, text  of crash.json and crash.md */
-void oom_kill_report(const KernelLog *l, const KernelLine *line, const char *job, StrBuf *json,
-                     StrBuf *text);
+/** The report of a process that left no core. @param kill  as the line says; gets its cgroup
+ * @param job  JSON or NULL  @param json, text  of crash.json and crash.md */
+void oom_kill_report(const KernelLog *l, const KernelLine *line, OomKill *kill, const char *job,
+                     StrBuf *json, StrBuf *text);

@@ -128,7 +128,9 @@ static void the_report_of_an_oom_kill_names_the_cgroup(void **state) {
         add(l, "oom", T0, "oom-kill:constraint=X,oom_memcg=/,task_memcg=/b,task=c,pid=9,uid=0");
         add(l, "oom", T0, CONSTRAINT);
         kernel_log_add(l, &line);
-        oom_kill_report(l, &line, "{\"key\":\"k\"}", &json, &text);
+        OomKill kill;
+        assert_true(oom_kill_parse(line.text, &kill));
+        oom_kill_report(l, &line, &kill, "{\"key\":\"k\"}", &json, &text);
         json_t *v = json_loadb(json.text, json.n, JSON_REJECT_DUPLICATES, NULL);
         assert_non_null(v);
         const char *cgroup, *name, *rule, *key;
