@@ -42,7 +42,7 @@ typedef struct Collector {
         const char *name;
         /** Collects until it is done or killed. @return 0; COLLECT_E_NOTHING; -errno: it could not
          * even begin, and the section has the reason */
-        int (*run)(const CollectRequest *order, CollectOut *out);
+        int (*run)(const CollectRequest *request, CollectOut *out);
         uint64_t capabilities; /* it keeps */
         unsigned needs;
         bool per_process; /* has nothing to report without a process */
@@ -131,9 +131,9 @@ _printf_(2, 3) static int send_message(int fd, const char *fmt, ...) {
         return send(fd, text, size, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
 }
 
-static int request_fd(const ProbeRequest *order) {
+static int request_fd(const ProbeRequest *request) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        int r = probe_request_format(order, &b);
+        int r = probe_request_format(request, &b);
         return r < 0 ? r : probe_request_memfd(b.text, b.n);
 }
 
@@ -171,20 +171,20 @@ _printf_(3, 4) static void run_end(Run *run, SectionState state, const char *fmt
 
 /* @param request  borrowed, its offset does not matter  @param dir_fd  borrowed; 0 = none */
 static int run_start(Run *run, sd_event *event, const char *name, int request, int dir_fd,
-                     ChildOptions order) {
+                     ChildOptions options) {
         char option[96];
         char *argv[] = { (char *)"neuron-collectd", option, NULL };
         (void)snprintf(option, sizeof option, "--child=%s", name);
-        order.program = "/proc/self/exe";
-        order.argv = argv;
-        order.environment = child_environment;
-        order.input_fd = request;
-        order.third_fd = dir_fd;
-        order.keeps_capabilities = true; /* of which it drops what it does not need */
+        options.program = "/proc/self/exe";
+        options.argv = argv;
+        options.environment = child_environment;
+        options.input_fd = request;
+        options.third_fd = dir_fd;
+        options.keeps_capabilities = true; /* of which it drops what it does not need */
         *run = (Run){ .collector = run->collector, .phase = RUN_RUNNING };
         run->begun_usec = clock_realtime_usec();
         run->started_usec = clock_boottime_usec();
-        int r = child_new(&run->child, event, &order);
+        int r = child_new(&run->child, event, &options);
         if (r < 0)
                 run_end(run, SECTION_FAILED, "no process could be started for it: %s",
                         strerror(-r));
@@ -263,7 +263,7 @@ typedef struct Part { /* of the document: a collector's */
 struct Snapshot {
         sd_event *event;
         int fd, dir_fd, request_fd;
-        const ProbeRequest *order;
+        const ProbeRequest *request;
         Part parts[PARTS_MAX];
         size_t n_parts;
         uint64_t begun_usec;
@@ -380,16 +380,16 @@ static int write_document(const Snapshot *l, const char *name, bool public_only)
                         n++;
                 }
         (void)gethostname(hostname, sizeof hostname - 1); /* then it stays empty */
-        bool is_after = l->order->mode == PROBE_AFTER;
-        Document d = { .name = l->order->name,
-                       .trigger = public_only ? NULL : l->order->trigger,
-                       .instance_id = l->order->instance_id,
+        bool is_after = l->request->mode == PROBE_AFTER;
+        Document d = { .name = l->request->name,
+                       .trigger = public_only ? NULL : l->request->trigger,
+                       .instance_id = l->request->instance_id,
                        .hostname = hostname,
                        .before = is_after ? SNAPSHOT_FILE : NULL,
                        .begun_usec = l->begun_usec,
                        .ended_usec = clock_realtime_usec(),
-                       .processes = public_only ? NULL : l->order->collect.processes,
-                       .n_processes = public_only ? 0 : l->order->collect.n_processes,
+                       .processes = public_only ? NULL : l->request->collect.processes,
+                       .n_processes = public_only ? 0 : l->request->collect.n_processes,
                        .sections = sections,
                        .n_sections = n,
                        .differences = is_after ? DIFFERENCES_FILE : NULL };
@@ -405,7 +405,7 @@ static int write_public(Snapshot *l) {
                                 return 0;
                         n++;
                 }
-        if (l->has_public || n == 0 || l->order->mode != PROBE_SNAPSHOT || l->order->document)
+        if (l->has_public || n == 0 || l->request->mode != PROBE_SNAPSHOT || l->request->document)
                 return 0;
         l->has_public = true;
         int r = write_document(l, SNAPSHOT_PUBLIC_FILE, true);
@@ -451,13 +451,13 @@ static const char *document_name(const ProbeRequest *o) {
 }
 
 static int finish_snapshot(Snapshot *l) {
-        ProbeMode mode = l->order->mode;
-        const char *name = document_name(l->order);
+        ProbeMode mode = l->request->mode;
+        const char *name = document_name(l->request);
         int r = mode == PROBE_AFTER ? write_differences(l) : 0;
         if (r == 0)
                 r = write_document(l, name, false);
         if (r == 0)
-                remove_parts(l, mode != PROBE_AFTER && !l->order->document);
+                remove_parts(l, mode != PROBE_AFTER && !l->request->document);
         return r;
 }
 
@@ -491,8 +491,8 @@ static void start_part(Snapshot *l, Part *p) {
         }
         (void)snprintf(child, sizeof child, "collect:%s", p->run.collector->name);
         (void)run_start(&p->run, l->event, child, l->request_fd, raw,
-                        (ChildOptions){ .timeout_usec = timeout_of(l->order, p->run.collector),
-                                        .output_max_bytes = l->order->collect.max_bytes,
+                        (ChildOptions){ .timeout_usec = timeout_of(l->request, p->run.collector),
+                                        .output_max_bytes = l->request->collect.max_bytes,
                                         .on_output = on_part_output,
                                         .on_done = on_part_done,
                                         .userdata = p }); /* its state and why have the result */
@@ -528,7 +528,7 @@ static void add_part(Snapshot *l, const Collector *c) {
         l->parts[l->n_parts++] = (Part){ .run = { .collector = c },
                                          .snapshot = l,
                                          .fd = -1,
-                                         .files_bytes = l->order->collect.max_bytes };
+                                         .files_bytes = l->request->collect.max_bytes };
 }
 
 static bool is_in_second_snapshot(const ProbeRequest *o, const Collector *c) {
@@ -540,8 +540,9 @@ static void add_parts(Snapshot *l) {
         for (size_t pass = 0; pass < 2; pass++)
                 for (size_t i = 0; i < ELEMENTSOF(collectors) && l->n_parts < PARTS_MAX; i++) {
                         const Collector *c = &collectors[i];
-                        if (c->is_public == (pass == 0) && is_wanted(l->order, c) &&
-                            (l->order->mode != PROBE_AFTER || is_in_second_snapshot(l->order, c)))
+                        if (c->is_public == (pass == 0) && is_wanted(l->request, c) &&
+                            (l->request->mode != PROBE_AFTER ||
+                             is_in_second_snapshot(l->request, c)))
                                 add_part(l, c);
                 }
 }
@@ -550,7 +551,7 @@ static void add_parts(Snapshot *l) {
 
 /* Two supervisors in one directory: the second waits, and finds the document of the first. */
 static int lock(const Snapshot *l) {
-        uint64_t until = clock_boottime_usec() + LOCK_WAIT_USEC + l->order->collect.timeout_usec;
+        uint64_t until = clock_boottime_usec() + LOCK_WAIT_USEC + l->request->collect.timeout_usec;
         int fd = openat(l->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (fd < 0)
                 return -errno;
@@ -603,7 +604,7 @@ static bool has_begun(const Snapshot *l) {
                 if (faccessat(l->dir_fd, part_name(name, PARTS_PREFIX, l->parts[i].run.collector),
                               F_OK, AT_SYMLINK_NOFOLLOW) == 0)
                         return true;
-        return faccessat(l->dir_fd, document_name(l->order), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+        return faccessat(l->dir_fd, document_name(l->request), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 /* An agent may have ended as soon as it had started a supervisor, and the next one be quicker than
@@ -614,28 +615,28 @@ static void wait_for_start(const Snapshot *l) {
                 (void)usleep(50 * USEC_PER_MSEC);
 }
 
-static int run_snapshot(int fd, const ProbeRequest *order, int dir_fd) {
+static int run_snapshot(int fd, const ProbeRequest *request, int dir_fd) {
         _cleanup_(snapshot_done) Snapshot l = { .fd = fd,
                                                 .dir_fd = dir_fd,
                                                 .request_fd = -1,
-                                                .order = order,
+                                                .request = request,
                                                 .begun_usec = clock_realtime_usec() };
         add_parts(&l);
-        if (order->mode == PROBE_SALVAGE)
+        if (request->mode == PROBE_SALVAGE)
                 wait_for_start(&l);
         _cleanup_close_ int held = lock(&l);
         if (held < 0)
                 return held;
-        if (order->mode == PROBE_SALVAGE &&
-            faccessat(dir_fd, document_name(order), F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+        if (request->mode == PROBE_SALVAGE &&
+            faccessat(dir_fd, document_name(request), F_OK, AT_SYMLINK_NOFOLLOW) == 0)
                 return 0;
         int r = 0;
-        if (order->mode == PROBE_SALVAGE)
+        if (request->mode == PROBE_SALVAGE)
                 salvage(&l);
         else {
                 r = sd_event_new(&l.event);
                 if (r >= 0)
-                        r = l.request_fd = request_fd(order);
+                        r = l.request_fd = request_fd(request);
                 if (r >= 0)
                         r = run_parts(&l);
         }
@@ -855,14 +856,14 @@ static void watch_done(Watch *w) {
         sd_event_unref(w->event);
 }
 
-static int run_watch(int fd, const ProbeRequest *order) {
+static int run_watch(int fd, const ProbeRequest *request) {
         _cleanup_(watch_done)
                 Watch w = { .fd = fd,
-                            .request_fd = request_fd(order),
+                            .request_fd = request_fd(request),
                             .kmsg_lines.on_line = on_kmsg_line,
                             .jobs_lines.on_line = on_jobs_line,
-                            .timeout_usec = order->collect.timeout_usec,
-                            .interval_usec = MAX(order->interval_usec, INTERVAL_MIN_USEC) };
+                            .timeout_usec = request->collect.timeout_usec,
+                            .interval_usec = MAX(request->interval_usec, INTERVAL_MIN_USEC) };
         int r = w.request_fd < 0 ? w.request_fd : sd_event_new(&w.event);
         if (r >= 0)
                 r = sd_event_add_io(w.event, &w.io, fd, EPOLLIN, on_agent, NULL);
@@ -968,20 +969,20 @@ static void send_answer(int fd, const char *proc_root, const ProbePidQuery *q,
                            (int)answer->pid, (unsigned long long)answer->start_ticks, container);
 }
 
-static int resolve_questions(int fd, ProbeRequest *order) {
-        for (size_t i = 0; i < order->n_questions; i++) {
-                const ProbePidQuery *q = &order->questions[i];
+static int resolve_questions(int fd, ProbeRequest *request) {
+        for (size_t i = 0; i < request->n_questions; i++) {
+                const ProbePidQuery *q = &request->questions[i];
                 PidsMatch answer = { 0 };
                 /* Hidden, or it died while it was examined: that one alone is unknown. */
-                if (pids_resolve(&(PidsQuery){ order->collect.proc_root, q->hook_pid, q->ns_inode,
+                if (pids_resolve(&(PidsQuery){ request->collect.proc_root, q->hook_pid, q->ns_inode,
                                                q->inner_pid },
                                  &answer) != 0)
                         answer = (PidsMatch){ 0 };
-                send_answer(fd, order->collect.proc_root, q, &answer);
+                send_answer(fd, request->collect.proc_root, q, &answer);
                 if (answer.pid <= 0)
                         continue;
-                complete_log_files(&order->collect, q, &answer);
-                int r = add_process(&order->collect, answer.pid, answer.start_ticks);
+                complete_log_files(&request->collect, q, &answer);
+                int r = add_process(&request->collect, answer.pid, answer.start_ticks);
                 if (r < 0)
                         return r;
         }
@@ -990,21 +991,21 @@ static int resolve_questions(int fd, ProbeRequest *order) {
 
 /* ---- carrying it out ---- */
 
-static int run_request(int fd, ProbeRequest *order, int dir_fd) {
+static int run_request(int fd, ProbeRequest *request, int dir_fd) {
         struct stat st;
-        if (order->mode == PROBE_WATCH)
-                return run_watch(fd, order);
-        if (order->mode == PROBE_ROOTS)
-                return roots_send_container(fd, order->collect.proc_root,
-                                            order->cgroup ? order->cgroup : "");
+        if (request->mode == PROBE_WATCH)
+                return run_watch(fd, request);
+        if (request->mode == PROBE_ROOTS)
+                return roots_send_container(fd, request->collect.proc_root,
+                                            request->cgroup ? request->cgroup : "");
         if (dir_fd < 0 || fstat(dir_fd, &st) < 0 || !S_ISDIR(st.st_mode))
                 return -ENOTDIR;
-        int r = resolve_questions(fd, order);
-        return r < 0 ? r : run_snapshot(fd, order, dir_fd);
+        int r = resolve_questions(fd, request);
+        return r < 0 ? r : run_snapshot(fd, request, dir_fd);
 }
 
-static int check_collectors(const ProbeRequest *order, const char **ret_why) {
-        for (char **c = order->collectors; c && *c; c++)
+static int check_collectors(const ProbeRequest *request, const char **ret_why) {
+        for (char **c = request->collectors; c && *c; c++)
                 if (!collector_find(*c)) {
                         *ret_why = "the order names a collector that is not there";
                         return -EINVAL;
@@ -1013,17 +1014,17 @@ static int check_collectors(const ProbeRequest *order, const char **ret_why) {
 }
 
 static int serve(int fd, const char **ret_why) {
-        _cleanup_(probe_request_done) ProbeRequest order = { 0 };
+        _cleanup_(probe_request_done) ProbeRequest request = { 0 };
         _cleanup_close_ int request_fd = -1, dir_fd = -1;
         int r = check_peer(fd);
         if (r == 0)
                 r = receive(fd, &request_fd, &dir_fd);
         if (r == 0)
-                r = probe_request_read(request_fd, &order, ret_why);
+                r = probe_request_read(request_fd, &request, ret_why);
         if (r == 0)
-                r = check_collectors(&order, ret_why);
+                r = check_collectors(&request, ret_why);
         if (r == 0)
-                r = run_request(fd, &order, dir_fd);
+                r = run_request(fd, &request, dir_fd);
         return r;
 }
 
@@ -1083,17 +1084,18 @@ static int find_directory(void) {
 
 static int enter_sandbox(const Collector *c, const ProbeRequest *request, int dir_fd,
                          uint64_t cpu_usec) {
-        const CollectRequest *order = &request->collect;
+        const CollectRequest *collect = &request->collect;
         _cleanup_(strbuf_done) StrBuf left_out = STRBUF_INIT;
         Sandbox s = { .dir_fd = c->needs & MAKES_FILES ? dir_fd : -1,
-                      .device_directory = c->needs & OPENS_DEVICES ? order->device_directory : NULL,
+                      .device_directory =
+                              c->needs & OPENS_DEVICES ? collect->device_directory : NULL,
                       .capabilities = c->capabilities,
                       .cpu_usec = cpu_usec,
                       .may_exec = c->needs & MAY_EXEC,
                       .runs_commands = c->needs & RUNS_COMMANDS,
                       .reads_processes = c->needs & READS_PROCESSES,
                       .reads_kernel_log = c->needs & READS_KERNEL_LOG };
-        s.max_file_bytes = s.dir_fd >= 0 ? order->max_bytes : 0;
+        s.max_file_bytes = s.dir_fd >= 0 ? collect->max_bytes : 0;
         int r = sandbox_enter(&s, &left_out);
         if (r == 0 && left_out.n)
                 (void)report_reason(left_out.text, 0); /* no failure, reported in the same place */
@@ -1109,10 +1111,10 @@ static int die_with_parent(pid_t parent) {
 
 /* `snapshot-more-1.json` lies in the directory of `snapshot.json`, and so do the raw files of both.
  * @return into buf; NULL: it is the first */
-static const char *raw_file_prefix(const ProbeRequest *order,
+static const char *raw_file_prefix(const ProbeRequest *request,
                                    char buf[static PROBE_REQUEST_NAME_MAX]) {
         static const char prefix[] = "snapshot-";
-        const char *name = order->document;
+        const char *name = request->document;
         if (!name || strncmp(name, prefix, sizeof prefix - 1) != 0)
                 return NULL;
         name += sizeof prefix - 1;
@@ -1121,35 +1123,35 @@ static const char *raw_file_prefix(const ProbeRequest *order,
 }
 
 static int run_collector(const char *name, bool follows) {
-        _cleanup_(probe_request_done) ProbeRequest order = { 0 };
+        _cleanup_(probe_request_done) ProbeRequest request = { 0 };
         const Collector *collector = collector_find(name);
         pid_t parent = getppid();
         const char *why = "";
         if (!collector)
                 return usage();
         /* What a person has as fd 0 is no request. */
-        if (probe_request_read(CHILD_ORDER_FD, &order, &why) < 0)
+        if (probe_request_read(CHILD_ORDER_FD, &request, &why) < 0)
                 return usage();
         int dir_fd = find_directory();
         (void)syscall(SYS_close_range, dir_fd + 1 > 3 ? 4U : 3U, ~0U,
                       0); /* an old kernel: then all had O_CLOEXEC */
-        int r = enter_sandbox(collector, &order, dir_fd,
-                              follows ? USEC_INFINITY : timeout_of(&order, collector));
+        int r = enter_sandbox(collector, &request, dir_fd,
+                              follows ? USEC_INFINITY : timeout_of(&request, collector));
         if (r == 0)
                 r = die_with_parent(parent);
         if (r < 0)
                 return report_reason("it could not be confined, so nothing was collected", r);
         CollectOut out = { .fd = CHILD_OUT_FD,
-                           .dir_fd = order.mode == PROBE_AFTER ? -1 : dir_fd,
-                           .max_bytes = follows ? UINT64_MAX : order.collect.max_bytes };
-        if (!follows && collector->per_process && order.collect.n_processes == 0) {
+                           .dir_fd = request.mode == PROBE_AFTER ? -1 : dir_fd,
+                           .max_bytes = follows ? UINT64_MAX : request.collect.max_bytes };
+        if (!follows && collector->per_process && request.collect.n_processes == 0) {
                 (void)report_reason("no process is known that it could be about", 0);
                 return CHILD_SKIPPED;
         }
         char prefix[PROBE_REQUEST_NAME_MAX];
-        out.raw_prefix = raw_file_prefix(&order, prefix);
-        order.collect.instance_id = order.instance_id;
-        r = follows ? follow_kmsg(&order.collect, &out) : collector->run(&order.collect, &out);
+        out.raw_prefix = raw_file_prefix(&request, prefix);
+        request.collect.instance_id = request.instance_id;
+        r = follows ? follow_kmsg(&request.collect, &out) : collector->run(&request.collect, &out);
         if (r == -ENOSYS)
                 return report_reason("it is not there in this version", 0);
         if (r == COLLECT_E_NOTHING) {

@@ -617,15 +617,16 @@ static int collect(void *userdata) {
         const Tier *t = userdata;
         char *no_patterns[] = { NULL };
         uint64_t left = remaining_usec(t->until_usec);
-        CollectRequest order = { .sysfs_root = (char *)t->sysfs_root,
-                                 .device_directory = (char *)"/dev",
-                                 .proc_root = (char *)"/proc",
-                                 .environment = no_patterns,
-                                 .timeout_usec =
-                                         left > CHILD_MARGIN_USEC ? left - CHILD_MARGIN_USEC : left,
-                                 .max_bytes = TIER_BYTES_MAX };
+        CollectRequest request = { .sysfs_root = (char *)t->sysfs_root,
+                                   .device_directory = (char *)"/dev",
+                                   .proc_root = (char *)"/proc",
+                                   .environment = no_patterns,
+                                   .timeout_usec = left > CHILD_MARGIN_USEC
+                                                           ? left - CHILD_MARGIN_USEC
+                                                           : left,
+                                   .max_bytes = TIER_BYTES_MAX };
         CollectOut out = { .fd = t->fd, .dir_fd = -1, .max_bytes = TIER_BYTES_MAX };
-        int r = collect_neuron_sysfs(&order, &out);
+        int r = collect_neuron_sysfs(&request, &out);
         return r == 0 && out.is_cut ? -EFBIG : r;
 }
 

@@ -21,7 +21,7 @@ void histogram_add(Histogram *h, double value) {
 }
 
 #define PREFIX "neuron_collectd_"
-static void head(StrBuf *b, const char *name, const char *type, const char *help) {
+static void add_head(StrBuf *b, const char *name, const char *type, const char *help) {
         strbuf_addf(b, "# HELP " PREFIX "%s %s\n# TYPE " PREFIX "%s %s\n", name, help, name, type);
 }
 
@@ -62,7 +62,7 @@ typedef struct Label {
         const char *name, *value;
 } Label;
 
-static void line(StrBuf *b, const char *name, Label label, uint64_t n) {
+static void add_line(StrBuf *b, const char *name, Label label, uint64_t n) {
         start_line(b, name, label.name, label.value);
         strbuf_addf(b, "%" PRIu64 "\n", n);
 }
@@ -76,50 +76,50 @@ static void line_real(StrBuf *b, const char *name, Label label, double x) {
 static void add_bundles(StrBuf *b, const AgentView *v) {
         uint64_t discovered = (uint64_t)v->unaccounted;
 
-        head(b, "bundles", "gauge",
-             "Bundles that are in this state now; the states add up to "
-             "bundles_total{state=\"discovered\"}.");
+        add_head(b, "bundles", "gauge",
+                 "Bundles that are in this state now; the states add up to "
+                 "bundles_total{state=\"discovered\"}.");
         for (BundleState s = 0; s < N_BUNDLE_STATES; s++) {
-                line(b, "bundles", (Label){ "state", bundle_state_name(s) }, v->bundles[s]);
+                add_line(b, "bundles", (Label){ "state", bundle_state_name(s) }, v->bundles[s]);
                 discovered += v->bundles[s];
         }
-        head(b, "bundle_bytes", "gauge",
-             "Bytes of source files in the bundles that are in this state now.");
+        add_head(b, "bundle_bytes", "gauge",
+                 "Bytes of source files in the bundles that are in this state now.");
         for (BundleState s = 0; s < N_BUNDLE_STATES; s++)
-                line(b, "bundle_bytes", (Label){ "state", bundle_state_name(s) },
-                     v->bytes_by_state[s]);
-        head(b, "accounting_errors", "gauge",
-             "Bundles by which the states do not add up to those discovered, each counted for "
-             "itself; always 0.");
-        line(b, "accounting_errors", NONE,
-             v->unaccounted < 0 ? -(uint64_t)v->unaccounted : (uint64_t)v->unaccounted);
+                add_line(b, "bundle_bytes", (Label){ "state", bundle_state_name(s) },
+                         v->bytes_by_state[s]);
+        add_head(b, "accounting_errors", "gauge",
+                 "Bundles by which the states do not add up to those discovered, each counted for "
+                 "itself; always 0.");
+        add_line(b, "accounting_errors", NONE,
+                 v->unaccounted < 0 ? -(uint64_t)v->unaccounted : (uint64_t)v->unaccounted);
 
-        head(b, "bundles_total", "counter",
-             "Bundles discovered, and bundles that reached a terminal state, since the state "
-             "directory was created.");
-        line(b, "bundles_total", (Label){ "state", "discovered" }, discovered);
+        add_head(b, "bundles_total", "counter",
+                 "Bundles discovered, and bundles that reached a terminal state, since the state "
+                 "directory was created.");
+        add_line(b, "bundles_total", (Label){ "state", "discovered" }, discovered);
         /* A state that something follows would let the counter decrease. */
         for (BundleState s = 0; s < N_BUNDLE_STATES; s++)
                 if (bundle_state_is_terminal(s))
-                        line(b, "bundles_total", (Label){ "state", bundle_state_name(s) },
-                             v->bundles[s]);
+                        add_line(b, "bundles_total", (Label){ "state", bundle_state_name(s) },
+                                 v->bundles[s]);
 }
 
 static void add_reasons(StrBuf *b, const AgentView *v) {
-        head(b, "bundle_discards_total", "counter",
-             "Files or bundles that were not accepted or not kept, by reason.");
+        add_head(b, "bundle_discards_total", "counter",
+                 "Files or bundles that were not accepted or not kept, by reason.");
         for (size_t i = 0; i < v->n_discards; i++)
-                line(b, "bundle_discards_total", (Label){ "reason", v->discards[i].label },
-                     v->discards[i].count);
-        head(b, "agreement_rounds_total", "counter",
-             "Bundles whose failure got its name, by who agreed on it.");
+                add_line(b, "bundle_discards_total", (Label){ "reason", v->discards[i].label },
+                         v->discards[i].count);
+        add_head(b, "agreement_rounds_total", "counter",
+                 "Bundles whose failure got its name, by who agreed on it.");
         for (size_t i = 0; i < ELEMENTSOF(v->named); i++)
-                line(b, "agreement_rounds_total", (Label){ "result", v->named[i].label },
-                     v->named[i].count);
-        head(b, "retries_total", "counter", "Tries that failed and are repeated, by reason.");
+                add_line(b, "agreement_rounds_total", (Label){ "result", v->named[i].label },
+                         v->named[i].count);
+        add_head(b, "retries_total", "counter", "Tries that failed and are repeated, by reason.");
         for (size_t i = 0; i < v->n_retries; i++)
-                line(b, "retries_total", (Label){ "reason", v->retries[i].label },
-                     v->retries[i].count);
+                add_line(b, "retries_total", (Label){ "reason", v->retries[i].label },
+                         v->retries[i].count);
 }
 
 /* A number of a view, at an offset. */
@@ -137,17 +137,17 @@ static uint64_t number_at(const void *view, size_t offset) {
 
 static void add_numbers(StrBuf *b, const Metric *m, size_t n, const void *view) {
         for (; n > 0; n--, m++) {
-                head(b, m->name, m->type, m->help);
-                line(b, m->name, NONE, number_at(view, m->offset));
+                add_head(b, m->name, m->type, m->help);
+                add_line(b, m->name, NONE, number_at(view, m->offset));
         }
 }
 
 static void add_of_sources(StrBuf *b, const Metric *m, size_t n, const AgentView *v) {
         for (; n > 0; n--, m++) {
-                head(b, m->name, m->type, m->help);
+                add_head(b, m->name, m->type, m->help);
                 for (size_t i = 0; i < v->n_sources; i++)
-                        line(b, m->name, (Label){ "source", v->sources[i].name },
-                             number_at(&v->sources[i], m->offset));
+                        add_line(b, m->name, (Label){ "source", v->sources[i].name },
+                                 number_at(&v->sources[i], m->offset));
         }
 }
 
@@ -199,53 +199,55 @@ static const Metric watch_metrics[] = {
 /* clang-format on */
 
 static void add_destinations(StrBuf *b, const AgentView *v) {
-        head(b, "bytes_delivered_total", "counter",
-             "Bytes of objects that are proven to be at the destination.");
+        add_head(b, "bytes_delivered_total", "counter",
+                 "Bytes of objects that are proven to be at the destination.");
         for (size_t i = 0; i < v->n_destinations; i++)
-                line(b, "bytes_delivered_total", (Label){ "destination", v->destinations[i].name },
-                     v->destinations[i].bytes_delivered);
-        head(b, "destination_up", "gauge",
-             "1 while the destination accepts bundles, 0 while it is paused or failing.");
+                add_line(b, "bytes_delivered_total",
+                         (Label){ "destination", v->destinations[i].name },
+                         v->destinations[i].bytes_delivered);
+        add_head(b, "destination_up", "gauge",
+                 "1 while the destination accepts bundles, 0 while it is paused or failing.");
         for (size_t i = 0; i < v->n_destinations; i++)
-                line(b, "destination_up", (Label){ "destination", v->destinations[i].name },
-                     v->destinations[i].state && strcmp(v->destinations[i].state, "ok") == 0);
-        head(b, "ready", "gauge", "1 when a bundle could be delivered now, as in /readyz.");
-        line(b, "ready", NONE, v->ready);
+                add_line(b, "destination_up", (Label){ "destination", v->destinations[i].name },
+                         v->destinations[i].state && strcmp(v->destinations[i].state, "ok") == 0);
+        add_head(b, "ready", "gauge", "1 when a bundle could be delivered now, as in /readyz.");
+        add_line(b, "ready", NONE, v->ready);
 }
 
 static void add_space(StrBuf *b, const AgentView *v) {
         add_of_sources(b, space_metrics, ELEMENTSOF(space_metrics), v);
         add_numbers(b, retention_metrics, ELEMENTSOF(retention_metrics), v);
-        head(b, "work_share", "gauge",
-             "Share of the time that workers may work now; below 1 while others wait for a CPU.");
+        add_head(b, "work_share", "gauge",
+                 "Share of the time that workers may work now; below 1 while others wait for a "
+                 "CPU.");
         line_real(b, "work_share", NONE, v->limits.work_share);
-        head(b, "draining", "gauge", "1 while the agent drains, 0 otherwise.");
-        line(b, "draining", NONE, v->drain.is_draining);
+        add_head(b, "draining", "gauge", "1 while the agent drains, 0 otherwise.");
+        add_line(b, "draining", NONE, v->drain.is_draining);
 }
 
 static void add_histogram(StrBuf *b, const char *name, const char *help, const Histogram *h) {
         uint64_t n = 0;
         char le[32], series[64];
 
-        head(b, name, "histogram", help);
+        add_head(b, name, "histogram", help);
         (void)snprintf(series, sizeof series, "%s_bucket", name);
         for (size_t i = 0; i < HISTOGRAM_BUCKETS; i++) {
                 n += h->count[i];
                 (void)snprintf(le, sizeof le, "%.9g", h->le[i]);
-                line(b, series, (Label){ "le", le }, n);
+                add_line(b, series, (Label){ "le", le }, n);
         }
-        line(b, series, (Label){ "le", "+Inf" }, h->total);
+        add_line(b, series, (Label){ "le", "+Inf" }, h->total);
         (void)snprintf(series, sizeof series, "%s_sum", name);
         line_real(b, series, NONE, h->sum);
         (void)snprintf(series, sizeof series, "%s_count", name);
-        line(b, series, NONE, h->total);
+        add_line(b, series, NONE, h->total);
 }
 
 static void add_requests(StrBuf *b, const AgentView *v) {
         if (v->request_seconds.le[0] <= 0)
                 return;
-        head(b, "requests_total", "counter",
-             "Requests to object stores by operation and HTTP status; code 0 is no answer.");
+        add_head(b, "requests_total", "counter",
+                 "Requests to object stores by operation and HTTP status; code 0 is no answer.");
         for (size_t i = 0; i < v->n_requests; i++) {
                 const RequestView *r = &v->requests[i];
                 strbuf_add(b, PREFIX "requests_total{destination=\"");
@@ -261,10 +263,11 @@ static void add_requests(StrBuf *b, const AgentView *v) {
 }
 
 static void add_hook(StrBuf *b, const HookView *h) {
-        head(b, "hook_notes_total", "counter",
-             "Notes of hooks that were accepted, by path, since the state directory was created.");
-        line(b, "hook_notes_total", (Label){ "path", "socket" }, h->n_socket);
-        line(b, "hook_notes_total", (Label){ "path", "mailbox" }, h->n_mailbox);
+        add_head(b, "hook_notes_total", "counter",
+                 "Notes of hooks that were accepted, by path, since the state directory was "
+                 "created.");
+        add_line(b, "hook_notes_total", (Label){ "path", "socket" }, h->n_socket);
+        add_line(b, "hook_notes_total", (Label){ "path", "mailbox" }, h->n_mailbox);
         add_numbers(b, hook_metrics, ELEMENTSOF(hook_metrics), h);
         if (h->seconds.le[0] > 0) /* else notes cannot be received */
                 add_histogram(b, "hook_seconds",
@@ -273,16 +276,16 @@ static void add_hook(StrBuf *b, const HookView *h) {
 }
 
 static void add_bounded(StrBuf *b, const AgentView *v) {
-        head(b, "refused_total", "counter",
-             "What was refused or displaced since it is bounded, fairly between users.");
+        add_head(b, "refused_total", "counter",
+                 "What was refused or displaced since it is bounded, fairly between users.");
         for (size_t i = 0; i < v->n_bounded; i++)
-                line(b, "refused_total", (Label){ "what", v->bounded[i]->what },
-                     v->bounded[i]->n_refused);
+                add_line(b, "refused_total", (Label){ "what", v->bounded[i]->what },
+                         v->bounded[i]->n_refused);
 }
 
 static void add_sources(StrBuf *b, const AgentView *v) {
         add_of_sources(b, watch_metrics, ELEMENTSOF(watch_metrics), v);
-        head(b, "scan_duration_seconds", "gauge", "Time that the last scan of a source took.");
+        add_head(b, "scan_duration_seconds", "gauge", "Time that the last scan of a source took.");
         for (size_t i = 0; i < v->n_sources; i++)
                 line_real(b, "scan_duration_seconds", (Label){ "source", v->sources[i].name },
                           v->sources[i].last_scan_seconds);
@@ -291,8 +294,8 @@ static void add_sources(StrBuf *b, const AgentView *v) {
 char *metrics_text(const AgentView *v) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
 
-        head(&b, "build_info", "gauge", "Always 1; the label is the version.");
-        line(&b, "build_info", (Label){ "version", v->version }, 1);
+        add_head(&b, "build_info", "gauge", "Always 1; the label is the version.");
+        add_line(&b, "build_info", (Label){ "version", v->version }, 1);
         add_bundles(&b, v);
         add_reasons(&b, v);
         add_numbers(&b, bytes_metrics, ELEMENTSOF(bytes_metrics), v);

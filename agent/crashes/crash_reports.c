@@ -538,7 +538,7 @@ static Report *report_new(CrashReports *c, const CrashReportsCore *core) {
         return x->source && x->unit_path && x->probe_socket && x->patterns ? TAKE_PTR(x) : NULL;
 }
 
-static bool hangs(const CrashReports *c) {
+static bool is_hung(const CrashReports *c) {
         return c->running && clock_boottime_usec() - c->running_since_usec > HANGS_USEC;
 }
 
@@ -572,7 +572,7 @@ bool crash_reports_request(CrashReports *c, const CrashReportsCore *core) {
         list_append(&c->reports, &x->link);
         c->n++;
         schedule(c);
-        return !hangs(c);
+        return !is_hung(c);
 }
 
 void crash_reports_cancel(CrashReports *c, const char *bundle_id) {
@@ -586,7 +586,7 @@ void crash_reports_cancel(CrashReports *c, const char *bundle_id) {
 }
 
 size_t crash_reports_n(const CrashReports *c) {
-        return hangs(c) ? 0 : c->n;
+        return is_hung(c) ? 0 : c->n;
 }
 
 /* ---- the kernel's log ---- */

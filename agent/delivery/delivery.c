@@ -308,22 +308,22 @@ static void copy_held(HeldFiles *to, const HeldFiles *from) {
         to->all = from->all && to->n == from->n;
 }
 
-int delivery_init(Delivery *d, const DeliveryRequest *order) {
-        const Bundle *b = order->bundle;
+int delivery_init(Delivery *d, const DeliveryRequest *request) {
+        const Bundle *b = request->bundle;
         int r = bundle_record_copy(&d->rec, &b->rec);
-        d->terms = order->terms ? source_spec_ref(order->terms) : NULL;
-        d->clock = order->clock;
+        d->spec = request->spec ? source_spec_ref(request->spec) : NULL;
+        d->clock = request->clock;
         d->attached_fd = -1;
         copy_held(&d->held, &b->held);
         d->owners = b->owners;
-        d->directory = strdup(order->directory);
-        d->instance_id = strdup(order->instance_id);
-        d->hostname = strdup(order->hostname);
-        d->labels = strings_copy(order->labels);
-        d->compressors = order->compressors;
-        d->limits = order->limits ? rate_limits_ref(order->limits) : NULL;
-        d->level = order->level;
-        d->memory_bytes = order->memory_bytes;
+        d->directory = strdup(request->directory);
+        d->instance_id = strdup(request->instance_id);
+        d->hostname = strdup(request->hostname);
+        d->labels = strings_copy(request->labels);
+        d->compressors = request->compressors;
+        d->limits = request->limits ? rate_limits_ref(request->limits) : NULL;
+        d->level = request->level;
+        d->memory_bytes = request->memory_bytes;
         d->tolerant = b->tolerant;
         if (r >= 0 && d->directory && d->instance_id && d->hostname && d->labels)
                 return 0;
@@ -333,7 +333,7 @@ int delivery_init(Delivery *d, const DeliveryRequest *order) {
 
 void delivery_done(Delivery *d) {
         bundle_record_done(&d->rec);
-        source_spec_unref(d->terms);
+        source_spec_unref(d->spec);
         held_files_done(&d->held);
         rate_limits_unref(d->limits);
         free(d->shipped);
@@ -945,7 +945,7 @@ static unsigned own_links(const char *member_path, const struct stat *st, void *
 }
 
 static int add_from_source(DeliveryMembers *m) {
-        const SourceSpec *t = m->delivery->terms;
+        const SourceSpec *t = m->delivery->spec;
         const char *relative = m->delivery->rec.path + strlen(t->fixed);
         while (*relative == '/')
                 relative++;
@@ -964,12 +964,12 @@ static int add_from_source(DeliveryMembers *m) {
 
 /* The links were judged when they were made: whatever is there is ours to ship. */
 static int add_from_links(DeliveryMembers *m) {
-        _cleanup_close_ int fd = pins_open(m->delivery->terms->pins, m->delivery->rec.id);
+        _cleanup_close_ int fd = pins_open(m->delivery->spec->pins, m->delivery->rec.id);
         if (fd < 0)
                 return fd;
         char root[64];
         snprintf(root, sizeof root, "/proc/self/fd/%d/.", fd);
-        ScanSource scan = m->delivery->terms->scan;
+        ScanSource scan = m->delivery->spec->scan;
         scan.root_override = root;
         scan.any_links = true;
         scan.exclude = NULL;

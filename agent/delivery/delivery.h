@@ -67,9 +67,9 @@ typedef struct Delivery {
         void *owner;                         /* the loop's side */
 
         /* The request, owned. */
-        BundleRecord rec;  /* a copy */
-        SourceSpec *terms; /* a reference; NULL: not configured any more, links only */
-        HeldFiles held;    /* duplicates of the descriptors */
+        BundleRecord rec; /* a copy */
+        SourceSpec *spec; /* a reference; NULL: not configured any more, links only */
+        HeldFiles held;   /* duplicates of the descriptors */
         /* Fingerprints that the base and earlier supplements have brought, which are left out; of a
          * redelivery those that the bundle itself has brought, and nothing else is taken. */
         uint64_t *shipped;
@@ -113,8 +113,8 @@ typedef struct Delivery {
 
 typedef struct DeliveryRequest { /* borrowed; copied by delivery_init */
         const Bundle *bundle;
-        SourceSpec *terms; /* of its source; NULL when that is not configured any more */
-        Clock *clock;      /* outlives the delivery */
+        SourceSpec *spec; /* of its source; NULL when that is not configured any more */
+        Clock *clock;     /* outlives the delivery */
         const char *directory, *instance_id, *hostname;
         char **labels; /* key, value, …, NULL */
         WorkerPool *compressors;

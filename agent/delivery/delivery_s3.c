@@ -539,8 +539,8 @@ static bool work_delivered_before(DeliveryS3 *x) {
 
 /* ---- is it there already? ---- */
 
-static bool request(DeliveryS3 *x, const S3RequestOptions *order) {
-        S3RequestOptions own = *order;
+static bool request(DeliveryS3 *x, const S3RequestOptions *options) {
+        S3RequestOptions own = *options;
         own.max_tries = CHECK_TRIES_MAX;
         own.userdata = x;
         int r = s3_call_new(&x->call, x->client, &own);
@@ -845,8 +845,8 @@ static bool handle_manifest_uploaded(DeliveryS3 *x) {
         return delivery_attempt_delivered(&x->attempt);
 }
 
-static bool create_upload(DeliveryS3 *x, const S3UploadOptions *order) {
-        S3UploadOptions own = *order;
+static bool create_upload(DeliveryS3 *x, const S3UploadOptions *options) {
+        S3UploadOptions own = *options;
         own.plan_hex = x->plan_hex;
         own.sent_bytes = &x->sent_bytes;
         own.on_part_needed = on_part_requested;
@@ -1309,9 +1309,9 @@ static void on_swept(int outcome, const char *error, unsigned n_aborted, void *u
         scheduler_cleanup_done(d, outcome);
 }
 
-static bool start_sweep(Destination *d, CleanupKind what, const S3SweepOptions *order) {
+static bool start_sweep(Destination *d, CleanupKind what, const S3SweepOptions *options) {
         S3Target *t = target(d);
-        S3SweepOptions own = *order;
+        S3SweepOptions own = *options;
         own.is_known = is_kept;
         own.on_abort = on_aborted;
         own.on_done = on_swept;

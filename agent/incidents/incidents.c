@@ -707,7 +707,7 @@ static bool is_same_file(const IncidentFile *a, const IncidentFile *b) {
                a->mtime_nsec == b->mtime_nsec;
 }
 
-static bool has(const IncidentUnit *u, const IncidentFile *f) {
+static bool has_file(const IncidentUnit *u, const IncidentFile *f) {
         for (size_t k = 0; k < u->n_attached; k++)
                 if (is_same_file(&u->attached[k], f))
                         return true;
@@ -748,7 +748,7 @@ static void add_unit(StrBuf *b, const IncidentUnit *u) {
         json_out_end_object(b);
 }
 
-static void save(Incident *x) {
+static void write_document_file(Incident *x) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         if (!x->attaching.is_changed)
                 return;
@@ -825,7 +825,7 @@ static void finish(Incident *x) {
         a->is_stuck = false;
         a->wait_usec = 0;
         rest_timer(x);
-        save(x);
+        write_document_file(x);
         if (x->state == INCIDENT_ENDED)
                 incident_write(x); /* that it has ended */
         if (x->state >= INCIDENT_RESTING)
@@ -868,7 +868,7 @@ static void get_stuck(Incident *x, int error) {
         a->is_stuck = true;
         a->wait_usec = MAX(2 * a->wait_usec, AGAIN_MIN_USEC);
         a->wait_usec = MIN(a->wait_usec, AGAIN_MAX_USEC);
-        save(x);
+        write_document_file(x);
         if (timer_arm(&a->timer, &(TimerOptions){ .event = x->owner->context.event,
                                                   .usec = a->wait_usec,
                                                   .handler = on_attach_retry,
@@ -957,7 +957,7 @@ static size_t units_without(const Incident *x, const IncidentFile *f,
                             size_t units[static INCIDENT_UNITS_MAX]) {
         size_t n = 0;
         for (size_t k = 0; k < x->n_units && n < INCIDENT_UNITS_MAX; k++)
-                if (!x->units[k].is_gone && !has(&x->units[k], f))
+                if (!x->units[k].is_gone && !has_file(&x->units[k], f))
                         units[n++] = k;
         return n;
 }
@@ -1024,7 +1024,7 @@ static void incident_attach_done(Incident *x) {
         x->attaching.job = NULL;
         x->attaching.timer = sd_event_source_disable_unref(x->attaching.timer);
         if (x->directory)
-                save(x); /* what came back, though the round is not over */
+                write_document_file(x); /* what came back, though the round is not over */
 }
 
 /* The second snapshot waits for the ends of processes: a pidfd each, for as long as it waits. */
@@ -1329,7 +1329,7 @@ static CollectRequest collect_options(const Config *c) {
                                  .max_bytes = c->snapshot.probe_bytes };
 }
 
-static int order(Incident *x, ProbeMode mode, const char *const *only) {
+static int start_probe(Incident *x, ProbeMode mode, const char *const *only) {
         const Config *c = x->owner->config;
         _cleanup_(lists_done) Lists l = {
                 .processes = calloc(x->n_processes + 1, sizeof *l.processes),
@@ -1351,7 +1351,7 @@ static int order(Incident *x, ProbeMode mode, const char *const *only) {
         fill_log_files(x, &o, only != NULL);
         fill_commands(c, &o, &l);
         return probe_new(&x->probe, x->owner->context.event,
-                         &(ProbeOptions){ .order = &o,
+                         &(ProbeOptions){ .request = &o,
                                           .socket = x->owner->socket,
                                           .dir_fd = x->dir_fd,
                                           .timeout_usec = time_for_all(c),
@@ -1406,16 +1406,16 @@ static int request_more(Incident *x) {
         const char *const *only = has_new_processes(x) ? all : all + 2; /* the logs */
         free(x->document);
         x->document = strbuf_format("snapshot-more-%u.json", ++x->n_more);
-        return x->document ? order(x, PROBE_SNAPSHOT, only) : -ENOMEM;
+        return x->document ? start_probe(x, PROBE_SNAPSHOT, only) : -ENOMEM;
 }
 
-static uint64_t age(const Incident *x) {
+static uint64_t age_usec(const Incident *x) {
         return incidents_boot_usec(x->owner) - x->begun_boot_usec;
 }
 
 /* @return how long others may join, or its unit be named; 0 = no longer */
 static uint64_t rest_usec(const Incident *x) {
-        uint64_t now = incidents_boot_usec(x->owner), old = age(x), young = 0, awaited = 0;
+        uint64_t now = incidents_boot_usec(x->owner), old = age_usec(x), young = 0, awaited = 0;
         if (x->owner->is_hurried || x->cause == INCIDENT_REQUESTED)
                 return 0;
         if (old < INCIDENT_YOUNG_USEC)
@@ -1551,7 +1551,7 @@ static void step(Incident *x) {
         case INCIDENT_GATHERING:
                 incident_set_state(x, INCIDENT_SNAPSHOT);
                 incident_write(x);
-                r = order(x, PROBE_SNAPSHOT, NULL);
+                r = start_probe(x, PROBE_SNAPSHOT, NULL);
                 break;
         case INCIDENT_SNAPSHOT:
                 after_snapshot(x);
@@ -1559,7 +1559,7 @@ static void step(Incident *x) {
         case INCIDENT_WAITING:
                 disarm(x);
                 incident_set_state(x, INCIDENT_RECHECKING);
-                r = order(x, PROBE_AFTER, NULL);
+                r = start_probe(x, PROBE_AFTER, NULL);
                 break;
         case INCIDENT_RECHECKING:
                 if (has_news(x)) {
@@ -1587,7 +1587,7 @@ static void incident_salvage(Incident *x) {
         incident_report_pending(x, true);
         x->is_salvage = true;
         incident_set_state(x, INCIDENT_SNAPSHOT);
-        int r = order(x, PROBE_SALVAGE, NULL);
+        int r = start_probe(x, PROBE_SALVAGE, NULL);
         if (r == 0)
                 return;
         log_warning(r, "incident %s: what was left of its snapshot cannot be gathered", x->name);
@@ -1758,7 +1758,7 @@ static int read_incident(Incident *x, bool *ret_over) {
 }
 
 /* The agent ended between the proof and the removal; or a sweep without incidents delivered it. */
-static bool was_let_go(const Incidents *i, const char *path) {
+static bool was_released(const Incidents *i, const char *path) {
         _cleanup_(bundle_record_done) BundleRecord b = { 0 };
         return store_find_unit(i->context.store, INCIDENTS_SOURCE, path, &b) == 0 &&
                bundle_state_is_terminal(b.state);
@@ -1820,7 +1820,7 @@ static void find(Incidents *i, const char *parent, const char *name) {
         x->has_directory = x->is_found = true; /* by an earlier agent */
         x->bytes = incident_measure(x);
         x->is_own_bundle = parent == i->outbox;
-        if (x->is_own_bundle && was_let_go(i, x->directory))
+        if (x->is_own_bundle && was_released(i, x->directory))
                 incident_remove(x);
         else
                 resume_incident(x, is_over);
@@ -1889,8 +1889,8 @@ static Incident *make_one(Incidents *i, const char *trigger, int *ret_r) {
         return NULL;
 }
 
-static Incident *begin(Incidents *i, const Owner *o, IncidentCause cause, const char *trigger,
-                       const char **ret_why) {
+static Incident *start_incident(Incidents *i, const Owner *o, IncidentCause cause,
+                                const char *trigger, const char **ret_why) {
         *ret_why = "no space for one more: what was collected before is not delivered yet";
         if (!incidents_free_space(i))
                 return NULL;
@@ -1930,7 +1930,7 @@ static Incident *incidents_start_or_join(Incidents *i, const Owner *o, IncidentC
                 return i->young;
         }
         *ret_why = incident_verdict_text(v);
-        Incident *x = *ret_why ? NULL : begin(i, o, cause, trigger, ret_why);
+        Incident *x = *ret_why ? NULL : start_incident(i, o, cause, trigger, ret_why);
         if (!x)
                 drop(i, trigger, *ret_why);
         return x;
@@ -2313,7 +2313,7 @@ static int start_watch(Incidents *i, Probe **ret, bool is_next) {
                            .collect = collect_options(c) };
         return probe_new(
                 ret, i->context.event,
-                &(ProbeOptions){ .order = &o,
+                &(ProbeOptions){ .request = &o,
                                  .socket = i->socket,
                                  .only_listening = is_next,
                                  .dir_fd = -1,

@@ -170,7 +170,7 @@ int probe_new(Probe **ret, sd_event *event, const ProbeOptions *q) {
         p->fd = probe_request_connect(q->socket);
         int r = p->fd == -ENOENT && !q->only_listening ? start_own(p) : p->fd;
         if (r >= 0)
-                r = probe_request_send(q->order, p->fd, q->dir_fd);
+                r = probe_request_send(q->request, p->fd, q->dir_fd);
         if (r >= 0)
                 r = sd_event_add_io(event, &p->io, p->fd, EPOLLIN, on_readable, p);
         if (r >= 0 && q->timeout_usec != USEC_INFINITY)

@@ -12,7 +12,7 @@
 typedef struct Probe Probe;
 
 typedef struct ProbeOptions { /* borrowed while probe_new runs */
-        const ProbeRequest *order;
+        const ProbeRequest *request;
         const char *socket;    /* of neuron-collectd-probe.socket; where nobody listens we start one
                                   ourselves */
         bool only_listening;   /* never start one */

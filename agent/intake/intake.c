@@ -43,7 +43,7 @@ typedef enum IntakeHold { INTAKE_OPEN, INTAKE_HOLDING, INTAKE_HELD, N_INTAKE_HOL
 struct IntakeSource {
         IntakeContext *context;     /* borrowed */
         const ConfigSource *config; /* borrowed */
-        SourceSpec *terms;
+        SourceSpec *spec;
         DirWatch *watch; /* NULL: scans only */
         /* Of one thread each, but for paths: a hung mount blocks no more, and neither a long scan
          * nor a probe of many files delays the discovery of others. */
@@ -195,7 +195,7 @@ static void intake_set_note(char **note, const char *text) {
 
 /* @return absolute, the caller's; NULL without memory */
 static char *unit_path(const IntakeSource *s, const char *relative) {
-        return relative[0] ? path_join(s->terms->fixed, relative) : strdup(s->terms->fixed);
+        return relative[0] ? path_join(s->spec->fixed, relative) : strdup(s->spec->fixed);
 }
 
 static void intake_remember(IntakeSource *s, const char *relative, uint64_t digest) {
@@ -346,7 +346,7 @@ static int request_hint(IntakeSource *s, const Owner *o) {
 
 /* @return NULL: not of this source, or memory is short */
 static HookHint *get_hint(IntakeSource *s, const char *path, const Owner *o) {
-        if (!path_is_below(path, s->terms->fixed))
+        if (!path_is_below(path, s->spec->fixed))
                 return NULL;
         HookHint *n = find_hint(s, path, o);
         if (!n) {
@@ -372,7 +372,7 @@ static Bundle *bundle_of(IntakeSource *s, const char *path) {
 static void probe_hinted_unit(IntakeSource *s, const char *path) {
         Bundle *b = bundle_of(s, path);
         if (!b)
-                intake_probe_path(s, source_spec_relative(s->terms, path));
+                intake_probe_path(s, source_spec_relative(s->spec, path));
         else if (b->source == s)
                 intake_probe_bundle(b);
 }
@@ -934,10 +934,10 @@ static void on_probed(IntakeSource *s, ProbeJob *p) {
                 apply_facts(s, b, p);
         } else if (seen) /* our links may have grown */
                 b->rec.digest = p->unit.digest;
-        IntakeLimits terms = { .settle_usec = s->config->settle_usec,
-                               .max_wait_usec = s->config->max_wait_usec,
-                               .waited_usec = intake_boot_usec(s) - b->seen_boot_usec,
-                               .flush = b->flush };
+        IntakeLimits limits = { .settle_usec = s->config->settle_usec,
+                                .max_wait_usec = s->config->max_wait_usec,
+                                .waited_usec = intake_boot_usec(s) - b->seen_boot_usec,
+                                .flush = b->flush };
         IntakeFacts facts = facts_of(s, b, p);
         facts.gone = gone;
         if (seen)
@@ -946,17 +946,17 @@ static void on_probed(IntakeSource *s, ProbeJob *p) {
         add_hint_facts(s, b, &facts);
         /* Leases and headers are checked only when it could be complete: for most probes a walk is
          * enough. */
-        if (seen && !p->check_writers && intake_is_due(&facts, &terms)) {
+        if (seen && !p->check_writers && intake_is_due(&facts, &limits)) {
                 b->check = true;
                 intake_probe_bundle(b);
                 return;
         }
-        IntakeAnswer answer = intake_decide(&facts, &terms);
+        IntakeAnswer answer = intake_decide(&facts, &limits);
         if ((answer.verdict == INTAKE_COMPLETE || answer.verdict == INTAKE_INCOMPLETE ||
              answer.only_pending) &&
             is_reported(s, b)) {
                 facts.reporting = true;
-                answer = intake_decide(&facts, &terms);
+                answer = intake_decide(&facts, &limits);
         }
         if (!answer.only_pending)
                 b->whole_boot_usec = 0;
@@ -984,7 +984,7 @@ static void intake_probe_bundle(Bundle *b) {
                 return;
         }
         ProbeJob *p;
-        if (probe_job_new(&p, s->terms, source_spec_relative(s->terms, b->rec.path)) < 0) {
+        if (probe_job_new(&p, s->spec, source_spec_relative(s->spec, b->rec.path)) < 0) {
                 intake_probe_bundle_in(b, USEC_PER_SEC);
                 return;
         }
@@ -998,8 +998,8 @@ static void intake_probe_bundle(Bundle *b) {
                 return;
         }
         p->hold = true;
-        bool can_names_repeat = s->terms->scan.kind == SOURCE_DIRECTORY ||
-                                s->terms->scan.kind == SOURCE_NEURON_PROFILE;
+        bool can_names_repeat = s->spec->scan.kind == SOURCE_DIRECTORY ||
+                                s->spec->scan.kind == SOURCE_NEURON_PROFILE;
         if (b->rec.links_held && can_names_repeat) {
                 p->unit_ino = b->rec.unit_ino;
                 p->unit_born_usec = b->rec.unit_born_usec;
@@ -1039,7 +1039,7 @@ static int intake_supplement_id(char ret[BUNDLE_ID_SIZE], const BundleRecord *ba
 /* @param base  NULL, or the bundle that this is supplement number base->n_supplements of */
 static int add_bundle(IntakeSource *s, const ScanUnit *u, const BundleRecord *base, Bundle **ret) {
         _cleanup_(bundle_record_done) BundleRecord rec = {
-                .kind = s->terms->scan.kind,
+                .kind = s->spec->scan.kind,
                 .state = BUNDLE_SETTLING,
                 .complete = true,
                 .uid = u->st.st_uid,
@@ -1253,8 +1253,7 @@ static void supplement_attachments(IntakeSource *s, BundleRecord *base, size_t n
         Bundle *b = NULL;
         if (!admit(s, base->path, (uid_t)base->uid))
                 return; /* the next sweep */
-        ScanUnit u = { .relative =
-                               (char *)source_spec_relative(s->terms, base->path), /* borrowed */
+        ScanUnit u = { .relative = (char *)source_spec_relative(s->spec, base->path), /* borrowed */
                        .n_files = n,
                        .bytes = bytes,
                        .oldest_mtime_usec = base->oldest_mtime_usec };
@@ -1387,7 +1386,7 @@ static void on_supplement_probed(IntakeSource *s, ProbeJob *p) {
 
 static void probe_for_supplement(IntakeSource *s, const ScanUnit *u, const char *base_id) {
         ProbeJob *p;
-        if (probe_job_new(&p, s->terms, u->relative) < 0)
+        if (probe_job_new(&p, s->spec, u->relative) < 0)
                 return;
         strcpy(p->bundle_id, base_id);
         p->seen_digest = u->digest;
@@ -1507,7 +1506,7 @@ static bool probe_pending(IntakeSource *s, PendingPath *next) {
         ProbeJob *p;
         if (owners_request(&s->probing, &owner, 1, &most) != OWNERS_GRANTED)
                 return false;
-        if (probe_job_new(&p, s->terms, relative) == 0) {
+        if (probe_job_new(&p, s->spec, relative) == 0) {
                 p->owner = owner;
                 if (intake_probe_submit(s, s->paths, p, on_path_probed))
                         return true;
@@ -1577,7 +1576,7 @@ typedef struct FoundPins {
 typedef struct PinsJob {
         SourceTask task;
         IntakeSource *source; /* for done() */
-        SourceSpec *terms;
+        SourceSpec *spec;
         char bundle_id[BUNDLE_ID_SIZE]; /* whose pins are released; "": all are listed */
         ListLink found;
         int result;
@@ -1592,7 +1591,7 @@ static PinsJob *pins_job_free(PinsJob *p) {
                 free(f->path);
                 free(f);
         }
-        source_spec_unref(p->terms);
+        source_spec_unref(p->spec);
         free(p);
         return NULL;
 }
@@ -1612,8 +1611,8 @@ static int on_pins(const char *id, const char *path, void *userdata) {
 
 static void pins_job_run(WorkJob *job) {
         PinsJob *p = CONTAINER_OF(job, PinsJob, task.job);
-        p->result = p->bundle_id[0] ? pins_release(p->terms->pins, p->bundle_id)
-                                    : pins_list(p->terms->pins, on_pins, p);
+        p->result = p->bundle_id[0] ? pins_release(p->spec->pins, p->bundle_id)
+                                    : pins_list(p->spec->pins, on_pins, p);
 }
 
 static void pins_job_drop(SourceTask *t) {
@@ -1629,7 +1628,7 @@ static bool pins_job_start(IntakeSource *s, const char *bundle_id, void (*done)(
         list_init(&p->found);
         strcpy(p->bundle_id, bundle_id);
         p->source = s;
-        p->terms = source_spec_ref(s->terms);
+        p->spec = source_spec_ref(s->spec);
         p->task = (SourceTask){ .job.run = pins_job_run, .done = done, .drop = pins_job_drop };
         if (intake_source_submit(s, &p->task) < 0)
                 return false;
@@ -1643,7 +1642,7 @@ static void on_released(SourceTask *t) {
         if (p->result < 0 && p->result != -ENOENT)
                 log_dump(p->bundle_id, LOG_WARNING, p->result,
                          "cannot remove hard links for '%s'; the next start tries again",
-                         p->terms->fixed);
+                         p->spec->fixed);
 }
 
 static void intake_release_pins(IntakeSource *s, const char *id) {
@@ -1673,7 +1672,7 @@ static int get_base(const IntakeSource *s, const char *id, BundleRecord *ret) {
 static bool is_delivered_here(const IntakeSource *s, const BundleRecord *rec) {
         return (rec->state == BUNDLE_DELIVERED || rec->is_redelivery) &&
                strcmp(rec->source, s->config->name) == 0 &&
-               path_is_below(rec->path, s->terms->fixed);
+               path_is_below(rec->path, s->spec->fixed);
 }
 
 /* @param rec  NULL: there is no row. @return whether these links, which nobody works on, are to be
@@ -1728,7 +1727,7 @@ static void on_listed(SourceTask *t) {
         if (p->result < 0 && p->result != -ENOENT)
                 log_warning(p->result,
                             "cannot list hard links for '%s'; the next start tries again",
-                            p->terms->fixed);
+                            p->spec->fixed);
         LIST_FOREACH (l, &p->found) {
                 const FoundPins *f = CONTAINER_OF(l, FoundPins, link);
                 Fate fate = f->id && f->path ? fate_of(s, f->id) : FATE_KEEP;
@@ -1824,7 +1823,7 @@ static int prepare(IntakeSource *s, const char *id, ProbeJob **ret) {
                 return r;
         if (r > 0 || !is_delivered_here(s, is_known ? &rec : &base))
                 return 1;
-        r = probe_job_new(&p, s->terms, source_spec_relative(s->terms, base.path));
+        r = probe_job_new(&p, s->spec, source_spec_relative(s->spec, base.path));
         if (r < 0)
                 return r;
         strcpy(p->bundle_id, id);
@@ -1937,7 +1936,7 @@ static void queue_attached(IntakeSource *s, const char *path) {
 }
 
 void intake_source_on_attached(IntakeSource *s, const char *unit_path) {
-        if (path_is_below(unit_path, s->terms->fixed))
+        if (path_is_below(unit_path, s->spec->fixed))
                 queue_attached(s, unit_path);
 }
 
@@ -1982,7 +1981,7 @@ static void on_attached_unit(const AttachmentsUnit *unit, void *userdata) {
         bool is_mine = strcmp(unit->source, s->config->name) == 0, is_needed = false;
         bool is_former =
                 !is_mine && c->is_configured && !c->is_configured(unit->source, c->userdata);
-        if (is_mine ? !path_is_below(path, s->terms->fixed) : !is_former)
+        if (is_mine ? !path_is_below(path, s->spec->fixed) : !is_former)
                 return;
         uint64_t wait = is_former ? FORMER_USEC : UNCLAIMED_USEC;
         bool is_old = intake_realtime_usec(s) > unit->changed_usec + wait && s->steady_usec > wait;
@@ -2024,7 +2023,7 @@ static void attachments_queue_done(IntakeSource *s) {
 }
 
 void intake_source_on_final(IntakeSource *s, Bundle *b) {
-        const char *relative = source_spec_relative(s->terms, b->rec.path);
+        const char *relative = source_spec_relative(s->spec, b->rec.path);
         release_active(s, b);
         /* A quarantined one can be restored; of others the row has whether links are still needed.
          */
@@ -2094,7 +2093,7 @@ void intake_source_adopt(IntakeSource *s, Bundle *b) {
 /* The bundle being worked on that a path lies in, if there is one. */
 static Bundle *bundle_above(IntakeSource *s, const char *relative) {
         _cleanup_free_ char *path = unit_path(s, relative);
-        size_t least = strlen(s->terms->fixed);
+        size_t least = strlen(s->spec->fixed);
         while (path && strlen(path) >= least) {
                 Bundle *b = bundle_table_find_unit(s->context->bundles, s->config->name, path);
                 if (b)
@@ -2112,7 +2111,7 @@ static void on_change(const char *relative, bool is_dir, void *userdata) {
         Bundle *b = bundle_above(s, relative);
         /* A loose unit is only the files directly in its directory: what lies deeper is another
          * unit's. */
-        if (b && !source_spec_is_loose(s->terms, source_spec_relative(s->terms, b->rec.path))) {
+        if (b && !source_spec_is_loose(s->spec, source_spec_relative(s->spec, b->rec.path))) {
                 bool waiting = b->rec.state == BUNDLE_SETTLING && !b->probing;
                 if (waiting && !b->dirty)
                         intake_probe_bundle_in(
@@ -2120,7 +2119,7 @@ static void on_change(const char *relative, bool is_dir, void *userdata) {
                 b->dirty = true;
                 return;
         }
-        if (is_dir || s->terms->scan.kind == SOURCE_PROCESS_CORE) {
+        if (is_dir || s->spec->scan.kind == SOURCE_PROCESS_CORE) {
                 intake_probe_path(s, relative);
                 return;
         }
@@ -2186,7 +2185,7 @@ static void start_watch(IntakeSource *s, const ScanJob *j) {
                 if (asprintf(&text,
                              "'%s' is on %s, where inotify does not see what other nodes write: "
                              "scanning every scan_interval instead",
-                             s->terms->fixed, j->fs_name) >= 0 &&
+                             s->spec->fixed, j->fs_name) >= 0 &&
                     (!s->note || strcmp(s->note, text) != 0)) {
                         intake_set_note(&s->note, text);
                         log_notice("source %s: %s", s->config->name, text);
@@ -2199,7 +2198,7 @@ static void start_watch(IntakeSource *s, const ScanJob *j) {
                                         .may_watch = may_watch,
                                         .on_unwatched = on_unwatched,
                                         .userdata = s };
-        int r = dirwatch_new(&s->watch, s->context->event, s->terms->fixed, &callbacks);
+        int r = dirwatch_new(&s->watch, s->context->event, s->spec->fixed, &callbacks);
         if (r < 0)
                 on_degraded("no inotify instance can be had, so only the scan every scan_interval "
                             "finds what is new",
@@ -2231,7 +2230,7 @@ static int end_transaction(IntakeSource *s) {
                         continue;
                 }
                 n_postponed++;
-                intake_remember(s, source_spec_relative(s->terms, b->rec.path),
+                intake_remember(s, source_spec_relative(s->spec, b->rec.path),
                                 ~b->rec.digest); /* so that the next scan reports it */
                 release_active(s, b);
                 bundle_table_forget(s->context->bundles, b);
@@ -2368,10 +2367,10 @@ static void on_scanned(SourceTask *t) {
                 log_warning(j->result,
                             "source %s: cannot scan '%s'; check that the agent may read it; trying "
                             "again in scan_interval",
-                            s->config->name, s->terms->fixed);
+                            s->config->name, s->spec->fixed);
         if (j->result == -ENOENT && !s->was_missing)
                 log_info("source %s: '%s' does not exist yet, waiting for it", s->config->name,
-                         s->terms->fixed);
+                         s->spec->fixed);
         if (j->n_unreadable != s->n_unreadable &&
             j->n_unreadable > 0) { /* logged when it changes, not with every scan */
                 log_warning(0,
@@ -2424,7 +2423,7 @@ static void intake_start_scan(IntakeSource *s) {
                 return;
         }
         ScanJob *j = NULL;
-        int r = scan_job_new(&j, s->terms, &s->table, s->context->active.max);
+        int r = scan_job_new(&j, s->spec, &s->table, s->context->active.max);
         if (r >= 0) {
                 add_ended(s, j);
                 j->source = s;
@@ -2465,8 +2464,8 @@ void intake_source_hold(IntakeSource *s, bool on) {
 
 static int remember_stored(const char *path, uint64_t digest, void *userdata) {
         IntakeSource *s = userdata;
-        if (path_is_below(path, s->terms->fixed))
-                intake_remember(s, source_spec_relative(s->terms, path), digest);
+        if (path_is_below(path, s->spec->fixed))
+                intake_remember(s, source_spec_relative(s->spec, path), digest);
         return 0;
 }
 
@@ -2514,9 +2513,9 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         pending_init(&s->rechecks);
         pending_init(&s->attached);
         list_init(&s->tasks);
-        int r = source_spec_new(&s->terms, config, context->instance_id, context->proc_root);
+        int r = source_spec_new(&s->spec, config, context->instance_id, context->proc_root);
         if (r >= 0 && context->link_list)
-                r = pins_list_places_in(s->terms->pins, context->link_list);
+                r = pins_list_places_in(s->spec->pins, context->link_list);
         if (r >= 0)
                 r = worker_pool_new(&s->probes, context->event, "nc-probe", 1, WORKER_NORMAL);
         if (r >= 0)
@@ -2592,7 +2591,7 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         attachments_queue_done(s);
         hook_hints_done(s);
         unit_table_done(&s->table);
-        source_spec_unref(s->terms);
+        source_spec_unref(s->spec);
         free(s->note);
         free(s->hold_note);
         free(s->root_note);
@@ -2609,7 +2608,7 @@ const ConfigSource *intake_source_config(const IntakeSource *s) {
 }
 
 SourceSpec *intake_source_spec(const IntakeSource *s) {
-        return s->terms;
+        return s->spec;
 }
 
 static const char *degraded_by(const IntakeSource *s) {

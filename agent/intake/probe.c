@@ -223,7 +223,7 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
                 return 0;
         }
         count_member(&p->unit, m, print);
-        file_owners_add(&p->owners, p->terms->name, m->st.st_uid, geteuid());
+        file_owners_add(&p->owners, p->spec->name, m->st.st_uid, geteuid());
         int r = p->check_writers ? check_member(p, m, unit_fd) : 0;
         if (r < 0)
                 return r;
@@ -239,7 +239,7 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
 static void check_process(ProbeJob *p) {
         Proc proc = { .dir_fd = -1 };
         if (p->unit.pid <= 0 || p->unit.pid > INT_MAX ||
-            procfs_open(&proc, p->terms->proc_root, (pid_t)p->unit.pid, 0) != 0)
+            procfs_open(&proc, p->spec->proc_root, (pid_t)p->unit.pid, 0) != 0)
                 return;
         p->process_seen = proc.uid == p->unit.first.st_uid && proc.stat.state != 'Z' &&
                           proc.stat.state != 'X';
@@ -251,7 +251,7 @@ static void check_process(ProbeJob *p) {
  * node that made its claim file.
  * @return 0 ours, PROBE_E_FOREIGN, -ENOMEM; where no claim can be made or read it is ours: twice is
  * better than never */
-static int claim(const SourceSpec *t, const ScanUnit *u) {
+static int claim_unit(const SourceSpec *t, const ScanUnit *u) {
         char id[BUNDLE_ID_SIZE];
         _cleanup_free_ char *path = path_join(t->fixed, u->relative);
         if (!path)
@@ -289,11 +289,11 @@ static int claim(const SourceSpec *t, const ScanUnit *u) {
 }
 
 static int probe_path(ProbeJob *p) {
-        ScanSource scan = p->terms->scan;
+        ScanSource scan = p->spec->scan;
         scan.any_links = true; /* links are explained when the bundle is known */
         int r = scan_unit_at(&scan, p->relative, &p->unit);
         if (r == 0 && p->unit.on_network && !p->unit.has_own_name)
-                r = claim(p->terms, &p->unit);
+                r = claim_unit(p->spec, &p->unit);
         return r;
 }
 
@@ -305,9 +305,9 @@ static int walk(ProbeJob *p) {
         p->n_linked = 0;
         held_files_done(&p->held);
         p->held.all = true;
-        return scan_members(&(ScanWalk){ .source = &p->terms->scan,
+        return scan_members(&(ScanWalk){ .source = &p->spec->scan,
                                          .relative = p->relative,
-                                         .loose = source_spec_is_loose(p->terms, p->relative),
+                                         .loose = source_spec_is_loose(p->spec, p->relative),
                                          .own_links = own_links,
                                          .on_member = on_member,
                                          .userdata = p });
@@ -327,7 +327,7 @@ static int on_other_unit(ScanUnit *u, void *userdata) {
         ProbeJob *p = userdata;
         if (strcmp(u->relative, p->relative) == 0 || !pins_session_see(p->session, &u->first))
                 return 0;
-        ScanSource scan = p->terms->scan;
+        ScanSource scan = p->spec->scan;
         scan.any_links = true;
         int r = scan_members(&(ScanWalk){ .source = &scan,
                                           .relative = u->relative,
@@ -342,18 +342,18 @@ static int on_other_unit(ScanUnit *u, void *userdata) {
 static bool was_moved(ProbeJob *p) {
         if (!pins_session_lives_on(p->session))
                 return false;
-        ScanSource scan = p->terms->scan;
+        ScanSource scan = p->spec->scan;
         scan.any_links = true;
         return scan_source(&scan, on_other_unit, p) >= 0 && pins_session_all_seen(p->session);
 }
 
 static int walk_links(ProbeJob *p) {
-        _cleanup_close_ int fd = pins_open(p->terms->pins, p->bundle_id);
+        _cleanup_close_ int fd = pins_open(p->spec->pins, p->bundle_id);
         if (fd < 0)
                 return -ENOENT;
         char root[64];
         snprintf(root, sizeof root, "/proc/self/fd/%d/.", fd);
-        ScanSource scan = p->terms->scan;
+        ScanSource scan = p->spec->scan;
         scan.root_override = root;
         scan.any_links = true;
         scan.exclude = NULL;
@@ -375,9 +375,9 @@ static int probe_links(ProbeJob *p) {
 /* A core file that has changed is a bundle of its own. */
 static bool is_core_at_source(const ProbeJob *p) {
         struct stat st;
-        if (p->terms->scan.kind != SOURCE_PROCESS_CORE)
+        if (p->spec->scan.kind != SOURCE_PROCESS_CORE)
                 return false;
-        _cleanup_free_ char *path = path_join(p->terms->fixed, p->relative);
+        _cleanup_free_ char *path = path_join(p->spec->fixed, p->relative);
         return path && fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
@@ -385,8 +385,8 @@ static bool is_core_at_source(const ProbeJob *p) {
  * supplement holds the rest. */
 static int recheck_bundle_links(ProbeJob *p) {
         p->unit = (ScanUnit){ .pid = -1 };
-        int r = pins_session_new(&p->session, p->terms->pins, p->supplement_id,
-                                 (size_t)p->terms->scan.max_files);
+        int r = pins_session_new(&p->session, p->spec->pins, p->supplement_id,
+                                 (size_t)p->spec->scan.max_files);
         if (r < 0)
                 return r;
         p->hold = p->links_held = true;
@@ -399,13 +399,12 @@ static int recheck_bundle_links(ProbeJob *p) {
         if (!p->links_held)
                 return PROBE_E_NOT_HELD;
         bool is_supplements = p->unit.n_files > 0 && strcmp(p->bundle_id, p->supplement_id) == 0;
-        return p->releases_links && !is_supplements ? pins_release(p->terms->pins, p->bundle_id)
-                                                    : 0;
+        return p->releases_links && !is_supplements ? pins_release(p->spec->pins, p->bundle_id) : 0;
 }
 
 static int probe_unit(ProbeJob *p) {
-        int r = pins_session_new(&p->session, p->terms->pins, p->bundle_id,
-                                 (size_t)p->terms->scan.max_files);
+        int r = pins_session_new(&p->session, p->spec->pins, p->bundle_id,
+                                 (size_t)p->spec->scan.max_files);
         if (r < 0)
                 return r;
         p->links_held = p->hold;
@@ -442,7 +441,7 @@ static void probe_drop(SourceTask *t) {
         probe_job_free(CONTAINER_OF(t, ProbeJob, task));
 }
 
-int probe_job_new(ProbeJob **ret, SourceSpec *terms, const char *relative) {
+int probe_job_new(ProbeJob **ret, SourceSpec *spec, const char *relative) {
         ProbeJob *p = calloc(1, sizeof *p);
         if (!p)
                 return -ENOMEM;
@@ -451,7 +450,7 @@ int probe_job_new(ProbeJob **ret, SourceSpec *terms, const char *relative) {
                 free(p);
                 return -ENOMEM;
         }
-        p->terms = source_spec_ref(terms);
+        p->spec = source_spec_ref(spec);
         p->task.job.run = probe_run;
         p->task.drop = probe_drop;
         *ret = p;
@@ -461,7 +460,7 @@ int probe_job_new(ProbeJob **ret, SourceSpec *terms, const char *relative) {
 ProbeJob *probe_job_free(ProbeJob *p) {
         if (!p)
                 return NULL;
-        source_spec_unref(p->terms);
+        source_spec_unref(p->spec);
         free(p->relative);
         free(p->shipped);
         for (size_t i = 0; i < p->n_promised; i++)
@@ -531,16 +530,16 @@ static void check_ended(ScanJob *s, int fixed_fd) {
         struct stat st;
         for (size_t i = 0; i < s->n_ended && fstat(fixed_fd, &st) == 0; i++) {
                 EndedUnit *e = &s->ended[i];
-                if (strcmp(e->rec.source, s->terms->name) != 0 ||
-                    !path_is_below(e->rec.path, s->terms->fixed) ||
+                if (strcmp(e->rec.source, s->spec->name) != 0 ||
+                    !path_is_below(e->rec.path, s->spec->fixed) ||
                     (uint64_t)st.st_dev != e->rec.unit_dev)
                         continue;
-                const char *relative = source_spec_relative(s->terms, e->rec.path);
+                const char *relative = source_spec_relative(s->spec, e->rec.path);
                 int fd = relative[0] ? fs_open_beneath(fixed_fd, relative, O_PATH) : fixed_fd;
                 e->is_gone = fd == -ENOENT || fd == -ENOTDIR;
                 if (relative[0] && fd >= 0)
                         (void)close(fd);
-                fd = pins_open(s->terms->pins, e->rec.id);
+                fd = pins_open(s->spec->pins, e->rec.id);
                 e->is_held = fd != -ENOENT;
                 if (fd >= 0)
                         (void)close(fd);
@@ -550,16 +549,16 @@ static void check_ended(ScanJob *s, int fixed_fd) {
 static void scan_run(WorkJob *job) {
         ScanJob *s = CONTAINER_OF(job, ScanJob, task.job);
         uint64_t begin = clock_boottime_usec();
-        ScanSource scan = s->terms->scan;
+        ScanSource scan = s->spec->scan;
         scan.any_links = true;
         scan.on_unreadable = on_unreadable;
         scan.on_left_out = on_left_out;
-        _cleanup_close_ int fd = scan_open_fixed(s->terms->fixed);
+        _cleanup_close_ int fd = scan_open_fixed(s->spec->fixed);
         if (fd >= 0)
                 s->on_network = fs_is_network(fd, &s->fs_name);
         check_ended(s, fd);
-        (void)pins_secure_root(s->terms->pins, &s->moved_aside); /* what is pinned reports it */
-        s->root_note = scan_check_root(s->terms->fixed);
+        (void)pins_secure_root(s->spec->pins, &s->moved_aside); /* what is pinned reports it */
+        s->root_note = scan_check_root(s->spec->fixed);
         s->result = scan_source(&scan, on_scanned_unit, s);
         s->duration_usec = clock_boottime_usec() - begin;
 }
@@ -568,11 +567,11 @@ static void scan_drop(SourceTask *t) {
         scan_job_free(CONTAINER_OF(t, ScanJob, task));
 }
 
-int scan_job_new(ScanJob **ret, SourceSpec *terms, const UnitTable *known, uint64_t max_found) {
+int scan_job_new(ScanJob **ret, SourceSpec *spec, const UnitTable *known, uint64_t max_found) {
         _cleanup_(scan_job_freep) ScanJob *s = calloc(1, sizeof *s);
         if (!s)
                 return -ENOMEM;
-        s->terms = source_spec_ref(terms);
+        s->spec = source_spec_ref(spec);
         s->owners = (Owners){ .what = "found units", .max = max_found };
         s->task.job.run = scan_run;
         s->task.drop = scan_drop;
@@ -599,7 +598,7 @@ ScanJob *scan_job_free(ScanJob *s) {
         owners_done(&s->owners);
         unit_table_done(&s->seen);
         unit_table_done(&s->known);
-        source_spec_unref(s->terms);
+        source_spec_unref(s->spec);
         free(s);
         return NULL;
 }

@@ -32,7 +32,7 @@ typedef struct ProbeJob {
         SourceTask task;
         IntakeSource *source;                              /* for done() */
         void (*done)(IntakeSource *s, struct ProbeJob *p); /* on the loop; it is freed afterwards */
-        SourceSpec *terms;                                 /* a reference */
+        SourceSpec *spec;                                  /* a reference */
         char *relative; /* the unit, below the fixed part; owned */
         Owner owner;    /* of a path, for done() */
         char bundle_id[BUNDLE_ID_SIZE];
@@ -80,7 +80,7 @@ typedef struct ProbeJob {
 enum { PROBE_E_FOREIGN = 2, PROBE_E_NOT_HELD = 3 };
 
 /** @param relative  copied */
-int probe_job_new(ProbeJob **ret, SourceSpec *terms, const char *relative);
+int probe_job_new(ProbeJob **ret, SourceSpec *spec, const char *relative);
 ProbeJob *probe_job_free(ProbeJob *p);
 DEFINE_CLEANUP(ProbeJob, probe_job_free);
 
@@ -94,7 +94,7 @@ typedef struct EndedUnit {
 typedef struct ScanJob {
         SourceTask task;
         IntakeSource *source; /* for done() */
-        SourceSpec *terms;
+        SourceSpec *spec;
         UnitTable known; /* a copy */
         UnitTable seen;  /* what is there; what is new or has changed with another digest */
         EndedUnit *ended;
@@ -114,6 +114,6 @@ typedef struct ScanJob {
         uint64_t duration_usec;
 } ScanJob;
 
-int scan_job_new(ScanJob **ret, SourceSpec *terms, const UnitTable *known, uint64_t max_found);
+int scan_job_new(ScanJob **ret, SourceSpec *spec, const UnitTable *known, uint64_t max_found);
 ScanJob *scan_job_free(ScanJob *s);
 DEFINE_CLEANUP(ScanJob, scan_job_free);

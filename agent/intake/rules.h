@@ -53,9 +53,9 @@ typedef struct IntakeAnswer {
 
 /** @return whether it could be complete, so that writers and headers are worth checking;
  * facts->writers and ->contradicted are not read */
-bool intake_is_due(const IntakeFacts *facts, const IntakeLimits *terms);
+bool intake_is_due(const IntakeFacts *facts, const IntakeLimits *limits);
 
-IntakeAnswer intake_decide(const IntakeFacts *facts, const IntakeLimits *terms);
+IntakeAnswer intake_decide(const IntakeFacts *facts, const IntakeLimits *limits);
 
 /** How long a unit has been quiet, from what was seen at the last probe and now. Elapsed time is
  * counted on the boot clock: mtimes may lie, and the real-time clock may go back. (What was found

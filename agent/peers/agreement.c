@@ -478,7 +478,7 @@ static bool is_open_claim(const Agreement *a, const Key *k, const Claim *c) {
 }
 
 /* @return the earlier one of two; either may be NULL */
-static const Claim *earlier(const Claim *a, const Claim *b) {
+static const Claim *earlier_claim(const Claim *a, const Claim *b) {
         return !a || (b && b->event_usec < a->event_usec) ? b : a;
 }
 
@@ -514,9 +514,9 @@ static const Claim *name_failure(const Agreement *a, const Key *k, uint32_t n_de
                 d.world_size = MAX(d.world_size, c->world_size);
                 if (!is_open_claim(a, k, c))
                         continue;
-                first = earlier(first, c);
+                first = earlier_claim(first, c);
                 if (set_name(&d, c))
-                        named = earlier(named, c);
+                        named = earlier_claim(named, c);
         }
         if (!first)
                 return NULL;

@@ -1037,7 +1037,7 @@ int pins_measure(Pins *p, const PinsMeasure *m) {
 #define KEPT_TRIES 100
 typedef struct Deleter {
         Pins *pins;
-        const PinsOrder *order;
+        const PinsRequest *request;
         PinsTally *tally;
         bool found;            /* some place has pins of the bundle */
         int fixed_fd, unit_fd; /* -1: gone. unit_fd of a file: its directory */
@@ -1063,13 +1063,13 @@ static bool is_gone(int r) {
         return r == -ENOENT || r == -ENOTDIR || r == -ELOOP;
 }
 
-static bool is_shipped(const PinsOrder *o, const char *path, const struct stat *st) {
+static bool is_shipped(const PinsRequest *o, const char *path, const struct stat *st) {
         return member_fingerprints_contain(o->prints, o->n_prints, member_fingerprint(path, st));
 }
 
 /* Whether the last link to it may be removed. */
 static bool is_known(const Deleter *d, const char *path, int fd) {
-        const PinsOrder *o = d->order;
+        const PinsRequest *o = d->request;
         struct stat st;
         if (o->any_content || o->discards_unshipped)
                 return true;
@@ -1084,7 +1084,7 @@ static int classify(const Deleter *d, const char *path, int fd) {
         struct stat st;
         if (fstat(fd, &st) < 0)
                 return -errno;
-        if (!d->order->any_content && !is_shipped(d->order, path, &st))
+        if (!d->request->any_content && !is_shipped(d->request, path, &st))
                 return MEMBER_CHANGED;
         int r = fs_check_writer(fd);
         return r < 0 ? r : r == FS_E_WRITER ? MEMBER_OPEN : MEMBER_DELETABLE;
@@ -1183,7 +1183,7 @@ static int delete_member(Deleter *d, DeleterLevel *l, const char *path) {
         int r = MEMBER_DELETABLE, named = has_name(l, name, &st);
         if (named < 0)
                 return named;
-        if (named && !d->order->only_links) {
+        if (named && !d->request->only_links) {
                 r = classify(d, path, fd);
                 if (r == MEMBER_DELETABLE)
                         r = delete_name(d, l, path, fd);
@@ -1232,7 +1232,7 @@ static int delete_directory(Deleter *d, DeleterLevel *l, const char *path) {
         l->keeps_pins = l->keeps_pins || below.keeps_pins || r < 0;
         if (r < 0 || below.keeps_pins)
                 return r;
-        r = l->source_fd < 0 || d->order->only_links ? 0 : remove_if_empty(l->source_fd, name);
+        r = l->source_fd < 0 || d->request->only_links ? 0 : remove_if_empty(l->source_fd, name);
         l->keeps_pins = l->keeps_pins || r < 0;
         if (r < 0)
                 return r;
@@ -1282,7 +1282,7 @@ static int restore_moved(Deleter *d) {
                 return errno == ENOENT ? 0 : -errno;
         _cleanup_free_ char *path = d->bundle_fd < 0 ? NULL : pins_find_inode(d->bundle_fd, &st);
         if (!path)
-                return keep_aside(d, d->unit_fd, d->order->bundle_id);
+                return keep_aside(d, d->unit_fd, d->request->bundle_id);
         return put_back_at(d, path);
 }
 
@@ -1290,7 +1290,7 @@ static int restore_moved(Deleter *d) {
 
 /* Of what is missing, or has a symlink or something else in its place, nothing is ours. */
 static int open_source(Deleter *d) {
-        const PinsOrder *o = d->order;
+        const PinsRequest *o = d->request;
         _cleanup_free_ char *parent = o->is_file ? path_parent(o->relative) : NULL;
         const char *directory = !o->is_file ? o->relative : strchr(o->relative, '/') ? parent : "";
         if (!directory)
@@ -1311,13 +1311,13 @@ static int open_source(Deleter *d) {
 
 static bool is_unit_there(const Deleter *d) {
         struct stat st;
-        const char *name = path_name(d->order->relative);
+        const char *name = path_name(d->request->relative);
         return d->unit_fd >= 0 &&
-               (!d->order->is_file || fstatat(d->unit_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0);
+               (!d->request->is_file || fstatat(d->unit_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0);
 }
 
 static int remove_unit(const Deleter *d) {
-        const PinsOrder *o = d->order;
+        const PinsRequest *o = d->request;
         if (o->is_file || o->leaves_directory || !o->relative[0] || d->unit_fd < 0)
                 return 0;
         _cleanup_free_ char *parent = path_parent(o->relative);
@@ -1337,7 +1337,7 @@ static int at_place(Deleter *d, Place place) {
         if (instance_fd < 0)
                 return pins_is_not_ours(instance_fd) ? 0 : instance_fd;
         _cleanup_close_ int bundle_fd =
-                pins_open_own_dir(instance_fd, d->order->bundle_id, false, NULL);
+                pins_open_own_dir(instance_fd, d->request->bundle_id, false, NULL);
         if (bundle_fd < 0 && !pins_is_not_ours(bundle_fd))
                 return bundle_fd;
         /* A call that hung may resume with what is in the slot. Where directories cannot be locked
@@ -1369,7 +1369,7 @@ static int make_durable(const Pins *p) {
 /* What is missing may be deleted, or not mounted. Where the device number is no proof (another
  * boot may number it otherwise) our own directory beside the source does: it outlives the pins. */
 static bool is_file_system_there(const Deleter *d) {
-        const dev_t expected = (dev_t)d->order->unit_dev;
+        const dev_t expected = (dev_t)d->request->unit_dev;
         struct stat fixed = { 0 }, st;
         bool has_fixed = d->fixed_fd >= 0 && fstat(d->fixed_fd, &fixed) == 0;
         if (has_fixed && expected != 0 && fixed.st_dev == expected)
@@ -1394,23 +1394,23 @@ static int work(Deleter *d) {
                 return worst;
         if (!d->found)
                 return is_unit_there(d) ? -ENOENT : is_file_system_there(d) ? 0 : PINS_E_AWAY;
-        int r = !d->order->only_links ? remove_unit(d) : 0;
+        int r = !d->request->only_links ? remove_unit(d) : 0;
         if (r < 0)
                 return r;
-        r = pins_release(d->pins, d->order->bundle_id);
+        r = pins_release(d->pins, d->request->bundle_id);
         return r < 0 ? r : make_durable(d->pins);
 }
 
-int pins_delete(Pins *p, const PinsOrder *order, PinsTally *ret) {
+int pins_delete(Pins *p, const PinsRequest *request, PinsTally *ret) {
         Deleter d = { .pins = p,
-                      .order = order,
+                      .request = request,
                       .tally = ret,
                       .fixed_fd = -1,
                       .unit_fd = -1,
                       .instance_fd = -1,
                       .bundle_fd = -1 };
-        if (!pins_is_plain_name(order->bundle_id) || order->bundle_id[0] == '.' ||
-            (size_t)snprintf(d.slot, sizeof d.slot, PINS_TAKEN_PREFIX "%s", order->bundle_id) >=
+        if (!pins_is_plain_name(request->bundle_id) || request->bundle_id[0] == '.' ||
+            (size_t)snprintf(d.slot, sizeof d.slot, PINS_TAKEN_PREFIX "%s", request->bundle_id) >=
                     sizeof d.slot)
                 return -EINVAL;
         int r = open_source(&d);
@@ -1418,5 +1418,5 @@ int pins_delete(Pins *p, const PinsOrder *order, PinsTally *ret) {
                 r = work(&d);
         cleanup_closep(&d.unit_fd);
         cleanup_closep(&d.fixed_fd);
-        return r == -ENOENT && order->only_links ? 0 : r;
+        return r == -ENOENT && request->only_links ? 0 : r;
 }

@@ -131,7 +131,7 @@ int pins_measure(Pins *p, const PinsMeasure *m);
 
 /* ---- deletion ---- */
 
-typedef struct PinsOrder { /* borrowed */
+typedef struct PinsRequest { /* borrowed */
         const char *bundle_id;
         bool only_links;        /* the files stay; -ENOENT is no result then */
         const char *relative;   /* the unit, below the fixed part; "" = the fixed part itself */
@@ -146,7 +146,7 @@ typedef struct PinsOrder { /* borrowed */
         size_t n_known;
         bool discards_unshipped; /* a recheck has found that nobody needs the rest */
         uint64_t unit_dev;       /* st_dev of the unit; 0: not known */
-} PinsOrder;
+} PinsRequest;
 
 typedef struct PinsTally {
         uint64_t n_deleted, deleted_bytes;
@@ -167,4 +167,4 @@ typedef struct PinsTally {
  * pins nor the unit, nor their file system; -ENOENT: the unit is there and no pins are; -EBUSY:
  * another call is running; -errno: the rest is still there, and held */
 enum { PINS_E_OPEN = 2, PINS_E_UNSHIPPED = 3, PINS_E_AWAY = 4 };
-int pins_delete(Pins *p, const PinsOrder *order, PinsTally *ret);
+int pins_delete(Pins *p, const PinsRequest *request, PinsTally *ret);

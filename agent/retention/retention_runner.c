@@ -69,7 +69,7 @@ typedef struct Subject { /* a bundle that is measured */
 typedef struct Measurement {
         SourceTask task;
         struct RunnerSource *owner; /* the loop's side */
-        SourceSpec *terms;          /* a reference */
+        SourceSpec *spec;           /* a reference */
         RetentionPolicy policy;
         Subject *subjects;
         size_t n;
@@ -82,10 +82,10 @@ typedef struct Measurement {
 typedef struct Deletion {
         SourceTask task;
         struct RunnerSource *owner; /* the loop's side */
-        SourceSpec *terms;          /* a reference */
+        SourceSpec *spec;           /* a reference */
         char id[BUNDLE_ID_SIZE];
         char *relative;
-        PinsOrder order; /* borrows from the above and from prints */
+        PinsRequest request; /* borrows from the above and from prints */
         uint64_t *prints, *known;
         RetentionWhy why;
         PinsTally tally;
@@ -95,7 +95,7 @@ typedef struct Deletion {
 typedef struct RunnerSource {
         RetentionRunner *runner;
         IntakeSource *source; /* borrowed */
-        SourceSpec *terms;    /* its own; borrowed */
+        SourceSpec *spec;     /* its own; borrowed */
         ListLink held;        /* oldest first, about */
         void *held_by_id;     /* tsearch(3) */
         size_t n_held;
@@ -199,7 +199,7 @@ static bool held_is_busy(const RunnerSource *s, const HeldBundle *h) {
  */
 static int on_stored(BundleRecord *rec, void *userdata) {
         RunnerSource *s = userdata;
-        if (path_is_below(rec->path, s->terms->fixed))
+        if (path_is_below(rec->path, s->spec->fixed))
                 held_add(s, rec);
         return 0;
 }
@@ -211,13 +211,13 @@ static int load_held(RunnerSource *s) {
                 r = store_list(s->runner->context.store,
                                &(StoreFilter){ .state = (int)states[i],
                                                .held_only = true,
-                                               .source = s->terms->name },
+                                               .source = s->spec->name },
                                on_stored, s);
         return r;
 }
 
 static char *unheld_counter(const RunnerSource *s) {
-        return strbuf_format("sources_unheld:%s", s->terms->name);
+        return strbuf_format("sources_unheld:%s", s->spec->name);
 }
 
 /* Counts a delivered bundle whose files are never deleted, since no link of ours holds them. */
@@ -237,7 +237,7 @@ static uint64_t n_unheld(const RunnerSource *s) {
 static Deletion *deletion_free(Deletion *d) {
         if (!d)
                 return NULL;
-        source_spec_unref(d->terms);
+        source_spec_unref(d->spec);
         free(d->relative);
         free(d->prints);
         free(d->known);
@@ -248,30 +248,30 @@ DEFINE_CLEANUP(Deletion, deletion_free);
 
 static void deletion_run(WorkJob *job) {
         Deletion *d = CONTAINER_OF(job, Deletion, task.job);
-        d->result = pins_delete(d->terms->pins, &d->order, &d->tally);
+        d->result = pins_delete(d->spec->pins, &d->request, &d->tally);
 }
 
 static void deletion_drop(SourceTask *t) {
         deletion_free(CONTAINER_OF(t, Deletion, task));
 }
 
-static Deletion *deletion_new(SourceSpec *terms, const BundleRecord *rec) {
-        const char *relative = source_spec_relative(terms, rec->path);
+static Deletion *deletion_new(SourceSpec *spec, const BundleRecord *rec) {
+        const char *relative = source_spec_relative(spec, rec->path);
         Deletion *d = calloc(1, sizeof *d);
         if (!d)
                 return NULL;
         strcpy(d->id, rec->id);
         list_init(&d->task.mine);
-        d->terms = source_spec_ref(terms);
+        d->spec = source_spec_ref(spec);
         d->relative = strdup(relative);
         if (!d->relative)
                 return deletion_free(d);
-        d->order = (PinsOrder){ .bundle_id = d->id,
-                                .relative = d->relative,
-                                .is_file = rec->kind == SOURCE_PROCESS_CORE,
-                                .leaves_directory = source_spec_is_loose(terms, relative),
-                                .any_content = rec->state == BUNDLE_EVICTED,
-                                .unit_dev = rec->unit_dev };
+        d->request = (PinsRequest){ .bundle_id = d->id,
+                                    .relative = d->relative,
+                                    .is_file = rec->kind == SOURCE_PROCESS_CORE,
+                                    .leaves_directory = source_spec_is_loose(spec, relative),
+                                    .any_content = rec->state == BUNDLE_EVICTED,
+                                    .unit_dev = rec->unit_dev };
         d->task.job.run = deletion_run;
         d->task.drop = deletion_drop;
         return d;
@@ -301,7 +301,7 @@ static int clear_links_held(const RunnerSource *s, const char *id, bool was_unhe
 
 static void count_deleted(const RunnerSource *s, const Deletion *d) {
         Store *store = s->runner->context.store;
-        if (d->tally.n_deleted == 0 || d->order.any_content) /* an eviction is a discard */
+        if (d->tally.n_deleted == 0 || d->request.any_content) /* an eviction is a discard */
                 return;
         (void)store_counter_add(store, "sources_deleted", d->tally.n_deleted); /* figures */
         (void)store_counter_add(store, "sources_deleted_bytes", d->tally.deleted_bytes);
@@ -319,7 +319,7 @@ static void log_tally(const Deletion *d) {
                          "a file appeared in place of one that was being deleted, and its name was "
                          "used again at once: it is beside it now, or above it, as "
                          "'….kept-by-neuron-collectd'");
-        if (d->order.only_links)
+        if (d->request.only_links)
                 return;
         if (d->result == -ENOENT)
                 log_dump(d->id, LOG_NOTICE, 0,
@@ -351,9 +351,9 @@ static void note_trouble(RunnerSource *s, const Deletion *d) {
                         ? strbuf_format("cannot release delivered files below '%s': their file "
                                         "system is not mounted; mount it, trying again every "
                                         "minute",
-                                        d->terms->fixed)
+                                        d->spec->fixed)
                         : strbuf_format("cannot delete delivered files below '%s': %s; %s",
-                                        d->terms->fixed, strerror(-d->result),
+                                        d->spec->fixed, strerror(-d->result),
                                         is_refused
                                                 ? "give the agent CAP_DAC_OVERRIDE and CAP_FOWNER, "
                                                   "or set retention.after_delivery: keep"
@@ -401,11 +401,11 @@ static void on_deletion_done(SourceTask *t) {
 
 static int get_prints(Store *store, const BundleRecord *rec, Deletion *d) {
         const char *base = rec->supplement_of[0] ? rec->supplement_of : rec->id;
-        int r = store_get_own_prints(store, rec->id, &d->prints, &d->order.n_prints);
+        int r = store_get_own_prints(store, rec->id, &d->prints, &d->request.n_prints);
         if (r >= 0)
-                r = store_get_prints(store, base, &d->known, &d->order.n_known);
-        d->order.prints = d->prints;
-        d->order.known = d->known;
+                r = store_get_prints(store, base, &d->known, &d->request.n_known);
+        d->request.prints = d->prints;
+        d->request.known = d->known;
         return MIN(r, 0);
 }
 
@@ -424,15 +424,15 @@ static int prepare_deletion(RunnerSource *s, HeldBundle *h, Deletion **ret) {
         h->is_pinned = rec.pinned;
         if (rec.pinned && r->policy.may_delete && !h->is_evicted)
                 return 1;
-        _cleanup_(deletion_freep) Deletion *d = deletion_new(s->terms, &rec);
+        _cleanup_(deletion_freep) Deletion *d = deletion_new(s->spec, &rec);
         if (!d)
                 return -ENOMEM;
-        d->order.only_links = !r->policy.may_delete;
-        d->order.discards_unshipped = h->state == HELD_RECHECKED;
+        d->request.only_links = !r->policy.may_delete;
+        d->request.discards_unshipped = h->state == HELD_RECHECKED;
         uint64_t now = realtime_usec(r), up = boot_usec(r);
         if (rec.changed_usec <
             now - MIN(now, up)) /* another boot may number the device otherwise */
-                d->order.unit_dev = 0;
+                d->request.unit_dev = 0;
         error = h->is_evicted ? 0 : get_prints(r->context.store, &rec, d);
         if (error < 0)
                 return error;
@@ -489,7 +489,7 @@ static void start_owed_deletions(RunnerSource *s) {
 static Measurement *measurement_free(Measurement *m) {
         if (!m)
                 return NULL;
-        source_spec_unref(m->terms);
+        source_spec_unref(m->spec);
         free(m->subjects);
         free(m);
         return NULL;
@@ -507,7 +507,7 @@ static int measure(Measurement *m) {
                         uses[n].bundle_id = m->subjects[i].id;
                         which[n++] = i;
                 }
-        int r = pins_measure(m->terms->pins,
+        int r = pins_measure(m->spec->pins,
                              &(PinsMeasure){ .uses = uses,
                                              .n = n,
                                              .explain_links = m->is_short,
@@ -520,7 +520,7 @@ static int measure(Measurement *m) {
 
 static void measurement_run(WorkJob *job) {
         Measurement *m = CONTAINER_OF(job, Measurement, task.job);
-        m->result = pins_query_space(m->terms->pins, &m->space, &m->device);
+        m->result = pins_query_space(m->spec->pins, &m->space, &m->device);
         if (m->result < 0)
                 return;
         m->is_short = retention_is_short(&m->policy, &m->space);
@@ -612,7 +612,7 @@ static int collect(Measurement *m, const RunnerSource *s) {
         if (r >= 0 && counts.bundles[BUNDLE_QUARANTINED] > 0)
                 r = store_list(
                         store,
-                        &(StoreFilter){ .state = BUNDLE_QUARANTINED, .source = m->terms->name },
+                        &(StoreFilter){ .state = BUNDLE_QUARANTINED, .source = m->spec->name },
                         add_quarantined, m);
         return r;
 }
@@ -710,10 +710,10 @@ static void report(RunnerSource *s, const RetentionReport *now) {
         free(s->note);
         s->note = describe(s);
         if (is_bad && (!was_bad || was.stays_short != now->stays_short))
-                log_warning(0, "source %s: %s", s->terms->name,
+                log_warning(0, "source %s: %s", s->spec->name,
                             s->note ? s->note : "short of free space");
         else if (!is_bad && was_bad)
-                log_notice("source %s: has enough free space again", s->terms->name);
+                log_notice("source %s: has enough free space again", s->spec->name);
 }
 
 /* ---- decisions: the sources of one file system together, or each would free space for the same
@@ -841,7 +841,7 @@ static void on_measured(SourceTask *t) {
         if (m->result < 0) {
                 if (m->result != -ENOENT)
                         log_warning(m->result, "source %s: cannot measure '%s', trying again",
-                                    m->terms->name, m->terms->fixed);
+                                    m->spec->name, m->spec->fixed);
                 measurement_free(m);
         } else {
                 s->device = m->device;
@@ -860,7 +860,7 @@ static void start_measurement(RunnerSource *s) {
         Measurement *m = calloc(1, sizeof *m);
         if (m) {
                 *m = (Measurement){ .owner = s,
-                                    .terms = source_spec_ref(s->terms),
+                                    .spec = source_spec_ref(s->spec),
                                     .policy = s->runner->policy };
                 m->task.job.run = measurement_run;
                 m->task.done = on_measured;
@@ -877,7 +877,7 @@ static void start_measurement(RunnerSource *s) {
                 measurement_free(m);
         if (r < 0)
                 log_warning(r, "source %s: cannot measure what it uses, trying again",
-                            s->terms->name);
+                            s->spec->name);
 }
 
 /* ---- rounds ---- */
@@ -1034,7 +1034,7 @@ void retention_runner_set_sources(RetentionRunner *r, const RetentionRunnerSourc
                 RunnerSource *s = &r->sources[r->n_sources++];
                 *s = (RunnerSource){ .runner = r,
                                      .source = sources[i].source,
-                                     .terms = sources[i].terms,
+                                     .spec = sources[i].spec,
                                      .report.next_usec = UINT64_MAX };
                 list_init(&s->held);
                 int error = load_held(s);
@@ -1042,7 +1042,7 @@ void retention_runner_set_sources(RetentionRunner *r, const RetentionRunnerSourc
                         log_error(error,
                                   "source %s: cannot read which delivered files are held; they "
                                   "stay until the next start",
-                                  s->terms->name);
+                                  s->spec->name);
         }
         retention_runner_kick(r);
 }
@@ -1106,7 +1106,7 @@ size_t retention_runner_view(RetentionRunner *r, RetentionRunnerView *ret, size_
         size_t n = r ? MIN(max, r->n_sources) : 0;
         for (size_t i = 0; i < n; i++) {
                 const RunnerSource *s = &r->sources[i];
-                ret[i] = (RetentionRunnerView){ .source = s->terms->name,
+                ret[i] = (RetentionRunnerView){ .source = s->spec->name,
                                                 .used_bytes = s->report.used_bytes,
                                                 .max_use_bytes = s->report.max_use_bytes,
                                                 .free_bytes = s->report.free_bytes,

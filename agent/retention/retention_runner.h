@@ -33,7 +33,7 @@ int retention_runner_new(RetentionRunner **ret, const RetentionRunnerContext *co
 RetentionRunner *retention_runner_free(RetentionRunner *r);
 typedef struct RetentionRunnerSource {
         IntakeSource *source;
-        SourceSpec *terms; /* of the source: they live as long as it does */
+        SourceSpec *spec; /* of the source: they live as long as it does */
 } RetentionRunnerSource;
 /** The sources there are now; before the old ones are freed with n = 0. Borrowed. */
 void retention_runner_set_sources(RetentionRunner *r, const RetentionRunnerSource *sources,

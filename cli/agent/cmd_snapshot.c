@@ -17,7 +17,7 @@
 
 /* ---- requests ---- */
 
-static int begin(const Cli *cli, char ret_name[static NAME_MAX_BYTES]) {
+static int request_snapshot(const Cli *cli, char ret_name[static NAME_MAX_BYTES]) {
         json_t *answer = NULL;
         int code = cli_request(cli, "POST", "/v1/snapshot", &answer);
         if (code != CLI_YES)
@@ -160,7 +160,7 @@ int cmd_snapshot(const Cli *cli, int argc, char **argv) {
                 return cli_usage(argv[0], "unexpected argument; only -o DIR is accepted");
         _cleanup_free_ char *to = output ? fs_absolute_path(output) : NULL;
         cli_catch_signals();
-        int code = begin(cli, name);
+        int code = request_snapshot(cli, name);
         if (code == CLI_YES)
                 code = wait_for_snapshot(cli, name, &answer);
         const json_t *document = json_object_get(answer, "document");

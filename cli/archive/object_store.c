@@ -158,7 +158,7 @@ int s3_options_parse(int argc, char **argv, const char *what, S3Options *ret) {
 /* ---- the store ---- */
 
 typedef struct ObjectStoreKind {
-        int (*list)(ObjectStore *s, const ObjectListing *order);
+        int (*list)(ObjectStore *s, const ObjectListing *listing);
         int (*stat)(ObjectStore *s, const char *key, uint64_t *ret_bytes);
         int (*read)(ObjectStore *s, const char *key, size_t max_bytes, ObjectText *ret);
         int (*read_heads)(ObjectStore *s, ObjectHead *heads, size_t n);
@@ -209,8 +209,8 @@ char *object_store_url(const ObjectStore *s, const char *key) {
         return strbuf_format("%s%s", s->url_prefix, key);
 }
 
-int object_store_list(ObjectStore *s, const ObjectListing *order) {
-        return s->kind->list(s, order);
+int object_store_list(ObjectStore *s, const ObjectListing *listing) {
+        return s->kind->list(s, listing);
 }
 
 int object_store_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes) {
@@ -388,7 +388,7 @@ static int dir_reader(ObjectStore *s, const ObjectRange *range, ObjectReader **r
 
 typedef struct Listing {
         ObjectStore *store;
-        const ObjectListing *order;
+        const ObjectListing *listing;
         const char *begin; /* of the names in the first directory */
         size_t depth;
         char *failure; /* the first directory below that cannot be listed: told after all others
@@ -456,7 +456,7 @@ static int list_name(Listing *l, int dir_fd, const char *path, char *name) {
         ObjectItem item = { .key = key,
                             .bytes = (uint64_t)st.st_size,
                             .modified_usec = (uint64_t)MAX(st.st_mtim.tv_sec, 0) * USEC_PER_SEC };
-        return l->order->on_item(&item, l->order->userdata);
+        return l->listing->on_item(&item, l->listing->userdata);
 }
 
 /* @param error  positive errno @return what list_directory() returns */
@@ -495,11 +495,13 @@ static int list_directory(Listing *l, int at_fd, const char *name, const char *p
         return r;
 }
 
-static int dir_list(ObjectStore *s, const ObjectListing *order) {
-        const char *slash = strrchr(order->prefix, '/');
-        Listing l = { .store = s, .order = order, .begin = slash ? slash + 1 : order->prefix };
-        size_t n = slash ? (size_t)(slash - order->prefix) : 0;
-        _cleanup_free_ char *path = slash && n == 0 ? strdup("/") : strndup(order->prefix, n);
+static int dir_list(ObjectStore *s, const ObjectListing *listing) {
+        const char *slash = strrchr(listing->prefix, '/');
+        Listing l = { .store = s,
+                      .listing = listing,
+                      .begin = slash ? slash + 1 : listing->prefix };
+        size_t n = slash ? (size_t)(slash - listing->prefix) : 0;
+        _cleanup_free_ char *path = slash && n == 0 ? strdup("/") : strndup(listing->prefix, n);
         if (!path)
                 return -ENOMEM;
         int r = list_directory(&l, AT_FDCWD, *path ? path : ".", path);
@@ -1088,12 +1090,12 @@ static void on_head_piece(const S3Result *result, void *userdata) {
                         "%s", answer->sentence ? answer->sentence : "the request failed");
 }
 
-static int request_and_wait(Ask *ask, S3RequestOptions *order) {
+static int request_and_wait(Ask *ask, S3RequestOptions *options) {
         S3Call *call;
-        order->max_tries = MAX_TRIES;
-        order->on_done = on_head_piece;
-        order->userdata = ask;
-        int r = s3_call_new(&call, ask->store->client, order);
+        options->max_tries = MAX_TRIES;
+        options->on_done = on_head_piece;
+        options->userdata = ask;
+        int r = s3_call_new(&call, ask->store->client, options);
         if (r == 0)
                 r = run_until(ask->store, &ask->done);
         if (r < 0 && !ask->done)
@@ -1186,12 +1188,12 @@ static void on_page(Ask *ask, const S3Result *result) {
 }
 
 /* @param token  of the page before; NULL */
-static int request_page(S3Store *s, const ObjectListing *order, const char *token,
+static int request_page(S3Store *s, const ObjectListing *listing, const char *token,
                         S3ObjectList *ret) {
         AwsNameValue queries[5] = { { "list-type", "2" },
                                     { "max-keys", PAGE_KEYS },
                                     { "encoding-type", "url" },
-                                    { "prefix", order->prefix } };
+                                    { "prefix", listing->prefix } };
         size_t n = 4;
         if (token)
                 queries[n++] = (AwsNameValue){ "continuation-token", token };
@@ -1201,18 +1203,18 @@ static int request_page(S3Store *s, const ObjectListing *order, const char *toke
                                                            .n_queries = n });
 }
 
-static int s3_list(ObjectStore *s, const ObjectListing *order) {
+static int s3_list(ObjectStore *s, const ObjectListing *listing) {
         _cleanup_free_ char *token = NULL;
         bool goes_on = true;
         while (goes_on) {
                 S3ObjectList page = { 0 };
-                int r = request_page(s3_store(s), order, token, &page);
+                int r = request_page(s3_store(s), listing, token, &page);
                 for (size_t i = 0; r == 0 && i < page.n; i++)
-                        r = order->on_item(
+                        r = listing->on_item(
                                 &(ObjectItem){ .key = page.items[i].key,
                                                .bytes = page.items[i].bytes,
                                                .modified_usec = page.items[i].last_modified_usec },
-                                order->userdata);
+                                listing->userdata);
                 goes_on = r == 0 && page.is_truncated;
                 if (goes_on && (!page.next_token || (token && strcmp(token, page.next_token) == 0)))
                         r = object_store_fail(

@@ -93,7 +93,7 @@ typedef struct ObjectListing {
         void *userdata;
 } ObjectListing;
 /** In order of the key's bytes, page by page. @return 0, OBJECT_E_*, -errno */
-int object_store_list(ObjectStore *s, const ObjectListing *order);
+int object_store_list(ObjectStore *s, const ObjectListing *listing);
 
 /** @return 0 and the object's size, OBJECT_E_*, -errno */
 int object_store_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes);

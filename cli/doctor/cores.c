@@ -280,17 +280,17 @@ static void add_core_process(const Proc *p, CoreProcess *all, size_t *n) {
 /* The processes that hold a Neuron device, and the services that hand their limit on to jobs. */
 static void find_core_processes(const Config *config, CoreCheck *c) {
         static const char *const starters[] = { "slurmd", "containerd", "crio", "sshd" };
-        const CollectRequest order = { .proc_root = config->snapshot.proc_root,
-                                       .device_directory = config->snapshot.device_directory };
+        const CollectRequest request = { .proc_root = config->snapshot.proc_root,
+                                         .device_directory = config->snapshot.device_directory };
         _cleanup_(procfs_numbers_done) ProcNumbers pids = { 0 };
-        if (procfs_list(AT_FDCWD, order.proc_root, PROCFS_PIDS_MAX, &pids) < 0)
+        if (procfs_list(AT_FDCWD, request.proc_root, PROCFS_PIDS_MAX, &pids) < 0)
                 return; /* none is known */
         for (size_t i = 0; i < pids.n; i++) {
                 JobsHolder job = { 0 };
                 Proc p;
-                if (procfs_open(&p, order.proc_root, pids.items[i], 0) != 0)
+                if (procfs_open(&p, request.proc_root, pids.items[i], 0) != 0)
                         continue;
-                (void)jobs_devices_of(&order, &p, &job); /* it holds none that we can see */
+                (void)jobs_devices_of(&request, &p, &job); /* it holds none that we can see */
                 if (job.n_devices > 0)
                         add_core_process(&p, c->jobs, &c->n_jobs);
                 else if (parse_word(p.stat.comm, starters, ELEMENTSOF(starters)) >= 0)

@@ -98,11 +98,11 @@ static int run_one(sd_event *event, const CollectCommand *c, CollectOut *out) {
         return r < 0 ? r : run.error;
 }
 
-int collect_commands(const CollectRequest *order, CollectOut *out) {
+int collect_commands(const CollectRequest *request, CollectOut *out) {
         sd_event *event = NULL;
         int r = sd_event_new(&event);
-        for (size_t i = 0; r >= 0 && i < order->n_commands; i++)
-                r = run_one(event, &order->commands[i], out);
+        for (size_t i = 0; r >= 0 && i < request->n_commands; i++)
+                r = run_one(event, &request->commands[i], out);
         sd_event_unref(event);
         return MIN(r, 0);
 }

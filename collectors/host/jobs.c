@@ -31,7 +31,7 @@ enum {
 };
 
 /* @return the number of the device that a link leads to by its text, -1 */
-static int device_of_link(const CollectRequest *order, const char *target) {
+static int device_of_link(const CollectRequest *request, const char *target) {
         const char *name = path_name(target);
         size_t n_dir = (size_t)(name - target);
         uint64_t number;
@@ -40,8 +40,8 @@ static int device_of_link(const CollectRequest *order, const char *target) {
             parse_u64_range(name + 6, 0, 65535, &number) < 0)
                 return -1;
         n_dir--; /* the slash */
-        if ((strlen(order->device_directory) == n_dir &&
-             memcmp(target, order->device_directory, n_dir) == 0) ||
+        if ((strlen(request->device_directory) == n_dir &&
+             memcmp(target, request->device_directory, n_dir) == 0) ||
             (n_dir == 4 && memcmp(target, "/dev", 4) == 0))
                 return (int)number;
         return -1;
@@ -120,7 +120,7 @@ static int outcome_of_list(int r) {
         }
 }
 
-int jobs_devices_of(const CollectRequest *order, const Proc *p, JobsHolder *h) {
+int jobs_devices_of(const CollectRequest *request, const Proc *p, JobsHolder *h) {
         _cleanup_(procfs_numbers_done) ProcNumbers fds = { 0 };
         size_t n_hidden = 0;
         int r = procfs_list(p->dir_fd, "fd", JOBS_FDS_MAX, &fds);
@@ -136,10 +136,10 @@ int jobs_devices_of(const CollectRequest *order, const Proc *p, JobsHolder *h) {
                         continue;
                 }
                 target[size] = '\0';
-                int number = device_of_link(order, target);
+                int number = device_of_link(request, target);
                 if (number < 0)
                         continue;
-                int found = number_of_device(order->device_directory, p->dir_fd, name, number);
+                int found = number_of_device(request->device_directory, p->dir_fd, name, number);
                 if (found == -ENODEV)
                         continue;
                 h->is_write_only =
@@ -184,7 +184,7 @@ bool jobs_maps_runtime(const Proc *p, bool *ret_hidden) {
 }
 
 typedef struct ScanRun {
-        const CollectRequest *order;
+        const CollectRequest *request;
         JobsScanMode mode;
         JobsScan *found;
 } ScanRun;
@@ -195,7 +195,7 @@ static bool inspect_process(const ScanRun *mode, const Proc *p, JobsHolder *h) {
         bool is_hidden; /* then it is not reported to map it */
         if (mode->mode == JOBS_BY_MAPS)
                 h->maps_runtime = may_hold_runtime(p) && jobs_maps_runtime(p, &is_hidden);
-        else if (jobs_devices_of(mode->order, p, h) == PROCFS_E_HIDDEN)
+        else if (jobs_devices_of(mode->request, p, h) == PROCFS_E_HIDDEN)
                 mode->found->n_hidden++;
         return (h->n_devices > 0 || h->maps_runtime) && procfs_check(p) == 0;
 }
@@ -204,7 +204,7 @@ static int scan_process(const ScanRun *mode, pid_t pid) {
         JobsScan *s = mode->found;
         JobsHolder h = { 0 };
         Proc p;
-        int r = procfs_open(&p, mode->order->proc_root, pid, 0);
+        int r = procfs_open(&p, mode->request->proc_root, pid, 0);
 
         if (r != 0) {
                 s->n_hidden += r == PROCFS_E_HIDDEN;
@@ -223,10 +223,10 @@ static int scan_process(const ScanRun *mode, pid_t pid) {
         return 0;
 }
 
-int jobs_scan(const CollectRequest *order, JobsScanMode mode, JobsScan *ret) {
+int jobs_scan(const CollectRequest *request, JobsScanMode mode, JobsScan *ret) {
         _cleanup_(jobs_scan_done) JobsScan s = { 0 };
         _cleanup_(procfs_numbers_done) ProcNumbers pids = { 0 };
-        int r = procfs_list(AT_FDCWD, order->proc_root, PROCFS_PIDS_MAX, &pids);
+        int r = procfs_list(AT_FDCWD, request->proc_root, PROCFS_PIDS_MAX, &pids);
 
         if (r < 0)
                 return r;
@@ -234,7 +234,7 @@ int jobs_scan(const CollectRequest *order, JobsScanMode mode, JobsScan *ret) {
         if (!s.holders)
                 return -ENOMEM;
         for (size_t i = 0; i < pids.n; i++) {
-                r = scan_process(&(ScanRun){ order, mode, &s }, pids.items[i]);
+                r = scan_process(&(ScanRun){ request, mode, &s }, pids.items[i]);
                 if (r < 0)
                         return r;
         }
@@ -379,7 +379,7 @@ enum { CMDLINE_BYTES_MAX = 16 << 10, RECORD_BYTES_MAX = 128 << 10, PARTS_AT_ONCE
 enum { HOLDERS_A_PART = 8, PARTS_MAX = JOBS_HOLDERS_MAX / HOLDERS_A_PART + 1 };
 
 typedef struct JobsRun {
-        const CollectRequest *order;
+        const CollectRequest *request;
         CollectOut *out;
         const JobsScan *scan;
         bool *is_reported; /* by the holder's place in the scan */
@@ -420,10 +420,10 @@ static void add_cmdline(StrBuf *b, const Proc *p) {
 }
 
 /* In a process of its own. */
-static int describe(const CollectRequest *order, const JobsHolder *h, int fd) {
+static int describe(const CollectRequest *request, const JobsHolder *h, int fd) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         Proc p;
-        int r = procfs_open(&p, order->proc_root, h->stat.pid, h->stat.start_ticks);
+        int r = procfs_open(&p, request->proc_root, h->stat.pid, h->stat.start_ticks);
 
         if (r != 0)
                 return 0; /* gone meanwhile: the caller reports what was seen of it */
@@ -445,19 +445,19 @@ static bool holds_device(const JobsScan *scan, pid_t pid) {
 
 static int run_part(const PoolTask *task, int fd, void *userdata) {
         const JobsPart *part = task->userdata;
-        const CollectRequest *order = ((const JobsRun *)userdata)->order;
+        const CollectRequest *request = ((const JobsRun *)userdata)->request;
         _cleanup_(jobs_scan_done) JobsScan maps = { 0 };
         int r = 0;
 
         if (part->n > 0) {
                 for (size_t i = 0; r == 0 && i < part->n; i++)
-                        r = describe(order, &part->run->scan->holders[part->first + i], fd);
+                        r = describe(request, &part->run->scan->holders[part->first + i], fd);
                 return r;
         }
-        r = jobs_scan(order, JOBS_BY_MAPS, &maps);
+        r = jobs_scan(request, JOBS_BY_MAPS, &maps);
         for (size_t i = 0; r == 0 && i < maps.n_holders; i++)
                 if (!holds_device(part->run->scan, maps.holders[i].stat.pid))
-                        r = describe(order, &maps.holders[i], fd);
+                        r = describe(request, &maps.holders[i], fd);
         return r;
 }
 
@@ -518,7 +518,7 @@ static int run_parts(JobsRun *run) {
                            .on_end = on_end,
                            .userdata = run,
                            .max_at_once = PARTS_AT_ONCE,
-                           .timeout_usec = run->order->timeout_usec / 10 * 9,
+                           .timeout_usec = run->request->timeout_usec / 10 * 9,
                            .max_line_bytes = RECORD_BYTES_MAX,
                            .max_bytes_each = run->out->max_bytes };
         size_t n = 0;
@@ -559,10 +559,10 @@ static int emit_libnrt_holders(const JobsRun *run) {
         return collect_emit_fitting(run->out, &b);
 }
 
-int collect_jobs(const CollectRequest *order, CollectOut *out) {
+int collect_jobs(const CollectRequest *request, CollectOut *out) {
         _cleanup_(jobs_scan_done) JobsScan scan = { 0 };
         _cleanup_free_ bool *is_reported = NULL;
-        int r = jobs_scan(order, JOBS_BY_DEVICES, &scan);
+        int r = jobs_scan(request, JOBS_BY_DEVICES, &scan);
 
         if (r < 0)
                 return r;
@@ -572,7 +572,7 @@ int collect_jobs(const CollectRequest *order, CollectOut *out) {
         r = emit_summary(&scan, out);
         if (r < 0)
                 return r;
-        JobsRun run = { .order = order, .out = out, .scan = &scan, .is_reported = is_reported };
+        JobsRun run = { .request = request, .out = out, .scan = &scan, .is_reported = is_reported };
         r = run_parts(&run);
         return r == 0 && run.maps_are_whole ? emit_libnrt_holders(&run) : r;
 }

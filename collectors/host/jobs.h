@@ -46,7 +46,7 @@ bool jobs_parse_record(const char *record, JobsProcess *ret);
  * A link counts when it leads to <device_directory>/neuronN or /dev/neuronN and, where it can be
  * checked, is a character device or the very file that lies there here. @return 0, or an outcome of
  * procfs.h */
-int jobs_devices_of(const CollectRequest *order, const Proc *p, JobsHolder *h);
+int jobs_devices_of(const CollectRequest *request, const Proc *p, JobsHolder *h);
 
 /** @param ret_hidden  its maps cannot be read @return whether it has libnrt.so mapped. May wait
  * (procfs.h), so only in a child */
@@ -59,7 +59,7 @@ typedef enum JobsScanMode {
 } JobsScanMode;
 
 /** Looks at all processes. @return 0, -errno */
-int jobs_scan(const CollectRequest *order, JobsScanMode mode, JobsScan *ret);
+int jobs_scan(const CollectRequest *request, JobsScanMode mode, JobsScan *ret);
 void jobs_scan_done(JobsScan *s);
 
 /** Adds "devices": [0, 1]. */

@@ -278,7 +278,7 @@ enum { SYSLOG_READ_ALL = 3, SYSLOG_SIZE_BUFFER = 10 };
 #define SYSLOG_WAIT_FACTOR 500 /* of the CPU time of a read, which then is 0.2 % of a core */
 
 typedef struct Kmsg {
-        const CollectRequest *order;
+        const CollectRequest *request;
         CollectOut *out;
         int fd;
         uint64_t past_usec; /* since boot: lines until then are read for their facts; 0: none */
@@ -436,7 +436,7 @@ static int keep_fact(Kmsg *k, const KmsgRecord *record, FactKind fact) {
 static int keep_record(Kmsg *k, const KmsgRecord *record) {
         KmsgHwError error;
         const char *text = record->text.text ? record->text.text : "";
-        if (record->usec < k->order->since_boot_usec && (record->is_numbered || record->usec > 0))
+        if (record->usec < k->request->since_boot_usec && (record->is_numbered || record->usec > 0))
                 return 0;
         FactKind fact = find_fact(k, record);
         if (fact != N_FACTS)
@@ -520,8 +520,8 @@ static const char *remedy_for(int error) {
         }
 }
 
-static int open_kmsg(const CollectRequest *order, CollectOut *out) {
-        _cleanup_free_ char *path = path_join(order->device_directory, "kmsg");
+static int open_kmsg(const CollectRequest *request, CollectOut *out) {
+        _cleanup_free_ char *path = path_join(request->device_directory, "kmsg");
         if (!path)
                 return -ENOMEM;
         int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
@@ -608,9 +608,9 @@ static int read_syslog(char **ret) {
 
 /* A container has a /dev/kmsg only if it was given the device, and then its device cgroup may still
  * refuse it. A directory of the operator's is not this machine's. */
-static bool has_syslog(const CollectRequest *order, int error) {
+static bool has_syslog(const CollectRequest *request, int error) {
         return (error == -ENOENT || error == -EPERM || error == -EACCES) &&
-               strcmp(order->device_directory, "/dev") == 0;
+               strcmp(request->device_directory, "/dev") == 0;
 }
 
 /* @param error  of /dev/kmsg, which is returned when syslog(2) is refused, too */
@@ -670,13 +670,13 @@ static int follow_syslog(Kmsg *k, int error) {
 
 /* ---- both ---- */
 
-int collect_kmsg(const CollectRequest *order, CollectOut *out) {
-        _cleanup_close_ int fd = open_kmsg(order, out);
-        Kmsg k = { .order = order, .out = out, .fd = fd };
+int collect_kmsg(const CollectRequest *request, CollectOut *out) {
+        _cleanup_close_ int fd = open_kmsg(request, out);
+        Kmsg k = { .request = request, .out = out, .fd = fd };
         int r;
 
         if (fd < 0)
-                r = has_syslog(order, fd) ? collect_syslog(&k, fd) : fd;
+                r = has_syslog(request, fd) ? collect_syslog(&k, fd) : fd;
         else
                 do
                         r = read_some(&k);
@@ -698,14 +698,14 @@ static int wait_for_more(const Kmsg *k, bool is_at_end) {
         return polls[0].revents & (POLLERR | POLLHUP | POLLNVAL) ? 0 : 1;
 }
 
-int follow_kmsg(const CollectRequest *order, CollectOut *out) {
-        _cleanup_close_ int fd = open_kmsg(order, out);
-        Kmsg k = { .order = order, .out = out, .fd = fd, .is_stream = true };
+int follow_kmsg(const CollectRequest *request, CollectOut *out) {
+        _cleanup_close_ int fd = open_kmsg(request, out);
+        Kmsg k = { .request = request, .out = out, .fd = fd, .is_stream = true };
         struct stat st;
         int r;
 
         if (fd < 0)
-                return has_syslog(order, fd) ? follow_syslog(&k, fd) : fd;
+                return has_syslog(request, fd) ? follow_syslog(&k, fd) : fd;
         if (fstat(fd, &st) < 0)
                 return -errno;
         if (S_ISCHR(st.st_mode))

@@ -401,17 +401,17 @@ typedef struct Part {
 } Part;
 
 typedef struct Run {
-        const CollectRequest *order;
+        const CollectRequest *request;
         CollectOut *out;
 } Run;
 
 /* The host's root: that of its first process, which is another than ours when we are in a
  * container; else our own. */
-static int open_host(const CollectRequest *order) {
+static int open_host(const CollectRequest *request) {
         Proc p;
         int fd = -1;
 
-        if (procfs_open(&p, order->proc_root, 1, 0) == 0) {
+        if (procfs_open(&p, request->proc_root, 1, 0) == 0) {
                 fd = procfs_root(&p);
                 procfs_close(&p);
         }
@@ -421,8 +421,8 @@ static int open_host(const CollectRequest *order) {
         return fd < 0 ? -errno : fd;
 }
 
-static void add_module(const CollectRequest *order, PackagesRoot *root) {
-        _cleanup_free_ char *path = path_join(order->sysfs_root, "module/neuron/version"),
+static void add_module(const CollectRequest *request, PackagesRoot *root) {
+        _cleanup_free_ char *path = path_join(request->sysfs_root, "module/neuron/version"),
                             *text = NULL;
         size_t n = 0;
 
@@ -523,24 +523,24 @@ static void list_root(PackagesRoot *root, uint64_t timeout_usec) {
         packages_rpm(root, rpm_program, timeout_usec / 2);
 }
 
-static int run_host(const CollectRequest *order, PackagesRoot *root) {
-        root->fd = open_host(order);
+static int run_host(const CollectRequest *request, PackagesRoot *root) {
+        root->fd = open_host(request);
         if (root->fd < 0)
                 return root->fd;
-        add_module(order, root);
-        list_root(root, order->timeout_usec);
+        add_module(request, root);
+        list_root(root, request->timeout_usec);
         (void)close(root->fd); /* a path only */
         return root->result;
 }
 
-static int run_process(const CollectRequest *order, const Part *part, PackagesRoot *root) {
+static int run_process(const CollectRequest *request, const Part *part, PackagesRoot *root) {
         _cleanup_free_ Mapped *mapped = calloc(1, sizeof *mapped);
         Proc p;
 
         if (!mapped)
                 return -ENOMEM;
         root->pid = part->process->pid;
-        int r = procfs_open(&p, order->proc_root, root->pid, part->process->start_ticks);
+        int r = procfs_open(&p, request->proc_root, root->pid, part->process->start_ticks);
         if (r != 0)
                 return write_unavailable(root, procfs_reason(r));
         root->fd = procfs_root(&p);
@@ -549,7 +549,7 @@ static int run_process(const CollectRequest *order, const Part *part, PackagesRo
                                                                  : strerror(-root->fd));
         else {
                 if (!part->is_host)
-                        list_root(root, order->timeout_usec);
+                        list_root(root, request->timeout_usec);
                 if (read_mapped(&p, mapped) == 0) {
                         add_libnrt(root, mapped);
                         for (size_t i = 0; i < mapped->n; i++)
@@ -567,7 +567,8 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
         const Run *run = userdata;
         const Part *part = task->userdata;
         PackagesRoot root = { .out_fd = fd };
-        int r = part->process ? run_process(run->order, part, &root) : run_host(run->order, &root);
+        int r = part->process ? run_process(run->request, part, &root)
+                              : run_host(run->request, &root);
 
         strbuf_done(&root.b);
         return r;
@@ -591,12 +592,12 @@ static int on_end(const PoolTask *task, int result, void *userdata) {
 }
 
 /* By links only, which do not wait. What is unknown stays "". */
-static void identify_root(const CollectRequest *order, pid_t pid, uint64_t start_ticks,
+static void identify_root(const CollectRequest *request, pid_t pid, uint64_t start_ticks,
                           Part *part) {
         char link[PROCFS_LINK_SIZE];
         Proc p;
 
-        if (procfs_open(&p, order->proc_root, pid, start_ticks) != 0)
+        if (procfs_open(&p, request->proc_root, pid, start_ticks) != 0)
                 return;
         if (procfs_link(&p, "ns/mnt", link) == 0 && strlen(link) < sizeof part->mnt)
                 memcpy(part->mnt, link, strlen(link) + 1);
@@ -612,15 +613,15 @@ static bool same_root(const Part *a, const Part *b) {
 
 /* Processes with one root are one part; but each of the host's root may have Python directories of
  * its own. */
-static size_t make_parts(const CollectRequest *order, Part *parts) {
+static size_t make_parts(const CollectRequest *request, Part *parts) {
         Part host = { 0 };
         size_t n = 0;
 
-        identify_root(order, 1, 0, &host);
-        for (size_t i = 0; i < order->n_processes && n < ROOTS_MAX; i++) {
-                Part part = { .process = &order->processes[i] };
+        identify_root(request, 1, 0, &host);
+        for (size_t i = 0; i < request->n_processes && n < ROOTS_MAX; i++) {
+                Part part = { .process = &request->processes[i] };
                 bool is_known = false;
-                identify_root(order, part.process->pid, part.process->start_ticks, &part);
+                identify_root(request, part.process->pid, part.process->start_ticks, &part);
                 part.is_host = same_root(&part, &host);
                 for (size_t k = 0; !is_known && !part.is_host && k < n; k++)
                         is_known = same_root(&part, &parts[k]);
@@ -630,15 +631,15 @@ static size_t make_parts(const CollectRequest *order, Part *parts) {
         return n;
 }
 
-static int run_parts(const CollectRequest *order, CollectOut *out, Part *parts, size_t n) {
+static int run_parts(const CollectRequest *request, CollectOut *out, Part *parts, size_t n) {
         PoolTask tasks[ROOTS_MAX];
-        Run run = { .order = order, .out = out };
+        Run run = { .request = request, .out = out };
         ChildPool pool = { .run = run_part,
                            .out = out,
                            .on_end = on_end,
                            .userdata = &run,
                            .max_at_once = PARTS_AT_ONCE,
-                           .timeout_usec = order->timeout_usec / 10 * 9,
+                           .timeout_usec = request->timeout_usec / 10 * 9,
                            .max_line_bytes = LINE_BYTES_MAX,
                            .max_bytes_each = out->max_bytes };
 
@@ -647,16 +648,16 @@ static int run_parts(const CollectRequest *order, CollectOut *out, Part *parts, 
         return child_pool_run(&pool, tasks, n);
 }
 
-int collect_packages(const CollectRequest *order, CollectOut *out) {
+int collect_packages(const CollectRequest *request, CollectOut *out) {
         Part host = { 0 };
 
-        return run_parts(order, out, &host, 1);
+        return run_parts(request, out, &host, 1);
 }
 
-int collect_process_packages(const CollectRequest *order, CollectOut *out) {
+int collect_process_packages(const CollectRequest *request, CollectOut *out) {
         _cleanup_free_ Part *parts = calloc(ROOTS_MAX, sizeof *parts);
 
         if (!parts)
                 return -ENOMEM;
-        return run_parts(order, out, parts, make_parts(order, parts));
+        return run_parts(request, out, parts, make_parts(request, parts));
 }

@@ -30,7 +30,7 @@
 /** Where the records of one process go: lines to the parent. `{…}` is a record, `M…` and `L…` are
  * lines of its raw files (maps, limits). */
 typedef struct ProcessReport {
-        const CollectRequest *order;
+        const CollectRequest *request;
         const Proc *p;
         int fd;
         StrBuf b;   /* the record that is being made */
@@ -410,7 +410,7 @@ static size_t add_variables(ProcessReport *report, char *const *variables) {
                 }
                 memcpy(name, *variables, n_name);
                 name[n_name] = '\0';
-                if (environment_is_allowed(report->order->environment, name))
+                if (environment_is_allowed(report->request->environment, name))
                         redact_member(&report->b, name, value, strnlen(value, VARIABLE_BYTES_MAX));
                 else
                         n_left_out++;
@@ -566,7 +566,7 @@ static bool shares_device(const JobsHolder *a, const JobsHolder *b) {
 /* Who else holds a device of this process: by the scan that was made before. */
 static void report_devices(ProcessReport *report, const JobsScan *scan) {
         JobsHolder mine = { 0 };
-        int r = jobs_devices_of(report->order, report->p, &mine);
+        int r = jobs_devices_of(report->request, report->p, &mine);
 
         begin_record(report, "devices");
         if (r != 0)
@@ -595,13 +595,13 @@ static void report_devices(ProcessReport *report, const JobsScan *scan) {
 static void report_neighbours(ProcessReport *report, const JobsScan *scan) {
         JobsHolder mine = { 0 };
 
-        if (jobs_devices_of(report->order, report->p, &mine) != 0)
+        if (jobs_devices_of(report->request, report->p, &mine) != 0)
                 return;
         for (size_t i = 0; i < scan->n_holders && report->result == 0; i++) {
                 const JobsHolder *h = &scan->holders[i];
                 Proc p;
                 if (h->stat.pid == report->p->stat.pid || !shares_device(h, &mine) ||
-                    procfs_open(&p, report->order->proc_root, h->stat.pid, h->stat.start_ticks) !=
+                    procfs_open(&p, report->request->proc_root, h->stat.pid, h->stat.start_ticks) !=
                             0)
                         continue;
                 begin_record(report, "neighbour");
@@ -618,7 +618,7 @@ static void report_neighbours(ProcessReport *report, const JobsScan *scan) {
 static bool add_child(ProcessReport *report, pid_t pid) {
         Proc p;
 
-        if (procfs_open(&p, report->order->proc_root, pid, 0) != 0)
+        if (procfs_open(&p, report->request->proc_root, pid, 0) != 0)
                 return false;
         bool is_hook = strncmp(p.stat.comm, "neuron-dump", 11) == 0;
         if (!is_hook) {
@@ -682,7 +682,7 @@ enum {
 };
 
 typedef struct ProcessRun {
-        const CollectRequest *order;
+        const CollectRequest *request;
         CollectOut *out;
         const JobsScan *scan;
         int *maps_fds, *limits_fds; /* by the process's place in the order; */
@@ -727,11 +727,11 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
         const ProcessRun *run = userdata;
         uint64_t start_ticks = process->start_ticks;
         Proc p;
-        int r = procfs_open(&p, run->order->proc_root, process->pid, process->start_ticks);
+        int r = procfs_open(&p, run->request->proc_root, process->pid, process->start_ticks);
 
         if (r == 0) {
                 start_ticks = p.stat.start_ticks;
-                ProcessReport report = { .order = run->order, .p = &p, .fd = fd };
+                ProcessReport report = { .request = run->request, .p = &p, .fd = fd };
                 report_all(&report, run->scan);
                 r = report.result != 0 ? report.result : procfs_check(&p);
                 strbuf_done(&report.b);
@@ -746,8 +746,8 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
 
 /* @return the fd of a raw file of the process, made at its first line; < 0 when there is none */
 static int raw_file(const ProcessRun *run, const CollectProcess *process, char kind) {
-        int *fd =
-                (kind == 'M' ? run->maps_fds : run->limits_fds) + (process - run->order->processes);
+        int *fd = (kind == 'M' ? run->maps_fds : run->limits_fds) +
+                  (process - run->request->processes);
         char name[64];
 
         if (*fd == NOT_BEGUN) {
@@ -785,7 +785,7 @@ static int on_end(const PoolTask *task, int result, void *userdata) {
         _cleanup_(strbuf_done) StrBuf record = STRBUF_INIT;
         const CollectProcess *process = task->userdata;
         const ProcessRun *run = userdata;
-        size_t place = (size_t)(process - run->order->processes);
+        size_t place = (size_t)(process - run->request->processes);
 
         close_raw(&run->maps_fds[place]);
         close_raw(&run->limits_fds[place]);
@@ -796,42 +796,42 @@ static int on_end(const PoolTask *task, int result, void *userdata) {
 }
 
 static int run_parts(ProcessRun *run) {
-        const CollectRequest *order = run->order;
-        size_t n = order->n_processes;
+        const CollectRequest *request = run->request;
+        size_t n = request->n_processes;
         PoolTask tasks[COLLECT_PROCESSES_MAX];
         ChildPool pool = { .run = run_part,
                            .on_line = on_line,
                            .on_end = on_end,
                            .userdata = run,
                            .max_at_once = PARTS_AT_ONCE,
-                           .timeout_usec = order->timeout_usec / 10 * 9,
+                           .timeout_usec = request->timeout_usec / 10 * 9,
                            .max_line_bytes = LINE_BYTES_MAX,
                            .max_bytes_each = run->out->max_bytes / n };
 
         for (size_t i = 0; i < n; i++)
-                tasks[i] = (PoolTask){ .name = "process", .userdata = &order->processes[i] };
+                tasks[i] = (PoolTask){ .name = "process", .userdata = &request->processes[i] };
         return child_pool_run(&pool, tasks, n);
 }
 
-int collect_process(const CollectRequest *order, CollectOut *out) {
+int collect_process(const CollectRequest *request, CollectOut *out) {
         _cleanup_(jobs_scan_done) JobsScan scan = { 0 };
         int maps_fds[COLLECT_PROCESSES_MAX], limits_fds[COLLECT_PROCESSES_MAX], r;
-        ProcessRun run = { .order = order,
+        ProcessRun run = { .request = request,
                            .out = out,
                            .scan = &scan,
                            .maps_fds = maps_fds,
                            .limits_fds = limits_fds };
 
-        if (order->n_processes == 0)
+        if (request->n_processes == 0)
                 return 0;
-        if (order->n_processes > COLLECT_PROCESSES_MAX)
+        if (request->n_processes > COLLECT_PROCESSES_MAX)
                 return -E2BIG;
-        for (size_t i = 0; i < order->n_processes; i++)
+        for (size_t i = 0; i < request->n_processes; i++)
                 maps_fds[i] = limits_fds[i] = NOT_BEGUN;
-        r = jobs_scan(order, JOBS_BY_DEVICES, &scan);
+        r = jobs_scan(request, JOBS_BY_DEVICES, &scan);
         if (r == 0)
                 r = run_parts(&run);
-        for (size_t i = 0; i < order->n_processes; i++) { /* of those that did not end in order */
+        for (size_t i = 0; i < request->n_processes; i++) { /* of those that did not end in order */
                 close_raw(&maps_fds[i]);
                 close_raw(&limits_fds[i]);
         }

@@ -214,9 +214,9 @@ static bool device_is_ultraserver(const char *sysfs_root, const char **ret_why) 
 
 /* Cores are marked by the runtime: who holds a device without it, as a monitor does, does not keep
  * the server's election. */
-static DeviceHeld device_is_held(const CollectRequest *order) {
+static DeviceHeld device_is_held(const CollectRequest *request) {
         _cleanup_(jobs_scan_done) JobsScan scan = { 0 };
-        if (jobs_scan(order, JOBS_BY_DEVICES, &scan) < 0)
+        if (jobs_scan(request, JOBS_BY_DEVICES, &scan) < 0)
                 return DEVICE_HELD_UNKNOWN;
         bool is_incomplete = scan.is_cut || scan.n_hidden > 0;
         for (size_t i = 0; i < scan.n_holders; i++) {
@@ -225,7 +225,7 @@ static DeviceHeld device_is_held(const CollectRequest *order) {
                 Proc p;
                 if (h->is_write_only)
                         continue;
-                int r = procfs_open(&p, order->proc_root, h->stat.pid, h->stat.start_ticks);
+                int r = procfs_open(&p, request->proc_root, h->stat.pid, h->stat.start_ticks);
                 if (r == 0)
                         has_runtime = jobs_maps_runtime(&p, &is_hidden);
                 procfs_close(&p);
@@ -460,7 +460,7 @@ typedef struct Shared {
 } Shared;
 
 typedef struct Collection {
-        const CollectRequest *order;
+        const CollectRequest *request;
         CollectOut *out;
         Shared *shared;
         NeuronNames names;
@@ -475,7 +475,7 @@ typedef struct Collection {
 static int check_surroundings(const PoolTask *task, int fd, void *userdata) {
         const Collection *c = userdata;
         Shared *shared = c->shared;
-        _cleanup_free_ char *path = path_join(c->order->sysfs_root, "module/neuron/version"),
+        _cleanup_free_ char *path = path_join(c->request->sysfs_root, "module/neuron/version"),
                             *text = NULL;
         const char *why;
 
@@ -484,8 +484,8 @@ static int check_surroundings(const PoolTask *task, int fd, void *userdata) {
                 return -ENOMEM;
         if (fs_read_file(AT_FDCWD, path, VERSION_BYTES_MAX - 1, &text, NULL) == 0)
                 (void)snprintf(shared->version, sizeof shared->version, "%s", text);
-        if (device_is_ultraserver(c->order->sysfs_root, &why)) {
-                DeviceHeld held = device_is_held(c->order);
+        if (device_is_ultraserver(c->request->sysfs_root, &why)) {
+                DeviceHeld held = device_is_held(c->request);
                 shared->needs_holder = true;
                 if (held != DEVICE_HELD)
                         (void)snprintf(
@@ -522,10 +522,10 @@ static int open_device(const Collection *c, DeviceQuery *a) {
         int r;
 
         (void)snprintf(a->progress->pending_query, sizeof a->progress->pending_query, "%s", query);
-        if (c->shared->needs_holder && device_is_held(c->order) != DEVICE_HELD)
+        if (c->shared->needs_holder && device_is_held(c->request) != DEVICE_HELD)
                 r = -ECANCELED; /* who used one has gone since the surroundings were examined */
         else
-                r = neuron_open(&a->device, c->order->device_directory, a->name);
+                r = neuron_open(&a->device, c->request->device_directory, a->name);
         a->progress->pending_query[0] = '\0';
         if (r < 0)
                 write_error(a, query, r);
@@ -571,7 +571,7 @@ static int emit(CollectOut *out, StrBuf *b) {
 /* The probe's capabilities are for reading, and O_WRONLY needs permission to write. @param text  is
  * appended to */
 static void add_remedy(const Collection *c, const char *name, char *text, size_t size) {
-        _cleanup_free_ char *path = path_join(c->order->device_directory, name);
+        _cleanup_free_ char *path = path_join(c->request->device_directory, name);
         struct stat st;
         size_t n = strlen(text);
 
@@ -679,7 +679,7 @@ static ChildPool pool_of(Collection *c, uint64_t timeout_usec) {
 }
 
 static int query_devices(Collection *c) {
-        uint64_t patience_usec = c->order->timeout_usec;
+        uint64_t patience_usec = c->request->timeout_usec;
         ChildPool pool = pool_of(c, patience_usec - patience_usec / 4);
         const PoolTask *first = NULL;
 
@@ -701,7 +701,7 @@ static int query_devices(Collection *c) {
 
 static int collect_devices(Collection *c) {
         static const PoolTask surroundings = { .name = "surroundings" };
-        int r = neuron_list(c->order->device_directory, false, &c->names);
+        int r = neuron_list(c->request->device_directory, false, &c->names);
 
         if (r < 0 || c->names.n == 0)
                 return emit_text(
@@ -710,8 +710,8 @@ static int collect_devices(Collection *c) {
                               : "there is no device neuron0 … neuron63 in the device directory");
         for (size_t i = 0; i < c->names.n; i++)
                 c->tasks[i].name = c->names.items[i];
-        c->share_bytes = MAX(c->order->max_bytes / c->names.n, (uint64_t)SHARE_BYTES_MIN);
-        ChildPool pool = pool_of(c, c->order->timeout_usec / 4);
+        c->share_bytes = MAX(c->request->max_bytes / c->names.n, (uint64_t)SHARE_BYTES_MIN);
+        ChildPool pool = pool_of(c, c->request->timeout_usec / 4);
         pool.run = check_surroundings;
         pool.on_line = ignore_line;
         pool.on_end = on_surroundings_end;
@@ -724,17 +724,17 @@ static int collect_devices(Collection *c) {
         return query_devices(c);
 }
 
-int collect_neuron_device(const CollectRequest *order, CollectOut *out) {
+int collect_neuron_device(const CollectRequest *request, CollectOut *out) {
         _cleanup_free_ Collection *c = calloc(1, sizeof *c);
 
         if (!c)
                 return -ENOMEM;
         /* Done before the supervisor's patience ends, so that what hung is labelled device by
          * device. */
-        *c = (Collection){ .order = order,
+        *c = (Collection){ .request = request,
                            .out = out,
-                           .end_usec = clock_boottime_usec() + order->timeout_usec -
-                                       order->timeout_usec / 10 };
+                           .end_usec = clock_boottime_usec() + request->timeout_usec -
+                                       request->timeout_usec / 10 };
         c->shared = mmap(NULL, sizeof *c->shared, PROT_READ | PROT_WRITE,
                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (c->shared == MAP_FAILED)

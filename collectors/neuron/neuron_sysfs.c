@@ -531,7 +531,7 @@ typedef struct Shared {
 } Shared;
 
 typedef struct Collection {
-        const CollectRequest *order;
+        const CollectRequest *request;
         CollectOut *out;
         Shared *shared;
         NeuronNames names;
@@ -546,7 +546,7 @@ static int write_line(const char *line, size_t n, void *userdata) {
 /* ---- in a part ---- */
 
 static int open_below(const Collection *c, const char *name) {
-        _cleanup_free_ char *path = path_join(c->order->sysfs_root, name);
+        _cleanup_free_ char *path = path_join(c->request->sysfs_root, name);
 
         if (!path)
                 return -ENOMEM;
@@ -625,10 +625,10 @@ static int write_machine(const Collection *c, int fd, SysfsProgress *progress) {
         return end_record(&b, fd);
 }
 
-static int walk_below(const Collection *c, const char *path, const SysfsWalk *order) {
+static int walk_below(const Collection *c, const char *path, const SysfsWalk *walk) {
         _cleanup_close_ int dir_fd = open_below(c, path);
 
-        return dir_fd < 0 ? dir_fd : sysfs_walk(order, dir_fd);
+        return dir_fd < 0 ? dir_fd : sysfs_walk(walk, dir_fd);
 }
 
 static int run_part(const PoolTask *task, int fd, void *userdata) {
@@ -636,25 +636,25 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
         size_t i = (size_t)(task - c->tasks);
         SysfsProgress *progress = &c->shared->progress[i];
         char path[sizeof devices_path + sizeof "/neuron63"];
-        SysfsWalk order = { .device = task->name,
-                            .progress = progress,
-                            .n_files_all = &c->shared->n_files_all,
-                            .depth_max = SYSFS_DEPTH_MAX,
-                            .bytes_max = c->share_bytes,
-                            .on_line = write_line,
-                            .userdata = &fd };
+        SysfsWalk walk = { .device = task->name,
+                           .progress = progress,
+                           .n_files_all = &c->shared->n_files_all,
+                           .depth_max = SYSFS_DEPTH_MAX,
+                           .bytes_max = c->share_bytes,
+                           .on_line = write_line,
+                           .userdata = &fd };
 
         if (i > 0) {
                 (void)snprintf(path, sizeof path, "%s/%s", devices_path, task->name);
-                return walk_below(c, path, &order);
+                return walk_below(c, path, &walk);
         }
-        order.device = "class";
-        order.depth_max = 0; /* its attributes alone */
+        walk.device = "class";
+        walk.depth_max = 0; /* its attributes alone */
         int r = write_driver(c, fd, progress);
         if (r >= 0)
                 r = write_machine(c, fd, progress);
         if (r >= 0)
-                r = walk_below(c, "class/neuron_device", &order);
+                r = walk_below(c, "class/neuron_device", &walk);
         return r == -ENOENT ? 0 : r;
 }
 
@@ -715,7 +715,7 @@ static int on_end(const PoolTask *task, int result, void *userdata) {
 
 /* @return 0 or -errno of listing them; a tree without any is none */
 static int add_tasks(Collection *c) {
-        _cleanup_free_ char *path = path_join(c->order->sysfs_root, devices_path);
+        _cleanup_free_ char *path = path_join(c->request->sysfs_root, devices_path);
         int r = path ? neuron_list(path, true, &c->names) : -ENOMEM;
 
         c->tasks[c->n_tasks++].name = "node";
@@ -727,7 +727,7 @@ static int add_tasks(Collection *c) {
 static int emit_no_devices(const Collection *c, int error) {
         StrBuf b = STRBUF_INIT, text = STRBUF_INIT;
 
-        strbuf_addf(&text, "no device in '%s/%s'%s%s", c->order->sysfs_root, devices_path,
+        strbuf_addf(&text, "no device in '%s/%s'%s%s", c->request->sysfs_root, devices_path,
                     error ? ": " : "", error ? strerrordesc_np(error) : "");
         json_out_object(&b, NULL);
         json_out_string(&b, "error", text.text);
@@ -739,35 +739,35 @@ static int emit_no_devices(const Collection *c, int error) {
 }
 
 static int run_all(Collection *c) {
-        const CollectRequest *order = c->order;
+        const CollectRequest *request = c->request;
         /* Done before the supervisor's patience ends, so that what hung is labelled device by
          * device. */
-        uint64_t margin_usec = MAX(order->timeout_usec / 10, 20 * USEC_PER_MSEC);
+        uint64_t margin_usec = MAX(request->timeout_usec / 10, 20 * USEC_PER_MSEC);
         ChildPool pool = {
                 .run = run_part,
                 .out = c->out,
                 .on_end = on_end,
                 .userdata = c,
                 .max_at_once = PARTS_MAX, /* one that hangs keeps nobody's place */
-                .timeout_usec = order->timeout_usec - MIN(margin_usec, order->timeout_usec / 2),
+                .timeout_usec = request->timeout_usec - MIN(margin_usec, request->timeout_usec / 2),
                 .max_line_bytes = SYSFS_LINE_BYTES_MAX,
         };
         int r, error = -add_tasks(c);
 
         if (error == ENOMEM)
                 return -ENOMEM;
-        c->share_bytes = MAX(order->max_bytes / c->n_tasks, (uint64_t)SHARE_BYTES_MIN);
+        c->share_bytes = MAX(request->max_bytes / c->n_tasks, (uint64_t)SHARE_BYTES_MIN);
         pool.max_bytes_each = c->share_bytes + SYSFS_LINE_BYTES_MAX;
         r = c->n_tasks > 1 ? 0 : emit_no_devices(c, error);
         return r < 0 ? r : child_pool_run(&pool, c->tasks, c->n_tasks);
 }
 
-int collect_neuron_sysfs(const CollectRequest *order, CollectOut *out) {
+int collect_neuron_sysfs(const CollectRequest *request, CollectOut *out) {
         _cleanup_free_ Collection *c = calloc(1, sizeof *c);
 
         if (!c)
                 return -ENOMEM;
-        *c = (Collection){ .order = order, .out = out };
+        *c = (Collection){ .request = request, .out = out };
         c->shared = mmap(NULL, sizeof *c->shared, PROT_READ | PROT_WRITE,
                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (c->shared == MAP_FAILED)

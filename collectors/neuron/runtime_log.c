@@ -307,7 +307,7 @@ enum { PATH_BYTES_MAX = 4096 };
 typedef enum MountNs { MOUNT_NS_UNKNOWN, MOUNT_NS_HOST, MOUNT_NS_OTHER } MountNs;
 
 typedef struct LogCheck {
-        const CollectRequest *order;
+        const CollectRequest *request;
         const CollectLogFile *f;
         MountNs mount_ns; /* of the process: its mount namespace */
         int root_fd;      /* of the process, which sees more of the host than a unit of systemd */
@@ -359,7 +359,7 @@ static int check_path(LogCheck *d) {
                 return refuse(d, -EINVAL, "not an absolute path");
         if (path[1] == '\0' || !unit_path_is_clean(path + 1))
                 return refuse(d, -EINVAL, "not a path without `.`, `..` and `//`");
-        if (path_is_below(path, d->order->proc_root))
+        if (path_is_below(path, d->request->proc_root))
                 return refuse(d, -EPERM, "files of /proc are no logs");
         return 0;
 }
@@ -371,11 +371,11 @@ static void find_mount_ns(LogCheck *d) {
         char namespace[PROCFS_LINK_SIZE];
         Proc p = { .dir_fd = -1 };
         if (d->f->pid > 0 &&
-            procfs_open(&p, d->order->proc_root, d->f->pid, d->f->start_ticks) == 0 &&
+            procfs_open(&p, d->request->proc_root, d->f->pid, d->f->start_ticks) == 0 &&
             procfs_link(&p, "ns/mnt", namespace) == 0) {
                 d->root_fd = procfs_root(&p);
                 if (d->root_fd >= 0 && procfs_check(&p) == 0)
-                        d->mount_ns = is_in_host_mount_ns(d->order->proc_root, namespace)
+                        d->mount_ns = is_in_host_mount_ns(d->request->proc_root, namespace)
                                               ? MOUNT_NS_HOST
                                               : MOUNT_NS_OTHER;
         }
@@ -452,9 +452,9 @@ static int open_checked(LogCheck *d, struct stat *ret_st) {
         return fd < 0 ? refuse(d, -errno, strerror(errno)) : fd;
 }
 
-static int runtime_log_open(const CollectRequest *order, const CollectLogFile *f,
+static int runtime_log_open(const CollectRequest *request, const CollectLogFile *f,
                             struct stat *ret_st, const char **ret_why) {
-        LogCheck d = { .order = order, .f = f, .root_fd = -1 };
+        LogCheck d = { .request = request, .f = f, .root_fd = -1 };
         int fd = open_checked(&d, ret_st);
         if (d.root_fd >= 0)
                 (void)close(d.root_fd);
@@ -477,13 +477,13 @@ static void dump_logs_done(DumpLogs *logs) {
 
 /* On a shared file system the ranks of all nodes have one directory: the other nodes' logs are
  * theirs to read. @see the Neuron documentation*/
-static bool is_ours(const CollectRequest *order, const char *name) {
+static bool is_ours(const CollectRequest *request, const char *name) {
         DumpName n;
         dump_name_parse(SOURCE_NEURON_CORE_DUMP, name, &n);
         if (n.kind != MEMBER_NRT_LOG)
                 return false;
-        return !order->instance_id || !instance_id_is_ec2(order->instance_id) ||
-               strcmp(n.instance_id, order->instance_id) == 0;
+        return !request->instance_id || !instance_id_is_ec2(request->instance_id) ||
+               strcmp(n.instance_id, request->instance_id) == 0;
 }
 
 /* @param name  NULL: it stands for the dump, which cannot be examined */
@@ -504,7 +504,8 @@ static int add_log(DumpLogs *logs, const char *directory, const char *name, cons
         return 0;
 }
 
-static int list_logs(const CollectRequest *order, const CollectDump *dump, DIR *d, DumpLogs *logs) {
+static int list_logs(const CollectRequest *request, const CollectDump *dump, DIR *d,
+                     DumpLogs *logs) {
         const struct dirent *e;
         struct stat st;
         int r = 0;
@@ -516,7 +517,7 @@ static int list_logs(const CollectRequest *order, const CollectDump *dump, DIR *
         logs->dir_fds[logs->n_dirs++] = fd;
         DumpLog log = { .dir_fd = fd, .uid = dump->uid, .owner = st.st_uid };
         for (size_t i = 0; r == 0 && i < ENTRIES_MAX && (e = readdir(d)); i++)
-                if (is_ours(order, e->d_name))
+                if (is_ours(request, e->d_name))
                         r = add_log(logs, dump->path, e->d_name, &log);
         return r;
 }
@@ -526,10 +527,10 @@ static int open_dump(const char *path, DIR **ret) {
         return fd < 0 ? fd : fs_opendir_at(fd, ".", ret);
 }
 
-static int runtime_log_find(const CollectRequest *order, DumpLogs *ret) {
+static int runtime_log_find(const CollectRequest *request, DumpLogs *ret) {
         int r = 0;
-        for (size_t i = 0; r == 0 && i < MIN(order->n_dumps, (size_t)COLLECT_DUMPS_MAX); i++) {
-                const CollectDump *dump = &order->dumps[i];
+        for (size_t i = 0; r == 0 && i < MIN(request->n_dumps, (size_t)COLLECT_DUMPS_MAX); i++) {
+                const CollectDump *dump = &request->dumps[i];
                 _cleanup_closedir_ DIR *d = NULL;
                 r = open_dump(dump->path, &d);
                 if (r == -ENOENT || r == -ENOTDIR) /* its hook is about to make it; a single file */
@@ -537,7 +538,7 @@ static int runtime_log_find(const CollectRequest *order, DumpLogs *ret) {
                 else if (r < 0)
                         r = add_log(ret, dump->path, NULL, &(DumpLog){ .dir_fd = -1, .error = r });
                 else
-                        r = list_logs(order, dump, d, ret);
+                        r = list_logs(request, dump, d, ret);
         }
         return r;
 }
@@ -571,7 +572,7 @@ enum {
 };
 
 typedef struct Log {
-        const CollectRequest *order;
+        const CollectRequest *request;
         CollectOut *out;
         size_t number; /* in the snapshot, from 0 */
         char *text; /* redacted as a whole before anything is copied from it, so that no cut hides
@@ -590,20 +591,20 @@ static int emit(const Log *log, StrBuf *b) {
         return collect_emit_fitting(log->out, b);
 }
 
-static void begin(const Log *log, StrBuf *b, const char *about) {
+static void start_record(const Log *log, StrBuf *b, const char *about) {
         json_out_object(b, NULL);
         json_out_u64(b, "log", log->number);
         json_out_string(b, "about", about);
 }
 
-static bool variable_is_allowed(const CollectRequest *order, const NrtInfoItem *item) {
+static bool variable_is_allowed(const CollectRequest *request, const NrtInfoItem *item) {
         char name[256];
 
         if (item->name.n >= sizeof name)
                 return false;
         memcpy(name, item->name.s, item->name.n);
         name[item->name.n] = '\0';
-        return environment_is_allowed(order->environment, name);
+        return environment_is_allowed(request->environment, name);
 }
 
 /* What the allow-list leaves out of the records is not in the text either. */
@@ -616,7 +617,7 @@ static void mask_variables(const Log *log) {
                 for (size_t line = 0;
                      nrt_infodump_next(&dump.lines, &line, &in_environment, &item);)
                         if (item.kind == NRT_INFO_ENVIRONMENT &&
-                            !variable_is_allowed(log->order, &item))
+                            !variable_is_allowed(log->request, &item))
                                 memset(log->text + (item.value.s - log->text), '*', item.value.n);
         }
 }
@@ -655,7 +656,7 @@ static int read_tail(Log *log, int fd) {
 static int emit_file(const Log *log, const char *path, const char *why) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
 
-        begin(log, &b, "file");
+        start_record(log, &b, "file");
         json_out_path(&b, "path", path);
         if (why) {
                 json_out_null(&b, "bytes");
@@ -712,7 +713,7 @@ static size_t add_items(const Log *log, StrBuf *b, const NrtSpan *block, NrtInfo
                         add_span(b, NULL, item.value);
                 else if (kind == NRT_INFO_FIELD)
                         add_field(b, &item);
-                else if (variable_is_allowed(log->order, &item))
+                else if (variable_is_allowed(log->request, &item))
                         add_field(b, &item);
                 else
                         n_left_out++;
@@ -723,7 +724,7 @@ static size_t add_items(const Log *log, StrBuf *b, const NrtSpan *block, NrtInfo
 static int emit_block(const Log *log, const NrtSpan *block, bool is_whole) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
 
-        begin(log, &b, "infodump");
+        start_record(log, &b, "infodump");
         json_out_bool(&b, "whole", is_whole);
         json_out_object(&b, "fields");
         (void)add_items(log, &b, block, NRT_INFO_FIELD); /* leaves none out */
@@ -755,7 +756,7 @@ static int emit_blocks(const Log *log) {
 static int emit_error(const Log *log, const NrtLine *l) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
 
-        begin(log, &b, "error");
+        start_record(log, &b, "error");
         json_out_text(&b, "time", l->time.s, l->time.n);
         json_out_u64(&b, "pid", l->pid);
         json_out_u64(&b, "tid", l->tid);
@@ -800,7 +801,7 @@ static int emit_errors(const Log *log) {
 
         if (r < 0 || n == 0)
                 return r;
-        begin(log, &b, "errors");
+        start_record(log, &b, "errors");
         json_out_u64(&b, "error_lines", n);
         json_out_u64(&b, "shown", MIN(n, (size_t)ERRORS_MAX));
         r = emit(log, &b);
@@ -839,7 +840,7 @@ static int collect_log(Log *log, int fd, const char *path, const char *why) {
 
 static int collect_named(Log *log, const CollectLogFile *f, Seen *seen) {
         const char *why = NULL;
-        _cleanup_close_ int fd = runtime_log_open(log->order, f, &log->st, &why);
+        _cleanup_close_ int fd = runtime_log_open(log->request, f, &log->st, &why);
 
         return fd >= 0 && was_read_before(log, seen) ? 0 : collect_log(log, fd, f->path, why);
 }
@@ -847,7 +848,7 @@ static int collect_named(Log *log, const CollectLogFile *f, Seen *seen) {
 static int emit_dump(const Log *log, const DumpLog *f) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
 
-        begin(log, &b, "dump");
+        start_record(log, &b, "dump");
         json_out_path(&b, "path", f->path);
         json_out_string(&b, "unavailable", strerror(-f->error));
         return emit(log, &b);
@@ -864,49 +865,50 @@ static int collect_found(Log *log, const DumpLog *f, Seen *seen) {
         return collect_log(log, fd, f->path, why);
 }
 
-static int emit_left_out(const CollectRequest *order, CollectOut *out, size_t n_left_out) {
+static int emit_left_out(const CollectRequest *request, CollectOut *out, size_t n_left_out) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        const Log log = { .order = order, .out = out, .number = COLLECT_FILES_MAX };
+        const Log log = { .request = request, .out = out, .number = COLLECT_FILES_MAX };
 
-        begin(&log, &b, "dump");
+        start_record(&log, &b, "dump");
         json_out_u64(&b, "left_out", n_left_out);
         return emit(&log, &b);
 }
 
 /* Each may have its share of what is left, so that the last of 128 ranks is reported, too. */
-static int collect_dumps(const CollectRequest *order, CollectOut *out, const DumpLogs *logs,
+static int collect_dumps(const CollectRequest *request, CollectOut *out, const DumpLogs *logs,
                          Seen *seen) {
         uint64_t max_bytes = out->max_bytes;
         int r = 0;
 
         for (size_t i = 0; r == 0 && i < logs->n; i++) {
-                Log log = { .order = order, .out = out, .number = i };
-                uint64_t n_shares = logs->n - i + order->n_log_files;
+                Log log = { .request = request, .out = out, .number = i };
+                uint64_t n_shares = logs->n - i + request->n_log_files;
                 out->max_bytes = out->used_bytes + (max_bytes - out->used_bytes) / n_shares;
                 r = collect_found(&log, &logs->items[i], seen);
                 free(log.text);
         }
         out->max_bytes = max_bytes;
-        return r < 0 || logs->n_left_out == 0 ? r : emit_left_out(order, out, logs->n_left_out);
+        return r < 0 || logs->n_left_out == 0 ? r : emit_left_out(request, out, logs->n_left_out);
 }
 
-int collect_runtime_log(const CollectRequest *order, CollectOut *out) {
+int collect_runtime_log(const CollectRequest *request, CollectOut *out) {
         _cleanup_(dump_logs_done) DumpLogs logs = { 0 };
         _cleanup_free_ struct stat *items = calloc(2 * COLLECT_FILES_MAX, sizeof *items);
         Seen seen = { .items = items };
-        int r = items ? runtime_log_find(order, &logs) : -ENOMEM;
+        int r = items ? runtime_log_find(request, &logs) : -ENOMEM;
 
-        if (r == 0 && logs.n == 0 && order->n_log_files == 0) {
+        if (r == 0 && logs.n == 0 && request->n_log_files == 0) {
                 (void)snprintf(out->why, sizeof out->why,
                                "no log of the runtime is known: no dump has one, and no hook named "
                                "a file (NEURON_RT_LOG_LOCATION)");
                 return COLLECT_E_NOTHING;
         }
         if (r == 0)
-                r = collect_dumps(order, out, &logs, &seen);
-        for (size_t i = 0; r == 0 && i < MIN(order->n_log_files, (size_t)COLLECT_FILES_MAX); i++) {
-                Log log = { .order = order, .out = out, .number = logs.n + i };
-                r = collect_named(&log, &order->log_files[i], &seen);
+                r = collect_dumps(request, out, &logs, &seen);
+        for (size_t i = 0; r == 0 && i < MIN(request->n_log_files, (size_t)COLLECT_FILES_MAX);
+             i++) {
+                Log log = { .request = request, .out = out, .number = logs.n + i };
+                r = collect_named(&log, &request->log_files[i], &seen);
                 free(log.text);
         }
         return r;

@@ -95,16 +95,16 @@ int collect_raw_file(CollectOut *out, const char *name);
 int collect_write(CollectOut *out, int fd, const void *data, size_t n);
 
 /* The collectors, each in its own file of host/ or neuron/. supervisor.c has the table. */
-int collect_neuron_sysfs(const CollectRequest *order, CollectOut *out);
-int collect_neuron_device(const CollectRequest *order, CollectOut *out);
-int collect_kmsg(const CollectRequest *order, CollectOut *out);
-int collect_process(const CollectRequest *order, CollectOut *out);
-int collect_jobs(const CollectRequest *order, CollectOut *out);
-int collect_packages(const CollectRequest *order, CollectOut *out);
-int collect_process_packages(const CollectRequest *order, CollectOut *out);
-int collect_commands(const CollectRequest *order, CollectOut *out);
-int collect_runtime_log(const CollectRequest *order, CollectOut *out);
+int collect_neuron_sysfs(const CollectRequest *request, CollectOut *out);
+int collect_neuron_device(const CollectRequest *request, CollectOut *out);
+int collect_kmsg(const CollectRequest *request, CollectOut *out);
+int collect_process(const CollectRequest *request, CollectOut *out);
+int collect_jobs(const CollectRequest *request, CollectOut *out);
+int collect_packages(const CollectRequest *request, CollectOut *out);
+int collect_process_packages(const CollectRequest *request, CollectOut *out);
+int collect_commands(const CollectRequest *request, CollectOut *out);
+int collect_runtime_log(const CollectRequest *request, CollectOut *out);
 
 /** Follows the kernel log from now on, and writes a record for each line of the kind that
  * collect_kmsg() keeps, until it is killed. */
-int follow_kmsg(const CollectRequest *order, CollectOut *out);
+int follow_kmsg(const CollectRequest *request, CollectOut *out);

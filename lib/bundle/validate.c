@@ -818,20 +818,20 @@ static const ValidatorOps *ops_for(MemberKind kind, const char *name) {
         }
 }
 
-int validator_new(Validator **ret, const ValidatorOptions *order) {
-        const char *name = path_name(order->name);
+int validator_new(Validator **ret, const ValidatorOptions *options) {
+        const char *name = path_name(options->name);
         _cleanup_(validator_freep) Validator *v = calloc(1, sizeof *v);
         if (!v)
                 return -ENOMEM;
 
-        v->kind = order->kind;
-        v->size = order->size_bytes;
-        if (order->size_bytes == 0) {
+        v->kind = options->kind;
+        v->size = options->size_bytes;
+        if (options->size_bytes == 0) {
                 v->ops = &empty_ops;
-                v->note = empty_note(order->kind, name);
+                v->note = empty_note(options->kind, name);
         } else {
-                v->ops = ops_for(order->kind, name);
-                v->note = opaque_note(order->source, order->kind);
+                v->ops = ops_for(options->kind, name);
+                v->note = opaque_note(options->source, options->kind);
         }
         *ret = TAKE_PTR(v);
         return 0;
@@ -881,10 +881,10 @@ Verdict validate_quick(int fd, MemberKind kind, uint64_t size_bytes) {
 
         _cleanup_(validator_freep) Validator *v = NULL;
         _cleanup_free_ uint8_t *start = malloc(QUICK_BYTES);
-        const ValidatorOptions order = {
+        const ValidatorOptions options = {
                 .source = SOURCE_DIRECTORY, .kind = kind, .name = "", .size_bytes = size_bytes
         };
-        if (!start || validator_new(&v, &order) < 0)
+        if (!start || validator_new(&v, &options) < 0)
                 return VERDICT_OK; /* no evidence against it; it is validated when it is read */
 
         const size_t wanted = (size_t)MIN(size_bytes, (uint64_t)QUICK_BYTES);

@@ -31,7 +31,7 @@ typedef struct ValidatorOptions {
 
 /** Starts a member. Kinds without a format of public knowledge give `opaque`; zero bytes `empty`.
  * Memory is small and bounded for any content. @return 0, -ENOMEM */
-int validator_new(Validator **ret, const ValidatorOptions *order);
+int validator_new(Validator **ret, const ValidatorOptions *options);
 Validator *validator_free(Validator *v);
 
 /** Adds content in order, cut anywhere: the verdict depends on the bytes alone. A hole costs

@@ -339,21 +339,21 @@ static int duplicate(int fd) {
 }
 
 /* @return 0 and *ret, or what kept it from starting */
-static int spawn(pid_t *ret, const ChildOptions *order, int out_fd, int error_fd) {
-        _cleanup_close_ int input_fd = duplicate(order->input_fd),
-                            third_fd = duplicate(order->third_fd);
-        if ((order->input_fd > 0 && input_fd < 0) || (order->third_fd > 0 && third_fd < 0))
+static int spawn(pid_t *ret, const ChildOptions *options, int out_fd, int error_fd) {
+        _cleanup_close_ int input_fd = duplicate(options->input_fd),
+                            third_fd = duplicate(options->third_fd);
+        if ((options->input_fd > 0 && input_fd < 0) || (options->third_fd > 0 && third_fd < 0))
                 return -EAGAIN;
         return spawn_program(
-                ret,
-                &(SpawnOptions){ .program = order->program ? order->program : order->argv[0],
-                                 .argv = order->argv,
-                                 .environment = order->environment ? order->environment : environ,
-                                 .fds = { input_fd, out_fd,
-                                          order->merges_errors ? out_fd : error_fd, third_fd },
-                                 .n_fds = order->third_fd > 0 ? 4 : 3,
-                                 .keeps_signals = order->keeps_signals,
-                                 .keeps_capabilities = order->keeps_capabilities });
+                ret, &(SpawnOptions){
+                             .program = options->program ? options->program : options->argv[0],
+                             .argv = options->argv,
+                             .environment = options->environment ? options->environment : environ,
+                             .fds = { input_fd, out_fd, options->merges_errors ? out_fd : error_fd,
+                                      third_fd },
+                             .n_fds = options->third_fd > 0 ? 4 : 3,
+                             .keeps_signals = options->keeps_signals,
+                             .keeps_capabilities = options->keeps_capabilities });
 }
 
 static int add_sources(Child *c, sd_event *event, uint64_t timeout_usec) {
@@ -380,7 +380,7 @@ static int add_sources(Child *c, sd_event *event, uint64_t timeout_usec) {
         return 0;
 }
 
-static int start(Child *c, sd_event *event, const ChildOptions *order) {
+static int start(Child *c, sd_event *event, const ChildOptions *options) {
         _cleanup_close_ int out_fd = -1, error_fd = -1;
         int r = make_pipe(&c->out_fd, &out_fd);
 
@@ -388,7 +388,7 @@ static int start(Child *c, sd_event *event, const ChildOptions *order) {
                 r = make_pipe(&c->error_fd, &error_fd);
         if (r < 0)
                 return r == -ENOMEM ? r : -EAGAIN; /* descriptors are a matter of the moment */
-        r = spawn(&c->pid, order, out_fd, error_fd);
+        r = spawn(&c->pid, options, out_fd, error_fd);
         if (r == -ENOMEM || r == -EAGAIN)
                 return r;
         if (r < 0) { /* the program's fault: reported like its other errors */
@@ -397,7 +397,7 @@ static int start(Child *c, sd_event *event, const ChildOptions *order) {
                 return sd_event_add_defer(event, &c->start_failed, on_start_failed, c);
         }
         c->pid_fd = (int)syscall(SYS_pidfd_open, c->pid, 0); /* glibc wraps it since 2.36 only */
-        r = add_sources(c, event, order->timeout_usec);
+        r = add_sources(c, event, options->timeout_usec);
         if (r < 0) { /* not in the loop: there is nobody to wait for it later */
                 (void)kill(-c->pid, SIGKILL);
                 (void)waitpid(c->pid, NULL, 0);
@@ -406,11 +406,11 @@ static int start(Child *c, sd_event *event, const ChildOptions *order) {
         return r;
 }
 
-int child_new(Child **ret, sd_event *event, const ChildOptions *order) {
+int child_new(Child **ret, sd_event *event, const ChildOptions *options) {
         _cleanup_(child_freep) Child *c = NULL;
 
-        if (!order->argv || !order->argv[0] || !order->argv[0][0] || order->timeout_usec == 0 ||
-            !order->on_done)
+        if (!options->argv || !options->argv[0] || !options->argv[0][0] ||
+            options->timeout_usec == 0 || !options->on_done)
                 return -EINVAL;
         c = calloc(1, sizeof *c);
         if (!c)
@@ -418,12 +418,12 @@ int child_new(Child **ret, sd_event *event, const ChildOptions *order) {
         *c = (Child){ .pid_fd = -1,
                       .out_fd = -1,
                       .error_fd = -1,
-                      .n_output_max = order->output_max_bytes,
-                      .cuts_output = order->cuts_output,
-                      .on_output = order->on_output,
-                      .on_done = order->on_done,
-                      .userdata = order->userdata };
-        int r = start(c, event, order);
+                      .n_output_max = options->output_max_bytes,
+                      .cuts_output = options->cuts_output,
+                      .on_output = options->on_output,
+                      .on_done = options->on_done,
+                      .userdata = options->userdata };
+        int r = start(c, event, options);
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(c);

@@ -50,7 +50,7 @@ typedef struct ChildOptions { /* borrowed while child_new runs */
 /** Starts it: all other descriptors closed, signals and mask at their defaults, a process group
  * of its own. By posix_spawn or vfork-and-exec: no code of ours between fork and exec.
  * @return 0, -ENOMEM, -EAGAIN, -EINVAL; that the program is missing comes as 0 and on_done */
-int child_new(Child **ret, sd_event *event, const ChildOptions *order);
+int child_new(Child **ret, sd_event *event, const ChildOptions *options);
 /** Kills it (its process group) if it still runs; no callback any more. Does not wait for its
  * death: the loop reaps it. Takes NULL, returns NULL. */
 Child *child_free(Child *c);

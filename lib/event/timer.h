@@ -15,7 +15,7 @@ typedef struct TimerOptions {
 /** Arms a timer, which is made at its first use; later options change only when it goes off.
  * @param timer  NULL before the first use; the caller's, for sd_event_source_disable_unref()
  * @return 0 or -errno: it is not armed */
-int timer_arm(sd_event_source **timer, const TimerOptions *order);
+int timer_arm(sd_event_source **timer, const TimerOptions *options);
 
 /** Arms one that is there, also from inside its own handler. 0 or -errno */
 int timer_rearm(sd_event_source *timer, uint64_t usec);

@@ -420,7 +420,7 @@ static void http_timeout_on_unsent(HttpTimeout *p, int n_unsent, uint64_t now_us
         p->n_unsent = n_unsent;
 }
 
-static uint64_t later(uint64_t usec, uint64_t span_usec) {
+static uint64_t add_span(uint64_t usec, uint64_t span_usec) {
         return span_usec > USEC_INFINITY - usec ? USEC_INFINITY : usec + span_usec;
 }
 
@@ -429,9 +429,9 @@ static uint64_t phase_end(const HttpTimeout *p) {
         switch (p->phase) {
         case HTTP_PHASE_RESOLVING:
         case HTTP_PHASE_CONNECTING:
-                return later(p->connect_start_usec, p->connect_timeout_usec);
+                return add_span(p->connect_start_usec, p->connect_timeout_usec);
         case HTTP_PHASE_TRANSFER:
-                return later(p->progress_usec, p->stall_usec);
+                return add_span(p->progress_usec, p->stall_usec);
         case HTTP_PHASE_WAITING:
         default:
                 return USEC_INFINITY;
@@ -439,7 +439,7 @@ static uint64_t phase_end(const HttpTimeout *p) {
 }
 
 static uint64_t total_end(const HttpTimeout *p) {
-        return p->timeout_usec > 0 ? later(p->created_usec, p->timeout_usec) : USEC_INFINITY;
+        return p->timeout_usec > 0 ? add_span(p->created_usec, p->timeout_usec) : USEC_INFINITY;
 }
 
 static uint64_t http_timeout_next_usec(const HttpTimeout *p, uint64_t now_usec) {
@@ -448,7 +448,7 @@ static uint64_t http_timeout_next_usec(const HttpTimeout *p, uint64_t now_usec) 
         /* Four times as often, to see the kernel's send buffer drain. */
         if (p->phase != HTTP_PHASE_TRANSFER)
                 return end;
-        uint64_t check_usec = later(now_usec, p->stall_usec / 4);
+        uint64_t check_usec = add_span(now_usec, p->stall_usec / 4);
         return MIN(end, check_usec);
 }
 
@@ -1716,10 +1716,10 @@ static int call_set_up(HttpCall *c, const HttpRequestOptions *o) {
         return r < 0 ? r : set_up_handle(c, o);
 }
 
-int http_call_new(HttpCall **ret, HttpPool *pool, const HttpRequestOptions *order) {
+int http_call_new(HttpCall **ret, HttpPool *pool, const HttpRequestOptions *options) {
         _cleanup_(call_freep) HttpCall *c = NULL;
 
-        if (!http_request_is_valid(order))
+        if (!http_request_is_valid(options))
                 return -EINVAL;
         c = calloc(1, sizeof *c);
         if (!c)
@@ -1728,26 +1728,26 @@ int http_call_new(HttpCall **ret, HttpPool *pool, const HttpRequestOptions *orde
                 .pool = pool,
                 .fd = -1,
                 .last_fd = -1,
-                .body = order->body,
-                .body_bytes = order->body_bytes,
+                .body = options->body,
+                .body_bytes = options->body_bytes,
                 .reply_max_bytes =
-                        order->reply_max_bytes > 0 ? order->reply_max_bytes : REPLY_MAX_BYTES,
-                .on_data = order->on_data,
-                .reports_kept_dead = order->reports_kept_dead,
-                .on_done = order->on_done,
-                .userdata = order->userdata,
-                .is_head = strcmp(order->method, "HEAD") == 0,
+                        options->reply_max_bytes > 0 ? options->reply_max_bytes : REPLY_MAX_BYTES,
+                .on_data = options->on_data,
+                .reports_kept_dead = options->reports_kept_dead,
+                .on_done = options->on_done,
+                .userdata = options->userdata,
+                .is_head = strcmp(options->method, "HEAD") == 0,
                 .timeout = { .connect_timeout_usec = pool->connect_timeout_usec,
                              .stall_usec = pool->stall_usec,
-                             .timeout_usec = order->timeout_usec,
+                             .timeout_usec = options->timeout_usec,
                              .created_usec = pool_now_usec(pool),
                              .n_unsent = -1 },
         };
         list_init(&c->link);
-        c->head_bytes = HEAD_BYTES + strlen(order->url);
+        c->head_bytes = HEAD_BYTES + strlen(options->url);
         c->ratelimit = (HttpRateLimitCall){ .limit = &pool->ratelimit, .fd = -1 };
         http_reply_init(&c->reply);
-        int r = call_set_up(c, order);
+        int r = call_set_up(c, options);
         if (r < 0)
                 return r;
         list_append(&pool->waiting, &c->link);

@@ -102,7 +102,7 @@ typedef struct HttpRequestOptions { /* strings are copied; body is borrowed unti
 
 /** Starts a request. @param ret may be NULL; valid until on_done. @return 0, -ENOMEM, -EINVAL (URL
  * or headers are malformed) */
-int http_call_new(HttpCall **ret, HttpPool *pool, const HttpRequestOptions *order);
+int http_call_new(HttpCall **ret, HttpPool *pool, const HttpRequestOptions *options);
 /** Ends it without calling on_done. The connection is closed if it was in use. Not from inside the
  * call's own callbacks. Takes NULL, returns NULL. */
 HttpCall *http_call_cancel(HttpCall *call);

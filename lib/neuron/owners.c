@@ -61,7 +61,7 @@ uint64_t owners_amount(const Owners *s, const Owner *o) {
         return found ? s->shares[i].amount : 0;
 }
 
-static const OwnerShare *largest(const Owners *s) {
+static const OwnerShare *find_largest(const Owners *s) {
         const OwnerShare *most = NULL;
         for (size_t i = 0; i < s->n_shares; i++)
                 if (!most || s->shares[i].amount > most->amount)
@@ -76,7 +76,7 @@ int owners_request(Owners *s, const Owner *o, uint64_t amount, Owner *ret_larges
         if (own + amount > owners_bound(s))
                 return OWNERS_REFUSED;
         if (s->total > s->max - amount) {
-                const OwnerShare *most = largest(s);
+                const OwnerShare *most = find_largest(s);
                 if (!most || most->amount < own + amount || compare(&most->owner, o) == 0)
                         return OWNERS_REFUSED;
                 *ret_largest = most->owner;

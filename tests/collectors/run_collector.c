@@ -39,7 +39,7 @@ static void words_add(Words *w, char *word) {
         w->at[w->n++] = word;
 }
 
-static void add_process_option(CollectRequest *order, char *value) {
+static void add_process_option(CollectRequest *request, char *value) {
         char *colon = strchr(value, ':');
         CollectProcess p = { 0 };
         uint64_t pid;
@@ -50,12 +50,12 @@ static void add_process_option(CollectRequest *order, char *value) {
             (colon && parse_u64(colon + 1, &p.start_ticks) < 0))
                 fail("not PID[:START_TICKS]", value);
         p.pid = (pid_t)pid;
-        if (order->n_processes >= COLLECT_PROCESSES_MAX)
+        if (request->n_processes >= COLLECT_PROCESSES_MAX)
                 fail("too many processes", value);
-        order->processes[order->n_processes++] = p;
+        request->processes[request->n_processes++] = p;
 }
 
-static void add_command(CollectRequest *order, char *value) {
+static void add_command(CollectRequest *request, char *value) {
         CollectCommand c = { .run = calloc(WORDS_MAX + 1, sizeof(char *)) };
         size_t n = 0;
         char *rest = value, *timeout;
@@ -66,9 +66,9 @@ static void add_command(CollectRequest *order, char *value) {
                 fail("not NAME,TIMEOUT,PROGRAM[,ARGUMENT]...", value);
         while (rest && n < WORDS_MAX)
                 c.run[n++] = strsep(&rest, ",");
-        if (order->n_commands >= WORDS_MAX)
+        if (request->n_commands >= WORDS_MAX)
                 fail("too many commands", value);
-        order->commands[order->n_commands++] = c;
+        request->commands[request->n_commands++] = c;
 }
 
 static int open_raw(const char *path) {
@@ -79,7 +79,7 @@ static int open_raw(const char *path) {
         return fd;
 }
 
-static void set(CollectRequest *order, CollectOut *out, Words *environment, Words *log_files,
+static void set(CollectRequest *request, CollectOut *out, Words *environment, Words *log_files,
                 char *argument) {
         char *value = strchr(argument, '=');
         int r = 0;
@@ -88,17 +88,17 @@ static void set(CollectRequest *order, CollectOut *out, Words *environment, Word
                 fail("not KEY=VALUE", argument);
         *value++ = '\0';
         if (strcmp(argument, "sysfs_root") == 0)
-                order->sysfs_root = value;
+                request->sysfs_root = value;
         else if (strcmp(argument, "device_directory") == 0)
-                order->device_directory = value;
+                request->device_directory = value;
         else if (strcmp(argument, "proc_root") == 0)
-                order->proc_root = value;
+                request->proc_root = value;
         else if (strcmp(argument, "timeout") == 0)
-                r = parse_duration_usec(value, &order->timeout_usec);
+                r = parse_duration_usec(value, &request->timeout_usec);
         else if (strcmp(argument, "max_bytes") == 0)
-                r = parse_bytes(value, &order->max_bytes);
+                r = parse_bytes(value, &request->max_bytes);
         else if (strcmp(argument, "since_boot_usec") == 0)
-                r = parse_u64(value, &order->since_boot_usec);
+                r = parse_u64(value, &request->since_boot_usec);
         else if (strcmp(argument, "raw") == 0)
                 out->dir_fd = open_raw(value);
         else if (strcmp(argument, "environment") == 0)
@@ -106,9 +106,9 @@ static void set(CollectRequest *order, CollectOut *out, Words *environment, Word
         else if (strcmp(argument, "log_file") == 0)
                 words_add(log_files, value);
         else if (strcmp(argument, "process") == 0)
-                add_process_option(order, value);
+                add_process_option(request, value);
         else if (strcmp(argument, "command") == 0)
-                add_command(order, value);
+                add_command(request, value);
         else
                 fail("unknown key", argument);
         if (r < 0)
@@ -130,13 +130,13 @@ int main(int argc, char **argv) {
         static CollectLogFile logs[WORDS_MAX];
         Words environment = { .n = 0 }, log_files = { .n = 0 };
         CollectOut out = { .fd = STDOUT_FILENO, .dir_fd = -1 };
-        CollectRequest order = { .sysfs_root = (char[]){ "/sys" },
-                                 .device_directory = (char[]){ "/dev" },
-                                 .proc_root = (char[]){ "/proc" },
-                                 .timeout_usec = 5 * USEC_PER_SEC,
-                                 .max_bytes = 4 * MIB,
-                                 .processes = processes,
-                                 .commands = commands };
+        CollectRequest request = { .sysfs_root = (char[]){ "/sys" },
+                                   .device_directory = (char[]){ "/dev" },
+                                   .proc_root = (char[]){ "/proc" },
+                                   .timeout_usec = 5 * USEC_PER_SEC,
+                                   .max_bytes = 4 * MIB,
+                                   .processes = processes,
+                                   .commands = commands };
         int (*run)(const CollectRequest *, CollectOut *);
         const Collector *collector;
         int r;
@@ -147,20 +147,20 @@ int main(int argc, char **argv) {
         if (!collector && strcmp(argv[1], "follow_kmsg") != 0)
                 fail("no such collector", argv[1]);
         for (int i = 2; i < argc; i++)
-                set(&order, &out, &environment, &log_files, argv[i]);
-        order.environment = environment.at;
+                set(&request, &out, &environment, &log_files, argv[i]);
+        request.environment = environment.at;
         for (size_t i = 0; i < log_files.n; i++)
                 logs[i] =
                         (CollectLogFile){ .path = log_files.at[i], .owner = { .uid = geteuid() } };
-        order.log_files = logs;
-        order.n_log_files = log_files.n;
-        out.max_bytes = order.max_bytes;
+        request.log_files = logs;
+        request.n_log_files = log_files.n;
+        out.max_bytes = request.max_bytes;
         run = collector ? collector->run : follow_kmsg;
-        r = run(&order, &out);
+        r = run(&request, &out);
         (void)fprintf(stderr, "result=%d cut=%d used_bytes=%llu cpu_usec=%llu\n", r, out.is_cut,
                       (unsigned long long)out.used_bytes,
                       (unsigned long long)(cpu_usec(RUSAGE_SELF) + cpu_usec(RUSAGE_CHILDREN)));
-        for (size_t i = 0; i < order.n_commands; i++)
+        for (size_t i = 0; i < request.n_commands; i++)
                 free(commands[i].run);
         return r == 0 ? 0 : 1;
 }

@@ -33,11 +33,11 @@ static int emit_json(CollectOut *out, const char *json) {
 }
 
 /* The value is in a file of the root: it can change between two looks. */
-int __wrap_collect_neuron_sysfs(const CollectRequest *order, CollectOut *out);
-int __wrap_collect_neuron_sysfs(const CollectRequest *order, CollectOut *out) {
+int __wrap_collect_neuron_sysfs(const CollectRequest *request, CollectOut *out);
+int __wrap_collect_neuron_sysfs(const CollectRequest *request, CollectOut *out) {
         _cleanup_free_ char *text = NULL, *path = NULL;
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        if (asprintf(&path, "%s/counter", order->sysfs_root) < 0)
+        if (asprintf(&path, "%s/counter", request->sysfs_root) < 0)
                 return -ENOMEM;
         int r = fs_read_file(AT_FDCWD, path, 4096, &text, NULL);
         if (r < 0)
@@ -53,29 +53,29 @@ int __wrap_collect_neuron_sysfs(const CollectRequest *order, CollectOut *out) {
         return collect_emit(out, &b);
 }
 
-int __wrap_collect_kmsg(const CollectRequest *order, CollectOut *out); /* hangs */
-int __wrap_collect_kmsg(const CollectRequest *order, CollectOut *out) {
-        (void)order;
+int __wrap_collect_kmsg(const CollectRequest *request, CollectOut *out); /* hangs */
+int __wrap_collect_kmsg(const CollectRequest *request, CollectOut *out) {
+        (void)request;
         (void)emit_json(out, "{\"before\":\"it hung\"}");
         (void)!write(out->fd, "{\"half", 6);
         for (;;)
                 (void)pause();
 }
 
-int __wrap_collect_packages(const CollectRequest *order,
+int __wrap_collect_packages(const CollectRequest *request,
                             CollectOut *out); /* says too much, and does not care */
-int __wrap_collect_packages(const CollectRequest *order, CollectOut *out) {
-        (void)order;
+int __wrap_collect_packages(const CollectRequest *request, CollectOut *out) {
+        (void)request;
         for (;;)
                 if (write(out->fd, "{\"x\":\"0123456789012345678901234567890123456789\"}\n", 49) <
                     0)
                         return -errno;
 }
 
-int __wrap_collect_process(const CollectRequest *order, CollectOut *out); /* crashes */
-int __wrap_collect_process(const CollectRequest *order, CollectOut *out) {
+int __wrap_collect_process(const CollectRequest *request, CollectOut *out); /* crashes */
+int __wrap_collect_process(const CollectRequest *request, CollectOut *out) {
         char json[64];
-        (void)snprintf(json, sizeof json, "{\"pid\":%d}", (int)order->processes[0].pid);
+        (void)snprintf(json, sizeof json, "{\"pid\":%d}", (int)request->processes[0].pid);
         (void)emit_json(out, json);
         (void)signal(SIGABRT, SIG_DFL);
         (void)raise(SIGABRT);
@@ -86,23 +86,23 @@ int __wrap_collect_process(const CollectRequest *order, CollectOut *out) {
         "/crowd" /* as the root of /proc: many hold the runtime, one a device, and another when    \
                     there is a root of sysfs */
 
-int __wrap_collect_jobs(const CollectRequest *order, CollectOut *out);
-int __wrap_collect_jobs(const CollectRequest *order, CollectOut *out) {
+int __wrap_collect_jobs(const CollectRequest *request, CollectOut *out);
+int __wrap_collect_jobs(const CollectRequest *request, CollectOut *out) {
         char json[128];
-        if (strcmp(order->proc_root, CROWD) != 0)
+        if (strcmp(request->proc_root, CROWD) != 0)
                 return -ENOSYS;
         for (int i = 1; i <= 300; i++) {
                 (void)snprintf(json, sizeof json, "{\"pid\":%d,\"devices\":[]}", i);
                 (void)emit_json(out, json);
         }
-        if (access(order->sysfs_root, F_OK) == 0)
+        if (access(request->sysfs_root, F_OK) == 0)
                 (void)emit_json(out, "{\"pid\":1000,\"devices\":[1]}");
         return emit_json(out, "{\"pid\":999,\"devices\":[0]}");
 }
 
-int __wrap_collect_runtime_log(const CollectRequest *order, CollectOut *out); /* lies */
-int __wrap_collect_runtime_log(const CollectRequest *order, CollectOut *out) {
-        (void)order;
+int __wrap_collect_runtime_log(const CollectRequest *request, CollectOut *out); /* lies */
+int __wrap_collect_runtime_log(const CollectRequest *request, CollectOut *out) {
+        (void)request;
         (void)!write(out->fd, "no json\n[1]\n{\"ok\":true}\n{\"a\":1}}\n", 33);
         _cleanup_close_ int fd = collect_raw_file(out, "nrt.log");
         if (fd < 0)
@@ -132,27 +132,27 @@ static int try_write(const char *root, const char *name, int flags) {
         return fd < 0 ? errno : 0;
 }
 
-int __wrap_collect_neuron_device(const CollectRequest *order,
+int __wrap_collect_neuron_device(const CollectRequest *request,
                                  CollectOut *out); /* tries to get out */
-int __wrap_collect_neuron_device(const CollectRequest *order, CollectOut *out) {
+int __wrap_collect_neuron_device(const CollectRequest *request, CollectOut *out) {
         char json[256];
         (void)snprintf(json, sizeof json,
                        "{\"connect\":%d,\"exec\":%d,\"create\":%d,\"overwrite\":%d,\"read\":%d,"
                        "\"device\":%d,\"secret\":%s,\"no_new_privs\":%d}",
                        try_connect(), try_exec(),
-                       try_write(order->sysfs_root, "new", O_CREAT | O_WRONLY),
-                       try_write(order->sysfs_root, "counter", O_WRONLY | O_TRUNC),
-                       try_write(order->sysfs_root, "counter", O_RDONLY),
-                       try_write(order->device_directory, "neuron0", O_WRONLY | O_NOFOLLOW),
+                       try_write(request->sysfs_root, "new", O_CREAT | O_WRONLY),
+                       try_write(request->sysfs_root, "counter", O_WRONLY | O_TRUNC),
+                       try_write(request->sysfs_root, "counter", O_RDONLY),
+                       try_write(request->device_directory, "neuron0", O_WRONLY | O_NOFOLLOW),
                        getenv("AWS_SECRET_ACCESS_KEY") ? "true" : "false",
                        prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
         return emit_json(out, json);
 }
 
 #define NO_LOG 4711 /* as since_boot_usec: there is none to be followed */
-int __wrap_follow_kmsg(const CollectRequest *order, CollectOut *out);
-int __wrap_follow_kmsg(const CollectRequest *order, CollectOut *out) {
-        if (order->since_boot_usec == NO_LOG) {
+int __wrap_follow_kmsg(const CollectRequest *request, CollectOut *out);
+int __wrap_follow_kmsg(const CollectRequest *request, CollectOut *out) {
+        if (request->since_boot_usec == NO_LOG) {
                 (void)snprintf(out->why, sizeof out->why, "cannot open 'log'; do this");
                 return -ENOENT;
         }
@@ -168,7 +168,7 @@ typedef struct Probe {
         Scratch *scratch;
         int fd, dir_fd;
         pid_t pid;
-        ProbeRequest order;
+        ProbeRequest request;
         char messages[16][512];
         size_t n_messages;
 } Probe;
@@ -183,7 +183,7 @@ static int setup(void **state) {
         assert_int_equal(mkdirat(p->dir_fd, "out", 0700), 0);
         assert_int_equal(scratch_write(p->scratch, "root/counter", "10"), 0);
         assert_int_equal(scratch_write(p->scratch, "dev/neuron0", ""), 0);
-        CollectRequest *c = &p->order.collect;
+        CollectRequest *c = &p->request.collect;
         assert_true(asprintf(&c->sysfs_root, "%s/root", p->scratch->path) > 0);
         assert_true(asprintf(&c->device_directory, "%s/dev", p->scratch->path) > 0);
         c->proc_root = strdup("/proc");
@@ -192,7 +192,7 @@ static int setup(void **state) {
         c->processes = calloc(1, sizeof *c->processes);
         c->processes[0].pid = 4711;
         c->n_processes = 1;
-        p->order.interval_usec = 50 * USEC_PER_MSEC;
+        p->request.interval_usec = 50 * USEC_PER_MSEC;
         (void)setenv("AWS_SECRET_ACCESS_KEY", "planted", 1);
         *state = p;
         return 0;
@@ -206,23 +206,23 @@ static int teardown(void **state) {
                 (void)kill(p->pid, SIGKILL);
                 (void)waitpid(p->pid, NULL, 0);
         }
-        probe_request_done(&p->order);
+        probe_request_done(&p->request);
         int r = scratch_teardown((void **)&p->scratch);
         free(p);
         return r;
 }
 
 static void request_collectors(Probe *p, const char *a, const char *b) {
-        p->order.collectors = calloc(3, sizeof *p->order.collectors);
-        p->order.collectors[0] = strdup(a);
-        p->order.collectors[1] = b ? strdup(b) : NULL;
+        p->request.collectors = calloc(3, sizeof *p->request.collectors);
+        p->request.collectors[0] = strdup(a);
+        p->request.collectors[1] = b ? strdup(b) : NULL;
 }
 
 static void send_order(Probe *p, const char *text) {
         _cleanup_close_ int order = -1;
         _cleanup_close_ int out = openat(p->dir_fd, "out", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        assert_int_equal(probe_request_format(&p->order, &b), 0);
+        assert_int_equal(probe_request_format(&p->request, &b), 0);
         order = probe_request_memfd(b.text, b.n);
         union {
                 char data[CMSG_SPACE(2 * sizeof(int))];
@@ -363,7 +363,7 @@ static void a_child_that_crashes_is_a_failed_section_with_its_records(void **sta
 
 static void a_collector_about_processes_is_skipped_where_none_is_known(void **state) {
         Probe *p = *state;
-        p->order.collect.n_processes = 0;
+        p->request.collect.n_processes = 0;
         request_collectors(p, "process", NULL);
         run(p);
         json_t *d = load(p, SNAPSHOT_FILE);
@@ -433,7 +433,7 @@ static void a_second_snapshot_shows_what_has_changed(void **state) {
         request_collectors(p, "neuron_sysfs", NULL);
         run(p);
         assert_int_equal(scratch_write(p->scratch, "root/counter", "13"), 0);
-        p->order.mode = PROBE_AFTER;
+        p->request.mode = PROBE_AFTER;
         run(p);
         assert_true(has_message(p, "done"));
         json_t *d = load(p, SNAPSHOT_AFTER_FILE), *all = json_object_get(d, "differences");
@@ -466,7 +466,7 @@ static void what_a_killed_supervisor_has_left_is_salvaged(void **state) {
         (void)kill(p->pid, SIGKILL);
         read_to_the_end(p);
         assert_int_equal(faccessat(p->dir_fd, "out/" SNAPSHOT_FILE, F_OK, 0), -1);
-        p->order.mode = PROBE_SALVAGE;
+        p->request.mode = PROBE_SALVAGE;
         run(p);
         assert_true(has_message(p, "done"));
         json_t *d = load(p, SNAPSHOT_FILE), *s = section(d, "kmsg");
@@ -478,11 +478,11 @@ static void what_a_killed_supervisor_has_left_is_salvaged(void **state) {
 static void one_that_salvages_waits_for_one_that_was_just_started(void **state) {
         Probe *p = *state;
         request_collectors(p, "neuron_device", NULL);
-        p->order.mode = PROBE_SALVAGE;
+        p->request.mode = PROBE_SALVAGE;
         start(p);
         send_order(p, "order");
-        Probe other = { .dir_fd = p->dir_fd, .order = p->order };
-        other.order.mode = PROBE_SNAPSHOT;
+        Probe other = { .dir_fd = p->dir_fd, .request = p->request };
+        other.request.mode = PROBE_SNAPSHOT;
         start(&other);
         send_order(&other, "order");
         read_to_the_end(p);
@@ -509,7 +509,7 @@ static void a_watch_reports_lines_of_the_kernel_and_ends_with_its_agent(void **s
         Probe *p = *state;
         char text[512];
         int status;
-        p->order.mode = PROBE_WATCH;
+        p->request.mode = PROBE_WATCH;
         start(p);
         send_order(p, "order");
         assert_true(next_message(p, text, sizeof text));
@@ -524,8 +524,8 @@ static void a_watch_reports_lines_of_the_kernel_and_ends_with_its_agent(void **s
 static void a_watch_reports_why_there_is_no_log_to_follow(void **state) {
         Probe *p = *state;
         char text[512];
-        p->order.mode = PROBE_WATCH;
-        p->order.collect.since_boot_usec = NO_LOG;
+        p->request.mode = PROBE_WATCH;
+        p->request.collect.since_boot_usec = NO_LOG;
         start(p);
         send_order(p, "order");
         assert_true(next_message(p, text, sizeof text));
@@ -537,12 +537,12 @@ static void a_watch_reports_holders_of_devices_first_and_of_others_so_many(void 
         char text[512];
         bool is_told[301] = { false };
         int status, n = 0, pid;
-        p->order.mode = PROBE_WATCH;
-        p->order.interval_usec = 100 * USEC_PER_MSEC;
-        free(p->order.collect.proc_root);
-        assert_non_null(p->order.collect.proc_root = strdup(CROWD));
-        free(p->order.collect.sysfs_root);
-        assert_true(asprintf(&p->order.collect.sysfs_root, "%s/later", p->scratch->path) > 0);
+        p->request.mode = PROBE_WATCH;
+        p->request.interval_usec = 100 * USEC_PER_MSEC;
+        free(p->request.collect.proc_root);
+        assert_non_null(p->request.collect.proc_root = strdup(CROWD));
+        free(p->request.collect.sysfs_root);
+        assert_true(asprintf(&p->request.collect.sysfs_root, "%s/later", p->scratch->path) > 0);
         start(p);
         send_order(p, "order");
         while (n < 257) {
@@ -591,8 +591,8 @@ static void make_process(const Probe *p, int pid, int parent, const char *nspid,
 }
 
 static void ask(Probe *p, size_t i, pid_t hook_pid, pid_t inner_pid) {
-        p->order.questions[i] = (ProbePidQuery){ .hook_pid = hook_pid, .inner_pid = inner_pid };
-        p->order.n_questions = i + 1;
+        p->request.questions[i] = (ProbePidQuery){ .hook_pid = hook_pid, .inner_pid = inner_pid };
+        p->request.n_questions = i + 1;
 }
 
 static void an_answer_about_a_process_names_its_container(void **state) {
@@ -602,9 +602,9 @@ static void an_answer_about_a_process_names_its_container(void **state) {
         make_process(p, 501, 500, "501\t2", "0::/\n");
         make_process(p, 600, 1, "600", "0::/user.slice\n");
         make_process(p, 700, 1, "700\t7", "0::/docker/" ID "\n");
-        free(p->order.collect.proc_root);
-        assert_true(asprintf(&p->order.collect.proc_root, "%s/proc", p->scratch->path) > 0);
-        p->order.questions = calloc(4, sizeof *p->order.questions);
+        free(p->request.collect.proc_root);
+        assert_true(asprintf(&p->request.collect.proc_root, "%s/proc", p->scratch->path) > 0);
+        p->request.questions = calloc(4, sizeof *p->request.questions);
         ask(p, 0, 501, 1);
         ask(p, 1, 600, 600);
         ask(p, 2, 700, 4711); /* not found: where its hook is */

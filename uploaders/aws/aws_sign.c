@@ -314,7 +314,7 @@ static int write_authorization(const SignRequest *o, const AwsKeys *keys, const 
         return s->authorization ? 0 : -ENOMEM;
 }
 
-int sign_v4(const SignRequest *order, const AwsKeys *keys, Signature *ret) {
+int sign_v4(const SignRequest *sign, const AwsKeys *keys, Signature *ret) {
         _cleanup_(signature_done) Signature s = { 0 };
         _cleanup_(pairs_done) Pairs headers = { 0 };
         _cleanup_(wipe_freep) char *lines = NULL;
@@ -324,14 +324,14 @@ int sign_v4(const SignRequest *order, const AwsKeys *keys, Signature *ret) {
         char date[CLOCK_ISO_SIZE];
 
         (void)snprintf(s.amz_date, sizeof s.amz_date, "%.15sZ",
-                       clock_format_compact(date, order->time_usec, 'T'));
-        int r = pairs_init(&headers, order->n_headers + 3 /* date, payload, token */);
+                       clock_format_compact(date, sign->time_usec, 'T'));
+        int r = pairs_init(&headers, sign->n_headers + 3 /* date, payload, token */);
         if (r == 0)
-                r = collect_headers(&headers, order, keys, s.amz_date);
+                r = collect_headers(&headers, sign, keys, s.amz_date);
         if (r == 0)
-                r = canonical_query(order, &s.query);
+                r = canonical_query(sign, &s.query);
         if (r == 0)
-                r = build_paths(order, &path, &s.path);
+                r = build_paths(sign, &path, &s.path);
         if (r < 0)
                 return r;
         write_headers(&headers, &lines_buf, &names_buf);
@@ -339,12 +339,12 @@ int sign_v4(const SignRequest *order, const AwsKeys *keys, Signature *ret) {
         names = strbuf_detach(&names_buf);
         if (!lines || !names)
                 return -ENOMEM;
-        strbuf_addf(&request, "%s\n%s\n%s\n%s\n%s\n%s", order->method, path, s.query, lines, names,
-                    order->payload);
+        strbuf_addf(&request, "%s\n%s\n%s\n%s\n%s\n%s", sign->method, path, s.query, lines, names,
+                    sign->payload);
         s.canonical_request = strbuf_detach(&request);
         if (!s.canonical_request)
                 return -ENOMEM;
-        r = write_authorization(order, keys, names, &s);
+        r = write_authorization(sign, keys, names, &s);
         if (r < 0)
                 return r;
         *ret = s;

@@ -57,7 +57,7 @@ typedef struct Signature { /* all owned */
 
 /** @return 0, -ENOMEM, -EINVAL when there is no host, a header's name is none or its value has CR
  *   or LF inside that is not folding, or a given x-amz-date is not time_usec */
-int sign_v4(const SignRequest *order, const AwsKeys *keys, Signature *ret);
+int sign_v4(const SignRequest *request, const AwsKeys *keys, Signature *ret);
 void signature_done(Signature *s); /* wipes what could give a key away */
 
 /** Escapes as SigV4 wants it: all but A-Z a-z 0-9 - . _ ~ as %XX in upper case. @param keep_slash

@@ -164,20 +164,20 @@ static void on_answer(const HttpReply *reply, void *userdata) {
         credentials_secret_wipe_borrowed(reply->body, reply->body_bytes);
 }
 
-static int send_request(Imds *i, HttpRequestOptions *order, const char *path) {
+static int send_request(Imds *i, HttpRequestOptions *options, const char *path) {
         char *url = NULL;
         uint64_t now_usec;
 
         int r = sd_event_now(i->event, CLOCK_BOOTTIME, &now_usec);
         if (r < 0)
                 return r;
-        order->timeout_usec = i->deadline_usec > now_usec ? i->deadline_usec - now_usec : 1;
-        order->reply_max_bytes = REPLY_MAX_BYTES;
-        order->userdata = i;
+        options->timeout_usec = i->deadline_usec > now_usec ? i->deadline_usec - now_usec : 1;
+        options->reply_max_bytes = REPLY_MAX_BYTES;
+        options->userdata = i;
         if (asprintf(&url, "%s/latest/%s", i->endpoint, path) < 0)
                 return -ENOMEM;
-        order->url = url;
-        r = http_call_new(&i->call, i->pool, order);
+        options->url = url;
+        r = http_call_new(&i->call, i->pool, options);
         free(url);
         return r;
 }

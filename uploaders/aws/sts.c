@@ -351,18 +351,18 @@ static int start_call(Sts *s) {
         return r;
 }
 
-int sts_assume_role(Sts *s, const StsRequest *order) {
+int sts_assume_role(Sts *s, const StsRequest *request) {
         if (s->role_arn)
                 return -EBUSY;
         s->is_retried_for_clock = false;
-        s->is_signed = order->keys != NULL;
-        s->on_done = order->on_done;
-        s->userdata = order->userdata;
-        s->role_arn = strdup(order->role_arn);
-        s->origin = strdup(order->keys_origin);
-        int r = s->role_arn && s->origin ? build_body(s, order) : -ENOMEM;
-        if (r == 0 && order->keys)
-                r = credentials_set_init(&s->keys, order->keys, 0);
+        s->is_signed = request->keys != NULL;
+        s->on_done = request->on_done;
+        s->userdata = request->userdata;
+        s->role_arn = strdup(request->role_arn);
+        s->origin = strdup(request->keys_origin);
+        int r = s->role_arn && s->origin ? build_body(s, request) : -ENOMEM;
+        if (r == 0 && request->keys)
+                r = credentials_set_init(&s->keys, request->keys, 0);
         if (r == 0)
                 r = start_call(s);
         if (r < 0)

@@ -49,7 +49,7 @@ typedef struct StsRequest { /* borrowed while sts_assume_role() runs */
  * @param on_done once, never from inside; set NULL: error is a sentence. The next may be asked for
  *   from inside it.
  * @return 0, -ENOMEM, -EBUSY, -EINVAL */
-int sts_assume_role(Sts *s, const StsRequest *order);
+int sts_assume_role(Sts *s, const StsRequest *request);
 
 typedef struct StsCredentials { /* of AssumeRole… ; owned; wiped by done */
         char *access_key, *secret_key, *token;

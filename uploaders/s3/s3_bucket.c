@@ -61,7 +61,7 @@ static const ProbeOptions steps[] = {
 
 struct S3Probe {
         S3Client *client;
-        S3ProbeOptions order; /* strings are ours */
+        S3ProbeOptions options; /* strings are ours */
         sd_event_source *start;
         CredentialsWaiter *waiter;
         S3Call *call;
@@ -89,7 +89,7 @@ static const char *explain(int outcome, const char *error) {
 }
 
 static void finish_probe(S3Probe *p) {
-        p->order.on_done(p->outcome, explain(p->outcome, p->error), p->order.userdata);
+        p->options.on_done(p->outcome, explain(p->outcome, p->error), p->options.userdata);
 }
 
 static bool is_optional(const S3Probe *p, const S3Response *answer);
@@ -100,8 +100,8 @@ static void report_step(S3Probe *p, const S3ProbeStep *step) {
                 p->outcome = step->outcome;
                 p->error = strdup(step->detail);
         }
-        if (p->order.on_step)
-                p->order.on_step(step, p->order.userdata);
+        if (p->options.on_step)
+                p->options.on_step(step, p->options.userdata);
 }
 
 static void report_clock(S3Probe *p) {
@@ -254,12 +254,12 @@ static void on_probe_response(const S3Result *result, void *userdata) {
                 p->at = STEP_GET_KEY;
                 return start_next_request(p);
         }
-        if (p->order.thorough && p->at == STEP_GET_KEY && outcome_of(p, result->answer) == 0)
+        if (p->options.thorough && p->at == STEP_GET_KEY && outcome_of(p, result->answer) == 0)
                 report_bucket_denial(p);
         else
                 report_request(p, result->answer);
         p->at++;
-        if (p->order.thorough)
+        if (p->options.thorough)
                 start_next_request(p);
         else
                 finish_probe(p);
@@ -274,16 +274,16 @@ static int start_request(S3Probe *p, const ProbeOptions *ask) {
         const AwsNameValue list_queries[] = {
                 ask->operation == S3_LIST_UPLOADS ? create_query
                                                   : (AwsNameValue){ "list-type", "2" },
-                { "prefix", p->order.list_prefix },
+                { "prefix", p->options.list_prefix },
                 { ask->operation == S3_LIST_UPLOADS ? "max-uploads" : "max-keys", "1" },
         };
         bool has_body = ask->operation == S3_PUT_OBJECT || ask->operation == S3_UPLOAD_PART;
         bool concerns_bucket = ask->operation == S3_HEAD_BUCKET ||
                                ask->operation == S3_LIST_UPLOADS ||
                                ask->operation == S3_LIST_OBJECTS;
-        S3RequestOptions order = {
+        S3RequestOptions options = {
                 .operation = ask->operation,
-                .key = concerns_bucket ? NULL : p->order.key,
+                .key = concerns_bucket ? NULL : p->options.key,
                 .body = has_body ? probe_body : NULL,
                 .body_bytes = has_body ? strlen(probe_body) : 0,
                 .is_conditional =
@@ -296,18 +296,18 @@ static int start_request(S3Probe *p, const ProbeOptions *ask) {
         };
 
         if (ask->operation == S3_CREATE_UPLOAD) {
-                order.queries = &create_query;
-                order.n_queries = 1;
-                order.headers = create_headers;
-                order.n_headers = ELEMENTSOF(create_headers);
+                options.queries = &create_query;
+                options.n_queries = 1;
+                options.headers = create_headers;
+                options.n_headers = ELEMENTSOF(create_headers);
         } else if (ask->needs == NEEDS_UPLOAD) {
-                order.queries = part_queries;
-                order.n_queries = ask->operation == S3_UPLOAD_PART ? 2 : 1;
+                options.queries = part_queries;
+                options.n_queries = ask->operation == S3_UPLOAD_PART ? 2 : 1;
         } else if (concerns_bucket && ask->operation != S3_HEAD_BUCKET) {
-                order.queries = list_queries;
-                order.n_queries = ELEMENTSOF(list_queries);
+                options.queries = list_queries;
+                options.n_queries = ELEMENTSOF(list_queries);
         }
-        return s3_call_new(&p->call, p->client, &order);
+        return s3_call_new(&p->call, p->client, &options);
 }
 
 static bool is_needed(const S3Probe *p) {
@@ -316,7 +316,7 @@ static bool is_needed(const S3Probe *p) {
 
         if (p->at == STEP_GET_KEY)
                 return p->bucket_was_denied;
-        if (!p->order.thorough)
+        if (!p->options.thorough)
                 return true; /* only the first two are reached */
         if (p->is_cleaning_up && !cleans_up)
                 return false;
@@ -368,16 +368,16 @@ static int on_probe_start(sd_event_source *source, void *userdata) {
         return 0;
 }
 
-int s3_probe_new(S3Probe **ret, S3Client *client, const S3ProbeOptions *order) {
+int s3_probe_new(S3Probe **ret, S3Client *client, const S3ProbeOptions *options) {
         _cleanup_(s3_probe_freep) S3Probe *p = calloc(1, sizeof *p);
 
         if (!p)
                 return -ENOMEM;
         p->client = client;
-        p->order = *order;
-        p->order.key = strdup(order->key);
-        p->order.list_prefix = strdup(order->list_prefix ? order->list_prefix : "");
-        if (!p->order.key || !p->order.list_prefix)
+        p->options = *options;
+        p->options.key = strdup(options->key);
+        p->options.list_prefix = strdup(options->list_prefix ? options->list_prefix : "");
+        if (!p->options.key || !p->options.list_prefix)
                 return -ENOMEM;
         int r = sd_event_add_defer(s3_client_event(client), &p->start, on_probe_start, p);
         if (r < 0)
@@ -392,8 +392,8 @@ S3Probe *s3_probe_free(S3Probe *p) {
         s3_call_cancel(p->call);
         credentials_waiter_cancel(p->waiter);
         sd_event_source_disable_unref(p->start);
-        free((char *)p->order.key);
-        free((char *)p->order.list_prefix);
+        free((char *)p->options.key);
+        free((char *)p->options.list_prefix);
         free(p->error);
         free(p->bucket_denial);
         free(p);
@@ -417,7 +417,7 @@ typedef enum SweepState {
 
 struct S3Sweep {
         S3Client *client;
-        S3SweepOptions order; /* strings are ours */
+        S3SweepOptions options; /* strings are ours */
         SweepState state;
         sd_event_source *start;
         S3Call *call;
@@ -462,7 +462,7 @@ static const StateTable sweep_table = {
 static bool set_state(S3Sweep *s, SweepState state) {
         if (transition_check(&sweep_table, s->state, state, NULL) < 0)
                 return false;
-        log_debug("sweep of '%s': %s", s->order.prefix, sweep_table.names[state]);
+        log_debug("sweep of '%s': %s", s->options.prefix, sweep_table.names[state]);
         s->state = state;
         return true;
 }
@@ -470,8 +470,8 @@ static bool set_state(S3Sweep *s, SweepState state) {
 /* The one way out. */
 static void finish_sweep(S3Sweep *s) {
         if (s->state != SWEEP_ENDED && set_state(s, SWEEP_ENDED))
-                s->order.on_done(s->outcome, explain(s->outcome, s->error), s->n_aborted,
-                                 s->order.userdata);
+                s->options.on_done(s->outcome, explain(s->outcome, s->error), s->n_aborted,
+                                   s->options.userdata);
 }
 
 static void record_failure(S3Sweep *s, int outcome, const char *sentence) {
@@ -553,11 +553,11 @@ static void on_sweep_response(const S3Result *result, void *userdata) {
         sweep_step(s);
 }
 
-static void send_request(S3Sweep *s, SweepState state, S3RequestOptions *order) {
-        order->max_tries = SWEEP_TRIES;
-        order->on_done = on_sweep_response;
-        order->userdata = s;
-        int r = set_state(s, state) ? s3_call_new(&s->call, s->client, order) : -EPROTO;
+static void send_request(S3Sweep *s, SweepState state, S3RequestOptions *options) {
+        options->max_tries = SWEEP_TRIES;
+        options->on_done = on_sweep_response;
+        options->userdata = s;
+        int r = set_state(s, state) ? s3_call_new(&s->call, s->client, options) : -EPROTO;
         if (r < 0) {
                 record_failure(s, r, NULL);
                 finish_sweep(s);
@@ -567,7 +567,7 @@ static void send_request(S3Sweep *s, SweepState state, S3RequestOptions *order) 
 static void request_uploads(S3Sweep *s) {
         const AwsNameValue queries[] = {
                 { "uploads", "" },
-                { "prefix", s->order.prefix },
+                { "prefix", s->options.prefix },
                 { "key-marker", s->key_marker },
                 { "upload-id-marker", s->id_marker },
         };
@@ -619,7 +619,7 @@ static bool is_garbled(const char *key) {
 
 /* Whether an upload may be one to abort, as far as the list shows. */
 static bool is_step_needed(const S3Sweep *s, const S3ListedUpload *upload) {
-        const S3SweepOptions *o = &s->order;
+        const S3SweepOptions *o = &s->options;
 
         if (o->exact_key ? strcmp(upload->key, o->prefix) != 0
                          : strncmp(upload->key, o->prefix, strlen(o->prefix)) != 0)
@@ -659,7 +659,7 @@ static void step_page(S3Sweep *s) {
                 s->part_marker = 0;
                 s->newest_usec = current(s)->initiated_usec;
                 s->age_usec = age_of(s, s->newest_usec);
-                if (s->order.min_age_usec > 0)
+                if (s->options.min_age_usec > 0)
                         request_age(s);
                 else
                         request_upload_abort(s);
@@ -682,7 +682,7 @@ static void after_age(S3Sweep *s) {
         if (s->verdict != S3_OK)
                 return after_failure(s);
         s->age_usec = age_of(s, s->newest_usec);
-        if (s->age_usec < s->order.min_age_usec)
+        if (s->age_usec < s->options.min_age_usec)
                 continue_request(s); /* a young part: somebody is at it */
         else if (s->part_marker)
                 request_age(s);
@@ -695,9 +695,9 @@ static void after_abort(S3Sweep *s) {
                 return after_failure(s);
         if (s->verdict == S3_OK) {
                 s->n_aborted++;
-                if (s->order.on_abort)
-                        s->order.on_abort(current(s)->key, current(s)->upload_id, s->age_usec,
-                                          s->order.userdata);
+                if (s->options.on_abort)
+                        s->options.on_abort(current(s)->key, current(s)->upload_id, s->age_usec,
+                                            s->options.userdata);
         }
         continue_request(s);
 }
@@ -745,26 +745,26 @@ static int name_upload(S3Sweep *s, const char *upload_id) {
         if (!s->page.items)
                 return -ENOMEM;
         s->page.n = 1;
-        s->page.items[0].key = strdup(s->order.prefix);
+        s->page.items[0].key = strdup(s->options.prefix);
         s->page.items[0].upload_id = strdup(upload_id);
         s->page.items[0].initiated_usec = s3_client_now_usec(s->client); /* not known: age 0 */
         return s->page.items[0].key && s->page.items[0].upload_id ? 0 : -ENOMEM;
 }
 
-int s3_sweep_new(S3Sweep **ret, S3Client *client, const S3SweepOptions *order) {
+int s3_sweep_new(S3Sweep **ret, S3Client *client, const S3SweepOptions *options) {
         _cleanup_(s3_sweep_freep) S3Sweep *s = calloc(1, sizeof *s);
         int r = 0;
 
         if (!s)
                 return -ENOMEM;
         s->client = client;
-        s->order = *order;
-        s->order.upload_id = NULL;
-        s->order.prefix = strdup(order->prefix ? order->prefix : "");
-        if (!s->order.prefix)
+        s->options = *options;
+        s->options.upload_id = NULL;
+        s->options.prefix = strdup(options->prefix ? options->prefix : "");
+        if (!s->options.prefix)
                 return -ENOMEM;
-        if (order->exact_key && order->upload_id)
-                r = name_upload(s, order->upload_id);
+        if (options->exact_key && options->upload_id)
+                r = name_upload(s, options->upload_id);
         if (r == 0)
                 r = sd_event_add_defer(s3_client_event(client), &s->start, on_sweep_start, s);
         if (r < 0)
@@ -779,7 +779,7 @@ S3Sweep *s3_sweep_free(S3Sweep *s) {
         s3_call_cancel(s->call);
         sd_event_source_disable_unref(s->start);
         s3_upload_list_done(&s->page);
-        free((char *)s->order.prefix);
+        free((char *)s->options.prefix);
         free(s->key_marker);
         free(s->id_marker);
         free(s->sentence);

@@ -38,7 +38,7 @@ typedef struct S3ProbeOptions { /* strings are copied */
  * would be the same.
  * @param client borrowed: outlives it
  * @return 0 and *ret, -ENOMEM, -errno of the loop's source */
-int s3_probe_new(S3Probe **ret, S3Client *client, const S3ProbeOptions *order);
+int s3_probe_new(S3Probe **ret, S3Client *client, const S3ProbeOptions *options);
 /** Cancels; no callback any more, and what was made stays. Takes NULL, returns NULL. */
 S3Probe *s3_probe_free(S3Probe *p);
 DEFINE_CLEANUP(S3Probe, s3_probe_free);
@@ -71,7 +71,7 @@ typedef struct S3SweepOptions { /* strings are copied */
 } S3SweepOptions;
 /** @param client  borrowed: outlives it
  * @return 0 and *ret, -ENOMEM, -errno of the loop's source */
-int s3_sweep_new(S3Sweep **ret, S3Client *client, const S3SweepOptions *order);
+int s3_sweep_new(S3Sweep **ret, S3Client *client, const S3SweepOptions *options);
 /** Cancels; no callback any more. Takes NULL, returns NULL. */
 S3Sweep *s3_sweep_free(S3Sweep *s);
 DEFINE_CLEANUP(S3Sweep, s3_sweep_free);

@@ -69,7 +69,7 @@ struct S3Call {
         S3Client *client;
         ListLink link;
         CallState state;
-        S3RequestOptions order; /* strings and pairs are ours */
+        S3RequestOptions options; /* strings and pairs are ours */
         char payload_hex[SHA256_HEX_SIZE];
         char checksum[DIGEST_BASE64_SIZE(SHA256_SIZE)];
         bool is_large;
@@ -429,21 +429,21 @@ static void free_pairs(const AwsNameValue *pairs, size_t n) {
         free((AwsNameValue *)pairs);
 }
 
-static int s3_call_copy_request(S3Call *call, const S3RequestOptions *order) {
-        S3RequestOptions *o = &call->order;
+static int s3_call_copy_request(S3Call *call, const S3RequestOptions *options) {
+        S3RequestOptions *o = &call->options;
         uint8_t digest[SHA256_SIZE];
 
-        *o = *order;
-        o->key = strdup(order->key ? order->key : "");
-        o->queries = copy_pairs(order->queries, order->n_queries);
-        o->headers = copy_pairs(order->headers, order->n_headers);
+        *o = *options;
+        o->key = strdup(options->key ? options->key : "");
+        o->queries = copy_pairs(options->queries, options->n_queries);
+        o->headers = copy_pairs(options->headers, options->n_headers);
         if (!o->key || !are_complete(o->queries, o->n_queries) ||
             !are_complete(o->headers, o->n_headers))
                 return -ENOMEM;
-        if (!order->body_sha256)
-                sha256_of(order->body ? order->body : "", order->body_bytes, digest);
+        if (!options->body_sha256)
+                sha256_of(options->body ? options->body : "", options->body_bytes, digest);
         else
-                memcpy(digest, order->body_sha256, sizeof digest);
+                memcpy(digest, options->body_sha256, sizeof digest);
         o->body_sha256 = NULL; /* the caller's; its text is kept */
         (void)digest_hex(digest, sizeof digest, call->payload_hex);
         (void)digest_base64(digest, sizeof digest, call->checksum);
@@ -451,7 +451,7 @@ static int s3_call_copy_request(S3Call *call, const S3RequestOptions *order) {
 }
 
 static size_t s3_call_reply_max_bytes(const S3Call *call) {
-        const S3RequestOptions *o = &call->order;
+        const S3RequestOptions *o = &call->options;
         bool is_list = o->operation == S3_LIST_PARTS || o->operation == S3_LIST_UPLOADS ||
                        o->operation == S3_LIST_OBJECTS;
 
@@ -504,26 +504,26 @@ static int add_object_headers(HeaderSet *h, const S3ClientOptions *o) {
 
 static int collect_headers(HeaderSet *h, const S3Call *call) {
         const S3ClientOptions *o = &call->client->options;
-        const S3RequestOptions *order = &call->order;
+        const S3RequestOptions *options = &call->options;
         int r = 0;
 
         add(h, "host", call->client->place.host);
         add(h, "x-amz-expected-bucket-owner", o->expected_bucket_owner);
         /* The object's own checksum, kept by AWS; a bucket with object lock wants one of these
          * headers. */
-        if (order->operation == S3_PUT_OBJECT || order->operation == S3_UPLOAD_PART)
+        if (options->operation == S3_PUT_OBJECT || options->operation == S3_UPLOAD_PART)
                 add(h, "x-amz-checksum-sha256", call->checksum);
-        if (order->is_conditional)
+        if (options->is_conditional)
                 add(h, "if-none-match", "*");
-        if (order->with_object_headers)
+        if (options->with_object_headers)
                 r = add_object_headers(h, o);
-        for (size_t i = 0; i < order->n_headers; i++)
-                add(h, order->headers[i].name, order->headers[i].value);
+        for (size_t i = 0; i < options->n_headers; i++)
+                add(h, options->headers[i].name, options->headers[i].value);
         return r < 0 ? r : h->overflow ? -EINVAL : 0;
 }
 
 static char *path_of(const S3Call *call) {
-        const char *base = call->client->place.base_path, *key = call->order.key;
+        const char *base = call->client->place.base_path, *key = call->options.key;
 
         if (key[0] == '\0')
                 return strdup(base[0] ? base : "/");
@@ -568,11 +568,11 @@ static int s3_request_build(S3Request *ret, const S3Call *call, const AwsKeys *k
         int r = path ? collect_headers(&headers, call) : -ENOMEM;
 
         if (r == 0) {
-                const SignRequest order = {
-                        .method = s3_operation_method(call->order.operation),
+                const SignRequest sign = {
+                        .method = s3_operation_method(call->options.operation),
                         .path = path,
-                        .queries = call->order.queries,
-                        .n_queries = call->order.n_queries,
+                        .queries = call->options.queries,
+                        .n_queries = call->options.n_queries,
                         .headers = headers.items,
                         .n_headers = headers.n,
                         .payload = call->payload_hex,
@@ -581,7 +581,7 @@ static int s3_request_build(S3Request *ret, const S3Call *call, const AwsKeys *k
                         .service = "s3",
                         .time_usec = call->signed_usec,
                 };
-                r = sign_v4(&order, keys, &signature);
+                r = sign_v4(&sign, keys, &signature);
         }
         if (r == 0) {
                 const AwsNameValue more[] = {
@@ -591,7 +591,7 @@ static int s3_request_build(S3Request *ret, const S3Call *call, const AwsKeys *k
                         { "authorization", signature.authorization },
                 };
 
-                request.method = s3_operation_method(call->order.operation);
+                request.method = s3_operation_method(call->options.operation);
                 request.url = strbuf_format("%s://%s%s%s%s", c->place.scheme, c->place.host,
                                             signature.path, signature.query[0] ? "?" : "",
                                             signature.query);
@@ -615,8 +615,8 @@ static void classify_response(S3Call *call, const HttpReply *reply, S3Response *
 
         c->has_request_ids |= has_id;
         const S3ResponseInput in = {
-                .operation = call->order.operation,
-                .is_conditional = call->order.is_conditional,
+                .operation = call->options.operation,
+                .is_conditional = call->options.is_conditional,
                 .is_foreign = c->has_request_ids && !has_id,
                 .http_error = reply->error,
                 .http_text = reply->text,
@@ -628,7 +628,7 @@ static void classify_response(S3Call *call, const HttpReply *reply, S3Response *
                 .now_usec = call->signed_usec,
                 .bucket_region = http_reply_header(reply, "x-amz-bucket-region"),
                 .bucket = c->options.bucket,
-                .key = call->order.key,
+                .key = call->options.key,
                 .region = call->region,
                 .host = c->place.host,
                 .credentials_origin = credentials_origin(c->credentials),
@@ -640,7 +640,7 @@ static void classify_response(S3Call *call, const HttpReply *reply, S3Response *
 }
 
 static CallRetry retry_after_failure(S3Call *call) {
-        if (call->has_delivered_data || ++call->n_failures >= MAX(call->order.max_tries, 1U))
+        if (call->has_delivered_data || ++call->n_failures >= MAX(call->options.max_tries, 1U))
                 return RETRY_NONE;
         return RETRY_LATER;
 }
@@ -754,8 +754,8 @@ static void set_state(S3Call *call, CallState state) {
 
 static void count_sent(S3Call *call, uint64_t bytes) {
         call->client->counts.stats.sent_bytes += bytes;
-        if (call->order.sent_bytes)
-                *call->order.sent_bytes += bytes;
+        if (call->options.sent_bytes)
+                *call->options.sent_bytes += bytes;
 }
 
 static S3Call *s3_call_free(S3Call *call) {
@@ -768,9 +768,9 @@ static S3Call *s3_call_free(S3Call *call) {
         if (call->has_token)
                 ratelimit_refund(call->client->options.requests, call->token_nsec);
         http_call_cancel(call->http);
-        free((char *)call->order.key);
-        free_pairs(call->order.queries, call->order.n_queries);
-        free_pairs(call->order.headers, call->order.n_headers);
+        free((char *)call->options.key);
+        free_pairs(call->options.queries, call->options.n_queries);
+        free_pairs(call->options.headers, call->options.n_headers);
         s3_response_done(&call->denied_answer);
         free(call);
         return NULL;
@@ -795,7 +795,7 @@ static void finish(S3Call *call, const S3Response *answer, const HttpReply *repl
         };
 
         set_state(call, CALL_ENDED);
-        call->order.on_done(&result, call->order.userdata);
+        call->options.on_done(&result, call->options.userdata);
         s3_call_free(call);
         s3_client_start_queued(c);
 }
@@ -812,7 +812,7 @@ static void finish_failure(S3Call *call, int r) {
         char text[256];
 
         (void)snprintf(text, sizeof text, "%s cannot be asked for: %s",
-                       s3_operation_name(call->order.operation), strerror(-r));
+                       s3_operation_name(call->options.operation), strerror(-r));
         finish_unsent(call, r == -EINVAL ? S3_REFUSED : S3_RETRY, text);
 }
 
@@ -891,7 +891,7 @@ static void on_reply(const HttpReply *reply, void *userdata) {
         }
         if (reply->status > 0)
                 c->asked_usec = c->clock->boottime_usec(c->clock);
-        s3_counts_add(&c->counts, call->order.operation, reply);
+        s3_counts_add(&c->counts, call->options.operation, reply);
         count_sent(call, reply->sent_bytes);
         s3_client_update_clock(c, http_reply_header(reply, "date"));
         classify_response(call, reply, &answer);
@@ -923,7 +923,7 @@ static int on_reply_data(HttpCall *http, const void *data, size_t n, void *userd
 
         (void)http;
         call->has_delivered_data = true;
-        return call->order.on_data(data, n, call->order.userdata);
+        return call->options.on_data(data, n, call->options.userdata);
 }
 
 /* @return 0, -errno: not begun */
@@ -942,12 +942,13 @@ static int send_now(S3Call *call, const AwsKeys *keys) {
                 .method = request.method,
                 .url = request.url,
                 .headers = (const char *const *)request.headers,
-                .body = call->order.body_bytes > 0 ? call->order.body : NULL,
-                .body_bytes = call->order.body_bytes,
+                .body = call->options.body_bytes > 0 ? call->options.body : NULL,
+                .body_bytes = call->options.body_bytes,
                 .reply_max_bytes = s3_call_reply_max_bytes(call),
-                .on_data = call->order.on_data ? on_reply_data : NULL,
-                .never_repeat = call->needs_connection ||
-                                call->order.operation == S3_CREATE_UPLOAD, /* two are two uploads */
+                .on_data = call->options.on_data ? on_reply_data : NULL,
+                .never_repeat =
+                        call->needs_connection ||
+                        call->options.operation == S3_CREATE_UPLOAD, /* two are two uploads */
                 .reports_kept_dead = true, /* a repeat has its turn in the line of requests, too */
                 .on_done = on_reply,
                 .userdata = call,
@@ -1001,7 +1002,7 @@ static int try_now(S3Call *call) {
                 set_state(call, CALL_QUEUED);
                 return 0;
         }
-        if (call->order.is_conditional && c->has_no_conditions) {
+        if (call->options.is_conditional && c->has_no_conditions) {
                 finish_unsent(call, S3_UNCONDITIONAL, "this store has no conditional writes");
                 return 0;
         }
@@ -1092,17 +1093,17 @@ S3Client *s3_client_free(S3Client *c) {
         return NULL;
 }
 
-int s3_call_new(S3Call **ret, S3Client *c, const S3RequestOptions *order) {
+int s3_call_new(S3Call **ret, S3Client *c, const S3RequestOptions *options) {
         S3Call *call = calloc(1, sizeof *call);
 
         if (!call)
                 return -ENOMEM;
         call->client = c;
-        call->is_large = order->on_data || order->body_bytes >= LARGE_BYTES;
+        call->is_large = options->on_data || options->body_bytes >= LARGE_BYTES;
         if (list_is_empty(&c->calls))
                 c->asked_usec = c->clock->boottime_usec(c->clock);
         list_append(&c->calls, &call->link);
-        int r = s3_call_copy_request(call, order);
+        int r = s3_call_copy_request(call, options);
         if (r == 0)
                 r = arm(call, 0); /* no callback from inside */
         if (r < 0) {
@@ -1136,7 +1137,7 @@ uint64_t s3_client_sending_bytes(const S3Client *c, const uint64_t *counter) {
 
         LIST_FOREACH (link, &c->calls) {
                 const S3Call *call = CONTAINER_OF(link, S3Call, link);
-                sum += call->order.sent_bytes == counter ? s3_call_sent_bytes(call) : 0;
+                sum += call->options.sent_bytes == counter ? s3_call_sent_bytes(call) : 0;
         }
         return sum;
 }

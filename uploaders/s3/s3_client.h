@@ -94,7 +94,7 @@ typedef struct S3RequestOptions {
 } S3RequestOptions;
 
 /** @return 0, -ENOMEM. @param ret may be NULL */
-int s3_call_new(S3Call **ret, S3Client *c, const S3RequestOptions *order);
+int s3_call_new(S3Call **ret, S3Client *c, const S3RequestOptions *options);
 /** No on_done. Takes NULL, returns NULL. Not from inside the call's own callbacks. */
 S3Call *s3_call_cancel(S3Call *call);
 uint64_t s3_call_sent_bytes(const S3Call *call); /* of the body, in this try */

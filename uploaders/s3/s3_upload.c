@@ -81,7 +81,7 @@ typedef struct UploadParts {
 struct S3Upload {
         S3Client *client;
         /* key, content_type, plan_hex are ours; parts and upload_id are not kept here */
-        S3UploadOptions order;
+        S3UploadOptions options;
         UploadState state;
         sd_event_source *wake_event; /* one step in the next turn of the loop */
         char *upload_id;             /* NULL = none yet */
@@ -132,15 +132,15 @@ static int set_arrived(UploadParts *p, UploadPart *item, const char *etag) {
         return 0;
 }
 
-static int upload_parts_init(UploadParts *p, const S3UploadOptions *order) {
+static int upload_parts_init(UploadParts *p, const S3UploadOptions *options) {
         int r = 0;
 
         *p = (UploadParts){ .cursor = 1 };
         list_init(&p->jobs);
-        if (!order->upload_id)
+        if (!options->upload_id)
                 return 0; /* rows of an upload that was never made mean nothing for this one */
-        for (size_t i = 0; i < order->n_parts && r == 0; i++) {
-                const S3KnownPart *known = &order->parts[i];
+        for (size_t i = 0; i < options->n_parts && r == 0; i++) {
+                const S3KnownPart *known = &options->parts[i];
 
                 if (known->number != i + 1 || i >= S3_PARTS_MAX)
                         return -EINVAL;
@@ -344,7 +344,7 @@ static const StateTable upload_table = {
 static bool set_state(S3Upload *u, UploadState state) {
         if (transition_check(&upload_table, u->state, state, NULL) < 0)
                 return false;
-        log_debug("upload of '%s': %s", u->order.key, state_names[state]);
+        log_debug("upload of '%s': %s", u->options.key, state_names[state]);
         u->state = state;
         return true;
 }
@@ -374,7 +374,7 @@ static void upload_finish(S3Upload *u, int outcome) {
         u->call = s3_call_cancel(u->call);
         if (u->state == UPLOAD_ENDED || !set_state(u, UPLOAD_ENDED))
                 return;
-        u->order.on_done(&result, u->order.userdata);
+        u->options.on_done(&result, u->options.userdata);
 }
 
 /* Whether nobody will go on with the upload, so that it is not left to be paid for. */
@@ -412,7 +412,7 @@ __attribute__((format(printf, 3, 4))) static void upload_end_with_text(S3Upload 
         va_start(args, fmt);
         (void)vsnprintf(what, sizeof what, fmt, args);
         va_end(args);
-        strbuf_addf(&text, "'s3://%s/%s': %s", s3_client_bucket(u->client), u->order.key, what);
+        strbuf_addf(&text, "'s3://%s/%s': %s", s3_client_bucket(u->client), u->options.key, what);
         free(u->error);
         u->error = strbuf_detach(&text);
         upload_end(u, outcome);
@@ -449,10 +449,10 @@ static void enter_state(S3Upload *u, UploadState state) {
         case UPLOAD_HEAD_CONFLICT:
         case UPLOAD_HEAD_LOST:
         case UPLOAD_HEAD_PROOF:
-                r = request_head(u, u->order.key);
+                r = request_head(u, u->options.key);
                 break;
         case UPLOAD_HEAD_GUARD:
-                r = request_head(u, u->order.guard_key);
+                r = request_head(u, u->options.guard_key);
                 break;
         case UPLOAD_COMPLETE:
                 r = request_complete(u, is_conditional_write(u));
@@ -521,13 +521,13 @@ static ObjectState classify_object(S3Upload *u, const S3Result *result) {
         if (h->verdict != S3_OK)
                 return OBJECT_UNKNOWN;
         if (u->state == UPLOAD_HEAD_GUARD)
-                return has_header(result, S3_PLAN_HEADER, u->order.plan_hex) ? OBJECT_OURS
-                                                                             : OBJECT_OTHER;
+                return has_header(result, S3_PLAN_HEADER, u->options.plan_hex) ? OBJECT_OURS
+                                                                               : OBJECT_OTHER;
         const char *length = result->header(result, "content-length");
         (void)record_etag(h->object_etag, result);
         if (!length || parse_u64(length, &h->object_bytes) < 0)
                 h->object_bytes = UINT64_MAX; /* equal to nothing */
-        return has_header(result, S3_PLAN_HEADER, u->order.plan_hex) &&
+        return has_header(result, S3_PLAN_HEADER, u->options.plan_hex) &&
                                h->object_bytes == upload_parts_bytes(&u->parts) &&
                                has_our_bytes(u, result)
                        ? OBJECT_OURS
@@ -604,25 +604,25 @@ static void on_answer(const S3Result *result, void *userdata) {
 
 /* What is asked */
 
-static int request_key(S3Upload *u, const char *key, S3RequestOptions *order) {
-        order->key = key;
-        order->max_tries = TRIES;
-        order->on_done = on_answer;
-        order->userdata = u;
-        order->sent_bytes = u->order.sent_bytes;
-        return s3_call_new(&u->call, u->client, order);
+static int request_key(S3Upload *u, const char *key, S3RequestOptions *options) {
+        options->key = key;
+        options->max_tries = TRIES;
+        options->on_done = on_answer;
+        options->userdata = u;
+        options->sent_bytes = u->options.sent_bytes;
+        return s3_call_new(&u->call, u->client, options);
 }
 
-static int request(S3Upload *u, S3RequestOptions *order) {
-        return request_key(u, u->order.key, order);
+static int request(S3Upload *u, S3RequestOptions *options) {
+        return request_key(u, u->options.key, options);
 }
 
 static int request_put(S3Upload *u, bool is_conditional) {
         const UploadJob *job = CONTAINER_OF(u->parts.jobs.next, UploadJob, link);
         char hex[SHA256_HEX_SIZE];
         const AwsNameValue headers[] = {
-                { "content-type", u->order.content_type },
-                { S3_PLAN_HEADER, u->order.plan_hex },
+                { "content-type", u->options.content_type },
+                { S3_PLAN_HEADER, u->options.plan_hex },
                 { S3_SHA256_HEADER, digest_hex(job->part->sha256, SHA256_SIZE, hex) },
         };
 
@@ -642,9 +642,9 @@ static int request_put(S3Upload *u, bool is_conditional) {
 static int request_create(S3Upload *u) {
         static const AwsNameValue query = { "uploads", "" };
         const AwsNameValue headers[] = {
-                { "content-type", u->order.content_type },
+                { "content-type", u->options.content_type },
                 { "x-amz-checksum-algorithm", "SHA256" },
-                { S3_PLAN_HEADER, u->order.plan_hex },
+                { S3_PLAN_HEADER, u->options.plan_hex },
         };
 
         return request(u, &(S3RequestOptions){ .operation = S3_CREATE_UPLOAD,
@@ -720,7 +720,7 @@ static void record_part(UploadJob *job, const S3Result *result) {
                 return record_failed_part(u, result->answer);
         int r = upload_parts_arrived(&u->parts, job, etag);
         if (r == 0)
-                r = u->order.on_etag(u, number, etag, u->order.userdata);
+                r = u->options.on_etag(u, number, etag, u->options.userdata);
         if (r < 0)
                 u->failure = r;
 }
@@ -741,9 +741,9 @@ static int request_part(UploadJob *job) {
                 { "partNumber", number },
                 { "uploadId", u->upload_id },
         };
-        const S3RequestOptions order = {
+        const S3RequestOptions options = {
                 .operation = S3_UPLOAD_PART,
-                .key = u->order.key,
+                .key = u->options.key,
                 .queries = queries,
                 .n_queries = ELEMENTSOF(queries),
                 .body = job->part->data,
@@ -752,11 +752,11 @@ static int request_part(UploadJob *job) {
                 .max_tries = TRIES,
                 .on_done = on_part_answer,
                 .userdata = job,
-                .sent_bytes = job->upload->order.sent_bytes,
+                .sent_bytes = job->upload->options.sent_bytes,
         };
 
         (void)snprintf(number, sizeof number, "%u", job->part->number);
-        return s3_call_new(&job->call, u->client, &order);
+        return s3_call_new(&job->call, u->client, &options);
 }
 
 /* What is under the key, as a HEAD shows it, and what follows for the upload: to write, to write
@@ -777,7 +777,7 @@ typedef enum HeadDecision {
 } HeadDecision;
 
 static bool may_replace(const S3Upload *u) {
-        return u->order.may_replace || u->order.is_overwrite;
+        return u->options.may_replace || u->options.is_overwrite;
 }
 
 static HeadDecision decide_without_head(const S3Upload *u) {
@@ -802,7 +802,7 @@ static HeadDecision decide_by_head(const S3Upload *u) {
         switch (u->response.there) {
         case OBJECT_OURS:
                 /* What is to be written over may itself be of this plan and size. */
-                if (!u->order.is_overwrite || !u->upload_id)
+                if (!u->options.is_overwrite || !u->upload_id)
                         return HEAD_SAME;
                 return is_traced ? HEAD_STALE : HEAD_OVERWRITE;
         case OBJECT_ABSENT:
@@ -832,20 +832,20 @@ static void is_overwrite(S3Upload *u) {
 static void after_head(S3Upload *u) {
         switch (decide_by_head(u)) {
         case HEAD_OVERWRITE:
-                if (u->order.guard_key && !u->order.is_overwrite)
+                if (u->options.guard_key && !u->options.is_overwrite)
                         enter_state(u, UPLOAD_HEAD_GUARD);
                 else
                         is_overwrite(u);
                 break;
         case HEAD_WRITE:
                 u->is_overwriting =
-                        u->order.is_overwrite; /* what was there before is not any more */
+                        u->options.is_overwrite; /* what was there before is not any more */
                 write_object(u);
                 break;
         case HEAD_SAME:
                 (void)snprintf(u->etag, sizeof u->etag, "%s", u->response.object_etag);
                 u->proof = S3_PROOF_HEAD;
-                upload_end(u, u->order.is_overwrite ? 0 : UPLOAD_E_SAME);
+                upload_end(u, u->options.is_overwrite ? 0 : UPLOAD_E_SAME);
                 break;
         case HEAD_EXISTS:
                 upload_end_with_text(u, UPLOAD_E_EXISTS,
@@ -948,7 +948,7 @@ static void after_put(S3Upload *u) {
         switch (u->response.verdict) {
         case S3_OK:
                 (void)snprintf(u->etag, sizeof u->etag, "%s", u->response.etag);
-                if (u->etag[0] && u->order.trusts_response) {
+                if (u->etag[0] && u->options.trusts_response) {
                         u->proof = S3_PROOF_RESPONSE;
                         upload_end(u, 0);
                 } else if (u->etag[0])
@@ -976,7 +976,7 @@ static void after_create(S3Upload *u) {
         if (!u->upload_id)
                 return upload_end_with_text(u, UPLOAD_E_UNREACHABLE,
                                             "the answer to CreateMultipartUpload has no upload id");
-        int r = u->order.on_upload_id(u, u->upload_id, u->order.userdata);
+        int r = u->options.on_upload_id(u, u->upload_id, u->options.userdata);
         if (r < 0)
                 upload_finish(u, r);
         else
@@ -1025,7 +1025,7 @@ static void after_list(S3Upload *u) {
 }
 
 static void request_next_part(S3Upload *u) {
-        unsigned number = upload_parts_next(&u->parts, u->order.max_parts_in_flight);
+        unsigned number = upload_parts_next(&u->parts, u->options.max_parts_in_flight);
 
         if (u->is_pausing && u->parts.n_jobs == 0 && u->parts.wanted == 0)
                 return upload_finish(u, UPLOAD_E_PAUSED);
@@ -1035,7 +1035,7 @@ static void request_next_part(S3Upload *u) {
                 return upload_end_with_text(u, UPLOAD_E_REFUSED, "needs more than %d parts",
                                             S3_PARTS_MAX);
         u->parts.wanted = number;
-        u->order.on_part_needed(u, number, u->order.userdata);
+        u->options.on_part_needed(u, number, u->options.userdata);
 }
 
 /* Parts that were given and are not on their way yet. @return 0, -errno */
@@ -1072,7 +1072,7 @@ static void step_first(S3Upload *u) {
                 return enter_state(u, u->is_overwriting || s3_client_has_conditions(u->client)
                                               ? UPLOAD_PUT
                                               : UPLOAD_HEAD_BEFORE);
-        int r = u->order.on_begin(u, u->order.userdata);
+        int r = u->options.on_begin(u, u->options.userdata);
         if (r < 0)
                 upload_finish(u, r);
         else
@@ -1174,30 +1174,30 @@ static void wake_event(S3Upload *u) {
                                           SD_EVENT_ONESHOT); /* fails for no valid source */
 }
 
-static int copy_request(S3Upload *u, const S3UploadOptions *order) {
-        u->order = *order;
-        u->order.max_parts_in_flight = MAX(order->max_parts_in_flight, 1U);
-        u->order.parts = NULL;
-        u->order.upload_id = NULL;
-        u->order.key = strdup(order->key);
-        u->order.content_type = strdup(order->content_type ? order->content_type : "");
-        u->order.plan_hex = strdup(order->plan_hex);
-        u->order.guard_key = order->guard_key ? strdup(order->guard_key) : NULL;
-        u->is_overwriting = order->is_overwrite;
-        u->upload_id = order->upload_id ? strdup(order->upload_id) : NULL;
-        if (!u->order.key || !u->order.content_type || !u->order.plan_hex ||
-            (order->guard_key && !u->order.guard_key) || (order->upload_id && !u->upload_id))
+static int copy_request(S3Upload *u, const S3UploadOptions *options) {
+        u->options = *options;
+        u->options.max_parts_in_flight = MAX(options->max_parts_in_flight, 1U);
+        u->options.parts = NULL;
+        u->options.upload_id = NULL;
+        u->options.key = strdup(options->key);
+        u->options.content_type = strdup(options->content_type ? options->content_type : "");
+        u->options.plan_hex = strdup(options->plan_hex);
+        u->options.guard_key = options->guard_key ? strdup(options->guard_key) : NULL;
+        u->is_overwriting = options->is_overwrite;
+        u->upload_id = options->upload_id ? strdup(options->upload_id) : NULL;
+        if (!u->options.key || !u->options.content_type || !u->options.plan_hex ||
+            (options->guard_key && !u->options.guard_key) || (options->upload_id && !u->upload_id))
                 return -ENOMEM;
-        return upload_parts_init(&u->parts, order);
+        return upload_parts_init(&u->parts, options);
 }
 
-int s3_upload_new(S3Upload **ret, S3Client *client, const S3UploadOptions *order) {
+int s3_upload_new(S3Upload **ret, S3Client *client, const S3UploadOptions *options) {
         _cleanup_(s3_upload_freep) S3Upload *u = calloc(1, sizeof *u);
 
         if (!u)
                 return -ENOMEM;
         u->client = client;
-        int r = copy_request(u, order);
+        int r = copy_request(u, options);
         if (r < 0)
                 return r;
         r = sd_event_add_defer(s3_client_event(client), &u->wake_event, on_kick, u);
@@ -1230,10 +1230,10 @@ S3Upload *s3_upload_free(S3Upload *u) {
         upload_parts_done(&u->parts);
         sd_event_source_disable_unref(u->wake_event);
         response_done(&u->response);
-        free((char *)u->order.key);
-        free((char *)u->order.content_type);
-        free((char *)u->order.plan_hex);
-        free((char *)u->order.guard_key);
+        free((char *)u->options.key);
+        free((char *)u->options.content_type);
+        free((char *)u->options.plan_hex);
+        free((char *)u->options.guard_key);
         free(u->upload_id);
         free(u->body);
         free(u->error);

@@ -104,7 +104,7 @@ typedef struct S3UploadOptions { /* strings and parts are copied */
 /** @param client borrowed: outlives it
  * @return 0 and *ret, -ENOMEM, -EINVAL when `parts` are not numbered 1, 2 … or are too many,
  *   -errno of the loop's source */
-int s3_upload_new(S3Upload **ret, S3Client *client, const S3UploadOptions *order);
+int s3_upload_new(S3Upload **ret, S3Client *client, const S3UploadOptions *options);
 /** A wanted part. The upload owns it from here on, also when it fails. */
 void s3_upload_add_part(S3Upload *u, S3Part *part);
 /** Asks for no further part; when those that were asked for have arrived it ends with

@@ -113,7 +113,7 @@ static size_t decompress(CoreStream *s, uint8_t *data, size_t n) {
 }
 
 /* @return how many bytes there are, fewer than n only at its end */
-static size_t pull(CoreStream *s, uint8_t *data, size_t n) {
+static size_t read_raw(CoreStream *s, uint8_t *data, size_t n) {
         size_t n_read = 0;
         while (n_read < n && !s->end)
                 n_read += s->zstd ? decompress(s, data + n_read, n - n_read)
@@ -132,7 +132,7 @@ static int extend_head(CoreStream *s, uint64_t end) {
         if (!head)
                 return -ENOMEM;
         s->head = head;
-        s->n_head += pull(s, head + s->n_head, n - s->n_head);
+        s->n_head += read_raw(s, head + s->n_head, n - s->n_head);
         return 0;
 }
 
@@ -240,7 +240,7 @@ static int add_code(CoreStream *s, const CoreNotes *c) {
 }
 
 /* Sorts the ranges, joins those that overlap, and allocates space for them. */
-static int plan(CoreStream *s, const CoreNotes *c) {
+static int plan_ranges(CoreStream *s, const CoreNotes *c) {
         uint64_t bytes = 0;
         size_t n = 0;
         int r = add_stacks(s, c);
@@ -316,7 +316,7 @@ static int read_rest(CoreStream *s) {
         keep_ranges(s, s->head, 0, s->n_head);
         while (!s->end) {
                 uint64_t begin = s->bytes;
-                size_t n = pull(s, step, STEP_BYTES);
+                size_t n = read_raw(s, step, STEP_BYTES);
                 keep_ranges(s, step, begin, n);
                 keep_messages(s, step, begin, n);
         }
@@ -336,7 +336,7 @@ static int read_core(CoreStream *s) {
         }
         int r = core_notes_read(&notes, read_head, s);
         if (r == 0)
-                r = plan(s, &notes);
+                r = plan_ranges(s, &notes);
         core_notes_done(&notes);
         return r == 0 ? read_rest(s) : r;
 }

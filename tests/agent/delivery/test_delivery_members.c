@@ -32,7 +32,7 @@ typedef enum Way { WAY_LIVE, WAY_LINKS, WAY_HELD, N_WAYS } Way;
 
 typedef struct Fixture {
         Scratch *scratch;
-        SourceSpec *terms;
+        SourceSpec *spec;
         Bundle bundle;
         char unit[PATH_MAX + 16]; /* the unit's directory, or the one its file lies in */
         bool is_attached;
@@ -59,7 +59,7 @@ static void make_terms(Fixture *f, ConfigKind kind, const char *template) {
         char name[] = "jobs";
         assert_true(asprintf(&path, "%s/%s", f->scratch->path, template) > 0);
         ConfigSource config = { .name = name, .path = path, .kind = kind };
-        assert_int_equal(source_spec_new(&f->terms, &config, INSTANCE, "/proc"), 0);
+        assert_int_equal(source_spec_new(&f->spec, &config, INSTANCE, "/proc"), 0);
 }
 
 static int setup(void **state) {
@@ -78,7 +78,7 @@ static int setup(void **state) {
 static int teardown(void **state) {
         Fixture *f = *state;
         void *scratch = f->scratch;
-        source_spec_unref(f->terms);
+        source_spec_unref(f->spec);
         held_files_done(&f->bundle.held);
         bundle_record_done(&f->bundle.rec);
         free(f);
@@ -129,7 +129,7 @@ static void hold(Fixture *f, Way way, const char *const *names, size_t n) {
                 char *why = NULL;
                 assert_int_equal(fstatat(unit_fd, names[i], &st, 0), 0);
                 if (way == WAY_LINKS)
-                        assert_int_equal(pin_one(f->terms->pins, ID,
+                        assert_int_equal(pin_one(f->spec->pins, ID,
                                                  &(PinsMember){ names[i], unit_fd, names[i], &st },
                                                  &why),
                                          0);
@@ -168,17 +168,17 @@ static void attach(Fixture *f, const char *const *names, size_t n) {
 
 static Delivery *make_job(const Fixture *f) {
         static char *no_labels[] = { NULL };
-        DeliveryRequest order = { .bundle = &f->bundle,
-                                  .terms = f->terms,
-                                  .clock = clock_system(),
-                                  .directory = "x/" INSTANCE,
-                                  .instance_id = INSTANCE,
-                                  .hostname = "host",
-                                  .labels = no_labels,
-                                  .level = 1 };
+        DeliveryRequest request = { .bundle = &f->bundle,
+                                    .spec = f->spec,
+                                    .clock = clock_system(),
+                                    .directory = "x/" INSTANCE,
+                                    .instance_id = INSTANCE,
+                                    .hostname = "host",
+                                    .labels = no_labels,
+                                    .level = 1 };
         Delivery *job = calloc(1, sizeof *job);
         assert_non_null(job);
-        assert_int_equal(delivery_init(job, &order), 0);
+        assert_int_equal(delivery_init(job, &request), 0);
         if (f->is_attached)
                 job->attached_fd =
                         openat(f->scratch->fd, "attached", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -460,7 +460,7 @@ static void without_links_the_next_best_way_is_used(void **state) {
         Found x;
         make_directory_unit(f);
         hold(f, WAY_LINKS, members, N_MEMBERS);
-        assert_int_equal(pins_release(f->terms->pins, ID), 0);
+        assert_int_equal(pins_release(f->spec->pins, ID), 0);
         Delivery *job = find(f, NULL, &x);
         assert_int_equal(x.result, 0);
         assert_paths(&x, members, N_MEMBERS);

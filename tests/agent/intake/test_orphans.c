@@ -110,9 +110,9 @@ static void sweep_steady(Fixture *f, uint64_t in_usec, uint64_t steady_usec) {
                                   .is_configured = is_configured,
                                   .userdata = f };
         ConfigSource config = { .name = (char *)"core-dumps" };
-        SourceSpec terms = { .fixed = (char *)"/dumps" };
+        SourceSpec spec = { .fixed = (char *)"/dumps" };
         IntakeSource source = {
-                .context = &context, .config = &config, .terms = &terms, .steady_usec = steady_usec
+                .context = &context, .config = &config, .spec = &spec, .steady_usec = steady_usec
         };
         ahead_usec = in_usec;
         assert_int_equal(attachments_list_all(f->attachments, on_attached_unit, &source), 0);

@@ -75,7 +75,7 @@ typedef struct Fixture {
         Scratch *scratch; /* first: scratch_setup() makes it */
         Pins *pins;
         uint64_t prints[MEMBERS_MAX], known[MEMBERS_MAX];
-        PinsOrder order;
+        PinsRequest request;
         PinsTally tally;
 } Fixture;
 
@@ -125,8 +125,8 @@ static void pin_as_shipped(const char *bundle, const char *unit, const char *con
         }
         (void)close(unit_fd);
         qsort(fixture.prints, n, sizeof fixture.prints[0], compare);
-        fixture.order.prints = fixture.prints;
-        fixture.order.n_prints = n;
+        fixture.request.prints = fixture.prints;
+        fixture.request.n_prints = n;
 }
 
 static void make_unit(void) {
@@ -144,7 +144,7 @@ static int setup(void **state) {
                 return -1;
         meddler.scratch = fixture.scratch = scratch;
         (void)snprintf(path, sizeof path, "%s/src", fixture.scratch->path);
-        fixture.order = (PinsOrder){ .bundle_id = BUNDLE, .relative = "unit" };
+        fixture.request = (PinsRequest){ .bundle_id = BUNDLE, .relative = "unit" };
         *state = &fixture;
         return pins_new(&fixture.pins, path, INSTANCE);
 }
@@ -157,13 +157,13 @@ static int teardown(void **state) {
 }
 
 static int delete_unit(void) {
-        return pins_delete(fixture.pins, &fixture.order, &fixture.tally);
+        return pins_delete(fixture.pins, &fixture.request, &fixture.tally);
 }
 
 static int release_links(void) {
-        fixture.order.only_links = true;
+        fixture.request.only_links = true;
         int r = delete_unit();
-        fixture.order.only_links = false;
+        fixture.request.only_links = false;
         return r;
 }
 
@@ -193,8 +193,8 @@ static void know_as_they_are(const char *const *names, size_t n) {
                 fixture.known[i] = member_fingerprint(names[i], &st);
         }
         qsort(fixture.known, n, sizeof fixture.known[0], compare);
-        fixture.order.known = fixture.known;
-        fixture.order.n_known = n;
+        fixture.request.known = fixture.known;
+        fixture.request.n_known = n;
 }
 
 static void what_has_changed_or_is_the_users_stays(void **state) {
@@ -223,9 +223,9 @@ static void the_last_links_to_what_was_not_shipped_stay_until_it_was(void **stat
                 make_unit();
                 in_scratch(fixture.scratch, "printf more >> src/unit/a; "
                                             "printf more >> src/unit/sub/c; rm -r src/unit");
-                fixture.order.known = NULL;
-                fixture.order.n_known = 0;
-                fixture.order.discards_unshipped = false;
+                fixture.request.known = NULL;
+                fixture.request.n_known = 0;
+                fixture.request.discards_unshipped = false;
                 int (*act)(void) = run % 2 == 1 ? release_links : delete_unit;
                 assert_int_equal(act(), PINS_E_UNSHIPPED);
                 assert_text(PINS "/" BUNDLE "/a", "content of amore");
@@ -235,7 +235,7 @@ static void the_last_links_to_what_was_not_shipped_stay_until_it_was(void **stat
                 if (run < 2)
                         know_as_they_are(changed, ELEMENTSOF(changed));
                 else
-                        fixture.order.discards_unshipped = true;
+                        fixture.request.discards_unshipped = true;
                 assert_int_equal(act(), 0);
                 assert_all_removed();
         }
@@ -244,14 +244,14 @@ static void the_last_links_to_what_was_not_shipped_stay_until_it_was(void **stat
 
 static void what_is_not_mounted_has_not_ended(void **state) {
         make_unit();
-        fixture.order.unit_dev = (uint64_t)stat_of("src/unit").st_dev;
+        fixture.request.unit_dev = (uint64_t)stat_of("src/unit").st_dev;
         in_scratch(fixture.scratch, "mkdir away && mv src .neuron-collectd away");
         assert_int_equal(delete_unit(), PINS_E_AWAY); /* the fixed part is missing */
         in_scratch(fixture.scratch, "mkdir src");
-        fixture.order.unit_dev++;
+        fixture.request.unit_dev++;
         assert_int_equal(delete_unit(), PINS_E_AWAY); /* it is another file system's */
         assert_int_equal(release_links(), PINS_E_AWAY);
-        fixture.order.unit_dev = 0;
+        fixture.request.unit_dev = 0;
         assert_int_equal(delete_unit(), PINS_E_AWAY); /* nobody knows, and nothing is ours */
         in_scratch(fixture.scratch, "rmdir src && mv away/src away/.neuron-collectd .");
         assert_int_equal(delete_unit(), 0);
@@ -273,9 +273,9 @@ static void only_one_deletes_at_a_time(void **state) {
 
 static void of_an_evicted_one_whatever_is_pinned_goes(void **state) {
         make_unit();
-        fixture.order.prints = NULL;
-        fixture.order.n_prints = 0;
-        fixture.order.any_content = true;
+        fixture.request.prints = NULL;
+        fixture.request.n_prints = 0;
+        fixture.request.any_content = true;
         in_scratch(fixture.scratch,
                    "printf more >> src/unit/a; rm src/unit/b; printf new > src/unit/b");
         assert_int_equal(delete_unit(), 0);
@@ -360,21 +360,21 @@ static void only_the_units_own_directory_goes(void **state) {
         in_scratch(fixture.scratch,
                    "mkdir -p src/deep && printf x > src/deep/core.1 && printf x > src/deep/log");
         pin_as_shipped(BUNDLE, "src/deep", core, 1);
-        fixture.order.relative = "deep/core.1";
-        fixture.order.is_file = true;
+        fixture.request.relative = "deep/core.1";
+        fixture.request.is_file = true;
         assert_int_equal(delete_unit(), 0);
         assert_false(is_there("src/deep/core.1"));
         pin_as_shipped(BUNDLE, "src/deep", loose, 1);
-        fixture.order.relative = "deep";
-        fixture.order.is_file = false;
-        fixture.order.leaves_directory = true;
+        fixture.request.relative = "deep";
+        fixture.request.is_file = false;
+        fixture.request.leaves_directory = true;
         assert_int_equal(delete_unit(), 0);
         assert_false(is_there("src/deep/log"));
         assert_true(is_there("src/deep"));
         in_scratch(fixture.scratch, "printf x > src/log");
         pin_as_shipped(BUNDLE, "src", loose, 1);
-        fixture.order.relative = "";
-        fixture.order.leaves_directory = false;
+        fixture.request.relative = "";
+        fixture.request.leaves_directory = false;
         in_scratch(fixture.scratch, "rmdir src/deep");
         assert_int_equal(delete_unit(), 0);
         assert_false(is_there("src/log"));

@@ -13,7 +13,7 @@
 #define SEEDS 20000
 
 typedef struct Case {
-        RetentionPolicy terms;
+        RetentionPolicy policy;
         RetentionSpace space;
         RetentionItem items[ITEMS_MAX];
         size_t n;
@@ -23,15 +23,15 @@ typedef struct Case {
 
 static void decide(Case *c) {
         RetentionState state = { c->space, NOW, c->items, c->n };
-        assert_int_equal(retention_decide(&c->terms, &state, c->verdicts, &c->report), 0);
+        assert_int_equal(retention_decide(&c->policy, &state, c->verdicts, &c->report), 0);
 }
 
 static Case roomy(void) {
         return (Case){
-                .terms = { .may_delete = true,
-                           .keep_for_usec = USEC_PER_DAY,
-                           .max_use = { .is_on = true, .is_permille = true, .permille = 100 },
-                           .keep_free = { .is_on = true, .is_permille = true, .permille = 150 } },
+                .policy = { .may_delete = true,
+                            .keep_for_usec = USEC_PER_DAY,
+                            .max_use = { .is_on = true, .is_permille = true, .permille = 100 },
+                            .keep_free = { .is_on = true, .is_permille = true, .permille = 150 } },
                 .space = { .total_bytes = 1000 * GIB,
                            .free_bytes = 900 * GIB,
                            .total_inodes = 100000,
@@ -74,8 +74,8 @@ static void a_delivered_source_is_released_when_keep_for_ends(void **state) {
 
 static void with_keep_nothing_delivered_goes_whatever_is_violated(void **state) {
         Case c = roomy();
-        c.terms.may_delete = false;
-        c.terms.may_evict = true; /* --check refuses this; it must not matter */
+        c.policy.may_delete = false;
+        c.policy.may_evict = true; /* --check refuses this; it must not matter */
         c.space.free_bytes = 0;
         add_item(&c, item(500 * GIB, 9 * USEC_PER_DAY, true));
         add_item(&c, item(400 * GIB, 9 * USEC_PER_DAY, false));
@@ -104,8 +104,8 @@ static void above_max_use_the_oldest_delivered_are_released_until_it_holds(void 
 
 static void short_of_space_delivered_go_first_then_what_is_only_ours_then_the_oldest(void **state) {
         Case c = roomy();
-        c.terms.max_use.is_on = false;
-        c.terms.may_evict = true;
+        c.policy.max_use.is_on = false;
+        c.policy.may_evict = true;
         c.space.free_bytes = 100 * GIB;                         /* 50 GiB short */
         add_item(&c, item(30 * GIB, 9 * USEC_PER_HOUR, false)); /* the oldest of all */
         add_item(&c, item(10 * GIB, 5 * USEC_PER_HOUR, false));
@@ -118,7 +118,7 @@ static void short_of_space_delivered_go_first_then_what_is_only_ours_then_the_ol
         assert_act(&c, 0, RETENTION_EVICT, RETENTION_KEEP_FREE);
         assert_kept(&c, 3); /* 20 + 10 + 30 is enough */
         assert_false(c.report.stays_short);
-        c.terms.may_evict = false;
+        c.policy.may_evict = false;
         decide(&c);
         assert_kept(&c, 0);
         assert_act(&c, 1, RETENTION_RELEASE, RETENTION_KEEP_FREE);
@@ -127,7 +127,7 @@ static void short_of_space_delivered_go_first_then_what_is_only_ours_then_the_ol
 
 static void what_is_only_ours_stays_while_there_is_space(void **state) {
         Case c = roomy();
-        c.terms.may_delete = false;
+        c.policy.may_delete = false;
         add_item(&c, item(GIB, 90 * USEC_PER_DAY, false));
         c.items[0].is_only_ours = true;
         decide(&c);
@@ -152,19 +152,19 @@ static void inodes_run_short_as_bytes_do_but_only_where_they_are_counted(void **
         decide(&c);
         assert_kept(&c, 0);
         assert_false(c.report.stays_short);
-        c.terms.keep_free = (RetentionBound){ .is_on = true, .bytes = GIB };
+        c.policy.keep_free = (RetentionBound){ .is_on = true, .bytes = GIB };
         c.space.total_inodes = 100000;
         c.space.free_inodes = 999; /* below one per cent */
         decide(&c);
         assert_act(&c, 0, RETENTION_DELETE, RETENTION_KEEP_FREE);
-        c.terms.keep_free.is_on = false;
+        c.policy.keep_free.is_on = false;
         decide(&c);
         assert_kept(&c, 0);
 }
 
 static void what_the_operator_pinned_and_what_is_busy_is_skipped(void **state) {
         Case c = roomy();
-        c.terms.may_evict = true;
+        c.policy.may_evict = true;
         c.space.free_bytes = 0;
         for (size_t i = 0; i < 6; i++) {
                 add_item(&c, item(GIB, 9 * USEC_PER_DAY, i < 2));
@@ -180,7 +180,7 @@ static void what_the_operator_pinned_and_what_is_busy_is_skipped(void **state) {
 
 static void absurd_figures_do_not_wrap_around(void **state) {
         Case c = roomy();
-        c.terms.keep_for_usec = UINT64_MAX;
+        c.policy.keep_for_usec = UINT64_MAX;
         c.space = (RetentionSpace){ UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX };
         add_item(&c, item(UINT64_MAX, USEC_PER_HOUR, true));
         add_item(&c, item(UINT64_MAX, USEC_PER_HOUR, true));
@@ -214,11 +214,11 @@ static RetentionBound random_bound(uint64_t *seed) {
 }
 
 static Case random_case(uint64_t *seed) {
-        Case c = { .terms = { .may_delete = coin(seed),
-                              .may_evict = coin(seed),
-                              .keep_for_usec = next_random(seed) % 100,
-                              .max_use = random_bound(seed),
-                              .keep_free = random_bound(seed) },
+        Case c = { .policy = { .may_delete = coin(seed),
+                               .may_evict = coin(seed),
+                               .keep_for_usec = next_random(seed) % 100,
+                               .max_use = random_bound(seed),
+                               .keep_free = random_bound(seed) },
                    .space = { .total_bytes = 1000, .total_inodes = coin(seed) ? 1000 : 0 } };
         c.space.free_bytes = next_random(seed) % 1001;
         c.space.free_inodes = c.space.total_inodes ? next_random(seed) % 1001 : 0;
@@ -258,7 +258,7 @@ static void after_acts(const Case *c, size_t but, RetentionSpace *ret_space, uin
 }
 
 static bool exceeds_use(const Case *c, uint64_t used) {
-        uint64_t max = bound_of(&c->terms.max_use, c->space.total_bytes);
+        uint64_t max = bound_of(&c->policy.max_use, c->space.total_bytes);
         return max > 0 && used > max;
 }
 
@@ -272,20 +272,20 @@ static void assert_allowed(const Case *c, size_t i) {
         assert_false(x->is_pinned);
         assert_false(x->is_busy);
         assert_int_not_equal(v->why, RETENTION_NO_REASON);
-        assert_true(c->terms.may_delete || v->act == RETENTION_RELEASE);
+        assert_true(c->policy.may_delete || v->act == RETENTION_RELEASE);
         if (v->act == RETENTION_DELETE) {
                 assert_true(x->delivered_usec > 0);
         } else {
                 assert_true(x->delivered_usec == 0);
                 assert_int_equal(v->why, RETENTION_KEEP_FREE);
-                assert_true(v->act == RETENTION_RELEASE ? x->is_only_ours : c->terms.may_evict);
+                assert_true(v->act == RETENTION_RELEASE ? x->is_only_ours : c->policy.may_evict);
         }
         if (v->why == RETENTION_KEEP_FOR)
-                assert_true(x->delivered_usec + c->terms.keep_for_usec <= NOW);
+                assert_true(x->delivered_usec + c->policy.keep_for_usec <= NOW);
         if (v->why == RETENTION_MAX_USE)
                 assert_true(exceeds_use(c, c->report.used_bytes));
         if (v->why == RETENTION_KEEP_FREE)
-                assert_true(retention_is_short(&c->terms, &c->space));
+                assert_true(retention_is_short(&c->policy, &c->space));
 }
 
 static bool is_older(const RetentionItem *a, const RetentionItem *b) {
@@ -328,7 +328,7 @@ static void assert_not_in_vain(const Case *c) {
         uint64_t used;
         after_acts(c, last, &space, &used);
         if (last < c->n)
-                assert_true(retention_is_short(&c->terms, &space));
+                assert_true(retention_is_short(&c->policy, &space));
 }
 
 /* As long as a bound is violated nobody who may go and would help has been left. */
@@ -336,22 +336,22 @@ static void assert_all_done(const Case *c) {
         RetentionSpace space;
         uint64_t used;
         after_acts(c, c->n, &space, &used);
-        assert_int_equal(c->report.stays_short, retention_is_short(&c->terms, &space));
+        assert_int_equal(c->report.stays_short, retention_is_short(&c->policy, &space));
         assert_int_equal(c->report.stays_above_max_use, exceeds_use(c, used));
         for (size_t i = 0; i < c->n; i++) {
                 const RetentionItem *x = &c->items[i];
                 if (c->verdicts[i].act != RETENTION_KEEP || x->is_pinned || x->is_busy)
                         continue;
-                bool may = x->delivered_usec > 0
-                                   ? c->terms.may_delete
-                                   : x->is_only_ours || (c->terms.may_delete && c->terms.may_evict);
+                bool may = x->delivered_usec > 0 ? c->policy.may_delete
+                                                 : x->is_only_ours || (c->policy.may_delete &&
+                                                                       c->policy.may_evict);
                 if (may && c->report.stays_short)
                         assert_true(x->bytes == 0 || x->n_inodes == 0);
                 if (may && x->delivered_usec > 0 && c->report.stays_above_max_use)
                         assert_true(x->used_bytes == 0);
                 if (may && x->delivered_usec > 0)
-                        assert_true(x->delivered_usec + c->terms.keep_for_usec > NOW &&
-                                    x->delivered_usec + c->terms.keep_for_usec >=
+                        assert_true(x->delivered_usec + c->policy.keep_for_usec > NOW &&
+                                    x->delivered_usec + c->policy.keep_for_usec >=
                                             c->report.next_usec);
         }
 }
@@ -394,9 +394,9 @@ static size_t released(const Case *c) {
 static void keep_free_releases_from_the_owner_whose_files_use_most(void **state) {
         for (RetentionAct act = RETENTION_DELETE; act <= RETENTION_EVICT; act++) {
                 Case c = roomy();
-                c.terms.may_evict = act == RETENTION_EVICT;
-                c.terms.max_use.is_on = false;
-                c.terms.keep_for_usec = 30 * USEC_PER_DAY;
+                c.policy.may_evict = act == RETENTION_EVICT;
+                c.policy.max_use.is_on = false;
+                c.policy.keep_for_usec = 30 * USEC_PER_DAY;
                 c.space.free_bytes = 149 * GIB; /* one GiB is short */
                 bool delivered = act == RETENTION_DELETE;
                 add_item(&c, item(2 * GIB, 90 * USEC_PER_MINUTE, delivered)); /* the victim's */

@@ -131,7 +131,7 @@ static void the_ring_gives_what_concerns_neuron(void **state) {
                 json_is_true(json_object_get(fake_find(f, "about", "hw_error", 1), "from_kernel")));
         assert_non_null(fake_find(f, "about", "line", 0));
         assert_false(fake_has_output(f, "SECRETVALUE1"));
-        f->order.since_boot_usec = 6000000;
+        f->request.since_boot_usec = 6000000;
         assert_int_equal(fake_collect(f, collect_kmsg), 0);
         assert_int_equal(json_array_size(f->records), 2);
 }
@@ -162,7 +162,7 @@ static void what_does_not_fit_is_cut_and_reported(void **state) {
                                       i);
         fake_write(f, "dev/kmsg", text, n);
         free(text);
-        f->order.max_bytes = 4096;
+        f->request.max_bytes = 4096;
         assert_int_equal(fake_collect(f, collect_kmsg), 0);
         assert_true(f->out.is_cut);
         assert_true(json_array_size(f->records) > 10 && json_array_size(f->records) < 100);
@@ -179,7 +179,7 @@ static void a_log_that_cannot_be_opened_is_named_with_the_error_and_the_remedy(v
         assert_int_equal(fake_collect(f, collect_kmsg), -ENOENT);
         assert_string_equal(f->out.why, expected);
         *f->out.why = '\0';
-        assert_int_equal(follow_kmsg(&f->order, &f->out), -ENOENT);
+        assert_int_equal(follow_kmsg(&f->request, &f->out), -ENOENT);
         assert_string_equal(f->out.why, expected);
 }
 
@@ -193,9 +193,11 @@ static Follower follow(const Fake *f) {
         assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
         Follower w = { .pid = fork(), .fd = pipes[0] };
         if (w.pid == 0) {
-                CollectOut out = { .fd = pipes[1], .dir_fd = -1, .max_bytes = f->order.max_bytes };
+                CollectOut out = { .fd = pipes[1],
+                                   .dir_fd = -1,
+                                   .max_bytes = f->request.max_bytes };
                 (void)close(pipes[0]);
-                _exit(follow_kmsg(&f->order, &out) == 0 ? 0 : 1);
+                _exit(follow_kmsg(&f->request, &out) == 0 ? 0 : 1);
         }
         (void)close(pipes[1]);
         return w;
@@ -344,8 +346,10 @@ static void past_lines_are_reported_for_crash_reports_alone(void **state) {
         static char all[4096];
         int pipes[2];
         assert_int_equal(pipe2(pipes, O_CLOEXEC | O_NONBLOCK), 0);
-        CollectOut out = { .fd = pipes[1], .dir_fd = -1, .max_bytes = f->order.max_bytes };
-        Kmsg k = { .order = &f->order, .out = &out, .is_stream = true, .past_usec = 2 * PAST_USEC };
+        CollectOut out = { .fd = pipes[1], .dir_fd = -1, .max_bytes = f->request.max_bytes };
+        Kmsg k = {
+                .request = &f->request, .out = &out, .is_stream = true, .past_usec = 2 * PAST_USEC
+        };
         static const char lines[] = "6,1,5,-;old[1]: segfault at 0\n"
                                     "6,2,1199999999,-;new[1]: segfault at 0\n"
                                     "6,3,1199999999,-;neuron: a line\n"
@@ -390,7 +394,7 @@ static void the_real_kernel_log_is_followed(void **state) {
         (void)close(w.fd);
         assert_int_equal(waitpid(w.pid, NULL, 0), w.pid);
         (void)close(kmsg_fd);
-        f->order.max_bytes = 16 * MIB;
+        f->request.max_bytes = 16 * MIB;
         assert_int_equal(fake_collect(f, collect_kmsg), 0);
         assert_true(fake_has_output(f, request_collectors));
         assert_false(
@@ -431,7 +435,7 @@ static void a_container_without_the_device_reads_the_log_by_syslog(void **state)
                             "neuron: without a time");
         assert_null(json_object_get(fake_find(f, "about", "line", 0), "usec"));
         assert_string_equal(string_of(fake_find(f, "about", "line", 3), "text"), "neuron: cut off");
-        f->order.since_boot_usec = 6500000; /* a line without a time may be a new one */
+        f->request.since_boot_usec = 6500000; /* a line without a time may be a new one */
         assert_int_equal(fake_collect(f, collect_kmsg), 0);
         assert_int_equal(json_array_size(f->records), 4);
         ring = NULL;
@@ -449,8 +453,8 @@ static void a_line_within_a_record_is_no_fact(void **state) {
         Fake *f = *state;
         int pipes[2];
         assert_int_equal(pipe2(pipes, O_CLOEXEC | O_NONBLOCK), 0);
-        CollectOut out = { .fd = pipes[1], .dir_fd = -1, .max_bytes = f->order.max_bytes };
-        Kmsg k = { .order = &f->order, .out = &out, .is_stream = true };
+        CollectOut out = { .fd = pipes[1], .dir_fd = -1, .max_bytes = f->request.max_bytes };
+        Kmsg k = { .request = &f->request, .out = &out, .is_stream = true };
         assert_int_equal(handle_syslog(&k, text, sizeof text - 1), 0);
         assert_true(read(pipes[0], all, sizeof all - 1) > 0);
         assert_non_null(strstr(all, "segfault at 1"));
@@ -467,7 +471,7 @@ static void where_syslog_is_refused_too_the_device_is_named(void **state) {
                                        "neuron-collectd-probe.socket, or give the agent CAP_SYSLOG";
         assert_int_equal(fake_collect(f, collect_kmsg), -EPERM);
         assert_string_equal(f->out.why, expected);
-        assert_int_equal(follow_kmsg(&f->order, &f->out), -EPERM);
+        assert_int_equal(follow_kmsg(&f->request, &f->out), -EPERM);
         ring = NULL;
 }
 
@@ -501,7 +505,7 @@ static void the_real_kernel_log_is_followed_by_syslog(void **state) {
         Follower w = { .pid = fork(), .fd = pipes[0] };
         if (w.pid == 0) {
                 CollectOut out = { .fd = pipes[1], .dir_fd = -1, .max_bytes = MIB };
-                Kmsg k = { .order = &f->order, .out = &out, .is_stream = true };
+                Kmsg k = { .request = &f->request, .out = &out, .is_stream = true };
                 (void)close(pipes[0]);
                 _exit(follow_syslog(&k, -EPERM) == 0 ? 0 : 1);
         }

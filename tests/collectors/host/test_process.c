@@ -135,7 +135,7 @@ static void time_that_runs_out_is_reported_of_each(void **state) {
                 fake_process(f, pid, "train", 5000);
                 fake_order_process(f, pid, 5000);
         }
-        f->order.timeout_usec = 0;
+        f->request.timeout_usec = 0;
         assert_int_equal(fake_collect(f, collect_process), 0);
         for (int pid = 100; pid < 104; pid++)
                 assert_string_equal(string_of(fake_find_pid(f, pid, "end"), "outcome"), "timeout");

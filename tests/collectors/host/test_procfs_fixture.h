@@ -25,7 +25,7 @@ typedef struct Fake {
         Scratch *s;
         char proc_root[PATH_MAX], device_directory[PATH_MAX], sysfs_root[PATH_MAX];
         CollectProcess processes[FAKE_PROCESSES_MAX];
-        CollectRequest order;
+        CollectRequest request;
         CollectOut out;
         int raw_fd;
         json_t *records; /* of the last run: an array */
@@ -110,18 +110,18 @@ static inline Fake *fake_new(void) {
         fake_path(f, f->device_directory, "dev");
         fake_path(f, f->sysfs_root, "sys");
         f->raw_fd = openat(f->s->fd, "raw", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        f->order = (CollectRequest){ .proc_root = f->proc_root,
-                                     .device_directory = f->device_directory,
-                                     .sysfs_root = f->sysfs_root,
-                                     .timeout_usec = 5 * USEC_PER_SEC,
-                                     .max_bytes = 4 * MIB,
-                                     .processes = f->processes };
+        f->request = (CollectRequest){ .proc_root = f->proc_root,
+                                       .device_directory = f->device_directory,
+                                       .sysfs_root = f->sysfs_root,
+                                       .timeout_usec = 5 * USEC_PER_SEC,
+                                       .max_bytes = 4 * MIB,
+                                       .processes = f->processes };
         return f;
 }
 
 static inline void fake_order_process(Fake *f, pid_t pid, uint64_t start_ticks) {
-        assert_true(f->order.n_processes < FAKE_PROCESSES_MAX);
-        f->processes[f->order.n_processes++] =
+        assert_true(f->request.n_processes < FAKE_PROCESSES_MAX);
+        f->processes[f->request.n_processes++] =
                 (CollectProcess){ .pid = pid, .start_ticks = start_ticks };
 }
 

@@ -50,8 +50,8 @@ static inline int fake_collect(Fake *f, int (*run)(const CollectRequest *, Colle
                         0644),
             r;
         assert_true(fd >= 0);
-        f->out = (CollectOut){ .fd = fd, .dir_fd = f->raw_fd, .max_bytes = f->order.max_bytes };
-        r = run(&f->order, &f->out);
+        f->out = (CollectOut){ .fd = fd, .dir_fd = f->raw_fd, .max_bytes = f->request.max_bytes };
+        r = run(&f->request, &f->out);
         (void)close(fd);
         fake_read(f);
         return r;

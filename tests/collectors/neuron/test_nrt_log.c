@@ -64,8 +64,8 @@ static void order_log(Fake *f, CollectLogFile files[1], const char *name) {
         fake_writer(f, "/", false);
         fake_path(f, path, name);
         files[0] = log_of(path);
-        f->order.log_files = files;
-        f->order.n_log_files = 1;
+        f->request.log_files = files;
+        f->request.n_log_files = 1;
 }
 
 static const char block[] = PREFIX
@@ -180,10 +180,10 @@ static void only_the_tail_of_a_large_log_is_kept_from_a_lines_beginning(void **s
 /* Judges one. @return its record */
 static json_t *judge(Fake *f, CollectLogFile file) {
         (void)unlinkat(f->raw_fd, "runtime-log-0.txt", 0); /* of the one before */
-        f->order.log_files = &file;
-        f->order.n_log_files = 1;
+        f->request.log_files = &file;
+        f->request.n_log_files = 1;
         assert_int_equal(fake_collect(f, collect_runtime_log), 0);
-        f->order.n_log_files = 0;
+        f->request.n_log_files = 0;
         return json_array_get(f->records, 0);
 }
 
@@ -318,8 +318,8 @@ static void a_log_that_many_ranks_write_is_read_once(void **state) {
         fake_text(f, "nrt.log", "text\n");
         fake_path(f, path, "nrt.log");
         CollectLogFile files[] = { log_of(path), log_of(path) };
-        f->order.log_files = files;
-        f->order.n_log_files = 2;
+        f->request.log_files = files;
+        f->request.n_log_files = 2;
         assert_int_equal(fake_collect(f, collect_runtime_log), 0);
         assert_int_equal(json_array_size(f->records), 1);
 }
@@ -333,9 +333,9 @@ static void order_dump(Fake *f, CollectDump dumps[1], const char *name) {
         static char path[PATH_MAX];
         fake_path(f, path, name);
         dumps[0] = (CollectDump){ .path = path, .uid = geteuid() };
-        f->order.dumps = dumps;
-        f->order.n_dumps = 1;
-        f->order.instance_id = "i-0123456789abcdef0";
+        f->request.dumps = dumps;
+        f->request.n_dumps = 1;
+        f->request.instance_id = "i-0123456789abcdef0";
 }
 
 static void the_logs_of_a_dump_are_read(void **state) {
@@ -354,7 +354,7 @@ static void the_logs_of_a_dump_are_read(void **state) {
         assert_true(fake_has_output(f, "\"message\":\"the tail\""));
         assert_true(fake_has_output(f, "Visible cores: 0-3\n")); /* the raw file */
         assert_false(fake_has_output(f, "SECRET"));
-        f->order.instance_id = NULL; /* nobody knows who we are: all may be ours */
+        f->request.instance_id = NULL; /* nobody knows who we are: all may be ours */
         assert_int_equal(fake_collect(f, collect_runtime_log), 0);
         assert_non_null(fake_find(f, "about", "file", 2));
 }
@@ -418,7 +418,7 @@ static void the_log_of_the_last_of_many_ranks_is_read_too(void **state) {
         order_dump(f, dumps, "dt");
         assert_int_equal(fake_collect(f, collect_runtime_log), 0);
         assert_non_null(fake_find(f, "about", "infodump", 199));
-        assert_true(f->out.used_bytes <= f->order.max_bytes);
+        assert_true(f->out.used_bytes <= f->request.max_bytes);
         assert_true(f->out.is_cut); /* not all raw files fit */
 }
 

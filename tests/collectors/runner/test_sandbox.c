@@ -67,12 +67,12 @@ static int try_exec(void) {
         return r == 0 ? status : r;
 }
 
-static int try_all(const CollectRequest *order, CollectOut *out) {
+static int try_all(const CollectRequest *request, CollectOut *out) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         _cleanup_close_ int raw = collect_raw_file(out, "raw");
         json_out_object(&b, NULL);
         json_out_i64(&b, "raw file", raw < 0 ? raw : collect_write(out, raw, "raw\n", 4));
-        try_to_write(&b, order->sysfs_root);
+        try_to_write(&b, request->sysfs_root);
         json_out_i64(&b, "exec", try_exec());
         tried(&b, "connect", socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
         tried(&b, "size of the kernel log", klogctl(SYSLOG_SIZE_BUFFER, NULL, 0) < 0 ? -1 : 0);
@@ -81,27 +81,27 @@ static int try_all(const CollectRequest *order, CollectOut *out) {
         return collect_emit(out, &b);
 }
 
-int __wrap_collect_runtime_log(const CollectRequest *order, CollectOut *out);
-int __wrap_collect_runtime_log(const CollectRequest *order, CollectOut *out) {
-        return try_all(order, out);
+int __wrap_collect_runtime_log(const CollectRequest *request, CollectOut *out);
+int __wrap_collect_runtime_log(const CollectRequest *request, CollectOut *out) {
+        return try_all(request, out);
 }
 
-int __wrap_collect_packages(const CollectRequest *order, CollectOut *out);
-int __wrap_collect_packages(const CollectRequest *order, CollectOut *out) {
-        return try_all(order, out);
+int __wrap_collect_packages(const CollectRequest *request, CollectOut *out);
+int __wrap_collect_packages(const CollectRequest *request, CollectOut *out) {
+        return try_all(request, out);
 }
 
-int __wrap_collect_kmsg(const CollectRequest *order, CollectOut *out);
-int __wrap_collect_kmsg(const CollectRequest *order, CollectOut *out) {
-        return try_all(order, out);
+int __wrap_collect_kmsg(const CollectRequest *request, CollectOut *out);
+int __wrap_collect_kmsg(const CollectRequest *request, CollectOut *out) {
+        return try_all(request, out);
 }
 
-int __wrap_collect_neuron_device(const CollectRequest *order, CollectOut *out);
-int __wrap_collect_neuron_device(const CollectRequest *order, CollectOut *out) {
+int __wrap_collect_neuron_device(const CollectRequest *request, CollectOut *out);
+int __wrap_collect_neuron_device(const CollectRequest *request, CollectOut *out) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         char link[64], target[PATH_MAX], file[PATH_MAX];
-        (void)snprintf(link, sizeof link, "/proc/%d/fd/3", (int)order->processes[0].pid);
-        (void)snprintf(file, sizeof file, "%s/file", order->sysfs_root);
+        (void)snprintf(link, sizeof link, "/proc/%d/fd/3", (int)request->processes[0].pid);
+        (void)snprintf(file, sizeof file, "%s/file", request->sysfs_root);
         json_out_object(&b, NULL);
         tried(&b, "link of another's descriptor",
               readlink(link, target, sizeof target) < 0 ? -1 : 0);
@@ -117,12 +117,12 @@ int __wrap_collect_neuron_device(const CollectRequest *order, CollectOut *out) {
 /* ---- a child ---- */
 
 /* Runs one; f->records are what it said. @return its exit code */
-static int run_child(Fake *f, const char *collector, const CollectRequest *order) {
+static int run_child(Fake *f, const char *collector, const CollectRequest *request) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         char *all = calloc(1, OUTPUT_MAX);
         int out[2], why[2], status = 0;
         size_t n = 0;
-        ProbeRequest whole = { .collect = *order };
+        ProbeRequest whole = { .collect = *request };
         assert_int_equal(probe_request_format(&whole, &b), 0);
         _cleanup_close_ int order_fd = probe_request_memfd(b.text, b.n);
         _cleanup_close_ int exe = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
@@ -201,7 +201,7 @@ typedef struct Room {
         Fake *fake;
         pid_t job;
         CollectProcess process;
-        CollectRequest order;
+        CollectRequest request;
         char root[PATH_MAX], devices[PATH_MAX];
 } Room;
 
@@ -214,13 +214,13 @@ static int setup(void **state) {
         fake_path(m->fake, m->root, "open");
         fake_path(m->fake, m->devices, "open");
         m->process.pid = m->job;
-        m->order = (CollectRequest){ .sysfs_root = m->root,
-                                     .device_directory = m->devices,
-                                     .proc_root = (char *)"/proc",
-                                     .timeout_usec = 20 * USEC_PER_SEC,
-                                     .max_bytes = 4 * MIB,
-                                     .processes = &m->process,
-                                     .n_processes = 1 };
+        m->request = (CollectRequest){ .sysfs_root = m->root,
+                                       .device_directory = m->devices,
+                                       .proc_root = (char *)"/proc",
+                                       .timeout_usec = 20 * USEC_PER_SEC,
+                                       .max_bytes = 4 * MIB,
+                                       .processes = &m->process,
+                                       .n_processes = 1 };
         char file[PATH_MAX];
         fake_path(m->fake, file, "open/file");
         /* Nothing but the confinement is in the way. */
@@ -262,7 +262,7 @@ static void jobs_of_other_users_are_named_with_their_rank(void **state) {
         Room *m = *state;
         if (m->job == 0)
                 SKIP_BECAUSE("mount namespaces, mknod and other users need root");
-        assert_int_equal(run_child(m->fake, "jobs", &m->order), CHILD_DONE);
+        assert_int_equal(run_child(m->fake, "jobs", &m->request), CHILD_DONE);
         json_t *job = record_of(m->fake, m->job);
         assert_non_null(job);
         json_t *devices = json_object_get(job, "devices");
@@ -282,7 +282,7 @@ static void a_process_of_another_user_is_described(void **state) {
         Room *m = *state;
         if (m->job == 0)
                 SKIP_BECAUSE("another user needs root");
-        assert_int_equal(run_child(m->fake, "process", &m->order), CHILD_DONE);
+        assert_int_equal(run_child(m->fake, "process", &m->request), CHILD_DONE);
         assert_non_null(record_of(m->fake, m->job));
         assert_true(has_message(m->fake, "TORCHELASTIC_RUN_ID"));
         assert_true(has_message(m->fake, "\"devices\":[9]"));
@@ -319,7 +319,7 @@ static void what_reads_processes_writes_nothing_but_its_raw_files(void **state) 
         Room *m = *state;
         if (m->job == 0)
                 SKIP_BECAUSE("a user of its own needs root");
-        assert_int_equal(run_child(m->fake, "runtime_log", &m->order), CHILD_DONE);
+        assert_int_equal(run_child(m->fake, "runtime_log", &m->request), CHILD_DONE);
         assert_confined(m);
         assert_int_equal(answer(m, "raw file"), 0);
         assert_int_equal(answer(m, "exec"), EPERM);
@@ -331,7 +331,7 @@ static void what_reads_no_processes_is_in_a_landlock_domain(void **state) {
                 SKIP_BECAUSE("a user of its own needs root");
         if (syscall(SYS_landlock_create_ruleset, NULL, 0, 1 /* its version */) < 0)
                 SKIP_BECAUSE("this kernel has no landlock, or has it switched off");
-        assert_int_equal(run_child(m->fake, "kmsg", &m->order), CHILD_DONE);
+        assert_int_equal(run_child(m->fake, "kmsg", &m->request), CHILD_DONE);
         assert_int_equal(answer(m, "read"), 0);
         assert_int_equal(answer(m, "overwrite"), EACCES);
         assert_int_equal(answer(m, "create"), EACCES);
@@ -345,7 +345,7 @@ static void only_who_reads_the_kernel_log_may_and_changes_nothing_of_it(void **s
         Room *m = *state;
         if (klogctl(SYSLOG_SIZE_BUFFER, NULL, 0) < 0)
                 SKIP_BECAUSE("the kernel log cannot be read here: needs CAP_SYSLOG");
-        assert_int_equal(run_child(m->fake, "kmsg", &m->order), CHILD_DONE);
+        assert_int_equal(run_child(m->fake, "kmsg", &m->request), CHILD_DONE);
         assert_int_equal(answer(m, "size of the kernel log"), 0);
         assert_int_equal(answer(m, "another call about it"), EPERM);
 }
@@ -355,7 +355,7 @@ static void packages_may_execute_rpm_and_no_more(void **state) {
         if (m->job == 0)
                 SKIP_BECAUSE("a user of its own needs root");
         /* It gets no raw directory, so this one is there for the test alone. */
-        assert_int_equal(run_child(m->fake, "packages", &m->order), CHILD_DONE);
+        assert_int_equal(run_child(m->fake, "packages", &m->request), CHILD_DONE);
         assert_confined(m);
         assert_int_equal(answer(m, "exec"), 0);
         assert_int_equal(answer(m, "raw file"), -EPERM);
@@ -365,7 +365,7 @@ static void devices_may_be_opened_for_writing_and_files_not_be_written(void **st
         Room *m = *state;
         if (m->job == 0)
                 SKIP_BECAUSE("a user of its own needs root");
-        assert_int_equal(run_child(m->fake, "neuron_device", &m->order), CHILD_DONE);
+        assert_int_equal(run_child(m->fake, "neuron_device", &m->request), CHILD_DONE);
         assert_int_equal(answer(m, "link of another's descriptor"), 0);
         assert_int_equal(answer(m, "open a device"), 0);
         assert_int_equal(answer(m, "write to a device"), 0);

@@ -87,17 +87,17 @@ static void on_done(const ChildResult *r, void *userdata) {
                 t->child = child_free(t->child);
 }
 
-static void begin_order(sd_event *event, ChildOptions order, Outcome *t) {
+static void begin_order(sd_event *event, ChildOptions options, Outcome *t) {
         bool frees_it = t->frees_it;
 
         *t = (Outcome){ .frees_it = frees_it };
-        order.on_done = on_done;
-        order.userdata = t;
-        if (order.timeout_usec == 0)
-                order.timeout_usec = 60 * USEC_PER_SEC;
-        if (order.output_max_bytes == 0)
-                order.output_max_bytes = 1000000;
-        assert_int_equal(child_new(&t->child, event, &order), 0);
+        options.on_done = on_done;
+        options.userdata = t;
+        if (options.timeout_usec == 0)
+                options.timeout_usec = 60 * USEC_PER_SEC;
+        if (options.output_max_bytes == 0)
+                options.output_max_bytes = 1000000;
+        assert_int_equal(child_new(&t->child, event, &options), 0);
         assert_false(t->is_done); /* never from inside */
 }
 
@@ -210,19 +210,19 @@ static void a_program_that_is_missing_or_none_is_reported(void **state) {
 
 static void a_wrong_order_is_refused(void **state) {
         char *argv[] = { "true", NULL }, *none[] = { NULL }, *empty[] = { "", NULL };
-        ChildOptions order = { .argv = argv, .timeout_usec = 1, .on_done = on_done };
+        ChildOptions options = { .argv = argv, .timeout_usec = 1, .on_done = on_done };
         Child *c = NULL;
 
-        order.timeout_usec = 0;
-        assert_int_equal(child_new(&c, *state, &order), -EINVAL);
-        order.timeout_usec = 1;
-        order.argv = none;
-        assert_int_equal(child_new(&c, *state, &order), -EINVAL);
-        order.argv = empty;
-        assert_int_equal(child_new(&c, *state, &order), -EINVAL);
-        order.argv = argv;
-        order.on_done = NULL;
-        assert_int_equal(child_new(&c, *state, &order), -EINVAL);
+        options.timeout_usec = 0;
+        assert_int_equal(child_new(&c, *state, &options), -EINVAL);
+        options.timeout_usec = 1;
+        options.argv = none;
+        assert_int_equal(child_new(&c, *state, &options), -EINVAL);
+        options.argv = empty;
+        assert_int_equal(child_new(&c, *state, &options), -EINVAL);
+        options.argv = argv;
+        options.on_done = NULL;
+        assert_int_equal(child_new(&c, *state, &options), -EINVAL);
         assert_null(c);
 }
 

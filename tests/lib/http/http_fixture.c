@@ -146,15 +146,15 @@ static void on_done(const HttpReply *r, void *userdata) {
                 assert_non_null(r->text);
 }
 
-HttpCall *http_test_begin(HttpTest *t, HttpRequestOptions order, Got *got) {
+HttpCall *http_test_begin(HttpTest *t, HttpRequestOptions options, Got *got) {
         HttpCall *call = NULL;
 
         memset(got, 0, sizeof *got);
-        order.on_done = on_done;
-        order.userdata = got;
-        if (!order.method)
-                order.method = order.body ? "PUT" : "GET";
-        assert_int_equal(http_call_new(&call, t->pool, &order), 0);
+        options.on_done = on_done;
+        options.userdata = got;
+        if (!options.method)
+                options.method = options.body ? "PUT" : "GET";
+        assert_int_equal(http_call_new(&call, t->pool, &options), 0);
         assert_false(got->is_done); /* never from inside */
         return call;
 }
@@ -164,8 +164,8 @@ void http_test_wait(HttpTest *t, const Got *got) {
         assert_int_equal(got->n_done, 1);
 }
 
-void http_test_ask(HttpTest *t, HttpRequestOptions order, Got *got) {
-        (void)http_test_begin(t, order, got);
+void http_test_ask(HttpTest *t, HttpRequestOptions options, Got *got) {
+        (void)http_test_begin(t, options, got);
         http_test_wait(t, got);
 }
 

@@ -49,11 +49,11 @@ typedef struct Got { /* a copy of a reply */
 } Got;
 
 /** Begins; *got is filled when it is done. Order's on_done and userdata are set. */
-HttpCall *http_test_begin(HttpTest *t, HttpRequestOptions order, Got *got);
+HttpCall *http_test_begin(HttpTest *t, HttpRequestOptions options, Got *got);
 /** Turns the loop until got->is_done. */
 void http_test_wait(HttpTest *t, const Got *got);
 /** Both. */
-void http_test_ask(HttpTest *t, HttpRequestOptions order, Got *got);
+void http_test_ask(HttpTest *t, HttpRequestOptions options, Got *got);
 /** Turns the loop until the condition holds. */
 #define HTTP_TEST_UNTIL(t, condition)                                                              \
         do {                                                                                       \

@@ -143,20 +143,20 @@ static void what_cannot_be_sent_is_refused_at_once(void **state) {
         static const char *const headers[] = { "no colon", ": no name", "A b: c",  "X: a\r\nY: b",
                                                "X: a\n",   "",          "X\x80: y" };
         HttpTest *t = *state;
-        HttpRequestOptions order = { .method = "GET",
-                                     .url = http_test_url("/echo"),
-                                     .on_done = ignore };
+        HttpRequestOptions options = { .method = "GET",
+                                       .url = http_test_url("/echo"),
+                                       .on_done = ignore };
         HttpCall *call = NULL;
 
         for (size_t i = 0; i < ELEMENTSOF(urls); i++) {
-                HttpRequestOptions bad = order;
+                HttpRequestOptions bad = options;
 
                 bad.url = urls[i];
                 assert_int_equal(http_call_new(&call, t->pool, &bad), -EINVAL);
         }
         for (size_t i = 0; i < ELEMENTSOF(headers); i++) {
                 const char *const lines[] = { "Good: one", headers[i], NULL };
-                HttpRequestOptions bad = order;
+                HttpRequestOptions bad = options;
 
                 bad.headers = lines;
                 assert_int_equal(http_call_new(&call, t->pool, &bad), -EINVAL);
@@ -164,15 +164,15 @@ static void what_cannot_be_sent_is_refused_at_once(void **state) {
         for (size_t i = 0; i < 5; i++) {
                 static const char *const methods[] = { "", "get", "PATCH", "CONNECT",
                                                        "GET / HTTP/1.1\r\nX:" };
-                HttpRequestOptions bad = order;
+                HttpRequestOptions bad = options;
 
                 bad.method = methods[i];
                 assert_int_equal(http_call_new(&call, t->pool, &bad), -EINVAL);
         }
-        order.method = "HEAD";
-        order.body = "x";
-        order.body_bytes = 1;
-        assert_int_equal(http_call_new(&call, t->pool, &order), -EINVAL);
+        options.method = "HEAD";
+        options.body = "x";
+        options.body_bytes = 1;
+        assert_int_equal(http_call_new(&call, t->pool, &options), -EINVAL);
         assert_null(call);
         http_test_settle(t);
 }

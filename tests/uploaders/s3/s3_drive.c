@@ -35,7 +35,7 @@ typedef struct Drive {
         S3ClientOptions client_options;
         S3UploadOptions upload_order;
         S3SweepOptions sweep_order;
-        S3RequestOptions order;
+        S3RequestOptions options;
         S3KnownPart known[KNOWN_MAX];
         uint64_t counted; /* sent_bytes of calls and uploads */
         uint64_t upload_rate, request_rate;
@@ -198,20 +198,20 @@ static int call(Drive *d, const char *name, const char *key) {
         while (o < N_S3_OPERATIONS && strcmp(s3_operation_name((S3Operation)o), name) != 0)
                 o++;
         is_list = o == S3_LIST_OBJECTS || o == S3_LIST_UPLOADS;
-        d->order.operation = (S3Operation)o;
-        d->order.key = is_list ? "" : key;
-        d->order.queries = &query;
-        d->order.n_queries = is_list;
-        d->order.headers = &header;
-        d->order.n_headers = d->range ? 1 : 0;
-        d->order.body = calloc(1, d->part_bytes + 1);
-        d->order.body_bytes = o == S3_PUT_OBJECT ? d->part_bytes : 0;
-        d->order.with_object_headers = o == S3_PUT_OBJECT;
-        d->order.on_data = d->streams ? on_data : NULL;
-        d->order.on_done = on_called;
-        d->order.userdata = d;
+        d->options.operation = (S3Operation)o;
+        d->options.key = is_list ? "" : key;
+        d->options.queries = &query;
+        d->options.n_queries = is_list;
+        d->options.headers = &header;
+        d->options.n_headers = d->range ? 1 : 0;
+        d->options.body = calloc(1, d->part_bytes + 1);
+        d->options.body_bytes = o == S3_PUT_OBJECT ? d->part_bytes : 0;
+        d->options.with_object_headers = o == S3_PUT_OBJECT;
+        d->options.on_data = d->streams ? on_data : NULL;
+        d->options.on_done = on_called;
+        d->options.userdata = d;
         for (; d->n_running < d->n_calls && r == 0; d->n_running++)
-                r = s3_call_new(NULL, d->client, &d->order);
+                r = s3_call_new(NULL, d->client, &d->options);
         return r;
 }
 
@@ -490,10 +490,10 @@ static void parse_option(Drive *d, int option, char *arg) {
                 d->free_after = number(arg);
                 break;
         case OPT_TRIES:
-                d->order.max_tries = (unsigned)number(arg);
+                d->options.max_tries = (unsigned)number(arg);
                 break;
         case OPT_CONDITIONAL:
-                d->order.is_conditional = true;
+                d->options.is_conditional = true;
                 break;
         case OPT_STREAM:
                 d->streams = true;
@@ -570,7 +570,7 @@ static int run(Drive *d, char **words) {
         s3_sweep_free(sweeping);
         s3_probe_free(probing);
         s3_client_free(d->client); /* cancels the calls that use the body */
-        free((void *)d->order.body);
+        free((void *)d->options.body);
         return r;
 }
 
@@ -594,7 +594,7 @@ int main(int argc, char **argv) {
         };
         d.upload_order.max_parts_in_flight = 3;
         d.upload_order.plan_hex = "00aa";
-        d.upload_order.sent_bytes = d.order.sent_bytes = &d.counted;
+        d.upload_order.sent_bytes = d.options.sent_bytes = &d.counted;
         while ((option = getopt_long(argc, argv, "", long_options, NULL)) >= 0)
                 if (!parse_client_option(&d.client_options, option, optarg))
                         parse_option(&d, option, optarg);

@@ -41,20 +41,21 @@ static SignRequest documented(const char *path, const AwsNameValue *headers, siz
                               .time_usec = UINT64_C(1369353600) * USEC_PER_SEC };
 }
 
-static void expect_signature(const SignRequest *order, const AwsKeys *keys, const char *expected) {
+static void expect_signature(const SignRequest *request, const AwsKeys *keys,
+                             const char *expected) {
         _cleanup_(signature_done) Signature s = { 0 };
 
-        assert_int_equal(sign_v4(order, keys, &s), 0);
+        assert_int_equal(sign_v4(request, keys, &s), 0);
         assert_string_equal(signature_of(&s), expected);
 }
 
 static void the_documented_get_with_a_range_is_signed_as_documented(void **state) {
         const AwsNameValue headers[] = { { "Host", "examplebucket.s3.amazonaws.com" },
                                          { "Range", "bytes=0-9" } };
-        SignRequest order = documented("/test.txt", headers, ELEMENTSOF(headers));
+        SignRequest request = documented("/test.txt", headers, ELEMENTSOF(headers));
         _cleanup_(signature_done) Signature s = { 0 };
 
-        assert_int_equal(sign_v4(&order, &documented_keys, &s), 0);
+        assert_int_equal(sign_v4(&request, &documented_keys, &s), 0);
         assert_string_equal(
                 s.authorization,
                 "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/"
@@ -69,11 +70,11 @@ static void the_documented_put_is_signed_as_documented(void **state) {
         const AwsNameValue headers[] = { { "date", "Fri, 24 May 2013 00:00:00 GMT" },
                                          { "host", "examplebucket.s3.amazonaws.com" },
                                          { "x-amz-storage-class", "REDUCED_REDUNDANCY" } };
-        SignRequest order = documented("/test$file.text", headers, ELEMENTSOF(headers));
+        SignRequest request = documented("/test$file.text", headers, ELEMENTSOF(headers));
 
-        order.method = "PUT";
-        order.payload = "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072";
-        expect_signature(&order, &documented_keys,
+        request.method = "PUT";
+        request.payload = "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072";
+        expect_signature(&request, &documented_keys,
                          "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd");
 }
 
@@ -81,15 +82,15 @@ static void the_documented_queries_are_signed_as_documented(void **state) {
         const AwsNameValue headers[] = { { "host", "examplebucket.s3.amazonaws.com" } };
         const AwsNameValue lifecycle[] = { { "lifecycle", NULL } },
                            list[] = { { "prefix", "J" }, { "max-keys", "2" } };
-        SignRequest order = documented("", headers, ELEMENTSOF(headers));
+        SignRequest request = documented("", headers, ELEMENTSOF(headers));
 
-        order.queries = lifecycle;
-        order.n_queries = ELEMENTSOF(lifecycle);
-        expect_signature(&order, &documented_keys,
+        request.queries = lifecycle;
+        request.n_queries = ELEMENTSOF(lifecycle);
+        expect_signature(&request, &documented_keys,
                          "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543");
-        order.queries = list;
-        order.n_queries = ELEMENTSOF(list);
-        expect_signature(&order, &documented_keys,
+        request.queries = list;
+        request.n_queries = ELEMENTSOF(list);
+        expect_signature(&request, &documented_keys,
                          "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7");
 }
 
@@ -126,26 +127,26 @@ static void check_vector(const json_t *all, const json_t *vector) {
         AwsNameValue queries[QUERIES_MAX];
         _cleanup_(signature_done) Signature s = { 0 };
         _cleanup_free_ char *path = NULL;
-        SignRequest order = { .method = "PUT",
-                              .queries = queries,
-                              .headers = headers,
-                              .n_headers = ELEMENTSOF(headers),
-                              .payload = text_of(all, "payload"),
-                              .sign_payload_header = true,
-                              .region = text_of(all, "region"),
-                              .service = "s3",
-                              .time_usec = UINT64_C(1779858753) * USEC_PER_SEC };
+        SignRequest request = { .method = "PUT",
+                                .queries = queries,
+                                .headers = headers,
+                                .n_headers = ELEMENTSOF(headers),
+                                .payload = text_of(all, "payload"),
+                                .sign_payload_header = true,
+                                .region = text_of(all, "region"),
+                                .service = "s3",
+                                .time_usec = UINT64_C(1779858753) * USEC_PER_SEC };
         size_t i;
 
         json_array_foreach(given, i, pair) {
                 assert_true(i < QUERIES_MAX);
-                queries[order.n_queries++] =
+                queries[request.n_queries++] =
                         (AwsNameValue){ json_string_value(json_array_get(pair, 0)),
                                         json_string_value(json_array_get(pair, 1)) };
         }
         assert_true(asprintf(&path, "/%s", text_of(vector, "key")) > 0);
-        order.path = path;
-        assert_int_equal(sign_v4(&order, &keys, &s), 0);
+        request.path = path;
+        assert_int_equal(sign_v4(&request, &keys, &s), 0);
         assert_string_equal(s.path, text_of(vector, "path"));
         assert_string_equal(s.query, text_of(vector, "canonical_query"));
         assert_string_equal(signature_of(&s), text_of(vector, "signature"));
@@ -215,10 +216,10 @@ static void an_order_that_no_server_would_understand_is_refused(void **state) {
         const AwsKeys keys = { "a", "s", NULL };
 
         for (size_t i = 0; i < ELEMENTSOF(faulty); i++) {
-                SignRequest order = small_order(faulty[i], 2);
+                SignRequest request = small_order(faulty[i], 2);
                 Signature s = { 0 };
 
-                assert_int_equal(sign_v4(&order, &keys, &s), -EINVAL);
+                assert_int_equal(sign_v4(&request, &keys, &s), -EINVAL);
                 assert_null(s.authorization);
         }
 }
@@ -226,10 +227,10 @@ static void an_order_that_no_server_would_understand_is_refused(void **state) {
 static void a_folded_header_is_signed_as_one_line(void **state) {
         const AwsNameValue headers[] = { { "host", "h" }, { "x", " \t a\r\n  b \n\tc  d " } };
         const AwsKeys keys = { "a", "s", NULL };
-        SignRequest order = small_order(headers, ELEMENTSOF(headers));
+        SignRequest request = small_order(headers, ELEMENTSOF(headers));
         _cleanup_(signature_done) Signature s = { 0 };
 
-        assert_int_equal(sign_v4(&order, &keys, &s), 0);
+        assert_int_equal(sign_v4(&request, &keys, &s), 0);
         assert_non_null(strstr(s.canonical_request, "\nx:a b c d\n"));
 }
 
@@ -252,11 +253,11 @@ static void other_services_get_the_path_normalised_and_escaped_twice(void **stat
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 _cleanup_(signature_done) Signature s = { 0 };
                 _cleanup_free_ char *head = NULL;
-                SignRequest order = small_order(host_alone, 1);
+                SignRequest request = small_order(host_alone, 1);
 
-                order.path = cases[i].path;
-                order.normalize_path = true;
-                assert_int_equal(sign_v4(&order, &keys, &s), 0);
+                request.path = cases[i].path;
+                request.normalize_path = true;
+                assert_int_equal(sign_v4(&request, &keys, &s), 0);
                 assert_true(asprintf(&head, "GET\n%s\n\n", cases[i].canonical) > 0);
                 assert_memory_equal(s.canonical_request, head, strlen(head));
                 assert_string_equal(s.path, cases[i].path[0] ? cases[i].path : "/");
@@ -287,10 +288,10 @@ static void every_byte_but_the_unreserved_is_escaped(void **state) {
 
 static void done_leaves_nothing_and_may_be_called_twice(void **state) {
         const AwsKeys keys = { "a", "s", NULL };
-        SignRequest order = small_order(host_alone, 1);
+        SignRequest request = small_order(host_alone, 1);
         Signature s = { 0 };
 
-        assert_int_equal(sign_v4(&order, &keys, &s), 0);
+        assert_int_equal(sign_v4(&request, &keys, &s), 0);
         signature_done(&s);
         signature_done(&s);
         assert_null(s.authorization);

@@ -145,14 +145,14 @@ static void one_case(void **state) {
         _cleanup_free_ char *context = read_case_file(dir_fd, "context.json");
         _cleanup_(signature_done) Signature s = { 0 };
         AwsKeys keys = suite_keys;
-        SignRequest order;
+        SignRequest request;
         Case c;
 
         parse_case(&c, dir_fd);
         c.context = json_loads(context, 0, NULL);
         assert_non_null(c.context);
         keys.token = context_text(&c, "session_token");
-        order = (SignRequest){
+        request = (SignRequest){
                 .method = c.method,
                 .path = c.path,
                 .queries = c.queries,
@@ -167,7 +167,7 @@ static void one_case(void **state) {
                 .normalize_path = context_flag(&c, "normalize"),
                 .omit_token = context_flag(&c, "omit_session_token"),
         };
-        assert_int_equal(sign_v4(&order, &keys, &s), 0);
+        assert_int_equal(sign_v4(&request, &keys, &s), 0);
         compare_file(dir_fd, "header-canonical-request.txt", s.canonical_request);
         compare_file(dir_fd, "header-string-to-sign.txt", s.string_to_sign);
         compare_file(dir_fd, "header-signature.txt",
