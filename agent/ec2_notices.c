@@ -250,7 +250,8 @@ static void wait_for_next(Ec2Notices *n) {
 
 static void log_change(bool was_failing, bool is_failing, const char *why) {
         if (!was_failing && is_failing)
-                log_info("cannot ask whether EC2 ends this instance: %s; tried again, at most "
+                log_info("cannot query whether EC2 terminates this instance: %s; tried again, at "
+                         "most "
                          "five minutes apart",
                          why);
         else if (was_failing && !is_failing)

@@ -666,7 +666,7 @@ static int on_redeliver(const char *destination, uint64_t since_usec, uint64_t *
 static int on_drain(bool on, char **ret_message, void *userdata) {
         *ret_message = NULL;
         if (on)
-                agent_drain(userdata, DRAIN_OPERATOR, "asked by the operator", 0);
+                agent_drain(userdata, DRAIN_OPERATOR, "requested by the operator", 0);
         else
                 agent_resume(userdata);
         return 0;

@@ -56,14 +56,14 @@ static const CliCommand commands[] = {
           "  -o, --output DIR  copy snapshot.json and the raw files there; by default they stay in the agent's\n"
           "                    state directory, where only root and the agent's user can read them\n",
           CLI_NEEDS_AGENT, cmd_snapshot },
-        { "drain", "[--timeout T]", "ship the rest, take nothing new; safe to terminate?",
+        { "drain", "[--timeout T]", "ship the rest, accept nothing new; safe to terminate?",
           "Waits until nothing remains that only this node has, prints `safe to terminate`\n"
           "and exits with 0. On timeout, or when only bundles remain that cannot be delivered (given up, or\n"
           "their source or destination is no longer configured), prints what is not safe, a line a bundle,\n"
           "and exits with 1. The agent continues to drain in any case, until `neuron-collect resume`.\n\n"
           "  --timeout T  at most this long, such as 30s or 10m (default: no limit)\n",
           CLI_NEEDS_AGENT, cmd_drain },
-        { "resume", "", "undo drain: take new bundles again", NULL, CLI_NEEDS_AGENT, cmd_agent },
+        { "resume", "", "undo drain: accept new bundles again", NULL, CLI_NEEDS_AGENT, cmd_agent },
         { "ls", "URL", "the bundles below s3://bucket[/prefix] or a directory",
           "By incident, a line a bundle: time (UTC), node, kind, size, whether it is complete, and where it is.\n"
           "An object that has no manifest (yet) is not delivered.\n\n" S3_HELP, CLI_READS_CONFIG, cmd_ls },
@@ -85,7 +85,7 @@ static const CliCommand commands[] = {
           "begin with, side by side. Needs no agent: works on any machine that can read the volume or the\n"
           "bucket.\n\n" S3_HELP,
           CLI_READS_CONFIG, cmd_verify },
-        { "estimate", "", "what the sources would take now, how big, under which keys",
+        { "estimate", "", "what the sources would collect now, how big, under which keys",
           "Reads the configuration and the sources, without an agent: counts all files there, delivered or\n"
           "not. Run it as the agent's user or as root, who can read what the agent can.\n",
           CLI_READS_CONFIG, cmd_estimate },

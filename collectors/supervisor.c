@@ -1,6 +1,6 @@
 /* One connection of a supervisor: receives the request, finds out which processes are meant, and
  * runs the collectors: once, for the document of a snapshot, or for as long as the agent watches.
- * Each collector is this program executed anew; what it hangs in is left behind. */
+ * Each collector is this program executed again; what it hangs in is left behind. */
 #include "collectors/supervisor.h"
 
 #include <dirent.h>
@@ -228,7 +228,7 @@ static void run_end_by_status(Run *run, int status, const char *text) {
 /* @param is_kept  false: what it wrote could not be kept */
 static void run_end_by_result(Run *run, const ChildResult *result, bool is_kept) {
         const char *stuck =
-                result->is_stuck ? "; it hangs in the kernel, cannot be killed and was left behind"
+                result->is_stuck ? "; it hangs in the kernel and cannot be killed; it is abandoned"
                                  : "";
         char text[sizeof run->why];
         (void)snprintf(text, sizeof text, "%s", result->error_text);
@@ -345,7 +345,7 @@ static void adopt_raw_files(const Snapshot *l, Part *p) {
                     t->state == SECTION_COMPLETE) {
                         t->state = SECTION_CUT;
                         (void)snprintf(t->why, sizeof t->why,
-                                       "not all of its files could be taken");
+                                       "not all of its files could be collected");
                 }
         (void)fs_remove_tree(l->dir_fd, name); /* what stays is removed with the directory */
 }
@@ -1059,7 +1059,7 @@ static int supervisor_main(int fd) {
         return r;
 }
 
-/* ---- a collector, in the program that was executed anew ---- */
+/* ---- a collector, in the program that was executed again ---- */
 
 static int usage(void) {
         static const char text[] =

@@ -1,5 +1,5 @@
 /* The supervisor of a snapshot: a process of its own, with one thread, which executes each
- * collector anew in a child, keeps what it wrote, and makes one document of it. It survives its
+ * collector again in a child, keeps what it wrote, and makes one document of it. It survives its
  * children, and finishes its document when the agent does not survive it. */
 #pragma once
 
@@ -22,7 +22,7 @@
  * a watch: a record that is new */
 #define PROBE_PACKET_MAX (64 * 1024)
 
-/** `neuron-collectd --child=NAME`: what the daemon's program is when it is executed anew for a
+/** `neuron-collectd --child=NAME`: what the daemon's program is when it is executed again for a
  * probe. Not for people.
  * @param name  `probe` (a supervisor, with a connection to the agent as fd 0), `collect:COLLECTOR`
  * or `follow:kmsg` (fd 0: the request, fd 1: where records go, fd 2: why not all is there, a line,

@@ -394,8 +394,7 @@ static void check_retention(const Config *c, Faults *faults) {
 
         if (c->retention.evict_oldest && !c->retention.delete_after_delivery &&
             is_valid(c, "retention.after_delivery", 0))
-                faults_add(faults, &spot,
-                           "use never, or set retention.after_delivery: delete as well",
+                faults_add(faults, &spot, "use never, or also set retention.after_delivery: delete",
                            "with after_delivery: keep no source is ever deleted, so none can be "
                            "evicted");
 }

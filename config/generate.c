@@ -173,7 +173,7 @@ static void print_example_bucket(void) {
         static const char prefix[] = "destinations[].", indentation[] = "  #   ";
         const char *start = "  # - ";
 
-        printf("  # Or, or also, a bucket; take away `# ` before each line:\n");
+        printf("  # Or, or also, a bucket; remove `# ` from each line:\n");
         for (const ConfigKey *key = next_child(NULL, prefix); key; key = next_child(key, prefix)) {
                 _cleanup_free_ char *owned = NULL;
                 const char *value = default_of(key, &owned);

@@ -96,7 +96,7 @@ static bool check_variables(const char *text, const char *letters, StrBuf *fault
                 if (p[1] == '%' || strchr(letters, p[1]))
                         continue;
                 if (is_letter_or_digit(p[1]))
-                        strbuf_addf(fault, "has '%%%c', which is no format variable here", p[1]);
+                        strbuf_addf(fault, "has '%%%c', which is not a format variable here", p[1]);
                 else
                         strbuf_add(fault, "has a '%' without the letter of a format variable");
                 return false;
@@ -462,9 +462,9 @@ static const ConfigKey table[] = {
 { "sources[].scan_interval", KEY_TIME, AT(ConfigSource, scan_interval_usec), .min = 100 * USEC_PER_MSEC, .max = DAYS(1), .fallback = "60s",
   .help = "Time between two full scans, which find what events missed." },
 { "sources[].max_files", KEY_NUMBER, KEY_OFF, AT(ConfigSource, max_files), .min = 1, .max = 10000000, .fallback = "100000",
-  .help = "Most files of one bundle; 0 is no limit. Names of one directory are collected up to 10 MiB." },
+  .help = "Most files of one bundle; 0 means no limit. Names of one directory are collected up to 10 MiB." },
 { "sources[].max_bytes", KEY_BYTES, KEY_OFF, AT(ConfigSource, max_bytes), .min = 1, .max = UINT64_MAX, .fallback = "0",
-  .help = "Most bytes of one bundle; 0 is no limit." },
+  .help = "Most bytes of one bundle; 0 means no limit." },
 { "sources[].exclude", KEY_STRINGS, AT(ConfigSource, exclude), .form = &form_pattern, .fallback = "", .example = "[\"*.tmp\"]",
   .help = "fnmatch(3) patterns on the member path; what matches is left out of the bundle." },
 { "sources[].crash_reports", KEY_BOOL, AT(ConfigSource, crash_reports), .fallback = "true",
@@ -485,7 +485,7 @@ static const ConfigKey table[] = {
   .help = "Free space below which the destination is paused, a size or a share." },
 { "destinations[].durable", KEY_CHOICE, KEY_VOLUME, AT(ConfigDestination, durable), .words = durables, .fallback = "auto",
   .help = "Whether a copy there outlives this node; auto: on a network file system (by its type) it does, on a local one it does not. "
-          "`safe to terminate` is said only when each delivered bundle has a copy that does, as one in a bucket." },
+          "`safe to terminate` is printed only when each delivered bundle has a copy that does, such as one in a bucket." },
 { "destinations[].mode", KEY_STRING, KEY_VOLUME, AT(ConfigDestination, mode), .form = &form_mode, .fallback = "1777",
   .help = "Mode of the directories that nodes share, whose agents may have different user ids; the directory of each node below them has 0755." },
 { "destinations[].group", KEY_STRING, KEY_VOLUME, AT(ConfigDestination, group), .form = &form_name, .fallback = "",
@@ -498,7 +498,7 @@ static const ConfigKey table[] = {
 { "destinations[].region", KEY_STRING, KEY_S3, AT(ConfigDestination, region), .form = &form_region, .fallback = "us-east-1",
   .help = "Region of the bucket, for which requests are signed." },
 { "destinations[].endpoint", KEY_STRING, KEY_S3, AT(ConfigDestination, endpoint), .form = &form_endpoint, .fallback = "",
-  .help = "Address of an S3-compatible store; empty is AWS, or what AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL says." },
+  .help = "Address of an S3-compatible store; empty is AWS, or the value of AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL." },
 { "destinations[].addressing", KEY_STRING, KEY_S3, AT(ConfigDestination, addressing), .words = addressings, .fallback = "auto",
   .help = "Whether the bucket's name stands in the path or in the host name (virtual); auto is virtual on AWS, unless the name has a dot, and path elsewhere." },
 { "destinations[].part_size", KEY_BYTES, KEY_S3, AT(ConfigDestination, part_size_bytes), .min = 5 * MIB, .max = 5 * GIB, .fallback = "8MiB",
@@ -514,7 +514,7 @@ static const ConfigKey table[] = {
 { "destinations[].profile", KEY_STRING, KEY_S3, AT(ConfigDestination, profile), .max = 128, .form = &form_profile, .fallback = "",
   .help = "Profile in AWS's shared config and credentials files that names the credentials; empty is the SDKs' usual order." },
 { "destinations[].sse", KEY_STRING, KEY_S3, AT(ConfigDestination, sse), .words = encryptions, .fallback = "none",
-  .help = "Encryption that is asked of the store for each object.", .source = "S3 API: x-amz-server-side-encryption" },
+  .help = "Encryption that is requested for each object.", .source = "S3 API: x-amz-server-side-encryption" },
 { "destinations[].kms_key_id", KEY_STRING, KEY_S3, AT(ConfigDestination, kms_key_id), .max = 2048, .form = &form_kms_key, .fallback = "",
   .help = "Id or ARN of the key for sse: aws:kms; empty is the bucket's default key.", .source = "S3 API: x-amz-server-side-encryption-aws-kms-key-id" },
 { "destinations[].storage_class", KEY_STRING, KEY_S3, AT(ConfigDestination, storage_class), .form = &form_storage_class, .fallback = "",
@@ -529,7 +529,7 @@ static const ConfigKey table[] = {
 
 { "limits", KEY_SECTION, .help = "What the agent may use: the job comes first." },
 { "limits.upload_rate", KEY_RATE, KEY_OFF, AT(Config, limits.upload_rate), .min = KIB, .max = TIB, .fallback = "0",
-  .help = "Bytes per second of all destinations of this node together, headers, TLS and retries included; 0 is no limit." },
+  .help = "Bytes per second of all destinations of this node together, headers, TLS and retries included; 0 means no limit." },
 { "limits.upload_windows", KEY_ELEMENTS, LIST_AT(Config, limits.upload_windows, limits.n_upload_windows, ConfigWindow), .max = 48,
   .help = "Times of the local day with a rate of their own; where two overlap, the first one counts." },
 { "limits.upload_windows[].from", KEY_MINUTE, AT(ConfigWindow, from_minute), .max = 24 * 60 - 1, .example = "\"08:00\"",
@@ -539,9 +539,9 @@ static const ConfigKey table[] = {
 { "limits.upload_windows[].rate", KEY_RATE, KEY_OFF, AT(ConfigWindow, rate), .min = KIB, .max = TIB, .example = "50MiB/s",
   .help = "limits.upload_rate within the window." },
 { "limits.request_rate", KEY_NUMBER, KEY_OFF, AT(Config, limits.request_rate), .min = 1, .max = 100000, .fallback = "200",
-  .help = "S3 requests per second, of all destinations together, retries included; a second's worth can be saved up; 0 is no limit." },
+  .help = "S3 requests per second, of all destinations together, retries included; a second's worth can be saved up; 0 means no limit." },
 { "limits.read_rate", KEY_RATE, KEY_OFF, AT(Config, limits.read_rate), .min = KIB, .max = TIB, .fallback = "0",
-  .help = "Bytes per second read from sources to pack them; 0 is no limit." },
+  .help = "Bytes per second read from sources to pack them; 0 means no limit." },
 { "limits.memory", KEY_BYTES, AT(Config, limits.memory_bytes), .min = 16 * MIB, .max = TIB, .fallback = "64MiB",
   .why_min = "the least that one bundle under way needs",
   .help = "All buffers of bundling and uploading together." },
@@ -557,23 +557,23 @@ static const ConfigKey table[] = {
 { "retry.initial", KEY_TIME, AT(Config, retry.initial_usec), .min = USEC_PER_MSEC, .max = USEC_PER_HOUR, .fallback = "1s",
   .help = "Wait after the first failure; it doubles with each further one." },
 { "retry.maximum", KEY_TIME, AT(Config, retry.maximum_usec), .min = USEC_PER_MSEC, .max = DAYS(1), .fallback = "5m",
-  .help = "Longest wait between tries; tries go on." },
+  .help = "Longest wait between tries; the number of tries is not limited." },
 { "retry.quarantine_after", KEY_NUMBER, AT(Config, retry.quarantine_after), .min = 1, .max = 1000000, .fallback = "20",
   .help = "Failures of a bundle that are neither network nor credentials nor destination, after which it is put aside." },
 { "retry.orphan_age", KEY_TIME, AT(Config, retry.orphan_age_usec), .min = USEC_PER_HOUR, .max = DAYS(3650), .fallback = "24h",
-  .help = "Multipart uploads below our prefix that nobody goes on with and that are older than this are reported and aborted." },
+  .help = "Multipart uploads below our prefix that are abandoned and older than this are reported and aborted." },
 
 { "retention", KEY_SECTION, .help = "What happens to sources after delivery." },
 { "retention.after_delivery", KEY_CHOICE, AT(Config, retention.delete_after_delivery), .words = after_deliveries, .fallback = "keep",
   .help = "With keep the agent never deletes a source: max_use and keep_free are only reported, but for what the user has deleted and only the agent's links still hold." },
 { "retention.keep_for", KEY_TIME, AT(Config, retention.keep_for_usec), .max = DAYS(3650), .fallback = "24h",
-  .help = "How long a delivered source stays, with delete." },
+  .help = "How long a delivered source is kept, with delete." },
 { "retention.max_use", KEY_SHARE, KEY_OFF, AT(Config, retention.max_use), .max = UINT64_MAX, .fallback = "10%",
   .help = "Share of the source's file system, or size, above which keep_for is shortened, oldest delivered first." },
 { "retention.keep_free", KEY_SHARE, KEY_OFF, AT(Config, retention.keep_free), .max = UINT64_MAX, .fallback = "15%",
   .help = "Free space, a share or a size, that is kept for the job." },
 { "retention.evict_undelivered", KEY_CHOICE, AT(Config, retention.evict_oldest), .words = evictions, .fallback = "never",
-  .help = "With oldest, which needs after_delivery: delete, and only when keep_free is violated, bundles are let go undelivered and leave a tombstone." },
+  .help = "With oldest, which needs after_delivery: delete, and only when keep_free is violated, bundles are evicted undelivered and leave a tombstone." },
 { "retention.history", KEY_TIME, AT(Config, retention.history_usec), .min = USEC_PER_SEC, .max = DAYS(3650), .fallback = "90d",
   .help = "How long the row of a bundle that has ended stays, and at most 100,000 of them; while its files are at the source it stays." },
 
@@ -593,17 +593,17 @@ static const ConfigKey table[] = {
 { "agreement.key_file", KEY_STRING, AT(Config, agreement.key_file), .form = &form_path, .fallback = "",
   .help = "Up to four lines ID:64 hex digits, as `neuron-collect key new` writes them: the first signs messages, all verify; not readable by all users." },
 
-{ "api", KEY_SECTION, .help = "How the agent is asked." },
+{ "api", KEY_SECTION, .help = "How clients reach the agent." },
 { "api.socket", KEY_STRING, KEY_RESTART, AT(Config, api.socket), .form = &form_socket, .fallback = "/run/neuron-collectd/api.sock",
   .help = "Unix socket of the HTTP API." },
 { "api.listen", KEY_STRING, KEY_RESTART, AT(Config, api.listen), .form = &form_listen, .fallback = "", .example = "127.0.0.1:9733",
   .help = "host:port where the API may be read (GET only), /metrics, /healthz and /readyz among it; empty is off." },
 
-{ "hook", KEY_SECTION, .help = "How the runtime's hook, neuron-dump, tells the agent of a dump." },
+{ "hook", KEY_SECTION, .help = "How the runtime's hook, neuron-dump, notifies the agent of a dump." },
 { "hook.socket", KEY_STRING, KEY_RESTART, AT(Config, hook.socket), .form = &form_socket, .fallback = "/run/neuron-collectd/hook.sock",
   .help = "Unix socket for notes." },
 { "hook.mailbox", KEY_STRING, KEY_RESTART, AT(Config, hook.mailbox), .form = &form_path, .fallback = "/var/lib/neuron-collectd/mailbox",
-  .help = "Directory for notes while the agent is away." },
+  .help = "Directory for notes while the agent does not run." },
 { "hook.deadline", KEY_TIME, AT(Config, hook.deadline_usec), .min = 10 * USEC_PER_MSEC, .max = USEC_PER_MINUTE, .fallback = "2s",
   .help = "How long the hook may wait for the snapshot." },
 { "hook.allow_prefixes", KEY_STRINGS, AT(Config, hook.allow_prefixes), .form = &form_s3_prefix, .fallback = "", .example = "[\"s3://my-bucket/dumps\"]",

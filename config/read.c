@@ -1368,7 +1368,7 @@ static void check_unique(const Config *c, Faults *faults, const ConfigKey *list)
                                    &(Spot){ .line = origin ? origin->line : 0,
                                             .name = identity->name,
                                             .index = i },
-                                   "give each entry a name of its own",
+                                   "give each entry its own name",
                                    "'%s' is the name of %s[%zu] already", mine, list->name, k);
                         break;
                 }

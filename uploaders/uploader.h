@@ -15,8 +15,8 @@ enum {
         /* no credentials, or they are refused, or not permitted: wait until somebody repairs it */
         UPLOAD_E_DENIED = 6,
         UPLOAD_E_REFUSED = 7, /* this object is refused for what it is: no waiting helps */
-        UPLOAD_E_STALE = 8,   /* what was to be resumed cannot be: begin anew */
-        UPLOAD_E_PAUSED = 9,  /* asked to stop; what arrived is known, to go on with it later */
+        UPLOAD_E_STALE = 8,   /* what was to be resumed cannot be: begin again */
+        UPLOAD_E_PAUSED = 9,  /* asked to stop; what arrived is known, to continue it later */
         /* no connection to the destination, or one that ended or stalled: never the fault of what
          * is uploaded, however often it happens */
         UPLOAD_E_NETWORK = 10,

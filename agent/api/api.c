@@ -439,7 +439,7 @@ static bool refuse_query(ApiCall *c, const HttpQuery *q, const char *remedy) {
 
 static bool refuse_any_query(ApiCall *c) {
         return c->request->n_queries == 0 ||
-               refuse_query(c, &c->request->queries[0], "is not taken here; leave it out");
+               refuse_query(c, &c->request->queries[0], "is not supported here; leave it out");
 }
 
 static bool is_get(const char *method) {
@@ -459,21 +459,22 @@ static bool parse_query(ApiCall *c, const HttpQuery *q, ViewFilter *f) {
                 if (bundle_state_parse(q->value, &state) < 0)
                         return refuse_query(
                                 c, q,
-                                "is no state; use settling, ready, shipping, delivered, "
+                                "invalid state; use settling, ready, shipping, delivered, "
                                 "quarantined, evicted, cancelled or vanished");
                 f->state = (int)state;
         } else if (strcmp(q->name, "source") == 0) {
                 if (q->value[0] == '\0' || strlen(q->value) > SOURCE_NAME_MAX)
                         return refuse_query(c, q,
-                                            "is no source; use a name from the configuration");
+                                            "unknown source; use a name from the configuration");
                 f->source = q->value;
         } else if (strcmp(q->name, "limit") == 0) {
                 if (parse_u64_range(q->value, 1, LIMIT_MAX, &limit) < 0)
-                        return refuse_query(c, q, "is no limit; use a number from 1 to 1000");
+                        return refuse_query(c, q, "invalid limit; use a number from 1 to 1000");
                 f->limit = (unsigned)limit;
         } else if (strcmp(q->name, "after") == 0) {
                 if (!bundle_id_is_valid(q->value))
-                        return refuse_query(c, q, "is no bundle id; use 'next' of the page before");
+                        return refuse_query(c, q,
+                                            "invalid bundle id; use 'next' of the page before");
                 f->after = q->value;
         } else
                 return refuse_query(c, q, "is not known; use state, source, limit or after");
@@ -724,7 +725,7 @@ static void post_redeliver(ApiCall *c) {
                         refuse_query(c, q, "is not known; use destination or since");
                         return;
                 } else if (parse_u64_range(q->value, 0, UINT64_MAX / USEC_PER_SEC, &since) < 0) {
-                        refuse_query(c, q, "is no time; use seconds since 1970");
+                        refuse_query(c, q, "invalid time; use seconds since 1970");
                         return;
                 }
         }

@@ -172,7 +172,7 @@ static const Metric retention_metrics[] = {
         { "sources_deleted_bytes_total", "counter", offsetof(AgentView, sources_deleted_bytes),
           "Bytes of those files." },
         { "upload_rate_limit_bytes", "gauge", offsetof(AgentView, limits.upload_rate),
-          "Bytes per second that may be sent at this time of day; 0 is no limit." },
+          "Bytes per second that may be sent at this time of day; 0 means no limit." },
 };
 static const Metric upload_metrics[] = {
         { "aborted_uploads_total", "counter", offsetof(AgentView, n_aborted_uploads),
@@ -247,7 +247,8 @@ static void add_requests(StrBuf *b, const AgentView *v) {
         if (v->request_seconds.le[0] <= 0)
                 return;
         add_head(b, "requests_total", "counter",
-                 "Requests to object stores by operation and HTTP status; code 0 is no answer.");
+                 "Requests to object stores by operation and HTTP status; code 0 means no "
+                 "response.");
         for (size_t i = 0; i < v->n_requests; i++) {
                 const RequestView *r = &v->requests[i];
                 strbuf_add(b, PREFIX "requests_total{destination=\"");

@@ -70,7 +70,7 @@ typedef struct RequestView {
 
 typedef struct DrainView {
         bool is_draining;
-        const char *reason;     /* who asked, a sentence: "asked by the operator", "EC2: spot
+        const char *reason;     /* who asked, a sentence: "requested by the operator", "EC2: spot
                                    interruption (terminate)" */
         uint64_t since_usec;    /* CLOCK_REALTIME */
         uint64_t deadline_usec; /* when this node terminates, CLOCK_REALTIME; 0 = not known */

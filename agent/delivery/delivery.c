@@ -387,7 +387,7 @@ static bool check_owners(DeliveryAttempt *a) {
         size_t n_unheard = delivery_notes_filter(&d->notes, &owners);
         if (n_unheard > 0)
                 log_dump(d->rec.id, LOG_NOTICE, 0,
-                         "%zu notes of hooks are not heard about it: it has other users' files",
+                         "%zu notes of hooks about it are ignored: it has other users' files",
                          n_unheard);
         return true;
 }
@@ -577,11 +577,10 @@ bool delivery_attempt_end_manifest(DeliveryAttempt *a, const char *where, Earlie
                 return true;
         }
         if (r < 0 || strcmp(a->earlier.id, d->rec.id) != 0)
-                return delivery_endf(
-                        d, RESULT_FAILED,
-                        "'%s' is there already and is no manifest of this bundle; move "
-                        "it away, then `neuron-collect retry %s`",
-                        where, d->rec.id);
+                return delivery_endf(d, RESULT_FAILED,
+                                     "'%s' exists already and is not a manifest of this bundle; "
+                                     "move it away, then `neuron-collect retry %s`",
+                                     where, d->rec.id);
         *ret = memcmp(a->earlier.plan, a->plan_sha256, SHA256_SIZE) == 0
                        ? EARLIER_MANIFEST_OF_PLAN
                        : EARLIER_MANIFEST_OTHER_PLAN;
@@ -589,11 +588,10 @@ bool delivery_attempt_end_manifest(DeliveryAttempt *a, const char *where, Earlie
 }
 
 bool delivery_attempt_end_damaged(DeliveryAttempt *a, const char *where) {
-        return delivery_endf(
-                a->delivery, RESULT_FAILED,
-                "'%s' is there already, of other content, and its object is missing or "
-                "not what it says; move both away, then `neuron-collect retry %s`",
-                where, a->delivery->rec.id);
+        return delivery_endf(a->delivery, RESULT_FAILED,
+                             "'%s' exists already with other content, and its object is missing or "
+                             "differs from it; move both away, then `neuron-collect retry %s`",
+                             where, a->delivery->rec.id);
 }
 
 /* @return 1: the member's bytes are those of the digest; 0: they are not, it is gone, or it changed
@@ -777,10 +775,11 @@ static void skip_member(DeliveryMembers *m, const char *path, int error) {
         if (m->n_unreadable++ >= REASONS_MAX)
                 return;
         _cleanup_free_ char *escaped = path_escape(path), *text = NULL;
-        if (escaped && asprintf(&text,
-                                error == -ENOENT ? "removed: '%s' went away before it could be read"
-                                                 : "unreadable: '%s' (%s)",
-                                escaped, strerror(-error)) >= 0)
+        if (escaped &&
+            asprintf(&text,
+                     error == -ENOENT ? "removed: '%s' was removed before it could be read"
+                                      : "unreadable: '%s' (%s)",
+                     escaped, strerror(-error)) >= 0)
                 m->reasons.add(text, m->reasons.userdata);
 }
 

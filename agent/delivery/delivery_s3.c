@@ -620,7 +620,7 @@ static bool handle_manifest_head(DeliveryS3 *x, const S3Result *result) {
                 return end_answer(x, result->answer);
         if (!length || parse_u64(length, &x->manifest_size) < 0)
                 return delivery_endf(&x->base, RESULT_FAILED,
-                                     "the store does not tell the size of "
+                                     "the store does not report the size of "
                                      "'%s'",
                                      x->manifest_key);
         x->manifest_read = 0;
@@ -819,7 +819,7 @@ static bool handle_upload_result(DeliveryS3 *x) {
                 return delivery_endf(&x->base, RESULT_ABORTED, "paused");
         if (outcome == UPLOAD_E_EXISTS && x->is_fresh) {
                 x->is_fresh = false;
-                return end_for_restart(x, RESULT_FAILED, "its name is taken: checking by whom");
+                return end_for_restart(x, RESULT_FAILED, "its name is in use: checking by whom");
         }
         if (outcome == UPLOAD_E_STALE)
                 return end_for_restart(x, RESULT_FAILED,
@@ -1427,7 +1427,7 @@ static void s3_on_delivered(Destination *d, const char *bundle) {
         if (r < 0)
                 log_dump(bundle, LOG_WARNING, r,
                          "%s: cannot clear its upload's ledger; an upload that is complete is "
-                         "aborted later, in vain",
+                         "aborted later, without effect",
                          d->config->name);
 }
 

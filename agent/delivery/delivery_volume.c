@@ -374,7 +374,7 @@ static void record_temporary(const Destination *d, const char *bundle, const cha
         free(name);
         if (r < 0)
                 log_dump(bundle, LOG_WARNING, r,
-                         "%s: cannot write down that its temporary file is to be removed",
+                         "%s: cannot record that its temporary file must be removed",
                          d->config->name);
 }
 

@@ -309,7 +309,7 @@ static void on_compared(const S3Result *r, void *userdata) {
                 finish(c, OBJECT_OK, NULL);
         else if (outcome == OBJECT_NOT_FOUND) {
                 c->is_own_trouble = true;
-                finish(c, OBJECT_UNREACHABLE, "what had the name was removed meanwhile");
+                finish(c, OBJECT_UNREACHABLE, "the object of that name has been removed");
         } else
                 finish_answer(c, outcome, r);
 }

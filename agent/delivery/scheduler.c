@@ -268,7 +268,7 @@ static void kick_destination_in(Destination *d, uint64_t usec) {
                 log_error(r, "destination %s: cannot arm a timer", d->config->name);
 }
 
-/* Deliveries have no backoff by it: whether they can go on the probe says, at once. And where it
+/* Deliveries have no backoff by it: whether they can continue the probe says, at once. And where it
  * has failed, it need not wait to see that the destination is back. */
 void scheduler_object_done(Destination *d, const char *error) {
         if (error) {
@@ -850,7 +850,8 @@ static void interrupt_for_small(Destination *d) {
                 kick_destination_in(d, now < until ? until - now : USEC_PER_SEC);
                 return;
         }
-        log_dump(d->bundle->rec.id, LOG_DEBUG, 0, "%s: gives way to smaller ones", d->config->name);
+        log_dump(d->bundle->rec.id, LOG_DEBUG, 0, "%s: paused for smaller bundles",
+                 d->config->name);
         wind_down(d);
 }
 
@@ -1479,7 +1480,7 @@ void scheduler_abandon_uploads(Scheduler *s, const Bundle *b) {
                                              b->rec.deliveries[i].destination);
                 if (r < 0)
                         log_dump(b->rec.id, LOG_WARNING, r,
-                                 "cannot write down that its upload is to be aborted");
+                                 "cannot record that its upload must be aborted");
                 Destination *d = scheduler_find_destination(s, b->rec.deliveries[i].destination);
                 if (d && d->type->abandon && b->rec.deliveries[i].object &&
                     b->rec.deliveries[i].state != DELIVERY_DONE)

@@ -197,7 +197,7 @@ static int start_call(Arbiter *a, ObjectCall **ret, ObjectRequest *request) {
         if (r >= 0)
                 return r;
         if (r != -ENOTCONN)
-                log_warning(r, "failure %s: cannot ask destination %s for '%s'", a->options.key,
+                log_warning(r, "failure %s: cannot query destination %s for '%s'", a->options.key,
                             a->state.destination, request->name);
         stop_reading(&a->publication);
         /* There is no such destination; the document is too large: no later try would do better. */
@@ -256,7 +256,7 @@ static void run_task(Arbiter *a);
 static void handle_list(Arbiter *a, const ObjectResult *r) {
         if (!a->has_clock) {
                 if (!r->has_clock)
-                        log_warning(0, "failure %s: destination %s does not say what time it is",
+                        log_warning(0, "failure %s: destination %s does not report its time",
                                     a->options.key, a->state.destination);
                 /* When it does, the next answer may be quicker. */
                 finish(a, r->has_clock ? STORE_OUTCOME_UNREACHABLE : STORE_OUTCOME_UNABLE);
@@ -391,7 +391,7 @@ static void on_record_read(const ObjectResult *r, void *userdata) {
                                                                      a->action.n, &k->record) == 0;
                 p->n_claims += k->record.claims.n;
                 if (!k->is_read)
-                        log_warning(0, "failure %s/%u: destination %s: '%s' is no valid record",
+                        log_warning(0, "failure %s/%u: destination %s: '%s' is not a valid record",
                                     a->options.key, a->action.n, a->state.destination, k->name);
         }
         read_records(a);

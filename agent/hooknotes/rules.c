@@ -58,7 +58,7 @@ static const char *path_error(const char *directory) {
         if (!directory || directory[0] == '\0')
                 return "it names no directory";
         if (directory[0] != '/')
-                return "the directory is no absolute path";
+                return "the directory is not an absolute path";
         if (strlen(directory) >= PATH_MAX)
                 return "the directory's path is too long";
         for (const char *p = directory; *p; p++) /* `/..` and `/../`, but not `/a..b` */
@@ -308,7 +308,7 @@ static const char *open_error_text(int error) {
         case -ELOOP:
                 return "a symbolic link is on the way to the directory";
         case -ENOTDIR:
-                return "it is no directory";
+                return "it is not a directory";
         case -EACCES:
         case -EPERM:
                 return "permission denied on the directory";

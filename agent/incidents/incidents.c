@@ -748,7 +748,7 @@ static void add_unit(StrBuf *b, const IncidentUnit *u) {
         json_out_end_object(b);
 }
 
-static void write_document_file(Incident *x) {
+static void write_attached(Incident *x) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         if (!x->attaching.is_changed)
                 return;
@@ -825,7 +825,7 @@ static void finish(Incident *x) {
         a->is_stuck = false;
         a->wait_usec = 0;
         rest_timer(x);
-        write_document_file(x);
+        write_attached(x);
         if (x->state == INCIDENT_ENDED)
                 incident_write(x); /* that it has ended */
         if (x->state >= INCIDENT_RESTING)
@@ -868,7 +868,7 @@ static void get_stuck(Incident *x, int error) {
         a->is_stuck = true;
         a->wait_usec = MAX(2 * a->wait_usec, AGAIN_MIN_USEC);
         a->wait_usec = MIN(a->wait_usec, AGAIN_MAX_USEC);
-        write_document_file(x);
+        write_attached(x);
         if (timer_arm(&a->timer, &(TimerOptions){ .event = x->owner->context.event,
                                                   .usec = a->wait_usec,
                                                   .handler = on_attach_retry,
@@ -1024,7 +1024,7 @@ static void incident_attach_done(Incident *x) {
         x->attaching.job = NULL;
         x->attaching.timer = sd_event_source_disable_unref(x->attaching.timer);
         if (x->directory)
-                write_document_file(x); /* what came back, though the round is not over */
+                write_attached(x); /* what came back, though the round is not over */
 }
 
 /* The second snapshot waits for the ends of processes: a pidfd each, for as long as it waits. */
@@ -1811,8 +1811,8 @@ static void find(Incidents *i, const char *parent, const char *name) {
         if (r < 0) {
                 if (!is_none_of_ours(r))
                         log_warning(r,
-                                    "what an earlier agent has left in '%s/%s' cannot be read; it "
-                                    "stays as it is, and is read at the next start",
+                                    "'%s/%s' of an earlier agent cannot be read; it is kept and "
+                                    "read at the next start",
                                     parent, name);
                 incident_free(x); /* not the directory */
                 return;
@@ -2301,7 +2301,7 @@ static void on_next_message(const char *text, void *userdata) {
 static void on_next_end(int result, const char *why, void *userdata) {
         Incidents *i = userdata;
         if (i->next)
-                i->next = probe_free(i->next); /* ours goes on */
+                i->next = probe_free(i->next); /* ours continues */
         else
                 on_watch_end(result, why, i);
 }
@@ -2327,7 +2327,7 @@ static int start_watch(Incidents *i, Probe **ret, bool is_next) {
  * we have started meanwhile may read less. One that has said nothing until now hangs. */
 static void replace_own_watch(Incidents *i) {
         i->next = probe_free(i->next);
-        (void)start_watch(i, &i->next, true); /* on failure ours goes on */
+        (void)start_watch(i, &i->next, true); /* on failure ours continues */
 }
 
 static void incidents_watch(Incidents *i) {
@@ -2406,7 +2406,7 @@ void incidents_rebind(Incidents *i, const Config *config) {
         i->config = config;
         incidents_watch_done(i); /* with the roots and limits of the new one */
         incidents_watch(i);
-        LIST_FOREACH (l, &i->incidents) { /* sources may have been made anew */
+        LIST_FOREACH (l, &i->incidents) { /* sources may have been made again */
                 const Incident *x = CONTAINER_OF(l, Incident, link);
                 if (x->state < INCIDENT_RESTING || x->attaching.job)
                         incident_report_pending(x, true);

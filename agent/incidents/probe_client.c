@@ -94,7 +94,7 @@ static int on_timeout(sd_event_source *s, uint64_t usec, void *userdata) {
         (void)s, (void)usec;
         if (p->pid > 0)
                 (void)kill(p->pid, SIGKILL); /* its children end with it */
-        report_end(p, -ETIMEDOUT, "the supervisor of the collectors took too long");
+        report_end(p, -ETIMEDOUT, "the supervisor of the collectors timed out");
         return 0;
 }
 

@@ -617,7 +617,7 @@ static const char *remedy_for(ScanSkip skip) {
         case SCAN_SKIP_RESERVED:
                 return "rename it: the agent keeps its links under that name";
         case SCAN_SKIP_NO_PROFILE:
-                return "it lies beside no profile; collect it by a source of kind directory";
+                return "no profile is beside it; collect it with a source of kind directory";
         default:
                 return "only regular files are collected";
         }
@@ -1709,7 +1709,7 @@ static void log_unknown(const char *path, size_t n) {
         if (logged && strcmp(logged, path) == 0)
                 return;
         _cleanup_free_ char *escaped = path_escape(path);
-        log_notice("unknown pins, left alone: '%s' and %zu more beside it; remove the directory by "
+        log_notice("unknown pins, kept: '%s' and %zu more beside it; remove the directory by "
                    "hand if its bundle is not needed",
                    escaped ? escaped : "?", n - 1);
         free(logged);

@@ -795,7 +795,7 @@ static const StoreOutcome final_outcomes[N_ACTION_KINDS] = {
 };
 
 /* An action of the store has ended. What has failed is tried again, less and less often; a key that
- * asks begins anew then.
+ * asks begins again then.
  * @return the key, with an outcome to be handled; NULL: there is none, or nobody waits for this */
 static Key *end_action(Agreement *a, const char *key, ActionKind kind, uint32_t n,
                        StoreOutcome outcome, int64_t now) {
@@ -817,7 +817,7 @@ static Key *end_action(Agreement *a, const char *key, ActionKind kind, uint32_t 
         return NULL;
 }
 
-/* The listing is fresh: goes on to what is to be read, then to what is to be created. */
+/* The listing is fresh: continues to what is to be read, then to what is to be created. */
 static void advance(Agreement *a, Key *k, int64_t now) {
         const Failure *unnumbered = find_failure(k, 0);
         const uint32_t highest = MAX(k->highest, highest_known(k)), n = highest + 1;

@@ -1,5 +1,5 @@
 /* The parent's side of the bus. A tick every few seconds looks at the key file, at what is to be
- * listened on and dialled, and at the child: whatever that does, it is killed and started anew. */
+ * listened on and dialled, and at the child: whatever that does, it is killed and started again. */
 #include "agent/peers/bus.h"
 
 #include <assert.h>
@@ -28,7 +28,7 @@
 #define CHILD_SILENCE_USEC (4 * BUS_STATE_USEC)
 #define BACKOFF_MIN_USEC USEC_PER_SEC
 #define BACKOFF_MAX_USEC (30 * USEC_PER_SEC)
-#define STABLE_USEC (5 * USEC_PER_MINUTE) /* a child that ran so long starts anew at once */
+#define STABLE_USEC (5 * USEC_PER_MINUTE) /* a child that ran so long starts again at once */
 #define PACKETS_MAX 32                    /* in a turn of the loop */
 #define HOSTS_MAX 64
 #define HOST_SIZE 254
@@ -40,7 +40,7 @@
 #define SENDERS_MAX 4096 /* whose last sequence is known; two may share a place */
 
 static_assert(ADDRESSES_MAX <= BUS_ENDPOINTS_MAX && WIRE_BYTES_MAX <= BUS_BYTES_MAX,
-              "the child takes what there may be");
+              "the child opens the default addresses");
 
 /* What a name, or a literal, stands for. */
 typedef struct HostAddress {
@@ -288,10 +288,10 @@ static size_t list_addresses(Bus *b, BusAddress ret[static ADDRESSES_MAX]) {
 static void plan_tick(Bus *b, uint64_t usec) {
         int r = timer_rearm(b->timer, usec);
         if (r < 0)
-                log_error(r, "cannot arm the timer of the bus; it is no longer looked after");
+                log_error(r, "cannot arm the timer of the bus; it is no longer supervised");
 }
 
-/* Forgets the child, and when to start it anew. */
+/* Forgets the child, and when to start it again. */
 static void stop_child(Bus *b, const char *why) {
         uint64_t now = now_usec(b);
         if (b->child && why) {

@@ -38,7 +38,7 @@ static void parse_line(const char *line, DiagLocation where, BusKeys *keys, Diag
             parse_hex_bytes(colon + 1, key.secret, WIRE_SECRET_SIZE) < 0)
                 diag_add(faults, where, FORM, "key '%s' is not 64 hex digits", key.id);
         else if (is_known(keys, &key))
-                diag_add(faults, where, "give each key an id of its own",
+                diag_add(faults, where, "give each key its own id",
                          "id '%s' is there a second time", key.id);
         else if (keys->n == BUS_KEYS_MAX)
                 diag_add(faults, where, "remove keys that no node signs with any more",

@@ -622,11 +622,11 @@ static int collect(Measurement *m, const RunnerSource *s) {
 static const char *shortage_text(char ret[160], const RetentionReport *report) {
         char free_text[PARSE_FORMAT_SIZE], keep_text[PARSE_FORMAT_SIZE];
         if (report->free_bytes < report->keep_free_bytes)
-                (void)snprintf(ret, 160, "%s were free and keep_free asks for %s",
+                (void)snprintf(ret, 160, "%s were free and keep_free requires %s",
                                parse_format_human(free_text, report->free_bytes),
                                parse_format_human(keep_text, report->keep_free_bytes));
         else
-                (void)snprintf(ret, 160, "fewer inodes were free than keep_free asks for");
+                (void)snprintf(ret, 160, "fewer inodes were free than keep_free requires");
         return ret;
 }
 

@@ -133,7 +133,7 @@ int bundle_table_add(BundleTable *t, BundleRecord *rec, IntakeSource *source, Bu
  * -EEXIST (its unit is being worked on, or it is here) */
 int bundle_table_revive(BundleTable *t, const char *id, IntakeSource *source, Bundle **ret);
 
-/** What becomes of the links of a bundle when it is delivered: with `keep` its row goes on to say
+/** What becomes of the links of a bundle when it is delivered: with `keep` its row continues to say
  * links_held, for retention to let go of later; else it does not. From the first configuration on.
  */
 void bundle_table_keep_links(BundleTable *t, bool keep);
@@ -172,7 +172,7 @@ BundleQueue *const *bundle_table_queues(const BundleTable *t, size_t *ret_n);
  * table forbids is a defect: it is logged and refused with -EPERM. After a move to a final state
  * the bundle is gone: do not touch it. When the row cannot be written the move still happens in
  * memory; a final one is finished (on_final, freed) only once bundle_table_retry() has written it,
- * so that nothing is let go on the strength of what a crash would forget. */
+ * so that nothing is let continue the strength of what a crash would forget. */
 int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reason);
 /** @return whether a delivery was ever begun: that has left its object's name in the row */
 bool bundle_has_begun(const Bundle *b);

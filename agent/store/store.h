@@ -99,7 +99,7 @@ int store_list(Store *s, const StoreFilter *f, int (*on_bundle)(BundleRecord *b,
 /** @return when the newest row but n was seen first; 0: there are no more than n */
 uint64_t store_nth_seen_usec(Store *s, uint64_t n);
 /** Deletes the row of a bundle whose unit is gone, or has a newer bundle, with those of its
- * supplements; store_counts() goes on counting them.
+ * supplements; store_counts() continues counting them.
  * @return 0; STORE_E_NOT_FOUND: not all have ended, some are held or pinned, or it is neither gone
  * nor replaced; -errno */
 int store_drop_ended(Store *s, const char *id, bool is_gone);

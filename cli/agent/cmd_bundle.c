@@ -150,7 +150,7 @@ static void print_redelivery(const json_t *answer) {
                 cli_line("there is nothing to redeliver: no bundle lacks a destination that its "
                          "source has");
         else
-                cli_line("%s on the way again; `neuron-collect wait --all` waits for the end, and "
+                cli_line("%s is retried; `neuron-collect wait --all` waits for the end, and "
                          "`neuron-collect list` says which ones have no files left",
                          cli_count(n, bundles, "bundle"));
         if (cli_is_true(answer, "more"))

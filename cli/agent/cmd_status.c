@@ -169,21 +169,20 @@ static void print_hook(const json_t *hook) {
         cli_line("hook: %s came, %llu refused", cli_count(n, cli_number(hook, "notes"), "note"),
                  (unsigned long long)cli_number(hook, "refused"));
         if (cli_number(hook, "awaited") > 0)
-                cli_line(
-                        "  directories not there yet: %llu; looked for again when their hooks have "
-                        "ended",
-                        (unsigned long long)cli_number(hook, "awaited"));
+                cli_line("  directories not there yet: %llu; checked again when their hooks have "
+                         "ended",
+                         (unsigned long long)cli_number(hook, "awaited"));
         if (cli_number(hook, "unseen") > 0)
                 cli_line("  directories that the agent cannot see: %llu; mount the dump directory "
                          "of containers from the host",
                          (unsigned long long)cli_number(hook, "unseen"));
         if (*cli_text(hook, "trouble"))
-                cli_line("  hooks are not heard, or not at once: %s", cli_text(hook, "trouble"));
+                cli_line("  hooks are not answered, or late: %s", cli_text(hook, "trouble"));
         if (snapshots)
                 cli_line("snapshots: %llu taken since the start, %llu dropped%s, %llu underway",
                          (unsigned long long)cli_number(snapshots, "taken"),
                          (unsigned long long)cli_number(snapshots, "dropped"),
-                         cli_number(snapshots, "dropped") ? " (the log says why)" : "",
+                         cli_number(snapshots, "dropped") ? " (the log has the reason)" : "",
                          (unsigned long long)cli_number(snapshots, "underway"));
 }
 

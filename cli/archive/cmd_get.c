@@ -193,7 +193,7 @@ static int output_report(const Output *o, int error) {
                 return CLI_NO;
         }
         const char *remedy = error == -ENOSPC || error == -EDQUOT
-                                     ? "make room, or name another place with -o"
+                                     ? "free some space, or set another path with -o"
                              : error == -EFBIG ? "a file may not be that large there"
                                                : "see to that";
         if (error == -EINTR)
@@ -213,7 +213,7 @@ static int output_check_space(const Output *o, uint64_t more_bytes) {
         if (free_bytes >= more_bytes)
                 return CLI_YES;
         char need[PARSE_FORMAT_SIZE], have[PARSE_FORMAT_SIZE];
-        cli_error("'%s' needs %s, but only %s are free there; make room, or name another place "
+        cli_error("'%s' needs %s, but only %s are free there; free some space, or set another path "
                   "with -o",
                   o->path, parse_format_human(need, more_bytes),
                   parse_format_human(have, free_bytes));

@@ -182,7 +182,7 @@ static void report_bad_manifest(Ls *l, const Entry *e, const char *why) {
         if (why)
                 cli_error("%s", why);
         else
-                cli_error("'%s" MANIFEST_SUFFIX "' is no manifest", url ? url : e->stem);
+                cli_error("'%s" MANIFEST_SUFFIX "' is not a manifest", url ? url : e->stem);
 }
 
 /* Reads the beginnings of the manifests that are not understood yet. @return 0, -errno */
@@ -417,8 +417,8 @@ static int list(Ls *l, const ObjectUrl *url, const char *given) {
         } else if (r < 0 || f < 0)
                 return object_store_report(l->store, r < 0 ? r : f);
         if (l->n_bad > 1)
-                cli_error("%llu manifests cannot be read or are invalid; the errors of the "
-                          "first was said",
+                cli_error("%llu manifests cannot be read or are invalid; the errors of the first "
+                          "are above",
                           (unsigned long long)l->n_bad);
         if (l->n_told == 0 && !l->failed)
                 cli_error("no bundles below '%s'", given);

@@ -361,7 +361,7 @@ static int dir_reader(ObjectStore *s, const ObjectRange *range, ObjectReader **r
         uint64_t bytes = (uint64_t)st.st_size;
         if (range->object_bytes && bytes != range->object_bytes)
                 return object_store_fail(s, OBJECT_E_FAILED,
-                                         "'%s' has %llu bytes, its manifest says %llu", range->key,
+                                         "'%s' has %llu bytes, its manifest has %llu", range->key,
                                          (unsigned long long)bytes,
                                          (unsigned long long)range->object_bytes);
         (void)posix_fadvise(fd, (off_t)range->offset, (off_t)range->bytes,
@@ -1109,7 +1109,7 @@ static void on_stat(Ask *ask, const S3Result *result) {
         const char *text = result->header(result, "content-length");
         if (!text || parse_u64(text, &ask->bytes) < 0)
                 ask->outcome = object_store_fail(&ask->store->store, OBJECT_E_FAILED,
-                                                 "the server does not say how large it is");
+                                                 "the server does not report its size");
 }
 
 static int s3_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes) {
@@ -1270,7 +1270,7 @@ static int object_store_s3_new(ObjectStore **ret, const Cli *cli, const ObjectUr
                 *ret = &s->store;
                 return CLI_YES;
         }
-        cli_error("cannot ask for 's3://%s': %s", url->bucket, fault ? fault : strerror(-r));
+        cli_error("cannot request 's3://%s': %s", url->bucket, fault ? fault : strerror(-r));
         object_store_free(s ? &s->store : NULL);
         return r == -EINVAL ? CLI_USAGE : CLI_NO;
 }

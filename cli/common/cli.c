@@ -285,7 +285,7 @@ static int request(const Cli *cli, const Question *q, json_t **ret_json) {
                 return CLI_NO;
         }
         if (r < 0) {
-                cli_error("cannot ask '%s': %s", cli->socket, strerror(-r));
+                cli_error("cannot query '%s': %s", cli->socket, strerror(-r));
                 return CLI_NO;
         }
         if (!reply.json) {

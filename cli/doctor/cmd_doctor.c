@@ -374,7 +374,7 @@ static void check_probe(Doctor *d) {
                        is_there ? "systemctl restart neuron-collectd-probe.socket"
                                 : "systemctl enable --now neuron-collectd-probe.socket",
                        "%s '%s'%s: snapshots only have what the agent's user may read",
-                       is_there ? "nobody listens on" : "there is no", path,
+                       is_there ? "no process listens on" : "there is no", path,
                        is_there ? ", which is left over" : "");
 }
 

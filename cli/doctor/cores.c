@@ -191,9 +191,10 @@ static bool advise_directory(const CoreFacts *f, CoreAdvice *ret) {
                 return false;
         *ret = (CoreAdvice){ .finding = WARNING };
         if (!f->is_writable)
-                ret->detail = strbuf_format("'%s' is no directory where every user may write, and "
-                                            "the kernel creates none: cores are lost",
-                                            p->directory);
+                ret->detail =
+                        strbuf_format("'%s' is not a directory that every user may write to, and "
+                                      "the kernel creates none: cores are lost",
+                                      p->directory);
         else
                 ret->detail = strbuf_format("kernel.core_pattern '%s' has no %%P: a core replaces "
                                             "the one before",

@@ -248,7 +248,7 @@ typedef struct HookRequest {    /* borrowed */
 } HookRequest;
 
 typedef struct HookResult {
-        bool placed;     /* ours, anew or another version of it */
+        bool placed;     /* ours, again or another version of it */
         bool put_aside;  /* the hook that was there */
         bool restored;   /* the hook that was aside */
         bool removed;    /* ours, and there was nothing to restore */

@@ -162,7 +162,7 @@ static int make_report(Child *child, const char *left_out) {
         _cleanup_(context_done) Context context = { 0 };
         if (fs_read_head(CONTEXT_FD, CRASH_CONTEXT_BYTES_MAX, &known, &n_known) < 0 ||
             context_parse(&context, known, n_known) != 0)
-                return report_fault("its context is no JSON object");
+                return report_fault("its context is not a JSON object");
         ReportInput in = { .core_name = child->start.core_name,
                            .left_out = left_out,
                            .context = &context,

@@ -404,7 +404,7 @@ void fault_add_sentence(const Fault *f, StrBuf *b) {
         if (f->has_address && f->signal.number != SIGILL && f->signal.number != SIGFPE)
                 strbuf_addf(b, " at 0x%" PRIx64, f->signal.address);
         if (!f->signal.is_known)
-                strbuf_add(b, "; the core does not say more");
+                strbuf_add(b, "; the core has no more information");
         else if (is_sent && !f->has_address && (uint32_t)f->signal.address == f->pid)
                 strbuf_add(b, ": sent by the process itself");
         else if (is_sent && !f->has_address && (uint32_t)f->signal.address == 0)
@@ -539,7 +539,7 @@ static void text_instruction(const Fault *f, const Modules *modules, StrBuf *b) 
         if (f->base_register >= 0)
                 strbuf_addf(b, "The address is %s %+" PRId64 "%s.\n",
                             register_name(f, (size_t)f->base_register, buf), f->base_offset,
-                            f->is_decoded ? ", as the instruction says" : ", by likeness");
+                            f->is_decoded ? ", according to the instruction" : ", by likeness");
         if (f->stack)
                 text_stack(f, unwind_stack_pointer(modules->memory->notes, &f->state), b);
         strbuf_add(b, "\n");

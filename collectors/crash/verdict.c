@@ -205,7 +205,8 @@ static bool is_stack_damaged(const Case *c, StrBuf *why) {
                 return add_message(c, why);
         if (!is_bad_return(c))
                 return false;
-        strbuf_add(why, "the instruction is ret, and what is on the stack for it is no address");
+        strbuf_add(why,
+                   "the instruction is ret, and the value on the stack for it is not an address");
         return true;
 }
 
@@ -422,7 +423,7 @@ static bool is_sent_by_other(const Case *c, StrBuf *why) {
 }
 
 #define LOOK_FOR_WRITE                                                                             \
-        "Look for the write that came before: a build with AddressSanitizer or ThreadSanitizer."
+        "Search for the earlier write: use a build with AddressSanitizer or ThreadSanitizer."
 
 /* clang-format off */
 static const struct {
@@ -439,7 +440,7 @@ static const struct {
           "a frame did not fit on what was left of the stack", NULL },
         { "mapped-file-cut", "cause", is_file_cut,
           "a file was mapped and then made shorter, or its file system has no space or is gone",
-          "Look at the file's file system (`df`, `mount`), and for who writes the file anew." },
+          "Check the file's file system (`df`, `mount`), and which process rewrites the file." },
         { "heap-damaged", "symptom", is_heap_damaged,
           "the C library found its heap damaged; the damage was done earlier", LOOK_FOR_WRITE },
         { "stack-damaged", "symptom", is_stack_damaged,
@@ -447,14 +448,14 @@ static const struct {
           "called",
           LOOK_FOR_WRITE },
         { "abort-with-message", "cause", is_abort_with_message,
-          "the program gave up, and said why", NULL },
+          "the program gave up with a message", NULL },
         { "arithmetic", "cause", is_arithmetic,
           "the processor refused an operation with numbers", NULL },
         { "trap", "cause", is_trap,
           "the program came to an instruction that is there to stop it", NULL },
         { "illegal-instruction", "unknown", is_illegal,
           "built for another processor, or pc is not where code begins",
-          "Compare what `lscpu` says with what the program was built for." },
+          "Compare `lscpu` with what the program was built for." },
         { "use-after-free", "symptom", is_use_after_free,
           "a pointer was read from memory that had been freed", LOOK_FOR_WRITE },
         { "exit-time", "symptom", is_at_exit,
@@ -467,9 +468,9 @@ static const struct {
           "a pointer was overwritten or is invalid; the write came earlier", LOOK_FOR_WRITE },
         { "many-in-one-lock", "symptom", is_many_in_lock,
           "most threads wait for one lock: its holder is the cause, not the thread that was ended",
-          "Look at what the thread that holds the lock does, and waits for." },
+          "Inspect what the thread that holds the lock does, and waits for." },
         { "sent", "symptom", is_sent_by_other, "another process sent the signal",
-          "Look for who sends signals: the job's scheduler, a health check, a person." },
+          "Search for the sender of the signal: the job's scheduler, a health check, a person." },
 };
 /* clang-format on */
 

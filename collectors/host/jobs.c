@@ -494,7 +494,7 @@ static int emit_unread(const JobsRun *run, const JobsHolder *h, const char *why)
 static int on_end(const PoolTask *task, int result, void *userdata) {
         const JobsPart *part = task->userdata;
         JobsRun *run = userdata;
-        const char *why = result == 0 ? "it ended while it was looked at"
+        const char *why = result == 0 ? "it ended while it was inspected"
                           : result == -ETIMEDOUT
                                   ? "reading it, or one before it, did not end in time"
                                   : strerror(-result);

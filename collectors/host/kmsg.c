@@ -284,7 +284,7 @@ typedef struct Kmsg {
         uint64_t past_usec; /* since boot: lines until then are read for their facts; 0: none */
         bool is_stream; /* followed: what is written is not counted against max_bytes, but by the
                            minute */
-        StrBuf pending; /* bytes that may go on */
+        StrBuf pending; /* bytes that may continue */
         uint64_t last_seq;
         bool has_seq, overran;
         uint64_t window_usec; /* of the kernel's time: when the minute began that n_lines and
@@ -489,7 +489,8 @@ static int read_some(Kmsg *k) {
         ssize_t n = read(k->fd, chunk, sizeof chunk);
 
         if (n < 0 &&
-            errno == EPIPE) { /* overwritten before it was read; the next read goes on behind it */
+            errno ==
+                    EPIPE) { /* overwritten before it was read; the next read continues behind it */
                 k->overran = true;
                 return 1;
         }
@@ -516,7 +517,7 @@ static const char *remedy_for(int error) {
         case -EACCES:
                 return "start neuron-collectd-probe.socket, or give the agent CAP_SYSLOG";
         default:
-                return "the kernel's own log ('dmesg') may say more";
+                return "the kernel log ('dmesg') may have more";
         }
 }
 
@@ -691,7 +692,7 @@ static int wait_for_more(const Kmsg *k, bool is_at_end) {
         struct pollfd polls[] = { { .fd = k->out->fd },
                                   { .fd = is_at_end ? -1 : k->fd, .events = POLLIN } };
 
-        /* A file at its end and a FIFO without a writer are always readable: examined anew after a
+        /* A file at its end and a FIFO without a writer are always readable: examined again after a
          * while. */
         if (poll(polls, ELEMENTSOF(polls), is_at_end ? IDLE_MSEC : -1) < 0)
                 return errno == EINTR ? 1 : -errno;

@@ -135,9 +135,9 @@ static void neuron_ioctl_error(char *text, size_t size, int r) {
         const char *name = strerrorname_np(-r), *description = strerrordesc_np(-r);
 
         if (r > 0)
-                (void)snprintf(text, size, "the driver returned %d, which is no answer", r);
+                (void)snprintf(text, size, "the driver returned the unexpected value %d", r);
         else if (r == -EOPNOTSUPP)
-                (void)snprintf(text, size, "not asked: this driver does not have it yet");
+                (void)snprintf(text, size, "not requested: this driver does not have it");
         else if (r == -ECANCELED)
                 (void)snprintf(text, size,
                                "not opened: no process uses a device any more, and "
@@ -600,7 +600,7 @@ static void add_detail(const Collection *c, const PoolTask *task, StrBuf *b, int
         else if (result == -ETIMEDOUT)
                 (void)snprintf(text, sizeof text, "time was over");
         else if (result == -EPIPE)
-                (void)snprintf(text, sizeof text, "the process that asked crashed at '%s'",
+                (void)snprintf(text, sizeof text, "the process that requested it crashed at '%s'",
                                pending_query);
         else
                 neuron_ioctl_error(text, sizeof text, result);

@@ -371,7 +371,7 @@ static int read_file(Walk *w, int at_fd, const char *name, const char *path) {
 
 static int defer(Walk *w, const char *path) {
         if (w->n_deferred >= SYSFS_DEFERRED_MAX) {
-                note_cut(w, "more than 512 files of the device ask its hardware");
+                note_cut(w, "more than 512 files of the device access its hardware");
                 return 0;
         }
         w->deferred[w->n_deferred] = strdup(path);

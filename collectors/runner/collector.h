@@ -1,5 +1,5 @@
 /* What a source of a snapshot is: a row in the table of supervisor.c, and a file. Each runs in a
- * child that is executed anew
+ * child that is executed again
  * (`neuron-collectd --child=collect`), reads its request from the supervisor, and writes records:
  * JSON objects, one a line, as soon as each is known, so that what a child wrote before it was
  * killed is kept. docs/BUNDLE.md describes the records. */

@@ -38,7 +38,7 @@ typedef struct Field {
         const struct Field *fields; /* of an item */
 } Field;
 
-static const char no_roots[] = "the order does not say where /sys, /dev and /proc are";
+static const char no_roots[] = "the request has no paths of /sys, /dev and /proc";
 static const char no_command[] = "a command of the order has no name or no program";
 static const char no_log[] = "a log of the order has no path";
 static const char no_dump[] = "a dump of the order has no absolute path";
@@ -247,7 +247,7 @@ static pid_t read_pid(Reading *x, const json_t *v, bool may_be_none) {
 static uid_t read_uid(Reading *x, const json_t *v) {
         uint64_t uid = read_number(x, v);
         if (!v || uid > UINT32_MAX)
-                set_error(x, -EINVAL, "a file of the order is nobody's");
+                set_error(x, -EINVAL, "a file of the request has no owner");
         return (uid_t)uid;
 }
 
@@ -332,7 +332,7 @@ static void read_mode(Reading *x, const json_t *v, ProbeMode *ret) {
         if (mode >= 0)
                 *ret = (ProbeMode)mode;
         else
-                set_error(x, -EINVAL, "the order does not say what is wanted");
+                set_error(x, -EINVAL, "the request has no mode");
 }
 
 static bool is_file_name(const char *s) {
@@ -363,7 +363,7 @@ int probe_request_parse(const void *data, size_t n, ProbeRequest *ret, const cha
         if (json_is_object(v))
                 read_request(&x, v, &o);
         else
-                set_error(&x, -EINVAL, "the order is no JSON object");
+                set_error(&x, -EINVAL, "the request is not a JSON object");
         json_decref(v);
         if (x.r < 0) {
                 probe_request_done(&o);

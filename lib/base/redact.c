@@ -430,7 +430,7 @@ static bool is_blank(char c) {
 /* ---- a name and its value ---- */
 
 typedef struct Value {
-        size_t from, to; /* to is where to go on: behind a closing quote it is not */
+        size_t from, to; /* to is where to continue: behind a closing quote it is not */
 } Value;
 
 /* Passes over a quote, which in a log line may be `\"`. @return the quote, or 0 */

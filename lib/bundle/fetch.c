@@ -487,14 +487,14 @@ static ssize_t frame_step(Fetch *f, const uint8_t *data, size_t n, const FetchOu
         if (step.damage)
                 return frame_damaged(f, step.damage);
         if (step.n_written > f->out_remaining)
-                return frame_damaged(f, "it holds more than the seek table says");
+                return frame_damaged(f, "it holds more than the seek table declares");
         f->out_remaining -= step.n_written;
         int r = handle_stream(f, f->out, step.n_written, put);
         if (r < 0)
                 return r;
         if (step.is_complete ? f->in_remaining > 0 || f->out_remaining > 0
                              : f->in_remaining == 0 && step.n_written < step.n_out)
-                return frame_damaged(f, "it is not as long as the seek table says");
+                return frame_damaged(f, "its length differs from the seek table");
         if (step.is_complete) {
                 f->in_frame = false;
                 f->next++;
@@ -548,6 +548,6 @@ int fetch_finish(Fetch *f) {
                    *expected = json_string_value(json_object_get(f->member, key));
         if (expected && strcasecmp(expected, hex) == 0)
                 return 0;
-        return f->error = damaged(f, "its %s is %s, the manifest says %.64s", key, hex,
+        return f->error = damaged(f, "its %s is %s, the manifest has %.64s", key, hex,
                                   expected ? expected : "nothing of this form");
 }

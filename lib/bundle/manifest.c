@@ -743,7 +743,8 @@ static int check_member(MemberWalk *w, const json_t *member, const char *prefix,
         if (offset >= n_stream || offset % 512 != 0)
                 return add_fault(fault,
                                  "%soffset: %" JSON_INTEGER_FORMAT
-                                 " is no place in a tar stream of %" JSON_INTEGER_FORMAT " bytes",
+                                 " is not a valid offset in a tar stream of %" JSON_INTEGER_FORMAT
+                                 " bytes",
                                  prefix, offset, n_stream);
         return check_header(json_object_get(member, "header"), offset, prefix, fault);
 }

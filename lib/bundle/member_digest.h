@@ -37,7 +37,7 @@ void member_digest_zeros(MemberDigest *d, uint64_t n);
  */
 void member_digest_final(MemberDigest *d, uint8_t ret[static SHA256_SIZE], bool *ret_is_sparse);
 
-/** The running state in a fixed byte order, to go on in another process; load: -EINVAL when it
+/** The running state in a fixed byte order, to continue in another process; load: -EINVAL when it
  * cannot be a state. */
 #define MEMBER_DIGEST_STATE_SIZE (2 * SHA256_STATE_SIZE + 4 * 8 + 4 + 1)
 void member_digest_save(const MemberDigest *d, uint8_t ret[static MEMBER_DIGEST_STATE_SIZE]);

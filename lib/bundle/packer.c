@@ -155,7 +155,7 @@ static int check_unchanged(TarStream *s) {
                 return fail_member(s, -errno, VERDICT_SUSPECT, "its status cannot be read (%m)");
         if (st.st_dev != m->dev || st.st_ino != m->ino)
                 return fail_member(s, WRITER_E_CHANGED, VERDICT_SUSPECT,
-                                   "another file has taken its place since it was planned");
+                                   "another file has replaced it since it was planned");
         if ((uint64_t)st.st_size != m->bytes)
                 return fail_member(s, WRITER_E_CHANGED,
                                    (uint64_t)st.st_size < m->bytes ? VERDICT_TRUNCATED
@@ -236,8 +236,8 @@ typedef struct Piece {
         bool is_zero; /* is cleared by anything else than zeros */
 } Piece;
 
-/* Reads content at an offset, of data that goes on until `end`. Reads nothing when nothing more can
- * be read (s->is_lost). */
+/* Reads content at an offset, of data that continues until `end`. Reads nothing when nothing more
+ * can be read (s->is_lost). */
 static int read_source(TarStream *s, Piece *p, uint64_t offset, uint64_t end) {
         ssize_t got;
 

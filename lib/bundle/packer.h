@@ -172,7 +172,7 @@ void parts_done(Parts *p);
 typedef struct Packer Packer;
 typedef struct PackerBuffers PackerBuffers;
 
-/* What is written down of a part, and enough to go on behind it. */
+/* What is written down of a part, and enough to continue behind it. */
 typedef struct PackedRow {
         uint64_t first_frame, n_frames;
         uint32_t *frame_bytes; /* n_frames compressed sizes; owned */

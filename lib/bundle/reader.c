@@ -173,7 +173,7 @@ static int close_part(ObjectReader *o) {
         if (!expected || strcasecmp(expected, hex) != 0)
                 r = report_fault(o->faults,
                                  "part %zu of the object, %" PRIu64 " bytes up to offset %" PRIu64
-                                 ", has the sha-256 %s, the manifest says %s",
+                                 ", has the sha-256 %s, the manifest has %s",
                                  o->part, part_bytes(o), o->offset, hex,
                                  expected ? expected : "nothing");
         o->part++;
@@ -350,12 +350,12 @@ static int step_frame(TarStream *s, size_t *ret_n) {
         if (step.damage)
                 return report_damage(s, step.damage);
         if (step.n_written > s->frame_out_remaining)
-                return report_damage(s, "it holds more than the seek table says");
+                return report_damage(s, "it holds more than the seek table declares");
         *ret_n = step.n_written;
         s->frame_out_remaining -= step.n_written;
         if (step.is_complete) {
                 if (s->has_cursor && (s->frame_in_remaining > 0 || s->frame_out_remaining > 0))
-                        return report_damage(s, "it is shorter than the seek table says");
+                        return report_damage(s, "it is shorter than the seek table declares");
                 s->in_frame = false;
         } else if (step.n_read == 0 && step.n_written == 0)
                 return report_damage(s, "it ends too early");
@@ -546,8 +546,7 @@ static int check_table(Verify *v, ByteSource *object) {
                                             "uncompressed_bytes");
         if (v->table.n_frames != n_frames)
                 r = report_fault(&v->faults,
-                                 "the seek table has %" PRIu64
-                                 " frames, the manifest says %" PRIu64,
+                                 "the seek table has %" PRIu64 " frames, the manifest has %" PRIu64,
                                  v->table.n_frames, n_frames);
         if (r == 0)
                 r = check_frames(v, &v->frames);
@@ -563,7 +562,7 @@ static int check_table(Verify *v, ByteSource *object) {
         else if (v->faults.n == n_before && stream_end != n_stream)
                 r = report_fault(&v->faults,
                                  "the seek table's frames hold %" PRIu64
-                                 " bytes together, the manifest says %" PRIu64,
+                                 " bytes together, the manifest has %" PRIu64,
                                  stream_end, n_stream);
         v->has_table = v->faults.n == n_before;
         seek_cursor_init(&v->frames, &v->table);
@@ -598,7 +597,7 @@ static int check_position(Verify *v, const json_t *member, uint64_t offset) {
         if (offset != number_of(member, "offset"))
                 return report_bad_member(v, member,
                                          "begins at offset %" PRIu64
-                                         " of the tar stream, the manifest says %" PRIu64,
+                                         " of the tar stream, the manifest has %" PRIu64,
                                          offset, number_of(member, "offset"));
         while (v->has_table &&
                (v->frames.n_next == 0 || v->frames.offset + v->frames.bytes <= offset)) {
@@ -610,7 +609,7 @@ static int check_position(Verify *v, const json_t *member, uint64_t offset) {
         }
         if (v->has_table && v->frames.n_next - 1 != number_of(member, "frame"))
                 return report_bad_member(v, member,
-                                         "begins in frame %" PRIu64 ", the manifest says %" PRIu64,
+                                         "begins in frame %" PRIu64 ", the manifest has %" PRIu64,
                                          v->frames.n_next - 1, number_of(member, "frame"));
         return 0;
 }
@@ -670,7 +669,7 @@ static int check_digest(Verify *v, const json_t *member, MemberDigest *d) {
                                          "has the %s %s, but the manifest has none of this form",
                                          key, hex);
         if (strcasecmp(hex, expected) != 0)
-                return report_bad_member(v, member, "has the %s %s, the manifest says %s", key, hex,
+                return report_bad_member(v, member, "has the %s %s, the manifest has %s", key, hex,
                                          expected);
         return 0;
 }
@@ -683,7 +682,7 @@ static int verify_member(Verify *v, struct archive_entry *entry, const json_t *m
                 return report_bad_member(v, member, "is not a regular file in the object");
         const la_int64_t bytes = archive_entry_size(entry);
         if (bytes < 0 || (uint64_t)bytes != expected)
-                return report_bad_member(v, member, "has %lld bytes, the manifest says %" PRIu64,
+                return report_bad_member(v, member, "has %lld bytes, the manifest has %" PRIu64,
                                          (long long)bytes, expected);
 
         const uint64_t n_bad = v->report->n_bad;
@@ -793,12 +792,12 @@ static int drain_stream(Verify *v, bool is_complete_stream) {
                 number_of(json_object_get(v->manifest, "bundle"), "uncompressed_bytes");
         if (s.nonzero_end > end && s.n_damaged == 0)
                 r = report_fault(&v->faults,
-                                 "the tar stream goes on at offset %" PRIu64
+                                 "the tar stream continues at offset %" PRIu64
                                  " behind its end at %" PRIu64,
                                  s.nonzero_end, end);
         if (r == 0 && s.bytes != expected)
                 r = report_fault(&v->faults,
-                                 "the tar stream has %" PRIu64 " bytes, the manifest says %" PRIu64,
+                                 "the tar stream has %" PRIu64 " bytes, the manifest has %" PRIu64,
                                  s.bytes, expected);
         return r;
 }
@@ -853,7 +852,7 @@ static int verify(Verify *v, ByteSource *source) {
         int r = 0;
         if (source->bytes != number_of(bundle, "bytes"))
                 r = report_fault(&v->faults,
-                                 "the object has %" PRIu64 " bytes, the manifest says %" PRIu64,
+                                 "the object has %" PRIu64 " bytes, the manifest has %" PRIu64,
                                  source->bytes, number_of(bundle, "bytes"));
         if (r == 0)
                 r = check_table(v, source);

@@ -963,7 +963,7 @@ static int describe_missing(const SetFile *f, StrBuf *text) {
         if (!name)
                 return -ENOMEM;
         if (!f->is_trace) {
-                strbuf_addf(text, "ntff '%s%s%llu_*.ntff' has no neff_%llu.neff beside it", name,
+                strbuf_addf(text, "ntff '%s%s%llu_*.ntff' has no matching neff_%llu.neff", name,
                             name[0] ? "/" : "", (unsigned long long)f->number,
                             (unsigned long long)f->number);
                 return 0;

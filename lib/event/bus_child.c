@@ -1,7 +1,7 @@
 /* The only user of nanomsg. Facts of nanomsg 1.1.5 that it is built on: it aborts its process after
  * some failed binds, has no limit of connections and spins at EMFILE, never resets its backoff, has
  * no keepalive, and resolves names by itself. So each address has a socket of its own, whose
- * statistics say how that address is doing, and which is closed and made anew. */
+ * statistics say how that address is doing, and which is closed and made again. */
 #include "lib/event/bus_child.h"
 
 #include <arpa/inet.h>
@@ -38,7 +38,7 @@
 #define BACKOFF_MAX_USEC (30 * USEC_PER_SEC)
 #define TICK_USEC USEC_PER_SEC
 #define BUSY_TICK_USEC (100 * USEC_PER_MSEC)
-/* Our own, not nanomsg's: an endpoint that fails is made anew. */
+/* Our own, not nanomsg's: an endpoint that fails is made again. */
 #define NEVER_MSEC (24 * 3600 * 1000)
 #define SEND_BUFFER (256 * 1024) /* of each connection, in the kernel */
 #define RATE_MAX 2000            /* messages a second that its parent gets */
@@ -172,7 +172,7 @@ static void close_endpoint(Endpoint *e) {
         e->n_accepted = 0;
 }
 
-/* It is made anew after 1 to 30 s, each time later; half of that is chance. */
+/* It is made again after 1 to 30 s, each time later; half of that is chance. */
 static void retry_endpoint(Endpoint *e, const char *fault, uint64_t now) {
         uint64_t wait = BACKOFF_MIN_USEC << MIN(e->n_failures, 5U);
         wait = MIN(wait, BACKOFF_MAX_USEC);

@@ -19,8 +19,8 @@ typedef struct BusAddress {
 
 /* The first byte of a packet. */
 enum {
-        /* To the child. An endpoint that fails, breaks or is silent for 90 s is made anew, until it
-         * is not among those that are to be open. */
+        /* To the child. An endpoint that fails, breaks or is silent for 90 s is made again, until
+         * it is not among those that are to be open. */
         BUS_OPEN = 'O', /* up to BUS_ENDPOINTS_MAX of BusAddress: all others are closed */
         BUS_SEND = 'S', /* to all that are connected */
         /* To its parent. */

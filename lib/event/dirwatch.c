@@ -415,7 +415,7 @@ static void sync_root(DirWatch *d) {
 
         fd = open_or_await_root(d);
         if (fd < 0) {
-                drop_root(d, "the directory went away");
+                drop_root(d, "the directory was removed");
                 if (fd == -ENOSPC)
                         report_limit(d);
                 else if (fd != -ENOENT)
@@ -428,7 +428,7 @@ static void sync_root(DirWatch *d) {
         }
         if (d->tree.root && d->root_dev == st.st_dev && d->root_ino == st.st_ino)
                 return;
-        drop_root(d, "another directory took its place");
+        drop_root(d, "another directory replaced it");
         r = watch_tree_add(&d->tree, NULL, "", &root);
         if (r < 0) {
                 report_unwatched(d, "", r);

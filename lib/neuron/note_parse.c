@@ -144,7 +144,7 @@ static void read_extra(Reader *p, json_t *root, HookNote *n) {
                 return;
         size_t n_pairs = json_array_size(list);
         if (!json_is_array(list) || n_pairs > NOTE_EXTRA_MAX) {
-                refuse(p, "unknown is no list of at most 64 flags");
+                refuse(p, "unknown is not a list of at most 64 flags");
                 return;
         }
         n->extra = calloc(n_pairs + 1, sizeof *n->extra);
@@ -213,7 +213,7 @@ static char *read_file_name(Reader *p, json_t *object, const char *key) {
         char *name = read_text(p, object, key);
         if (name && (name[0] == '\0' || name[0] == '.' || strchr(name, '/') ||
                      strlen(name) > FILE_NAME_MAX))
-                refuse(p, "the name of a file that it promises is no plain name");
+                refuse(p, "the name of a file that it announces has a slash or is a dot name");
         return name;
 }
 
@@ -246,7 +246,7 @@ static int parse(const void *data, size_t n, char *const *patterns, bool is_clea
         if (!json_is_object(root)) {
                 bool no_memory = !root && json_error_code(&error) == json_error_out_of_memory;
                 json_decref(root);
-                *ret_why = "it is no JSON object, or has a name twice";
+                *ret_why = "it is not a JSON object, or has a duplicate name";
                 return no_memory ? -ENOMEM : NOTE_E_REFUSED;
         }
         read_note(&p, root, patterns, &note);

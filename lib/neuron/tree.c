@@ -234,7 +234,7 @@ static int walk_link(Resolver *w, int link_fd, const char *rest) {
 }
 
 /* One component. @return 0 a step down or back; WALK_E_LINK: a link's target has taken its place in
- * what is left; WALK_E_END and *ret_fd: it is no directory, and the path ends here */
+ * what is left; WALK_E_END and *ret_fd: it is not a directory, and the path ends here */
 static int walk_step(Resolver *w, char *name, const char *rest, int *ret_fd) {
         _cleanup_close_ int fd = -1;
         struct stat st;

@@ -178,7 +178,8 @@ static void advice_names_the_pattern_the_place_and_the_remedy(void **state) {
                             NOT_KNOWN } },
                 { "/var/cores/core.%P", "/var/cores", .is_read_only = true,
                   .says = { "ok: *",
-                            "warning: '/var/cores' is no directory where every user may write* => "
+                            "warning: '/var/cores' is not a directory that every user may write "
+                            "to* => "
                             "run `install -d -m 1777 /var/cores`",
                             NOT_KNOWN } },
                 { "/var/cores/core", "/var/cores",
@@ -187,7 +188,7 @@ static void advice_names_the_pattern_the_place_and_the_remedy(void **state) {
                             "'kernel.core_pattern=/var/cores/core.%e.%P.%t'*",
                             NOT_KNOWN } },
                 { "/var/cores/core", "/var/cores", .is_read_only = true,
-                  .says = { "ok: *", "warning: *is no directory* => write *install -d*",
+                  .says = { "ok: *", "warning: *is not a directory* => write *install -d*",
                             NOT_KNOWN } },
                 { COREDUMP, SYSTEMD,
                   .says = { "ok: *systemd-coredump keeps cores*'" SYSTEMD

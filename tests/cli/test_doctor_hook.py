@@ -158,7 +158,7 @@ def an_agent_without_the_rights_for_a_snapshot_needs_the_unit_that_has_them():
                         raise AssertionError(f"doctor has connected: {s.accept()}")
                     except BlockingIOError:
                         pass
-                p.reports("snapshot", "warning", f"nobody listens on '{p.top}/probe.sock'",
+                p.reports("snapshot", "warning", f"no process listens on '{p.top}/probe.sock'",
                           "restart neuron-collectd-probe.socket")
                 os.unlink(p.top + "/probe.sock")
                 status["agent"]["pid"] = os.getpid()  # one that runs as root needs none

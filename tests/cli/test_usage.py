@@ -57,7 +57,7 @@ def wrong_usage_is_reported_with_the_culprit_and_exits_2():
                       ["config", "fix"], ["key"], ["key", "old"], ["key", "new", "a", "b"],
                       ["key", "new", "--force"], ["crash"], ["crash", "--exe"],
                       ["crash", "a", "b"], ["crash", "a", "--bogus"]):
-        # a socket that nobody listens on: whatever asks the agent before it has looked at its
+        # a socket that no process listens on: whatever asks the agent before it has looked at its
         # arguments would exit with 3
         given = arguments if not arguments or arguments[0].startswith("-") else [
             "--socket", "/nowhere/api.sock", *arguments]

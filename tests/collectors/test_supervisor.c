@@ -1,5 +1,5 @@
-/* A real supervisor with real children: this program is executed anew as both, with collectors that
- * hang, flood, crash, lie and try to get out. */
+/* A real supervisor with real children: this program is executed again as both, with collectors
+ * that hang, flood, crash, lie and try to get out. */
 #include "collectors/supervisor.h"
 
 #include <errno.h>
@@ -187,7 +187,7 @@ static int setup(void **state) {
         assert_true(asprintf(&c->sysfs_root, "%s/root", p->scratch->path) > 0);
         assert_true(asprintf(&c->device_directory, "%s/dev", p->scratch->path) > 0);
         c->proc_root = strdup("/proc");
-        c->timeout_usec = 2 * USEC_PER_SEC; /* each child is executed anew, on a busy machine */
+        c->timeout_usec = 2 * USEC_PER_SEC; /* each child is executed again, on a busy machine */
         c->max_bytes = 64 * KIB;
         c->processes = calloc(1, sizeof *c->processes);
         c->processes[0].pid = 4711;

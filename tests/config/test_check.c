@@ -217,8 +217,8 @@ static void the_two_sockets_are_two(void **state) {
 static void who_keeps_what_is_delivered_cannot_evict_what_is_not(void **state) {
         expect_fault(BASE "retention:\n  evict_undelivered: oldest\n",
                      "4: retention.evict_undelivered: with after_delivery: keep no source is ever "
-                     "deleted, so none can be evicted; use never, or set retention.after_delivery: "
-                     "delete as well");
+                     "deleted, so none can be evicted; use never, or also set "
+                     "retention.after_delivery: delete");
         expect_fault(
                 BASE "retention: {after_delivery: perhaps, evict_undelivered: oldest}\n",
                 "3: retention.after_delivery: invalid value 'perhaps' (one of: keep, delete); ");

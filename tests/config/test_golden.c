@@ -1,5 +1,5 @@
 /* Every tests/golden/config/NAME.yaml against NAME.faults or NAME.printed; UPDATE_GOLDEN=1 writes
- * them anew. */
+ * them again. */
 #include "tests/config/config_test.h"
 
 #include <dirent.h>

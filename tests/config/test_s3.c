@@ -105,7 +105,7 @@ static void the_prefix_is_a_template_without_slashes_at_its_ends(void **state) {
                 { "a/", "ends in a slash" },
                 { "a//b", "has an empty component, '.' or '..'" },
                 { "a/../b", "has an empty component, '.' or '..'" },
-                { "a/%x", "has '%x', which is no format variable here" },
+                { "a/%x", "has '%x', which is not a format variable here" },
         };
         static const char *const good[][2] = { { "\"\"", "%d-%c" },
                                                { "a", "a/%d-%c" },

@@ -80,7 +80,7 @@ def an_old_driver_is_only_asked_what_it_has():
     result = examine(devices, driver="2.16.7.0")
     assert devices.commands() == {"0x40084e64", "0x80084e6a", "0x40084e5d", "0x80184e6e",
                                   "0xc1044e73"}
-    assert "not asked" in result.answers("neuron0", "pod_info")[0]["error"]
+    assert "not requested" in result.answers("neuron0", "pod_info")[0]["error"]
 
 
 @test

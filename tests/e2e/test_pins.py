@@ -81,7 +81,7 @@ def links_of_bundles_that_a_lost_database_knew_are_left_alone_and_named():
     with open(a.path("state", "state.db"), "wb") as f:
         f.write(b"rubbish" * 4096)
     a.start()
-    wait_for("they are named", lambda: "unknown pins, left alone: '"
+    wait_for("they are named", lambda: "unknown pins, kept: '"
              + os.path.join(pins(a), *before) in a.log)
     assert pinned(a) == before
     a.stop()

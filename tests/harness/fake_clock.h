@@ -27,7 +27,7 @@ static inline uint64_t fake_clock_boottime_usec(Clock *c) {
                 .now_boottime_usec = (boottime_usec_),                                             \
         })
 
-/* Both clocks go on by the same time, as they do while nobody sets the date. */
+/* Both clocks continue by the same time, as they do while nobody sets the date. */
 static inline void fake_clock_advance(FakeClock *f, uint64_t usec) {
         f->now_realtime_usec += usec;
         f->now_boottime_usec += usec;

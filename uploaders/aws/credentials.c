@@ -1,4 +1,4 @@
-/* The credentials that are held, when they are asked for anew, and one fetch: it carries a plan
+/* The credentials that are held, when they are asked for again, and one fetch: it carries a plan
  * out. */
 #include "uploaders/aws/credentials.h"
 
@@ -344,7 +344,7 @@ static bool fetch_ensure_sts(Fetch *fetch) {
                                                     .ca_file = fetch->owner->ca_file,
                                                     .proxy = fetch->owner->proxy });
         if (r < 0)
-                fetch_failf(fetch, "cannot ask STS: %s", strerror(-r));
+                fetch_failf(fetch, "cannot reach STS: %s", strerror(-r));
         return r == 0;
 }
 
@@ -391,7 +391,7 @@ static void assume_role(Fetch *fetch, const AwsKeys *keys, const char *token, co
                                                .on_done = on_role,
                                                .userdata = fetch });
         if (r < 0)
-                fetch_failf(fetch, "cannot ask STS for the role %s: %s", role->role_arn,
+                fetch_failf(fetch, "cannot reach STS for the role %s: %s", role->role_arn,
                             strerror(-r));
 }
 
@@ -460,7 +460,7 @@ static void report_imds_error(Fetch *fetch, const char *error) {
         if (!searched)
                 return fetch_failf(fetch, "no credentials of the instance: %s", error);
         fetch_failf(fetch,
-                    "no AWS credentials: looked at %s, and %s; give the node a role that "
+                    "no AWS credentials: checked %s, and %s; give the node a role that "
                     "may write to the bucket, or set one of these",
                     searched, error);
 }
@@ -546,7 +546,7 @@ static int request_container(Fetch *fetch, const char *url, const char *token_li
                                                     .userdata = fetch });
 }
 
-/* Reads AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, anew at each call, or
+/* Reads AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, again at each call, or
  * AWS_CONTAINER_AUTHORIZATION_TOKEN.
  * @return 0 and *ret, an `Authorization: …` line (secret memory; NULL when neither is set);
  *   -EINVAL and *ret_error; -ENOMEM */
@@ -601,7 +601,7 @@ static void fetch_from_container(Fetch *fetch) {
                 r = request_container(fetch, fetch->plan.container_url, token_line);
         if (r < 0)
                 fetch_fail(fetch, fault ? fault
-                                        : format_sentence("cannot ask the %s: %s",
+                                        : format_sentence("cannot query the %s: %s",
                                                           fetch->plan.origin, strerror(-r)));
 }
 
@@ -611,12 +611,12 @@ static char *explain_child(const char *origin, const ChildResult *result) {
         const char *line = result->error_line, *colon = *line ? ": " : "";
 
         if (result->error == -ENOENT)
-                return format_sentence("%s: there is no such program", origin);
+                return format_sentence("%s: program not found", origin);
         if (result->error == -ETIMEDOUT)
                 return format_sentence("%s did not end within %d s%s%s", origin,
                                        (int)(PROCESS_USEC / USEC_PER_SEC), colon, line);
         if (result->error == -EFBIG)
-                return format_sentence("%s said more than credentials can be", origin);
+                return format_sentence("%s: its output is too long for credentials", origin);
         if (result->error < 0)
                 return format_sentence("%s: cannot run it: %s", origin, strerror(-result->error));
         if (WIFSIGNALED(result->status))

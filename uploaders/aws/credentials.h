@@ -99,7 +99,7 @@ char *credentials_region(const Credentials *c);
 bool credentials_schedule_is_good(uint64_t fetched_usec, uint64_t expires_usec, uint64_t now_usec);
 
 /** @param random spreads a fleet that started together over a tenth of the life
- * @return when to ask anew: at 70 to 80 % of their life, at the latest 5 min before its end; those
+ * @return when to ask again: at 70 to 80 % of their life, at the latest 5 min before its end; those
  *   that came with less than that left after half of it, but not above a minute and not below a
  *   second. UINT64_MAX = never */
 uint64_t credentials_schedule_refresh_usec(uint64_t fetched_usec, uint64_t expires_usec,
@@ -108,7 +108,7 @@ uint64_t credentials_schedule_refresh_usec(uint64_t fetched_usec, uint64_t expir
 /** @return the wait after the n-th failure in a row: 1 s, 2 s … 60 s; 0 for none */
 uint64_t credentials_schedule_backoff_usec(unsigned n_failures);
 
-/** What the timer does: begins to ask anew when it is time to by the clock. */
+/** What the timer does: begins to ask again when it is time to by the clock. */
 void credentials_tick(Credentials *c);
 /** @return whether somebody is being asked just now */
 bool credentials_is_fetching(const Credentials *c);

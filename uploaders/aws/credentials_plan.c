@@ -860,7 +860,7 @@ static int use_source(Planner *p, const char *profile, const char *source) {
                 r = plan_environment(p);
                 if (r == PLAN_E_NOTHING)
                         return planner_failf(p,
-                                             "profile '%s' wants the keys of the environment "
+                                             "profile '%s' requires the keys of the environment "
                                              "(credential_source), which has no AWS_ACCESS_KEY_ID",
                                              profile);
                 return r;
@@ -870,7 +870,8 @@ static int use_source(Planner *p, const char *profile, const char *source) {
                 if (r == PLAN_E_NOTHING)
                         return planner_failf(
                                 p,
-                                "profile '%s' wants the keys of the container (credential_source), "
+                                "profile '%s' requires the keys of the container "
+                                "(credential_source), "
                                 "but neither AWS_CONTAINER_CREDENTIALS_RELATIVE_URI nor "
                                 "AWS_CONTAINER_CREDENTIALS_FULL_URI is set",
                                 profile);
@@ -910,8 +911,7 @@ static int report_missing(Planner *p, const char *profile, const char *referrer)
         if (!credentials || !config)
                 return -ENOMEM;
         return planner_failf(
-                p,
-                "there is no profile '%s'%s%s%s: looked for [%s] in %s and for [profile %s] in %s",
+                p, "no profile '%s'%s%s%s: searched for [%s] in %s and for [profile %s] in %s",
                 profile, of, by, end, profile, credentials, profile, config);
 }
 
@@ -940,7 +940,7 @@ static int use_role(Planner *p, const char *profile) {
 
         if (setting(p, profile, "mfa_serial"))
                 return planner_refuse(p, profile, "mfa_serial",
-                                      "nobody is here to type an MFA code: use a role without, or "
+                                      "an MFA code cannot be entered here: use a role without, or "
                                       "a credential_process");
         if (!source_profile == !credential_source)
                 return planner_failf(p,

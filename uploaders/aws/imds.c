@@ -109,7 +109,7 @@ static int request_path(Imds *i);
 static void continue_request(Imds *i, int (*request)(Imds *i)) {
         int r = request(i);
         if (r < 0)
-                failf(i, "cannot ask the metadata service: %s", strerror(-r));
+                failf(i, "cannot query the metadata service: %s", strerror(-r));
 }
 
 static char *explain_no_response(const Imds *i, const HttpReply *reply) {

@@ -112,7 +112,7 @@ typedef struct Remedy {
 /* clang-format off */
 static const Remedy remedies[] = {
         { "AccessDenied", "let the role's trust policy name this identity, and allow sts:AssumeRole to it" },
-        { "ExpiredToken", "renew the keys that ask for the role" },
+        { "ExpiredToken", "renew the keys that request the role" },
         { "ExpiredTokenException", "token expired: is its file still being renewed?" },
         { "IDPCommunicationError", "STS cannot reach the OIDC provider: it is tried again" },
         { "InvalidClientTokenId", "these keys are not known there: renew them" },
@@ -135,9 +135,10 @@ static char *explain_refusal(const Sts *s, const HttpReply *reply) {
         AwsError e = { 0 };
 
         if (aws_xml_error(reply->body, reply->body_bytes, &e) < 0 || !e.code[0])
-                return format_sentence("STS at %s answers %u when asked for the role %s by %s; is "
-                                       "it an STS endpoint?",
-                                       s->place->host, reply->status, s->role_arn, s->origin);
+                return format_sentence(
+                        "STS at %s answers %u to a request for the role %s by %s; is "
+                        "it an STS endpoint?",
+                        s->place->host, reply->status, s->role_arn, s->origin);
         const char *remedy = find_remedy(e.code);
         /* Of a signature that does not match the message may spell out what was signed, the
          * session token included. */
@@ -220,7 +221,7 @@ static void on_reply(const HttpReply *reply, void *userdata) {
                         s->is_retried_for_clock = true;
                         int r = start_call(s);
                         if (r < 0)
-                                failf(s, "cannot ask STS: %s", strerror(-r));
+                                failf(s, "cannot reach STS: %s", strerror(-r));
                         return;
                 }
                 return fail(s, explain_refusal(s, reply));

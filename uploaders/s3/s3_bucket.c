@@ -16,7 +16,7 @@
 /* Date has whole seconds, and answers take time. */
 #define CLOCK_AGREES_USEC (3 * (int64_t)USEC_PER_SEC)
 
-static const char probe_body[] = "neuron-collectd asks whether it may write here\n";
+static const char probe_body[] = "neuron-collectd checks whether it may write here\n";
 
 typedef enum ProbeNeed {
         NEEDS_NOTHING,
@@ -48,13 +48,13 @@ static const ProbeOptions steps[] = {
         { S3_CREATE_UPLOAD, NULL, NEEDS_NOTHING, NULL },
         { S3_UPLOAD_PART, NULL, NEEDS_UPLOAD, NULL },
         { S3_LIST_PARTS, NULL, NEEDS_UPLOAD,
-          "an upload that was cut goes on by what is written down here, and orphans are not aborted" },
+          "interrupted uploads resume by the local ledger only, and orphans are not aborted" },
         { S3_LIST_UPLOADS, NULL, NEEDS_NOTHING,
-          "uploads that a crash left behind are not found: have a lifecycle rule abort them" },
+          "uploads abandoned by a crash are not found: have a lifecycle rule abort them" },
         { S3_ABORT_UPLOAD, NULL, NEEDS_UPLOAD,
-          "uploads that are given up stay and are paid for: have a lifecycle rule abort them" },
+          "abandoned uploads remain and cost money: have a lifecycle rule abort them" },
         { S3_LIST_OBJECTS, NULL, NEEDS_NOTHING, "`neuron-collect ls` cannot list the bucket" },
-        { S3_DELETE_OBJECT, NULL, NEEDS_OBJECT, "the object that the probe has written stays" },
+        { S3_DELETE_OBJECT, NULL, NEEDS_OBJECT, "the object that the probe has written remains" },
 };
 
 /* clang-format on */
@@ -400,7 +400,7 @@ S3Probe *s3_probe_free(S3Probe *p) {
         return NULL;
 }
 
-/* Aborts the uploads that nobody goes on with: one page of ListMultipartUploads after the other,
+/* Aborts the uploads that nobody continues: one page of ListMultipartUploads after the other,
  * and of each page one upload after the other: is it ours and unknown (the caller's say), old
  * enough (ListParts), then abort. */
 
@@ -642,7 +642,7 @@ static bool next_page(S3Sweep *s) {
              strcmp(s->id_marker ? s->id_marker : "",
                     page->next_upload_id_marker ? page->next_upload_id_marker : "") == 0)) {
                 record_failure(s, UPLOAD_E_UNREACHABLE,
-                               "the list of multipart uploads does not go on");
+                               "the list of multipart uploads does not continue");
                 return false;
         }
         free(s->key_marker);

@@ -56,7 +56,7 @@ typedef struct S3SweepOptions { /* strings are copied */
          * its time counts as new. 0 = any age. */
         uint64_t min_age_usec;
 
-        /* Somebody goes on with it: let be. NULL = none is. */
+        /* Somebody continues it: let be. NULL = none is. */
         bool (*is_known)(const char *key, const char *upload_id, void *userdata);
 
         /* Was aborted. Its age is that of the upload itself when nothing was asked about parts.

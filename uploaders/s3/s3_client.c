@@ -811,7 +811,7 @@ static void finish_unsent(S3Call *call, S3Verdict verdict, const char *text) {
 static void finish_failure(S3Call *call, int r) {
         char text[256];
 
-        (void)snprintf(text, sizeof text, "%s cannot be asked for: %s",
+        (void)snprintf(text, sizeof text, "%s cannot be requested: %s",
                        s3_operation_name(call->options.operation), strerror(-r));
         finish_unsent(call, r == -EINVAL ? S3_REFUSED : S3_RETRY, text);
 }

@@ -115,8 +115,8 @@ static int check_bucket(const char *bucket, bool is_aws, char **ret_error) {
                               bucket);
         if (is_aws && n > 6 && strcmp(bucket + n - 6, "--x-s3") == 0)
                 return refuse(ret_error,
-                              "bucket '%s' is a directory bucket (S3 Express), which wants "
-                              "sessions of its own; use a general purpose bucket",
+                              "bucket '%s' is a directory bucket (S3 Express), which requires its "
+                              "own sessions; use a general purpose bucket",
                               bucket);
         for (const char *p = bucket; *p; p++)
                 if (!is_letter_or_digit(*p) && !strchr("-._", *p))
@@ -187,10 +187,10 @@ static int custom_endpoint(Endpoint *e, const S3LocationOptions *o, const char *
                               "of the two",
                               o->fips ? "FIPS" : "dual-stack", o->endpoint);
         if (!aws_region_is_sane(region))
-                return refuse(
-                        ret_error,
-                        "region '%s' has characters that no region has; most stores take us-east-1",
-                        region);
+                return refuse(ret_error,
+                              "region '%s' has characters that no region has; most stores accept "
+                              "us-east-1",
+                              region);
         return parse_endpoint(e, o->endpoint, ret_error);
 }
 

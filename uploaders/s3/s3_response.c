@@ -46,12 +46,12 @@ static const S3OperationRule operations[N_S3_OPERATIONS] = {
 
 #define KEYS_REMEDY "correct {keys}"
 #define TOKEN_REMEDY "renew {keys}"
-#define BUSY "nothing to do: it is tried again, more slowly; if it goes on, lower the destination's connections"
-#define STORE_ERROR "if it goes on, look at the store's log or status page"
+#define BUSY "nothing to do: it is retried more slowly; if it persists, lower the destination's connections"
+#define STORE_ERROR "if it persists, check the store's log or status page"
 #define NO_ROOM "the store is full; add space, or delete what is not needed any more"
 #define OTHERS_WRITE "somebody else writes or deletes the same object; give each agent its own node.instance_id"
-#define CHANGED "the bytes were changed on the way; if it goes on, test this machine's memory and the network"
-#define TOO_SHORT "it is shorter than asked for"
+#define CHANGED "the bytes were changed in transit; if it persists, test this machine's memory and the network"
+#define TOO_SHORT "it is shorter than requested"
 #define NO_S3 "'{host}' does not answer like an S3 store; correct endpoint, or see what stands between"
 /* It is about who asks, or when: any other request gets the same answer. */
 static const S3Rule codes_for_all[] = {
@@ -80,9 +80,9 @@ static const S3Rule codes[] = {
         { "AuthorizationHeaderMalformed",   S3_REDIRECT, NULL },
         { "IllegalLocationConstraint*",     S3_REDIRECT, NULL },
         { "NoSuchBucket",                   S3_NO_BUCKET, "create bucket '{bucket}' at '{host}', or correct bucket or endpoint" },
-        { "InvalidBucketName",              S3_NO_BUCKET, "the store takes no bucket of this name; correct bucket" },
-        { "NoSuchKey",                      S3_NOT_FOUND, "there is no such object" },
-        { "NoSuchVersion",                  S3_NOT_FOUND, "there is no such object" },
+        { "InvalidBucketName",              S3_NO_BUCKET, "the store accepts no bucket of this name; correct bucket" },
+        { "NoSuchKey",                      S3_NOT_FOUND, "no such object" },
+        { "NoSuchVersion",                  S3_NOT_FOUND, "no such object" },
         { "NoSuchUpload",                   S3_NO_UPLOAD, "somebody, or a lifecycle rule, has ended the upload; it starts over" },
         { "MethodNotAllowed",               S3_REFUSED, "'{host}' knows no {operation}; correct endpoint or addressing" },
 
@@ -93,15 +93,15 @@ static const S3Rule codes[] = {
         { "OperationAborted",               S3_CONFLICT, "another operation on bucket '{bucket}' is underway; wait for its end" },
 
         /* not now */
-        { "SlowDown*",                      S3_RETRY, "the store wants fewer requests; " BUSY },
-        { "Throttling*",                    S3_RETRY, "the store wants fewer requests; " BUSY },
-        { "TooManyRequests*",               S3_RETRY, "the store wants fewer requests; " BUSY },
-        { "RequestLimitExceeded",           S3_RETRY, "the store wants fewer requests; " BUSY },
-        { "BandwidthLimitExceeded",         S3_RETRY, "the store wants fewer bytes; " BUSY },
+        { "SlowDown*",                      S3_RETRY, "the store requires fewer requests; " BUSY },
+        { "Throttling*",                    S3_RETRY, "the store requires fewer requests; " BUSY },
+        { "TooManyRequests*",               S3_RETRY, "the store requires fewer requests; " BUSY },
+        { "RequestLimitExceeded",           S3_RETRY, "the store requires fewer requests; " BUSY },
+        { "BandwidthLimitExceeded",         S3_RETRY, "the store requires fewer bytes; " BUSY },
         { "InternalError",                  S3_RETRY, "the store failed; " STORE_ERROR },
         { "ServiceUnavailable",             S3_RETRY, "the store is busy or under repair; " STORE_ERROR },
-        { "RequestTimeout*",                S3_RETRY, "the store waited too long for our bytes; if it goes on, see what slows the network, or lower the destination's connections" },
-        { "IncompleteBody",                 S3_RETRY, "not all of our bytes arrived; if it goes on, see what cuts connections on the way" },
+        { "RequestTimeout*",                S3_RETRY, "the store waited too long for our bytes; if it persists, check what slows the network, or lower the destination's connections" },
+        { "IncompleteBody",                 S3_RETRY, "not all of our bytes arrived; if it persists, check what cuts connections in between" },
 
         /* no room */
         { "QuotaExceeded*",                 S3_FULL, "the quota of the user or the bucket is used up; raise it, or delete what is not needed any more" },
@@ -118,10 +118,10 @@ static const S3Rule codes[] = {
         { "BadDigest",                      S3_CORRUPTED, CHANGED },
 
         /* encryption */
-        { "KMS.Throttling*",                S3_RETRY, "AWS KMS wants fewer requests; " BUSY ", or use a bucket key" },
-        { "KMS.*Internal*",                 S3_RETRY, "AWS KMS failed; if it goes on, look at its status page" },
-        { "KMS.DependencyTimeout*",         S3_RETRY, "AWS KMS failed; if it goes on, look at its status page" },
-        { "KMS.NotFound*",                  S3_DENIED, "there is no such KMS key in the bucket's region; correct kms_key_id" },
+        { "KMS.Throttling*",                S3_RETRY, "AWS KMS requires fewer requests; " BUSY ", or use a bucket key" },
+        { "KMS.*Internal*",                 S3_RETRY, "AWS KMS failed; if it persists, check its status page" },
+        { "KMS.DependencyTimeout*",         S3_RETRY, "AWS KMS failed; if it persists, check its status page" },
+        { "KMS.NotFound*",                  S3_DENIED, "no such KMS key in the bucket's region; correct kms_key_id" },
         { "KMS.*",                          S3_DENIED, "the KMS key is disabled, about to be deleted or not for this use; enable it, or correct kms_key_id" },
         { "InvalidEncryptionAlgorithm*",    S3_REFUSED, "correct sse: none, AES256 or aws:kms" },
 
@@ -133,12 +133,12 @@ static const S3Rule codes[] = {
         { "InvalidArgument",                S3_REFUSED, NULL },
         { "InvalidRequest",                 S3_REFUSED, NULL },
         { "InvalidBucketState",             S3_REFUSED, NULL },
-        { "EntityTooLarge",                 S3_REFUSED, "the store takes nothing of this size (or, with Swift, its quota is used up); lower part_size, or raise the store's limit" },
+        { "EntityTooLarge",                 S3_REFUSED, "the store refuses this size (or, with Swift, its quota is used up); lower part_size, or raise the store's limit" },
         { "KeyTooLong*",                    S3_REFUSED, "shorten prefix: a key has at most 1,024 bytes" },
-        { "InvalidObjectName",              S3_REFUSED, "the store takes no key like this; see prefix" },
-        { "InvalidURI",                     S3_REFUSED, "the store takes no key like this; see prefix" },
+        { "InvalidObjectName",              S3_REFUSED, "the store refuses this key; see prefix" },
+        { "InvalidURI",                     S3_REFUSED, "the store refuses this key; see prefix" },
         { "MetadataTooLarge",               S3_REFUSED, "shorten tags" },
-        { "MissingContentLength",           S3_REFUSED, "something on the way takes Content-Length away; go round it, see proxy" },
+        { "MissingContentLength",           S3_REFUSED, "a proxy removes Content-Length; bypass it, see proxy" },
         { "InvalidObjectState",             S3_REFUSED, "the object lies in an archive; restore it first" },
         { "InvalidRange",                   S3_REFUSED, TOO_SHORT },
 };
@@ -151,17 +151,17 @@ static const S3Rule statuses[] = {
         { "400", S3_REFUSED, NO_S3 },
         { "401", S3_DENIED, KEYS_REMEDY },
         { "403", S3_DENIED, NULL },
-        { "404", S3_NOT_FOUND, "there is no such object" },
+        { "404", S3_NOT_FOUND, "no such object" },
         { "405", S3_REFUSED, "'{host}' knows no {operation}; correct endpoint or addressing" },
-        { "407", S3_UNREACHABLE, "the proxy wants to know who asks; leave proxy empty and put http://name:password@host:port into HTTPS_PROXY of the service's environment file" },
-        { "408", S3_RETRY, "the store waited too long for our bytes; if it goes on, see what slows the network" },
+        { "407", S3_UNREACHABLE, "the proxy requires authentication; leave proxy empty and put http://name:password@host:port into HTTPS_PROXY of the service's environment file" },
+        { "408", S3_RETRY, "the store waited too long for our bytes; if it persists, check what slows the network" },
         { "409", S3_CONFLICT, OTHERS_WRITE },
-        { "411", S3_REFUSED, "something on the way takes Content-Length away; go round it, see proxy" },
+        { "411", S3_REFUSED, "a proxy removes Content-Length; bypass it, see proxy" },
         { "412", S3_EXISTS, "an object of this name is there already" },
-        { "413", S3_REFUSED, "the store, or a proxy before it, takes nothing of this size; lower part_size, or raise that limit" },
+        { "413", S3_REFUSED, "the store, or a proxy before it, refuses this size; lower part_size, or raise that limit" },
         { "416", S3_REFUSED, TOO_SHORT },
         { "425", S3_RETRY, STORE_ERROR },
-        { "429", S3_RETRY, "the store wants fewer requests; " BUSY },
+        { "429", S3_RETRY, "the store requires fewer requests; " BUSY },
         { "4*",  S3_REFUSED, NO_S3 },
         { "501", S3_REFUSED, NULL },
         { "503", S3_RETRY, "the store is busy or under repair; " BUSY },
@@ -172,13 +172,13 @@ static const S3Rule statuses[] = {
 };
 
 static const S3Rule http_errors[] = {
-        [0]                = { NULL, S3_RETRY, "if it goes on, see whether the network and the store are well" },
+        [0]                = { NULL, S3_RETRY, "if it persists, check the network and the store" },
         [HTTP_E_RESOLVE]   = { NULL, S3_UNREACHABLE, "correct endpoint or region, or see whether name look-ups work (DNS)" },
         [HTTP_E_CONNECT]   = { NULL, S3_UNREACHABLE, "see whether the store runs, and whether routes and firewalls let us through" },
         [HTTP_E_TLS]       = { NULL, S3_UNREACHABLE, "name the store's authority in ca_file, or fix its certificate (name, dates); see this machine's clock, too" },
-        [HTTP_E_STALLED]   = { NULL, S3_UNREACHABLE, "if it goes on, see whether the network and the store are well, or raise request_timeout" },
-        [HTTP_E_TIMEOUT]   = { NULL, S3_UNREACHABLE, "if it goes on, see whether the network and the store are well" },
-        [HTTP_E_CUT]       = { NULL, S3_UNREACHABLE, "if it goes on, see what cuts connections on the way" },
+        [HTTP_E_STALLED]   = { NULL, S3_UNREACHABLE, "if it persists, check the network and the store, or raise request_timeout" },
+        [HTTP_E_TIMEOUT]   = { NULL, S3_UNREACHABLE, "if it persists, check the network and the store" },
+        [HTTP_E_CUT]       = { NULL, S3_UNREACHABLE, "if it persists, check what cuts connections in between" },
         [HTTP_E_TOO_LARGE] = { NULL, S3_REFUSED, NO_S3 },
         [HTTP_E_STOPPED]   = { NULL, S3_REFUSED, "we ended it ourselves" },
         [HTTP_E_PROXY]     = { NULL, S3_UNREACHABLE, "correct proxy, or http_proxy, https_proxy and no_proxy in the environment" },
@@ -541,7 +541,7 @@ static void add_access_hints(StrBuf *b, const Judgement *j) {
         if (j->operation->is_head)
                 strbuf_add(b, "; a wrong access key or secret looks the same, too");
         else if (!s3_host_is_aws(or_nothing(j->in->host))) /* Ceph with STS */
-                strbuf_add(b, "; some stores say the same of a wrong access key or secret");
+                strbuf_add(b, "; some stores answer the same to a wrong access key or secret");
 }
 
 static void add_access_remedy(StrBuf *b, const Judgement *j) {
@@ -551,7 +551,7 @@ static void add_access_remedy(StrBuf *b, const Judgement *j) {
         if (strstr(message, "explicit deny")) {
                 strbuf_add(b, "a policy denies ");
                 strbuf_add_n(b, action, n > 0 ? n : strlen(action));
-                add_filled(b, j, " explicitly; take {keys} out of its reach");
+                add_filled(b, j, " explicitly; exempt {keys} from it");
                 return;
         }
         strbuf_add(b, "allow ");
@@ -601,7 +601,8 @@ static const char *special_remedy(const Judgement *j) {
                 return "the store has no conditional writes; give each agent its own "
                        "node.instance_id, then they are not needed";
         if (a->verdict == S3_EXPIRED && !j->has_document)
-                return "to a HEAD the store says no more: renew {keys} if they have a session "
+                return "the store gives no reason in a response to HEAD: renew {keys} if they have "
+                       "a session "
                        "token, and see whether region '{region}' is right";
         if (a->verdict == S3_REDIRECT)
                 return redirect_remedy(j);

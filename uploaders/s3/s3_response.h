@@ -44,7 +44,7 @@ typedef enum S3Verdict {
          * <Error> to anything but HEAD, or foreign to HEAD: a proxy's page */
         S3_RETRY,
 
-        S3_SKEWED, /* RequestTimeTooSkewed: learn the offset and go on */
+        S3_SKEWED, /* RequestTimeTooSkewed: learn the offset and continue */
 
         /* Another region or endpoint: PermanentRedirect, TemporaryRedirect,
          * AuthorizationHeaderMalformed with a region, IllegalLocationConstraintException,
@@ -63,14 +63,14 @@ typedef enum S3Verdict {
         S3_FULL,      /* QuotaExceeded, InsufficientStorage … */
 
         /* InvalidPart, InvalidPartOrder, EntityTooSmall on Complete: the ledger and the store
-         * differ: start anew */
+         * differ: start again */
         S3_BAD_PART,
 
         S3_CORRUPTED,   /* XAmzContentSHA256Mismatch, BadDigest: broken on the way: send again */
         S3_UNREACHABLE, /* name, connection (also one that ended or stalled), TLS, proxy */
         S3_REFUSED,     /* anything else: this request will never work; also NotImplemented */
 
-        /* 501 to a request with If-None-Match: the store has no conditional writes: go on
+        /* 501 to a request with If-None-Match: the store has no conditional writes: continue
          * without */
         S3_UNCONDITIONAL,
 } S3Verdict;

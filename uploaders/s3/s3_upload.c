@@ -377,7 +377,7 @@ static void upload_finish(S3Upload *u, int outcome) {
         u->options.on_done(&result, u->options.userdata);
 }
 
-/* Whether nobody will go on with the upload, so that it is not left to be paid for. */
+/* Whether nobody will continue the upload, so that it is not left to be paid for. */
 static bool is_orphaned(const S3Upload *u, int outcome) {
         if (!u->upload_id || u->upload_is_gone)
                 return false;
@@ -564,7 +564,7 @@ static void record_page(S3Upload *u, const S3Result *result) {
         if (upload_parts_compare(&u->parts, &page) == UPLOAD_E_STALE)
                 u->response.verdict = S3_BAD_PART;
         else if (page.is_truncated && page.next_marker <= before)
-                record_malformed(&u->response, "the list of parts does not go on");
+                record_malformed(&u->response, "the list of parts does not continue");
         else if (page.is_truncated)
                 u->list_marker = page.next_marker;
         s3_part_list_done(&page);
@@ -848,15 +848,14 @@ static void after_head(S3Upload *u) {
                 upload_end(u, u->options.is_overwrite ? 0 : UPLOAD_E_SAME);
                 break;
         case HEAD_EXISTS:
-                upload_end_with_text(u, UPLOAD_E_EXISTS,
-                                     "is there already and is something else: it is not "
-                                     "overwritten; move it away");
-                break;
-        case HEAD_HIDDEN:
                 upload_end_with_text(
                         u, UPLOAD_E_EXISTS,
-                        "there is an object already, and looking whether it is ours is forbidden: "
-                        "permit s3:GetObject and s3:ListBucket, or move it away");
+                        "exists already and differs: it is not overwritten; move it away");
+                break;
+        case HEAD_HIDDEN:
+                upload_end_with_text(u, UPLOAD_E_EXISTS,
+                                     "an object exists already, and reading it is forbidden: "
+                                     "permit s3:GetObject and s3:ListBucket, or move it away");
                 break;
         case HEAD_DENIED:
                 upload_end_with_text(
@@ -884,16 +883,15 @@ static void after_head_guard(S3Upload *u) {
                 is_overwrite(u);
                 break;
         case OBJECT_OTHER:
-                upload_end_with_text(
-                        u, UPLOAD_E_EXISTS,
-                        "a bundle of other content was delivered under this name meanwhile: it is "
-                        "not overwritten; move it and its manifest away");
+                upload_end_with_text(u, UPLOAD_E_EXISTS,
+                                     "another bundle was delivered under this name: it is not "
+                                     "overwritten; move it and its manifest away");
                 break;
         case OBJECT_FORBIDDEN:
                 upload_end_with_text(
                         u, UPLOAD_E_EXISTS,
-                        "there is an object already, and looking whether it has a manifest is "
-                        "forbidden: permit s3:GetObject and s3:ListBucket, or move it away");
+                        "an object exists already, and checking for its manifest is forbidden: "
+                        "permit s3:GetObject and s3:ListBucket, or move it away");
                 break;
         case OBJECT_UNKNOWN:
                 upload_end_with_response(u, s3_verdict_outcome(u->response.verdict));
@@ -1099,7 +1097,7 @@ static void after_complete(S3Upload *u) {
                         break;
                 u->omits_checksums = true;
                 return enter_state(u, UPLOAD_COMPLETE);
-        /* S3 wants the upload to be begun anew; unless it is ours: an earlier try whose answer was
+        /* S3 wants the upload to be begun again; unless it is ours: an earlier try whose answer was
          * lost */
         case S3_CONFLICT:
                 return enter_state(u, UPLOAD_HEAD_LOST);

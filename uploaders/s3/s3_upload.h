@@ -1,7 +1,7 @@
 /* One object on its way to S3, in parts that the caller makes: a single conditional PUT when it
- * ends within the first part, else Create → parts in parallel → HEAD → Complete → HEAD. Goes on
- * with an upload that was cut. The machine writes nothing down: it says what is to be written
- * down, and goes on when that is durable. */
+ * ends within the first part, else Create → parts in parallel → HEAD → Complete → HEAD. Continues
+ * an upload that was cut. The machine writes nothing down: it says what is to be written down, and
+ * continues when that is durable. */
 #pragma once
 
 #include "lib/base/digest.h"
@@ -46,7 +46,7 @@ typedef struct S3UploadResult { /* borrowed while on_done runs */
         S3Proof proof;     /* HEAD forbidden: the answer of PUT or Complete is the proof */
         uint64_t bytes;
         const char *etag;
-        /* Uploads of this key that nobody goes on with may be on the server, whatever the outcome:
+        /* Uploads of this key that nobody continues may be on the server, whatever the outcome:
          * an abort failed, or Create took more than one try, and one before the last may have been
          * carried out. s3_sweep finds them; the caller's own one may be among those that are
          * there. */
@@ -74,7 +74,7 @@ typedef struct S3UploadOptions { /* strings and parts are copied */
          * proof: no HEAD. */
         bool trusts_response;
 
-        /* To go on with an upload: its id and all parts that the ledger knows, in order from 1. A
+        /* To continue an upload: its id and all parts that the ledger knows, in order from 1. A
          * part without an ETag is sent again, whatever ListParts says of it, for nobody knows what
          * arrived. A part with an ETag that ListParts does not have any more, or with another ETag
          * or size → UPLOAD_E_STALE. Where listing is forbidden the ledger is believed, and
@@ -108,7 +108,7 @@ int s3_upload_new(S3Upload **ret, S3Client *client, const S3UploadOptions *optio
 /** A wanted part. The upload owns it from here on, also when it fails. */
 void s3_upload_add_part(S3Upload *u, S3Part *part);
 /** Asks for no further part; when those that were asked for have arrived it ends with
- * UPLOAD_E_PAUSED, and can be gone on with. When none is missing any more it ends as ever. Not
+ * UPLOAD_E_PAUSED, and can be resumed. When none is missing any more it ends as ever. Not
  * from inside a callback. */
 void s3_upload_pause(S3Upload *u);
 /** Stops: requests are cancelled, parts released, nothing is aborted on the server; no callback

@@ -105,9 +105,8 @@ static int classify_errno(int error, const char *doing, const char *path, char *
                                   meanings[i].remedy);
                         return meanings[i].outcome;
                 }
-        set_error(ret_error,
-                  "cannot %s '%s': %s; see whether the volume is well, and the kernel log", doing,
-                  path, strerror(error));
+        set_error(ret_error, "cannot %s '%s': %s; check the volume and the kernel log", doing, path,
+                  strerror(error));
         return UPLOAD_E_UNREACHABLE;
 }
 
@@ -330,7 +329,7 @@ static int check_room(const Volume *v, int fd, uint64_t more_bytes, char **ret_e
         uint64_t free_bytes, total_bytes, floor_bytes;
 
         if (fstatvfs(fd, &fs) < 0)
-                return classify_errno(errno, "ask for the free space of", v->root, ret_error);
+                return classify_errno(errno, "get the free space of", v->root, ret_error);
         if (fs.f_files > 0 && fs.f_favail == 0) {
                 set_error(ret_error, "volume '%s' has no inode left: remove some files there",
                           v->root);
@@ -344,8 +343,8 @@ static int check_room(const Volume *v, int fd, uint64_t more_bytes, char **ret_e
         if (free_bytes >= more_bytes && free_bytes - more_bytes >= floor_bytes)
                 return 0;
         set_error(ret_error,
-                  "volume '%s' has %s free; %s of it are to stay free and %s are to be "
-                  "written: free some space, or lower min_free",
+                  "volume '%s' has %s free; %s of it must stay free and %s will be written: free "
+                  "some space, or lower min_free",
                   v->root, parse_format_human(have, free_bytes),
                   parse_format_human(keep, floor_bytes), parse_format_human(more, more_bytes));
         return UPLOAD_E_FULL;
@@ -655,7 +654,7 @@ static int piece_fetch(Readback *r, uint64_t piece) {
                         return 0;
                 if (got < 0 && got != -EINVAL && got != -EINTR && got != -EAGAIN)
                         return (int)got;
-                /* Refused after all, or cut short at a place where O_DIRECT cannot go on. */
+                /* Refused after all, or cut short at a place where O_DIRECT cannot continue. */
         }
         int error = fs_pread_all(r->plain_fd, r->pieces[piece & 1], want, piece * PIECE);
         (void)posix_fadvise(r->plain_fd, (off_t)(piece * PIECE), (off_t)want,
@@ -855,8 +854,7 @@ static int classify_existing(VolumeObject *o, const VolumeStripe *stripes, size_
                 return classify_errno(-r, "read what is there as", o->path, ret_error);
         if (r == READBACK_E_DIFFERENT) {
                 set_error(ret_error,
-                          "'%s' is there already and is something else: it is not "
-                          "overwritten; move it away",
+                          "'%s' exists already and differs: it is not overwritten; move it away",
                           o->path);
                 return UPLOAD_E_EXISTS;
         }
@@ -883,7 +881,7 @@ static bool is_refusal(int error) {
 }
 
 /* Whether the temporary name still is this object's file: another worker on the same object (this
- * one having been given up as hung) may have made it anew. */
+ * one having been given up as hung) may have made it again. */
 static bool has_temporary(const VolumeObject *o) {
         struct stat ours, named;
 
@@ -1230,7 +1228,7 @@ static int classify_reading(int r, const char *path, char **ret_error) {
                 return r;
         if (r != -EBADF && r != -ELOOP && r != -ENOTDIR)
                 return classify_small(-r, "read", path, ret_error);
-        set_error(ret_error, "'%s' is no regular file: remove it", path);
+        set_error(ret_error, "'%s' is not a regular file: remove it", path);
         return UPLOAD_E_REFUSED;
 }
 

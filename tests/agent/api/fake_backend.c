@@ -338,7 +338,7 @@ static int fake_drain(bool on, char **ret_message, void *userdata) {
         if (on && !drain.is_draining)
                 *ret_message = strdup("no new bundles are taken; 2 are not delivered yet");
         drain = on ? (DrainView){ .is_draining = true,
-                                  .reason = "asked by the operator",
+                                  .reason = "requested by the operator",
                                   .since_usec = T0,
                                   .missing = "2 bundles are not delivered: 1 settling, 1 shipping" }
                    : (DrainView){ 0 };

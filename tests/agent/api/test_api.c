@@ -102,7 +102,7 @@ static void a_drain_is_shown_with_its_deadline_and_what_is_missing(void **state)
         fake_backend_draining(&d);
         assert_golden(ask("GET", "/v1/status", NULL), "status-draining.txt");
         d = (DrainView){ .is_draining = true,
-                         .reason = "asked by the operator",
+                         .reason = "requested by the operator",
                          .since_usec = UINT64_C(1779859295) * USEC_PER_SEC,
                          .is_safe = true,
                          .missing = "said by mistake" };

@@ -397,7 +397,7 @@ static void what_was_removed_or_cannot_be_read_is_left_out_and_reported(void **s
                 assert_paths(&x, rest, 3);
                 assert_int_equal(x.n_prints, 3);
                 assert_string_equal(x.reasons,
-                                    "removed: 'b/deep' went away before it could be read\n");
+                                    "removed: 'b/deep' was removed before it could be read\n");
                 assert_content(&x, 2, "z\xff\n");
                 found_done(&x);
                 ship_job_free(job);

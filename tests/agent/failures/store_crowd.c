@@ -305,7 +305,7 @@ static int64_t due_usec(const Node *node) {
 }
 
 static void on_done(Arbiter *a, void *userdata) {
-        (void)a, (void)userdata; /* drive() goes on */
+        (void)a, (void)userdata; /* drive() continues */
 }
 
 static void start_rank(const Node *node, int number, int i, Rank *r) {

@@ -147,7 +147,7 @@ static void links_files_and_nothing_are_no_directories(void **state) {
         assert_int_equal(scratch_write(s, "file", "x"), 0);
         expect_directory(s, "link", geteuid(), "symbolic link");
         expect_directory(s, "link/below", geteuid(), "symbolic link");
-        expect_directory(s, "file", geteuid(), "no directory");
+        expect_directory(s, "file", geteuid(), "not a directory");
         expect_directory(s, "missing", geteuid(), "not there");
         DirectoryCheck l;
         check_location(&l, s, "missing", geteuid(), false);

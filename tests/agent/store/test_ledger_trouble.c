@@ -31,7 +31,7 @@ static Store *open_at(const char *path) {
 #define PARTS_A_ROUND 6
 #define STEPS_A_ROUND (2 + 2 * PARTS_A_ROUND)
 
-/* Step `i` of an endless upload that is begun anew again and again: begin, its id, then a part and
+/* Step `i` of an endless upload that is begun again and again: begin, its id, then a part and
  * its ETag, and so on. */
 static int do_step(Store *s, uint32_t i) {
         uint32_t round = i / STEPS_A_ROUND, step = i % STEPS_A_ROUND;

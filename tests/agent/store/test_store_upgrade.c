@@ -363,7 +363,7 @@ static void a_database_of_version_5_keeps_counts_and_notes_and_gets_a_reserve(vo
         store_close(s);
 }
 
-/* Its bundles were delivered under their own names, and go on so. */
+/* Its bundles were delivered under their own names, and continue so. */
 static void a_database_of_version_8_has_no_names_of_failures(void **state) {
         static const char *const sql[N_SQL] = { version_1, version_1_rows, version_2, version_3,
                                                 version_4, version_5,      version_8 };

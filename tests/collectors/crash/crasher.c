@@ -345,7 +345,7 @@ static void *use_in_thread(void *unused) {
                 (void)read_through(shared);
 }
 
-/* A thread goes on with what another one destroys while it exits. */
+/* A thread continues what another one destroys while it exits. */
 noinline_ static void exit_under_thread(void) {
         shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         start_threads(1, use_in_thread);

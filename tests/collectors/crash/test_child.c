@@ -1,5 +1,5 @@
 /* The child that makes a report: what it can reach, what it is handed, and what its end costs. This
- * program is executed anew as the child, with a report_write() that misbehaves. */
+ * program is executed again as the child, with a report_write() that misbehaves. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -523,7 +523,7 @@ def what_is_known_beside_the_core_is_in_the_report():
     assert document["job"] == {"cluster": "big", "rank": 3} and "| `cluster` | `big` |" in text
     assert "seen 3 times on this node before, since `2026-11-01T00:00:00Z`" in text
     assert other["signature"]["seen"] is None and "single occurrence" in other_text
-    assert refused.returncode == 1 and "its context is no JSON object" in refused.stderr
+    assert refused.returncode == 1 and "its context is not a JSON object" in refused.stderr
 
 
 def documented_members():

@@ -97,9 +97,9 @@ static void refuse(const char *text, int r, const char *what) {
 #define LIMITS "\"timeout_usec\":1,\"max_bytes\":1"
 
 static void what_is_wrong_is_refused_with_a_reason(void **state) {
-        refuse("", -EINVAL, "no JSON");
-        refuse("[]", -EINVAL, "no JSON");
-        refuse("{\"mode\":\"x\"," ROOTS "," LIMITS "}", -EINVAL, "what is wanted");
+        refuse("", -EINVAL, "not a JSON");
+        refuse("[]", -EINVAL, "not a JSON");
+        refuse("{\"mode\":\"x\"," ROOTS "," LIMITS "}", -EINVAL, "has no mode");
         refuse("{\"mode\":\"snapshot\"," LIMITS "}", -EINVAL, "/sys");
         refuse("{\"mode\":\"snapshot\"," ROOTS "}", -EINVAL, "limits");
         refuse("{\"mode\":\"snapshot\"," ROOTS "," LIMITS ",\"document\":\"../x\"}", -EINVAL,
@@ -110,10 +110,10 @@ static void what_is_wrong_is_refused_with_a_reason(void **state) {
         refuse("{\"mode\":\"snapshot\"," ROOTS "," LIMITS ",\"commands\":[{\"name\":\"x\"}]}",
                -EINVAL, "command");
         refuse("{\"mode\":\"snapshot\"," ROOTS "," LIMITS ",\"log_files\":[{\"path\":\"/x\"}]}",
-               -EINVAL, "nobody's");
+               -EINVAL, "no owner");
         refuse("{\"mode\":\"snapshot\"," ROOTS "," LIMITS
                ",\"log_files\":[{\"path\":\"/x\",\"uid\":4294967296}]}",
-               -EINVAL, "nobody's");
+               -EINVAL, "no owner");
         refuse("{\"mode\":\"snapshot\"," ROOTS "," LIMITS ",\"trigger\":\"a\\u0000b\"}", -EINVAL,
                "");
 }

@@ -1,4 +1,4 @@
-/* The confinement of a collector's child as production has it: this program is executed anew, as a
+/* The confinement of a collector's child as production has it: this program is executed again, as a
  * user of its own with the unit's capabilities, beside a process of another user that holds a
  * device. Needs root. */
 #include <errno.h>

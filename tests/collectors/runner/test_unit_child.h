@@ -1,4 +1,4 @@
-/* A collector's child as production has it: this program executed anew, as a user of its own with
+/* A collector's child as production has it: this program executed again, as a user of its own with
  * the unit's capabilities. Needs root. */
 #pragma once
 

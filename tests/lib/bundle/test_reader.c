@@ -138,21 +138,21 @@ static void a_flipped_byte_in_the_table_is_seen(void **state) {
 }
 
 static void a_cut_object_reports_what_is_missing(void **state) {
-        EXPECT("object_cut_by_a_byte", 0, "bytes, the manifest says",
+        EXPECT("object_cut_by_a_byte", 0, "bytes, the manifest has",
                "the object has no seek table at its end", "it ends too early",
                "the object ends before part 1 of 2 is whole, 1 bytes are missing from it");
-        EXPECT("object_cut_in_half", 4, "bytes, the manifest says", "no seek table",
+        EXPECT("object_cut_in_half", 4, "bytes, the manifest has", "no seek table",
                "it ends too early", "the tar stream is damaged",
                "members from 'c\\x0a\\xff\\x5craw' on could not be checked, 3 of 5",
                "the object ends before part 0 of 2 is whole");
         Heard h;
         verify_case("object_with_a_byte_more", &h);
-        assert_non_null(strstr(h.faults.text, "bytes, the manifest says"));
+        assert_non_null(strstr(h.faults.text, "bytes, the manifest has"));
         strbuf_done(&h.faults);
 }
 
 static void an_empty_object_is_no_bundle(void **state) {
-        EXPECT("object_empty", 5, "the object has 0 bytes, the manifest says", "no seek table",
+        EXPECT("object_empty", 5, "the object has 0 bytes, the manifest has", "no seek table",
                "the object ends before part 0 of 2 is whole", "the object holds no tar stream",
                "5 of 5");
 }
@@ -164,16 +164,16 @@ static void a_part_is_compared_with_its_digest_and_the_frames(void **state) {
 
 static void a_member_is_compared_with_size_digest_and_place(void **state) {
         EXPECT("manifest_member_digest", 1, "member 'b/ü.bin' has the sha256 ");
-        EXPECT("manifest_member_bytes", 1, "member 'a.txt' has 13 bytes, the manifest says 14");
+        EXPECT("manifest_member_bytes", 1, "member 'a.txt' has 13 bytes, the manifest has 14");
         EXPECT("manifest_member_offset", 1,
-               "member 'b/ü.bin' begins at offset 2560 of the tar stream, the manifest says 3072");
-        EXPECT("manifest_member_frame", 1, "begins in frame 3, the manifest says 2");
+               "member 'b/ü.bin' begins at offset 2560 of the tar stream, the manifest has 3072");
+        EXPECT("manifest_member_frame", 1, "begins in frame 3, the manifest has 2");
         EXPECT("manifest_member_form", 1, "but the manifest has none of this form");
         EXPECT("tar_member_content", 1, "member 'a.txt' has the sha256 ");
 }
 
 static void frames_are_compared_with_the_manifest(void **state) {
-        EXPECT("manifest_frames_count", 0, "the seek table has 4 frames, the manifest says 5");
+        EXPECT("manifest_frames_count", 0, "the seek table has 4 frames, the manifest has 5");
         EXPECT("manifest_uncompressed_bytes", 0, "the seek table's frames hold ",
                "the tar stream has ");
 }
@@ -211,7 +211,7 @@ static void links_are_no_members(void **state) {
 }
 
 static void what_hides_behind_the_end_of_the_archive_is_reported(void **state) {
-        EXPECT("tar_goes_on_behind_its_end", 0, "the tar stream goes on at offset ");
+        EXPECT("tar_goes_on_behind_its_end", 0, "the tar stream continues at offset ");
 }
 
 static void what_is_no_tar_is_reported(void **state) {
@@ -227,7 +227,7 @@ static void a_seek_table_that_lies_is_reported_and_members_are_checked_without_i
         EXPECT("table_missing", 0, "the object has no seek table at its end");
         EXPECT("table_with_a_reserved_flag", 0, "the object has no seek table at its end");
         EXPECT("table_that_claims_too_much", 0, "the object has no seek table at its end");
-        EXPECT("table_with_a_frame_too_few", 0, "the seek table has 3 frames, the manifest says 4");
+        EXPECT("table_with_a_frame_too_few", 0, "the seek table has 3 frames, the manifest has 4");
 }
 
 static void a_seek_table_with_wrong_sizes_damages_the_frames_it_names(void **state) {
@@ -236,8 +236,8 @@ static void a_seek_table_with_wrong_sizes_damages_the_frames_it_names(void **sta
         assert_non_null(strstr(h.faults.text, "frame 0 of the object"));
         strbuf_done(&h.faults);
         verify_case("table_of_other_contents", &h);
-        assert_non_null(strstr(h.faults.text, "it holds more than the seek table says"));
-        assert_non_null(strstr(h.faults.text, "it is shorter than the seek table says"));
+        assert_non_null(strstr(h.faults.text, "it holds more than the seek table declares"));
+        assert_non_null(strstr(h.faults.text, "it is shorter than the seek table declares"));
         strbuf_done(&h.faults);
 }
 

@@ -78,7 +78,7 @@ def digest_fields(content):
 
 
 def members_of(tar):
-    """What the manifest says of a tar, by Python's reading of it."""
+    """What the manifest has of a tar, by Python's reading of it."""
     found = []
     with tarfile.open(fileobj=io.BytesIO(tar), errors="surrogateescape") as t:
         for info in t:

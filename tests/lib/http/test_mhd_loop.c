@@ -334,8 +334,8 @@ static void slow_clients_cost_only_their_slots(void **state) {
         assert_int_equal(send(late, GET("/late"), strlen(GET("/late")), MSG_NOSIGNAL),
                          strlen(GET("/late")));
         assert_int_equal(receive(f, late), -1);
-        assert_true(print_line(f, slow[7],
-                               "st: x\r\n\r\n")); /* … the slow ones are served as they go on … */
+        assert_true(print_line(
+                f, slow[7], "st: x\r\n\r\n")); /* … the slow ones are served as they continue … */
         assert_int_equal(receive(f, slow[7]), 200);
         (void)close(slow[7]);
         assert_int_equal(receive(f, late), 200); /* … and it has its turn when one leaves */

@@ -2,7 +2,7 @@
  * only its SHA-256. The clock is a fake one that stands at --now (seconds since 1970; default: the
  * system's time at start). fetch [N]      N callers at once (1); answers when all were told peek
  * what is held tick           what the timer does, and waits until nobody is asked any more advance
- * S      both clocks go on by S seconds refuse / refuse-other   the server refused the keys that
+ * S      both clocks continue by S seconds refuse / refuse-other   the server refused the keys that
  * are held / those before them; `again`: is it worth to fetch? cancel         begins to wait and
  * gives it up region         what credentials_region() tells wait-new       runs the loop until
  * another access key is held, by the module's own timer */

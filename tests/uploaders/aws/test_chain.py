@@ -228,14 +228,14 @@ def nothing_anywhere_is_reported_with_all_that_was_examined_and_the_remedy():
     home = make_home(config="[default]\nregion = eu-west-1\n")
     at = f"{home}/.aws"
     assert Driver(OFF, home).error() == (
-        "no AWS credentials: looked at the environment (AWS_ACCESS_KEY_ID, "
+        "no AWS credentials: checked the environment (AWS_ACCESS_KEY_ID, "
         "AWS_WEB_IDENTITY_TOKEN_FILE), "
         f"profile 'default' in {at}/credentials (no such file) and {at}/config, "
         "the container endpoint (AWS_CONTAINER_CREDENTIALS_RELATIVE_URI, …_FULL_URI), "
         "and the instance metadata service is switched off by AWS_EC2_METADATA_DISABLED; "
         "give the node a role that may write to the bucket, or set one of these")
     error = Driver(OFF, make_home(config="[profile x]\n"), profile="x").error()
-    assert error.startswith("no AWS credentials: looked at profile 'x' in "), error
+    assert error.startswith("no AWS credentials: checked profile 'x' in "), error
 
 
 @test

@@ -89,7 +89,7 @@ def a_source_with_keys_gives_these_and_not_its_role():
 def roles_that_nobody_can_assume_here_are_reported():
     for config, error in (
             (role(more="mfa_serial = arn:aws:iam::1:mfa/me\n"),
-             "CONFIG:4: profile 'up', mfa_serial: nobody is here to type an MFA code: use a role "
+             "CONFIG:4: profile 'up', mfa_serial: an MFA code cannot be entered here: use a role "
              "without, or a credential_process"),
             (role(more="credential_source = Environment\n"),
              "profile 'up' has role_arn and both source_profile and credential_source: set one of "
@@ -102,10 +102,10 @@ def roles_that_nobody_can_assume_here_are_reported():
             (f"[profile up]\nrole_arn = {ARN}\ncredential_source = Ec2\n", "CONFIG:3: profile "
              "'up', credential_source: must be Environment, Ec2InstanceMetadata or EcsContainer"),
             (f"[profile up]\nrole_arn = {ARN}\ncredential_source = Environment\n",
-             "profile 'up' wants the keys of the environment (credential_source), which has no "
+             "profile 'up' requires the keys of the environment (credential_source), which has no "
              "AWS_ACCESS_KEY_ID"),
             (f"[profile up]\nrole_arn = {ARN}\ncredential_source = EcsContainer\n",
-             "profile 'up' wants the keys of the container (credential_source), but neither "
+             "profile 'up' requires the keys of the container (credential_source), but neither "
              "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI nor "
              "AWS_CONTAINER_CREDENTIALS_FULL_URI is set"),
             ("[profile up]\nweb_identity_token_file = /x\n",

@@ -171,8 +171,8 @@ static void what_cannot_be_is_refused_with_a_sentence(void **state) {
                   "bucket 'arn:aws:s3:eu-west-1:1:accesspoint/x' is an ARN; use the bucket's "
                   "name, or the alias of the access point (it ends in -s3alias)" },
                 { { .bucket = "logs--use1-az4--x-s3" },
-                  "bucket 'logs--use1-az4--x-s3' is a directory bucket (S3 Express), which wants "
-                  "sessions of its own; use a general purpose bucket" },
+                  "bucket 'logs--use1-az4--x-s3' is a directory bucket (S3 Express), which "
+                  "requires its own sessions; use a general purpose bucket" },
                 { { .bucket = "logs", .region = "EU (Ireland)" },
                   "region 'EU (Ireland)' is none of AWS; write it like eu-west-1, or set endpoint "
                   "for another store" },
@@ -180,7 +180,7 @@ static void what_cannot_be_is_refused_with_a_sentence(void **state) {
                   "region 'evil.example.com/' is none of AWS; write it like eu-west-1, or set "
                   "endpoint for another store" },
                 { { .bucket = "logs", .region = "a/b", .endpoint = "http://h" },
-                  "region 'a/b' has characters that no region has; most stores take us-east-1" },
+                  "region 'a/b' has characters that no region has; most stores accept us-east-1" },
                 { { .bucket = "logs", .region = "cn-north-1", .fips = true },
                   "there are no FIPS endpoints in China ('cn-north-1'); switch FIPS off" },
                 { { .bucket = "logs", .endpoint = "http://h", .fips = true },

@@ -398,7 +398,7 @@ static void a_sentence_needs_neither_origin_nor_region_and_stays_on_its_line(voi
                                             .body_bytes = strlen(body) },
                         "ListObjectsV2 of 's3://b' at 's3.example.com:9000' failed: 403 "
                         "AccessDenied (a b); allow s3:ListBucket on arn:aws:s3:::b to the keys; "
-                        "some stores say the same of a wrong access key or secret");
+                        "some stores answer the same to a wrong access key or secret");
         expect_sentence(
                 &(S3ResponseInput){ .operation = S3_GET_OBJECT,
                                     .status = 404,

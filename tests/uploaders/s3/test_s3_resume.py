@@ -154,7 +154,7 @@ def a_list_that_does_not_go_on_ends():
             reply, "body", reply.body.replace(b"<NextPartNumberMarker>2<",
                                               b"<NextPartNumberMarker>1<")))
         run = resume(s, cut_upload(s, 1, 2, 3), known(1), known(2), known(3))
-        assert run.outcome == AWAY and "does not go on" in run.error, run.lines
+        assert run.outcome == AWAY and "does not continue" in run.error, run.lines
         assert len(s.seen("ListParts")) == 2 and len(s.uploads) == 1
 
 

@@ -176,7 +176,7 @@ def a_list_that_does_not_go_on_ends():
             reply, "body", (b"<ListMultipartUploadsResult><IsTruncated>true</IsTruncated>"
                             b"<NextKeyMarker>p/a</NextKeyMarker></ListMultipartUploadsResult>")))
         outcome, aborted, error = sweep(s, "p/")
-        assert outcome == AWAY and not aborted and "does not go on" in error
+        assert outcome == AWAY and not aborted and "does not continue" in error
         assert len(s.seen("ListMultipartUploads")) == 2
 
 

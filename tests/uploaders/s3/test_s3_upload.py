@@ -97,7 +97,7 @@ def of_a_single_put_other_bytes_of_the_same_plan_and_size_are_something_else():
                 s.conditions = conditions
                 there = s.put("k", b"x" * 1000, **{PLAN_HEADER: PLAN, **told})
                 run = upload(s)
-                assert run.outcome == EXISTS and "something else" in run.error, (
+                assert run.outcome == EXISTS and "already and differs" in run.error, (
                     conditions, told, run.lines)
                 assert s.objects["k"] is there
                 assert upload(s, may_replace=True).outcome == OK
@@ -167,7 +167,7 @@ def a_bundle_delivered_meanwhile_guards_its_object():
                 s.put("guard", b"{}", **{PLAN_HEADER: "00bb"})
                 run = upload(s, may_replace=True, guard="guard", **options)
                 assert (run.outcome == EXISTS
-                        and "delivered under this name meanwhile" in run.error), run.lines
+                        and "was delivered under this name" in run.error), run.lines
                 assert s.objects["k"] is there
                 check_nothing_left(s)
     with S3Server() as s:      # nor is one without our header a manifest of ours

@@ -115,7 +115,7 @@ static bool deliver_and_die(const Scratch *s, const Content *c, const Hook *deat
         return false;
 }
 
-/* Kills at every call there is, before and after it, and goes on in a new life. */
+/* Kills at every call there is, before and after it, and continues in a new life. */
 static void crash_everywhere(const Scratch *s, const Content *c, Hook death, unsigned min_calls) {
         unsigned n_seen = 0, n_unseen = 0;
         int outcome = -1;
@@ -230,7 +230,7 @@ static void who_comes_second_compares(void **state) {
         content_done(&c);
 }
 
-/* A worker that hung and was given up: another one has made the temporary file anew when it wakes
+/* A worker that hung and was given up: another one has made the temporary file again when it wakes
  * up. */
 static void only_the_file_that_was_proven_gets_the_name(void **state) {
         static const char *const fails[] = { NULL, "linkat" }; /* then a rename would do it */
@@ -293,7 +293,7 @@ static void every_refusal_is_reported_with_path_and_remedy(void **state) {
                 { "pwrite", ESTALE, UPLOAD_E_UNREACHABLE, 2, "mount it again" },
                 { "pwrite", ENOTCONN, UPLOAD_E_UNREACHABLE, 2, "mount it again" },
                 { "pwrite", EFBIG, UPLOAD_E_UNREACHABLE, 2, "ulimit -f" },
-                { "pwrite", EHOSTDOWN, UPLOAD_E_UNREACHABLE, 1, "whether the volume is well" },
+                { "pwrite", EHOSTDOWN, UPLOAD_E_UNREACHABLE, 1, "check the volume" },
                 { "pwrite", ENOMEM, -ENOMEM, 1, NULL },
                 { "fdatasync", EIO, UPLOAD_E_UNREACHABLE, 1, "kernel log" },
                 { "fdatasync", ENOSPC, UPLOAD_E_FULL, 1,
@@ -324,7 +324,7 @@ static void every_refusal_is_reported_with_path_and_remedy(void **state) {
                 hook = (Hook){ 0 };
                 in_scratch(s, "test ! -e root/" OBJECT);
                 assert_no_litter(s, "root");
-                assert_int_equal(deliver(v, OBJECT, &c, &error), 0); /* and then it goes on */
+                assert_int_equal(deliver(v, OBJECT, &c, &error), 0); /* and then it continues */
                 assert_file_is(s, "root/" OBJECT, &c);
                 in_scratch(s, "rm -r root");
         }
