@@ -264,13 +264,22 @@ static bool succeeds_until(pid_t pid, uint64_t deadline_usec) {
         return ended == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+/* As a program expects them: none blocked, SIGPIPE at its default. What else is ignored stays so,
+ * as nohup(1) requires. */
+static void reset_signals(void) {
+        sigset_t none;
+        (void)sigemptyset(&none);
+        (void)signal(SIGPIPE, SIG_DFL);
+        (void)sigprocmask(SIG_SETMASK, &none, NULL); /* what is pending is delivered */
+}
+
 /* The daemon has the state directory: requests a scan from it and waits for the deliveries. */
 static int once_through_daemon(const Args *args, const char *socket) {
         _cleanup_free_ char *cli = find_cli();
         uint64_t now = clock_boottime_usec(), deadline = now + args->timeout_usec;
         if (!cli)
                 return EXIT_UNDELIVERED;
-        spawn_reset_signals();
+        reset_signals();
         char *scan[] = { cli, (char *)"--socket", (char *)socket, (char *)"scan", NULL };
         pid_t pid;
         /* Not spawn_program(): it stays in the group of this process, and so at its terminal. */

@@ -26,10 +26,6 @@ static const char *const bundles[N_CLAIM_BUNDLES] = {
 };
 DEFINE_WORDS(claim_bundle, ClaimBundle, bundles);
 
-bool cluster_id_is_set(const char *id) {
-        return id[strspn(id, "0")] != '\0';
-}
-
 bool claim_key_build(const char *job_key, const char *cluster_id, char ret[CLAIM_KEY_SIZE]) {
         const char *text = job_key && *job_key ? job_key : cluster_id;
         uint8_t digest[SHA256_SIZE];

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "lib/neuron/record.h"
 
@@ -61,7 +62,9 @@ static inline bool claim_is_failure(const Claim *c) {
 }
 
 /** @return whether a cluster id is one: not empty, not all zeros */
-bool cluster_id_is_set(const char *id);
+static inline bool cluster_id_is_set(const char *id) {
+        return id[strspn(id, "0")] != '\0';
+}
 
 /** The key of a failure: 16 hex digits of the SHA-256 over the job key, else over the cluster id.
  * @return false: neither is known */

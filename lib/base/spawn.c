@@ -26,13 +26,6 @@ int spawn_raise_fd_limit(void) {
         return 0;
 }
 
-void spawn_reset_signals(void) {
-        sigset_t none;
-        (void)sigemptyset(&none);
-        (void)signal(SIGPIPE, SIG_DFL);
-        (void)sigprocmask(SIG_SETMASK, &none, NULL); /* what is pending is delivered */
-}
-
 static int set_attributes(posix_spawnattr_t *attributes, bool keeps_signals) {
         sigset_t all, none;
         (void)sigfillset(&all);

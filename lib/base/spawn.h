@@ -24,11 +24,6 @@ typedef struct SpawnOptions { /* borrowed for the call */
  * too */
 int spawn_program(pid_t *ret, const SpawnOptions *o);
 
-/** Gives this process the signals that a program expects, before it executes one in its place or
- * starts one that shares its group: none blocked, SIGPIPE at its default. What else is ignored
- * stays so, as nohup(1) wants it. */
-void spawn_reset_signals(void);
-
 /** Lets this process open as many descriptors as its hard limit allows. Programs that are started
  * from then on get the limit back that was there before, a moment after they have started: some use
  * select(2), which knows 1024. Once, before there are threads. @return 0, -errno */
