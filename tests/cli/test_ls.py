@@ -177,7 +177,8 @@ def manifests_that_cannot_be_read_are_reported_once_and_the_rest_is_listed():
         result = s.here.run("ls", "s3://bucket")
         assert result.returncode == 1 and result.stdout.count(
             "  complete  ") == 4 and result.stdout.count("manifest cannot be read") == 2, result
-        assert "is not a manifest" in result.stderr and "2 manifests" in result.stderr, result.stderr
+        assert "is not a manifest" in result.stderr, result.stderr
+        assert "2 manifests" in result.stderr, result.stderr
         for key in [k for k in s.objects if "/i-0/" in k]:
             del s.objects[key]
         s.deny = {"GetObject"}

@@ -481,7 +481,8 @@ def on_a_full_disk_a_removal_ends_and_a_purge_says_that_it_does_not_know():
         dump_of_a_user(box)
         wait_for("it is held", lambda: links(box), 20)
         # where the removal writes what remains
-        box.shell("mkdir /full; mount -t tmpfs -o size=4k full /full; head -c 4k /dev/zero >/full/x; "
+        box.shell("mkdir /full; mount -t tmpfs -o size=4k full /full; "
+                  "head -c 4k /dev/zero >/full/x; "
                   "ln -s /full/remains /var/lib/neuron-collectd.remains.new")
         said = box.run("dpkg", "-r", "neuron-collectd")
         assert "No space left" in said, said

@@ -28,8 +28,8 @@ def listen_address(address):
 
 
 def free_port(count=1):
-    """A port (and the `count` - 1 behind it) that no process listens on, below those that the kernel
-    gives to clients: so it is still free when a server comes back to it."""
+    """A port (and the `count` - 1 behind it) that no process listens on, below those that the
+    kernel gives to clients: so it is still free when a server comes back to it."""
     with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as f:
         first = int(f.read().split()[0])
     top = first if first > 11000 else 32768
