@@ -299,8 +299,11 @@ def an_older_agent_refuses_a_newer_database_and_leaves_it():
         before = box.run("sha256sum", *files)
         box.run("systemctl", "start", UNIT, check=False)
         assert show(box, "ExecMainStatus") == "2" and show(box, "ActiveState") == "failed"
-        said = box.run("journalctl", "--no-pager", "-n", "20", "-u", UNIT)
-        assert "by neuron-collectd 1.2.3" in said and "install the newer agent again" in said, said
+
+        def says_what_to_do():  # the journal has it a moment later
+            said = box.run("journalctl", "--no-pager", "-n", "20", "-u", UNIT)
+            return "by neuron-collectd 1.2.3" in said and "install the newer agent again" in said
+        wait_for("the journal names the version and the remedy", says_what_to_do, 20)
         assert box.run("sha256sum", *files) == before
         replace(f"{top}/old")
     box.run("systemctl", "start", UNIT)
