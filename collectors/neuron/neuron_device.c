@@ -135,7 +135,7 @@ static void neuron_ioctl_error(char *text, size_t size, int r) {
         const char *name = strerrorname_np(-r), *description = strerrordesc_np(-r);
 
         if (r > 0)
-                (void)snprintf(text, size, "the driver returned the unexpected value %d", r);
+                (void)snprintf(text, size, "the driver returned %d, an unexpected value", r);
         else if (r == -EOPNOTSUPP)
                 (void)snprintf(text, size, "not requested: this driver does not have it");
         else if (r == -ECANCELED)

@@ -248,7 +248,7 @@ static void whatever_is_not_0_is_a_failure(void **state) {
         sent.result = -EPERM;
         assert_int_equal(neuron_ioctl(&d, NEURON_DEVICE_BASIC_INFO, &info), -EPERM);
         neuron_ioctl_error(text, sizeof text, 8);
-        assert_string_equal(text, "the driver returned the unexpected value 8");
+        assert_string_equal(text, "the driver returned 8, an unexpected value");
         neuron_ioctl_error(text, sizeof text, -EBUSY);
         assert_non_null(strstr(text, "EBUSY"));
 }
