@@ -85,7 +85,7 @@ static const CliCommand commands[] = {
           "begin with, side by side. Needs no agent: works on any machine that can read the volume or the\n"
           "bucket.\n\n" S3_HELP,
           CLI_READS_CONFIG, cmd_verify },
-        { "estimate", "", "what the sources would collect now, how big, under which keys",
+        { "estimate", "", "what sources would collect now, how big, under which keys",
           "Reads the configuration and the sources, without an agent: counts all files there, delivered or\n"
           "not. Run it as the agent's user or as root, who can read what the agent can.\n",
           CLI_READS_CONFIG, cmd_estimate },

@@ -847,7 +847,7 @@ static bool check_range(S3Get *g, const S3Result *result) {
         }
         if (g->object_bytes && total != g->object_bytes) {
                 fail(g, OBJECT_E_FAILED,
-                     "'s3://%s/%s' has %" PRIu64 " bytes, its manifest says %" PRIu64, bucket,
+                     "'s3://%s/%s' has %" PRIu64 " bytes, its manifest has %" PRIu64, bucket,
                      g->key, total, g->object_bytes);
                 return false;
         }

@@ -252,7 +252,7 @@ def an_object_that_is_too_short_or_gone_is_reported():
         s.put(made.key, head_of_big(total - 1))
         result = s.here.run("get", s.url)
         assert (result.returncode == 1 and f"has {total - 1} bytes, its manifest "
-                f"says {total}" in result.stderr and s.here.names() == []), result
+                f"has {total}" in result.stderr and s.here.names() == []), result
         del s.objects[made.key]
         result = s.here.run("get", s.url)
         assert (result.returncode == 1 and "NoSuchKey" in result.stderr
@@ -262,7 +262,7 @@ def an_object_that_is_too_short_or_gone_is_reported():
     with Here() as here:
         result = here.run("get", copy)
         assert (result.returncode == 1 and f"has {total - 1} bytes, its manifest "
-                f"says {total}" in result.stderr and here.names() == []), result
+                f"has {total}" in result.stderr and here.names() == []), result
 
 
 @test

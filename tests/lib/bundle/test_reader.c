@@ -158,7 +158,7 @@ static void an_empty_object_is_no_bundle(void **state) {
 }
 
 static void a_part_is_compared_with_its_digest_and_the_frames(void **state) {
-        EXPECT("manifest_part_digest", 0, "says 1111111111111111");
+        EXPECT("manifest_part_digest", 0, "has 1111111111111111");
         EXPECT("manifest_part_boundary", 0, "part 0 of the object ends at ");
 }
 

@@ -55,13 +55,13 @@ static void an_ntff_without_its_neff_is_reported_once_a_number(void **state) {
         Reasons h = CHECK("12_instid_0_vnc_0.ntff", "12_instid_0_vnc_1.ntff",
                           "7_instid_0_vnc_0.ntff", "neff_7.neff");
         assert_int_equal(h.n, 1);
-        assert_string_equal(h.text[0], "ntff '12_*.ntff' has no neff_12.neff beside it");
+        assert_string_equal(h.text[0], "ntff '12_*.ntff' has no matching neff_12.neff");
 }
 
 static void a_neff_in_another_directory_is_not_beside_it(void **state) {
         Reasons h = CHECK("a/12_instid_0_vnc_0.ntff", "b/12_instid_0_vnc_0.ntff", "b/neff_12.neff");
         assert_int_equal(h.n, 1);
-        assert_string_equal(h.text[0], "ntff 'a/12_*.ntff' has no neff_12.neff beside it");
+        assert_string_equal(h.text[0], "ntff 'a/12_*.ntff' has no matching neff_12.neff");
 }
 
 static void session_mode_needs_no_pairs(void **state) {
@@ -105,7 +105,7 @@ static void after_twenty_reasons_there_is_a_count(void **state) {
                 paths[i] = text[i];
         Reasons h = check(paths);
         assert_int_equal(h.n, 21);
-        assert_string_equal(h.text[0], "ntff 'd0/0_*.ntff' has no neff_0.neff beside it");
+        assert_string_equal(h.text[0], "ntff 'd0/0_*.ntff' has no matching neff_0.neff");
         assert_string_equal(h.text[20], "and 5 more");
 }
 

@@ -442,7 +442,7 @@ static void min_free_is_kept_free(void **state) {
                 assert_int_equal(r, i == 0 || i == 3 ? UPLOAD_E_FULL : 0);
                 if (r != 0) {
                         assert_non_null(strstr(error, "lower min_free"));
-                        assert_non_null(strstr(error, "98.0 MiB of it are to stay free"));
+                        assert_non_null(strstr(error, "98.0 MiB of it must stay free"));
                 }
         }
         in_scratch(s, "test -e root/one -a -e root/two -a ! -e root/none");
