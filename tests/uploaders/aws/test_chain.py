@@ -182,11 +182,11 @@ def the_credentials_file_goes_before_the_config_file_and_they_are_not_mixed():
 def a_missing_profile_is_reported_with_where_it_was_searched_for():
     home = make_home(credentials=f"[other]\n{Keys().file()}")
     at = f"{home}/.aws"
-    assert (Driver({}, home, profile="upload").error() == "there is no profile 'upload': looked "
+    assert (Driver({}, home, profile="upload").error() == "no profile 'upload': searched "
             f"for [upload] in {at}/credentials and for [profile upload] in {at}/config "
             "(no such file)")
     assert Driver({"AWS_PROFILE": "upload"},
-                  home).error().startswith("there is no profile 'upload': ")
+                  home).error().startswith("no profile 'upload': ")
     write(home + "/.aws/config", "aws_access_key_id = lost\n[upload]\nregion = eu-west-1\n")
     assert Driver({}, home, profile="upload").error() == \
         f"profile 'upload' is written [upload] in {at}/config, where it must be [profile upload]"

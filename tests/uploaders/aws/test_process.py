@@ -76,7 +76,7 @@ def a_line_that_does_not_end_is_reported():
 @test
 def a_program_that_is_missing_is_reported_by_the_profiles_name_and_not_by_its_arguments():
     error = process("/no/such/program --password hush").error()
-    assert error == "credential_process of profile 'p': there is no such program", error
+    assert error == "credential_process of profile 'p': program not found", error
     assert process("no-such-program-in-path").error() == error
     home = make_home()
     error = process(write(home + "/plain", "no program"), home).error()
@@ -128,8 +128,8 @@ def expired_keys_are_not_accepted():
 
 @test
 def a_flood_is_stopped():
-    assert (process("cat /dev/zero").error() == "credential_process of profile 'p' said more than "
-            "credentials can be")
+    assert (process("cat /dev/zero").error() == "credential_process of profile 'p': its output is too "
+            "long for credentials")
 
 
 @test

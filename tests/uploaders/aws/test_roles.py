@@ -115,7 +115,7 @@ def roles_that_nobody_can_assume_here_are_reported():
         assert got == error.replace("CONFIG", f"{home}/.aws/config"), got
     home = make_home(config=role())
     assert Driver({}, home, profile="up").error() == (
-        "there is no profile 'base', the source_profile of 'up': looked for [base] in "
+        "no profile 'base', the source_profile of 'up': searched for [base] in "
         f"{home}/.aws/credentials (no such file) and for [profile base] in {home}/.aws/config")
 
 
@@ -184,7 +184,7 @@ def what_is_no_sts_is_reported():
     host = sts.url[7:]
     by = f"profile 'base' in {home}/.aws/credentials"
     assert Driver(sts_env(sts), home, profile="up").error() == \
-        f"STS at {host} answers 404 when asked for the role {ARN} by {by}; is it an STS endpoint?"
+        f"STS at {host} answers 404 to a request for the role {ARN} by {by}; is it an STS endpoint?"
     for text in ("", "<html/>", "<AssumeRoleResponse></AssumeRoleResponse>", "x" * 100):
         sts.answer = lambda r, text=text: (200, text)
         assert (Driver(sts_env(sts), home, profile="up").error() == f"the answer of STS at {host} "
