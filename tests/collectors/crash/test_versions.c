@@ -194,7 +194,7 @@ static int open_late(const FileQuery *q, FileReply *ret, const char **ret_place,
         return open_below(q, ret, ret_place, userdata);
 }
 
-static void a_busy_machine_takes_none_of_the_time(void **state) {
+static void a_busy_machine_costs_none_of_the_time(void **state) {
         VersionItem item = { .path = LIBC, .note = "" };
         uint64_t end_usec = clock_cpu_usec() + 150 * USEC_PER_MSEC;
         assert_int_equal(versions_find(&item, 1, open_late, *state, end_usec), 0);
@@ -259,7 +259,7 @@ int main(void) {
                                                 scratch_teardown),
                 cmocka_unit_test_setup_teardown(of_many_lists_those_with_a_like_name_come_first,
                                                 setup, scratch_teardown),
-                cmocka_unit_test_setup_teardown(a_busy_machine_takes_none_of_the_time, setup,
+                cmocka_unit_test_setup_teardown(a_busy_machine_costs_none_of_the_time, setup,
                                                 scratch_teardown),
                 cmocka_unit_test_setup_teardown(many_texts_have_a_limit, setup, scratch_teardown),
                 cmocka_unit_test_setup_teardown(a_line_with_a_nul_is_no_path, setup,
