@@ -323,7 +323,7 @@ static int run_agent(Main *m) {
         if (m->args.once) {
                 m->deadline_usec = clock_boottime_usec() + m->args.timeout_usec;
                 int r = sd_event_add_time_relative(m->event, &m->once_timer, CLOCK_MONOTONIC,
-                                                   ONCE_CHECK_USEC, 0, on_once, m);
+                                                   ONCE_CHECK_USEC, USEC_PER_MSEC, on_once, m);
                 if (r < 0)
                         return EXIT_UNDELIVERED;
         }
