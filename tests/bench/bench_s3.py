@@ -35,14 +35,13 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import agent
 import make_dump
 import s3tools
-from bench_volume import (Run, arguments, bound, measured, median, parsed, state_size,
-                          warm)
+from bench_volume import (Run, arguments, bound, let_settle, measured, median, parsed,
+                          state_size, warm)
 from make_dump import GIB, MIB
 from radosgw import Radosgw
 from tcp_proxy import through
 
 POOL_BYTES = 48 * MIB  # far longer than the window of zstd -3 (2 MiB): its repetition is not found
-SETTLE = 10.5  # a little more than the default
 
 
 # --- data -----------------------------------------------------------------------------------------
@@ -80,14 +79,6 @@ def mixed_pool():
                                rng.randrange(1000) / 8)
         out += rng.randbytes((block + 1) * MIB - len(out))
     return bytes(out)
-
-
-def let_settle(unit):
-    """Waits until nothing has changed for `settle`, our own hard links included: waiting is not
-    what is measured."""
-    newest = max(os.stat(os.path.join(base, name)).st_ctime for base, _,
-                 names in os.walk(unit) for name in names)
-    time.sleep(max(newest + SETTLE - time.time(), 0))
 
 
 def make_tree(root, scale):

@@ -11,7 +11,8 @@ import time
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from agent import DAEMON, Agent, check_bundle, cleanup, need, need_root, run, tree, wait_for
+from agent import (DAEMON, INSTANCE, Agent, check_bundle, cleanup, need, need_root, run, tree,
+                   wait_for)
 from s3_server import S3Server
 from tap import main, test
 
@@ -154,6 +155,33 @@ def once_waits_until_the_links_of_what_it_delivered_are_removed():
     assert result.returncode == 0, (result.returncode, result.stdout, result.stderr)
     pins = [f for f in tree(a.path()) if b".neuron-collectd/" in f]
     assert not pins, f"{len(pins)} links are left"
+
+
+@test
+def links_that_a_slow_run_leaves_have_a_row_and_the_next_run_removes_them():
+    need("strace")
+    a = Agent()
+    a.config["sources"] = [a.source("jobs", "directory", "jobs/job-%p")]
+    unit = a.path("jobs", "job-1")
+    os.makedirs(unit)
+    for i in range(2000):
+        with open(os.path.join(unit, f"{i}"), "wb") as f:
+            f.write(b"%d" % i)
+    wanted = tree(unit)
+    a.environment["ASAN_OPTIONS"] = "detect_leaks=0"  # which does not work below strace
+    a.write_config()
+    place = a.path(".neuron-collectd", INSTANCE)
+    for call in ("linkat", "unlinkat"):  # it ends while files are linked, and while links are removed
+        run("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e",
+            f"inject={call}:delay_enter=10000", DAEMON, "--config", a.config_file, "--once",
+            "--timeout", "5s", env=a.whole_environment(), cwd=a.dir)
+        assert os.listdir(place) == a.sql("SELECT id FROM bundles").split(), os.listdir(place)
+        assert len(tree(place)) < 2000, "the slow run was not cut"
+    result = a.once()
+    assert result.returncode == 0, result.stdout + result.stderr
+    check_bundle(a.only_manifest()[0], wanted, tools=("tar",))
+    assert not tree(place), os.listdir(place)
+    assert tree(unit) == wanted
 
 
 @test
