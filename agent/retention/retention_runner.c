@@ -421,8 +421,11 @@ static int prepare_deletion(RunnerSource *s, HeldBundle *h, Deletion **ret) {
                 held_remove(s, h);
                 return 1;
         }
-        h->is_pinned = rec.pinned;
-        if (rec.pinned && r->policy.may_delete && !h->is_evicted)
+        error = store_unit_is_pinned(r->context.store, &rec);
+        if (error < 0)
+                return error;
+        h->is_pinned = error > 0;
+        if (h->is_pinned && r->policy.may_delete && !h->is_evicted)
                 return 1;
         _cleanup_(deletion_freep) Deletion *d = deletion_new(s->spec, &rec);
         if (!d)
@@ -547,8 +550,8 @@ static int add_held(Measurement *m, const RunnerSource *s) {
                         continue;
                 if (h->is_pinned) { /* it may not be any more */
                         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
-                        h->is_pinned =
-                                store_get(s->runner->context.store, h->id, &rec) != 0 || rec.pinned;
+                        h->is_pinned = store_get(s->runner->context.store, h->id, &rec) != 0 ||
+                                       store_unit_is_pinned(s->runner->context.store, &rec) != 0;
                 }
                 Subject *x = add_subject(m, h->id);
                 if (!x)

@@ -262,6 +262,16 @@ int store_find_unit(Store *s, const char *source, const char *path, BundleRecord
         return read_one(s, &b, ret);
 }
 
+int store_unit_is_pinned(Store *s, const BundleRecord *record) {
+        if (record->pinned)
+                return 1;
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_UNIT_IS_PINNED] };
+        bind_number(&b, record->unit_ino);
+        bind_number(&b, record->unit_dev);
+        int r = next_row(s, &b);
+        return r == 0 ? sqlite3_column_int(b.statement, 0) : MIN(r, 0);
+}
+
 /* Lists */
 
 int store_list_ended(Store *s, const char *source, char **after,

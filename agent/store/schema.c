@@ -237,9 +237,13 @@ static const char upgrade_to_10[] =
         " since_usec INTEGER NOT NULL,"
         " seen_usec INTEGER NOT NULL) WITHOUT ROWID;";
 
+/* The pinned ones, by the unit whose files the pin protects. */
+static const char upgrade_to_11[] =
+        "CREATE INDEX bundles_pinned ON bundles (unit_ino, unit_dev) WHERE pinned <> 0;";
+
 static const char *const upgrades[STORE_SCHEMA_VERSION] = {
-        upgrade_to_1, upgrade_to_2, upgrade_to_3, upgrade_to_4, upgrade_to_5,
-        upgrade_to_6, upgrade_to_7, upgrade_to_8, upgrade_to_9, upgrade_to_10,
+        upgrade_to_1, upgrade_to_2, upgrade_to_3, upgrade_to_4,  upgrade_to_5,  upgrade_to_6,
+        upgrade_to_7, upgrade_to_8, upgrade_to_9, upgrade_to_10, upgrade_to_11,
 };
 
 /* A bundle's columns, in the order in which bundles.c binds and reads them. */
@@ -276,6 +280,8 @@ static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_UNIT_FIND] = "SELECT row, " COLUMNS
                             " FROM bundles WHERE path = ?1 AND source = ?2 AND supplement_of = ''"
                             " ORDER BY first_seen_usec DESC, id DESC LIMIT 1",
+        [STORE_UNIT_IS_PINNED] = "SELECT EXISTS (SELECT 1 FROM bundles"
+                                 " WHERE pinned <> 0 AND unit_ino = ?1 AND unit_dev = ?2)",
         /* the digest of the row with that maximum (sqlite.org, Bare columns in an aggregate query)
          */
         [STORE_UNIT_LIST] =

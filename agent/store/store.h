@@ -10,7 +10,7 @@
 #include "lib/base/digest.h"
 #include "lib/neuron/record.h"
 
-#define STORE_SCHEMA_VERSION 10
+#define STORE_SCHEMA_VERSION 11
 
 typedef struct Store Store;
 
@@ -65,6 +65,10 @@ int store_get(Store *s, const char *id, BundleRecord *ret);
 /** The newest base bundle (not a supplement) for a unit's path in a source. 0 or STORE_E_NOT_FOUND.
  */
 int store_find_unit(Store *s, const char *source, const char *path, BundleRecord *ret);
+/** Whether the bundle or another one of the same unit (device and inode) is pinned: a unit that has
+ * two paths, by a bind mount or a symlink, may be two sources'. Supplements are bundles, too.
+ * @return 1, 0, or -errno */
+int store_unit_is_pinned(Store *s, const BundleRecord *b);
 
 /** What a source wants to know of its units at a start, quickly: for each path the digest of the
  * newest base bundle in a final state, some thousand paths a call. The path is borrowed for the

@@ -16,6 +16,7 @@ typedef enum StoreStatement {
         STORE_BUNDLE_GET,
         STORE_BUNDLE_KEY,
         STORE_UNIT_FIND,
+        STORE_UNIT_IS_PINNED,
         STORE_UNIT_LIST,
         STORE_NTH_SEEN,
         STORE_FORMER_COUNT,

@@ -219,6 +219,28 @@ def what_was_written_right_before_it_was_removed_goes_out_before_its_last_link_d
 
 
 @test
+def a_pin_protects_files_whichever_source_saw_them():
+    r = Retention(after_delivery="delete", keep_for="3s")
+    a = r.a
+    os.makedirs(a.path("second"))
+    mount("--bind", a.path("work", "jobs"), a.path("second"))
+    a.config["sources"].append(a.source("again", "directory", "second/job-%p"))
+    a.start()
+    r.unit(1)
+    a.wait_delivered(2)  # the same directory by two paths: --check compares only their text
+    before = tree(r.path(1))
+    for bundle in a.bundles():
+        if bundle["source"] == "jobs":
+            assert a.cli("pin", bundle["id"]).returncode == 0
+    r.unit(2)
+    a.wait_delivered(4)
+    r.wait_gone(2)  # what is not pinned is deleted
+    r.looks()
+    assert tree(r.path(1)) == before
+    a.stop()
+
+
+@test
 def a_source_that_is_not_mounted_when_keep_for_ends_is_deleted_when_it_is_again():
     r = Retention(after_delivery="delete", keep_for="8s")
     a = r.a.start()

@@ -222,7 +222,7 @@ static void a_database_of_version_1_is_upgraded_with_all_it_held(void **state) {
 
                 make_old(scratch, sql, in_wal);
                 Store *s = open_store(scratch);
-                assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "10\nok");
+                assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "11\nok");
                 assert_first_bundle(s);
                 assert_int_equal(store_get(s, BASE "-s1", &b), 0);
                 assert_string_equal(b.path, "/tmp/\xff");
@@ -263,7 +263,7 @@ static void a_database_of_version_2_counts_discoveries_and_holds_no_released_lin
 
         make_old(scratch, sql, true);
         Store *s = open_store(scratch);
-        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "10\nok");
+        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "11\nok");
         store_counts(s, &counts);
         assert_int_equal(counts.discovered, 10);
         assert_int_equal(store_counts_difference(&counts), 0);
@@ -291,7 +291,7 @@ static void a_database_of_version_3_keeps_its_bundles_and_accepts_notes(void **s
 
         make_old(scratch, sql, true);
         Store *s = open_store(scratch);
-        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "10\nok");
+        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "11\nok");
         assert_first_bundle(s);
         assert_int_equal(store_get(s, "of3", &b), 0);
         assert_null(b.s3_prefix);
@@ -319,7 +319,7 @@ static void a_database_of_version_4_does_not_know_when_its_directories_were_made
 
         make_old(scratch, sql, true);
         Store *s = open_store(scratch);
-        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "10\nok");
+        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "11\nok");
         assert_first_bundle(s);
         assert_int_equal(store_get(s, "of4", &b), 0);
         assert_string_equal(b.s3_prefix, "s3://bucket/granted");
@@ -349,7 +349,7 @@ static void a_database_of_version_5_keeps_counts_and_notes_and_gets_a_reserve(vo
         assert_sqlite3(scratch,
                        "PRAGMA user_version; PRAGMA integrity_check;"
                        "SELECT count(*), sum(length(space)) FROM reserve",
-                       "10\nok\n4|4194304");
+                       "11\nok\n4|4194304");
         assert_first_bundle(s);
         assert_int_equal(store_get(s, "of5", &b), 0);
         assert_int_equal(b.unit_born_usec, 77);
@@ -372,7 +372,7 @@ static void a_database_of_version_8_has_no_names_of_failures(void **state) {
 
         make_old(scratch, sql, true);
         Store *s = open_store(scratch);
-        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "10\nok");
+        assert_sqlite3(scratch, "PRAGMA user_version; PRAGMA integrity_check", "11\nok");
         assert_first_bundle(s);
         assert_int_equal(store_get(s, "of8", &b), 0);
         assert_true(b.is_redelivery);
