@@ -91,10 +91,9 @@ struct Agent {
         Drain drain;
         Reload reload;
         IntakeContext intake_context;
-        IntakeSource **sources; /* as in config->sources, then the agent's own */
+        IntakeSource **sources; /* as in config->sources, then own_source */
         size_t n_sources;
-        ConfigSource **own_sources; /* which nobody configures */
-        size_t n_own_sources;
+        ConfigSource *own_source; /* INCIDENTS_SOURCE, which nobody configures; NULL: none */
         Api *api, *api_tcp;
         AgentBackend backend;
         char **environment; /* a copy in secret memory; the process's own has no secrets left */
