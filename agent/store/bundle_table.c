@@ -188,8 +188,7 @@ BundleTable *bundle_table_free(BundleTable *t) {
         if (!t)
                 return NULL;
         store_on_trouble(t->store, NULL, NULL);
-        LIST_FOREACH_SAFE (l, &t->all) {
-                Bundle *b = CONTAINER_OF(l, Bundle, link);
+        LIST_FOREACH_ITEM_SAFE (Bundle, b, link, &t->all) {
                 remove_from(t, b);
                 bundle_free(b);
         }
@@ -357,9 +356,9 @@ static void bundle_finish(BundleTable *t, Bundle *b) {
 }
 
 int bundle_set_delivery_state(const Bundle *b, DeliveryRecord *delivery, DeliveryState to) {
-        if (!delivery_state_may_follow(delivery->state, to))
-                return transition_refuse("delivery", delivery_state_name(delivery->state),
-                                         delivery_state_name(to), b->rec.id);
+        int r = transition_check(&delivery_state_table, delivery->state, to, b->rec.id);
+        if (r < 0)
+                return r;
         log_dump(b->rec.id, LOG_DEBUG, 0, "%s: %s", delivery->destination, delivery_state_name(to));
         delivery->state = to;
         return 0;
@@ -378,9 +377,9 @@ static BundleState bundle_end_redelivery(BundleTable *t, Bundle *b, BundleState 
 }
 
 int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reason) {
-        if (!bundle_state_may_follow(b->rec.state, to))
-                return transition_refuse("bundle", bundle_state_name(b->rec.state),
-                                         bundle_state_name(to), b->rec.id);
+        int r = transition_check(&bundle_state_table, b->rec.state, to, b->rec.id);
+        if (r < 0)
+                return r;
         char *copy = reason ? strdup(reason) : NULL;
         if (reason && !copy)
                 return -ENOMEM;

@@ -11,15 +11,15 @@ typedef struct StateTable {
         unsigned n_states;        /* at most 32 */
 } StateTable;
 
+static inline bool transition_is_legal(const StateTable *table, unsigned from, unsigned to) {
+        return from < table->n_states && to < table->n_states && table->moves[from] & 1U << to;
+}
+
 /** Verifies a transition; the caller's setter writes the new state only when it is legal. An
  * illegal one is logged as an error and aborts the process if built with --enable-debug.
  * @param dump_id  may be NULL
  * @return 0, or -EPERM: illegal */
 int transition_check(const StateTable *table, unsigned from, unsigned to, const char *dump_id);
-
-/** For machines whose rule is not a table: refuses an illegal transition in the same way.
- * @return -EPERM */
-int transition_refuse(const char *machine, const char *from, const char *to, const char *dump_id);
 
 /** Whether an illegal transition aborts; for tests of the refusal. */
 void transition_set_abort(bool abort_on_illegal);

@@ -45,27 +45,30 @@ bool source_kind_has_incident(SourceKind k) {
 }
 
 #define TO(s) (1u << BUNDLE_##s)
+/* clang-format off */
+static const unsigned bundle_moves[N_BUNDLE_STATES] = {
+        [BUNDLE_SETTLING]    = TO(READY) | TO(VANISHED) | TO(CANCELLED) | TO(EVICTED),
+        /* back to settling: the source changed before or while it was read */
+        [BUNDLE_READY]       = TO(SHIPPING) | TO(SETTLING) | TO(CANCELLED) | TO(EVICTED) |
+                               TO(VANISHED),
+        /* back to ready: try again later */
+        [BUNDLE_SHIPPING]    = TO(DELIVERED) | TO(READY) | TO(SETTLING) | TO(QUARANTINED) |
+                               TO(CANCELLED) | TO(VANISHED),
+        [BUNDLE_QUARANTINED] = TO(READY) | TO(CANCELLED) | TO(EVICTED),
+        /* it is delivered to destinations that it did not have */
+        [BUNDLE_DELIVERED]   = TO(READY),
+        /* evicted, cancelled, vanished: nothing follows */
+};
+/* clang-format on */
+const StateTable bundle_state_table = { "bundle", bundle_states, bundle_moves, N_BUNDLE_STATES };
 
-bool bundle_state_may_follow(BundleState from, BundleState to) {
-        /* clang-format off */
-        static const unsigned moves[N_BUNDLE_STATES] = {
-                [BUNDLE_SETTLING]    = TO(READY) | TO(VANISHED) | TO(CANCELLED) | TO(EVICTED),
-                /* back to settling: the source changed before or while it was read */
-                [BUNDLE_READY]       = TO(SHIPPING) | TO(SETTLING) | TO(CANCELLED) | TO(EVICTED) |
-                                       TO(VANISHED),
-                /* back to ready: try again later */
-                [BUNDLE_SHIPPING]    = TO(DELIVERED) | TO(READY) | TO(SETTLING) | TO(QUARANTINED) |
-                                       TO(CANCELLED) | TO(VANISHED),
-                [BUNDLE_QUARANTINED] = TO(READY) | TO(CANCELLED) | TO(EVICTED),
-                /* it is delivered to destinations that it did not have */
-                [BUNDLE_DELIVERED]   = TO(READY),
-                /* evicted, cancelled, vanished: nothing follows */
-        };
-        /* clang-format on */
-
-        return (unsigned)from < N_BUNDLE_STATES && (unsigned)to < N_BUNDLE_STATES &&
-               (moves[from] & (1u << to));
-}
+static const unsigned delivery_moves[N_DELIVERY_STATES] = {
+        [DELIVERY_PENDING] = 1u << DELIVERY_SHIPPING,
+        /* back to pending: try again later */
+        [DELIVERY_SHIPPING] = 1u << DELIVERY_DONE | 1u << DELIVERY_PENDING,
+};
+const StateTable delivery_state_table = { "delivery", delivery_states, delivery_moves,
+                                          N_DELIVERY_STATES };
 
 bool bundle_state_is_inactive(BundleState s) {
         /* A quarantined bundle waits for the operator: nothing happens to it by itself. */
@@ -74,17 +77,6 @@ bool bundle_state_is_inactive(BundleState s) {
 
 bool bundle_state_is_terminal(BundleState s) {
         return bundle_state_is_inactive(s) && s != BUNDLE_QUARANTINED;
-}
-
-bool delivery_state_may_follow(DeliveryState from, DeliveryState to) {
-        static const unsigned moves[N_DELIVERY_STATES] = {
-                [DELIVERY_PENDING] = 1u << DELIVERY_SHIPPING,
-                /* back to pending: try again later */
-                [DELIVERY_SHIPPING] = 1u << DELIVERY_DONE | 1u << DELIVERY_PENDING,
-        };
-
-        return (unsigned)from < N_DELIVERY_STATES && (unsigned)to < N_DELIVERY_STATES &&
-               (moves[from] & (1u << to));
 }
 
 const char *proof_name(Proof p) {

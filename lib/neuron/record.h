@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "lib/base/transition.h"
+
 #define BUNDLE_ID_SIZE 80   /* `<kind>-<yyyymmddTHHMMSS>-<12 hex>[-sN]` and NUL */
 #define INSTANCE_ID_SIZE 65 /* `i-` + 17 hex, or a host name */
 #define DATE_TIME_SIZE 32   /* as the runtime spelled it */
@@ -37,7 +39,7 @@ typedef enum BundleState {
 
 const char *bundle_state_name(BundleState s);
 int bundle_state_parse(const char *s, BundleState *ret);
-bool bundle_state_may_follow(BundleState from, BundleState to);
+extern const StateTable bundle_state_table; /* the legal moves */
 /** @return whether nothing more happens to it by itself */
 bool bundle_state_is_inactive(BundleState s);
 /** @return whether nothing more happens to it at all: it is final, and no operator can bring it
@@ -50,8 +52,7 @@ typedef enum DeliveryState {
         DELIVERY_DONE,
         N_DELIVERY_STATES
 } DeliveryState;
-/** @return whether a delivery may go from one to the other. What is done stays done. */
-bool delivery_state_may_follow(DeliveryState from, DeliveryState to);
+extern const StateTable delivery_state_table;     /* the legal moves: what is done stays done */
 const char *delivery_state_name(DeliveryState s); /* `pending` `shipping` `delivered` */
 int delivery_state_parse(const char *s, DeliveryState *ret);
 

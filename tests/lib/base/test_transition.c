@@ -25,7 +25,6 @@ static void an_illegal_transition_is_refused(void **state) {
         assert_int_equal(transition_check(&table, IDLE, ENDED, "id"), -EPERM);
         assert_int_equal(transition_check(&table, IDLE, IDLE, NULL), -EPERM);
         assert_int_equal(transition_check(&table, ENDED, IDLE, NULL), -EPERM);
-        assert_int_equal(transition_refuse("job", "ended", "idle", NULL), -EPERM);
 }
 
 static void a_state_that_does_not_exist_is_refused(void **state) {

@@ -101,12 +101,13 @@ static void only_the_moves_of_the_table_are_legal(void **state) {
         for (BundleState from = 0; from < N_BUNDLE_STATES; from++) {
                 assert_int_equal(strlen(moves[from]), N_BUNDLE_STATES);
                 for (BundleState to = 0; to < N_BUNDLE_STATES; to++)
-                        if (bundle_state_may_follow(from, to) != (moves[from][to] != '.'))
+                        if (transition_is_legal(&bundle_state_table, from, to) !=
+                            (moves[from][to] != '.'))
                                 fail_msg("%s -> %s", bundle_state_name(from),
                                          bundle_state_name(to));
         }
-        assert_false(bundle_state_may_follow(N_BUNDLE_STATES, BUNDLE_READY));
-        assert_false(bundle_state_may_follow(BUNDLE_READY, N_BUNDLE_STATES));
+        assert_false(transition_is_legal(&bundle_state_table, N_BUNDLE_STATES, BUNDLE_READY));
+        assert_false(transition_is_legal(&bundle_state_table, BUNDLE_READY, N_BUNDLE_STATES));
 }
 
 static void a_state_without_moves_is_final_and_quarantine_waits_for_a_person(void **state) {
