@@ -38,9 +38,9 @@ static void read_proof(Reader *r, Proof *ret) {
 
 /* Deliveries */
 
-static int put_delivery(Store *s, int64_t row, size_t position, const DeliveryRecord *d) {
+static int put_delivery(Store *s, const char *id, size_t position, const DeliveryRecord *d) {
         _cleanup_binder_ Binder b = { .statement = s->statements[STORE_DELIVERY_PUT] };
-        bind_number(&b, (uint64_t)row);
+        bind_text(&b, id);
         bind_number(&b, position);
         bind_text(&b, d->destination);
         bind_text(&b, delivery_state_name(d->state));
@@ -54,17 +54,17 @@ static int put_delivery(Store *s, int64_t row, size_t position, const DeliveryRe
         return run_change(s, &b);
 }
 
-static int put_deliveries(Store *s, int64_t row, const BundleRecord *record) {
+static int put_deliveries(Store *s, const BundleRecord *record) {
         _cleanup_binder_ Binder b = { .statement = s->statements[STORE_DELIVERY_CUT] };
 
         if (record->n_deliveries > MAX_DELIVERIES)
                 return -E2BIG;
         for (size_t i = 0; i < record->n_deliveries; i++) {
-                int r = put_delivery(s, row, i, &record->deliveries[i]);
+                int r = put_delivery(s, record->id, i, &record->deliveries[i]);
                 if (r < 0)
                         return r;
         }
-        bind_number(&b, (uint64_t)row);
+        bind_text(&b, record->id);
         bind_number(&b, record->n_deliveries);
         return run_change(s, &b);
 }
@@ -195,18 +195,6 @@ static int read_bundle(sqlite3_stmt *st, BundleRecord *b, int64_t *ret_row) {
         return r.error;
 }
 
-/* The row number behind an id. 0, STORE_E_NOT_FOUND, -errno */
-static int find_row(Store *s, const char *id, int64_t *ret_row, uint64_t *ret_first_seen_usec) {
-        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_BUNDLE_KEY] };
-        bind_text(&b, id);
-        int r = next_row(s, &b);
-        if (r == 0) {
-                *ret_row = sqlite3_column_int64(b.statement, 0);
-                *ret_first_seen_usec = (uint64_t)sqlite3_column_int64(b.statement, 1);
-        }
-        return r;
-}
-
 int store_add(Store *s, const BundleRecord *b) {
         int r = store_savepoint(s);
         if (r < 0)
@@ -215,21 +203,17 @@ int store_add(Store *s, const BundleRecord *b) {
         if (r == 0)
                 r = write_bundle(s, STORE_BUNDLE_ADD, b);
         if (r == 0)
-                r = put_deliveries(s, sqlite3_last_insert_rowid(s->db), b);
+                r = put_deliveries(s, b);
         return store_savepoint_end(s, r);
 }
 
 int store_update(Store *s, const BundleRecord *b) {
-        int64_t row;
-        uint64_t first_seen_usec;
         int r = store_savepoint(s);
         if (r < 0)
                 return r;
-        r = find_row(s, b->id, &row, &first_seen_usec);
+        r = write_bundle(s, STORE_BUNDLE_UPDATE, b);
         if (r == 0)
-                r = write_bundle(s, STORE_BUNDLE_UPDATE, b);
-        if (r == 0)
-                r = put_deliveries(s, row, b);
+                r = sqlite3_changes(s->db) > 0 ? put_deliveries(s, b) : STORE_E_NOT_FOUND;
         return store_savepoint_end(s, r);
 }
 
@@ -349,51 +333,30 @@ static void page_done(Page *p) {
         p->n = 0;
 }
 
-static int list_statement(Store *s, const StoreFilter *f, bool after, sqlite3_stmt **ret) {
-        size_t by_state = f->ended_before_usec ? 7
-                          : f->no_copy_at      ? 6
-                          : f->lacks           ? 5
-                          : f->held_only       ? (f->state == BUNDLE_DELIVERED ? 3 : 4)
-                          : f->state >= 0      ? 1
-                          : f->active_only     ? 2
-                                               : 0;
-        size_t which = by_state * 4 + (f->source ? 2 : 0) + (after ? 1 : 0);
-
-        if (!s->lists[which]) {
-                static const char *const states[] = {
-                        "1",
-                        "state = ?1",
-                        "state IN ('settling', 'ready', 'shipping')",
-                        "state = 'delivered' AND links_held = 1",
-                        "state = 'evicted' AND links_held = 1",
-                        "state = 'delivered' AND " LACKS("?5"),
-                        "state = 'delivered' AND " LACKS_COPY("?5"),
-                        /* `+`: in the order of bundles_by_age, no sorting of all */
-                        "supplement_of = '' AND +state IN " STORE_OVER
-                        " AND first_seen_usec <= max(?6, ?7) AND (first_seen_usec <= ?7"
-                        " OR (changed_usec < ?6 AND NOT EXISTS (SELECT 1 FROM bundles x"
-                        " WHERE x.supplement_of = bundles.id AND x.supplement_of <> ''"
-                        " AND x.changed_usec >= ?6)))",
-                };
-                char where[1024];
-                (void)snprintf(where, sizeof where, "%s%s%s", states[by_state],
-                               f->source ? " AND source = ?2" : "",
-                               after ? " AND (first_seen_usec, id) > (?3, ?4)" : "");
-                int r = store_schema_prepare_list(s, which, where);
-                if (r != SQLITE_OK)
-                        return store_errno(s, r);
-        }
-        *ret = s->lists[which];
-        return 0;
+static int prepare_list(Store *s, const StoreFilter *f, sqlite3_stmt **ret) {
+        const char *which = /* `+`: in the order of bundles_by_age, no sorting of all */
+                f->ended_before_usec
+                        ? "supplement_of = '' AND +state IN " STORE_OVER
+                          " AND first_seen_usec <= max(?6, ?7) AND (first_seen_usec <= ?7"
+                          " OR (changed_usec < ?6 AND NOT EXISTS (SELECT 1 FROM bundles x"
+                          " WHERE x.supplement_of = bundles.id AND x.supplement_of <> ''"
+                          " AND x.changed_usec >= ?6)))"
+                : f->no_copy_at  ? "state = ?1 AND " LACKS_COPY("?5")
+                : f->lacks       ? "state = ?1 AND " LACKS("?5")
+                : f->held_only   ? "state = ?1 AND links_held = 1"
+                : f->state >= 0  ? "state = ?1"
+                : f->active_only ? "state IN ('settling', 'ready', 'shipping')"
+                                 : "1";
+        char where[1024];
+        (void)snprintf(where, sizeof where, "%s%s", which, f->source ? " AND source = ?2" : "");
+        return store_schema_prepare_list(s, where, ret);
 }
 
-/* @param after  only id and first_seen_usec count; an empty id = from the start */
-static int read_page(Store *s, const StoreFilter *f, const BundleRecord *after, Page *p) {
-        _cleanup_binder_ Binder b = { 0 };
-        int r = list_statement(s, f, after->id[0] != '\0', &b.statement);
-        if (r < 0)
-                return r;
-        /* The numbers are the same in all of them; what a statement does not use, it ignores. */
+/* @param after  only id and first_seen_usec count */
+static int read_page(Store *s, sqlite3_stmt *statement, const StoreFilter *f,
+                     const BundleRecord *after, Page *p) {
+        _cleanup_binder_ Binder b = { .statement = statement };
+        int r = 0;
         bind_text(&b, f->state >= 0 ? bundle_state_name((BundleState)f->state) : NULL);
         bind_text(&b, f->source);
         bind_number(&b, after->first_seen_usec);
@@ -418,28 +381,30 @@ static int read_page(Store *s, const StoreFilter *f, const BundleRecord *after, 
         return MIN(r, 0);
 }
 
+static void finalize(sqlite3_stmt **statement) {
+        (void)sqlite3_finalize(*statement); /* repeats an error that was handled */
+}
+
 /* Whole pages are read before their records are handed out, so that the callback may use the store
  * as it likes. */
 int store_list(Store *s, const StoreFilter *f, int (*on_bundle)(BundleRecord *b, void *userdata),
                void *userdata) {
-        BundleRecord after = { 0 }; /* a key: owns nothing */
+        _cleanup_(bundle_record_done) BundleRecord after = { 0 };
+        _cleanup_(finalize) sqlite3_stmt *statement = NULL;
         size_t left = f->limit > 0 ? f->limit : SIZE_MAX;
-        int r = 0;
 
         if (f->state >= N_BUNDLE_STATES ||
             (f->held_only && f->state != BUNDLE_DELIVERED && f->state != BUNDLE_EVICTED))
                 return -EINVAL;
-        if (f->after) {
-                int64_t row;
-                r = find_row(s, f->after, &row, &after.first_seen_usec);
-                if (r != 0)
-                        return r;
-                (void)snprintf(after.id, sizeof after.id, "%s", f->after);
-        }
+        int r = f->after ? store_get(s, f->after, &after) : 0;
+        if (r == 0)
+                r = prepare_list(s, f, &statement);
+        if (r != 0)
+                return r;
         while (left > 0 && r == 0) {
                 _cleanup_(page_done) Page page = { .limit = MIN(left, (size_t)LIST_PAGE) };
 
-                r = read_page(s, f, &after, &page);
+                r = read_page(s, statement, f, &after, &page);
                 for (size_t i = 0; i < page.n && r == 0; i++) {
                         after.first_seen_usec = page.records[i].first_seen_usec;
                         memcpy(after.id, page.records[i].id, sizeof after.id);
@@ -531,7 +496,7 @@ static int get_prints(Store *s, StoreStatement which, const char *id, const char
 }
 
 int store_get_prints(Store *s, const char *id, uint64_t **ret, size_t *ret_n) {
-        return get_prints(s, STORE_PRINTS_LIST, id, NULL, ret, ret_n);
+        return get_prints(s, STORE_PRINTS_FAMILY, id, "", ret, ret_n);
 }
 
 int store_get_own_prints(Store *s, const char *id, uint64_t **ret, size_t *ret_n) {
@@ -539,5 +504,5 @@ int store_get_own_prints(Store *s, const char *id, uint64_t **ret, size_t *ret_n
 }
 
 int store_get_earlier_prints(Store *s, const BundleRecord *b, uint64_t **ret, size_t *ret_n) {
-        return get_prints(s, STORE_PRINTS_OTHERS, b->supplement_of, b->id, ret, ret_n);
+        return get_prints(s, STORE_PRINTS_FAMILY, b->supplement_of, b->id, ret, ret_n);
 }

@@ -273,10 +273,6 @@ static void store_finalize(Store *s) {
                 (void)sqlite3_finalize(s->statements[i]); /* repeats an error that was looked at */
                 s->statements[i] = NULL;
         }
-        for (size_t i = 0; i < N_STORE_LISTS; i++) {
-                (void)sqlite3_finalize(s->lists[i]);
-                s->lists[i] = NULL;
-        }
         (void)sqlite3_close(s->db); /* SQLITE_BUSY only with statements left, and there are none */
         s->db = NULL;
 }

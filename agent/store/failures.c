@@ -14,35 +14,23 @@ int store_failure_put(Store *s, const StoredFailure *f) {
         return store_change(s, &b);
 }
 
-/* @param name  the one before, or ""; the next one then, the caller's */
-static int read_next(Store *s, char **name,
-                     int (*on_failure)(const StoredFailure *f, void *userdata), void *userdata) {
-        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_FAILURE_LIST] };
-        bind_text(&b, *name);
-        int r = next_row(s, &b);
-        if (r != 0)
-                return r;
-        Reader row = { .statement = b.statement };
-        _cleanup_free_ char *next = read_string(&row, false), *key = read_string(&row, false);
-        StoredFailure f = { .n = (uint32_t)read_number(&row), .time_usec = read_number(&row) };
-        _cleanup_free_ char *document = read_string(&row, false);
-        if (row.error < 0)
-                return row.error;
-        f.name = next;
-        f.key = key;
-        f.document = document;
-        r = on_failure(&f, userdata);
-        free(*name);
-        *name = TAKE_PTR(next);
-        return MIN(r, 0);
-}
-
 int store_failure_list(Store *s, int (*on_failure)(const StoredFailure *f, void *userdata),
                        void *userdata) {
-        _cleanup_free_ char *name = strdup("");
-        int r = name ? 0 : -ENOMEM;
-        while (r == 0)
-                r = read_next(s, &name, on_failure, userdata);
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_FAILURE_LIST] };
+        int r;
+        while ((r = next_row(s, &b)) == 0) {
+                Reader row = { .statement = b.statement };
+                _cleanup_free_ char *name = read_string(&row, false),
+                                    *key = read_string(&row, false);
+                StoredFailure f = { .name = name, .key = key };
+                f.n = (uint32_t)read_number(&row);
+                f.time_usec = read_number(&row);
+                _cleanup_free_ char *document = read_string(&row, false);
+                f.document = document;
+                r = row.error < 0 ? row.error : on_failure(&f, userdata);
+                if (r < 0)
+                        break;
+        }
         return MIN(r, 0);
 }
 

@@ -22,12 +22,6 @@ static Binder bind_upload(Store *s, StoreStatement which, const char *bundle,
         return b;
 }
 
-static int run_on_row(Store *s, StoreStatement which, int64_t row) {
-        _cleanup_binder_ Binder b = { .statement = s->statements[which] };
-        bind_number(&b, (uint64_t)row);
-        return run_change(s, &b);
-}
-
 /* @return whether there is a row with this key and upload id; true as well on an error */
 static bool has_upload(Store *s, StoreStatement which, const char *key, const char *upload_id) {
         _cleanup_binder_ Binder b = { .statement = s->statements[which] };
@@ -38,28 +32,21 @@ static bool has_upload(Store *s, StoreStatement which, const char *key, const ch
 
 /* ---- uploads ---- */
 
-/* 0 and the number of the row, STORE_E_NOT_FOUND, -errno */
-static int find_upload(Store *s, const char *bundle, const char *destination, int64_t *ret) {
-        _cleanup_binder_ Binder b = bind_upload(s, STORE_UPLOAD_FIND, bundle, destination);
-        int r = next_row(s, &b);
-        if (r == 0)
-                *ret = sqlite3_column_int64(b.statement, 0);
-        return r;
+static int run_on_upload(Store *s, StoreStatement which, const char *bundle,
+                         const char *destination) {
+        _cleanup_binder_ Binder b = bind_upload(s, which, bundle, destination);
+        return run_change(s, &b);
 }
 
 /* Its parts go with it. */
-static int drop_upload(Store *s, int64_t row, bool to_be_aborted) {
-        int r = to_be_aborted ? run_on_row(s, STORE_UPLOAD_TO_ABORTS, row) : 0;
-        return r == 0 ? run_on_row(s, STORE_UPLOAD_DROP, row) : r;
-}
-
 static int end_upload(Store *s, const char *bundle, const char *destination, bool to_be_aborted) {
-        int64_t row;
         int r = store_savepoint(s);
         if (r < 0)
                 return r;
-        r = find_upload(s, bundle, destination, &row);
-        r = r == 0 ? drop_upload(s, row, to_be_aborted) : r == STORE_E_NOT_FOUND ? 0 : r;
+        if (to_be_aborted)
+                r = run_on_upload(s, STORE_UPLOAD_TO_ABORTS, bundle, destination);
+        if (r == 0)
+                r = run_on_upload(s, STORE_UPLOAD_DROP, bundle, destination);
         return store_savepoint_end(s, r);
 }
 
@@ -71,25 +58,14 @@ int store_ledger_abandon(Store *s, const char *bundle, const char *destination) 
         return end_upload(s, bundle, destination, true);
 }
 
-static int find_idle(Store *s, int64_t *ret_row) {
-        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_UPLOAD_IDLE] };
-        int r = next_row(s, &b);
-        if (r == 0)
-                *ret_row = sqlite3_column_int64(b.statement, 0);
-        return r;
-}
-
 int store_ledger_abandon_idle(Store *s) {
-        int64_t row = 0;
-        int r;
-        while ((r = find_idle(s, &row)) == 0) {
-                r = store_savepoint(s);
-                if (r == 0)
-                        r = store_savepoint_end(s, drop_upload(s, row, true));
-                if (r < 0)
-                        return r;
-        }
-        return r == STORE_E_NOT_FOUND ? 0 : r;
+        int r = store_savepoint(s);
+        if (r < 0)
+                return r;
+        _cleanup_binder_ Binder abort = { .statement = s->statements[STORE_IDLE_TO_ABORTS] };
+        _cleanup_binder_ Binder drop = { .statement = s->statements[STORE_IDLE_DROP] };
+        r = run_change(s, &abort);
+        return store_savepoint_end(s, r == 0 ? run_change(s, &drop) : r);
 }
 
 int store_ledger_begin(Store *s, const char *bundle, const char *destination,

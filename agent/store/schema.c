@@ -258,6 +258,10 @@ static const char *const upgrades[STORE_SCHEMA_VERSION] = {
 #define THE_UPLOAD                                                                                 \
         "SELECT upload FROM uploads WHERE destination = ?2"                                        \
         " AND bundle = (SELECT row FROM bundles WHERE id = ?1)"
+/* Those of bundles that nobody ships. */
+#define IDLE_UPLOADS                                                                               \
+        "SELECT upload FROM uploads JOIN bundles ON row = bundle"                                  \
+        " WHERE state NOT IN ('settling', 'ready', 'shipping')"
 
 static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_BUNDLE_ADD] =
@@ -276,7 +280,6 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                 " failure_date_time = ?31, derived = ?32, failure_key = ?33, failure_n = ?34"
                 " WHERE id = ?1",
         [STORE_BUNDLE_GET] = "SELECT row, " COLUMNS " FROM bundles WHERE id = ?1",
-        [STORE_BUNDLE_KEY] = "SELECT row, first_seen_usec FROM bundles WHERE id = ?1",
         [STORE_UNIT_FIND] = "SELECT row, " COLUMNS
                             " FROM bundles WHERE path = ?1 AND source = ?2 AND supplement_of = ''"
                             " ORDER BY first_seen_usec DESC, id DESC LIMIT 1",
@@ -311,12 +314,14 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                                 " AND +state = 'delivered' AND +source = ?1 AND " LACKS("?2"),
         [STORE_LAST_ROW] = "SELECT ifnull(max(row), 0) FROM bundles",
         [STORE_DELIVERY_PUT] =
-                "INSERT INTO deliveries VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)"
+                "INSERT INTO deliveries SELECT row, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11"
+                " FROM bundles WHERE id = ?1"
                 " ON CONFLICT (bundle, position) DO UPDATE SET destination = ?3, state = ?4, proof "
                 "= ?5,"
                 " object = ?6, bytes = ?7, attempts = ?8, last_error = ?9, next_try_usec = ?10,"
                 " done_usec = ?11",
-        [STORE_DELIVERY_CUT] = "DELETE FROM deliveries WHERE bundle = ?1 AND position >= ?2",
+        [STORE_DELIVERY_CUT] = "DELETE FROM deliveries WHERE position >= ?2"
+                               " AND bundle = (SELECT row FROM bundles WHERE id = ?1)",
         [STORE_DELIVERY_LIST] = "SELECT destination, state, proof, object, bytes, attempts, "
                                 "last_error, next_try_usec,"
                                 " done_usec, (SELECT count(*) FROM deliveries WHERE bundle = ?1)"
@@ -334,35 +339,31 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                 " WHERE name >= ?1 AND substr(name, 1, length(?1)) = ?1 ORDER BY name",
         [STORE_PRINTS_PUT] = "INSERT INTO prints SELECT row, ?2 FROM bundles WHERE id = ?1"
                              " ON CONFLICT (bundle) DO UPDATE SET prints = excluded.prints",
-        [STORE_PRINTS_LIST] =
-                "SELECT prints FROM prints WHERE bundle IN"
-                " (SELECT row FROM bundles WHERE id = ?1"
-                "  UNION SELECT row FROM bundles WHERE supplement_of = ?1 AND supplement_of <> '')",
-        [STORE_PRINTS_OTHERS] =
+        [STORE_PRINTS_FAMILY] =
                 "SELECT prints FROM prints WHERE bundle IN"
                 " (SELECT row FROM bundles WHERE id = ?1"
                 "  UNION SELECT row FROM bundles WHERE supplement_of = ?1 AND supplement_of <> '' "
                 "AND id <> ?2)",
         [STORE_PRINTS_OWN] = "SELECT prints FROM prints WHERE bundle ="
                              " (SELECT row FROM bundles WHERE id = ?1)",
-        [STORE_UPLOAD_FIND] = THE_UPLOAD,
         [STORE_UPLOAD_ADD] = "INSERT INTO uploads (bundle, destination, key, upload_id, plan, "
                              "packer, created_usec)"
                              " SELECT row, ?2, ?3, ?4, ?5, ?6, ?7 FROM bundles WHERE id = ?1",
         [STORE_UPLOAD_SET_ID] = "UPDATE uploads SET upload_id = ?3 WHERE upload = (" THE_UPLOAD ")",
         [STORE_UPLOAD_GET] = "SELECT key, upload_id, plan, packer, created_usec FROM uploads"
                              " WHERE upload = (" THE_UPLOAD ")",
-        [STORE_UPLOAD_TO_ABORTS] =
-                "INSERT OR REPLACE INTO aborts (destination, key, upload_id, since_usec)"
-                " SELECT u.destination, u.key, u.upload_id, min(u.created_usec, "
-                "ifnull(a.since_usec, u.created_usec)) FROM uploads u"
-                " LEFT JOIN aborts a ON a.destination = u.destination AND a.key = u.key"
-                "  AND a.upload_id IS u.upload_id"
-                " WHERE u.upload = ?1",
-        [STORE_UPLOAD_IDLE] =
-                "SELECT upload FROM uploads JOIN bundles ON row = bundle WHERE state NOT "
-                "IN ('settling', 'ready', 'shipping') LIMIT 1",
-        [STORE_UPLOAD_DROP] = "DELETE FROM uploads WHERE upload = ?1",
+#define TO_ABORTS(uploads)                                                                         \
+        "INSERT OR REPLACE INTO aborts (destination, key, upload_id, since_usec)"                  \
+        " SELECT u.destination, u.key, u.upload_id, min(u.created_usec, "                          \
+        "ifnull(a.since_usec, u.created_usec)) FROM uploads u"                                     \
+        " LEFT JOIN aborts a ON a.destination = u.destination AND a.key = u.key"                   \
+        "  AND a.upload_id IS u.upload_id"                                                         \
+        " WHERE u.upload IN (" uploads ")"
+#define DROP(uploads) "DELETE FROM uploads WHERE upload IN (" uploads ")"
+        [STORE_UPLOAD_TO_ABORTS] = TO_ABORTS(THE_UPLOAD),
+        [STORE_UPLOAD_DROP] = DROP(THE_UPLOAD),
+        [STORE_IDLE_TO_ABORTS] = TO_ABORTS(IDLE_UPLOADS),
+        [STORE_IDLE_DROP] = DROP(IDLE_UPLOADS),
         [STORE_UPLOAD_KNOWN] = "SELECT 1 FROM uploads"
                                " WHERE key = ?1 AND ifnull(upload_id, ?2) = ?2",
         [STORE_PART_PUT] =
@@ -442,7 +443,7 @@ static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_FAILURE_PUT] = "INSERT INTO failures VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (name)"
                               " DO UPDATE SET key = ?2, n = ?3, time_usec = ?4, document = ?5",
         [STORE_FAILURE_LIST] = "SELECT name, key, n, time_usec, document FROM failures"
-                               " WHERE name > ?1 ORDER BY name LIMIT 1",
+                               " ORDER BY name",
         [STORE_FAILURE_DROP] = "DELETE FROM failures WHERE time_usec < ?1 OR name IN (SELECT name"
                                " FROM failures ORDER BY time_usec DESC LIMIT -1 OFFSET ?2)",
         [STORE_REPORT_ADD] = "INSERT OR REPLACE INTO reports_pending"
@@ -617,12 +618,11 @@ int store_schema_open(Store *s) {
         return r;
 }
 
-int store_schema_prepare_list(Store *s, size_t which, const char *where) {
+int store_schema_prepare_list(Store *s, const char *where, sqlite3_stmt **ret) {
         char sql[2048];
         (void)snprintf(sql, sizeof sql,
-                       "SELECT row, " COLUMNS
-                       " FROM bundles WHERE %s ORDER BY first_seen_usec, id LIMIT ?8",
+                       "SELECT row, " COLUMNS " FROM bundles WHERE %s AND (first_seen_usec, id) > "
+                       "(?3, ?4) ORDER BY first_seen_usec, id LIMIT ?8",
                        where);
-        return sqlite3_prepare_v3(s->db, sql, -1, SQLITE_PREPARE_PERSISTENT, &s->lists[which],
-                                  NULL);
+        return store_errno(s, sqlite3_prepare_v2(s->db, sql, -1, ret, NULL));
 }

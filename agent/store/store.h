@@ -331,7 +331,8 @@ typedef struct StoredFailure { /* borrowed */
 } StoredFailure;
 /** Adds or replaces the one of that name. */
 int store_failure_put(Store *s, const StoredFailure *f);
-/** In order of name. A negative return of on_failure ends it and is returned. */
+/** In order of name. A negative return of on_failure, which must not change failures, ends it and
+ * is returned. */
 int store_failure_list(Store *s, int (*on_failure)(const StoredFailure *f, void *userdata),
                        void *userdata);
 /** Deletes those of an earlier time, and the oldest above STORE_FAILURES_MAX. */

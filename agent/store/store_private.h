@@ -14,7 +14,6 @@ typedef enum StoreStatement {
         STORE_BUNDLE_ADD,
         STORE_BUNDLE_UPDATE,
         STORE_BUNDLE_GET,
-        STORE_BUNDLE_KEY,
         STORE_UNIT_FIND,
         STORE_UNIT_IS_PINNED,
         STORE_UNIT_LIST,
@@ -31,16 +30,15 @@ typedef enum StoreStatement {
         STORE_COUNTER_GET,
         STORE_COUNTER_LIST,
         STORE_PRINTS_PUT,
-        STORE_PRINTS_LIST,
-        STORE_PRINTS_OTHERS,
+        STORE_PRINTS_FAMILY,
         STORE_PRINTS_OWN,
-        STORE_UPLOAD_FIND,
         STORE_UPLOAD_ADD,
         STORE_UPLOAD_SET_ID,
         STORE_UPLOAD_GET,
         STORE_UPLOAD_TO_ABORTS,
-        STORE_UPLOAD_IDLE,
         STORE_UPLOAD_DROP,
+        STORE_IDLE_TO_ABORTS,
+        STORE_IDLE_DROP,
         STORE_UPLOAD_KNOWN,
         STORE_PART_PUT,
         STORE_PART_SET_ETAG,
@@ -83,11 +81,6 @@ typedef enum StoreStatement {
         N_STORE_STATEMENTS,
 } StoreStatement;
 
-/* {all, one state, active, delivered and held, evicted and held, delivered and not to a
- * destination, delivered without a copy at some, ended long ago} × {any source, one} × {from the
- * start, after an id} */
-#define N_STORE_LISTS 32
-
 struct Store {
         StoreCounts last_counts; /* that could be read */
         sqlite3 *db;
@@ -96,11 +89,10 @@ struct Store {
         bool is_to_be_checked; /* page by page, when it is opened */
         bool is_damaged;
         sqlite3_stmt *statements[N_STORE_STATEMENTS];
-        sqlite3_stmt *lists[N_STORE_LISTS]; /* prepared when first asked for */
-        bool in_transaction;                /* between store_begin and store_commit */
-        int transaction_error;              /* what undid it, told by store_commit */
-        int trouble;                        /* of the first change that failed */
-        uint64_t max_pages;                 /* the database may not grow above */
+        bool in_transaction;   /* between store_begin and store_commit */
+        int transaction_error; /* what undid it, told by store_commit */
+        int trouble;           /* of the first change that failed */
+        uint64_t max_pages;    /* the database may not grow above */
         void (*on_trouble)(int error, void *userdata);
         void *on_trouble_userdata;
 };
@@ -119,7 +111,8 @@ struct Store {
 #define STORE_SCHEMA_IS_NEWER (-1) /* no result of SQLite; logged, and nothing was written */
 /* All of it: settings, version, check, upgrade, the statements. */
 int store_schema_open(Store *s);
-int store_schema_prepare_list(Store *s, size_t which, const char *where); /* into s->lists[which] */
+/* @param ret  of a list of bundles, the caller's  @return 0 or -errno */
+int store_schema_prepare_list(Store *s, const char *where, sqlite3_stmt **ret);
 /* For bring-up and the tests. @param steps  SQL; steps[i] upgrades version i to i + 1, in one
  * transaction with the others */
 int store_schema_upgrade(sqlite3 *db, const char *const *steps, int n_steps);
