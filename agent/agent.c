@@ -37,8 +37,8 @@
 #include "uploaders/aws/credentials_secret.h"
 
 #define SETTLE_USEC (1 * USEC_PER_SEC) /* a directory appears there complete, by rename */
-/* ---- the source that nobody configures: incidents that belong to no dump. Its directory lies below
- * the state directory. ---- */
+/* ---- the source that nobody configures: incidents that belong to no dump. Its directory lies
+ * below the state directory. ---- */
 
 static ConfigSource *free_config_source(ConfigSource *c) {
         if (!c)
@@ -566,7 +566,7 @@ static bool on_whole(Bundle *b, void *userdata) {
         return !b->is_reported;
 }
 
-static void on_report_attached(const char *source, const char *unit_path, void *userdata) {
+static void on_attached(const char *source, const char *unit_path, void *userdata) {
         IntakeSource *s = agent_source_by_name(userdata, source);
         if (s)
                 intake_source_on_attached(s, unit_path);
@@ -605,7 +605,7 @@ static int start_crash_reports(Agent *a) {
                                               .store = a->store,
                                               .attachments = a->attachments,
                                               .probe_socket = a->probe_socket,
-                                              .on_attached = on_report_attached,
+                                              .on_attached = on_attached,
                                               .on_end = on_report_end,
                                               .userdata = a };
         return crash_reports_new(&a->crash_reports, &context);
@@ -709,12 +709,6 @@ static void on_public(const char *note_id, int fd, const char *reason, void *use
         const Agent *a = userdata;
         if (a->notes)
                 hooknotes_report_snapshot(a->notes, note_id, fd, reason);
-}
-
-static void on_attached(const char *source, const char *unit_path, void *userdata) {
-        IntakeSource *s = agent_source_by_name(userdata, source);
-        if (s)
-                intake_source_on_attached(s, unit_path);
 }
 
 static void on_pending(const char *source, const char *unit_path, bool pending, void *userdata) {
@@ -978,12 +972,10 @@ static int create_scheduler(Agent *a) {
 
 /* A source of the same name whose path has changed does not find the bundle's files. */
 static void agent_adopt_bundles(Agent *a, IntakeSource *s) {
-        LIST_FOREACH_SAFE (l, bundle_table_all(a->bundles)) {
-                Bundle *b = CONTAINER_OF(l, Bundle, link);
+        LIST_FOREACH_ITEM_SAFE (Bundle, b, link, bundle_table_all(a->bundles))
                 if (!b->source && strcmp(b->rec.source, intake_source_config(s)->name) == 0 &&
                     path_is_below(b->rec.path, intake_source_spec(s)->fixed))
                         intake_source_adopt(s, b);
-        }
 }
 
 static int start_source(Agent *a, const ConfigSource *c) {
@@ -1276,12 +1268,10 @@ bool agent_is_idle(Agent *a) {
                 return false;
         if (a->failures && !failures_is_idle(a->failures))
                 return false;
-        LIST_FOREACH (l, bundle_table_all(a->bundles)) {
-                const Bundle *b = CONTAINER_OF(l, Bundle, link);
+        LIST_FOREACH_ITEM (const Bundle, b, link, bundle_table_all(a->bundles))
                 if (b->source && !bundle_state_is_inactive(b->rec.state) &&
                     (b->rec.state != BUNDLE_READY || scheduler_can_continue(a->scheduler, b)))
                         return false;
-        }
         return true;
 }
 

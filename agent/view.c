@@ -177,21 +177,10 @@ static void view_sources(Agent *a, AgentView *v) {
         AgentViewSpace *s = a->space;
         v->idle = true;
         for (size_t i = 0; i < a->n_sources; i++) {
-                IntakeSourceView source;
-                intake_source_view(a->sources[i], &source);
-                const ConfigSource *config = intake_source_config(a->sources[i]);
-                s->sources[i] =
-                        (SourceView){ .name = config->name,
-                                      .kind = source_kind_name((SourceKind)config->kind),
-                                      .path = config->path,
-                                      .watch = source.is_watched ? "inotify" : "scan",
-                                      .note = source.degraded ? source.degraded : source.note,
-                                      .n_watches = source.n_watches,
-                                      .n_overflows = source.n_overflows,
-                                      .last_scan_seconds = (double)source.scan_usec / 1e6 };
+                const char *degraded = intake_source_view(a->sources[i], &s->sources[i]);
                 v->idle = v->idle && intake_source_is_idle(a->sources[i]);
-                if (source.degraded && !v->ready_note)
-                        v->ready_note = source.degraded;
+                if (degraded && !v->ready_note)
+                        v->ready_note = degraded;
         }
         v->sources = s->sources;
         v->n_sources = a->n_sources;
@@ -219,21 +208,8 @@ static void view_bounded_units(const Agent *a, AgentView *v) {
 }
 
 static void view_retention(Agent *a, AgentView *v) {
-        _cleanup_free_ RetentionRunnerView *views = calloc(a->n_sources + 1, sizeof *views);
-        size_t n = views ? retention_runner_view(a->retention_runner, views, a->n_sources) : 0;
-        for (size_t i = 0; i < n; i++)
-                for (size_t k = 0; k < a->n_sources; k++) {
-                        SourceView *s = &a->space->sources[k];
-                        if (strcmp(s->name, views[i].source) != 0)
-                                continue;
-                        s->used_bytes = views[i].used_bytes;
-                        s->max_use_bytes = views[i].max_use_bytes;
-                        s->free_bytes = views[i].free_bytes;
-                        s->keep_free_bytes = views[i].keep_free_bytes;
-                        s->n_held = views[i].n_held;
-                        s->n_unheld = views[i].n_unheld;
-                        s->retention_note = views[i].note;
-                }
+        for (size_t i = 0; i < a->n_sources; i++)
+                retention_runner_view(a->retention_runner, a->sources[i], &a->space->sources[i]);
         v->n_sources_deleted = store_counter(a->store, "sources_deleted");
         v->sources_deleted_bytes = store_counter(a->store, "sources_deleted_bytes");
 }
@@ -607,8 +583,7 @@ static int redeliver_source(Redelivery *x) {
         Agent *a = x->agent;
         const char *name = intake_source_config(x->source)->name;
         int r = 0;
-        LIST_FOREACH_SAFE (l, bundle_table_all(a->bundles)) {
-                Bundle *b = CONTAINER_OF(l, Bundle, link);
+        LIST_FOREACH_ITEM_SAFE (Bundle, b, link, bundle_table_all(a->bundles)) {
                 if (r < 0 || b->source != x->source || b->n_running > 0 ||
                     b->rec.first_seen_usec < x->since_usec ||
                     bundle_state_is_inactive(b->rec.state))

@@ -289,11 +289,9 @@ static bool is_about(const HookHint *n, const char *path) {
 static const Owner agent_itself = { .uid = 0 }; /* reports what is attached */
 
 static HookHint *find_hint(IntakeSource *s, const char *path, const Owner *o) {
-        LIST_FOREACH (l, &s->context->hook_hints) {
-                HookHint *n = CONTAINER_OF(l, HookHint, link);
+        LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints)
                 if (owner_is_same(&n->owner, o) && is_about(n, path))
                         return n;
-        }
         return NULL;
 }
 
@@ -321,8 +319,7 @@ static bool is_awaited(const HookHint *n) {
 /* Removes the oldest hint of an owner, rather one that nothing waits for. */
 static void evict_hint(IntakeSource *s, const Owner *o) {
         HookHint *found = NULL;
-        LIST_FOREACH (l, &s->context->hook_hints) {
-                HookHint *n = CONTAINER_OF(l, HookHint, link);
+        LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints) {
                 expire_hooks(s, n);
                 if (owner_is_same(&n->owner, o) &&
                     (!found || (is_awaited(found) && !is_awaited(n))))
@@ -380,12 +377,10 @@ static void probe_hinted_unit(IntakeSource *s, const char *path) {
 /* A unit that an event has not shown is found when its hook ends, or by a scan; here hints about
  * units that never came are forgotten. */
 static void forget_old_hints(IntakeSource *s) {
-        LIST_FOREACH_SAFE (l, &s->context->hook_hints) {
-                HookHint *n = CONTAINER_OF(l, HookHint, link);
+        LIST_FOREACH_ITEM_SAFE (HookHint, n, link, &s->context->hook_hints)
                 if (n->source == s && !bundle_of(s, n->path) &&
                     intake_boot_usec(s) - n->last_usec > FORGET_USEC)
                         hint_free(n);
-        }
 }
 
 /* ---- hints ---- */
@@ -455,8 +450,7 @@ void intake_on_report_end(Bundle *b) {
 
 static void add_hint_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts) {
         bool any_finished = false;
-        LIST_FOREACH (l, &s->context->hook_hints) {
-                HookHint *n = CONTAINER_OF(l, HookHint, link);
+        LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints) {
                 if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, n->owner.uid))
                         continue;
                 expire_hooks(s, n);
@@ -469,8 +463,7 @@ static void add_hint_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts)
 }
 
 static void report_ignored_hints(IntakeSource *s, const Bundle *b) {
-        LIST_FOREACH (l, &s->context->hook_hints) {
-                HookHint *n = CONTAINER_OF(l, HookHint, link);
+        LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints) {
                 if (n->n_uncounted == 0 || !is_about(n, b->rec.path) ||
                     uid_may_annotate(&b->owners, n->owner.uid))
                         continue;
@@ -496,8 +489,7 @@ static int add_expected(const HookHint *n, ProbeJob *p) {
 }
 
 static int expect_promised(IntakeSource *s, const char *unit_path, ProbeJob *p) {
-        LIST_FOREACH (l, &s->context->hook_hints) {
-                const HookHint *n = CONTAINER_OF(l, HookHint, link);
+        LIST_FOREACH_ITEM (const HookHint, n, link, &s->context->hook_hints) {
                 int r = is_about(n, unit_path) ? add_expected(n, p) : 0;
                 if (r < 0)
                         return r;
@@ -514,12 +506,10 @@ static void remove_promise(HookHint *n, const char *name) {
 }
 
 static void remove_seen(IntakeSource *s, const char *unit_path, const ProbeJob *p) {
-        LIST_FOREACH (l, &s->context->hook_hints) {
-                HookHint *n = CONTAINER_OF(l, HookHint, link);
+        LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints)
                 for (size_t i = 0; is_about(n, unit_path) && i < p->n_promised; i++)
                         if (p->promised[i].is_seen)
                                 remove_promise(n, p->promised[i].name);
-        }
 }
 
 typedef struct LoadContext {
@@ -562,19 +552,15 @@ static void load_hints(IntakeSource *s, const Bundle *b) {
 }
 
 static void hook_hints_on_final(IntakeSource *s, const char *unit_path) {
-        LIST_FOREACH_SAFE (l, &s->context->hook_hints) {
-                HookHint *n = CONTAINER_OF(l, HookHint, link);
+        LIST_FOREACH_ITEM_SAFE (HookHint, n, link, &s->context->hook_hints)
                 if (is_about(n, unit_path) && !is_awaited(n))
                         hint_free(n);
-        }
 }
 
 static void hook_hints_done(IntakeSource *s) {
-        LIST_FOREACH_SAFE (l, &s->context->hook_hints) {
-                HookHint *n = CONTAINER_OF(l, HookHint, link);
+        LIST_FOREACH_ITEM_SAFE (HookHint, n, link, &s->context->hook_hints)
                 if (n->source == s)
                         hint_free(n);
-        }
 }
 
 /* ---- probes until rules.h decides that a bundle is complete ---- */
@@ -679,8 +665,7 @@ static void add_missing(Bundle *b, const char *promised) {
 /* Labels what was promised and has not been seen. */
 static void record_missing(IntakeSource *s, Bundle *b) {
         size_t n_missing = 0;
-        LIST_FOREACH (l, &s->context->hook_hints) {
-                const HookHint *n = CONTAINER_OF(l, HookHint, link);
+        LIST_FOREACH_ITEM (const HookHint, n, link, &s->context->hook_hints) {
                 if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, n->owner.uid))
                         continue;
                 for (size_t i = 0; i < n->n_promised; i++)
@@ -1105,8 +1090,7 @@ static Owner owner_of(uint64_t uid) {
 
 /* A hook has reported it: it never gives way. */
 static bool is_noted(IntakeSource *s, const char *path, uid_t uid) {
-        LIST_FOREACH (l, &s->context->hook_hints) {
-                const HookHint *n = CONTAINER_OF(l, HookHint, link);
+        LIST_FOREACH_ITEM (const HookHint, n, link, &s->context->hook_hints) {
                 uid_t by = n->owner.uid;
                 if ((by == uid || by == 0 || (uid == 0 && by == UID_CONTAINER_ROOT)) &&
                     is_about(n, path))
@@ -1470,8 +1454,7 @@ static int on_probe_timer(sd_event_source *source, uint64_t usec, void *userdata
 static PendingPath *find_pending(const IntakeSource *s, uint64_t *ret_rest_usec) {
         PendingPath *found = NULL;
         *ret_rest_usec = UINT64_MAX;
-        LIST_FOREACH (l, (ListLink *)&s->pending.all) {
-                PendingPath *entry = CONTAINER_OF(l, PendingPath, link);
+        LIST_FOREACH_ITEM (PendingPath, entry, link, (ListLink *)&s->pending.all) {
                 uint64_t rest = owners_amount(&s->probing, &entry->owner) > 0
                                         ? UINT64_MAX
                                         : owners_amount(&s->rests, &entry->owner);
@@ -1572,8 +1555,7 @@ typedef struct PinsJob {
 static PinsJob *pins_job_free(PinsJob *p) {
         if (!p)
                 return NULL;
-        LIST_FOREACH_SAFE (l, &p->found) {
-                FoundPins *f = CONTAINER_OF(l, FoundPins, link);
+        LIST_FOREACH_ITEM_SAFE (FoundPins, f, link, &p->found) {
                 free(f->id);
                 free(f->path);
                 free(f);
@@ -1715,8 +1697,7 @@ static void on_listed(SourceTask *t) {
                 log_warning(p->result,
                             "cannot list hard links for '%s'; the next start tries again",
                             p->spec->fixed);
-        LIST_FOREACH (l, &p->found) {
-                const FoundPins *f = CONTAINER_OF(l, FoundPins, link);
+        LIST_FOREACH_ITEM (const FoundPins, f, link, &p->found) {
                 Fate fate = f->id && f->path ? fate_of(s, f->id) : FATE_KEEP;
                 if (fate == FATE_RELEASE)
                         intake_release_pins(s, f->id);
@@ -2207,8 +2188,7 @@ static int end_transaction(IntakeSource *s) {
         int r = store_commit(s->context->store);
         size_t n_postponed = 0;
         s->in_transaction = false;
-        LIST_FOREACH_SAFE (l, bundle_table_all(s->context->bundles)) {
-                Bundle *b = CONTAINER_OF(l, Bundle, link);
+        LIST_FOREACH_ITEM_SAFE (Bundle, b, link, bundle_table_all(s->context->bundles)) {
                 if (!b->uncommitted)
                         continue;
                 b->uncommitted = false;
@@ -2432,11 +2412,9 @@ static void intake_start_scan(IntakeSource *s) {
 
 void intake_source_flush(IntakeSource *s, bool flush) {
         s->flush_wanted = flush;
-        LIST_FOREACH_SAFE (l, bundle_table_all(s->context->bundles)) {
-                Bundle *b = CONTAINER_OF(l, Bundle, link);
+        LIST_FOREACH_ITEM_SAFE (Bundle, b, link, bundle_table_all(s->context->bundles))
                 if (flush && b->source == s && b->rec.state == BUNDLE_SETTLING)
                         intake_flush_bundle(b);
-        }
         intake_start_scan(s);
 }
 
@@ -2543,8 +2521,7 @@ static void stop_workers(IntakeSource *s) {
         uint64_t until = intake_boot_usec(s) + STOP_USEC;
         while (is_any_running(s) && intake_boot_usec(s) < until)
                 (void)usleep(2 * USEC_PER_MSEC); /* a signal only ends the wait sooner */
-        LIST_FOREACH_SAFE (l, &s->tasks) {
-                SourceTask *t = CONTAINER_OF(l, SourceTask, mine);
+        LIST_FOREACH_ITEM_SAFE (SourceTask, t, mine, &s->tasks) {
                 list_remove(&t->mine);
                 if (!worker_pool_is_running(&t->job))
                         t->drop(t);
@@ -2554,8 +2531,7 @@ static void stop_workers(IntakeSource *s) {
 IntakeSource *intake_source_free(IntakeSource *s) {
         if (!s)
                 return NULL;
-        LIST_FOREACH (l, bundle_table_all(s->context->bundles)) {
-                Bundle *b = CONTAINER_OF(l, Bundle, link);
+        LIST_FOREACH_ITEM (Bundle, b, link, bundle_table_all(s->context->bundles)) {
                 if (b->source == s) {
                         release_active(s, b);
                         b->source = NULL;
@@ -2608,14 +2584,18 @@ static const char *degraded_by(const IntakeSource *s) {
                        : NULL;
 }
 
-void intake_source_view(const IntakeSource *s, IntakeSourceView *ret) {
-        *ret = (IntakeSourceView){ .is_watched = s->watch != NULL,
-                                   .has_scanned = s->has_scanned,
-                                   .note = s->note ? s->note : s->hold_note,
-                                   .degraded = degraded_by(s),
-                                   .n_watches = s->watch ? dirwatch_n_watches(s->watch) : 0,
-                                   .n_overflows = s->watch ? dirwatch_n_overflows(s->watch) : 0,
-                                   .scan_usec = s->scan_usec };
+const char *intake_source_view(const IntakeSource *s, SourceView *ret) {
+        const char *degraded = degraded_by(s);
+        const char *note = s->note ? s->note : s->hold_note;
+        *ret = (SourceView){ .name = s->config->name,
+                             .kind = source_kind_name((SourceKind)s->config->kind),
+                             .path = s->config->path,
+                             .watch = s->watch ? "inotify" : "scan",
+                             .note = degraded ? degraded : note,
+                             .n_watches = s->watch ? dirwatch_n_watches(s->watch) : 0,
+                             .n_overflows = s->watch ? dirwatch_n_overflows(s->watch) : 0,
+                             .last_scan_seconds = (double)s->scan_usec / 1e6 };
+        return degraded;
 }
 
 bool intake_source_has_seen_all(const IntakeSource *s) {

@@ -4,6 +4,7 @@
 
 #include <systemd/sd-event.h>
 
+#include "agent/api/view.h"
 #include "agent/hooknotes/attachments.h"
 #include "agent/retention/source_spec.h"
 #include "agent/store/bundle.h"
@@ -67,14 +68,6 @@ typedef struct IntakeContext { /* borrowed by the sources */
         Owners hints;          /* by the owner of the hook; .max = 0: there are none yet */
         Owners watched;        /* directories, by their owner; .max = 0: INTAKE_WATCHED_MAX */
 } IntakeContext;
-
-typedef struct IntakeSourceView {
-        bool is_watched, has_scanned;
-        const char *degraded; /* why evidence may be missed; borrowed; NULL */
-        const char *note;     /* borrowed; NULL */
-        size_t n_watches, n_overflows;
-        uint64_t scan_usec;
-} IntakeSourceView;
 
 /** Starts watching and scanning. @param config  borrowed for the source's life */
 int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSource *config);
@@ -146,7 +139,8 @@ void intake_source_on_attached(IntakeSource *s, const char *unit_path);
 
 const ConfigSource *intake_source_config(const IntakeSource *s);
 SourceSpec *intake_source_spec(const IntakeSource *s); /* borrowed */
-void intake_source_view(const IntakeSource *s, IntakeSourceView *ret);
+/** Fills all but what retention knows. @return why evidence may be missed; borrowed; NULL */
+const char *intake_source_view(const IntakeSource *s, SourceView *ret);
 /** @return whether the last scan saw all of the source and recorded all that it found */
 bool intake_source_has_seen_all(const IntakeSource *s);
 /** @return whether the first scan is over, nothing waits to be probed and no link is being removed;

@@ -468,8 +468,7 @@ static void start_deletion(RunnerSource *s, HeldBundle *h, RetentionWhy why) {
  * links. */
 static void start_owed_deletions(RunnerSource *s) {
         uint64_t now = boot_usec(s->runner);
-        LIST_FOREACH_SAFE (l, &s->held) {
-                HeldBundle *h = CONTAINER_OF(l, HeldBundle, link);
+        LIST_FOREACH_ITEM_SAFE (HeldBundle, h, link, &s->held) {
                 if (!h->is_evicted && s->runner->policy.may_delete)
                         continue;
                 if (held_is_busy(s, h)) {
@@ -544,8 +543,7 @@ static Subject *add_subject(Measurement *m, const char *id) {
 }
 
 static int add_held(Measurement *m, const RunnerSource *s) {
-        LIST_FOREACH (l, &s->held) {
-                HeldBundle *h = CONTAINER_OF(l, HeldBundle, link);
+        LIST_FOREACH_ITEM (HeldBundle, h, link, &s->held) {
                 if (h->is_evicted)
                         continue;
                 if (h->is_pinned) { /* it may not be any more */
@@ -574,8 +572,7 @@ static bool is_busy(const Bundle *b) {
 }
 
 static int add_undelivered(Measurement *m, const RunnerSource *s) {
-        LIST_FOREACH (l, bundle_table_all(s->runner->context.bundles)) {
-                const Bundle *b = CONTAINER_OF(l, Bundle, link);
+        LIST_FOREACH_ITEM (const Bundle, b, link, bundle_table_all(s->runner->context.bundles)) {
                 if (b->source != s->source || bundle_state_is_inactive(b->rec.state) ||
                     held_find(s, b->rec.id))
                         continue;
@@ -1105,18 +1102,15 @@ bool retention_runner_is_deleting(const RetentionRunner *r, const char *id) {
         return false;
 }
 
-size_t retention_runner_view(RetentionRunner *r, RetentionRunnerView *ret, size_t max) {
-        size_t n = r ? MIN(max, r->n_sources) : 0;
-        for (size_t i = 0; i < n; i++) {
-                const RunnerSource *s = &r->sources[i];
-                ret[i] = (RetentionRunnerView){ .source = s->spec->name,
-                                                .used_bytes = s->report.used_bytes,
-                                                .max_use_bytes = s->report.max_use_bytes,
-                                                .free_bytes = s->report.free_bytes,
-                                                .keep_free_bytes = s->report.keep_free_bytes,
-                                                .n_held = s->n_held,
-                                                .n_unheld = n_unheld(s),
-                                                .note = s->trouble ? s->trouble : s->note };
-        }
-        return n;
+void retention_runner_view(const RetentionRunner *r, const IntakeSource *source, SourceView *ret) {
+        const RunnerSource *s = find_source(r, source);
+        if (!s)
+                return;
+        ret->used_bytes = s->report.used_bytes;
+        ret->max_use_bytes = s->report.max_use_bytes;
+        ret->free_bytes = s->report.free_bytes;
+        ret->keep_free_bytes = s->report.keep_free_bytes;
+        ret->n_held = s->n_held;
+        ret->n_unheld = n_unheld(s);
+        ret->retention_note = s->trouble ? s->trouble : s->note;
 }

@@ -4,6 +4,7 @@
 
 #include <systemd/sd-event.h>
 
+#include "agent/api/view.h"
 #include "agent/retention/source_spec.h"
 #include "agent/store/bundle.h"
 #include "config/config.h"
@@ -51,12 +52,5 @@ void retention_runner_kick(RetentionRunner *r);
  * that would keep them */
 bool retention_runner_is_deleting(const RetentionRunner *r, const char *id);
 
-typedef struct RetentionRunnerView { /* of one source */
-        const char *source;          /* borrowed */
-        uint64_t used_bytes, max_use_bytes, free_bytes, keep_free_bytes;
-        uint64_t n_held;   /* delivered bundles whose files wait for keep_for */
-        uint64_t n_unheld; /* delivered ones that are never deleted, since no link of ours holds
-                              them */
-        const char *note;  /* a sentence: short of free space, over max_use …; NULL */
-} RetentionRunnerView;
-size_t retention_runner_view(RetentionRunner *r, RetentionRunnerView *ret, size_t max);
+/** Fills what retention knows of a source. */
+void retention_runner_view(const RetentionRunner *r, const IntakeSource *source, SourceView *ret);
