@@ -99,6 +99,20 @@ static int parse_rebalance(const json_t *document, Notice *ret) {
         return 1;
 }
 
+/* An interruption is announced two minutes ahead: "We recommend that you check for these
+ * interruption notices every 5 seconds." The others come hours ahead, or report a risk only. */
+static const struct NoticeRow {
+        const char *path;
+        uint64_t interval_usec;
+        int (*parse)(const json_t *document, Notice *ret);
+} kinds[N_NOTICE_KINDS] = {
+        [NOTICE_SPOT] = { "meta-data/spot/instance-action", 5 * USEC_PER_SEC, parse_spot },
+        [NOTICE_MAINTENANCE] = { "meta-data/events/maintenance/scheduled", 60 * USEC_PER_SEC,
+                                 parse_maintenance },
+        [NOTICE_REBALANCE] = { "meta-data/events/recommendations/rebalance", 60 * USEC_PER_SEC,
+                               parse_rebalance },
+};
+
 static bool is_blank(const char *body, size_t n) {
         for (size_t i = 0; i < n; i++)
                 if (!strchr(" \t\r\n", body[i]) || body[i] == '\0')
@@ -107,11 +121,6 @@ static bool is_blank(const char *body, size_t n) {
 }
 
 int notice_parse(NoticeKind kind, const char *body, size_t n, Notice *ret) {
-        static int (*const parsers[N_NOTICE_KINDS])(const json_t *document, Notice *ret) = {
-                [NOTICE_SPOT] = parse_spot,
-                [NOTICE_MAINTENANCE] = parse_maintenance,
-                [NOTICE_REBALANCE] = parse_rebalance,
-        };
         Notice notice = { .kind = kind };
         json_error_t error;
 
@@ -123,21 +132,13 @@ int notice_parse(NoticeKind kind, const char *body, size_t n, Notice *ret) {
                 json_loadb(body, n, JSON_REJECT_DUPLICATES, &error);
         if (!document)
                 return json_error_code(&error) == json_error_out_of_memory ? -ENOMEM : -EINVAL;
-        int r = parsers[kind](document, &notice);
+        int r = kinds[kind].parse(document, &notice);
         if (r == 1)
                 *ret = notice;
         return r;
 }
 
 #define WAIT_MAX_USEC (5 * USEC_PER_MINUTE)
-
-/* An interruption is announced two minutes ahead: "We recommend that you check for these
- * interruption notices every 5 seconds." The others come hours ahead, or report a risk only. */
-static const uint64_t interval_usec[N_NOTICE_KINDS] = {
-        [NOTICE_SPOT] = 5 * USEC_PER_SEC,
-        [NOTICE_MAINTENANCE] = 60 * USEC_PER_SEC,
-        [NOTICE_REBALANCE] = 60 * USEC_PER_SEC,
-};
 
 NoticeKind notice_schedule_next(const NoticeSchedule *s, uint64_t *ret_due_usec) {
         NoticeKind next = NOTICE_SPOT;
@@ -157,7 +158,7 @@ bool notice_schedule_is_failing(const NoticeSchedule *s) {
 }
 
 static uint64_t wait_usec(const NoticeSchedule *s, NoticeKind kind) {
-        uint64_t wait = interval_usec[kind];
+        uint64_t wait = kinds[kind].interval_usec;
 
         for (unsigned i = 0; i < s->n_failures[kind] && wait < WAIT_MAX_USEC; i++)
                 wait *= 2;
@@ -195,7 +196,6 @@ NoticeChange notice_schedule_handle(NoticeSchedule *s, const NoticeAnswer *answe
 }
 
 #define TIMER_ACCURACY_USEC (USEC_PER_SEC / 2)
-#define VENDOR_MAX_BYTES 256
 
 struct Ec2Notices {
         Ec2NoticesOptions options;
@@ -205,35 +205,16 @@ struct Ec2Notices {
         NoticeKind requested;
 };
 
-static const char *const paths[N_NOTICE_KINDS] = {
-        [NOTICE_SPOT] = "meta-data/spot/instance-action",
-        [NOTICE_MAINTENANCE] = "meta-data/events/maintenance/scheduled",
-        [NOTICE_REBALANCE] = "meta-data/events/recommendations/rebalance",
-};
-
 /* ---- is this EC2 ---- */
-
-static bool vendor_is(const char *sysfs_root, const char *path) {
-        _cleanup_free_ char *whole = path_join(sysfs_root, path), *text = NULL;
-
-        if (!whole || fs_read_file(AT_FDCWD, whole, VENDOR_MAX_BYTES, &text, NULL) < 0)
-                return false;
-        text[strcspn(text, "\n")] = '\0';
-        return strcmp(text, "Amazon EC2") == 0;
-}
 
 /* @see Amazon EC2 User Guide, "Detect whether a host is an EC2 instance": on Nitro, DMI has the
  * vendor and the instance id. */
 static bool is_ec2(const Ec2NoticesOptions *o) {
-        char id[INSTANCE_ID_SIZE];
-        const char *origin = "";
+        _cleanup_free_ char *tag = dmi_read(o->sysfs_root, "board_asset_tag");
+        _cleanup_free_ char *vendor = dmi_read(o->sysfs_root, "sys_vendor");
 
-        if (aws_environment_get(o->environment, "AWS_EC2_METADATA_SERVICE_ENDPOINT"))
-                return true;
-        return (instance_id_find(NULL, o->sysfs_root, id, &origin) == 0 &&
-                strcmp(origin, "dmi") == 0) ||
-               vendor_is(o->sysfs_root, "devices/virtual/dmi/id/sys_vendor") ||
-               vendor_is(o->sysfs_root, "class/dmi/id/sys_vendor");
+        return aws_environment_get(o->environment, "AWS_EC2_METADATA_SERVICE_ENDPOINT") ||
+               (tag && instance_id_is_ec2(tag)) || (vendor && strcmp(vendor, "Amazon EC2") == 0);
 }
 
 /* ---- requests ---- */
@@ -287,7 +268,7 @@ static void on_answer(const char *text, const char *error, void *userdata) {
 static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         (void)s, (void)usec;
         Ec2Notices *n = userdata;
-        int r = imds_get(n->imds, paths[n->requested], on_answer, n);
+        int r = imds_get(n->imds, kinds[n->requested].path, on_answer, n);
 
         if (r < 0)
                 handle_answer(n, &(NoticeAnswer){ .kind = n->requested }, strerror(-r));

@@ -32,9 +32,18 @@
 
 enum { EXIT_OK = 0, EXIT_UNDELIVERED = 1, EXIT_USAGE = 2 };
 
+/* By the letter of its option. */
+typedef enum Mode {
+        MODE_AGENT,
+        MODE_CHECK = 'k',
+        MODE_ONCE = 'o',
+        MODE_PRINT_CONFIG = 'p',
+        MODE_REMAINS = 'r',
+} Mode;
+
 typedef struct Args {
         const char *file;
-        bool check, once, print_config, remains;
+        Mode mode;
         uint64_t timeout_usec;
 } Args;
 
@@ -83,11 +92,11 @@ static int usage(const char *fault) {
 static int parse_args(int argc, char **argv, Args *a) {
         static const struct option options[] = {
                 { "config", required_argument, NULL, 'c' },
-                { "check", no_argument, NULL, 'k' },
-                { "once", no_argument, NULL, 'o' },
+                { "check", no_argument, NULL, MODE_CHECK },
+                { "once", no_argument, NULL, MODE_ONCE },
                 { "timeout", required_argument, NULL, 't' },
-                { "print-config", no_argument, NULL, 'p' },
-                { "remains", no_argument, NULL, 'r' },
+                { "print-config", no_argument, NULL, MODE_PRINT_CONFIG },
+                { "remains", no_argument, NULL, MODE_REMAINS },
                 { "version", no_argument, NULL, 'v' },
                 { "help", no_argument, NULL, 'h' },
                 { 0 },
@@ -100,11 +109,14 @@ static int parse_args(int argc, char **argv, Args *a) {
                 case 'c':
                         a->file = optarg;
                         break;
-                case 'k':
-                        a->check = true;
-                        break;
-                case 'o':
-                        a->once = true;
+                case MODE_CHECK:
+                case MODE_ONCE:
+                case MODE_PRINT_CONFIG:
+                case MODE_REMAINS:
+                        if (a->mode != MODE_AGENT && a->mode != (Mode)o)
+                                return usage("--check, --once, --print-config and --remains "
+                                             "exclude each other");
+                        a->mode = (Mode)o;
                         break;
                 case 't':
                         if (parse_duration_usec(optarg, &a->timeout_usec) < 0) {
@@ -117,12 +129,6 @@ static int parse_args(int argc, char **argv, Args *a) {
                         }
                         timeout_given = true;
                         break;
-                case 'p':
-                        a->print_config = true;
-                        break;
-                case 'r':
-                        a->remains = true;
-                        break;
                 case 'v':
                         puts("neuron-collectd " PACKAGE_VERSION);
                         return 0;
@@ -134,9 +140,7 @@ static int parse_args(int argc, char **argv, Args *a) {
                 }
         if (optind < argc)
                 return usage("unexpected argument; only options are accepted");
-        if (a->check + a->once + a->print_config + a->remains > 1)
-                return usage("--check, --once, --print-config and --remains exclude each other");
-        if (timeout_given && !a->once)
+        if (timeout_given && a->mode != MODE_ONCE)
                 return usage("--timeout goes with --once");
         return 1;
 }
@@ -171,7 +175,7 @@ static int on_stop(sd_event_source *source, const struct signalfd_siginfo *info,
                 return sd_event_exit(m->event, m->stop_code);
         m->is_stopping = true;
         /* An interrupted sweep must not report that all is delivered. */
-        m->stop_code = m->args.once && agent_print_undelivered(m->agent, stdout) > 0
+        m->stop_code = m->args.mode == MODE_ONCE && agent_print_undelivered(m->agent, stdout) > 0
                                ? EXIT_UNDELIVERED
                                : EXIT_OK;
         agent_stop(m->agent, on_stopped, m);
@@ -320,7 +324,7 @@ static int once_through_daemon(const Args *args, const char *socket) {
 
 static int run_agent(Main *m) {
         (void)sd_event_set_watchdog(m->event, true); /* without a watchdog it does nothing */
-        if (m->args.once) {
+        if (m->args.mode == MODE_ONCE) {
                 m->deadline_usec = clock_boottime_usec() + m->args.timeout_usec;
                 int r = sd_event_add_time_relative(m->event, &m->once_timer, CLOCK_MONOTONIC,
                                                    ONCE_CHECK_USEC, USEC_PER_MSEC, on_once, m);
@@ -347,11 +351,11 @@ static int run(const Args *args, Config *config) {
                 config_free(config);
                 return EXIT_UNDELIVERED;
         }
-        r = agent_new(&m.agent, m.event, config, args->once);
+        r = agent_new(&m.agent, m.event, config, args->mode == MODE_ONCE);
         int code = EXIT_UNDELIVERED;
         if (r == 0)
                 code = run_agent(&m);
-        else if (r == AGENT_E_LOCKED && args->once && socket)
+        else if (r == AGENT_E_LOCKED && args->mode == MODE_ONCE && socket)
                 code = once_through_daemon(args, socket);
         else if (r == AGENT_E_CONFIG)
                 code = EXIT_USAGE; /* the unit does not restart then */
@@ -380,29 +384,29 @@ int main(int argc, char **argv) {
         if (r <= 0)
                 return r < 0 ? EXIT_USAGE : EXIT_OK;
         Config *config = NULL;
-        bool is_agent = !args.check && !args.print_config && !args.remains;
+        bool is_agent = args.mode == MODE_AGENT || args.mode == MODE_ONCE;
         _cleanup_free_ char *file = is_agent ? fs_absolute_path(args.file) : NULL;
         if (file) /* status reports it to other processes */
                 args.file = file;
         r = read_config(&args, &config);
         if (r != 0)
                 return EXIT_USAGE;
-        if (!args.print_config && !args.remains)
+        if (args.mode != MODE_PRINT_CONFIG && args.mode != MODE_REMAINS)
                 config_print_warnings(config, stderr);
-        if (args.check) {
+        if (args.mode == MODE_CHECK) {
                 config_free(config);
                 printf("'%s': no faults\n", args.file);
                 return EXIT_OK;
         }
-        if (args.print_config) {
+        if (args.mode == MODE_PRINT_CONFIG) {
                 r = config_print(config, stdout);
                 config_free(config);
                 return r < 0 ? EXIT_UNDELIVERED : EXIT_OK;
         }
         log_setup((LogFormat)config->log.format, config->log.level);
-        r = args.once || args.remains
-                    ? 0
-                    : spawn_raise_fd_limit(); /* for hundreds of hooks and processes */
+        r = args.mode == MODE_AGENT
+                    ? spawn_raise_fd_limit() /* for hundreds of hooks and processes */
+                    : 0;
         if (r < 0)
                 log_warning(r, "cannot raise the limit of open files; with many hooks at once some "
                                "notes may be lost");
@@ -412,7 +416,7 @@ int main(int argc, char **argv) {
                 config_free(config);
                 return EXIT_UNDELIVERED;
         }
-        if (args.remains) {
+        if (args.mode == MODE_REMAINS) {
                 r = agent_print_remains(config, stdout);
                 config_free(config);
                 return r != 0 ? EXIT_UNDELIVERED : EXIT_OK;

@@ -166,20 +166,6 @@ static int check_member(ProbeJob *p, const ScanMember *m, int unit_fd) {
         return 0;
 }
 
-static void count_member(ScanUnit *u, const ScanMember *m, uint64_t print) {
-        int64_t mtime_nsec =
-                (int64_t)m->st.st_mtim.tv_sec * (int64_t)NSEC_PER_SEC + m->st.st_mtim.tv_nsec;
-        if (u->n_files++ == 0)
-                u->first = m->st;
-        u->bytes += (uint64_t)m->st.st_size;
-        u->digest += print;
-        u->newest_change_nsec = MAX(u->newest_change_nsec, mtime_nsec);
-        uint64_t mtime_usec = mtime_nsec > 0 ? (uint64_t)mtime_nsec / 1000 : 0;
-        u->oldest_mtime_usec = u->n_files == 1 ? mtime_usec : MIN(u->oldest_mtime_usec, mtime_usec);
-        if (u->pid < 0)
-                u->pid = m->name.pid;
-}
-
 /* Removed and created again under its name: it starts a bundle of its own when this one has ended,
  * and no file of it belongs to this one. The new one often gets the old one's inode number. */
 static bool is_another_unit(const ProbeJob *p, int unit_fd) {
@@ -207,9 +193,9 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
         p->has_link = false;
         mark_promised(p, m);
         /* The base has it, whatever has become of it since. */
-        if (m->skip != SCAN_SKIP_NONE && S_ISREG(m->st.st_mode) &&
-            member_fingerprints_contain(p->shipped, p->n_shipped,
-                                        member_fingerprint(m->path, &m->st))) {
+        uint64_t print = member_fingerprint(m->path, &m->st);
+        if (S_ISREG(m->st.st_mode) &&
+            member_fingerprints_contain(p->shipped, p->n_shipped, print)) {
                 p->n_shipped_there++;
                 return 0;
         }
@@ -217,12 +203,7 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
                 (void)scan_unit_add_skip(&p->unit, m); /* without memory it has no example */
                 return 0;
         }
-        uint64_t print = member_fingerprint(m->path, &m->st);
-        if (member_fingerprints_contain(p->shipped, p->n_shipped, print)) {
-                p->n_shipped_there++;
-                return 0;
-        }
-        count_member(&p->unit, m, print);
+        scan_unit_add_member(&p->unit, m, print);
         file_owners_add(&p->owners, m->st.st_uid);
         int r = p->check_writers ? check_member(p, m, unit_fd) : 0;
         if (r < 0)

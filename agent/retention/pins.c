@@ -35,17 +35,11 @@
  * checked whenever pins are searched: another mount or permission may have decided earlier. */
 typedef enum Place { PLACE_BESIDE, PLACE_INSIDE, N_PLACES } Place;
 
-/* Where directories with links are written down. */
-typedef struct PlaceList {
-        char *file;
-        atomic_bool has[N_PLACES];
-        atomic_bool is_failure_logged;
-} PlaceList;
-
 struct Pins {
         char *directories[N_PLACES]; /* [PLACE_BESIDE] NULL: the fixed part is the root directory */
         char *instance_id;
-        PlaceList *list; /* NULL: nowhere */
+        char *list; /* where directories with links are written down; NULL: nowhere */
+        atomic_bool is_listed[N_PLACES], has_logged_list;
 };
 
 /* What is in the way of a directory of ours. */
@@ -92,7 +86,7 @@ typedef struct SessionPlace {
 } SessionPlace;
 
 struct PinsSession {
-        const Pins *pins;      /* borrowed */
+        Pins *pins;            /* borrowed */
         const char *bundle_id; /* borrowed */
         size_t max_inodes;
         SessionPlace places[N_PLACES];
@@ -257,8 +251,6 @@ Pins *pins_free(Pins *p) {
         for (size_t i = 0; i < N_PLACES; i++)
                 free(p->directories[i]);
         free(p->instance_id);
-        if (p->list)
-                free(p->list->file);
         free(p->list);
         free(p);
         return NULL;
@@ -301,7 +293,7 @@ static int pins_open_own_dir(int at_fd, const char *name, bool create, Squatter 
         return TAKE_FD(fd);
 }
 
-static int open_base(const Pins *p, Place place) {
+static int open_base(Pins *p, Place place) {
         if (!p->directories[place])
                 return -ENOENT;
         /* The parent is the operator's path; the fixed part itself may be created by any user who
@@ -311,7 +303,7 @@ static int open_base(const Pins *p, Place place) {
         return fd < 0 ? -errno : fd;
 }
 
-static int open_root(const Pins *p, Place place, bool create, Squatter *ret_squatter) {
+static int open_root(Pins *p, Place place, bool create, Squatter *ret_squatter) {
         _cleanup_close_ int base_fd = open_base(p, place);
         return base_fd < 0 ? base_fd : pins_open_own_dir(base_fd, PINS_NAME, create, ret_squatter);
 }
@@ -329,40 +321,37 @@ static int find_path(int fd, char ret[static PATH_MAX + 1]) {
 }
 
 /* Where it fails, the next one who opens it tries again. */
-static void write_down(PlaceList *list, Place place, int fd) {
+static void write_down(Pins *p, Place place, int fd) {
         char path[PATH_MAX + 1] = "";
-        if (!list || atomic_load(&list->has[place]))
+        if (!p->list || atomic_load(&p->is_listed[place]))
                 return;
         int r = find_path(fd, path);
         if (r == 0)
-                r = link_list_add(list->file, path);
+                r = link_list_add(p->list, path);
         if (r == 0)
-                atomic_store(&list->has[place], true);
-        else if (!atomic_exchange(&list->is_failure_logged, true))
+                atomic_store(&p->is_listed[place], true);
+        else if (!atomic_exchange(&p->has_logged_list, true))
                 log_warning(r,
                             "cannot add '%s' to '%s', from which a removal of the package knows "
                             "where hard links are; it is tried again with each bundle",
-                            path, list->file);
+                            path, p->list);
 }
 
-static int pins_open_instance(const Pins *p, Place place, bool create, Squatter *ret_squatter) {
+static int pins_open_instance(Pins *p, Place place, bool create, Squatter *ret_squatter) {
         _cleanup_close_ int root_fd = open_root(p, place, create, ret_squatter);
         int fd = root_fd < 0 ? root_fd
                              : pins_open_own_dir(root_fd, p->instance_id, create, ret_squatter);
         if (fd >= 0)
-                write_down(p->list, place, fd);
+                write_down(p, place, fd);
         return fd;
 }
 
 int pins_list_places_in(Pins *p, const char *file) {
-        p->list = calloc(1, sizeof *p->list);
-        if (!p->list)
-                return -ENOMEM;
-        p->list->file = strdup(file);
-        return p->list->file ? 0 : -ENOMEM;
+        p->list = strdup(file);
+        return p->list ? 0 : -ENOMEM;
 }
 
-void pins_find_places(const Pins *p, void (*on_place)(const char *path, int error, void *userdata),
+void pins_find_places(Pins *p, void (*on_place)(const char *path, int error, void *userdata),
                       void *userdata) {
         for (Place place = 0; place < N_PLACES; place++) {
                 char path[PATH_MAX + 1];
@@ -388,7 +377,7 @@ int pins_check_place(const char *path) {
 }
 
 /* @param bundle_id  NULL: all of the instance's */
-static int open_existing(const Pins *p, Place place, const char *bundle_id) {
+static int open_existing(Pins *p, Place place, const char *bundle_id) {
         _cleanup_close_ int fd = pins_open_instance(p, place, false, NULL);
         return fd < 0 || !bundle_id ? TAKE_FD(fd) : pins_open_own_dir(fd, bundle_id, false, NULL);
 }
@@ -478,7 +467,7 @@ int pins_release(Pins *p, const char *bundle_id) {
 }
 
 typedef struct Listing {
-        const Pins *pins;
+        Pins *pins;
         Place place;
         int (*on_pins)(const char *bundle_id, const char *path, void *userdata);
         void *userdata;
@@ -622,7 +611,7 @@ static bool session_has(PinsSession *s, const char *member_path, const struct st
 /* ---- whose links ---- */
 
 /* @param bundle_id  NULL: all of the instance's, but for `except`. 0 or -ENOMEM */
-static int collect(const Pins *p, const char *bundle_id, const char *except, PinInodes *ret) {
+static int collect(Pins *p, const char *bundle_id, const char *except, PinInodes *ret) {
         int r = 0;
         for (Place place = 0; r >= 0 && place < N_PLACES; place++) {
                 _cleanup_close_ int fd = open_existing(p, place, bundle_id);
@@ -1264,15 +1253,9 @@ static int delete_below(Deleter *d, DeleterLevel *l) {
 /* ---- after a crash ---- */
 
 static int put_back_at(Deleter *d, const char *path) {
-        _cleanup_free_ char *parent = path_parent(path);
-        bool is_deep = strchr(path, '/') != NULL;
-        if (is_deep && !parent)
-                return -ENOMEM;
-        _cleanup_close_ int dir_fd =
-                d->unit_fd < 0 || !is_deep
-                        ? -1
-                        : fs_open_beneath(d->unit_fd, parent, O_RDONLY | O_DIRECTORY);
-        return put_back(d, is_deep ? MAX(dir_fd, -1) : d->unit_fd, path_name(path));
+        const char *name = path_name(path);
+        _cleanup_close_ int fd = d->unit_fd < 0 ? -1 : tree_open_parent(d->unit_fd, path, &name);
+        return fd == -ENOMEM ? fd : put_back(d, MAX(fd, -1), name);
 }
 
 /* What an earlier run had moved when it was cut: it is moved back, and handled like all others. */
@@ -1291,18 +1274,14 @@ static int restore_moved(Deleter *d) {
 /* Of what is missing, or has a symlink or something else in its place, nothing is ours. */
 static int open_source(Deleter *d) {
         const PinsRequest *o = d->request;
-        _cleanup_free_ char *parent = o->is_file ? path_parent(o->relative) : NULL;
-        const char *directory = !o->is_file ? o->relative : strchr(o->relative, '/') ? parent : "";
-        if (!directory)
-                return -ENOMEM;
+        const char *name;
         int fd = scan_open_fixed(d->pins->directories[PLACE_INSIDE]);
         if (fd < 0)
                 return is_gone(fd) ? 0 : fd;
         d->fixed_fd = fd;
-        fd = directory[0] ? fs_open_beneath(d->fixed_fd, directory, O_RDONLY | O_DIRECTORY)
-                          : fcntl(d->fixed_fd, F_DUPFD_CLOEXEC, 3);
-        if (fd < 0 && !directory[0])
-                return -errno;
+        fd = o->is_file ? tree_open_parent(d->fixed_fd, o->relative, &name)
+                        : fs_open_beneath(d->fixed_fd, o->relative[0] ? o->relative : ".",
+                                          O_RDONLY | O_DIRECTORY);
         if (fd < 0)
                 return is_gone(fd) ? 0 : fd;
         d->unit_fd = fd;
@@ -1320,16 +1299,11 @@ static int remove_unit(const Deleter *d) {
         const PinsRequest *o = d->request;
         if (o->is_file || o->leaves_directory || !o->relative[0] || d->unit_fd < 0)
                 return 0;
-        _cleanup_free_ char *parent = path_parent(o->relative);
-        bool is_deep = strchr(o->relative, '/') != NULL;
-        if (is_deep && !parent)
-                return -ENOMEM;
-        if (!is_deep)
-                return remove_if_empty(d->fixed_fd, o->relative);
-        _cleanup_close_ int fd = fs_open_beneath(d->fixed_fd, parent, O_RDONLY | O_DIRECTORY);
+        const char *name;
+        _cleanup_close_ int fd = tree_open_parent(d->fixed_fd, o->relative, &name);
         if (fd < 0)
                 return is_gone(fd) ? 0 : fd;
-        return remove_if_empty(fd, path_name(o->relative));
+        return remove_if_empty(fd, name);
 }
 
 static int at_place(Deleter *d, Place place) {
@@ -1356,7 +1330,7 @@ static int at_place(Deleter *d, Place place) {
 }
 
 /* One fsync writes the journal up to here. */
-static int make_durable(const Pins *p) {
+static int make_durable(Pins *p) {
         for (Place place = 0; place < N_PLACES; place++) {
                 _cleanup_close_ int fd = pins_open_instance(p, place, false, NULL);
                 int r = fd < 0 ? 0 : fs_sync_dir(fd);

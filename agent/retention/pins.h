@@ -24,7 +24,7 @@ int pins_list_places_in(Pins *p, const char *file);
 
 /** Calls back for each directory that has links of this node: with its path, without symlinks in
  * it; or with what it would be, and why that is not known (-errno). */
-void pins_find_places(const Pins *p, void (*on_place)(const char *path, int error, void *userdata),
+void pins_find_places(Pins *p, void (*on_place)(const char *path, int error, void *userdata),
                       void *userdata);
 /** Examines a directory of the list. @return 0: it has links still; -ENOENT: it is not there;
  * -EUCLEAN: it is another one now; -errno: that is not known */

@@ -10,15 +10,19 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/digest.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
 #include "lib/neuron/names.h"
 
 /* 9999-12-31T23:59:59: later ones would not fit the spelling, and only a hostile file has them. */
 #define LAST_USEC (UINT64_C(253402300799) * USEC_PER_SEC)
+
+#define DMI_BYTES_MAX 256
 
 static bool is_safe(char c) {
         return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
@@ -53,17 +57,18 @@ void instance_id_from_host(const char *host, char ret[INSTANCE_ID_SIZE]) {
                 (void)strcpy(ret, "unknown-host"); /* shorter than any INSTANCE_ID_SIZE */
 }
 
-/* @return whether the file holds an EC2 id */
-static bool read_asset_tag(const char *sysfs_root, const char *path, char ret[INSTANCE_ID_SIZE]) {
-        _cleanup_free_ char *whole = path_join(sysfs_root, path), *text = NULL;
-
-        if (!whole || fs_read_file(AT_FDCWD, whole, INSTANCE_ID_SIZE, &text, NULL) < 0)
-                return false;
-        text[strcspn(text, "\n")] = '\0';
-        if (!instance_id_is_ec2(text))
-                return false;
-        memcpy(ret, text, strlen(text) + 1);
-        return true;
+char *dmi_read(const char *sysfs_root, const char *name) {
+        static const char *const directories[] = { "devices/virtual/dmi/id", "class/dmi/id" };
+        for (size_t i = 0; i < ELEMENTSOF(directories); i++) {
+                _cleanup_free_ char *path =
+                        strbuf_format("%s/%s/%s", sysfs_root, directories[i], name);
+                char *text = NULL;
+                if (path && fs_read_file(AT_FDCWD, path, DMI_BYTES_MAX, &text, NULL) == 0) {
+                        text[strcspn(text, "\n")] = '\0';
+                        return text;
+                }
+        }
+        return NULL;
 }
 
 int instance_id_find(const char *fixed, const char *sysfs_root, char ret[INSTANCE_ID_SIZE],
@@ -77,8 +82,9 @@ int instance_id_find(const char *fixed, const char *sysfs_root, char ret[INSTANC
                         *ret_origin = "configuration";
                 return r;
         }
-        if (read_asset_tag(sysfs_root, "devices/virtual/dmi/id/board_asset_tag", ret) ||
-            read_asset_tag(sysfs_root, "class/dmi/id/board_asset_tag", ret)) {
+        _cleanup_free_ char *tag = dmi_read(sysfs_root, "board_asset_tag");
+        if (tag && instance_id_is_ec2(tag)) {
+                memcpy(ret, tag, strlen(tag) + 1); /* of 19 characters at most */
                 *ret_origin = "dmi";
                 return 0;
         }
@@ -179,17 +185,8 @@ uint64_t member_fingerprint(const char *path, const struct stat *st) {
 }
 
 bool member_fingerprints_contain(const uint64_t *sorted, size_t n, uint64_t fingerprint) {
-        size_t low = 0, high = n;
-
-        while (low < high) {
-                size_t mid = low + (high - low) / 2;
-
-                if (sorted[mid] < fingerprint)
-                        low = mid + 1;
-                else
-                        high = mid;
-        }
-        return low < n && sorted[low] == fingerprint;
+        size_t up_to = array_count_up_to(sorted, n, sizeof *sorted, fingerprint);
+        return up_to > 0 && sorted[up_to - 1] == fingerprint;
 }
 
 #define NO_CLUSTER "0000000000000000"

@@ -8,6 +8,9 @@
 #include "lib/neuron/record.h"
 #include "lib/neuron/scan.h"
 
+/** Reads what the firmware has under a name. @return a line, the caller's; NULL */
+char *dmi_read(const char *sysfs_root, const char *name);
+
 /** Finds the node's id: the fixed string if set (not NULL, "" or "auto"); DMI `board_asset_tag`
  * below sysfs_root when it is an EC2 id; else the host name made safe.
  * @param ret_origin  static: "configuration", "dmi", "hostname"

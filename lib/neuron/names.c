@@ -383,31 +383,19 @@ bool path_template_match_component(const PathTemplate *t, size_t i, const char *
         return true;
 }
 
+/* @return NULL: there is no such variable, or it has no value */
 static const char *value_of(const ExpandValues *v, char letter) {
-        switch (letter) {
-        case 'd':
-                return v->date_time;
-        case 'c':
-                return v->cluster_id;
-        case 'p':
-                return v->pid;
-        case 't':
-                return v->tid;
-        case 'l':
-                return v->lid;
-        case 'i':
-                return v->instance_id;
-        case 'k':
-                return v->kind;
-        case 'n':
-                return v->source;
-        case 'h':
-                return v->host;
-        case 'u':
-                return v->user;
-        default:
-                return NULL;
-        }
+        const struct {
+                char letter;
+                const char *value;
+        } rows[] = { { 'd', v->date_time }, { 'c', v->cluster_id }, { 'p', v->pid },
+                     { 't', v->tid },       { 'l', v->lid },        { 'i', v->instance_id },
+                     { 'k', v->kind },      { 'n', v->source },     { 'h', v->host },
+                     { 'u', v->user } };
+        for (size_t i = 0; i < ELEMENTSOF(rows); i++)
+                if (rows[i].letter == letter)
+                        return rows[i].value;
+        return NULL;
 }
 
 static void add_safe(StrBuf *out, const char *value) {

@@ -465,15 +465,11 @@ static int walk_members(const ScanWalk *walk, bool on_network, DIR *dir) {
 }
 
 static int open_unit(const ScanWalk *w, int fixed_fd, DIR **ret) {
-        _cleanup_free_ char *parent = NULL;
-        const char *slash = strrchr(w->relative, '/');
+        const char *name;
 
         if (w->source->kind != SOURCE_PROCESS_CORE)
                 return tree_open(fixed_fd, w->relative, ret);
-        if (!slash)
-                return tree_open(fixed_fd, "", ret);
-        parent = strndup(w->relative, (size_t)(slash - w->relative));
-        return parent ? tree_open(fixed_fd, parent, ret) : -ENOMEM;
+        return fs_opendir_fd(tree_open_parent(fixed_fd, w->relative, &name), ret);
 }
 
 static int open_start(const ScanSource *s) {
@@ -506,20 +502,28 @@ int scan_members(const ScanWalk *w) {
 static const struct SkipRow {
         const char *name;
         bool is_loss;
+        const char *remedy;
 } skips[N_SCAN_SKIPS] = {
         /* clang-format off */
-        [SCAN_SKIP_NONE]       = { "none",         false },
-        [SCAN_SKIP_SYMLINK]    = { "symlink",      true },
-        [SCAN_SKIP_SPECIAL]    = { "special-file", false }, /* holds no bytes to collect */
-        [SCAN_SKIP_HARDLINK]   = { "hard-link",    true },
-        [SCAN_SKIP_UNREADABLE] = { "unreadable",   true },
-        [SCAN_SKIP_FOREIGN]    = { "foreign",      false }, /* collected by its own instance */
-        [SCAN_SKIP_EXCLUDED]   = { "excluded",     false }, /* by configuration */
-        [SCAN_SKIP_TOO_DEEP]   = { "too-deep",     true },
-        [SCAN_SKIP_TOO_MANY]   = { "too-many-files", true },
-        [SCAN_SKIP_TOO_BIG]    = { "too-big",      true },
-        [SCAN_SKIP_RESERVED]   = { "reserved-name", true },
-        [SCAN_SKIP_NO_PROFILE] = { "no-profile",   false },
+        [SCAN_SKIP_NONE]       = { "none",           false, NULL },
+        [SCAN_SKIP_SYMLINK]    = { "symlink",        true,
+                                   "copy the file itself into the dump if it belongs there" },
+        [SCAN_SKIP_SPECIAL]    = { "special-file",   false, /* holds no bytes to collect */
+                                   "only regular files are collected" },
+        [SCAN_SKIP_HARDLINK]   = { "hard-link",      true,
+                                   "copy the file itself into the dump if it belongs there" },
+        [SCAN_SKIP_UNREADABLE] = { "unreadable",     true,
+                                   "give the agent CAP_DAC_READ_SEARCH or read permission" },
+        [SCAN_SKIP_FOREIGN]    = { "foreign",        false, NULL }, /* its own instance collects it */
+        [SCAN_SKIP_EXCLUDED]   = { "excluded",       false, NULL }, /* by configuration */
+        [SCAN_SKIP_TOO_DEEP]   = { "too-deep",       true, "make the tree flatter" },
+        [SCAN_SKIP_TOO_MANY]   = { "too-many-files", true, "raise the source's max_files" },
+        [SCAN_SKIP_TOO_BIG]    = { "too-big",        true, "raise the source's max_bytes" },
+        [SCAN_SKIP_RESERVED]   = { "reserved-name",  true,
+                                   "rename it: the agent keeps its links under that name" },
+        [SCAN_SKIP_NO_PROFILE] = { "no-profile",     false,
+                                   "no profile is beside it; collect it with a source of kind "
+                                   "directory" },
         /* clang-format on */
 };
 
@@ -529,6 +533,10 @@ const char *scan_skip_name(ScanSkip s) {
 
 bool scan_skip_is_loss(ScanSkip s) {
         return (unsigned)s < N_SCAN_SKIPS && skips[s].is_loss;
+}
+
+const char *scan_skip_remedy(ScanSkip s) {
+        return skips[s].remedy;
 }
 
 char *scan_skip_reason(ScanSkip s, uint64_t n, const char *example) {
@@ -577,27 +585,31 @@ int scan_unit_add_skip(ScanUnit *u, const ScanMember *m) {
         return u->skipped_example[m->skip] ? 0 : -ENOMEM;
 }
 
-static int add_member(const ScanMember *m, int unit_fd, void *userdata) {
-        Collector *c = userdata;
-        ScanUnit *u = c->unit;
+void scan_unit_add_member(ScanUnit *u, const ScanMember *m, uint64_t fingerprint) {
         uint64_t mtime_usec = usec_of(&m->st.st_mtim);
 
-        (void)unit_fd; /* a scan opens no member */
-        if (m->skip != SCAN_SKIP_NONE)
-                return scan_unit_add_skip(u, m);
-        if (u->n_files == 0) {
+        if (u->n_files++ == 0) {
                 u->first = m->st;
                 u->oldest_mtime_usec = mtime_usec;
                 u->newest_change_nsec = INT64_MIN;
         }
-        u->n_files++;
         u->bytes += (uint64_t)m->st.st_size;
         u->newest_change_nsec = MAX(u->newest_change_nsec, nsec_of(&m->st.st_mtim));
-        u->newest_change_nsec = MAX(u->newest_change_nsec, nsec_of(&m->st.st_ctim));
         u->oldest_mtime_usec = MIN(u->oldest_mtime_usec, mtime_usec);
-        u->digest += member_fingerprint(m->path, &m->st);
+        u->digest += fingerprint;
         if (u->pid < 0)
                 u->pid = m->name.pid;
+}
+
+static int add_member(const ScanMember *m, int unit_fd, void *userdata) {
+        Collector *c = userdata;
+        ScanUnit *u = c->unit;
+
+        (void)unit_fd; /* a scan opens no member */
+        if (m->skip != SCAN_SKIP_NONE)
+                return scan_unit_add_skip(u, m);
+        scan_unit_add_member(u, m, member_fingerprint(m->path, &m->st));
+        u->newest_change_nsec = MAX(u->newest_change_nsec, nsec_of(&m->st.st_ctim));
         u->has_own_name = u->has_own_name || strcmp(m->name.instance_id, c->instance_id) == 0;
         return 0;
 }
@@ -901,22 +913,14 @@ typedef struct PathState {
 } PathState;
 
 static int stat_path(int fixed_fd, const char *relative, PathState *ret) {
-        _cleanup_closedir_ DIR *dir = NULL;
-        _cleanup_free_ char *parent = NULL;
-        const char *slash = strrchr(relative, '/');
+        const char *name;
         struct stat st;
-        int r;
 
         *ret = (PathState){ .is_there = true, .is_dir = true, .ntff_depth = -1 };
         if (relative[0] == '\0')
                 return 0;
-        parent = strndup(relative, slash ? (size_t)(slash - relative) : 0);
-        if (!parent)
-                return -ENOMEM;
-        r = tree_open(fixed_fd, parent, &dir);
-        if (r == 0 &&
-            fstatat(dirfd(dir), slash ? slash + 1 : relative, &st, AT_SYMLINK_NOFOLLOW) < 0)
-                r = -errno;
+        _cleanup_close_ int fd = tree_open_parent(fixed_fd, relative, &name);
+        int r = fd >= 0 && fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : MIN(fd, 0);
         if (r == -ENOENT || r == -ENOTDIR)
                 ret->is_there = false;
         else if (r < 0)

@@ -55,6 +55,8 @@ const char *scan_skip_name(ScanSkip s);
 /** @return whether the bundle must be labelled incomplete for it: something with content stays
  * behind that is not excluded and that no other instance collects */
 bool scan_skip_is_loss(ScanSkip s);
+/** @return what to do about what scan_skip_reason() names */
+const char *scan_skip_remedy(ScanSkip s);
 /** The one wording for manifests, `show`, `explain` and the journal: `symlink: 2 left out, such as
  * 'a'`. @param example  escaped; may be NULL
  * @return the caller's; NULL for 0, for what is excluded or another instance's, or without memory
@@ -85,6 +87,8 @@ typedef struct ScanUnit {
 } ScanUnit;
 
 void scan_unit_done(ScanUnit *u);
+/** Counts a member; newest_change_nsec is its mtime's. @param fingerprint  member_fingerprint() */
+void scan_unit_add_member(ScanUnit *u, const struct ScanMember *m, uint64_t fingerprint);
 /** Counts what is no member. @return 0, -ENOMEM: the example is missing */
 int scan_unit_add_skip(ScanUnit *u, const struct ScanMember *m);
 

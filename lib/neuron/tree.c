@@ -17,6 +17,13 @@ int tree_open(int parent_fd, const char *path, DIR **ret) {
         return fs_opendir_fd(fs_open_beneath(parent_fd, path, O_RDONLY | O_DIRECTORY), ret);
 }
 
+int tree_open_parent(int dir_fd, const char *path, const char **ret_name) {
+        const char *slash = strrchr(path, '/');
+        _cleanup_free_ char *parent = slash ? strndup(path, (size_t)(slash - path)) : strdup(".");
+        *ret_name = slash ? slash + 1 : path;
+        return parent ? fs_open_beneath(dir_fd, parent, O_RDONLY | O_DIRECTORY) : -ENOMEM;
+}
+
 static TreeType type_of(mode_t mode) {
         if (S_ISREG(mode))
                 return TREE_FILE;

@@ -20,6 +20,11 @@ typedef enum TreeType {
  * @return 0, as fs_open_beneath() otherwise (-ELOOP symlink, -ENOTDIR, -ENOENT, -EACCES) */
 int tree_open(int parent_fd, const char *path, DIR **ret);
 
+/** Opens the directory that a path below another lies in.
+ * @param ret_name  what the path is called there; borrowed from it
+ * @return a descriptor of the caller's; as fs_open_beneath() otherwise, -ENOMEM */
+int tree_open_parent(int dir_fd, const char *path, const char **ret_name);
+
 /** Reads the next entry; `.` and `..` are left out.
  * @param ret_name  borrowed until the next call
  * @return 1; 0 at the end; -errno when the directory cannot be read on (-ENOENT: it was removed) */
