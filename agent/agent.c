@@ -935,23 +935,6 @@ static int open_store(Agent *a) {
         return 0;
 }
 
-/* Invalid rows in a database that SQLite finds intact: something else has written to it. */
-static int open_table(Agent *a) {
-        _cleanup_free_ char *put_aside = NULL;
-        const BundleTableCallbacks callbacks = { on_final, on_store_error, a };
-        int r = bundle_table_new(&a->bundles, a->store, a->clock, &callbacks);
-        if (r != -EUCLEAN)
-                return r;
-        r = store_replace_database(a->store, &put_aside);
-        if (r < 0)
-                return r;
-        log_warning(0,
-                    "the state database holds rows that no agent wrote; it was put aside as '%s' "
-                    "and a new one is built from what is on disk",
-                    put_aside);
-        return bundle_table_new(&a->bundles, a->store, a->clock, &callbacks);
-}
-
 static int create_scheduler(Agent *a) {
         SchedulerContext context = { .event = a->event,
                                      .clock = a->clock,
@@ -1129,7 +1112,8 @@ static int agent_start(Agent *a) {
         r = attachments_new(&a->attachments, a->event, a->config->state_directory);
         if (r < 0)
                 return r;
-        r = open_table(a);
+        r = bundle_table_new(&a->bundles, a->store, a->clock,
+                             &(BundleTableCallbacks){ on_final, on_store_error, a });
         if (r < 0) {
                 log_error(r, "cannot read the state database");
                 return r;

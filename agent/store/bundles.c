@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "agent/store/store_private.h"
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 
 #define LIST_PAGE 32        /* records read before the first of them is handed out */
@@ -425,16 +426,11 @@ typedef struct PrintSet {
         size_t n;
 } PrintSet;
 
-static int compare_prints(const void *a, const void *b) {
-        uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-        return x < y ? -1 : x > y;
-}
-
 static size_t sort_unique(uint64_t *prints, size_t n) {
         size_t m = 0;
 
         if (n > 0)
-                qsort(prints, n, sizeof *prints, compare_prints);
+                qsort(prints, n, sizeof *prints, array_compare_keys);
         for (size_t i = 0; i < n; i++)
                 if (m == 0 || prints[m - 1] != prints[i])
                         prints[m++] = prints[i];

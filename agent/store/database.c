@@ -330,6 +330,17 @@ static bool is_damage(int result) {
         }
 }
 
+static int on_active(BundleRecord *b, void *userdata) {
+        (void)b, (void)userdata;
+        return 0;
+}
+
+/* Invalid rows in a database that SQLite finds intact: something else has written to it. One that
+ * is active would be missed. @return -EUCLEAN, -errno */
+static int check_active(Store *s) {
+        return store_list(s, &(StoreFilter){ .state = -1, .active_only = true }, on_active, NULL);
+}
+
 /* *ret_damaged: closed again, nothing was written to it. */
 static int open_database(Store *s, bool *ret_damaged) {
         int r = prepare_file(s, ret_damaged);
@@ -339,14 +350,18 @@ static int open_database(Store *s, bool *ret_damaged) {
         r = sqlite3_open_v2(s->path, &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
         if (r == SQLITE_OK)
                 r = store_schema_open(s);
-        if (r != SQLITE_OK) {
-                *ret_damaged = is_damage(r);
+        *ret_damaged = r != SQLITE_OK && is_damage(r);
+        if (r != SQLITE_OK)
                 r = r == STORE_SCHEMA_IS_NEWER ? STORE_E_NEWER : sqlite_errno(s->db, r);
-                store_finalize(s);
-                return *ret_damaged ? 0 : r;
+        else {
+                r = check_active(s);
+                *ret_damaged = r == -EUCLEAN;
         }
-        reserve_open(s);
-        return 0;
+        if (r == 0)
+                reserve_open(s);
+        else
+                store_finalize(s);
+        return *ret_damaged ? 0 : r;
 }
 
 static int put_aside(Store *s, char **ret) {
@@ -390,17 +405,6 @@ static int open_or_put_aside(Store *s, char **ret_aside) {
         if (r == 0)
                 r = fs_sync_dir(s->dir_fd); /* a new database is there after a power cut, too */
         return r;
-}
-
-int store_replace_database(Store *s, char **ret_put_aside) {
-        bool damaged = false;
-        store_finalize(s);
-        int r = put_aside(s, ret_put_aside);
-        if (r == 0)
-                r = open_database(s, &damaged);
-        if (r == 0 && damaged)
-                r = -EIO;
-        return r < 0 ? r : fs_sync_dir(s->dir_fd);
 }
 
 int store_open(Store **ret, const char *state_dir, char **ret_put_aside, pid_t *ret_pid) {

@@ -9,28 +9,16 @@ int store_report_add(Store *s, const char *bundle_id) {
         return store_change(s, &b);
 }
 
-/* @param at  the row before it; its own then  @param ret  the caller's */
-static int next_pending(Store *s, uint64_t *at, char **ret) {
-        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_REPORT_NEXT] };
-        bind_number(&b, *at);
-        int r = next_row(s, &b);
-        if (r != 0)
-                return r;
-        Reader row = { .statement = b.statement };
-        *at = read_number(&row);
-        *ret = read_string(&row, false);
-        return row.error;
-}
-
 int store_report_list_pending(Store *s, int (*on_report)(const char *bundle_id, void *userdata),
                               void *userdata) {
-        uint64_t at = 0;
-        int r = 0;
-        while (r == 0) {
-                _cleanup_free_ char *id = NULL;
-                r = next_pending(s, &at, &id);
-                if (r == 0)
-                        r = on_report(id, userdata);
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_REPORT_LIST] };
+        int r;
+        while ((r = next_row(s, &b)) == 0) {
+                Reader row = { .statement = b.statement };
+                _cleanup_free_ char *id = read_string(&row, false);
+                r = row.error < 0 ? row.error : on_report(id, userdata);
+                if (r < 0)
+                        break;
         }
         return MIN(r, 0);
 }

@@ -448,8 +448,8 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                                " FROM failures ORDER BY time_usec DESC LIMIT -1 OFFSET ?2)",
         [STORE_REPORT_ADD] = "INSERT OR REPLACE INTO reports_pending"
                              " SELECT row FROM bundles WHERE id = ?1",
-        [STORE_REPORT_NEXT] = "SELECT bundle, id FROM reports_pending JOIN bundles ON row = bundle"
-                              " WHERE bundle > ?1 ORDER BY bundle LIMIT 1",
+        [STORE_REPORT_LIST] = "SELECT id FROM reports_pending JOIN bundles ON row = bundle"
+                              " ORDER BY bundle",
         [STORE_REPORT_DROP] = "DELETE FROM reports_pending WHERE bundle ="
                               " (SELECT row FROM bundles WHERE id = ?1)",
         [STORE_SIGNATURE_ADD] = "INSERT INTO signatures VALUES (?1, 1, ?2, ?2) ON CONFLICT (id)"

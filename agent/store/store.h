@@ -25,12 +25,6 @@ typedef struct Store Store;
 enum { STORE_E_LOCKED = 1, STORE_E_NOT_FOUND = 2, STORE_E_NEWER = 5 };
 int store_open(Store **ret, const char *state_dir, char **ret_put_aside, pid_t *ret_pid);
 Store *store_close(Store *s);
-/** For a database whose rows turn out to be none of ours (-EUCLEAN of a list): puts it aside and
- * begins a new one under the same lock.
- * @param ret_put_aside  its name, the caller's  @return 0 or -errno: then the store can only be
- * closed */
-int store_replace_database(Store *s, char **ret_put_aside);
-
 /** What stands between the two is committed as one, or not at all. -EALREADY inside one, -EBUSY
  * when another process writes. A call that fails in between undoes itself only; where SQLite had to
  * undo more (disk full, I/O error), all further changes fail with that error and store_commit
@@ -346,7 +340,8 @@ int store_failure_drop(Store *s, uint64_t before_usec);
 /** A report of this bundle is to be made, whatever ends the agent. Twice is fine. 0 or
  * STORE_E_NOT_FOUND */
 int store_report_add(Store *s, const char *bundle_id);
-/** In the order of the bundles. A negative return of on_report ends it and is returned. */
+/** In the order of the bundles. on_report may end the report that it is called for; a negative
+ * return ends the list and is returned. */
 int store_report_list_pending(Store *s, int (*on_report)(const char *bundle_id, void *userdata),
                               void *userdata);
 typedef struct StoredSignature {

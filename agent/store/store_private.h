@@ -68,7 +68,7 @@ typedef enum StoreStatement {
         STORE_FAILURE_LIST,
         STORE_FAILURE_DROP,
         STORE_REPORT_ADD,
-        STORE_REPORT_NEXT,
+        STORE_REPORT_LIST,
         STORE_REPORT_DROP,
         STORE_SIGNATURE_ADD,
         STORE_SIGNATURE_CUT,
