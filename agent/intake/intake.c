@@ -15,6 +15,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
 #include "lib/base/transition.h"
 #include "lib/event/dirwatch.h"
 #include "lib/event/timer.h"
@@ -512,43 +513,34 @@ static void remove_seen(IntakeSource *s, const char *unit_path, const ProbeJob *
                                 remove_promise(n, p->promised[i].name);
 }
 
-typedef struct LoadContext {
-        IntakeSource *source;
-        uint64_t now_usec, longest_usec;
-} LoadContext;
-
 static Owner sender_of(const StoredNote *stored) {
         return note_sender(&(Owner){ .uid = stored->uid }, stored->container, stored->by_mailbox);
 }
 
 static int on_stored(const StoredNote *stored, void *userdata) {
-        const LoadContext *t = userdata;
-        uint64_t until = stored->received_usec + t->longest_usec;
+        IntakeSource *s = userdata;
+        uint64_t now = intake_realtime_usec(s), until = stored->received_usec + longest_usec(s);
         /* With a clock that was set back it would wait for long. */
-        bool is_open = stored->finished_usec == 0 && stored->received_usec <= t->now_usec &&
-                       until > t->now_usec;
+        bool is_open = stored->finished_usec == 0 && stored->received_usec <= now && until > now;
         const Owner sender = sender_of(stored);
-        HookHint *n = get_hint(t->source, stored->unit_path, &sender);
+        HookHint *n = get_hint(s, stored->unit_path, &sender);
         if (!n)
                 return 0;
         n->n_uncounted++;
         if (is_open) {
                 n->n_open = 1;
                 n->first_open_usec = n->last_usec;
-                n->open_until_usec = MAX(n->open_until_usec, n->last_usec + (until - t->now_usec));
+                n->open_until_usec = MAX(n->open_until_usec, n->last_usec + (until - now));
         }
         n->finished = n->n_open == 0;
         return 0;
 }
 
 static void load_hints(IntakeSource *s, const Bundle *b) {
-        LoadContext t = { .source = s,
-                          .now_usec = intake_realtime_usec(s),
-                          .longest_usec = longest_usec(s) };
         if (b->rec.state == BUNDLE_SETTLING)
                 (void)store_note_list(s->context->store,
                                       &(StoredUnit){ b->rec.source, b->rec.path }, on_stored,
-                                      &t); /* none: as without hooks */
+                                      s); /* none: as without hooks */
 }
 
 static void hook_hints_on_final(IntakeSource *s, const char *unit_path) {
@@ -581,28 +573,6 @@ static void intake_probe_bundle_in(Bundle *b, uint64_t usec) {
                 log_dump(b->rec.id, LOG_ERR, r, "cannot arm a timer, it waits for the next scan");
 }
 
-static const char *remedy_for(ScanSkip skip) {
-        switch (skip) {
-        case SCAN_SKIP_SYMLINK:
-        case SCAN_SKIP_HARDLINK:
-                return "copy the file itself into the dump if it belongs there";
-        case SCAN_SKIP_UNREADABLE:
-                return "give the agent CAP_DAC_READ_SEARCH or read permission";
-        case SCAN_SKIP_TOO_MANY:
-                return "raise the source's max_files";
-        case SCAN_SKIP_TOO_BIG:
-                return "raise the source's max_bytes";
-        case SCAN_SKIP_TOO_DEEP:
-                return "make the tree flatter";
-        case SCAN_SKIP_RESERVED:
-                return "rename it: the agent keeps its links under that name";
-        case SCAN_SKIP_NO_PROFILE:
-                return "no profile is beside it; collect it with a source of kind directory";
-        default:
-                return "only regular files are collected";
-        }
-}
-
 static bool has_losses(const ScanUnit *u) {
         for (int skip = 0; skip < N_SCAN_SKIPS; skip++)
                 if (u->skipped[skip] && scan_skip_is_loss((ScanSkip)skip))
@@ -632,7 +602,8 @@ static void report_skip(IntakeSource *s, const char *id, const ScanUnit *u, Scan
                 scan_skip_reason(skip, u->skipped[skip], u->skipped_example[skip]);
         if (!text)
                 return;
-        log_write(LOG_WARNING, 0, id, "source %s: %s; %s", s->config->name, text, remedy_for(skip));
+        log_write(LOG_WARNING, 0, id, "source %s: %s; %s", s->config->name, text,
+                  scan_skip_remedy(skip));
         s->context->on_discard(scan_skip_name(skip), u->skipped[skip], s->context->userdata);
 }
 
@@ -1220,57 +1191,47 @@ static void count_active(IntakeSource *s, Bundle *b) {
                 s->context->on_found(b, s->context->userdata);
 }
 
-static void supplement_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes) {
+/* @param base  as for add_bundle()  @return NULL: later, or never; logged */
+static Bundle *record_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
+        _cleanup_free_ char *path = unit_path(s, u->relative);
         Bundle *b = NULL;
-        if (!admit(s, base->path, (uid_t)base->uid))
-                return; /* the next sweep */
+        if (!path || !admit(s, path, u->st.st_uid))
+                return NULL;
+        bool is_reserved = !base || reserve_number(s, base); /* it logs a failure */
+        int r = is_reserved ? add_bundle(s, u, base, &b) : 0;
+        if (b) {
+                count_active(s, b);
+                return b;
+        }
+        Owner owner = owner_of(u->st.st_uid);
+        owners_release(&s->context->active, &owner, 1);
+        if (r == -EEXIST)
+                log_notice("source %s: '%s' has the identity of a bundle that is known already, "
+                           "leaving it",
+                           s->config->name, u->relative);
+        if (r == -EEXIST)
+                intake_remember(s, u->relative, u->digest);
+        else if (r < 0)
+                report_postponed(s, r, 1);
+        return NULL;
+}
+
+static void supplement_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes) {
         ScanUnit u = { .relative = (char *)source_spec_relative(s->spec, base->path), /* borrowed */
                        .n_files = n,
                        .bytes = bytes,
                        .oldest_mtime_usec = base->oldest_mtime_usec };
         u.st = (struct stat){ .st_uid = base->uid, .st_dev = (dev_t)BUNDLE_DEV_OF_ATTACHMENTS };
-        int r = !reserve_number(s, base) ? -EAGAIN : add_bundle(s, &u, base, &b);
-        if (r < 0) {
-                Owner owner = owner_of(base->uid);
-                owners_release(&s->context->active, &owner, 1);
-        }
-        if (r == -EAGAIN) /* logged there */
-                return;
-        if (r < 0) {
-                log_dump(base->id, LOG_ERR, r,
-                         "cannot record a supplement with what was attached to it, trying again at "
-                         "the next scan");
-                return;
-        }
-        count_active(s, b);
-        intake_probe_bundle(b);
+        Bundle *b = record_bundle(s, &u, base);
+        if (b) /* else the next sweep */
+                intake_probe_bundle(b);
 }
 
 static void start_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
-        _cleanup_free_ char *path = unit_path(s, u->relative);
-        if (!path || !admit(s, path, u->st.st_uid))
+        Bundle *b = record_bundle(s, u, base);
+        if (!b)
                 return;
-        Bundle *b = NULL;
-        int r = base && !reserve_number(s, base) ? -EAGAIN : add_bundle(s, u, base, &b);
-        if (r < 0) {
-                Owner owner = owner_of(u->st.st_uid);
-                owners_release(&s->context->active, &owner, 1);
-        }
-        if (r == -EAGAIN) /* logged there */
-                return;
-        if (r == -EEXIST) {
-                log_notice("source %s: '%s' has the identity of a bundle that is known already, "
-                           "leaving it",
-                           s->config->name, u->relative);
-                intake_remember(s, u->relative, u->digest);
-                return;
-        }
-        if (r < 0) {
-                report_postponed(s, r, 1);
-                return;
-        }
         intake_remember(s, u->relative, u->digest);
-        count_active(s, b);
         b->flush = s->flush_this_scan;
         /* No link of ours has changed a ctime yet: old mtimes of a copy in progress do not make it
          * look quiet. */
@@ -2104,14 +2065,17 @@ static void on_rescan(const char *why, void *userdata) {
         intake_start_scan(s);
 }
 
-static void on_degraded(const char *why, const char *remedy, void *userdata) {
-        IntakeSource *s = userdata;
-        _cleanup_free_ char *text = NULL;
-        if (asprintf(&text, "%s%s%s", why, remedy ? "; " : "", remedy ? remedy : "") < 0)
-                text = NULL;
+/* @param text  the source's from now on; NULL: no memory */
+static void log_note(IntakeSource *s, int level, char *text) {
         if (text && (!s->note || strcmp(s->note, text) != 0))
-                log_warning(0, "source %s: %s", s->config->name, text);
-        intake_set_note(&s->note, text);
+                log_write(level, 0, NULL, "source %s: %s", s->config->name, text);
+        free(s->note);
+        s->note = text;
+}
+
+static void on_degraded(const char *why, const char *remedy, void *userdata) {
+        log_note(userdata, LOG_WARNING,
+                 strbuf_format("%s%s%s", why, remedy ? "; " : "", remedy ? remedy : ""));
 }
 
 /* ---- scans ---- */
@@ -2149,15 +2113,10 @@ static void start_watch(IntakeSource *s, const ScanJob *j) {
         if (s->watch || s->config->watch == CONFIG_WATCH_SCAN)
                 return;
         if (s->config->watch == CONFIG_WATCH_AUTO && j->on_network) {
-                _cleanup_free_ char *text = NULL;
-                if (asprintf(&text,
-                             "'%s' is on %s, where inotify does not see what other nodes write: "
-                             "scanning every scan_interval instead",
-                             s->spec->fixed, j->fs_name) >= 0 &&
-                    (!s->note || strcmp(s->note, text) != 0)) {
-                        intake_set_note(&s->note, text);
-                        log_notice("source %s: %s", s->config->name, text);
-                }
+                log_note(s, LOG_NOTICE,
+                         strbuf_format("'%s' is on %s, where inotify does not see what other nodes "
+                                       "write: scanning every scan_interval instead",
+                                       s->spec->fixed, j->fs_name));
                 return;
         }
         DirWatchCallbacks callbacks = { .on_change = on_change,
