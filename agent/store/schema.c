@@ -555,32 +555,15 @@ static int check_pages(sqlite3 *db) {
         return r;
 }
 
-#define COUNTED "SELECT state, count(*), sum(" CAPPED("bundles") ") FROM bundles GROUP BY state"
-
-/* The sums are kept by triggers, and another program may have written without them. Where they
- * cannot be repaired (no space) they stay as they are. @return SQLITE_CORRUPT: there are unknown
- * states */
-static int repair_counts(sqlite3 *db) {
+/* @return SQLITE_CORRUPT: a row is in a state that no agent knows */
+static int check_states(sqlite3 *db) {
         int is_wrong = 0;
         int r = query_number(db,
                              "SELECT EXISTS (SELECT 1 FROM bundles WHERE state NOT IN ('settling', "
                              "'ready', 'shipping', 'delivered', 'quarantined', 'evicted', "
                              "'cancelled', 'vanished'))",
                              &is_wrong);
-        if (r != SQLITE_OK || is_wrong)
-                return r != SQLITE_OK ? r : SQLITE_CORRUPT;
-        r = query_number(db,
-                         "SELECT EXISTS (" COUNTED " EXCEPT SELECT * FROM counts) OR EXISTS "
-                         "(SELECT * FROM counts WHERE bundles <> 0 EXCEPT " COUNTED ")",
-                         &is_wrong);
-        if (r != SQLITE_OK || !is_wrong)
-                return r;
-        if (sqlite3_exec(db,
-                         "BEGIN IMMEDIATE; DELETE FROM counts; INSERT INTO counts " COUNTED
-                         "; COMMIT",
-                         NULL, NULL, NULL) != SQLITE_OK)
-                (void)sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL); /* they stay as they are */
-        return SQLITE_OK;
+        return r == SQLITE_OK && is_wrong ? SQLITE_CORRUPT : r;
 }
 
 static int bring_up(sqlite3 *db, bool is_to_be_checked) {
@@ -598,7 +581,7 @@ static int bring_up(sqlite3 *db, bool is_to_be_checked) {
         if (r == SQLITE_OK && version < STORE_SCHEMA_VERSION)
                 r = store_schema_upgrade(db, upgrades, STORE_SCHEMA_VERSION);
         if (r == SQLITE_OK && is_to_be_checked)
-                r = repair_counts(db);
+                r = check_states(db);
         return r;
 }
 

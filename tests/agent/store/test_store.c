@@ -403,7 +403,7 @@ static void what_was_discovered_is_counted_apart_from_what_became_of_it(void **s
         assert_int_equal(store_counts_difference(&counts), 0);
         store_close(s);
 
-        /* Somebody takes a row away, or turns one into what nobody knows: that shows. */
+        /* Somebody takes a row away: that shows. */
         const Scratch *scratch = *state;
         char command[PATH_MAX + 128];
         (void)snprintf(command, sizeof command,
@@ -412,17 +412,8 @@ static void what_was_discovered_is_counted_apart_from_what_became_of_it(void **s
         assert_int_equal(system(command), 0);
         s = open_store(*state);
         store_counts(s, &counts);
+        assert_int_equal(counts.bundles[BUNDLE_VANISHED], 3);
         assert_int_equal(store_counts_difference(&counts), 1);
-        store_close(s);
-        (void)snprintf(command, sizeof command,
-                       "sqlite3 '%s/state/state.db' \"UPDATE counts SET bundles = 9 WHERE state = "
-                       "'vanished'\"",
-                       scratch->path);
-        assert_int_equal(system(command), 0);
-        s = open_store(*state);
-        store_counts(s, &counts);
-        assert_int_equal(counts.bundles[BUNDLE_VANISHED], 3);  /* the sums are made good … */
-        assert_int_equal(store_counts_difference(&counts), 1); /* … what is missing is not */
         store_close(s);
 }
 
