@@ -334,13 +334,6 @@ static void explain_settling(const Bundle *b, StrBuf *text) {
                     b->rec.reason ? b->rec.reason : "not checked yet", settle, wait);
 }
 
-static bool has_destination(const BundleRecord *rec, const char *name) {
-        for (size_t i = 0; i < rec->n_deliveries; i++)
-                if (strcmp(rec->deliveries[i].destination, name) == 0)
-                        return true;
-        return false;
-}
-
 /* What was delivered went to the destinations that its source had then. */
 static void explain_delivered(const Agent *a, const BundleRecord *rec, StrBuf *text) {
         const IntakeSource *s = agent_source_by_name(a, rec->source);
@@ -351,7 +344,7 @@ static void explain_delivered(const Agent *a, const BundleRecord *rec, StrBuf *t
         strbuf_add(text, rec->links_held ? ". Its files are held until retention deletes them."
                                          : ". The source is no longer held.");
         for (size_t i = 0; now && i < now->n; i++)
-                if (!has_destination(rec, now->items[i]))
+                if (!bundle_record_has_destination(rec, now->items[i]))
                         strbuf_addf(text,
                                     " It was never sent to %s, which its source has now: "
                                     "`neuron-collect redeliver --destination %s` does that, if its "

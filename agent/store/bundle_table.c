@@ -249,13 +249,10 @@ static int add_destinations(Bundle *b, char *const *destinations) {
         BundleRecord *rec = &b->rec;
         int n = 0;
         for (; *destinations; destinations++) {
-                size_t i = 0;
-                while (i < rec->n_deliveries &&
-                       strcmp(rec->deliveries[i].destination, *destinations) != 0)
-                        i++;
-                if (i < rec->n_deliveries)
+                if (bundle_record_has_destination(rec, *destinations))
                         continue;
-                DeliveryRecord *more = reallocarray(rec->deliveries, i + 1, sizeof *more);
+                DeliveryRecord *more =
+                        reallocarray(rec->deliveries, rec->n_deliveries + 1, sizeof *more);
                 char *name = strdup(*destinations);
                 if (more)
                         rec->deliveries = more;

@@ -24,11 +24,6 @@
 
 #define DMI_BYTES_MAX 256
 
-static bool is_safe(char c) {
-        return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-               c == '.' || c == '_' || c == '-';
-}
-
 static bool is_dots(const char *s) {
         return strcmp(s, ".") == 0 || strcmp(s, "..") == 0;
 }
@@ -38,10 +33,7 @@ static int use_fixed(const char *fixed, char ret[INSTANCE_ID_SIZE]) {
 
         if (n >= INSTANCE_ID_SIZE)
                 return -ENAMETOOLONG;
-        for (size_t i = 0; i < n; i++)
-                if (!is_safe(fixed[i]))
-                        return -EINVAL;
-        if (is_dots(fixed))
+        if (strspn(fixed, INSTANCE_ID_CHARACTERS) != n || is_dots(fixed))
                 return -EINVAL;
         memcpy(ret, fixed, n + 1);
         return 0;
@@ -51,7 +43,7 @@ void instance_id_from_host(const char *host, char ret[INSTANCE_ID_SIZE]) {
         size_t n = 0;
 
         for (; host[n] != '\0' && n < INSTANCE_ID_SIZE - 1; n++)
-                ret[n] = is_safe(host[n]) ? host[n] : '-';
+                ret[n] = strchr(INSTANCE_ID_CHARACTERS, host[n]) ? host[n] : '-';
         ret[n] = '\0';
         if (n == 0 || is_dots(ret))
                 (void)strcpy(ret, "unknown-host"); /* shorter than any INSTANCE_ID_SIZE */

@@ -1,5 +1,6 @@
 #include "lib/neuron/names.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -19,14 +20,13 @@
 /* ---- the runtime's date-time, in the spelling its documentation gives and in the one its
  * directories have ---- */
 
-static bool is_digit(char c) {
-        return c >= '0' && c <= '9';
-}
+#define DIGITS "0123456789"
+#define HEX_DIGITS DIGITS "abcdef"
 
 /* Whether s is spelled like `shape`: 0 stands for a digit, all else for itself. */
 static bool has_shape(const char *s, const char *shape) {
         for (; *shape != '\0'; s++, shape++)
-                if (*shape == '0' ? !is_digit(*s) : *s != *shape)
+                if (*shape == '0' ? !isdigit((unsigned char)*s) : *s != *shape)
                         return false;
         return *s == '\0';
 }
@@ -70,23 +70,6 @@ typedef struct Matcher {
         unsigned steps;
 } Matcher;
 
-static bool is_hex(char c) {
-        return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
-}
-
-static bool is_id_char(char c) {
-        return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
-               c == '_' || c == '-';
-}
-
-static size_t run_length(const char *s, bool (*in_class)(char), size_t max) {
-        size_t n = 0;
-
-        while (n < max && in_class(s[n]))
-                n++;
-        return n;
-}
-
 static bool is_date_time(const char *s, size_t n) {
         char buf[DATE_TIME_SIZE];
         uint64_t usec;
@@ -121,7 +104,7 @@ static bool match_date_time(Matcher *m, const char *pattern, const char *name) {
 }
 
 static bool match_instance_id(Matcher *m, const char *pattern, const char *name) {
-        size_t n = run_length(name, is_id_char, INSTANCE_ID_SIZE - 1);
+        size_t n = MIN(strspn(name, INSTANCE_ID_CHARACTERS), (size_t)INSTANCE_ID_SIZE - 1);
 
         /* Lazily: in `i-0abc-nd0-nc4` the id ends as early as the rest of the pattern allows. */
         for (size_t i = 1; i <= n; i++)
@@ -131,9 +114,9 @@ static bool match_instance_id(Matcher *m, const char *pattern, const char *name)
 }
 
 static bool match_digits(Matcher *m, const char *pattern, const char *name) {
-        bool hex = pattern[1] == 'c';
-        size_t n =
-                run_length(name, hex ? is_hex : is_digit, hex ? CLUSTER_ID_SIZE - 1 : DIGITS_MAX);
+        size_t n = pattern[1] == 'c'
+                           ? MIN(strspn(name, HEX_DIGITS "ABCDEF"), (size_t)CLUSTER_ID_SIZE - 1)
+                           : MIN(strspn(name, DIGITS), (size_t)DIGITS_MAX);
 
         for (; n > 0; n--)
                 if (try_value(m, pattern, name, n))
@@ -446,7 +429,7 @@ DEFINE_WORDS(member_kind, MemberKind, member_kinds);
 bool instance_id_is_ec2(const char *s) {
         if (strncmp(s, "i-", 2) != 0)
                 return false;
-        size_t n = strspn(s + 2, "0123456789abcdef");
+        size_t n = strspn(s + 2, HEX_DIGITS);
         return s[2 + n] == '\0' && n >= 8 && n <= 17;
 }
 
@@ -527,13 +510,9 @@ static bool match_rows(const char *name, DumpName *ret) {
         return false;
 }
 
-static bool is_alnum(char c) {
-        return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
 /* Whether position i of the name begins a word: `pid` in `x_pid_3`, not in `rapid_3`. */
 static bool starts_word(const char *name, size_t i) {
-        return i == 0 || !is_alnum(name[i - 1]);
+        return i == 0 || !isalnum((unsigned char)name[i - 1]);
 }
 
 /* An EC2 id anywhere in a name that no pattern knows, between characters that cannot be part of it.
@@ -545,8 +524,8 @@ static void find_instance_id(const char *name, char ret[INSTANCE_ID_SIZE]) {
 
                 if (strncmp(name + i, "i-", 2) != 0 || !starts_word(name, i))
                         continue;
-                n = strspn(name + i + 2, "0123456789abcdef");
-                if ((n != 8 && n != 17) || is_alnum(name[i + 2 + n]))
+                n = strspn(name + i + 2, HEX_DIGITS);
+                if ((n != 8 && n != 17) || isalnum((unsigned char)name[i + 2 + n]))
                         continue;
                 memcpy(ret, name + i, n + 2);
                 ret[n + 2] = '\0';
@@ -566,8 +545,8 @@ static int64_t find_number(const char *name, const char *word) {
                 if (strncmp(name + i, word, n_word) != 0 || !starts_word(name, i) ||
                     (name[i + n_word] != '-' && name[i + n_word] != '_'))
                         continue;
-                n = strspn(name + i + n_word + 1, "0123456789");
-                if (n == 0 || n >= sizeof text || is_alnum(name[i + n_word + 1 + n]))
+                n = strspn(name + i + n_word + 1, DIGITS);
+                if (n == 0 || n >= sizeof text || isalnum((unsigned char)name[i + n_word + 1 + n]))
                         continue;
                 memcpy(text, name + i + n_word + 1, n);
                 if (parse_u64_range(text, 0, INT64_MAX, &v) == 0)
@@ -600,15 +579,16 @@ void dump_name_parse(SourceKind source, const char *name, DumpName *ret) {
         find_instance_id(name, ret->instance_id);
 }
 
-bool profile_unit_name_parse(const char *name, char ret_instance[INSTANCE_ID_SIZE],
-                             int64_t *ret_pid) {
+bool profile_unit_name_parse(const char *name, char *ret_instance, int64_t *ret_pid) {
         PatternMatch m;
         int64_t pid;
 
         if (!pattern_match("%i_pid_%p", name, &m) || !number_of(&m, 'p', &pid))
                 return false;
-        pattern_copy(&m, 'i', ret_instance, INSTANCE_ID_SIZE);
-        *ret_pid = pid;
+        if (ret_instance)
+                pattern_copy(&m, 'i', ret_instance, INSTANCE_ID_SIZE);
+        if (ret_pid)
+                *ret_pid = pid;
         return true;
 }
 

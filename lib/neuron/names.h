@@ -41,9 +41,9 @@ typedef struct DumpName {
  * MEMBER_OTHER with ids as far as they are there. */
 void dump_name_parse(SourceKind source, const char *name, DumpName *ret);
 
-/** Reads a directory name `<instance-id>_pid_<pid>`. @return whether it is one */
-bool profile_unit_name_parse(const char *name, char ret_instance[INSTANCE_ID_SIZE],
-                             int64_t *ret_pid);
+/** Reads a directory name `<instance-id>_pid_<pid>`.
+ * @param ret_instance, ret_pid  INSTANCE_ID_SIZE; NULL: not needed  @return whether it is one */
+bool profile_unit_name_parse(const char *name, char *ret_instance, int64_t *ret_pid);
 
 /** @return whether s has the form `i-` and 8 to 17 hex digits (EC2) */
 bool instance_id_is_ec2(const char *s);

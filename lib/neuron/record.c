@@ -112,39 +112,38 @@ void bundle_record_done(BundleRecord *b) {
         *b = (BundleRecord){ 0 };
 }
 
-static bool copy_string(char **to, const char *from) {
-        *to = from ? strdup(from) : NULL;
-        return !from || *to;
+bool bundle_record_has_destination(const BundleRecord *b, const char *name) {
+        for (size_t i = 0; i < b->n_deliveries; i++)
+                if (strcmp(b->deliveries[i].destination, name) == 0)
+                        return true;
+        return false;
+}
+
+/* Replaces borrowed strings by copies: whatever fails, nothing is left to be freed twice. */
+static bool own_strings(char **const *strings, size_t n) {
+        bool ok = true;
+        for (size_t i = 0; i < n; i++)
+                if (*strings[i])
+                        ok = (*strings[i] = strdup(*strings[i])) && ok;
+        return ok;
 }
 
 static bool copy_delivery(DeliveryRecord *to, const DeliveryRecord *from) {
         *to = *from;
-        /* All three are overwritten whatever fails: nothing of `from` may be left to be freed
-         * twice. */
-        bool ok = copy_string(&to->destination, from->destination);
-        ok = copy_string(&to->object, from->object) && ok;
-        return copy_string(&to->last_error, from->last_error) && ok;
+        char **const strings[] = { &to->destination, &to->object, &to->last_error };
+        return own_strings(strings, ELEMENTSOF(strings));
 }
 
 int bundle_record_copy(BundleRecord *to, const BundleRecord *from) {
         BundleRecord copy = *from;
+        char **const strings[] = { &copy.source,     &copy.path,    &copy.reason,
+                                   &copy.incomplete, &copy.failure, &copy.s3_prefix };
 
         copy.n_deliveries = 0;
-        copy.deliveries = NULL;
-        bool ok = copy_string(&copy.source, from->source);
-        ok = copy_string(&copy.path, from->path) && ok;
-        ok = copy_string(&copy.reason, from->reason) && ok;
-        ok = copy_string(&copy.incomplete, from->incomplete) && ok;
-        ok = copy_string(&copy.failure, from->failure) && ok;
-        ok = copy_string(&copy.s3_prefix, from->s3_prefix) && ok;
-        if (ok && from->n_deliveries > 0) {
-                copy.deliveries = calloc(from->n_deliveries, sizeof *copy.deliveries);
-                ok = copy.deliveries != NULL;
-        }
-        for (size_t i = 0; ok && i < from->n_deliveries; i++) {
-                ok = copy_delivery(&copy.deliveries[i], &from->deliveries[i]);
-                copy.n_deliveries++;
-        }
+        copy.deliveries = calloc(MAX(from->n_deliveries, (size_t)1), sizeof *copy.deliveries);
+        bool ok = own_strings(strings, ELEMENTSOF(strings)) && copy.deliveries;
+        for (size_t i = 0; ok && i < from->n_deliveries; i++)
+                ok = copy_delivery(&copy.deliveries[copy.n_deliveries++], &from->deliveries[i]);
         if (!ok) {
                 bundle_record_done(&copy);
                 return -ENOMEM;

@@ -9,7 +9,8 @@
 
 #define BUNDLE_ID_SIZE 80   /* `<kind>-<yyyymmddTHHMMSS>-<12 hex>[-sN]` and NUL */
 #define INSTANCE_ID_SIZE 65 /* `i-` + 17 hex, or a host name */
-#define DATE_TIME_SIZE 32   /* as the runtime spelled it */
+#define INSTANCE_ID_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+#define DATE_TIME_SIZE 32 /* as the runtime spelled it */
 #define CLUSTER_ID_SIZE 33
 
 typedef enum SourceKind {
@@ -121,6 +122,8 @@ static inline const char *bundle_record_date_time(const BundleRecord *b) {
         return b->name.cluster_id[0] ? b->name.date_time : b->date_time;
 }
 
+/** @return whether it has a delivery to this destination */
+bool bundle_record_has_destination(const BundleRecord *b, const char *name);
 /** Both free what the record owns, and zero it. */
 void delivery_record_done(DeliveryRecord *d);
 void bundle_record_done(BundleRecord *b);

@@ -66,14 +66,13 @@ bool unit_path_is_clean(const char *relative) {
 }
 
 static bool is_profile_unit(const char *name, size_t n) {
-        char buf[NAME_MAX + 1], instance[INSTANCE_ID_SIZE];
-        int64_t pid;
+        char buf[NAME_MAX + 1];
 
         if (n >= sizeof buf)
                 return false;
         memcpy(buf, name, n);
         buf[n] = '\0';
-        return profile_unit_name_parse(buf, instance, &pid);
+        return profile_unit_name_parse(buf, NULL, NULL);
 }
 
 /* @return how many leading components end in the outermost `_pid_` directory; 0 = there is none */
@@ -130,6 +129,15 @@ bool unit_match(const UnitQuery *q, UnitMatch *ret) {
                 break;
         }
         return false;
+}
+
+/* @param relative  borrowed */
+static UnitQuery query_of(const ScanSource *s, const char *relative, bool is_dir, int ntff_depth) {
+        return (UnitQuery){ .kind = s->kind,
+                            .template_depth = path_template_depth(s->template),
+                            .relative = relative,
+                            .is_dir = is_dir,
+                            .ntff_depth = ntff_depth };
 }
 
 /* @param relative  a unit's path
@@ -370,9 +378,8 @@ static int skip_dir(Walker *w, const char *name, ScanSkip skip) {
 
 static bool is_foreign_dir(const Walker *w, const char *name) {
         char instance_id[INSTANCE_ID_SIZE];
-        int64_t pid;
 
-        return profile_unit_name_parse(name, instance_id, &pid) &&
+        return profile_unit_name_parse(name, instance_id, NULL) &&
                unit_owner(w->source->instance_id, instance_id, w->on_network) == UNIT_OWNER_FOREIGN;
 }
 
@@ -618,9 +625,8 @@ static UnitOwner component_owner(const ScanSource *s, bool on_network, size_t i,
                                  const char *component) {
         char instance_id[INSTANCE_ID_SIZE];
         TemplateValues v;
-        int64_t pid;
 
-        if (profile_unit_name_parse(component, instance_id, &pid))
+        if (profile_unit_name_parse(component, instance_id, NULL))
                 return unit_owner(s->instance_id, instance_id, on_network);
         /* One matching component is weaker evidence than a matching path: `logs` would do for a %i.
          * So only what cannot be anything but an instance id counts. */
@@ -662,13 +668,11 @@ static int classify_path(const UnitLocation *p, ScanUnit *u, UnitOwner *ret) {
 
 static void parse_unit_name(const UnitLocation *p, ScanUnit *u) {
         const char *name = path_name(p->relative);
-        char instance_id[INSTANCE_ID_SIZE];
         uint64_t pid;
 
         dump_name_parse(p->source->kind, name, &u->name);
-        if (p->source->kind == SOURCE_NEURON_PROFILE &&
-            profile_unit_name_parse(name, instance_id, &u->name.pid))
-                memcpy(u->name.instance_id, instance_id, sizeof instance_id);
+        if (p->source->kind == SOURCE_NEURON_PROFILE) /* else they are as dump_name_parse() says */
+                (void)profile_unit_name_parse(name, u->name.instance_id, &u->name.pid);
         u->pid = u->name.pid;
         if (parse_u64_range(u->values.pid, 0, INT64_MAX, &pid) == 0)
                 u->pid = (int64_t)pid;
@@ -764,10 +768,9 @@ static bool is_profile_file(const char *name) {
  * before `_pid_`, but what lies beside is collected only where the runtime itself has written. */
 static bool is_profile_dir(DIR *dir, const char *name) {
         char instance_id[INSTANCE_ID_SIZE];
-        int64_t pid;
         struct stat st;
 
-        return (profile_unit_name_parse(name, instance_id, &pid) &&
+        return (profile_unit_name_parse(name, instance_id, NULL) &&
                 instance_id_is_ec2(instance_id)) ||
                (strcmp(name, "plugins") == 0 &&
                 fstatat(dirfd(dir), "plugins/profile", &st, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -821,12 +824,7 @@ static int find_dir(Finder *f, const Level *above, const char *name) {
 
 /* @param ret_loose  set when the file belongs to the loose unit of its directory */
 static int find_file(Finder *f, const Level *at, bool *ret_loose) {
-        const UnitQuery q = {
-                .kind = f->source->kind,
-                .template_depth = path_template_depth(f->source->template),
-                .relative = f->path.text,
-                .ntff_depth = at->ntff_depth,
-        };
+        const UnitQuery q = query_of(f->source, f->path.text, false, at->ntff_depth);
         UnitMatch a;
 
         if (!unit_match(&q, &a)) {
@@ -867,13 +865,7 @@ static int find_below(Finder *f, const Level *at) {
 }
 
 static int find_at(Finder *f, const Level *at) {
-        UnitQuery q = {
-                .kind = f->source->kind,
-                .template_depth = path_template_depth(f->source->template),
-                .relative = f->path.text,
-                .is_dir = true,
-                .ntff_depth = at->ntff_depth,
-        };
+        UnitQuery q = query_of(f->source, f->path.text, true, at->ntff_depth);
         bool by_ntff = false;
         UnitMatch a;
         int r;
@@ -906,37 +898,31 @@ int scan_source(const ScanSource *s, int (*on_unit)(ScanUnit *u, void *userdata)
         return find_at(&f, &(Level){ dir, 0, -1 });
 }
 
-/* What is known of the path that scan_unit_at() is path about. */
-typedef struct PathState {
-        bool is_there, is_dir;
-        int ntff_depth;
-} PathState;
-
-static int stat_path(int fixed_fd, const char *relative, PathState *ret) {
+/* @return 0 and whether it is a directory; -ENOENT, -ENOTDIR: nothing is there; -errno */
+static int stat_path(int fixed_fd, const char *relative, bool *ret_is_dir) {
         const char *name;
         struct stat st;
 
-        *ret = (PathState){ .is_there = true, .is_dir = true, .ntff_depth = -1 };
+        *ret_is_dir = true;
         if (relative[0] == '\0')
                 return 0;
         _cleanup_close_ int fd = tree_open_parent(fixed_fd, relative, &name);
-        int r = fd >= 0 && fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : MIN(fd, 0);
-        if (r == -ENOENT || r == -ENOTDIR)
-                ret->is_there = false;
-        else if (r < 0)
-                return r;
-        else
-                ret->is_dir = S_ISDIR(st.st_mode);
+        if (fd < 0)
+                return fd;
+        if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+                return -errno;
+        *ret_is_dir = S_ISDIR(st.st_mode);
         return 0;
 }
 
-/* Finds the outermost directory on the way to `relative` that holds ntff files. */
-static int find_ntff_depth(int fixed_fd, const char *relative, PathState *path) {
-        size_t n_dirs = unit_path_depth(relative) - (relative[0] != '\0' && !path->is_dir);
+/* Finds the outermost directory on the way to a path that holds ntff files. */
+static int find_ntff_depth(int fixed_fd, UnitQuery *q) {
+        size_t n_dirs = unit_path_depth(q->relative) - (q->relative[0] != '\0' && !q->is_dir);
 
         for (size_t i = 0; i <= n_dirs; i++) {
                 _cleanup_closedir_ DIR *dir = NULL;
-                _cleanup_free_ char *prefix = strndup(relative, unit_path_prefix(relative, i));
+                _cleanup_free_ char *prefix =
+                        strndup(q->relative, unit_path_prefix(q->relative, i));
                 int r;
 
                 if (!prefix)
@@ -949,7 +935,7 @@ static int find_ntff_depth(int fixed_fd, const char *relative, PathState *path) 
                                        ? r
                                        : 0; /* nothing further down can be seen either */
                 if (r > 0) {
-                        path->ntff_depth = (int)i;
+                        q->ntff_depth = (int)i;
                         return 0;
                 }
         }
@@ -957,35 +943,19 @@ static int find_ntff_depth(int fixed_fd, const char *relative, PathState *path) 
 }
 
 static bool is_ignored(const char *relative) {
-        for (;;) {
-                size_t n = strcspn(relative, "/");
+        const size_t n = strlen(".neuron-collectd");
 
-                if (n == strlen(".neuron-collectd") && memcmp(relative, ".neuron-collectd", n) == 0)
+        for (const char *p = relative; (p = strstr(p, ".neuron-collectd")); p += n)
+                if ((p == relative || p[-1] == '/') && (p[n] == '\0' || p[n] == '/'))
                         return true;
-                if (relative[n] == '\0')
-                        return false;
-                relative += n + 1;
-        }
+        return false;
 }
 
-/* @return 0, SCAN_E_NO_UNIT, -ENOENT */
-static int apply_rule(const ScanSource *s, const char *relative, const PathState *path,
-                      UnitMatch *ret) {
-        UnitQuery q = {
-                .kind = s->kind,
-                .template_depth = path_template_depth(s->template),
-                .relative = relative,
-                .is_dir = path->is_dir,
-                .ntff_depth = path->ntff_depth,
-        };
-
-        /* What was removed is assumed to have been a directory: what lay in a unit still leads to
-         * the unit, and what was one itself, or lay above, leads to nothing. */
-        if (!path->is_there &&
-            (s->kind == SOURCE_PROCESS_CORE ||
-             (s->kind != SOURCE_NEURON_PROFILE && unit_path_depth(relative) <= q.template_depth)))
-                return -ENOENT;
-        return unit_match(&q, ret) ? 0 : SCAN_E_NO_UNIT;
+/* What was removed is assumed to have been a directory: what lay in a unit still leads to the unit,
+ * and what was one itself, or lay above, leads to nothing. */
+static bool may_lie_in_unit(const UnitQuery *q) {
+        return q->kind == SOURCE_NEURON_PROFILE ||
+               (q->kind != SOURCE_PROCESS_CORE && unit_path_depth(q->relative) > q->template_depth);
 }
 
 static int scan_one_unit(const UnitLocation *location, int fixed_fd, ScanUnit *ret) {
@@ -1011,30 +981,29 @@ static int scan_one_unit(const UnitLocation *location, int fixed_fd, ScanUnit *r
 }
 
 int scan_unit_at(const ScanSource *s, const char *relative, ScanUnit *ret) {
-        _cleanup_close_ int fixed_fd = -1;
-        _cleanup_free_ char *unit = NULL;
+        UnitQuery q = query_of(s, relative, true, -1);
         UnitMatch a;
-        PathState path;
-        int r;
 
         if (!unit_path_is_clean(relative))
                 return -EINVAL;
         if (is_ignored(relative))
                 return SCAN_E_NO_UNIT;
-        fixed_fd = open_start(s);
+        _cleanup_close_ int fixed_fd = open_start(s);
         if (fixed_fd < 0)
                 return fixed_fd;
-        r = stat_path(fixed_fd, relative, &path);
+        int r = stat_path(fixed_fd, relative, &q.is_dir);
+        bool is_gone = r == -ENOENT || r == -ENOTDIR;
+        if (is_gone)
+                r = 0;
         if (r == 0 && s->kind == SOURCE_NEURON_PROFILE)
-                r = find_ntff_depth(fixed_fd, relative, &path);
-        if (r == -ELOOP)
-                return SCAN_E_NO_UNIT;
+                r = find_ntff_depth(fixed_fd, &q);
         if (r < 0)
-                return r;
-        r = apply_rule(s, relative, &path, &a);
-        if (r != 0)
-                return r;
-        unit = strndup(relative, unit_path_prefix(relative, a.depth));
+                return r == -ELOOP ? SCAN_E_NO_UNIT : r;
+        if (is_gone && !may_lie_in_unit(&q))
+                return -ENOENT;
+        if (!unit_match(&q, &a))
+                return SCAN_E_NO_UNIT;
+        _cleanup_free_ char *unit = strndup(relative, unit_path_prefix(relative, a.depth));
         if (!unit)
                 return -ENOMEM;
         const UnitLocation location = { .source = s,
