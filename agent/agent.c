@@ -421,7 +421,7 @@ static int on_wind_down_check(sd_event_source *source, uint64_t usec, void *user
 }
 
 /* Has running deliveries end in a state from which they can be resumed.
- * @param w        borrowed until on_done, or wind_down_done()
+ * @param w        borrowed until on_done, or until its timer is freed
  * @param on_done  called once, when no delivery runs any more or after four seconds; before this
  * function returns only if no timer can be armed */
 static void wind_down(Agent *a, WindDown *w, void (*on_done)(Agent *a)) {
@@ -439,18 +439,18 @@ static void wind_down(Agent *a, WindDown *w, void (*on_done)(Agent *a)) {
         }
 }
 
-static void wind_down_done(WindDown *w) {
-        w->timer = sd_event_source_disable_unref(w->timer);
+static void forget_changes(ReloadChanges *c) {
+        strbuf_done(&c->applied);
+        strbuf_done(&c->restart);
+        *c = (ReloadChanges){ 0 };
 }
 
 /* Discards the reload that is underway. */
 static void cancel_reload(Agent *a) {
         Reload *x = &a->reload;
-        wind_down_done(&x->wind_down);
+        x->wind_down.timer = sd_event_source_disable_unref(x->wind_down.timer);
         x->loaded = config_free(x->loaded);
-        strbuf_done(&x->changes.applied);
-        strbuf_done(&x->changes.restart);
-        x->changes = (ReloadChanges){ 0 };
+        forget_changes(&x->changes);
         x->is_requested_again = false;
 }
 
@@ -1204,7 +1204,7 @@ Agent *agent_free(Agent *a) {
         ec2_notices_free(a->notices);
         sd_event_source_disable_unref(a->drain.timer);
         sd_event_source_disable_unref(a->drain.announced_timer);
-        wind_down_done(&a->drain.stop);
+        sd_event_source_disable_unref(a->drain.stop.timer);
         cancel_reload(a);
         a->notes = hooknotes_free(a->notes);
         a->incidents = incidents_free(a->incidents);
@@ -1497,9 +1497,7 @@ static void finish_reload(Agent *a) {
         } else
                 report_applied(a, &x->changes);
         scheduler_kick(a->scheduler);
-        strbuf_done(&x->changes.applied);
-        strbuf_done(&x->changes.restart);
-        x->changes = (ReloadChanges){ 0 };
+        forget_changes(&x->changes);
         x->on_done(x->userdata);
         if (x->is_requested_again) {
                 x->is_requested_again = false;

@@ -22,6 +22,8 @@
 #include "lib/event/timer.h"
 #include "lib/http/http.h"
 
+DEFINE_CLEANUP(Config, config_free);
+
 #define DEFAULT_FILE NC_SYSCONFDIR "/neuron-collectd/neuron-collectd.yaml"
 #define ONCE_TIMEOUT_USEC (10 * USEC_PER_MINUTE)
 /* Abandoned uploads are aborted beside the deliveries, or for so long after the last one. */
@@ -383,7 +385,7 @@ int main(int argc, char **argv) {
         int r = parse_args(argc, argv, &args);
         if (r <= 0)
                 return r < 0 ? EXIT_USAGE : EXIT_OK;
-        Config *config = NULL;
+        _cleanup_(config_freep) Config *config = NULL;
         bool is_agent = args.mode == MODE_AGENT || args.mode == MODE_ONCE;
         _cleanup_free_ char *file = is_agent ? fs_absolute_path(args.file) : NULL;
         if (file) /* status reports it to other processes */
@@ -394,13 +396,11 @@ int main(int argc, char **argv) {
         if (args.mode != MODE_PRINT_CONFIG && args.mode != MODE_REMAINS)
                 config_print_warnings(config, stderr);
         if (args.mode == MODE_CHECK) {
-                config_free(config);
                 printf("'%s': no faults\n", args.file);
                 return EXIT_OK;
         }
         if (args.mode == MODE_PRINT_CONFIG) {
                 r = config_print(config, stdout);
-                config_free(config);
                 return r < 0 ? EXIT_UNDELIVERED : EXIT_OK;
         }
         log_setup((LogFormat)config->log.format, config->log.level);
@@ -413,13 +413,11 @@ int main(int argc, char **argv) {
         r = http_global_init();
         if (r < 0) {
                 log_error(r, "cannot start libcurl");
-                config_free(config);
                 return EXIT_UNDELIVERED;
         }
         if (args.mode == MODE_REMAINS) {
                 r = agent_print_remains(config, stdout);
-                config_free(config);
                 return r != 0 ? EXIT_UNDELIVERED : EXIT_OK;
         }
-        return run(&args, config);
+        return run(&args, TAKE_PTR(config));
 }
