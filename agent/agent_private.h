@@ -91,9 +91,10 @@ struct Agent {
         Drain drain;
         Reload reload;
         IntakeContext intake_context;
-        IntakeSource **sources; /* as in config->sources, then own_source */
+        IntakeSource **sources; /* as in config->sources, then the agent's own */
         size_t n_sources;
-        ConfigSource *own_source; /* INCIDENTS_SOURCE, which nobody configures; NULL: none */
+        ConfigSource **own_sources; /* which nobody configures */
+        size_t n_own_sources;
         Api *api, *api_tcp;
         AgentBackend backend;
         char **environment; /* a copy in secret memory; the process's own has no secrets left */

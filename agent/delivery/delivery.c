@@ -378,7 +378,8 @@ static bool check_owners(DeliveryAttempt *a) {
         FileOwners owners = { 0 };
         for (size_t i = 0; i < plan_n_members(a->plan); i++)
                 if (!is_ours(plan_member(a->plan, i))) /* what is attached is ours */
-                        file_owners_add(&owners, plan_member(a->plan, i)->uid);
+                        file_owners_add(&owners, d->rec.source, plan_member(a->plan, i)->uid,
+                                        geteuid());
         if (d->rec.s3_prefix && !d->rec.links_held && !d->rec.is_redelivery &&
             !file_owners_cover(&d->owners, &owners))
                 return delivery_endf(d, RESULT_CHANGED, "'%s' has files of uid %u since it settled",

@@ -22,7 +22,7 @@ void unit_table_done(UnitTable *t);
 #define PROBE_HELD_FILES_MAX 64
 
 typedef struct Promise {
-        char *name;   /* of a file anywhere in the unit; owned */
+        char *name;   /* of a file anywhere in the unit; owned. "": of a copy that was cut short */
         bool is_seen; /* by the probe */
 } Promise;
 

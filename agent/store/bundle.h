@@ -20,8 +20,9 @@ typedef struct FileOwners { /* zero = root's files alone, or none */
         uid_t uid;        /* when has_others */
 } FileOwners;
 
-/** Adds the owner of a file. */
-void file_owners_add(FileOwners *o, uid_t uid);
+/** Adds the owner of a file. @param source  whose unit it is: in those that hold the agent's own
+ * copies (config/config.h) its files are as good as root's @param own  the agent's uid */
+void file_owners_add(FileOwners *o, const char *source, uid_t uid, uid_t own);
 
 /** @return whether all that are in `now` were judged before */
 static inline bool file_owners_cover(const FileOwners *judged, const FileOwners *now) {

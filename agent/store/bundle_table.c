@@ -548,8 +548,12 @@ int bundle_table_list(BundleTable *t, const StoreFilter *f,
 
 /* ---- owners ---- */
 
-void file_owners_add(FileOwners *o, uid_t uid) {
-        if (uid == 0)
+static bool has_own_copies(const char *source) {
+        return strncmp(source, CONTAINERS_SOURCE_PREFIX, strlen(CONTAINERS_SOURCE_PREFIX)) == 0;
+}
+
+void file_owners_add(FileOwners *o, const char *source, uid_t uid, uid_t own) {
+        if (uid == 0 || (uid == own && has_own_copies(source)))
                 return;
         o->has_several = o->has_several || (o->has_others && o->uid != uid);
         if (!o->has_others)

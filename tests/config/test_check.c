@@ -160,6 +160,14 @@ static void names_of_the_agent_s_own_sources_are_not_to_be_had(void **state) {
 #define DESTINATION "destinations: [{name: d, type: volume, path: /d}]\n"
         expect_fault("sources: [{name: incidents, kind: directory, path: /s}]\n" DESTINATION,
                      "1: sources[0].name: 'incidents' is what the agent ships snapshots under");
+        expect_fault("sources:\n- {name: containers-x, kind: directory, path: /s}\n"
+                     "- {name: x, kind: neuron-core-dump, path: /t/%d-%c}\n" DESTINATION,
+                     "2: sources[0].name: 'containers-x' is what the agent ships dumps of 'x' "
+                     "under");
+        _cleanup_(config_freep) Config *c =
+                expect_good("sources:\n- {name: containers-x, kind: directory, path: /s}\n"
+                            "- {name: x, kind: directory, path: /t}\n" DESTINATION);
+        assert_int_equal(c->n_sources, 2);
 #undef DESTINATION
 }
 

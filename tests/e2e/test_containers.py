@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Dumps of jobs in mount namespaces of their own. A directory that is mounted from the host is
 collected like any other; a note about a directory that only the container sees is counted and
-reported with the remedy."""
+reported with the remedy. Copies that an earlier version has made are delivered."""
+import json
 import os
+import sqlite3
 import subprocess
 import sys
 
@@ -10,8 +12,8 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 import neuron_sysfs
-from agent import (BUILD_DIR, DAEMON, INSTANCE, PATIENCE, Agent, cleanup, for_other_users, need,
-                   need_root, run, wait_for)
+from agent import (BUILD_DIR, DAEMON, INSTANCE, PATIENCE, SOURCE_DIR, Agent, cleanup, extract,
+                   for_other_users, need, need_root, object_of, run, wait_for)
 from tap import Skip, main, test
 
 HOOK = os.path.join(BUILD_DIR, "neuron-dump")
@@ -206,6 +208,93 @@ def the_container_of_a_failure_is_in_the_manifest():
         wait_for("the group is empty", lambda: not open(os.path.join(group, "cgroup.procs"),
                                                         encoding="ascii").read())
         os.rmdir(group)
+
+
+# ---- a state directory of the version that copied ----
+
+BUNDLE = "neuron-core-dump-20260527T051233-a243fbd7011b"
+
+
+def copy(a, digits, is_whole, source="core-dumps"):
+    """A copy as that version laid it out. @return its directory"""
+    unit = a.path("state", "containers", source, digits, UNIT)
+    os.makedirs(unit)
+    with open(os.path.join(unit, STATE_FILE), "wb") as f:
+        f.write(os.urandom(4096))
+    os.makedirs(a.path("state", "containers", ".units"), exist_ok=True)
+    with open(a.path("state", "containers", ".units", f"{source}.{digits}.json"), "w",
+              encoding="utf-8") as f:
+        json.dump({"schema": "neuron-collectd/container-copy/1", "source": source, "unit": digits,
+                   "relative": UNIT, "path": "/dumps/" + UNIT,
+                   "container": None, "uid": 0, "notes": [], "files": 1, "is_whole": is_whole,
+                   "detail": None,
+                   "left_out": [] if is_whole else [{"path": "large", "bytes": 5,
+                                                     "detail": "the hook has ended"}]}, f)
+    return unit
+
+
+def old_state(a):
+    """@return (the copy that has a row, one that was cut short and has none)"""
+    known, cut = copy(a, "65321789836293051387", True), copy(a, "77", False)
+    pins = a.path("state", "containers", ".neuron-collectd", INSTANCE, BUNDLE)
+    os.makedirs(pins, 0o700)
+    os.link(os.path.join(known, STATE_FILE), os.path.join(pins, STATE_FILE))
+    with open(os.path.join(SOURCE_DIR, "tests", "e2e", "state_5_container_copy.sql"),
+              encoding="utf-8") as f:
+        sql = f.read()
+    st = os.stat(known)
+    for name, value in (("@PATH@", f"X'{known.encode().hex()}'"), ("@DEV@", str(st.st_dev)),
+                        ("@INO@", str(st.st_ino))):
+        sql = sql.replace(name, value)
+    db = sqlite3.connect(a.path("state", "state.db"))
+    db.executescript(sql)
+    db.close()
+    return known, cut
+
+
+def left(a):
+    return [name for name in os.listdir(a.path("state", "containers"))
+            if name != ".neuron-collectd"] if os.path.exists(a.path("state", "containers")) else []
+
+
+@test
+def copies_of_an_earlier_version_are_delivered_and_removed():
+    a = node()
+    old_state(a)
+    a.start()
+    a.wait_delivered(2)
+    a.wait_all()
+    found = {m["bundle"]["id"]: (m, extract(object_of(path), "tar")) for path, m in a.manifests()}
+    assert BUNDLE in found and len(found) == 2, found
+    assert all(m["source"]["name"] == "containers-core-dumps"
+               and os.path.getsize(os.path.join(directory, STATE_FILE)) == 4096
+               for m, directory in found.values()), found
+    first = found.pop(BUNDLE)[0]
+    (second, _), = found.values()
+    assert first["bundle"]["complete"] and first["failure"]["code"] == 1200, first
+    assert (not second["bundle"]["complete"]
+            and any("copy" in reason for reason in second["bundle"]["reasons"])), second["bundle"]
+    wait_for("the copies are removed", lambda: left(a) in ([".units", "core-dumps"],
+                                                           ["core-dumps", ".units"]), 30)
+    a.assert_sum()
+    assert a.status()["bundles"]["delivered"] == 2, a.status()["bundles"]
+    a.stop()
+    a.start()
+    assert [s["name"] for s in a.status()["sources"]] == ["core-dumps",
+                                                          "incidents"] and not left(a), left(a)
+    a.assert_sum()
+    a.stop()
+
+
+@test
+def a_copy_whose_source_is_not_configured_is_reported_and_kept():
+    a = node()
+    unit = copy(a, "88", True, source="former")
+    a.start()
+    assert "'" + a.path(
+        "state") + "/containers/former'" in a.log and "is not configured" in a.log, a.log
+    assert os.path.exists(os.path.join(unit, STATE_FILE))
+    a.stop()
 
 
 @test
