@@ -25,7 +25,6 @@ typedef struct ValidatorOps { /* all but finish may be NULL */
         Verdict (*finish)(Validator *v, StrBuf *detail);
         Verdict (*quick)(const Validator *v); /* from a prefix: VERDICT_OK = nothing against it */
         uint64_t (*skippable_bytes)(const Validator *v); /* see validator_skippable_bytes() */
-        void (*done)(Validator *v);
 } ValidatorOps;
 
 /* The NEFF header as the Neuron SDK's public documentation has it (work-with-neff-files); it has no
@@ -67,14 +66,7 @@ typedef struct ProtobufCheck {
         char fault[128];        /* what was odd */
 } ProtobufCheck;
 
-/* Of more program headers than this only the first ones are read (4 MiB of a 64-bit table). With
- * e_phnum = PN_XNUM there are at least 65,535 and their number stands behind them in the file, so
- * for those above it the answer is kept open. */
-#define ELF_PHDRS_SURE 65535
-#define ELF_PHDRS_OPEN 8192
-#define ELF_PHDRS_MAX (ELF_PHDRS_SURE + ELF_PHDRS_OPEN)
-
-typedef struct ElfTable {    /* a run of equal entries somewhere in the file */
+typedef struct ElfTable {    /* the program headers */
         uint64_t begin, end; /* offsets; begin == end = none */
         uint32_t entry_bytes, n_entry;
         uint64_t n_done; /* entries read */
@@ -89,12 +81,9 @@ typedef struct ElfCheck {
         char fault[128]; /* its detail, or what is suspect though the walk continues */
         uint8_t header[64];
         uint32_t n_header, header_bytes;
-        bool is_64, is_big_endian, is_many /* PN_XNUM */;
-        uint64_t phdr_offset;
-        ElfTable phdrs, section0;
-        uint32_t n_phdrs_counted; /* by section 0 */
-        uint64_t needed;          /* bytes the file must have by all that was read so far */
-        uint64_t *needed_open;    /* is_many: by program headers 65,535 … i; owned */
+        bool is_64, is_big_endian;
+        ElfTable phdrs;
+        uint64_t needed; /* bytes the file must have by all that was read so far */
 } ElfCheck;
 
 struct Validator {
@@ -452,8 +441,9 @@ static const ValidatorOps protobuf_ops = {
 };
 
 /* ---- ELF core files: is the file as long as its program headers say? Either class and byte order
- * (elf(5), gABI chapter 4 and 5). Linux writes the section header that counts more than 65,534
- * program headers behind everything else (binfmt_elf.c), so their number is known last ---- */
+ * (elf(5), gABI chapter 4 and 5). Of more than 65,534 program headers (PN_XNUM) 65,535 are read:
+ * Linux writes the section header that counts them behind everything else (binfmt_elf.c), so a file
+ * that is cut lacks it ---- */
 
 _printf_(2, 3) static void set_fault(ElfCheck *e, const char *fmt, ...) {
         va_list args;
@@ -534,12 +524,11 @@ static void read_ident(ElfCheck *e) {
         e->header_bytes = e->is_64 ? sizeof(Elf64_Ehdr) : sizeof(Elf32_Ehdr);
 }
 
-/* Section headers: only section 0 is of use, and only when it counts the program headers. */
-static void read_sections(ElfCheck *e) {
+static void read_sections(ElfCheck *e, bool is_many) {
         const uint64_t offset = FIELD(e, e->header, Ehdr, e_shoff);
         const uint64_t n = FIELD(e, e->header, Ehdr, e_shnum);
         const uint64_t entry_bytes = e->is_64 ? sizeof(Elf64_Shdr) : sizeof(Elf32_Shdr);
-        if (n == 0 && !e->is_many)
+        if (n == 0 && !is_many)
                 return;
 
         uint64_t end;
@@ -550,10 +539,6 @@ static void read_sections(ElfCheck *e) {
                 return;
         }
         require_bytes(e, end);
-        if (e->is_many)
-                e->section0 = (ElfTable){ .begin = offset,
-                                          .end = offset + entry_bytes,
-                                          .entry_bytes = (uint32_t)entry_bytes };
 }
 
 static void elf_read_header(ElfCheck *e) {
@@ -571,21 +556,16 @@ static void elf_read_header(ElfCheck *e) {
                 return;
         }
 
-        e->phdr_offset = FIELD(e, e->header, Ehdr, e_phoff);
-        e->is_many = n == PN_XNUM;
-        if (FIELD(e, e->header, Ehdr, e_phentsize) != entry_bytes ||
-            e->phdr_offset < e->header_bytes || !table_end(e->phdr_offset, n, entry_bytes, &end)) {
+        const uint64_t offset = FIELD(e, e->header, Ehdr, e_phoff);
+        if (FIELD(e, e->header, Ehdr, e_phentsize) != entry_bytes || offset < e->header_bytes ||
+            !table_end(offset, n, entry_bytes, &end)) {
                 set_fault(e, "the program headers cannot lie at offset %llu",
-                          (unsigned long long)e->phdr_offset);
+                          (unsigned long long)offset);
                 return;
         }
         require_bytes(e, end);
-        if (e->is_many && !table_end(e->phdr_offset, ELF_PHDRS_MAX, entry_bytes, &end))
-                end = UINT64_MAX;
-        e->phdrs = (ElfTable){ .begin = e->phdr_offset,
-                               .end = end,
-                               .entry_bytes = (uint32_t)entry_bytes };
-        read_sections(e);
+        e->phdrs = (ElfTable){ .begin = offset, .end = end, .entry_bytes = (uint32_t)entry_bytes };
+        read_sections(e, n == PN_XNUM);
 }
 
 static void read_phdr(ElfCheck *e, uint64_t i) {
@@ -593,54 +573,18 @@ static void read_phdr(ElfCheck *e, uint64_t i) {
         const uint64_t offset = FIELD(e, p, Phdr, p_offset), bytes = FIELD(e, p, Phdr, p_filesz);
         uint64_t end;
 
-        if (__builtin_add_overflow(offset, bytes, &end)) {
-                if (i < ELF_PHDRS_SURE)
-                        set_fault(e, "program header %llu points beyond every file",
-                                  (unsigned long long)i);
-                end = 0;
-        }
-        if (bytes == 0)
-                end = 0;
-        if (i < ELF_PHDRS_SURE) {
+        if (__builtin_add_overflow(offset, bytes, &end))
+                set_fault(e, "program header %llu points beyond every file", (unsigned long long)i);
+        else if (bytes > 0)
                 require_bytes(e, end);
-                return;
-        }
-
-        /* Section 0 decides whether this still is one. */
-        const uint64_t k = i - ELF_PHDRS_SURE;
-        if (!e->needed_open)
-                e->needed_open = calloc(ELF_PHDRS_OPEN, sizeof *e->needed_open);
-        if (!e->needed_open)
-                return; /* less is known; no reason to fail the bundle */
-        e->needed_open[k] = MAX(end, k > 0 ? e->needed_open[k - 1] : 0);
 }
 
-typedef struct Piece {
-        uint64_t offset, n;  /* in the file */
-        const uint8_t *data; /* NULL = zeros */
-} Piece;
-
-/* Takes what of the piece lies in the table. */
-static void add_table_bytes(ElfCheck *e, ElfTable *t, const Piece *p) {
-        uint64_t at = MAX(p->offset, t->begin + t->n_done * t->entry_bytes + t->n_entry);
-        const uint64_t end = MIN(p->offset + p->n, t->end);
-        while (at < end) {
-                size_t n_used = (size_t)MIN(end - at, (uint64_t)(t->entry_bytes - t->n_entry));
-                if (p->data)
-                        memcpy(t->entry + t->n_entry, p->data + (at - p->offset), n_used);
-                else
-                        memset(t->entry + t->n_entry, 0, n_used);
-                at += n_used;
-                t->n_entry += (uint32_t)n_used;
-                if (t->n_entry < t->entry_bytes)
-                        continue;
-                if (t == &e->phdrs)
-                        read_phdr(e, t->n_done);
-                else
-                        e->n_phdrs_counted = (uint32_t)FIELD(e, e->section0.entry, Shdr, sh_info);
-                t->n_entry = 0;
-                t->n_done++;
-        }
+/* Copies n bytes; data NULL = zeros. */
+static void copy_bytes(uint8_t *to, const uint8_t *data, size_t n) {
+        if (data)
+                memcpy(to, data, n);
+        else
+                memset(to, 0, n);
 }
 
 /* @return how much of the input belongs to the header */
@@ -650,10 +594,7 @@ static size_t add_header_bytes(ElfCheck *e, const uint8_t *data, uint64_t n) {
                 if (e->header_bytes == 0)
                         e->header_bytes = EI_NIDENT;
                 size_t n_used = (size_t)MIN(n - i, (uint64_t)(e->header_bytes - e->n_header));
-                if (data)
-                        memcpy(e->header + e->n_header, data + i, n_used);
-                else
-                        memset(e->header + e->n_header, 0, n_used);
+                copy_bytes(e->header + e->n_header, data ? data + i : NULL, n_used);
                 i += n_used;
                 e->n_header += (uint32_t)n_used;
                 if (e->n_header < e->header_bytes)
@@ -668,32 +609,20 @@ static size_t add_header_bytes(ElfCheck *e, const uint8_t *data, uint64_t n) {
 
 static void elf_update(Validator *v, const uint8_t *data, uint64_t n) {
         ElfCheck *e = &v->elf;
+        ElfTable *t = &e->phdrs;
         size_t n_header = add_header_bytes(e, data, n);
-        if (e->state != ELF_TABLES || n_header == n)
-                return;
-        const Piece rest = { .offset = v->offset + n_header,
-                             .n = n - n_header,
-                             .data = data ? data + n_header : NULL };
-        add_table_bytes(e, &e->phdrs, &rest);
-        add_table_bytes(e, &e->section0, &rest);
-}
-
-/* Section 0 has counted them. */
-static void resolve_many(ElfCheck *e) {
-        uint64_t end;
-        if (e->section0.n_done == 0)
-                return; /* it lies beyond the end, which `needed` knows, or nowhere, which `fault`
-                           says */
-        if (e->n_phdrs_counted < PN_XNUM ||
-            !table_end(e->phdr_offset, e->n_phdrs_counted, e->phdrs.entry_bytes, &end)) {
-                set_fault(e, "section header 0 counts %u program headers, expected %u or more",
-                          e->n_phdrs_counted, PN_XNUM);
-                return;
+        uint64_t at = MAX(v->offset + n_header, t->begin + t->n_done * t->entry_bytes + t->n_entry);
+        const uint64_t end = MIN(v->offset + n, t->end);
+        while (e->state == ELF_TABLES && at < end) {
+                size_t n_used = (size_t)MIN(end - at, (uint64_t)(t->entry_bytes - t->n_entry));
+                copy_bytes(t->entry + t->n_entry, data ? data + (at - v->offset) : NULL, n_used);
+                at += n_used;
+                t->n_entry += (uint32_t)n_used;
+                if (t->n_entry == t->entry_bytes) {
+                        read_phdr(e, t->n_done++);
+                        t->n_entry = 0;
+                }
         }
-        require_bytes(e, end);
-        const uint64_t n_open = MIN((uint64_t)e->n_phdrs_counted, e->phdrs.n_done);
-        if (n_open > ELF_PHDRS_SURE && e->needed_open)
-                require_bytes(e, e->needed_open[n_open - ELF_PHDRS_SURE - 1]);
 }
 
 /* @return whether what was read is the beginning of an ELF header, as far as it goes */
@@ -714,8 +643,6 @@ static Verdict elf_finish(Validator *v, StrBuf *detail) {
                 strbuf_add(detail, e->fault);
                 return e->verdict;
         }
-        if (e->is_many)
-                resolve_many(e);
         if (e->needed > v->size) {
                 strbuf_addf(detail, "%llu of %llu bytes are missing, by its headers",
                             (unsigned long long)(e->needed - v->size),
@@ -733,22 +660,15 @@ static Verdict elf_quick(const Validator *v) {
         return e->state == ELF_TABLES && e->needed > v->size ? VERDICT_TRUNCATED : VERDICT_OK;
 }
 
-/* Tables are read where they lie; what lies before the next one is skipped. */
+/* The table is read where it lies; what lies before it is skipped. */
 static uint64_t elf_skippable_bytes(const Validator *v) {
         const ElfCheck *e = &v->elf;
-        const ElfTable *tables[] = { &e->phdrs, &e->section0 };
-        uint64_t next = UINT64_MAX; /* offset of what is needed */
 
         if (e->state == ELF_HEADER)
                 return 0;
-        for (size_t i = 0; e->state == ELF_TABLES && i < ELEMENTSOF(tables); i++)
-                if (v->offset < tables[i]->end)
-                        next = MIN(next, MAX(v->offset, tables[i]->begin));
-        return next == UINT64_MAX ? next : next - v->offset;
-}
-
-static void elf_done(Validator *v) {
-        free(v->elf.needed_open);
+        return e->state == ELF_TABLES && v->offset < e->phdrs.end
+                       ? MAX(v->offset, e->phdrs.begin) - v->offset
+                       : UINT64_MAX;
 }
 
 static const ValidatorOps elf_ops = {
@@ -756,7 +676,6 @@ static const ValidatorOps elf_ops = {
         .finish = elf_finish,
         .quick = elf_quick,
         .skippable_bytes = elf_skippable_bytes,
-        .done = elf_done,
 };
 
 /* ---- which validator checks which member ---- */
@@ -838,10 +757,6 @@ int validator_new(Validator **ret, const ValidatorOptions *options) {
 }
 
 Validator *validator_free(Validator *v) {
-        if (!v)
-                return NULL;
-        if (v->ops->done)
-                v->ops->done(v);
         free(v);
         return NULL;
 }

@@ -123,7 +123,7 @@ static void make_core(const char *name, uint64_t missing) {
                             .p_offset = 64 + n_phdrs * sizeof(Elf64_Phdr),
                             .p_filesz = 3 * MIB + missing };
         put(fd, 0, &e, sizeof e);
-        put(fd, 64 + (n_phdrs - 1) * sizeof last, &last, sizeof last);
+        put(fd, 64 + (PN_XNUM - 1) * sizeof last, &last, sizeof last);
         put_noise(fd, last.p_offset, 3 * MIB);
         put(fd, shdr, &s, sizeof s);
 }
