@@ -101,8 +101,6 @@ static void XMLCALL walk_close(void *userdata, const XML_Char *name) {
         /* What is too long is as good as missing: whoever needs it says so at the end. */
         if (w->is_leaf && !w->is_cut && w->reader->on_leaf)
                 r = w->reader->on_leaf(w->reader->document, walk_path(w), w->text);
-        if (r == 0 && w->reader->on_close)
-                r = w->reader->on_close(w->reader->document, walk_path(w));
         if (r < 0)
                 return walk_stop(w, r);
         w->is_leaf = false;

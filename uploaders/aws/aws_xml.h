@@ -12,7 +12,6 @@ typedef struct XmlReader {
         const char *root; /* NULL = any */
         int (*on_open)(void *document, const char *path);
         int (*on_leaf)(void *document, const char *path, const char *text);
-        int (*on_close)(void *document, const char *path);
         void *document;
 } XmlReader;
 

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,22 +82,34 @@ int s3_xml_complete_etag(const char *text, size_t n, char ret[static S3_ETAG_SIZ
 
 /* ── lists: parts of an upload, uploads, objects; one page each ── */
 
-static int put_number(uint64_t *to, const char *text) {
-        return parse_u64(text, to) < 0 ? -EINVAL : 0;
-}
+typedef enum FieldType {
+        FIELD_BOOL,
+        FIELD_UNSIGNED,
+        FIELD_NUMBER,
+        FIELD_TIME,
+        FIELD_TEXT,
+        FIELD_TEXTS, /* one more of an array, whose number follows its pointer */
+        FIELD_ETAG,
+} FieldType;
 
-static int put_unsigned(unsigned *to, const char *text) {
-        uint64_t n;
+typedef struct ListField {
+        const char *path;
+        FieldType type;
+        size_t offset; /* in the item when it is one of its elements, else in the list */
+} ListField;
 
-        if (parse_u64_range(text, 0, UINT_MAX, &n) < 0)
-                return -EINVAL;
-        *to = (unsigned)n;
-        return 0;
-}
+typedef struct ListForm {
+        const char *root, *item;
+        size_t item_size;
+        const ListField *fields;
+        size_t n_fields;
+} ListForm;
 
-static int put_bool(bool *to, const char *text) {
-        return parse_bool(text, to) < 0 ? -EINVAL : 0;
-}
+typedef struct ListDocument {
+        const ListForm *form;
+        void *list;      /* begins with the items and their number */
+        bool is_escaped; /* EncodingType may come behind the keys */
+} ListDocument;
 
 /* Makes room for one more. @param items_at where the array's pointer is, of whatever type. @return
  * the new one, zeroed, or NULL and *ret_error */
@@ -110,8 +123,71 @@ static void *grow(void *items_at, size_t *n, size_t size, int *ret_error) {
         return memset(items + (*n)++ * size, 0, size);
 }
 
-static bool is_url(const char *encoding) {
-        return strcmp(encoding, "url") == 0;
+static size_t *number_behind(void *items_at) {
+        return (void *)((char *)items_at + sizeof(void *));
+}
+
+static int put_field(void *at, FieldType type, const char *text) {
+        uint64_t n = 0;
+        int r = 0;
+        void *next;
+
+        switch (type) {
+        case FIELD_BOOL:
+                return parse_bool(text, at) < 0 ? -EINVAL : 0;
+        case FIELD_UNSIGNED:
+                r = parse_u64_range(text, 0, UINT_MAX, &n);
+                *(unsigned *)at = (unsigned)n;
+                return r < 0 ? -EINVAL : 0;
+        case FIELD_NUMBER:
+                return parse_u64(text, at) < 0 ? -EINVAL : 0;
+        case FIELD_TIME:
+                return xml_put_time(at, text);
+        case FIELD_TEXT:
+                return xml_put_text(at, text);
+        case FIELD_TEXTS:
+                next = grow(at, number_behind(at), sizeof(char *), &r);
+                return next ? xml_put_text(next, text) : r;
+        case FIELD_ETAG:
+                return s3_etag_unquote(at, text);
+        }
+        return 0;
+}
+
+static int list_open(void *document, const char *path) {
+        const ListDocument *d = document;
+        int r = 0;
+
+        if (strcmp(path, d->form->item) == 0)
+                (void)grow(d->list, number_behind(d->list), d->form->item_size, &r);
+        return r;
+}
+
+static int list_leaf(void *document, const char *path, const char *text) {
+        ListDocument *d = document;
+        const ListForm *form = d->form;
+        size_t n_item = strlen(form->item);
+        bool is_of_item = strncmp(path, form->item, n_item) == 0 && path[n_item] == '/';
+        char *base = d->list;
+
+        if (strcmp(path, "EncodingType") == 0)
+                d->is_escaped = strcmp(text, "url") == 0;
+        if (is_of_item) { /* of the last one, which has been opened */
+                memcpy(&base, d->list, sizeof base);
+                base += (*number_behind(d->list) - 1) * form->item_size;
+        }
+        for (size_t i = 0; i < form->n_fields; i++)
+                if (strcmp(path, form->fields[i].path) == 0)
+                        return put_field(base + form->fields[i].offset, form->fields[i].type, text);
+        return 0;
+}
+
+static int read_list(ListDocument *d, const char *text, size_t n) {
+        return xml_walk(text, n,
+                        &(XmlReader){ .root = d->form->root,
+                                      .on_open = list_open,
+                                      .on_leaf = list_leaf,
+                                      .document = d });
 }
 
 /* In place. encoding-type=url writes a blank as `+` (AWS) or `%20` (Ceph, Swift), and a plus
@@ -133,58 +209,35 @@ static int url_decode(char *text) {
 }
 
 static int finish_key(char *key, bool is_escaped) {
-        int r = key && is_escaped ? url_decode(key) : 0;
+        int r = is_escaped ? url_decode(key) : 0;
 
-        if (r < 0)
-                return r;
-        return key && strlen(key) > S3_KEY_MAX ? -EINVAL : 0;
+        return r == 0 && strlen(key) > S3_KEY_MAX ? -EINVAL : r;
 }
 
 /* ── ListParts ── */
 
-static int parts_open(void *document, const char *path) {
-        S3PartList *l = document;
-        int r = 0;
+/* clang-format off */
+static const ListField part_fields[] = {
+        { "IsTruncated",          FIELD_BOOL,     offsetof(S3PartList, is_truncated) },
+        { "NextPartNumberMarker", FIELD_UNSIGNED, offsetof(S3PartList, next_marker) },
+        { "Part/PartNumber",      FIELD_UNSIGNED, offsetof(S3ListedPart, number) },
+        { "Part/Size",            FIELD_NUMBER,   offsetof(S3ListedPart, bytes) },
+        { "Part/LastModified",    FIELD_TIME,     offsetof(S3ListedPart, last_modified_usec) },
+        { "Part/ETag",            FIELD_ETAG,     offsetof(S3ListedPart, etag) },
+};
 
-        if (strcmp(path, "Part") == 0)
-                (void)grow(&l->items, &l->n, sizeof *l->items, &r);
-        return r;
-}
+/* clang-format on */
 
-static int parts_leaf(void *document, const char *path, const char *text) {
-        S3PartList *l = document;
-        S3ListedPart *part = l->n > 0 ? &l->items[l->n - 1] : NULL;
-
-        if (strcmp(path, "IsTruncated") == 0)
-                return put_bool(&l->is_truncated, text);
-        if (strcmp(path, "NextPartNumberMarker") == 0)
-                return put_unsigned(&l->next_marker, text);
-        if (strcmp(path, "Part/PartNumber") == 0)
-                return put_unsigned(&part->number, text);
-        if (strcmp(path, "Part/Size") == 0)
-                return put_number(&part->bytes, text);
-        if (strcmp(path, "Part/LastModified") == 0)
-                return xml_put_time(&part->last_modified_usec, text);
-        if (strcmp(path, "Part/ETag") == 0)
-                return s3_etag_unquote(part->etag, text);
-        return 0;
-}
-
-static int parts_close(void *document, const char *path) {
-        const S3PartList *l = document;
-
-        return strcmp(path, "Part") == 0 && l->items[l->n - 1].etag[0] == '\0' ? -EINVAL : 0;
-}
+static const ListForm parts_form = { "ListPartsResult", "Part", sizeof(S3ListedPart), part_fields,
+                                     ELEMENTSOF(part_fields) };
 
 int s3_xml_part_list(const char *text, size_t n, S3PartList *ret) {
         S3PartList l = { 0 };
-        int r = xml_walk(text, n,
-                         &(XmlReader){ .root = "ListPartsResult",
-                                       .on_open = parts_open,
-                                       .on_leaf = parts_leaf,
-                                       .on_close = parts_close,
-                                       .document = &l });
+        int r = read_list(&(ListDocument){ &parts_form, &l, false }, text, n);
 
+        for (size_t i = 0; r == 0 && i < l.n; i++)
+                if (l.items[i].etag[0] == '\0')
+                        r = -EINVAL;
         if (r == 0 && l.is_truncated && l.next_marker == 0)
                 r = -EINVAL; /* a page that leads back to itself */
         if (r < 0)
@@ -201,41 +254,21 @@ void s3_part_list_done(S3PartList *l) {
 
 /* ── ListMultipartUploads ── */
 
-typedef struct UploadsDocument {
-        S3UploadList list;
-        bool is_escaped; /* EncodingType may come behind the keys */
-} UploadsDocument;
+/* clang-format off */
+static const ListField upload_fields[] = {
+        { "IsTruncated",        FIELD_BOOL, offsetof(S3UploadList, is_truncated) },
+        { "NextKeyMarker",      FIELD_TEXT, offsetof(S3UploadList, next_key_marker) },
+        { "NextUploadIdMarker", FIELD_TEXT, offsetof(S3UploadList, next_upload_id_marker) },
+        { "Upload/Key",         FIELD_TEXT, offsetof(S3ListedUpload, key) },
+        { "Upload/UploadId",    FIELD_TEXT, offsetof(S3ListedUpload, upload_id) },
+        { "Upload/Initiated",   FIELD_TIME, offsetof(S3ListedUpload, initiated_usec) },
+};
 
-static int uploads_open(void *document, const char *path) {
-        S3UploadList *l = &((UploadsDocument *)document)->list;
-        int r = 0;
+/* clang-format on */
 
-        if (strcmp(path, "Upload") == 0)
-                (void)grow(&l->items, &l->n, sizeof *l->items, &r);
-        return r;
-}
-
-static int uploads_leaf(void *document, const char *path, const char *text) {
-        UploadsDocument *d = document;
-        S3UploadList *l = &d->list;
-        S3ListedUpload *upload = l->n > 0 ? &l->items[l->n - 1] : NULL;
-
-        if (strcmp(path, "EncodingType") == 0)
-                d->is_escaped = is_url(text);
-        else if (strcmp(path, "IsTruncated") == 0)
-                return put_bool(&l->is_truncated, text);
-        else if (strcmp(path, "NextKeyMarker") == 0)
-                return xml_put_text(&l->next_key_marker, text);
-        else if (strcmp(path, "NextUploadIdMarker") == 0)
-                return xml_put_text(&l->next_upload_id_marker, text);
-        else if (strcmp(path, "Upload/Key") == 0)
-                return xml_put_text(&upload->key, text);
-        else if (strcmp(path, "Upload/UploadId") == 0)
-                return xml_put_text(&upload->upload_id, text);
-        else if (strcmp(path, "Upload/Initiated") == 0)
-                return xml_put_time(&upload->initiated_usec, text);
-        return 0;
-}
+static const ListForm uploads_form = { "ListMultipartUploadsResult", "Upload",
+                                       sizeof(S3ListedUpload), upload_fields,
+                                       ELEMENTSOF(upload_fields) };
 
 static bool can_be_named(S3ListedUpload *upload, bool is_escaped) {
         return upload->key && upload->key[0] != '\0' && finish_key(upload->key, is_escaped) == 0 &&
@@ -260,12 +293,11 @@ static void uploads_remove_odd(S3UploadList *l, bool is_escaped) {
         l->n = n;
 }
 
-static int uploads_finish(UploadsDocument *d) {
-        S3UploadList *l = &d->list;
+static int uploads_finish(S3UploadList *l, bool is_escaped) {
         int r = 0;
 
-        uploads_remove_odd(l, d->is_escaped);
-        if (l->next_key_marker && d->is_escaped) /* of any length: it may be an odd one's */
+        uploads_remove_odd(l, is_escaped);
+        if (l->next_key_marker && is_escaped) /* of any length: it may be an odd one's */
                 r = url_decode(l->next_key_marker);
         if (r == 0 && l->is_truncated && (!l->next_key_marker || l->next_key_marker[0] == '\0'))
                 r = -EINVAL;
@@ -273,19 +305,16 @@ static int uploads_finish(UploadsDocument *d) {
 }
 
 int s3_xml_upload_list(const char *text, size_t n, S3UploadList *ret) {
-        UploadsDocument d = { 0 };
-        int r = xml_walk(text, n,
-                         &(XmlReader){ .root = "ListMultipartUploadsResult",
-                                       .on_open = uploads_open,
-                                       .on_leaf = uploads_leaf,
-                                       .document = &d });
+        S3UploadList l = { 0 };
+        ListDocument d = { &uploads_form, &l, false };
+        int r = read_list(&d, text, n);
 
         if (r == 0)
-                r = uploads_finish(&d);
+                r = uploads_finish(&l, d.is_escaped);
         if (r < 0)
-                s3_upload_list_done(&d.list);
+                s3_upload_list_done(&l);
         else
-                *ret = d.list;
+                *ret = l;
         return r;
 }
 
@@ -300,83 +329,44 @@ void s3_upload_list_done(S3UploadList *l) {
 
 /* ── ListObjectsV2 ── */
 
-typedef struct ObjectsDocument {
-        S3ObjectList list;
-        bool is_escaped;
-} ObjectsDocument;
+/* clang-format off */
+static const ListField object_fields[] = {
+        { "IsTruncated",           FIELD_BOOL,   offsetof(S3ObjectList, is_truncated) },
+        { "NextContinuationToken", FIELD_TEXT,   offsetof(S3ObjectList, next_token) },
+        { "CommonPrefixes/Prefix", FIELD_TEXTS,  offsetof(S3ObjectList, prefixes) },
+        { "Contents/Key",          FIELD_TEXT,   offsetof(S3ListedObject, key) },
+        { "Contents/Size",         FIELD_NUMBER, offsetof(S3ListedObject, bytes) },
+        { "Contents/LastModified", FIELD_TIME,   offsetof(S3ListedObject, last_modified_usec) },
+};
 
-static int objects_open(void *document, const char *path) {
-        S3ObjectList *l = &((ObjectsDocument *)document)->list;
-        int r = 0;
+/* clang-format on */
 
-        if (strcmp(path, "Contents") == 0)
-                (void)grow(&l->items, &l->n, sizeof *l->items, &r);
-        return r;
-}
+static const ListForm objects_form = { "ListBucketResult", "Contents", sizeof(S3ListedObject),
+                                       object_fields, ELEMENTSOF(object_fields) };
 
-static int objects_add_prefix(S3ObjectList *l, const char *text) {
-        int r;
-        char **prefix = grow(&l->prefixes, &l->n_prefixes, sizeof *prefix, &r);
-
-        return prefix ? xml_put_text(prefix, text) : r;
-}
-
-static int objects_leaf(void *document, const char *path, const char *text) {
-        ObjectsDocument *d = document;
-        S3ObjectList *l = &d->list;
-        S3ListedObject *object = l->n > 0 ? &l->items[l->n - 1] : NULL;
-
-        if (strcmp(path, "EncodingType") == 0)
-                d->is_escaped = is_url(text);
-        else if (strcmp(path, "IsTruncated") == 0)
-                return put_bool(&l->is_truncated, text);
-        else if (strcmp(path, "NextContinuationToken") == 0)
-                return xml_put_text(&l->next_token, text);
-        else if (strcmp(path, "CommonPrefixes/Prefix") == 0)
-                return objects_add_prefix(l, text);
-        else if (strcmp(path, "Contents/Key") == 0)
-                return xml_put_text(&object->key, text);
-        else if (strcmp(path, "Contents/Size") == 0)
-                return put_number(&object->bytes, text);
-        else if (strcmp(path, "Contents/LastModified") == 0)
-                return xml_put_time(&object->last_modified_usec, text);
-        return 0;
-}
-
-static int objects_close(void *document, const char *path) {
-        const S3ObjectList *l = &((ObjectsDocument *)document)->list;
-
-        return strcmp(path, "Contents") == 0 && !l->items[l->n - 1].key ? -EINVAL : 0;
-}
-
-static int objects_finish(ObjectsDocument *d) {
-        S3ObjectList *l = &d->list;
+static int objects_finish(S3ObjectList *l, bool is_escaped) {
         int r = 0;
 
         for (size_t i = 0; i < l->n && r == 0; i++)
-                r = finish_key(l->items[i].key, d->is_escaped);
+                r = l->items[i].key ? finish_key(l->items[i].key, is_escaped) : -EINVAL;
         for (size_t i = 0; i < l->n_prefixes && r == 0; i++)
-                r = finish_key(l->prefixes[i], d->is_escaped);
+                r = finish_key(l->prefixes[i], is_escaped);
         if (r == 0 && l->is_truncated && (!l->next_token || l->next_token[0] == '\0'))
                 r = -EINVAL;
         return r;
 }
 
 int s3_xml_object_list(const char *text, size_t n, S3ObjectList *ret) {
-        ObjectsDocument d = { 0 };
-        int r = xml_walk(text, n,
-                         &(XmlReader){ .root = "ListBucketResult",
-                                       .on_open = objects_open,
-                                       .on_leaf = objects_leaf,
-                                       .on_close = objects_close,
-                                       .document = &d });
+        S3ObjectList l = { 0 };
+        ListDocument d = { &objects_form, &l, false };
+        int r = read_list(&d, text, n);
 
         if (r == 0)
-                r = objects_finish(&d);
+                r = objects_finish(&l, d.is_escaped);
         if (r < 0)
-                s3_object_list_done(&d.list);
+                s3_object_list_done(&l);
         else
-                *ret = d.list;
+                *ret = l;
         return r;
 }
 
