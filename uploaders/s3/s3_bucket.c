@@ -62,7 +62,6 @@ static const ProbeOptions steps[] = {
 struct S3Probe {
         S3Client *client;
         S3ProbeOptions options; /* strings are ours */
-        sd_event_source *start;
         CredentialsWaiter *waiter;
         S3Call *call;
 
@@ -336,36 +335,14 @@ static void start_next_request(S3Probe *p) {
         }
 }
 
-static void after_credentials(S3Probe *p, const char *error) {
-        report_credentials(p, error);
-        if (error)
-                return finish_probe(p);
-        start_next_request(p);
-}
-
 static void on_credentials(const char *error, void *userdata) {
         S3Probe *p = userdata;
 
         p->waiter = NULL;
-        after_credentials(p, error);
-}
-
-static int on_probe_start(sd_event_source *source, void *userdata) {
-        S3Probe *p = userdata;
-        Credentials *credentials = s3_client_credentials(p->client);
-        AwsKeys keys;
-
-        (void)source;
-        if (credentials_peek(credentials, &keys)) {
-                after_credentials(p, NULL);
-                return 0;
-        }
-        int r = credentials_fetch(credentials, &p->waiter, on_credentials, p);
-        if (r < 0) {
-                p->outcome = r;
-                finish_probe(p);
-        }
-        return 0;
+        report_credentials(p, error);
+        if (error)
+                return finish_probe(p);
+        start_next_request(p);
 }
 
 int s3_probe_new(S3Probe **ret, S3Client *client, const S3ProbeOptions *options) {
@@ -379,7 +356,7 @@ int s3_probe_new(S3Probe **ret, S3Client *client, const S3ProbeOptions *options)
         p->options.list_prefix = strdup(options->list_prefix ? options->list_prefix : "");
         if (!p->options.key || !p->options.list_prefix)
                 return -ENOMEM;
-        int r = sd_event_add_defer(s3_client_event(client), &p->start, on_probe_start, p);
+        int r = credentials_fetch(s3_client_credentials(client), &p->waiter, on_credentials, p);
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(p);
@@ -391,7 +368,6 @@ S3Probe *s3_probe_free(S3Probe *p) {
                 return NULL;
         s3_call_cancel(p->call);
         credentials_waiter_cancel(p->waiter);
-        sd_event_source_disable_unref(p->start);
         free((char *)p->options.key);
         free((char *)p->options.list_prefix);
         free(p->error);
