@@ -35,13 +35,15 @@ struct Volume {
 };
 
 struct VolumeObject {
-        Volume *volume;         /* borrowed */
-        char *path;             /* of the object, for people */
-        char *name, *temporary; /* in dir_fd */
+        Volume *volume;           /* borrowed */
+        const VolumeWrite *small; /* borrowed; NULL: a bundle's object */
+        char *path;               /* of the object, for people */
+        char *name, *temporary;   /* in dir_fd */
         int dir_fd, fd;
-        struct stat st;  /* of the temporary file when it was new: its identity */
-        uint64_t offset; /* bytes written so far */
-        uint64_t window; /* where the window begins that is not yet on its way to the storage */
+        struct stat st;     /* of the temporary file when it was new: its identity */
+        uint64_t made_usec; /* of a small one, CLOCK_BOOTTIME: not before */
+        uint64_t offset;    /* bytes written so far */
+        uint64_t window;    /* where the window begins that is not yet on its way to the storage */
         uint64_t next_room_check;
         int error; /* errno of what made it useless, returned by every later call; 0 */
         /* committed, found to be there, or given up: there is no temporary file of ours any more */
@@ -108,6 +110,15 @@ static int classify_errno(int error, const char *doing, const char *path, char *
         set_error(ret_error, "cannot %s '%s': %s; check the volume and the kernel log", doing, path,
                   strerror(error));
         return UPLOAD_E_UNREACHABLE;
+}
+
+static int classify_small(int error, const char *doing, const char *path, char **ret_error) {
+        int r = classify_errno(error, doing, path, ret_error);
+        return error == EACCES || error == EPERM || error == EROFS ? UPLOAD_E_DENIED : r;
+}
+
+static int classify(const VolumeObject *o, int error, const char *doing, char **ret_error) {
+        return (o->small ? classify_small : classify_errno)(error, doing, o->path, ret_error);
 }
 
 /* A destination that is a directory: where it is, whether there is room, whether it is still the
@@ -417,62 +428,83 @@ static int open_directories(const Volume *v, int root_fd, const char *relative, 
 
 /* A crash leaves a file of this name; the next attempt at the same object, or volume_sweep,
  * removes it. One name an object is enough: an object's name holds the instance id, and one
- * instance has one agent (the lock in its state directory). */
-static char *temporary_name(const char *name) {
-        return strbuf_format(".%s.neuron-collectd-tmp", name);
+ * instance has one agent (the lock in its state directory). That of a small one holds the writer's,
+ * so that nodes which create the same object do not meet there. */
+static char *temporary_name(const char *name, const VolumeWrite *small) {
+        return strbuf_format(".%s%s%s.neuron-collectd-tmp", name, small ? "." : "",
+                             small ? small->writer : "");
 }
 
+/* Whoever is let into the directory may read a small one. */
 static int create_temporary(VolumeObject *o, char **ret_error) {
+        const Volume *v = o->volume;
         if (unlinkat(o->dir_fd, o->temporary, 0) < 0 && errno != ENOENT)
-                return classify_errno(errno, "remove the old temporary file of", o->path,
-                                      ret_error);
+                return classify(o, errno, "remove the old temporary file of", ret_error);
+        if (o->small)
+                o->made_usec = o->small->clock->boottime_usec(o->small->clock);
         o->fd = openat(o->dir_fd, o->temporary,
                        O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0640);
         if (o->fd < 0 || fstat(o->fd, &o->st) < 0)
-                return classify_errno(errno, "make a temporary file for", o->path, ret_error);
-        int r = set_group(o->volume, o->fd, &o->st, true);
-        return r < 0 ? classify_group(o->volume, -r, o->path, ret_error) : 0;
+                return classify(o, errno, "make a temporary file for", ret_error);
+        int r = set_group(v, o->fd, &o->st, true);
+        if (r < 0)
+                return classify_group(v, -r, o->path, ret_error);
+        if (o->small)
+                (void)fchmod(o->fd, 0640 | (v->mode & 0004)); /* mounts without modes refuse */
+        return 0;
 }
 
-int volume_object_start(Volume *v, const char *relative, uint64_t size_hint_bytes,
-                        VolumeObject **ret, char **ret_error) {
+/* That of a bundle is this node's alone, and so is one that is named after the node. */
+static mode_t directory_mode(const VolumeObject *o, const char *relative) {
+        if (!o->small)
+                return OWN_MODE;
+        _cleanup_free_ char *parent = path_parent(relative);
+        return parent && strcmp(path_name(parent), o->small->writer) == 0 ? OWN_MODE
+                                                                          : o->volume->mode;
+}
+
+/* @return 0; UPLOAD_E_*, -ENOMEM, -EINVAL, -ENAMETOOLONG */
+static int object_open(VolumeObject *o, const char *relative, uint64_t bytes, char **ret_error) {
         _cleanup_close_ int root_fd = -1;
+        Volume *v = o->volume;
         VolumeWay way;
 
-        *ret_error = NULL;
-        _cleanup_(volume_object_freep) VolumeObject *o = calloc(1, sizeof *o);
-        if (!o)
-                return -ENOMEM;
-        *o = (VolumeObject){
-                .volume = v, .dir_fd = -1, .fd = -1, .path = path_join(v->root, relative)
-        };
+        o->path = path_join(v->root, relative);
         if (!o->path)
                 return -ENOMEM;
         int r = open_root(v, true, &root_fd, ret_error);
+        if (o->small && r == UPLOAD_E_UNREACHABLE && access(v->root, R_OK) < 0 && errno == EACCES)
+                return UPLOAD_E_DENIED;
+        if (r == 0)
+                r = check_room(v, root_fd, bytes, ret_error);
         if (r != 0)
                 return r;
-        r = check_room(v, root_fd, size_hint_bytes, ret_error);
-        if (r != 0)
-                return r;
-        r = open_directories(v, root_fd, relative, OWN_MODE, &way);
+        r = open_directories(v, root_fd, relative, directory_mode(o, relative), &way);
         if (r < 0 && !way.step)
                 return classify_group(v, -r, o->path, ret_error);
         if (r == -EINVAL || r == -ENAMETOOLONG)
                 return r; /* the name, not the volume */
         if (r < 0)
-                return classify_errno(-r, way.step, o->path, ret_error);
+                return classify(o, -r, way.step, ret_error);
         o->dir_fd = way.dir_fd;
         o->name = strdup(way.name);
-        o->temporary = temporary_name(way.name);
+        o->temporary = temporary_name(way.name, o->small);
         if (!o->name || !o->temporary)
                 return -ENOMEM;
-        if (strlen(o->temporary) > NAME_MAX)
-                return -ENAMETOOLONG;
-        r = create_temporary(o, ret_error);
-        if (r != 0)
-                return r;
-        *ret = TAKE_PTR(o);
-        return 0;
+        return strlen(o->temporary) > NAME_MAX ? -ENAMETOOLONG : create_temporary(o, ret_error);
+}
+
+int volume_object_start(Volume *v, const char *relative, uint64_t size_hint_bytes,
+                        VolumeObject **ret, char **ret_error) {
+        *ret_error = NULL;
+        _cleanup_(volume_object_freep) VolumeObject *o = calloc(1, sizeof *o);
+        if (!o)
+                return -ENOMEM;
+        *o = (VolumeObject){ .volume = v, .dir_fd = -1, .fd = -1 };
+        int r = object_open(o, relative, size_hint_bytes, ret_error);
+        if (r == 0)
+                *ret = TAKE_PTR(o);
+        return r;
 }
 
 /* For what only reads: a volume that is away shows as -ESTALE, one that was never there as
@@ -533,7 +565,7 @@ int volume_sweep(Volume *v, const char *relative) {
         if (r < 0)
                 return r == -ENOENT ? 0 : r;
         _cleanup_close_ int dir_fd = way.dir_fd;
-        _cleanup_free_ char *temporary = temporary_name(way.name);
+        _cleanup_free_ char *temporary = temporary_name(way.name, NULL);
         if (!temporary)
                 return -ENOMEM;
         return unlinkat(dir_fd, temporary, 0) < 0 && errno != ENOENT ? -errno : 0;
@@ -753,7 +785,7 @@ int volume_readback(const ReadbackFile *file, const VolumeStripe *stripes, size_
 
 static int object_fail(VolumeObject *o, int error, const char *doing, char **ret_error) {
         o->error = error;
-        return classify_errno(error, doing, o->path, ret_error);
+        return classify(o, error, doing, ret_error);
 }
 
 /* Sets the window before the last one in motion, and lets go of the one before that once it has
@@ -826,15 +858,18 @@ static int remove_temporary(VolumeObject *o) {
         return is_there && unlinkat(o->dir_fd, o->temporary, 0) < 0 && errno != ENOENT ? -errno : 0;
 }
 
-VolumeObject *volume_object_free(VolumeObject *o) {
-        if (!o)
-                return NULL;
-        (void)remove_temporary(o); /* volume_sweep removes it otherwise */
+static void object_done(VolumeObject *o) {
+        (void)remove_temporary(o); /* volume_sweep, or the next write, removes it otherwise */
         if (o->dir_fd >= 0)
                 (void)close(o->dir_fd);
         free(o->temporary);
         free(o->name);
         free(o->path);
+}
+
+VolumeObject *volume_object_free(VolumeObject *o) {
+        if (o)
+                object_done(o);
         free(o);
         return NULL;
 }
@@ -907,10 +942,10 @@ static int lost_temporary(VolumeObject *o, char **ret_error) {
 }
 
 /* Gives the temporary file its name without replacing anything. Where there are neither hard links
- * nor RENAME_NOREPLACE (some FUSE), the name is checked and then taken: not atomic, but nobody
- * else writes names with our instance id in them.
- * @return 0, -EEXIST, -ESTALE (the temporary name is another file's), -errno */
-static int parse_name(VolumeObject *o) {
+ * nor RENAME_NOREPLACE (some FUSE), a bundle's name is checked and then taken: not atomic, but
+ * nobody else writes names with our instance id in them.
+ * @return 0, -EEXIST, -ESTALE (the temporary name is another file's), -ENOTSUP, -errno */
+static int set_name(VolumeObject *o) {
         struct stat st;
 
         if (link_by_descriptor(o))
@@ -932,6 +967,8 @@ static int parse_name(VolumeObject *o) {
                 return 0;
         if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
                 return -errno;
+        if (o->small)
+                return -ENOTSUP;
         if (fstatat(o->dir_fd, o->name, &st, AT_SYMLINK_NOFOLLOW) == 0)
                 return -EEXIST;
         if (errno != ENOENT)
@@ -977,7 +1014,7 @@ static int finish(VolumeObject *o, char **ret_error) {
 
 static int publish(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes,
                    char **ret_error) {
-        int r = parse_name(o);
+        int r = set_name(o);
 
         if (r == -EEXIST)
                 return classify_existing(o, stripes, n_stripes, ret_error);
@@ -1034,11 +1071,6 @@ int volume_replace(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripe
 /* The kernel takes the time of a file from a clock that moves with the timer (CONFIG_HZ=100). */
 #define MTIME_LAG_USEC ((int64_t)(10 * USEC_PER_MSEC))
 
-static int classify_small(int error, const char *doing, const char *path, char **ret_error) {
-        int r = classify_errno(error, doing, path, ret_error);
-        return error == EACCES || error == EPERM || error == EROFS ? UPLOAD_E_DENIED : r;
-}
-
 /* @return 0: not what a file system's clock says */
 static int64_t usec_of(const struct timespec *t) {
         int64_t usec;
@@ -1049,75 +1081,6 @@ static int64_t usec_of(const struct timespec *t) {
 }
 
 /* ---- writing a small object ---- */
-
-typedef struct NewFile {
-        char *path;      /* of the object, for people */
-        char *temporary; /* in way.dir_fd; NULL: there is none */
-        VolumeWay way;
-        int fd;
-        uint64_t made_usec; /* CLOCK_BOOTTIME: not before */
-} NewFile;
-
-/* Of an open file NFS keeps a name of its own, so it is closed first. */
-static void discard_temporary(NewFile *f) {
-        if (f->fd >= 0)
-                (void)close(TAKE_FD(f->fd)); /* fsync has reported any error */
-        if (f->temporary)
-                (void)unlinkat(f->way.dir_fd, f->temporary, 0); /* the next write removes it */
-        free(TAKE_PTR(f->temporary));
-}
-
-static void new_file_done(NewFile *f) {
-        discard_temporary(f);
-        if (f->way.dir_fd >= 0)
-                (void)close(f->way.dir_fd);
-        free(f->path);
-}
-
-/* A directory that is named after this node is its own alone. */
-static mode_t directory_mode(const Volume *v, const VolumeWrite *w) {
-        _cleanup_free_ char *parent = path_parent(w->relative);
-        return parent && strcmp(path_name(parent), w->writer) == 0 ? OWN_MODE : v->mode;
-}
-
-static int new_file_open_directory(Volume *v, const VolumeWrite *w, NewFile *f, char **ret_error) {
-        _cleanup_close_ int root_fd = -1;
-        int r = open_root(v, true, &root_fd, ret_error);
-        if (r == UPLOAD_E_UNREACHABLE && access(v->root, R_OK) < 0 && errno == EACCES)
-                return UPLOAD_E_DENIED;
-        if (r == 0)
-                r = check_room(v, root_fd, w->n, ret_error);
-        if (r != 0)
-                return r;
-        r = open_directories(v, root_fd, w->relative, directory_mode(v, w), &f->way);
-        if (r < 0 && !f->way.step)
-                return classify_group(v, -r, f->path, ret_error);
-        if (r == -EINVAL || r == -ENAMETOOLONG)
-                return r; /* the name, not the volume */
-        return r < 0 ? classify_small(-r, f->way.step, f->path, ret_error) : 0;
-}
-
-/* Its name holds the writer's, so that nodes which create the same object do not meet there; what a
- * crash has left under it is removed. Whoever is let into the directory may read it. */
-static int new_file_create(const Volume *v, const VolumeWrite *w, NewFile *f, char **ret_error) {
-        struct stat st;
-        f->temporary = strbuf_format(".%s.%s.neuron-collectd-tmp", f->way.name, w->writer);
-        if (!f->temporary)
-                return -ENOMEM;
-        if (unlinkat(f->way.dir_fd, f->temporary, 0) < 0 && errno != ENOENT)
-                return classify_small(errno, "remove the old temporary file of", f->path,
-                                      ret_error);
-        f->made_usec = w->clock->boottime_usec(w->clock);
-        f->fd = openat(f->way.dir_fd, f->temporary,
-                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0640);
-        if (f->fd < 0 || fstat(f->fd, &st) < 0)
-                return classify_small(errno, "make a temporary file for", f->path, ret_error);
-        int r = set_group(v, f->fd, &st, true);
-        if (r < 0)
-                return classify_group(v, -r, f->path, ret_error);
-        (void)fchmod(f->fd, 0640 | (v->mode & 0004)); /* mounts without modes refuse */
-        return 0;
-}
 
 /* A file that was made between two moments. A time in whole seconds is on average half a second
  * more. */
@@ -1152,73 +1115,46 @@ int volume_object_clock(Volume *v, Clock *clock, VolumeWritten *ret, char **ret_
 
 /* The storage's server sets the time of the file when it gets the bytes: after it was made, before
  * fsync returns. */
-static int new_file_fill(const VolumeWrite *w, NewFile *f, VolumeWritten *ret, char **ret_error) {
+static int object_fill(VolumeObject *o, VolumeWritten *ret, char **ret_error) {
+        const VolumeWrite *w = o->small;
         struct stat st;
-        int r = fs_write_all(f->fd, w->data, w->n);
-        if (r == 0 && fsync(f->fd) < 0)
+        int r = fs_write_all(o->fd, w->data, w->n);
+        if (r == 0 && fsync(o->fd) < 0)
                 r = -errno;
         uint64_t end = w->clock->boottime_usec(w->clock);
-        if (r == 0 && fstat(f->fd, &st) < 0)
+        if (r == 0 && fstat(o->fd, &st) < 0)
                 r = -errno;
         if (r < 0)
-                return classify_small(-r, "write", f->path, ret_error);
-        *ret = clock_of(&st, f->made_usec, end);
+                return classify(o, -r, "write", ret_error);
+        *ret = clock_of(&st, o->made_usec, end);
         return 0;
 }
 
-/* Whether what has the name is our file: NFS executes a link whose answer is lost, and then says
- * EEXIST to the repeated one. */
-static bool is_linked(const NewFile *f) {
-        struct stat ours, named;
-        return fstat(f->fd, &ours) == 0 &&
-               (ours.st_nlink > 1 ||
-                (fstatat(f->way.dir_fd, f->way.name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
-                 named.st_dev == ours.st_dev && named.st_ino == ours.st_ino));
-}
-
-static int new_file_name(NewFile *f, char **ret_error) {
-        int dir_fd = f->way.dir_fd;
-        if (linkat(dir_fd, f->temporary, dir_fd, f->way.name, 0) == 0)
-                return 0;
-        if (errno == EEXIST)
-                return is_linked(f) ? 0 : UPLOAD_E_EXISTS;
-        if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS && errno != EMLINK)
-                return classify_small(errno, "name", f->path, ret_error);
-        if (renameat2(dir_fd, f->temporary, dir_fd, f->way.name, RENAME_NOREPLACE) == 0)
-                return 0;
-        if (errno == EEXIST)
+static int object_publish(VolumeObject *o, char **ret_error) {
+        int r = !o->small->replaces                                         ? set_name(o)
+                : renameat(o->dir_fd, o->temporary, o->dir_fd, o->name) < 0 ? -errno
+                                                                            : 0;
+        if (r == -EEXIST && !o->small->replaces)
                 return UPLOAD_E_EXISTS;
-        if (errno != EINVAL && errno != EOPNOTSUPP && errno != ENOSYS)
-                return classify_small(errno, "name", f->path, ret_error);
-        set_error(ret_error,
-                  "the file system of '%s' has neither hard links nor RENAME_NOREPLACE, so "
-                  "two nodes could create the same file there; use another one",
-                  f->path);
-        return UPLOAD_E_DENIED;
-}
-
-static int new_file_replace(NewFile *f, char **ret_error) {
-        return renameat(f->way.dir_fd, f->temporary, f->way.dir_fd, f->way.name) < 0
-                       ? classify_small(errno, "replace", f->path, ret_error)
-                       : 0;
+        if (r == -ENOTSUP && !o->small->replaces) {
+                set_error(ret_error,
+                          "the file system of '%s' has neither hard links nor RENAME_NOREPLACE, so "
+                          "two nodes could create the same file there; use another one",
+                          o->path);
+                return UPLOAD_E_DENIED;
+        }
+        if (r < 0)
+                return classify(o, -r, o->small->replaces ? "replace" : "name", ret_error);
+        return finish(o, ret_error);
 }
 
 int volume_object_write(Volume *v, const VolumeWrite *w, VolumeWritten *ret, char **ret_error) {
-        _cleanup_(new_file_done) NewFile f = { .fd = -1, .way.dir_fd = -1 };
+        _cleanup_(object_done) VolumeObject o = { .volume = v, .small = w, .dir_fd = -1, .fd = -1 };
         *ret_error = NULL;
-        f.path = path_join(v->root, w->relative);
-        int r = f.path ? new_file_open_directory(v, w, &f, ret_error) : -ENOMEM;
+        int r = object_open(&o, w->relative, w->n, ret_error);
         if (r == 0)
-                r = new_file_create(v, w, &f, ret_error);
-        if (r == 0)
-                r = new_file_fill(w, &f, ret, ret_error);
-        if (r == 0)
-                r = w->replaces ? new_file_replace(&f, ret_error) : new_file_name(&f, ret_error);
-        if (r != 0)
-                return r;
-        discard_temporary(&f); /* before the sync, which makes both durable */
-        r = fs_sync_dir(f.way.dir_fd);
-        return r < 0 ? classify_small(-r, "sync the directory of", f.path, ret_error) : 0;
+                r = object_fill(&o, ret, ret_error);
+        return r == 0 ? object_publish(&o, ret_error) : r;
 }
 
 /* ---- reading and listing them ---- */
