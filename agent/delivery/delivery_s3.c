@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "agent/delivery/destination.h"
 #include "lib/base/array.h"
@@ -63,11 +64,14 @@ typedef enum EarlierCopy {
         EARLIER_COMPLETE,
 } EarlierCopy;
 
-/* A part of the object, or a window of the manifest. */
+/* A part of the object, or a window of the manifest. Mapped, since fresh pages cost more than the
+ * bytes that go into them: those of parts are used again. */
 typedef struct PartBuffer {
         S3Part part;
-        PackedPart packed;
-        uint8_t *window; /* owned */
+        PackedPart packed; /* data: of n_mapped bytes */
+        size_t n_mapped;
+        struct PartBuffer **spares; /* where it goes when it is released */
+        struct PartBuffer *next;    /* of the spares */
 } PartBuffer;
 
 typedef struct DeliveryS3 {
@@ -117,7 +121,8 @@ typedef struct DeliveryS3 {
         uint64_t work_start_usec;           /* CLOCK_BOOTTIME */
         bool (*work)(struct DeliveryS3 *x); /* false: `base` has its result */
         unsigned number;                    /* of the part to be built */
-        PartBuffer *built;                  /* owned */
+        PartBuffer *built;                  /* what it fills; owned */
+        PartBuffer *spares;                 /* of one size; owned */
 } DeliveryS3;
 
 /* Functions that return bool: false means that the attempt is over and `base` has its result. */
@@ -411,14 +416,45 @@ static bool start_work(DeliveryS3 *x, bool (*work)(DeliveryS3 *x)) {
 
 static void part_buffer_release(S3Part *part) {
         PartBuffer *b = CONTAINER_OF(part, PartBuffer, part);
-        packed_part_done(&b->packed);
-        free(b->window);
-        free(b);
+        packed_row_done(&b->packed.row);
+        b->next = *b->spares;
+        *b->spares = b;
 }
 
 static void free_built(DeliveryS3 *x) {
         if (x->built)
                 part_buffer_release(&TAKE_PTR(x->built)->part);
+}
+
+static void free_spares(DeliveryS3 *x) {
+        while (x->spares) {
+                PartBuffer *b = x->spares;
+                x->spares = b->next;
+                (void)munmap(b->packed.data, b->n_mapped); /* whole mapping */
+                free(b);
+        }
+}
+
+/* @return whether x->built has so much memory, which is the same for all parts of an upload */
+static bool acquire_buffer(DeliveryS3 *x, size_t n) {
+        PartBuffer *b = x->spares;
+        if (b) {
+                x->spares = b->next;
+                x->built = b;
+                return true;
+        }
+        b = calloc(1, sizeof *b);
+        void *data = b ? mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                       : MAP_FAILED;
+        if (data == MAP_FAILED) {
+                free(b);
+                return end_no_memory(x);
+        }
+        (void)madvise(data, n,
+                      MADV_DONTDUMP); /* evidence does not belong into our own core files */
+        *b = (PartBuffer){ .packed.data = data, .n_mapped = n, .spares = &x->spares };
+        x->built = b;
+        return true;
 }
 
 static bool work_plan(DeliveryS3 *x) {
@@ -446,9 +482,7 @@ static bool work_open_packer(DeliveryS3 *x) {
 }
 
 static bool work_pack_part(DeliveryS3 *x) {
-        PartBuffer *b = calloc(1, sizeof *b);
-        if (!b)
-                return end_no_memory(x);
+        PartBuffer *b = x->built;
         int r = packer_next(x->packer, &b->packed);
         if (r == PACKER_PART) {
                 b->part = (S3Part){ .number = x->number,
@@ -457,10 +491,8 @@ static bool work_pack_part(DeliveryS3 *x) {
                                     .is_last = b->packed.row.is_last,
                                     .release = part_buffer_release };
                 memcpy(b->part.sha256, b->packed.row.sha256, SHA256_SIZE);
-                x->built = b;
                 return true;
         }
-        free(b);
         if (r == 0)
                 return delivery_endf(&x->base, RESULT_FAILED, "there is no part %u of it",
                                      x->number);
@@ -482,14 +514,6 @@ static int count_bytes(const void *data, size_t n, void *userdata) {
 }
 
 static bool work_close(DeliveryS3 *x) {
-        PackedPart part;
-        int r;
-        /* After a crash between the object and its manifest only results may be left to pack. */
-        while ((r = packer_next(x->packer, &part)) == PACKER_PART)
-                packed_part_done(&part);
-        if (r != 0)
-                return delivery_attempt_end_writer(&x->attempt, r,
-                                                   packer_status(x->packer).failed_member);
         delivery_attempt_add_verdicts(&x->attempt, packer_status(x->packer).writer);
         x->manifest_bytes = 0;
         return write_manifest(x, count_bytes, &x->manifest_bytes);
@@ -514,13 +538,10 @@ static int fill_window(const void *data, size_t n, void *userdata) {
 /* The whole manifest is written for each window, so that one window at a time is in memory. */
 static bool work_build_manifest_window(DeliveryS3 *x) {
         uint64_t offset = (x->number - 1) * MANIFEST_WINDOW_BYTES;
-        PartBuffer *b = x->built = calloc(1, sizeof *b);
-        Window w = { .skip = offset,
+        PartBuffer *b = x->built;
+        Window w = { .data = b->packed.data,
+                     .skip = offset,
                      .max = (size_t)MIN(MANIFEST_WINDOW_BYTES, x->manifest_bytes - offset) };
-        w.data = b ? malloc(w.max) : NULL;
-        if (!w.data)
-                return end_no_memory(x);
-        b->window = w.data;
         if (!write_manifest(x, fill_window, &w))
                 return false;
         if (w.n != w.max)
@@ -731,10 +752,12 @@ static bool supply_upload(DeliveryS3 *x) {
                 return false;
         if (x->is_upload_done || x->requested_part == 0)
                 return true;
+        bool is_object = x->state == DELIVERY_S3_SENDING;
         x->number = x->requested_part;
         x->requested_part = 0;
-        return start_work(x, x->state == DELIVERY_S3_SENDING ? work_pack_part
-                                                             : work_build_manifest_window);
+        return acquire_buffer(x, is_object ? packer_buffer_bytes(x->packer)
+                                           : MIN(MANIFEST_WINDOW_BYTES, x->manifest_bytes)) &&
+               start_work(x, is_object ? work_pack_part : work_build_manifest_window);
 }
 
 static int on_upload_start(S3Upload *u, void *userdata) {
@@ -812,6 +835,7 @@ static bool handle_upload_result(DeliveryS3 *x) {
         x->upload = s3_upload_free(x->upload);
         x->requested_part = 0;
         free_built(x); /* for an upload that has ended */
+        free_spares(x);
         if (x->upload_result.may_have_orphans && x->state == DELIVERY_S3_SENDING)
                 log_abort_not_queued(x, queue_abort(x, x->key, NULL));
         if (outcome == 0 || outcome == UPLOAD_E_SAME)
@@ -962,6 +986,7 @@ static void discard_attempt(DeliveryS3 *x) {
         delivery_s3_ledger_done(&x->ledger);
         delivery_attempt_done(&x->attempt);
         free_built(x);
+        free_spares(x);
         free((char *)x->upload_result.error);
         x->upload_result = (S3UploadResult){ 0 };
         x->is_upload_done = false;

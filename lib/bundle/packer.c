@@ -1,13 +1,12 @@
 /* Turns a plan into frames, and frames into parts. The members are read once, in order, into the
  * slots of a ring; each content byte passes its member's digest and validator while it is in the
  * CPU's cache. The pool compresses the slots, and frames come out in order: the writer. Then the
- * rule of parts (pure), their memory, the state that a row carries, and the packer. */
+ * rule of parts (pure), the state that a row carries, and the packer. */
 #include "lib/bundle/packer.h"
 
 #include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -840,95 +839,6 @@ void parts_done(Parts *p) {
         *p = (Parts){ 0 };
 }
 
-/* The parts' memory: mapped once and used again, since fresh pages cost more than the bytes that go
- * into them. A part may be freed by any thread, also after the packer. No lock: a buffer changes
- * owner by one atomic exchange, and the last holder frees all. */
-
-#define SPARE_MAX 32 /* more are unmapped at once */
-
-struct PackerBuffers {
-        uint64_t bytes;
-        atomic_uint n_holders; /* the owner, and parts with memory */
-        atomic_bool is_released;
-        _Atomic(void *) spare[SPARE_MAX];
-};
-
-static int buffers_new(PackerBuffers **ret, uint64_t bytes) {
-        PackerBuffers *b = calloc(1, sizeof *b);
-        if (!b)
-                return -ENOMEM;
-        b->bytes = bytes;
-        atomic_init(&b->n_holders, 1);
-        *ret = b;
-        return 0;
-}
-
-static void unmap(const PackerBuffers *b, void *data) {
-        if (data)
-                (void)munmap(data, b->bytes); /* whole mapping */
-}
-
-static void unmap_spare(PackerBuffers *b) {
-        for (size_t i = 0; i < SPARE_MAX; i++)
-                unmap(b, atomic_exchange(&b->spare[i], NULL));
-}
-
-static void buffers_unref(PackerBuffers *b) {
-        if (atomic_fetch_sub(&b->n_holders, 1) > 1)
-                return;
-        unmap_spare(b);
-        free(b);
-}
-
-static PackerBuffers *buffers_release(PackerBuffers *b) {
-        if (!b)
-                return NULL;
-        atomic_store(&b->is_released, true);
-        unmap_spare(b);
-        buffers_unref(b);
-        return NULL;
-}
-
-static void *pop_spare(PackerBuffers *b) {
-        for (size_t i = 0; i < SPARE_MAX; i++) {
-                void *data = atomic_exchange(&b->spare[i], NULL);
-                if (data)
-                        return data;
-        }
-        return NULL;
-}
-
-static int buffers_acquire(PackerBuffers *b, PackedPart *part) {
-        void *data = pop_spare(b);
-        if (!data) {
-                data = mmap(NULL, b->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-                            0);
-                if (data == MAP_FAILED)
-                        return -ENOMEM;
-                (void)madvise(data, b->bytes,
-                              MADV_DONTDUMP); /* evidence does not belong into our own core files */
-        }
-        atomic_fetch_add(&b->n_holders, 1);
-        part->data = data;
-        part->mapped_bytes = b->bytes;
-        part->buffers = b;
-        return 0;
-}
-
-static void buffers_return(PackedPart *part) {
-        PackerBuffers *b = part->buffers;
-        void *data = part->data;
-        if (!b)
-                return;
-        for (size_t i = 0; i < SPARE_MAX && data && !atomic_load(&b->is_released); i++) {
-                void *empty = NULL;
-                if (atomic_compare_exchange_strong(&b->spare[i], &empty, data))
-                        data = NULL;
-        }
-        unmap(b, data);
-        buffers_unref(b);
-}
-
 /* The form, all numbers little-endian: u32 version; u64 first member, u64 number of members; for
  * each: SHA-256 (32), u8 its form (1 = sparse), u8 verdict, u16 length of the detail, detail. Then,
  * if a member is open: its digest (member_digest_save()), u8 lost, u8 verdict of its fault, u16
@@ -1119,7 +1029,7 @@ struct Packer {
         BundleWriterOptions options;
         BundleWriter *writer;
         Parts parts;
-        PackerBuffers *buffers;
+        uint64_t buffer_bytes;
         MemberResult *results; /* of the rows, until there is a writer; owned */
         uint64_t done_bytes;
         bool is_done; /* the seek table is in a part */
@@ -1130,12 +1040,6 @@ void packed_row_done(PackedRow *r) {
         free(r->frame_bytes);
         free(r->state);
         *r = (PackedRow){ 0 };
-}
-
-void packed_part_done(PackedPart *p) {
-        packed_row_done(&p->row);
-        buffers_return(p);
-        *p = (PackedPart){ 0 };
 }
 
 /* A frame has at least half of PLAN_FRAME_BYTES, but for the last one. */
@@ -1248,14 +1152,6 @@ static int start_writer(Packer *p, const PackerOptions *o) {
         return 0;
 }
 
-/* One size for all parts. */
-static int create_buffers(Packer *p) {
-        const uint64_t stream_bytes = plan_stream_bytes(p->plan);
-        return buffers_new(&p->buffers,
-                           MIN(packer_part_bytes_max(p->parts.part_size, 0, stream_bytes),
-                               object_bytes_max(stream_bytes)));
-}
-
 static uint64_t packed_stream_end(const Packer *p) {
         uint64_t offset, bytes;
         if (p->parts.open_first_frame == 0)
@@ -1271,9 +1167,10 @@ int packer_new(Packer **ret, const Plan *plan, const PackerOptions *options) {
         p->plan = plan;
         p->options = options->writer;
         parts_init(&p->parts, options->part_size);
+        const uint64_t bytes = plan_stream_bytes(plan);
+        p->buffer_bytes =
+                MIN(packer_part_bytes_max(options->part_size, 0, bytes), object_bytes_max(bytes));
         int r = start_writer(p, options);
-        if (r == 0)
-                r = create_buffers(p);
         if (r != 0)
                 return r;
         p->done_bytes = packed_stream_end(p);
@@ -1287,7 +1184,6 @@ Packer *packer_free(Packer *p) {
         results_free(p->results, plan_n_members(p->plan));
         bundle_writer_free(p->writer);
         parts_done(&p->parts);
-        buffers_release(p->buffers);
         free(p);
         return NULL;
 }
@@ -1296,8 +1192,8 @@ Packer *packer_free(Packer *p) {
 
 /* @return 0; -EOVERFLOW for more than packer_part_bytes_max() allows, which the rule of parts does
  * not let happen */
-static int append_bytes(PackedPart *part, const void *data, size_t n) {
-        if (n > part->mapped_bytes - part->row.bytes)
+static int append_bytes(const Packer *p, PackedPart *part, const void *data, size_t n) {
+        if (n > p->buffer_bytes - part->row.bytes)
                 return -EOVERFLOW;
         memcpy(part->data + part->row.bytes, data, n);
         part->row.bytes += n;
@@ -1306,7 +1202,7 @@ static int append_bytes(PackedPart *part, const void *data, size_t n) {
 
 static int append_frame(Packer *p, PackedPart *part, const BundleFrame *frame, bool *ret_closed) {
         const uint64_t end = frame->stream_offset + frame->stream_bytes;
-        int r = append_bytes(part, frame->data, frame->bytes);
+        int r = append_bytes(p, part, frame->data, frame->bytes);
         if (r < 0)
                 return r;
         return parts_add_frame(&p->parts, part->data + part->row.bytes - frame->bytes, frame->bytes,
@@ -1319,7 +1215,7 @@ static int close_last_part(Packer *p, PackedPart *part) {
         size_t n;
         int r = bundle_writer_seek_table(p->writer, &table, &n);
         if (r == 0)
-                r = append_bytes(part, table, n);
+                r = append_bytes(p, part, table, n);
         if (r == 0)
                 r = parts_finish(&p->parts, table, n);
         p->is_done = r == 0;
@@ -1358,34 +1254,27 @@ static int fill_row(Packer *p, PackedRow *row) {
         return state_save(&span, p->writer, row);
 }
 
-static int build_part(Packer *p, PackedPart *part) {
-        int r = buffers_acquire(p->buffers, part);
-        if (r < 0)
-                return r;
-        r = fill_part(p, part);
+int packer_next(Packer *p, PackedPart *part) {
+        if (p->error != 0 || p->is_done)
+                return p->error;
+        part->row = (PackedRow){ 0 };
+        int r = fill_part(p, part);
         if (r == 0)
                 r = fill_row(p, &part->row);
         if (r != 0) {
+                packed_row_done(&part->row);
                 p->error = r; /* frames are lost: it cannot continue */
                 return r;
         }
         p->done_bytes = packed_stream_end(p);
-        return 0;
-}
-
-int packer_next(Packer *p, PackedPart *ret) {
-        _cleanup_(packed_part_done) PackedPart part = { 0 };
-        if (p->error != 0 || p->is_done)
-                return p->error;
-        int r = build_part(p, &part);
-        if (r != 0)
-                return r;
-        *ret = part;
-        part = (PackedPart){ 0 };
         return PACKER_PART;
 }
 
 /* ---- what is known ---- */
+
+uint64_t packer_buffer_bytes(const Packer *p) {
+        return p->buffer_bytes;
+}
 
 PackerStatus packer_status(const Packer *p) {
         return (PackerStatus){ .writer = p->writer,

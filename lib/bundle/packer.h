@@ -166,7 +166,6 @@ void parts_done(Parts *p);
 /* ---- the packer ---- */
 
 typedef struct Packer Packer;
-typedef struct PackerBuffers PackerBuffers;
 
 /* What is written down of a part, and enough to continue behind it. */
 typedef struct PackedRow {
@@ -185,13 +184,8 @@ void packed_row_done(PackedRow *r);
 
 typedef struct PackedPart {
         PackedRow row;
-        uint8_t *data; /* owned: mapped */
-        size_t mapped_bytes;
-        PackerBuffers *buffers; /* where data goes back to */
+        uint8_t *data; /* the caller's: packer_buffer_bytes() of memory, for row.bytes */
 } PackedPart;
-/** Any thread, also after the packer. The memory is used again for the packer's next part, so there
- * is never more of it than the parts that existed at one time had; packer_free() releases it. */
-void packed_part_done(PackedPart *p);
 
 typedef struct PackerOptions {
         BundleWriterOptions
@@ -212,10 +206,13 @@ int packer_new(Packer **ret, const Plan *plan, const PackerOptions *options);
 Packer *packer_free(Packer *p);
 DEFINE_CLEANUP(Packer, packer_free);
 
-/** Makes the next part. An error stays. @return PACKER_PART and *ret (the caller's); 0 when there
- * are no more; else as bundle_writer_next() */
+/** @return bytes of memory that any of its parts fits into */
+uint64_t packer_buffer_bytes(const Packer *p);
+
+/** Makes the next part in part->data. An error stays. @return PACKER_PART and part->row (the
+ * caller's); 0 when there are no more; else as bundle_writer_next() */
 enum { PACKER_PART = 1, PACKER_E_ROWS = 3 };
-int packer_next(Packer *p, PackedPart *ret);
+int packer_next(Packer *p, PackedPart *part);
 
 /** Upper bound of a part's bytes: for limits.memory. For n_closed 0 and the whole stream it holds
  * for every part; for 0 bytes it is that of every stream short enough for part_size, the seek table

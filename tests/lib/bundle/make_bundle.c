@@ -158,11 +158,14 @@ static void pack_parts(const Settings *s, const Plan *plan, const BundleWriterOp
         int out = open(s->output, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
         if (out < 0)
                 die(s->output, -errno);
+        part.data = malloc(packer_buffer_bytes(p));
+        if (!part.data)
+                die("memory", -ENOMEM);
         while ((r = packer_next(p, &part)) == PACKER_PART) {
                 r = fs_write_all(out, part.data, part.row.bytes);
                 if (r < 0)
                         die(s->output, r);
-                packed_part_done(&part);
+                packed_row_done(&part.row);
         }
         if (r != 0)
                 die("packing", r);
@@ -170,6 +173,7 @@ static void pack_parts(const Settings *s, const Plan *plan, const BundleWriterOp
         fprintf(stderr, "frames %" PRIu64 " parts %zu read %" PRIu64 "\n", plan_n_frames(plan),
                 packer_status(p).parts->n, packer_status(p).bytes_read);
         (void)close(out);
+        free(part.data);
         packer_free(p);
 }
 

@@ -155,9 +155,11 @@ static void pack(void) {
                                                     .open_member = open_member },
                                         .part_size = 5 * MIB };
         assert_int_equal(packer_new(&p, plan, &options), 0);
+        _cleanup_free_ uint8_t *data = part.data = malloc(packer_buffer_bytes(p));
+        assert_non_null(data);
         while (packer_next(p, &part) == PACKER_PART) {
                 strbuf_add_n(&bundle.object, part.data, part.row.bytes);
-                packed_part_done(&part);
+                packed_row_done(&part.row);
         }
         bundle.manifest = make_manifest(plan, p);
         packer_free(TAKE_PTR(p)); /* before the pool and the plan that it uses */

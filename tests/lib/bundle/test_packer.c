@@ -239,9 +239,20 @@ static void bundle_done(Bundle *b) {
         worker_pool_free(b->pool);
 }
 
+static PackedPart part_new(const Packer *p) {
+        PackedPart part = { .data = malloc(packer_buffer_bytes(p)) };
+        assert_non_null(part.data);
+        return part;
+}
+
+static void part_done(PackedPart *part) {
+        packed_row_done(&part->row);
+        free(part->data);
+}
+
 static void run_done(Run *r) {
         for (size_t i = 0; i < r->n; i++)
-                packed_part_done(&r->parts[i]);
+                part_done(&r->parts[i]);
         free(r->parts);
         free(r->rows);
         strbuf_done(&r->manifest);
@@ -290,11 +301,14 @@ static Packer *packer(const Bundle *b, const PackedRow *rows, size_t n_rows) {
 
 /* Makes what is left. */
 static void finish(const Bundle *b, Packer *p, Run *ret) {
-        PackedPart part;
+        PackedPart part = part_new(p);
         int r;
-        while ((r = packer_next(p, &part)) == PACKER_PART)
+        while ((r = packer_next(p, &part)) == PACKER_PART) {
                 run_add(ret, &part);
+                part = part_new(p);
+        }
         assert_int_equal(r, 0);
+        part_done(&part);
         write_manifest(b, p, &ret->manifest);
 }
 
@@ -388,9 +402,10 @@ static void a_run_cut_after_every_part_ends_with_the_same_manifest(void **state)
 
         for (;;) {
                 _cleanup_(packer_freep) Packer *p = packer(&b, run.rows, run.n);
-                PackedPart part;
+                PackedPart part = part_new(p);
                 int r = packer_next(p, &part);
                 if (r == 0) {
+                        part_done(&part);
                         write_manifest(&b, p, &run.manifest);
                         break;
                 }
@@ -425,7 +440,7 @@ static int write_only(size_t i, const PlanMember *m, void *userdata) {
 
 static void a_member_that_changed_meanwhile_is_noticed(void **state) {
         _cleanup_(bundle_done) Bundle b = { 0 };
-        _cleanup_(packed_part_done) PackedPart part = { 0 };
+        _cleanup_(part_done) PackedPart part = { 0 };
         bundle_init(&b);
         _cleanup_(run_done) Run whole = run_complete(&b);
         const size_t big = entry_named("e-big");
@@ -441,6 +456,7 @@ static void a_member_that_changed_meanwhile_is_noticed(void **state) {
         put(fd, 0, "other", 5);
         {
                 _cleanup_(packer_freep) Packer *p = packer(&b, whole.rows, k + 1);
+                part = part_new(p);
                 assert_int_equal(packer_next(p, &part), WRITER_E_CHANGED);
                 assert_int_equal(packer_status(p).failed_member, big);
                 assert_int_equal(packer_next(p, &part), WRITER_E_CHANGED); /* for good */
