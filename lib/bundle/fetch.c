@@ -183,39 +183,26 @@ static uint64_t number_of(const json_t *object, const char *key) {
         return (uint64_t)json_integer_value(json_object_get(object, key));
 }
 
-/* @return where the member's header begins, or the first place where it might; at most
- * FETCH_HEADER_MAX before its data */
-static uint64_t header_begin(const json_t *members, size_t i) {
-        const json_t *member = json_array_get(members, i),
-                     *header = json_object_get(member, "header");
-        const uint64_t offset = number_of(member, "offset"),
-                       before = offset - MIN(offset, FETCH_HEADER_MAX);
-        if (header)
-                return offset - MIN(offset, (uint64_t)json_integer_value(header));
-        return i > 0 ? MAX(before, number_of(json_array_get(members, i - 1), "offset")) : before;
-}
-
-/* @return where the data surely has ended; *ret_is_exact: and nothing but padding lies before */
-static uint64_t data_end(const Fetch *f, const json_t *members, size_t i, bool *ret_is_exact) {
-        const json_t *next = json_array_get(members, i + 1);
-        *ret_is_exact = !next || json_object_get(next, "header");
-        if (!next)
-                return f->stream_bytes - MIN(f->stream_bytes, (uint64_t)PLAN_TAR_END);
-        return *ret_is_exact ? header_begin(members, i + 1) : number_of(next, "offset");
+/* @return where the member's header begins */
+static uint64_t header_begin(const json_t *member) {
+        const uint64_t offset = number_of(member, "offset");
+        return offset - MIN(offset, number_of(member, "header"));
 }
 
 static int locate_member(Fetch *f, const json_t *members, size_t i) {
-        bool is_exact;
         uint64_t padded, end;
-        const uint64_t bound = data_end(f, members, i, &is_exact);
+        const json_t *next = json_array_get(members, i + 1);
+        const uint64_t bound = /* of data and padding */
+                next ? header_begin(next)
+                     : f->stream_bytes - MIN(f->stream_bytes, (uint64_t)PLAN_TAR_END);
 
-        f->begin = header_begin(members, i);
+        f->begin = header_begin(f->member);
         if (bound < f->offset || f->offset - f->begin > FETCH_HEADER_MAX ||
             f->offset % PLAN_TAR_BLOCK != 0 || f->begin % PLAN_TAR_BLOCK != 0 ||
             __builtin_add_overflow(f->bytes, PLAN_TAR_BLOCK - 1, &padded) ||
             __builtin_add_overflow(f->offset, padded - padded % PLAN_TAR_BLOCK, &end))
                 return -EINVAL;
-        f->is_dense = f->bytes == 0 || (is_exact && bound == end);
+        f->is_dense = f->bytes == 0 || bound == end;
         f->end = f->is_dense ? f->offset + f->bytes : MIN(bound, end);
         if (f->is_dense)
                 f->begin = f->offset;

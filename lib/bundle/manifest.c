@@ -22,14 +22,6 @@
 
 #define TEXT_BYTES_MAX 4096 /* bytes */
 
-typedef enum ManifestObject {
-        MANIFEST_PART,
-        MANIFEST_MEMBER,
-        MANIFEST_JOB,     /* of an incident */
-        MANIFEST_FAILURE, /* its fields, and a job's, are checked if they are there */
-        N_MANIFEST_OBJECTS
-} ManifestObject;
-
 static const char *const verdict_names[N_VERDICTS] = {
         [VERDICT_OK] = "ok",       [VERDICT_SUSPECT] = "suspect", [VERDICT_TRUNCATED] = "truncated",
         [VERDICT_EMPTY] = "empty", [VERDICT_OPAQUE] = "opaque",
@@ -295,7 +287,8 @@ int manifest_write(const ManifestInfo *info, const ManifestContent *object,
 typedef int (*FieldCheck)(const json_t *value, const char *where, StrBuf *fault);
 
 typedef struct FieldRow {
-        const char *object, *key; /* object "" = the document itself */
+        const char *object,
+                *key; /* object "" = what is checked, "?" = it too, and may be missing */
         json_type type;
         bool may_be_null;
         FieldCheck check; /* may be NULL */
@@ -432,31 +425,34 @@ static const FieldRow document_rows[] = {
         { "",         "created",            JSON_STRING,  false, check_text },
 };
 
-/* Of `incident.job`, `failure` and each of `failures`; each may be missing, as it is in manifests of before there was a hook. */
+/* Of `incident.job`, `failure` and each of `failures`; each may be missing. */
 static const FieldRow job_rows[] = {
-        { "",         "key",                JSON_STRING,  true,  check_text },
-        { "",         "rank",               JSON_INTEGER, true,  check_count },
-        { "",         "world_size",         JSON_INTEGER, true,  check_count },
-        { "",         "source",             JSON_STRING,  true,  check_text },
+        { "?",        "key",                JSON_STRING,  true,  check_text },
+        { "?",        "rank",               JSON_INTEGER, true,  check_count },
+        { "?",        "world_size",         JSON_INTEGER, true,  check_count },
+        { "?",        "source",             JSON_STRING,  true,  check_text },
+        { "",         NULL,                 JSON_NULL,    false, NULL },
 };
 
 static const FieldRow failure_rows[] = {
-        { "",         "code",               JSON_INTEGER, true,  NULL },
-        { "",         "name",               JSON_STRING,  true,  check_text },
-        { "",         "location",           JSON_STRING,  true,  check_text },
-        { "",         "neff_name",          JSON_STRING,  true,  check_text },
-        { "",         "neff_uuid",          JSON_STRING,  true,  check_text },
-        { "",         "container",          JSON_STRING,  true,  check_text },
-        { "",         "pid",                JSON_INTEGER, true,  check_count },
-        { "",         "tid",                JSON_INTEGER, true,  check_count },
-        { "",         "log_id",             JSON_INTEGER, true,  check_count },
-        { "",         "rank",               JSON_INTEGER, true,  check_count },
-        { "",         "time",               JSON_STRING,  true,  check_text },
+        { "?",        "code",               JSON_INTEGER, true,  NULL },
+        { "?",        "name",               JSON_STRING,  true,  check_text },
+        { "?",        "location",           JSON_STRING,  true,  check_text },
+        { "?",        "neff_name",          JSON_STRING,  true,  check_text },
+        { "?",        "neff_uuid",          JSON_STRING,  true,  check_text },
+        { "?",        "container",          JSON_STRING,  true,  check_text },
+        { "?",        "pid",                JSON_INTEGER, true,  check_count },
+        { "?",        "tid",                JSON_INTEGER, true,  check_count },
+        { "?",        "log_id",             JSON_INTEGER, true,  check_count },
+        { "?",        "rank",               JSON_INTEGER, true,  check_count },
+        { "?",        "time",               JSON_STRING,  true,  check_text },
+        { "",         NULL,                 JSON_NULL,    false, NULL },
 };
 
 static const FieldRow part_rows[] = {
         { "",         "bytes",              JSON_INTEGER, false, check_count },
         { "",         "sha256",             JSON_STRING,  false, check_digest },
+        { "",         NULL,                 JSON_NULL,    false, NULL },
 };
 
 static const FieldRow member_rows[] = {
@@ -470,6 +466,8 @@ static const FieldRow member_rows[] = {
         { "",         "detail",             JSON_STRING,  false, check_text },
         { "",         "frame",              JSON_INTEGER, false, check_count },
         { "",         "offset",             JSON_INTEGER, false, check_count },
+        { "",         "header",             JSON_INTEGER, false, NULL },
+        { "",         NULL,                 JSON_NULL,    false, NULL },
 };
 
 /* clang-format on */
@@ -531,31 +529,14 @@ static int check_document(const json_t *document, StrBuf *fault) {
         return 0;
 }
 
-/* clang-format off */
-static const struct {
-        const FieldRow *rows;
-        size_t n;
-        bool is_optional; /* a field is checked if it is there */
-} objects[N_MANIFEST_OBJECTS] = {
-        [MANIFEST_PART]    = { part_rows,    ELEMENTSOF(part_rows),    false },
-        [MANIFEST_MEMBER]  = { member_rows,  ELEMENTSOF(member_rows),  false },
-        [MANIFEST_JOB]     = { job_rows,     ELEMENTSOF(job_rows),     true },
-        [MANIFEST_FAILURE] = { failure_rows, ELEMENTSOF(failure_rows), true },
-};
-
-/* clang-format on */
-
-static int check_fields(const json_t *object, ManifestObject which, const char *prefix,
+/* @param row  the first; the last one has no key  */
+static int check_fields(const json_t *object, const FieldRow *row, const char *prefix,
                         StrBuf *fault) {
-        for (size_t i = 0; i < objects[which].n; i++) {
-                const FieldRow *row = &objects[which].rows[i];
-                if (objects[which].is_optional && !json_object_get(object, row->key))
-                        continue;
-                int r = check_field(object, row, prefix, fault);
-                if (r < 0)
-                        return r;
-        }
-        return 0;
+        int r = 0;
+        for (; r == 0 && row->key; row++)
+                if (!row->object[0] || json_object_get(object, row->key))
+                        r = check_field(object, row, prefix, fault);
+        return r;
 }
 
 /* ---- reading: what several fields must be together ---- */
@@ -568,9 +549,9 @@ static int check_failures(const json_t *document, StrBuf *fault) {
         const json_t *list = json_object_get(document, "failures"), *one;
         const json_t *job = json_object_get(json_object_get(document, "incident"), "job");
         size_t i;
-        int r = check_fields(job, MANIFEST_JOB, "incident.job.", fault);
+        int r = check_fields(job, job_rows, "incident.job.", fault);
         if (r == 0)
-                r = check_fields(json_object_get(document, "failure"), MANIFEST_FAILURE, "failure.",
+                r = check_fields(json_object_get(document, "failure"), failure_rows, "failure.",
                                  fault);
         if (r < 0 || !list || json_is_null(list))
                 return r;
@@ -583,7 +564,7 @@ static int check_failures(const json_t *document, StrBuf *fault) {
                 if (!json_is_object(one))
                         return add_fault(fault, "failures[%zu] is %s, expected an object", i,
                                          type_name(json_typeof(one)));
-                r = check_fields(one, MANIFEST_FAILURE, prefix, fault);
+                r = check_fields(one, failure_rows, prefix, fault);
                 if (r < 0)
                         return r;
         }
@@ -626,7 +607,7 @@ static int check_parts(const json_t *bundle, StrBuf *fault) {
         json_array_foreach(parts, i, part) {
                 char prefix[64];
                 (void)snprintf(prefix, sizeof prefix, "bundle.parts[%zu].", i);
-                int r = check_fields(part, MANIFEST_PART, prefix, fault);
+                int r = check_fields(part, part_rows, prefix, fault);
                 if (r < 0)
                         return r;
                 const uint64_t n = (uint64_t)json_integer_value(json_object_get(part, "bytes"));
@@ -693,23 +674,6 @@ static int check_member_digest(const json_t *member, const char *prefix, StrBuf 
         return check_digest(sparse, where, fault);
 }
 
-/* Bytes of the tar stream before `offset`. Manifests of before had none. */
-static int check_header(const json_t *header, json_int_t offset, const char *prefix,
-                        StrBuf *fault) {
-        if (!header)
-                return 0;
-        if (!json_is_integer(header))
-                return add_fault(fault, "%sheader is %s, expected a whole number", prefix,
-                                 type_name(json_typeof(header)));
-        const json_int_t n = json_integer_value(header);
-        if (n < 512 || n > offset || n % 512 != 0)
-                return add_fault(fault,
-                                 "%sheader: %" JSON_INTEGER_FORMAT
-                                 " bytes are no tar header before offset %" JSON_INTEGER_FORMAT,
-                                 prefix, n, offset);
-        return 0;
-}
-
 typedef struct MemberWalk {
         const json_t *document;
         char *last; /* the raw path of the member before, NULL before the first; owned */
@@ -717,7 +681,7 @@ typedef struct MemberWalk {
 
 static int check_member_fields(const json_t *member, const char *prefix, char **last,
                                StrBuf *fault) {
-        int r = check_fields(member, MANIFEST_MEMBER, prefix, fault);
+        int r = check_fields(member, member_rows, prefix, fault);
         if (r == 0)
                 r = check_path(json_object_get(member, "path"), prefix, last, fault);
         return r == 0 ? check_member_digest(member, prefix, fault) : r;
@@ -733,6 +697,7 @@ static int check_member(MemberWalk *w, const json_t *member, const char *prefix,
         const json_int_t frame = json_integer_value(json_object_get(member, "frame")),
                          n_frames = json_integer_value(json_object_get(frames, "count")),
                          offset = json_integer_value(json_object_get(member, "offset")),
+                         header = json_integer_value(json_object_get(member, "header")),
                          n_stream =
                                  json_integer_value(json_object_get(bundle, "uncompressed_bytes"));
         if (frame >= n_frames)
@@ -746,7 +711,12 @@ static int check_member(MemberWalk *w, const json_t *member, const char *prefix,
                                  " is not a valid offset in a tar stream of %" JSON_INTEGER_FORMAT
                                  " bytes",
                                  prefix, offset, n_stream);
-        return check_header(json_object_get(member, "header"), offset, prefix, fault);
+        if (header < 512 || header > offset || header % 512 != 0)
+                return add_fault(fault,
+                                 "%sheader: %" JSON_INTEGER_FORMAT
+                                 " bytes are no tar header before offset %" JSON_INTEGER_FORMAT,
+                                 prefix, header, offset);
+        return 0;
 }
 
 static int check_members(const json_t *document, StrBuf *fault) {

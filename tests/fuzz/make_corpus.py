@@ -186,11 +186,12 @@ def manifest():
         "members": [
             {"path": "a", "bytes": 10, "mtime": "2026-05-27T05:21:35.123456789Z", "mode": "0644",
              "sha256": "10" * 32, "kind": "other",
-             "verdict": "opaque", "detail": "", "frame": 0, "offset": 512},
+             "verdict": "opaque", "detail": "", "frame": 0, "offset": 512,
+             "header": 512},
             {"path": "b\\xff", "bytes": 5, "mtime": "2026-05-27T05:21:35.123456789Z",
              "mode": "0600", "sha256": None,
              "sha256_sparse": "11" * 32, "kind": "neff", "verdict": "truncated", "detail": "x",
-             "frame": 0, "offset": 1536}],
+             "frame": 0, "offset": 1536, "header": 512}],
         "frames": {"count": 1, "format": "zstd-seekable"},
         "agent": {"version": "0.1.0"}, "created": "2026-05-27T05:21:40.000001Z"}
 
@@ -225,7 +226,7 @@ def manifests():
     spoilt("path-twice", ["members", 0, "path"], "b\\xff")
     spoilt("digest-gone", ["members", 1, "sha256_sparse"], None, gone=True)
     spoilt("offset-beyond", ["members", 0, "offset"], 20480)
-    spoilt("header", ["members", 1, "header"], 512)
+    spoilt("header", ["members", 1, "header"], None, gone=True)
     spoilt("header-beyond", ["members", 1, "header"], 2048)
     spoilt("member-huge", ["members", 0, "bytes"], 2**62)
     spoilt("unknown-field", ["weather"], {"rain": [1.5, True, None]})

@@ -285,21 +285,6 @@ static void holes_come_as_holes(void **state) {
         assert_int_equal(h.hole_bytes, 700 * MIB);
 }
 
-static json_t *without_headers(void) {
-        json_t *manifest = json_deep_copy(bundle.manifest), *member;
-        size_t i;
-        json_array_foreach(json_object_get(manifest, "members"), i, member)
-                assert_int_equal(json_object_del(member, "header"), 0);
-        return manifest;
-}
-
-static void a_manifest_that_does_not_name_headers_will_do(void **state) {
-        json_t *manifest = without_headers();
-        for (size_t i = 0; i < ELEMENTSOF(names) + N_SMALL; i++)
-                (void)fetch_complete(manifest, member_name(i), 1 << 20);
-        json_decref(manifest);
-}
-
 /* ---- going on ---- */
 
 static void resume(const json_t *manifest, const char *name, uint64_t done) {
@@ -529,7 +514,6 @@ int main(void) {
                 cmocka_unit_test(every_member_fetched_equals_the_file),
                 cmocka_unit_test(no_more_frames_are_requested_than_the_member_is_in),
                 cmocka_unit_test(holes_come_as_holes),
-                cmocka_unit_test(a_manifest_that_does_not_name_headers_will_do),
                 cmocka_unit_test(a_fetch_continues_at_the_frame_that_was_cut),
                 cmocka_unit_test(what_was_kept_counts_for_the_digest),
                 cmocka_unit_test(a_member_that_is_not_there_is_none),

@@ -532,14 +532,6 @@ static void fields_of_later_versions_are_ignored(void **state) {
         json_decref(manifest);
 }
 
-static void members_of_earlier_versions_do_not_name_their_headers(void **state) {
-        _cleanup_free_ char *text = golden_make(*state), *fault = NULL;
-        _cleanup_free_ char *older = replaced(text, ", \"header\": 1536", "");
-        json_t *manifest = NULL;
-        assert_int_equal(manifest_read(older, strlen(older), &manifest, &fault), 0);
-        json_decref(manifest);
-}
-
 static void a_manifest_cut_short_is_refused_wherever_it_ends(void **state) {
         _cleanup_free_ char *text = golden_make(*state);
         for (size_t n = 0; n + 2 < strlen(text); n++) {
@@ -674,8 +666,6 @@ int main(void) {
                 cmocka_unit_test_setup_teardown(a_header_that_cannot_be_is_named, setup, teardown),
                 cmocka_unit_test_setup_teardown(fields_of_later_versions_are_ignored, setup,
                                                 teardown),
-                cmocka_unit_test_setup_teardown(
-                        members_of_earlier_versions_do_not_name_their_headers, setup, teardown),
                 cmocka_unit_test_setup_teardown(a_manifest_cut_short_is_refused_wherever_it_ends,
                                                 setup, teardown),
                 cmocka_unit_test_setup_teardown(a_stream_of_any_pieces_has_every_member, setup,

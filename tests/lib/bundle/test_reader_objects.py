@@ -87,7 +87,8 @@ def members_of(tar):
                           "mtime": "2026-05-27T05:21:35.000000000Z",
                           "mode": "0644", **digest_fields(content), "kind": "other",
                           "verdict": "opaque", "detail": "",
-                          "frame": info.offset_data // FRAME, "offset": info.offset_data})
+                          "frame": info.offset_data // FRAME, "offset": info.offset_data,
+                          "header": info.offset_data - info.offset})
     return found
 
 
@@ -339,10 +340,10 @@ def tar_by_bsdtar(b):
                          stdout=subprocess.PIPE, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(tar)) as t:
         member = t.next()
-        offset = member.offset_data
+        offset, header = member.offset_data, member.offset_data - member.offset
         assert member.size == len(content) and t.extractfile(member).read() == content
     member = dict(b.members[0], path="sparse", bytes=len(content), **digest_fields(content))
-    member["frame"], member["offset"] = offset // FRAME, offset
+    member["frame"], member["offset"], member["header"] = offset // FRAME, offset, header
     return Bundle(tar, members=[member])
 
 
