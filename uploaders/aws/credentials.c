@@ -335,19 +335,6 @@ static void fetch_fail(Fetch *fetch, char *error) {
 }
 #define fetch_failf(fetch, ...) fetch_fail(fetch, format_sentence(__VA_ARGS__))
 
-static bool fetch_ensure_sts(Fetch *fetch) {
-        if (fetch->sts)
-                return true;
-        int r = sts_new(&fetch->sts, &(StsOptions){ .event = fetch->owner->event,
-                                                    .clock = fetch->owner->clock,
-                                                    .place = &fetch->plan.sts,
-                                                    .ca_file = fetch->owner->ca_file,
-                                                    .proxy = fetch->owner->proxy });
-        if (r < 0)
-                fetch_failf(fetch, "cannot reach STS: %s", strerror(-r));
-        return r == 0;
-}
-
 static void fetch_succeed(Fetch *fetch, CredentialsSet *set, char *origin);
 
 static void fetch_report(Fetch *fetch, const CredentialsSet *set, char *origin, const char *error) {
@@ -377,11 +364,13 @@ static void on_role(const CredentialsSet *set, const char *error, void *userdata
 /* By keys, or by the token of a web identity. */
 static void assume_role(Fetch *fetch, const AwsKeys *keys, const char *token, const char *origin) {
         const CredentialsRole *role = &fetch->plan.role;
-
-        if (!fetch_ensure_sts(fetch))
-                return;
-        int r = sts_assume_role(fetch->sts,
-                                &(StsRequest){ .role_arn = role->role_arn,
+        int r = sts_assume_role(&fetch->sts,
+                                &(StsRequest){ .event = fetch->owner->event,
+                                               .clock = fetch->owner->clock,
+                                               .place = &fetch->plan.sts,
+                                               .ca_file = fetch->owner->ca_file,
+                                               .proxy = fetch->owner->proxy,
+                                               .role_arn = role->role_arn,
                                                .session_name = role->session_name,
                                                .external_id = role->external_id,
                                                .duration_seconds = role->duration_seconds,

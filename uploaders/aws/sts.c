@@ -1,4 +1,4 @@
-/* One role at a time asked of STS. */
+/* One role asked of STS. */
 #include "uploaders/aws/sts.h"
 
 #include <errno.h>
@@ -24,7 +24,6 @@ static int sign(const Sts *s, Signature *ret);
 static int start_call(Sts *s);
 
 struct Sts {
-        sd_event *event;          /* borrowed */
         Clock *clock;             /* borrowed */
         const StsEndpoint *place; /* borrowed */
         HttpPool *pool;
@@ -35,56 +34,30 @@ struct Sts {
         size_t body_bytes, n_allocated;
         bool is_signed;
         CredentialsSet keys;     /* to sign with */
-        char *role_arn, *origin; /* for the sentence; role_arn NULL = idle */
+        char *role_arn, *origin; /* for the sentence */
         void (*on_done)(const CredentialsSet *set, const char *error, void *userdata);
         void *userdata;
 };
-
-int sts_new(Sts **ret, const StsOptions *options) {
-        _cleanup_(sts_freep) Sts *s = calloc(1, sizeof *s);
-        if (!s)
-                return -ENOMEM;
-        *s = (Sts){ .event = options->event, .clock = options->clock, .place = options->place };
-        int r = http_pool_new(&s->pool, options->event,
-                              &(HttpPoolOptions){ .max_connections = 1,
-                                                  .ca_file = options->ca_file,
-                                                  .proxy = options->proxy });
-        if (r < 0)
-                return r;
-        *ret = TAKE_PTR(s);
-        return 0;
-}
-
-static void clear_request(Sts *s) {
-        if (s->body)
-                digest_wipe(s->body, s->n_allocated);
-        free(s->body);
-        credentials_set_done(&s->keys);
-        free(s->role_arn);
-        free(s->origin);
-        s->body = s->role_arn = s->origin = NULL;
-        s->body_bytes = s->n_allocated = 0;
-}
 
 Sts *sts_free(Sts *s) {
         if (!s)
                 return NULL;
         http_call_cancel(s->call);
         http_pool_free(s->pool);
-        clear_request(s);
+        if (s->body)
+                digest_wipe(s->body, s->n_allocated);
+        free(s->body);
+        credentials_set_done(&s->keys);
+        free(s->role_arn);
+        free(s->origin);
         free(s);
         return NULL;
 }
 
 /* The answer */
 
-static void finish(Sts *s, const CredentialsSet *set, const char *error) {
-        clear_request(s);
-        s->on_done(set, error, s->userdata);
-}
-
 static void fail(Sts *s, char *error /* ours */) {
-        finish(s, NULL, error ? error : "out of memory");
+        s->on_done(NULL, error ? error : "out of memory", s->userdata);
         free(error);
 }
 #define failf(s, ...) fail(s, format_sentence(__VA_ARGS__))
@@ -235,7 +208,7 @@ static void on_reply(const HttpReply *reply, void *userdata) {
                         s,
                         "the answer of STS at %s has no credentials in it; is it an STS endpoint?",
                         s->place->host);
-        finish(s, &set, NULL);
+        s->on_done(&set, NULL, s->userdata);
         credentials_set_done(&set);
 }
 
@@ -352,21 +325,28 @@ static int start_call(Sts *s) {
         return r;
 }
 
-int sts_assume_role(Sts *s, const StsRequest *request) {
-        if (s->role_arn)
-                return -EBUSY;
-        s->is_retried_for_clock = false;
-        s->is_signed = request->keys != NULL;
-        s->on_done = request->on_done;
-        s->userdata = request->userdata;
-        s->role_arn = strdup(request->role_arn);
-        s->origin = strdup(request->keys_origin);
+int sts_assume_role(Sts **ret, const StsRequest *request) {
+        _cleanup_(sts_freep) Sts *s = calloc(1, sizeof *s);
+        if (!s)
+                return -ENOMEM;
+        *s = (Sts){ .clock = request->clock,
+                    .place = request->place,
+                    .is_signed = request->keys != NULL,
+                    .role_arn = strdup(request->role_arn),
+                    .origin = strdup(request->keys_origin),
+                    .on_done = request->on_done,
+                    .userdata = request->userdata };
         int r = s->role_arn && s->origin ? build_body(s, request) : -ENOMEM;
         if (r == 0 && request->keys)
                 r = credentials_set_init(&s->keys, request->keys, 0);
         if (r == 0)
+                r = http_pool_new(&s->pool, request->event,
+                                  &(HttpPoolOptions){ .max_connections = 1,
+                                                      .ca_file = request->ca_file,
+                                                      .proxy = request->proxy });
+        if (r == 0)
                 r = start_call(s);
-        if (r < 0)
-                clear_request(s);
+        if (r == 0)
+                *ret = TAKE_PTR(s);
         return r;
 }

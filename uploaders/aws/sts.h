@@ -21,19 +21,14 @@ typedef struct StsEndpoint { /* owned */
 
 typedef struct Sts Sts;
 
-typedef struct StsOptions { /* copied, but for event, clock and place, which are borrowed */
+Sts *sts_free(Sts *s); /* not from inside on_done */
+DEFINE_CLEANUP(Sts, sts_free);
+
+typedef struct StsRequest { /* copied, but for event, clock and place, which are borrowed */
         sd_event *event;
         Clock *clock;
         const StsEndpoint *place;
         const char *ca_file, *proxy; /* as in HttpPoolOptions */
-} StsOptions;
-
-/** @return 0 and *ret, -ENOMEM, -EOPNOTSUPP as of http_pool_new() */
-int sts_new(Sts **ret, const StsOptions *options);
-Sts *sts_free(Sts *s); /* not from inside on_done */
-DEFINE_CLEANUP(Sts, sts_free);
-
-typedef struct StsRequest { /* borrowed while sts_assume_role() runs */
         const char *role_arn, *session_name;
         const char *external_id;   /* NULL = none */
         unsigned duration_seconds; /* 0 = the service's default, an hour */
@@ -44,12 +39,11 @@ typedef struct StsRequest { /* borrowed while sts_assume_role() runs */
         void *userdata;
 } StsRequest;
 
-/** One at a time. A clock that is wrong is noticed by the answer's Date, and the request made once
+/** A clock that is wrong is noticed by the answer's Date, and the request made once
  * more; `expires_usec` is by our clock.
- * @param on_done once, never from inside; set NULL: error is a sentence. The next may be asked for
- *   from inside it.
- * @return 0, -ENOMEM, -EBUSY, -EINVAL */
-int sts_assume_role(Sts *s, const StsRequest *request);
+ * @param on_done once, never from inside; set NULL: error is a sentence
+ * @return 0 and *ret, -ENOMEM, -EINVAL, -EOPNOTSUPP as of http_pool_new() */
+int sts_assume_role(Sts **ret, const StsRequest *request);
 
 typedef struct StsCredentials { /* of AssumeRole… ; owned; wiped by done */
         char *access_key, *secret_key, *token;
