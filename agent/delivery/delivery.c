@@ -35,7 +35,8 @@ static bool parse_number(const char *text, uint64_t *ret) {
         return text && parse_u64_range(text, 0, INT64_MAX, ret) == 0;
 }
 
-static ManifestFailure build_failure(const HookNote *note, uint64_t received_usec) {
+static ManifestFailure build_failure(const DeliveryNote *n) {
+        const HookNote *note = &n->note;
         const char *symbol = note->has_error_number ? nrt_status_name(note->error_number) : NULL;
         ManifestFailure f = { .has_code = note->has_error_number,
                               .code = note->error_number,
@@ -43,12 +44,30 @@ static ManifestFailure build_failure(const HookNote *note, uint64_t received_use
                               .location = note->error_location,
                               .neff_name = note->neff_name,
                               .neff_uuid = note->neff_uuid,
+                              .container = n->container,
                               .rank = note->job.source ? note->job.rank : -1,
-                              .time_usec = received_usec };
+                              .time_usec = n->received_usec };
         f.has_pid = parse_number(note->pid, &f.pid);
         f.has_tid = parse_number(note->tid, &f.tid);
         f.has_log_id = parse_number(note->log_id, &f.log_id);
         return f;
+}
+
+/* @return *ret, of the first note; NULL: it names none */
+static const ManifestJob *job_of_notes(const DeliveryNotes *n, ManifestJob *ret) {
+        const JobIdentity *job = n->n > 0 ? &n->items[0].note.job : NULL;
+        if (!job || !job->source)
+                return NULL;
+        *ret = (ManifestJob){ .key = job->key[0] ? job->key : NULL,
+                              .source = job->source,
+                              .rank = job->rank,
+                              .world_size = job->world_size };
+        return ret;
+}
+
+static void note_done(DeliveryNote *n) {
+        hook_note_done(&n->note);
+        free(n->container);
 }
 
 typedef struct Reading {
@@ -59,24 +78,21 @@ typedef struct Reading {
 static int on_note(const StoredNote *stored, void *userdata) {
         Reading *reading = userdata;
         DeliveryNotes *n = &reading->notes;
-        HookNote *note = &n->notes[n->n];
+        DeliveryNote *item = &n->items[n->n];
         uid_t sender =
                 note_sender(&(Owner){ .uid = stored->uid }, stored->container, stored->by_mailbox)
                         .uid;
         if (!uid_may_annotate(reading->owners, sender))
                 return 0;
         /* It was filtered before it was stored. */
-        int r = hook_note_parse_stored(stored->document, note);
-        if (r < 0)
-                return r;
-        if (r > 0)
-                return 0;
-        n->failures[n->n] = build_failure(note, stored->received_usec);
-        n->containers[n->n] = stored->container ? strdup(stored->container) : NULL;
-        n->failures[n->n].container = n->containers[n->n]; /* without memory it is left out */
-        n->uids[n->n] = sender;
-        n->n++;
-        return n->n == MANIFEST_FAILURES_MAX;
+        int r = hook_note_parse_stored(stored->document, &item->note);
+        if (r != 0)
+                return MIN(r, 0);
+        item->uid = sender;
+        item->received_usec = stored->received_usec;
+        /* without memory it is left out */
+        item->container = stored->container ? strdup(stored->container) : NULL;
+        return ++n->n == MANIFEST_FAILURES_MAX;
 }
 
 static int read_seen(DeliveryNotes *ret, Store *store, const BundleRecord *b) {
@@ -86,20 +102,10 @@ static int read_seen(DeliveryNotes *ret, Store *store, const BundleRecord *b) {
         return MIN(n, 0);
 }
 
-static void update_job(DeliveryNotes *n) {
-        const JobIdentity *job = n->n > 0 ? &n->notes[0].job : NULL; /* moves with what it is in */
-        n->has_job = job && job->source;
-        n->job = n->has_job ? (ManifestJob){ .key = job->key[0] ? job->key : NULL,
-                                             .source = job->source,
-                                             .rank = job->rank,
-                                             .world_size = job->world_size }
-                            : (ManifestJob){ 0 };
-}
-
 /* Those of others may turn out not to count. */
 static bool has_own(const DeliveryNotes *n, uid_t uid) {
         for (size_t i = 0; i < n->n; i++)
-                if (n->uids[i] == uid || n->uids[i] == 0)
+                if (n->items[i].uid == uid || n->items[i].uid == 0)
                         return true;
         return false;
 }
@@ -108,14 +114,10 @@ int delivery_notes_read(DeliveryNotes *ret, Store *store, const Bundle *b) {
         const BundleRecord *rec = &b->rec;
         Reading reading = { .owners = &b->owners };
         DeliveryNotes *n = &reading.notes;
-        n->notes = calloc(MANIFEST_FAILURES_MAX, sizeof *n->notes);
-        n->failures = calloc(MANIFEST_FAILURES_MAX, sizeof *n->failures);
-        n->containers = calloc(MANIFEST_FAILURES_MAX, sizeof *n->containers);
-        n->uids = calloc(MANIFEST_FAILURES_MAX, sizeof *n->uids);
-        int r = n->notes && n->failures && n->containers && n->uids
-                        ? store_note_list(store, &(StoredUnit){ rec->source, rec->path }, on_note,
-                                          &reading)
-                        : -ENOMEM;
+        n->items = calloc(MANIFEST_FAILURES_MAX, sizeof *n->items);
+        int r = n->items ? store_note_list(store, &(StoredUnit){ rec->source, rec->path }, on_note,
+                                           &reading)
+                         : -ENOMEM;
         if (r >= 0 && source_kind_has_incident(rec->kind) && !has_own(n, rec->uid))
                 r = read_seen(n, store, rec);
         if (r < 0 || (n->n == 0 && n->n_seen == 0)) {
@@ -123,43 +125,25 @@ int delivery_notes_read(DeliveryNotes *ret, Store *store, const Bundle *b) {
                 *ret = (DeliveryNotes){ 0 };
                 return MIN(r, 0);
         }
-        update_job(n);
         *ret = *n;
         return 0;
-}
-
-static void move_note(DeliveryNotes *n, size_t to, size_t from) {
-        if (to == from)
-                return;
-        n->notes[to] = n->notes[from];
-        n->failures[to] = n->failures[from];
-        n->containers[to] = n->containers[from];
-        n->uids[to] = n->uids[from];
 }
 
 size_t delivery_notes_filter(DeliveryNotes *n, const FileOwners *owners) {
         size_t n_kept = 0, n_before = n->n;
         for (size_t i = 0; i < n_before; i++)
-                if (uid_may_annotate(owners, n->uids[i]))
-                        move_note(n, n_kept++, i);
-                else {
-                        hook_note_done(&n->notes[i]);
-                        free(n->containers[i]);
-                }
+                if (uid_may_annotate(owners, n->items[i].uid))
+                        n->items[n_kept++] = n->items[i];
+                else
+                        note_done(&n->items[i]);
         n->n = n_kept;
-        update_job(n);
         return n_before - n_kept;
 }
 
 void delivery_notes_done(DeliveryNotes *n) {
-        for (size_t i = 0; i < n->n; i++) {
-                hook_note_done(&n->notes[i]);
-                free(n->containers[i]);
-        }
-        free(n->containers);
-        free(n->notes);
-        free(n->failures);
-        free(n->uids);
+        for (size_t i = 0; i < n->n; i++)
+                note_done(&n->items[i]);
+        free(n->items);
         for (size_t i = 0; i < n->n_seen; i++)
                 stored_job_done(&n->seen[i]);
         free(n->seen);
@@ -168,9 +152,12 @@ void delivery_notes_done(DeliveryNotes *n) {
 
 /* @return whether the row changes */
 static bool set_failure(Bundle *b, const DeliveryNotes *n) {
-        char *text =
-                n->n > 0 ? manifest_summarize_failure(&n->failures[0], n->has_job ? &n->job : NULL)
-                         : NULL;
+        ManifestJob job;
+        char *text = NULL;
+        if (n->n > 0) {
+                const ManifestFailure first = build_failure(&n->items[0]);
+                text = manifest_summarize_failure(&first, job_of_notes(n, &job));
+        }
         if (!text || (b->rec.failure && strcmp(b->rec.failure, text) == 0)) {
                 free(text);
                 return false;
@@ -351,15 +338,15 @@ void delivery_done(Delivery *d) {
 }
 
 #define TRUNCATED_MAX 20 /* named one by one */
+/* @param userdata  the array of reasons */
 static void add_reason(const char *reason, void *userdata) {
-        DeliveryAttempt *a = userdata;
+        json_t *reasons = userdata, *v;
         size_t i;
-        json_t *v;
-        a->delivery->complete = false;
-        json_array_foreach(a->reasons, i,
-                           v) if (strcmp(json_string_value(v), reason) ==
-                                  0) return; /* intake, or an earlier delivery, has seen it */
-        json_array_append_new(a->reasons, json_string(reason));
+        json_array_foreach(reasons, i, v) {
+                if (strcmp(json_string_value(v), reason) == 0)
+                        return; /* intake, or an earlier delivery, has seen it */
+        }
+        json_array_append_new(reasons, json_string(reason));
 }
 
 static const char *last_reason(const DeliveryAttempt *a) {
@@ -402,10 +389,10 @@ static bool build_plan(DeliveryAttempt *a) {
         size_t n_reasons = json_array_size(a->reasons); /* that it had */
         int r = plan_new(&a->plan);
         if (r >= 0)
-                r = delivery_members_new(&a->members, d, a->plan,
-                                         &(IncompleteReasons){ add_reason, a });
+                r = delivery_members_new(&a->members, d, a->plan, a->reasons);
         if (r >= 0)
                 r = plan_freeze(a->plan);
+        d->complete = d->rec.complete && json_array_size(a->reasons) == n_reasons;
         if (r < 0 && r != -ENOENT)
                 return delivery_endf(d, result_of(r), "cannot plan the bundle of '%s': %s",
                                      d->rec.path, strerror(-r));
@@ -429,7 +416,6 @@ bool delivery_attempt_start(DeliveryAttempt *a, Delivery *d) {
                                 .reader = { .limits = d->limits, .abort = &d->abort },
                                 .created_usec = d->clock->realtime_usec(d->clock) };
         atomic_store(&d->done_bytes, 0);
-        d->complete = d->rec.complete;
         a->object_name = bundle_object_name(d->rec.id);
         a->manifest_name = bundle_manifest_name(d->rec.id);
         if (!a->object_name || !a->manifest_name || !a->reasons)
@@ -496,7 +482,7 @@ static bool add_truncated_reason(DeliveryAttempt *a, size_t i, const MemberResul
         const char *detail = m->detail ? m->detail : "";
         if (!path || asprintf(&text, "truncated: '%s'%s%s", path, *detail ? ": " : "", detail) < 0)
                 return false;
-        add_reason(text, a);
+        add_reason(text, a->reasons);
         return true;
 }
 
@@ -510,8 +496,10 @@ void delivery_attempt_add_verdicts(DeliveryAttempt *a, const BundleWriter *write
         if (n_bad > n_told) {
                 _cleanup_free_ char *text = NULL;
                 if (asprintf(&text, "truncated: %zu more members", n_bad - n_told) >= 0)
-                        add_reason(text, a);
+                        add_reason(text, a->reasons);
         }
+        if (n_bad > 0)
+                a->delivery->complete = false;
         free(a->delivery->incomplete);
         a->delivery->incomplete =
                 json_array_size(a->reasons) ? json_dumps(a->reasons, JSON_COMPACT) : NULL;
@@ -701,9 +689,6 @@ static ManifestInfo manifest_info(const DeliveryAttempt *a, const char **reasons
                 .agreed = d->rec.name.agreed[0] ? d->rec.name.agreed : "alone",
                 .failure_key = d->rec.name.key,
                 .failure_n = d->rec.name.n,
-                .job = d->notes.has_job ? &d->notes.job : NULL,
-                .failures = d->notes.failures,
-                .n_failures = d->notes.n,
                 .agent_version = PACKAGE_VERSION,
                 .created_usec = a->created_usec,
         };
@@ -713,10 +698,14 @@ int delivery_attempt_write_manifest(DeliveryAttempt *a, const BundleWriter *writ
                                     const Parts *parts,
                                     int (*put)(const void *data, size_t n, void *userdata),
                                     void *userdata) {
+        const DeliveryNotes *notes = &a->delivery->notes;
         _cleanup_free_ const char **reasons =
                 calloc(json_array_size(a->reasons) + 1, sizeof *reasons);
-        if (!reasons)
+        _cleanup_free_ ManifestFailure *failures = calloc(notes->n + 1, sizeof *failures);
+        if (!reasons || !failures)
                 return -ENOMEM;
+        for (size_t i = 0; i < notes->n; i++)
+                failures[i] = build_failure(&notes->items[i]);
         for (size_t i = 0; i < json_array_size(a->reasons); i++)
                 reasons[i] = json_string_value(json_array_get(a->reasons, i));
         char space[4096];
@@ -725,12 +714,13 @@ int delivery_attempt_write_manifest(DeliveryAttempt *a, const BundleWriter *writ
                 found = NULL;
         char derived[CLOCK_ISO_SIZE];
         ManifestInfo info = manifest_info(a, reasons, found ? pw.pw_name : NULL, derived);
-        ManifestJob seen;
-        json_t *row =
-                info.job ? NULL
-                         : find_job(&a->delivery->notes, a->plan, a->delivery->rec.kind, &seen);
+        ManifestJob job;
+        info.failures = failures;
+        info.n_failures = notes->n;
+        info.job = job_of_notes(notes, &job);
+        json_t *row = info.job ? NULL : find_job(notes, a->plan, a->delivery->rec.kind, &job);
         if (row)
-                info.job = &seen;
+                info.job = &job;
         const ManifestContent content = { a->plan, writer, parts, a->plan_sha256 };
         int r = manifest_write(&info, &content, put, userdata);
         json_decref(row);
@@ -761,7 +751,7 @@ struct DeliveryMembers {
         size_t next_attached;
         bool has_source; /* a member of the source was found */
         bool has_more;   /* … and left out: an attachment has its name */
-        IncompleteReasons reasons;
+        json_t *reasons; /* borrowed */
         size_t n_unreadable;
         ScanUnit left_out; /* since intake saw it: skipped, skipped_example */
 };
@@ -780,7 +770,7 @@ static void skip_member(DeliveryMembers *m, const char *path, int error) {
                      error == -ENOENT ? "removed: '%s' was removed before it could be read"
                                       : "unreadable: '%s' (%s)",
                      escaped, strerror(-error)) >= 0)
-                m->reasons.add(text, m->reasons.userdata);
+                add_reason(text, m->reasons);
 }
 
 static int add_to_plan(DeliveryMembers *m, const char *path, int fd, const Member *member) {
@@ -883,7 +873,7 @@ static void add_collision_reason(DeliveryMembers *m, const char *path) {
                     "name taken: '%s' of the source has the name of a file that the agent adds; it "
                     "follows in a supplement",
                     path) >= 0)
-                m->reasons.add(text, m->reasons.userdata);
+                add_reason(text, m->reasons);
 }
 
 /* ---- members of the source ---- */
@@ -1025,13 +1015,13 @@ static void add_left_out_reasons(const DeliveryMembers *m) {
                 _cleanup_free_ char *text = scan_skip_reason((ScanSkip)i, m->left_out.skipped[i],
                                                              m->left_out.skipped_example[i]);
                 if (text)
-                        m->reasons.add(text, m->reasons.userdata);
+                        add_reason(text, m->reasons);
         }
         if (m->n_unreadable > REASONS_MAX) {
                 char text[64];
                 snprintf(text, sizeof text, "unreadable: %zu more members",
                          m->n_unreadable - REASONS_MAX);
-                m->reasons.add(text, m->reasons.userdata);
+                add_reason(text, m->reasons);
         }
 }
 
@@ -1040,22 +1030,21 @@ static void add_lost_reason(const DeliveryMembers *m) {
         snprintf(text, sizeof text,
                  "redelivered: %zu of %zu members that were shipped are gone or have changed since",
                  m->delivery->n_shipped - m->n, m->delivery->n_shipped);
-        m->reasons.add(text, m->reasons.userdata);
+        add_reason(text, m->reasons);
 }
 
-int delivery_members_new(DeliveryMembers **ret, const Delivery *d, Plan *plan,
-                         const IncompleteReasons *reasons) {
+int delivery_members_new(DeliveryMembers **ret, const Delivery *d, Plan *plan, json_t *reasons) {
         DeliveryMembers *m = calloc(1, sizeof *m);
         if (!m)
                 return -ENOMEM;
-        *m = (DeliveryMembers){ .delivery = d, .plan = plan, .root_fd = -1, .reasons = *reasons };
+        *m = (DeliveryMembers){ .delivery = d, .plan = plan, .root_fd = -1, .reasons = reasons };
         int r = find_members(m);
         add_left_out_reasons(m);
         if (r >= 0 && d->rec.is_redelivery && m->n > 0 && m->n < d->n_shipped)
                 add_lost_reason(m);
         /* What a supplement lacks its base may have. */
         if (r >= 0 && d->rec.kind == SOURCE_NEURON_PROFILE && !d->rec.supplement_of[0])
-                r = validate_set(plan, reasons->add, reasons->userdata);
+                r = validate_set(plan, add_reason, reasons);
         if (r < 0) {
                 delivery_members_free(m);
                 return r;

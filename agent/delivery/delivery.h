@@ -24,14 +24,16 @@
 /* ---- what hooks reported about a unit, for the manifests of its bundles; read
  * on the loop when a delivery starts, and from then on the delivery's ---- */
 
+typedef struct DeliveryNote {
+        HookNote note;
+        char *container; /* NULL = not known */
+        uid_t uid;       /* its user */
+        uint64_t received_usec;
+} DeliveryNote;
+
 typedef struct DeliveryNotes {
-        HookNote *notes; /* owned; what the others point into */
-        ManifestFailure *failures;
-        char **containers; /* owned; of each note, NULL = not known */
-        uid_t *uids;       /* the user of each note */
-        size_t n;          /* of them all, at most MANIFEST_FAILURES_MAX */
-        ManifestJob job;
-        bool has_job;
+        DeliveryNote *items; /* owned */
+        size_t n;            /* at most MANIFEST_FAILURES_MAX */
         /* Without a note: the owner's processes that were seen at devices, the last one first. */
         struct StoredJob *seen; /* owned */
         size_t n_seen;
@@ -144,17 +146,12 @@ bool delivery_may_continue(Delivery *d);
 
 typedef struct DeliveryMembers DeliveryMembers;
 
-typedef struct IncompleteReasons {                       /* why the bundle is not complete */
-        void (*add)(const char *reason, void *userdata); /* a sentence, borrowed for the call */
-        void *userdata;
-} IncompleteReasons;
-
 /** Finds the members and adds each to the plan (not yet frozen). What cannot be opened is left out,
  * with a reason; so is a member of the source that has the name of an attachment: it follows in a
- * supplement, where it is the only one of that name. @return 0, -ENOENT when nothing is left,
- * -errno */
-int delivery_members_new(DeliveryMembers **ret, const Delivery *d, Plan *plan,
-                         const IncompleteReasons *reasons);
+ * supplement, where it is the only one of that name.
+ * @param reasons  borrowed: gets why the bundle is not complete, a sentence each
+ * @return 0, -ENOENT when nothing is left, -errno */
+int delivery_members_new(DeliveryMembers **ret, const Delivery *d, Plan *plan, json_t *reasons);
 DeliveryMembers *delivery_members_free(DeliveryMembers *m);
 
 /** Opens the plan's member i for reading. @return an fd of the caller's, -errno */

@@ -149,12 +149,6 @@ static void remove_source(const Fixture *f) {
         assert_int_equal(system(command), 0);
 }
 
-static void add_reason(const char *reason, void *userdata) {
-        Found *x = userdata;
-        size_t n = strlen(x->reasons);
-        (void)snprintf(x->reasons + n, sizeof x->reasons - n, "%s\n", reason);
-}
-
 /* Attaches files of these names, whose content is their name, in a directory of their own. */
 static void attach(Fixture *f, const char *const *names, size_t n) {
         assert_int_equal(mkdirat(f->scratch->fd, "attached", 0700), 0);
@@ -202,8 +196,14 @@ static Delivery *find(const Fixture *f, const Found *shipped, Found *x) {
                 job->n_shipped = shipped->n_prints;
         }
         assert_int_equal(plan_new(&x->plan), 0);
-        x->result = delivery_members_new(&x->members, job, x->plan,
-                                         &(IncompleteReasons){ add_reason, x });
+        json_t *reasons = json_array(), *v;
+        size_t i;
+        x->result = delivery_members_new(&x->members, job, x->plan, reasons);
+        json_array_foreach(reasons, i, v) {
+                size_t n = strlen(x->reasons);
+                (void)snprintf(x->reasons + n, sizeof x->reasons - n, "%s\n", json_string_value(v));
+        }
+        json_decref(reasons);
         if (x->result == 0) {
                 assert_int_equal(plan_freeze(x->plan), 0);
                 assert_int_equal(delivery_members_export_prints(x->members, job), 0);

@@ -82,13 +82,12 @@ static void notes_of_others_are_not_in_the_manifest(void **state) {
         file_owners_add(&owners, SOURCE, 0, AGENT);
         assert_int_equal(delivery_notes_filter(&f->notes, &owners), 2);
         assert_int_equal(f->notes.n, 2);
-        assert_string_equal(f->notes.failures[0].location, "his_words");
-        assert_string_equal(f->notes.failures[1].location, "roots_words");
-        assert_true(f->notes.has_job);
-        assert_string_equal(f->notes.job.key, "slurm:his_words");
+        assert_string_equal(f->notes.items[0].note.error_location, "his_words");
+        assert_string_equal(f->notes.items[1].note.error_location, "roots_words");
+        assert_string_equal(f->notes.items[0].note.job.key, "slurm:his_words");
         file_owners_add(&owners, SOURCE, ATTACKER, AGENT);
         assert_int_equal(delivery_notes_filter(&f->notes, &owners), 1);
-        assert_string_equal(f->notes.job.key, "slurm:roots_words");
+        assert_string_equal(f->notes.items[0].note.job.key, "slurm:roots_words");
 }
 
 static void notes_of_others_alone_give_no_job(void **state) {
@@ -99,7 +98,6 @@ static void notes_of_others_alone_give_no_job(void **state) {
         file_owners_add(&owners, SOURCE, VICTIM, AGENT);
         assert_int_equal(delivery_notes_filter(&f->notes, &owners), 1);
         assert_int_equal(f->notes.n, 0);
-        assert_false(f->notes.has_job);
 }
 
 static void notes_of_others_do_not_crowd_out_the_owner_s(void **state) {
@@ -110,7 +108,7 @@ static void notes_of_others_do_not_crowd_out_the_owner_s(void **state) {
         file_owners_add(&f->bundle.owners, SOURCE, VICTIM, AGENT);
         assert_int_equal(delivery_notes_read(&f->notes, f->store, &f->bundle), 0);
         assert_int_equal(f->notes.n, 1);
-        assert_string_equal(f->notes.failures[0].location, "his_words");
+        assert_string_equal(f->notes.items[0].note.error_location, "his_words");
 }
 
 static const char *prefix_for(Fixture *f, uid_t owner) {
