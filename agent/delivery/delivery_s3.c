@@ -95,6 +95,7 @@ typedef struct DeliveryS3 {
         char *key, *manifest_key;
         char plan_hex[SHA256_HEX_SIZE];
         S3Call *call;
+        bool (*on_answer)(struct DeliveryS3 *x, const S3Result *result); /* of the call */
         EarlierCopy earlier;
         EarlierManifest manifest;              /* with EARLIER_MANIFEST and EARLIER_COMPLETE */
         uint64_t manifest_size, manifest_read; /* of the earlier one */
@@ -268,10 +269,8 @@ static bool matches(const LedgerUpload *u, const DeliveryS3Expected *expected) {
 int delivery_s3_ledger_load(DeliveryS3Ledger *l, Store *store, const DeliveryS3Expected *expected) {
         _cleanup_(ledger_upload_done) LedgerUpload upload = { 0 };
         delivery_s3_ledger_done(l);
-        l->bundle = strdup(expected->bundle);
-        l->destination = strdup(expected->destination);
-        if (!l->bundle || !l->destination)
-                return -ENOMEM;
+        l->bundle = expected->bundle;
+        l->destination = expected->destination;
         int r = store_ledger_get(store, expected->bundle, expected->destination, &upload);
         if (r == STORE_E_NOT_FOUND)
                 return 0;
@@ -334,8 +333,6 @@ uint64_t delivery_s3_ledger_bytes(const DeliveryS3Ledger *l) {
 void delivery_s3_ledger_done(DeliveryS3Ledger *l) {
         free_rows(l);
         packed_row_done(&l->first);
-        free(l->bundle);
-        free(l->destination);
         *l = (DeliveryS3Ledger){ 0 };
 }
 
@@ -561,10 +558,20 @@ static bool work_delivered_before(DeliveryS3 *x) {
 
 /* ---- is it there already? ---- */
 
-static bool request(DeliveryS3 *x, const S3RequestOptions *options) {
+static void on_answer(const S3Result *result, void *userdata) {
+        DeliveryS3 *x = userdata;
+        x->call = NULL;
+        end_unless(x, x->on_answer(x, result));
+        step(x);
+}
+
+static bool request(DeliveryS3 *x, bool (*handle)(DeliveryS3 *x, const S3Result *result),
+                    const S3RequestOptions *options) {
         S3RequestOptions own = *options;
         own.max_tries = CHECK_TRIES_MAX;
+        own.on_done = on_answer;
         own.userdata = x;
+        x->on_answer = handle;
         int r = s3_call_new(&x->call, x->client, &own);
         return r == 0 || delivery_endf(&x->base, RESULT_NO_RESOURCES, "cannot ask the store: %s",
                                        strerror(-r));
@@ -593,13 +600,6 @@ static bool handle_manifest_piece(DeliveryS3 *x, const S3Result *result) {
         return read_manifest(x);
 }
 
-static void on_manifest_piece(const S3Result *result, void *userdata) {
-        DeliveryS3 *x = userdata;
-        x->call = NULL;
-        end_unless(x, handle_manifest_piece(x, result));
-        step(x);
-}
-
 static bool end_manifest(DeliveryS3 *x) {
         _cleanup_free_ char *url = manifest_url(x);
         /* also for an empty one, of which no piece has come */
@@ -621,12 +621,12 @@ static bool read_manifest(DeliveryS3 *x) {
                 return end_manifest(x);
         (void)snprintf(range, sizeof range, "bytes=%llu-%llu", (unsigned long long)x->manifest_read,
                        (unsigned long long)(x->manifest_read + n - 1));
-        return request(x, &(S3RequestOptions){ .operation = S3_GET_OBJECT,
-                                               .key = x->manifest_key,
-                                               .headers = &(AwsNameValue){ "Range", range },
-                                               .n_headers = 1,
-                                               .reply_max_bytes = (size_t)n + 1,
-                                               .on_done = on_manifest_piece });
+        return request(x, handle_manifest_piece,
+                       &(S3RequestOptions){ .operation = S3_GET_OBJECT,
+                                            .key = x->manifest_key,
+                                            .headers = &(AwsNameValue){ "Range", range },
+                                            .n_headers = 1,
+                                            .reply_max_bytes = (size_t)n + 1 });
 }
 
 static bool handle_manifest_head(DeliveryS3 *x, const S3Result *result) {
@@ -649,18 +649,10 @@ static bool handle_manifest_head(DeliveryS3 *x, const S3Result *result) {
         return read_manifest(x);
 }
 
-static void on_manifest_head(const S3Result *result, void *userdata) {
-        DeliveryS3 *x = userdata;
-        x->call = NULL;
-        end_unless(x, handle_manifest_head(x, result));
-        step(x);
-}
-
 static bool check_manifest(DeliveryS3 *x) {
         set_state(x, DELIVERY_S3_CHECKING_MANIFEST);
-        return request(x, &(S3RequestOptions){ .operation = S3_HEAD_OBJECT,
-                                               .key = x->manifest_key,
-                                               .on_done = on_manifest_head });
+        return request(x, handle_manifest_head,
+                       &(S3RequestOptions){ .operation = S3_HEAD_OBJECT, .key = x->manifest_key });
 }
 
 static bool handle_object(DeliveryS3 *x, const S3Result *result) {
@@ -693,18 +685,10 @@ static bool end_damaged(DeliveryS3 *x) {
         return delivery_attempt_end_damaged(&x->attempt, url ? url : x->manifest_key);
 }
 
-static void on_object_head(const S3Result *result, void *userdata) {
-        DeliveryS3 *x = userdata;
-        x->call = NULL;
-        end_unless(x, handle_object(x, result));
-        step(x);
-}
-
 static bool check_object(DeliveryS3 *x) {
         set_state(x, DELIVERY_S3_CHECKING_OBJECT);
-        return request(x, &(S3RequestOptions){ .operation = S3_HEAD_OBJECT,
-                                               .key = x->key,
-                                               .on_done = on_object_head });
+        return request(x, handle_object,
+                       &(S3RequestOptions){ .operation = S3_HEAD_OBJECT, .key = x->key });
 }
 
 /* ---- the uploads ---- */
@@ -795,21 +779,12 @@ static int queue_abort(DeliveryS3 *x, const char *key, int64_t *ret_id) {
                 ret_id);
 }
 
-/* A manifest's upload is never resumed: one that needs parts and is interrupted is aborted. */
+/* A manifest's upload is never resumed: one that needs parts and is interrupted is aborted, with
+ * all uploads of that key, whatever their ids. */
 static int on_manifest_upload_start(S3Upload *u, void *userdata) {
         (void)u;
         DeliveryS3 *x = userdata;
         return queue_abort(x, x->manifest_key, &x->abort_id);
-}
-
-static int on_manifest_upload_id(S3Upload *u, const char *upload_id, void *userdata) {
-        (void)u, (void)upload_id, (void)userdata;
-        return 0; /* all uploads of that key are aborted, whatever their ids */
-}
-
-static int on_manifest_etag(S3Upload *u, unsigned number, const char *etag, void *userdata) {
-        (void)u, (void)number, (void)etag, (void)userdata;
-        return 0;
 }
 
 static void on_upload_done(const S3UploadResult *result, void *userdata) {
@@ -913,9 +888,7 @@ static bool start_manifest_upload(DeliveryS3 *x) {
                                                  /* ours, of an object that is gone */
                                                  .is_overwrite = x->earlier == EARLIER_MANIFEST ||
                                                                  x->earlier == EARLIER_TRUNCATED,
-                                                 .on_begin = on_manifest_upload_start,
-                                                 .on_upload_id = on_manifest_upload_id,
-                                                 .on_etag = on_manifest_etag });
+                                                 .on_begin = on_manifest_upload_start });
 }
 
 /* ---- the machine ---- */

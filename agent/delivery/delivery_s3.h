@@ -29,8 +29,8 @@ typedef struct DeliveryS3Ledger {
         size_t n;
         char *upload_id; /* NULL = a new upload */
         /* New rows. */
-        char *bundle, *destination;
-        bool has_intent; /* it is in the store: rows may be written */
+        const char *bundle, *destination; /* borrowed */
+        bool has_intent;                  /* it is in the store: rows may be written */
         PackedRow first; /* of part 1, the only one that is built before the intent is written */
 } DeliveryS3Ledger;
 

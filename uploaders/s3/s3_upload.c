@@ -717,7 +717,7 @@ static void record_part(UploadJob *job, const S3Result *result) {
         if (result->answer->verdict != S3_OK || !record_etag(etag, result))
                 return record_failed_part(u, result->answer);
         int r = upload_parts_arrived(&u->parts, job, etag);
-        if (r == 0)
+        if (r == 0 && u->options.on_etag)
                 r = u->options.on_etag(u, number, etag, u->options.userdata);
         if (r < 0)
                 u->failure = r;
@@ -972,7 +972,9 @@ static void after_create(S3Upload *u) {
         if (!u->upload_id)
                 return upload_end_with_text(u, UPLOAD_E_UNREACHABLE,
                                             "the answer to CreateMultipartUpload has no upload id");
-        int r = u->options.on_upload_id(u, u->upload_id, u->options.userdata);
+        int r = u->options.on_upload_id
+                        ? u->options.on_upload_id(u, u->upload_id, u->options.userdata)
+                        : 0;
         if (r < 0)
                 upload_finish(u, r);
         else

@@ -90,7 +90,7 @@ typedef struct S3UploadOptions { /* strings and parts are copied */
          * one. */
         void (*on_part_needed)(S3Upload *u, unsigned number, void *userdata);
         /* Must be durable when it returns 0. -errno ends the upload with it (nothing is
-         * aborted). */
+         * aborted). The two that follow may be NULL. */
         int (*on_begin)(S3Upload *u, void *userdata); /* before CreateMultipartUpload */
         int (*on_upload_id)(S3Upload *u, const char *upload_id, void *userdata);
         int (*on_etag)(S3Upload *u, unsigned number, const char *etag, void *userdata);
