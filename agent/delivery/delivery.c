@@ -756,11 +756,6 @@ struct DeliveryMembers {
         ScanUnit left_out; /* since intake saw it: skipped, skipped_example */
 };
 
-static int compare_u64(const void *a, const void *b) {
-        uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-        return (x > y) - (x < y);
-}
-
 static void skip_member(DeliveryMembers *m, const char *path, int error) {
         if (m->n_unreadable++ >= REASONS_MAX)
                 return;
@@ -1118,7 +1113,7 @@ int delivery_members_export_prints(DeliveryMembers *m, Delivery *d) {
                 else
                         d->digest += m->members[i].print;
         }
-        qsort(prints, d->n_prints, sizeof *prints, compare_u64);
-        qsort(attached, d->n_attached_prints, sizeof *attached, compare_u64);
+        qsort(prints, d->n_prints, sizeof *prints, array_compare_keys);
+        qsort(attached, d->n_attached_prints, sizeof *attached, array_compare_keys);
         return 0;
 }

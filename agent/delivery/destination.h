@@ -105,8 +105,7 @@ typedef struct Destination {
         char stall_error[256];
         Rotation rotation;
         /* Where many nodes send to one place they do not all start at the same moment. */
-        bool has_jitter;
-        uint64_t jitter_until_usec; /* CLOCK_BOOTTIME */
+        uint64_t jitter_until_usec; /* CLOCK_BOOTTIME; 0 = the next one draws */
         Objects *objects;           /* of objects.c; NULL until the first call */
 } Destination;
 

@@ -62,16 +62,24 @@ struct ObjectCall {
         VolumeContent content;
 };
 
+/* Whether a bucket's store heeds If-None-Match, rather than to ignore it: the same object is
+ * created twice. */
+typedef enum Conditions {
+        CONDITIONS_UNKNOWN,
+        CONDITIONS_FIRST_PROBE,
+        CONDITIONS_SECOND_PROBE,
+        CONDITIONS_HEEDED,
+        CONDITIONS_IGNORED,
+} Conditions;
+
 struct Objects { /* of a destination */
         Destination *destination;
         ListLink calls;
 
         char *prefix; /* of all keys of a bucket */
-        /* Whether its store heeds If-None-Match, rather than to ignore it: the same object is
-         * created twice. */
         char *probe_key;
         S3Call *probe;
-        bool is_probing, is_second_probe, has_conditions, ignores_conditions;
+        Conditions conditions;
 
         WorkerPool *pool;
         Volume *volume;
@@ -408,7 +416,6 @@ static int send_put(ObjectCall *c) {
 
 static void finish_probe(Objects *o, ObjectOutcome outcome, const char *error) {
         bool found;
-        o->is_probing = false;
         do { /* on_done may cancel any other */
                 found = false;
                 LIST_FOREACH (link, &o->calls) {
@@ -434,19 +441,22 @@ static void on_probed(const S3Result *r, void *userdata) {
         ObjectOutcome outcome = classify_answer(r, S3_PUT_OBJECT);
         bool has_answered = outcome == OBJECT_OK || outcome == OBJECT_EXISTS;
         o->probe = NULL;
-        if (!o->is_probing) /* it was deleted, or stays where that is not permitted: one a node */
-                return;
-        if (!has_answered)
+        if (o->conditions >= CONDITIONS_HEEDED)
+                return; /* it was deleted, or stays where that is not permitted: one a node */
+        if (!has_answered) {
+                o->conditions = CONDITIONS_UNKNOWN;
                 finish_probe(o, outcome, r->answer->sentence);
-        else if (!o->is_second_probe) {
-                o->is_second_probe = true;
-                if (send_probe(o, S3_PUT_OBJECT) < 0)
-                        finish_probe(o, OBJECT_UNREACHABLE, NULL);
+        } else if (o->conditions == CONDITIONS_FIRST_PROBE) {
+                o->conditions = CONDITIONS_SECOND_PROBE;
+                if (send_probe(o, S3_PUT_OBJECT) == 0)
+                        return;
+                o->conditions = CONDITIONS_UNKNOWN;
+                finish_probe(o, OBJECT_UNREACHABLE, NULL);
         } else {
-                o->has_conditions = outcome == OBJECT_EXISTS;
-                o->ignores_conditions = outcome == OBJECT_OK;
+                bool is_heeded = outcome == OBJECT_EXISTS;
+                o->conditions = is_heeded ? CONDITIONS_HEEDED : CONDITIONS_IGNORED;
                 (void)send_probe(o, S3_DELETE_OBJECT);
-                finish_probe(o, o->has_conditions ? OBJECT_OK : OBJECT_UNABLE, IGNORES_TEXT);
+                finish_probe(o, is_heeded ? OBJECT_OK : OBJECT_UNABLE, IGNORES_TEXT);
         }
 }
 
@@ -467,16 +477,15 @@ static int send_probe(Objects *o, S3Operation operation) {
 
 static int s3_create(ObjectCall *c) {
         Objects *o = c->objects;
-        if (o->has_conditions)
+        if (o->conditions == CONDITIONS_HEEDED)
                 return send_put(c);
-        if (o->ignores_conditions)
+        if (o->conditions == CONDITIONS_IGNORED)
                 return finish_later(c, OBJECT_UNABLE, IGNORES_TEXT);
         c->awaits_probe = true;
-        if (o->is_probing)
+        if (o->conditions != CONDITIONS_UNKNOWN)
                 return 0;
-        o->is_second_probe = false;
         int r = send_probe(o, S3_PUT_OBJECT);
-        o->is_probing = r == 0;
+        o->conditions = r == 0 ? CONDITIONS_FIRST_PROBE : CONDITIONS_UNKNOWN;
         return r;
 }
 

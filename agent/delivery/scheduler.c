@@ -879,8 +879,7 @@ static bool postpone_for_jitter(Destination *d, bool is_burst) {
         uint64_t now = scheduler_boottime_usec(s);
         if (!d->type->is_shared || s->is_urgent)
                 return false;
-        if (!d->has_jitter) {
-                d->has_jitter = true;
+        if (d->jitter_until_usec == 0) {
                 d->jitter_until_usec = now;
                 if (is_burst)
                         d->jitter_until_usec += scheduler_random() %
@@ -940,7 +939,7 @@ static void wait_for_next(Destination *d, uint64_t wait_usec, uint64_t cleanup_w
                 kick_destination_in(d, MIN(wait_usec, cleanup_wait_usec));
                 return;
         }
-        d->has_jitter = false;
+        d->jitter_until_usec = 0;
         if (d == d->head && (d->delivery_failed || d->objects_failed))
                 mark_ok(d); /* nobody waits for it any more, and it can be written */
 }
@@ -971,7 +970,7 @@ static void kick_destination(Destination *d) {
                 wait_for_next(d, wait, cleanup_wait);
                 return;
         }
-        if (postpone_for_jitter(d, !d->has_jitter && has_many_pending(d)))
+        if (postpone_for_jitter(d, d->jitter_until_usec == 0 && has_many_pending(d)))
                 return;
         rotation_record(&d->head->rotation, bundle_table_queue_of(s->context.bundles, b),
                         b->rec.uid, is_small(b));
@@ -999,7 +998,8 @@ static void reset_failures(Scheduler *s, Bundle *b) {
 void scheduler_retry_now(Scheduler *s, Bundle *b) {
         for (size_t i = 0; i < s->n_all; i++) {
                 s->destinations[i].not_before_usec = 0;
-                s->destinations[i].jitter_until_usec = 0;
+                s->destinations[i].jitter_until_usec =
+                        MIN(s->destinations[i].jitter_until_usec, UINT64_C(1));
         }
         LIST_FOREACH (l, bundle_table_all(s->context.bundles)) {
                 Bundle *other = CONTAINER_OF(l, Bundle, link);

@@ -66,13 +66,13 @@ struct S3Probe {
         S3Call *call;
 
         size_t at; /* in asks[] */
-        bool has_object, has_upload;
+        bool has_object;
         /* the store is away, there is no bucket, or we are refused altogether */
         bool is_cleaning_up;
         bool has_clock_sentence;
         bool bucket_was_denied;
-        char *bucket_denial; /* the sentence */
-        char upload_id[S3_UPLOAD_ID_SIZE];
+        char *bucket_denial;               /* the sentence */
+        char upload_id[S3_UPLOAD_ID_SIZE]; /* "" = there is none */
 
         int outcome;
         char *error;
@@ -222,12 +222,12 @@ static void record_created(S3Probe *p, const S3Result *result) {
                         p->has_object = true;
                 break;
         case S3_CREATE_UPLOAD:
-                if (v == S3_OK &&
-                    s3_xml_upload_id(result->body, result->body_bytes, p->upload_id) == 0)
-                        p->has_upload = true;
+                if (v == S3_OK)
+                        (void)s3_xml_upload_id(result->body, result->body_bytes,
+                                               p->upload_id); /* stays "" when it has none */
                 break;
         case S3_ABORT_UPLOAD:
-                p->has_upload = false;
+                p->upload_id[0] = '\0';
                 break;
         default:
                 break;
@@ -320,7 +320,7 @@ static bool is_needed(const S3Probe *p) {
         if (p->is_cleaning_up && !cleans_up)
                 return false;
         return ask->needs == NEEDS_NOTHING || (ask->needs == NEEDS_OBJECT && p->has_object) ||
-               (ask->needs == NEEDS_UPLOAD && p->has_upload);
+               (ask->needs == NEEDS_UPLOAD && p->upload_id[0]);
 }
 
 static void start_next_request(S3Probe *p) {
