@@ -57,6 +57,7 @@ struct Credentials {
         Clock *clock;    /* borrowed */
         char **environment;
         char *profile, *region, *ca_file, *proxy, *home;
+        CredentialsPlanOptions plan; /* of these */
         sd_event_source *defer, *timer;
 
         CredentialsSet set; /* held */
@@ -805,37 +806,19 @@ static void end_fetch(Credentials *c) {
 
 /* Its beginning */
 
-static CredentialsPlanOptions plan_options(const Credentials *c) {
-        return (CredentialsPlanOptions){ .environment = c->environment,
-                                         .home = c->home,
-                                         .profile = c->profile,
-                                         .region = c->region };
-}
-
-static int fetch_new(Fetch **ret, Credentials *c, char **ret_error) {
-        Fetch *fetch = calloc(1, sizeof *fetch);
-        if (!fetch)
-                return -ENOMEM;
-        fetch->owner = c;
-        const CredentialsPlanOptions options = plan_options(c);
-        int r = credentials_plan_new(&fetch->plan, &options, ret_error);
-        if (r < 0)
-                fetch_free(fetch);
-        else
-                *ret = fetch;
-        return r;
-}
-
 static void start_fetch(Credentials *c) {
-        const CredentialsPlanOptions options = plan_options(c);
+        Fetch *fetch = calloc(1, sizeof *fetch);
         char *fault = NULL;
 
-        c->files_version = credentials_files_version(&options);
-        if (fetch_new(&c->fetch, c, &fault) < 0) {
+        c->files_version = credentials_files_version(&c->plan);
+        if (!fetch || credentials_plan_new(&fetch->plan, &c->plan, &fault) < 0) {
+                free(fetch);
                 record_failure(c, fault);
                 return set_timer(c);
         }
-        fetch_start(c->fetch);
+        fetch->owner = c;
+        c->fetch = fetch;
+        fetch_start(fetch);
 }
 
 static bool may_try(const Credentials *c) {
@@ -844,9 +827,7 @@ static bool may_try(const Credentials *c) {
 
 /* A changed file is read at once, however many fetches have failed. */
 static bool have_files_changed(const Credentials *c) {
-        const CredentialsPlanOptions options = plan_options(c);
-
-        return credentials_files_version(&options) != c->files_version;
+        return credentials_files_version(&c->plan) != c->files_version;
 }
 
 void credentials_tick(Credentials *c) {
@@ -972,10 +953,9 @@ uint64_t credentials_expire_usec(const Credentials *c) {
 }
 
 char *credentials_region(const Credentials *c) {
-        const CredentialsPlanOptions options = plan_options(c);
         char *region = NULL;
 
-        (void)credentials_plan_region(&options, &region); /* without memory there is none */
+        (void)credentials_plan_region(&c->plan, &region); /* without memory there is none */
         return region;
 }
 
@@ -999,6 +979,10 @@ int credentials_new(Credentials **ret, const CredentialsOptions *options) {
             !copy_text(&c->region, options->region) || !copy_text(&c->ca_file, options->ca_file) ||
             !copy_text(&c->proxy, options->proxy) || !copy_text(&c->home, options->home))
                 return -ENOMEM;
+        c->plan = (CredentialsPlanOptions){ .environment = c->environment,
+                                            .home = c->home,
+                                            .profile = c->profile,
+                                            .region = c->region };
         int r = sd_event_add_defer(c->event, &c->defer, on_check, c);
         if (r >= 0)
                 r = sd_event_source_set_enabled(c->defer, SD_EVENT_OFF);
