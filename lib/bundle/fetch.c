@@ -129,7 +129,6 @@ static void fetch_map_done(FetchMap *m) {
  * is the digest. */
 
 #define OUT_BYTES (256 * 1024)
-#define TABLE_MAX (64 * MIB) /* 16 TiB of tar stream */
 
 typedef struct FetchFrame {
         uint32_t object_bytes, bytes;
@@ -233,7 +232,7 @@ static int fetch_init(Fetch *f, size_t i) {
         f->bytes = number_of(f->member, "bytes");
         f->offset = number_of(f->member, "offset");
         member_digest_init(&f->digest);
-        if (f->n_frames > TABLE_MAX / SEEK_TABLE_ENTRY_BYTES ||
+        if (f->n_frames > SEEK_TABLE_BYTES_MAX / SEEK_TABLE_ENTRY_BYTES ||
             bundle_writer_seek_table_bytes(f->n_frames) > f->object_bytes)
                 return -EINVAL;
         int r = locate_member(f, members, i);

@@ -15,9 +15,10 @@
 
 #define SEEK_TABLE_MAGIC 0x184D2A5Eu
 #define SEEK_TABLE_FOOTER_MAGIC 0x8F92EAB1u
-#define SEEK_TABLE_HEADER_BYTES 8 /* skippable magic, size of what follows */
-#define SEEK_TABLE_ENTRY_BYTES 8  /* compressed size, decompressed size */
-#define SEEK_TABLE_FOOTER_BYTES 9 /* number of frames, descriptor, magic */
+#define SEEK_TABLE_HEADER_BYTES 8       /* skippable magic, size of what follows */
+#define SEEK_TABLE_ENTRY_BYTES 8        /* compressed size, decompressed size */
+#define SEEK_TABLE_FOOTER_BYTES 9       /* number of frames, descriptor, magic */
+#define SEEK_TABLE_BYTES_MAX (64 * MIB) /* that are read: 16 TiB of tar stream */
 
 /** Reads one of the table's numbers. */
 static inline uint32_t seek_table_read_u32(const uint8_t *p) {

@@ -27,25 +27,19 @@ typedef struct Faults {
 } Faults;
 
 typedef struct SeekTable {
-        ByteSource *object; /* borrowed */
-        uint64_t offset;    /* of the table in the object: the frames end here */
-        uint64_t entries;   /* offset of the first entry */
+        uint64_t offset; /* of the table in the object: the frames end here */
         uint64_t n_frames;
         uint32_t entry_bytes; /* 8, or 12 with a checksum each */
+        uint8_t *entries;     /* owned */
 } SeekTable;
 
 enum { SEEK_E_NO_TABLE = 1, SEEK_E_END = 2 };
 
-#define SEEK_WINDOW_BYTES (96 * 1024) /* of the table: a remote source is read rarely */
-
-typedef struct SeekCursor { /* walks the frames in order; never holds more than a window of the
-                               table */
+typedef struct SeekCursor { /* walks the frames in order */
         const SeekTable *table;
         uint64_t n_next;                /* the frame that comes next */
         uint64_t object_offset, offset; /* of the current frame: in the object, in the tar stream */
         uint32_t object_bytes, bytes;   /* its size there and there */
-        uint64_t window_first, n_window;
-        uint8_t window[SEEK_WINDOW_BYTES];
 } SeekCursor;
 
 typedef struct ObjectReader {
@@ -66,8 +60,6 @@ typedef struct TarStreamState {
         uint64_t n_damaged;   /* frames */
 } TarStreamState;
 
-/* The seek table is read by windows: an untrusted one may claim 400 million frames. */
-
 #define CHECKSUM_FLAG 0x80
 #define RESERVED_FLAGS 0x7c
 
@@ -84,8 +76,8 @@ static int seek_table_open(SeekTable *t, ByteSource *object) {
 
         const uint64_t n_frames = seek_table_read_u32(footer),
                        entry_bytes = footer[4] & CHECKSUM_FLAG ? 12 : 8,
-                       content = n_frames * entry_bytes + SEEK_TABLE_FOOTER_BYTES;
-        if (content + SEEK_TABLE_HEADER_BYTES > object->bytes)
+                       bytes = n_frames * entry_bytes, content = bytes + SEEK_TABLE_FOOTER_BYTES;
+        if (content + SEEK_TABLE_HEADER_BYTES > object->bytes || bytes > SEEK_TABLE_BYTES_MAX)
                 return SEEK_E_NO_TABLE;
         const uint64_t offset = object->bytes - content - SEEK_TABLE_HEADER_BYTES;
         r = object->read_at(object, header, sizeof header, offset);
@@ -95,47 +87,26 @@ static int seek_table_open(SeekTable *t, ByteSource *object) {
             seek_table_read_u32(header + 4) != content)
                 return SEEK_E_NO_TABLE;
 
-        *t = (SeekTable){ .object = object,
-                          .offset = offset,
-                          .entries = offset + SEEK_TABLE_HEADER_BYTES,
+        *t = (SeekTable){ .offset = offset,
                           .n_frames = n_frames,
-                          .entry_bytes = (uint32_t)entry_bytes };
-        return 0;
+                          .entry_bytes = (uint32_t)entry_bytes,
+                          .entries = malloc(bytes + 1) };
+        return t->entries ? object->read_at(object, t->entries, (size_t)bytes,
+                                            offset + SEEK_TABLE_HEADER_BYTES)
+                          : -ENOMEM;
 }
 
-static void seek_cursor_init(SeekCursor *c, const SeekTable *t) {
-        memset(c, 0, sizeof *c);
-        c->table = t;
-}
-
-static int fill_window(SeekCursor *c) {
-        const SeekTable *t = c->table;
-        const uint64_t n =
-                MIN(t->n_frames - c->n_next, (uint64_t)(SEEK_WINDOW_BYTES / t->entry_bytes));
-        int r = t->object->read_at(t->object, c->window, (size_t)(n * t->entry_bytes),
-                                   t->entries + c->n_next * t->entry_bytes);
-        if (r < 0)
-                return r;
-        c->window_first = c->n_next;
-        c->n_window = n;
-        return 0;
-}
-
-static int seek_cursor_next(SeekCursor *c) {
+/* @return false: there are no more */
+static bool seek_cursor_next(SeekCursor *c) {
         if (c->n_next == c->table->n_frames)
-                return SEEK_E_END;
-        if (c->n_next - c->window_first >= c->n_window) {
-                int r = fill_window(c);
-                if (r < 0)
-                        return r;
-        }
-        const uint8_t *entry = c->window + (c->n_next - c->window_first) * c->table->entry_bytes;
+                return false;
+        const uint8_t *entry = c->table->entries + c->n_next * c->table->entry_bytes;
         c->object_offset += c->object_bytes; /* 2^32 frames of 2^32 bytes at most: cannot wrap */
         c->offset += c->bytes;
         c->object_bytes = seek_table_read_u32(entry);
         c->bytes = seek_table_read_u32(entry + 4);
         c->n_next++;
-        return 0;
+        return true;
 }
 
 /* From the object's bytes to the tar stream: reads each byte once, hashes parts, decompresses
@@ -257,8 +228,7 @@ static int tar_stream_new(TarStream **ret, ObjectReader *object, const SeekTable
         s->object = object;
         s->faults = faults;
         s->has_cursor = table != NULL;
-        if (table)
-                seek_cursor_init(&s->cursor, table);
+        s->cursor.table = table;
         int r = frame_decompressor_new(&s->zstd);
         if (r < 0)
                 return r;
@@ -272,10 +242,6 @@ static TarStream *tar_stream_free(TarStream *s) {
         frame_decompressor_free(s->zstd);
         free(s);
         return NULL;
-}
-
-static TarStreamState tar_stream_state(const TarStream *s) {
-        return s->state;
 }
 
 /* Notes where the last byte lies that is not zero: behind the archive's end there must be none. */
@@ -312,12 +278,11 @@ static int report_damage(TarStream *s, const char *why) {
                             why);
 }
 
-/* @return 0 with a frame open, SEEK_E_END behind the last one, -errno */
+/* @return 0 with a frame open, SEEK_E_END behind the last one */
 static int open_frame(TarStream *s) {
         if (s->has_cursor) {
-                int r = seek_cursor_next(&s->cursor);
-                if (r != 0)
-                        return r;
+                if (!seek_cursor_next(&s->cursor))
+                        return SEEK_E_END;
                 s->frame_in_remaining = s->cursor.object_bytes;
                 s->frame_out_remaining = s->cursor.bytes;
                 s->is_damaged = false;
@@ -512,10 +477,9 @@ static int check_frames(Verify *v, SeekCursor *c) {
         const size_t n_parts = json_array_size(parts);
         size_t part = 0;
         uint64_t part_end = number_of(json_array_get(parts, 0), "bytes");
-        int r;
 
-        seek_cursor_init(c, &v->table);
-        while ((r = seek_cursor_next(c)) == 0) {
+        *c = (SeekCursor){ .table = &v->table };
+        while (seek_cursor_next(c)) {
                 const uint64_t end = c->object_offset + c->object_bytes;
                 if (end > v->table.offset)
                         return report_fault(&v->faults,
@@ -530,7 +494,7 @@ static int check_frames(Verify *v, SeekCursor *c) {
                 if (end == part_end && part + 1 < n_parts)
                         part_end += number_of(json_array_get(parts, ++part), "bytes");
         }
-        return r < 0 ? r : 0;
+        return 0;
 }
 
 static int check_table(Verify *v, ByteSource *object) {
@@ -565,7 +529,7 @@ static int check_table(Verify *v, ByteSource *object) {
                                  " bytes together, the manifest has %" PRIu64,
                                  stream_end, n_stream);
         v->has_table = v->faults.n == n_before;
-        seek_cursor_init(&v->frames, &v->table);
+        v->frames = (SeekCursor){ .table = &v->table };
         return r;
 }
 
@@ -600,13 +564,9 @@ static int check_position(Verify *v, const json_t *member, uint64_t offset) {
                                          " of the tar stream, the manifest has %" PRIu64,
                                          offset, number_of(member, "offset"));
         while (v->has_table &&
-               (v->frames.n_next == 0 || v->frames.offset + v->frames.bytes <= offset)) {
-                int r = seek_cursor_next(&v->frames);
-                if (r < 0)
-                        return r;
-                if (r == SEEK_E_END)
-                        break;
-        }
+               (v->frames.n_next == 0 || v->frames.offset + v->frames.bytes <= offset) &&
+               seek_cursor_next(&v->frames))
+                ;
         if (v->has_table && v->frames.n_next - 1 != number_of(member, "frame"))
                 return report_bad_member(v, member,
                                          "begins in frame %" PRIu64 ", the manifest has %" PRIu64,
@@ -787,7 +747,7 @@ static int drain_stream(Verify *v, bool is_complete_stream) {
         if (r < 0 || !is_complete_stream)
                 return r;
 
-        const TarStreamState s = tar_stream_state(v->stream);
+        const TarStreamState s = v->stream->state;
         const uint64_t expected =
                 number_of(json_object_get(v->manifest, "bundle"), "uncompressed_bytes");
         if (s.nonzero_end > end && s.n_damaged == 0)
@@ -805,7 +765,7 @@ static int drain_stream(Verify *v, bool is_complete_stream) {
 /* Members that were never reached: missing from a sound stream, unknown behind a damaged one. */
 static int report_unreached(Verify *v, bool is_complete_stream) {
         const uint64_t n_unchecked = v->n_members - v->next;
-        if (is_complete_stream && tar_stream_state(v->stream).n_damaged == 0)
+        if (is_complete_stream && v->stream->state.n_damaged == 0)
                 return report_missing(v, v->n_members);
         if (n_unchecked == 0)
                 return 0;
@@ -870,6 +830,7 @@ static Verify *verify_free(Verify *v) {
                 (void)archive_read_free(
                         v->archive); /* only memory: the descriptor is the caller's */
         tar_stream_free(v->stream);
+        free(v->table.entries);
         free(v);
         return NULL;
 }

@@ -26,8 +26,8 @@ typedef struct VerifyReport {
 
 /** Re-hashes the object: size, parts, plan of frames (seek table), then every member's size and
  * digest, and that nothing is there which the manifest does not name. One pass, memory bounded for
- * any object (4 MiB; at worst some 60); a damaged frame is reported, and the members outside it are
- * still checked.
+ * any object (4 MiB and the seek table; at worst some 120); a damaged frame is reported, and the
+ * members outside it are still checked.
  * @param object  read in order after its end; borrowed
  * @param manifest  as manifest_read() returned it  @param r  the callbacks are the caller's, the
  * rest is set
