@@ -104,8 +104,17 @@ typedef struct HttpRateLimitCall { /* of a call */
         unsigned n_stuck;
 } HttpRateLimitCall;
 
+typedef enum HttpCallState {
+        HTTP_CALL_QUEUED,
+        HTTP_CALL_HAS_TURN, /* counted in n_turns of the pool */
+        HTTP_CALL_IN_CURL,  /* libcurl holds it */
+        HTTP_CALL_CANCELED, /* no callback any more, but libcurl still holds it … */
+        HTTP_CALL_LOOKUP,   /* … and its handle must not be removed */
+} HttpCallState;
+
 struct HttpCall {
         ListLink link; /* in one of the pool's lists */
+        HttpCallState state;
         HttpPool *pool;
         CURL *easy;
         int fd;      /* libcurl's, which reports its end; -1 = none, or more than one is tried */
@@ -126,12 +135,8 @@ struct HttpCall {
         bool is_head;
         bool was_sent; /* on some connection */
         bool reports_kept_dead, was_kept_dead;
-        bool is_repeated;  /* by us, on a new connection */
-        bool has_grace;    /* by the timer, once */
-        bool has_turn;     /* counted in n_turns of the pool */
-        bool in_curl;      /* libcurl holds it */
-        bool is_canceled;  /* no callback any more, but libcurl still holds it … */
-        bool is_in_lookup; /* … and its handle must not be removed */
+        bool is_repeated; /* by us, on a new connection */
+        bool has_grace;   /* by the timer, once */
 
         sd_event_source *timer;
         HttpTimeout timeout;
@@ -1057,17 +1062,24 @@ static int set_multi(HttpPool *p, unsigned max_connections) {
         return c == CURLM_OK ? 0 : -ENOMEM;
 }
 
+static int append(struct curl_slist **list, const char *line) {
+        struct curl_slist *longer = curl_slist_append(*list, line);
+
+        if (!longer)
+                return -ENOMEM;
+        *list = longer;
+        return 0;
+}
+
 static int set_up_curl(HttpPool *p, const HttpPoolOptions *o) {
         p->multi = curl_multi_init();
         p->pattern = curl_easy_init();
         if (!p->multi || !p->pattern || set_pattern(p->pattern, p, o) != CURLE_OK)
                 return -ENOMEM;
         for (const char *const *line = o->resolve; line && *line; line++) {
-                struct curl_slist *longer = curl_slist_append(p->resolve, *line);
-
-                if (!longer)
-                        return -ENOMEM;
-                p->resolve = longer;
+                int r = append(&p->resolve, *line);
+                if (r < 0)
+                        return r;
         }
         int r = add_sources(p);
         return r < 0 ? r : set_multi(p, o->max_connections);
@@ -1256,24 +1268,24 @@ static void call_close(HttpCall *c) {
         HttpPool *p = c->pool;
         /* Older libcurls wait for the end of a name resolution when its handle is removed, up to
          * half a minute. So it stays, keeps its turn, and is freed when libcurl has ended it. */
+        bool in_curl = c->state >= HTTP_CALL_IN_CURL;
         bool is_in_lookup =
-                c->in_curl && c->timeout.phase == HTTP_PHASE_RESOLVING && !p->can_abandon_lookups;
+                in_curl && c->timeout.phase == HTTP_PHASE_RESOLVING && !p->can_abandon_lookups;
 
         list_remove(&c->link);
         c->timer = sd_event_source_disable_unref(c->timer);
         http_ratelimit_call_done(&c->ratelimit);
-        if (is_in_lookup || (c->in_curl && p->is_inside_curl)) {
-                c->is_in_lookup = is_in_lookup;
+        if (is_in_lookup || (in_curl && p->is_inside_curl)) {
+                c->state = is_in_lookup ? HTTP_CALL_LOOKUP : HTTP_CALL_CANCELED;
                 if (is_in_lookup) /* its own limit would wait in the same way */
                         (void)curl_easy_setopt(c->easy, CURLOPT_CONNECTTIMEOUT_MS, (long)INT32_MAX);
-                c->is_canceled = true;
                 list_append(&p->canceled, &c->link);
                 wake_pool(p);
                 return;
         }
-        if (c->in_curl)
+        if (in_curl)
                 remove_handle(p, c->easy);
-        p->n_turns -= c->has_turn;
+        p->n_turns -= c->state != HTTP_CALL_QUEUED;
         wake_pool(p); /* starts the next one */
         call_free(c);
 }
@@ -1335,9 +1347,13 @@ static bool call_repeat(HttpCall *c, CURLcode code) {
         if (curl_easy_setopt(c->easy, CURLOPT_FRESH_CONNECT, 1L) != CURLE_OK ||
             add_handle(c->pool, c->easy) < 0)
                 return false;
-        c->in_curl = true;
+        c->state = HTTP_CALL_IN_CURL;
         call_enter_phase(c, HTTP_PHASE_RESOLVING);
         return true;
+}
+
+static bool is_call_canceled(const HttpCall *c) {
+        return c->state >= HTTP_CALL_CANCELED;
 }
 
 static void on_transfer_ended(CURL *easy, CURLcode code) {
@@ -1345,8 +1361,9 @@ static void on_transfer_ended(CURL *easy, CURLcode code) {
 
         (void)curl_easy_getinfo(easy, CURLINFO_PRIVATE,
                                 (char **)&c); /* cannot fail for a handle of ours */
-        c->in_curl = false;
-        if (c->is_canceled) {
+        bool is_canceled = is_call_canceled(c);
+        c->state = HTTP_CALL_HAS_TURN;
+        if (is_canceled) {
                 call_close(c);
                 return;
         }
@@ -1400,7 +1417,7 @@ static curl_socket_t on_open_socket(void *userdata, curlsocktype purpose,
         HttpCall *c = userdata;
 
         (void)purpose;
-        if (c->is_canceled || refuse_repeat(c))
+        if (is_call_canceled(c) || refuse_repeat(c))
                 return CURL_SOCKET_BAD;
         /* Older libcurls do not set SOCK_CLOEXEC. */
         int fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
@@ -1460,9 +1477,7 @@ static int on_connected(void *userdata, char *remote, char *local, int remote_po
         HttpCall *c = userdata;
 
         (void)remote, (void)local, (void)remote_port;
-        if (c->is_canceled)
-                return CURL_PREREQFUNC_ABORT;
-        if (refuse_repeat(c))
+        if (is_call_canceled(c) || refuse_repeat(c))
                 return CURL_PREREQFUNC_ABORT;
         c->was_sent = true;
         http_ratelimit_connected(&c->ratelimit, local_port);
@@ -1473,7 +1488,7 @@ static int on_connected(void *userdata, char *remote, char *local, int remote_po
 static size_t on_read(char *to, size_t size, size_t n, void *userdata) {
         HttpCall *c = userdata;
 
-        if (c->is_canceled)
+        if (is_call_canceled(c))
                 return CURL_READFUNC_ABORT; /* the body may have been freed */
         n = MIN(size * n, c->body_bytes - c->next_byte);
         if (n > 0) {
@@ -1512,7 +1527,7 @@ static bool check_parsed(HttpCall *c, int r) {
 static size_t on_header(char *line, size_t size, size_t n, void *userdata) {
         HttpCall *c = userdata;
 
-        if (c->is_canceled)
+        if (is_call_canceled(c))
                 return 0;
         call_on_progress(c);
         int r = http_reply_add_line(&c->reply, line, size * n);
@@ -1526,7 +1541,7 @@ static size_t on_body(char *data, size_t size, size_t n, void *userdata) {
         HttpCall *c = userdata;
 
         n *= size;
-        if (c->is_canceled)
+        if (is_call_canceled(c))
                 return 0;
         call_on_progress(c);
         if (!streams_body(c))
@@ -1539,8 +1554,6 @@ static size_t on_body(char *data, size_t size, size_t n, void *userdata) {
         c->fault = HTTP_E_STOPPED;
         return 0;
 }
-
-/* ── what went wrong, for people ── */
 
 /* ── a new request ── */
 
@@ -1594,15 +1607,6 @@ static CURLcode set_request(CURL *easy, const HttpCall *c, const HttpRequestOpti
         return code;
 }
 
-static int append(struct curl_slist **list, const char *line) {
-        struct curl_slist *longer = curl_slist_append(*list, line);
-
-        if (!longer)
-                return -ENOMEM;
-        *list = longer;
-        return 0;
-}
-
 static int set_headers(HttpCall *c, const HttpRequestOptions *o) {
         for (const char *const *line = o->headers; line && *line; line++) {
                 _cleanup_free_ char *spelled = NULL;
@@ -1648,7 +1652,7 @@ static void call_start(HttpCall *c) {
                 call_end(c, HTTP_E_MEMORY);
                 return;
         }
-        c->in_curl = true;
+        c->state = HTTP_CALL_IN_CURL;
         c->started_usec = pool_now_usec(p);
         call_enter_phase(c, HTTP_PHASE_RESOLVING);
 }
@@ -1659,14 +1663,14 @@ static void call_assign_turn(HttpCall *c) {
         list_remove(&c->link);
         list_append(&p->running, &c->link);
         p->n_turns++;
-        c->has_turn = true;
+        c->state = HTTP_CALL_HAS_TURN;
         if (http_ratelimit_start(&c->ratelimit, c->head_bytes))
                 call_start(c);
 }
 
 /* Outside of libcurl. */
 static void on_ratelimit_ready(HttpCall *c) {
-        if (!c->in_curl) {
+        if (c->state == HTTP_CALL_HAS_TURN) {
                 if (http_ratelimit_start(&c->ratelimit, c->head_bytes))
                         call_start(c);
                 return;
@@ -1684,7 +1688,7 @@ static void run_turns(HttpPool *p) {
 
         LIST_FOREACH_SAFE (link, &p->canceled) {
                 c = CONTAINER_OF(link, HttpCall, link);
-                if (!c->is_in_lookup)
+                if (c->state != HTTP_CALL_LOOKUP)
                         call_close(c);
         }
         while ((p->n_max == 0 || p->n_turns < p->n_max) && (c = first(&p->waiting)))
@@ -1790,7 +1794,8 @@ static void free_all(HttpPool *p, ListLink *list) {
 
         while ((c = first(list))) {
                 list_remove(&c->link);
-                if (c->in_curl) /* an older libcurl may wait for a name resolution here */
+                if (c->state >=
+                    HTTP_CALL_IN_CURL) /* an older libcurl may wait for a name resolution here */
                         remove_handle(p, c->easy);
                 call_free(c);
         }
