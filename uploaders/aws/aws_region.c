@@ -77,8 +77,7 @@ char *aws_service_host(const char *service, const char *region, bool dualstack, 
                              dualstack ? p->dual_stack : p->suffix);
 }
 
-/* @return how much of the host stands before a partition's `.suffix`, 0 when it is of none */
-static size_t before_suffix(const char *host) {
+bool s3_host_is_aws(const char *host) {
         size_t n = strlen(host);
 
         for (size_t i = 0; i < ELEMENTSOF(partitions); i++) {
@@ -86,55 +85,7 @@ static size_t before_suffix(const char *host) {
 
                 if (n > n_suffix + 1 && host[n - n_suffix - 1] == '.' &&
                     strcmp(host + n - n_suffix, partitions[i].suffix) == 0)
-                        return n - n_suffix - 1;
+                        return true;
         }
-        return 0;
-}
-
-/* A label from the end of the host's first n bytes. @return its size; *n is what stands before its
- * dot */
-static size_t last_label(const char *host, size_t *n, const char **ret) {
-        size_t end = *n, start = end;
-
-        while (start > 0 && host[start - 1] != '.')
-                start--;
-        *ret = host + start;
-        *n = start > 0 ? start - 1 : 0;
-        return end - start;
-}
-
-static bool label_is(const char *label, size_t n, const char *text) {
-        return strlen(text) == n && strncmp(label, text, n) == 0;
-}
-
-bool s3_host_is_aws(const char *host) {
-        return before_suffix(host) > 0;
-}
-
-bool aws_region_of_host(const char *host, char ret[static AWS_REGION_SIZE]) {
-        size_t n = before_suffix(host), n_label, n_next;
-        const char *label, *next, *region = NULL;
-        char text[AWS_REGION_SIZE];
-
-        if (n == 0)
-                return false;
-        n_label = last_label(host, &n, &label);
-        n_next = last_label(host, &n, &next);
-        if (label_is(label, n_label, "s3")) { /* the oldest name of all */
-                region = "us-east-1";
-                n_label = strlen(region);
-        } else if (n_label > 3 && strncmp(label, "s3-", 3) == 0) { /* s3-us-west-2 */
-                region = label + 3;
-                n_label -= 3;
-        } else if (label_is(next, n_next, "s3") || label_is(next, n_next, "s3-fips") ||
-                   label_is(next, n_next, "dualstack"))
-                region = label;
-        if (!region || n_label >= sizeof text)
-                return false;
-        memcpy(text, region, n_label);
-        text[n_label] = '\0';
-        if (!aws_region_is_of_aws(text) || strncmp(text, "fips", 4) == 0)
-                return false;
-        memcpy(ret, text, n_label + 1);
-        return true;
+        return false;
 }

@@ -26,11 +26,7 @@ char *aws_service_host(const char *service, const char *region, bool dualstack, 
  * static */
 const char *aws_partition_name(const char *region);
 
-/** The region in a host name of S3 (`b.s3.eu-west-1.amazonaws.com`, `s3-us-west-2.amazonaws.com`,
- * `s3.amazonaws.com`), as redirects name it. @return whether it is one; *ret is at most 63
- * characters */
 #define AWS_REGION_SIZE 64
-bool aws_region_of_host(const char *host, char ret[static AWS_REGION_SIZE]);
 
 /** Whether it can be one: 1 to 63 of `A-Za-z0-9-_` (stores of one's own have such as
  * `RegionOne`). */

@@ -269,10 +269,8 @@ typedef struct Judgement {
 /* The region that the answer names, if it is another than ours. */
 static void learn_region(Judgement *j) {
         S3Response *a = j->answer;
-        char of_host[AWS_REGION_SIZE] = "";
-        const char *known[] = { j->in->bucket_region, a->error.region, of_host };
+        const char *known[] = { j->in->bucket_region, a->error.region };
 
-        (void)aws_region_of_host(a->error.endpoint, of_host); /* stays empty when it names none */
         for (size_t i = 0; i < ELEMENTSOF(known); i++) {
                 if (!known[i] || !aws_region_is_sane(known[i]))
                         continue;

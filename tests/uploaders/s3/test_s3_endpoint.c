@@ -262,39 +262,6 @@ static void an_endpoint_of_any_length_is_survived(void **state) {
         }
 }
 
-static void a_region_is_found_in_the_hosts_that_redirects_name(void **state) {
-        static const struct {
-                const char *host, *region; /* NULL = none */
-        } cases[] = {
-                { "b.s3.eu-west-1.amazonaws.com", "eu-west-1" },
-                { "a.b.c.s3-us-west-2.amazonaws.com", "us-west-2" },
-                { "s3-eu-central-1.amazonaws.com", "eu-central-1" },
-                { "b.s3.amazonaws.com", "us-east-1" },
-                { "s3.amazonaws.com", "us-east-1" },
-                { "b.s3.dualstack.ap-south-1.amazonaws.com", "ap-south-1" },
-                { "b.s3-fips.us-gov-west-1.amazonaws.com", "us-gov-west-1" },
-                { "s3.cn-north-1.amazonaws.com.cn", "cn-north-1" },
-                { "s3.us-iso-east-1.c2s.ic.gov", "us-iso-east-1" },
-                { "s3.example.com", NULL },
-                { "amazonaws.com", NULL },
-                { ".amazonaws.com", NULL },
-                { "s3..amazonaws.com", NULL },
-                { "x.amazonaws.com", NULL },
-                { "s3.EU.amazonaws.com", NULL },
-                { "s3.eu-west-1.amazonaws.com.evil.example", NULL },
-                { "s3-fips.amazonaws.com", NULL },
-                { "", NULL },
-        };
-
-        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
-                char region[AWS_REGION_SIZE] = "";
-
-                assert_int_equal(aws_region_of_host(cases[i].host, region),
-                                 cases[i].region != NULL);
-                assert_string_equal(region, cases[i].region ? cases[i].region : "");
-        }
-}
-
 static void partitions_and_regions_are_distinguished(void **state) {
         char longest[AWS_REGION_SIZE + 1];
 
@@ -349,7 +316,6 @@ int main(void) {
                 cmocka_unit_test(what_cannot_be_is_refused_with_a_sentence),
                 cmocka_unit_test(an_endpoint_without_a_valid_host_and_port_is_refused),
                 cmocka_unit_test(an_endpoint_of_any_length_is_survived),
-                cmocka_unit_test(a_region_is_found_in_the_hosts_that_redirects_name),
                 cmocka_unit_test(partitions_and_regions_are_distinguished),
                 cmocka_unit_test(a_url_of_s3_has_a_bucket_and_perhaps_a_key),
         };

@@ -123,7 +123,7 @@ static const Case cases[] = {
         { { .operation = S3_PUT_OBJECT, .status = 400, .body = ERROR("AuthorizationHeaderMalformed", "The Credential is mal-formed") },
           S3_DENIED,
           "400 AuthorizationHeaderMalformed (The Credential is mal-formed); correct region ('us-east-1') or " KEYS },
-        { { .operation = S3_PUT_OBJECT, .status = 301, .body = ERROR_MORE("PermanentRedirect", "The bucket you are attempting to access must be addressed using the specified endpoint.", "<Endpoint>evidence.s3.eu-central-1.amazonaws.com</Endpoint>") },
+        { { .operation = S3_PUT_OBJECT, .status = 301, .bucket_region = "eu-central-1", .body = ERROR_MORE("PermanentRedirect", "The bucket you are attempting to access must be addressed using the specified endpoint.", "<Endpoint>evidence.s3.eu-central-1.amazonaws.com</Endpoint>") },
           S3_REDIRECT,
           "301 PermanentRedirect (The bucket you are attempting to access must be addressed using the specified endpoint); the bucket is in region 'eu-central-1', not in 'us-east-1'; set region to 'eu-central-1'" },
         { { .operation = S3_PUT_OBJECT, .status = 301, .body = ERROR_MORE("PermanentRedirect", "", "<Endpoint>elsewhere.example.com</Endpoint>") },
