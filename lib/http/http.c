@@ -214,15 +214,6 @@ static int http_request_format_header(const char *line, char **ret) {
         return 0;
 }
 
-static bool http_request_has_header(const HttpRequestOptions *o, const char *name) {
-        size_t n = strlen(name);
-
-        for (const char *const *line = o->headers; line && *line; line++)
-                if (strncasecmp(*line, name, n) == 0 && (*line)[n] == ':')
-                        return true;
-        return false;
-}
-
 static void http_reply_init(HttpReplyState *h) {
         *h = (HttpReplyState){ .content_bytes = -1 };
 }
@@ -1618,8 +1609,6 @@ static int set_headers(HttpCall *c, const HttpRequestOptions *o) {
                         return r;
                 c->head_bytes += strlen(*line) + 2;
         }
-        if (http_request_has_header(o, "Expect"))
-                return 0;
         return append(&c->headers,
                       "Expect:"); /* else libcurl waits a second for servers that do not know it */
 }

@@ -69,7 +69,7 @@ typedef struct HttpRequestOptions { /* strings are copied; body is borrowed unti
         const char *method;         /* GET PUT POST HEAD DELETE */
         const char *url; /* sent as it is: escaped, with `.` and `..` (CURLOPT_PATH_AS_IS) */
         /* `Name: value` lines, NULL-terminated; Host, Content-Length and User-Agent are made here
-         * unless given; no `Expect:` unless given; no CR, LF or NUL (-EINVAL) */
+         * unless given; no `Expect:`; no CR, LF or NUL (-EINVAL) */
         const char *const *headers;
         const void *body; /* NULL = none */
         size_t body_bytes;
@@ -126,7 +126,7 @@ enum {                     /* HttpReply.error */
 struct HttpReply {
         /* 0: the reply is complete, possibly one of 300 and above that came before all of the
          * request was sent (over TLS it is lost when the server resets the connection while we
-         * send: HTTP_E_CUT; `Expect: 100-continue` avoids that). HTTP_E_CUT and the like may come
+         * send: HTTP_E_CUT). HTTP_E_CUT and the like may come
          * with a status above 0: what was received before. */
         int error;
         const char *text;   /* with an error: `s3.example:443: connection refused`; else NULL */

@@ -147,14 +147,6 @@ static void headers_are_spelled_for_libcurl(void **state) {
         }
 }
 
-static void a_header_is_found_by_its_complete_name(void **state) {
-        const char *const lines[] = { "expect: 100-continue", "Hosts: a", NULL };
-
-        assert_true(http_request_has_header(&(HttpRequestOptions){ .headers = lines }, "Expect"));
-        assert_false(http_request_has_header(&(HttpRequestOptions){ .headers = lines }, "Host"));
-        assert_false(http_request_has_header(&(HttpRequestOptions){ .headers = NULL }, "Host"));
-}
-
 /* ── patience ── */
 
 static HttpTimeout patience(uint64_t timeout_usec) {
@@ -279,7 +271,6 @@ int main(void) {
                 cmocka_unit_test(what_is_no_http_or_too_much_is_refused),
                 cmocka_unit_test(a_body_is_kept_in_any_pieces_up_to_its_bound),
                 cmocka_unit_test(headers_are_spelled_for_libcurl),
-                cmocka_unit_test(a_header_is_found_by_its_complete_name),
                 cmocka_unit_test(waiting_has_no_limit_but_that_on_all_of_it),
                 cmocka_unit_test(name_and_connection_share_one_limit),
                 cmocka_unit_test(silence_counts_from_the_last_byte_that_moved),
