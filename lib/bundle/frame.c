@@ -144,39 +144,27 @@ int frame_compress(FrameCompressor *z, FrameCompression *frame) {
  * memory. */
 #define WINDOW_LOG_MAX 23
 
-struct FrameDecompressor {
-        ZSTD_DCtx *context;
-};
-
 int frame_decompressor_new(FrameDecompressor **ret) {
-        _cleanup_(frame_decompressor_freep) FrameDecompressor *z = calloc(1, sizeof *z);
-        if (!z)
-                return -ENOMEM;
-        z->context = ZSTD_createDCtx();
-        if (!z->context ||
-            ZSTD_isError(ZSTD_DCtx_setParameter(z->context, ZSTD_d_windowLogMax, WINDOW_LOG_MAX)))
+        _cleanup_(frame_decompressor_freep) FrameDecompressor *z = ZSTD_createDCtx();
+        if (!z || ZSTD_isError(ZSTD_DCtx_setParameter(z, ZSTD_d_windowLogMax, WINDOW_LOG_MAX)))
                 return -ENOMEM;
         *ret = TAKE_PTR(z);
         return 0;
 }
 
 FrameDecompressor *frame_decompressor_free(FrameDecompressor *z) {
-        if (!z)
-                return NULL;
-        (void)ZSTD_freeDCtx(z->context); /* accepts NULL; cannot fail for a context of ours */
-        free(z);
+        (void)ZSTD_freeDCtx(z); /* accepts NULL; cannot fail for a context of ours */
         return NULL;
 }
 
 void frame_decompressor_reset(FrameDecompressor *z) {
-        (void)ZSTD_DCtx_reset(z->context,
-                              ZSTD_reset_session_only); /* cannot fail for the session */
+        (void)ZSTD_DCtx_reset(z, ZSTD_reset_session_only); /* cannot fail for the session */
 }
 
 void frame_decompress_step(FrameDecompressor *z, FrameDecompression *step) {
         ZSTD_inBuffer in = { step->in, step->n_in, 0 };
         ZSTD_outBuffer out = { step->out, step->n_out, 0 };
-        const size_t hint = ZSTD_decompressStream(z->context, &out, &in);
+        const size_t hint = ZSTD_decompressStream(z, &out, &in);
 
         step->n_read = in.pos;
         step->n_written = out.pos;

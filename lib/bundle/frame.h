@@ -62,7 +62,7 @@ int frame_compress(FrameCompressor *z, FrameCompression *frame);
 
 /* ---- decompressing: untrusted frames, with bounded memory whatever a frame's header says ---- */
 
-typedef struct FrameDecompressor FrameDecompressor;
+typedef struct ZSTD_DCtx_s FrameDecompressor;
 
 int frame_decompressor_new(FrameDecompressor **ret); /* @return 0 or -ENOMEM */
 FrameDecompressor *frame_decompressor_free(FrameDecompressor *z);

@@ -17,11 +17,6 @@
 #include "uploaders/uploader.h"
 
 #define S3_REGIONS_MAX 3 /* that one call is sent to: its own and two redirects */
-typedef struct S3Counts {
-        S3Stats stats; /* items point to `items` */
-        S3Stat *items;
-} S3Counts;
-
 /* How many requests may be under way at once: one more after each round of successes, half after a
  * store has asked for less (additive increase, multiplicative decrease), one cut a round. And
  * until when nothing begins, when it has said so. Times are CLOCK_BOOTTIME. */
@@ -52,7 +47,7 @@ struct S3Client {
         int64_t clock_ahead_usec; /* the server's, by the last Date that was received */
         int64_t sign_ahead_usec;  /* taken into account: only after a RequestTimeTooSkewed */
 
-        S3Counts counts;
+        S3Stats stats;
 };
 
 typedef enum CallState {
@@ -366,34 +361,33 @@ static void s3_call_adapt_rate(S3Call *call, const S3Response *answer, unsigned 
 
 /* What was asked how often, and how long it took. */
 
-static S3Stat *find_stat(S3Counts *c, S3Operation operation, unsigned status) {
-        for (size_t i = 0; i < c->stats.n; i++)
+static S3Stat *find_stat(S3Stats *c, S3Operation operation, unsigned status) {
+        for (size_t i = 0; i < c->n; i++)
                 if (c->items[i].operation == operation && c->items[i].status == status)
                         return &c->items[i];
-        if (array_grow(&c->items, c->stats.n, sizeof *c->items) < 0)
+        if (array_grow(&c->items, c->n, sizeof *c->items) < 0)
                 return NULL; /* a count is not worth a failure */
-        c->stats.items = c->items;
-        c->items[c->stats.n] = (S3Stat){ .operation = operation, .status = status };
-        return &c->items[c->stats.n++];
+        c->items[c->n] = (S3Stat){ .operation = operation, .status = status };
+        return &c->items[c->n++];
 }
 
-static void s3_counts_add(S3Counts *c, S3Operation operation, const HttpReply *reply) {
+static void stats_add(S3Stats *c, S3Operation operation, const HttpReply *reply) {
         S3Stat *stat = find_stat(c, operation, reply->error ? 0 : reply->status);
         double sec = (double)reply->duration_usec / (double)USEC_PER_SEC;
 
         if (stat)
                 stat->n++;
-        c->stats.total++;
-        c->stats.sum += sec;
+        c->total++;
+        c->sum += sec;
         for (size_t i = 0; i < S3_LATENCY_BUCKETS; i++)
-                if (sec <= c->stats.le[i]) {
-                        c->stats.count[i]++;
+                if (sec <= c->le[i]) {
+                        c->count[i]++;
                         break;
                 }
 }
 
 void s3_client_stats(const S3Client *c, S3Stats *ret) {
-        *ret = c->counts.stats;
+        *ret = c->stats;
         LIST_FOREACH (link, &c->calls) {
                 const S3Call *call = CONTAINER_OF(link, S3Call, link);
                 ret->sent_bytes += s3_call_sent_bytes(call);
@@ -753,7 +747,7 @@ static void set_state(S3Call *call, CallState state) {
 }
 
 static void count_sent(S3Call *call, uint64_t bytes) {
-        call->client->counts.stats.sent_bytes += bytes;
+        call->client->stats.sent_bytes += bytes;
         if (call->options.sent_bytes)
                 *call->options.sent_bytes += bytes;
 }
@@ -866,7 +860,7 @@ static void on_others(const char *error, void *userdata) {
                 return finish_denied(call, error ? error : credentials_error(c->credentials));
         s3_response_done(&call->denied_answer);
         call->denial_status = 0;
-        c->counts.stats.n_retries++;
+        c->stats.n_retries++;
         (void)try_now(call); /* it has reported any error itself */
 }
 
@@ -885,13 +879,13 @@ static void on_reply(const HttpReply *reply, void *userdata) {
         if (reply->was_kept_dead) {
                 call->needs_connection = true;
                 count_sent(call, reply->sent_bytes);
-                c->counts.stats.n_retries++;
+                c->stats.n_retries++;
                 (void)try_now(call); /* it has reported any error itself */
                 return;
         }
         if (reply->status > 0)
                 c->asked_usec = c->clock->boottime_usec(c->clock);
-        s3_counts_add(&c->counts, call->options.operation, reply);
+        stats_add(&c->stats, call->options.operation, reply);
         count_sent(call, reply->sent_bytes);
         s3_client_update_clock(c, http_reply_header(reply, "date"));
         classify_response(call, reply, &answer);
@@ -907,11 +901,11 @@ static void on_reply(const HttpReply *reply, void *userdata) {
                 request_other_credentials(call);
                 break;
         case RETRY_NOW:
-                c->counts.stats.n_retries++;
+                c->stats.n_retries++;
                 (void)try_now(call); /* it has reported any error itself */
                 break;
         case RETRY_LATER:
-                c->counts.stats.n_retries++;
+                c->stats.n_retries++;
                 pause_call(call, &answer);
                 break;
         }
@@ -1045,8 +1039,7 @@ int s3_client_new(S3Client **ret, const S3ClientOptions *options, char **ret_err
         if (!c)
                 return -ENOMEM;
         list_init(&c->calls);
-        c->counts.stats =
-                (S3Stats){ .le = { 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60 } };
+        c->stats = (S3Stats){ .le = { 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60 } };
         c->random = options->seed;
         c->clock = options->clock;
         c->credentials = options->credentials;
@@ -1087,7 +1080,7 @@ S3Client *s3_client_free(S3Client *c) {
         http_pool_free(c->pool);
         s3_location_done(&c->place);
         free_options(&c->options);
-        free(c->counts.items);
+        free(c->stats.items);
         sd_event_unref(c->event);
         free(c);
         return NULL;

@@ -130,7 +130,7 @@ typedef struct S3Stat {
 } S3Stat;
 #define S3_LATENCY_BUCKETS 12
 typedef struct S3Stats { /* since the client was made; borrowed until the next turn */
-        const S3Stat *items;
+        S3Stat *items;
         size_t n;
         uint64_t n_retries;
         uint64_t sent_bytes;           /* request bodies, retries and what is under way included */
