@@ -13,11 +13,12 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/strbuf.h"
 
-typedef struct MemberExtents {
-        PlanExtent *items; /* the caller's; NULL when dense or all hole */
-        uint32_t n;
+typedef struct ExtentList {
+        PlanExtent *items; /* owned; NULL when dense or all hole */
+        uint32_t n, max;
+        uint64_t size_bytes;
         bool is_sparse;
-} MemberExtents;
+} ExtentList;
 
 /* Between two cuts frames follow each other every PLAN_FRAME_BYTES. */
 typedef struct FrameRun {
@@ -52,7 +53,7 @@ Plan *plan_free(Plan *p) {
         return NULL;
 }
 
-static int map_extents(int fd, uint64_t size_bytes, uint32_t max, MemberExtents *ret);
+static int map_extents(ExtentList *map, int fd);
 static int tar_header(const PlanMember *m, void **ret, size_t *ret_bytes);
 
 int plan_add(Plan *p, const char *path, MemberKind kind, int fd) {
@@ -83,9 +84,10 @@ int plan_add(Plan *p, const char *path, MemberKind kind, int fd) {
                 .gid = st.st_gid,
                 .kind = kind,
         };
-        uint32_t max = MIN((uint32_t)PLAN_EXTENTS_MAX, PLAN_EXTENTS_TOTAL_MAX - p->n_extents);
-        MemberExtents extents;
-        int r = map_extents(fd, m->bytes, max, &extents);
+        ExtentList extents = { .max = MIN((uint32_t)PLAN_EXTENTS_MAX,
+                                          PLAN_EXTENTS_TOTAL_MAX - p->n_extents),
+                               .size_bytes = m->bytes };
+        int r = map_extents(&extents, fd);
         if (r < 0)
                 return r;
         m->path = strdup(path);
@@ -279,12 +281,6 @@ int plan_member_header(const Plan *p, size_t i, void **ret, size_t *ret_bytes) {
 
 /* Knows the file system's answers and distrusts them; knows nothing of tar. */
 
-typedef struct ExtentList {
-        PlanExtent *items;
-        uint32_t n, max;
-        uint64_t size_bytes;
-} ExtentList;
-
 static uint64_t extents_end(const ExtentList *map) {
         return map->n == 0 ? 0 : map->items[map->n - 1].offset + map->items[map->n - 1].bytes;
 }
@@ -335,28 +331,23 @@ static int extents_step(ExtentList *map, int fd, uint64_t *offset) {
         return extents_add_data(map, (uint64_t)data, end);
 }
 
-static int map_extents(int fd, uint64_t size_bytes, uint32_t max, MemberExtents *ret) {
-        ExtentList map = { .max = max, .size_bytes = size_bytes };
+static int map_extents(ExtentList *map, int fd) {
         int r = 0;
 
-        *ret = (MemberExtents){ 0 };
-        if (size_bytes < PLAN_HOLE_MIN || max == 0)
+        if (map->size_bytes < PLAN_HOLE_MIN || map->max == 0)
                 return 0;
-        for (uint64_t offset = 0; r == 0 && offset < size_bytes;)
-                r = extents_step(&map, fd, &offset);
-
-        bool is_dense = map.n == 1 && map.items[0].offset == 0 && map.items[0].bytes == size_bytes;
-        if (r < 0 || is_dense) {
-                free(map.items);
-                return r;
+        for (uint64_t offset = 0; r == 0 && offset < map->size_bytes;)
+                r = extents_step(map, fd, &offset);
+        map->is_sparse = r == 0 && !(map->n == 1 && map->items[0].offset == 0 &&
+                                     extents_end(map) == map->size_bytes);
+        if (!map->is_sparse) {
+                free(TAKE_PTR(map->items));
+                map->n = 0;
+        } else if (map->n > 0) { /* shrink to the exact size */
+                PlanExtent *exact = realloc(map->items, map->n * sizeof *exact);
+                map->items = exact ? exact : map->items;
         }
-        if (map.n > 0) { /* shrink to the exact size */
-                PlanExtent *exact = realloc(map.items, map.n * sizeof *exact);
-                ret->items = exact ? exact : map.items;
-        }
-        ret->n = map.n;
-        ret->is_sparse = true;
-        return 0;
+        return r;
 }
 
 /* libarchive knows the pax format and its dialects; data and padding are written by us. So each
