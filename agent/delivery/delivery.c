@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/delivery/destination.h"
 #include "agent/store/store.h"
 #include "collectors/crash/crash.h"
 #include "lib/base/array.h"
@@ -295,22 +296,23 @@ static void copy_held(HeldFiles *to, const HeldFiles *from) {
         to->all = from->all && to->n == from->n;
 }
 
-int delivery_init(Delivery *d, const DeliveryRequest *request) {
-        const Bundle *b = request->bundle;
+int delivery_init(Delivery *d, const Destination *at, const Bundle *b, const char *directory) {
+        const Scheduler *s = at->scheduler;
+        SourceSpec *spec = s->context.get_source_spec(b);
         int r = bundle_record_copy(&d->rec, &b->rec);
-        d->spec = request->spec ? source_spec_ref(request->spec) : NULL;
-        d->clock = request->clock;
+        d->spec = spec ? source_spec_ref(spec) : NULL;
+        d->clock = s->context.clock;
         d->attached_fd = -1;
         copy_held(&d->held, &b->held);
         d->owners = b->owners;
-        d->directory = strdup(request->directory);
-        d->instance_id = strdup(request->instance_id);
-        d->hostname = strdup(request->hostname);
-        d->labels = strings_copy(request->labels);
-        d->compressors = request->compressors;
-        d->limits = request->limits ? rate_limits_ref(request->limits) : NULL;
-        d->level = request->level;
-        d->memory_bytes = request->memory_bytes;
+        d->directory = strdup(directory);
+        d->instance_id = strdup(s->context.instance_id);
+        d->hostname = strdup(s->context.hostname);
+        d->labels = strings_copy(s->config->node.labels.items);
+        d->compressors = s->compressors;
+        d->limits = rate_limits_ref(s->limits);
+        d->level = (int)s->config->limits.compression_level;
+        d->memory_bytes = at->type->memory_bytes(at);
         d->tolerant = b->tolerant;
         if (r >= 0 && d->directory && d->instance_id && d->hostname && d->labels)
                 return 0;

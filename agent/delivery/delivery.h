@@ -113,20 +113,6 @@ typedef struct Delivery {
         uint64_t digest; /* the sum of the others: what intake sees of the unit */
 } Delivery;
 
-typedef struct DeliveryRequest { /* borrowed; copied by delivery_init */
-        const Bundle *bundle;
-        SourceSpec *spec; /* of its source; NULL when that is not configured any more */
-        Clock *clock;     /* outlives the delivery */
-        const char *directory, *instance_id, *hostname;
-        char **labels; /* key, value, …, NULL */
-        WorkerPool *compressors;
-        RateLimits *limits;
-        int level;
-        uint64_t memory_bytes;
-} DeliveryRequest;
-
-/** @return 0; -ENOMEM, with nothing left to free */
-int delivery_init(Delivery *d, const DeliveryRequest *request);
 void delivery_done(Delivery *d);
 /** Reads the notes of the unit, and sets the bundle's `failure` by the first one. */
 void delivery_read_notes(Delivery *d, Store *store, Bundle *b);

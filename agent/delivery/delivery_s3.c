@@ -1398,7 +1398,7 @@ static char *s3_format_location(const Destination *d, const char *directory, con
         return strbuf_format("s3://%s/%s/%s", d->config->bucket, directory, name);
 }
 
-static int s3_delivery_new(Destination *d, const DeliveryRequest *request, Delivery **ret) {
+static int s3_delivery_new(Destination *d, const Bundle *b, const char *directory, Delivery **ret) {
         DeliveryS3 *x = calloc(1, sizeof *x);
         if (!x)
                 return -ENOMEM;
@@ -1407,11 +1407,12 @@ static int s3_delivery_new(Destination *d, const DeliveryRequest *request, Deliv
         x->store = d->scheduler->context.store;
         x->part_size = d->config->part_size_bytes;
         /* What is older than this run may have been delivered by one whose state is lost. */
-        x->is_fresh = !bundle_has_begun(request->bundle) &&
-                      request->bundle->rec.oldest_mtime_usec >= d->scheduler->started_usec;
+        x->is_fresh =
+                !bundle_has_begun(b) && b->rec.oldest_mtime_usec >= d->scheduler->started_usec;
         x->base.work = (WorkJob){ .run = run_work, .done = on_work_done };
-        x->signature = packer_signature(request->level, x->part_size);
-        int r = x->signature ? delivery_init(&x->base, request) : -ENOMEM;
+        x->signature =
+                packer_signature((int)d->scheduler->config->limits.compression_level, x->part_size);
+        int r = x->signature ? delivery_init(&x->base, d, b, directory) : -ENOMEM;
         if (r < 0) {
                 free(x->signature);
                 free(x);

@@ -463,15 +463,16 @@ static char *volume_format_location(const Destination *d, const char *directory,
         return strbuf_format("%s/%s/%s", path_template_fixed(d->template), directory, name);
 }
 
-static int volume_delivery_new(Destination *d, const DeliveryRequest *request, Delivery **ret) {
+static int volume_delivery_new(Destination *d, const Bundle *b, const char *directory,
+                               Delivery **ret) {
         DeliveryVolume *v = calloc(1, sizeof *v);
         if (!v)
                 return -ENOMEM;
         v->base.work = (WorkJob){ .run = run_attempts, .done = on_worker_done };
         v->volume = target(d)->volume;
-        v->size_hint_bytes = request->bundle->full_at_bytes;
+        v->size_hint_bytes = b->full_at_bytes;
         v->root = strdup(path_template_fixed(d->template));
-        int r = v->root ? delivery_init(&v->base, request) : -ENOMEM;
+        int r = v->root ? delivery_init(&v->base, d, b, directory) : -ENOMEM;
         if (r < 0) {
                 free(v->root);
                 free(v);

@@ -136,10 +136,12 @@ struct DestinationType {
 
         /** What a delivery needs to start with. */
         uint64_t (*memory_bytes)(const Destination *d);
-        /** @param directory  as in DeliveryRequest  @return a path or URL, the caller's; NULL */
+        /** @param directory  below the destination's root  @return a path or URL, the caller's;
+         * NULL */
         char *(*format_location)(const Destination *d, const char *directory, const char *name);
 
-        int (*delivery_new)(Destination *d, const DeliveryRequest *request, Delivery **ret);
+        /** @param directory  below the destination's root  @return 0, -ENOMEM */
+        int (*delivery_new)(Destination *d, const Bundle *b, const char *directory, Delivery **ret);
         /** on_done is called later, never from inside. @return 0; -errno: nothing was started */
         int (*delivery_start)(Destination *d, Delivery *job);
         void (*delivery_abort)(Delivery *job);
@@ -190,6 +192,10 @@ static inline uint64_t scheduler_boottime_usec(const Scheduler *s) {
 static inline uint64_t scheduler_realtime_usec(const Scheduler *s) {
         return s->context.clock->realtime_usec(s->context.clock);
 }
+
+/** Copies what a delivery needs of bundle, source and configuration, so that the loop may change
+ * its own meanwhile. @return 0; -ENOMEM, with nothing left to free */
+int delivery_init(Delivery *d, const Destination *at, const Bundle *b, const char *directory);
 
 /** @return NULL: there is none of this name */
 Destination *scheduler_find_destination(const Scheduler *s, const char *name);

@@ -708,19 +708,8 @@ static int start_delivery(Destination *d, Bundle *b) {
         _cleanup_free_ char *directory = scheduler_bundle_directory(d, &b->rec);
         if (!directory)
                 return -ENOMEM;
-        DeliveryRequest request = { .bundle = b,
-                                    .spec = s->context.get_source_spec(b),
-                                    .clock = s->context.clock,
-                                    .directory = directory,
-                                    .instance_id = s->context.instance_id,
-                                    .hostname = s->context.hostname,
-                                    .labels = s->config->node.labels.items,
-                                    .compressors = s->compressors,
-                                    .limits = s->limits,
-                                    .level = (int)s->config->limits.compression_level,
-                                    .memory_bytes = d->type->memory_bytes(d) };
         Delivery *job;
-        int r = d->type->delivery_new(d, &request, &job);
+        int r = d->type->delivery_new(d, b, directory, &job);
         if (r < 0)
                 return r;
         load_delivery_inputs(s, b, job);

@@ -5,7 +5,7 @@
 
 #include <errno.h>
 
-#include "agent/delivery/delivery.h"
+#include "agent/delivery/destination.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
@@ -160,19 +160,35 @@ static void attach(Fixture *f, const char *const *names, size_t n) {
         f->is_attached = true;
 }
 
+static SourceSpec *spec_of_job;
+
+static SourceSpec *get_spec(const Bundle *b) {
+        (void)b;
+        return spec_of_job;
+}
+
+static uint64_t memory_bytes(const Destination *d) {
+        (void)d;
+        return 0;
+}
+
 static Delivery *make_job(const Fixture *f) {
         static char *no_labels[] = { NULL };
-        DeliveryRequest request = { .bundle = &f->bundle,
-                                    .spec = f->spec,
-                                    .clock = clock_system(),
-                                    .directory = "x/" INSTANCE,
-                                    .instance_id = INSTANCE,
-                                    .hostname = "host",
-                                    .labels = no_labels,
-                                    .level = 1 };
+        const DestinationType type = { .memory_bytes = memory_bytes };
+        const Config config = { .node.labels.items = no_labels,
+                                .limits = { .compression_level = 1, .compression_threads = 1 } };
+        Scheduler scheduler = { .context = { .clock = clock_system(),
+                                             .instance_id = INSTANCE,
+                                             .hostname = "host",
+                                             .get_source_spec = get_spec },
+                                .config = &config };
+        const Destination at = { .scheduler = &scheduler, .type = &type };
         Delivery *job = calloc(1, sizeof *job);
         assert_non_null(job);
-        assert_int_equal(delivery_init(job, &request), 0);
+        spec_of_job = f->spec;
+        assert_int_equal(rate_limits_new(&scheduler.limits, clock_system(), &config), 0);
+        assert_int_equal(delivery_init(job, &at, &f->bundle, "x/" INSTANCE), 0);
+        rate_limits_unref(scheduler.limits);
         if (f->is_attached)
                 job->attached_fd =
                         openat(f->scratch->fd, "attached", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
