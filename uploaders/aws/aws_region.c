@@ -1,6 +1,7 @@
 /* Partitions, regions, and the names that hosts of AWS have in them. */
 #include "uploaders/aws/aws_region.h"
 
+#include <ctype.h>
 #include <string.h>
 
 #include "lib/base/cleanup.h"
@@ -42,15 +43,11 @@ static bool is_lower_or_digit(char c) {
         return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
 }
 
-static bool is_letter_or_digit(char c) {
-        return is_lower_or_digit(c) || (c >= 'A' && c <= 'Z');
-}
-
 bool aws_region_is_sane(const char *region) {
         size_t n = strlen(region);
 
         for (size_t i = 0; i < n; i++)
-                if (!is_letter_or_digit(region[i]) && region[i] != '-' && region[i] != '_')
+                if (!isalnum((unsigned char)region[i]) && region[i] != '-' && region[i] != '_')
                         return false;
         return n > 0 && n < AWS_REGION_SIZE;
 }

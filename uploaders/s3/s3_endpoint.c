@@ -2,6 +2,7 @@
 #include "uploaders/s3/s3_endpoint.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,10 +23,6 @@ enum {
 
 static bool is_lower_or_digit(char c) {
         return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
-}
-
-static bool is_letter_or_digit(char c) {
-        return is_lower_or_digit(c) || (c >= 'A' && c <= 'Z');
 }
 
 /* ── faults ── */
@@ -119,7 +116,7 @@ static int check_bucket(const char *bucket, bool is_aws, char **ret_error) {
                               "own sessions; use a general purpose bucket",
                               bucket);
         for (const char *p = bucket; *p; p++)
-                if (!is_letter_or_digit(*p) && !strchr("-._", *p))
+                if (!isalnum((unsigned char)*p) && !strchr("-._", *p))
                         return refuse(ret_error,
                                       "bucket '%s' has characters that no bucket has; a name has "
                                       "letters, digits, '-', '.' and '_'",

@@ -26,7 +26,7 @@ int s3_etag_unquote(char ret[static S3_ETAG_SIZE], const char *etag) {
         if (n == 0 || n >= S3_ETAG_SIZE)
                 return -EINVAL;
         for (size_t i = 0; i < n; i++)
-                if (etag[i] <= ' ' || etag[i] >= 0x7f || etag[i] == '"')
+                if (etag[i] <= ' ' || etag[i] >= 0x7f || strchr("\"<>&", etag[i]))
                         return -EINVAL;
         memcpy(ret, etag, n);
         ret[n] = '\0';
@@ -383,37 +383,17 @@ void s3_object_list_done(S3ObjectList *l) {
 
 /* ── what we send ── */
 
-static void add_escaped(StrBuf *b, const char *text) {
-        for (; *text; text++)
-                switch (*text) {
-                case '<':
-                        strbuf_add(b, "&lt;");
-                        break;
-                case '>':
-                        strbuf_add(b, "&gt;");
-                        break;
-                case '&':
-                        strbuf_add(b, "&amp;");
-                        break;
-                default:
-                        strbuf_add_n(b, text, 1);
-                }
-}
-
 char *s3_xml_complete_body(const S3CompletePart *parts, size_t n) {
         StrBuf b = STRBUF_INIT;
 
         strbuf_add(&b,
                    "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
         for (size_t i = 0; i < n; i++) {
-                strbuf_addf(&b, "<Part><PartNumber>%u</PartNumber><ETag>&quot;", parts[i].number);
-                add_escaped(&b, parts[i].etag);
-                strbuf_add(&b, "&quot;</ETag>");
-                if (parts[i].checksum_sha256) {
-                        strbuf_add(&b, "<ChecksumSHA256>");
-                        add_escaped(&b, parts[i].checksum_sha256);
-                        strbuf_add(&b, "</ChecksumSHA256>");
-                }
+                strbuf_addf(&b, "<Part><PartNumber>%u</PartNumber><ETag>&quot;%s&quot;</ETag>",
+                            parts[i].number, parts[i].etag);
+                if (parts[i].checksum_sha256)
+                        strbuf_addf(&b, "<ChecksumSHA256>%s</ChecksumSHA256>",
+                                    parts[i].checksum_sha256);
                 strbuf_add(&b, "</Part>");
         }
         strbuf_add(&b, "</CompleteMultipartUpload>");

@@ -80,5 +80,5 @@ typedef struct S3CompletePart {
 char *s3_xml_complete_body(const S3CompletePart *parts, size_t n);
 
 /** Copies an ETag without its quotes and `W/`. @return 0, -EINVAL for one that is too long, empty
- * or has control characters */
+ * or has control characters or those that XML escapes */
 int s3_etag_unquote(char ret[static S3_ETAG_SIZE], const char *etag);

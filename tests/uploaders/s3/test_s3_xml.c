@@ -279,19 +279,11 @@ static void an_etag_loses_its_quotes_and_must_be_sound(void **state) {
         static const struct {
                 const char *etag, *bare; /* NULL = refused */
         } cases[] = {
-                { "\"abc\"", "abc" },
-                { "abc", "abc" },
-                { "W/\"abc-12\"", "abc-12" },
-                { "", NULL },
-                { "\"\"", NULL },
-                { "\"", NULL },
-                { "W/", NULL },
-                { "\"abc", NULL },
-                { "abc\"", NULL },
-                { "\"a\"b\"", NULL },
-                { "\"a b\"", NULL },
-                { "\"a\nb\"", NULL },
-                { "\"\xc3\xa9\"", NULL },
+                { "\"abc\"", "abc" }, { "abc", "abc" },     { "W/\"abc-12\"", "abc-12" },
+                { "", NULL },         { "\"\"", NULL },     { "\"", NULL },
+                { "W/", NULL },       { "\"abc", NULL },    { "abc\"", NULL },
+                { "\"a\"b\"", NULL }, { "\"a b\"", NULL },  { "\"a<b\"", NULL },
+                { "\"a&b\"", NULL },  { "\"a\nb\"", NULL }, { "\"\xc3\xa9\"", NULL },
         };
         char long_one[S3_ETAG_SIZE + 1], etag[S3_ETAG_SIZE];
 
@@ -369,7 +361,7 @@ static void credentials_of_which_something_is_missing_are_refused(void **state) 
 
 static void the_body_of_complete_lists_the_parts_with_quoted_etags(void **state) {
         const S3CompletePart parts[] = { { .number = 1, .etag = "aa", .checksum_sha256 = "C+/=" },
-                                         { .number = 10000, .etag = "b<&>b" } };
+                                         { .number = 10000, .etag = "bb" } };
         _cleanup_free_ char *body = s3_xml_complete_body(parts, ELEMENTSOF(parts));
         _cleanup_free_ char *empty = s3_xml_complete_body(NULL, 0);
 
@@ -377,7 +369,7 @@ static void the_body_of_complete_lists_the_parts_with_quoted_etags(void **state)
                             "<CompleteMultipartUpload" XMLNS "><Part><PartNumber>1</PartNumber>"
                             "<ETag>&quot;aa&quot;</ETag><ChecksumSHA256>C+/=</ChecksumSHA256></"
                             "Part><Part><PartNumber>10000"
-                            "</PartNumber><ETag>&quot;b&lt;&amp;&gt;b&quot;</ETag></Part>"
+                            "</PartNumber><ETag>&quot;bb&quot;</ETag></Part>"
                             "</CompleteMultipartUpload>");
         assert_string_equal(empty, "<CompleteMultipartUpload" XMLNS "></CompleteMultipartUpload>");
 }
