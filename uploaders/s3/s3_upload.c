@@ -212,21 +212,6 @@ static int accept_part(UploadParts *p, S3Upload *u, S3Part *part) {
         return 0;
 }
 
-static int upload_parts_add(UploadParts *p, S3Upload *u, S3Part *part) {
-        int r = accept_part(p, u, part);
-
-        if (r < 0)
-                part->release(part);
-        return r;
-}
-
-static int upload_parts_arrived(UploadParts *p, UploadJob *job, const char *etag) {
-        int r = set_arrived(p, &p->items[job->part->number - 1], etag);
-
-        cancel_job(p, job);
-        return r;
-}
-
 static int upload_parts_compare(UploadParts *p, const S3PartList *page) {
         for (size_t i = 0; i < page->n; i++) {
                 const S3ListedPart *listed = &page->items[i];
@@ -390,7 +375,6 @@ static int request_list(S3Upload *u);
 static int request_head(S3Upload *u, const char *key);
 static int request_complete(S3Upload *u, bool is_conditional);
 static int request_abort(S3Upload *u);
-static void is_overwrite(S3Upload *u);
 static void upload_step(S3Upload *u);
 
 static void upload_end(S3Upload *u, int outcome) {
@@ -716,7 +700,8 @@ static void record_part(UploadJob *job, const S3Result *result) {
 
         if (result->answer->verdict != S3_OK || !record_etag(etag, result))
                 return record_failed_part(u, result->answer);
-        int r = upload_parts_arrived(&u->parts, job, etag);
+        int r = set_arrived(&u->parts, &u->parts.items[number - 1], etag);
+        cancel_job(&u->parts, job);
         if (r == 0 && u->options.on_etag)
                 r = u->options.on_etag(u, number, etag, u->options.userdata);
         if (r < 0)
@@ -822,7 +807,7 @@ static void write_object(S3Upload *u) {
         enter_state(u, u->upload_id ? UPLOAD_COMPLETE : UPLOAD_PUT);
 }
 
-static void is_overwrite(S3Upload *u) {
+static void overwrite_object(S3Upload *u) {
         u->is_overwriting = true;
         write_object(u);
 }
@@ -833,7 +818,7 @@ static void after_head(S3Upload *u) {
                 if (u->options.guard_key && !u->options.is_overwrite)
                         enter_state(u, UPLOAD_HEAD_GUARD);
                 else
-                        is_overwrite(u);
+                        overwrite_object(u);
                 break;
         case HEAD_WRITE:
                 u->is_overwriting =
@@ -878,7 +863,7 @@ static void after_head_guard(S3Upload *u) {
         switch (u->response.there) {
         case OBJECT_ABSENT:
         case OBJECT_OURS:
-                is_overwrite(u);
+                overwrite_object(u);
                 break;
         case OBJECT_OTHER:
                 upload_end_with_text(u, UPLOAD_E_EXISTS,
@@ -1210,9 +1195,11 @@ void s3_upload_add_part(S3Upload *u, S3Part *part) {
                 part->release(part);
                 return;
         }
-        int r = upload_parts_add(&u->parts, u, part);
-        if (r < 0)
+        int r = accept_part(&u->parts, u, part);
+        if (r < 0) {
+                part->release(part);
                 u->failure = r;
+        }
         wake_event(u); /* not from inside: the caller may be in on_part_needed */
 }
 
