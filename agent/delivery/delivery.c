@@ -556,14 +556,14 @@ bool delivery_attempt_read_manifest(DeliveryAttempt *a, const void *data, size_t
         return delivery_may_continue(a->delivery);
 }
 
-bool delivery_attempt_end_manifest(DeliveryAttempt *a, const char *where, EarlierManifest *ret) {
+bool delivery_attempt_end_manifest(DeliveryAttempt *a, const char *where, EarlierCopy *ret) {
         Delivery *d = a->delivery;
         int r = manifest_stream_end(a->stream, &a->earlier);
         a->stream = manifest_stream_free(a->stream);
         if (r == MANIFEST_E_TRUNCATED) {
                 log_dump(d->rec.id, LOG_NOTICE, 0,
                          "'%s' has no end: no proof of a delivery, it is written again", where);
-                *ret = EARLIER_MANIFEST_TRUNCATED;
+                *ret = EARLIER_TRUNCATED;
                 return true;
         }
         if (r < 0 || strcmp(a->earlier.id, d->rec.id) != 0)
@@ -571,9 +571,8 @@ bool delivery_attempt_end_manifest(DeliveryAttempt *a, const char *where, Earlie
                                      "'%s' exists already and is not a manifest of this bundle; "
                                      "move it away, then `neuron-collect retry %s`",
                                      where, d->rec.id);
-        *ret = memcmp(a->earlier.plan, a->plan_sha256, SHA256_SIZE) == 0
-                       ? EARLIER_MANIFEST_OF_PLAN
-                       : EARLIER_MANIFEST_OTHER_PLAN;
+        *ret = memcmp(a->earlier.plan, a->plan_sha256, SHA256_SIZE) == 0 ? EARLIER_OF_PLAN
+                                                                         : EARLIER_OTHER_PLAN;
         return true;
 }
 

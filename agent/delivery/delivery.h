@@ -186,18 +186,21 @@ void delivery_attempt_add_verdicts(DeliveryAttempt *a, const BundleWriter *write
 
 /* What has the name of the manifest already. A manifest is proof only when it is complete, is this
  * bundle's and its object is what it says, which the caller checks by `earlier`. */
-typedef enum EarlierManifest {
-        EARLIER_MANIFEST_TRUNCATED,  /* its end is missing: no proof, to be replaced */
-        EARLIER_MANIFEST_OF_PLAN,    /* an earlier run got through */
-        EARLIER_MANIFEST_OTHER_PLAN, /* delivered by a run whose state is lost; the unit may have
-                                        changed since */
-} EarlierManifest;
+typedef enum EarlierCopy {
+        EARLIER_UNKNOWN, /* not known, or not permitted to know */
+        EARLIER_NONE,
+        EARLIER_TRUNCATED,  /* its end is missing: no proof, to be replaced */
+        EARLIER_OF_PLAN,    /* an earlier run got through */
+        EARLIER_OTHER_PLAN, /* delivered by a run whose state is lost; the unit may have changed
+                               since */
+        EARLIER_COMPLETE,   /* one of these, and its object is what it says */
+} EarlierCopy;
 
 /** Reads it, in pieces as they come. @return whether to continue; false: the delivery has ended */
 bool delivery_attempt_read_manifest(DeliveryAttempt *a, const void *data, size_t n);
 /** It has been read. @param where  it is, for messages @return as above; *ret, and a->earlier
  * unless it is truncated */
-bool delivery_attempt_end_manifest(DeliveryAttempt *a, const char *where, EarlierManifest *ret);
+bool delivery_attempt_end_manifest(DeliveryAttempt *a, const char *where, EarlierCopy *ret);
 /** The object is not what the complete manifest of another plan says: neither may be replaced,
  * since only a person can tell which one is worth something. @return false */
 bool delivery_attempt_end_damaged(DeliveryAttempt *a, const char *where);

@@ -55,15 +55,6 @@ typedef enum Ending {
         ENDING_RESTART, /* so it has, but the upload to be resumed is to blame: start without it */
 } Ending;
 
-/* What an earlier delivery left at the destination. */
-typedef enum EarlierCopy {
-        EARLIER_UNKNOWN, /* not known, or not permitted to know */
-        EARLIER_NONE,
-        EARLIER_TRUNCATED, /* a manifest without its end: no proof, and ours to replace */
-        EARLIER_MANIFEST,  /* a complete one; the object is not known to be complete */
-        EARLIER_COMPLETE,
-} EarlierCopy;
-
 /* A part of the object, or a window of the manifest. Mapped, since fresh pages cost more than the
  * bytes that go into them: those of parts are used again. */
 typedef struct PartBuffer {
@@ -97,7 +88,6 @@ typedef struct DeliveryS3 {
         S3Call *call;
         bool (*on_answer)(struct DeliveryS3 *x, const S3Result *result); /* of the call */
         EarlierCopy earlier;
-        EarlierManifest manifest;              /* with EARLIER_MANIFEST and EARLIER_COMPLETE */
         uint64_t manifest_size, manifest_read; /* of the earlier one */
 
         /* the object */
@@ -603,12 +593,8 @@ static bool handle_manifest_piece(DeliveryS3 *x, const S3Result *result) {
 static bool end_manifest(DeliveryS3 *x) {
         _cleanup_free_ char *url = manifest_url(x);
         /* also for an empty one, of which no piece has come */
-        if (!delivery_attempt_read_manifest(&x->attempt, "", 0) ||
-            !delivery_attempt_end_manifest(&x->attempt, url ? url : x->manifest_key, &x->manifest))
-                return false;
-        x->earlier =
-                x->manifest == EARLIER_MANIFEST_TRUNCATED ? EARLIER_TRUNCATED : EARLIER_MANIFEST;
-        return true;
+        return delivery_attempt_read_manifest(&x->attempt, "", 0) &&
+               delivery_attempt_end_manifest(&x->attempt, url ? url : x->manifest_key, &x->earlier);
 }
 
 /* In pieces that are parsed on the loop within milliseconds. */
@@ -880,15 +866,14 @@ static bool start_object_upload(DeliveryS3 *x) {
 static bool start_manifest_upload(DeliveryS3 *x) {
         set_state(x, DELIVERY_S3_PUBLISHING);
         x->abort_id = 0;
-        return create_upload(x,
-                             &(S3UploadOptions){ .key = x->manifest_key,
-                                                 .content_type = "application/json",
-                                                 .max_parts_in_flight = 2,
-                                                 .trusts_response = true,
-                                                 /* ours, of an object that is gone */
-                                                 .is_overwrite = x->earlier == EARLIER_MANIFEST ||
-                                                                 x->earlier == EARLIER_TRUNCATED,
-                                                 .on_begin = on_manifest_upload_start });
+        return create_upload(x, &(S3UploadOptions){ .key = x->manifest_key,
+                                                    .content_type = "application/json",
+                                                    .max_parts_in_flight = 2,
+                                                    .trusts_response = true,
+                                                    /* ours, of an object that is gone */
+                                                    .is_overwrite = x->earlier == EARLIER_OF_PLAN ||
+                                                                    x->earlier == EARLIER_TRUNCATED,
+                                                    .on_begin = on_manifest_upload_start });
 }
 
 /* ---- the machine ---- */
@@ -925,7 +910,7 @@ static bool run_state(DeliveryS3 *x) {
         case DELIVERY_S3_CHECKING_MANIFEST:
                 if (x->call)
                         return true;
-                return x->earlier == EARLIER_MANIFEST ? check_object(x) : open_ledger(x);
+                return x->earlier >= EARLIER_OF_PLAN ? check_object(x) : open_ledger(x);
         case DELIVERY_S3_CHECKING_OBJECT:
                 if (x->call)
                         return true;
@@ -936,7 +921,7 @@ static bool run_state(DeliveryS3 *x) {
                                                                      x->at->config->name));
                         return start_work(x, work_delivered_before);
                 }
-                return x->manifest == EARLIER_MANIFEST_OTHER_PLAN ? end_damaged(x) : open_ledger(x);
+                return x->earlier == EARLIER_OTHER_PLAN ? end_damaged(x) : open_ledger(x);
         case DELIVERY_S3_OPENING:
                 return start_object_upload(x);
         case DELIVERY_S3_SENDING:

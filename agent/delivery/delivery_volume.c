@@ -79,7 +79,7 @@ static int read_manifest_piece(const void *data, size_t n, void *userdata) {
  * is read back all the same: somebody may have removed it since. */
 static bool check_manifest(VolumeAttempt *a) {
         _cleanup_free_ char *where = path_join(a->v->root, a->manifest_path);
-        EarlierManifest earlier;
+        EarlierCopy earlier;
         if (!where)
                 return delivery_endf(a->base.delivery, RESULT_FAILED, "%s", strerror(ENOMEM));
         int r = volume_read(a->v->volume, a->manifest_path, read_manifest_piece, a);
@@ -95,16 +95,15 @@ static bool check_manifest(VolumeAttempt *a) {
                                       strerror(-r)));
         if (!delivery_attempt_end_manifest(&a->base, where, &earlier))
                 return false;
-        r = earlier == EARLIER_MANIFEST_TRUNCATED ? -ENOENT : verify_object(a);
+        r = earlier == EARLIER_TRUNCATED ? -ENOENT : verify_object(a);
         if (r == 0)
                 return delivery_attempt_delivered_before(&a->base);
         if (tree_error_is_resource(r)) /* no answer */
                 return delivery_endf(a->base.delivery, RESULT_NO_RESOURCES,
                                      "cannot read back '%s': %s", a->path, strerror(-r));
         a->replace_manifest = true;
-        return earlier == EARLIER_MANIFEST_OTHER_PLAN
-                       ? delivery_attempt_end_damaged(&a->base, where)
-                       : delivery_may_continue(a->base.delivery);
+        return earlier == EARLIER_OTHER_PLAN ? delivery_attempt_end_damaged(&a->base, where)
+                                             : delivery_may_continue(a->base.delivery);
 }
 
 static bool create_object(VolumeAttempt *a) {

@@ -747,14 +747,14 @@ static void deliver(const Fixture *f, WorkerPool *compressors, StrBuf *manifest)
 /* Compares what is there with that manifest, where the file `fails` cannot be opened. */
 static Delivery *compare(const Fixture *f, const StrBuf *manifest) {
         DeliveryAttempt a;
-        EarlierManifest earlier;
+        EarlierCopy earlier;
         const char *failing = fails;
         Delivery *job = make_job(f);
         fails = NULL; /* the plan has it */
         assert_true(delivery_attempt_start(&a, job));
         assert_true(delivery_attempt_read_manifest(&a, manifest->text, manifest->n));
         assert_true(delivery_attempt_end_manifest(&a, "it", &earlier));
-        assert_int_equal(earlier, EARLIER_MANIFEST_OTHER_PLAN);
+        assert_int_equal(earlier, EARLIER_OTHER_PLAN);
         fails = failing;
         assert_false(delivery_attempt_delivered_before(&a));
         delivery_attempt_done(&a);
