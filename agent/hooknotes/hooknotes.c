@@ -132,26 +132,15 @@ typedef struct ParseJob {
         uint64_t usec; /* that it took */
 } ParseJob;
 
-/* Directories that a worker checks one after another. */
-typedef struct CheckBatch {
+/* The directory of a note, which a worker checks. */
+typedef struct CheckJob {
         WorkJob job;
-        ListLink link; /* HookNotes.late_batches */
+        ListLink link; /* HookNotes.hung_checks */
         struct HookNotes *owner;
-        bool is_late;      /* atomic; its notes continue without it, and it ends early */
-        size_t n_checked;  /* atomic: the items before are complete */
-        size_t n_at_timer; /* n_checked when the timer went off last */
-        const char *hung;  /* the fixed part of the source that does not answer; NULL */
-        size_t n;
-        struct {
-                Note *note; /* for the loop alone */
-                DirectoryCheck check;
-        } items[];
-} CheckBatch;
-
-typedef struct NoteCount {
-        const char *counter; /* in the store */
-        uint64_t unwritten;
-} NoteCount;
+        Note *note; /* for the loop alone; it has continued without a check that hangs */
+        DirectoryCheck check;
+        const char *hung; /* the fixed part of the source that does not answer; NULL */
+} CheckJob;
 
 typedef enum NoteCounter {
         COUNT_BY_SOCKET,
@@ -161,6 +150,13 @@ typedef enum NoteCounter {
         COUNT_UNSEEN,
         N_NOTE_COUNTERS
 } NoteCounter;
+
+static const char *const counters[N_NOTE_COUNTERS] = {
+        /* in the store */
+        [COUNT_BY_SOCKET] = "hook_notes:socket", [COUNT_BY_MAILBOX] = "hook_notes:mailbox",
+        [COUNT_REFUSED] = "hook_notes:refused",  [COUNT_DUPLICATE] = "hook_notes:twice",
+        [COUNT_UNSEEN] = "hook_notes:unseen",
+};
 
 typedef struct Mail { /* borrowed for the call */
         const char *name;
@@ -205,7 +201,7 @@ struct HookNotes {
         size_t n_notes, n_mail; /* n_mail: by the mailbox, of them */
         bool has_deferred_mail; /* mail that waits until others are stored */
         NoteRatelimit ratelimit;
-        NoteCount counts[N_NOTE_COUNTERS];
+        uint64_t counts[N_NOTE_COUNTERS]; /* that are not in the store yet */
         Histogram seconds;
         sd_event_source *step, *due, *start;
         WorkerPool *parser;   /* of one thread */
@@ -214,13 +210,13 @@ struct HookNotes {
         Owners parse_time;    /* microseconds that it has worked for each owner */
         uint64_t parsed_usec; /* as of this time, CLOCK_BOOTTIME */
         WorkerPool *pool;
-        CheckBatch *batch;     /* in the worker; NULL */
-        sd_event_source *late; /* the time of `batch` is over */
-        ListLink late_batches;
+        CheckJob *checking;    /* in the worker; NULL */
+        sd_event_source *late; /* its time is over */
+        ListLink hung_checks;
         uint64_t logged_usec, n_unlogged; /* refusals are logged once a minute */
 };
 
-#define CHECK_TIMEOUT_USEC (250 * USEC_PER_MSEC) /* of a batch */
+#define CHECK_TIMEOUT_USEC (250 * USEC_PER_MSEC)
 #define CHECK_THREADS 16 /* one of them for each mount that hangs; started when needed */
 #define NO_MEMORY "out of memory"
 #define TOO_MANY_NOTES "this user has sent too many notes; keep it in the mailbox"
@@ -494,11 +490,11 @@ static uint64_t realtime_usec(const HookNotes *n) {
 }
 
 static void count_note(HookNotes *n, NoteCounter which) {
-        n->counts[which].unwritten++;
+        n->counts[which]++;
 }
 
 void hooknotes_count_refused(HookNotes *n, uint64_t n_notes) {
-        n->counts[COUNT_REFUSED].unwritten += n_notes;
+        n->counts[COUNT_REFUSED] += n_notes;
 }
 
 /* @param why  NULL: it is logged already */
@@ -907,12 +903,10 @@ static void rescan_mailbox(HookNotes *n) {
 }
 
 static void write_counts(HookNotes *n) {
-        for (size_t i = 0; i < N_NOTE_COUNTERS; i++) {
-                NoteCount *c = &n->counts[i];
-                if (c->unwritten > 0 &&
-                    store_counter_add(n->context.store, c->counter, c->unwritten) == 0)
-                        c->unwritten = 0; /* else with the next ones */
-        }
+        for (size_t i = 0; i < N_NOTE_COUNTERS; i++)
+                if (n->counts[i] > 0 &&
+                    store_counter_add(n->context.store, counters[i], n->counts[i]) == 0)
+                        n->counts[i] = 0; /* else with the next ones */
 }
 
 static bool is_to_be_written(const Note *note) {
@@ -946,7 +940,7 @@ static bool has_notes_to_write(const HookNotes *n) {
 
 /* A hook is answered when its note is durable. */
 static void commit_notes(HookNotes *n) {
-        NoteCount counts[N_NOTE_COUNTERS];
+        uint64_t counts[N_NOTE_COUNTERS];
         if (!has_notes_to_write(n))
                 return;
         memcpy(counts, n->counts, sizeof counts);
@@ -968,19 +962,14 @@ static void commit_notes(HookNotes *n) {
 
 static void check_directories(HookNotes *n);
 
-static CheckBatch *batch_free(CheckBatch *b) {
-        for (size_t i = 0; i < b->n; i++)
-                directory_check_done(&b->items[i].check);
-        free(b);
+static CheckJob *check_free(CheckJob *c) {
+        directory_check_done(&c->check);
+        free(c);
         return NULL;
 }
 
-static void batch_run(WorkJob *job) {
-        CheckBatch *b = CONTAINER_OF(job, CheckBatch, job);
-        for (size_t i = 0; i < b->n && !__atomic_load_n(&b->is_late, __ATOMIC_ACQUIRE); i++) {
-                directory_check_run(&b->items[i].check);
-                __atomic_store_n(&b->n_checked, i + 1, __ATOMIC_RELEASE);
-        }
+static void check_run(WorkJob *job) {
+        directory_check_run(&CONTAINER_OF(job, CheckJob, job)->check);
 }
 
 static void decide(HookNotes *n, Note *note, const DirectoryCheck *check) {
@@ -988,17 +977,16 @@ static void decide(HookNotes *n, Note *note, const DirectoryCheck *check) {
         note_set_stage(note, note->is_durable ? NOTE_ENDING : NOTE_ADDING);
 }
 
-static void batch_done(WorkJob *job) {
-        CheckBatch *b = CONTAINER_OF(job, CheckBatch, job);
-        HookNotes *n = b->owner;
-        if (b == n->batch) {
-                n->batch = NULL;
+static void check_done(WorkJob *job) {
+        CheckJob *c = CONTAINER_OF(job, CheckJob, job);
+        HookNotes *n = c->owner;
+        if (c == n->checking) {
+                n->checking = NULL;
                 (void)sd_event_source_set_enabled(n->late, SD_EVENT_OFF); /* cannot fail for ours */
-                for (size_t i = 0; i < b->n; i++)
-                        decide(n, b->items[i].note, &b->items[i].check);
+                decide(n, c->note, &c->check);
         } else
-                list_remove(&b->link);
-        batch_free(b);
+                list_remove(&c->link);
+        check_free(c);
         check_directories(n);
         commit_notes(n);
 }
@@ -1008,7 +996,22 @@ static const char *current_location(const DirectoryCheck *l) {
         return l->locations[__atomic_load_n(&l->current, __ATOMIC_ACQUIRE)].fixed;
 }
 
-static int on_late(sd_event_source *source, uint64_t usec, void *userdata);
+/* Its note is checked again, without what does not answer. */
+static int on_late(sd_event_source *source, uint64_t usec, void *userdata) {
+        (void)source, (void)usec;
+        HookNotes *n = userdata;
+        CheckJob *c = TAKE_PTR(n->checking);
+        list_append(&n->hung_checks, &c->link);
+        c->hung = current_location(&c->check);
+        log_warning(0,
+                    "the file system of '%s' does not answer; hooks are answered without a check "
+                    "of their directories in it",
+                    c->hung);
+        note_set_stage(c->note, NOTE_UNCHECKED);
+        check_directories(n);
+        commit_notes(n);
+        return 0;
+}
 
 static void arm_late(HookNotes *n) {
         int r = timer_arm(&n->late, &(TimerOptions){ .event = n->context.event,
@@ -1018,37 +1021,6 @@ static void arm_late(HookNotes *n) {
                                                      .userdata = n });
         if (r < 0)
                 log_error(r, "cannot arm a timer; hooks wait for a file system that hangs");
-}
-
-/* The notes whose directories are checked continue; the others are checked again, without what does
- * not answer. */
-static int on_late(sd_event_source *source, uint64_t usec, void *userdata) {
-        (void)source, (void)usec;
-        HookNotes *n = userdata;
-        size_t n_checked = __atomic_load_n(&n->batch->n_checked, __ATOMIC_ACQUIRE);
-        if (n_checked > n->batch->n_at_timer) { /* slow, not hanging */
-                n->batch->n_at_timer = n_checked;
-                arm_late(n);
-                return 0;
-        }
-        CheckBatch *b = TAKE_PTR(n->batch);
-        __atomic_store_n(&b->is_late, true, __ATOMIC_RELEASE);
-        list_append(&n->late_batches, &b->link);
-        if (n_checked < b->n) {
-                b->hung = current_location(&b->items[n_checked].check);
-                log_warning(0,
-                            "the file system of '%s' does not answer; hooks are answered without a "
-                            "check of their directories in it",
-                            b->hung);
-        }
-        for (size_t i = 0; i < b->n; i++)
-                if (i < n_checked)
-                        decide(n, b->items[i].note, &b->items[i].check);
-                else
-                        note_set_stage(b->items[i].note, NOTE_UNCHECKED);
-        check_directories(n);
-        commit_notes(n);
-        return 0;
 }
 
 /* Excludes the locations of a source that does not answer. */
@@ -1065,8 +1037,8 @@ static bool has_open_location(const DirectoryCheck *check) {
         return false;
 }
 
-/* @return whether a worker has to check it; else it is decided */
-static bool prepare(HookNotes *n, Note *note, DirectoryCheck *check) {
+/* @return 0: a worker has to check it; 1: it is decided; -ENOMEM */
+static int prepare(HookNotes *n, const Note *note, DirectoryCheck *check) {
         const Owner *owner = &note->view.owner;
         int r = directory_check_prepare(check, n->config, note->hook.local_output_dir, owner->uid);
         if (r == 0 && owner->container[0] && note->view.hook_pid > 0) {
@@ -1074,71 +1046,55 @@ static bool prepare(HookNotes *n, Note *note, DirectoryCheck *check) {
                                               (int)note->view.hook_pid);
                 r = check->mounts ? 0 : -ENOMEM;
         }
-        if (r != 0) {
-                const char *why = r < 0 ? NO_MEMORY : check->why;
-                directory_check_done(check);
-                decide(n, note, &(DirectoryCheck){ .why = why });
-                return false;
-        }
-        LIST_FOREACH (l, &n->late_batches) {
-                const CheckBatch *late = CONTAINER_OF(l, CheckBatch, link);
-                if (late->hung)
-                        skip_locations(check, late->hung);
-        }
-        if (!has_open_location(check)) { /* the workers may all hang */
+        LIST_FOREACH (l, &n->hung_checks)
+                skip_locations(check, CONTAINER_OF(l, CheckJob, link)->hung);
+        if (r == 0 && !has_open_location(check)) { /* the workers may all hang */
                 directory_check_run(check);
-                decide(n, note, check);
-                directory_check_done(check);
-                return false;
+                r = 1;
         }
-        note_set_stage(note, NOTE_CHECKING);
-        return true;
+        return r;
 }
 
-static void submit_batch(HookNotes *n, CheckBatch *b) {
-        b->job = (WorkJob){ .run = batch_run, .done = batch_done };
-        b->owner = n;
-        int r = worker_pool_submit(n->pool, &b->job);
-        if (r < 0) {
-                for (size_t i = 0; i < b->n; i++)
-                        decide(n, b->items[i].note, &(DirectoryCheck){ .why = NO_MEMORY });
-                batch_free(b);
+/* Decides, or has a worker find out. */
+static void start_check(HookNotes *n, Note *note) {
+        CheckJob *c = calloc(1, sizeof *c);
+        int r = c ? prepare(n, note, &c->check) : -ENOMEM;
+        if (r == 0) {
+                c->job = (WorkJob){ .run = check_run, .done = check_done };
+                c->owner = n;
+                c->note = note;
+                r = worker_pool_submit(n->pool, &c->job);
+        }
+        if (r == 0) {
+                note_set_stage(note, NOTE_CHECKING);
+                n->checking = c;
+                arm_late(n);
                 return;
         }
-        n->batch = b;
-        arm_late(n);
+        decide(n, note, r < 0 ? &(DirectoryCheck){ .why = NO_MEMORY } : &c->check);
+        if (c)
+                check_free(c);
 }
 
-/* One batch at a time: what comes meanwhile is the next one. */
+/* One at a time. */
 static void check_directories(HookNotes *n) {
-        if (n->batch || n->n_notes == 0)
-                return;
-        CheckBatch *b = calloc(1, sizeof *b + n->n_notes * sizeof b->items[0]);
-        LIST_FOREACH (l, &n->notes) {
+        LIST_FOREACH_SAFE (l, &n->notes) {
                 Note *note = CONTAINER_OF(l, Note, link);
-                if (note->stage != NOTE_UNCHECKED)
-                        continue;
-                if (!b)
-                        decide(n, note, &(DirectoryCheck){ .why = NO_MEMORY });
-                else if (prepare(n, note, &b->items[b->n].check))
-                        b->items[b->n++].note = note;
+                if (!n->checking && note->stage == NOTE_UNCHECKED)
+                        start_check(n, note);
         }
-        if (b && b->n > 0)
-                submit_batch(n, b);
-        else
-                free(b);
 }
 
 static void stop_checks(HookNotes *n) {
         if (n->pool)
                 worker_pool_abandon(n->pool);
         sd_event_source_disable_unref(n->late);
-        if (n->batch)
-                list_append(&n->late_batches, &n->batch->link);
-        LIST_FOREACH_SAFE (l, &n->late_batches) {
-                CheckBatch *b = CONTAINER_OF(l, CheckBatch, link);
-                if (!worker_pool_is_running(&b->job))
-                        batch_free(b); /* else a mount hangs under it: never freed */
+        if (n->checking)
+                list_append(&n->hung_checks, &n->checking->link);
+        LIST_FOREACH_SAFE (l, &n->hung_checks) {
+                CheckJob *c = CONTAINER_OF(l, CheckJob, link);
+                if (!worker_pool_is_running(&c->job))
+                        check_free(c); /* else a mount hangs under it: never freed */
         }
 }
 
@@ -1909,14 +1865,9 @@ int hooknotes_new(HookNotes **ret, const HookNotesContext *context, const Config
         n->parse_time = (Owners){ .what = "time for notes", .max = UINT64_MAX };
         n->parsed_usec = n->start_usec;
         n->ratelimit.owners = (Owners){ .what = "notes of hooks at once", .max = NOTE_BURST };
-        n->counts[COUNT_BY_SOCKET].counter = "hook_notes:socket";
-        n->counts[COUNT_BY_MAILBOX].counter = "hook_notes:mailbox";
-        n->counts[COUNT_REFUSED].counter = "hook_notes:refused";
-        n->counts[COUNT_DUPLICATE].counter = "hook_notes:twice";
-        n->counts[COUNT_UNSEEN].counter = "hook_notes:unseen";
         memcpy(n->seconds.le, le, sizeof le);
         list_init(&n->notes);
-        list_init(&n->late_batches);
+        list_init(&n->hung_checks);
         hooknotes_rebind(n, config);
         int r = start_input(n, fd);
         if (r < 0) {
@@ -1954,8 +1905,7 @@ bool hooknotes_is_idle(const HookNotes *n) {
 }
 
 static uint64_t figure(const HookNotes *n, NoteCounter which) {
-        return store_counter(n->context.store, n->counts[which].counter) +
-               n->counts[which].unwritten;
+        return store_counter(n->context.store, counters[which]) + n->counts[which];
 }
 
 void hooknotes_fill_view(const HookNotes *n, AgentView *ret) {
