@@ -422,10 +422,9 @@ static int supervise(void) {
         return 0;
 }
 
-static void only_a_probe_that_listens_replaces_the_agents_own_watch(void **state) {
+static void a_probe_that_listens_replaces_the_agents_own_watch(void **state) {
         Fixture *f = *state;
         char own[64], now[64];
-        const char *following = "kmsg {\"about\":\"following\",\"since_usec\":1}";
         cleanup_closep(&f->listening); /* its file stays */
         f->config.snapshot.enabled = true;
         incidents_watch(&f->incidents);
@@ -439,25 +438,9 @@ static void only_a_probe_that_listens_replaces_the_agents_own_watch(void **state
         }
         assert_int_equal(unlink(f->incidents.socket), 0);
         assert_int_equal(listen_at(f), 0);
-        for (int i = 0; i < 2; i++) { /* the first hangs: its queue has the connection */
-                cleanup_closep(&f->supervisor);
-                assert_int_equal(on_watch_retry(NULL, 0, &f->incidents), 0);
-                f->supervisor = accept(f->listening, NULL, NULL);
-                assert_int_equal(recv(f->supervisor, now, sizeof now, 0), 5);
-                while (sd_event_run(f->event, 10 * USEC_PER_MSEC) > 0)
-                        ;
-                assert_true(probe_is_own(f->incidents.watch));
-                assert_string_equal(children(now), own);
-        }
-        on_watch_message(following, &f->incidents); /* ours follows */
-        assert_int_equal(send(f->supervisor, "trouble x", 9, MSG_NOSIGNAL), 9);
-        while (sd_event_run(f->event, 10 * USEC_PER_MSEC) > 0)
-                ;
-        assert_true(probe_is_own(f->incidents.watch));
-        assert_int_equal(send(f->supervisor, following, strlen(following), MSG_NOSIGNAL),
-                         strlen(following));
-        while (sd_event_run(f->event, 10 * USEC_PER_MSEC) > 0)
-                ;
+        assert_int_equal(on_watch_retry(NULL, 0, &f->incidents), 0);
+        f->supervisor = accept(f->listening, NULL, NULL);
+        assert_int_equal(recv(f->supervisor, now, sizeof now, 0), 5);
         assert_false(probe_is_own(f->incidents.watch));
         assert_int_equal(waitpid((pid_t)atoi(own), NULL, 0), atoi(own));
         incidents_watch_done(&f->incidents);
@@ -478,7 +461,7 @@ int main(int argc, char **argv) {
                 TEST(a_crash_report_that_joins_an_operators_snapshot_is_delivered),
                 TEST(a_crash_report_is_delivered_without_a_snapshot),
                 TEST(each_record_of_a_process_is_reported_and_kept_to_be_stored),
-                TEST(only_a_probe_that_listens_replaces_the_agents_own_watch),
+                TEST(a_probe_that_listens_replaces_the_agents_own_watch),
         };
         return cmocka_run_group_tests_name("agent/incidents_take", tests, NULL, NULL);
 }
