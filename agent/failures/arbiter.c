@@ -117,19 +117,9 @@ static void stop_reading(Publication *p) {
         p->n_underway = 0;
 }
 
-typedef struct TaskResult {
-        int64_t opened_usec;         /* of CREATE */
-        const ListedFailure *listed; /* of LIST */
-        size_t n_listed;
-        const Decision *decision; /* of READ */
-} TaskResult;
-
-static void finish_with(Arbiter *a, StoreOutcome outcome, const TaskResult *result) {
-        Agreement *agreement = a->options.agreement;
-        const char *key = a->options.key;
+static void finish_with(Arbiter *a, const StoreResult *result) {
+        StoreOutcome outcome = result->outcome;
         ActionKind kind = a->action.kind;
-        uint32_t n = a->action.n;
-        int64_t now = now_usec(a);
         free(a->document);
         a->document = NULL;
         a->n_document = 0;
@@ -140,30 +130,13 @@ static void finish_with(Arbiter *a, StoreOutcome outcome, const TaskResult *resu
                 free(TAKE_PTR(a->state.error));
         if (outcome == STORE_OUTCOME_UNABLE && kind != ACTION_RECORD && kind != ACTION_PUBLISH)
                 a->state.is_unable = true;
-        switch (kind) {
-        case ACTION_LIST:
-                agreement_on_listed(agreement, key, outcome, result->listed, result->n_listed, now);
-                break;
-        case ACTION_READ:
-                agreement_on_read(agreement, key, n, outcome, result->decision, now);
-                break;
-        case ACTION_CREATE:
-                agreement_on_created(agreement, key, n, outcome, result->opened_usec, now);
-                break;
-        case ACTION_RECORD:
-                agreement_on_recorded(agreement, key, n, outcome, now);
-                break;
-        case ACTION_PUBLISH:
-                agreement_on_published(agreement, key, n, outcome, now);
-                break;
-        default:
-                break;
-        }
+        agreement_on_done(a->options.agreement, a->options.key, kind, a->action.n, result,
+                          now_usec(a));
         a->options.on_done(a, a->options.userdata);
 }
 
 static void finish(Arbiter *a, StoreOutcome outcome) {
-        finish_with(a, outcome, &(TaskResult){ 0 });
+        finish_with(a, &(StoreResult){ .outcome = outcome });
 }
 
 /* @return whether it is an answer: else the task has ended */
@@ -284,7 +257,7 @@ static void handle_list(Arbiter *a, const ObjectResult *r) {
         StoreOutcome outcome = !all                           ? STORE_OUTCOME_UNREACHABLE
                                : r->outcome == OBJECT_INVALID ? STORE_OUTCOME_UNABLE
                                                               : STORE_OUTCOME_OK;
-        finish_with(a, outcome, &(TaskResult){ .listed = all, .n_listed = n });
+        finish_with(a, &(StoreResult){ .outcome = outcome, .listed = all, .n_listed = n });
 }
 
 static void handle_decision(Arbiter *a, const ObjectResult *r) {
@@ -299,14 +272,14 @@ static void handle_decision(Arbiter *a, const ObjectResult *r) {
                 }
                 d.opened_usec = r->modified_usec - a->offset_usec;
         }
-        finish_with(a, outcome, &(TaskResult){ .decision = &d });
+        finish_with(a, &(StoreResult){ .outcome = outcome, .decision = &d });
 }
 
 static void handle_created(Arbiter *a, const ObjectResult *r) {
-        finish_with(a, outcomes[r->outcome],
-                    &(TaskResult){ .opened_usec = r->modified_usec
-                                                          ? r->modified_usec - a->offset_usec
-                                                          : now_usec(a) });
+        finish_with(a, &(StoreResult){ .outcome = outcomes[r->outcome],
+                                       .opened_usec = r->modified_usec
+                                                              ? r->modified_usec - a->offset_usec
+                                                              : now_usec(a) });
 }
 
 static void start_create(Arbiter *a) {
@@ -321,16 +294,18 @@ static void start_create(Arbiter *a) {
 /* @param ret_newest_usec  of the failed claims, else of all
  * @return 0 and *ret (record_done); -ENOMEM; -ENODATA: there are no claims */
 static int build_record(const Arbiter *a, Record *ret, int64_t *ret_newest_usec) {
-        const Claim *const *claims;
-        size_t n = agreement_own_claims(a->options.agreement, a->options.key, a->action.n, &claims);
+        const ClaimSet *claims =
+                agreement_claims(a->options.agreement, a->options.key, a->action.n);
         int64_t newest = INT64_MIN, newest_failed = INT64_MIN;
         *ret = (Record){ .n = a->action.n,
                          .revision = a->n_records,
                          .uncertainty_usec = a->uncertainty_usec };
         (void)strncpy(ret->key, a->options.key, sizeof ret->key - 1);
         (void)strncpy(ret->instance_id, a->options.instance_id, sizeof ret->instance_id - 1);
-        for (size_t i = 0; i < n; i++) {
-                Claim c = *claims[i];
+        for (size_t i = 0; claims && i < claims->n; i++) {
+                Claim c = claims->items[i];
+                if (strcmp(c.instance_id, a->options.instance_id) != 0)
+                        continue;
                 claim_shift(&c, a->offset_usec);
                 int r = claim_set_add(&ret->claims, &c);
                 if (r < 0)
@@ -341,7 +316,7 @@ static int build_record(const Arbiter *a, Record *ret, int64_t *ret_newest_usec)
                         newest_failed = MAX(newest_failed, c.event_usec);
         }
         *ret_newest_usec = newest_failed != INT64_MIN ? newest_failed : newest;
-        return n > 0 ? 0 : -ENODATA;
+        return ret->claims.n > 0 ? 0 : -ENODATA;
 }
 
 static void start_record(Arbiter *a) {

@@ -57,7 +57,6 @@ typedef struct Key {
         Failure **failures;          /* by n; those without a number come last */
         size_t n_failures;
         unsigned n_named; /* by this node alone */
-        int64_t changed_usec;
 
         /* What wants a decision: refresh_key(). */
         int64_t first_usec;      /* since when; AGREEMENT_NEVER: nothing */
@@ -98,7 +97,6 @@ struct Agreement {
         size_t n_keys, n_failures;
         int64_t now_usec; /* of the last event */
         Message message;
-        const Claim **view; /* of agreement_own_claims() */
 };
 
 /* ---- small things ---- */
@@ -229,33 +227,6 @@ static bool ended_long_ago(const Agreement *a, const Claim *c) {
         return c->state == CLAIM_ENDED && c->event_usec + a->window_usec < a->now_usec;
 }
 
-/* @return whether this node would miss it: it waits for a decision, or a process of it lives or
- * has just ended */
-static bool key_is_needed(const Agreement *a, const Key *k) {
-        for (size_t i = 0; i < k->claims.n; i++) {
-                const Claim *c = &k->claims.items[i];
-                if (is_own(a, c) && !find_placed(k, c) && !ended_long_ago(a, c))
-                        return true;
-        }
-        return k->in_flight != ACTION_NONE;
-}
-
-static int make_room_for_key(Agreement *a) {
-        size_t oldest = SIZE_MAX;
-
-        if (a->n_keys < AGREEMENT_KEYS_MAX)
-                return 0;
-        for (size_t i = 0; i < a->n_keys; i++)
-                if ((oldest == SIZE_MAX ||
-                     a->keys[i]->changed_usec < a->keys[oldest]->changed_usec) &&
-                    !key_is_needed(a, a->keys[i]))
-                        oldest = i;
-        if (oldest == SIZE_MAX)
-                return -ENOSPC;
-        remove_key(a, oldest);
-        return 0;
-}
-
 static void remove_oldest_failure(Agreement *a, Key *k) {
         size_t oldest = 0;
         for (size_t i = 1; i < k->n_failures; i++)
@@ -289,9 +260,8 @@ static int add_key(Agreement *a, const char *key, Key **ret) {
         if (!claim_key_is_valid(key))
                 return -EINVAL;
         if (!k) {
-                int r = make_room_for_key(a);
-                if (r < 0)
-                        return r;
+                if (a->n_keys == AGREEMENT_KEYS_MAX)
+                        return -ENOSPC;
                 if (!(k = calloc(1, sizeof *k)))
                         return -ENOMEM;
                 memcpy(k->key, key, sizeof k->key);
@@ -300,7 +270,6 @@ static int add_key(Agreement *a, const char *key, Key **ret) {
                 k->search_usec = k->send_usec = AGREEMENT_NEVER;
                 k->retry_usec = k->sent_usec = k->news_usec = -TIME_MAX;
                 k->ended_usec = INT64_MIN;
-                k->changed_usec = a->now_usec;
                 a->keys[a->n_keys++] = k;
         }
         *ret = k;
@@ -330,7 +299,6 @@ static int add_failure(Agreement *a, Key *k, const Decision *d, int64_t now, Fai
         k->failures[k->n_failures++] = f;
         sort_failure(k, k->n_failures - 1);
         a->n_failures++;
-        k->changed_usec = now;
         *ret = f;
         return 0;
 }
@@ -385,7 +353,7 @@ static void send_soon(Key *k, int64_t now) {
 static bool add_to_failure(Agreement *a, Key *k, Failure *f, const Claim *c, int64_t now) {
         if (claim_set_add(&f->claims, c) <= 0)
                 return false; /* as before, or without memory: the next change tries again */
-        f->changed_usec = k->changed_usec = now;
+        f->changed_usec = now;
         if (is_own(a, c)) {
                 if (f->changes++ == f->n_recorded)
                         f->record_usec = MAX(f->record_usec, now + jitter(a, 0, RECORD_WAIT));
@@ -654,7 +622,6 @@ Agreement *agreement_free(Agreement *a) {
                 return NULL;
         while (a->n_keys > 0)
                 remove_key(a, a->n_keys - 1);
-        free(a->view);
         free(a);
         return NULL;
 }
@@ -737,7 +704,6 @@ int agreement_claim(Agreement *a, const char *key, const Claim *c, bool is_local
         const int r = add_own_claim(a, key, &own, now, &k);
         if (r <= 0)
                 return r;
-        k->changed_usec = now;
         refresh_key(a, k, now);
         if (claim_is_failure(&own) || k->n_failures > 0)
                 send_soon(k, now);
@@ -794,27 +760,22 @@ static const StoreOutcome final_outcomes[N_ACTION_KINDS] = {
         [ACTION_PUBLISH] = STORE_OUTCOME_UNABLE,
 };
 
-/* An action of the store has ended. What has failed is tried again, less and less often; a key that
- * asks begins again then.
- * @return the key, with an outcome to be handled; NULL: there is none, or nobody waits for this */
-static Key *end_action(Agreement *a, const char *key, ActionKind kind, uint32_t n,
-                       StoreOutcome outcome, int64_t now) {
-        Key *k = find_key(a, key);
+/* What has failed is tried again, less and less often; a key that asks begins again then.
+ * @return whether there is an outcome to be handled */
+static bool end_action(Agreement *a, Key *k, StoreOutcome outcome, int64_t now) {
+        const StoreOutcome final = final_outcomes[k->in_flight];
 
-        a->now_usec = now;
-        if (!k || k->in_flight != kind || k->in_flight_n != n)
-                return NULL;
         k->in_flight = ACTION_NONE;
-        if (outcome == STORE_OUTCOME_OK || outcome == final_outcomes[kind]) {
+        if (outcome == STORE_OUTCOME_OK || outcome == final) {
                 k->n_errors = 0;
-                return k;
+                return true;
         }
         if (outcome == STORE_OUTCOME_UNABLE)
                 k->is_unable = true;
         else
                 k->retry_usec = now + backoff(a, ++k->n_errors);
         k->question = ACTION_LIST;
-        return NULL;
+        return false;
 }
 
 /* The listing is fresh: continues to what is to be read, then to what is to be created. */
@@ -865,23 +826,19 @@ static bool is_candidate(const Agreement *a, const Key *k, const ListedFailure *
         return false;
 }
 
-void agreement_on_listed(Agreement *a, const char *key, StoreOutcome outcome,
-                         const ListedFailure *failures, size_t n_failures, int64_t now) {
-        Key *k = end_action(a, key, ACTION_LIST, 0, outcome, now);
-
-        if (!k)
-                return;
+static void handle_listed(Agreement *a, Key *k, uint32_t n, const StoreResult *r, int64_t now) {
+        (void)n;
         k->highest = 0;
         k->n_candidates = 0;
-        for (size_t i = 0; i < n_failures; i++) {
-                Failure *f = find_failure(k, failures[i].n);
-                k->highest = MAX(k->highest, failures[i].n);
+        for (size_t i = 0; i < r->n_listed; i++) {
+                Failure *f = find_failure(k, r->listed[i].n);
+                k->highest = MAX(k->highest, r->listed[i].n);
                 if (f)
-                        f->newest_usec = MAX(f->newest_usec, MIN(failures[i].newest_usec, now));
+                        f->newest_usec = MAX(f->newest_usec, MIN(r->listed[i].newest_usec, now));
         }
         refresh_key(a, k, now);
-        for (size_t i = 0; i < n_failures; i++) {
-                ListedFailure l = failures[i];
+        for (size_t i = 0; i < r->n_listed; i++) {
+                ListedFailure l = r->listed[i];
                 l.newest_usec = MIN(l.newest_usec, now);
                 if (!l.has_decision || !time_is_sane(l.opened_usec) || find_failure(k, l.n) ||
                     (l.n != k->highest && !is_candidate(a, k, &l)))
@@ -893,24 +850,23 @@ void agreement_on_listed(Agreement *a, const char *key, StoreOutcome outcome,
         advance(a, k, now);
 }
 
-void agreement_on_read(Agreement *a, const char *key, uint32_t n, StoreOutcome outcome,
-                       const Decision *d, int64_t now) {
-        Key *k = end_action(a, key, ACTION_READ, n, outcome, now);
+static void handle_read(Agreement *a, Key *k, uint32_t n, const StoreResult *r, int64_t now) {
+        const bool is_ok = r->outcome == STORE_OUTCOME_OK;
 
-        if (!k || k->question != ACTION_READ)
+        if (k->question != ACTION_READ)
                 return;
         const int64_t newest_usec = k->candidates[0].newest_usec;
-        if (outcome != STORE_OUTCOME_OK && k->candidates[0].opened_usec == NOT_LISTED) {
+        if (!is_ok && k->candidates[0].opened_usec == NOT_LISTED) {
                 k->question = ACTION_LIST; /* it was just being written, or is invalid */
                 k->retry_usec = now + jitter(a, 100 * MSEC, SEC);
                 return;
         }
         memmove(k->candidates, k->candidates + 1, --k->n_candidates * sizeof *k->candidates);
-        if (outcome == STORE_OUTCOME_OK && d->n == n && decision_is_usable(d, k->key)) {
+        if (is_ok && r->decision->n == n && decision_is_usable(r->decision, k->key)) {
                 k->is_listed = true; /* those before it have been read */
-                const int r = adopt_decision(a, k, d, newest_usec, now);
+                const int error = adopt_decision(a, k, r->decision, newest_usec, now);
                 k->is_listed = false;
-                if (r < 0) {
+                if (error < 0) {
                         k->retry_usec = now + backoff(a, ++k->n_errors);
                         k->question = ACTION_LIST;
                         return;
@@ -919,16 +875,13 @@ void agreement_on_read(Agreement *a, const char *key, uint32_t n, StoreOutcome o
         advance(a, k, now);
 }
 
-void agreement_on_created(Agreement *a, const char *key, uint32_t n, StoreOutcome outcome,
-                          int64_t opened_usec, int64_t now) {
-        Key *k = end_action(a, key, ACTION_CREATE, n, outcome, now);
+static void handle_created(Agreement *a, Key *k, uint32_t n, const StoreResult *r, int64_t now) {
         Failure *f;
         Decision d;
 
-        if (!k)
-                return;
         k->question = ACTION_LIST;
-        if (outcome == STORE_OUTCOME_EXISTS) { /* without another listing: this is what it shows */
+        if (r->outcome ==
+            STORE_OUTCOME_EXISTS) { /* without another listing: this is what it shows */
                 if (++k->n_exists > EXISTS_MAX) {
                         k->retry_usec = now + backoff(a, k->n_exists - EXISTS_MAX);
                         return;
@@ -940,7 +893,7 @@ void agreement_on_created(Agreement *a, const char *key, uint32_t n, StoreOutcom
                 return;
         }
         k->n_exists = 0;
-        k->proposal.opened_usec = time_is_sane(opened_usec) ? opened_usec : now;
+        k->proposal.opened_usec = time_is_sane(r->opened_usec) ? r->opened_usec : now;
         if ((f = find_same_name(a, k, &k->proposal))) {
                 number_failure(a, k, f, &k->proposal, now);
                 return;
@@ -954,11 +907,10 @@ void agreement_on_created(Agreement *a, const char *key, uint32_t n, StoreOutcom
 
 /* ---- records and incident.json ---- */
 
-void agreement_on_recorded(Agreement *a, const char *key, uint32_t n, StoreOutcome outcome,
-                           int64_t now) {
-        Key *k = end_action(a, key, ACTION_RECORD, n, outcome, now);
+static void handle_recorded(Agreement *a, Key *k, uint32_t n, const StoreResult *r, int64_t now) {
         Failure *f = find_failure(k, n);
 
+        (void)r;
         if (!f)
                 return;
         f->n_recorded = k->in_flight_changes;
@@ -970,12 +922,29 @@ void agreement_on_recorded(Agreement *a, const char *key, uint32_t n, StoreOutco
                 MAX(now, f->d.opened_usec + PUBLISH_STAND_IN) + jitter(a, 0, PUBLISH_SPREAD);
 }
 
-void agreement_on_published(Agreement *a, const char *key, uint32_t n, StoreOutcome outcome,
-                            int64_t now) {
-        Failure *f = find_failure(end_action(a, key, ACTION_PUBLISH, n, outcome, now), n);
+static void handle_published(Agreement *a, Key *k, uint32_t n, const StoreResult *r, int64_t now) {
+        Failure *f = find_failure(k, n);
 
+        (void)r;
         if (f)
                 f->publish_usec = publishing_time(a, &f->d, now + 1);
+}
+
+void agreement_on_done(Agreement *a, const char *key, ActionKind kind, uint32_t n,
+                       const StoreResult *r, int64_t now) {
+        static void (*const handlers[N_ACTION_KINDS])(Agreement * a, Key * k, uint32_t n,
+                                                      const StoreResult *r, int64_t now) = {
+                [ACTION_LIST] = handle_listed,       [ACTION_READ] = handle_read,
+                [ACTION_CREATE] = handle_created,    [ACTION_RECORD] = handle_recorded,
+                [ACTION_PUBLISH] = handle_published,
+        };
+        Key *k = find_key(a, key);
+
+        a->now_usec = now;
+        /* Nobody waits for that of a key that was forgotten meanwhile. */
+        if (k && k->in_flight == kind && k->in_flight_n == n && handlers[kind] &&
+            end_action(a, k, r->outcome, now))
+                handlers[kind](a, k, n, r, now);
 }
 
 /* ---- the bus ---- */
@@ -1005,8 +974,6 @@ static int hear_claims(Agreement *a, Key *k, const Message *m, int64_t now) {
                 const int r = add_claim(a, k, &c);
                 if (r < 0)
                         return r;
-                if (r > 0)
-                        k->changed_usec = now;
         }
         refresh_key(a, k, now);
         for (size_t i = 0; i < m->n_claims; i++) {
@@ -1224,22 +1191,9 @@ int64_t agreement_next_time(const Agreement *a) {
 
 /* ---- views ---- */
 
-size_t agreement_own_claims(Agreement *a, const char *key, uint32_t n, const Claim *const **ret) {
+const ClaimSet *agreement_claims(const Agreement *a, const char *key, uint32_t n) {
         const Failure *f = find_failure(find_key(a, key), n);
-        size_t n_own = 0;
-
-        *ret = NULL;
-        if (!f || f->claims.n == 0)
-                return 0;
-        const Claim **view = reallocarray(a->view, f->claims.n, sizeof *view);
-        if (!view)
-                return 0;
-        a->view = view;
-        for (size_t i = 0; i < f->claims.n; i++)
-                if (is_own(a, &f->claims.items[i]))
-                        view[n_own++] = &f->claims.items[i];
-        *ret = view;
-        return n_own;
+        return f ? &f->claims : NULL;
 }
 
 bool agreement_failure(const Agreement *a, size_t i, AgreementFailure *ret) {

@@ -64,7 +64,7 @@ typedef enum ActionKind {
         ACTION_LIST,    /* `.incidents/<key>/`: all names below it */
         ACTION_READ,    /* `<n>.json` */
         ACTION_CREATE,  /* `<n>.json` with `decision`, only if it is not there */
-        ACTION_RECORD,  /* write this node's record of n: agreement_own_claims() */
+        ACTION_RECORD,  /* write this node's record of n: its agreement_claims() */
         ACTION_PUBLISH, /* list and fold the records of n, write incident.json */
         ACTION_SEND,    /* `message` */
         N_ACTION_KINDS,
@@ -80,7 +80,7 @@ typedef struct Action {
 } Action;
 
 /** @return the next action that is due, if any: of the store one at a time for each key; its end
- * is reported by agreement_on_*(). Call it until it returns ACTION_NONE. */
+ * is reported by agreement_on_done(). Call it until it returns ACTION_NONE. */
 ActionKind agreement_next_action(Agreement *a, int64_t now, Action *ret);
 /** @return when to ask again; AGREEMENT_NEVER */
 int64_t agreement_next_time(const Agreement *a);
@@ -99,23 +99,21 @@ typedef struct ListedFailure { /* of a listing of `.incidents/<key>/` */
         int64_t opened_usec; /* of `<n>.json`, when it is there */
         int64_t newest_usec; /* the newest time in the names of its records; INT64_MIN: no record */
 } ListedFailure;
-/** @param failures  by n, ascending */
-void agreement_on_listed(Agreement *a, const char *key, StoreOutcome outcome,
-                         const ListedFailure *failures, size_t n_failures, int64_t now);
-/** @param d  with opened_usec; of OK */
-void agreement_on_read(Agreement *a, const char *key, uint32_t n, StoreOutcome outcome,
-                       const Decision *d, int64_t now);
-/** @param opened_usec  of OK: when it was created */
-void agreement_on_created(Agreement *a, const char *key, uint32_t n, StoreOutcome outcome,
-                          int64_t opened_usec, int64_t now);
-void agreement_on_recorded(Agreement *a, const char *key, uint32_t n, StoreOutcome outcome,
-                           int64_t now);
-void agreement_on_published(Agreement *a, const char *key, uint32_t n, StoreOutcome outcome,
-                            int64_t now);
 
-/** This node's claims of a failure, for its record. @return how many; *ret is borrowed until the
- * next call that changes something */
-size_t agreement_own_claims(Agreement *a, const char *key, uint32_t n, const Claim *const **ret);
+typedef struct StoreResult { /* times: this node's boot clock */
+        StoreOutcome outcome;
+        const ListedFailure *listed; /* LIST: by n, ascending */
+        size_t n_listed;
+        const Decision *decision; /* READ, of OK: with opened_usec */
+        int64_t opened_usec;      /* CREATE, of OK: when it was created */
+} StoreResult;
+/** An action of the store has ended. */
+void agreement_on_done(Agreement *a, const char *key, ActionKind kind, uint32_t n,
+                       const StoreResult *r, int64_t now);
+
+/** @return the claims of a failure, of all nodes, borrowed until the next call that changes
+ * something; NULL: there is no such failure */
+const ClaimSet *agreement_claims(const Agreement *a, const char *key, uint32_t n);
 
 typedef struct AgreementFailure { /* borrowed until the next call that changes something */
         const Decision *decision;

@@ -365,28 +365,19 @@ static void on_answer(const Event *e) {
 
         if (!a || e->epoch != node->epoch)
                 return;
-        switch (q->action.kind) {
-        case ACTION_LIST:
-                for (size_t i = 0; i < q->n_listed; i++) {
-                        q->listed[i].opened_usec += offset;
-                        if (q->listed[i].newest_usec != INT64_MIN)
-                                q->listed[i].newest_usec += offset;
-                }
-                agreement_on_listed(a, key, q->outcome, q->listed, q->n_listed, now);
-                break;
-        case ACTION_READ:
-                q->read.opened_usec += offset;
-                agreement_on_read(a, key, q->action.n, q->outcome, &q->read, now);
-                break;
-        case ACTION_CREATE:
-                agreement_on_created(a, key, q->action.n, q->outcome, q->opened_usec + offset, now);
-                break;
-        case ACTION_RECORD:
-                agreement_on_recorded(a, key, q->action.n, q->outcome, now);
-                break;
-        default:
-                agreement_on_published(a, key, q->action.n, q->outcome, now);
+        for (size_t i = 0; i < q->n_listed; i++) {
+                q->listed[i].opened_usec += offset;
+                if (q->listed[i].newest_usec != INT64_MIN)
+                        q->listed[i].newest_usec += offset;
         }
+        q->read.opened_usec += offset;
+        agreement_on_done(a, key, q->action.kind, q->action.n,
+                          &(StoreResult){ .outcome = q->outcome,
+                                          .listed = q->listed,
+                                          .n_listed = q->n_listed,
+                                          .decision = &q->read,
+                                          .opened_usec = q->opened_usec + offset },
+                          now);
 }
 
 /* ---- nodes ---- */
@@ -399,13 +390,14 @@ static Claim own_claim(const Process *p) {
 }
 
 static void prepare_record(Node *node, Request *q) {
-        const Claim *const *claims;
-        const size_t n = agreement_own_claims(node->agreement, key, q->action.n, &claims);
+        const ClaimSet *claims = agreement_claims(node->agreement, key, q->action.n);
         const int64_t error = clock_error();
 
         q->newest_usec = INT64_MIN;
-        for (size_t i = 0; i < n; i++) {
-                Claim c = *claims[i];
+        for (size_t i = 0; claims && i < claims->n; i++) {
+                Claim c = claims->items[i];
+                if (strcmp(c.instance_id, node->instance_id) != 0)
+                        continue;
                 c.event_usec += error - node->boot_usec;
                 c.started_usec += error - node->boot_usec;
                 if (claim_is_failure(&c))
@@ -413,7 +405,7 @@ static void prepare_record(Node *node, Request *q) {
                 if (claim_set_add(&q->claims, &c) < 0)
                         abort();
         }
-        if (n == 0)
+        if (q->claims.n == 0)
                 fault("an empty record of %u is to be written", q->action.n);
 }
 
