@@ -91,42 +91,70 @@ typedef struct Process {
         Failures *failures;
 } Process;
 
-typedef struct Node {
-        Agreement *agreement; /* borrowed, as the others; forgets the keys that go */
-        BundleTable *bundles;
-        Failures *failures;
-        ListLink keys, processes, units;
+struct Failures {
+        FailuresContext context;
+        const Config *config;
+        Scheduler *scheduler;
+        Agreement *agreement;
+        Bus *bus; /* NULL: none */
+        ListLink keys, processes, units, pointers;
+        size_t n_pointers;
         uint64_t n_dropped; /* beyond what is bounded */
-} Node;
+        sd_event_source *timer;
+        char boot_id[CLAIM_BOOT_ID_SIZE];
+        bool hurry;
+        bool is_blind;         /* the end of ranks cannot be seen */
+        int64_t prune_usec;    /* next */
+        int64_t meeting_usec;  /* next look at where jobs meet */
+        uint64_t created_usec; /* the state database, CLOCK_REALTIME */
+        int64_t busy_usec;     /* since when is waited for what is to be written; 0 = it is not */
+        uint64_t n_named[N_AGREED];
+};
 
-#define FOREACH_KEY(k, node) LIST_FOREACH_ITEM (Key, k, owned.link, &(node)->keys)
-#define FOREACH_PROCESS(p, node) LIST_FOREACH_ITEM (Process, p, owned.link, &(node)->processes)
-#define FOREACH_UNIT(u, node) LIST_FOREACH_ITEM (Unit, u, link, &(node)->units)
+static int64_t now_usec(const Failures *f) {
+        return (int64_t)f->context.clock->boottime_usec(f->context.clock);
+}
+
+/* CLOCK_REALTIME less CLOCK_BOOTTIME. */
+static int64_t realtime_offset(const Failures *f) {
+        Clock *c = f->context.clock;
+        return (int64_t)c->realtime_usec(c) - (int64_t)c->boottime_usec(c);
+}
+
+/* A time of the past by CLOCK_REALTIME, which may have been set since. */
+static int64_t boottime_of(const Failures *f, uint64_t realtime_usec) {
+        int64_t now = now_usec(f), t = (int64_t)realtime_usec - realtime_offset(f);
+        return realtime_usec == 0 || t > now ? now : MAX(t, now - AGREEMENT_KEEP_USEC);
+}
+
+#define FOREACH_KEY(k, f) LIST_FOREACH_ITEM (Key, k, owned.link, &(f)->keys)
+#define FOREACH_PROCESS(p, f) LIST_FOREACH_ITEM (Process, p, owned.link, &(f)->processes)
+#define FOREACH_UNIT(u, f) LIST_FOREACH_ITEM (Unit, u, link, &(f)->units)
 
 typedef struct Bound {
         size_t n_max, n_of_owner_max;
-        bool (*is_settled)(const Node *n, const Owned *o);
-        void (*free)(Node *n, Owned *o);
+        bool (*is_settled)(const Failures *f, const Owned *o);
+        void (*free)(Failures *f, Owned *o);
 } Bound;
 
 /* Nothing of it is about to change, and its claim is known to the agreement. */
-static bool process_is_settled(const Node *n, const Owned *o) {
+static bool process_is_settled(const Failures *f, const Owned *o) {
         const Process *p = CONTAINER_OF(o, Process, owned);
-        (void)n;
+        (void)f;
         return !(p->unit && p->unit->bundle[0]) && p->claim.state != CLAIM_ALIVE &&
                (p->is_placed || p->claim.state == CLAIM_ENDED);
 }
 
-static bool key_is_settled(const Node *n, const Owned *o) {
-        FOREACH_PROCESS (p, n)
-                if (&p->key->owned == o && !process_is_settled(n, &p->owned))
+static bool key_is_settled(const Failures *f, const Owned *o) {
+        FOREACH_PROCESS (p, f)
+                if (&p->key->owned == o && !process_is_settled(f, &p->owned))
                         return false;
         return true;
 }
 
 /* When all that there may be is there, or all that one user may have, the oldest gives way that is
  * settled: anybody's, or his. Root has no bound of its own. */
-static bool make_space(Node *n, ListLink *all, const Bound *b, uid_t uid) {
+static bool make_space(Failures *f, ListLink *all, const Bound *b, uid_t uid) {
         size_t n_all = 0, n_own = 0;
         LIST_FOREACH_ITEM (Owned, o, link, all) {
                 n_all++;
@@ -136,28 +164,28 @@ static bool make_space(Node *n, ListLink *all, const Bound *b, uid_t uid) {
         if (!has_share && n_all < b->n_max)
                 return true;
         LIST_FOREACH_ITEM (Owned, o, link, all)
-                if ((!has_share || o->uid == uid) && b->is_settled(n, o)) {
-                        b->free(n, o);
+                if ((!has_share || o->uid == uid) && b->is_settled(f, o)) {
+                        b->free(f, o);
                         return true;
                 }
-        n->n_dropped++;
+        f->n_dropped++;
         return false;
 }
 
 /* ---- the node's units ---- */
 
-static Unit *node_find_unit(const Node *n, const char *source, const char *path) {
-        FOREACH_UNIT (u, n)
+static Unit *node_find_unit(const Failures *f, const char *source, const char *path) {
+        FOREACH_UNIT (u, f)
                 if (strcmp(u->path, path) == 0 && strcmp(u->source, source) == 0)
                         return u;
         return NULL;
 }
 
-static void node_free_unit(Node *n, Unit *u) {
-        FOREACH_PROCESS (p, n)
+static void node_free_unit(Failures *f, Unit *u) {
+        FOREACH_PROCESS (p, f)
                 if (p->unit == u)
                         p->unit = NULL;
-        Bundle *b = u->bundle[0] ? bundle_table_find(n->bundles, u->bundle) : NULL;
+        Bundle *b = u->bundle[0] ? bundle_table_find(f->context.bundles, u->bundle) : NULL;
         if (b)
                 b->failure_unit = NULL;
         object_call_cancel(u->search);
@@ -168,104 +196,104 @@ static void node_free_unit(Node *n, Unit *u) {
 }
 
 /* Finds or adds it: one that is new then gets a process or a bundle. @return NULL: no memory */
-static Unit *node_get_unit(Node *n, const char *source, const char *path) {
-        Unit *u = node_find_unit(n, source, path);
+static Unit *node_get_unit(Failures *f, const char *source, const char *path) {
+        Unit *u = node_find_unit(f, source, path);
         if (u || !(u = calloc(1, sizeof *u)))
                 return u;
-        u->failures = n->failures;
+        u->failures = f;
         u->source = strdup(source);
         u->path = strdup(path);
-        list_append(&n->units, &u->link);
+        list_append(&f->units, &u->link);
         if (u->source && u->path)
                 return u;
-        node_free_unit(n, u);
+        node_free_unit(f, u);
         return NULL;
 }
 
-static void leave_unit(Node *n, Process *p) {
+static void leave_unit(Failures *f, Process *p) {
         Unit *u = p->unit;
         p->unit = NULL;
         if (!u || u->first != p)
                 return;
         u->first = NULL;
-        FOREACH_PROCESS (other, n)
+        FOREACH_PROCESS (other, f)
                 if (!u->first && other->unit == u)
                         u->first = other;
         if (!u->first && !u->bundle[0])
-                node_free_unit(n, u);
+                node_free_unit(f, u);
 }
 
 /* A process lies in one unit: the last one that was named. */
-static void node_join_unit(Node *n, Unit *u, Process *p) {
+static void node_join_unit(Failures *f, Unit *u, Process *p) {
         if (p->unit == u)
                 return;
-        leave_unit(n, p);
+        leave_unit(f, p);
         p->unit = u;
         if (!u->first)
                 u->first = p;
 }
 
 /* Another user's hook does not name these files: its process leaves the unit. */
-static void node_expel_strangers(Node *n, Unit *u, const FileOwners *owners) {
-        FOREACH_PROCESS (p, n) {
+static void node_expel_strangers(Failures *f, Unit *u, const FileOwners *owners) {
+        FOREACH_PROCESS (p, f) {
                 if (p->unit != u || uid_may_annotate(owners, p->note_uid))
                         continue;
                 p->claim.bundle[0] = '\0';
                 p->claim.bundle_state = CLAIM_BUNDLE_NONE;
-                leave_unit(n, p);
+                leave_unit(f, p);
         }
 }
 
 /* ---- the node's processes ---- */
 
-static Process *find_process(const Node *n, const Claim *c) {
-        FOREACH_PROCESS (p, n)
+static Process *find_process(const Failures *f, const Claim *c) {
+        FOREACH_PROCESS (p, f)
                 if (claim_compare_process(&p->claim, c) == 0)
                         return p;
         return NULL;
 }
 
-static void node_free_process(Node *n, Process *p) {
-        leave_unit(n, p);
+static void node_free_process(Failures *f, Process *p) {
+        leave_unit(f, p);
         rank_watch_free(p->watch);
         p->key->n_processes--;
         list_remove(&p->owned.link);
         free(p);
 }
 
-static void free_process(Node *n, Owned *o) {
-        node_free_process(n, CONTAINER_OF(o, Process, owned));
+static void free_process(Failures *f, Owned *o) {
+        node_free_process(f, CONTAINER_OF(o, Process, owned));
 }
 
 /* Finds or adds it. @param c  only its process counts
  * @return NULL: it is of another key, bounded, no memory */
-static Process *node_get_process(Node *n, Key *k, const Claim *c, uid_t uid) {
+static Process *node_get_process(Failures *f, Key *k, const Claim *c, uid_t uid) {
         static const Bound bound = { PROCESSES_MAX, PROCESSES_OF_OWNER_MAX, process_is_settled,
                                      free_process };
-        Process *p = find_process(n, c);
+        Process *p = find_process(f, c);
         if (p)
                 return p->key == k ? p : NULL;
-        p = make_space(n, &n->processes, &bound, uid) ? calloc(1, sizeof *p) : NULL;
+        p = make_space(f, &f->processes, &bound, uid) ? calloc(1, sizeof *p) : NULL;
         if (!p)
                 return NULL;
         k->n_processes++;
-        p->failures = n->failures;
+        p->failures = f;
         p->key = k;
         p->claim = *c;
         p->owned.uid = uid;
-        list_append(&n->processes, &p->owned.link);
+        list_append(&f->processes, &p->owned.link);
         return p;
 }
 
 /* @return how many ranks of the last launch of a job are or were here */
-static size_t node_count_ranks(const Node *n, const Key *k) {
+static size_t node_count_ranks(const Failures *f, const Key *k) {
         bool is_seen[PROCESSES_MAX] = { false };
         int64_t launch_usec = INT64_MIN; /* what ended before was another one, with other ranks */
         size_t n_ranks = 0;
-        FOREACH_PROCESS (p, n)
+        FOREACH_PROCESS (p, f)
                 if (p->key == k)
                         launch_usec = MAX(launch_usec, p->claim.started_usec);
-        FOREACH_PROCESS (p, n) {
+        FOREACH_PROCESS (p, f) {
                 const Claim *c = &p->claim;
                 if (p->key != k || c->rank < 0 || c->rank >= PROCESSES_MAX ||
                     (c->state != CLAIM_ALIVE && c->event_usec < launch_usec))
@@ -277,9 +305,9 @@ static size_t node_count_ranks(const Node *n, const Key *k) {
 }
 
 /* @return the process of a note that does not name it: the last one here that had its rank */
-static const Process *node_find_rank(const Node *n, const Key *k, int64_t rank) {
+static const Process *node_find_rank(const Failures *f, const Key *k, int64_t rank) {
         const Process *last = NULL;
-        FOREACH_PROCESS (p, n)
+        FOREACH_PROCESS (p, f)
                 if (p->key == k && rank >= 0 && p->claim.rank == rank &&
                     p->claim.state != CLAIM_FAILED)
                         last = p;
@@ -287,8 +315,8 @@ static const Process *node_find_rank(const Node *n, const Key *k, int64_t rank) 
 }
 
 /* Live ranks of a key are here. @param uid  of whom; NULL: of anybody */
-static bool node_has_live_rank(const Node *n, const Key *k, const uid_t *uid) {
-        FOREACH_PROCESS (p, n)
+static bool node_has_live_rank(const Failures *f, const Key *k, const uid_t *uid) {
+        FOREACH_PROCESS (p, f)
                 if (p->key == k && p->watch && (!uid || p->owned.uid == *uid))
                         return true;
         return false;
@@ -296,19 +324,19 @@ static bool node_has_live_rank(const Node *n, const Key *k, const uid_t *uid) {
 
 /* ---- the node's keys ---- */
 
-static Key *node_find_key(const Node *n, const char *key) {
-        FOREACH_KEY (k, n)
+static Key *node_find_key(const Failures *f, const char *key) {
+        FOREACH_KEY (k, f)
                 if (strcmp(k->key, key) == 0)
                         return k;
         return NULL;
 }
 
-static void free_key(Node *n, Owned *o) {
+static void free_key(Failures *f, Owned *o) {
         Key *k = CONTAINER_OF(o, Key, owned);
-        LIST_FOREACH_ITEM_SAFE (Process, p, owned.link, &n->processes)
+        LIST_FOREACH_ITEM_SAFE (Process, p, owned.link, &f->processes)
                 if (p->key == k)
-                        node_free_process(n, p);
-        agreement_forget(n->agreement, k->key);
+                        node_free_process(f, p);
+        agreement_forget(f->agreement, k->key);
         arbiter_free(k->arbiter);
         list_remove(&o->link);
         free(k->source);
@@ -317,13 +345,13 @@ static void free_key(Node *n, Owned *o) {
 
 /* Finds or adds it. @param uid  whose it is, unless that is known @return NULL: bounded, no memory
  */
-static Key *node_get_key(Node *n, const char *key, uid_t uid) {
+static Key *node_get_key(Failures *f, const char *key, uid_t uid) {
         static const Bound bound = { AGREEMENT_KEYS_MAX, KEYS_OF_OWNER_MAX, key_is_settled,
                                      free_key };
-        Key *k = node_find_key(n, key);
-        if (!k && make_space(n, &n->keys, &bound, uid) && (k = calloc(1, sizeof *k))) {
+        Key *k = node_find_key(f, key);
+        if (!k && make_space(f, &f->keys, &bound, uid) && (k = calloc(1, sizeof *k))) {
                 (void)strcpy(k->key, key); /* as long as this, by claim_key_build() */
-                list_append(&n->keys, &k->owned.link);
+                list_append(&f->keys, &k->owned.link);
         }
         if (k && k->owned.uid == 0) /* it is new, or was restored */
                 k->owned.uid = uid;
@@ -331,9 +359,9 @@ static Key *node_get_key(Node *n, const char *key, uid_t uid) {
 }
 
 /* @return the key of the job whose ranks this user had here since then, if it is one */
-static Key *node_find_job_of_user(const Node *n, uid_t uid, int64_t since_usec) {
+static Key *node_find_job_of_user(const Failures *f, uid_t uid, int64_t since_usec) {
         Key *only = NULL;
-        FOREACH_PROCESS (p, n) {
+        FOREACH_PROCESS (p, f) {
                 bool was_here = p->claim.rank >= 0 && (p->claim.state == CLAIM_ALIVE ||
                                                        p->claim.event_usec >= since_usec);
                 if (!was_here || p->key == only || p->key->owned.uid != uid || !p->key->job.key[0])
@@ -343,36 +371,6 @@ static Key *node_find_job_of_user(const Node *n, uid_t uid, int64_t since_usec) 
                 only = p->key;
         }
         return only;
-}
-
-/* ---- all that the node has ---- */
-
-/* The agreement is set later, before there are keys. */
-static void node_init(Node *n, BundleTable *bundles, Failures *failures) {
-        *n = (Node){ .bundles = bundles, .failures = failures };
-        list_init(&n->keys);
-        list_init(&n->processes);
-        list_init(&n->units);
-}
-
-static void node_done(Node *n) {
-        LIST_FOREACH_ITEM_SAFE (Key, k, owned.link, &n->keys)
-                free_key(n, &k->owned);
-        LIST_FOREACH_ITEM_SAFE (Unit, u, link, &n->units)
-                node_free_unit(n, u);
-}
-
-/* Frees what nobody will miss. */
-static void node_prune(Node *n, int64_t now_usec) {
-        LIST_FOREACH_ITEM_SAFE (Process, p, owned.link, &n->processes) {
-                int64_t keep_usec = p->is_placed ? AGREEMENT_KEEP_USEC : (int64_t)USEC_PER_HOUR;
-                if (!(p->unit && p->unit->bundle[0]) && p->claim.state != CLAIM_ALIVE &&
-                    now_usec - p->changed_usec > keep_usec)
-                        node_free_process(n, p);
-        }
-        LIST_FOREACH_ITEM_SAFE (Key, k, owned.link, &n->keys)
-                if (k->n_processes == 0)
-                        free_key(n, &k->owned);
 }
 
 /* ---- pointers ---- */
@@ -385,15 +383,9 @@ static void node_prune(Node *n, int64_t now_usec) {
 #define POINTERS_MAX 1024 /* underway; the oldest goes */
 #define POINTER_RETRY_USEC (INT64_C(30) * 1000000)
 
-typedef struct Pointers {
-        Clock *clock;
-        ListLink all;
-        size_t n;
-} Pointers;
-
 typedef struct Pointer {
         ListLink link;
-        Pointers *pointers;
+        Failures *failures;
         BundleRecord rec; /* a copy */
         char key[CLAIM_KEY_SIZE];
         Claim claim;      /* whose failure is waited for, while `name` is not set */
@@ -405,38 +397,18 @@ typedef struct Pointer {
         int64_t due_usec;
 } Pointer;
 
-static void pointers_init(Pointers *p, Clock *clock) {
-        p->clock = clock;
-        list_init(&p->all);
-}
-
-static int64_t pointers_now(const Pointers *p) {
-        return (int64_t)p->clock->boottime_usec(p->clock);
-}
-
 static void free_pointer(Pointer *x) {
         object_call_cancel(x->call);
         list_remove(&x->link);
-        x->pointers->n--;
+        x->failures->n_pointers--;
         bundle_record_done(&x->rec);
         free(x->text);
         free(x);
 }
 
-static void pointers_done(Pointers *p) {
-        LIST_FOREACH_ITEM_SAFE (Pointer, x, link, &p->all)
-                free_pointer(x);
-}
-
-/* Before the scheduler is freed. */
-static void pointers_cancel(Pointers *p) {
-        LIST_FOREACH_ITEM (Pointer, x, link, &p->all)
-                x->call = object_call_cancel(x->call);
-}
-
 /* A bundle was delivered. @param claim  of a process in it, to find its failure when it went
  * without a name; NULL: none */
-static void pointers_on_delivered(Pointers *p, const BundleRecord *rec, const char *key,
+static void pointers_on_delivered(Failures *f, const BundleRecord *rec, const char *key,
                                   const Claim *claim) {
         bool is_named = rec->name.cluster_id[0] != '\0';
         if (is_named ? !rec->date_time[0] : !claim)
@@ -447,14 +419,14 @@ static void pointers_on_delivered(Pointers *p, const BundleRecord *rec, const ch
                 log_warning(-ENOMEM, "%s: no pointer to it is written", rec->id);
                 return;
         }
-        x->pointers = p;
+        x->failures = f;
         x->is_known = is_named;
         (void)snprintf(x->key, sizeof x->key, "%s", key);
         if (claim)
                 x->claim = *claim;
-        list_append(&p->all, &x->link);
-        if (++p->n > POINTERS_MAX)
-                free_pointer(CONTAINER_OF(p->all.next, Pointer, link));
+        list_append(&f->pointers, &x->link);
+        if (++f->n_pointers > POINTERS_MAX)
+                free_pointer(CONTAINER_OF(f->pointers.next, Pointer, link));
 }
 
 static char *pointer_format(const Pointer *x, const DeliveryRecord *d) {
@@ -475,7 +447,7 @@ static void on_pointer_written(const ObjectResult *r, void *userdata) {
         Pointer *x = userdata;
         x->call = NULL;
         if (r->outcome == OBJECT_UNREACHABLE) {
-                x->due_usec = pointers_now(x->pointers) + POINTER_RETRY_USEC;
+                x->due_usec = now_usec(x->failures) + POINTER_RETRY_USEC;
                 return;
         }
         if (r->outcome != OBJECT_OK)
@@ -536,16 +508,16 @@ static bool find_pointer_place(Pointer *x, const Agreement *agreement) {
 }
 
 /* Writes what is due. @return when to call it again, by CLOCK_BOOTTIME; AGREEMENT_NEVER */
-static int64_t pointers_step(Pointers *p, const Agreement *agreement, Scheduler *s) {
-        int64_t now = pointers_now(p), next = AGREEMENT_NEVER;
-        LIST_FOREACH_ITEM_SAFE (Pointer, x, link, &p->all) {
-                if (!x->is_known && !find_pointer_place(x, agreement)) {
+static int64_t pointers_step(Failures *f) {
+        int64_t now = now_usec(f), next = AGREEMENT_NEVER;
+        LIST_FOREACH_ITEM_SAFE (Pointer, x, link, &f->pointers) {
+                if (!x->is_known && !find_pointer_place(x, f->agreement)) {
                         free_pointer(x);
                         continue;
                 }
-                while (s && x->is_known && !x->call && x->due_usec <= now &&
+                while (f->scheduler && x->is_known && !x->call && x->due_usec <= now &&
                        x->next < x->rec.n_deliveries)
-                        write_next_pointer(x, s, now);
+                        write_next_pointer(x, f->scheduler, now);
                 if (x->next >= x->rec.n_deliveries)
                         free_pointer(x);
                 else if (x->is_known)
@@ -591,42 +563,7 @@ static FailureName pointer_parse(const ObjectResult *r) {
         return is_pointer ? name : (FailureName){ 0 };
 }
 
-/* ---- the module ---- */
-
-struct Failures {
-        FailuresContext context;
-        const Config *config;
-        Scheduler *scheduler;
-        Agreement *agreement;
-        Pointers pointers;
-        Bus *bus; /* NULL: none */
-        Node node;
-        sd_event_source *timer;
-        char boot_id[CLAIM_BOOT_ID_SIZE];
-        bool hurry;
-        bool is_blind;         /* the end of ranks cannot be seen */
-        int64_t prune_usec;    /* next */
-        int64_t meeting_usec;  /* next look at where jobs meet */
-        uint64_t created_usec; /* the state database, CLOCK_REALTIME */
-        int64_t busy_usec;     /* since when is waited for what is to be written; 0 = it is not */
-        uint64_t n_named[N_AGREED];
-};
-
-static int64_t now_usec(const Failures *f) {
-        return (int64_t)f->context.clock->boottime_usec(f->context.clock);
-}
-
-/* CLOCK_REALTIME less CLOCK_BOOTTIME. */
-static int64_t realtime_offset(const Failures *f) {
-        Clock *c = f->context.clock;
-        return (int64_t)c->realtime_usec(c) - (int64_t)c->boottime_usec(c);
-}
-
-/* A time of the past by CLOCK_REALTIME, which may have been set since. */
-static int64_t boottime_of(const Failures *f, uint64_t realtime_usec) {
-        int64_t now = now_usec(f), t = (int64_t)realtime_usec - realtime_offset(f);
-        return realtime_usec == 0 || t > now ? now : MAX(t, now - AGREEMENT_KEEP_USEC);
-}
+/* ---- its timer ---- */
 
 static void step(Failures *f);
 
@@ -709,7 +646,7 @@ static JobScope scope_of(const Failures *f, const Key *k, char ret_host[JOB_HOST
         BusView bus = { 0 };
         if (f->bus)
                 bus_view(f->bus, &bus);
-        JobFacts facts = { .n_here = node_count_ranks(&f->node, k),
+        JobFacts facts = { .n_here = node_count_ranks(f, k),
                            .has_rendezvous = job_rendezvous_host(&k->job, ret_host),
                            .bus_has_key = bus.has_key };
         facts.rendezvous_is_own =
@@ -722,7 +659,7 @@ static void set_rendezvous(Failures *f) {
         char hosts[BUS_PEERS_MAX][JOB_HOST_SIZE], host[JOB_HOST_SIZE], *list[BUS_PEERS_MAX + 1];
         bool dials = strcmp(f->config->agreement.rendezvous, "auto") == 0;
         size_t n = 0;
-        FOREACH_KEY (k, &f->node) {
+        FOREACH_KEY (k, f) {
                 Role role = scope_of(f, k, host).role;
                 (void)agreement_set_role(f->agreement, k->key, role); /* its claims fail, too */
                 if (dials && role == ROLE_LEAF && n < BUS_PEERS_MAX) {
@@ -783,7 +720,7 @@ static void claim_process(Failures *f, Process *p) {
         int r = agreement_claim(f->agreement, key, &p->claim, scope_of(f, p->key, host).is_local,
                                 now_usec(f));
         if (r < 0) {
-                f->node.n_dropped++;
+                f->n_dropped++;
                 log_warning(r, "failure %s: a claim is dropped", key);
         } else if (p->claim.state != CLAIM_ALIVE)
                 store_claim(f, p);
@@ -828,7 +765,7 @@ static void set_printable(char *ret, size_t size, const char *text) {
 
 /* What becomes of a unit is what becomes of the claims that lie in it. */
 static void set_bundle(Failures *f, const Unit *u, ClaimBundle state) {
-        FOREACH_PROCESS (p, &f->node) {
+        FOREACH_PROCESS (p, f) {
                 if (p->unit != u || (p->claim.bundle_state == state && p->claim.bundle[0]))
                         continue;
                 p->claim.bundle_state = state;
@@ -852,12 +789,11 @@ static void learn_job(Failures *f, Key *k, const JobIdentity *job, const char *s
 
 /* Only this user's ranks of the job are here, or nobody's. */
 static bool may_speak_of(const Failures *f, const Key *k, uid_t uid) {
-        return uid == 0 || !node_has_live_rank(&f->node, k, NULL) ||
-               node_has_live_rank(&f->node, k, &uid);
+        return uid == 0 || !node_has_live_rank(f, k, NULL) || node_has_live_rank(f, k, &uid);
 }
 
 static void set_process(const Failures *f, const NoteView *v, const Key *k, Claim *c) {
-        const Process *p = v->pid > 0 ? NULL : node_find_rank(&f->node, k, v->note->job.rank);
+        const Process *p = v->pid > 0 ? NULL : node_find_rank(f, k, v->note->job.rank);
         c->pid = v->pid > 0 ? (uint32_t)v->pid : p ? p->claim.pid : number_of_unknown(v->note->id);
         c->start_ticks = v->pid > 0 ? v->start_ticks : p ? p->claim.start_ticks : 0;
 }
@@ -884,8 +820,7 @@ void failures_on_note(Failures *f, const NoteView *v) {
         Claim c;
         init_claim(f, &c);
         set_names(f, &c, v->note->cluster_id, v->note->date_time);
-        Key *k = claim_key_build(job->key, c.cluster_id, key) ? node_get_key(&f->node, key, uid)
-                                                              : NULL;
+        Key *k = claim_key_build(job->key, c.cluster_id, key) ? node_get_key(f, key, uid) : NULL;
         if (!k)
                 return;
         if (!may_speak_of(f, k, uid)) {
@@ -897,15 +832,14 @@ void failures_on_note(Failures *f, const NoteView *v) {
         }
         learn_job(f, k, job, v->source);
         set_process(f, v, k, &c);
-        Process *p = node_get_process(&f->node, k, &c, uid);
+        Process *p = node_get_process(f, k, &c, uid);
         if (!p)
                 return;
         p->note_uid = note_sender(&v->owner, v->container, v->by_mailbox).uid;
         set_failed(f, v, &c, &p->claim);
-        Unit *u =
-                v->source && v->unit_path ? node_get_unit(&f->node, v->source, v->unit_path) : NULL;
+        Unit *u = v->source && v->unit_path ? node_get_unit(f, v->source, v->unit_path) : NULL;
         if (u) {
-                node_join_unit(&f->node, u, p);
+                node_join_unit(f, u, p);
                 u->due_usec = 0;
                 (void)strcpy(p->claim.bundle, u->bundle);
                 if (p->claim.bundle_state == CLAIM_BUNDLE_NONE)
@@ -933,8 +867,8 @@ void failures_on_job(Failures *f, const char *record) {
                 return;
         c.pid = (uint32_t)rank.pid;
         c.start_ticks = rank.start_ticks;
-        Key *k = node_get_key(&f->node, key, rank.uid);
-        Process *p = k ? node_get_process(&f->node, k, &c, rank.uid) : NULL;
+        Key *k = node_get_key(f, key, rank.uid);
+        Process *p = k ? node_get_process(f, k, &c, rank.uid) : NULL;
         if (!p || p->watch)
                 return;
         int r = rank_watch_new(&p->watch,
@@ -949,7 +883,7 @@ void failures_on_job(Failures *f, const char *record) {
                                        "those that leave no dump as unreachable");
                 f->is_blind = f->is_blind || r != -ESRCH;
                 if (p->claim.revision == 0) /* nothing else is known of it */
-                        node_free_process(&f->node, p);
+                        node_free_process(f, p);
                 return;
         }
         /* Of a note it may be somebody else's, of a restored claim it is 0. */
@@ -975,18 +909,18 @@ static void claim_unit(Failures *f, Unit *u, const BundleRecord *rec) {
         u->due_usec = 0;
         init_claim(f, &c);
         set_names(f, &c, rec->cluster_id, rec->date_time);
-        Key *k = node_find_job_of_user(&f->node, rec->uid,
+        Key *k = node_find_job_of_user(f, rec->uid,
                                        seen_usec - (int64_t)f->config->agreement.window_usec);
         if (!k && claim_key_build("", c.cluster_id, key))
-                k = node_get_key(&f->node, key, rec->uid);
+                k = node_get_key(f, key, rec->uid);
         if (!k)
                 return;
         learn_job(f, k, &k->job, rec->source);
         c.pid = number_of_unknown(rec->id);
-        Process *p = node_get_process(&f->node, k, &c, rec->uid);
+        Process *p = node_get_process(f, k, &c, rec->uid);
         if (!p)
                 return;
-        node_join_unit(&f->node, u, p);
+        node_join_unit(f, u, p);
         p->claim.state = CLAIM_FAILED;
         p->claim.event_usec = seen_usec;
         p->claim.bundle_state = CLAIM_BUNDLE_PENDING;
@@ -1003,14 +937,14 @@ static bool has_failure(const BundleRecord *rec) {
 static Unit *unit_of(Failures *f, Bundle *b) {
         if (b->failure_unit)
                 return b->failure_unit;
-        Unit *u = node_get_unit(&f->node, b->rec.source, b->rec.path);
+        Unit *u = node_get_unit(f, b->rec.source, b->rec.path);
         if (!u || (u->bundle[0] && strcmp(u->bundle, b->rec.id) != 0))
                 return NULL;
         (void)strcpy(u->bundle, b->rec.id);
         b->failure_unit = u;
-        FOREACH_PROCESS (p, &f->node)
+        FOREACH_PROCESS (p, f)
                 if (strcmp(p->claim.bundle, b->rec.id) == 0)
-                        node_join_unit(&f->node, u, p);
+                        node_join_unit(f, u, p);
         if (u->first)
                 set_bundle(f, u, CLAIM_BUNDLE_PENDING);
         else
@@ -1025,7 +959,7 @@ void failures_on_found(Failures *f, Bundle *b) {
 
 void failures_on_final(Failures *f, const Bundle *b) {
         const BundleRecord *rec = &b->rec;
-        Unit *u = has_failure(rec) ? node_find_unit(&f->node, rec->source, rec->path) : NULL;
+        Unit *u = has_failure(rec) ? node_find_unit(f, rec->source, rec->path) : NULL;
         if (!u || (u->bundle[0] && strcmp(u->bundle, rec->id) != 0))
                 return;
         (void)strcpy(u->bundle, rec->id);
@@ -1035,9 +969,8 @@ void failures_on_final(Failures *f, const Bundle *b) {
                                                       : CLAIM_BUNDLE_EMPTY);
         const Process *p = u->first;
         if (rec->state == BUNDLE_DELIVERED)
-                pointers_on_delivered(&f->pointers, rec, p ? p->key->key : "",
-                                      p ? &p->claim : NULL);
-        node_free_unit(&f->node, u);
+                pointers_on_delivered(f, rec, p ? p->key->key : "", p ? &p->claim : NULL);
+        node_free_unit(f, u);
 }
 
 /* ---- names ---- */
@@ -1142,7 +1075,7 @@ bool failures_is_named(Failures *f, Bundle *b, uint64_t *ret_wait_usec) {
                 set_name(f, rec, NULL);
                 return true;
         }
-        node_expel_strangers(&f->node, u, &b->owners);
+        node_expel_strangers(f, u, &b->owners);
         if (!u->first)
                 claim_unit(f, u, rec);
         if (u->ready_usec == 0)
@@ -1166,7 +1099,7 @@ bool failures_is_named(Failures *f, Bundle *b, uint64_t *ret_wait_usec) {
 bool failures_is_idle(Failures *f) {
         int64_t now = now_usec(f);
         bool is_busy = agreement_next_time(f->agreement) < now + SOON_USEC;
-        FOREACH_KEY (k, &f->node)
+        FOREACH_KEY (k, f)
                 is_busy = is_busy || (k->arbiter && arbiter_state(k->arbiter)->is_busy);
         if (!is_busy || f->busy_usec == 0)
                 f->busy_usec = is_busy ? now : 0;
@@ -1182,7 +1115,7 @@ char *failures_explain(const Failures *f, const BundleRecord *rec) {
                 return strbuf_format("It belongs to failure %s/%u, %s-%s (agreed: %s).", n->key,
                                      n->n, n->date_time, n->cluster_id, n->agreed);
         const Unit *u = rec->state == BUNDLE_READY && !n->agreed[0]
-                                ? node_find_unit(&f->node, rec->source, rec->path)
+                                ? node_find_unit(f, rec->source, rec->path)
                                 : NULL;
         bool is_waiting = u && u->ready_usec && u->first;
         int64_t until = is_waiting ? waits_until(f, u, rec) : 0, now = now_usec(f);
@@ -1201,7 +1134,7 @@ uint64_t failures_n_named(const Failures *f, Agreed agreed) {
 }
 
 static void add_failure_status(const Failures *f, const AgreementFailure *x, StrBuf *b) {
-        const Key *k = node_find_key(&f->node, x->decision->key);
+        const Key *k = node_find_key(f, x->decision->key);
         uint64_t n_failed = 0;
         for (size_t i = 0; i < x->claims->n; i++)
                 n_failed += claim_is_failure(&x->claims->items[i]);
@@ -1241,12 +1174,12 @@ void failures_add_status(Failures *f, StrBuf *b) {
         const ArbiterState *arbiter = &none; /* one that has an error, if any has */
         AgreementFailure x;
         uint64_t n_live = 0, n_keys = 0;
-        FOREACH_KEY (k, &f->node) {
+        FOREACH_KEY (k, f) {
                 n_keys++;
                 if (k->arbiter && !arbiter->error)
                         arbiter = arbiter_state(k->arbiter);
         }
-        FOREACH_PROCESS (p, &f->node)
+        FOREACH_PROCESS (p, f)
                 n_live += p->watch != NULL;
         json_out_object(b, NULL);
         json_out_bool(b, "enabled", true);
@@ -1254,7 +1187,7 @@ void failures_add_status(Failures *f, StrBuf *b) {
         json_out_u64(b, "keys", n_keys);
         json_out_string(b, "arbiter", arbiter->destination);
         json_out_string(b, "last_error", arbiter->error);
-        json_out_u64(b, "dropped", f->node.n_dropped);
+        json_out_u64(b, "dropped", f->n_dropped);
         add_bus_status(f, b);
         json_out_array(b, "failures");
         for (size_t i = 0; agreement_failure(f->agreement, i, &x); i++)
@@ -1269,7 +1202,7 @@ void failures_add_status(Failures *f, StrBuf *b) {
  * @return whether there are claims that had no failure before */
 static bool place_claims(Failures *f) {
         bool any = false;
-        FOREACH_PROCESS (p, &f->node) {
+        FOREACH_PROCESS (p, f) {
                 if (p->is_placed && p->n > 0)
                         continue;
                 const Decision *d = agreement_find(f->agreement, p->key->key, &p->claim);
@@ -1288,15 +1221,15 @@ static bool place_claims(Failures *f) {
 static void report_peers(Failures *f) {
         AgreementFailure x;
         for (size_t i = 0; agreement_failure(f->agreement, i, &x); i++) {
-                Key *k = node_find_key(&f->node, x.decision->key);
+                Key *k = node_find_key(f, x.decision->key);
                 if (!k || x.decision->n <= k->n_reported)
                         continue;
                 bool failed_here = false;
-                FOREACH_PROCESS (p, &f->node)
+                FOREACH_PROCESS (p, f)
                         failed_here |=
                                 p->key == k && p->n == x.decision->n && claim_is_failure(&p->claim);
                 k->n_reported = x.decision->n;
-                if (failed_here || !k->job.key[0] || !node_has_live_rank(&f->node, k, NULL))
+                if (failed_here || !k->job.key[0] || !node_has_live_rank(f, k, NULL))
                         continue;
                 _cleanup_free_ char *what =
                         strbuf_format("failure %s/%u of job %s", k->key, k->n_reported, k->job.key);
@@ -1305,19 +1238,28 @@ static void report_peers(Failures *f) {
         }
 }
 
-/* @return what the state database has to say about it */
+/* Frees what nobody will miss. @return what the state database has to say about it */
 static int prune(Failures *f) {
-        uint64_t now = f->context.clock->realtime_usec(f->context.clock);
+        uint64_t realtime = f->context.clock->realtime_usec(f->context.clock);
         uint64_t keep = (uint64_t)AGREEMENT_KEEP_USEC;
-        node_prune(&f->node, now_usec(f));
-        f->prune_usec = now_usec(f) + (int64_t)USEC_PER_MINUTE;
-        return now > keep ? store_failure_drop(f->context.store, now - keep) : 0;
+        int64_t now = now_usec(f);
+        LIST_FOREACH_ITEM_SAFE (Process, p, owned.link, &f->processes) {
+                int64_t keep_usec = p->is_placed ? AGREEMENT_KEEP_USEC : (int64_t)USEC_PER_HOUR;
+                if (!(p->unit && p->unit->bundle[0]) && p->claim.state != CLAIM_ALIVE &&
+                    now - p->changed_usec > keep_usec)
+                        node_free_process(f, p);
+        }
+        LIST_FOREACH_ITEM_SAFE (Key, k, owned.link, &f->keys)
+                if (k->n_processes == 0)
+                        free_key(f, &k->owned);
+        f->prune_usec = now + (int64_t)USEC_PER_MINUTE;
+        return realtime > keep ? store_failure_drop(f->context.store, realtime - keep) : 0;
 }
 
 /* @return when to call it again */
 static int64_t claim_units(Failures *f) {
         int64_t next = AGREEMENT_NEVER, now = now_usec(f);
-        LIST_FOREACH_ITEM_SAFE (Unit, u, link, &f->node.units) {
+        LIST_FOREACH_ITEM_SAFE (Unit, u, link, &f->units) {
                 if (u->due_usec == 0)
                         continue;
                 const Bundle *b = bundle_table_find(f->context.bundles, u->bundle);
@@ -1326,7 +1268,7 @@ static int64_t claim_units(Failures *f) {
                 else if (b)
                         claim_unit(f, u, &b->rec);
                 else
-                        node_free_unit(&f->node, u); /* it is gone */
+                        node_free_unit(f, u); /* it is gone */
         }
         return next;
 }
@@ -1334,7 +1276,7 @@ static int64_t claim_units(Failures *f) {
 static void execute_actions(Failures *f) {
         Action action;
         while (agreement_next_action(f->agreement, now_usec(f), &action) != ACTION_NONE) {
-                Key *k = node_find_key(&f->node, action.key);
+                Key *k = node_find_key(f, action.key);
                 if (action.kind == ACTION_SEND && f->bus)
                         (void)bus_send(f->bus, action.message); /* it is sent again */
                 else if (k && k->arbiter && action.kind != ACTION_SEND)
@@ -1352,11 +1294,11 @@ static void step(Failures *f) {
         if (place_claims(f))
                 f->context.on_named(f->context.userdata);
         report_peers(f);
-        next = MIN(next, pointers_step(&f->pointers, f->agreement, f->scheduler));
+        next = MIN(next, pointers_step(f));
         if (now_usec(f) >= f->prune_usec)
                 (void)prune(f); /* again in a minute */
         next = MIN(next, agreement_next_time(f->agreement));
-        if (f->bus && !list_is_empty(&f->node.keys))
+        if (f->bus && !list_is_empty(&f->keys))
                 next = MIN(next, f->meeting_usec);
         arm(f, MIN(next, now_usec(f) + (int64_t)USEC_PER_MINUTE));
 }
@@ -1378,8 +1320,8 @@ static int restore_claim(const StoredFailure *s, void *userdata) {
         claim_shift(&c, -realtime_offset(f));
         /* The clock may have been set back since. */
         d.opened_usec = MIN((int64_t)s->time_usec - realtime_offset(f), now);
-        Key *k = node_get_key(&f->node, s->key, 0);
-        Process *p = k ? node_get_process(&f->node, k, &c, 0) : NULL;
+        Key *k = node_get_key(f, s->key, 0);
+        Process *p = k ? node_get_process(f, k, &c, 0) : NULL;
         if (!p)
                 return 0;
         p->changed_usec = now;
@@ -1403,7 +1345,7 @@ static void on_message(const Message *m, void *userdata) {
         Failures *f = userdata;
         int r = agreement_hear(f->agreement, m, now_usec(f));
         if (r < 0)
-                f->node.n_dropped++;
+                f->n_dropped++;
         step_soon(f);
 }
 
@@ -1433,8 +1375,10 @@ int failures_new(Failures **ret, const FailuresContext *context, const Config *c
         (void)getrandom(&seed, sizeof seed, GRND_NONBLOCK); /* of jitter */
         f->context = *context;
         f->config = config;
-        node_init(&f->node, context->bundles, f);
-        pointers_init(&f->pointers, context->clock);
+        list_init(&f->keys);
+        list_init(&f->processes);
+        list_init(&f->units);
+        list_init(&f->pointers);
         int r = sd_id128_get_boot(&boot);
         if (r < 0)
                 return r;
@@ -1447,7 +1391,6 @@ int failures_new(Failures **ret, const FailuresContext *context, const Config *c
                                      .seed = seed });
         if (r < 0)
                 return r;
-        f->node.agreement = f->agreement;
         f->created_usec = store_counter(context->store, "created_usec");
         if (f->created_usec == 0) {
                 f->created_usec = context->clock->realtime_usec(context->clock);
@@ -1470,14 +1413,15 @@ void failures_rebind(Failures *f, const Config *config) {
 
 void failures_set_scheduler(Failures *f, Scheduler *s) {
         f->scheduler = s;
-        FOREACH_KEY (k, &f->node)
+        FOREACH_KEY (k, f)
                 if (s)
                         set_arbiter(f, k);
                 else if (k->arbiter)
                         arbiter_cancel(k->arbiter);
         if (!s) {
-                pointers_cancel(&f->pointers);
-                FOREACH_UNIT (u, &f->node)
+                LIST_FOREACH_ITEM (Pointer, x, link, &f->pointers)
+                        x->call = object_call_cancel(x->call);
+                FOREACH_UNIT (u, f)
                         u->search = object_call_cancel(u->search);
         }
         step_soon(f);
@@ -1492,9 +1436,13 @@ void failures_hurry(Failures *f, bool on) {
 Failures *failures_free(Failures *f) {
         if (!f)
                 return NULL;
-        node_done(&f->node);
+        LIST_FOREACH_ITEM_SAFE (Key, k, owned.link, &f->keys)
+                free_key(f, &k->owned);
+        LIST_FOREACH_ITEM_SAFE (Unit, u, link, &f->units)
+                node_free_unit(f, u);
         bus_free(f->bus);
-        pointers_done(&f->pointers);
+        LIST_FOREACH_ITEM_SAFE (Pointer, x, link, &f->pointers)
+                free_pointer(x);
         agreement_free(f->agreement);
         sd_event_source_disable_unref(f->timer);
         free(f);

@@ -454,7 +454,7 @@ static void see_rank(Fixture *f, int64_t rank) {
 }
 
 static void end_rank(Fixture *f, int64_t rank) {
-        FOREACH_PROCESS (p, &f->failures->node)
+        FOREACH_PROCESS (p, f->failures)
                 if (p->watch && p->claim.pid == 100 + rank) {
                         on_rank_end(p);
                         return;
@@ -464,7 +464,7 @@ static void end_rank(Fixture *f, int64_t rank) {
 
 static size_t n_units(const Fixture *f) {
         size_t n = 0;
-        FOREACH_UNIT (u, &f->failures->node)
+        FOREACH_UNIT (u, f->failures)
                 n += u->path != NULL;
         return n;
 }
@@ -477,7 +477,7 @@ static size_t n_items(const ListLink *all) {
 }
 
 static Process *process(const Fixture *f, size_t i) {
-        FOREACH_PROCESS (p, &f->failures->node)
+        FOREACH_PROCESS (p, f->failures)
                 if (i-- == 0)
                         return p;
         fail();
@@ -532,7 +532,7 @@ static void a_note_and_a_unit_make_one_claim(void **state) {
                                        .path = path });
                 b = b ? b : find_bundle(f, i, RUNTIME_ID);
                 pass(f, 5 * SEC);
-                assert_int_equal(n_items(&f->failures->node.processes), i + 1);
+                assert_int_equal(n_items(&f->failures->processes), i + 1);
                 const Claim *c = &process(f, i)->claim;
                 assert_int_equal(c->pid, 100 + i);
                 assert_int_equal(c->rank, i);
@@ -546,21 +546,21 @@ static void a_note_and_a_unit_make_one_claim(void **state) {
         assert_int_equal(bucket.n_calls[OBJECT_CREATE], 1);
         assert_true(f->n_named > 0);
         assert_int_equal(failures_n_named(f->failures, AGREED_STORE), 2);
-        assert_int_equal(f->failures->node.n_dropped, 0);
+        assert_int_equal(f->failures->n_dropped, 0);
 }
 
 static void a_unit_without_a_note_is_claimed_after_2_s_or_when_it_is_ready(void **state) {
         Fixture *f = *state;
         Bundle *b = find_bundle(f, 1, RUNTIME_ID);
         pass(f, 19 * SEC / 10);
-        assert_int_equal(n_items(&f->failures->node.processes), 0);
+        assert_int_equal(n_items(&f->failures->processes), 0);
         pass(f, SEC / 10);
-        assert_int_equal(n_items(&f->failures->node.processes), 1);
+        assert_int_equal(n_items(&f->failures->processes), 1);
         assert_true(process(f, 0)->claim.pid > 1u << 30); /* above all pids */
         assert_string_equal(process(f, 0)->claim.bundle, b->rec.id);
         Bundle *ready = find_bundle(f, 2, RUNTIME_ID);
         (void)is_named(f, ready);
-        assert_int_equal(n_items(&f->failures->node.processes), 2);
+        assert_int_equal(n_items(&f->failures->processes), 2);
         pass(f, 5 * SEC);
         assert_true(is_named(f, b) && is_named(f, ready));
         assert_name(b, "store", RUNTIME_ID, DATE_TIME, 1);
@@ -573,7 +573,7 @@ static void a_unit_that_went_is_not_claimed(void **state) {
         Bundle *b = find_bundle(f, 1, RUNTIME_ID);
         assert_int_equal(bundle_set_state(f->table, b, BUNDLE_VANISHED, NULL), 0);
         pass(f, 3 * SEC);
-        assert_int_equal(n_items(&f->failures->node.processes), 0);
+        assert_int_equal(n_items(&f->failures->processes), 0);
         assert_int_equal(n_units(f), 0);
 }
 
@@ -584,7 +584,7 @@ static void a_rank_that_failed_is_the_process_of_its_note(void **state) {
         hear(f, (NoteOptions){ .job = JOB, .rank = 3, .world_size = 64, .path = "/dumps/1" });
         see_rank(f, 3);
         end_rank(f, 3); /* what failed stays so */
-        assert_int_equal(n_items(&f->failures->node.processes), 1);
+        assert_int_equal(n_items(&f->failures->processes), 1);
         assert_int_equal(process(f, 0)->claim.state, CLAIM_FAILED);
         assert_int_equal(process(f, 0)->claim.pid, 103);
 }
@@ -593,7 +593,7 @@ static void processes_have_one_job(void **state) {
         Fixture *f = *state;
         hear(f, (NoteOptions){ .job = JOB, .pid = 100, .path = "/dumps/1" });
         hear(f, (NoteOptions){ .job = "another", .rank = 5, .pid = 100, .path = "/dumps/2" });
-        assert_int_equal(n_items(&f->failures->node.processes), 1);
+        assert_int_equal(n_items(&f->failures->processes), 1);
         assert_string_equal(process(f, 0)->key->key, key_of(JOB));
         assert_int_equal(process(f, 0)->claim.rank, 0);
         assert_string_equal(process(f, 0)->unit->path, "/dumps/1");
@@ -611,7 +611,7 @@ static void a_process_whose_second_note_has_another_directory_leaves_the_first_o
         deliver(f, b);
         fake_clock_advance(&f->clock, 2 * USEC_PER_HOUR);
         turn(f);
-        assert_int_equal(n_items(&f->failures->node.processes), 0);
+        assert_int_equal(n_items(&f->failures->processes), 0);
         assert_int_equal(n_units(f), 0);
         fake_clock_advance(&f->clock, USEC_PER_MINUTE);
         turn(f);
@@ -641,7 +641,7 @@ static void a_name_is_frozen_and_there_after_a_restart(void **state) {
 
         bucket.is_silent = true;
         restart(f);
-        assert_int_equal(n_items(&f->failures->node.processes), 2);
+        assert_int_equal(n_items(&f->failures->processes), 2);
         b = bundle_table_find(f->table, BUNDLE "1");
         failures_on_found(f->failures, b);
         assert_true(is_named(f, b));
@@ -651,7 +651,7 @@ static void a_name_is_frozen_and_there_after_a_restart(void **state) {
         assert_true(is_named(f, b)); /* without asking anybody */
         assert_name(b, "store", OTHER_ID, OTHER_TIME, 1);
         pass(f, 3 * SEC);
-        assert_int_equal(n_items(&f->failures->node.processes), 2);
+        assert_int_equal(n_items(&f->failures->processes), 2);
         assert_int_equal(bucket.n_calls[OBJECT_CREATE], 0);
 }
 
@@ -666,7 +666,7 @@ static void a_claim_that_had_no_failure_yet_is_asked_for_again_after_a_restart(v
         Bundle *b = bundle_table_find(f->table, BUNDLE "1");
         failures_on_found(f->failures, b);
         pass(f, 8 * SEC);
-        assert_int_equal(n_items(&f->failures->node.processes), 1);
+        assert_int_equal(n_items(&f->failures->processes), 1);
         assert_int_equal(process(f, 0)->claim.pid, 100);
         assert_true(is_named(f, b));
         assert_int_equal(b->rec.name.n, 1);
@@ -689,7 +689,7 @@ static void ranks_that_cannot_be_are_not_known(void **state) {
         assert_non_null(decision);
         assert_non_null(strstr(decision, "\"world_size\":null"));
         restart(f);
-        assert_int_equal(n_items(&f->failures->node.processes), 3);
+        assert_int_equal(n_items(&f->failures->processes), 3);
         pass(f, 60 * SEC);
         const char *incident = object(DATE_TIME "-" RUNTIME_ID "/incident.json");
         assert_non_null(incident);
@@ -710,7 +710,7 @@ static void what_is_stored_and_makes_no_sense_is_left_out(void **state) {
                 assert_int_equal(store_failure_put(f->store, &s), 0);
         }
         restart(f);
-        assert_int_equal(n_items(&f->failures->node.processes), 0);
+        assert_int_equal(n_items(&f->failures->processes), 0);
 }
 
 static void a_supplement_is_named_as_its_base(void **state) {
@@ -1157,7 +1157,7 @@ static void a_pointer_lies_at_the_bundles_own_place(void **state) {
         assert_string_equal(json_string_value(json_object_get(v, "agreed")), "store");
         json_decref(v);
         assert_int_equal(n_objects("", ".see.json"), 1);
-        assert_int_equal(f->failures->pointers.n, 0);
+        assert_int_equal(f->failures->n_pointers, 0);
         assert_int_equal(n_units(f), 0);
 }
 
@@ -1177,7 +1177,7 @@ static void after_a_late_decision_one_lies_at_the_agreed_place(void **state) {
         assert_non_null(object(AGREED_POINTER));
         assert_non_null(strstr(object(AGREED_POINTER), RUNTIME_ID));
         assert_int_equal(n_objects("", ".see.json"), 1);
-        assert_int_equal(f->failures->pointers.n, 0);
+        assert_int_equal(f->failures->n_pointers, 0);
 }
 
 static void where_both_places_are_one_there_is_none(void **state) {
@@ -1188,7 +1188,7 @@ static void where_both_places_are_one_there_is_none(void **state) {
         deliver(f, b);
         pass(f, 60 * SEC);
         assert_int_equal(n_objects("", ".see.json"), 0);
-        assert_int_equal(f->failures->pointers.n, 0);
+        assert_int_equal(f->failures->n_pointers, 0);
 }
 
 static void pointers_are_bounded_and_those_underway_are_cancelled(void **state) {
@@ -1202,18 +1202,18 @@ static void pointers_are_bounded_and_those_underway_are_cancelled(void **state) 
         rec.deliveries[0].object = strdup("/v/1");
         bucket.is_silent = true;
         for (unsigned i = 0; i < 1030; i++)
-                pointers_on_delivered(&f->failures->pointers, &rec, "", NULL);
-        assert_int_equal(f->failures->pointers.n, 1024);
+                pointers_on_delivered(f->failures, &rec, "", NULL);
+        assert_int_equal(f->failures->n_pointers, 1024);
         turn(f);
         assert_int_equal(bucket.n_calls[OBJECT_PUT], 1024);
         for (unsigned i = 0; i < 6; i++)
-                pointers_on_delivered(&f->failures->pointers, &rec, "", NULL);
+                pointers_on_delivered(f->failures, &rec, "", NULL);
         failures_set_scheduler(f->failures, NULL);
         assert_true(list_is_empty(&bucket.calls));
         bucket.is_silent = false;
         failures_set_scheduler(f->failures, (Scheduler *)&bucket);
         turn(f);
-        assert_int_equal(f->failures->pointers.n, 0);
+        assert_int_equal(f->failures->n_pointers, 0);
         bundle_record_done(&rec);
 }
 
@@ -1342,38 +1342,38 @@ static void keys_of_an_owner_are_bounded(void **state) {
                 (void)snprintf(job, sizeof job, "job-%u", i);
                 hear(f, (NoteOptions){ .job = job, .pid = 100 + (pid_t)i });
         }
-        assert_int_equal(n_items(&f->failures->node.keys), KEYS_OF_OWNER_MAX);
-        assert_int_equal(f->failures->node.n_dropped, 8);
+        assert_int_equal(n_items(&f->failures->keys), KEYS_OF_OWNER_MAX);
+        assert_int_equal(f->failures->n_dropped, 8);
         hear(f, (NoteOptions){ .job = "other", .pid = 1, .uid = 1001 });
-        assert_int_equal(n_items(&f->failures->node.keys), KEYS_OF_OWNER_MAX + 1);
+        assert_int_equal(n_items(&f->failures->keys), KEYS_OF_OWNER_MAX + 1);
         hear(f, (NoteOptions){ .job = "job-0", .pid = 2 }); /* one of those that he has */
-        assert_int_equal(n_items(&f->failures->node.processes), KEYS_OF_OWNER_MAX + 2);
-        assert_int_equal(f->failures->node.n_dropped, 8);
+        assert_int_equal(n_items(&f->failures->processes), KEYS_OF_OWNER_MAX + 2);
+        assert_int_equal(f->failures->n_dropped, 8);
         pass(f, 8 * SEC); /* all are placed: the oldest gives way, with its processes */
         hear(f, (NoteOptions){ .job = "job-1000", .pid = 3 });
-        assert_non_null(node_find_key(&f->failures->node, key_of("job-1000")));
-        assert_null(node_find_key(&f->failures->node, key_of("job-0")));
-        assert_int_equal(n_items(&f->failures->node.processes), KEYS_OF_OWNER_MAX + 1);
+        assert_non_null(node_find_key(f->failures, key_of("job-1000")));
+        assert_null(node_find_key(f->failures, key_of("job-0")));
+        assert_int_equal(n_items(&f->failures->processes), KEYS_OF_OWNER_MAX + 1);
         pass(f, SEC);
 }
 
 static void fill_processes(Fixture *f, Key *k, Claim *c, uid_t uid, unsigned n) {
         init_claim(f->failures, c);
         for (c->pid = 1; c->pid <= n; c->pid++)
-                assert_non_null(node_get_process(&f->failures->node, k, c, uid));
+                assert_non_null(node_get_process(f->failures, k, c, uid));
 }
 
 static void processes_of_an_owner_are_bounded(void **state) {
         Fixture *f = *state;
         Claim c;
-        Key *k = node_get_key(&f->failures->node, key_of(JOB), 1000);
+        Key *k = node_get_key(f->failures, key_of(JOB), 1000);
         fill_processes(f, k, &c, 1000, PROCESSES_OF_OWNER_MAX);
-        assert_null(node_get_process(&f->failures->node, k, &c, 1000));
-        assert_int_equal(f->failures->node.n_dropped, 1);
-        assert_non_null(node_get_process(&f->failures->node, k, &c, 1001));
+        assert_null(node_get_process(f->failures, k, &c, 1000));
+        assert_int_equal(f->failures->n_dropped, 1);
+        assert_non_null(node_get_process(f->failures, k, &c, 1001));
         process(f, 7)->claim.state = CLAIM_ENDED; /* one of his that is settled goes */
         c.pid++;
-        assert_non_null(node_get_process(&f->failures->node, k, &c, 1000));
+        assert_non_null(node_get_process(f->failures, k, &c, 1000));
         assert_int_equal(process(f, 7)->claim.pid, 9);
         assert_int_equal(k->n_processes, PROCESSES_OF_OWNER_MAX + 1);
 }
@@ -1381,14 +1381,14 @@ static void processes_of_an_owner_are_bounded(void **state) {
 static void of_too_many_processes_the_oldest_that_is_settled_goes(void **state) {
         Fixture *f = *state;
         Claim c;
-        Key *k = node_get_key(&f->failures->node, key_of(JOB), 0);
+        Key *k = node_get_key(f->failures, key_of(JOB), 0);
         fill_processes(f, k, &c, 0, PROCESSES_MAX);
-        assert_null(node_get_process(&f->failures->node, k, &c, 0));
+        assert_null(node_get_process(f->failures, k, &c, 0));
         process(f, 7)->is_placed = true; /* alive, so that it is needed */
-        assert_null(node_get_process(&f->failures->node, k, &c, 0));
+        assert_null(node_get_process(f->failures, k, &c, 0));
         process(f, 7)->claim.state = CLAIM_FAILED;
-        assert_non_null(node_get_process(&f->failures->node, k, &c, 0));
-        assert_int_equal(n_items(&f->failures->node.processes), PROCESSES_MAX);
+        assert_non_null(node_get_process(f->failures, k, &c, 0));
+        assert_int_equal(n_items(&f->failures->processes), PROCESSES_MAX);
         assert_int_equal(k->n_processes, PROCESSES_MAX);
         assert_int_equal(process(f, 7)->claim.pid, 9);
 }
@@ -1402,12 +1402,12 @@ static void units_that_were_only_named_go_with_their_processes(void **state) {
                 hear(f, (NoteOptions){ .job = JOB, .pid = 100 + (pid_t)i, .path = path });
         }
         assert_int_equal(n_units(f), PROCESSES_OF_OWNER_MAX);
-        assert_int_equal(f->failures->node.n_dropped, 1);
+        assert_int_equal(f->failures->n_dropped, 1);
         pass(f, 8 * SEC); /* all are placed: the oldest gives way */
         hear(f, (NoteOptions){ .job = JOB, .pid = 99, .path = "/dumps/x" });
         assert_int_equal(n_units(f), PROCESSES_OF_OWNER_MAX);
-        assert_null(node_find_unit(&f->failures->node, "dumps", "/dumps/0"));
-        assert_non_null(node_find_unit(&f->failures->node, "dumps", "/dumps/x"));
+        assert_null(node_find_unit(f->failures, "dumps", "/dumps/0"));
+        assert_non_null(node_find_unit(f->failures, "dumps", "/dumps/x"));
 }
 
 /* What an operator may take up again holds no unit meanwhile. */
@@ -1445,7 +1445,7 @@ static void names_in_notes_enter_paths_only_when_they_are_names(void **state) {
                                        .pid = 100 + (pid_t)i });
         }
         pass(f, 60 * SEC); /* the fake destination refuses what leaves it */
-        assert_int_equal(bucket.n_calls[OBJECT_CREATE], n_items(&f->failures->node.keys));
+        assert_int_equal(bucket.n_calls[OBJECT_CREATE], n_items(&f->failures->keys));
         AgreementFailure x;
         size_t n = 0;
         for (; agreement_failure(f->failures->agreement, n, &x); n++) {
