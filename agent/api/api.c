@@ -57,27 +57,19 @@ static json_t *moment(uint64_t realtime_usec) {
         return realtime_usec == 0 ? json_null() : json_string(clock_format_iso(buf, realtime_usec));
 }
 
-static json_t *bundle_counts(const AgentView *v) {
-        _cleanup_(json_decrefp) json_t *o = json_object();
-        uint64_t discovered = (uint64_t)v->unaccounted;
-
-        for (BundleState s = 0; s < N_BUNDLE_STATES; s++)
-                discovered += v->bundles[s];
-        if (!o || json_object_set_new(o, "discovered", number(discovered)) < 0)
-                return NULL;
-        for (BundleState s = 0; s < N_BUNDLE_STATES; s++)
-                if (json_object_set_new(o, bundle_state_name(s), number(v->bundles[s])) < 0)
+/* @param o  taken over: gets a member for each state; NULL: no memory */
+static json_t *add_states(json_t *o, const uint64_t numbers[static N_BUNDLE_STATES]) {
+        for (BundleState s = 0; o && s < N_BUNDLE_STATES; s++)
+                if (json_object_set_new(o, bundle_state_name(s), number(numbers[s])) < 0) {
+                        json_decref(o);
                         return NULL;
-        return TAKE_PTR(o);
+                }
+        return o;
 }
 
-static json_t *bytes_by_state(const AgentView *v) {
-        _cleanup_(json_decrefp) json_t *o = json_object();
-
-        for (BundleState s = 0; o && s < N_BUNDLE_STATES; s++)
-                if (json_object_set_new(o, bundle_state_name(s), number(v->bytes_by_state[s])) < 0)
-                        return NULL;
-        return TAKE_PTR(o);
+static json_t *bundle_counts(const AgentView *v) {
+        json_t *o = json_pack("{s:o}", "discovered", number(agent_view_discovered(v)));
+        return add_states(o, v->bundles);
 }
 
 static json_t *destination_json(const DestinationView *d) {
@@ -200,19 +192,16 @@ static json_t *hook_json(const HookView *h) {
                          "trouble", text_json(h->trouble));
 }
 
-static json_t *bounded_list(const AgentView *v) {
-        _cleanup_(json_decrefp) json_t *list = json_array();
-        for (size_t i = 0; list && i < v->n_bounded; i++) {
-                const Owners *o = v->bounded[i];
-                if (json_array_append_new(list, json_pack("{s:s, s:o, s:o, s:o}",         /* */
-                                                          "what", o->what,                /* */
-                                                          "max", number(owners_bound(o)), /* */
-                                                          "total", number(o->total),      /* */
-                                                          "refused", number(o->n_refused))) < 0)
-                        return NULL;
-        }
-        return TAKE_PTR(list);
+static json_t *bounded_json(const Owners *const *bounded) {
+        const Owners *o = *bounded;
+        return json_pack("{s:s, s:o, s:o, s:o}",         /* */
+                         "what", o->what,                /* */
+                         "max", number(owners_bound(o)), /* */
+                         "total", number(o->total),      /* */
+                         "refused", number(o->n_refused));
 }
+
+DEFINE_LIST(bounded_list, Owners *const, bounded_json);
 
 /* What agent/failures has written. */
 static json_t *agreement_json(const AgentView *v) {
@@ -232,7 +221,7 @@ static json_t *status_json(const AgentView *v) {
                 "drain", drain_json(&v->drain),                                       /* */
                 "accounting_ok", v->unaccounted == 0 ? 1 : 0,                         /* */
                 "bundles", bundle_counts(v),                                          /* */
-                "bytes_by_state", bytes_by_state(v),                                  /* */
+                "bytes_by_state", add_states(json_object(), v->bytes_by_state),       /* */
                 "bytes",                                                              /* */
                 "delivered", number(v->bytes_delivered),                              /* */
                 "sent", number(v->bytes_sent),                                        /* */
@@ -242,7 +231,8 @@ static json_t *status_json(const AgentView *v) {
                 "agreement", agreement_json(v),                                       /* */
                 "destinations", destination_list(v->destinations, v->n_destinations), /* */
                 "shipping", shipping_list(v->shipping, v->n_shipping),                /* */
-                "sources", source_list(v->sources, v->n_sources), "bounded", bounded_list(v));
+                "sources", source_list(v->sources, v->n_sources), "bounded",
+                bounded_list(v->bounded, v->n_bounded));
 }
 
 /* @return its progress, NULL when it is not underway */
@@ -415,16 +405,13 @@ static void refuse_method(ApiCall *c, const char *allow) {
         c->response->allow = allow;
 }
 
-static void answer_failure(ApiCall *c, int error) {
-        answer_error(c, 500, "internal", "the agent could not answer: %s; see its log",
-                     strerror(-error));
-}
-
+/* @return whether it is one, and answered. @param message  of -EPERM; NULL */
 static bool answer_fault(ApiCall *c, int r, const char *message) {
         if (r == -EPERM)
                 answer_error(c, 409, "not_possible", "%s", message ? message : "not possible now");
         else if (r < 0)
-                answer_failure(c, r);
+                answer_error(c, 500, "internal", "the agent could not answer: %s; see its log",
+                             strerror(-r));
         return r < 0;
 }
 
@@ -530,13 +517,10 @@ static void list_bundles(ApiCall *c) {
         f.limit++; /* one more shows whether there is a next page */
         c->backend->view(&v, c->backend->userdata);
         int r = bundles ? c->backend->list(&f, page_add, &page, c->backend->userdata) : -ENOMEM;
-        if (r < 0) {
-                answer_failure(c, r);
-                return;
-        }
-        answer_json(c, 200,
-                    json_pack("{s:O, s:o}", "bundles", bundles, "next",
-                              page.has_more ? json_string(page.last) : json_null()));
+        if (!answer_fault(c, r, NULL))
+                answer_json(c, 200,
+                            json_pack("{s:O, s:o}", "bundles", bundles, "next",
+                                      page.has_more ? json_string(page.last) : json_null()));
 }
 
 static void answer_no_bundle(ApiCall *c) {
@@ -556,16 +540,12 @@ static void get_bundle(ApiCall *c) {
         if (!refuse_any_query(c))
                 return;
         int r = c->backend->get(c->id, &b, &explain, c->backend->userdata);
-        if (r == -ENOENT) {
+        if (r == -ENOENT)
                 answer_no_bundle(c);
-                return;
+        else if (!answer_fault(c, r, NULL)) {
+                c->backend->view(&v, c->backend->userdata);
+                answer_json(c, 200, bundle_json(&b, &v, explain ? explain : ""));
         }
-        if (r < 0) {
-                answer_failure(c, r);
-                return;
-        }
-        c->backend->view(&v, c->backend->userdata);
-        answer_json(c, 200, bundle_json(&b, &v, explain ? explain : ""));
 }
 
 static void post_bundle(ApiCall *c) {
@@ -633,11 +613,9 @@ static void get_snapshot(ApiCall *c) {
         if (r == -ENOENT)
                 answer_error(c, 404, "not_found", "no snapshot '%s', or no such file in it",
                              quote(c->id, name, sizeof name));
-        else if (r < 0)
-                answer_failure(c, r);
-        else if (!c->action)
+        else if (!answer_fault(c, r, NULL) && !c->action)
                 answer_snapshot(c, &a);
-        else
+        else if (r == 0)
                 *c->response = (HttpResponse){ .status = 200,
                                                .content_type = "application/octet-stream",
                                                .body = TAKE_PTR(a.data),

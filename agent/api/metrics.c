@@ -74,15 +74,11 @@ static void line_real(StrBuf *b, const char *name, Label label, double x) {
 
 #define NONE ((Label){ NULL, NULL })
 static void add_bundles(StrBuf *b, const AgentView *v) {
-        uint64_t discovered = (uint64_t)v->unaccounted;
-
         add_head(b, "bundles", "gauge",
                  "Bundles that are in this state now; the states add up to "
                  "bundles_total{state=\"discovered\"}.");
-        for (BundleState s = 0; s < N_BUNDLE_STATES; s++) {
+        for (BundleState s = 0; s < N_BUNDLE_STATES; s++)
                 add_line(b, "bundles", (Label){ "state", bundle_state_name(s) }, v->bundles[s]);
-                discovered += v->bundles[s];
-        }
         add_head(b, "bundle_bytes", "gauge",
                  "Bytes of source files in the bundles that are in this state now.");
         for (BundleState s = 0; s < N_BUNDLE_STATES; s++)
@@ -97,7 +93,7 @@ static void add_bundles(StrBuf *b, const AgentView *v) {
         add_head(b, "bundles_total", "counter",
                  "Bundles discovered, and bundles that reached a terminal state, since the state "
                  "directory was created.");
-        add_line(b, "bundles_total", (Label){ "state", "discovered" }, discovered);
+        add_line(b, "bundles_total", (Label){ "state", "discovered" }, agent_view_discovered(v));
         /* A state that something follows would let the counter decrease. */
         for (BundleState s = 0; s < N_BUNDLE_STATES; s++)
                 if (bundle_state_is_terminal(s))

@@ -134,6 +134,14 @@ typedef struct AgentView {
         const char *ready_note; /* why not */
 } AgentView;
 
+/** @return how many bundles were discovered since the state was made */
+static inline uint64_t agent_view_discovered(const AgentView *v) {
+        uint64_t n = (uint64_t)v->unaccounted;
+        for (BundleState s = 0; s < N_BUNDLE_STATES; s++)
+                n += v->bundles[s];
+        return n;
+}
+
 /** Adds something that is bounded by owner, borrowed. */
 static inline void agent_view_add_bounded(AgentView *v, const Owners *bounded) {
         if (v->n_bounded < BOUNDED_MAX)
