@@ -964,11 +964,7 @@ static void on_note_finished(const NoteView *v, void *userdata) {
         for (size_t i = 0; i < NOTE_FILES_MAX && v->promised[i]; i++)
                 intake_source_expect_file(s, v->unit_path, &sender, v->promised[i]);
         if (a->incidents && v->may_come)
-                incidents_add_unit_of_note(a->incidents,
-                                           &(IncidentUnitOfNote){ .note = v->note->id,
-                                                                  .source = v->source,
-                                                                  .unit_path = v->unit_path,
-                                                                  .owner = v->owner });
+                incidents_add_unit_of_note(a->incidents, v);
         intake_source_on_hook_finished(s, v->unit_path, &sender);
 }
 
@@ -1125,7 +1121,6 @@ static void start_hook(Agent *a) {
         const HookNotesContext context = { .event = a->event,
                                            .clock = a->clock,
                                            .store = a->store,
-                                           .instance_id = a->instance_id,
                                            .on_note = on_note,
                                            .on_finished = on_note_finished,
                                            .userdata = a };

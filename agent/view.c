@@ -244,16 +244,11 @@ static void view_counts(Agent *a, const SchedulerFigures *f, AgentView *v) {
 }
 
 static void view_hook(const Agent *a, AgentView *ret) {
-        IncidentsStats snapshots = { 0 };
-        if (a->incidents)
-                incidents_stats(a->incidents, &snapshots);
         ret->hook = (HookView){ .socket = a->config->hook.socket,
                                 .mailbox = a->config->hook.mailbox,
-                                .n_snapshots = snapshots.n_started,
-                                .n_snapshots_dropped = snapshots.n_dropped,
-                                .n_snapshots_underway =
-                                        a->incidents ? incidents_n_underway(a->incidents) : 0,
                                 .trouble = "hook notes cannot be received" };
+        if (a->incidents)
+                incidents_fill_view(a->incidents, &ret->hook);
         if (a->notes)
                 hooknotes_fill_view(a->notes, ret);
 }

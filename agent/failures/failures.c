@@ -874,7 +874,8 @@ void failures_on_job(Failures *f, const char *record) {
         int r = rank_watch_new(&p->watch,
                                &(RankWatchOptions){ .event = f->context.event,
                                                     .proc_root = f->config->snapshot.proc_root,
-                                                    .process = &rank,
+                                                    .pid = rank.pid,
+                                                    .start_ticks = rank.start_ticks,
                                                     .on_end = on_rank_end,
                                                     .userdata = p });
         if (r < 0) {

@@ -20,11 +20,13 @@ struct RankWatch {
         sd_event_source *source;
 };
 
-/* @return 0: it lives; -ESRCH: it has ended, or cannot be seen; -errno */
+/* @return 0: it lives, or cannot be seen; -ESRCH: it has ended; -errno */
 static int check_process(const RankWatchOptions *o) {
         Proc p = { .dir_fd = -1 };
-        int r = procfs_open(&p, o->proc_root, o->process->pid, o->process->start_ticks);
-        if (r > 0 || (r == 0 && procfs_is_zombie(&p)))
+        int r = procfs_open(&p, o->proc_root, o->pid, o->start_ticks);
+        if (r == PROCFS_E_HIDDEN)
+                r = 0;
+        else if (r > 0 || (r == 0 && procfs_is_zombie(&p)))
                 r = -ESRCH;
         procfs_close(&p);
         return r;
@@ -44,7 +46,7 @@ int rank_watch_new(RankWatch **ret, const RankWatchOptions *options) {
         w->on_end = options->on_end;
         w->userdata = options->userdata;
         /* glibc has it since 2.36. */
-        w->pid_fd = (int)syscall(SYS_pidfd_open, options->process->pid, 0);
+        w->pid_fd = (int)syscall(SYS_pidfd_open, options->pid, 0);
         if (w->pid_fd < 0)
                 return -errno;
         /* After that: whose start ticks are right now is whom it stands for. */

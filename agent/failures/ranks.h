@@ -17,14 +17,16 @@ typedef struct RankWatch RankWatch;
 
 typedef struct RankWatchOptions {
         sd_event *event;
-        const char *proc_root;          /* for the call */
-        const JobsProcess *process;     /* for the call */
+        const char *proc_root; /* for the call */
+        pid_t pid;
+        uint64_t start_ticks;           /* 0 = not known */
         void (*on_end)(void *userdata); /* once; it may free the watch */
         void *userdata;
 } RankWatchOptions;
 
 /** Waits for the end of a process by a pidfd (Linux 5.3, not refused by a seccomp filter).
- * @return 0; -ESRCH: it has ended, another one may have its pid; -errno: its end cannot be seen */
+ * @return 0; -ESRCH: it has ended, another one may have its pid (where that may be
+ * seen); -errno: its end cannot be seen */
 int rank_watch_new(RankWatch **ret, const RankWatchOptions *options);
 RankWatch *rank_watch_free(RankWatch *w);
 DEFINE_CLEANUP(RankWatch, rank_watch_free);

@@ -44,7 +44,6 @@ typedef struct HookNotesContext { /* borrowed */
         sd_event *event;
         Clock *clock;
         Store *store;
-        const char *instance_id;
         void (*on_note)(const NoteView *v, void *userdata); /* it is durable and new */
         /* its hook has ended, and writes no more files */
         void (*on_finished)(const NoteView *v, void *userdata);

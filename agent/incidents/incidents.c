@@ -17,14 +17,13 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/failures/ranks.h"
 #include "agent/hooknotes/attachments.h"
 #include "agent/store/store.h"
 #include "collectors/host/pids.h"
-#include "collectors/host/procfs.h"
 #include "collectors/runner/probe_request.h"
 #include "collectors/supervisor.h"
 #include "lib/base/array.h"
@@ -327,7 +326,7 @@ static const char *incident_verdict_text(IncidentVerdict v) {
 #define INCIDENT_UNITS_MAX 32         /* each gets all files */
 #define INCIDENT_UNITS_MAX_OF_OWNER 8 /* but for the host's root */
 #define INCIDENT_EVENTS_MAX 64        /* lines of the kernel log in incident.json */
-#define INCIDENT_TEXTS_BYTES_MAX MIB  /* of each kind of records in incident.json */
+#define INCIDENT_TEXTS_BYTES_MAX MIB  /* of each kind of records, which may be 64 KiB each */
 #define INCIDENT_FILES_MAX 1024       /* in a directory */
 #define INCIDENT_BOOT_ID_SIZE 37
 #define INCIDENTS_SEEN_MAX 256 /* records of jobs that go into one transaction */
@@ -354,8 +353,8 @@ typedef struct IncidentProcess {
         ProbePidQuery question;              /* hook_pid 0 = none */
         char note[NOTE_ID_SIZE];             /* the requesting one, whose row has the answer, too */
         char container[PIDS_CONTAINER_SIZE]; /* "" = in none, or not known */
-        int pid_fd;
-        sd_event_source *exit;
+        struct Incident *incident;
+        RankWatch *watch;  /* while its end is waited for */
         bool is_requested; /* part of an order */
         bool is_gone;
 } IncidentProcess;
@@ -380,10 +379,11 @@ typedef struct IncidentAttaching {
         uint64_t wait_usec; /* until it is tried again */
 } IncidentAttaching;
 
-typedef struct IncidentTexts { /* no two are the same; zero = none */
+typedef struct IncidentTexts { /* no two are the same; zero = none. Bounded, since the file is to be
+                                  read by the next agent */
         char **items;
         size_t n;
-        uint64_t n_lost; /* omitted from incident.json by an earlier agent */
+        uint64_t bytes, n_left_out; /* beyond INCIDENT_TEXTS_BYTES_MAX */
 } IncidentTexts;
 
 typedef struct Incident {
@@ -474,12 +474,18 @@ static bool has_text(const IncidentTexts *texts, const char *text) {
 }
 
 static int incident_text_add(IncidentTexts *texts, size_t max, const char *text) {
+        size_t n = strlen(text);
         if (has_text(texts, text) || texts->n >= max)
                 return 1;
+        if (texts->bytes + n > INCIDENT_TEXTS_BYTES_MAX) {
+                texts->n_left_out++;
+                return 1;
+        }
         if (array_grow(&texts->items, texts->n, sizeof *texts->items) < 0 ||
             !(texts->items[texts->n] = strdup(text)))
                 return -ENOMEM;
         texts->n++;
+        texts->bytes += n;
         return 0;
 }
 
@@ -505,7 +511,7 @@ static int incident_add_process(Incident *x, const IncidentProcess *p) {
                 return -ENOMEM;
         }
         *own = *p;
-        own->pid_fd = -1;
+        own->incident = x;
         x->processes[x->n_processes++] = own;
         return 0;
 }
@@ -624,23 +630,13 @@ static void incident_close_descriptors(Incident *x) {
         x->dir_fd = x->public_fd = -1;
 }
 
-/* Records may be 64 KiB each, and the file is to be read by the next agent: they are bounded, and
- * the number of those left out is recorded. */
 static void add_records(StrBuf *b, const char *key, const char *key_left_out,
                         const IncidentTexts *records) {
-        uint64_t bytes = 0, n_left_out = records->n_lost;
         json_out_array(b, key);
-        for (size_t k = 0; k < records->n; k++) {
-                size_t n = strlen(records->items[k]);
-                if (bytes + n > INCIDENT_TEXTS_BYTES_MAX) {
-                        n_left_out++;
-                        continue;
-                }
-                bytes += n;
+        for (size_t k = 0; k < records->n; k++)
                 json_out_raw(b, NULL, records->items[k]);
-        }
         json_out_end_array(b);
-        json_out_u64(b, key_left_out, n_left_out);
+        json_out_u64(b, key_left_out, records->n_left_out);
 }
 
 static void add_notes(StrBuf *b, const Incident *x) {
@@ -1182,7 +1178,7 @@ static void incident_attach_done(Incident *x) {
                 write_attached(x); /* what came back, though the round is not over */
 }
 
-/* The second snapshot waits for the ends of processes: a pidfd each, for as long as it waits. */
+/* The second snapshot waits for the ends of processes. */
 
 static bool incident_all_are_gone(const Incident *x) {
         for (size_t k = 0; k < x->n_processes; k++)
@@ -1191,15 +1187,9 @@ static bool incident_all_are_gone(const Incident *x) {
         return true;
 }
 
-static void forget(IncidentProcess *p) {
-        p->exit = sd_event_source_disable_unref(p->exit);
-        cleanup_closep(&p->pid_fd);
-        p->pid_fd = -1;
-}
-
 static void incident_unwatch_exits(Incident *x) {
         for (size_t k = 0; k < x->n_processes; k++)
-                forget(x->processes[k]);
+                x->processes[k]->watch = rank_watch_free(x->processes[k]->watch);
 }
 
 static Incident *incident_free(Incident *x) {
@@ -1414,18 +1404,10 @@ static uint64_t time_for_all(const Config *c) {
 
 /* What the order has of the incident is borrowed: only the lists are made here. */
 typedef struct Lists {
-        CollectProcess *processes;
-        ProbePidQuery *questions;
-        CollectCommand *commands;
-        CollectDump *dumps;
+        CollectProcess processes[COLLECT_PROCESSES_MAX];
+        ProbePidQuery questions[COLLECT_PROCESSES_MAX];
+        CollectDump dumps[INCIDENT_UNITS_MAX];
 } Lists;
-
-static void lists_done(Lists *l) {
-        free(l->processes);
-        free(l->questions);
-        free(l->commands);
-        free(l->dumps);
-}
 
 static void fill_processes(Incident *x, ProbeRequest *o, Lists *l, bool only_new) {
         for (size_t k = 0; k < x->n_processes; k++) {
@@ -1443,12 +1425,12 @@ static void fill_processes(Incident *x, ProbeRequest *o, Lists *l, bool only_new
         o->questions = l->questions;
 }
 
-static void fill_commands(const Config *c, ProbeRequest *o, Lists *l) {
+static void fill_commands(const Config *c, ProbeRequest *o, CollectCommand *commands) {
         for (size_t k = 0; k < c->snapshot.n_commands; k++)
-                l->commands[k] = (CollectCommand){ c->snapshot.commands[k].name,
-                                                   c->snapshot.commands[k].run.items,
-                                                   c->snapshot.commands[k].timeout_usec };
-        o->collect.commands = l->commands;
+                commands[k] = (CollectCommand){ c->snapshot.commands[k].name,
+                                                c->snapshot.commands[k].run.items,
+                                                c->snapshot.commands[k].timeout_usec };
+        o->collect.commands = commands;
         o->collect.n_commands = c->snapshot.n_commands;
 }
 
@@ -1486,13 +1468,10 @@ static CollectRequest collect_options(const Config *c) {
 
 static int start_probe(Incident *x, ProbeMode mode, const char *const *only) {
         const Config *c = x->owner->config;
-        _cleanup_(lists_done) Lists l = {
-                .processes = calloc(x->n_processes + 1, sizeof *l.processes),
-                .questions = calloc(x->n_processes + 1, sizeof *l.questions),
-                .commands = calloc(c->snapshot.n_commands + 1, sizeof *l.commands),
-                .dumps = calloc(x->n_units + 1, sizeof *l.dumps),
-        };
-        if (!l.processes || !l.questions || !l.commands || !l.dumps)
+        Lists l;
+        _cleanup_free_ CollectCommand *commands =
+                calloc(c->snapshot.n_commands + 1, sizeof *commands);
+        if (!commands)
                 return -ENOMEM;
         ProbeRequest o = { .mode = mode,
                            .collectors = (char **)only,
@@ -1504,7 +1483,7 @@ static int start_probe(Incident *x, ProbeMode mode, const char *const *only) {
         fill_processes(x, &o, &l, only != NULL);
         fill_dumps(x, &o, &l, only != NULL);
         fill_log_files(x, &o, only != NULL);
-        fill_commands(c, &o, &l);
+        fill_commands(c, &o, commands);
         return probe_new(&x->probe, &(ProbeOptions){ .event = x->owner->context.event,
                                                      .request = &o,
                                                      .socket = x->owner->socket,
@@ -1616,53 +1595,31 @@ static void rest(Incident *x) {
         rest_on(x);
 }
 
-static void incident_on_exit(Incident *x) {
+static void on_exit_seen(void *userdata) {
+        IncidentProcess *p = userdata;
+        Incident *x = p->incident;
+        p->watch = rank_watch_free(p->watch);
+        p->is_gone = true;
         if (x->state == INCIDENT_WAITING && incident_all_are_gone(x))
                 step(x);
 }
 
-static int on_exit_seen(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
-        Incident *x = userdata;
-        (void)s, (void)revents;
-        for (size_t k = 0; k < x->n_processes; k++)
-                if (x->processes[k]->pid_fd == fd) {
-                        x->processes[k]->is_gone = true;
-                        forget(x->processes[k]);
-                        break;
-                }
-        incident_on_exit(x);
-        return 0;
-}
-
-/* Its number was given to another one meanwhile. */
-static bool is_another(const Incident *x, const IncidentProcess *p) {
-        Proc proc = { .dir_fd = -1 };
-        if (p->start_ticks == 0)
-                return false;
-        int r = procfs_open(&proc, x->owner->config->snapshot.proc_root, p->pid, p->start_ticks);
-        procfs_close(&proc);
-        return r == PROCFS_E_GONE || r == PROCFS_E_REPLACED;
-}
-
-/* None of it needs permission to inspect the process. Where the kernel has no pidfds, time decides.
- */
-static void watch_exit(Incident *x, IncidentProcess *p) {
-        if (p->pid <= 0 || p->pid_fd >= 0 || p->is_gone)
-                return;
-        p->pid_fd = (int)syscall(SYS_pidfd_open, p->pid, 0);
-        if (p->pid_fd < 0) {
-                p->is_gone = errno == ESRCH;
-                return;
-        }
-        p->is_gone = is_another(x, p);
-        if (p->is_gone || sd_event_add_io(x->owner->context.event, &p->exit, p->pid_fd, EPOLLIN,
-                                          on_exit_seen, x) < 0)
-                forget(p); /* where that fails time decides, too */
-}
-
+/* Where their ends cannot be seen time decides. */
 static void incident_watch_exits(Incident *x) {
-        for (size_t k = 0; k < x->n_processes; k++)
-                watch_exit(x, x->processes[k]);
+        for (size_t k = 0; k < x->n_processes; k++) {
+                IncidentProcess *p = x->processes[k];
+                if (p->pid > 0 && !p->watch && !p->is_gone)
+                        p->is_gone =
+                                rank_watch_new(
+                                        &p->watch,
+                                        &(RankWatchOptions){
+                                                .event = x->owner->context.event,
+                                                .proc_root = x->owner->config->snapshot.proc_root,
+                                                .pid = p->pid,
+                                                .start_ticks = p->start_ticks,
+                                                .on_end = on_exit_seen,
+                                                .userdata = p }) == -ESRCH;
+        }
 }
 
 static void wait_for_exits(Incident *x) {
@@ -1700,6 +1657,14 @@ static void after_snapshot(Incident *x) {
                 rest(x);
 }
 
+/* What there is of it is all. */
+static void give_up(Incident *x, int error, const char *why) {
+        log_warning(error, "incident %s: %s", x->name, why);
+        x->is_public_reported = true;
+        incident_report_public(x);
+        rest(x);
+}
+
 static void step(Incident *x) {
         int r = 0;
         switch (x->state) {
@@ -1730,12 +1695,8 @@ static void step(Incident *x) {
         case N_INCIDENT_STATES:
                 break;
         }
-        if (r < 0) {
-                log_warning(r, "incident %s: the collectors cannot be started", x->name);
-                x->is_public_reported = true;
-                incident_report_public(x);
-                rest(x);
-        }
+        if (r < 0)
+                give_up(x, r, "the collectors cannot be started");
 }
 
 static void incident_salvage(Incident *x) {
@@ -1743,12 +1704,8 @@ static void incident_salvage(Incident *x) {
         x->is_salvage = true;
         incident_set_state(x, INCIDENT_SNAPSHOT);
         int r = start_probe(x, PROBE_SALVAGE, NULL);
-        if (r == 0)
-                return;
-        log_warning(r, "incident %s: what was left of its snapshot cannot be gathered", x->name);
-        x->is_public_reported = true;
-        incident_report_public(x);
-        rest(x);
+        if (r < 0)
+                give_up(x, r, "what was left of its snapshot cannot be gathered");
 }
 
 static void on_end(int result, const char *why, void *userdata) {
@@ -1855,13 +1812,13 @@ static void read_lists(Incident *x, const json_t *v) {
         x->n_notes_reported = x->notes.n; /* the senders are gone */
         read_texts(json_object_get(v, "kernel_log"), &x->events, INCIDENT_EVENTS_MAX);
         read_texts(json_object_get(v, "jobs"), &x->jobs, COLLECT_PROCESSES_MAX);
-        x->events.n_lost = number_of(v, "kernel_log_left_out");
-        x->jobs.n_lost = number_of(v, "jobs_left_out");
+        x->events.n_left_out += number_of(v, "kernel_log_left_out");
+        x->jobs.n_left_out += number_of(v, "jobs_left_out");
         if (!its_boot || strcmp(its_boot, incident_boot_id(boot)) != 0)
                 return;
         json_array_foreach(json_object_get(v, "processes"), k, item) {
                 json_int_t pid = json_integer_value(json_object_get(item, "pid"));
-                IncidentProcess p = { .pid_fd = -1, .is_requested = true };
+                IncidentProcess p = { .is_requested = true };
                 if (pid <= 0 || pid > INT_MAX)
                         continue;
                 p.pid = (pid_t)pid;
@@ -1919,13 +1876,6 @@ static bool was_released(const Incidents *i, const char *path) {
                bundle_state_is_terminal(b.state);
 }
 
-static void note_number(Incidents *i, const char *name) {
-        const char *dash = strrchr(name, '-');
-        unsigned long n = dash ? strtoul(dash + 1, NULL, 10) : 0;
-        if (n < UINT_MAX / 2)
-                i->last_number = MAX(i->last_number, (unsigned)n);
-}
-
 static bool is_none_of_ours(int error) {
         return error == -ENOENT || error == -ENOTDIR || error == -ELOOP;
 }
@@ -1960,7 +1910,6 @@ static void resume_incident(Incident *x, bool is_over) {
 /* What cannot be read now may be about dumps: it stays as it is, for the next start. */
 static void find(Incidents *i, const char *parent, const char *name) {
         bool is_over = false;
-        note_number(i, name);
         Incident *x = incident_new(i, name);
         int r = x ? read_directory(x, parent, &is_over) : -ENOMEM;
         if (r < 0) {
@@ -2233,10 +2182,10 @@ bool incidents_get(const Incidents *i, const char *name, IncidentView *ret) {
         return false;
 }
 
-void incidents_stats(const Incidents *i, IncidentsStats *ret) {
-        *ret = (IncidentsStats){ .n_started = i->n_started,
-                                 .n_joined = i->n_joined,
-                                 .n_dropped = i->n_dropped };
+void incidents_fill_view(const Incidents *i, HookView *ret) {
+        ret->n_snapshots = i->n_started;
+        ret->n_snapshots_dropped = i->n_dropped;
+        ret->n_snapshots_underway = incidents_n_underway(i);
 }
 
 /* With a dump there is no more to wait for once it rests; without, it is still to be shipped. */
@@ -2274,20 +2223,20 @@ void incidents_on_delivered(Incidents *i, const char *unit_path) {
         }
 }
 
-void incidents_add_unit_of_note(Incidents *i, const IncidentUnitOfNote *u) {
+void incidents_add_unit_of_note(Incidents *i, const NoteView *v) {
         const IncidentsContext *c = &i->context;
         LIST_FOREACH (l, &i->incidents) {
                 Incident *x = CONTAINER_OF(l, Incident, link);
                 if (x->is_own_bundle ||
-                    !has_text(&x->notes, u->note)) /* outside: it is shipped for itself */
+                    !has_text(&x->notes, v->note->id)) /* outside: it is shipped for itself */
                         continue;
-                if (incident_add_unit(x, &(IncidentUnit){ .source = (char *)u->source, /* copied */
-                                                          .path = (char *)u->unit_path,
-                                                          .owner = u->owner,
+                if (incident_add_unit(x, &(IncidentUnit){ .source = (char *)v->source, /* copied */
+                                                          .path = (char *)v->unit_path,
+                                                          .owner = v->owner,
                                                           .is_requested = true }) != 0)
                         continue;
                 bool is_through = x->state >= INCIDENT_RESTING;
-                c->on_pending(u->source, u->unit_path, true, c->userdata);
+                c->on_pending(v->source, v->unit_path, true, c->userdata);
                 if (is_through)
                         incident_write(x); /* is attached as it is now */
                 else

@@ -54,13 +54,9 @@ void incidents_rebind(Incidents *i, const Config *config);
 
 void incidents_on_note(Incidents *i, const NoteView *v);
 
-typedef struct IncidentUnitOfNote { /* borrowed */
-        const char *note, *source, *unit_path;
-        Owner owner;
-} IncidentUnitOfNote;
 /** The unit of a note that belongs to an incident is known only now: it gets what the incident has,
  * and will have. Of a note that belongs to none: nothing. */
-void incidents_add_unit_of_note(Incidents *i, const IncidentUnitOfNote *u);
+void incidents_add_unit_of_note(Incidents *i, const NoteView *v);
 
 /** Starts a snapshot for an operator. @param ret_name  of the directory that it will be in @param
  * ret_why  with -EAGAIN: why not now (too many, too soon, no room), for people; static
@@ -95,10 +91,8 @@ typedef struct IncidentView {
         const char *directory; /* absolute: snapshot.json and raw files */
 } IncidentView;
 
-typedef struct IncidentsStats { /* since the agent started */
-        uint64_t n_started, n_joined, n_dropped;
-} IncidentsStats;
-void incidents_stats(const Incidents *i, IncidentsStats *ret);
+/** Sets the fields of ret about snapshots. */
+void incidents_fill_view(const Incidents *i, HookView *ret);
 
 /** @return how many must end before the node terminates: a snapshot is running, waits for its
  * second snapshot, or is about to be found by the source below. Each ends by itself (the

@@ -94,12 +94,12 @@ static int teardown(void **state) {
 }
 
 static void see(Fixture *f, pid_t pid, uint64_t ticks) {
-        JobsProcess process = { .pid = pid, .start_ticks = ticks };
         assert_true(f->n_watches < ELEMENTSOF(f->watches));
         f->error =
                 rank_watch_new(&f->watches[f->n_watches], &(RankWatchOptions){ .event = f->event,
                                                                                .proc_root = "/proc",
-                                                                               .process = &process,
+                                                                               .pid = pid,
+                                                                               .start_ticks = ticks,
                                                                                .on_end = on_end,
                                                                                .userdata = f });
         f->n_watches += f->error == 0;

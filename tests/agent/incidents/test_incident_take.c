@@ -199,11 +199,10 @@ static void a_rank_that_lives_on_is_waited_for_for_a_minute_and_no_longer(void *
         assert_in_range(timer_in_usec(f), USEC_PER_MINUTE - USEC_PER_SEC, USEC_PER_MINUTE);
         timer_ends(f);
         assert_int_equal(f->x->state, INCIDENT_RECHECKING);
-        assert_true(f->x->processes[0]->pid_fd >= 0);
+        assert_non_null(f->x->processes[0]->watch);
         examine_again(f);
         turn_until(f, INCIDENT_RESTING);
-        assert_int_equal(f->x->processes[0]->pid_fd, -1); /* nobody waits for it any more */
-        assert_null(f->x->processes[0]->exit);
+        assert_null(f->x->processes[0]->watch); /* nobody waits for it any more */
 }
 
 static void an_ended_process_receives_no_descriptor_and_the_last_one_ends_the_waiting(
@@ -215,12 +214,12 @@ static void an_ended_process_receives_no_descriptor_and_the_last_one_ends_the_wa
         end_rank(f, 0);
         while (!f->x->processes[0]->is_gone)
                 assert_true(sd_event_run(f->event, 10 * USEC_PER_SEC) > 0);
-        assert_int_equal(f->x->processes[0]->pid_fd, -1);
+        assert_null(f->x->processes[0]->watch);
         assert_int_equal(f->x->state, INCIDENT_WAITING);
-        assert_true(f->x->processes[1]->pid_fd >= 0);
+        assert_non_null(f->x->processes[1]->watch);
         end_rank(f, 1);
         turn_until(f, INCIDENT_RECHECKING);
-        assert_int_equal(f->x->processes[1]->pid_fd, -1);
+        assert_null(f->x->processes[1]->watch);
 }
 
 /* ---- a directory that is to come ---- */
@@ -241,9 +240,9 @@ static void an_incident_is_not_shipped_for_itself_while_a_hook_may_make_its_dire
         uint64_t more = timer_in_usec(f);
         assert_in_range(more, HOOK_DEADLINE_USEC + USEC_PER_SEC,
                         HOOK_DEADLINE_USEC + 5 * USEC_PER_SEC);
-        incidents_add_unit_of_note(
-                &f->incidents,
-                &(IncidentUnitOfNote){ .note = NOTE, .source = "dumps", .unit_path = "/dumps/1" });
+        incidents_add_unit_of_note(&f->incidents, &(NoteView){ .note = &(HookNote){ .id = NOTE },
+                                                               .source = "dumps",
+                                                               .unit_path = "/dumps/1" });
         while (f->n_released == 0)
                 assert_true(sd_event_run(f->event, 10 * USEC_PER_SEC) > 0);
         assert_int_equal(f->n_held, 1);
