@@ -26,10 +26,7 @@
 #define TICK_USEC (5 * USEC_PER_SEC)
 #define HEARTBEAT_USEC (30 * USEC_PER_SEC)
 #define CHILD_SILENCE_USEC (4 * BUS_STATE_USEC)
-#define BACKOFF_MIN_USEC USEC_PER_SEC
-#define BACKOFF_MAX_USEC (30 * USEC_PER_SEC)
-#define STABLE_USEC (5 * USEC_PER_MINUTE) /* a child that ran so long starts again at once */
-#define PACKETS_MAX 32                    /* in a turn of the loop */
+#define PACKETS_MAX 32 /* in a turn of the loop */
 #define HOSTS_MAX 64
 #define HOST_SIZE 254
 #define LITERAL_SIZE (INET6_ADDRSTRLEN + IF_NAMESIZE)
@@ -68,15 +65,8 @@ typedef struct Sender {
 } Sender;
 
 struct Bus {
-        sd_event *event;
-        Clock *clock;
-        char instance_id[INSTANCE_ID_SIZE];
-        char *listen, *key_path;
-        char **peers;      /* NULL-terminated */
+        BusOptions options;
         char **rendezvous; /* NULL-terminated; NULL = none */
-        void (*on_message)(const Message *m, void *userdata);
-        void *userdata;
-
         BusKeyFile key_file;
         Host hosts[HOSTS_MAX];
         Sender senders[SENDERS_MAX];
@@ -90,8 +80,7 @@ struct Bus {
         BusAddress opened[ADDRESSES_MAX]; /* what this child was told */
         size_t n_opened;
         BusChildState state;
-        uint64_t started_usec, heard_usec, restart_usec, beat_usec;
-        unsigned n_failures;
+        uint64_t heard_usec, beat_usec;
 
         uint64_t sequence;
         BusView counts;               /* of what was sent and received */
@@ -103,7 +92,7 @@ struct Bus {
 };
 
 static uint64_t now_usec(const Bus *b) {
-        return b->clock->boottime_usec(b->clock);
+        return b->options.clock->boottime_usec(b->options.clock);
 }
 
 /* ---- hosts ---- */
@@ -169,8 +158,8 @@ static void end_resolution(WorkJob *job) {
 
 /* Starts to look a name up, if no other one is looked up now. */
 static void start_resolution(Bus *b, const Host *h) {
-        if (b->resolution ||
-            (!b->pool && worker_pool_new(&b->pool, b->event, "bus-names", 1, WORKER_NORMAL) < 0))
+        if (b->resolution || (!b->pool && worker_pool_new(&b->pool, b->options.event, "bus-names",
+                                                          1, WORKER_NORMAL) < 0))
                 return;
         Resolution *l = calloc(1, sizeof *l);
         if (!l)
@@ -243,7 +232,7 @@ static bool split_address(const char *text, char host[HOST_SIZE], const char **r
  * @return whether it may be opened, and *ret as the child wants it */
 static bool resolve_address(Bus *b, const char *text, bool listens, BusAddress *ret) {
         char host[HOST_SIZE];
-        const char *port, *own_port = strrchr(b->listen, ':');
+        const char *port, *own_port = strrchr(b->options.listen, ':');
         memset(ret, 0, sizeof *ret); /* they are compared byte for byte */
         ret->listens = listens;
         if (strncmp(text, "ipc://", 6) == 0)
@@ -271,10 +260,10 @@ static bool is_listed(const BusAddress *list, size_t n, const BusAddress *a) {
 static size_t list_addresses(Bus *b, BusAddress ret[static ADDRESSES_MAX]) {
         char text[HOST_SIZE + BUS_ADDRESS_SIZE], host[HOST_SIZE];
         const char *port;
-        size_t n = resolve_address(b, b->listen, true, ret), max = n + BUS_PEERS_MAX;
-        for (char **peer = b->peers; *peer && n < max; peer++)
+        size_t n = resolve_address(b, b->options.listen, true, ret), max = n + BUS_PEERS_MAX;
+        for (char *const *peer = b->options.peers; peer && *peer && n < max; peer++)
                 n += resolve_address(b, *peer, false, &ret[n]) && !is_listed(ret, n, &ret[n]);
-        if (!split_address(b->listen, host, &port))
+        if (!split_address(b->options.listen, host, &port))
                 return n;
         for (char **other = b->rendezvous; other && *other && n < max; other++) {
                 (void)snprintf(text, sizeof text, "tcp://[%s]:%s", *other, port);
@@ -291,20 +280,14 @@ static void plan_tick(Bus *b, uint64_t usec) {
                 log_error(r, "cannot arm the timer of the bus; it is no longer supervised");
 }
 
-/* Forgets the child, and when to start it again. */
+/* Forgets the child, which a later tick starts again. @param why  NULL: nobody needs it */
 static void stop_child(Bus *b, const char *why) {
-        uint64_t now = now_usec(b);
         if (b->child && why) {
-                if (now - b->started_usec > STABLE_USEC)
-                        b->n_failures = 0;
-                uint64_t wait = BACKOFF_MIN_USEC << MIN(b->n_failures, 5U);
-                wait = MIN(wait, BACKOFF_MAX_USEC);
-                b->n_failures++;
-                b->restart_usec = now + wait / 2 + (now % (wait / 2)); /* chance enough */
+                bool is_logged = *b->child_error; /* it has not run since */
                 (void)snprintf(b->child_error, sizeof b->child_error, "the bus process ended: %s",
                                why);
-                log_warning(0, "%s; it is started again", b->child_error);
-                plan_tick(b, b->restart_usec - now);
+                if (!is_logged)
+                        log_warning(0, "%s; it is started again", b->child_error);
         }
         b->io = sd_event_source_disable_unref(b->io);
         if (b->fd >= 0)
@@ -358,7 +341,8 @@ static void handle_message(Bus *b, size_t n) {
         WireReader reader = { .keys = wire_keys(b),
                               .n_keys = MAX(b->key_file.keys.n, (size_t)1),
                               .boot_usec = (int64_t)now_usec(b),
-                              .real_usec = (int64_t)b->clock->realtime_usec(b->clock) };
+                              .real_usec =
+                                      (int64_t)b->options.clock->realtime_usec(b->options.clock) };
         WireVerdict v = wire_decode(b->packet + 1, n, &reader, &b->message);
         b->counts.n_received++;
         if (v != WIRE_OK) {
@@ -370,8 +354,8 @@ static void handle_message(Bus *b, size_t n) {
                         b->log_usec = reader.boot_usec + LOG_USEC;
                 }
         } else if (!is_replay(b, &b->message) && b->message.kind != MESSAGE_HEARTBEAT &&
-                   strcmp(b->message.sender, b->instance_id) != 0)
-                b->on_message(&b->message, b->userdata);
+                   strcmp(b->message.sender, b->options.instance_id) != 0)
+                b->options.on_message(&b->message, b->options.userdata);
 }
 
 /* @return whether there may be another one */
@@ -411,7 +395,7 @@ static int start_child(Bus *b) {
                 return -errno;
         _cleanup_close_ int fd = fds[1];
         b->fd = fds[0];
-        int r = child_new(&b->child, b->event,
+        int r = child_new(&b->child, b->options.event,
                           &(ChildOptions){ .program = "/proc/self/exe",
                                            .argv = argv,
                                            .environment = environment,
@@ -421,12 +405,12 @@ static int start_child(Bus *b) {
                                            .on_done = on_child_done,
                                            .userdata = b });
         if (r == 0)
-                r = sd_event_add_io(b->event, &b->io, b->fd, EPOLLIN, on_readable, b);
+                r = sd_event_add_io(b->options.event, &b->io, b->fd, EPOLLIN, on_readable, b);
         if (r < 0) {
                 stop_child(b, NULL);
                 return r;
         }
-        b->started_usec = b->heard_usec = now_usec(b);
+        b->heard_usec = now_usec(b);
         return 0;
 }
 
@@ -482,9 +466,9 @@ static void tick(Bus *b) {
                 stop_child(b, "it did not respond and was killed");
         if (n == 0 && b->child)
                 stop_child(b, NULL);
-        if (n > 0 && !b->child && now >= b->restart_usec) {
+        if (n > 0 && !b->child) {
                 int r = start_child(b);
-                b->counts.n_restarts += r == 0 && b->n_failures > 0;
+                b->counts.n_restarts += r == 0 && *b->child_error;
                 if (r < 0)
                         (void)snprintf(b->error, sizeof b->error,
                                        "cannot start the bus process: %s", strerror(-r));
@@ -510,11 +494,11 @@ int bus_send(Bus *b, const Message *m) {
         uint8_t bytes[WIRE_BYTES_MAX];
         if (!b->child || b->state.n_connected == 0)
                 return -ENOTCONN;
-        uint64_t real_usec = b->clock->realtime_usec(b->clock);
+        uint64_t real_usec = b->options.clock->realtime_usec(b->options.clock);
         /* Grows over a restart, too. */
         b->sequence = MAX(b->sequence + 1, real_usec);
         WireStamp stamp = { .key = wire_keys(b),
-                            .sender = b->instance_id,
+                            .sender = b->options.instance_id,
                             .sequence = b->sequence,
                             .boot_usec = (int64_t)now_usec(b),
                             .real_usec = (int64_t)real_usec };
@@ -539,7 +523,7 @@ void bus_set_rendezvous(Bus *b, char *const *hosts) {
 void bus_view(const Bus *b, BusView *ret) {
         bool is_open = b->state.n_bound > 0 || b->state.n_connected > 0;
         *ret = b->counts;
-        ret->state = !b->child         ? (b->n_failures > 0 ? "failing" : "off")
+        ret->state = !b->child         ? (*b->child_error ? "failing" : "off")
                      : is_open         ? "listening"
                      : *b->state.error ? "failing"
                                        : "starting";
@@ -558,18 +542,9 @@ int bus_new(Bus **ret, const BusOptions *o) {
         if (!b)
                 return -ENOMEM;
         b->fd = -1;
-        b->event = sd_event_ref(o->event);
-        b->clock = o->clock;
-        b->on_message = o->on_message;
-        b->userdata = o->userdata;
-        (void)snprintf(b->instance_id, sizeof b->instance_id, "%s", o->instance_id);
-        b->listen = strdup(o->listen);
-        b->key_path = strdup(o->key_file);
-        b->peers = strings_copy(o->peers);
-        if (!b->listen || !b->key_path || !b->peers)
-                return -ENOMEM;
-        b->key_file.path = b->key_path;
-        int r = timer_arm(&b->timer, &(TimerOptions){ .event = b->event,
+        b->options = *o;
+        b->key_file.path = o->key_file;
+        int r = timer_arm(&b->timer, &(TimerOptions){ .event = b->options.event,
                                                       .slack_usec = USEC_PER_MSEC,
                                                       .handler = on_tick,
                                                       .userdata = b });
@@ -589,11 +564,7 @@ Bus *bus_free(Bus *b) {
                 free(b->resolution); /* else it is the thread's for ever */
         b->timer = sd_event_source_disable_unref(b->timer);
         bus_key_file_done(&b->key_file);
-        strings_free(b->peers);
         strings_free(b->rendezvous);
-        free(b->listen);
-        free(b->key_path);
-        sd_event_unref(b->event);
         free(b);
         return NULL;
 }

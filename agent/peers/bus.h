@@ -14,12 +14,12 @@
 
 typedef struct Bus Bus;
 
-typedef struct BusOptions { /* copied, but for event and clock */
+typedef struct BusOptions { /* borrowed */
         sd_event *event;
         Clock *clock;
         const char *instance_id;
         const char *listen;   /* tcp://host:port, ipc://path */
-        char *const *peers;   /* further addresses, NULL-terminated */
+        char *const *peers;   /* further addresses, NULL-terminated; NULL: none */
         const char *key_file; /* "" = none: only loopback and ipc addresses are opened */
         /* A verified message of another agent; times are by this node's boot clock. */
         void (*on_message)(const Message *m, void *userdata);

@@ -100,7 +100,7 @@ static void on_message(const Message *m, void *userdata) {
 }
 
 static void start_bus(Node *n, bool is_centre) {
-        char *peers[] = { (char *)ADDRESS, NULL }, *none[] = { NULL };
+        static char *peers[] = { (char *)ADDRESS, NULL }, *none[] = { NULL };
         BusOptions o = { .event = event,
                          .clock = clock_system(),
                          .instance_id = n->id,

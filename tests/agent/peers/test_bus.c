@@ -29,6 +29,7 @@
 #define HEX "00112233445566778899aabbccddeeff00112233445566778899aabbccddee"
 
 typedef struct Node {
+        char *peers[2]; /* NULL-terminated */
         Bus *bus;
         unsigned n_heard;
         char sender[INSTANCE_ID_SIZE], key[CLAIM_KEY_SIZE];
@@ -104,12 +105,12 @@ static void on_message(const Message *m, void *userdata) {
 }
 
 static void start(Fixture *f, Node *n, const char *listen, const char *peer, const char *key) {
-        char *peers[] = { (char *)peer, NULL };
+        n->peers[0] = (char *)peer;
         BusOptions o = { .event = f->event,
                          .clock = &f->clock,
                          .instance_id = n == &f->a ? "node-a" : "node-b",
                          .listen = listen,
-                         .peers = peers,
+                         .peers = n->peers,
                          .key_file = key,
                          .on_message = on_message,
                          .userdata = n };
