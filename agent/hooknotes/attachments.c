@@ -332,8 +332,7 @@ static bool is_of(const Place *p, const char *source, const char *unit_path) {
 bool attachments_are_coming(const Attachments *a, const char *source, const char *unit_path) {
         if (!a)
                 return false;
-        LIST_FOREACH (l, (ListLink *)&a->jobs) {
-                const AttachmentJob *j = CONTAINER_OF(l, AttachmentJob, link);
+        LIST_FOREACH_ITEM (const AttachmentJob, j, link, &a->jobs) {
                 for (size_t k = 0; k < j->n_places; k++)
                         if (is_of(&j->places[k], source, unit_path))
                                 return true;
@@ -343,8 +342,7 @@ bool attachments_are_coming(const Attachments *a, const char *source, const char
 
 static void cancel_jobs(Attachments *a, const char *source, const char *unit_path,
                         uint64_t before_usec) {
-        LIST_FOREACH (l, &a->jobs) {
-                AttachmentJob *j = CONTAINER_OF(l, AttachmentJob, link);
+        LIST_FOREACH_ITEM (AttachmentJob, j, link, &a->jobs) {
                 for (size_t k = 0; j->submitted_usec < before_usec && k < j->n_places; k++)
                         if (is_of(&j->places[k], source, unit_path))
                                 j->places[k].is_unwanted = true;
@@ -715,8 +713,7 @@ Attachments *attachments_free(Attachments *a) {
         if (!a)
                 return NULL;
         a->pool = worker_pool_free(a->pool); /* waits for the one that runs */
-        LIST_FOREACH_SAFE (l, &a->jobs) {
-                AttachmentJob *j = CONTAINER_OF(l, AttachmentJob, link);
+        LIST_FOREACH_ITEM_SAFE (AttachmentJob, j, link, &a->jobs) {
                 list_remove(&j->link);
                 (void)job_free(j);
         }

@@ -357,8 +357,7 @@ static void count_too_many(HookSocket *s, const Owner *o) {
 /* Of one owner: the oldest that has sent no note, else the oldest. */
 static HookPeer *find_displaceable(const HookSocket *s, const Owner *o) {
         HookPeer *found = NULL;
-        LIST_FOREACH (l, (ListLink *)&s->open) {
-                HookPeer *p = CONTAINER_OF(l, HookPeer, link);
+        LIST_FOREACH_ITEM (HookPeer, p, link, &s->open) {
                 if (!owner_is_same(&p->owner, o))
                         continue;
                 if (!p->userdata)
@@ -561,11 +560,9 @@ static int note_new(Note **ret, HookNotes *n, const char *data, size_t n_data,
 }
 
 static Note *find_note(const HookNotes *n, const char *id) {
-        LIST_FOREACH (l, (ListLink *)&n->notes) {
-                Note *note = CONTAINER_OF(l, Note, link);
+        LIST_FOREACH_ITEM (Note, note, link, &n->notes)
                 if (strcmp(note->hook.id, id) == 0)
                         return note;
-        }
         return NULL;
 }
 
@@ -679,11 +676,9 @@ static void end_note(HookNotes *n, Note *note) {
 
 static void arm_due(HookNotes *n) {
         uint64_t next = UINT64_MAX;
-        LIST_FOREACH (l, &n->notes) {
-                const Note *note = CONTAINER_OF(l, Note, link);
+        LIST_FOREACH_ITEM (const Note, note, link, &n->notes)
                 if (note->stage == NOTE_OPEN && note->due_usec > 0)
                         next = MIN(next, note->due_usec);
-        }
         if (next == UINT64_MAX)
                 return;
         if (sd_event_source_set_time(n->due, next) >= 0)
@@ -694,11 +689,9 @@ static int on_due(sd_event_source *source, uint64_t usec, void *userdata) {
         (void)source, (void)usec;
         HookNotes *n = userdata;
         uint64_t now = boot_usec(n);
-        LIST_FOREACH_SAFE (l, &n->notes) {
-                Note *note = CONTAINER_OF(l, Note, link);
+        LIST_FOREACH_ITEM_SAFE (Note, note, link, &n->notes)
                 if (note->stage == NOTE_OPEN && note->due_usec > 0 && note->due_usec <= now)
                         end_note(n, note);
-        }
         arm_due(n);
         return 0;
 }
@@ -918,8 +911,7 @@ static int write_notes(HookNotes *n) {
         int r = store_begin(n->context.store);
         if (r != 0)
                 return r;
-        LIST_FOREACH (l, &n->notes) {
-                Note *note = CONTAINER_OF(l, Note, link);
+        LIST_FOREACH_ITEM (Note, note, link, &n->notes) {
                 if (!is_to_be_written(note))
                         continue;
                 bool is_new = note->stage == NOTE_ADDING;
@@ -947,8 +939,7 @@ static void commit_notes(HookNotes *n) {
         int r = write_notes(n);
         if (r != 0) /* nothing of it is stored, nor counted */
                 memcpy(n->counts, counts, sizeof counts);
-        LIST_FOREACH_SAFE (l, &n->notes) {
-                Note *note = CONTAINER_OF(l, Note, link);
+        LIST_FOREACH_ITEM_SAFE (Note, note, link, &n->notes) {
                 if (note->stage == NOTE_ADDING)
                         added(n, note, r != 0 ? r : note->result);
                 else if (note->stage == NOTE_ENDING)
@@ -1078,11 +1069,9 @@ static void start_check(HookNotes *n, Note *note) {
 
 /* One at a time. */
 static void check_directories(HookNotes *n) {
-        LIST_FOREACH_SAFE (l, &n->notes) {
-                Note *note = CONTAINER_OF(l, Note, link);
+        LIST_FOREACH_ITEM_SAFE (Note, note, link, &n->notes)
                 if (!n->checking && note->stage == NOTE_UNCHECKED)
                         start_check(n, note);
-        }
 }
 
 static void stop_checks(HookNotes *n) {
@@ -1091,8 +1080,7 @@ static void stop_checks(HookNotes *n) {
         sd_event_source_disable_unref(n->late);
         if (n->checking)
                 list_append(&n->hung_checks, &n->checking->link);
-        LIST_FOREACH_SAFE (l, &n->hung_checks) {
-                CheckJob *c = CONTAINER_OF(l, CheckJob, link);
+        LIST_FOREACH_ITEM_SAFE (CheckJob, c, link, &n->hung_checks) {
                 if (!worker_pool_is_running(&c->job))
                         check_free(c); /* else a mount hangs under it: never freed */
         }
@@ -1216,12 +1204,10 @@ static bool request_unparsed(HookNotes *n, const Owner *o, uint64_t bytes) {
         int r;
         while ((r = owners_request(&n->unparsed, o, bytes, &largest)) == OWNERS_DISPLACE) {
                 Note *found = NULL;
-                LIST_FOREACH (l, &n->notes) {
-                        Note *note = CONTAINER_OF(l, Note, link);
+                LIST_FOREACH_ITEM (Note, note, link, &n->notes)
                         if (note->stage == NOTE_UNPARSED &&
                             owner_is_same(&note->view.owner, &largest))
                                 found = note;
-                }
                 if (!found)
                         break;
                 refuse_surplus(n, found);
@@ -1252,8 +1238,7 @@ static void handle_parsed(HookNotes *n, Note *note, ParseJob *j) {
 static Note *find_unparsed(const HookNotes *n) {
         uint64_t least = 0;
         Note *found = NULL;
-        LIST_FOREACH (l, (ListLink *)&n->notes) {
-                Note *note = CONTAINER_OF(l, Note, link);
+        LIST_FOREACH_ITEM (Note, note, link, &n->notes) {
                 if (note->stage != NOTE_UNPARSED)
                         continue;
                 uint64_t used = owners_amount(&n->parse_time, &note->view.owner);
@@ -1396,11 +1381,9 @@ static void on_refused(const Owner *o, const char *why, void *userdata) {
 /* ---- the mailbox ---- */
 
 static bool is_being_read(const HookNotes *n, const char *name) {
-        LIST_FOREACH (l, (ListLink *)&n->notes) {
-                const Note *note = CONTAINER_OF(l, Note, link);
+        LIST_FOREACH_ITEM (const Note, note, link, &n->notes)
                 if (note->mailbox_name && strcmp(note->mailbox_name, name) == 0)
                         return true;
-        }
         return false;
 }
 
@@ -1801,11 +1784,9 @@ static int on_start(sd_event_source *source, void *userdata) {
         }
         if (r < 0)
                 log_warning(r, "cannot read the notes of an earlier run");
-        LIST_FOREACH (l, &n->notes) {
-                const Note *note = CONTAINER_OF(l, Note, link);
+        LIST_FOREACH_ITEM (const Note, note, link, &n->notes)
                 if (note->stage == NOTE_OPEN && !note->peer)
                         n->context.on_note(&note->view, n->context.userdata);
-        }
         arm_due(n);
         return 0;
 }

@@ -1073,8 +1073,7 @@ static void on_done(const int *results, void *userdata) {
 
 /* A unit that an earlier incident was about has its files, and keeps them. */
 static bool has_earlier(const Incident *x, const IncidentUnit *u) {
-        LIST_FOREACH (l, &x->owner->incidents) {
-                Incident *other = CONTAINER_OF(l, Incident, link);
+        LIST_FOREACH_ITEM (Incident, other, link, &x->owner->incidents) {
                 if (other == x)
                         return false;
                 if (incident_find_unit(other, u->source, u->path))
@@ -1263,13 +1262,11 @@ static Incident *first_to_go(Incidents *i) {
         Owner largest;
         Incident *found = NULL;
         uint64_t most = 0;
-        LIST_FOREACH (l, &i->incidents) {
-                const Incident *x = CONTAINER_OF(l, Incident, link);
+        LIST_FOREACH_ITEM (const Incident, x, link, &i->incidents) {
                 uint64_t amount = by_number ? 1 : MAX(x->bytes, (uint64_t)1);
                 (void)owners_request(&shares, &x->by, amount, &largest); /* else it counts less */
         }
-        LIST_FOREACH (l, &i->incidents) {
-                Incident *x = CONTAINER_OF(l, Incident, link);
+        LIST_FOREACH_ITEM (Incident, x, link, &i->incidents) {
                 if (may_go(x) && (!found || owners_amount(&shares, &x->by) > most)) {
                         most = owners_amount(&shares, &x->by);
                         found = x;
@@ -1726,11 +1723,9 @@ static void on_end(int result, const char *why, void *userdata) {
 
 void incidents_hurry(Incidents *i, bool on) {
         i->is_hurried = on;
-        LIST_FOREACH_SAFE (l, &i->incidents) {
-                Incident *x = CONTAINER_OF(l, Incident, link);
+        LIST_FOREACH_ITEM_SAFE (Incident, x, link, &i->incidents)
                 if (on && (x->state == INCIDENT_WAITING || x->state == INCIDENT_RESTING))
                         step(x);
-        }
 }
 
 static void incident_on_joined(Incident *x) {
@@ -1765,8 +1760,7 @@ static void incident_resume_resting(Incident *x) {
 
 void incidents_unit_renewed(Incidents *i, const char *source, const char *unit_path,
                             uint64_t before_usec) {
-        LIST_FOREACH (l, &i->incidents) {
-                Incident *x = CONTAINER_OF(l, Incident, link);
+        LIST_FOREACH_ITEM (Incident, x, link, &i->incidents) {
                 IncidentUnit *u = incident_find_unit(x, source, unit_path);
                 if (!u || u->added_usec >= before_usec)
                         continue;
@@ -2170,8 +2164,7 @@ int incidents_add_report(Incidents *i, const IncidentReport *r) {
 }
 
 bool incidents_get(const Incidents *i, const char *name, IncidentView *ret) {
-        LIST_FOREACH (l, &i->incidents) {
-                const Incident *x = CONTAINER_OF(l, Incident, link);
+        LIST_FOREACH_ITEM (const Incident, x, link, &i->incidents) {
                 if (strcmp(x->name, name) != 0)
                         continue;
                 *ret = (IncidentView){ .name = x->name,
@@ -2216,17 +2209,14 @@ size_t incidents_n_underway(const Incidents *i) {
 }
 
 void incidents_on_delivered(Incidents *i, const char *unit_path) {
-        LIST_FOREACH_SAFE (l, &i->incidents) {
-                Incident *x = CONTAINER_OF(l, Incident, link);
+        LIST_FOREACH_ITEM_SAFE (Incident, x, link, &i->incidents)
                 if (x->is_own_bundle && strcmp(x->directory, unit_path) == 0)
                         incident_remove(x);
-        }
 }
 
 void incidents_add_unit_of_note(Incidents *i, const NoteView *v) {
         const IncidentsContext *c = &i->context;
-        LIST_FOREACH (l, &i->incidents) {
-                Incident *x = CONTAINER_OF(l, Incident, link);
+        LIST_FOREACH_ITEM (Incident, x, link, &i->incidents) {
                 if (x->is_own_bundle ||
                     !has_text(&x->notes, v->note->id)) /* outside: it is shipped for itself */
                         continue;
