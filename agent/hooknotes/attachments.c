@@ -550,25 +550,20 @@ static int write_copy(int dir_fd, const char *name, int from, uint64_t bytes) {
 #define COMING ".coming"   /* in the directory of all attachments: the copy of the job that runs */
 #define LINKING ".linking" /* in a unit's: renamed at once */
 
-/* Where links cannot be made there is a copy a unit. */
-static int link_or_copy(AttachmentJob *j, int root, int unit) {
+static int link_copy(int root, int unit) {
         if (unlinkat(unit, LINKING, 0) < 0 && errno != ENOENT) /* left over from a crash */
                 return -errno;
-        if (linkat(root, COMING, unit, LINKING, 0) == 0)
-                return 0;
-        return errno == ENOSPC || errno == EDQUOT || errno == EIO || errno == ENOENT
-                       ? -errno
-                       : write_copy(unit, LINKING, j->fd, j->bytes);
+        return linkat(root, COMING, unit, LINKING, 0) < 0 ? -errno : 0;
 }
 
-static int attach_to(AttachmentJob *j, Place *p, int root) {
+static int attach_to(const AttachmentJob *j, Place *p, int root) {
         struct stat st;
         _cleanup_close_ int unit = create_unit(j->path, p->source, p->unit_path);
         if (unit < 0)
                 return unit;
         int r = check_unit(unit, p->name, j->bytes);
         if (r == 0)
-                r = link_or_copy(j, root, unit);
+                r = link_copy(root, unit);
         if (r == 0 && (fstatat(unit, LINKING, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
                        renameat(unit, LINKING, unit, p->name) < 0))
                 r = -errno;

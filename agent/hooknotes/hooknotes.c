@@ -58,8 +58,8 @@ typedef struct HookPeer { /* read only, but userdata */
 } HookPeer;
 
 typedef struct HookSocketOptions {
-        size_t max_packet; /* bytes; a longer one is refused and its peer closed */
-        /* A packet came. It may close the peer. @param data  borrowed, NUL-terminated behind n */
+        /* A packet came, of NOTE_MAX_BYTES at most. It may close the peer. @param data  borrowed,
+         * NUL-terminated behind n */
         void (*on_packet)(HookPeer *p, const char *data, size_t n, void *userdata);
         /* It disconnected or timed out, and is freed after the call. Not called for peers that
          * hook_peer_close() closes. */
@@ -77,7 +77,7 @@ typedef struct HookSocket {
         ListLink open;
         Owners owners; /* of `open` */
         HookPeer *in_callback;
-        char *packet; /* of max_packet + 1 bytes, and room for NUL */
+        char packet[NOTE_MAX_BYTES + 2];
 } HookSocket;
 
 typedef enum NoteStage {
@@ -175,18 +175,17 @@ typedef struct CountedFile {
  * its content is untrusted: only regular files are read, never through a link or a mount; the owner
  * is the sender; what is not a note or exceeds the quota is removed. */
 typedef struct Mailbox {
-        sd_event *event;
         char *path;
         struct HookNotes *owner;
         int dir_fd;
-        DIR *pass;            /* the scan that is underway */
-        bool again;           /* an event came during the pass */
-        bool needs_rescan;    /* a file was not complete */
-        Owners quota;         /* files of this pass */
-        CountedFile *counted; /* of MAILBOX_FILES_MAX */
+        DIR *pass;         /* the scan that is underway */
+        bool again;        /* an event came during the pass */
+        bool needs_rescan; /* a file was not complete */
+        Owners quota;      /* files of this pass */
+        CountedFile counted[MAILBOX_FILES_MAX];
         size_t n_counted;
         sd_event_source *watch, *step, *timer;
-        char *buffer; /* of NOTE_MAX_BYTES + 2 */
+        char buffer[NOTE_MAX_BYTES + 2];
 } Mailbox;
 
 struct HookNotes {
@@ -313,12 +312,10 @@ static void refuse_packet(HookPeer *p, const char *answer, const char *why) {
  * closing one here might wait for its file system. @return a packet's bytes; 0 = it has
  * disconnected, or sent nothing yet */
 static ssize_t receive(HookPeer *p, bool *ret_gone) {
-        ssize_t n = recv(p->fd, p->socket->packet, p->socket->options.max_packet + 1,
-                         MSG_DONTWAIT | MSG_TRUNC);
+        ssize_t n = recv(p->fd, p->socket->packet, NOTE_MAX_BYTES + 1, MSG_DONTWAIT | MSG_TRUNC);
         /* It closed without reading all of ours: reported once, before its own last packet. */
         if (n < 0 && errno == ECONNRESET)
-                n = recv(p->fd, p->socket->packet, p->socket->options.max_packet + 1,
-                         MSG_DONTWAIT | MSG_TRUNC);
+                n = recv(p->fd, p->socket->packet, NOTE_MAX_BYTES + 1, MSG_DONTWAIT | MSG_TRUNC);
         *ret_gone = n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
         return n > 0 ? n : 0;
 }
@@ -332,7 +329,7 @@ static int on_peer(sd_event_source *source, int fd, uint32_t events, void *userd
 
         if (is_gone)
                 peer_gone(p);
-        else if ((size_t)n > s->options.max_packet)
+        else if (n > NOTE_MAX_BYTES)
                 refuse_packet(p, "refused the note is too long", "the note was too long");
         else if (n > 0) {
                 s->packet[n] = '\0';
@@ -448,7 +445,6 @@ static HookSocket *hook_socket_free(HookSocket *s) {
         LIST_FOREACH_SAFE (l, &s->open)
                 hook_peer_close(CONTAINER_OF(l, HookPeer, link));
         listener_free(s->listener);
-        free(s->packet);
         owners_done(&s->owners);
         sd_event_unref(s->event);
         free(s);
@@ -461,12 +457,11 @@ static int hook_socket_new(HookSocket **ret, sd_event *event, int fd,
         HookSocket *s = calloc(1, sizeof *s);
         if (!s)
                 return -ENOMEM;
-        *s = (HookSocket){ .event = sd_event_ref(event),
-                           .options = *options,
-                           .owners = { .what = "connections of hooks", .max = HOOK_OPEN_MAX },
-                           .packet = malloc(options->max_packet + 2) };
+        s->event = sd_event_ref(event);
+        s->options = *options;
+        s->owners = (Owners){ .what = "connections of hooks", .max = HOOK_OPEN_MAX };
         list_init(&s->open);
-        int r = s->packet ? listener_new(&s->listener, event, fd, on_connection, s) : -ENOMEM;
+        int r = listener_new(&s->listener, event, fd, on_connection, s);
         if (r < 0) {
                 hook_socket_free(s);
                 return r;
@@ -973,7 +968,7 @@ static void check_done(WorkJob *job) {
         HookNotes *n = c->owner;
         if (c == n->checking) {
                 n->checking = NULL;
-                (void)sd_event_source_set_enabled(n->late, SD_EVENT_OFF); /* cannot fail for ours */
+                timer_disarm(n->late);
                 decide(n, c->note, &c->check);
         } else
                 list_remove(&c->link);
@@ -1632,7 +1627,7 @@ static int on_mailbox_event(sd_event_source *source, const struct inotify_event 
 
 static int watch_mailbox(Mailbox *m) {
         m->watch = sd_event_source_disable_unref(m->watch);
-        return sd_event_add_inotify(m->event, &m->watch, m->path,
+        return sd_event_add_inotify(m->owner->context.event, &m->watch, m->path,
                                     IN_MOVED_TO | IN_CREATE | IN_CLOSE_WRITE | IN_ONLYDIR |
                                             IN_DELETE_SELF | IN_MOVE_SELF,
                                     on_mailbox_event, m);
@@ -1643,17 +1638,12 @@ static int watch_mailbox(Mailbox *m) {
 static int on_mailbox_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         (void)usec;
         Mailbox *m = userdata;
-        struct stat ours, theirs;
-        if (fstat(m->dir_fd, &ours) < 0 || lstat(m->path, &theirs) < 0 ||
-            ours.st_ino != theirs.st_ino || ours.st_dev != theirs.st_dev) {
-                end_scan(m);
-                int r = open_mailbox_directory(m);
-                if (r >= 0)
-                        r = watch_mailbox(m);
-                if (r < 0)
-                        log_warning(r, "cannot use the mailbox '%s', trying again in a minute",
-                                    m->path);
-        }
+        end_scan(m);
+        int r = open_mailbox_directory(m);
+        if (r >= 0)
+                r = watch_mailbox(m);
+        if (r < 0)
+                log_warning(r, "cannot use the mailbox '%s', trying again in a minute", m->path);
         mailbox_rescan(m);
         return timer_rearm(source, SCAN_INTERVAL_USEC);
 }
@@ -1668,8 +1658,6 @@ static void mailbox_free(Mailbox *m) {
         if (m->dir_fd >= 0)
                 (void)close(m->dir_fd); /* only read from */
         free(m->path);
-        free(m->buffer);
-        free(m->counted);
         free(m);
 }
 
@@ -1680,14 +1668,11 @@ static int mailbox_new(HookNotes *n) {
         Mailbox *m = calloc(1, sizeof *m);
         if (!m)
                 return -ENOMEM;
-        *m = (Mailbox){ .event = event,
-                        .path = strdup(path),
-                        .owner = n,
-                        .dir_fd = -1,
-                        .quota = { .what = "files in the mailbox", .max = MAILBOX_FILES_MAX },
-                        .counted = calloc(MAILBOX_FILES_MAX, sizeof *m->counted),
-                        .buffer = malloc(NOTE_MAX_BYTES + 2) };
-        int r = m->path && m->buffer && m->counted ? open_mailbox_directory(m) : -ENOMEM;
+        m->path = strdup(path);
+        m->owner = n;
+        m->dir_fd = -1;
+        m->quota = (Owners){ .what = "files in the mailbox", .max = MAILBOX_FILES_MAX };
+        int r = m->path ? open_mailbox_directory(m) : -ENOMEM;
         if (r >= 0)
                 r = sd_event_add_defer(event, &m->step, on_scan, m);
         if (r >= 0) /* after the peers of the socket */
@@ -1815,8 +1800,7 @@ void hooknotes_rebind(HookNotes *n, const Config *config) {
 }
 
 static int start_input(HookNotes *n, int fd) {
-        const HookSocketOptions options = { .max_packet = NOTE_MAX_BYTES,
-                                            .on_packet = on_packet,
+        const HookSocketOptions options = { .on_packet = on_packet,
                                             .on_gone = on_gone,
                                             .on_refused = on_refused,
                                             .userdata = n,

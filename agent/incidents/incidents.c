@@ -652,9 +652,18 @@ static void add_owner(StrBuf *b, const Owner *o) {
                 json_out_string(b, "container", o->container);
 }
 
+static uint64_t number_of(const json_t *v, const char *key) {
+        json_int_t n = json_integer_value(json_object_get(v, key));
+        return (uint64_t)MAX(n, (json_int_t)0);
+}
+
+static const char *text_of(const json_t *v, const char *key) {
+        return json_string_value(json_object_get(v, key));
+}
+
 static Owner owner_of(const json_t *v) {
-        Owner o = { .uid = (uid_t)json_integer_value(json_object_get(v, "uid")) };
-        const char *container = json_string_value(json_object_get(v, "container"));
+        Owner o = { .uid = (uid_t)number_of(v, "uid") };
+        const char *container = text_of(v, "container");
         (void)snprintf(o.container, sizeof o.container, "%s", container ? container : "");
         return o;
 }
@@ -722,9 +731,7 @@ static int compose(const Incident *x, StrBuf *ret) {
 }
 
 static void incident_write(Incident *x) {
-        if (x->writing)
-                (void)sd_event_source_set_enabled(x->writing,
-                                                  SD_EVENT_OFF); /* fails only in another process */
+        timer_disarm(x->writing);
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         int r = compose(x, &b);
         if (r == 0 && x->written && strcmp(x->written, b.text) == 0)
@@ -838,7 +845,7 @@ static void incident_make_own_bundle(Incident *x) {
 /* ---- what a unit has ---- */
 
 static char *incident_unescaped(const json_t *v, const char *key) {
-        const char *s = json_string_value(json_object_get(v, key));
+        const char *s = text_of(v, key);
         char *ret = NULL;
         return s && path_unescape(s, &ret) == 0 ? ret : NULL;
 }
@@ -933,11 +940,9 @@ static void read_unit(Incident *x, const json_t *v) {
                 return;
         json_array_foreach(json_object_get(v, "files"), k, item) {
                 _cleanup_free_ char *name = incident_unescaped(item, "name");
-                IncidentFile f = {
-                        .bytes = (uint64_t)json_integer_value(json_object_get(item, "bytes")),
-                        .inode = (uint64_t)json_integer_value(json_object_get(item, "inode")),
-                        .mtime_nsec = json_integer_value(json_object_get(item, "mtime_nsec"))
-                };
+                IncidentFile f = { .bytes = number_of(item, "bytes"),
+                                   .inode = number_of(item, "inode"),
+                                   .mtime_nsec = (int64_t)number_of(item, "mtime_nsec") };
                 if (!name || strlen(name) >= sizeof f.name)
                         continue;
                 strcpy(f.name, name);
@@ -960,12 +965,6 @@ static int incident_read_attached(Incident *x) {
 
 /* ---- attaching, file by file ---- */
 
-static void rest_timer(Incident *x) {
-        if (x->attaching.timer)
-                (void)sd_event_source_set_enabled(x->attaching.timer,
-                                                  SD_EVENT_OFF); /* fails only in another process */
-}
-
 static void attach_next(Incident *x);
 
 static void finish(Incident *x) {
@@ -975,7 +974,7 @@ static void finish(Incident *x) {
                            x->name);
         a->is_stuck = false;
         a->wait_usec = 0;
-        rest_timer(x);
+        timer_disarm(a->timer);
         write_attached(x);
         if (x->state == INCIDENT_ENDED)
                 incident_write(x); /* that it has ended */
@@ -1507,11 +1506,6 @@ static int arm(Incident *x, uint64_t usec) {
                                                      .userdata = x });
 }
 
-static void disarm(Incident *x) {
-        if (x->timer)
-                (void)sd_event_source_set_enabled(x->timer, SD_EVENT_OFF); /* as above */
-}
-
 static bool has_new_processes(const Incident *x) {
         for (size_t k = 0; k < x->n_processes; k++)
                 if (!x->processes[k]->is_requested)
@@ -1564,7 +1558,7 @@ static void incident_await_unit(Incident *x) {
 static void end(Incident *x) {
         incident_set_state(x, INCIDENT_ENDED);
         x->ended_boot_usec = incidents_boot_usec(x->owner);
-        disarm(x);
+        timer_disarm(x->timer);
         if (x->owner->young == x)
                 x->owner->young = NULL;
         x->bytes = incident_measure(x);
@@ -1674,7 +1668,7 @@ static void step(Incident *x) {
                 after_snapshot(x);
                 break;
         case INCIDENT_WAITING:
-                disarm(x);
+                timer_disarm(x->timer);
                 incident_set_state(x, INCIDENT_RECHECKING);
                 r = start_probe(x, PROBE_AFTER, NULL);
                 break;
@@ -1733,7 +1727,7 @@ static void incident_on_joined(Incident *x) {
         if (x->state != INCIDENT_WAITING && x->state != INCIDENT_RESTING)
                 return; /* handled when the running request has ended */
         if (x->has_snapshot && has_news(x)) {
-                disarm(x);
+                timer_disarm(x->timer);
                 incident_set_state(x, INCIDENT_SNAPSHOT);
                 after_snapshot(x);
         } else if (x->state == INCIDENT_RESTING)
@@ -1776,11 +1770,6 @@ void incidents_unit_renewed(Incidents *i, const char *source, const char *unit_p
 #define INCIDENT_FILE_MAX (4 * MIB) /* incident_write() writes no more */
 /* When the supervisor has ended, which it should not. */
 #define AGAIN_USEC (30 * USEC_PER_SEC)
-static uint64_t number_of(const json_t *v, const char *key) {
-        json_int_t n = json_integer_value(json_object_get(v, key));
-        return (uint64_t)MAX(n, (json_int_t)0);
-}
-
 static void read_texts(const json_t *v, IncidentTexts *texts, size_t max) {
         const json_t *item;
         size_t k;
@@ -1798,10 +1787,10 @@ static void read_texts(const json_t *v, IncidentTexts *texts, size_t max) {
 /* A process of an earlier boot is gone, and its number may be another's. */
 static void read_lists(Incident *x, const json_t *v) {
         char boot[INCIDENT_BOOT_ID_SIZE];
-        const char *its_boot = json_string_value(json_object_get(v, "boot"));
+        const char *its_boot = text_of(v, "boot");
         const json_t *item;
         size_t k;
-        x->n_left_out = (unsigned)json_integer_value(json_object_get(v, "units_left_out"));
+        x->n_left_out = (unsigned)number_of(v, "units_left_out");
         read_texts(json_object_get(v, "notes"), &x->notes, INCIDENT_NOTES_MAX);
         x->n_notes_reported = x->notes.n; /* the senders are gone */
         read_texts(json_object_get(v, "kernel_log"), &x->events, INCIDENT_EVENTS_MAX);
@@ -1811,13 +1800,13 @@ static void read_lists(Incident *x, const json_t *v) {
         if (!its_boot || strcmp(its_boot, incident_boot_id(boot)) != 0)
                 return;
         json_array_foreach(json_object_get(v, "processes"), k, item) {
-                json_int_t pid = json_integer_value(json_object_get(item, "pid"));
+                uint64_t pid = number_of(item, "pid");
                 IncidentProcess p = { .is_requested = true };
-                if (pid <= 0 || pid > INT_MAX)
+                if (pid == 0 || pid > INT_MAX)
                         continue;
                 p.pid = (pid_t)pid;
-                p.start_ticks = (uint64_t)json_integer_value(json_object_get(item, "start_ticks"));
-                const char *container = json_string_value(json_object_get(item, "container"));
+                p.start_ticks = number_of(item, "start_ticks");
+                const char *container = text_of(item, "container");
                 (void)pids_container_of(container ? container : "", p.container); /* else "" */
                 (void)incident_add_process(x, &p); /* then it is one less */
         }
@@ -2240,7 +2229,7 @@ void incidents_add_unit_of_note(Incidents *i, const NoteView *v) {
 
 #define JOBS_INTERVAL_USEC (30 * USEC_PER_SEC)
 static void on_hw_error(Incidents *i, const json_t *record, const char *text) {
-        const char *why = NULL, *line = json_string_value(json_object_get(record, "text"));
+        const char *why = NULL, *line = text_of(record, "text");
         char trigger[TRIGGER_MAX];
         (void)snprintf(trigger, sizeof trigger, "the kernel log: %s", line ? line : "");
         Incident *x = incidents_start_or_join(i, &host, INCIDENT_KERNEL, trigger, &why);
@@ -2251,26 +2240,25 @@ static void on_hw_error(Incidents *i, const json_t *record, const char *text) {
 }
 
 static void on_fact(Incidents *i, const json_t *record) {
-        const char *kind = json_string_value(json_object_get(record, "kind"));
-        const char *text = json_string_value(json_object_get(record, "text"));
+        const char *kind = text_of(record, "kind");
+        const char *text = text_of(record, "text");
         bool is_past = json_is_true(json_object_get(record, "past"));
-        uint64_t then = (uint64_t)json_integer_value(json_object_get(record, "usec"));
+        uint64_t then = number_of(record, "usec");
         uint64_t now = incidents_boot_usec(i);
         if (kind && text && i->context.on_fact)
                 i->context.on_fact(
-                        &(IncidentFact){
-                                .kind = kind,
-                                .text = text,
-                                .seq = (uint64_t)json_integer_value(json_object_get(record, "seq")),
-                                .usec = incidents_realtime_usec(i) -
-                                        (is_past && then < now ? now - then : 0),
-                                .is_past = is_past },
+                        &(IncidentFact){ .kind = kind,
+                                         .text = text,
+                                         .seq = number_of(record, "seq"),
+                                         .usec = incidents_realtime_usec(i) -
+                                                 (is_past && then < now ? now - then : 0),
+                                         .is_past = is_past },
                         i->context.userdata);
 }
 
 static void on_kmsg(Incidents *i, const char *text) {
         json_t *record = json_loads(text, 0, NULL);
-        const char *about = json_string_value(json_object_get(record, "about"));
+        const char *about = text_of(record, "about");
         if (about && strcmp(about, "hw_error") == 0)
                 on_hw_error(i, record, text);
         else if (about && strcmp(about, "fact") == 0)
@@ -2292,9 +2280,9 @@ static bool is_worth_storing(Incidents *i, const json_t *record, const StoredJob
 static void store_job(Incidents *i, const char *text) {
         json_t *record = json_loads(text, 0, NULL);
         StoredJob job = {
-                .pid = (pid_t)json_integer_value(json_object_get(record, "pid")),
-                .start_ticks = (uint64_t)json_integer_value(json_object_get(record, "start_ticks")),
-                .uid = (uid_t)json_integer_value(json_object_get(record, "uid")),
+                .pid = (pid_t)number_of(record, "pid"),
+                .start_ticks = number_of(record, "start_ticks"),
+                .uid = (uid_t)number_of(record, "uid"),
                 .seen_usec = incidents_realtime_usec(i),
                 .document = (char *)text,
         };

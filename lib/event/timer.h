@@ -19,3 +19,9 @@ int timer_arm(sd_event_source **timer, const TimerOptions *options);
 
 /** Arms one that is there, also from inside its own handler. 0 or -errno */
 int timer_rearm(sd_event_source *timer, uint64_t usec);
+
+/** It does not go off until it is armed again. @param timer  NULL: it was never armed */
+static inline void timer_disarm(sd_event_source *timer) {
+        if (timer)
+                (void)sd_event_source_set_enabled(timer, SD_EVENT_OFF); /* fails only in a child */
+}

@@ -15,7 +15,7 @@
 #include "agent/store/bundle.h"
 #include "tests/lib/base/scratch.h"
 
-#define MAX_PACKET 1000
+#define MAX_PACKET NOTE_MAX_BYTES
 #define FIRST_STRANGER 100000
 
 typedef struct SocketFixture {
@@ -72,8 +72,7 @@ static int setup(void **state) {
         assert_int_equal(sd_event_new(&d->event), 0);
         assert_int_equal(api_listen_seqpacket(d->path, &fd), 0);
         assert_int_equal(hook_socket_new(&d->socket, d->event, fd,
-                                         &(HookSocketOptions){ .max_packet = MAX_PACKET,
-                                                               .on_packet = fixture_on_packet,
+                                         &(HookSocketOptions){ .on_packet = fixture_on_packet,
                                                                .on_gone = fixture_on_gone,
                                                                .on_refused = fixture_on_refused,
                                                                .userdata = d }),
