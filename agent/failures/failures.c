@@ -526,21 +526,6 @@ static int64_t pointers_step(Failures *f) {
         return next;
 }
 
-/* Reads the pointer at the bundle's own place, which leads to what a state database that is lost
- * had delivered. @return as object_call_new(); -ENOMEM */
-static int pointer_get(ObjectCall **ret, Scheduler *s, const char *destination,
-                       const BundleRecord *rec,
-                       void (*on_done)(const ObjectResult *r, void *userdata), void *userdata) {
-        _cleanup_free_ char *name = pointer_name(s, destination, rec);
-        return name ? object_call_new(ret, s,
-                                      &(ObjectRequest){ .operation = OBJECT_GET,
-                                                        .destination = destination,
-                                                        .name = name,
-                                                        .on_done = on_done,
-                                                        .userdata = userdata })
-                    : -ENOMEM;
-}
-
 static bool read_pointer_text(const json_t *object, const char *key, char *buf, size_t size) {
         const char *s = json_string_value(json_object_get(object, key));
         return s && (size_t)snprintf(buf, size, "%s", s) < size;
@@ -1059,10 +1044,17 @@ static bool may_be_elsewhere(Failures *f, Unit *u, const BundleRecord *rec) {
         const ConfigSource *c = config_find_source(f->config, rec->source);
         if (u->search)
                 return true;
-        return !u->is_searched && rec->oldest_mtime_usec < f->created_usec && c &&
-               c->destinations.n > 0 && f->scheduler &&
-               pointer_get(&u->search, f->scheduler, c->destinations.items[0], rec, on_pointer,
-                           u) >= 0;
+        if (u->is_searched || rec->oldest_mtime_usec >= f->created_usec || !c ||
+            c->destinations.n == 0 || !f->scheduler)
+                return false;
+        const char *destination = c->destinations.items[0];
+        _cleanup_free_ char *name = pointer_name(f->scheduler, destination, rec);
+        return name && object_call_new(&u->search, f->scheduler,
+                                       &(ObjectRequest){ .operation = OBJECT_GET,
+                                                         .destination = destination,
+                                                         .name = name,
+                                                         .on_done = on_pointer,
+                                                         .userdata = u }) >= 0;
 }
 
 bool failures_is_named(Failures *f, Bundle *b, uint64_t *ret_wait_usec) {

@@ -17,7 +17,7 @@
 
 DEFINE_CLEANUP(PathTemplate, path_template_free);
 
-void note_location_done(NoteLocation *p) {
+static void note_location_done(NoteLocation *p) {
         free(p->source);
         free(p->fixed);
         free(p->relative);
@@ -26,7 +26,9 @@ void note_location_done(NoteLocation *p) {
 
 /* ---- which unit a directory is ---- */
 
-/* @param relative  below the fixed part, clean @return 0, NOTES_E_REFUSED, -ENOMEM */
+enum { NOTE_E_NO_UNIT = 1 };
+
+/* @param relative  below the fixed part, clean @return 0, NOTE_E_NO_UNIT, -ENOMEM */
 static int unit_below(const ConfigSource *s, const PathTemplate *t, const char *relative,
                       NoteLocation *ret) {
         const UnitQuery q = { .kind = (SourceKind)s->kind,
@@ -67,8 +69,11 @@ static const char *path_error(const char *directory) {
         return NULL;
 }
 
-int note_location_find(const Config *c, const char *directory, NoteLocation *ret,
-                       const char **ret_why) {
+/* The first source whose directories have units, and that the directory lies in.
+ * @param directory  as the note has it @param ret_why  static, a sentence; only with NOTE_E_NO_UNIT
+ * @return 0; NOTE_E_NO_UNIT: no source has it; -ENOMEM */
+static int note_location_find(const Config *c, const char *directory, NoteLocation *ret,
+                              const char **ret_why) {
         *ret_why = path_error(directory);
         if (*ret_why)
                 return NOTE_E_NO_UNIT;
@@ -106,8 +111,11 @@ static const char *last_components(const char *path, size_t n) {
         return p[1] == '\0' ? NULL : p + 1;
 }
 
-int note_location_find_by_name(const Config *c, size_t i, const char *directory,
-                               NoteLocation *ret) {
+/* For a directory that is in no source by its path (a container sees another one): the unit of that
+ * name in the i-th source, where there may be one.
+ * @return 0; NOTE_E_NO_UNIT: this source has no unit of that name; -ENOMEM */
+static int note_location_find_by_name(const Config *c, size_t i, const char *directory,
+                                      NoteLocation *ret) {
         _cleanup_(path_template_freep) PathTemplate *t = NULL;
         if (path_error(directory))
                 return NOTE_E_NO_UNIT;

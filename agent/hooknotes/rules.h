@@ -21,19 +21,6 @@ typedef struct NoteLocation {
         bool by_name;    /* its path is another one here: found by its last components alone */
         bool is_skipped; /* its file system does not answer: it is not opened */
 } NoteLocation;
-void note_location_done(NoteLocation *p);
-
-/** The first source whose directories have units, and that the directory lies in.
- * @param directory  as the note has it
- * @param ret_why    static, a sentence; only with NOTE_E_NO_UNIT
- * @return 0; NOTE_E_NO_UNIT: no source has it; -ENOMEM */
-enum { NOTE_E_NO_UNIT = 1 };
-int note_location_find(const Config *c, const char *directory, NoteLocation *ret,
-                       const char **ret_why);
-/** For a directory that is in no source by its path (a container sees another one): the unit of
- * that name in the i-th source, where there may be one.
- * @return 0; NOTE_E_NO_UNIT: this source has no unit of that name; -ENOMEM */
-int note_location_find_by_name(const Config *c, size_t i, const char *directory, NoteLocation *ret);
 
 /* ---- whether the directory exists, and whose it is ---- */
 
@@ -57,7 +44,8 @@ typedef struct DirectoryCheck {
 } DirectoryCheck;
 void directory_check_done(DirectoryCheck *l);
 
-/** Determines the locations to check, from text alone. @return 0; NOTE_E_NO_UNIT and why; -ENOMEM
+/** Determines the locations to check, from text alone. @return 0; 1: no source has it, and why;
+ * -ENOMEM
  */
 int directory_check_prepare(DirectoryCheck *l, const Config *c, const char *directory, uid_t uid);
 /** Opens the locations. Blocks: for a worker, since a mount may hang. */

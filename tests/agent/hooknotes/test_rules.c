@@ -4,7 +4,7 @@
 
 #include "tests/harness/unit.h"
 
-#include "agent/hooknotes/rules.h"
+#include "agent/hooknotes/rules.c"
 #include "tests/lib/base/scratch.h"
 
 #define ME 4242u
@@ -96,8 +96,8 @@ static void a_container_s_path_is_known_by_the_unit_s_name(void **state) {
 
 /* ---- looking ---- */
 
-static void check_location(DirectoryCheck *l, const Scratch *s, const char *relative, uid_t uid,
-                           bool by_name) {
+static void run_check(DirectoryCheck *l, const Scratch *s, const char *relative, uid_t uid,
+                      bool by_name) {
         *l = (DirectoryCheck){ .uid = uid, .n_locations = 1 };
         l->locations[0] = (NoteLocation){ .source = strdup("dumps"),
                                           .fixed = strdup(s->path),
@@ -108,7 +108,7 @@ static void check_location(DirectoryCheck *l, const Scratch *s, const char *rela
 
 static void expect_directory(const Scratch *s, const char *relative, uid_t uid, const char *about) {
         DirectoryCheck l;
-        check_location(&l, s, relative, uid, false);
+        run_check(&l, s, relative, uid, false);
         if (about) {
                 assert_null(l.found);
                 assert_non_null(strstr(l.why, about));
@@ -134,7 +134,7 @@ static void roots_directory_counts_where_everybody_is_to_write(void **state) {
         assert_int_equal(fchmodat(s->fd, "shared", 01777, 0), 0);
         expect_directory(s, "shared", ME, NULL);
         DirectoryCheck l; /* but not by its name alone */
-        check_location(&l, s, "shared", ME, true);
+        run_check(&l, s, "shared", ME, true);
         assert_null(l.found);
         directory_check_done(&l);
 }
@@ -150,10 +150,10 @@ static void links_files_and_nothing_are_no_directories(void **state) {
         expect_directory(s, "file", geteuid(), "not a directory");
         expect_directory(s, "missing", geteuid(), "not there");
         DirectoryCheck l;
-        check_location(&l, s, "missing", geteuid(), false);
+        run_check(&l, s, "missing", geteuid(), false);
         assert_true(l.is_absent);
         directory_check_done(&l);
-        check_location(&l, s, "missing", geteuid(), true);
+        run_check(&l, s, "missing", geteuid(), true);
         assert_false(l.is_absent); /* found by name it would be anybody's */
         directory_check_done(&l);
 }
