@@ -1638,9 +1638,8 @@ static int watch_mailbox(Mailbox *m) {
 static int on_mailbox_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         (void)usec;
         Mailbox *m = userdata;
-        end_scan(m);
-        int r = open_mailbox_directory(m);
-        if (r >= 0)
+        int r = m->pass ? 0 : open_mailbox_directory(m);
+        if (r >= 0 && !m->pass)
                 r = watch_mailbox(m);
         if (r < 0)
                 log_warning(r, "cannot use the mailbox '%s', trying again in a minute", m->path);
