@@ -203,10 +203,10 @@ static json_t *bounded_json(const Owners *const *bounded) {
 
 DEFINE_LIST(bounded_list, Owners *const, bounded_json);
 
-/* What agent/failures has written. */
-static json_t *agreement_json(const AgentView *v) {
-        json_t *agreement = v->agreement ? json_loads(v->agreement, 0, NULL) : NULL;
-        return agreement ? agreement : json_null();
+/* What another module has written. */
+static json_t *written_json(const char *text) {
+        json_t *v = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+        return v ? v : json_null();
 }
 
 static json_t *status_json(const AgentView *v) {
@@ -228,7 +228,7 @@ static json_t *status_json(const AgentView *v) {
                 "read", number(v->bytes_read),                                        /* */
                 "limits", limits_json(&v->limits),                                    /* */
                 "hook", hook_json(&v->hook),                                          /* */
-                "agreement", agreement_json(v),                                       /* */
+                "agreement", written_json(v->agreement),                              /* */
                 "destinations", destination_list(v->destinations, v->n_destinations), /* */
                 "shipping", shipping_list(v->shipping, v->n_shipping),                /* */
                 "sources", source_list(v->sources, v->n_sources), "bounded",
@@ -285,12 +285,6 @@ static json_t *reasons_json(const char *text) {
         return json_pack("[o]", text_json(text));
 }
 
-static json_t *failure_json(const char *text) {
-        json_t *v = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
-
-        return v ? v : json_null();
-}
-
 static json_t *incident_json(const BundleRecord *b) {
         const FailureName *n = &b->name;
         if (n->agreed[0] == '\0')
@@ -320,7 +314,7 @@ static json_t *bundle_json(const BundleRecord *b, const AgentView *v, const char
                           "date_time", text_or_null(b->date_time),         /* */
                           "cluster_id", text_or_null(b->cluster_id),       /* */
                           "supplement_of", text_or_null(b->supplement_of), /* */
-                          "failure", failure_json(b->failure),             /* */
+                          "failure", written_json(b->failure),             /* */
                           "incident", incident_json(b),                    /* */
                           "files", number(b->n_files),                     /* */
                           "bytes", number(b->bytes),                       /* */
@@ -374,15 +368,10 @@ static void answer_text(ApiCall *c, unsigned status, const char *content_type, c
 }
 
 static void answer_json(ApiCall *c, unsigned status, json_t *v) {
-        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         _cleanup_free_ char *text = v ? json_dumps(v, JSON_INDENT(2)) : NULL;
 
         json_decref(v);
-        if (text) {
-                strbuf_add(&b, text);
-                strbuf_add(&b, "\n");
-        }
-        answer_text(c, status, "application/json", text ? strbuf_detach(&b) : NULL);
+        answer_text(c, status, "application/json", text ? strbuf_format("%s\n", text) : NULL);
 }
 
 static _printf_(4, 5) void answer_error(ApiCall *c, unsigned status, const char *code,
@@ -728,15 +717,13 @@ static void get_healthz(ApiCall *c) {
 }
 
 static void get_readyz(ApiCall *c) {
-        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         AgentView v = { 0 };
 
         c->backend->view(&v, c->backend->userdata);
-        if (v.ready)
-                strbuf_add(&b, "ready\n");
-        else
-                strbuf_addf(&b, "not ready: %s\n", v.ready_note ? v.ready_note : "no reason given");
-        answer_text(c, v.ready ? 200 : 503, "text/plain; charset=utf-8", strbuf_detach(&b));
+        answer_text(c, v.ready ? 200 : 503, "text/plain; charset=utf-8",
+                    v.ready ? strdup("ready\n")
+                            : strbuf_format("not ready: %s\n",
+                                            v.ready_note ? v.ready_note : "no reason given"));
 }
 
 typedef struct Route {

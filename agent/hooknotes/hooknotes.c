@@ -185,7 +185,6 @@ typedef struct Mailbox {
         CountedFile counted[MAILBOX_FILES_MAX];
         size_t n_counted;
         sd_event_source *watch, *step, *timer;
-        char buffer[NOTE_MAX_BYTES + 2];
 } Mailbox;
 
 struct HookNotes {
@@ -1474,22 +1473,13 @@ static bool is_too_long(const struct statx *sx) {
         return sx->stx_size > NOTE_MAX_BYTES || disk_bytes(sx) > NOTE_MAX_BYTES + SLACK_BYTES;
 }
 
-/* @return the file's bytes, above NOTE_MAX_BYTES when it is too long; -errno */
-static ssize_t read_note(Mailbox *m, const char *name, struct stat *ret_st) {
+/* @param ret  the caller's @return the file's bytes, above NOTE_MAX_BYTES when it is too long;
+ * -errno */
+static ssize_t read_note(const Mailbox *m, const char *name, char **ret, struct stat *ret_st) {
         _cleanup_close_ int fd = fs_open_regular(m->dir_fd, name, ret_st);
-        if (fd < 0)
-                return fd;
         size_t n = 0;
-        while (n <= NOTE_MAX_BYTES) {
-                ssize_t got = read(fd, m->buffer + n, NOTE_MAX_BYTES + 1 - n);
-                if (got < 0 && errno != EINTR)
-                        return -errno;
-                if (got == 0)
-                        break;
-                n += got > 0 ? (size_t)got : 0;
-        }
-        m->buffer[n] = '\0';
-        return (ssize_t)n;
+        int r = fd < 0 ? fd : fs_read_head(fd, NOTE_MAX_BYTES + 1, ret, &n);
+        return r < 0 ? r : (ssize_t)n;
 }
 
 static uint64_t usec_of(const struct timespec *t) {
@@ -1521,15 +1511,16 @@ static void handle_file(Mailbox *m, const char *name, const struct statx *sx) {
         }
         if (!mailbox_quota_consume(m, name, sx))
                 return;
-        ssize_t n = read_note(m, name, &st);
-        if (n == -ENOENT)
+        _cleanup_free_ char *text = NULL;
+        ssize_t n = read_note(m, name, &text, &st);
+        if (n == -ENOENT || n == -ENOMEM) /* the next scan tries again */
                 return;
         if (n < 0 || (size_t)n > NOTE_MAX_BYTES || st.st_uid != sx->stx_uid || st.st_nlink != 1) {
                 mailbox_discard(m, name, sx, "a file in the mailbox could not be read as a note");
                 return;
         }
         const Mail mail = { .name = name,
-                            .data = m->buffer,
+                            .data = text,
                             .n = (size_t)n,
                             .owner = { .uid = st.st_uid },
                             .written_usec = usec_of(&st.st_ctim) };
