@@ -1,14 +1,12 @@
 #include "agent/crashes/core_facts.h"
 
-#include <elf.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/procfs.h>
 #include <sys/stat.h>
-#include <sys/xattr.h>
 #include <systemd/sd-journal.h>
 
+#include "collectors/crash/core/core_notes.h"
 #include "collectors/host/jobs.h"
 #include "collectors/host/procfs.h"
 #include "lib/base/cleanup.h"
@@ -21,7 +19,6 @@
 #include "lib/neuron/job.h"
 
 #define HEAD_BYTES (64 * KIB) /* of a core: headers, and the notes of its first thread */
-#define NOTES_MAX 16          /* NT_PRPSINFO is the second, or gdb's first */
 #define NAMED_USEC (10 * USEC_PER_MINUTE)
 #define VARIABLES_MAX 4096
 #define VARIABLE_BYTES_MAX 1024
@@ -44,7 +41,7 @@ static void set_command(CrashedProcess *p, const char *text, size_t n) {
 
 static bool set_pid(CrashedProcess *p, const char *text) {
         uint64_t pid;
-        if (parse_u64_range(text, 1, (1 << 22) - 1, &pid) < 0)
+        if (parse_u64_range(text, 1, PID_MAX, &pid) < 0)
                 return false;
         p->pid = (pid_t)pid;
         return true;
@@ -91,6 +88,9 @@ bool core_name_parse(const char *name, CrashedProcess *ret) {
         if (!cut_name(text, parts, ELEMENTSOF(parts), &p) || strlen(parts[2]) != 32 ||
             strspn(parts[2], "0123456789abcdef") != 32)
                 return false;
+        _cleanup_free_ char *command = NULL;
+        if (path_unescape(text + 5, &command) == 0) /* `python3\x2e11` */
+                set_command(&p, command, strlen(command));
         *ret = p;
         return true;
 }
@@ -101,83 +101,25 @@ bool core_pattern_name_parse(const char *name, CrashedProcess *ret) {
                cut_name(text, parts, ELEMENTSOF(parts), ret);
 }
 
-/* ---- the attributes ---- */
+/* ---- the first notes ---- */
 
-static bool read_attribute(int fd, const char *name, char *ret, size_t size) {
-        ssize_t n = fgetxattr(fd, name, ret, size - 1);
-        ret[MAX(n, (ssize_t)0)] = '\0';
-        return n > 0;
+/* As CoreRead. */
+static ssize_t read_head(void *data, size_t n, uint64_t offset, void *userdata) {
+        return offset < HEAD_BYTES
+                       ? fs_pread(*(int *)userdata, data, MIN(n, HEAD_BYTES - offset), offset)
+                       : 0;
 }
 
-static bool read_attributes(int fd, CrashedProcess *p) {
-        char text[64];
-        if (!read_attribute(fd, "user.coredump.pid", text, sizeof text) || !set_pid(p, text))
-                return false;
-        if (read_attribute(fd, "user.coredump.comm", text, sizeof text))
-                set_command(p, text, sizeof text);
-        if (read_attribute(fd, "user.coredump.timestamp", text, sizeof text))
-                (void)set_time(p, text); /* else the file's times */
-        return true;
-}
-
-/* ---- the first note ---- */
-
-static bool read_process_note(const unsigned char *data, size_t n, CrashedProcess *p) {
-        prpsinfo_t info;
-        if (n < sizeof info)
-                return false;
-        memcpy(&info, data, sizeof info);
-        if (info.pr_pid <= 0)
-                return false;
-        p->pid = info.pr_pid;
-        set_command(p, info.pr_fname, sizeof info.pr_fname);
-        return true;
-}
-
-static bool find_process_note(const unsigned char *data, size_t n, CrashedProcess *p) {
-        size_t at = 0;
-        for (unsigned i = 0; i < NOTES_MAX && n - at >= sizeof(Elf64_Nhdr); i++) {
-                Elf64_Nhdr note;
-                memcpy(&note, data + at, sizeof note);
-                at += sizeof note;
-                uint64_t name = (note.n_namesz + UINT64_C(3)) & ~UINT64_C(3),
-                         content = (note.n_descsz + UINT64_C(3)) & ~UINT64_C(3);
-                if (name > n - at || content > n - at - name)
-                        return false;
-                at += name;
-                if (note.n_type == NT_PRPSINFO)
-                        return read_process_note(data + at, note.n_descsz, p);
-                at += content;
+bool core_head_read(int fd, CrashedProcess *ret) {
+        CoreNotes notes;
+        bool is_known = core_notes_read(&notes, read_head, &fd) == 0 && notes.pid > 0 &&
+                        notes.pid <= PID_MAX;
+        if (is_known) {
+                ret->pid = (pid_t)notes.pid;
+                set_command(ret, notes.command, sizeof notes.command);
         }
-        return false;
-}
-
-bool core_head_parse(const unsigned char *data, size_t n, CrashedProcess *ret) {
-        Elf64_Ehdr h;
-        if (n < sizeof h)
-                return false;
-        memcpy(&h, data, sizeof h);
-        if (memcmp(h.e_ident, ELFMAG, SELFMAG) != 0 || h.e_ident[EI_CLASS] != ELFCLASS64 ||
-            h.e_type != ET_CORE || h.e_phentsize != sizeof(Elf64_Phdr))
-                return false;
-        for (unsigned i = 0; i < h.e_phnum; i++) {
-                Elf64_Phdr p;
-                uint64_t at = h.e_phoff + (uint64_t)i * sizeof p;
-                if (h.e_phoff > n || at > n - sizeof p)
-                        return false;
-                memcpy(&p, data + at, sizeof p);
-                if (p.p_type == PT_NOTE && p.p_offset < n)
-                        return find_process_note(data + p.p_offset,
-                                                 (size_t)MIN(p.p_filesz, n - p.p_offset), ret);
-        }
-        return false;
-}
-
-static void read_head(int fd, CrashedProcess *p) {
-        _cleanup_free_ unsigned char *data = malloc(HEAD_BYTES);
-        ssize_t n = data ? fs_pread(fd, data, HEAD_BYTES, 0) : -1;
-        if (n > 0)
-                (void)core_head_parse(data, (size_t)n, p); /* else nothing is known */
+        core_notes_done(&notes);
+        return is_known;
 }
 
 /* ---- the journal ---- */
@@ -309,15 +251,14 @@ static bool is_plausible(int fd, const CrashedProcess *p) {
 
 void core_facts_read(int fd, const char *path, char *const *patterns, CoreFacts *ret) {
         CoreFacts f = { 0 };
-        bool has_name = core_name_parse(path_name(path), &f.process);
-        f.is_of_systemd = read_attributes(fd, &f.process) || has_name;
+        f.is_of_systemd = core_name_parse(path_name(path), &f.process);
         if (f.is_of_systemd)
                 read_journal(path, patterns, &f);
         else if (!core_pattern_name_parse(path_name(path), &f.process))
-                read_head(fd, &f.process);
+                (void)core_head_read(fd, &f.process); /* else nothing is known */
         if (!is_plausible(fd, &f.process)) {
                 f.process = (CrashedProcess){ 0 };
-                read_head(fd, &f.process);
+                (void)core_head_read(fd, &f.process); /* as above */
         }
         set_times(fd, &f.process);
         *ret = f;

@@ -11,7 +11,6 @@
 
 #define NEAR_USEC (10 * USEC_PER_SEC)       /* a line of a process whose pid is not known */
 #define HARDWARE_USEC (5 * USEC_PER_MINUTE) /* before or after the crash */
-#define PID_MAX ((1 << 22) - 1)
 
 struct KernelLog {
         KernelLine lines[KERNEL_LOG_LINES_MAX]; /* oldest first */

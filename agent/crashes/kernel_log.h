@@ -14,6 +14,7 @@
 #define KERNEL_LOG_LINES_MAX_OF_REPORT 64
 #define KERNEL_LINE_SIZE 513
 #define COMMAND_SIZE 16
+#define PID_MAX ((1 << 22) - 1)
 
 typedef struct KernelLine {
         uint64_t usec; /* CLOCK_REALTIME */
