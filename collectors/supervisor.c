@@ -28,6 +28,7 @@
 #include "collectors/host/pids.h"
 #include "collectors/runner/collector.h"
 #include "collectors/runner/document.h"
+#include "collectors/runner/packet.h"
 #include "collectors/runner/probe_request.h"
 #include "collectors/runner/sandbox.h"
 #include "lib/base/array.h"
@@ -128,7 +129,7 @@ _printf_(2, 3) static int send_message(int fd, const char *fmt, ...) {
         if (n < 0)
                 return -EINVAL;
         size_t size = MIN((size_t)n, sizeof text - 1);
-        return send(fd, text, size, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
+        return send(fd, text, size, MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
 static int request_fd(const ProbeRequest *request) {
@@ -691,8 +692,7 @@ static int add_lines(Watch *w, Lines *x, const char *data, size_t n) {
 }
 
 static int on_kmsg_line(Watch *w, const char *line) {
-        (void)send_message(w->fd, "kmsg %s",
-                           line); /* an agent that does not read has other troubles */
+        (void)send_message(w->fd, "kmsg %s", line); /* on_agent() is told of its end */
         return 0;
 }
 
@@ -735,25 +735,12 @@ static bool has_line(const Round *r, char *const *line) {
                bsearch(line, r->lines, r->n, sizeof *r->lines, array_compare_strings) != NULL;
 }
 
-/* What could not be sent is no part of the round: the next one sends it. */
-static void send_lines(Watch *w, bool mappers, bool all) {
+static void send_lines(const Watch *w, bool mappers, bool all) {
         for (size_t i = 0; i < w->now.n; i++) {
                 char **line = &w->now.lines[i];
-                if (!*line || is_mapper(*line) != mappers || (!all && has_line(&w->before, line)))
-                        continue;
-                if (send_message(w->fd, "jobs %s", *line) < 0) {
-                        free(*line);
-                        *line = NULL;
-                }
+                if (is_mapper(*line) == mappers && (all || !has_line(&w->before, line)))
+                        (void)send_message(w->fd, "jobs %s", *line); /* as above */
         }
-}
-
-static void drop_unsent(Round *r) {
-        size_t n = 0;
-        for (size_t i = 0; i < r->n; i++)
-                if (r->lines[i])
-                        r->lines[n++] = r->lines[i];
-        r->n = n;
 }
 
 /* Only what is new or has changed is sent, those who hold a device first: in a quiet job that is
@@ -768,7 +755,6 @@ static void report_round(Watch *w) {
                 qsort(w->now.lines, w->now.n, sizeof *w->now.lines, array_compare_strings);
         send_lines(w, false, all);
         send_lines(w, true, all);
-        drop_unsent(&w->now);
         round_done(&w->before);
         w->before = w->now;
         w->now = (Round){ 0 };
@@ -878,47 +864,17 @@ static int run_watch(int fd, const ProbeRequest *request) {
 
 /* ---- the request ---- */
 
-static void receive_fds(struct msghdr *m, int fds[ORDER_FDS]) {
-        size_t n = 0;
-        for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
-                if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-                        continue;
-                size_t n_here = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-                for (size_t i = 0; i < n_here; i++) {
-                        int fd;
-                        memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-                        if (n < ORDER_FDS)
-                                fds[n++] = fd;
-                        else
-                                (void)close(fd);
-                }
-        }
-}
-
-/* @return 0 and *ret_order_fd, *ret_dir_fd (-1 = none), -errno */
-static int receive(int fd, int *ret_order_fd, int *ret_dir_fd) {
+/* @param ret_fds  the request, and the directory, -1 = none  @return 0, -errno */
+static int receive(int fd, int ret_fds[static ORDER_FDS]) {
         char text[16] = "";
-        union {
-                char data[CMSG_SPACE(ORDER_FDS * sizeof(int))];
-                struct cmsghdr align;
-        } control;
-        struct iovec io = { .iov_base = text, .iov_len = sizeof text - 1 };
-        struct msghdr m = { .msg_iov = &io,
-                            .msg_iovlen = 1,
-                            .msg_control = &control,
-                            .msg_controllen = sizeof control };
-        int fds[ORDER_FDS] = { -1, -1 };
         struct pollfd p = { .fd = fd, .events = POLLIN };
         int r = poll(&p, 1, ORDER_WAIT_MSEC);
         if (r <= 0)
                 return r < 0 ? -errno : -ETIMEDOUT;
-        ssize_t n = recvmsg(fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-        if (n < 0)
-                return -errno;
-        receive_fds(&m, fds);
-        *ret_order_fd = fds[0];
-        *ret_dir_fd = fds[1];
-        return n == 0 ? -ECONNRESET : strcmp(text, "order") == 0 && fds[0] >= 0 ? 0 : -EPROTO;
+        ssize_t n = packet_receive(fd, text, sizeof text - 1, ret_fds, ORDER_FDS);
+        if (n <= 0)
+                return n < 0 ? (int)n : -ECONNRESET;
+        return strcmp(text, "order") == 0 && ret_fds[0] >= 0 ? 0 : -EPROTO;
 }
 
 /* The socket's mode lets in nobody else; this is for a socket that was given another one. */
@@ -1015,16 +971,16 @@ static int check_collectors(const ProbeRequest *request, const char **ret_why) {
 
 static int serve(int fd, const char **ret_why) {
         _cleanup_(probe_request_done) ProbeRequest request = { 0 };
-        _cleanup_close_ int request_fd = -1, dir_fd = -1;
+        int fds[ORDER_FDS] = { -1, -1 }; /* which end with the process */
         int r = check_peer(fd);
         if (r == 0)
-                r = receive(fd, &request_fd, &dir_fd);
+                r = receive(fd, fds);
         if (r == 0)
-                r = probe_request_read(request_fd, &request, ret_why);
+                r = probe_request_read(fds[0], &request, ret_why);
         if (r == 0)
                 r = check_collectors(&request, ret_why);
         if (r == 0)
-                r = run_request(fd, &request, dir_fd);
+                r = run_request(fd, &request, fds[1]);
         return r;
 }
 

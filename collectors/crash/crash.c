@@ -52,10 +52,10 @@ static int send_message(int fd, const void *data, size_t n, int passed_fd) {
         return packet_send(fd, data, n, &passed_fd, passed_fd >= 0);
 }
 
-/* @param ret_fd  as of packet_receive()
+/* @param ret_fd  gets the descriptor that came along, -1 = none; NULL: none is expected
  * @return 0, -ENODATA: the other end is closed, -EBADMSG: it is of another size, -errno */
 static int receive_message(int fd, void *data, size_t n, int *ret_fd) {
-        ssize_t k = packet_receive(fd, data, n, ret_fd);
+        ssize_t k = packet_receive(fd, data, n, ret_fd, ret_fd ? 1 : 0);
         if (k < 0)
                 return (int)k;
         if ((size_t)k == n)

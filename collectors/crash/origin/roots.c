@@ -135,7 +135,7 @@ static bool receive_roots(Roots *r, int socket_fd) {
                 struct pollfd p = { .fd = socket_fd, .events = POLLIN };
                 if (poll(&p, 1, (int)((end_usec - now) / USEC_PER_MSEC + 1)) <= 0)
                         continue;
-                ssize_t n = packet_receive(socket_fd, text, sizeof text - 1, &fd);
+                ssize_t n = packet_receive(socket_fd, text, sizeof text - 1, &fd, 1);
                 if (n <= 0 && n != -EAGAIN)
                         return false;
                 if (strcmp(text, "done") == 0)
