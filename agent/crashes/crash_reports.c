@@ -115,53 +115,19 @@ DEFINE_CLEANUP(Report, report_free);
 
 static void schedule(CrashReports *c);
 
-/* ---- the signature, in a text of any content ---- */
+/* ---- the signature ---- */
 
-/* @param at  behind the opening quote  @return the closing one, NULL */
-static const char *end_of_string(const char *at, const char *end) {
-        for (; at < end && *at != '"'; at++)
-                at += *at == '\\';
-        return at < end ? at : NULL;
-}
-
-static bool is_word(const char *s, size_t n, const char *word) {
-        return s && n == strlen(word) && memcmp(s, word, n) == 0;
-}
-
-static bool copy_signature(const char *s, size_t n, char ret[static STORE_SIGNATURE_SIZE]) {
-        if (n < 8 || n >= STORE_SIGNATURE_SIZE)
+/* As report.c writes it: within a string the quotes would be escaped. */
+bool crash_signature_find(const char *json, char ret[static STORE_SIGNATURE_SIZE]) {
+        static const char member[] = "\"signature\":{\"id\":\"";
+        const char *at = strstr(json, member);
+        at = at ? at + strlen(member) : "";
+        size_t n = strspn(at, "0123456789abcdef");
+        if (n < 8 || n >= STORE_SIGNATURE_SIZE || at[n] != '"')
                 return false;
-        for (size_t i = 0; i < n; i++)
-                if (!strchr("0123456789abcdef", s[i]) || s[i] == '\0')
-                        return false;
-        memcpy(ret, s, n);
+        memcpy(ret, at, n);
         ret[n] = '\0';
         return true;
-}
-
-/* Not by jansson, which calls itself for each level, and a worker's stack is small. */
-bool crash_signature_find(const char *json, size_t n, char ret[static STORE_SIGNATURE_SIZE]) {
-        const char *end = json + n, *word = NULL;
-        size_t n_word = 0, depth = 0;
-        bool is_inside = false, is_next = false;
-        for (const char *at = json; at < end; at++) {
-                if (*at == '"') {
-                        word = at + 1;
-                        at = end_of_string(word, end);
-                        if (!at)
-                                return false;
-                        n_word = (size_t)(at - word);
-                        if (is_next)
-                                return copy_signature(word, n_word, ret);
-                } else if (*at == ':') {
-                        is_inside = depth == 1 ? is_word(word, n_word, "signature") : is_inside;
-                        is_next = depth == 2 && is_inside && is_word(word, n_word, "id");
-                } else if (*at == '{' || *at == '[')
-                        depth++;
-                else if (*at == '}' || *at == ']')
-                        depth -= depth > 0;
-        }
-        return false;
 }
 
 /* ---- the worker ---- */
@@ -222,18 +188,11 @@ static int keep_report(Report *x, const CrashReport *report) {
                 set_fault(x, strdup("it is larger than 32 MiB"));
                 return 0;
         }
-        if (!crash_signature_find(report->json, n_json, x->signature))
+        if (!crash_signature_find(report->json, x->signature))
                 x->signature[0] = '\0';
         x->json_fd = write_memfd(CRASH_FILE, report->json, n_json);
         x->text_fd = write_memfd(CRASH_TEXT_FILE, report->text, n_text);
         return x->json_fd < 0 ? x->json_fd : MIN(x->text_fd, 0);
-}
-
-/* Without a probe where the agent itself may see its processes' roots. */
-static void add_container(const Report *x, Roots *roots, int host_fd) {
-        const char *proc_root = x->spec->proc_root, *cgroup = x->facts.cgroup;
-        if (!roots_request_container(roots, x->probe_socket, proc_root, cgroup))
-                roots_add_container(roots, proc_root, cgroup, host_fd);
 }
 
 static void run_making(Report *x) {
@@ -241,7 +200,8 @@ static void run_making(Report *x) {
         _cleanup_(roots_done) Roots roots = { .n = 0 };
         int host = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (x->facts.cgroup)
-                add_container(x, &roots, host);
+                roots_request_container(&roots, x->probe_socket, x->spec->proc_root,
+                                        x->facts.cgroup);
         roots_add(&roots, host, FILE_ROOT_HOST, "host");
         roots_add_layers(&roots, host);
         int r = crash_report(&(CrashRequest){ .program = OURSELVES,

@@ -60,4 +60,4 @@ void crash_reports_make_of_oom_kill(CrashReports *c, const KernelLine *line, Oom
 
 /** @param json  of a report, from a hostile child: of any content
  * @return whether it has a signature that is one: 8 to 64 hexadecimal digits */
-bool crash_signature_find(const char *json, size_t n, char ret[static STORE_SIGNATURE_SIZE]);
+bool crash_signature_find(const char *json, char ret[static STORE_SIGNATURE_SIZE]);

@@ -648,7 +648,8 @@ static void a_probe_hands_out_the_roots_of_a_container(void **state) {
         assert_true(asprintf(&proc, "%s/proc", p->scratch->path) > 0);
         argv[1] = option;
         const char *socket = option + strlen(LISTENER);
-        assert_false(roots_request_container(&roots, socket, proc, ID));
+        roots_request_container(&roots, socket, proc, ID);
+        assert_int_equal(roots.n, 0);
         assert_int_equal(mkdirat(p->dir_fd, "proc", 0755), 0);
         make_process(p, 500, 1, "500\t1", "0::/kubepods.slice/cri-containerd-" ID ".scope\n");
         make_process(p, 600, 1, "600", "0::/user.slice\n");
@@ -656,13 +657,13 @@ static void a_probe_hands_out_the_roots_of_a_container(void **state) {
         make_root(p, 600, "out");
         assert_int_equal(posix_spawn(&p->pid, "/proc/self/exe", NULL, NULL, argv, environ), 0);
         wait_for_socket(socket);
-        assert_true(roots_request_container(&roots, socket, proc, ID));
+        roots_request_container(&roots, socket, proc, ID);
         assert_int_equal(roots.n, 1);
         assert_string_equal(roots.items[0].name, "process 500");
         assert_int_equal(roots.items[0].kind, FILE_ROOT_OWN);
         assert_int_equal(faccessat(roots.items[0].fd, "counter", F_OK, 0), 0);
         roots_done(&roots);
-        assert_true(roots_request_container(&roots, socket, proc, "/nowhere"));
+        roots_request_container(&roots, socket, proc, "/nowhere");
         assert_int_equal(roots.n, 0);
 }
 

@@ -126,8 +126,7 @@ static void add_sent(Roots *r, const char *text, int *fd) {
         }
 }
 
-/* @return whether the probe has sent all */
-static bool receive_roots(Roots *r, int socket_fd) {
+static void receive_roots(Roots *r, int socket_fd) {
         uint64_t now, end_usec = clock_boottime_usec() + PROBE_USEC;
         while ((now = clock_boottime_usec()) < end_usec) {
                 char text[ROOT_MESSAGE_SIZE] = "";
@@ -136,16 +135,13 @@ static bool receive_roots(Roots *r, int socket_fd) {
                 if (poll(&p, 1, (int)((end_usec - now) / USEC_PER_MSEC + 1)) <= 0)
                         continue;
                 ssize_t n = packet_receive(socket_fd, text, sizeof text - 1, &fd, 1);
-                if (n <= 0 && n != -EAGAIN)
-                        return false;
-                if (strcmp(text, "done") == 0)
-                        return true;
+                if ((n <= 0 && n != -EAGAIN) || strcmp(text, "done") == 0)
+                        return;
                 add_sent(r, text, &fd);
         }
-        return false;
 }
 
-bool roots_request_container(Roots *r, const char *socket, const char *proc_root,
+void roots_request_container(Roots *r, const char *socket, const char *proc_root,
                              const char *cgroup) {
         /* What nothing is collected from has to be named as well. */
         const ProbeRequest request = { .mode = PROBE_ROOTS,
@@ -156,7 +152,8 @@ bool roots_request_container(Roots *r, const char *socket, const char *proc_root
                                                     .timeout_usec = PROBE_USEC,
                                                     .max_bytes = 1 } };
         _cleanup_close_ int fd = probe_request_connect(socket);
-        return fd >= 0 && probe_request_send(&request, fd, -1) == 0 && receive_roots(r, fd);
+        if (fd >= 0 && probe_request_send(&request, fd, -1) == 0)
+                receive_roots(r, fd);
 }
 
 /* ---- of images ---- */

@@ -19,9 +19,9 @@ void roots_add(Roots *r, int fd, FileRootKind kind, const char *name);
  * text of its /proc/PID/cgroup */
 void roots_add_container(Roots *r, const char *proc_root, const char *cgroup, int host_fd);
 
-/** The same by a probe, which may see the roots of all processes (docs/ARCHITECTURE.md).
- * @param socket  where probes listen  @return whether one has answered */
-bool roots_request_container(Roots *r, const char *socket, const char *proc_root,
+/** The same by a probe, which may see the roots of all processes (docs/ARCHITECTURE.md); nothing is
+ * added where none answers. @param socket  where probes listen */
+void roots_request_container(Roots *r, const char *socket, const char *proc_root,
                              const char *cgroup);
 
 /** The probe's end: sends what roots_add_container() finds. @return 0, -errno */
