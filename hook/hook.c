@@ -30,6 +30,7 @@
 
 #include "collectors/host/dpkg.h"
 #include "collectors/runner/collector.h"
+#include "collectors/runner/packet.h"
 #include "hook/note.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
@@ -45,8 +46,6 @@
 /* A child says its result before it exits: closing what it has inherited may hang in the exit, and
  * nobody has to wait for that. */
 
-#define KILL_AFTER_USEC (10 * USEC_PER_MSEC) /* where SIGALRM does not get through */
-
 static _Noreturn void run_child(int fd, pid_t parent, int (*run)(void *userdata), void *userdata) {
         if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
                 _exit(ESRCH);
@@ -54,29 +53,23 @@ static _Noreturn void run_child(int fd, pid_t parent, int (*run)(void *userdata)
         _exit(write(fd, &result, sizeof result) < 0 ? errno : 0);
 }
 
-/* @return its pid, 0: there is none */
-static pid_t start_child(int *ret_fd, int (*run)(void *userdata), void *userdata) {
+void child_timeout_start(TimedChild *b, int (*run)(void *userdata), void *userdata) {
         int fds[2];
-        if (pipe2(fds, O_CLOEXEC) < 0)
-                return 0;
+        *b = TIMED_CHILD_NONE;
+        if (pipe2(fds, O_CLOEXEC) < 0) {
+                b->result = -errno;
+                return;
+        }
         pid_t parent = getpid(), pid = fork();
         if (pid == 0)
                 run_child(fds[1], parent, run, userdata);
-        (void)close(fds[1]); /* the child's: its end is the pipe's */
         if (pid > 0)
-                *ret_fd = fds[0];
-        else
+                *b = (TimedChild){ .pid = pid, .fd = fds[0] };
+        else {
+                b->result = -errno;
                 (void)close(fds[0]); /* nobody writes to it */
-        return MAX(pid, 0);
-}
-
-void child_timeout_start(TimedChild *b, int (*run)(void *userdata), void *userdata) {
-        *b = TIMED_CHILD_NONE;
-        b->pid = start_child(&b->fd, run, userdata);
-        if (b->pid == 0) {
-                b->deferred = run;
-                b->userdata = userdata;
         }
+        (void)close(fds[1]); /* the child's: its end is the pipe's */
 }
 
 static uint64_t remaining_msec(uint64_t until_usec) {
@@ -108,40 +101,7 @@ static int read_result(const TimedChild *b, uint64_t until_usec) {
         return result;
 }
 
-static void on_alarm(int number) {
-        (void)number;
-        _exit(0); /* as in any case */
-}
-
-/* @return whether there is such a timer */
-static bool send_at(timer_t *ret, int number, uint64_t usec) {
-        struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = number };
-        struct itimerspec at = { .it_value = { .tv_sec = (time_t)(usec / USEC_PER_SEC),
-                                               .tv_nsec = (long)(usec % USEC_PER_SEC) * 1000 } };
-        return timer_create(CLOCK_BOOTTIME, &event, ret) == 0 &&
-               timer_settime(*ret, TIMER_ABSTIME, &at, NULL) == 0;
-}
-
-/* A call that waits for a server that is gone takes SIGKILL at best. */
-static int run_deferred(const TimedChild *b, uint64_t until_usec) {
-        timer_t alarm, end;
-        int r = -EAGAIN; /* without a timer, nothing that may hang */
-        (void)signal(SIGALRM, on_alarm);
-        if (!send_at(&alarm, SIGALRM, until_usec))
-                return r;
-        if (send_at(&end, SIGKILL, until_usec + KILL_AFTER_USEC)) {
-                r = b->deferred(b->userdata);
-                (void)timer_delete(end); /* cannot fail: it is there */
-        }
-        (void)timer_delete(alarm); /* as above */
-        return r;
-}
-
 int child_timeout_wait(TimedChild *b, uint64_t until_usec) {
-        if (b->deferred) {
-                b->result = run_deferred(b, until_usec);
-                b->deferred = NULL;
-        }
         if (b->pid == 0)
                 return b->result;
         b->result = read_result(b, until_usec);
@@ -156,7 +116,8 @@ int child_timeout_wait(TimedChild *b, uint64_t until_usec) {
 
 enum {
         PACKET_MAX = 4096,
-        RETRY_MSEC = 5 /* while the agent's queue of connections is full */
+        RETRY_MSEC = 5, /* while the agent's queue of connections is full */
+        SNAPSHOT_BYTES_MAX = 32 << 20,
 };
 
 /* @return what stands behind the word and a blank, NULL when the text begins with another word */
@@ -249,20 +210,12 @@ static int agent_client_open(const char *path, const char *note, size_t n, uint6
         return r < 0 ? r : TAKE_FD(fd);
 }
 
-/* @return the descriptor that came with a message; -1 */
-static int own_fd(struct msghdr *message) {
-        const struct cmsghdr *c = CMSG_FIRSTHDR(message);
-        int fd = -1;
-        if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-                memcpy(&fd, CMSG_DATA(c), sizeof fd);
-        return fd;
-}
-
 /* Reading anything but a sealed file of memory might block, or change under us. */
 static bool is_sealed(int fd) {
         struct stat st;
         int seals = fcntl(fd, F_GET_SEALS);
-        return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && seals >= 0 &&
+        return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size <= SNAPSHOT_BYTES_MAX &&
+               seals >= 0 &&
                (seals & (F_SEAL_WRITE | F_SEAL_SHRINK)) == (F_SEAL_WRITE | F_SEAL_SHRINK);
 }
 
@@ -270,23 +223,16 @@ static bool is_sealed(int fd) {
  * caller's; else -1 */
 static void agent_client_receive(int fd, AgentReply *ret, int *ret_fd) {
         char data[PACKET_MAX + 1];
-        _Alignas(struct cmsghdr) char
-                control[CMSG_LEN(sizeof(int))]; /* no room for a second: the kernel closes it */
-        struct iovec part = { .iov_base = data, .iov_len = sizeof data };
-        struct msghdr message = { .msg_iov = &part,
-                                  .msg_iovlen = 1,
-                                  .msg_control = control,
-                                  .msg_controllen = sizeof control };
+        _cleanup_close_ int got = -1;
         *ret = (AgentReply){ .kind = AGENT_REPLY_NONE };
         *ret_fd = -1;
-        ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        ssize_t n = packet_receive(fd, data, sizeof data, &got, 1);
+        if (n == -EAGAIN || n == -EINTR)
                 return;
         if (n <= 0) {
                 ret->kind = AGENT_REPLY_CLOSED;
                 return;
         }
-        _cleanup_close_ int got = own_fd(&message);
         agent_client_parse(data, (size_t)n, ret);
         if (ret->kind != AGENT_REPLY_SNAPSHOT)
                 return;
@@ -305,8 +251,6 @@ void agent_client_finish(int fd, bool has_record, bool has_snapshot) {
 }
 
 /* ---- the hook's files beside the dump ---- */
-
-enum { COPY_BYTES = 64 << 10 };
 
 int write_file_open_directory(const char *path) {
         _cleanup_free_ char *copy = strdup(path);
@@ -327,38 +271,16 @@ int write_file_open_directory(const char *path) {
         return errno == ENOENT && made < 0 ? made : -errno;
 }
 
-static int copy_fd(int to, int from) {
-        char data[COPY_BYTES];
-        for (off_t done = 0;;) {
-                ssize_t n = pread(from, data, sizeof data, done);
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n <= 0)
-                        return n < 0 ? -errno : 0;
-                done += n;
-                if (done > WRITE_FILE_FD_MAX)
-                        return -EFBIG;
-                int r = fs_write_all(to, data, (size_t)n);
-                if (r < 0)
-                        return r;
-        }
-}
-
-static int fill(int fd, const FileContent *content) {
-        return content->text ? fs_write_all(fd, content->text, content->n)
-                             : copy_fd(fd, content->fd);
-}
-
 /* A file without a name, which gets one when it is complete. @return 0, -EOPNOTSUPP: try the other
  * way, -errno */
-static int write_unnamed(int dir_fd, const char *name, mode_t mode, const FileContent *content) {
+static int write_unnamed(int dir_fd, const char *name, mode_t mode, const char *text, size_t n) {
         char link_path[32];
         _cleanup_close_ int fd = openat(dir_fd, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, mode);
         if (fd < 0) /* kernels and file systems that know no O_TMPFILE say so in many ways */
                 return errno == EISDIR || errno == ENOENT || errno == EINVAL || errno == ENOSYS
                                ? -EOPNOTSUPP
                                : -errno;
-        int r = fill(fd, content);
+        int r = fs_write_all(fd, text, n);
         if (r < 0)
                 return r;
         (void)snprintf(link_path, sizeof link_path, "/proc/self/fd/%d", fd);
@@ -379,7 +301,7 @@ static int publish(int dir_fd, const char *temporary, const char *name) {
         return 0;
 }
 
-static int write_renamed(int dir_fd, const char *name, mode_t mode, const FileContent *content) {
+static int write_renamed(int dir_fd, const char *name, mode_t mode, const char *text, size_t n) {
         char temporary[NAME_MAX + 1];
         uint64_t random;
         if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
@@ -389,7 +311,7 @@ static int write_renamed(int dir_fd, const char *name, mode_t mode, const FileCo
                                         O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
         if (fd < 0)
                 return -errno;
-        int r = fill(fd, content);
+        int r = fs_write_all(fd, text, n);
         if (r == 0)
                 r = publish(dir_fd, temporary, name);
         if (r < 0)
@@ -397,9 +319,9 @@ static int write_renamed(int dir_fd, const char *name, mode_t mode, const FileCo
         return r;
 }
 
-int write_file(int dir_fd, const char *name, mode_t mode, const FileContent *content) {
-        int r = write_unnamed(dir_fd, name, mode, content);
-        return r == -EOPNOTSUPP ? write_renamed(dir_fd, name, mode, content) : r;
+int write_file(int dir_fd, const char *name, mode_t mode, const char *text, size_t n) {
+        int r = write_unnamed(dir_fd, name, mode, text, n);
+        return r == -EOPNOTSUPP ? write_renamed(dir_fd, name, mode, text, n) : r;
 }
 
 #define OPT "opt/aws/neuron"
@@ -500,11 +422,11 @@ static void add_packages(StrBuf *b, const char *root) {
         json_out_end_object(b);
 }
 
-static int write_beside(const HookNote *n, const char *name, const FileContent *content) {
+static int write_beside(const HookNote *n, const char *name, const char *text, size_t n_text) {
         if (!n->local_output_dir || !name)
                 return -ENOENT;
         _cleanup_close_ int dir_fd = write_file_open_directory(n->local_output_dir);
-        return dir_fd < 0 ? dir_fd : write_file(dir_fd, name, 0666, content);
+        return dir_fd < 0 ? dir_fd : write_file(dir_fd, name, 0666, text, n_text);
 }
 
 int record_write(const HookNote *n, const char *note_text, size_t n_text, const char *root) {
@@ -516,14 +438,7 @@ int record_write(const HookNote *n, const char *note_text, size_t n_text, const 
         json_out_end_object(&b);
         strbuf_add(&b, "\n");
         int r = strbuf_error(&b);
-        return r < 0 ? r
-                     : write_beside(n, n->record_name, &(FileContent){ .text = b.text, .n = b.n });
-}
-
-/* Writes the snapshot: text, or what fd has when text is NULL. @return 0, -EEXIST, -errno */
-static int record_write_snapshot(const HookNote *n, const char *text, size_t n_text, int fd) {
-        return write_beside(n, n->snapshot_name,
-                            &(FileContent){ .text = text, .n = n_text, .fd = fd });
+        return r < 0 ? r : write_beside(n, n->record_name, b.text, b.n);
 }
 
 /* ---- lines for people who read the job's stderr, which may not make a job wait: a full pipe that
@@ -546,20 +461,6 @@ static int write_line(void *userdata) {
         return write(STDERR_FILENO, line->text, line->n) < 0 ? -errno : 0;
 }
 
-/* Kernels before 6.4 do not know a single write to a pipe that does not wait: an open file of our
- * own does not. @return whether it is a pipe */
-static bool print_to_pipe(const Line *line) {
-        if (fcntl(STDERR_FILENO, F_GETPIPE_SZ) < 0)
-                return false;
-        int fd = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
-        if (fd < 0)
-                return errno == ENXIO; /* nobody reads it; without /proc it is left to the child */
-        if (write(fd, line->text, line->n) < 0)
-                errno = 0; /* full: there is nobody else to tell */
-        (void)close(fd);   /* as above */
-        return true;
-}
-
 static void print_line(Line *line) {
         static bool is_hung;
         struct iovec v = { .iov_base = line->text, .iov_len = line->n };
@@ -569,17 +470,16 @@ static void print_line(Line *line) {
                 return;
         if (send(STDERR_FILENO, line->text, line->n, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ||
             errno != ENOTSOCK || pwritev2(STDERR_FILENO, &v, 1, -1, RWF_NOWAIT) >= 0 ||
-            errno == EBADF || print_to_pipe(line))
+            errno == EBADF)
                 return;
-        child_timeout_start(&child, write_line, line);
-        is_hung = child.deferred != NULL || /* there can be no child, and here it might hang */
-                  child_timeout_wait(&child, clock_boottime_usec() + STDERR_TIMEOUT_USEC) ==
-                          -ETIMEDOUT;
+        child_timeout_start(&child, write_line, line); /* kernels before 6.4 know no such write to
+                                                          a pipe */
+        is_hung = child_timeout_wait(&child, clock_boottime_usec() + STDERR_TIMEOUT_USEC) ==
+                  -ETIMEDOUT;
 }
 
 /* Writes `neuron-dump: …` and a newline, cut at a few hundred bytes, control characters shown as
- * `?`. Left out when stderr would block, as a full pipe does; a file that hangs costs 100 ms, once.
- */
+ * `?`. Left out when stderr would block: a full pipe or a file that hangs costs 100 ms, once. */
 _printf_(1, 2) static void message_print(const char *fmt, ...) {
         Line line = { .text = MESSAGE_PREFIX };
         size_t n = strlen(MESSAGE_PREFIX);
@@ -883,7 +783,7 @@ static int mailbox_write(const char *directory, const char *id, const char *note
         if (fd < 0)
                 return -errno;
         (void)snprintf(name, sizeof name, "%s.json", id);
-        return write_file(fd, name, 0600, &(FileContent){ .text = note, .n = n });
+        return write_file(fd, name, 0600, note, n);
 }
 
 #define SOCKET_DEFAULT "/run/neuron-collectd/hook.sock"
@@ -912,7 +812,7 @@ typedef struct Hook {
                                               the agent's */
         bool has_snapshot, is_late;        /* is_late: a file may still appear */
         TimedChild record;
-        pid_t pid, chain; /* pid: our own */
+        pid_t chain;
 } Hook;
 
 static const char *setting(const char *name, const char *otherwise) {
@@ -938,7 +838,7 @@ static uint64_t deadline_setting(void) {
 
 static int write_record(void *userdata) {
         const Hook *h = userdata;
-        if (h->agent_fd >= 0 && getpid() != h->pid)
+        if (h->agent_fd >= 0)
                 (void)close(h->agent_fd); /* the parent's conversation */
         return record_write(&h->note, h->text.text, h->text.n, "/");
 }
@@ -950,13 +850,14 @@ static int write_note(void *userdata) {
 
 typedef struct Snapshot {
         const Hook *hook;
-        const char *text; /* NULL: the fd of the hook */
+        const char *text;
         size_t n;
 } Snapshot;
 
 static int write_snapshot(void *userdata) {
         const Snapshot *s = userdata;
-        return record_write_snapshot(&s->hook->note, s->text, s->n, s->hook->snapshot_fd);
+        const HookNote *n = &s->hook->note;
+        return write_beside(n, n->snapshot_name, s->text, s->n);
 }
 
 /* ---- with the agent ---- */
@@ -1040,6 +941,13 @@ static void write_snapshot_file(Hook *h, const char *text, size_t n) {
                               h->note.local_output_dir, strerror(-r));
 }
 
+static void write_agent_snapshot(Hook *h) {
+        _cleanup_free_ char *text = NULL;
+        size_t n;
+        if (fs_read_head(h->snapshot_fd, SNAPSHOT_BYTES_MAX, &text, &n) == 0) /* else no memory */
+                write_snapshot_file(h, text, n);
+}
+
 static void write_own_snapshot(Hook *h) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         uint64_t left = remaining_usec(h->until_usec);
@@ -1079,10 +987,8 @@ static void run(Hook *h, char *const *argv) {
         receive_replies(h);
         if (!h->is_accepted)
                 write_mailbox_note(h);
-        if (h->record.deferred) /* before what tells less, and may hang as well */
-                (void)child_timeout_wait(&h->record, h->until_usec + GRACE_USEC);
         if (h->snapshot_fd >= 0 && h->note.local_output_dir)
-                write_snapshot_file(h, NULL, 0);
+                write_agent_snapshot(h);
         else if (!h->has_final_reply)
                 write_own_snapshot(h);
         finish(h);
@@ -1118,7 +1024,6 @@ static int print_usage(int kind) {
 
 int hook_main(int argc, char **argv) {
         Hook h = { .start_usec = clock_boottime_usec(),
-                   .pid = getpid(),
                    .agent_fd = -1,
                    .snapshot_fd = -1,
                    .record = TIMED_CHILD_NONE };

@@ -25,22 +25,17 @@ typedef struct TimedChild {
         pid_t pid; /* 0: there is no child */
         int fd;    /* says the result; -1 */
         int result;
-        int (*deferred)(void *userdata); /* no child could be made: done by child_timeout_wait() */
-        void *userdata;                  /* of deferred; borrowed */
 } TimedChild;
 
 #define TIMED_CHILD_NONE ((TimedChild){ .fd = -1 })
 
-/** Forks; the caller has one thread. The child dies with its caller. Where there can be no child
- * (RLIMIT_NPROC, pids.max, ENOMEM, EMFILE) nothing is done yet. @param run  in the child: 0 or
+/** Forks; the caller has one thread. The child dies with its caller. @param run  in the child: 0 or
  * -errno; what it opened it has closed */
 void child_timeout_start(TimedChild *b, int (*run)(void *userdata), void *userdata);
 
-/** What was put off is done here; then this process ends at until_usec, with 0 where it can, when
- * that hangs.
- * @param until_usec  CLOCK_BOOTTIME
- * @return what run() returned; -ETIMEDOUT: killed, perhaps still there; -EPIPE: it crashed. Again:
- * the same */
+/** @param until_usec  CLOCK_BOOTTIME
+ * @return what run() returned; -ETIMEDOUT: killed, perhaps still there; -EPIPE: it crashed; -errno:
+ * there can be no child (RLIMIT_NPROC, pids.max). Again: the same */
 int child_timeout_wait(TimedChild *b, uint64_t until_usec);
 
 /* ---- the conversation with the agent: packets of a SOCK_SEQPACKET socket; docs/API.md has the
@@ -81,18 +76,11 @@ int record_write(const HookNote *n, const char *note_text, size_t n_text, const 
 /* ---- a file that appears complete or not at all, whenever we are killed ---- */
 
 /* Not fsynced: the job comes first, and the agent makes its own copy durable. */
-typedef struct FileContent {
-        const char *text; /* NULL: what fd has */
-        size_t n;
-        int fd; /* a file of memory, read from its beginning */
-} FileContent;
-
-#define WRITE_FILE_FD_MAX (32 << 20) /* of what fd has */
 
 /** Creates the directory and those above it, with the caller's umask. @return an O_PATH fd of the
  * caller's, -errno */
 int write_file_open_directory(const char *path);
 
-/** @param mode  the umask is taken off  @return 0; -EEXIST: something is there, and stays; -EFBIG;
- * -errno */
-int write_file(int dir_fd, const char *name, mode_t mode, const FileContent *content);
+/** @param mode  the umask is taken off  @return 0; -EEXIST: something is there, and stays; -errno
+ */
+int write_file(int dir_fd, const char *name, mode_t mode, const char *text, size_t n);
