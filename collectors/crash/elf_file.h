@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "collectors/crash/origin/elf_notes.h"
+#include "collectors/host/elf_notes.h"
 #include "lib/base/cleanup.h"
 
 #define UNWIND_REGISTERS 33 /* by DWARF's numbers: 17 of x86-64, 33 of arm64 */

@@ -1,4 +1,4 @@
-#include "collectors/crash/origin/elf_notes.h"
+#include "collectors/host/elf_notes.h"
 
 #include <elf.h>
 #include <string.h>

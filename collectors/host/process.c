@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/sysmacros.h>
 
+#include "collectors/host/elf_notes.h"
 #include "collectors/host/jobs.h"
 #include "collectors/host/procfs.h"
 #include "collectors/runner/child_pool.h"
@@ -84,87 +85,34 @@ static void write_raw_line(ProcessReport *report, char kind, const char *line, s
 
 /* ---- the build id of a library ---- */
 
-enum {
-        SEGMENTS_MAX = 64,
-        NOTE_BYTES_MAX = 16 << 10,
-        ID_BYTES_MAX = (PROCESS_BUILD_ID_SIZE - 1) / 2
-};
-
-typedef struct Segment {
-        uint64_t offset, size;
-} Segment;
-
-/* @return 1 for a note segment, 0 for another, -errno */
-static int read_segment(int fd, uint64_t offset, Segment *ret) {
-        Elf64_Phdr head;
-        int r = fs_pread_all(fd, &head, sizeof head, offset);
-        if (r < 0)
-                return r == -ENODATA ? -EBADMSG : r;
-        *ret = (Segment){ .offset = head.p_offset, .size = head.p_filesz };
-        return head.p_type == PT_NOTE;
-}
-
-static uint64_t align4(uint64_t n) {
-        return (n + 3) & ~UINT64_C(3);
-}
-
-/* @return whether the notes hold a build id */
-static bool find_id(const uint8_t *notes, size_t n, char *hex) {
-        for (size_t at = 0; n - at >= sizeof(Elf64_Nhdr);) {
-                Elf64_Nhdr head;
-                memcpy(&head, notes + at, sizeof head);
-                uint64_t name = at + sizeof head, id = name + align4(head.n_namesz),
-                         next = id + align4(head.n_descsz);
-                if (id + head.n_descsz > n)
-                        return false;
-                if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == 4 &&
-                    memcmp(notes + name, "GNU", 4) == 0 && head.n_descsz > 0 &&
-                    head.n_descsz <= ID_BYTES_MAX) {
-                        (void)digest_hex(notes + id, head.n_descsz, hex);
-                        return true;
-                }
-                if (next > n)
-                        return false;
-                at = (size_t)next;
-        }
-        return false;
-}
-
-/* @return 1 when the id was in it, 0, -errno */
-static int search_segment(int fd, const Segment *s, char *hex) {
-        size_t n = (size_t)MIN(s->size, (uint64_t)NOTE_BYTES_MAX);
-        _cleanup_free_ uint8_t *notes = malloc(MAX(n, (size_t)1));
-
-        if (!notes)
-                return -ENOMEM;
-        if (s->offset > INT64_MAX - NOTE_BYTES_MAX)
-                return -EBADMSG;
-        int r = fs_pread_all(fd, notes, n, s->offset);
-        if (r < 0)
-                return r == -ENODATA ? -EBADMSG : r;
-        return find_id(notes, n, hex);
-}
+enum { SEGMENTS_MAX = 64, NOTE_BYTES_MAX = 16 << 10 };
 
 int process_build_id(int fd, char hex[static PROCESS_BUILD_ID_SIZE]) {
         Elf64_Ehdr head;
+        BuildId id = { .n = 0 };
         int r = fs_pread_all(fd, &head, sizeof head, 0);
 
-        hex[0] = '\0';
-        if (r < 0)
-                return r == -ENODATA ? -EBADMSG : r;
-        if (memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 || head.e_ident[EI_CLASS] != ELFCLASS64 ||
-            head.e_ident[EI_DATA] != (BYTE_ORDER == LITTLE_ENDIAN ? ELFDATA2LSB : ELFDATA2MSB) ||
-            head.e_phoff > INT64_MAX - SEGMENTS_MAX * sizeof(Elf64_Phdr))
-                return -EBADMSG;
-        for (unsigned i = 0; i < MIN(head.e_phnum, (unsigned)SEGMENTS_MAX); i++) {
-                Segment s;
-                r = read_segment(fd, head.e_phoff + i * sizeof(Elf64_Phdr), &s);
-                if (r > 0)
-                        r = search_segment(fd, &s, hex);
-                if (r != 0)
-                        return MIN(r, 0);
+        if (r == 0 &&
+            (memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 || head.e_ident[EI_CLASS] != ELFCLASS64 ||
+             head.e_ident[EI_DATA] != (BYTE_ORDER == LITTLE_ENDIAN ? ELFDATA2LSB : ELFDATA2MSB) ||
+             head.e_phoff > INT64_MAX - SEGMENTS_MAX * sizeof(Elf64_Phdr)))
+                r = -EBADMSG;
+        for (unsigned i = 0; r == 0 && id.n == 0 && i < MIN(head.e_phnum, (unsigned)SEGMENTS_MAX);
+             i++) {
+                uint8_t notes[NOTE_BYTES_MAX];
+                Elf64_Phdr p;
+                r = fs_pread_all(fd, &p, sizeof p, head.e_phoff + i * sizeof p);
+                if (r < 0 || p.p_type != PT_NOTE)
+                        continue;
+                size_t n = MIN(p.p_filesz, sizeof notes);
+                r = p.p_offset > INT64_MAX - NOTE_BYTES_MAX
+                            ? -EBADMSG
+                            : fs_pread_all(fd, notes, n, p.p_offset);
+                if (r == 0)
+                        build_id_parse(notes, n, p.p_align, &id);
         }
-        return 0;
+        (void)digest_hex(id.bytes, id.n, hex);
+        return r == -ENODATA ? -EBADMSG : r;
 }
 
 /* Threads of a process: where each stands. One record a thread, so that what was written before a

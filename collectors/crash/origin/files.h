@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "collectors/crash/origin/elf_notes.h"
+#include "collectors/host/elf_notes.h"
 
 #define FILES_PATH_SIZE 4096
 #define FILES_ROOTS_MAX 160
