@@ -5,14 +5,6 @@
 
 #include "lib/base/array.h"
 
-enum { BUCKETS = 8192 };
-
-typedef struct Builder {
-        Threads *threads;
-        uint32_t
-                *buckets; /* a group's number + 1; 0 = empty. There are fewer groups than buckets */
-} Builder;
-
 static uint64_t hash_of(const UnwindChain *chain) {
         uint64_t h = chain->end;
         for (size_t i = 0; i < chain->n; i++)
@@ -20,8 +12,8 @@ static uint64_t hash_of(const UnwindChain *chain) {
         return h ^ h >> 32;
 }
 
-static bool is_same(const ThreadGroup *g, const UnwindChain *chain) {
-        if (g->n_frames != chain->n || g->end != chain->end)
+static bool is_same(const ThreadGroup *g, const UnwindChain *chain, uint64_t hash) {
+        if (g->hash != hash || g->n_frames != chain->n || g->end != chain->end)
                 return false;
         for (size_t i = 0; i < chain->n; i++)
                 if (g->frames[i].pc != chain->frames[i].pc)
@@ -29,34 +21,31 @@ static bool is_same(const ThreadGroup *g, const UnwindChain *chain) {
         return true;
 }
 
-static int new_group(Threads *t, const UnwindChain *chain, size_t thread) {
+static int new_group(Threads *t, const UnwindChain *chain, uint64_t hash, size_t thread) {
         if (array_grow(&t->groups, t->n_groups, sizeof *t->groups) < 0)
                 return -ENOMEM;
         UnwindFrame *frames = calloc(chain->n, sizeof *frames);
         if (!frames)
                 return -ENOMEM;
         memcpy(frames, chain->frames, chain->n * sizeof *frames);
-        t->groups[t->n_groups++] = (ThreadGroup){
-                .frames = frames, .n_frames = chain->n, .end = chain->end, .first_thread = thread
-        };
+        t->groups[t->n_groups++] = (ThreadGroup){ .hash = hash,
+                                                  .frames = frames,
+                                                  .n_frames = chain->n,
+                                                  .end = chain->end,
+                                                  .first_thread = thread };
         return 0;
 }
 
-static int add_chain(Builder *b, const UnwindChain *chain, size_t thread) {
-        Threads *t = b->threads;
-        size_t at = hash_of(chain) % BUCKETS;
-        while (thread > 0 && b->buckets[at] > 0 && !is_same(&t->groups[b->buckets[at] - 1], chain))
-                at = (at + 1) % BUCKETS;
-        if (thread == 0 || b->buckets[at] == 0) {
-                int r = new_group(t, chain, thread);
-                if (r < 0)
-                        return r;
-                if (thread > 0) /* nobody joins the one that crashed */
-                        b->buckets[at] = (uint32_t)t->n_groups;
-                t->group_of[thread] = (uint32_t)t->n_groups - 1;
-        } else
-                t->group_of[thread] = b->buckets[at] - 1;
-        t->groups[t->group_of[thread]].n_threads++;
+static int add_chain(Threads *t, const UnwindChain *chain, size_t thread) {
+        const uint64_t hash = hash_of(chain);
+        size_t i = thread == 0 ? 0 : 1; /* nobody joins the one that crashed */
+        while (i < t->n_groups && !is_same(&t->groups[i], chain, hash))
+                i++;
+        int r = i == t->n_groups ? new_group(t, chain, hash, thread) : 0;
+        if (r < 0)
+                return r;
+        t->group_of[thread] = (uint32_t)i;
+        t->groups[i].n_threads++;
         t->n_ends[chain->end]++;
         t->n_frames += chain->n;
         return 0;
@@ -69,7 +58,10 @@ static int compare_groups(const void *a, const void *b) {
         return x->first_thread < y->first_thread ? -1 : 1;
 }
 
-static void sort_groups(Threads *t, size_t n_threads, uint32_t *number_of_first) {
+static int sort_groups(Threads *t, size_t n_threads) {
+        _cleanup_free_ uint32_t *number_of_first = calloc(n_threads + 1, sizeof *number_of_first);
+        if (!number_of_first)
+                return -ENOMEM;
         for (size_t i = 0; i < n_threads; i++)
                 t->group_of[i] = (uint32_t)t->groups[t->group_of[i]].first_thread;
         if (t->n_groups > 1)
@@ -78,6 +70,7 @@ static void sort_groups(Threads *t, size_t n_threads, uint32_t *number_of_first)
                 number_of_first[t->groups[i].first_thread] = (uint32_t)i;
         for (size_t i = 0; i < n_threads; i++)
                 t->group_of[i] = number_of_first[t->group_of[i]];
+        return 0;
 }
 
 int threads_unwind_crashed(Threads *ret, Modules *modules) {
@@ -96,28 +89,24 @@ int threads_unwind_crashed(Threads *ret, Modules *modules) {
                 return r;
         memcpy(ret->interrupts, chain->interrupts, sizeof ret->interrupts);
         ret->n_interrupts = chain->n_interrupts;
-        return add_chain(&(Builder){ .threads = ret }, chain, 0);
+        return add_chain(ret, chain, 0);
 }
 
 int threads_unwind_others(Threads *t, Modules *modules) {
         const CoreNotes *c = modules->memory->notes;
         _cleanup_(unwinder_freep) Unwinder *u = NULL;
-        _cleanup_free_ uint32_t *buckets = calloc(BUCKETS, sizeof *buckets);
         _cleanup_free_ UnwindChain *chain = malloc(sizeof *chain);
-        if (!buckets || !chain)
+        if (!chain)
                 return -ENOMEM;
-        Builder b = { t, buckets };
         int r = unwinder_new(&u, modules);
         for (size_t i = 1; i < c->n_threads && r == 0; i++) {
                 UnwindState state;
                 unwind_thread_state(c, &c->threads[i], &state);
                 r = unwind_chain(u, &state, chain);
                 if (r == 0)
-                        r = add_chain(&b, chain, i);
+                        r = add_chain(t, chain, i);
         }
-        if (r == 0)
-                sort_groups(t, c->n_threads, buckets);
-        return r;
+        return r == 0 ? sort_groups(t, c->n_threads) : r;
 }
 
 void threads_done(Threads *t) {

@@ -4,6 +4,7 @@
 #include "collectors/crash/unwind.h"
 
 typedef struct ThreadGroup { /* the one that crashed is alone in the first */
+        uint64_t hash;       /* of what follows */
         UnwindFrame *frames;
         size_t n_frames;
         UnwindEnd end;

@@ -135,62 +135,50 @@ static void push_picked(Machine *m, uint64_t depth) {
                 push(m, m->stack[m->n - 1 - depth]);
 }
 
-static bool push_of_two(Machine *m, uint8_t atom) {
-        uint64_t b = pop(m), a = pop(m);
+static uint64_t combine(Machine *m, uint8_t atom, uint64_t a, uint64_t b) {
         int64_t x = (int64_t)a, y = (int64_t)b;
         switch (atom) {
         case DW_OP_plus:
-                push(m, a + b);
-                return true;
+                return a + b;
         case DW_OP_minus:
-                push(m, a - b);
-                return true;
+                return a - b;
         case DW_OP_mul:
-                push(m, a * b);
-                return true;
+                return a * b;
         case DW_OP_and:
-                push(m, a & b);
-                return true;
+                return a & b;
         case DW_OP_or:
-                push(m, a | b);
-                return true;
+                return a | b;
         case DW_OP_xor:
-                push(m, a ^ b);
-                return true;
+                return a ^ b;
         case DW_OP_shl:
-                push(m, b < 64 ? a << b : 0);
-                return true;
+                return b < 64 ? a << b : 0;
         case DW_OP_shr:
-                push(m, b < 64 ? a >> b : 0);
-                return true;
+                return b < 64 ? a >> b : 0;
         case DW_OP_shra:
-                push(m, (uint64_t)(x >> MIN(b, UINT64_C(63))));
-                return true;
+                return (uint64_t)(x >> MIN(b, UINT64_C(63)));
         case DW_OP_eq:
-                push(m, a == b);
-                return true;
+                return a == b;
         case DW_OP_ne:
-                push(m, a != b);
-                return true;
+                return a != b;
         case DW_OP_ge:
-                push(m, x >= y);
-                return true;
+                return x >= y;
         case DW_OP_gt:
-                push(m, x > y);
-                return true;
+                return x > y;
         case DW_OP_le:
-                push(m, x <= y);
-                return true;
+                return x <= y;
         case DW_OP_lt:
-                push(m, x < y);
-                return true;
-        case DW_OP_swap:
-                push(m, b);
-                push(m, a);
-                return true;
-        default:
-                return false;
+                return x < y;
+        default: /* branches, calls, what no frame information has */
+                m->error = UNWIND_NO_RULE;
+                return 0;
         }
+}
+
+static void push_of_two(Machine *m, uint8_t atom) {
+        uint64_t b = pop(m), a = pop(m);
+        if (atom == DW_OP_swap)
+                push(m, b);
+        push(m, atom == DW_OP_swap ? a : combine(m, atom, a, b));
 }
 
 static void execute(Machine *m, const UnwindOp *op) {
@@ -219,8 +207,8 @@ static void execute(Machine *m, const UnwindOp *op) {
                 push_picked(m, a == DW_OP_dup ? 0 : a == DW_OP_over ? 1 : op->number);
         else if (a == DW_OP_drop)
                 (void)pop(m);
-        else if (a != DW_OP_nop && a != DW_OP_stack_value && !push_of_two(m, a))
-                m->error = UNWIND_NO_RULE; /* branches, calls, what no frame information has */
+        else if (a != DW_OP_nop && a != DW_OP_stack_value)
+                push_of_two(m, a);
 }
 
 /* @return 0, an UnwindEnd, -errno */
