@@ -29,17 +29,6 @@
 
 #define X32_CALLS 0x40000000 /* x32's numbers on x86-64 lie above, and are none of ours */
 
-/* How each begins: calls of another architecture are refused, and the number of the call is in the
- * accumulator. */
-static const struct sock_filter sandbox_prologue[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, X32_CALLS, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-};
-
 #define DESCRIPTORS_MAX 1024
 #define PROCESSES_MAX 512 /* of the user, threads too */
 #define MEMORY_MAX (2 * GIB)
@@ -263,6 +252,17 @@ static void add_return(Filter *f, int error) {
         add(f, (struct sock_filter){ .code = BPF_RET | BPF_K, .k = answer });
 }
 
+/* How each begins: calls of another architecture are refused, and the number of the call is in the
+ * accumulator. */
+static void add_prologue(Filter *f) {
+        add_load(f, offsetof(struct seccomp_data, arch));
+        add(f, jump(BPF_JEQ, ARCHITECTURE, 1, 0));
+        add_return(f, EPERM);
+        add_load(f, offsetof(struct seccomp_data, nr));
+        add(f, jump(BPF_JGE, X32_CALLS, 0, 1));
+        add_return(f, EPERM);
+}
+
 static void add_refused(Filter *f, const unsigned short *calls, size_t n) {
         for (size_t i = 0; i < n; i++) {
                 add(f, jump(BPF_JEQ, calls[i], 0, 1));
@@ -366,15 +366,19 @@ static void add_refusals(Filter *f, const Sandbox *s) {
         add_return(f, 0);
 }
 
+static int install(Filter *f) {
+        struct sock_fprog program = { .len = f->n, .filter = f->steps };
+        return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) < 0 ? -errno : 0;
+}
+
 static int enter_seccomp(const Sandbox *s) {
-        Filter f = { .n = ELEMENTSOF(sandbox_prologue) };
-        memcpy(f.steps, sandbox_prologue, sizeof sandbox_prologue);
+        Filter f = { .n = 0 };
+        add_prologue(&f);
         if (s->opens_nothing)
                 add_allowed(&f);
         else
                 add_refusals(&f, s);
-        struct sock_fprog program = { .len = f.n, .filter = f.steps };
-        return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) < 0 ? -errno : 0;
+        return install(&f);
 }
 
 static void note_missing(StrBuf *b, const char *what, int error) {
@@ -456,19 +460,11 @@ static const unsigned short refused_for_reader[] = {
 };
 
 static int refuse_reaching_others(void) {
-        struct sock_filter
-                steps[ELEMENTSOF(sandbox_prologue) + 2 * ELEMENTSOF(refused_for_reader) + 1];
-        unsigned short n = ELEMENTSOF(sandbox_prologue);
-        memcpy(steps, sandbox_prologue, sizeof sandbox_prologue);
-        for (size_t i = 0; i < ELEMENTSOF(refused_for_reader); i++) {
-                steps[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K,
-                                                          refused_for_reader[i], 0, 1);
-                steps[n++] =
-                        (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
-        }
-        steps[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-        struct sock_fprog program = { .len = n, .filter = steps };
-        return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) < 0 ? -errno : 0;
+        Filter f = { .n = 0 };
+        add_prologue(&f);
+        add_refused(&f, refused_for_reader, ELEMENTSOF(refused_for_reader));
+        add_return(&f, 0);
+        return install(&f);
 }
 
 int sandbox_enter_reader(const char *program, int dir_fd) {
