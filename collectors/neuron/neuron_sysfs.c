@@ -64,17 +64,6 @@ typedef struct SysfsProgress {
         SysfsSummary summary;
 } SysfsProgress;
 
-typedef struct SysfsWalk {
-        const char *device; /* as records name it */
-        SysfsProgress *progress;
-        _Atomic uint32_t *n_files_all; /* of all walks together */
-        unsigned depth_max;            /* 0: only the files of the directory itself */
-        size_t bytes_max;              /* records */
-        int (*on_line)(const char *line, size_t n,
-                       void *userdata); /* a record with its newline; negative ends the walk */
-        void *userdata;
-} SysfsWalk;
-
 typedef struct SysfsValue {
         char data[SYSFS_FILE_BYTES_MAX +
                   1]; /* without a newline at the end, and not ended by NUL */
@@ -216,9 +205,13 @@ enum {
 };
 
 typedef struct Walk {
-        const SysfsWalk *of;
-        StrBuf path;              /* of the directory being read, below the device */
-        StrBuf line, errors, cut; /* of its record */
+        const char *device; /* as records name it */
+        SysfsProgress *progress;
+        _Atomic uint32_t *n_files_all; /* of all walks together */
+        bool is_flat;                  /* only the files of the directory itself */
+        int out_fd;                    /* gets the records */
+        StrBuf path;                   /* of the directory being read, below the device */
+        StrBuf line, errors, cut;      /* of its record */
         size_t n_bytes, bytes_max;
         uint32_t n_entries, files_max;
         char *deferred[SYSFS_DEFERRED_MAX];
@@ -227,8 +220,8 @@ typedef struct Walk {
 } Walk;
 
 static void note_cut(Walk *w, const char *why) {
-        if (w->of->progress->cut[0] == '\0')
-                (void)snprintf(w->of->progress->cut, sizeof w->of->progress->cut, "%s", why);
+        if (w->progress->cut[0] == '\0')
+                (void)snprintf(w->progress->cut, sizeof w->progress->cut, "%s", why);
 }
 
 static void stop(Walk *w, const char *why) {
@@ -274,7 +267,7 @@ static void begin_line(Walk *w) {
         if (w->line.n > 0)
                 return;
         json_out_object(&w->line, NULL);
-        json_out_string(&w->line, "device", w->of->device);
+        json_out_string(&w->line, "device", w->device);
         json_out_path(&w->line, "directory", w->path.text ? w->path.text : "");
         json_out_object(&w->line, "values");
 }
@@ -307,7 +300,7 @@ static int end_line(Walk *w) {
                 stop(w, "the device's share of snapshot.probe_bytes is used up");
         } else {
                 w->n_bytes += w->line.n;
-                r = w->of->on_line(w->line.text, w->line.n, w->of->userdata);
+                r = fs_write_all(w->out_fd, w->line.text, w->line.n);
         }
         strbuf_clear(&w->line);
         return MIN(r, 0);
@@ -316,7 +309,7 @@ static int end_line(Walk *w) {
 static void add_error(Walk *w, const char *name, int error) {
         char text[128];
 
-        w->of->progress->n_errors++;
+        w->progress->n_errors++;
         (void)snprintf(text, sizeof text, "%s: %s",
                        strerrorname_np(error) ? strerrorname_np(error) : "error",
                        strerrordesc_np(error) ? strerrordesc_np(error) : "unknown");
@@ -328,19 +321,19 @@ static void add_error(Walk *w, const char *name, int error) {
 /* ---- files ---- */
 
 static bool count_file(Walk *w) {
-        if (w->of->progress->n_files >= w->files_max)
+        if (w->progress->n_files >= w->files_max)
                 stop(w, "more than 4000 files below the device, of which 512 are kept for its "
                         "hardware's");
-        else if (atomic_fetch_add(w->of->n_files_all, 1) >= SYSFS_FILES_MAX)
+        else if (atomic_fetch_add(w->n_files_all, 1) >= SYSFS_FILES_MAX)
                 stop(w, "more than 20000 files below all devices together");
         else
-                w->of->progress->n_files++;
+                w->progress->n_files++;
         return !w->is_over;
 }
 
 /* @param path  of the file, below the device @param at_fd, name  how to open it */
 static int read_file(Walk *w, int at_fd, const char *name, const char *path) {
-        SysfsProgress *progress = w->of->progress;
+        SysfsProgress *progress = w->progress;
         const char *leaf = path_name(path);
         SysfsValue value; /* a page: not cleared for each of thousands of files */
 
@@ -457,7 +450,7 @@ static int walk_dir(Walk *w, int dir_fd, unsigned depth) {
                 r = visit_file(w, dir_fd, entry->d_name);
         if (r >= 0)
                 r = end_line(w);
-        if (w->of->depth_max == 0)
+        if (w->is_flat)
                 return r;
         rewinddir(dir);
         while (r >= 0 && (entry = next_entry(w, dir, DT_DIR)))
@@ -492,26 +485,24 @@ static int read_deferred(Walk *w, int dir_fd) {
  * writing, never what is called `reset`, never what nobody may read, no symlink. Files whose
  * reading asks the device's hardware or firmware come last, each with a record of its own, since
  * they may hang.
- * @param dir_fd  borrowed  @return 0 also when something was left out (progress->cut); -errno of
- * on_line() or -ENOMEM */
-static int sysfs_walk(const SysfsWalk *walk, int dir_fd) {
+ * @param dir_fd  borrowed  @return 0 also when something was left out (progress->cut); -errno */
+static int sysfs_walk(Walk *w, int dir_fd, size_t max_bytes) {
         /* Some of the limit is kept for what comes last: it is what matters most. */
-        Walk w = { .of = walk,
-                   .bytes_max = walk->bytes_max - walk->bytes_max / 4,
-                   .files_max = SYSFS_DEVICE_FILES_MAX - SYSFS_DEFERRED_MAX };
-        int r = walk_dir(&w, dir_fd, 0);
+        w->bytes_max = max_bytes - max_bytes / 4;
+        w->files_max = SYSFS_DEVICE_FILES_MAX - SYSFS_DEFERRED_MAX;
+        int r = walk_dir(w, dir_fd, 0);
 
-        w.bytes_max = walk->bytes_max;
-        w.files_max = SYSFS_DEVICE_FILES_MAX;
-        w.is_over = false;
+        w->bytes_max = max_bytes;
+        w->files_max = SYSFS_DEVICE_FILES_MAX;
+        w->is_over = false;
         if (r >= 0)
-                r = read_deferred(&w, dir_fd);
-        for (size_t i = 0; i < w.n_deferred; i++)
-                free(w.deferred[i]);
-        strbuf_done(&w.path);
-        strbuf_done(&w.line);
-        strbuf_done(&w.errors);
-        strbuf_done(&w.cut);
+                r = read_deferred(w, dir_fd);
+        for (size_t i = 0; i < w->n_deferred; i++)
+                free(w->deferred[i]);
+        strbuf_done(&w->path);
+        strbuf_done(&w->line);
+        strbuf_done(&w->errors);
+        strbuf_done(&w->cut);
         return r;
 }
 
@@ -538,10 +529,6 @@ typedef struct Collection {
         PoolTask tasks[PARTS_MAX];
         size_t n_tasks, share_bytes;
 } Collection;
-
-static int write_line(const char *line, size_t n, void *userdata) {
-        return fs_write_all(*(const int *)userdata, line, n);
-}
 
 /* ---- in a part ---- */
 
@@ -625,10 +612,10 @@ static int write_machine(const Collection *c, int fd, SysfsProgress *progress) {
         return end_record(&b, fd);
 }
 
-static int walk_below(const Collection *c, const char *path, const SysfsWalk *walk) {
+static int walk_below(const Collection *c, const char *path, Walk *walk) {
         _cleanup_close_ int dir_fd = open_below(c, path);
 
-        return dir_fd < 0 ? dir_fd : sysfs_walk(walk, dir_fd);
+        return dir_fd < 0 ? dir_fd : sysfs_walk(walk, dir_fd, c->share_bytes);
 }
 
 static int run_part(const PoolTask *task, int fd, void *userdata) {
@@ -636,20 +623,16 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
         size_t i = (size_t)(task - c->tasks);
         SysfsProgress *progress = &c->shared->progress[i];
         char path[sizeof devices_path + sizeof "/neuron63"];
-        SysfsWalk walk = { .device = task->name,
-                           .progress = progress,
-                           .n_files_all = &c->shared->n_files_all,
-                           .depth_max = SYSFS_DEPTH_MAX,
-                           .bytes_max = c->share_bytes,
-                           .on_line = write_line,
-                           .userdata = &fd };
+        Walk walk = { .device = i > 0 ? task->name : "class",
+                      .progress = progress,
+                      .n_files_all = &c->shared->n_files_all,
+                      .is_flat = i == 0, /* its attributes alone */
+                      .out_fd = fd };
 
         if (i > 0) {
                 (void)snprintf(path, sizeof path, "%s/%s", devices_path, task->name);
                 return walk_below(c, path, &walk);
         }
-        walk.device = "class";
-        walk.depth_max = 0; /* its attributes alone */
         int r = write_driver(c, fd, progress);
         if (r >= 0)
                 r = write_machine(c, fd, progress);

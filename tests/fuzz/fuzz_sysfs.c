@@ -61,21 +61,29 @@ static void make_tree(int root_fd, const uint8_t *data, size_t n) {
         }
 }
 
-static int on_walk_line(const char *line, size_t n, void *userdata) {
-        size_t *n_bytes = userdata;
+static void check_record(const char *line, size_t n) {
         json_error_t error;
-        json_t *record, *values;
 
-        check(n > 0 && n <= SYSFS_LINE_BYTES_MAX && line[n - 1] == '\n' &&
-              !memchr(line, '\n', n - 1));
-        *n_bytes += n;
-        check(*n_bytes <= ROOM);
-        record = json_loadb(line, n, JSON_ALLOW_NUL, &error);
+        check(n <= SYSFS_LINE_BYTES_MAX);
+        json_t *record = json_loadb(line, n, JSON_ALLOW_NUL, &error);
         check(record != NULL);
-        values = json_object_get(record, "values");
+        json_t *values = json_object_get(record, "values");
         check(json_is_object(values) && !json_object_get(values, "reset"));
         json_decref(record);
-        return 0;
+}
+
+static void check_records(int fd) {
+        char *text;
+        size_t n;
+
+        check(fs_read_head(fd, 2 * ROOM, &text, &n) == 0 && n <= ROOM);
+        for (size_t at = 0; at < n;) {
+                const char *end = memchr(text + at, '\n', n - at);
+                check(end != NULL);
+                check_record(text + at, (size_t)(end - text) - at + 1);
+                at = (size_t)(end - text) + 1;
+        }
+        free(text);
 }
 
 static void check_summary(const SysfsSummary *s) {
@@ -96,7 +104,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         const char *parent = getenv("TMPDIR");
         char root[PATH_MAX];
         _Atomic uint32_t n_files_all = 0;
-        size_t n_bytes = 0;
 
         (void)snprintf(root, sizeof root, "%s/nc-fuzz-sysfs-XXXXXX", parent ? parent : "/tmp");
         check(mkdtemp(root) != NULL);
@@ -105,14 +112,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         make_tree(root_fd, data, n);
         SysfsProgress *progress = calloc(1, sizeof *progress);
         check(progress != NULL);
-        SysfsWalk walk = { .device = "neuron0",
-                           .progress = progress,
-                           .n_files_all = &n_files_all,
-                           .depth_max = SYSFS_DEPTH_MAX,
-                           .bytes_max = ROOM,
-                           .on_line = on_walk_line,
-                           .userdata = &n_bytes };
-        check(sysfs_walk(&walk, root_fd) == 0);
+        int out_fd = memfd_create("records", MFD_CLOEXEC);
+        Walk walk = { .device = "neuron0",
+                      .progress = progress,
+                      .n_files_all = &n_files_all,
+                      .out_fd = out_fd };
+        check(sysfs_walk(&walk, root_fd, ROOM) == 0);
+        check_records(out_fd);
+        (void)close(out_fd);
         check(progress->n_files == n_files_all && progress->n_files <= FILES_MAX);
         check_summary(&progress->summary);
         /* The same bytes in place of memory that a part has shared and spoilt. */
