@@ -235,7 +235,7 @@ static int add_value(Values *v, const char *record, const char *leaf, const json
         }
         if (array_grow(&v->items, v->n, sizeof *v->items) < 0)
                 return -ENOMEM;
-        Value x = { .path = strbuf_format("%s%s%s", record, *record && *leaf ? "/" : "", leaf),
+        Value x = { .path = strbuf_format("%s%s%s", record, *record ? "/" : "", leaf),
                     .text = json_dumps(value, JSON_ENCODE_ANY) };
         if (!x.path || !x.text) {
                 free(x.path);
@@ -255,8 +255,6 @@ static int add_record(Values *v, json_t *record) {
         json_t *values = json_object_get(record, "values"), *value;
         const char *device = text_of(record, "device"), *directory = text_of(record, "directory"),
                    *leaf;
-        if (*text_of(record, "path") && json_object_get(record, "value"))
-                return add_value(v, text_of(record, "path"), "", json_object_get(record, "value"));
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         strbuf_addf(&b, "%s%s%s", device, *device && *directory ? "/" : "", directory);
         int r = strbuf_error(&b);

@@ -49,8 +49,7 @@ int document_write(const Document *d, int dir_fd, const char *name);
 /** Compares the values of two files of records, and writes a line for each that differs: `{"path",
  * "before", "after", "delta"}`; delta only between two numbers, `before` or `after` null where
  * there was none. A value is a member of `values` in a record, its path is the record's `device`
- * and `directory` and the member's name; or it is `value` in a record with `path`. Other records
- * are passed over, bad lines too.
+ * and `directory` and the member's name. Other records are passed over, bad lines too.
  * @param dir_fd  where all three are; `out` is made again  @return 0, -EFBIG with more values than
  * can be kept (what was kept is compared), -errno */
 int document_write_differences(int dir_fd, const char *before, const char *after, const char *out);

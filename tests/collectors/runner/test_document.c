@@ -101,22 +101,21 @@ static void differences_are_by_path_and_have_a_delta_between_numbers(void **stat
                         s, "before",
                         "{\"device\":\"neuron0\",\"directory\":\"stats\",\"values\":{\"a\":\"5\","
                         "\"b\":7,"
-                        "\"gone\":\"x\",\"same\":\"1\"}}\n{\"path\":\"/sys/x\",\"value\":\"old\"}\n"
+                        "\"gone\":\"x\",\"same\":\"1\"}}\n{\"path\":\"/sys/"
+                        "x\",\"values\":[\"old\"]}\n"
                         "{\"other\":1}\nnone\n"),
                 0);
         assert_int_equal(
-                scratch_write(
-                        s, "after",
-                        "{\"path\":\"/sys/"
-                        "x\",\"value\":\"new\"}\n{\"device\":\"neuron0\",\"directory\":"
-                        "\"stats\",\"values\":{\"a\":\"9\",\"b\":4,\"same\":\"1\",\"more\":2}}\n"),
+                scratch_write(s, "after",
+                              "{\"path\":\"/sys/x\",\"values\":\"new\"}\n"
+                              "{\"device\":\"neuron0\",\"directory\":\"stats\","
+                              "\"values\":{\"a\":\"9\",\"b\":4,\"same\":\"1\",\"more\":2}}\n"),
                 0);
         assert_int_equal(document_write_differences(s->fd, "before", "after", "out"), 0);
         _cleanup_free_ char *text = NULL;
         assert_int_equal(fs_read_file(s->fd, "out", KIB, &text, NULL), 0);
         assert_string_equal(
                 text,
-                "{\"path\":\"/sys/x\",\"before\":\"old\",\"after\":\"new\"}\n"
                 "{\"path\":\"neuron0/stats/a\",\"before\":\"5\",\"after\":\"9\",\"delta\":4}\n"
                 "{\"path\":\"neuron0/stats/b\",\"before\":7,\"after\":4,\"delta\":-3}\n"
                 "{\"path\":\"neuron0/stats/gone\",\"before\":\"x\",\"after\":null}\n"
@@ -125,11 +124,11 @@ static void differences_are_by_path_and_have_a_delta_between_numbers(void **stat
 
 static void without_a_first_snapshot_everything_is_new(void **state) {
         Scratch *s = *state;
-        assert_int_equal(scratch_write(s, "after", "{\"path\":\"p\",\"value\":1}\n"), 0);
+        assert_int_equal(scratch_write(s, "after", "{\"device\":\"d\",\"values\":{\"p\":1}}\n"), 0);
         assert_int_equal(document_write_differences(s->fd, "missing", "after", "out"), 0);
         _cleanup_free_ char *text = NULL;
         assert_int_equal(fs_read_file(s->fd, "out", KIB, &text, NULL), 0);
-        assert_string_equal(text, "{\"path\":\"p\",\"before\":null,\"after\":1}\n");
+        assert_string_equal(text, "{\"path\":\"d/p\",\"before\":null,\"after\":1}\n");
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
