@@ -175,25 +175,26 @@ bool elf_file_maps(const ElfFile *f, uint64_t file_offset, uint64_t page_bytes, 
         return false;
 }
 
+/* @return whether a PT_LOAD has an address */
+static bool get_load_at(const ElfFile *f, uint64_t address, GElf_Phdr *ret) {
+        for (size_t i = 0; i < n_headers(f); i++)
+                if (gelf_getphdr(f->elf, (int)i, ret) && ret->p_type == PT_LOAD &&
+                    address >= ret->p_vaddr && address - ret->p_vaddr < ret->p_memsz)
+                        return true;
+        return false;
+}
+
 unsigned elf_file_flags(const ElfFile *f, uint64_t address) {
-        for (size_t i = 0; i < n_headers(f); i++) {
-                GElf_Phdr p;
-                if (gelf_getphdr(f->elf, (int)i, &p) && p.p_type == PT_LOAD &&
-                    address >= p.p_vaddr && address - p.p_vaddr < p.p_memsz)
-                        return p.p_flags;
-        }
-        return 0;
+        GElf_Phdr p;
+        return get_load_at(f, address, &p) ? p.p_flags : 0;
 }
 
 int elf_file_read(const ElfFile *f, uint64_t address, void *data, size_t n) {
-        for (size_t i = 0; i < n_headers(f); i++) {
-                GElf_Phdr p;
-                if (gelf_getphdr(f->elf, (int)i, &p) && p.p_type == PT_LOAD &&
-                    address >= p.p_vaddr && address - p.p_vaddr < p.p_filesz &&
-                    n <= p.p_filesz - (address - p.p_vaddr))
-                        return read_at(f, data, n, p.p_offset + (address - p.p_vaddr));
-        }
-        return ELF_FILE_E_NONE;
+        GElf_Phdr p;
+        if (!get_load_at(f, address, &p) || address - p.p_vaddr >= p.p_filesz ||
+            n > p.p_filesz - (address - p.p_vaddr))
+                return ELF_FILE_E_NONE;
+        return read_at(f, data, n, p.p_offset + (address - p.p_vaddr));
 }
 
 /* ---- rules ---- */
@@ -364,13 +365,9 @@ int elf_file_add_symbols(ElfFile *f, ElfFile *debug) {
 }
 
 static bool is_in_same_segment(const ElfFile *f, uint64_t a, uint64_t b) {
-        for (size_t i = 0; i < n_headers(f); i++) {
-                GElf_Phdr p;
-                if (gelf_getphdr(f->elf, (int)i, &p) && p.p_type == PT_LOAD && a >= p.p_vaddr &&
-                    a - p.p_vaddr < p.p_memsz)
-                        return p.p_flags & PF_X && b >= p.p_vaddr && b - p.p_vaddr < p.p_memsz;
-        }
-        return false;
+        GElf_Phdr p;
+        return get_load_at(f, a, &p) && p.p_flags & PF_X && b >= p.p_vaddr &&
+               b - p.p_vaddr < p.p_memsz;
 }
 
 const ElfSymbol *elf_file_symbol(ElfFile *f, uint64_t address) {

@@ -247,14 +247,19 @@ static void find_debug(Modules *all, Module *m) {
         }
 }
 
-bool modules_symbol(Modules *all, uint64_t address, ModuleSymbol *ret) {
+/* @return the module that has an address, if its file is here; NULL */
+static const Module *find_with_debug(Modules *all, uint64_t address) {
         Module *m = modules_at(all, address);
-        ElfFile *file = m ? modules_file(all, m) : NULL;
-        if (!file)
-                return false;
+        if (!m || !modules_file(all, m))
+                return NULL;
         if (!m->has_searched_debug)
                 find_debug(all, m);
-        const ElfSymbol *s = elf_file_symbol(file, address - m->bias);
+        return m;
+}
+
+bool modules_symbol(Modules *all, uint64_t address, ModuleSymbol *ret) {
+        const Module *m = find_with_debug(all, address);
+        const ElfSymbol *s = m ? elf_file_symbol(m->file, address - m->bias) : NULL;
         if (!s)
                 return false;
         (void)snprintf(ret->name, sizeof ret->name, "%.*s", (int)strcspn(s->name, "@"), s->name);
@@ -263,13 +268,8 @@ bool modules_symbol(Modules *all, uint64_t address, ModuleSymbol *ret) {
 }
 
 size_t modules_lines(Modules *all, uint64_t address, uint64_t end_usec, ElfLine *ret, size_t max) {
-        Module *m = modules_at(all, address);
-        ElfFile *file = m ? modules_file(all, m) : NULL;
-        if (!file)
-                return 0;
-        if (!m->has_searched_debug)
-                find_debug(all, m);
-        return elf_file_lines(file, m->debug, address - m->bias, end_usec, ret, max);
+        const Module *m = find_with_debug(all, address);
+        return m ? elf_file_lines(m->file, m->debug, address - m->bias, end_usec, ret, max) : 0;
 }
 
 bool modules_is_code(Modules *all, uint64_t address) {

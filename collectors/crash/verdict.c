@@ -10,6 +10,7 @@
 
 #include "lib/base/digest.h"
 #include "lib/base/json_out.h"
+#include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/redact.h"
 
@@ -273,10 +274,11 @@ static size_t find_frame(const Case *c, const ThreadGroup *g, const char *const 
                          size_t n_names) {
         ModuleSymbol s;
         for (size_t i = 0; i < g->n_frames; i++) {
-                bool is_known = function_of(c, &g->frames[i], &s);
-                for (size_t k = 0; k < n_names && is_known; k++)
-                        if (strcmp(s.name, names[k]) == 0)
-                                return i;
+                if (!function_of(c, &g->frames[i], &s))
+                        continue;
+                const char *name = s.name + (strncmp(s.name, "___", 3) == 0 ? 3 : 0);
+                if (parse_word(name, names, n_names) >= 0)
+                        return i;
         }
         return SIZE_MAX;
 }
@@ -341,16 +343,8 @@ static const char *const lock_functions[] = { "__lll_lock_wait", "__lll_lock_wai
                                               "pthread_rwlock_wrlock" };
 
 static bool is_in_lock(const Case *c, const ThreadGroup *g) {
-        ModuleSymbol s;
-        for (size_t i = 0; i < MIN(g->n_frames, (size_t)3); i++) {
-                if (!function_of(c, &g->frames[i], &s))
-                        continue;
-                for (size_t k = 0; k < ELEMENTSOF(lock_functions); k++)
-                        if (strcmp(s.name + (strncmp(s.name, "___", 3) == 0 ? 3 : 0),
-                                   lock_functions[k]) == 0)
-                                return true;
-        }
-        return false;
+        const ThreadGroup top = { .frames = g->frames, .n_frames = MIN(g->n_frames, (size_t)3) };
+        return find_frame(c, &top, lock_functions, ELEMENTSOF(lock_functions)) != SIZE_MAX;
 }
 
 typedef struct Lock {
