@@ -1,6 +1,5 @@
 #include "agent/crashes/kernel_log.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -197,11 +196,9 @@ static void write_json(const OomKill *kill, const KernelLog *l, const KernelLine
         json_out_string(b, "command", kill->command);
         json_out_string(b, "cgroup", kill->cgroup[0] ? kill->cgroup : NULL);
         json_out_end_object(b);
-        json_out_object(b, "signal");
-        json_out_i64(b, "number", SIGKILL);
-        json_out_string(b, "name", "SIGKILL");
-        json_out_string(b, "text", "killed by the kernel's OOM killer");
-        json_out_end_object(b);
+        json_out_raw(b, "signal",
+                     "{\"number\":9,\"name\":\"SIGKILL\","
+                     "\"text\":\"killed by the kernel's OOM killer\"}");
         json_out_array(b, "verdicts");
         json_out_object(b, NULL);
         json_out_string(b, "rule", "out-of-memory");

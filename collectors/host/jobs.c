@@ -381,15 +381,13 @@ enum { HOLDERS_A_PART = 8, PARTS_MAX = JOBS_HOLDERS_MAX / HOLDERS_A_PART + 1 };
 typedef struct JobsRun {
         const CollectRequest *request;
         CollectOut *out;
-        const JobsScan *scan;
-        bool *is_reported; /* by the holder's place in the scan */
+        JobsScan *scan;
         uint64_t n_libnrt; /* that hold no device */
         bool maps_are_whole;
 } JobsRun;
 
 typedef struct JobsPart {
         size_t first, n; /* holders; n = 0: the part that reads maps */
-        JobsRun *run;
 } JobsPart;
 
 static void add_head(StrBuf *b, const JobsHolder *h) {
@@ -445,19 +443,19 @@ static bool holds_device(const JobsScan *scan, pid_t pid) {
 
 static int run_part(const PoolTask *task, int fd, void *userdata) {
         const JobsPart *part = task->userdata;
-        const CollectRequest *request = ((const JobsRun *)userdata)->request;
+        const JobsRun *run = userdata;
         _cleanup_(jobs_scan_done) JobsScan maps = { 0 };
         int r = 0;
 
         if (part->n > 0) {
                 for (size_t i = 0; r == 0 && i < part->n; i++)
-                        r = describe(request, &part->run->scan->holders[part->first + i], fd);
+                        r = describe(run->request, &run->scan->holders[part->first + i], fd);
                 return r;
         }
-        r = jobs_scan(request, JOBS_BY_MAPS, &maps);
+        r = jobs_scan(run->request, JOBS_BY_MAPS, &maps);
         for (size_t i = 0; r == 0 && i < maps.n_holders; i++)
-                if (!holds_device(part->run->scan, maps.holders[i].stat.pid))
-                        r = describe(request, &maps.holders[i], fd);
+                if (!holds_device(run->scan, maps.holders[i].stat.pid))
+                        r = describe(run->request, &maps.holders[i], fd);
         return r;
 }
 
@@ -469,7 +467,7 @@ static void mark_reported(const JobsRun *run, const JobsPart *part, const char *
                 return;
         for (size_t i = part->first; i < part->first + part->n; i++)
                 if (run->scan->holders[i].stat.pid == pid)
-                        run->is_reported[i] = true;
+                        run->scan->holders[i].is_reported = true;
 }
 
 static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
@@ -502,7 +500,7 @@ static int on_end(const PoolTask *task, int result, void *userdata) {
         if (part->n == 0)
                 run->maps_are_whole = result == 0;
         for (size_t i = part->first; i < part->first + part->n; i++)
-                if (!run->is_reported[i]) {
+                if (!run->scan->holders[i].is_reported) {
                         int r = emit_unread(run, &run->scan->holders[i], why);
                         if (r < 0)
                                 return r;
@@ -526,11 +524,9 @@ static int run_parts(JobsRun *run) {
         if (!parts || !tasks)
                 return -ENOMEM;
         for (size_t first = 0; first < run->scan->n_holders; first += HOLDERS_A_PART)
-                parts[n++] =
-                        (JobsPart){ .first = first,
-                                    .n = MIN(run->scan->n_holders - first, (size_t)HOLDERS_A_PART),
-                                    .run = run };
-        parts[n++] = (JobsPart){ .run = run };
+                parts[n++] = (JobsPart){ first, MIN(run->scan->n_holders - first,
+                                                    (size_t)HOLDERS_A_PART) };
+        parts[n++] = (JobsPart){ 0 };
         for (size_t i = 0; i < n; i++)
                 tasks[i] = (PoolTask){ .name = parts[i].n > 0 ? "holders" : "maps",
                                        .userdata = &parts[i] };
@@ -561,18 +557,13 @@ static int emit_libnrt_holders(const JobsRun *run) {
 
 int collect_jobs(const CollectRequest *request, CollectOut *out) {
         _cleanup_(jobs_scan_done) JobsScan scan = { 0 };
-        _cleanup_free_ bool *is_reported = NULL;
         int r = jobs_scan(request, JOBS_BY_DEVICES, &scan);
 
+        if (r == 0)
+                r = emit_summary(&scan, out);
         if (r < 0)
                 return r;
-        is_reported = calloc(JOBS_HOLDERS_MAX, sizeof *is_reported);
-        if (!is_reported)
-                return -ENOMEM;
-        r = emit_summary(&scan, out);
-        if (r < 0)
-                return r;
-        JobsRun run = { .request = request, .out = out, .scan = &scan, .is_reported = is_reported };
+        JobsRun run = { .request = request, .out = out, .scan = &scan };
         r = run_parts(&run);
         return r == 0 && run.maps_are_whole ? emit_libnrt_holders(&run) : r;
 }

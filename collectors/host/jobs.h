@@ -23,6 +23,7 @@ typedef struct JobsHolder {
         bool is_write_only; /* all of them O_WRONLY, which marks no core */
         bool is_by_name;    /* one is known by its name alone */
         bool maps_runtime;  /* libnrt.so is mapped; searched by JOBS_BY_MAPS only */
+        bool is_reported;   /* by collect_jobs() */
 } JobsHolder;
 
 typedef struct JobsScan {

@@ -139,25 +139,27 @@ static void add_thread_word(ProcessReport *report, int tid, const char *name) {
         add_word(report, name, path);
 }
 
-static void add_stack(ProcessReport *report, int tid) {
-        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
-        char path[64];
-        unsigned n_lines = 0;
-
-        (void)snprintf(path, sizeof path, "task/%d/stack", tid);
-        int r = procfs_read(report->p, (ProcFile){ path, STACK_BYTES_MAX }, &text, NULL);
-        if (r != 0) {
-                add_missing(&report->b, "kernel_stack", r);
-                return;
-        }
-        json_out_array(&report->b, "kernel_stack");
-        for (char *line = text.text; line && *line != '\0' && n_lines < STACK_LINES_MAX;
-             n_lines++) {
+/* The first n_max lines of a text. */
+static void add_lines(ProcessReport *report, const char *key, const char *text, size_t n_max) {
+        json_out_array(&report->b, key);
+        for (const char *line = text; line && *line != '\0' && n_max > 0; n_max--) {
                 size_t n = strcspn(line, "\n");
                 json_out_text(&report->b, NULL, line, n);
                 line = line[n] == '\n' ? line + n + 1 : NULL;
         }
         json_out_end_array(&report->b);
+}
+
+static void add_stack(ProcessReport *report, int tid) {
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
+        char path[64];
+
+        (void)snprintf(path, sizeof path, "task/%d/stack", tid);
+        int r = procfs_read(report->p, (ProcFile){ path, STACK_BYTES_MAX }, &text, NULL);
+        if (r != 0)
+                add_missing(&report->b, "kernel_stack", r);
+        else
+                add_lines(report, "kernel_stack", text.text, STACK_LINES_MAX);
 }
 
 static void add_state(ProcessReport *report, int tid) {
@@ -491,15 +493,12 @@ static void report_limits(ProcessReport *report) {
         if (r != 0)
                 add_missing(&report->b, "limits", r);
         else
-                json_out_array(&report->b, "limits");
+                add_lines(report, "limits", text.text, SIZE_MAX);
         for (char *line = text.text; r == 0 && line && *line != '\0';) {
                 size_t n = strcspn(line, "\n");
-                json_out_text(&report->b, NULL, line, n);
                 write_raw_line(report, 'L', line, n);
                 line = line[n] == '\n' ? line + n + 1 : NULL;
         }
-        if (r == 0)
-                json_out_end_array(&report->b);
         end_record(report);
 }
 
@@ -511,20 +510,19 @@ static bool shares_device(const JobsHolder *a, const JobsHolder *b) {
         return false;
 }
 
-/* Who else holds a device of this process: by the scan that was made before. */
-static void report_devices(ProcessReport *report, const JobsScan *scan) {
-        JobsHolder mine = { 0 };
-        int r = jobs_devices_of(report->request, report->p, &mine);
-
+/* Who else holds a device of this process: by the scan that was made before.
+ * @param outcome  of finding out what it holds */
+static void report_devices(ProcessReport *report, const JobsScan *scan, const JobsHolder *mine,
+                           int outcome) {
         begin_record(report, "devices");
-        if (r != 0)
-                add_missing(&report->b, "devices", r);
+        if (outcome != 0)
+                add_missing(&report->b, "devices", outcome);
         else
-                jobs_add_devices(&report->b, &mine);
+                jobs_add_devices(&report->b, mine);
         json_out_array(&report->b, "also_held_by");
         for (size_t i = 0; i < scan->n_holders; i++) {
                 const JobsHolder *h = &scan->holders[i];
-                if (h->stat.pid == report->p->stat.pid || !shares_device(h, &mine))
+                if (h->stat.pid == report->p->stat.pid || !shares_device(h, mine))
                         continue;
                 json_out_object(&report->b, NULL);
                 json_out_i64(&report->b, "pid", h->stat.pid);
@@ -540,15 +538,11 @@ static void report_devices(ProcessReport *report, const JobsScan *scan) {
 
 /* Their jobs, each a record: reading the environment of one may wait, and then the others have been
  * reported. */
-static void report_neighbours(ProcessReport *report, const JobsScan *scan) {
-        JobsHolder mine = { 0 };
-
-        if (jobs_devices_of(report->request, report->p, &mine) != 0)
-                return;
+static void report_neighbours(ProcessReport *report, const JobsScan *scan, const JobsHolder *mine) {
         for (size_t i = 0; i < scan->n_holders && report->result == 0; i++) {
                 const JobsHolder *h = &scan->holders[i];
                 Proc p;
-                if (h->stat.pid == report->p->stat.pid || !shares_device(h, &mine) ||
+                if (h->stat.pid == report->p->stat.pid || !shares_device(h, mine) ||
                     procfs_open(&p, report->request->proc_root, h->stat.pid, h->stat.start_ticks) !=
                             0)
                         continue;
@@ -625,28 +619,37 @@ static void report_children(ProcessReport *report) {
 enum {
         PARTS_AT_ONCE = 8,
         LINE_BYTES_MAX = 512 << 10,
-        NOT_BEGUN = -1, /* raw files */
-        NOT_TO_BE_HAD = -2,
 };
+
+typedef struct ProcessTask {
+        const CollectProcess *process;
+        struct RawFile { /* made at its first line */
+                int fd;  /* -1: not yet, or not to be had */
+                bool is_begun;
+        } maps, limits;
+} ProcessTask;
 
 typedef struct ProcessRun {
         const CollectRequest *request;
         CollectOut *out;
         const JobsScan *scan;
-        int *maps_fds, *limits_fds; /* by the process's place in the order; */
 } ProcessRun;
 
 static void report_all(ProcessReport *report, const JobsScan *scan) {
+        JobsHolder mine = { 0 };
+        int outcome = jobs_devices_of(report->request, report->p, &mine);
+
         report_status(report);
         report_place(report);
         report_limits(report);
-        report_devices(report, scan);
+        report_devices(report, scan, &mine, outcome);
         report_children(report);
         report_threads(report);
         report_maps(report);
         report_command(report);
         report_environment(report);
-        report_neighbours(report, scan);
+        if (outcome == 0)
+                report_neighbours(report, scan, &mine);
 }
 
 /* A record of a process that cannot be read (any more). */
@@ -671,7 +674,7 @@ static void add_outcome(StrBuf *b, const CollectProcess *process, uint64_t start
 
 /* In a process of its own. */
 static int run_part(const PoolTask *task, int fd, void *userdata) {
-        const CollectProcess *process = task->userdata;
+        const CollectProcess *process = ((const ProcessTask *)task->userdata)->process;
         const ProcessRun *run = userdata;
         uint64_t start_ticks = process->start_ticks;
         Proc p;
@@ -692,20 +695,17 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
         return collect_write_line(fd, &b);
 }
 
-/* @return the fd of a raw file of the process, made at its first line; < 0 when there is none */
-static int raw_file(const ProcessRun *run, const CollectProcess *process, char kind) {
-        int *fd = (kind == 'M' ? run->maps_fds : run->limits_fds) +
-                  (process - run->request->processes);
+/* @return the fd of a raw file of the process; < 0 when there is none */
+static int raw_file(const ProcessRun *run, ProcessTask *t, bool is_maps) {
+        struct RawFile *file = is_maps ? &t->maps : &t->limits;
         char name[64];
 
-        if (*fd == NOT_BEGUN) {
-                (void)snprintf(name, sizeof name, "process-%d-%s.txt", process->pid,
-                               kind == 'M' ? "maps" : "limits");
-                *fd = collect_raw_file(run->out, name);
-                if (*fd < 0)
-                        *fd = NOT_TO_BE_HAD;
+        if (!file->is_begun) {
+                (void)snprintf(name, sizeof name, "process-%d-%s.txt", t->process->pid,
+                               is_maps ? "maps" : "limits");
+                *file = (struct RawFile){ collect_raw_file(run->out, name), true };
         }
-        return *fd;
+        return file->fd;
 }
 
 static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
@@ -713,7 +713,7 @@ static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
         int r = 0;
 
         if (n > 0 && (line[0] == 'M' || line[0] == 'L')) {
-                int fd = raw_file(run, task->userdata, line[0]);
+                int fd = raw_file(run, task->userdata, line[0] == 'M');
                 line[n] = '\n'; /* in the place of its NUL */
                 if (fd >= 0)
                         r = collect_write(run->out, fd, line + 1, n);
@@ -723,30 +723,29 @@ static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
         return r == -EFBIG ? 0 : r;
 }
 
-static void close_raw(int *fd) {
-        if (*fd >= 0)
-                (void)close(*fd); /* written for others to read: a loss is seen there */
-        *fd = NOT_TO_BE_HAD;
+static void close_raw(ProcessTask *t) { /* a loss is seen where they are read */
+        cleanup_closep(&t->maps.fd);
+        cleanup_closep(&t->limits.fd);
+        t->maps.fd = t->limits.fd = -1;
 }
 
 static int on_end(const PoolTask *task, int result, void *userdata) {
         _cleanup_(strbuf_done) StrBuf record = STRBUF_INIT;
-        const CollectProcess *process = task->userdata;
+        ProcessTask *t = task->userdata;
         const ProcessRun *run = userdata;
-        size_t place = (size_t)(process - run->request->processes);
 
-        close_raw(&run->maps_fds[place]);
-        close_raw(&run->limits_fds[place]);
+        close_raw(t);
         if (result == 0)
                 return 0;
-        add_outcome(&record, process, process->start_ticks, result);
+        add_outcome(&record, t->process, t->process->start_ticks, result);
         return collect_emit_fitting(run->out, &record);
 }
 
 static int run_parts(ProcessRun *run) {
         const CollectRequest *request = run->request;
         size_t n = request->n_processes;
-        PoolTask tasks[COLLECT_PROCESSES_MAX];
+        ProcessTask tasks[COLLECT_PROCESSES_MAX];
+        PoolTask pool_tasks[COLLECT_PROCESSES_MAX] = { 0 };
         ChildPool pool = { .run = run_part,
                            .on_line = on_line,
                            .on_end = on_end,
@@ -756,32 +755,24 @@ static int run_parts(ProcessRun *run) {
                            .max_line_bytes = LINE_BYTES_MAX,
                            .max_bytes_each = run->out->max_bytes / n };
 
-        for (size_t i = 0; i < n; i++)
-                tasks[i] = (PoolTask){ .name = "process", .userdata = &request->processes[i] };
-        return child_pool_run(&pool, tasks, n);
+        for (size_t i = 0; i < n; i++) {
+                tasks[i] = (ProcessTask){ &request->processes[i], { .fd = -1 }, { .fd = -1 } };
+                pool_tasks[i] = (PoolTask){ .name = "process", .userdata = &tasks[i] };
+        }
+        int r = child_pool_run(&pool, pool_tasks, n);
+        for (size_t i = 0; i < n; i++) /* of those that did not end in order */
+                close_raw(&tasks[i]);
+        return r;
 }
 
 int collect_process(const CollectRequest *request, CollectOut *out) {
         _cleanup_(jobs_scan_done) JobsScan scan = { 0 };
-        int maps_fds[COLLECT_PROCESSES_MAX], limits_fds[COLLECT_PROCESSES_MAX], r;
-        ProcessRun run = { .request = request,
-                           .out = out,
-                           .scan = &scan,
-                           .maps_fds = maps_fds,
-                           .limits_fds = limits_fds };
+        ProcessRun run = { .request = request, .out = out, .scan = &scan };
 
         if (request->n_processes == 0)
                 return 0;
         if (request->n_processes > COLLECT_PROCESSES_MAX)
                 return -E2BIG;
-        for (size_t i = 0; i < request->n_processes; i++)
-                maps_fds[i] = limits_fds[i] = NOT_BEGUN;
-        r = jobs_scan(request, JOBS_BY_DEVICES, &scan);
-        if (r == 0)
-                r = run_parts(&run);
-        for (size_t i = 0; i < request->n_processes; i++) { /* of those that did not end in order */
-                close_raw(&maps_fds[i]);
-                close_raw(&limits_fds[i]);
-        }
-        return r;
+        int r = jobs_scan(request, JOBS_BY_DEVICES, &scan);
+        return r == 0 ? run_parts(&run) : r;
 }

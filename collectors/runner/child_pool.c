@@ -182,15 +182,6 @@ static int time_out_part(Run *run, Part *p) {
         return p->stop < 0 ? p->stop : kill_part(run, p, -ETIMEDOUT);
 }
 
-static int for_each_part(Run *run, int (*f)(Run *run, Part *p)) {
-        for (size_t i = 0; i < run->n_seats; i++) {
-                int r = run->parts[i].task ? f(run, &run->parts[i]) : 0;
-                if (r < 0)
-                        return r;
-        }
-        return 0;
-}
-
 static int start_some(Run *run, const PoolTask *tasks, size_t n, size_t *next) {
         for (size_t i = 0; i < run->n_seats && *next < n; i++) {
                 int r = run->parts[i].task ? 0 : start_part(run, &run->parts[i], &tasks[(*next)++]);
@@ -229,7 +220,8 @@ static int run_all(Run *run, const PoolTask *tasks, size_t n) {
                 uint64_t now = clock_boottime_usec();
                 int r = 0;
                 if (now >= run->end_usec) {
-                        r = for_each_part(run, time_out_part);
+                        for (size_t i = 0; r >= 0 && i < run->n_seats; i++)
+                                r = run->parts[i].task ? time_out_part(run, &run->parts[i]) : 0;
                         for (; r >= 0 && next < n; next++)
                                 r = run->pool->on_end(&tasks[next], -ETIMEDOUT,
                                                       run->pool->userdata);
