@@ -107,9 +107,6 @@ static const Collector *collector_find(const char *name) {
 #define BEFORE_PREFIX ".before-" /* the records of the first snapshot, for the second */
 #define DIFFERENCES_FILE ".differences"
 #define BEGIN_WAIT_USEC (5 * USEC_PER_SEC) /* for one that was started a moment ago */
-#define LOCK_WAIT_USEC                                                                             \
-        (30 * USEC_PER_SEC) /* beside the time that the request of the first one gave it */
-
 #define PARTS_MAX 16
 #define RAW_FILES_MAX 4096 /* of one collector */
 #define NAME_MAX_BYTES 128
@@ -552,19 +549,8 @@ static void add_parts(Snapshot *l) {
 
 /* Two supervisors in one directory: the second waits, and finds the document of the first. */
 static int lock(const Snapshot *l) {
-        uint64_t until = clock_boottime_usec() + LOCK_WAIT_USEC + l->request->collect.timeout_usec;
-        int fd = openat(l->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (fd < 0)
-                return -errno;
-        while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-                if (errno != EWOULDBLOCK || clock_boottime_usec() > until) {
-                        int r = -errno;
-                        (void)close(fd);
-                        return r;
-                }
-                (void)usleep(20 * USEC_PER_MSEC);
-        }
-        return fd;
+        _cleanup_close_ int fd = openat(l->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        return fd < 0 || flock(fd, LOCK_EX) < 0 ? -errno : TAKE_FD(fd);
 }
 
 static void salvage(Snapshot *l) {
@@ -1108,8 +1094,6 @@ static int run_collector(const char *name, bool follows) {
         out.raw_prefix = raw_file_prefix(&request, prefix);
         request.collect.instance_id = request.instance_id;
         r = follows ? follow_kmsg(&request.collect, &out) : collector->run(&request.collect, &out);
-        if (r == -ENOSYS)
-                return report_reason("it is not there in this version", 0);
         if (r == COLLECT_E_NOTHING) {
                 (void)report_reason(out.why, 0); /* no failure, reported in the same place */
                 return CHILD_SKIPPED;
