@@ -1,7 +1,12 @@
 #include "collectors/host/elf_notes.h"
 
 #include <elf.h>
+#include <endian.h>
+#include <errno.h>
 #include <string.h>
+
+#include "lib/base/cleanup.h"
+#include "lib/base/fs.h"
 
 #define NT_PACKAGE 0xcafe1a7eU /* NT_FDO_PACKAGING_METADATA, in <elf.h> since glibc 2.36 */
 
@@ -49,4 +54,32 @@ void package_note_parse(const uint8_t *notes, size_t n, uint64_t align,
                 return;
         memcpy(ret, note.bytes, note.n);
         ret[note.n] = '\0';
+}
+
+enum { SEGMENTS_MAX = 64, NOTE_BYTES_MAX = 16 << 10 };
+
+int build_id_read(int fd, BuildId *ret) {
+        Elf64_Ehdr head;
+        int r = fs_pread_all(fd, &head, sizeof head, 0);
+
+        if (r == 0 &&
+            (memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 || head.e_ident[EI_CLASS] != ELFCLASS64 ||
+             head.e_ident[EI_DATA] != (BYTE_ORDER == LITTLE_ENDIAN ? ELFDATA2LSB : ELFDATA2MSB) ||
+             head.e_phoff > INT64_MAX - SEGMENTS_MAX * sizeof(Elf64_Phdr)))
+                r = -EBADMSG;
+        for (unsigned i = 0; r == 0 && ret->n == 0 && i < MIN(head.e_phnum, (unsigned)SEGMENTS_MAX);
+             i++) {
+                uint8_t notes[NOTE_BYTES_MAX];
+                Elf64_Phdr p;
+                r = fs_pread_all(fd, &p, sizeof p, head.e_phoff + i * sizeof p);
+                if (r < 0 || p.p_type != PT_NOTE)
+                        continue;
+                size_t n = MIN(p.p_filesz, sizeof notes);
+                r = p.p_offset > INT64_MAX - NOTE_BYTES_MAX
+                            ? -EBADMSG
+                            : fs_pread_all(fd, notes, n, p.p_offset);
+                if (r == 0)
+                        build_id_parse(notes, n, p.p_align, ret);
+        }
+        return r == -ENODATA ? -EBADMSG : r;
 }

@@ -1,5 +1,5 @@
 /* What a program or library says of itself in its notes: its build id, and the package that it was
- * built for. Pure. */
+ * built for. */
 #pragma once
 
 #include <stddef.h>
@@ -16,6 +16,11 @@ typedef struct BuildId {
 /** Finds the build id among notes. @param align  of their segment  @param ret  unchanged when there
  * is none */
 void build_id_parse(const uint8_t *notes, size_t n, uint64_t align, BuildId *ret);
+
+/** Finds the GNU build id of a 64-bit ELF file of this machine's byte order, reading little of it.
+ * @param fd  a regular file, hostile  @param ret  unchanged when it has none
+ * @return 0, -EBADMSG when it is no such file, -errno */
+int build_id_read(int fd, BuildId *ret);
 
 /** Finds the text of `.note.package` among notes: a JSON object, not verified.
  * @param ret  unchanged when there is none, or one that is longer

@@ -3,10 +3,6 @@
  * may (maps, command line, environment), so that a process which makes its reader wait costs its
  * own last records and nobody else's. Raw files are written here: a part has no descriptor but its
  * pipe. */
-#include "collectors/host/process.h"
-
-#include <elf.h>
-#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -81,38 +77,6 @@ static void write_raw_line(ProcessReport *report, char kind, const char *line, s
         report->result = strbuf_error(&clean);
         if (report->result == 0)
                 report->result = fs_write_all(report->fd, clean.text, clean.n);
-}
-
-/* ---- the build id of a library ---- */
-
-enum { SEGMENTS_MAX = 64, NOTE_BYTES_MAX = 16 << 10 };
-
-int process_build_id(int fd, char hex[static PROCESS_BUILD_ID_SIZE]) {
-        Elf64_Ehdr head;
-        BuildId id = { .n = 0 };
-        int r = fs_pread_all(fd, &head, sizeof head, 0);
-
-        if (r == 0 &&
-            (memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 || head.e_ident[EI_CLASS] != ELFCLASS64 ||
-             head.e_ident[EI_DATA] != (BYTE_ORDER == LITTLE_ENDIAN ? ELFDATA2LSB : ELFDATA2MSB) ||
-             head.e_phoff > INT64_MAX - SEGMENTS_MAX * sizeof(Elf64_Phdr)))
-                r = -EBADMSG;
-        for (unsigned i = 0; r == 0 && id.n == 0 && i < MIN(head.e_phnum, (unsigned)SEGMENTS_MAX);
-             i++) {
-                uint8_t notes[NOTE_BYTES_MAX];
-                Elf64_Phdr p;
-                r = fs_pread_all(fd, &p, sizeof p, head.e_phoff + i * sizeof p);
-                if (r < 0 || p.p_type != PT_NOTE)
-                        continue;
-                size_t n = MIN(p.p_filesz, sizeof notes);
-                r = p.p_offset > INT64_MAX - NOTE_BYTES_MAX
-                            ? -EBADMSG
-                            : fs_pread_all(fd, notes, n, p.p_offset);
-                if (r == 0)
-                        build_id_parse(notes, n, p.p_align, &id);
-        }
-        (void)digest_hex(id.bytes, id.n, hex);
-        return r == -ENODATA ? -EBADMSG : r;
 }
 
 /* Threads of a process: where each stands. One record a thread, so that what was written before a
@@ -262,20 +226,20 @@ static int open_library(const ProcessReport *report, const Library *l) {
 }
 
 static void add_library(ProcessReport *report, const Library *l) {
-        char hex[PROCESS_BUILD_ID_SIZE] = "";
+        char hex[2 * ELF_BUILD_ID_MAX + 1];
+        BuildId id = { .n = 0 };
         _cleanup_close_ int fd = open_library(report, l);
-        int r = fd < 0 ? fd : process_build_id(fd, hex);
+        int r = fd < 0 ? fd : build_id_read(fd, &id);
 
         json_out_object(&report->b, NULL);
         procfs_add_path(&report->b, "path", l->path);
         json_out_bool(&report->b, "deleted", l->map.is_deleted);
         json_out_u64(&report->b, "inode", l->map.inode);
-        if (hex[0] != '\0')
-                json_out_string(&report->b, "build_id", hex);
-        else if (r < 0)
+        if (r < 0)
                 add_missing(&report->b, "build_id", r);
         else
-                json_out_null(&report->b, "build_id");
+                json_out_string(&report->b, "build_id",
+                                id.n ? digest_hex(id.bytes, id.n, hex) : NULL);
         if (fd >= 0)
                 json_out_string(&report->b, "read_by", "path");
         json_out_end_object(&report->b);

@@ -8,8 +8,8 @@
 #include <sys/mman.h>
 
 #include "collectors/host/dpkg.h"
+#include "collectors/host/elf_notes.h"
 #include "collectors/host/packages.c"
-#include "collectors/host/process.h"
 #include "collectors/host/procfs.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -94,12 +94,12 @@ static void try_pip(const char *text, size_t n) {
 }
 
 static void try_elf(const char *text, size_t n) {
-        char hex[PROCESS_BUILD_ID_SIZE];
+        BuildId id = { .n = 0 };
         _cleanup_close_ int fd = memfd_create("fuzz", MFD_CLOEXEC);
         check(fd >= 0 && fs_write_all(fd, text, n) == 0);
-        int r = process_build_id(fd, hex);
-        check(r == 0 || (r == -EBADMSG && hex[0] == '\0'));
-        check_hex(hex, sizeof hex);
+        int r = build_id_read(fd, &id);
+        check(r == 0 || (r == -EBADMSG && id.n == 0));
+        check(id.n <= sizeof id.bytes);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {

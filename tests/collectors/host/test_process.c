@@ -6,9 +6,12 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#include "collectors/host/process.h"
+#include "collectors/host/elf_notes.h"
+#include "lib/base/digest.h"
 #include "tests/collectors/host/test_procfs_records.h"
 #include "tests/harness/skip.h"
+
+#define HEX_SIZE (2 * ELF_BUILD_ID_MAX + 1)
 
 static void everything_of_a_process_is_reported(void **state) {
         Fake *f = *state;
@@ -215,25 +218,26 @@ static int find_own_note(struct dl_phdr_info *info, size_t size, void *userdata)
                                 (void)snprintf(hex + 2 * k, 3, "%02x",
                                                (unsigned char)note[sizeof *head + 4 + k]);
         }
-        (void)snprintf(hex + PROCESS_BUILD_ID_SIZE, PATH_MAX, "%s", info->dlpi_name);
+        (void)snprintf(hex + HEX_SIZE, PATH_MAX, "%s", info->dlpi_name);
         return 0;
 }
 
 static void the_build_id_is_read_from_the_file(void **state) {
-        static char own[PROCESS_BUILD_ID_SIZE + PATH_MAX];
-        char hex[PROCESS_BUILD_ID_SIZE];
+        static char own[HEX_SIZE + PATH_MAX];
+        char hex[HEX_SIZE];
+        BuildId id = { .n = 0 };
         (void)dl_iterate_phdr(find_own_note, own);
-        int fd = open(own + PROCESS_BUILD_ID_SIZE, O_RDONLY | O_CLOEXEC);
+        int fd = open(own + HEX_SIZE, O_RDONLY | O_CLOEXEC);
         if (fd < 0 || own[0] == '\0')
                 SKIP_BECAUSE("this C library has no build id of its own");
-        assert_int_equal(process_build_id(fd, hex), 0);
-        assert_string_equal(hex, own);
+        assert_int_equal(build_id_read(fd, &id), 0);
+        assert_string_equal(digest_hex(id.bytes, id.n, hex), own);
         (void)close(fd);
 }
 
 static void a_broken_library_has_no_build_id(void **state) {
         const Fake *f = *state;
-        char hex[PROCESS_BUILD_ID_SIZE];
+        BuildId id = { .n = 0 };
         Elf64_Ehdr e = { .e_phoff = 64, .e_phnum = 65535, .e_phentsize = sizeof(Elf64_Phdr) };
         memcpy(e.e_ident, ELFMAG, SELFMAG);
         e.e_ident[EI_CLASS] = ELFCLASS64;
@@ -250,8 +254,8 @@ static void a_broken_library_has_no_build_id(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 fake_write(f, "lib", cases[i].data, cases[i].n);
                 int fd = openat(f->s->fd, "lib", O_RDONLY | O_CLOEXEC);
-                assert_int_equal(process_build_id(fd, hex), -EBADMSG);
-                assert_string_equal(hex, "");
+                assert_int_equal(build_id_read(fd, &id), -EBADMSG);
+                assert_int_equal(id.n, 0);
                 (void)close(fd);
         }
 }
