@@ -111,10 +111,22 @@ static int allow_below(int ruleset, int fd, uint64_t access) {
                        : 0;
 }
 
-/* A directory that is not there has nothing to be allowed. */
+#define FS_OF_A_FILE                                                                               \
+        (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE)
+
+/* What is not there needs no rule. */
 static int allow_path(int ruleset, const char *path, uint64_t access) {
-        _cleanup_close_ int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-        return fd < 0 ? 0 : allow_below(ruleset, fd, access);
+        _cleanup_close_ int fd = open(path, O_PATH | O_CLOEXEC);
+        struct stat st;
+        if (fd < 0)
+                return 0;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        return allow_below(ruleset, fd, S_ISDIR(st.st_mode) ? access : access & FS_OF_A_FILE);
+}
+
+static int enter_ruleset(int ruleset) {
+        return syscall(SYS_landlock_restrict_self, ruleset, 0) < 0 ? -errno : 0;
 }
 
 /* Not where processes are read: a domain's processes may inspect none outside of it (ptrace(2),
@@ -150,9 +162,7 @@ static int enter_landlock(const Sandbox *s) {
                 r = allow_path(ruleset, s->device_directory, LANDLOCK_ACCESS_FS_WRITE_FILE);
         if (r == 0 && s->runs_commands)
                 r = allow_path(ruleset, "/dev", write);
-        if (r < 0)
-                return r;
-        return syscall(SYS_landlock_restrict_self, ruleset, 0) < 0 ? -errno : 0;
+        return r < 0 ? r : enter_ruleset(ruleset);
 }
 
 /* ---- system calls ---- */
@@ -402,9 +412,6 @@ int sandbox_enter(const Sandbox *s, StrBuf *left_out) {
 
 #define FS_READ (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
 #define FS_RUN (FS_READ | LANDLOCK_ACCESS_FS_EXECUTE)
-#define FS_OF_A_FILE                                                                               \
-        (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE)
-
 /* All that Linux 5.13, the first to have it, knows. What later ones added makes or changes files,
  * too, which the filter of a collector refuses already. */
 #define FS_ALL ((LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1)
@@ -413,33 +420,18 @@ static const char *const program_paths[] = {
         "/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/rpm", "/dev/null"
 };
 
-static int allow_reading(int ruleset, int fd, uint64_t access) {
-        struct stat st;
-        if (fstat(fd, &st) < 0)
-                return -errno;
-        return allow_below(ruleset, fd, S_ISDIR(st.st_mode) ? access : access & FS_OF_A_FILE);
-}
-
-/* What is not there needs no rule. */
-static int allow_program_path(int ruleset, const char *path) {
-        _cleanup_close_ int fd = open(path, O_PATH | O_CLOEXEC);
-        return fd < 0 ? 0 : allow_reading(ruleset, fd, FS_RUN);
-}
-
 static int enter_domain(const char *program, int dir_fd) {
         struct landlock_ruleset_attr attr = { .handled_access_fs = FS_ALL };
         _cleanup_close_ int ruleset =
                 (int)syscall(SYS_landlock_create_ruleset, &attr, sizeof attr.handled_access_fs, 0);
         if (ruleset < 0)
                 return -errno;
-        int r = allow_program_path(ruleset, program);
+        int r = allow_path(ruleset, program, FS_RUN);
         for (size_t i = 0; r == 0 && i < ELEMENTSOF(program_paths); i++)
-                r = allow_program_path(ruleset, program_paths[i]);
+                r = allow_path(ruleset, program_paths[i], FS_RUN);
         if (r == 0)
-                r = allow_reading(ruleset, dir_fd, FS_READ);
-        if (r < 0)
-                return r;
-        return syscall(SYS_landlock_restrict_self, ruleset, 0) < 0 ? -errno : 0;
+                r = allow_below(ruleset, dir_fd, FS_READ);
+        return r < 0 ? r : enter_ruleset(ruleset);
 }
 
 /* The agent and the supervisor are processes of the same user, whom landlock protects from signals
