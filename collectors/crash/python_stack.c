@@ -122,27 +122,14 @@ static int find_python(Python *p) {
 
 /* ---- texts ---- */
 
+/* As UTF-8. */
 static size_t add_character(char *to, uint32_t c) {
-        if (c < 0x80) {
-                to[0] = (char)c;
-                return 1;
-        }
-        if (c < 0x800) {
-                to[0] = (char)(0xc0 | c >> 6);
-                to[1] = (char)(0x80 | (c & 0x3f));
-                return 2;
-        }
-        if (c < 0x10000) {
-                to[0] = (char)(0xe0 | c >> 12);
-                to[1] = (char)(0x80 | (c >> 6 & 0x3f));
-                to[2] = (char)(0x80 | (c & 0x3f));
-                return 3;
-        }
-        to[0] = (char)(0xf0 | (c >> 18 & 7));
-        to[1] = (char)(0x80 | (c >> 12 & 0x3f));
-        to[2] = (char)(0x80 | (c >> 6 & 0x3f));
-        to[3] = (char)(0x80 | (c & 0x3f));
-        return 4;
+        static const uint8_t lead[] = { 0, 0xc0, 0xe0, 0xf0 };
+        size_t n = (size_t)(c >= 0x80) + (c >= 0x800) + (c >= 0x10000);
+        for (size_t i = n; i > 0; i--, c >>= 6)
+                to[i] = (char)(0x80 | (c & 0x3f));
+        to[0] = (char)(lead[n] | (n == 3 ? c & 7 : c));
+        return n + 1;
 }
 
 static int check_type(const Python *p, uint64_t object, uint64_t type) {
