@@ -349,6 +349,9 @@ static void adopt_raw_files(const Snapshot *l, Part *p) {
 }
 
 static void end_part(const Snapshot *l, Part *p) {
+        struct stat st;
+        if (p->fd >= 0 && fstat(p->fd, &st) == 0) /* both together are bounded */
+                p->files_bytes -= MIN(p->files_bytes, (uint64_t)st.st_size);
         if (p->fd >= 0)
                 (void)close(TAKE_FD(p->fd)); /* every write was checked */
         adopt_raw_files(l, p);

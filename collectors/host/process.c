@@ -1,8 +1,7 @@
 /* Processes that the snapshot is about. Each is read by a part of its own (child_pool.h), which
  * writes record by record: first what never waits (status, limits, descriptors, threads), then what
  * may (maps, command line, environment), so that a process which makes its reader wait costs its
- * own last records and nobody else's. Raw files are written here: a part has no descriptor but its
- * pipe. */
+ * own last records and nobody else's. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -24,15 +23,17 @@
 #include "lib/base/strbuf.h"
 #include "lib/neuron/job.h"
 
-/** Where the records of one process go: lines to the parent. `{…}` is a record, `M…` and `L…` are
- * lines of its raw files (maps, limits). */
+/** Where the records of one process go: lines to the parent. */
 typedef struct ProcessReport {
         const CollectRequest *request;
         const Proc *p;
         int fd;
+        bool has_raw_files;
         StrBuf b;   /* the record that is being made */
         int result; /* 0; PROCFS_E_REPLACED: nothing more is written; -errno */
 } ProcessReport;
+
+enum { RAW_BYTES_MAX = 256 << 10 }; /* a large process has some thousand mappings of 100 bytes */
 
 static void begin_record(ProcessReport *report, const char *about) {
         strbuf_clear(&report->b);
@@ -63,20 +64,22 @@ static void add_missing(StrBuf *b, const char *key, int outcome) {
         json_out_string(b, name, procfs_reason(outcome));
 }
 
-static void write_raw_line(ProcessReport *report, char kind, const char *line, size_t n) {
+/* What there is of a text in whole lines becomes a raw file, redacted. */
+static void write_raw(const ProcessReport *report, const char *kind, const StrBuf *text) {
         _cleanup_(strbuf_done) StrBuf clean = STRBUF_INIT;
+        CollectOut out = { .dir_fd = CHILD_POOL_KEPT_FD };
+        size_t n = MIN(text->n, (size_t)RAW_BYTES_MAX);
+        char name[64];
 
-        if (report->result != 0)
+        while (n > 0 && n < text->n && text->text[n - 1] != '\n')
+                n--;
+        if (n == 0 || !report->has_raw_files)
                 return;
-        strbuf_add_n(&clean, &kind, 1);
-        redact_text(&clean, line, n);
-        for (size_t i = 0; i < clean.n; i++)
-                if (clean.text[i] == '\n' || clean.text[i] == '\0')
-                        clean.text[i] = '?';
-        strbuf_add(&clean, "\n");
-        report->result = strbuf_error(&clean);
-        if (report->result == 0)
-                report->result = fs_write_all(report->fd, clean.text, clean.n);
+        redact_text(&clean, text->text, n);
+        (void)snprintf(name, sizeof name, "process-%d-%s.txt", report->p->stat.pid, kind);
+        _cleanup_close_ int fd = collect_raw_file(&out, name);
+        if (fd >= 0 && strbuf_error(&clean) == 0)
+                (void)fs_write_all(fd, clean.text, clean.n); /* a loss is seen where it is read */
 }
 
 /* Threads of a process: where each stands. One record a thread, so that what was written before a
@@ -167,9 +170,6 @@ static void report_threads(ProcessReport *report) {
  * and environment. */
 
 enum {
-        MAPS_BYTES_MAX =
-                256
-                << 10, /* of the raw file; a large process has some thousand lines of 100 bytes */
         MAPS_READ_MAX = 8 << 20, /* searched for libraries */
         CMDLINE_BYTES_MAX = 64 << 10,
         ENVIRON_BYTES_MAX = 1 << 20, /* the kernel's limit for one string is 128 KiB, for all a
@@ -245,19 +245,15 @@ static void add_library(ProcessReport *report, const Library *l) {
         json_out_end_object(&report->b);
 }
 
-/* Each line to the raw file, while there is room; libraries of all lines. */
-static size_t walk_maps(ProcessReport *report, const StrBuf *text, Library *libraries,
-                        size_t *n_libraries) {
-        size_t n_lines = 0, n_raw = 0;
+/* @return how many lines there are */
+static size_t walk_maps(const StrBuf *text, Library *libraries, size_t *n_libraries) {
+        size_t n_lines = 0;
 
         for (const char *line = text->text; line && *line != '\0'; n_lines++) {
                 size_t n = strcspn(line, "\n");
                 ProcMap m;
                 if (procfs_parse_map(line, n, &m))
                         note_library(libraries, n_libraries, &m);
-                n_raw += n + 1;
-                if (n_raw <= MAPS_BYTES_MAX)
-                        write_raw_line(report, 'M', line, n);
                 line = line[n] == '\n' ? line + n + 1 : NULL;
         }
         return n_lines;
@@ -280,9 +276,10 @@ static void report_maps(ProcessReport *report) {
                 end_record(report);
                 return;
         }
-        n_lines = walk_maps(report, &text, libraries, &n_libraries);
+        write_raw(report, "maps", &text);
+        n_lines = walk_maps(&text, libraries, &n_libraries);
         json_out_u64(&report->b, "lines", n_lines);
-        json_out_bool(&report->b, "raw_file_cut", is_cut || text.n > MAPS_BYTES_MAX);
+        json_out_bool(&report->b, "raw_file_cut", is_cut || text.n > RAW_BYTES_MAX);
         json_out_array(&report->b, "libraries");
         for (size_t i = 0; i < n_libraries; i++)
                 add_library(report, &libraries[i]);
@@ -458,11 +455,7 @@ static void report_limits(ProcessReport *report) {
                 add_missing(&report->b, "limits", r);
         else
                 add_lines(report, "limits", text.text, SIZE_MAX);
-        for (char *line = text.text; r == 0 && line && *line != '\0';) {
-                size_t n = strcspn(line, "\n");
-                write_raw_line(report, 'L', line, n);
-                line = line[n] == '\n' ? line + n + 1 : NULL;
-        }
+        write_raw(report, "limits", &text);
         end_record(report);
 }
 
@@ -580,18 +573,7 @@ static void report_children(ProcessReport *report) {
         end_record(report);
 }
 
-enum {
-        PARTS_AT_ONCE = 8,
-        LINE_BYTES_MAX = 512 << 10,
-};
-
-typedef struct ProcessTask {
-        const CollectProcess *process;
-        struct RawFile { /* made at its first line */
-                int fd;  /* -1: not yet, or not to be had */
-                bool is_begun;
-        } maps, limits;
-} ProcessTask;
+enum { PARTS_AT_ONCE = 8, LINE_BYTES_MAX = 512 << 10 };
 
 typedef struct ProcessRun {
         const CollectRequest *request;
@@ -638,7 +620,7 @@ static void add_outcome(StrBuf *b, const CollectProcess *process, uint64_t start
 
 /* In a process of its own. */
 static int run_part(const PoolTask *task, int fd, void *userdata) {
-        const CollectProcess *process = ((const ProcessTask *)task->userdata)->process;
+        const CollectProcess *process = task->userdata;
         const ProcessRun *run = userdata;
         uint64_t start_ticks = process->start_ticks;
         Proc p;
@@ -646,7 +628,10 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
 
         if (r == 0) {
                 start_ticks = p.stat.start_ticks;
-                ProcessReport report = { .request = run->request, .p = &p, .fd = fd };
+                ProcessReport report = { .request = run->request,
+                                         .p = &p,
+                                         .fd = fd,
+                                         .has_raw_files = run->out->dir_fd >= 0 };
                 report_all(&report, run->scan);
                 r = report.result != 0 ? report.result : procfs_check(&p);
                 strbuf_done(&report.b);
@@ -659,74 +644,34 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
         return collect_write_line(fd, &b);
 }
 
-/* @return the fd of a raw file of the process; < 0 when there is none */
-static int raw_file(const ProcessRun *run, ProcessTask *t, bool is_maps) {
-        struct RawFile *file = is_maps ? &t->maps : &t->limits;
-        char name[64];
-
-        if (!file->is_begun) {
-                (void)snprintf(name, sizeof name, "process-%d-%s.txt", t->process->pid,
-                               is_maps ? "maps" : "limits");
-                *file = (struct RawFile){ collect_raw_file(run->out, name), true };
-        }
-        return file->fd;
-}
-
-static int on_line(const PoolTask *task, char *line, size_t n, void *userdata) {
-        const ProcessRun *run = userdata;
-        int r = 0;
-
-        if (n > 0 && (line[0] == 'M' || line[0] == 'L')) {
-                int fd = raw_file(run, task->userdata, line[0] == 'M');
-                line[n] = '\n'; /* in the place of its NUL */
-                if (fd >= 0)
-                        r = collect_write(run->out, fd, line + 1, n);
-        } else {
-                r = collect_emit_line(run->out, line, n);
-        }
-        return r == -EFBIG ? 0 : r;
-}
-
-static void close_raw(ProcessTask *t) { /* a loss is seen where they are read */
-        cleanup_closep(&t->maps.fd);
-        cleanup_closep(&t->limits.fd);
-        t->maps.fd = t->limits.fd = -1;
-}
-
 static int on_end(const PoolTask *task, int result, void *userdata) {
         _cleanup_(strbuf_done) StrBuf record = STRBUF_INIT;
-        ProcessTask *t = task->userdata;
+        const CollectProcess *process = task->userdata;
         const ProcessRun *run = userdata;
 
-        close_raw(t);
         if (result == 0)
                 return 0;
-        add_outcome(&record, t->process, t->process->start_ticks, result);
+        add_outcome(&record, process, process->start_ticks, result);
         return collect_emit_fitting(run->out, &record);
 }
 
 static int run_parts(ProcessRun *run) {
         const CollectRequest *request = run->request;
         size_t n = request->n_processes;
-        ProcessTask tasks[COLLECT_PROCESSES_MAX];
-        PoolTask pool_tasks[COLLECT_PROCESSES_MAX] = { 0 };
+        PoolTask tasks[COLLECT_PROCESSES_MAX] = { 0 };
         ChildPool pool = { .run = run_part,
-                           .on_line = on_line,
+                           .out = run->out,
                            .on_end = on_end,
                            .userdata = run,
                            .max_at_once = PARTS_AT_ONCE,
+                           .kept_fd = run->out->dir_fd,
                            .timeout_usec = request->timeout_usec / 10 * 9,
                            .max_line_bytes = LINE_BYTES_MAX,
                            .max_bytes_each = run->out->max_bytes / n };
 
-        for (size_t i = 0; i < n; i++) {
-                tasks[i] = (ProcessTask){ &request->processes[i], { .fd = -1 }, { .fd = -1 } };
-                pool_tasks[i] = (PoolTask){ .name = "process", .userdata = &tasks[i] };
-        }
-        int r = child_pool_run(&pool, pool_tasks, n);
-        for (size_t i = 0; i < n; i++) /* of those that did not end in order */
-                close_raw(&tasks[i]);
-        return r;
+        for (size_t i = 0; i < n; i++)
+                tasks[i] = (PoolTask){ .name = "process", .userdata = &request->processes[i] };
+        return child_pool_run(&pool, tasks, n);
 }
 
 int collect_process(const CollectRequest *request, CollectOut *out) {
