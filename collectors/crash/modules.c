@@ -73,10 +73,8 @@ static int add_mapped(Modules *all) {
                         m->is_program = entry >= m->start && entry < m->end;
                         continue;
                 }
-                if (all->n == MODULES_MAX) {
-                        all->n_missing++;
+                if (all->n == MODULES_MAX)
                         continue;
-                }
                 m = add(all, p->start, p->end, p->path);
                 if (!m)
                         return -ENOMEM;

@@ -43,7 +43,7 @@ typedef struct Modules {
         FileOpen open;
         void *userdata;
         Module *items; /* by address */
-        size_t n, n_missing;
+        size_t n;
 } Modules;
 
 /** Finds them and their build ids; opens no file. @return 0, -ENOMEM, -errno of the core */

@@ -5,7 +5,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,24 +17,6 @@
 #include "lib/base/parse.h"
 #include "lib/base/redact.h"
 #include "lib/neuron/tree.h"
-
-/* Takes a number at *at, and moves behind it. */
-static bool parse_number(const char **at, const char *end, unsigned base, uint64_t *ret) {
-        const char *start = *at;
-        uint64_t value = 0;
-
-        for (; *at < end && isxdigit((unsigned char)**at); (*at)++) {
-                unsigned char c = (unsigned char)**at;
-                unsigned digit = (unsigned)(isdigit(c) ? c - '0' : tolower(c) - 'a' + 10);
-                if (digit >= base)
-                        break;
-                if (__builtin_mul_overflow(value, base, &value) ||
-                    __builtin_add_overflow(value, digit, &value))
-                        return false;
-        }
-        *ret = value;
-        return *at > start;
-}
 
 static bool parse_char(const char **at, const char *end, char c) {
         if (*at >= end || **at != c)
@@ -57,14 +38,12 @@ static bool parse_stat_fields(const char *at, const char *end, ProcStat *s) {
                 if (!parse_char(&at, end, ' '))
                         return false;
                 negative = parse_char(&at, end, '-');
-                if (!parse_number(&at, end, 10, &value))
+                if (!parse_u64_prefix(&at, end, &value))
                         return false;
                 if (field == 4)
                         ppid = negative ? 0 : value;
                 else if (field == 9)
                         flags = value;
-                else if (field == 20)
-                        s->n_threads = negative ? 0 : value;
                 else if (field == 22)
                         s->start_ticks = value;
         }
@@ -80,7 +59,7 @@ bool procfs_parse_stat(const char *text, size_t n, ProcStat *ret) {
         ProcStat s = { 0 };
         uint64_t pid;
 
-        if (!parse_number(&at, end, 10, &pid) || pid > INT32_MAX || !parse_char(&at, end, ' ') ||
+        if (!parse_u64_prefix(&at, end, &pid) || pid > INT32_MAX || !parse_char(&at, end, ' ') ||
             !parse_char(&at, end, '('))
                 return false;
         open = at;
@@ -110,28 +89,19 @@ static void parse_map_path(const char *at, const char *end, ProcMap *m) {
         }
 }
 
+/* Range, access, offset and device come first. */
 bool procfs_parse_map(const char *line, size_t n, ProcMap *ret) {
         const char *at = line, *end = line + n;
-        uint64_t major, minor;
         ProcMap m = { 0 };
 
-        if (!parse_number(&at, end, 16, &m.start) || !parse_char(&at, end, '-') ||
-            !parse_number(&at, end, 16, &m.end) || m.end < m.start || !parse_char(&at, end, ' ') ||
-            end - at < 4)
-                return false;
-        memcpy(m.perms, at, 4);
-        at += 4;
-        for (size_t i = 0; i < 4; i++)
-                if (!strchr("rwxsp-", m.perms[i]) || m.perms[i] == '\0')
+        for (unsigned i = 0; i < 4; i++) {
+                at = memchr(at, ' ', (size_t)(end - at));
+                if (!at)
                         return false;
-        if (!parse_char(&at, end, ' ') || !parse_number(&at, end, 16, &m.offset) ||
-            !parse_char(&at, end, ' ') || !parse_number(&at, end, 16, &major) ||
-            !parse_char(&at, end, ':') || !parse_number(&at, end, 16, &minor) ||
-            !parse_char(&at, end, ' ') || !parse_number(&at, end, 10, &m.inode) ||
-            major > UINT32_MAX || minor > UINT32_MAX)
+                at++;
+        }
+        if (!parse_u64_prefix(&at, end, &m.inode))
                 return false;
-        m.major = (unsigned)major;
-        m.minor = (unsigned)minor;
         parse_map_path(at, end, &m);
         *ret = m;
         return true;

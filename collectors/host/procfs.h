@@ -38,7 +38,7 @@ typedef struct ProcStat {
         char comm[PROCFS_COMM_SIZE]; /* any bytes */
         char state;                  /* R S D Z T t X I … */
         uint32_t flags;              /* PF_…, the kernel's */
-        uint64_t n_threads, start_ticks;
+        uint64_t start_ticks;
 } ProcStat;
 
 #define PROCFS_FLAG_KTHREAD 0x00200000U /* PF_KTHREAD, the same since Linux 2.6.27 */
@@ -101,9 +101,7 @@ int procfs_root_open(int root_fd, const char *path, int flags, struct stat *ret_
 bool procfs_parse_stat(const char *text, size_t n, ProcStat *ret);
 
 typedef struct ProcMap {
-        uint64_t start, end, offset, inode;
-        unsigned major, minor;
-        char perms[5];
+        uint64_t inode;
         const char
                 *path; /* borrowed from the line, not NUL-terminated; n_path 0 when there is none */
         size_t n_path;

@@ -34,10 +34,8 @@ static void try_stat(const char *text, size_t n) {
 
 static void try_map(const char *text, size_t n) {
         ProcMap m;
-        if (procfs_parse_map(text, n, &m)) {
-                check(m.start <= m.end && strlen(m.perms) == 4);
+        if (procfs_parse_map(text, n, &m))
                 check(m.n_path == 0 || (m.path >= text && m.path + m.n_path <= text + n));
-        }
 }
 
 static void try_cgroup(const char *text, size_t n) {

@@ -147,7 +147,6 @@ static int set_files(CoreNotes *c, Reader *r, uint64_t offset, uint64_t n) {
                     !__builtin_mul_overflow(word_at(p + 16), unit, &m.file_offset))
                         c->mappings[c->n_mappings++] = m;
         }
-        c->n_mappings_missing = count - MIN(count, c->n_mappings);
         qsort(c->mappings, c->n_mappings, sizeof *c->mappings, array_compare_keys);
         return 0;
 }

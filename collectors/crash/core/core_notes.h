@@ -51,7 +51,7 @@ typedef struct CoreNotes {
         CoreThread *threads;                   /* the first one is the one that crashed */
         size_t n_threads, n_threads_missing;
         CoreMapping *mappings; /* by address */
-        size_t n_mappings, n_mappings_missing;
+        size_t n_mappings;
         char *file_names;
         CoreSignal signal;
         struct {
