@@ -72,17 +72,18 @@ void child_timeout_start(TimedChild *b, int (*run)(void *userdata), void *userda
         (void)close(fds[1]); /* the child's: its end is the pipe's */
 }
 
-static uint64_t remaining_msec(uint64_t until_usec) {
+static uint64_t remaining_usec(uint64_t until_usec) {
         uint64_t now = clock_boottime_usec();
-        return now < until_usec ? (until_usec - now) / USEC_PER_MSEC + 1 : 0;
+        return now < until_usec ? until_usec - now : 0;
 }
 
 /* @return whether the child has said something, or is gone */
 static bool wait_for_result(int fd, uint64_t until_usec) {
         struct pollfd p = { .fd = fd, .events = POLLIN };
         for (;;) {
-                uint64_t left = remaining_msec(until_usec);
-                int n = poll(&p, 1, (int)MIN(left, (uint64_t)INT32_MAX));
+                uint64_t left = remaining_usec(until_usec);
+                int n = poll(&p, 1,
+                             (int)MIN(left / USEC_PER_MSEC + (left > 0), (uint64_t)INT32_MAX));
                 if (n > 0)
                         return true;
                 if ((n == 0 && left == 0) || (n < 0 && errno != EINTR))
@@ -110,6 +111,12 @@ int child_timeout_wait(TimedChild *b, uint64_t until_usec) {
         b->pid = 0;
         b->fd = -1;
         return b->result;
+}
+
+static int run_timed(int (*run)(void *userdata), void *userdata, uint64_t until_usec) {
+        TimedChild child;
+        child_timeout_start(&child, run, userdata);
+        return child_timeout_wait(&child, until_usec);
 }
 
 /* ---- the conversation with the agent ---- */
@@ -165,10 +172,6 @@ void agent_client_parse(const char *data, size_t n, AgentReply *ret) {
         }
 }
 
-static bool is_before(uint64_t until_usec) {
-        return clock_boottime_usec() < until_usec;
-}
-
 static int connect_to(int fd, const char *path, uint64_t until_usec) {
         struct sockaddr_un address = { .sun_family = AF_UNIX };
         size_t n = strlen(path);
@@ -178,7 +181,7 @@ static int connect_to(int fd, const char *path, uint64_t until_usec) {
         while (connect(fd, (struct sockaddr *)&address, sizeof address) < 0) {
                 if (errno != EAGAIN && errno != EINTR)
                         return -errno;
-                if (!is_before(until_usec))
+                if (remaining_usec(until_usec) == 0)
                         return -ETIMEDOUT;
                 (void)poll(NULL, 0, RETRY_MSEC);
         }
@@ -189,7 +192,7 @@ static int send_packet(int fd, const char *data, size_t n, uint64_t until_usec) 
         while (send(fd, data, n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
                 if (errno != EAGAIN && errno != EINTR)
                         return -errno;
-                if (!is_before(until_usec))
+                if (remaining_usec(until_usec) == 0)
                         return -ETIMEDOUT;
                 struct pollfd p = { .fd = fd, .events = POLLOUT };
                 (void)poll(&p, 1, RETRY_MSEC); /* tried again in any case */
@@ -464,7 +467,6 @@ static int write_line(void *userdata) {
 static void print_line(Line *line) {
         static bool is_hung;
         struct iovec v = { .iov_base = line->text, .iov_len = line->n };
-        TimedChild child;
 
         if (is_hung)
                 return;
@@ -472,9 +474,8 @@ static void print_line(Line *line) {
             errno != ENOTSOCK || pwritev2(STDERR_FILENO, &v, 1, -1, RWF_NOWAIT) >= 0 ||
             errno == EBADF)
                 return;
-        child_timeout_start(&child, write_line, line); /* kernels before 6.4 know no such write to
-                                                          a pipe */
-        is_hung = child_timeout_wait(&child, clock_boottime_usec() + STDERR_TIMEOUT_USEC) ==
+        /* kernels before 6.4 know no such write to a pipe */
+        is_hung = run_timed(write_line, line, clock_boottime_usec() + STDERR_TIMEOUT_USEC) ==
                   -ETIMEDOUT;
 }
 
@@ -507,11 +508,6 @@ typedef struct Tier {
         uint64_t until_usec;
         int fd;
 } Tier;
-
-static uint64_t remaining_usec(uint64_t until_usec) {
-        uint64_t now = clock_boottime_usec();
-        return now < until_usec ? until_usec - now : 0;
-}
 
 static int collect(void *userdata) {
         const Tier *t = userdata;
@@ -606,10 +602,8 @@ static int sysfs_snapshot_collect(const char *sysfs_root, uint64_t until_usec, S
         if (fd < 0)
                 return -errno;
         Tier tier = { .sysfs_root = sysfs_root, .until_usec = until_usec, .fd = fd };
-        TimedChild child;
         uint64_t start_usec = clock_realtime_usec(), began = clock_boottime_usec();
-        child_timeout_start(&child, collect, &tier);
-        int result = child_timeout_wait(&child, until_usec);
+        int result = run_timed(collect, &tier, until_usec);
         int r = fs_read_head(fd, TIER_BYTES_MAX, &text, &n);
         if (r < 0)
                 return r;
@@ -919,9 +913,7 @@ static void receive_replies(Hook *h) {
 /* ---- without it ---- */
 
 static void write_mailbox_note(Hook *h) {
-        TimedChild child;
-        child_timeout_start(&child, write_note, h);
-        int r = child_timeout_wait(&child, h->until_usec + GRACE_USEC);
+        int r = run_timed(write_note, h, h->until_usec + GRACE_USEC);
         if (r < 0)
                 message_print("neuron-collectd is not running, and the note cannot be written to "
                               "'%s': %s; check that neuron-collectd is installed on this node and "
@@ -931,9 +923,7 @@ static void write_mailbox_note(Hook *h) {
 
 static void write_snapshot_file(Hook *h, const char *text, size_t n) {
         Snapshot s = { .hook = h, .text = text, .n = n };
-        TimedChild child;
-        child_timeout_start(&child, write_snapshot, &s);
-        int r = child_timeout_wait(&child, h->until_usec + GRACE_USEC);
+        int r = run_timed(write_snapshot, &s, h->until_usec + GRACE_USEC);
         h->has_snapshot = r == 0;
         h->is_late = r == -ETIMEDOUT;
         if (r < 0)
