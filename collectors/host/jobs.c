@@ -203,7 +203,7 @@ static bool inspect_process(const ScanRun *mode, const Proc *p, JobsHolder *h) {
 static int scan_process(const ScanRun *mode, pid_t pid) {
         JobsScan *s = mode->found;
         JobsHolder h = { 0 };
-        Proc p;
+        _cleanup_(procfs_close) Proc p = { .dir_fd = -1 };
         int r = procfs_open(&p, mode->request->proc_root, pid, 0);
 
         if (r != 0) {
@@ -219,7 +219,6 @@ static int scan_process(const ScanRun *mode, pid_t pid) {
                 else
                         s->is_cut = true;
         }
-        procfs_close(&p);
         return 0;
 }
 
@@ -420,7 +419,7 @@ static void add_cmdline(StrBuf *b, const Proc *p) {
 /* In a process of its own. */
 static int describe(const CollectRequest *request, const JobsHolder *h, int fd) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-        Proc p;
+        _cleanup_(procfs_close) Proc p = { .dir_fd = -1 };
         int r = procfs_open(&p, request->proc_root, h->stat.pid, h->stat.start_ticks);
 
         if (r != 0)
@@ -429,9 +428,7 @@ static int describe(const CollectRequest *request, const JobsHolder *h, int fd) 
         jobs_add_identity(&b, &p);
         add_cmdline(&b, &p);
         json_out_end_object(&b);
-        r = procfs_check(&p) == PROCFS_E_REPLACED ? 0 : collect_write_line(fd, &b);
-        procfs_close(&p);
-        return r;
+        return procfs_check(&p) == PROCFS_E_REPLACED ? 0 : collect_write_line(fd, &b);
 }
 
 static bool holds_device(const JobsScan *scan, pid_t pid) {

@@ -408,13 +408,9 @@ typedef struct Run {
 /* The host's root: that of its first process, which is another than ours when we are in a
  * container; else our own. */
 static int open_host(const CollectRequest *request) {
-        Proc p;
-        int fd = -1;
+        _cleanup_(procfs_close) Proc p = { .dir_fd = -1 };
+        int fd = procfs_open(&p, request->proc_root, 1, 0) == 0 ? procfs_root(&p) : -1;
 
-        if (procfs_open(&p, request->proc_root, 1, 0) == 0) {
-                fd = procfs_root(&p);
-                procfs_close(&p);
-        }
         if (fd >= 0)
                 return fd;
         fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -535,7 +531,7 @@ static int run_host(const CollectRequest *request, PackagesRoot *root) {
 
 static int run_process(const CollectRequest *request, const Part *part, PackagesRoot *root) {
         _cleanup_free_ Mapped *mapped = calloc(1, sizeof *mapped);
-        Proc p;
+        _cleanup_(procfs_close) Proc p = { .dir_fd = -1 };
 
         if (!mapped)
                 return -ENOMEM;
@@ -545,21 +541,17 @@ static int run_process(const CollectRequest *request, const Part *part, Packages
                 return write_unavailable(root, procfs_reason(r));
         root->fd = procfs_root(&p);
         if (root->fd < 0)
-                r = write_unavailable(root, procfs_is_zombie(&p) ? procfs_reason(PROCFS_E_ENDED)
-                                                                 : strerror(-root->fd));
-        else {
-                if (!part->is_host)
-                        list_root(root, request->timeout_usec);
-                if (read_mapped(&p, mapped) == 0) {
-                        add_libnrt(root, mapped);
-                        for (size_t i = 0; i < mapped->n; i++)
-                                packages_pip_directory(root, mapped->places[i]);
-                }
-                (void)close(root->fd); /* a path only */
-                r = root->result;
+                return write_unavailable(root, procfs_is_zombie(&p) ? procfs_reason(PROCFS_E_ENDED)
+                                                                    : strerror(-root->fd));
+        if (!part->is_host)
+                list_root(root, request->timeout_usec);
+        if (read_mapped(&p, mapped) == 0) {
+                add_libnrt(root, mapped);
+                for (size_t i = 0; i < mapped->n; i++)
+                        packages_pip_directory(root, mapped->places[i]);
         }
-        procfs_close(&p);
-        return r;
+        (void)close(root->fd); /* a path only */
+        return root->result;
 }
 
 /* In a process of its own. */
@@ -595,7 +587,7 @@ static int on_end(const PoolTask *task, int result, void *userdata) {
 static void identify_root(const CollectRequest *request, pid_t pid, uint64_t start_ticks,
                           Part *part) {
         char link[PROCFS_LINK_SIZE];
-        Proc p;
+        _cleanup_(procfs_close) Proc p = { .dir_fd = -1 };
 
         if (procfs_open(&p, request->proc_root, pid, start_ticks) != 0)
                 return;
@@ -603,7 +595,6 @@ static void identify_root(const CollectRequest *request, pid_t pid, uint64_t sta
                 memcpy(part->mnt, link, strlen(link) + 1);
         if (procfs_link(&p, "root", link) == 0 && strlen(link) < sizeof part->root)
                 memcpy(part->root, link, strlen(link) + 1);
-        procfs_close(&p);
 }
 
 static bool same_root(const Part *a, const Part *b) {

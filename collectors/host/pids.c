@@ -39,12 +39,11 @@ static bool parse_nspid(const char *text, ProcessStatus *ret) {
 /* @return 0, an outcome of procfs.h, -EBADMSG: no such lines (a kernel before 4.1), -errno */
 static int read_status(const char *proc_root, pid_t pid, ProcessStatus *ret) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
-        Proc p;
+        _cleanup_(procfs_close) Proc p = { .dir_fd = -1 };
         size_t n;
         int r = procfs_open(&p, proc_root, pid, 0);
         if (r == 0)
                 r = procfs_read(&p, (ProcFile){ "status", STATUS_BYTES_MAX }, &text, NULL);
-        procfs_close(&p);
         if (r != 0)
                 return r;
         const char *uid = text.text ? procfs_field(text.text, "Uid", &n) : NULL;
@@ -139,12 +138,12 @@ bool pids_container_of(const char *cgroup, char ret[PIDS_CONTAINER_SIZE]) {
 
 bool pids_container(const char *proc_root, pid_t pid, char ret[PIDS_CONTAINER_SIZE]) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
-        Proc p;
+        _cleanup_(procfs_close) Proc p = { .dir_fd = -1 };
         ret[0] = '\0';
-        bool is_read = procfs_open(&p, proc_root, pid, 0) == 0 &&
-                       procfs_read(&p, (ProcFile){ "cgroup", STATUS_BYTES_MAX }, &text, NULL) == 0;
-        procfs_close(&p);
-        if (is_read && text.text)
+        if (procfs_open(&p, proc_root, pid, 0) != 0 ||
+            procfs_read(&p, (ProcFile){ "cgroup", STATUS_BYTES_MAX }, &text, NULL) != 0)
+                return false;
+        if (text.text)
                 (void)pids_container_of(text.text, ret); /* else "" */
-        return is_read;
+        return true;
 }

@@ -498,7 +498,7 @@ static void report_devices(ProcessReport *report, const JobsScan *scan, const Jo
 static void report_neighbours(ProcessReport *report, const JobsScan *scan, const JobsHolder *mine) {
         for (size_t i = 0; i < scan->n_holders && report->result == 0; i++) {
                 const JobsHolder *h = &scan->holders[i];
-                Proc p;
+                _cleanup_(procfs_close) Proc p = { .dir_fd = -1 };
                 if (h->stat.pid == report->p->stat.pid || !shares_device(h, mine) ||
                     procfs_open(&p, report->request->proc_root, h->stat.pid, h->stat.start_ticks) !=
                             0)
@@ -509,27 +509,23 @@ static void report_neighbours(ProcessReport *report, const JobsScan *scan, const
                 jobs_add_identity(&report->b, &p);
                 if (procfs_check(&p) != PROCFS_E_REPLACED)
                         end_record(report);
-                procfs_close(&p);
         }
 }
 
 /* @return whether it was reported: the runtime's hook is our own doing */
 static bool add_child(ProcessReport *report, pid_t pid) {
-        Proc p;
+        _cleanup_(procfs_close) Proc p = { .dir_fd = -1 };
 
-        if (procfs_open(&p, report->request->proc_root, pid, 0) != 0)
+        if (procfs_open(&p, report->request->proc_root, pid, 0) != 0 ||
+            strncmp(p.stat.comm, "neuron-dump", 11) == 0)
                 return false;
-        bool is_hook = strncmp(p.stat.comm, "neuron-dump", 11) == 0;
-        if (!is_hook) {
-                json_out_object(&report->b, NULL);
-                json_out_i64(&report->b, "pid", pid);
-                json_out_u64(&report->b, "start_ticks", p.stat.start_ticks);
-                json_out_string(&report->b, "comm", p.stat.comm);
-                json_out_text(&report->b, "state", &p.stat.state, 1);
-                json_out_end_object(&report->b);
-        }
-        procfs_close(&p);
-        return !is_hook;
+        json_out_object(&report->b, NULL);
+        json_out_i64(&report->b, "pid", pid);
+        json_out_u64(&report->b, "start_ticks", p.stat.start_ticks);
+        json_out_string(&report->b, "comm", p.stat.comm);
+        json_out_text(&report->b, "state", &p.stat.state, 1);
+        json_out_end_object(&report->b);
+        return true;
 }
 
 /* @return how many children of one thread were added */
@@ -623,7 +619,7 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
         const CollectProcess *process = task->userdata;
         const ProcessRun *run = userdata;
         uint64_t start_ticks = process->start_ticks;
-        Proc p;
+        _cleanup_(procfs_close) Proc p = { .dir_fd = -1 };
         int r = procfs_open(&p, run->request->proc_root, process->pid, process->start_ticks);
 
         if (r == 0) {
@@ -635,7 +631,6 @@ static int run_part(const PoolTask *task, int fd, void *userdata) {
                 report_all(&report, run->scan);
                 r = report.result != 0 ? report.result : procfs_check(&p);
                 strbuf_done(&report.b);
-                procfs_close(&p);
         }
         if (r < 0)
                 return r;

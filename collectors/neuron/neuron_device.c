@@ -222,13 +222,12 @@ static DeviceHeld device_is_held(const CollectRequest *request) {
         for (size_t i = 0; i < scan.n_holders; i++) {
                 const JobsHolder *h = &scan.holders[i];
                 bool is_hidden = false, has_runtime = false;
-                Proc p;
+                _cleanup_(procfs_close) Proc p = { .dir_fd = -1 };
                 if (h->is_write_only)
                         continue;
                 int r = procfs_open(&p, request->proc_root, h->stat.pid, h->stat.start_ticks);
                 if (r == 0)
                         has_runtime = jobs_maps_runtime(&p, &is_hidden);
-                procfs_close(&p);
                 if (has_runtime && !h->is_by_name)
                         return DEVICE_HELD;
                 is_incomplete |= has_runtime || is_hidden || r < 0 || r == PROCFS_E_HIDDEN;

@@ -320,15 +320,13 @@ typedef struct LogCheck {
  * less is read */
 static bool is_in_host_mount_ns(const char *proc_root, const char *namespace) {
         char other[PROCFS_LINK_SIZE];
-        Proc init = { .dir_fd = -1 };
+        _cleanup_(procfs_close) Proc init = { .dir_fd = -1 };
         ssize_t n = readlink("/proc/self/ns/mnt", other, sizeof other - 1);
         other[MAX(n, 0)] = '\0';
         if (strcmp(namespace, other) == 0)
                 return true;
-        bool is_inits = procfs_open(&init, proc_root, 1, 0) == 0 &&
-                        procfs_link(&init, "ns/mnt", other) == 0 && strcmp(namespace, other) == 0;
-        procfs_close(&init);
-        return is_inits;
+        return procfs_open(&init, proc_root, 1, 0) == 0 &&
+               procfs_link(&init, "ns/mnt", other) == 0 && strcmp(namespace, other) == 0;
 }
 
 /* @return whether what fd stands for is in one of the kernel's own file systems (/proc, /sys,
@@ -369,7 +367,7 @@ static int check_path(LogCheck *d) {
 /* By what we can see of it; on any doubt it is not known, which allows least. */
 static void find_mount_ns(LogCheck *d) {
         char namespace[PROCFS_LINK_SIZE];
-        Proc p = { .dir_fd = -1 };
+        _cleanup_(procfs_close) Proc p = { .dir_fd = -1 };
         if (d->f->pid > 0 &&
             procfs_open(&p, d->request->proc_root, d->f->pid, d->f->start_ticks) == 0 &&
             procfs_link(&p, "ns/mnt", namespace) == 0) {
@@ -379,7 +377,6 @@ static void find_mount_ns(LogCheck *d) {
                                               ? MOUNT_NS_HOST
                                               : MOUNT_NS_OTHER;
         }
-        procfs_close(&p);
 }
 
 /* ---- opening, without reading yet ---- */

@@ -67,15 +67,14 @@ static bool is_same_directory(int a, int b) {
 /* Both the cgroup and the root are read by one descriptor of /proc/PID, which stays that process's.
  * @return a root, the caller's; -1 */
 static int open_root_of(const char *proc_root, pid_t pid, const char *cgroup) {
-        Proc p = { .dir_fd = -1 };
-        int fd = -1;
+        _cleanup_(procfs_close) Proc p = { .dir_fd = -1 };
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT;
-        if (procfs_open(&p, proc_root, pid, 0) == 0 &&
-            procfs_read(&p, (ProcFile){ "cgroup", CGROUP_BYTES_MAX }, &text, NULL) == 0 &&
-            text.text && is_same_container(text.text, cgroup))
-                fd = procfs_root(&p);
-        procfs_close(&p);
-        return fd;
+        return procfs_open(&p, proc_root, pid, 0) == 0 &&
+                               procfs_read(&p, (ProcFile){ "cgroup", CGROUP_BYTES_MAX }, &text,
+                                           NULL) == 0 &&
+                               text.text && is_same_container(text.text, cgroup)
+                       ? procfs_root(&p)
+                       : -1;
 }
 
 void roots_add_container(Roots *r, const char *proc_root, const char *cgroup, int host_fd) {
