@@ -637,12 +637,19 @@ static int run_snapshot(int fd, const ProbeRequest *request, int dir_fd) {
 
 typedef struct Watch Watch;
 
-typedef struct Lines { /* a stream, cut into lines */
+typedef struct Stream { /* of a child that is started again and again */
+        const char *child;
+        uint64_t interval_usec; /* from one start to the next */
+        ChildOptions options;
         int (*on_line)(Watch *w, const char *line);
-        char *text;
+        void (*on_end)(Watch *w);
+        Watch *watch;
+        sd_event_source *timer;
+        Run run;
+        char *text; /* the line that is under way */
         size_t n;
         bool is_too_long;
-} Lines;
+} Stream;
 
 typedef struct Round { /* what `jobs` wrote, a JSON text each, in order */
         char **lines;
@@ -651,16 +658,16 @@ typedef struct Round { /* what `jobs` wrote, a JSON text each, in order */
 
 struct Watch {
         sd_event *event;
-        sd_event_source *io, *kmsg_timer, *jobs_timer;
+        sd_event_source *io;
         int fd, request_fd;
-        uint64_t interval_usec, timeout_usec, next_all_usec;
-        Run kmsg, jobs;
+        uint64_t next_all_usec;
         char reported_why[sizeof((Run *)0)->why]; /* why the kernel log is not followed */
-        Lines kmsg_lines, jobs_lines;
+        Stream kmsg, jobs;
         Round before, now;
 };
 
-static int add_lines(Watch *w, Lines *x, const char *data, size_t n) {
+static int on_stream_output(const char *data, size_t n, void *userdata) {
+        Stream *x = userdata;
         if (!x->text && !(x->text = malloc(LINE_MAX_BYTES + 1)))
                 return -ENOMEM;
         for (size_t i = 0; i < n; i++) {
@@ -671,7 +678,9 @@ static int add_lines(Watch *w, Lines *x, const char *data, size_t n) {
                         continue;
                 }
                 x->text[x->n] = '\0';
-                int r = x->is_too_long || memchr(x->text, '\0', x->n) ? 0 : x->on_line(w, x->text);
+                int r = x->is_too_long || memchr(x->text, '\0', x->n)
+                                ? 0
+                                : x->on_line(x->watch, x->text);
                 x->n = 0;
                 x->is_too_long = false;
                 if (r < 0)
@@ -700,16 +709,6 @@ static int on_jobs_line(Watch *w, const char *line) {
                 return -ENOMEM;
         w->now.n++;
         return 0;
-}
-
-static int on_kmsg_output(const char *data, size_t n, void *userdata) {
-        Watch *w = userdata;
-        return add_lines(w, &w->kmsg_lines, data, n);
-}
-
-static int on_jobs_output(const char *data, size_t n, void *userdata) {
-        Watch *w = userdata;
-        return add_lines(w, &w->jobs_lines, data, n);
 }
 
 static void round_done(Round *r) {
@@ -750,63 +749,56 @@ static void report_round(Watch *w) {
 }
 
 /* It is tried again every now and then: the same reason is reported once. */
-static void report_trouble(Watch *w) {
-        if (!*w->kmsg.why || strcmp(w->kmsg.why, w->reported_why) == 0)
+static void on_kmsg_end(Watch *w) {
+        if (!*w->kmsg.run.why || strcmp(w->kmsg.run.why, w->reported_why) == 0)
                 return;
-        (void)snprintf(w->reported_why, sizeof w->reported_why, "%s", w->kmsg.why);
-        (void)send_message(w->fd, "trouble %s", w->kmsg.why); /* as above */
+        (void)snprintf(w->reported_why, sizeof w->reported_why, "%s", w->kmsg.run.why);
+        (void)send_message(w->fd, "trouble %s", w->kmsg.run.why); /* as above */
 }
 
-/* The next is started when its time has come, counted from the start of the last. */
-static void arm_next(sd_event_source *timer, const Run *run, uint64_t interval_usec) {
-        uint64_t passed = clock_boottime_usec() - run->started_usec;
-        /* Fails only in another process than the one that made the loop. */
-        (void)timer_rearm(timer, passed < interval_usec ? interval_usec - passed : 0);
-}
-
-static void on_kmsg_done(const ChildResult *result, void *userdata) {
-        Watch *w = userdata;
-        run_end_by_result(&w->kmsg, result, true);
-        report_trouble(w);
-        run_done(&w->kmsg);
-        arm_next(w->kmsg_timer, &w->kmsg, RESTART_USEC);
-}
-
-static void on_jobs_done(const ChildResult *result, void *userdata) {
-        Watch *w = userdata;
-        run_end_by_result(&w->jobs, result, true);
-        if (w->jobs.state == SECTION_COMPLETE)
+static void on_jobs_end(Watch *w) {
+        if (w->jobs.run.state == SECTION_COMPLETE)
                 report_round(w);
         else
                 round_done(&w->now); /* half a round would make the others appear new at the next */
-        run_done(&w->jobs);
-        arm_next(w->jobs_timer, &w->jobs, w->interval_usec);
 }
 
-static int on_kmsg_timer(sd_event_source *s, uint64_t usec, void *userdata) {
-        Watch *w = userdata;
+/* The next is started when its time has come, counted from the start of the last. */
+static void arm_next(const Stream *x) {
+        uint64_t passed = clock_boottime_usec() - x->run.started_usec;
+        /* Fails only in another process than the one that made the loop. */
+        (void)timer_rearm(x->timer, passed < x->interval_usec ? x->interval_usec - passed : 0);
+}
+
+static void on_stream_done(const ChildResult *result, void *userdata) {
+        Stream *x = userdata;
+        run_end_by_result(&x->run, result, true);
+        x->on_end(x->watch);
+        run_done(&x->run);
+        arm_next(x);
+}
+
+static int on_stream_timer(sd_event_source *s, uint64_t usec, void *userdata) {
+        Stream *x = userdata;
         (void)s, (void)usec;
-        if (run_start(&w->kmsg, w->event, "follow:kmsg", w->request_fd, 0,
-                      (ChildOptions){ .timeout_usec = USEC_INFINITY,
-                                      .output_max_bytes = SIZE_MAX,
-                                      .on_output = on_kmsg_output,
-                                      .on_done = on_kmsg_done,
-                                      .userdata = w }) < 0)
-                arm_next(w->kmsg_timer, &w->kmsg, RESTART_USEC);
+        if (run_start(&x->run, x->watch->event, x->child, x->watch->request_fd, 0, x->options) < 0)
+                arm_next(x);
         return 0;
 }
 
-static int on_jobs_timer(sd_event_source *s, uint64_t usec, void *userdata) {
-        Watch *w = userdata;
-        (void)s, (void)usec;
-        if (run_start(&w->jobs, w->event, "collect:jobs", w->request_fd, 0,
-                      (ChildOptions){ .timeout_usec = w->timeout_usec,
-                                      .output_max_bytes = 64 * MIB,
-                                      .on_output = on_jobs_output,
-                                      .on_done = on_jobs_done,
-                                      .userdata = w }) < 0)
-                arm_next(w->jobs_timer, &w->jobs, w->interval_usec);
-        return 0;
+static int stream_init(Stream *x, Watch *w) {
+        x->watch = w;
+        x->options.on_output = on_stream_output;
+        x->options.on_done = on_stream_done;
+        x->options.userdata = x;
+        return sd_event_add_time_relative(w->event, &x->timer, CLOCK_MONOTONIC, 0, 0,
+                                          on_stream_timer, x);
+}
+
+static void stream_done(Stream *x) {
+        run_done(&x->run);
+        free(x->text);
+        sd_event_source_disable_unref(x->timer);
 }
 
 /* The agent sends nothing more: this is its end. */
@@ -817,37 +809,40 @@ static int on_agent(sd_event_source *s, int fd, uint32_t revents, void *userdata
 }
 
 static void watch_done(Watch *w) {
-        run_done(&w->kmsg);
-        run_done(&w->jobs);
+        stream_done(&w->kmsg);
+        stream_done(&w->jobs);
         round_done(&w->before);
         round_done(&w->now);
-        free(w->kmsg_lines.text);
-        free(w->jobs_lines.text);
         if (w->request_fd >= 0)
                 (void)close(w->request_fd);
         sd_event_source_disable_unref(w->io);
-        sd_event_source_disable_unref(w->kmsg_timer);
-        sd_event_source_disable_unref(w->jobs_timer);
         sd_event_unref(w->event);
 }
 
 static int run_watch(int fd, const ProbeRequest *request) {
-        _cleanup_(watch_done)
-                Watch w = { .fd = fd,
-                            .request_fd = request_fd(request),
-                            .kmsg_lines.on_line = on_kmsg_line,
-                            .jobs_lines.on_line = on_jobs_line,
-                            .timeout_usec = request->collect.timeout_usec,
-                            .interval_usec = MAX(request->interval_usec, INTERVAL_MIN_USEC) };
+        _cleanup_(watch_done) Watch w = {
+                .fd = fd,
+                .request_fd = request_fd(request),
+                .kmsg = { .child = "follow:kmsg",
+                          .interval_usec = RESTART_USEC,
+                          .options = { .timeout_usec = USEC_INFINITY,
+                                       .output_max_bytes = SIZE_MAX },
+                          .on_line = on_kmsg_line,
+                          .on_end = on_kmsg_end },
+                .jobs = { .child = "collect:jobs",
+                          .interval_usec = MAX(request->interval_usec, INTERVAL_MIN_USEC),
+                          .options = { .timeout_usec = request->collect.timeout_usec,
+                                       .output_max_bytes = 64 * MIB },
+                          .on_line = on_jobs_line,
+                          .on_end = on_jobs_end }
+        };
         int r = w.request_fd < 0 ? w.request_fd : sd_event_new(&w.event);
         if (r >= 0)
                 r = sd_event_add_io(w.event, &w.io, fd, EPOLLIN, on_agent, NULL);
         if (r >= 0)
-                r = sd_event_add_time_relative(w.event, &w.kmsg_timer, CLOCK_MONOTONIC, 0, 0,
-                                               on_kmsg_timer, &w);
+                r = stream_init(&w.kmsg, &w);
         if (r >= 0)
-                r = sd_event_add_time_relative(w.event, &w.jobs_timer, CLOCK_MONOTONIC, 0, 0,
-                                               on_jobs_timer, &w);
+                r = stream_init(&w.jobs, &w);
         return r < 0 ? r : sd_event_loop(w.event);
 }
 

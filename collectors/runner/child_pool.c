@@ -73,12 +73,16 @@ static _Noreturn void run_part(const ChildPool *pool, const PoolTask *task, int 
 
 /* ---- in the caller ---- */
 
-static int finish_part(Run *run, Part *p, int result) {
-        const PoolTask *task = p->task;
+static void release_part(Part *p) {
         if (p->fd >= 0)
                 (void)close(p->fd); /* read only */
         strbuf_done(&p->line);
         *p = (Part){ .fd = -1 };
+}
+
+static int finish_part(Run *run, Part *p, int result) {
+        const PoolTask *task = p->task;
+        release_part(p);
         run->n_running--;
         return run->pool->on_end(task, result, run->pool->userdata);
 }
@@ -247,9 +251,7 @@ static void kill_parts(Run *run) {
                         continue;
                 (void)kill(p->pid, SIGKILL);
                 (void)waitpid(p->pid, NULL, WNOHANG);
-                if (p->fd >= 0)
-                        (void)close(p->fd);
-                strbuf_done(&p->line);
+                release_part(p);
         }
 }
 
