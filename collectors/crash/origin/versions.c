@@ -44,7 +44,8 @@ typedef struct Finder {
         size_t n_text;
         PendingPath *pending; /* by text */
         size_t n_pending, n_found;
-        size_t n_missing; /* items whose package is still searched */
+        size_t n_missing;      /* items whose package is still searched */
+        bool wants_like_names; /* of lists, or all others */
         int error;
 } Finder;
 
@@ -320,16 +321,6 @@ static Line whole_line(Line line) {
         return line;
 }
 
-static void visit_list(Finder *f, const char *directory, const char *name) {
-        char path[sizeof DPKG "/info/" + NAME_MAX];
-        Version v = { 0 };
-        (void)snprintf(path, sizeof path, "%s/%s", directory, name);
-        if (!read_text(f, path, TEXT_BYTES_MAX) || !mark_listed(f, whole_line))
-                return;
-        set_text(v.package, (Line){ name, strlen(name) - strlen(LIST) });
-        set_packages(f, &v);
-}
-
 /* Most packages are named as their libraries are: libssl3 has libssl.so.3. To read all lists takes
  * longer than the rest of a report. */
 static bool has_like_name(const Finder *f, const char *list) {
@@ -339,14 +330,16 @@ static bool has_like_name(const Finder *f, const char *list) {
         return false;
 }
 
-static void visit_likely_list(Finder *f, const char *directory, const char *name) {
-        if (has_like_name(f, name))
-                visit_list(f, directory, name);
-}
-
-static void visit_other_list(Finder *f, const char *directory, const char *name) {
-        if (!has_like_name(f, name))
-                visit_list(f, directory, name);
+static void visit_list(Finder *f, const char *directory, const char *name) {
+        char path[sizeof DPKG "/info/" + NAME_MAX];
+        Version v = { 0 };
+        if (has_like_name(f, name) != f->wants_like_names)
+                return;
+        (void)snprintf(path, sizeof path, "%s/%s", directory, name);
+        if (!read_text(f, path, TEXT_BYTES_MAX) || !mark_listed(f, whole_line))
+                return;
+        set_text(v.package, (Line){ name, strlen(name) - strlen(LIST) });
+        set_packages(f, &v);
 }
 
 /* Lists name a package `libc6:amd64` where several architectures can have it. */
@@ -409,8 +402,10 @@ static void find_dpkg(Finder *f) {
         }
         if (f->n_pending > 0)
                 qsort(f->pending, f->n_pending, sizeof *f->pending, compare_pending);
-        visit_names(f, DPKG "/info", LIST, visit_likely_list);
-        visit_names(f, DPKG "/info", LIST, visit_other_list);
+        f->wants_like_names = true;
+        visit_names(f, DPKG "/info", LIST, visit_list);
+        f->wants_like_names = false;
+        visit_names(f, DPKG "/info", LIST, visit_list);
         if (f->n_found > 0)
                 read_status(f);
         clear_pending(f);
