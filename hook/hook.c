@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "collectors/host/dpkg.h"
+#include "collectors/runner/child_pool.h"
 #include "collectors/runner/collector.h"
 #include "collectors/runner/packet.h"
 #include "hook/note.h"
@@ -526,13 +527,6 @@ static int collect(void *userdata) {
         return r == 0 && out.is_cut ? -EFBIG : r;
 }
 
-static const char *state_of(int result) {
-        return result == 0            ? "complete"
-               : result == -ETIMEDOUT ? "timeout"
-               : result == -EFBIG     ? "cut"
-                                      : "failed";
-}
-
 /* Complete lines become records; a line that was not ended is what the child was killed in. */
 static void add_records(StrBuf *b, const char *text) {
         const char *newline;
@@ -558,7 +552,7 @@ static void add_section(StrBuf *b, const Outcome *o) {
         char when[CLOCK_ISO_SIZE];
         json_out_object(b, NULL);
         json_out_string(b, "name", "neuron_sysfs");
-        json_out_string(b, "state", state_of(o->result));
+        json_out_string(b, "state", child_pool_state_name(o->result));
         json_out_string(b, "detail", o->result < 0 ? strerror(-o->result) : NULL);
         json_out_string(b, "begin", clock_format_iso(when, o->start_usec));
         json_out_u64(b, "duration_ms", o->duration_usec / USEC_PER_MSEC);

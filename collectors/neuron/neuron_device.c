@@ -616,12 +616,7 @@ static int emit_end(const Collection *c, const PoolTask *task, int result, bool 
 
         json_out_object(&b, NULL);
         json_out_string(&b, is_node ? "node_asked_of" : "device", task->name);
-        json_out_string(&b, "state",
-                        result == 0            ? "complete"
-                        : result == -ETIMEDOUT ? "timeout"
-                        : result == -EFBIG     ? "cut"
-                        : result == -ECANCELED ? "skipped"
-                                               : "failed");
+        json_out_string(&b, "state", child_pool_state_name(result));
         add_detail(c, task, &b, result);
         json_out_end_object(&b);
         return emit(c->out, &b);

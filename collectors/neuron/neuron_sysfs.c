@@ -662,12 +662,7 @@ static void add_result(StrBuf *b, const SysfsProgress *p, int result) {
                 strbuf_addf(&detail, "%s: %s", name ? name : "error", text ? text : "unknown");
         else
                 strbuf_add(&detail, cut);
-        json_out_string(b, "state",
-                        result == -ETIMEDOUT ? "timeout"
-                        : result == -EFBIG   ? "cut"
-                        : result < 0         ? "failed"
-                        : cut[0]             ? "cut"
-                                             : "complete");
+        json_out_string(b, "state", result == 0 && cut[0] ? "cut" : child_pool_state_name(result));
         if (detail.n > 0)
                 json_out_text(b, "detail", detail.text, detail.n);
         strbuf_done(&detail);

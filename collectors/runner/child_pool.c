@@ -274,3 +274,11 @@ int child_pool_run(const ChildPool *pool, const PoolTask *tasks, size_t n) {
         kill_parts(&run);
         return r;
 }
+
+const char *child_pool_state_name(int result) {
+        return result == 0            ? "complete"
+               : result == -ETIMEDOUT ? "timeout"
+               : result == -EFBIG     ? "cut"
+               : result == -ECANCELED ? "skipped"
+                                      : "failed";
+}

@@ -42,3 +42,7 @@ typedef struct ChildPool {
  * about to exit itself.
  * @return 0, -EINVAL, -ENOMEM, -errno of poll(2), or what a callback returned */
 int child_pool_run(const ChildPool *pool, const PoolTask *tasks, size_t n);
+
+/** @return `complete`, `timeout`, `cut`, `skipped` (-ECANCELED) or `failed`, by a result of run()
+ */
+const char *child_pool_state_name(int result);
