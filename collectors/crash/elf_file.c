@@ -31,9 +31,7 @@ struct ElfFile {
         int fd;       /* -1: of memory */
         char *memory; /* NULL: of fd */
         size_t n_memory;
-        BuildId build_id;
-        char package[ELF_PACKAGE_SIZE];
-        unsigned machine;
+        ElfIdentity identity;
         Dwarf_CFI *cfi;
         Dwarf *dwarf;
         bool has_searched_cfi, has_symbols, has_searched_dwarf;
@@ -64,10 +62,10 @@ static void read_notes(ElfFile *f, const GElf_Phdr *p) {
         _cleanup_free_ uint8_t *data = malloc(n + 1);
         if (!data || read_at(f, data, n, p->p_offset) < 0)
                 return;
-        if (f->build_id.n == 0)
-                build_id_parse(data, n, p->p_align, &f->build_id);
-        if (f->package[0] == '\0')
-                package_note_parse(data, n, p->p_align, f->package);
+        if (f->identity.build_id.n == 0)
+                build_id_parse(data, n, p->p_align, &f->identity.build_id);
+        if (f->identity.package[0] == '\0')
+                package_note_parse(data, n, p->p_align, f->identity.package);
 }
 
 static int inspect(ElfFile *f) {
@@ -75,7 +73,7 @@ static int inspect(ElfFile *f) {
         if (!f->elf || elf_kind(f->elf) != ELF_K_ELF || !gelf_getehdr(f->elf, &e) ||
             e.e_ident[EI_CLASS] != ELFCLASS64)
                 return ELF_FILE_E_NO_ELF;
-        f->machine = e.e_machine;
+        f->identity.machine = e.e_machine;
         for (size_t i = 0; i < n_headers(f); i++) {
                 GElf_Phdr p;
                 if (gelf_getphdr(f->elf, (int)i, &p) && p.p_type == PT_NOTE)
@@ -129,16 +127,8 @@ ElfFile *elf_file_free(ElfFile *f) {
         return NULL;
 }
 
-const BuildId *elf_file_build_id(const ElfFile *f) {
-        return &f->build_id;
-}
-
-const char *elf_file_package(const ElfFile *f) {
-        return f->package;
-}
-
-unsigned elf_file_machine(const ElfFile *f) {
-        return f->machine;
+const ElfIdentity *elf_file_identity(const ElfFile *f) {
+        return &f->identity;
 }
 
 /* ---- addresses ---- */
@@ -273,7 +263,7 @@ int elf_file_rule(ElfFile *f, uint64_t address, UnwindRule *ret) {
                             .is_signal_frame = is_signal_frame };
         int r = column < 0 || column >= UNWIND_REGISTERS ? ELF_FILE_E_NONE
                                                          : set_cfa(f, frame, &rule);
-        int n = f->machine == EM_X86_64 ? 17 : UNWIND_REGISTERS;
+        int n = f->identity.machine == EM_X86_64 ? 17 : UNWIND_REGISTERS;
         for (int i = 0; i < n && r == 0; i++)
                 r = set_register(f, frame, i, &rule.registers[i]);
         free(frame);

@@ -66,10 +66,13 @@ int elf_file_open_memory(ElfFile **ret, char *data, size_t n);
 ElfFile *elf_file_free(ElfFile *f);
 DEFINE_CLEANUP(ElfFile, elf_file_free);
 
-const BuildId *elf_file_build_id(const ElfFile *f);
-/** @return the text of its `.note.package`, as package_note_parse() has it; "": none */
-const char *elf_file_package(const ElfFile *f);
-unsigned elf_file_machine(const ElfFile *f);
+typedef struct ElfIdentity { /* what it says of itself */
+        BuildId build_id;
+        char package[ELF_PACKAGE_SIZE]; /* as package_note_parse() has it; "" = none */
+        unsigned machine;
+} ElfIdentity;
+
+const ElfIdentity *elf_file_identity(const ElfFile *f);
 
 /** @return 0 and the address of what is at an offset of the file, ELF_FILE_E_NONE: in no PT_LOAD */
 int elf_file_address(const ElfFile *f, uint64_t file_offset, uint64_t page_bytes, uint64_t *ret);

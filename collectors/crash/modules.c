@@ -175,12 +175,12 @@ static bool verify_layout(const Modules *all, const Module *m, const ElfFile *fi
 
 /* @return whether it is the one */
 static bool accept(Modules *all, Module *m, ElfFile *file, bool must_be_equal) {
-        const BuildId *id = elf_file_build_id(file);
+        const BuildId *id = &elf_file_identity(file)->build_id;
         uint64_t page = core_notes_auxv(all->memory->notes, AT_PAGESZ);
         page = page >= CORE_MEMORY_PAGE && (page & (page - 1)) == 0 ? page : CORE_MEMORY_PAGE;
         bool is_comparable = id->n > 0 && m->build_id.n > 0;
         m->state = MODULE_MISMATCH;
-        if (elf_file_machine(file) != all->memory->notes->machine ||
+        if (elf_file_identity(file)->machine != all->memory->notes->machine ||
             set_bias(all, m, file, page) != 0)
                 return false;
         if (is_comparable ? !is_same_id(id, &m->build_id)
@@ -228,14 +228,15 @@ ElfFile *modules_file(Modules *all, Module *m) {
 
 /* By the build id of the file, which the core may not have. */
 static void find_debug(Modules *all, Module *m) {
-        const BuildId *id = elf_file_build_id(m->file);
+        const BuildId *id = &elf_file_identity(m->file)->build_id;
         FileQuery q = { .kind = FILE_OF_DEBUG, .build_id = *id };
         FileReply reply;
         const char *place;
         m->has_searched_debug = true;
         for (int fd; id->n > 0 && (fd = all->open(&q, &reply, &place, all->userdata)) >= 0;) {
                 ElfFile *debug = NULL;
-                if (elf_file_open(&debug, fd) == 0 && is_same_id(elf_file_build_id(debug), id)) {
+                if (elf_file_open(&debug, fd) == 0 &&
+                    is_same_id(&elf_file_identity(debug)->build_id, id)) {
                         m->debug = debug; /* also of some symbols the names are its own */
                         (void)elf_file_add_symbols(m->file, debug);
                         return;
@@ -304,9 +305,10 @@ int modules_find_versions(Modules *m, uint64_t end_usec) {
                 return -ENOMEM;
         for (size_t i = 0; i < m->n; i++)
                 if (is_used(&m->items[i]))
-                        items[n++] = (VersionItem){ .path = m->items[i].path,
-                                                    .note = elf_file_package(m->items[i].file),
-                                                    .place = m->items[i].place_number };
+                        items[n++] =
+                                (VersionItem){ .path = m->items[i].path,
+                                               .note = elf_file_identity(m->items[i].file)->package,
+                                               .place = m->items[i].place_number };
         int r = versions_find(items, n, m->open, m->userdata, end_usec);
         for (size_t i = 0, k = 0; i < m->n; i++)
                 if (is_used(&m->items[i]))

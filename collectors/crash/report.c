@@ -130,7 +130,7 @@ static void write_groups(Report *r) {
                         write_frame(r, g, k);
                 json_out_end_array(r->json);
                 json_out_u64(r->json, "frames_not_listed", g->n_frames - n);
-                json_out_string(r->json, "end", unwind_end_name(g->end));
+                json_out_string(r->json, "end", unwind_ends[g->end].name);
                 json_out_end_object(r->json);
         }
         json_out_end_array(r->json);
@@ -144,7 +144,7 @@ static void write_threads(Report *r) {
         json_out_object(r->json, "chains_by_end");
         for (size_t i = 0; i <= UNWIND_FRAMES_LIMIT; i++)
                 if (r->threads->n_ends[i] > 0)
-                        json_out_u64(r->json, unwind_end_name((UnwindEnd)i), r->threads->n_ends[i]);
+                        json_out_u64(r->json, unwind_ends[i].name, r->threads->n_ends[i]);
         json_out_end_object(r->json);
         write_groups(r);
         json_out_end_object(r->json);
@@ -318,7 +318,7 @@ static void text_chain(Report *r, const ThreadGroup *g) {
                 strbuf_addf(r->text, "\n… and %zu more.\n", g->n_frames - i);
         if (g->end != UNWIND_COMPLETE)
                 strbuf_addf(r->text, "\nThe chain ends at #%zu: %s.\n", g->n_frames - 1,
-                            unwind_end_text(g->end));
+                            unwind_ends[g->end].text);
         strbuf_add(r->text, "\n");
 }
 
@@ -449,7 +449,7 @@ static void text_limits(Report *r) {
         for (size_t i = 1; i <= UNWIND_FRAMES_LIMIT; i++)
                 if (r->threads->n_ends[i] > 0)
                         strbuf_addf(r->text, "- chains that end early: %zu, %s\n",
-                                    r->threads->n_ends[i], unwind_end_text((UnwindEnd)i));
+                                    r->threads->n_ends[i], unwind_ends[i].text);
         if (r->python->fault)
                 strbuf_addf(r->text, "- Python's stacks: %s\n", r->python->fault);
         if (!r->has_all_versions)

@@ -389,9 +389,7 @@ int unwind_chain(Unwinder *u, const UnwindState *thread, UnwindChain *ret) {
         }
 }
 
-static const struct {
-        const char *name, *text;
-} ends[] = {
+const UnwindEndWords unwind_ends[] = {
         [UNWIND_COMPLETE] = { "complete", "" },
         [UNWIND_NO_FILE] = { "no-file", "its program or library was not found" },
         [UNWIND_NO_RULE] = { "no-frame-information", "it has no call frame information" },
@@ -403,11 +401,3 @@ static const struct {
         [UNWIND_NO_RETURN] = { "no-return-address", "its return address is 0" },
         [UNWIND_FRAMES_LIMIT] = { "limit", "at most 256 frames are read" },
 };
-
-const char *unwind_end_text(UnwindEnd end) {
-        return ends[end].text;
-}
-
-const char *unwind_end_name(UnwindEnd end) {
-        return ends[end].name;
-}

@@ -63,6 +63,8 @@ int unwind_chain(Unwinder *u, const UnwindState *thread, UnwindChain *ret);
 
 /** @return the address by which a frame's function is looked up */
 uint64_t unwind_frame_address(const UnwindFrame *frame);
-/** @return a sentence without its end, "" for a complete chain */
-const char *unwind_end_text(UnwindEnd end);
-const char *unwind_end_name(UnwindEnd end);
+/** By UnwindEnd. */
+typedef struct UnwindEndWords {
+        const char *name, *text; /* text: a sentence without its end, "" for a complete chain */
+} UnwindEndWords;
+extern const UnwindEndWords unwind_ends[];

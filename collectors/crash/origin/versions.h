@@ -14,7 +14,7 @@ typedef struct Version { /* "" = not known */
 
 typedef struct VersionItem {
         const char *path; /* in its root, absolute */
-        const char *note; /* elf_file_package() */
+        const char *note; /* the text of its `.note.package`; "" = none */
         unsigned place;   /* where the file is: only what lies there tells of it */
         Version version;  /* what was found */
 } VersionItem;
