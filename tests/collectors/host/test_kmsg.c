@@ -185,13 +185,14 @@ static void a_log_that_cannot_be_opened_is_named_with_the_error_and_the_remedy(v
 
 typedef struct Follower {
         pid_t pid;
-        int fd; /* what it writes */
+        int fd;     /* what it writes */
+        int log_fd; /* of the log that it follows, -1 = not ours */
 } Follower;
 
 static Follower follow(const Fake *f) {
         int pipes[2];
         assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
-        Follower w = { .pid = fork(), .fd = pipes[0] };
+        Follower w = { .pid = fork(), .fd = pipes[0], .log_fd = -1 };
         if (w.pid == 0) {
                 CollectOut out = { .fd = pipes[1],
                                    .dir_fd = -1,
@@ -201,6 +202,21 @@ static Follower follow(const Fake *f) {
         }
         (void)close(pipes[1]);
         return w;
+}
+
+static Follower follow_fifo(const Fake *f) {
+        char path[PATH_MAX];
+        fake_path(f, path, "dev/kmsg");
+        assert_int_equal(mkfifo(path, 0600), 0);
+        Follower w = follow(f);
+        w.log_fd = open(path, O_WRONLY | O_CLOEXEC); /* returns when it is read */
+        return w;
+}
+
+static void end_follow(const Follower *w) {
+        (void)close(w->fd);
+        (void)close(w->log_fd);
+        assert_int_equal(waitpid(w->pid, NULL, 0), w->pid);
 }
 
 /* Reads until a text has come, 10 s at most. */
@@ -245,40 +261,24 @@ static void live_lines_come_as_they_are_written_and_old_ones_do_not(void **state
 }
 
 static void a_flood_is_bounded_by_the_minute(void **state) {
-        Fake *f = *state;
-        char path[PATH_MAX], line[128];
-        fake_path(f, path, "dev/kmsg");
-        assert_int_equal(mkfifo(path, 0600), 0);
-        Follower w = follow(f);
-        int fd = open(path, O_WRONLY | O_CLOEXEC);
+        const Follower w = follow_fifo(*state);
         for (int i = 0; i < 1000; i++) {
-                int n = snprintf(line, sizeof line, "3,%d,%d,-;NEURON_HW_ERR=DMA_ERROR nd-id=%d\n",
-                                 i, i, i);
-                assert_int_equal(write(fd, line, (size_t)n), n);
+                assert_true(dprintf(w.log_fd, "3,%d,%d,-;NEURON_HW_ERR=DMA_ERROR nd-id=%d\n", i, i,
+                                    i) > 0);
         }
-        assert_int_equal(write(fd, "3,1000,70000000,-;NEURON_HW_ERR=LAST\n", 37), 37);
+        assert_int_equal(write(w.log_fd, "3,1000,70000000,-;NEURON_HW_ERR=LAST\n", 37), 37);
         assert_true(heard(&w, "\"about\":\"left_out\",\"lines\":700}"));
-        (void)close(w.fd);
-        (void)close(fd);
-        assert_int_equal(waitpid(w.pid, NULL, 0), w.pid);
+        end_follow(&w);
 }
 
 static void chatter_of_the_driver_does_not_crowd_out_a_fault(void **state) {
-        Fake *f = *state;
-        char path[PATH_MAX], line[128];
-        fake_path(f, path, "dev/kmsg");
-        assert_int_equal(mkfifo(path, 0600), 0);
-        Follower w = follow(f);
-        int fd = open(path, O_WRONLY | O_CLOEXEC);
+        const Follower w = follow_fifo(*state);
         for (int i = 0; i < 500; i++) {
-                int n = snprintf(line, sizeof line, "6,%d,%d,-;neuron: chatter\n", i, i);
-                assert_int_equal(write(fd, line, (size_t)n), n);
+                assert_true(dprintf(w.log_fd, "6,%d,%d,-;neuron: chatter\n", i, i) > 0);
         }
-        assert_int_equal(write(fd, "3,500,500,-;NEURON_HW_ERR=REAL nd-id=3\n", 39), 39);
+        assert_int_equal(write(w.log_fd, "3,500,500,-;NEURON_HW_ERR=REAL nd-id=3\n", 39), 39);
         assert_true(heard(&w, "NEURON_HW_ERR=REAL"));
-        (void)close(w.fd);
-        (void)close(fd);
-        assert_int_equal(waitpid(w.pid, NULL, 0), w.pid);
+        end_follow(&w);
 }
 
 static void lines_for_crash_reports_are_reported_with_their_kind(void **state) {
@@ -308,21 +308,15 @@ static void lines_for_crash_reports_are_reported_with_their_kind(void **state) {
 }
 
 static void facts_are_of_the_kernel_alone_and_bounded_by_the_minute(void **state) {
-        Fake *f = *state;
-        char path[PATH_MAX], line[128];
-        fake_path(f, path, "dev/kmsg");
-        assert_int_equal(mkfifo(path, 0600), 0);
-        Follower w = follow(f);
-        int fd = open(path, O_WRONLY | O_CLOEXEC);
-        assert_int_equal(write(fd, "12,1,1,-;a[1]: segfault at 77\n", 30), 30); /* a program's */
+        const Follower w = follow_fifo(*state);
+        assert_int_equal(write(w.log_fd, "12,1,1,-;a[1]: segfault at 77\n", 30),
+                         30); /* a program's */
         for (int i = 0; i < 200; i++) {
-                int n = snprintf(line, sizeof line, "6,%d,%d,-;a[%d]: segfault at 0\n", i + 2, i,
-                                 i);
-                assert_int_equal(write(fd, line, (size_t)n), n);
+                assert_true(dprintf(w.log_fd, "6,%d,%d,-;a[%d]: segfault at 0\n", i + 2, i, i) > 0);
         }
         static const char kill[] = "6,400,400,-;Out of memory: Killed process 7 (a) total-vm:1kB\n";
-        assert_int_equal(write(fd, kill, sizeof kill - 1), sizeof kill - 1);
-        assert_int_equal(write(fd, "3,500,500,-;NEURON_HW_ERR=REAL nd-id=3\n", 39), 39);
+        assert_int_equal(write(w.log_fd, kill, sizeof kill - 1), sizeof kill - 1);
+        assert_int_equal(write(w.log_fd, "3,500,500,-;NEURON_HW_ERR=REAL nd-id=3\n", 39), 39);
         static char all[1 << 16];
         size_t n = 0;
         while (!strstr(all, "NEURON_HW_ERR=REAL")) {
@@ -336,9 +330,7 @@ static void facts_are_of_the_kernel_alone_and_bounded_by_the_minute(void **state
         assert_null(strstr(all, "a[100]: segfault"));
         assert_non_null(strstr(all, "Killed process 7"));
         assert_non_null(strstr(all, "\"about\":\"left_out\",\"lines\":100}"));
-        (void)close(w.fd);
-        (void)close(fd);
-        assert_int_equal(waitpid(w.pid, NULL, 0), w.pid);
+        end_follow(&w);
 }
 
 static void past_lines_are_reported_for_crash_reports_alone(void **state) {
@@ -502,7 +494,7 @@ static void the_real_kernel_log_is_followed_by_syslog(void **state) {
                              "container that has it");
         (void)snprintf(mark, sizeof mark, "syslog-%d", getpid());
         assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
-        Follower w = { .pid = fork(), .fd = pipes[0] };
+        Follower w = { .pid = fork(), .fd = pipes[0], .log_fd = -1 };
         if (w.pid == 0) {
                 CollectOut out = { .fd = pipes[1], .dir_fd = -1, .max_bytes = MIB };
                 Kmsg k = { .request = &f->request, .out = &out, .is_stream = true };
