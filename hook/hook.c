@@ -257,22 +257,14 @@ void agent_client_finish(int fd, bool has_record, bool has_snapshot) {
 /* ---- the hook's files beside the dump ---- */
 
 int write_file_open_directory(const char *path) {
-        _cleanup_free_ char *copy = strdup(path);
-        if (!copy)
-                return -ENOMEM;
-        for (char *slash = copy; slash; slash = strchr(slash + 1, '/')) {
-                if (slash == copy)
-                        continue;
-                *slash = '\0';
-                (void)mkdir(copy,
-                            0777); /* what is there, or forbidden, is seen by the open below */
-                *slash = '/';
-        }
-        int made = mkdir(copy, 0777) < 0 ? -errno : 0;
         int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
         if (fd >= 0)
                 return fd;
-        return errno == ENOENT && made < 0 ? made : -errno;
+        int r = fs_mkdir_p(path, 0777);
+        if (r < 0)
+                return r;
+        fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        return fd < 0 ? -errno : fd;
 }
 
 /* A file without a name, which gets one when it is complete. @return 0, -EOPNOTSUPP: try the other

@@ -9,7 +9,7 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
-#include "lib/base/path.h"
+#include "lib/base/fs.h"
 #include "lib/base/strbuf.h"
 #include "lib/neuron/nrt_status.h"
 
@@ -171,15 +171,11 @@ static int set_names(HookNote *n) {
 
 /* The agent has another working directory. */
 static int set_absolute_directory(HookNote *n) {
-        const char *dir = n->local_output_dir;
-        if (!dir || dir[0] == '/')
+        if (!n->local_output_dir)
                 return 0;
-        _cleanup_free_ char *cwd = getcwd(NULL, 0);
-        if (!cwd) /* it may be gone */
+        char *path = fs_absolute_path(n->local_output_dir);
+        if (!path) /* the working directory may be gone */
                 return errno == ENOMEM ? -ENOMEM : 0;
-        char *path = path_join(cwd, dir);
-        if (!path)
-                return -ENOMEM;
         free(n->local_output_dir);
         n->local_output_dir = path;
         return 0;
