@@ -5,13 +5,13 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/crashes/core_facts.h"
 #include "collectors/crash/crash.h"
 #include "collectors/crash/origin/roots.h"
+#include "collectors/runner/probe_request.h"
 #include "lib/base/array.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
@@ -176,12 +176,6 @@ static void run_reading(Report *x) {
                 core_facts_read(x->core_fd, x->unit_path, x->patterns, &x->facts);
 }
 
-static int write_memfd(const char *name, const char *text, size_t n) {
-        _cleanup_close_ int fd = memfd_create(name, MFD_CLOEXEC);
-        int r = fd < 0 ? -errno : fs_write_all(fd, text, n);
-        return r < 0 ? r : TAKE_FD(fd);
-}
-
 static int keep_report(Report *x, const CrashReport *report) {
         size_t n_json = strlen(report->json), n_text = strlen(report->text);
         if (n_json > REPORT_BYTES_MAX || n_text > REPORT_BYTES_MAX) {
@@ -190,8 +184,8 @@ static int keep_report(Report *x, const CrashReport *report) {
         }
         if (!crash_signature_find(report->json, x->signature))
                 x->signature[0] = '\0';
-        x->json_fd = write_memfd(CRASH_FILE, report->json, n_json);
-        x->text_fd = write_memfd(CRASH_TEXT_FILE, report->text, n_text);
+        x->json_fd = probe_request_memfd(report->json, n_json);
+        x->text_fd = probe_request_memfd(report->text, n_text);
         return x->json_fd < 0 ? x->json_fd : MIN(x->text_fd, 0);
 }
 
@@ -298,7 +292,7 @@ static int write_json_fault(const Report *x) {
         json_out_end_object(&b);
         strbuf_add(&b, "\n");
         int r = strbuf_error(&b);
-        return r < 0 ? r : write_memfd(CRASH_FILE, b.text, b.n);
+        return r < 0 ? r : probe_request_memfd(b.text, b.n);
 }
 
 static int write_text_fault(const Report *x) {
@@ -309,7 +303,7 @@ static int write_text_fault(const Report *x) {
         strbuf_add_escaped(&b, x->fault);
         strbuf_add(&b, ".\n");
         int r = strbuf_error(&b);
-        return r < 0 ? r : write_memfd(CRASH_TEXT_FILE, b.text, b.n);
+        return r < 0 ? r : probe_request_memfd(b.text, b.n);
 }
 
 static int write_fault(Report *x) {

@@ -16,6 +16,7 @@
 #include "collectors/crash/core/core_stream.h"
 #include "collectors/crash/report.h"
 #include "collectors/runner/packet.h"
+#include "collectors/runner/probe_request.h"
 #include "collectors/runner/sandbox.h"
 #include "lib/base/clock.h"
 #include "lib/base/digest.h"
@@ -375,13 +376,10 @@ int crash_report(const CrashRequest *request, CrashReport *ret) {
                             json = memfd_create(CRASH_FILE, MFD_CLOEXEC),
                             why = memfd_create("why", MFD_CLOEXEC),
                             text = memfd_create(CRASH_TEXT_FILE, MFD_CLOEXEC),
-                            context = memfd_create("context", MFD_CLOEXEC);
+                            context = probe_request_memfd(request->context, n_context);
         (void)close(sockets[1]); /* a number above the child's own stays */
         if (socket_of_child < 0 || json < 0 || why < 0 || text < 0 || context < 0)
-                return -errno;
-        int r = fs_write_all(context, request->context, n_context);
-        if (r < 0)
-                return r;
+                return context < 0 ? context : -errno;
         int fds[N_FDS] = { socket_of_child, json, why, text, context };
         return run_child(request, fds, &socket_of_child, ours, ret);
 }
