@@ -289,17 +289,14 @@ static bool nrt_infodump_next(const NrtSpan *block, size_t *at, bool *in_environ
 /** A log in a dump, or a dump that cannot be examined. */
 typedef struct DumpLog {
         char *path;       /* of the log; of the dump */
-        const char *name; /* in path: below dir_fd; NULL: of a dump, and `error` has the reason */
-        int dir_fd;       /* borrowed from DumpLogs */
-        int error;        /* -errno */
-        uid_t uid, owner; /* who named the dump, whose directory it is */
+        const char *name; /* in path; NULL: of a dump, and `error` has the reason */
+        const CollectDump *dump;
+        int error; /* -errno */
 } DumpLog;
 
 typedef struct DumpLogs {
         DumpLog *items;
         size_t n, n_left_out; /* left_out: more than COLLECT_FILES_MAX */
-        int dir_fds[COLLECT_DUMPS_MAX];
-        size_t n_dirs;
 } DumpLogs;
 
 enum { PATH_BYTES_MAX = 4096 };
@@ -466,8 +463,6 @@ static int runtime_log_open(const CollectRequest *request, const CollectLogFile 
 static void dump_logs_done(DumpLogs *logs) {
         for (size_t i = 0; i < logs->n; i++)
                 free(logs->items[i].path);
-        for (size_t i = 0; i < logs->n_dirs; i++)
-                (void)close(logs->dir_fds[i]);
         free(logs->items);
         *logs = (DumpLogs){ 0 };
 }
@@ -484,69 +479,54 @@ static bool is_ours(const CollectRequest *request, const char *name) {
 }
 
 /* @param name  NULL: it stands for the dump, which cannot be examined */
-static int add_log(DumpLogs *logs, const char *directory, const char *name, const DumpLog *what) {
+static int add_log(DumpLogs *logs, const CollectDump *dump, const char *name, int error) {
         if (logs->n >= COLLECT_FILES_MAX) {
                 logs->n_left_out++;
                 return 0;
         }
         if (array_grow(&logs->items, logs->n, sizeof *logs->items) < 0)
                 return -ENOMEM;
-        DumpLog *l = &logs->items[logs->n];
-        *l = *what;
-        l->path = strbuf_format("%s%s%s", directory, name ? "/" : "", name ? name : "");
-        if (!l->path)
+        char *path = strbuf_format("%s%s%s", dump->path, name ? "/" : "", name ? name : "");
+        if (!path)
                 return -ENOMEM;
-        l->name = name ? l->path + strlen(directory) + 1 : NULL;
-        logs->n++;
+        logs->items[logs->n++] = (DumpLog){ .path = path,
+                                            .name = name ? path + strlen(dump->path) + 1 : NULL,
+                                            .dump = dump,
+                                            .error = error };
         return 0;
 }
 
-static int list_logs(const CollectRequest *request, const CollectDump *dump, DIR *d,
-                     DumpLogs *logs) {
+static int list_logs(const CollectRequest *request, const CollectDump *dump, DumpLogs *logs) {
+        _cleanup_closedir_ DIR *d = NULL;
         const struct dirent *e;
-        struct stat st;
-        int r = 0;
-        if (fstat(dirfd(d), &st) < 0)
-                return -errno;
-        int fd = fcntl(dirfd(d), F_DUPFD_CLOEXEC, 0);
-        if (fd < 0)
-                return -errno;
-        logs->dir_fds[logs->n_dirs++] = fd;
-        DumpLog log = { .dir_fd = fd, .uid = dump->uid, .owner = st.st_uid };
+        int r = fs_opendir_fd(scan_open_fixed(dump->path), &d);
+        if (r == -ENOENT || r == -ENOTDIR) /* its hook is about to make it; a single file */
+                return 0;
+        if (r < 0)
+                return add_log(logs, dump, NULL, r);
         for (size_t i = 0; r == 0 && i < ENTRIES_MAX && (e = readdir(d)); i++)
                 if (is_ours(request, e->d_name))
-                        r = add_log(logs, dump->path, e->d_name, &log);
+                        r = add_log(logs, dump, e->d_name, 0);
         return r;
-}
-
-static int open_dump(const char *path, DIR **ret) {
-        _cleanup_close_ int fd = scan_open_fixed(path);
-        return fd < 0 ? fd : fs_opendir_at(fd, ".", ret);
 }
 
 static int runtime_log_find(const CollectRequest *request, DumpLogs *ret) {
         int r = 0;
-        for (size_t i = 0; r == 0 && i < MIN(request->n_dumps, (size_t)COLLECT_DUMPS_MAX); i++) {
-                const CollectDump *dump = &request->dumps[i];
-                _cleanup_closedir_ DIR *d = NULL;
-                r = open_dump(dump->path, &d);
-                if (r == -ENOENT || r == -ENOTDIR) /* its hook is about to make it; a single file */
-                        r = 0;
-                else if (r < 0)
-                        r = add_log(ret, dump->path, NULL, &(DumpLog){ .dir_fd = -1, .error = r });
-                else
-                        r = list_logs(request, dump, d, ret);
-        }
+        for (size_t i = 0; r == 0 && i < MIN(request->n_dumps, (size_t)COLLECT_DUMPS_MAX); i++)
+                r = list_logs(request, &request->dumps[i], ret);
         return r;
 }
 
 static int runtime_log_open_found(const DumpLog *log, struct stat *ret_st, const char **ret_why) {
-        _cleanup_close_ int fd = fs_open_regular(log->dir_fd, log->name, ret_st);
+        _cleanup_close_ int dir_fd = scan_open_fixed(log->dump->path);
+        _cleanup_close_ int fd = dir_fd < 0 ? dir_fd : fs_open_regular(dir_fd, log->name, ret_st);
+        struct stat dir;
         if (fd < 0)
                 *ret_why = fd == -EBADF   ? "not a regular file"
                            : fd == -ELOOP ? "a symlink, and none is followed"
                                           : strerror(-fd);
-        else if (ret_st->st_uid != log->uid && ret_st->st_uid != log->owner)
+        else if (ret_st->st_uid != log->dump->uid &&
+                 (fstat(dir_fd, &dir) < 0 || ret_st->st_uid != dir.st_uid))
                 *ret_why = "it belongs neither to who named the dump nor to its directory's owner";
         else if (is_kernel_file(fd))
                 *ret_why = "files of the kernel are no logs";
