@@ -551,27 +551,31 @@ int fs_read_head(int fd, size_t max_bytes, char **ret, size_t *ret_n) {
         return 0;
 }
 
-int fs_remove_stale_socket(const char *path, int type) {
+int fs_connect_socket(const char *path, int type) {
         struct sockaddr_un address = { .sun_family = AF_UNIX };
+        size_t n = strlen(path);
+
+        if (n == 0 || n >= sizeof address.sun_path)
+                return -ENAMETOOLONG;
+        memcpy(address.sun_path, path, n);
+        _cleanup_close_ int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0 || connect(fd, (const struct sockaddr *)&address, sizeof address) < 0)
+                return -errno;
+        return TAKE_FD(fd);
+}
+
+int fs_remove_stale_socket(const char *path, int type) {
         struct stat st;
 
-        if (strlen(path) >= sizeof address.sun_path)
-                return -ENAMETOOLONG;
-        memcpy(address.sun_path, path, strlen(path));
         if (lstat(path, &st) < 0)
                 return errno == ENOENT ? 0 : -errno;
         if (!S_ISSOCK(st.st_mode))
                 return -EEXIST; /* not ours to remove */
-        _cleanup_close_ int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd < 0)
-                return -errno;
+        _cleanup_close_ int fd = fs_connect_socket(path, type);
         /* EAGAIN: a server with a full backlog; EPROTOTYPE: one of another type */
-        if (connect(fd, (const struct sockaddr *)&address, sizeof address) == 0 ||
-            errno == EAGAIN || errno == EPROTOTYPE)
+        if (fd >= 0 || fd == -EAGAIN || fd == -EPROTOTYPE)
                 return -EADDRINUSE;
-        if (errno == ENOENT)
-                return 0;
-        if (errno != ECONNREFUSED)
-                return -errno;
+        if (fd != -ECONNREFUSED)
+                return fd == -ENOENT ? 0 : fd;
         return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
 }

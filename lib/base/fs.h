@@ -57,6 +57,11 @@ int fs_write_file(int dir_fd, const char *name, const void *data, size_t n, mode
  * @return 0, -EFBIG above max_bytes, -EBADF or -EISDIR when it is not a regular file */
 int fs_read_file(int dir_fd, const char *name, size_t max_bytes, char **ret, size_t *ret_n);
 
+/** Connects to a Unix socket, without waiting. @param type  SOCK_STREAM, SOCK_SEQPACKET
+ * @return fd; -EAGAIN: the server's queue is full; -ENAMETOOLONG also for ""; -errno of connect(2)
+ */
+int fs_connect_socket(const char *path, int type);
+
 /** Connects to the socket at a path, and removes it when no process listens on it. @param type
  * SOCK_STREAM, SOCK_SEQPACKET
  * @return 0: nothing is there (any more); -EADDRINUSE: a process listens; -EEXIST: a file of
