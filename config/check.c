@@ -131,86 +131,62 @@ static int append_identity(Config *c, Faults *faults, size_t i) {
         return 0;
 }
 
-/* The fixed parts of all templates, sources first, made once; NULL where the template was faulty.
- */
-typedef struct FixedParts {
-        char **items;
-        size_t n;
-} FixedParts;
-
-static void fixed_parts_done(FixedParts *f) {
-        for (size_t i = 0; i < f->n; i++)
-                free(f->items[i]);
-        free(f->items);
-}
-
-static int fixed_parts_init(FixedParts *f, const Config *c) {
-        size_t n = c->n_sources + c->n_destinations;
-
-        f->items = calloc(n + 1, sizeof *f->items);
-        if (!f->items)
-                return -ENOMEM;
-        for (; f->n < n; f->n++) {
-                const char *path = f->n < c->n_sources ? c->sources[f->n].path
-                                                       : c->destinations[f->n - c->n_sources].path;
-                if (path && !(f->items[f->n] = form_fixed_part(path)))
-                        return -ENOMEM;
-        }
-        return 0;
-}
-
 static bool is_nested(const char *a, const char *b) {
         return path_is_below(a, b) || path_is_below(b, a);
 }
 
-static void check_overlap(const Config *c, Faults *faults, const FixedParts *fixed, size_t i) {
-        Spot spot = spot_of(c, "sources[].path", i, FAULTS_NO_ITEM);
-        char *const *sources = fixed->items, *const *destinations = sources + c->n_sources;
-        const char *mine = sources[i];
+/* @return the fixed part of a template, the caller's; NULL where the template was faulty, and for
+ * lack of memory, which *failed tells */
+static char *fixed_part(const char *path, bool *failed) {
+        char *fixed = path ? form_fixed_part(path) : NULL;
 
-        if (!mine)
-                return;
-        for (size_t k = 0; k < i; k++) {
-                if (!sources[k] || !is_nested(mine, sources[k]))
+        *failed = *failed || (path && !fixed);
+        return fixed;
+}
+
+static int check_overlap(const Config *c, Faults *faults, size_t i) {
+        bool failed = false;
+        Spot spot = spot_of(c, "sources[].path", i, FAULTS_NO_ITEM);
+        _cleanup_free_ char *mine = fixed_part(c->sources[i].path, &failed);
+
+        for (size_t k = 0; mine && k < i; k++) {
+                _cleanup_free_ char *other = fixed_part(c->sources[k].path, &failed);
+                if (!other || !is_nested(mine, other))
                         continue;
                 faults_add(
                         faults, &spot,
                         "use one source for both, or directories that do not lie inside each other",
                         "watches '%s' (source '%s'), which overlaps with '%s' (source '%s')", mine,
-                        c->sources[i].name ? c->sources[i].name : "", sources[k],
+                        c->sources[i].name ? c->sources[i].name : "", other,
                         c->sources[k].name ? c->sources[k].name : "");
                 break;
         }
-        for (size_t k = 0; k < c->n_destinations; k++)
-                if (destinations[k] && is_nested(mine, destinations[k]))
+        for (size_t k = 0; mine && k < c->n_destinations; k++) {
+                _cleanup_free_ char *to = fixed_part(c->destinations[k].path, &failed);
+                if (to && is_nested(mine, to))
                         faults_add(faults, &spot,
                                    "keep sources and destinations apart, else bundles would be "
                                    "collected again",
                                    "watches '%s', but destinations[%zu] writes to '%s'", mine, k,
-                                   destinations[k]);
-        if (c->state_directory && path_is_below(c->state_directory, mine))
+                                   to);
+        }
+        if (mine && c->state_directory && path_is_below(c->state_directory, mine))
                 faults_add(faults, &spot, "use a state directory outside of the sources",
                            "watches '%s', but the agent's state lies in '%s'", mine,
                            c->state_directory);
+        return failed ? -ENOMEM : 0;
 }
 
 static int check_paths(Config *c, Faults *faults) {
-        _cleanup_(fixed_parts_done) FixedParts fixed = { 0 };
-        int r;
+        int r = 0;
 
         for (size_t i = 0; i < c->n_sources; i++)
                 resolve_destinations(c, faults, i);
-        for (size_t i = 0; i < c->n_destinations; i++) {
+        for (size_t i = 0; r == 0 && i < c->n_destinations; i++)
                 r = append_identity(c, faults, i);
-                if (r < 0)
-                        return r;
-        }
-        r = fixed_parts_init(&fixed, c);
-        if (r < 0)
-                return r;
-        for (size_t i = 0; i < c->n_sources; i++)
-                check_overlap(c, faults, &fixed, i);
-        return 0;
+        for (size_t i = 0; r == 0 && i < c->n_sources; i++)
+                r = check_overlap(c, faults, i);
+        return r;
 }
 
 /* Limits that must fit together */

@@ -76,27 +76,15 @@ static void add_notes(StrBuf *b, const ConfigKey *key) {
                 strbuf_add(b, " A change needs a restart.");
 }
 
-static const ConfigKey *next_child(const ConfigKey *after, const char *prefix) {
-        size_t n;
-        const ConfigKey *keys = keys_all(&n);
-
-        for (const ConfigKey *key = after ? after + 1 : keys; key < keys + n; key++)
-                if (keys_is_child(key, prefix))
-                        return key;
-        return NULL;
-}
-
 /* The example of a list of mappings is made of its keys' examples. */
 static void add_example(StrBuf *b, const ConfigKey *key) {
-        char prefix[KEYS_PREFIX_SIZE];
         const char *join = "[{";
 
         if (key->type != KEY_ELEMENTS) {
                 strbuf_add(b, key->example ? key->example : "");
                 return;
         }
-        for (const ConfigKey *k = next_child(NULL, keys_prefix(key, prefix)); k;
-             k = next_child(k, prefix)) {
+        for (const ConfigKey *k = NULL; (k = keys_next_child(k, key->below));) {
                 strbuf_addf(b, "%s%s: %s", join, keys_leaf(k),
                             k->example ? k->example : k->fallback);
                 join = ", ";
@@ -127,7 +115,6 @@ static void print_example_key(const ConfigKey *key, const char *indentation, boo
         _cleanup_free_ char *owned = NULL;
         const char *value = default_of(key, &owned);
         bool is_list = key->type == KEY_ELEMENTS && !value;
-        char prefix[KEYS_PREFIX_SIZE];
 
         strbuf_add(&text, key->help);
         add_notes(&text, key);
@@ -149,13 +136,13 @@ static void print_example_key(const ConfigKey *key, const char *indentation, boo
         printf("\n");
         strbuf_addf(&deeper, "%s%s", indentation, is_list ? "    " : "  ");
         if (is_list || key->type == KEY_SECTION)
-                print_example_keys(keys_prefix(key, prefix), deeper.text);
+                print_example_keys(key->below, deeper.text);
 }
 
 static void print_example_keys(const char *prefix, const char *indentation) {
         bool is_first = strstr(prefix, "[]");
 
-        for (const ConfigKey *key = next_child(NULL, prefix); key; key = next_child(key, prefix)) {
+        for (const ConfigKey *key = NULL; (key = keys_next_child(key, prefix));) {
                 if (key->flags & KEY_S3)
                         continue;
                 if (!prefix[0])
@@ -174,7 +161,7 @@ static void print_example_bucket(void) {
         const char *start = "  # - ";
 
         printf("  # Or, or also, a bucket; remove `# ` from each line:\n");
-        for (const ConfigKey *key = next_child(NULL, prefix); key; key = next_child(key, prefix)) {
+        for (const ConfigKey *key = NULL; (key = keys_next_child(key, prefix));) {
                 _cleanup_free_ char *owned = NULL;
                 const char *value = default_of(key, &owned);
 
@@ -209,9 +196,7 @@ static void print_roff(const char *text) {
 }
 
 static void print_man_keys(const char *prefix) {
-        char below[KEYS_PREFIX_SIZE];
-
-        for (const ConfigKey *key = next_child(NULL, prefix); key; key = next_child(key, prefix)) {
+        for (const ConfigKey *key = NULL; (key = keys_next_child(key, prefix));) {
                 _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
                 _cleanup_free_ char *owned = NULL;
                 const char *value = default_of(key, &owned);
@@ -229,8 +214,8 @@ static void print_man_keys(const char *prefix) {
                 }
                 if (key->source)
                         printf(".Pq Source: %s\n", key->source);
-                if (key->type == KEY_SECTION || key->type == KEY_ELEMENTS)
-                        print_man_keys(keys_prefix(key, below));
+                if (key->below)
+                        print_man_keys(key->below);
         }
 }
 
@@ -247,9 +232,7 @@ static void add_markdown_default(StrBuf *b, const ConfigKey *key) {
 }
 
 static void print_markdown_keys(const char *prefix) {
-        char below[KEYS_PREFIX_SIZE];
-
-        for (const ConfigKey *key = next_child(NULL, prefix); key; key = next_child(key, prefix)) {
+        for (const ConfigKey *key = NULL; (key = keys_next_child(key, prefix));) {
                 _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
 
                 strbuf_addf(&b, "`%s` | ", key->name);
@@ -261,8 +244,8 @@ static void print_markdown_keys(const char *prefix) {
                 if (key->source)
                         strbuf_addf(&b, " (%s)", key->source);
                 printf("| %s |\n", b.text);
-                if (key->type == KEY_SECTION || key->type == KEY_ELEMENTS)
-                        print_markdown_keys(keys_prefix(key, below));
+                if (key->below)
+                        print_markdown_keys(key->below);
         }
 }
 

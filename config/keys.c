@@ -432,7 +432,7 @@ static const ConfigKey table[] = {
 { "version", KEY_NUMBER, AT(Config, version), .min = 1, .max = 1, .fallback = "1",
   .help = "Version of this file's form; there is only one so far." },
 
-{ "node", KEY_SECTION, .help = "Who this machine is." },
+{ "node", KEY_SECTION, .below = "node.", .help = "Who this machine is." },
 { "node.instance_id", KEY_STRING, KEY_RESTART, AT(Config, node.instance_id), .form = &form_name, .fallback = "auto",
   .help = "Name of this machine in every bundle; auto takes DMI's board_asset_tag where it is an EC2 id, else the id of the instance metadata service (IMDSv2), else the host name." },
 { "node.labels", KEY_MAP, AT(Config, node.labels), .max = KEYS_MAP_ENTRIES_MAX, .fallback = "", .example = "{cluster: prod-a}",
@@ -442,7 +442,7 @@ static const ConfigKey table[] = {
   .fallback = "/var/lib/neuron-collectd",
   .help = "Where the agent keeps what it knows of every bundle." },
 
-{ "sources", KEY_ELEMENTS, LIST_AT(Config, sources, n_sources, ConfigSource), .line_offset = offsetof(ConfigSource, line),
+{ "sources", KEY_ELEMENTS, .below = "sources[].", LIST_AT(Config, sources, n_sources, ConfigSource), .line_offset = offsetof(ConfigSource, line),
   .min = 1, .max = 200,
   .help = "What is collected." },
 { "sources[].name", KEY_STRING, KEY_IDENTITY, AT(ConfigSource, name), .form = &form_name, .example = "core-dumps",
@@ -472,7 +472,7 @@ static const ConfigKey table[] = {
 { "sources[].destinations", KEY_STRINGS, AT(ConfigSource, destinations), .min = 1, .max = 32, .form = &form_name, .fallback = "",
   .help = "Names of destinations, all of them by default; the first one is the incident's arbiter." },
 
-{ "destinations", KEY_ELEMENTS, LIST_AT(Config, destinations, n_destinations, ConfigDestination),
+{ "destinations", KEY_ELEMENTS, .below = "destinations[].", LIST_AT(Config, destinations, n_destinations, ConfigDestination),
   .line_offset = offsetof(ConfigDestination, line), .min = 1, .max = 32,
   .help = "Where bundles go; a bundle is delivered when each of its source's destinations has proof of its copy." },
 { "destinations[].name", KEY_STRING, KEY_IDENTITY, AT(ConfigDestination, name), .form = &form_name, .example = "fsx",
@@ -527,10 +527,10 @@ static const ConfigKey table[] = {
 { "destinations[].request_timeout", KEY_TIME, KEY_S3, AT(ConfigDestination, request_timeout_usec), .min = USEC_PER_SEC, .max = USEC_PER_HOUR, .fallback = "60s",
   .help = "A request without progress for this long is tried again." },
 
-{ "limits", KEY_SECTION, .help = "What the agent may use: the job comes first." },
+{ "limits", KEY_SECTION, .below = "limits.", .help = "What the agent may use: the job comes first." },
 { "limits.upload_rate", KEY_RATE, KEY_OFF, AT(Config, limits.upload_rate), .min = KIB, .max = TIB, .fallback = "0",
   .help = "Bytes per second of all destinations of this node together, headers, TLS and retries included; 0 means no limit." },
-{ "limits.upload_windows", KEY_ELEMENTS, LIST_AT(Config, limits.upload_windows, limits.n_upload_windows, ConfigWindow), .max = 48,
+{ "limits.upload_windows", KEY_ELEMENTS, .below = "limits.upload_windows[].", LIST_AT(Config, limits.upload_windows, limits.n_upload_windows, ConfigWindow), .max = 48,
   .help = "Times of the local day with a rate of their own; where two overlap, the first one counts." },
 { "limits.upload_windows[].from", KEY_MINUTE, AT(ConfigWindow, from_minute), .max = 24 * 60 - 1, .example = "\"08:00\"",
   .help = "Begin of the window, local time." },
@@ -553,7 +553,7 @@ static const ConfigKey table[] = {
 { "limits.compression_level", KEY_NUMBER, AT(Config, limits.compression_level), .max = 19, .fallback = "3",
   .help = "Level of zstd, 1 to 19; 0 only stores." , .source = "zstd(1): levels 1 to 19" },
 
-{ "retry", KEY_SECTION, .help = "What happens after a failure." },
+{ "retry", KEY_SECTION, .below = "retry.", .help = "What happens after a failure." },
 { "retry.initial", KEY_TIME, AT(Config, retry.initial_usec), .min = USEC_PER_MSEC, .max = USEC_PER_HOUR, .fallback = "1s",
   .help = "Wait after the first failure; it doubles with each further one." },
 { "retry.maximum", KEY_TIME, AT(Config, retry.maximum_usec), .min = USEC_PER_MSEC, .max = DAYS(1), .fallback = "5m",
@@ -563,7 +563,7 @@ static const ConfigKey table[] = {
 { "retry.orphan_age", KEY_TIME, AT(Config, retry.orphan_age_usec), .min = USEC_PER_HOUR, .max = DAYS(3650), .fallback = "24h",
   .help = "Multipart uploads below our prefix that are abandoned and older than this are reported and aborted." },
 
-{ "retention", KEY_SECTION, .help = "What happens to sources after delivery." },
+{ "retention", KEY_SECTION, .below = "retention.", .help = "What happens to sources after delivery." },
 { "retention.after_delivery", KEY_CHOICE, AT(Config, retention.delete_after_delivery), .words = after_deliveries, .fallback = "keep",
   .help = "With keep the agent never deletes a source: max_use and keep_free are only reported, but for what the user has deleted and only the agent's links still hold." },
 { "retention.keep_for", KEY_TIME, AT(Config, retention.keep_for_usec), .max = DAYS(3650), .fallback = "24h",
@@ -577,7 +577,7 @@ static const ConfigKey table[] = {
 { "retention.history", KEY_TIME, AT(Config, retention.history_usec), .min = USEC_PER_SEC, .max = DAYS(3650), .fallback = "90d",
   .help = "How long the row of a bundle that has ended stays, and at most 100,000 of them; while its files are at the source it stays." },
 
-{ "agreement", KEY_SECTION, .help = "How the nodes of a job agree on what its failures are called." },
+{ "agreement", KEY_SECTION, .below = "agreement.", .help = "How the nodes of a job agree on what its failures are called." },
 { "agreement.enabled", KEY_BOOL, KEY_RESTART, AT(Config, agreement.enabled), .fallback = "true",
   .help = "Whether nodes agree at all; without it each names its failures alone." },
 { "agreement.listen", KEY_STRING, AT(Config, agreement.listen), .form = &form_bus, .fallback = "tcp://0.0.0.0:7733",
@@ -593,13 +593,13 @@ static const ConfigKey table[] = {
 { "agreement.key_file", KEY_STRING, AT(Config, agreement.key_file), .form = &form_path, .fallback = "",
   .help = "Up to four lines ID:64 hex digits, as `neuron-collect key new` writes them: the first signs messages, all verify; not readable by all users." },
 
-{ "api", KEY_SECTION, .help = "How clients reach the agent." },
+{ "api", KEY_SECTION, .below = "api.", .help = "How clients reach the agent." },
 { "api.socket", KEY_STRING, KEY_RESTART, AT(Config, api.socket), .form = &form_socket, .fallback = "/run/neuron-collectd/api.sock",
   .help = "Unix socket of the HTTP API." },
 { "api.listen", KEY_STRING, KEY_RESTART, AT(Config, api.listen), .form = &form_listen, .fallback = "", .example = "127.0.0.1:9733",
   .help = "host:port where the API may be read (GET only), /metrics, /healthz and /readyz among it; empty is off." },
 
-{ "hook", KEY_SECTION, .help = "How the runtime's hook, neuron-dump, notifies the agent of a dump." },
+{ "hook", KEY_SECTION, .below = "hook.", .help = "How the runtime's hook, neuron-dump, notifies the agent of a dump." },
 { "hook.socket", KEY_STRING, KEY_RESTART, AT(Config, hook.socket), .form = &form_socket, .fallback = "/run/neuron-collectd/hook.sock",
   .help = "Unix socket for notes." },
 { "hook.mailbox", KEY_STRING, KEY_RESTART, AT(Config, hook.mailbox), .form = &form_path, .fallback = "/var/lib/neuron-collectd/mailbox",
@@ -609,7 +609,7 @@ static const ConfigKey table[] = {
 { "hook.allow_prefixes", KEY_STRINGS, AT(Config, hook.allow_prefixes), .form = &form_s3_prefix, .fallback = "", .example = "[\"s3://my-bucket/dumps\"]",
   .help = "Where the hook's --s3-output-prefix may point; by default below the destination's own fixed prefix." },
 
-{ "snapshot", KEY_SECTION, .help = "What is noted of the hardware and the processes when a dump appears." },
+{ "snapshot", KEY_SECTION, .below = "snapshot.", .help = "What is noted of the hardware and the processes when a dump appears." },
 { "snapshot.enabled", KEY_BOOL, AT(Config, snapshot.enabled), .fallback = "true",
   .help = "Whether snapshots are taken." },
 { "snapshot.sysfs_root", KEY_STRING, AT(Config, snapshot.sysfs_root), .form = &form_path, .fallback = "/sys",
@@ -624,7 +624,7 @@ static const ConfigKey table[] = {
   .help = "Largest output of one probe." },
 { "snapshot.environment", KEY_STRINGS, AT(Config, snapshot.environment), .form = &form_variable, .fallback = "NEURON_* XLA_* RANK WORLD_SIZE SLURM_* FI_*",
   .help = "Patterns of environment variables that the agent may record, beside those that tell the job and rank of a process (docs/API.md lists them), which it always may; a name that looks like a secret never is. The hook's own record goes by the default." },
-{ "snapshot.commands", KEY_ELEMENTS, LIST_AT(Config, snapshot.commands, snapshot.n_commands, ConfigCommand), .max = 32,
+{ "snapshot.commands", KEY_ELEMENTS, .below = "snapshot.commands[].", LIST_AT(Config, snapshot.commands, snapshot.n_commands, ConfigCommand), .max = 32,
   .help = "Further programs whose output becomes part of a snapshot." },
 { "snapshot.commands[].name", KEY_STRING, KEY_IDENTITY, AT(ConfigCommand, name), .form = &form_name, .example = "neuron-ls",
   .help = "Name of the output in the snapshot." },
@@ -633,7 +633,7 @@ static const ConfigKey table[] = {
 { "snapshot.commands[].timeout", KEY_TIME, AT(ConfigCommand, timeout_usec), .min = 100 * USEC_PER_MSEC, .max = 10 * USEC_PER_MINUTE, .fallback = "20s",
   .help = "Longest time of one run." },
 
-{ "log", KEY_SECTION, .help = "What is logged, and how." },
+{ "log", KEY_SECTION, .below = "log.", .help = "What is logged, and how." },
 { "log.level", KEY_CHOICE, AT(Config, log.level), .words = log_levels, .fallback = "info",
   .help = "Least important messages that are still written." },
 { "log.format", KEY_CHOICE, AT(Config, log.format), .words = log_formats, .fallback = "auto",
@@ -690,19 +690,20 @@ bool keys_is_child(const ConfigKey *key, const char *prefix) {
         return has_prefix(key->name, prefix);
 }
 
+const ConfigKey *keys_next_child(const ConfigKey *after, const char *prefix) {
+        for (const ConfigKey *key = after ? after + 1 : table; key < table + ELEMENTSOF(table);
+             key++)
+                if (keys_is_child(key, prefix))
+                        return key;
+        return NULL;
+}
+
 const ConfigRefusedKey *keys_find_refused(const char *prefix, const char *leaf) {
         for (size_t i = 0; i < ELEMENTSOF(refused); i++)
                 if (strcmp(leaf_of(refused[i].name), leaf) == 0 &&
                     has_prefix(refused[i].name, prefix))
                         return &refused[i];
         return NULL;
-}
-
-const char *keys_prefix(const ConfigKey *key, char buf[static KEYS_PREFIX_SIZE]) {
-        const char *end = key->type == KEY_ELEMENTS ? "[]." : ".";
-        int n = snprintf(buf, KEYS_PREFIX_SIZE, "%s%s", key->name, end);
-        assert(n > 0 && n < KEYS_PREFIX_SIZE);
-        return buf;
 }
 
 static const struct {

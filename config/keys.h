@@ -76,12 +76,13 @@ typedef struct ConfigKey {
         const char *help; /* one sentence */
         const char *source;  /* where a fact from outside comes from; may be NULL */
         const char *example; /* value in the example file; NULL = the default */
+        const char
+                *below; /* KEY_SECTION, KEY_ELEMENTS: the prefix of what lies below, `sources[].` */
         size_t element_size, count_offset, line_offset; /* KEY_ELEMENTS; line_offset 0 = none */
 } ConfigKey;
 
 enum {
         KEYS_MAX = 128,           /* rows, at most */
-        KEYS_PREFIX_SIZE = 64,    /* longest `section.` or `list[].`, and NUL */
         KEYS_STRING_MAX = 4000,   /* bytes of one string */
         KEYS_LIST_MAX = 1000,     /* entries of one list or mapping */
         KEYS_MAP_NAME_MAX = 128,  /* bytes of a name in a free mapping */
@@ -105,11 +106,11 @@ const ConfigRefusedKey *keys_find_refused(const char *prefix, const char *leaf);
 /** @return whether the row lies right below `prefix` */
 bool keys_is_child(const ConfigKey *key, const char *prefix);
 
+/** @param after  NULL = from the beginning @return the next row right below `prefix`, or NULL */
+const ConfigKey *keys_next_child(const ConfigKey *after, const char *prefix);
+
 /** @return the row's name without its prefix (borrowed) */
 const char *keys_leaf(const ConfigKey *key);
-
-/** Spells the prefix of what lies below a section or list: `node.`, `sources[].`. @return buf */
-const char *keys_prefix(const ConfigKey *key, char buf[static KEYS_PREFIX_SIZE]);
 
 /** @return what the type is called, e.g. `a size`; static */
 const char *keys_type_name(const ConfigKey *key);

@@ -347,23 +347,25 @@ int value_set_default(const ConfigKey *key, void *base) {
         return r == VALUE_E_FAULTY ? -EINVAL : r; /* a fault in the table; a test looks for it */
 }
 
-/* Every field below `prefix`, sections included. */
-static int value_set_all_defaults(const char *prefix, void *base) {
+/* The next key with a field in the struct of a list's elements; without a list, in Config. */
+static const ConfigKey *next_field(const ConfigKey *after, const ConfigKey *list) {
         size_t n;
         const ConfigKey *keys = keys_all(&n);
 
-        for (size_t i = 0; i < n; i++) {
-                char below[KEYS_PREFIX_SIZE];
-                int r;
-                if (!keys_is_child(&keys[i], prefix))
-                        continue;
-                r = keys[i].type == KEY_SECTION
-                            ? value_set_all_defaults(keys_prefix(&keys[i], below), base)
-                            : value_set_default(&keys[i], base);
-                if (r < 0)
-                        return r;
-        }
-        return 0;
+        if (list)
+                return keys_next_child(after, list->below);
+        for (const ConfigKey *key = after ? after + 1 : keys; key < keys + n; key++)
+                if (key->type != KEY_SECTION && !strstr(key->name, "[]"))
+                        return key;
+        return NULL;
+}
+
+static int value_set_all_defaults(const ConfigKey *list, void *base) {
+        int r = 0;
+
+        for (const ConfigKey *key = NULL; r == 0 && (key = next_field(key, list));)
+                r = value_set_default(key, base);
+        return r;
 }
 
 /* Elements */
@@ -395,23 +397,12 @@ static int value_add_element(const ConfigKey *key, void *base, void **ret) {
 
 /* Freeing */
 
-static void value_clear_all(const char *prefix, void *base) {
-        size_t n;
-        const ConfigKey *keys = keys_all(&n);
-
-        for (size_t i = 0; i < n; i++) {
-                char below[KEYS_PREFIX_SIZE];
-                if (!keys_is_child(&keys[i], prefix))
-                        continue;
-                if (keys[i].type == KEY_SECTION)
-                        value_clear_all(keys_prefix(&keys[i], below), base);
-                else
-                        value_clear(&keys[i], base);
-        }
+static void value_clear_all(const ConfigKey *list, void *base) {
+        for (const ConfigKey *key = NULL; (key = next_field(key, list));)
+                value_clear(key, base);
 }
 
 void value_clear(const ConfigKey *key, void *base) {
-        char prefix[KEYS_PREFIX_SIZE];
         void *field = value_field(key, base);
 
         switch (key->type) {
@@ -425,9 +416,8 @@ void value_clear(const ConfigKey *key, void *base) {
                 strings_free(((StringMap *)field)->items);
                 break;
         case KEY_ELEMENTS:
-                keys_prefix(key, prefix);
                 for (size_t i = 0; i < value_n_elements(key, base); i++)
-                        value_clear_all(prefix, value_element(key, base, i));
+                        value_clear_all(key, value_element(key, base, i));
                 free(value_element(key, base, 0));
                 *(size_t *)((char *)base + key->count_offset) = 0;
                 break;
@@ -503,19 +493,12 @@ static void add_map(const StringMap *map, StrBuf *b) {
 }
 
 static void add_elements(const ConfigKey *key, const void *base, StrBuf *b) {
-        char prefix[KEYS_PREFIX_SIZE];
-        size_t n_keys;
-        const ConfigKey *keys = keys_all(&n_keys);
-
-        keys_prefix(key, prefix);
         strbuf_add(b, "[");
         for (size_t i = 0; i < value_n_elements(key, base); i++) {
                 const char *join = i > 0 ? ", {" : "{";
-                for (size_t k = 0; k < n_keys; k++) {
-                        if (!keys_is_child(&keys[k], prefix))
-                                continue;
-                        strbuf_addf(b, "%s%s: ", join, keys_leaf(&keys[k]));
-                        value_add_yaml(&keys[k], value_element(key, base, i), b);
+                for (const ConfigKey *k = NULL; (k = next_field(k, key));) {
+                        strbuf_addf(b, "%s%s: ", join, keys_leaf(k));
+                        value_add_yaml(k, value_element(key, base, i), b);
                         join = ", ";
                 }
                 strbuf_add(b, "}");
@@ -679,16 +662,11 @@ Origin *origins_find(const ConfigOrigins *o, const Origin *what) {
         return o->n > 0 ? bsearch(what, o->items, o->n, sizeof *o->items, compare) : NULL;
 }
 
-typedef struct ReadContext {
+typedef struct Reader {
+        Config *config;
         Faults *faults;
         char *const *environment; /* NAME=VALUE, for ${NAME} */
         bool whole;               /* false: the tree is cut off, so missing keys are no fault */
-} ReadContext;
-
-typedef struct Reader {
-        Config *config;
-        const ReadContext *context;
-        Faults *faults;
 } Reader;
 
 /* The mapping that is being read. */
@@ -794,7 +772,7 @@ static int expand_text(Reader *r, const Given *g, const LoadNode *node, char **r
 
         if (node->type != LOAD_SCALAR)
                 return refuse_type(r, g, node);
-        int k = expand(node->text, r->context->environment, ret, &fault);
+        int k = expand(node->text, r->environment, ret, &fault);
         if (k == EXPAND_E_FAULTY) {
                 if (strbuf_error(&fault) < 0)
                         return -ENOMEM;
@@ -920,26 +898,24 @@ static int read_map(Reader *r, const Given *g) {
 static int read_scope(Reader *r, const Scope *scope, const LoadNode *map);
 
 static int read_section(Reader *r, const Given *g) {
-        char prefix[KEYS_PREFIX_SIZE];
         Scope below = *g->scope;
 
         if (g->value->type == LOAD_NULL)
                 return 0; /* all of its keys are commented out */
         if (g->value->type != LOAD_MAP)
                 return refuse_type(r, g, g->value);
-        below.prefix = keys_prefix(g->key, prefix);
+        below.prefix = g->key->below;
         below.line = g->spot.line;
         return read_scope(r, &below, g->value);
 }
 
 static int read_element(Reader *r, const Given *g, const LoadNode *node, size_t i) {
-        char prefix[KEYS_PREFIX_SIZE];
-        Scope below = { .prefix = keys_prefix(g->key, prefix), .index = i, .line = node->line };
+        Scope below = { .prefix = g->key->below, .index = i, .line = node->line };
         int k = value_add_element(g->key, g->scope->base, &below.base);
 
         if (k < 0)
                 return k;
-        k = value_set_all_defaults(prefix, below.base);
+        k = value_set_all_defaults(g->key, below.base);
         if (k < 0)
                 return k;
         if (g->key->line_offset > 0)
@@ -983,6 +959,7 @@ static int read_by_type(Reader *r, const Given *g) {
 
 /* Names of keys */
 
+/* @param prefix  NULL = anywhere */
 static const ConfigKey *key_named(const char *prefix, const char *leaf) {
         size_t n;
         const ConfigKey *keys = keys_all(&n);
@@ -1000,17 +977,11 @@ const ConfigKey *key_suggest(const char *prefix, const char *leaf) {
         size_t n = strlen(leaf);
         unsigned nearest = n <= 3 ? 2 : n <= 7 ? 3 : 4; /* distances from here on are too far */
         const ConfigKey *found = NULL;
-        size_t n_keys;
-        const ConfigKey *keys = keys_all(&n_keys);
 
         if (n < 2 || n >= SUGGEST_MAX)
                 return NULL;
-        for (size_t i = 0; i < n_keys; i++) {
-                const ConfigKey *k = &keys[i];
-                unsigned d;
-                if (!keys_is_child(k, prefix))
-                        continue;
-                d = parse_distance(leaf, keys_leaf(k));
+        for (const ConfigKey *k = NULL; (k = keys_next_child(k, prefix));) {
+                unsigned d = parse_distance(leaf, keys_leaf(k));
                 if (d < nearest) {
                         nearest = d;
                         found = k;
@@ -1063,15 +1034,13 @@ static bool is_required(const ConfigKey *key) {
 
 /* `name:, kind: and path:`, what an entry of a list cannot do without. */
 static void add_required_names(StrBuf *b, const ConfigKey *list) {
-        char prefix[KEYS_PREFIX_SIZE];
-        size_t n_keys, n = 0;
-        const ConfigKey *keys = keys_all(&n_keys);
+        const char *join = "";
 
-        keys_prefix(list, prefix);
-        for (size_t i = 0; i < n_keys; i++)
-                if (keys_is_child(&keys[i], prefix) && is_required(&keys[i]) &&
-                    !(keys[i].flags & KEY_S3))
-                        strbuf_addf(b, "%s%s:", n++ > 0 ? ", " : "", keys_leaf(&keys[i]));
+        for (const ConfigKey *key = NULL; (key = next_field(key, list));)
+                if (is_required(key) && !(key->flags & KEY_S3)) {
+                        strbuf_addf(b, "%s%s:", join, keys_leaf(key));
+                        join = ", ";
+                }
 }
 
 static void report_missing(Reader *r, const Scope *scope, const ConfigKey *key) {
@@ -1096,7 +1065,7 @@ static void check_key_applies(Reader *r, const Scope *scope, const ConfigKey *ke
 
         if (f->line > 0)
                 at.line = f->line;
-        if (!is_required(key) || !r->context->whole)
+        if (!is_required(key) || !r->whole)
                 return;
         if (f->line == 0 ||
             (key->type == KEY_ELEMENTS && f->good && value_n_elements(key, scope->base) == 0))
@@ -1119,16 +1088,16 @@ static void check_applicable(Reader *r, const Scope *scope, const Found *found) 
         const ConfigKey *keys = keys_all(&n), *type = keys_get("destinations[].type");
         bool typed = keys_is_child(type, scope->prefix) && found[type - keys].good;
 
-        for (size_t i = 0; i < n; i++) {
-                const ConfigKey *key = &keys[i];
+        for (const ConfigKey *key = NULL; (key = keys_next_child(key, scope->prefix));) {
                 bool special = key->flags & (KEY_S3 | KEY_VOLUME);
-                Spot spot = { .line = found[i].line, .name = key->name, .index = scope->index };
+                const Found *f = &found[key - keys];
+                Spot spot = { .line = f->line, .name = key->name, .index = scope->index };
 
-                if (!keys_is_child(key, scope->prefix) || (special && !typed))
+                if (special && !typed)
                         continue;
                 if (!special || applies(key, ((ConfigDestination *)scope->base)->type))
-                        check_key_applies(r, scope, key, &found[i]);
-                else if (found[i].line > 0)
+                        check_key_applies(r, scope, key, f);
+                else if (f->line > 0)
                         faults_add(r->faults, &spot, "delete the line, or change the type",
                                    "does not apply to %s", key->flags & KEY_S3 ? "a volume" : "s3");
         }
@@ -1166,22 +1135,21 @@ static int read_scope(Reader *r, const Scope *scope, const LoadNode *map) {
         return 0;
 }
 
-/* Fills *c, whose defaults are set and whose origins are empty. @param root  may be NULL: an empty
- * file  @return 0 or -errno; faults are added */
-static int read_tree(Config *c, const LoadNode *root, const ReadContext *context) {
+/* Fills the configuration, whose defaults are set and whose origins are empty. @param root  may be
+ * NULL: an empty file  @return 0 or -errno; faults are added */
+static int read_tree(Reader *r, const LoadNode *root) {
         static const LoadNode empty = { .type = LOAD_MAP };
-        Reader r = { .config = c, .context = context, .faults = context->faults };
+        Config *c = r->config;
         Scope top = { .prefix = "", .base = c, .line = 1 };
-        int k;
 
         if (!root || root->type == LOAD_NULL)
                 root = &empty;
         if (root->type == LOAD_MAP) {
-                k = read_scope(&r, &top, root);
+                int k = read_scope(r, &top, root);
                 if (k < 0)
                         return k;
         } else if (root->type != LOAD_FAULTY) {
-                faults_add(r.faults, &(Spot){ .line = root->line },
+                faults_add(r->faults, &(Spot){ .line = root->line },
                            "write keys such as `sources:`, each at the beginning of a line",
                            "%s is given where a mapping is expected", node_name(root));
         }
@@ -1213,16 +1181,6 @@ static void print_origin(Printer *p, const ConfigKey *key, size_t index) {
         strbuf_add(&p->out, "\n");
 }
 
-static void print_keys(Printer *p, const char *prefix, const void *base, size_t index);
-
-static void print_elements(Printer *p, const ConfigKey *key, const void *base) {
-        char prefix[KEYS_PREFIX_SIZE];
-
-        keys_prefix(key, prefix);
-        for (size_t i = 0; i < value_n_elements(key, base); i++)
-                print_keys(p, prefix, value_element(key, base, i), i);
-}
-
 /* Two blanks for each section or list around the key; a dash stands in the last two of an element's
  * first key. */
 static void print_indentation(Printer *p, const ConfigKey *key, bool is_first) {
@@ -1236,26 +1194,15 @@ static void print_indentation(Printer *p, const ConfigKey *key, bool is_first) {
         }
 }
 
-static bool is_printed(const ConfigKey *key, const char *prefix, const void *base) {
-        if (!keys_is_child(key, prefix))
-                return false;
-        return !(key->flags & (KEY_S3 | KEY_VOLUME)) ||
-               applies(key, ((const ConfigDestination *)base)->type);
-}
-
 static void print_keys(Printer *p, const char *prefix, const void *base, size_t index) {
         bool is_first = true;
-        size_t n;
-        const ConfigKey *keys = keys_all(&n);
 
-        for (size_t i = 0; i < n; i++) {
-                const ConfigKey *key = &keys[i];
-                char below[KEYS_PREFIX_SIZE];
-                bool opens;
-                if (!is_printed(key, prefix, base))
+        for (const ConfigKey *key = NULL; (key = keys_next_child(key, prefix));) {
+                size_t n = key->type == KEY_ELEMENTS ? value_n_elements(key, base) : 0;
+                bool opens = key->type == KEY_SECTION || n > 0;
+                if (key->flags & (KEY_S3 | KEY_VOLUME) &&
+                    !applies(key, ((const ConfigDestination *)base)->type))
                         continue;
-                opens = key->type == KEY_SECTION ||
-                        (key->type == KEY_ELEMENTS && value_n_elements(key, base) > 0);
                 print_indentation(p, key, is_first);
                 is_first = false;
                 strbuf_addf(&p->out, "%s:", keys_leaf(key));
@@ -1265,9 +1212,9 @@ static void print_keys(Printer *p, const char *prefix, const void *base, size_t 
                 }
                 print_origin(p, key, index);
                 if (key->type == KEY_SECTION)
-                        print_keys(p, keys_prefix(key, below), base, index);
-                else if (opens)
-                        print_elements(p, key, base);
+                        print_keys(p, key->below, base, index);
+                for (size_t i = 0; i < n; i++)
+                        print_keys(p, key->below, value_element(key, base, i), i);
         }
 }
 
@@ -1291,7 +1238,7 @@ DEFINE_CLEANUP(Config, config_free);
 Config *config_free(Config *c) {
         if (!c)
                 return NULL;
-        value_clear_all("", c);
+        value_clear_all(NULL, c);
         free(c->file);
         if (c->origins)
                 free(c->origins->items);
@@ -1327,7 +1274,7 @@ static int new_default(Config **ret) {
         c->origins = calloc(1, sizeof *c->origins);
         if (!c->origins)
                 return -ENOMEM;
-        int r = value_set_all_defaults("", c);
+        int r = value_set_all_defaults(NULL, c);
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(c);
@@ -1338,15 +1285,11 @@ static int new_default(Config **ret) {
 
 /* The key that names the elements of a list; NULL when they have no names of their own. */
 static const ConfigKey *identity_key(const ConfigKey *list) {
-        char prefix[KEYS_PREFIX_SIZE];
-        size_t n;
-        const ConfigKey *keys = keys_all(&n);
+        const ConfigKey *key = NULL;
 
-        keys_prefix(list, prefix);
-        for (size_t i = 0; i < n; i++)
-                if (keys_is_child(&keys[i], prefix) && (keys[i].flags & KEY_IDENTITY))
-                        return &keys[i];
-        return NULL;
+        while ((key = next_field(key, list)) && !(key->flags & KEY_IDENTITY))
+                ;
+        return key;
 }
 
 static const char *name_of(const ConfigKey *identity, const void *element) {
@@ -1394,56 +1337,39 @@ static int use_all_destinations(Config *c) {
 }
 
 static int check_elements(Config *c, Faults *faults) {
-        size_t n;
-        const ConfigKey *keys = keys_all(&n);
-
-        for (size_t i = 0; i < n; i++)
-                if (keys[i].type == KEY_ELEMENTS && !strstr(keys[i].name, "[]"))
-                        check_unique(c, faults, &keys[i]);
+        for (const ConfigKey *key = NULL; (key = next_field(key, NULL));)
+                if (key->type == KEY_ELEMENTS)
+                        check_unique(c, faults, key);
         return use_all_destinations(c);
-}
-
-typedef struct Input {
-        const char *data;
-        size_t n;
-        char *const *environment;
-} Input;
-
-static int parse(Config **ret, const char *name, const Input *input, Faults *faults) {
-        ReadContext context = { .faults = faults, .environment = input->environment };
-        _cleanup_(config_freep) Config *c = NULL;
-        _cleanup_(load_freep) LoadNode *root = NULL;
-        int r = load_tree(&root, input->data, input->n, faults, &context.whole);
-
-        if (r < 0)
-                return r;
-        r = new_default(&c);
-        if (r < 0)
-                return r;
-        c->file = strdup(name);
-        if (!c->file)
-                return -ENOMEM;
-        r = read_tree(c, root, &context);
-        if (r < 0)
-                return r;
-        if (context.whole) {
-                r = check_elements(c, faults);
-                if (r == 0)
-                        r = config_check(c, faults);
-                if (r < 0)
-                        return r;
-        }
-        if (faults->n > 0)
-                return CONFIG_E_FAULTY;
-        *ret = TAKE_PTR(c);
-        return 0;
 }
 
 int config_parse(Config **ret, const char *name, const void *data, size_t n,
                  char *const *environment, Diags *diags) {
         Faults faults = { .file = name, .diags = diags };
+        _cleanup_(config_freep) Config *c = NULL;
+        _cleanup_(load_freep) LoadNode *root = NULL;
+        Reader reader = { .faults = &faults, .environment = environment };
+        int r = load_tree(&root, data, n, &faults, &reader.whole);
 
-        return parse(ret, name, &(Input){ data, n, environment }, &faults);
+        if (r == 0)
+                r = new_default(&c);
+        if (r < 0)
+                return r;
+        c->file = strdup(name);
+        if (!c->file)
+                return -ENOMEM;
+        reader.config = c;
+        r = read_tree(&reader, root);
+        if (r == 0 && reader.whole)
+                r = check_elements(c, &faults);
+        if (r == 0 && reader.whole)
+                r = config_check(c, &faults);
+        if (r < 0)
+                return r;
+        if (faults.n > 0)
+                return CONFIG_E_FAULTY;
+        *ret = TAKE_PTR(c);
+        return 0;
 }
 
 int config_load(Config **ret, const char *file, char *const *environment, Diags *diags) {
@@ -1454,7 +1380,7 @@ int config_load(Config **ret, const char *file, char *const *environment, Diags 
 
         if (r < 0)
                 return r;
-        return parse(ret, file, &(Input){ text, n, environment }, &faults);
+        return config_parse(ret, file, text, n, environment, diags);
 }
 
 const char config_minimal[] =
@@ -1490,13 +1416,8 @@ static const void *find_element(const ConfigKey *list, const Config *c, const ch
 }
 
 static bool elements_are_equal(const ConfigKey *list, const void *a, const void *b) {
-        char prefix[KEYS_PREFIX_SIZE];
-        size_t n;
-        const ConfigKey *keys = keys_all(&n);
-
-        keys_prefix(list, prefix);
-        for (size_t i = 0; i < n; i++)
-                if (keys_is_child(&keys[i], prefix) && !value_is_equal(&keys[i], a, b))
+        for (const ConfigKey *key = NULL; (key = next_field(key, list));)
+                if (!value_is_equal(key, a, b))
                         return false;
         return true;
 }
@@ -1529,16 +1450,9 @@ void config_compare(const Config *running, const Config *loaded,
                     void (*on_key)(const char *key, bool needs_restart, void *userdata),
                     void *userdata) {
         Comparison c = { running, loaded, on_key, userdata };
-        size_t n;
-        const ConfigKey *keys = keys_all(&n);
-
-        for (size_t i = 0; i < n; i++) {
-                const ConfigKey *key = &keys[i];
-                if (strstr(key->name, "[]"))
-                        continue; /* reported as its element */
+        for (const ConfigKey *key = NULL; (key = next_field(key, NULL));)
                 if (key->type == KEY_ELEMENTS && identity_key(key))
                         compare_elements(&c, key);
                 else if (!value_is_equal(key, running, loaded))
                         on_key(key->name, key->flags & KEY_RESTART, userdata);
-        }
 }
