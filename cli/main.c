@@ -208,20 +208,20 @@ static int parse_globals(Args *a, int argc, char **argv) {
 /* What stands before the command, and is none of the options above.
  * @return -1 continue, else the exit code */
 static int parse_args(const Args *a, int argc, char **argv) {
-        static const struct option options[] = {
-                { "socket", required_argument, NULL, 's' },
-                { "config", required_argument, NULL, 'c' },
-                { "json", no_argument, NULL, 'j' },
-                { "version", no_argument, NULL, 'v' },
-                { 0 },
-        };
-        int o = cli_option(&(CliOptions){ NULL, "+:", options }, argc, argv);
-        if (o == 'v') {
+        bool is_version = false, has_taken = false;
+        const char *has_value;
+        const CliOption options[] = { { "socket", .value = &has_value },
+                                      { "config", .value = &has_value },
+                                      { "json", .is_given = &has_taken },
+                                      { "version", .is_given = &is_version },
+                                      { 0 } };
+        int code = cli_options(NULL, argc, argv, options);
+        if (code != CLI_YES)
+                return code;
+        if (is_version) {
                 puts("neuron-collect " PACKAGE_VERSION);
                 return CLI_YES;
         }
-        if (o >= 0)
-                return o == '?' ? CLI_USAGE : cli_usage(NULL, "unknown option '%s'", argv[1]);
         if (optind < argc)
                 return -1;
         return a->help ? help() : cli_usage(NULL, "no command given");

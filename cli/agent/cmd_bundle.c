@@ -158,30 +158,27 @@ static void print_redelivery(const json_t *answer) {
 }
 
 int cmd_redeliver(const Cli *cli, int argc, char **argv) {
-        static const struct option options[] = { { "destination", required_argument, NULL, 'd' },
-                                                 { "since", required_argument, NULL, 's' },
-                                                 { 0 } };
         _cleanup_(strbuf_done) StrBuf path = STRBUF_INIT;
-        uint64_t span, now = clock_realtime_usec();
+        const char *destination = NULL, *since = NULL;
+        const CliOption options[] = { { "destination", .value = &destination },
+                                      { "since", .value = &since },
+                                      { 0 } };
+        uint64_t span = 0, now = clock_realtime_usec();
         json_t *answer = NULL;
-        int o;
-        strbuf_add(&path, "/v1/redeliver");
-        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0) {
-                _cleanup_free_ char *name = o == 'd' ? client_escape(optarg) : NULL;
-                const char *mark = strchr(path.text, '?') ? "&" : "?";
-                if (o == 'd' && name)
-                        strbuf_addf(&path, "%sdestination=%s", mark, name);
-                else if (o == 's' && parse_duration_usec(optarg, &span) >= 0)
-                        strbuf_addf(&path, "%ssince=%llu", mark,
-                                    (unsigned long long)((now - MIN(span, now)) / USEC_PER_SEC));
-                else if (o == 's')
-                        return cli_usage(argv[0], "invalid duration '%s'; write 12h or 7d", optarg);
-                else
-                        return CLI_USAGE;
-        }
-        if (optind < argc)
-                return cli_usage(argv[0], "unexpected argument '%s'", argv[optind]);
-        int code = cli_request(cli, "POST", path.text, &answer);
+        int code = cli_options_only(argc, argv, options);
+        if (code == CLI_YES)
+                code = cli_duration(argv[0], since, "12h or 7d", &span);
+        if (code != CLI_YES)
+                return code;
+        _cleanup_free_ char *name = destination ? client_escape(destination) : NULL;
+        strbuf_add(&path, "/v1/redeliver?");
+        if (since)
+                strbuf_addf(&path, "since=%llu&",
+                            (unsigned long long)((now - MIN(span, now)) / USEC_PER_SEC));
+        if (name)
+                strbuf_addf(&path, "destination=%s&", name);
+        path.text[path.n - 1] = '\0'; /* the last `?` or `&` */
+        code = cli_request(cli, "POST", path.text, &answer);
         if (code == CLI_YES && cli->json)
                 code = cli_print_json(cli, answer);
         else if (code == CLI_YES)

@@ -133,26 +133,14 @@ static int check_source(const List *l) {
 }
 
 static int parse(int argc, char **argv, List *l) {
-        static const struct option options[] = { { "state", required_argument, NULL, 's' },
-                                                 { "source", required_argument, NULL, 'n' },
-                                                 { 0 } };
+        const CliOption options[] = { { "state", .value = &l->state },
+                                      { "source", .value = &l->source },
+                                      { 0 } };
         BundleState state;
-        int o;
-        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
-                switch (o) {
-                case 's':
-                        l->state = optarg;
-                        if (bundle_state_parse(optarg, &state) < 0)
-                                return cli_usage(argv[0], "invalid state '%s'", optarg);
-                        break;
-                case 'n':
-                        l->source = optarg;
-                        break;
-                default:
-                        return CLI_USAGE;
-                }
-        return optind < argc ? cli_usage(argv[0], "unexpected argument '%s'", argv[optind])
-                             : CLI_YES;
+        int code = cli_options_only(argc, argv, options);
+        return code == CLI_YES && l->state && bundle_state_parse(l->state, &state) < 0
+                       ? cli_usage(argv[0], "invalid state '%s'", l->state)
+                       : code;
 }
 
 int cmd_list(const Cli *cli, int argc, char **argv) {

@@ -145,22 +145,16 @@ static void print_sections(const Cli *cli, const json_t *document) {
 }
 
 int cmd_snapshot(const Cli *cli, int argc, char **argv) {
-        static const struct option options[] = { { "output", required_argument, NULL, 'o' },
-                                                 { 0 } };
         const char *output = NULL;
+        const CliOption options[] = { { "output", .value = &output, .letter = 'o' }, { 0 } };
         char name[NAME_MAX_BYTES];
         json_t *answer = NULL;
-        int o;
-        while ((o = cli_option(&(CliOptions){ argv[0], ":o:", options }, argc, argv)) >= 0)
-                if (o != 'o')
-                        return CLI_USAGE;
-                else
-                        output = optarg;
-        if (optind < argc)
-                return cli_usage(argv[0], "unexpected argument; only -o DIR is accepted");
+        int code = cli_options_only(argc, argv, options);
+        if (code != CLI_YES)
+                return code;
         _cleanup_free_ char *to = output ? fs_absolute_path(output) : NULL;
         cli_catch_signals();
-        int code = request_snapshot(cli, name);
+        code = request_snapshot(cli, name);
         if (code == CLI_YES)
                 code = wait_for_snapshot(cli, name, &answer);
         const json_t *document = json_object_get(answer, "document");

@@ -240,11 +240,7 @@ static Cli with_deadline(const Cli *cli, uint64_t timeout_usec) {
         return c;
 }
 
-static int parse_timeout(const char *command, uint64_t *ret_usec) {
-        if (parse_duration_usec(optarg, ret_usec) < 0)
-                return cli_usage(command, "invalid duration '%s'; write 30s or 10m", optarg);
-        return CLI_YES;
-}
+static const char duration_example[] = "30s or 10m";
 
 /* ---- wait ---- */
 
@@ -319,17 +315,17 @@ static int finish_one(const Wait *w) {
 }
 
 int cmd_wait(const Cli *cli, int argc, char **argv) {
-        static const struct option options[] = { { "all", no_argument, NULL, 'a' },
-                                                 { "timeout", required_argument, NULL, 't' },
-                                                 { 0 } };
         Wait w = { .timeout_usec = USEC_INFINITY, .poll_max_usec = POLL_FIRST_USEC };
         bool all = false;
-        int o;
-        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
-                if (o == 'a')
-                        all = true;
-                else if (o != 't' || parse_timeout(argv[0], &w.timeout_usec) != CLI_YES)
-                        return CLI_USAGE;
+        const char *timeout = NULL;
+        const CliOption options[] = { { "all", .is_given = &all },
+                                      { "timeout", .value = &timeout },
+                                      { 0 } };
+        int code = cli_options(argv[0], argc, argv, options);
+        if (code == CLI_YES)
+                code = cli_duration(argv[0], timeout, duration_example, &w.timeout_usec);
+        if (code != CLI_YES)
+                return code;
         if (argc - optind > 1 || (all && optind < argc))
                 return cli_usage(argv[0], "requires one bundle id, or --all");
         w.id = argv[optind];
@@ -339,7 +335,7 @@ int cmd_wait(const Cli *cli, int argc, char **argv) {
         w.finish = w.id ? finish_one : finish_all;
         Cli timed = with_deadline(cli, w.timeout_usec);
         w.cli = &timed;
-        int code = wait_until_end(&w);
+        code = wait_until_end(&w);
         json_decref(w.bundle);
         json_decref(w.status);
         return code;
@@ -442,24 +438,23 @@ static int finish_drain(const Wait *w) {
 }
 
 int cmd_drain(const Cli *cli, int argc, char **argv) {
-        static const struct option options[] = { { "timeout", required_argument, NULL, 't' },
-                                                 { 0 } };
         Wait w = { .is_drain = true,
                    .timeout_usec = USEC_INFINITY,
                    .poll_max_usec = POLL_DRAIN_USEC,
                    .check = check_drain,
                    .finish = finish_drain };
         json_t *answer = NULL;
-        int o;
-        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
-                if (o != 't' || parse_timeout(argv[0], &w.timeout_usec) != CLI_YES)
-                        return CLI_USAGE;
-        if (optind < argc)
-                return cli_usage(argv[0], "unexpected argument; only --timeout is accepted");
+        const char *timeout = NULL;
+        const CliOption options[] = { { "timeout", .value = &timeout }, { 0 } };
+        int code = cli_options_only(argc, argv, options);
+        if (code == CLI_YES)
+                code = cli_duration(argv[0], timeout, duration_example, &w.timeout_usec);
+        if (code != CLI_YES)
+                return code;
         cli_catch_signals();
         Cli timed = with_deadline(cli, w.timeout_usec);
         w.cli = &timed;
-        int code = request(&w, "POST", "/v1/drain", &answer);
+        code = request(&w, "POST", "/v1/drain", &answer);
         json_decref(answer);
         if (code == CLI_YES)
                 code = wait_until_end(&w);

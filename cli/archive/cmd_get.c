@@ -282,7 +282,7 @@ typedef struct Get {
         char *object_url;         /* for people */
         const char *member;       /* NULL = all of it */
         const char *given_output; /* -o; NULL */
-        ObjectText manifest_text;
+        ObjectHead manifest_text;
         json_t *manifest;
         Output out;
         uint64_t total_bytes, loaded_bytes; /* loaded: from the store, in this run */
@@ -358,7 +358,7 @@ static int report_read_error(const Get *g, int r) {
         return code;
 }
 
-static int open_range(Get *g, uint64_t offset, uint64_t bytes, ObjectReader **ret) {
+static int open_range(Get *g, uint64_t offset, uint64_t bytes, ByteSource **ret) {
         if (g->begin_usec == 0)
                 g->begin_usec = clock_boottime_usec();
         int r = object_store_reader(g->store,
@@ -425,8 +425,9 @@ static int report_no_bundle(const Get *g) {
 
 static int read_manifest(Get *g) {
         bool is_missing;
-        int code = object_store_read_manifest(g->store, g->names.manifest, &g->manifest_text,
-                                              &g->manifest, &is_missing);
+        g->manifest_text.key = g->names.manifest;
+        int code =
+                object_store_read_manifest(g->store, &g->manifest_text, &g->manifest, &is_missing);
         return is_missing ? report_no_bundle(g) : code;
 }
 
@@ -531,11 +532,11 @@ static int report_bad_part(const Whole *w) {
 static int load_rest(Whole *w, bool *ret_again) {
         Get *g = w->get;
         uint64_t total = get_object_bytes(g);
-        _cleanup_(object_reader_freep) ObjectReader *reader = NULL;
+        _cleanup_(object_reader_freep) ByteSource *reader = NULL;
         int code = open_range(g, w->check.offset, total - w->check.offset, &reader);
         while (code == CLI_YES && w->check.offset < total) {
                 size_t n = (size_t)MIN(total - w->check.offset, (uint64_t)GET_STEP_BYTES);
-                int r = reader->source.read_at(&reader->source, w->step, n, w->check.offset);
+                int r = reader->read_at(reader, w->step, n, w->check.offset);
                 if (r < 0)
                         return report_read_error(g, r);
                 count_loaded(g, n);
@@ -718,12 +719,12 @@ static int write_member(const void *data, uint64_t n, uint64_t offset, void *use
 static int load_table(Member *m, const FetchRange *table) {
         if (table->bytes > TABLE_MAX_BYTES)
                 return report_damaged(m, "its table of frames is too large");
-        _cleanup_(object_reader_freep) ObjectReader *reader = NULL;
+        _cleanup_(object_reader_freep) ByteSource *reader = NULL;
         _cleanup_free_ void *data = malloc(table->bytes + 1);
         int code = data ? open_range(m->get, table->offset, table->bytes, &reader) : CLI_NO;
         if (code != CLI_YES)
                 return code;
-        int r = reader->source.read_at(&reader->source, data, table->bytes, table->offset);
+        int r = reader->read_at(reader, data, table->bytes, table->offset);
         if (r < 0)
                 return report_read_error(m->get, r);
         m->get->loaded_bytes += table->bytes;
@@ -737,14 +738,14 @@ static int load_table(Member *m, const FetchRange *table) {
  * reported */
 static int load_frames(Member *m, bool *ret_bad) {
         Get *g = m->get;
-        _cleanup_(object_reader_freep) ObjectReader *reader = NULL;
+        _cleanup_(object_reader_freep) ByteSource *reader = NULL;
         int r = 0, code = CLI_YES;
         if (m->frames.bytes > 0)
                 code = open_range(g, m->frames.offset, m->frames.bytes, &reader);
         g->total_bytes = m->frames.bytes;
         for (uint64_t at = 0; code == CLI_YES && r == 0 && at < m->frames.bytes;) {
                 size_t n = (size_t)MIN(m->frames.bytes - at, (uint64_t)GET_STEP_BYTES);
-                r = reader->source.read_at(&reader->source, m->step, n, m->frames.offset + at);
+                r = reader->read_at(reader, m->step, n, m->frames.offset + at);
                 if (r < 0)
                         return report_read_error(g, r);
                 count_loaded(g, n);
@@ -894,27 +895,14 @@ static int get_member(Get *g) {
 /* ---- the command ---- */
 
 static int parse(int argc, char **argv, Get *g, S3Options *s3) {
-        static const struct option options[] = { S3_OPTION_ROWS,
-                                                 { "member", required_argument, NULL, 'm' },
-                                                 { "output", required_argument, NULL, 'o' },
-                                                 { "force", no_argument, NULL, 'f' },
-                                                 { 0 } };
-        int o;
-        while ((o = cli_option(&(CliOptions){ argv[0], ":o:", options }, argc, argv)) >= 0)
-                switch (o) {
-                case 'm':
-                        g->member = optarg;
-                        break;
-                case 'o':
-                        g->given_output = optarg;
-                        break;
-                case 'f':
-                        g->out.may_replace = true;
-                        break;
-                default:
-                        if (!s3_options_set(s3, o, optarg))
-                                return CLI_USAGE;
-                }
+        const CliOption options[] = { S3_OPTION_ROWS(s3),
+                                      { "member", .value = &g->member },
+                                      { "output", .value = &g->given_output, .letter = 'o' },
+                                      { "force", .is_given = &g->out.may_replace },
+                                      { 0 } };
+        int code = cli_options(argv[0], argc, argv, options);
+        if (code != CLI_YES)
+                return code;
         if (argc - optind != 1 || !*argv[optind])
                 return cli_usage(argv[0], "requires one bundle, s3://bucket/key or a path");
         if (g->member && !*g->member)
@@ -945,7 +933,7 @@ int cmd_get(const Cli *cli, int argc, char **argv) {
         cli_progress_end();
         output_done(&g.out);
         json_decref(g.manifest);
-        free(g.manifest_text.text);
+        object_head_done(&g.manifest_text);
         free(g.object_url);
         bundle_names_done(&g.names);
         object_store_free(g.store);

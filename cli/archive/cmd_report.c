@@ -559,15 +559,10 @@ static int report(Report *r, const ObjectUrl *url) {
 }
 
 static int parse(int argc, char **argv, Report *r, S3Options *s3) {
-        static const struct option options[] = { S3_OPTION_ROWS,
-                                                 { "html", required_argument, NULL, 'w' },
-                                                 { 0 } };
-        int o;
-        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
-                if (o == 'w')
-                        r->html = optarg;
-                else if (!s3_options_set(s3, o, optarg))
-                        return CLI_USAGE;
+        const CliOption options[] = { S3_OPTION_ROWS(s3), { "html", .value = &r->html }, { 0 } };
+        int code = cli_options(argv[0], argc, argv, options);
+        if (code != CLI_YES)
+                return code;
         if (argc - optind != 1 || !*argv[optind])
                 return cli_usage(argv[0], "requires one URL, s3://bucket/prefix or a directory");
         r->given = argv[optind];

@@ -33,10 +33,10 @@ static void on_progress(uint64_t done_bytes, uint64_t total_bytes, void *userdat
 }
 
 static int load_manifest(Verify *v, const char *key) {
-        ObjectText text = { 0 };
+        ObjectHead manifest = { .key = key };
         bool is_missing;
-        int code = object_store_read_manifest(v->store, key, &text, &v->manifest, &is_missing);
-        free(text.text);
+        int code = object_store_read_manifest(v->store, &manifest, &v->manifest, &is_missing);
+        object_head_done(&manifest);
         if (is_missing)
                 cli_error("cannot read the manifest: %s; a bundle without its manifest was not "
                           "delivered",
@@ -89,7 +89,7 @@ static int verify(Verify *v, ByteSource *source) {
 
 static int open_and_verify(Verify *v, const BundleNames *names) {
         _cleanup_free_ char *url = object_store_url(v->store, names->object);
-        _cleanup_(object_reader_freep) ObjectReader *reader = NULL;
+        _cleanup_(object_reader_freep) ByteSource *reader = NULL;
         ObjectRange range = { .key = names->object };
         int code = url ? load_manifest(v, names->manifest) : CLI_NO;
         if (code != CLI_YES)
@@ -98,7 +98,7 @@ static int open_and_verify(Verify *v, const BundleNames *names) {
         int r = object_store_stat(v->store, names->object, &range.bytes);
         if (r == 0)
                 r = object_store_reader(v->store, &range, &reader);
-        return r == 0 ? verify(v, &reader->source) : object_store_report(v->store, r);
+        return r == 0 ? verify(v, reader) : object_store_report(v->store, r);
 }
 
 int cmd_verify(const Cli *cli, int argc, char **argv) {

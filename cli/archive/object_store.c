@@ -126,68 +126,43 @@ static int bundle_names_init(const char *given, BundleNames *ret) {
         return 0;
 }
 
-bool s3_options_set(S3Options *o, int option, const char *value) {
-        switch (option) {
-        case S3_OPTION_ENDPOINT:
-                o->endpoint_url = value;
-                return true;
-        case S3_OPTION_REGION:
-                o->region = value;
-                return true;
-        case S3_OPTION_PROFILE:
-                o->profile = value;
-                return true;
-        case S3_OPTION_CA:
-                o->ca_bundle = value;
-                return true;
-        default:
-                return false;
-        }
-}
-
 int s3_options_parse(int argc, char **argv, const char *what, S3Options *ret) {
-        static const struct option options[] = { S3_OPTION_ROWS, { 0 } };
-        int o;
-        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
-                if (!s3_options_set(ret, o, optarg))
-                        return CLI_USAGE;
-        return argc - optind == 1 && *argv[optind] ? CLI_YES
-                                                   : cli_usage(argv[0], "requires %s", what);
+        const CliOption options[] = { S3_OPTION_ROWS(ret), { 0 } };
+        int code = cli_options(argv[0], argc, argv, options);
+        return code == CLI_YES && (argc - optind != 1 || !*argv[optind])
+                       ? cli_usage(argv[0], "requires %s", what)
+                       : code;
 }
 
 /* ---- the store ---- */
 
-typedef struct ObjectStoreKind {
-        int (*list)(ObjectStore *s, const ObjectListing *listing);
-        int (*stat)(ObjectStore *s, const char *key, uint64_t *ret_bytes);
-        int (*read)(ObjectStore *s, const char *key, size_t max_bytes, ObjectText *ret);
-        int (*read_heads)(ObjectStore *s, ObjectHead *heads, size_t n);
-        int (*reader)(ObjectStore *s, const ObjectRange *range, ObjectReader **ret);
-        ObjectStore *(*free)(ObjectStore *s);
-} ObjectStoreKind;
-
-struct ObjectStore { /* the first member of both */
-        const ObjectStoreKind *kind;
+struct ObjectStore {
         char *url_prefix; /* `s3://bucket/`, "" */
         char *error;
+        S3Client *client; /* NULL = a directory */
+        sd_event *event;
+        Credentials *credentials;
 };
 
 ObjectStore *object_store_free(ObjectStore *s) {
         if (!s)
                 return NULL;
+        s3_client_free(s->client);
+        credentials_free(s->credentials);
+        sd_event_unref(s->event);
         free(s->url_prefix);
         free(s->error);
-        return s->kind->free(s);
+        free(s);
+        return NULL;
 }
 
-/* Notes the sentence. @return `outcome` */
-static _printf_(3, 4) int object_store_fail(ObjectStore *s, int outcome, const char *fmt, ...) {
+/* Keeps the sentence. @return `outcome` */
+static _printf_(3, 4) int set_error(char **error, int outcome, const char *fmt, ...) {
         va_list ap;
         va_start(ap, fmt);
-        char *text = strbuf_vformat(fmt, ap);
+        free(*error);
+        *error = strbuf_vformat(fmt, ap);
         va_end(ap);
-        free(s->error);
-        s->error = text;
         return outcome;
 }
 
@@ -209,32 +184,27 @@ char *object_store_url(const ObjectStore *s, const char *key) {
         return strbuf_format("%s%s", s->url_prefix, key);
 }
 
-int object_store_list(ObjectStore *s, const ObjectListing *listing) {
-        return s->kind->list(s, listing);
-}
-
-int object_store_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes) {
-        return s->kind->stat(s, key, ret_bytes);
-}
-
-int object_store_read_manifest(ObjectStore *s, const char *key, ObjectText *ret_text, json_t **ret,
+int object_store_read_manifest(ObjectStore *s, ObjectHead *manifest, json_t **ret,
                                bool *ret_is_missing) {
-        _cleanup_free_ char *fault = NULL, *url = object_store_url(s, key);
-        int r = s->kind->read(s, key, MANIFEST_MAX_BYTES, ret_text);
+        _cleanup_free_ char *fault = NULL, *url = object_store_url(s, manifest->key);
+        manifest->max_bytes = MANIFEST_MAX_BYTES + 1;
+        int r = object_store_read_heads(s, manifest, 1);
+        if (r == 0 && manifest->outcome != 0)
+                r = set_error(&s->error, manifest->outcome, "%s",
+                              manifest->error ? manifest->error : strerror(ENOMEM));
         *ret_is_missing = r == OBJECT_E_NOT_FOUND;
         if (*ret_is_missing)
                 return CLI_NO;
         if (r != 0)
                 return object_store_report(s, r);
-        r = manifest_read(ret_text->text, ret_text->n, ret, &fault);
+        r = manifest->n > MANIFEST_MAX_BYTES
+                    ? -EFBIG
+                    : manifest_read(manifest->text, manifest->n, ret, &fault);
         if (r == 0)
                 return CLI_YES;
-        cli_error("'%s' is not a manifest: %s", url ? url : key, fault ? fault : strerror(-r));
+        cli_error("'%s' is not a manifest: %s", url ? url : manifest->key,
+                  fault ? fault : strerror(-r));
         return CLI_NO;
-}
-
-int object_store_read_heads(ObjectStore *s, ObjectHead *heads, size_t n) {
-        return s->kind->read_heads(s, heads, n);
 }
 
 void object_head_done(ObjectHead *h) {
@@ -243,28 +213,19 @@ void object_head_done(ObjectHead *h) {
         *h = (ObjectHead){ 0 };
 }
 
-int object_store_reader(ObjectStore *s, const ObjectRange *range, ObjectReader **ret) {
-        return s->kind->reader(s, range, ret);
-}
-
-ObjectReader *object_reader_free(ObjectReader *r) {
-        return r ? r->free(r) : NULL;
-}
-
 /* ---- a directory: one object ---- */
 
-static int message_print(ObjectStore *s, const char *doing, const char *key, int error) {
+/* @return -errno of this process's own, else OBJECT_E_* and the sentence */
+static int explain_file_error(char **sentence, const char *doing, const char *key, int error) {
         if (error == ENOMEM || error == EINTR)
                 return -error;
         if (error == ENOENT || error == ENOTDIR)
-                return object_store_fail(s, OBJECT_E_NOT_FOUND, "'%s' is not there", key);
-        if (error == EFBIG)
-                return object_store_fail(s, OBJECT_E_FAILED, "'%s' is too large", key);
+                return set_error(sentence, OBJECT_E_NOT_FOUND, "'%s' is not there", key);
         if (error == EBADF || error == EISDIR || error == ELOOP)
-                return object_store_fail(s, OBJECT_E_FAILED, "'%s' is not a regular file", key);
-        return object_store_fail(s, OBJECT_E_FAILED, "cannot %s '%s': %s%s", doing, key,
-                                 strerror(error),
-                                 error == EACCES ? "; run it as a user who may, such as root" : "");
+                return set_error(sentence, OBJECT_E_FAILED, "'%s' is not a regular file", key);
+        return set_error(sentence, OBJECT_E_FAILED, "cannot %s '%s': %s%s", doing, key,
+                         strerror(error),
+                         error == EACCES ? "; run it as a user who may, such as root" : "");
 }
 
 /* @return fd of a regular file; -errno, -EBADF for anything else. O_NONBLOCK: a FIFO is an error,
@@ -282,105 +243,23 @@ static int dir_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes) {
         struct stat st;
         _cleanup_close_ int fd = open_file(key, &st);
         if (fd < 0)
-                return message_print(s, "open", key, -fd);
+                return explain_file_error(&s->error, "open", key, -fd);
         *ret_bytes = (uint64_t)st.st_size;
         return 0;
 }
 
-static int read_head(const char *key, size_t max_bytes, char **ret, size_t *ret_n) {
-        struct stat st;
-        _cleanup_close_ int fd = open_file(key, &st);
-        return fd < 0 ? fd : fs_read_head(fd, max_bytes, ret, ret_n);
-}
-
-static int dir_read(ObjectStore *s, const char *key, size_t max_bytes, ObjectText *ret) {
-        size_t n;
-        _cleanup_free_ char *text = NULL;
-        int r = read_head(key, max_bytes + 1, &text, &n);
-        if (r == 0 && n > max_bytes)
-                r = -EFBIG;
-        if (r < 0)
-                return message_print(s, "read", key, -r);
-        *ret = (ObjectText){ .text = TAKE_PTR(text), .n = n };
-        return 0;
-}
-
-static int dir_read_heads(ObjectStore *s, ObjectHead *heads, size_t n) {
+static int dir_read_heads(ObjectHead *heads, size_t n) {
         for (size_t i = 0; i < n; i++) {
                 ObjectHead *h = &heads[i];
+                struct stat st;
                 if (cli_is_interrupted())
                         return -EINTR;
-                int r = read_head(h->key, h->max_bytes, &h->text, &h->n);
-                if (r == -ENOMEM)
-                        return r;
-                if (r < 0) {
-                        (void)message_print(s, "read", h->key,
-                                            -r); /* the sentence is what counts */
-                        h->error = TAKE_PTR(s->error);
-                }
+                _cleanup_close_ int fd = open_file(h->key, &st);
+                int r = fd < 0 ? fd : fs_read_head(fd, h->max_bytes, &h->text, &h->n);
+                h->outcome = r < 0 ? explain_file_error(&h->error, "read", h->key, -r) : 0;
+                if (h->outcome < 0)
+                        return h->outcome;
         }
-        return 0;
-}
-
-typedef struct DirReader {
-        ObjectReader reader;
-        ObjectStore *store; /* borrowed */
-        char *key;
-        int fd;
-        uint64_t offset, end;
-} DirReader;
-
-static int dir_read_at(ByteSource *source, void *data, size_t n, uint64_t offset) {
-        DirReader *d = (DirReader *)source;
-        if (cli_is_interrupted())
-                return -EINTR;
-        if (offset < d->offset || offset > d->end || n > d->end - offset)
-                return -EINVAL;
-        int r = fs_pread_all(d->fd, data, n, offset);
-        if (r == -ENODATA)
-                (void)object_store_fail(d->store, 0, "'%s' became shorter while it was read",
-                                        d->key);
-        else if (r < 0)
-                (void)object_store_fail(d->store, 0, "cannot read '%s': %s", d->key, strerror(-r));
-        return r;
-}
-
-static ObjectReader *dir_reader_free(ObjectReader *r) {
-        DirReader *d = (DirReader *)r;
-        (void)close(d->fd); /* it was only read */
-        free(d->key);
-        free(d);
-        return NULL;
-}
-
-static int dir_reader(ObjectStore *s, const ObjectRange *range, ObjectReader **ret) {
-        struct stat st;
-        _cleanup_close_ int fd = open_file(range->key, &st);
-        if (fd < 0)
-                return message_print(s, "open", range->key, -fd);
-        uint64_t bytes = (uint64_t)st.st_size;
-        if (range->object_bytes && bytes != range->object_bytes)
-                return object_store_fail(s, OBJECT_E_FAILED,
-                                         "'%s' has %llu bytes, its manifest has %llu", range->key,
-                                         (unsigned long long)bytes,
-                                         (unsigned long long)range->object_bytes);
-        (void)posix_fadvise(fd, (off_t)range->offset, (off_t)range->bytes,
-                            POSIX_FADV_SEQUENTIAL); /* a hint */
-        DirReader *d = calloc(1, sizeof *d);
-        char *key = strdup(range->key);
-        if (!d || !key) {
-                free(d);
-                free(key);
-                return -ENOMEM;
-        }
-        *d = (DirReader){ .reader = { .source = { .bytes = bytes, .read_at = dir_read_at },
-                                      .free = dir_reader_free },
-                          .store = s,
-                          .key = key,
-                          .fd = TAKE_FD(fd),
-                          .offset = range->offset,
-                          .end = range->offset + range->bytes };
-        *ret = &d->reader;
         return 0;
 }
 
@@ -406,7 +285,6 @@ static void names_done(Names *names) {
         for (size_t i = 0; i < names->n; i++)
                 free(names->items[i]);
         free(names->items);
-        *names = (Names){ 0 };
 }
 
 static int names_add(Names *names, const char *name, bool is_directory) {
@@ -464,7 +342,7 @@ static int list_failed(Listing *l, const char *path, int error) {
         bool is_below = l->depth > 0;
         if (is_below && (error == ENOENT || error == ENOTDIR || error == ELOOP))
                 return 0; /* gone meanwhile */
-        int r = message_print(l->store, "list", *path ? path : ".", error);
+        int r = explain_file_error(&l->store->error, "list", *path ? path : ".", error);
         if (!is_below || r < 0)
                 return r;
         if (!l->failure)
@@ -506,51 +384,19 @@ static int dir_list(ObjectStore *s, const ObjectListing *listing) {
                 return -ENOMEM;
         int r = list_directory(&l, AT_FDCWD, *path ? path : ".", path);
         _cleanup_free_ char *failure = l.failure;
-        return r == 0 && failure ? object_store_fail(s, OBJECT_E_FAILED, "%s", failure) : r;
-}
-
-/* ---- a directory: the store ---- */
-
-static ObjectStore *dir_free(ObjectStore *s) {
-        free(s);
-        return NULL;
-}
-
-static int object_store_dir_new(ObjectStore **ret) {
-        static const ObjectStoreKind kind = { .list = dir_list,
-                                              .stat = dir_stat,
-                                              .read = dir_read,
-                                              .read_heads = dir_read_heads,
-                                              .reader = dir_reader,
-                                              .free = dir_free };
-        _cleanup_free_ ObjectStore *s = calloc(1, sizeof *s);
-        char *prefix = strdup("");
-        if (!s || !prefix) {
-                free(prefix);
-                return -ENOMEM;
-        }
-        *s = (ObjectStore){ .kind = &kind, .url_prefix = prefix };
-        *ret = TAKE_PTR(s);
-        return 0;
+        return r == 0 && failure ? set_error(&s->error, OBJECT_E_FAILED, "%s", failure) : r;
 }
 
 /* ---- a bucket ---- */
 
 typedef struct S3Get {
         /* set before s3_get_start() and left alone */
-        const char *key;       /* borrowed */
-        uint64_t offset;       /* in the object */
-        size_t bytes;          /* so many */
+        ObjectHead head;       /* what is filled in: text, n, outcome, error */
+        uint64_t offset;       /* in the object: head.max_bytes from here on */
         bool may_be_short;     /* the object may end before */
-        bool is_whole;         /* no range: all of the object, which has `bytes` at most */
         uint64_t object_bytes; /* how large the object must be; 0 = whatever it is */
 
-        /* filled in */
-        char *data; /* owned; NUL-terminated */
-        size_t n;
         bool done;
-        int outcome; /* when done: 0, OBJECT_E_*, -errno */
-        char *error; /* the sentence of a OBJECT_E_*; owned */
 
         /* private */
         S3Client *client;
@@ -567,13 +413,6 @@ typedef struct S3Get {
 #define FALLBACK_REGION                                                                            \
         "us-east-1" /* as the AWS command line does: the answer tells the bucket's own */
 
-typedef struct S3Store {
-        ObjectStore store;
-        sd_event *event;
-        Credentials *credentials;
-        S3Client *client;
-} S3Store;
-
 /* Where a bucket is, from the options, the configured destination, and the environment. */
 typedef struct S3Target { /* borrowed */
         const char *bucket;
@@ -582,10 +421,6 @@ typedef struct S3Target { /* borrowed */
 } S3Target;
 
 static const ConfigDestination not_configured;
-
-static S3Store *s3_store(ObjectStore *s) {
-        return (S3Store *)s;
-}
 
 /* ---- a bucket: who says what ---- */
 
@@ -623,7 +458,7 @@ static int load_config(const Cli *cli, const S3Options *options, Config **ret) {
 
 /* ---- a bucket: setting up ---- */
 
-static int create_credentials(S3Store *s, const S3Target *l, const S3Environment *e) {
+static int create_credentials(ObjectStore *s, const S3Target *l, const S3Environment *e) {
         const ConfigDestination *d = l->configured;
         return credentials_new(
                 &s->credentials,
@@ -640,7 +475,8 @@ static const char *text_or(const char *text, const char *fallback) {
         return text ? text : fallback;
 }
 
-static int create_client(S3Store *s, const S3Target *l, const S3Environment *e, char **ret_fault) {
+static int create_client(ObjectStore *s, const S3Target *l, const S3Environment *e,
+                         char **ret_fault) {
         const ConfigDestination *d = l->configured;
         Clock *clock = clock_system();
         _cleanup_free_ char *region = credentials_region(s->credentials);
@@ -673,7 +509,7 @@ static int create_client(S3Store *s, const S3Target *l, const S3Environment *e, 
 }
 
 /* @param ret_fault  a sentence with -EINVAL and -EOPNOTSUPP, the caller's */
-static int connect_to(S3Store *s, const S3Target *l, char **ret_fault) {
+static int connect_to(ObjectStore *s, const S3Target *l, char **ret_fault) {
         int r = http_global_init();
         if (r == 0)
                 r = sd_event_new(&s->event);
@@ -684,21 +520,15 @@ static int connect_to(S3Store *s, const S3Target *l, char **ret_fault) {
         return r == 0 ? create_client(s, l, &e, ret_fault) : r;
 }
 
-static void disconnect(S3Store *s) {
-        s3_client_free(s->client);
-        credentials_free(s->credentials);
-        sd_event_unref(s->event);
-}
-
 /* Runs the loop once. @return 0, -EINTR when cli_is_interrupted(), -errno */
-static int run_once(S3Store *s, uint64_t usec) {
+static int run_once(ObjectStore *s, uint64_t usec) {
         if (cli_is_interrupted())
                 return -EINTR;
         int r = sd_event_run(s->event, usec);
         return r < 0 ? r : 0;
 }
 
-static int run_until(S3Store *s, const bool *done) {
+static int run_until(ObjectStore *s, const bool *done) {
         int r = 0;
         while (r == 0 && !*done)
                 r = run_once(s, TURN_USEC);
@@ -708,15 +538,16 @@ static int run_until(S3Store *s, const bool *done) {
 int object_store_s3_probe(const ConfigDestination *destination, const S3ProbeOptions *options,
                           const bool *done, char **ret_fault) {
         static const S3Options none;
-        S3Store s = { 0 };
+        ObjectStore *s = calloc(1, sizeof *s);
         S3Probe *probe = NULL;
-        int r = connect_to(&s, &(S3Target){ destination->bucket, &none, destination }, ret_fault);
+        int r = s ? connect_to(s, &(S3Target){ destination->bucket, &none, destination }, ret_fault)
+                  : -ENOMEM;
         if (r == 0)
-                r = s3_probe_new(&probe, s.client, options);
+                r = s3_probe_new(&probe, s->client, options);
         if (r == 0)
-                r = run_until(&s, done);
+                r = run_until(s, done);
         s3_probe_free(probe);
-        disconnect(&s);
+        object_store_free(s);
         return r;
 }
 
@@ -746,40 +577,35 @@ static const ConfigDestination *destination_of(const Config *c, const ObjectUrl 
         return best ? best : &not_configured;
 }
 
-#define GET_TRIES 4
-#define GROW_BYTES (64 * KIB)
-static void finish(S3Get *g, int outcome) {
-        g->outcome = outcome;
-        g->done = true;
-}
+#define MAX_TRIES 4
+#define GROW_BYTES OBJECT_PIECE_BYTES
+enum { GET_CONTINUES = 100 }; /* beside OBJECT_E_* */
 
-__attribute__((format(printf, 3, 4))) static void fail(S3Get *g, int outcome, const char *fmt,
-                                                       ...) {
-        va_list ap;
-        va_start(ap, fmt);
-        free(g->error);
-        g->error = strbuf_vformat(fmt, ap);
-        va_end(ap);
-        finish(g, outcome);
+/* @return OBJECT_E_*, and the server's own words */
+static int explain_answer(char **sentence, const S3Response *answer) {
+        return set_error(sentence,
+                         answer->verdict == S3_NOT_FOUND ? OBJECT_E_NOT_FOUND : OBJECT_E_FAILED,
+                         "%s", answer->sentence ? answer->sentence : "the request failed");
 }
 
 /* ---- a bucket: what comes ---- */
 
 static int on_data(const void *data, size_t n, void *userdata) {
         S3Get *g = userdata;
-        if (n > g->bytes - g->n)
+        ObjectHead *h = &g->head;
+        if (n > h->max_bytes - h->n)
                 return g->stopped = -EFBIG;
-        if (n >= g->n_allocated - g->n) { /* one more for the NUL */
-                size_t more = MIN(g->bytes + 1, MAX(2 * g->n_allocated, g->n + n + GROW_BYTES));
-                char *grown = realloc(g->data, more);
+        if (n >= g->n_allocated - h->n) { /* one more for the NUL */
+                size_t more = MIN(h->max_bytes + 1, MAX(2 * g->n_allocated, h->n + n + 1));
+                char *grown = realloc(h->text, more);
                 if (!grown)
                         return g->stopped = -ENOMEM;
-                g->data = grown;
+                h->text = grown;
                 g->n_allocated = more;
         }
-        memcpy(g->data + g->n, data, n);
-        g->n += n;
-        g->data[g->n] = '\0';
+        memcpy(h->text + h->n, data, n);
+        h->n += n;
+        h->text[h->n] = '\0';
         return 0;
 }
 
@@ -815,285 +641,188 @@ static int parse_content_range(const char *text, ContentRange *ret) {
  * says. It may be less: a server need not give all of a range at once. */
 static bool is_expected(const S3Get *g, const ContentRange *range) {
         return range->first == g->offset + g->n_before &&
-               range->last - range->first < g->bytes - g->n_before &&
-               range->last - range->first + 1 == g->n - g->n_before;
+               range->last - range->first < g->head.max_bytes - g->n_before &&
+               range->last - range->first + 1 == g->head.n - g->n_before;
 }
 
-/* The answer is there, and fine as far as HTTP goes. @return whether the object continues behind
- * what has come */
-static bool check_range(S3Get *g, const S3Result *result) {
+static _printf_(2, 3) int fail(S3Get *g, const char *fmt, ...) {
+        va_list ap;
+        va_start(ap, fmt);
+        _cleanup_free_ char *what = strbuf_vformat(fmt, ap);
+        va_end(ap);
+        return set_error(&g->head.error, OBJECT_E_FAILED, "'s3://%s/%s' %s",
+                         s3_client_bucket(g->client), g->head.key, what ? what : "");
+}
+
+/* The answer is there, and fine as far as HTTP goes. @return 0, OBJECT_E_FAILED, GET_CONTINUES: the
+ * object continues behind what has come */
+static int check_range(S3Get *g, const S3Result *result) {
+        ObjectHead *h = &g->head;
         ContentRange range;
-        uint64_t total = g->n;
-        const char *bucket = s3_client_bucket(g->client),
-                   *text = result->header(result, "content-range");
-        if (g->is_whole && g->n_before == 0)
-                return false;
+        uint64_t total = h->n;
+        const char *text = result->header(result, "content-range");
         if (result->status == 200 && g->offset + g->n_before > 0) {
-                g->n = g->n_before;
-                fail(g, OBJECT_E_FAILED,
-                     "the server ignores ranges: it sent all of 's3://%s/%s' instead of a part",
-                     bucket, g->key);
-                return false;
+                h->n = g->n_before;
+                return fail(g, "was sent whole instead of a part: the server ignores ranges");
         }
         if (result->status == 206) {
                 if (parse_content_range(text, &range) < 0 || !is_expected(g, &range)) {
-                        g->n = g->n_before;
-                        fail(g, OBJECT_E_FAILED,
-                             "the server sent another range of 's3://%s/%s' (%s)", bucket, g->key,
-                             text ? text : "it does not say which");
-                        return false;
+                        h->n = g->n_before;
+                        return fail(g, "was sent in another range (%s) than requested",
+                                    text ? text : "the server does not say which");
                 }
                 total = range.total;
         }
-        if (g->object_bytes && total != g->object_bytes) {
-                fail(g, OBJECT_E_FAILED,
-                     "'s3://%s/%s' has %" PRIu64 " bytes, its manifest has %" PRIu64, bucket,
-                     g->key, total, g->object_bytes);
-                return false;
-        }
-        return g->n < g->bytes && g->offset + g->n < total;
+        if (g->object_bytes && total != g->object_bytes)
+                return fail(g, "has %" PRIu64 " bytes, its manifest has %" PRIu64, total,
+                            g->object_bytes);
+        if (h->n < h->max_bytes && g->offset + h->n < total)
+                return GET_CONTINUES;
+        return h->n == h->max_bytes || g->may_be_short
+                       ? 0
+                       : fail(g, "ends after %" PRIu64 " bytes", g->offset + h->n);
 }
 
 static bool is_resumable(S3Verdict verdict) {
         return verdict == S3_RETRY || verdict == S3_UNREACHABLE || verdict == S3_CORRUPTED;
 }
 
-/* on_data() has ended it. */
-static void report_stopped(S3Get *g) {
-        const char *bucket = s3_client_bucket(g->client);
-        if (g->stopped != -EFBIG)
-                finish(g, g->stopped);
-        else if (g->is_whole)
-                fail(g, OBJECT_E_FAILED, "'s3://%s/%s' has more than %zu bytes", bucket, g->key,
-                     g->bytes);
-        else
-                fail(g, OBJECT_E_FAILED,
-                     "the server sent more of 's3://%s/%s' than the requested range", bucket,
-                     g->key);
+/* @return 0, OBJECT_E_*, -errno; GET_CONTINUES */
+static int check_answer(S3Get *g, const S3Result *result) {
+        const S3Response *answer = result->answer;
+        bool can_continue = is_resumable(answer->verdict);
+        if (g->stopped == -EFBIG)
+                return fail(g, "was sent with more than the requested range");
+        if (g->stopped < 0)
+                return g->stopped;
+        if (answer->verdict == S3_OK) {
+                int r = check_range(g, result);
+                if (r != GET_CONTINUES)
+                        return r;
+                can_continue = true;
+        } else if (g->head.n == g->head.max_bytes) /* cut behind the last byte that was wanted */
+                return 0;
+        return can_continue && g->head.n > g->n_before ? GET_CONTINUES
+                                                       : explain_answer(&g->head.error, answer);
 }
 
 static int send_get(S3Get *g);
 
-static void on_done(const S3Result *result, void *userdata) {
+static void on_get_done(const S3Result *result, void *userdata) {
         S3Get *g = userdata;
         g->call = NULL;
-        const S3Response *answer = result->answer;
-        bool goes_on = false;
-        if (g->stopped < 0)
-                report_stopped(g);
-        else if (answer->verdict == S3_OK)
-                goes_on = check_range(g, result);
-        else if (g->n == g->bytes) /* cut behind the last byte that was wanted */
-                finish(g, 0);
-        else
-                goes_on = g->n > g->n_before && is_resumable(answer->verdict);
-        if (g->done)
-                return;
-        if (goes_on && g->n > g->n_before) {
-                int r = send_get(g);
-                if (r < 0)
-                        finish(g, r);
-        } else if (answer->verdict != S3_OK || goes_on)
-                fail(g, answer->verdict == S3_NOT_FOUND ? OBJECT_E_NOT_FOUND : OBJECT_E_FAILED,
-                     "%s", answer->sentence ? answer->sentence : "the request failed");
-        else if (g->n < g->bytes && !g->may_be_short && !g->is_whole)
-                fail(g, OBJECT_E_FAILED, "'s3://%s/%s' ends after %" PRIu64 " bytes",
-                     s3_client_bucket(g->client), g->key, g->offset + g->n);
-        else
-                finish(g, 0);
+        int r = check_answer(g, result);
+        if (r == GET_CONTINUES)
+                r = send_get(g);
+        g->head.outcome = r;
+        g->done = r != 0 || !g->call;
 }
 
 /* ---- a bucket: requests ---- */
 
 static int send_get(S3Get *g) {
         char range[64];
-        uint64_t first = g->offset + g->n;
         AwsNameValue header = { "range", range };
-        snprintf(range, sizeof range, "bytes=%" PRIu64 "-%" PRIu64, first,
-                 g->offset + g->bytes - 1);
-        g->n_before = g->n;
+        snprintf(range, sizeof range, "bytes=%" PRIu64 "-%" PRIu64, g->offset + g->head.n,
+                 g->offset + g->head.max_bytes - 1);
+        g->n_before = g->head.n;
         return s3_call_new(&g->call, g->client,
                            &(S3RequestOptions){ .operation = S3_GET_OBJECT,
-                                                .key = g->key,
+                                                .key = g->head.key,
                                                 .headers = &header,
-                                                .n_headers = g->is_whole && g->n == 0 ? 0 : 1,
+                                                .n_headers = 1,
                                                 .on_data = on_data,
-                                                .max_tries = GET_TRIES,
-                                                .on_done = on_done,
+                                                .max_tries = MAX_TRIES,
+                                                .on_done = on_get_done,
                                                 .userdata = g });
 }
 
 static int s3_get_start(S3Get *g, S3Client *client) {
         g->client = client;
-        g->n_allocated = g->is_whole ? GROW_BYTES : g->bytes + 1;
-        g->data = malloc(g->n_allocated);
-        if (!g->data)
+        g->n_allocated = MIN(g->head.max_bytes, (size_t)GROW_BYTES) + 1;
+        g->head.text = malloc(g->n_allocated);
+        if (!g->head.text)
                 return -ENOMEM;
-        g->data[0] = '\0';
+        g->head.text[0] = '\0';
         return send_get(g);
 }
 
 static void s3_get_done(S3Get *g) {
         s3_call_cancel(g->call);
-        free(g->data);
-        free(g->error);
+        object_head_done(&g->head);
         *g = (S3Get){ 0 };
 }
 
-#define N_SLOTS (OBJECT_PIECES_AT_ONCE + 2) /* a piece is always in the same slot */
-
-typedef struct Slot {
-        uint64_t piece;
-        S3Get get; /* without a client: none */
-} Slot;
-
-typedef struct S3Reader {
-        ObjectReader reader;
-        S3Store *store; /* borrowed */
-        char *key;
-        uint64_t offset, bytes, object_bytes; /* of the range */
-        uint64_t next_piece;                  /* when it is read next, it is read in order */
-        Slot slots[N_SLOTS];
-} S3Reader;
-
-static uint64_t n_pieces(const S3Reader *r) {
-        return (r->bytes + OBJECT_PIECE_BYTES - 1) / OBJECT_PIECE_BYTES;
-}
-
-/* @return 0 and the slot of a piece that is there or on its way */
-static int start_piece(S3Reader *r, uint64_t piece, Slot **ret) {
-        Slot *s = &r->slots[piece % N_SLOTS];
-        *ret = s;
-        if (s->get.client && s->piece == piece)
-                return 0;
-        s3_get_done(&s->get);
-        uint64_t at = piece * OBJECT_PIECE_BYTES;
-        *s = (Slot){ .piece = piece,
-                     .get = { .key = r->key,
-                              .offset = r->offset + at,
-                              .bytes = (size_t)MIN(OBJECT_PIECE_BYTES, r->bytes - at),
-                              .object_bytes = r->object_bytes } };
-        int e = s3_get_start(&s->get, r->store->client);
-        if (e < 0)
-                s3_get_done(&s->get);
-        return e;
-}
-
-static int start_ahead(S3Reader *r, uint64_t piece) {
-        int e = 0;
-        Slot *ignored;
-        for (uint64_t i = 1; e == 0 && i < OBJECT_PIECES_AT_ONCE && piece + i < n_pieces(r); i++)
-                e = start_piece(r, piece + i, &ignored);
-        return e;
-}
-
-/* @return 0 and the piece's bytes, borrowed until the next call; -errno */
-static int load(S3Reader *r, uint64_t piece, const S3Get **ret) {
-        Slot *s;
-        bool in_order = piece == 0 || piece == r->next_piece || piece + 1 == r->next_piece;
-        int e = start_piece(r, piece, &s);
-        if (e == 0 && in_order)
-                e = start_ahead(r, piece);
-        if (e == 0 && !s->get.done)
-                e = run_until(r->store, &s->get.done);
-        else if (e == 0)
-                e = run_once(r->store, 0); /* the others continue meanwhile */
-        if (e < 0)
-                return e;
-        r->next_piece = piece + 1;
-        if (s->get.outcome > 0) {
-                (void)object_store_fail(&r->store->store, 0, "%s",
-                                        s->get.error ? s->get.error : "");
-                e = -EIO;
-        } else
-                e = s->get.outcome;
-        *ret = &s->get;
-        return e;
-}
-
-static int read_at(ByteSource *source, void *data, size_t n, uint64_t offset) {
-        S3Reader *r = (S3Reader *)source;
-        char *to = data;
-        if (offset < r->offset || offset - r->offset > r->bytes ||
-            n > r->bytes - (offset - r->offset))
-                return -EINVAL;
-        for (uint64_t at = offset - r->offset; n > 0;) {
-                const S3Get *get;
-                int e = load(r, at / OBJECT_PIECE_BYTES, &get);
-                if (e < 0)
-                        return e;
-                size_t skip = (size_t)(at % OBJECT_PIECE_BYTES), now = MIN(n, get->n - skip);
-                memcpy(to, get->data + skip, now);
-                to += now;
-                at += now;
-                n -= now;
-        }
-        return 0;
-}
-
-static ObjectReader *reader_free(ObjectReader *reader) {
-        S3Reader *r = (S3Reader *)reader;
-        for (size_t i = 0; i < N_SLOTS; i++)
-                s3_get_done(&r->slots[i].get);
-        free(r->key);
-        free(r);
-        return NULL;
-}
-
-static int s3_reader(ObjectStore *store, const ObjectRange *range, ObjectReader **ret) {
-        S3Reader *r = calloc(1, sizeof *r);
-        char *key = strdup(range->key);
-        if (!r || !key) {
-                free(r);
-                free(key);
-                return -ENOMEM;
-        }
-        *r = (S3Reader){ .reader = { .source = { .bytes = range->object_bytes
-                                                                  ? range->object_bytes
-                                                                  : range->offset + range->bytes,
-                                                 .read_at = read_at },
-                                     .free = reader_free },
-                         .store = s3_store(store),
-                         .key = key,
-                         .offset = range->offset,
-                         .bytes = range->bytes,
-                         .object_bytes = range->object_bytes };
-        *ret = &r->reader;
-        return 0;
-}
-
-#define PAGE_KEYS "1000" /* as many as S3 gives out at once */
-#define MAX_TRIES 4
 #define HEADS_AT_ONCE 16
 
-/* ---- a bucket: one request ---- */
+static int heads_run(ObjectStore *s, ObjectHead *heads, S3Get *gets, size_t n) {
+        int r = 0;
+        for (size_t i = 0, begun = 0; r == 0 && i < n; i++) {
+                for (; r == 0 && begun < n && begun < i + HEADS_AT_ONCE; begun++) {
+                        gets[begun] = (S3Get){ .head = heads[begun], .may_be_short = true };
+                        r = s3_get_start(&gets[begun], s->client);
+                }
+                if (r == 0)
+                        r = run_until(s, &gets[i].done);
+                if (r == 0)
+                        r = MIN(gets[i].head.outcome, 0);
+                if (r < 0)
+                        break;
+                heads[i] = gets[i].head;
+                gets[i].head = (ObjectHead){ 0 };
+                if (heads[i].outcome != 0) {
+                        free(heads[i].text);
+                        heads[i].text = NULL;
+                }
+        }
+        for (size_t k = 0; k < n; k++)
+                s3_get_done(&gets[k]);
+        return r;
+}
 
-typedef struct Ask {
-        S3Store *store;
+static int s3_read_heads(ObjectStore *s, ObjectHead *heads, size_t n) {
+        _cleanup_free_ S3Get *gets = calloc(MAX(n, (size_t)1), sizeof *gets);
+        return gets ? heads_run(s, heads, gets, n) : -ENOMEM;
+}
+
+typedef struct Ask { /* one request without a large answer */
+        ObjectStore *store;
         bool done;
         int outcome;
-        void (*on_ok)(struct Ask *ask, const S3Result *result);
         uint64_t bytes;     /* of HEAD */
-        S3ObjectList *list; /* of a page */
+        S3ObjectList *list; /* of a page; NULL = HEAD */
 } Ask;
 
-static void on_head_piece(const S3Result *result, void *userdata) {
+static int handle_page(Ask *ask, const S3Result *result) {
+        int r = s3_xml_object_list(result->body, result->body_bytes, ask->list);
+        return r == -EINVAL ? set_error(&ask->store->error, OBJECT_E_FAILED,
+                                        "the answer of '%s' to ListObjectsV2 is not S3's XML; is "
+                                        "that an S3 server?",
+                                        s3_client_location(ask->store->client)->host)
+                            : r;
+}
+
+static int handle_head(Ask *ask, const S3Result *result) {
+        const char *text = result->header(result, "content-length");
+        return text && parse_u64(text, &ask->bytes) >= 0
+                       ? 0
+                       : set_error(&ask->store->error, OBJECT_E_FAILED,
+                                   "the server does not report its size");
+}
+
+static void on_answer(const S3Result *result, void *userdata) {
         Ask *ask = userdata;
-        const S3Response *answer = result->answer;
         ask->done = true;
-        if (answer->verdict == S3_OK)
-                ask->on_ok(ask, result);
-        else
-                ask->outcome = object_store_fail(
-                        &ask->store->store,
-                        answer->verdict == S3_NOT_FOUND ? OBJECT_E_NOT_FOUND : OBJECT_E_FAILED,
-                        "%s", answer->sentence ? answer->sentence : "the request failed");
+        ask->outcome = result->answer->verdict != S3_OK
+                               ? explain_answer(&ask->store->error, result->answer)
+                       : ask->list ? handle_page(ask, result)
+                                   : handle_head(ask, result);
 }
 
 static int request_and_wait(Ask *ask, S3RequestOptions *options) {
         S3Call *call;
         options->max_tries = MAX_TRIES;
-        options->on_done = on_head_piece;
+        options->on_done = on_answer;
         options->userdata = ask;
         int r = s3_call_new(&call, ask->store->client, options);
         if (r == 0)
@@ -1103,17 +832,8 @@ static int request_and_wait(Ask *ask, S3RequestOptions *options) {
         return r < 0 ? r : ask->outcome;
 }
 
-/* ---- a bucket: one object ---- */
-
-static void on_stat(Ask *ask, const S3Result *result) {
-        const char *text = result->header(result, "content-length");
-        if (!text || parse_u64(text, &ask->bytes) < 0)
-                ask->outcome = object_store_fail(&ask->store->store, OBJECT_E_FAILED,
-                                                 "the server does not report its size");
-}
-
 static int s3_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes) {
-        Ask ask = { .store = s3_store(s), .on_ok = on_stat };
+        Ask ask = { .store = s };
         int r = request_and_wait(&ask,
                                  &(S3RequestOptions){ .operation = S3_HEAD_OBJECT, .key = key });
         if (r == 0)
@@ -1121,86 +841,21 @@ static int s3_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes) {
         return r;
 }
 
-static int s3_read(ObjectStore *s, const char *key, size_t max_bytes, ObjectText *ret) {
-        S3Get get = { .key = key, .bytes = max_bytes, .is_whole = true };
-        int r = s3_get_start(&get, s3_store(s)->client);
-        if (r == 0)
-                r = run_until(s3_store(s), &get.done);
-        if (r == 0 && get.outcome > 0)
-                r = object_store_fail(s, get.outcome, "%s", get.error ? get.error : "");
-        else if (r == 0)
-                r = get.outcome;
-        if (r == 0)
-                *ret = (ObjectText){ .text = TAKE_PTR(get.data), .n = get.n };
-        s3_get_done(&get);
-        return r;
-}
-
-static void set_head_result(ObjectHead *h, S3Get *g) {
-        if (g->outcome == 0) {
-                h->text = TAKE_PTR(g->data);
-                h->n = g->n;
-        } else
-                h->error = g->error ? TAKE_PTR(g->error) : strdup(strerror(ENOMEM));
-        s3_get_done(g);
-}
-
-static int heads_run(S3Store *s, ObjectHead *heads, S3Get *gets, size_t n) {
-        int r = 0;
-        size_t i = 0, begun = 0;
-        while (r == 0 && i < n) {
-                for (; r == 0 && begun < n && begun < i + HEADS_AT_ONCE; begun++) {
-                        gets[begun] = (S3Get){ .key = heads[begun].key,
-                                               .bytes = heads[begun].max_bytes,
-                                               .may_be_short = true };
-                        r = s3_get_start(&gets[begun], s->client);
-                }
-                if (r == 0)
-                        r = run_until(s, &gets[i].done);
-                if (r == 0)
-                        r = gets[i].outcome < 0 ? gets[i].outcome : 0;
-                if (r == 0)
-                        set_head_result(&heads[i], &gets[i]);
-                i++;
-        }
-        for (size_t k = 0; k < begun; k++)
-                s3_get_done(&gets[k]);
-        return r;
-}
-
-static int s3_read_heads(ObjectStore *s, ObjectHead *heads, size_t n) {
-        if (n == 0)
-                return 0;
-        _cleanup_free_ S3Get *gets = calloc(n, sizeof *gets);
-        return gets ? heads_run(s3_store(s), heads, gets, n) : -ENOMEM;
-}
-
-/* ---- a bucket: listing ---- */
-
-static void on_page(Ask *ask, const S3Result *result) {
-        int r = s3_xml_object_list(result->body, result->body_bytes, ask->list);
-        if (r == -EINVAL)
-                r = object_store_fail(&ask->store->store, OBJECT_E_FAILED,
-                                      "the answer of '%s' to ListObjectsV2 is not S3's XML; is "
-                                      "that an S3 server?",
-                                      s3_client_location(ask->store->client)->host);
-        ask->outcome = r;
-}
+#define PAGE_KEYS "1000" /* as many as S3 gives out at once */
 
 /* @param token  of the page before; NULL */
-static int request_page(S3Store *s, const ObjectListing *listing, const char *token,
+static int request_page(ObjectStore *s, const ObjectListing *listing, const char *token,
                         S3ObjectList *ret) {
-        AwsNameValue queries[5] = { { "list-type", "2" },
-                                    { "max-keys", PAGE_KEYS },
-                                    { "encoding-type", "url" },
-                                    { "prefix", listing->prefix } };
-        size_t n = 4;
-        if (token)
-                queries[n++] = (AwsNameValue){ "continuation-token", token };
-        Ask ask = { .store = s, .on_ok = on_page, .list = ret };
-        return request_and_wait(&ask, &(S3RequestOptions){ .operation = S3_LIST_OBJECTS,
-                                                           .queries = queries,
-                                                           .n_queries = n });
+        const AwsNameValue queries[] = { { "list-type", "2" },
+                                         { "max-keys", PAGE_KEYS },
+                                         { "encoding-type", "url" },
+                                         { "prefix", listing->prefix },
+                                         { "continuation-token", token } };
+        Ask ask = { .store = s, .list = ret };
+        return request_and_wait(&ask,
+                                &(S3RequestOptions){ .operation = S3_LIST_OBJECTS,
+                                                     .queries = queries,
+                                                     .n_queries = ELEMENTSOF(queries) - !token });
 }
 
 static int s3_list(ObjectStore *s, const ObjectListing *listing) {
@@ -1208,7 +863,7 @@ static int s3_list(ObjectStore *s, const ObjectListing *listing) {
         bool goes_on = true;
         while (goes_on) {
                 S3ObjectList page = { 0 };
-                int r = request_page(s3_store(s), listing, token, &page);
+                int r = request_page(s, listing, token, &page);
                 for (size_t i = 0; r == 0 && i < page.n; i++)
                         r = listing->on_item(
                                 &(ObjectItem){ .key = page.items[i].key,
@@ -1217,8 +872,8 @@ static int s3_list(ObjectStore *s, const ObjectListing *listing) {
                                 listing->userdata);
                 goes_on = r == 0 && page.is_truncated;
                 if (goes_on && (!page.next_token || (token && strcmp(token, page.next_token) == 0)))
-                        r = object_store_fail(
-                                s, OBJECT_E_FAILED,
+                        r = set_error(
+                                &s->error, OBJECT_E_FAILED,
                                 "the server's list is truncated and has no continuation token");
                 free(token);
                 token = TAKE_PTR(page.next_token);
@@ -1229,62 +884,188 @@ static int s3_list(ObjectStore *s, const ObjectListing *listing) {
         return 0;
 }
 
-/* ---- a bucket: the store ---- */
+/* ---- reading a range ---- */
 
-static ObjectStore *s3_free(ObjectStore *s) {
-        disconnect(s3_store(s));
-        free(s);
+#define N_SLOTS (OBJECT_PIECES_AT_ONCE + 2) /* a piece is always in the same slot */
+
+typedef struct Reader {
+        ByteSource source;
+        ObjectStore *store; /* borrowed */
+        ObjectRange range;
+        char *key;
+        int fd;              /* of a directory's; -1 */
+        S3Get gets[N_SLOTS]; /* without a client: none */
+} Reader;
+
+/* @return 0 and the piece that is there or on its way */
+static int start_piece(Reader *r, uint64_t piece, S3Get **ret) {
+        S3Get *g = &r->gets[piece % N_SLOTS];
+        uint64_t at = piece * OBJECT_PIECE_BYTES;
+        *ret = g;
+        if (g->client && g->offset == r->range.offset + at)
+                return 0;
+        s3_get_done(g);
+        *g = (S3Get){ .head = { .key = r->key,
+                                .max_bytes = (size_t)MIN(OBJECT_PIECE_BYTES, r->range.bytes - at) },
+                      .offset = r->range.offset + at,
+                      .object_bytes = r->range.object_bytes };
+        int e = s3_get_start(g, r->store->client);
+        if (e < 0)
+                s3_get_done(g);
+        return e;
+}
+
+/* @return 0 and the piece's bytes, borrowed until the next call; -errno */
+static int load(Reader *r, uint64_t piece, const ObjectHead **ret) {
+        S3Get *g, *ahead;
+        uint64_t n = (r->range.bytes + OBJECT_PIECE_BYTES - 1) / OBJECT_PIECE_BYTES;
+        int e = start_piece(r, piece, &g);
+        for (uint64_t i = 1; e == 0 && i < OBJECT_PIECES_AT_ONCE && piece + i < n; i++)
+                e = start_piece(r, piece + i, &ahead);
+        if (e == 0 && !g->done)
+                e = run_until(r->store, &g->done);
+        else if (e == 0)
+                e = run_once(r->store, 0); /* the others continue meanwhile */
+        if (e < 0)
+                return e;
+        *ret = &g->head;
+        return g->head.outcome > 0
+                       ? set_error(&r->store->error, -EIO, "%s", g->head.error ? g->head.error : "")
+                       : g->head.outcome;
+}
+
+static int s3_read_at(Reader *r, char *to, size_t n, uint64_t at) {
+        while (n > 0) {
+                const ObjectHead *piece;
+                int e = load(r, at / OBJECT_PIECE_BYTES, &piece);
+                if (e < 0)
+                        return e;
+                size_t skip = (size_t)(at % OBJECT_PIECE_BYTES), now = MIN(n, piece->n - skip);
+                memcpy(to, piece->text + skip, now);
+                to += now;
+                at += now;
+                n -= now;
+        }
+        return 0;
+}
+
+static int dir_read_at(Reader *r, void *data, size_t n, uint64_t offset) {
+        if (cli_is_interrupted())
+                return -EINTR;
+        int e = fs_pread_all(r->fd, data, n, offset);
+        return e == -ENODATA ? set_error(&r->store->error, e,
+                                         "'%s' became shorter while it was read", r->key)
+               : e < 0       ? set_error(&r->store->error, e, "cannot read '%s': %s", r->key,
+                                         strerror(-e))
+                             : 0;
+}
+
+static int read_at(ByteSource *source, void *data, size_t n, uint64_t offset) {
+        Reader *r = (Reader *)source;
+        if (offset < r->range.offset || offset - r->range.offset > r->range.bytes ||
+            n > r->range.bytes - (offset - r->range.offset))
+                return -EINVAL;
+        return r->fd >= 0 ? dir_read_at(r, data, n, offset)
+                          : s3_read_at(r, data, n, offset - r->range.offset);
+}
+
+ByteSource *object_reader_free(ByteSource *source) {
+        Reader *r = (Reader *)source;
+        if (!r)
+                return NULL;
+        for (size_t i = 0; i < N_SLOTS; i++)
+                s3_get_done(&r->gets[i]);
+        cleanup_closep(&r->fd);
+        free(r->key);
+        free(r);
         return NULL;
 }
 
-static const ObjectStoreKind s3_kind = { .list = s3_list,
-                                         .stat = s3_stat,
-                                         .read = s3_read,
-                                         .read_heads = s3_read_heads,
-                                         .reader = s3_reader,
-                                         .free = s3_free };
+/* Opens the file of a directory's object, and makes sure that it is the one that is meant. */
+static int dir_open(ObjectStore *s, const ObjectRange *range, int *ret, uint64_t *ret_bytes) {
+        struct stat st;
+        _cleanup_close_ int fd = open_file(range->key, &st);
+        if (fd < 0)
+                return explain_file_error(&s->error, "open", range->key, -fd);
+        *ret_bytes = (uint64_t)st.st_size;
+        if (range->object_bytes && *ret_bytes != range->object_bytes)
+                return set_error(&s->error, OBJECT_E_FAILED,
+                                 "'%s' has %" PRIu64 " bytes, its manifest has %" PRIu64,
+                                 range->key, *ret_bytes, range->object_bytes);
+        (void)posix_fadvise(fd, (off_t)range->offset, (off_t)range->bytes,
+                            POSIX_FADV_SEQUENTIAL); /* a hint */
+        *ret = TAKE_FD(fd);
+        return 0;
+}
 
-/* As object_store_open(), of a bucket: the options come first, then the configured destination
- * with that bucket, then the environment. Nobody needs a configuration for a bucket: a default file
- * that is missing, faulty or not readable is ignored, which is reported unless the options say it
- * all. */
-static int object_store_s3_new(ObjectStore **ret, const Cli *cli, const ObjectUrl *url,
-                               const S3Options *options) {
+int object_store_reader(ObjectStore *s, const ObjectRange *range, ByteSource **ret) {
+        _cleanup_close_ int fd = -1;
+        uint64_t bytes = range->object_bytes ? range->object_bytes : range->offset + range->bytes;
+        int e = s->client ? 0 : dir_open(s, range, &fd, &bytes);
+        if (e != 0)
+                return e;
+        Reader *r = calloc(1, sizeof *r);
+        char *key = strdup(range->key);
+        if (!r || !key) {
+                free(r);
+                free(key);
+                return -ENOMEM;
+        }
+        *r = (Reader){ .source = { .bytes = bytes, .read_at = read_at },
+                       .store = s,
+                       .range = *range,
+                       .key = key,
+                       .fd = TAKE_FD(fd) };
+        *ret = &r->source;
+        return 0;
+}
+
+/* ---- either ---- */
+
+int object_store_list(ObjectStore *s, const ObjectListing *listing) {
+        return s->client ? s3_list(s, listing) : dir_list(s, listing);
+}
+
+int object_store_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes) {
+        return s->client ? s3_stat(s, key, ret_bytes) : dir_stat(s, key, ret_bytes);
+}
+
+int object_store_read_heads(ObjectStore *s, ObjectHead *heads, size_t n) {
+        return s->client ? s3_read_heads(s, heads, n) : dir_read_heads(heads, n);
+}
+
+/* The options come first, then the configured destination with that bucket, then the environment.
+ * Nobody needs a configuration for a bucket: a default file that is missing, faulty or not readable
+ * is ignored, which is reported unless the options say it all. */
+static int open_bucket(ObjectStore *s, const Cli *cli, const ObjectUrl *url,
+                       const S3Options *options) {
         _cleanup_free_ char *fault = NULL;
         Config *config = NULL;
         int code = load_config(cli, options, &config);
         if (code != CLI_YES)
                 return code;
-        S3Store *s = calloc(1, sizeof *s);
-        int r = s ? 0 : -ENOMEM;
-        if (s) {
-                s->store.kind = &s3_kind;
-                s->store.url_prefix = strbuf_format("s3://%s/", url->bucket);
-                r = s->store.url_prefix ? 0 : -ENOMEM;
-        }
-        if (r == 0)
-                r = connect_to(s, &(S3Target){ url->bucket, options, destination_of(config, url) },
-                               &fault);
+        int r = connect_to(s, &(S3Target){ url->bucket, options, destination_of(config, url) },
+                           &fault);
         config_free(config);
-        if (r == 0) {
-                *ret = &s->store;
+        if (r == 0)
                 return CLI_YES;
-        }
         cli_error("cannot request 's3://%s': %s", url->bucket, fault ? fault : strerror(-r));
-        object_store_free(s ? &s->store : NULL);
         return r == -EINVAL ? CLI_USAGE : CLI_NO;
 }
 
-/* ---- opening either ---- */
-
 int object_store_open(ObjectStore **ret, const Cli *cli, const ObjectUrl *url,
                       const S3Options *options) {
-        if (url->bucket)
-                return object_store_s3_new(ret, cli, url, options);
-        if (object_store_dir_new(ret) == 0)
-                return CLI_YES;
-        cli_error("%s", strerror(ENOMEM));
-        return CLI_NO;
+        _cleanup_(object_store_freep) ObjectStore *s = calloc(1, sizeof *s);
+        if (s)
+                s->url_prefix = url->bucket ? strbuf_format("s3://%s/", url->bucket) : strdup("");
+        if (!s || !s->url_prefix) {
+                cli_error("%s", strerror(ENOMEM));
+                return CLI_NO;
+        }
+        int code = url->bucket ? open_bucket(s, cli, url, options) : CLI_YES;
+        if (code == CLI_YES)
+                *ret = TAKE_PTR(s);
+        return code;
 }
 
 int object_store_open_bundle(ObjectStore **ret, const Cli *cli, char **argv,

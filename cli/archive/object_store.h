@@ -37,17 +37,12 @@ typedef struct S3Options { /* borrowed */
         const char *endpoint_url, *region, *profile, *ca_bundle;
 } S3Options;
 
-/* Rows for a command's `struct option` table, and what to do with what they find. */
-enum { S3_OPTION_ENDPOINT = 0x100, S3_OPTION_REGION, S3_OPTION_PROFILE, S3_OPTION_CA };
+/* Rows for a command's table of options. */
 /* clang-format off */
-#define S3_OPTION_ROWS                                                                             \
-        { "endpoint-url", required_argument, NULL, S3_OPTION_ENDPOINT },                           \
-        { "region", required_argument, NULL, S3_OPTION_REGION },                                   \
-        { "profile", required_argument, NULL, S3_OPTION_PROFILE },                                 \
-        { "ca-bundle", required_argument, NULL, S3_OPTION_CA }
+#define S3_OPTION_ROWS(o)                                                                          \
+        { "endpoint-url", .value = &(o)->endpoint_url }, { "region", .value = &(o)->region },      \
+        { "profile", .value = &(o)->profile }, { "ca-bundle", .value = &(o)->ca_bundle }
 /* clang-format on */
-/** @return whether it was one of these */
-bool s3_options_set(S3Options *o, int option, const char *value);
 /** Parses the arguments of a command without options of its own. @param what  the one argument that
  * it requires @return CLI_YES, CLI_USAGE */
 int s3_options_parse(int argc, char **argv, const char *what, S3Options *ret);
@@ -98,28 +93,24 @@ int object_store_list(ObjectStore *s, const ObjectListing *listing);
 /** @return 0 and the object's size, OBJECT_E_*, -errno */
 int object_store_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes);
 
-typedef struct ObjectText {
-        char *text; /* NUL-terminated, the caller's */
-        size_t n;
-} ObjectText;
-/** Reads and checks a manifest. What is wrong is reported, but for *ret_is_missing.
- * @param ret_text  the caller's, also after a failure @return CLI_YES and *ret, the caller's;
- * CLI_NO
- */
-int object_store_read_manifest(ObjectStore *s, const char *key, ObjectText *ret_text, json_t **ret,
-                               bool *ret_is_missing);
-
 typedef struct ObjectHead {
         const char *key;  /* borrowed */
         size_t max_bytes; /* of its beginning */
         char *text;       /* filled in: NUL-terminated, owned; NULL when it could not be read */
         size_t n;
+        int outcome; /* 0, OBJECT_E_* */
         char *error; /* then why; owned */
 } ObjectHead;
 /** Reads the beginnings of many objects, several at once. @return 0 also when some could not be
  * read, -errno */
 int object_store_read_heads(ObjectStore *s, ObjectHead *heads, size_t n);
 void object_head_done(ObjectHead *h);
+
+/** Reads and checks a manifest. What is wrong is reported, but for *ret_is_missing.
+ * @param manifest  with its key; filled in, for object_head_done(), also after a failure
+ * @return CLI_YES and *ret, the caller's; CLI_NO */
+int object_store_read_manifest(ObjectStore *s, ObjectHead *manifest, json_t **ret,
+                               bool *ret_is_missing);
 
 typedef struct ObjectRange {
         const char *key;        /* copied */
@@ -128,21 +119,16 @@ typedef struct ObjectRange {
                                    whatever it is */
 } ObjectRange;
 
-/** Reads a range of an object, from S3 in pieces of OBJECT_PIECE_BYTES. When it is read in order,
- * OBJECT_PIECES_AT_ONCE of them are loaded in parallel: the one that is wanted and those after it.
- * It keeps two more, so that it needs (OBJECT_PIECES_AT_ONCE + 2) × OBJECT_PIECE_BYTES of memory.
- */
+/** Reads a range of an object, from S3 in pieces of OBJECT_PIECE_BYTES, OBJECT_PIECES_AT_ONCE of
+ * them in parallel: the one that is wanted and those after it. It keeps two more, so that it needs
+ * (OBJECT_PIECES_AT_ONCE + 2) × OBJECT_PIECE_BYTES of memory.
+ * @param ret  its offsets are the object's; failures are -EIO, -EINTR, or the file's errno; see
+ * object_store_error(). For object_reader_free()  @return 0, OBJECT_E_*, -errno */
 #define OBJECT_PIECE_BYTES (8 * MIB)
 #define OBJECT_PIECES_AT_ONCE 4
-typedef struct ObjectReader {
-        ByteSource source; /* offsets are the object's; failures are -EIO, -EINTR, or the file's
-                              errno; see object_store_error() */
-        struct ObjectReader *(*free)(struct ObjectReader *r);
-} ObjectReader;
-/** @return 0, OBJECT_E_*, -errno */
-int object_store_reader(ObjectStore *s, const ObjectRange *range, ObjectReader **ret);
-ObjectReader *object_reader_free(ObjectReader *r);
-DEFINE_CLEANUP(ObjectReader, object_reader_free);
+int object_store_reader(ObjectStore *s, const ObjectRange *range, ByteSource **ret);
+ByteSource *object_reader_free(ByteSource *source);
+DEFINE_CLEANUP(ByteSource, object_reader_free);
 
 /** Probes a configured destination until *done. @param ret_fault  a sentence, or NULL; the caller's
  * @return 0, -EINTR when cli_is_interrupted(), -errno */

@@ -1,6 +1,7 @@
 #include "cli/common/cli.h"
 
 #include <errno.h>
+#include <getopt.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -184,31 +185,63 @@ const char *cli_bar(char *buf, unsigned percent) {
 
 /* ---- arguments ---- */
 
-int cli_option(const CliOptions *options, int argc, char **argv) {
-        const char *command = options->command;
-        opterr = 0;
-        int o = getopt_long(argc, argv, options->letters, options->longs, NULL);
-        if (o != ':' && o != '?')
-                return o;
-        const char *culprit = argv[optind - 1];
+static int report_option(const char *command, int o, const char *culprit) {
         bool is_long = culprit[0] == '-' && culprit[1] == '-';
         if (o == ':')
-                (void)cli_usage(command, "option '%s' requires a value", culprit);
-        else if (is_long && optopt > 0)
-                (void)cli_usage(command, "option '%s' takes no value", culprit);
-        else if (!is_long &&
-                 optopt > 0) /* one letter, and not necessarily an argument of its own */
-                (void)cli_usage(command, "unknown option '-%c'", optopt);
-        else
-                (void)cli_usage(command, "unknown option '%s'", culprit);
-        return '?';
+                return cli_usage(command, "option '%s' requires a value", culprit);
+        if (is_long && optopt > 0)
+                return cli_usage(command, "option '%s' takes no value", culprit);
+        if (!is_long && optopt > 0) /* one letter, and not necessarily an argument of its own */
+                return cli_usage(command, "unknown option '-%c'", optopt);
+        return cli_usage(command, "unknown option '%s'", culprit);
+}
+
+int cli_options(const char *command, int argc, char **argv, const CliOption *options) {
+        struct option longs[CLI_OPTIONS_MAX + 1] = { 0 };
+        char letters[2 * CLI_OPTIONS_MAX + 3] = "+:", *end = letters + 2;
+        const CliOption *of[UCHAR_MAX + 1 + CLI_OPTIONS_MAX] = { 0 };
+        int o;
+        for (int i = 0; options[i].name; i++) {
+                const CliOption *option = &options[i];
+                int value = option->letter ? option->letter : UCHAR_MAX + 1 + i;
+                longs[i] = (struct option){ option->name,
+                                            !option->value     ? no_argument
+                                            : option->is_given ? optional_argument
+                                                               : required_argument,
+                                            NULL, value };
+                of[value] = option;
+                if (option->letter)
+                        end += sprintf(end, "%c%s", option->letter, option->value ? ":" : "");
+        }
+        opterr = 0;
+        while ((o = getopt_long(argc, argv, letters + (command != NULL), longs, NULL)) >= 0) {
+                if (o == ':' || o == '?')
+                        return report_option(command, o, argv[optind - 1]);
+                if (of[o]->is_given)
+                        *of[o]->is_given = true;
+                if (of[o]->value)
+                        *of[o]->value = optarg;
+        }
+        return CLI_YES;
+}
+
+int cli_options_only(int argc, char **argv, const CliOption *options) {
+        int code = cli_options(argv[0], argc, argv, options);
+        return code == CLI_YES && optind < argc
+                       ? cli_usage(argv[0], "unexpected argument '%s'", argv[optind])
+                       : code;
+}
+
+int cli_duration(const char *command, const char *value, const char *example, uint64_t *ret_usec) {
+        return !value || parse_duration_usec(value, ret_usec) >= 0
+                       ? CLI_YES
+                       : cli_usage(command, "invalid duration '%s'; write %s", value, example);
 }
 
 static int check_arguments(int argc, char **argv, int n, const char *what) {
-        static const struct option none[] = { { 0 } };
-        if (cli_option(&(CliOptions){ argv[0], ":", none }, argc, argv) >= 0)
-                return CLI_USAGE;
-        return argc - optind == n ? CLI_YES : cli_usage(argv[0], "expects %s", what);
+        int code = cli_options(argv[0], argc, argv, (const CliOption[]){ { 0 } });
+        return code == CLI_YES && argc - optind != n ? cli_usage(argv[0], "expects %s", what)
+                                                     : code;
 }
 
 int cli_no_argument(int argc, char **argv) {

@@ -3,7 +3,6 @@
  * character reaches a terminal. */
 #pragma once
 
-#include <getopt.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -102,19 +101,29 @@ const char *cli_bar(char *buf, unsigned percent);
 
 /* ---- arguments ---- */
 
-typedef struct CliOptions {
-        const char *command; /* whose they are; NULL = neuron-collect's own */
-        const char *letters; /* as getopt's optstring, begins with (`+` and) `:` */
-        const struct option *longs;
-} CliOptions;
+/* An option and where it goes; with both places its value may be left out. */
+typedef struct CliOption {
+        const char *name;
+        const char **value;
+        bool *is_given;
+        char letter; /* the same as `-x`; 0 = none */
+} CliOption;
 
-/** getopt_long that complains in our words. @return as getopt_long; '?' after the fault was
- * reported: leave with CLI_USAGE */
-int cli_option(const CliOptions *options, int argc, char **argv);
+enum { CLI_OPTIONS_MAX = 12 };
+
+/** getopt_long by a table, which complains in our words. Arguments begin at optind then.
+ * @param command  whose they are; NULL = neuron-collect's own, which stand before the command
+ * @param options  at most CLI_OPTIONS_MAX, ends in { 0 }  @return CLI_YES, CLI_USAGE */
+int cli_options(const char *command, int argc, char **argv, const CliOption *options);
+/** As cli_options() of argv[0], and no arguments. */
+int cli_options_only(int argc, char **argv, const CliOption *options);
 /** For commands without options: checks the number of arguments. @param what  is wanted, for people
  * @return CLI_YES, CLI_USAGE */
 int cli_no_argument(int argc, char **argv);
 int cli_one_argument(int argc, char **argv, const char *what, const char **ret);
+/** Reads the value of an option. @param value  NULL = not given: *ret_usec stays
+ * @param example  for people @return CLI_YES, CLI_USAGE */
+int cli_duration(const char *command, const char *value, const char *example, uint64_t *ret_usec);
 
 /* ---- requests ---- */
 

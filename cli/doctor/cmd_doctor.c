@@ -12,7 +12,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/types.h>
-#include <sys/un.h>
 
 #include "agent/peers/bus_keys.h"
 #include "cli/archive/object_store.h"
@@ -350,12 +349,8 @@ static void check_snapshots(Doctor *d) {
 /* Connects to nobody: a socket of another type is refused with EPROTOTYPE, and one that nobody has
  * any more with ECONNREFUSED. */
 static bool is_stale(const char *path) {
-        struct sockaddr_un a = { .sun_family = AF_UNIX };
-        _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (fd < 0 || strlen(path) >= sizeof a.sun_path)
-                return false;
-        strcpy(a.sun_path, path);
-        return connect(fd, (const struct sockaddr *)&a, sizeof a) < 0 && errno == ECONNREFUSED;
+        _cleanup_close_ int fd = fs_connect_socket(path, SOCK_STREAM);
+        return fd == -ECONNREFUSED;
 }
 
 /* The agent's own user may not read devices and other users' processes; a separate unit may. */
@@ -984,30 +979,13 @@ static int finish(const Doctor *d, int code) {
         return code != CLI_YES ? code : d->n[FAILED] == 0 ? CLI_YES : CLI_NO;
 }
 
-static int parse(int argc, char **argv, Doctor *d) {
-        static const struct option options[] = { { "destination", required_argument, NULL, 'd' },
-                                                 { "hook-directory", required_argument, NULL, 'h' },
-                                                 { 0 } };
-        int o;
-        while ((o = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0)
-                switch (o) {
-                case 'd':
-                        d->only = optarg;
-                        break;
-                case 'h':
-                        d->hook_directory = optarg;
-                        break;
-                default:
-                        return CLI_USAGE;
-                }
-        return optind < argc ? cli_usage(argv[0], "unexpected argument '%s'", argv[optind])
-                             : CLI_YES;
-}
-
 int cmd_doctor(const Cli *cli, int argc, char **argv) {
         Doctor d = { .cli = cli, .hook_directory = HOOK_DIRECTORY };
+        const CliOption options[] = { { "destination", .value = &d.only },
+                                      { "hook-directory", .value = &d.hook_directory },
+                                      { 0 } };
         Config *config = NULL;
-        int code = parse(argc, argv, &d);
+        int code = cli_options_only(argc, argv, options);
         if (code != CLI_YES)
                 return code;
         cli_catch_signals();

@@ -10,7 +10,6 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "cli/common/cli.h"
@@ -207,17 +206,8 @@ static bool hook_status_is_replaced(const HookStatus *s) {
 
 /* Connects to the socket and closes it. @return 0: somebody listens, -errno */
 static int hook_socket_check(const char *path) {
-        struct sockaddr_un addr = { .sun_family = AF_UNIX };
-        size_t n = strlen(path);
-        if (n == 0 || n >= sizeof addr.sun_path)
-                return -ENAMETOOLONG;
-        memcpy(addr.sun_path, path, n);
-        _cleanup_close_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd < 0)
-                return -errno;
-        if (connect(fd, (struct sockaddr *)&addr, sizeof addr) < 0 && errno != EINPROGRESS)
-                return -errno; /* -EAGAIN: its queue is full, so nobody reads it */
-        return 0;
+        _cleanup_close_ int fd = fs_connect_socket(path, SOCK_SEQPACKET);
+        return MIN(fd, 0);
 }
 
 static const char *hook_dump_directory(char *const *environment) {
@@ -562,12 +552,8 @@ typedef struct Arguments {
         HookRequest request;
         char *program, *place, *chain; /* made absolute; NULL = not given */
         char *dumps;                   /* the same; a directory to create for all users' dumps */
-        char *to; /* the option, for commands that are suggested; NULL = the default place */
+        char *to; /* the option, for commands that are suggested; "" = the default place */
 } Arguments;
-
-static const char *to_option(const Arguments *a) {
-        return a->to ? a->to : "";
-}
 
 /* ---- install, remove ---- */
 
@@ -597,13 +583,13 @@ static void print_installed(const Arguments *a, const HookResult *result) {
         if (result->put_aside)
                 cli_line("the previous hook is kept as '" HOOK_ASIDE
                          "'; `neuron-collect hook remove%s` restores it",
-                         to_option(a));
+                         a->to);
         print_chain(q, result);
         if (result->put_aside && q->chain == HOOK_CHAIN_AS_IS)
                 cli_line(
                         "the previous hook no longer runs; `neuron-collect hook install --chain%s` "
                         "runs it as well",
-                        to_option(a));
+                        a->to);
         if (result->placed && !a->place)
                 cli_line("an upgrade of aws-neuronx-tools replaces it: run this command again "
                          "after each");
@@ -677,11 +663,11 @@ static void print_ours(const Arguments *a, const HookStatus *s) {
         if (!hook_file_is_same(&s->hook, &s->program) && s->program.kind == HOOK_OURS)
                 cli_line("it differs from the one installed with this program; "
                          "`neuron-collect hook install%s` updates it",
-                         to_option(a));
+                         a->to);
         if (!s->hook.is_executable)
                 cli_line("it cannot be executed by every user, so their jobs write no core dumps; "
                          "`neuron-collect hook install%s` fixes that",
-                         to_option(a));
+                         a->to);
 }
 
 static void print_hook(const Arguments *a, const HookStatus *s) {
@@ -694,24 +680,24 @@ static void print_hook(const Arguments *a, const HookStatus *s) {
         else if (s->hook.kind == HOOK_MISSING)
                 cli_line("hook: '%s/" HOOK_NAME "' does not exist, so the runtime writes no core "
                          "dumps; run `neuron-collect hook install%s`",
-                         directory, to_option(a));
+                         directory, a->to);
         else if (s->hook.kind != HOOK_OTHER)
                 cli_line("hook: '%s/" HOOK_NAME "' cannot be used%s%s; move it away, then run "
                          "`neuron-collect hook install%s`",
                          directory, s->hook.error ? ": " : "",
-                         s->hook.error ? strerror(s->hook.error) : "", to_option(a));
+                         s->hook.error ? strerror(s->hook.error) : "", a->to);
         else if (hook_status_is_replaced(s))
                 cli_line("hook: '%s/" HOOK_NAME "' is no longer neuron-collectd's, probably after "
                          "a package upgrade; `neuron-collect hook install%s` keeps it aside and "
                          "installs ours again",
-                         directory, to_option(a));
+                         directory, a->to);
         else
                 cli_line("hook: '%s/" HOOK_NAME "' is %s; `neuron-collect hook install%s` keeps it "
                          "aside and installs ours",
                          directory,
                          strcmp(word, "other") == 0 ? "a script, not neuron-collectd's hook"
                                                     : "the vendor's hook",
-                         to_option(a));
+                         a->to);
 }
 
 static void print_other_files(const Arguments *a, const HookStatus *s) {
@@ -725,7 +711,7 @@ static void print_other_files(const Arguments *a, const HookStatus *s) {
                          s->chain,
                          s->chained.kind == HOOK_OURS ? "is neuron-collectd's own hook"
                                                       : "cannot be executed",
-                         to_option(a));
+                         a->to);
         else
                 cli_line("chain: '%s' runs as well", s->chain);
 }
@@ -899,66 +885,49 @@ void hook_check(const HookCheck *c) {
 
 /* ---- arguments ---- */
 
-/* @return CLI_YES, CLI_USAGE */
-static int set_path(const char *given, char **slot, const char **ret) {
-        free(*slot);
-        *slot = *given ? fs_absolute_path(given) : NULL;
-        if (!*slot)
-                return cli_usage("hook", "invalid path '%s'", given);
-        *ret = *slot;
-        return CLI_YES;
-}
-
-static int set_place(Arguments *a, const char *given) {
-        int code = set_path(given, &a->place, &a->request.directory);
-        free(a->to);
-        a->to = code == CLI_YES ? strbuf_format(" --to '%s'", a->place) : NULL;
-        return code;
-}
-
-static int set_option(Arguments *a, int option) {
-        HookRequest *q = &a->request;
-        switch (option) {
-        case 'f':
-                return set_path(optarg, &a->program, &q->from);
-        case 't':
-                return set_place(a, optarg);
-        case 'd':
-                return set_path(optarg, &a->dumps, &(const char *){ NULL });
-        case 'c':
-        case 'n':
-                if (q->chain != HOOK_CHAIN_AS_IS)
-                        return cli_usage("hook", "give either --chain or --no-chain, once");
-                q->chain = option == 'c' ? HOOK_CHAIN_ON : HOOK_CHAIN_OFF;
-                return option == 'c' && optarg ? set_path(optarg, &a->chain, &q->chain_path)
-                                               : CLI_YES;
-        default:
-                return CLI_USAGE;
-        }
+/* Makes a path that was given absolute. @return CLI_YES, CLI_USAGE */
+static int set_path(const char *given, char **ret) {
+        if (!given)
+                return CLI_YES;
+        *ret = *given ? fs_absolute_path(given) : NULL;
+        return *ret ? CLI_YES : cli_usage("hook", "invalid path '%s'", given);
 }
 
 static int parse(int argc, char **argv, Arguments *a, const char **ret_command) {
-        static const struct option options[] = {
-                { "from", required_argument, NULL, 'f' },
-                { "to", required_argument, NULL, 't' },
-                { "dumps", required_argument, NULL, 'd' },
-                { "chain", optional_argument, NULL, 'c' },
-                { "no-chain", no_argument, NULL, 'n' },
+        HookRequest *q = &a->request;
+        const char *from = NULL, *to = NULL, *dumps = NULL, *chain = NULL;
+        bool has_chain = false, has_no_chain = false;
+        const CliOption options[] = {
+                { "from", .value = &from },
+                { "to", .value = &to },
+                { "dumps", .value = &dumps },
+                { "chain", .value = &chain, .is_given = &has_chain },
+                { "no-chain", .is_given = &has_no_chain },
                 { 0 },
         };
-        int option;
-        while ((option = cli_option(&(CliOptions){ argv[0], ":", options }, argc, argv)) >= 0) {
-                int code = set_option(a, option);
-                if (code != CLI_YES)
-                        return code;
-        }
+        int code = cli_options(argv[0], argc, argv, options);
+        if (code != CLI_YES || (code = set_path(from, &a->program)) != CLI_YES ||
+            (code = set_path(to, &a->place)) != CLI_YES ||
+            (code = set_path(dumps, &a->dumps)) != CLI_YES ||
+            (code = set_path(chain, &a->chain)) != CLI_YES)
+                return code;
+        if (has_chain && has_no_chain)
+                return cli_usage(argv[0], "give either --chain or --no-chain, once");
+        *q = (HookRequest){ .directory = to ? a->place : HOOK_DIRECTORY,
+                            .from = from ? a->program : HOOK_PROGRAM,
+                            .chain = has_chain      ? HOOK_CHAIN_ON
+                                     : has_no_chain ? HOOK_CHAIN_OFF
+                                                    : HOOK_CHAIN_AS_IS,
+                            .chain_path = a->chain };
+        a->to = to ? strbuf_format(" --to '%s'", a->place) : strdup("");
         *ret_command = optind < argc ? argv[optind] : "";
         if (argc - optind != 1)
                 return cli_usage(argv[0], "requires `install`, `remove` or `status`");
-        if (a->request.chain != HOOK_CHAIN_AS_IS && strcmp(*ret_command, "install") != 0)
+        bool is_install = strcmp(*ret_command, "install") == 0;
+        if (q->chain != HOOK_CHAIN_AS_IS && !is_install)
                 return cli_usage(argv[0], "--chain and --no-chain are for `install`, not for '%s'",
                                  *ret_command);
-        if (a->dumps && strcmp(*ret_command, "install") != 0)
+        if (a->dumps && !is_install)
                 return cli_usage(argv[0], "--dumps is for `install`, not for '%s'", *ret_command);
         return CLI_YES;
 }
@@ -974,8 +943,8 @@ static int run(const Cli *cli, const Arguments *a, const char *command) {
 }
 
 int cmd_hook(const Cli *cli, int argc, char **argv) {
-        Arguments a = { .request = { .directory = HOOK_DIRECTORY, .from = HOOK_PROGRAM } };
-        const char *command;
+        Arguments a = { 0 };
+        const char *command = "";
         int code = parse(argc, argv, &a, &command);
         if (code == CLI_YES)
                 code = run(cli, &a, command);

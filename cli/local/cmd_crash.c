@@ -21,28 +21,18 @@ typedef struct Paths {
 } Paths;
 
 static int parse_args(int argc, char **argv, Paths *ret) {
-        static const struct option longs[] = {
-                { "exe", required_argument, NULL, 'e' },
-                { "root", required_argument, NULL, 'r' },
-                S3_OPTION_ROWS,
-                { 0 },
-        };
-        const CliOptions options = { .command = "crash", .letters = ":", .longs = longs };
-        int o;
-        while ((o = cli_option(&options, argc, argv)) != -1)
-                if (o == 'e')
-                        ret->exe = optarg;
-                else if (o == 'r')
-                        ret->root = optarg;
-                else if (!s3_options_set(&ret->s3, o, optarg))
-                        return CLI_USAGE;
-        return cli_one_argument(argc, argv, "a core file", &ret->core);
+        const CliOption options[] = { { "exe", .value = &ret->exe },
+                                      { "root", .value = &ret->root },
+                                      S3_OPTION_ROWS(&ret->s3),
+                                      { 0 } };
+        int code = cli_options(argv[0], argc, argv, options);
+        return code == CLI_YES ? cli_one_argument(argc, argv, "a core file", &ret->core) : code;
 }
 
 /* ---- an object in a bucket ---- */
 
 static int copy_object(ObjectStore *store, const char *key, int fd) {
-        _cleanup_(object_reader_freep) ObjectReader *reader = NULL;
+        _cleanup_(object_reader_freep) ByteSource *reader = NULL;
         _cleanup_free_ char *step = malloc(STEP_BYTES);
         uint64_t bytes, at = 0;
         int r = step ? object_store_stat(store, key, &bytes) : -ENOMEM;
@@ -52,7 +42,7 @@ static int copy_object(ObjectStore *store, const char *key, int fd) {
                         &reader);
         for (size_t n; r == 0 && at < bytes; at += n) {
                 n = MIN(STEP_BYTES, bytes - at);
-                r = reader->source.read_at(&reader->source, step, n, at);
+                r = reader->read_at(reader, step, n, at);
                 if (r == 0)
                         r = fs_write_all(fd, step, n);
         }

@@ -57,10 +57,8 @@ static int write_file(const Cli *cli, const char *path, const char *id, const ch
 }
 
 int cmd_key(const Cli *cli, int argc, char **argv) {
-        static const struct option none[] = { { NULL, 0, NULL, 0 } };
-        const CliOptions options = { .command = "key", .letters = ":", .longs = none };
         char id[ID_SIZE], line[LINE_SIZE];
-        if (cli_option(&options, argc, argv) != -1)
+        if (cli_options(argv[0], argc, argv, (const CliOption[]){ { 0 } }) != CLI_YES)
                 return CLI_USAGE;
         argc -= optind;
         argv += optind;
