@@ -10,6 +10,7 @@
 #include <yaml.h>
 
 #include "lib/base/array.h"
+#include "lib/base/fs.h"
 #include "lib/base/parse.h"
 
 typedef struct Builder {
@@ -270,6 +271,10 @@ static int step(Builder *b, yaml_parser_t *parser, const Text *text) {
         return r;
 }
 
+static void report_too_large(Faults *faults) {
+        faults_add(faults, &(Spot){ 0 }, "write a smaller file", "is larger than 1MiB");
+}
+
 int load_tree(LoadNode **ret, const char *data, size_t n, Faults *faults, bool *ret_whole) {
         Builder b = { .faults = faults, .whole = true };
         Text text = { data, n };
@@ -277,7 +282,7 @@ int load_tree(LoadNode **ret, const char *data, size_t n, Faults *faults, bool *
         int r = STEP_MORE;
 
         if (n > LOAD_FILE_MAX) {
-                faults_add(faults, &(Spot){ 0 }, "write a smaller file", "is larger than 1MiB");
+                report_too_large(faults);
                 *ret = NULL;
                 *ret_whole = false;
                 return 0;
@@ -301,40 +306,17 @@ int load_tree(LoadNode **ret, const char *data, size_t n, Faults *faults, bool *
         return 0;
 }
 
-static int read_all(int fd, char *text, size_t *ret_n) {
-        size_t n = 0;
-
-        while (n <= LOAD_FILE_MAX) {
-                ssize_t k = read(fd, text + n, LOAD_FILE_MAX + 1 - n);
-                if (k < 0 && errno == EINTR)
-                        continue;
-                if (k < 0)
-                        return -errno;
-                if (k == 0)
-                        break;
-                n += (size_t)k;
-        }
-        *ret_n = n;
-        return 0;
-}
-
 /* Not fs_read_file(): the operator's own file may be a symlink (Kubernetes mounts them so) or a
  * pipe. */
 int load_file(const char *file, char **ret, size_t *ret_n, Faults *faults) {
         _cleanup_close_ int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-        _cleanup_free_ char *text = malloc(LOAD_FILE_MAX + 1);
-        int r = fd < 0 ? -errno : 0;
+        int r = fd < 0 ? -errno : fs_read_all(fd, LOAD_FILE_MAX, ret, ret_n);
 
-        if (!text)
-                return -ENOMEM;
-        if (r == 0)
-                r = read_all(fd, text, ret_n);
-        if (r < 0) {
+        if (r == -EFBIG)
+                report_too_large(faults);
+        else if (r < 0 && r != -ENOMEM)
                 faults_add(faults, &(Spot){ 0 },
                            "check that the path is right and that the agent's user may read it",
                            "cannot be read: %s", strerror(-r));
-                return r;
-        }
-        *ret = TAKE_PTR(text);
-        return 0;
+        return r;
 }

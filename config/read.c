@@ -68,9 +68,8 @@ static int set_fault(const ConfigKey *key, const char *text, const char *what, V
 static int set_fault_word(const ConfigKey *key, const char *text, ValueFault *f) {
         strbuf_add(&f->fault, "invalid value ");
         text_add_shown(&f->fault, text);
-        strbuf_add(&f->fault, " (one of: ");
         for (const KeyWord *w = key->words; w->word; w++)
-                strbuf_addf(&f->fault, "%s%s", w == key->words ? "" : ", ", w->word);
+                strbuf_addf(&f->fault, "%s%s", w == key->words ? " (one of: " : ", ", w->word);
         strbuf_add(&f->fault, ")");
         strbuf_add(&f->remedy, "use one of these");
         add_default(key, &f->remedy);
@@ -89,25 +88,25 @@ static int set_choice(const ConfigKey *key, void *base, const char *text, ValueF
         return 0;
 }
 
+/* What there is to do with a value of a type; lists and mappings are set entry by entry. */
+typedef struct ValueType {
+        int (*set)(const ConfigKey *key, void *base, const char *text, ValueFault *f);
+        void (*add)(const ConfigKey *key, const void *base, StrBuf *b); /* as YAML */
+        int (*parse)(const char *text, uint64_t *ret);                  /* of a quantity */
+        const char *(*format)(char *buf, uint64_t v);                   /* the same */
+} ValueType;
+
+static const ValueType value_types[N_KEY_TYPES];
+
 /* Quantities */
 
 static int value_parse_quantity(const ConfigKey *key, const char *text, uint64_t *ret) {
         const KeyWord *word = find_word(key, text);
 
-        if (word || ((key->flags & KEY_OFF) && strcasecmp(text, "off") == 0)) {
-                *ret = word ? (uint64_t)word->value : 0;
-                return 0;
-        }
-        switch (key->type) {
-        case KEY_TIME:
-                return parse_duration_usec(text, ret);
-        case KEY_RATE:
-                return parse_rate(text, ret);
-        case KEY_NUMBER:
-                return parse_u64(text, ret);
-        default:
-                return parse_bytes(text, ret);
-        }
+        if (!word && !((key->flags & KEY_OFF) && strcasecmp(text, "off") == 0))
+                return value_types[key->type].parse(text, ret);
+        *ret = word ? (uint64_t)word->value : 0;
+        return 0;
 }
 
 static int set_fault_range(const ConfigKey *key, const char *text, bool below, ValueFault *f) {
@@ -132,10 +131,10 @@ static int set_fault_range(const ConfigKey *key, const char *text, bool below, V
 }
 
 static int set_fault_type(const ConfigKey *key, const char *text, ValueFault *f) {
-        _cleanup_(strbuf_done) StrBuf what = STRBUF_INIT;
+        char what[64];
 
-        strbuf_addf(&what, "is not %s", keys_type_name(key));
-        return set_fault(key, text, strbuf_error(&what) < 0 ? "is wrong" : what.text, f);
+        (void)snprintf(what, sizeof what, "is not %s", keys_type_name(key));
+        return set_fault(key, text, what, f);
 }
 
 static int set_quantity(const ConfigKey *key, void *base, const char *text, ValueFault *f) {
@@ -294,25 +293,7 @@ static int value_append_pair(const ConfigKey *key, void *base, const ValuePair *
 }
 
 int value_set(const ConfigKey *key, void *base, const char *text, ValueFault *f) {
-        switch (key->type) {
-        case KEY_STRING:
-                return set_string(key, base, text, f);
-        case KEY_CHOICE:
-                return set_choice(key, base, text, f);
-        case KEY_BOOL:
-                return set_bool(key, base, text, f);
-        case KEY_NUMBER:
-        case KEY_BYTES:
-        case KEY_RATE:
-        case KEY_TIME:
-                return set_quantity(key, base, text, f);
-        case KEY_SHARE:
-                return set_share(key, base, text, f);
-        case KEY_MINUTE:
-                return set_minute(key, base, text, f);
-        default:
-                return -EINVAL; /* not a scalar: the caller's mistake */
-        }
+        return value_types[key->type].set(key, base, text, f);
 }
 
 /* Defaults */
@@ -437,31 +418,50 @@ static const KeyWord *word_of_value(const ConfigKey *key, uint64_t value) {
         return NULL;
 }
 
-static int get_choice(const ConfigKey *key, const void *base) {
-        return key->size == sizeof(bool) ? *(bool *)value_field(key, base)
-                                         : *(int *)value_field(key, base);
+static const char *format_rate(char *buf, uint64_t v) {
+        char size[PARSE_FORMAT_SIZE];
+
+        (void)snprintf(buf, VALUE_QUANTITY_SIZE, "%s%s", parse_format_bytes(size, v),
+                       v > 0 ? "/s" : "");
+        return buf;
+}
+
+static const char *format_number(char *buf, uint64_t v) {
+        (void)snprintf(buf, VALUE_QUANTITY_SIZE, "%" PRIu64, v);
+        return buf;
 }
 
 const char *value_format_quantity(const ConfigKey *key, uint64_t v,
                                   char buf[static VALUE_QUANTITY_SIZE]) {
-        char size[PARSE_FORMAT_SIZE];
-
-        switch (key->type) {
-        case KEY_TIME:
-                return parse_format_duration(buf, v);
-        case KEY_RATE:
-                (void)snprintf(buf, VALUE_QUANTITY_SIZE, "%s%s", parse_format_bytes(size, v),
-                               v > 0 ? "/s" : "");
-                return buf;
-        case KEY_NUMBER:
-                (void)snprintf(buf, VALUE_QUANTITY_SIZE, "%" PRIu64, v);
-                return buf;
-        default:
-                return parse_format_bytes(buf, v);
-        }
+        return value_types[key->type].format(buf, v);
 }
 
-static void add_share(const ConfigKey *key, const ConfigSize *size, StrBuf *b) {
+static void add_string(const ConfigKey *key, const void *base, StrBuf *b) {
+        const char *text = *(char *const *)value_field(key, base);
+
+        text_add_yaml(b, text ? text : "", true);
+}
+
+static void add_choice(const ConfigKey *key, const void *base, StrBuf *b) {
+        const void *field = value_field(key, base);
+        int value = key->size == sizeof(bool) ? *(const bool *)field : *(const int *)field;
+        const KeyWord *word = word_of_value(key, (uint64_t)value);
+
+        strbuf_add(b, word ? word->word : "");
+}
+
+static void add_bool(const ConfigKey *key, const void *base, StrBuf *b) {
+        strbuf_add(b, *(const bool *)value_field(key, base) ? "true" : "false");
+}
+
+static void add_minute(const ConfigKey *key, const void *base, StrBuf *b) {
+        unsigned minute = *(const unsigned *)value_field(key, base);
+
+        strbuf_addf(b, "\"%02u:%02u\"", minute / 60, minute % 60);
+}
+
+static void add_share(const ConfigKey *key, const void *base, StrBuf *b) {
+        const ConfigSize *size = value_field(key, base);
         char buf[VALUE_QUANTITY_SIZE];
 
         if (!size->is_permille)
@@ -472,7 +472,9 @@ static void add_share(const ConfigKey *key, const ConfigSize *size, StrBuf *b) {
                 strbuf_addf(b, "%u.%u%%", size->permille / 10, size->permille % 10);
 }
 
-static void add_strings(const StringList *list, StrBuf *b) {
+static void add_strings(const ConfigKey *key, const void *base, StrBuf *b) {
+        const StringList *list = value_field(key, base);
+
         strbuf_add(b, "[");
         for (size_t i = 0; i < list->n; i++) {
                 strbuf_add(b, i > 0 ? ", " : "");
@@ -481,7 +483,9 @@ static void add_strings(const StringList *list, StrBuf *b) {
         strbuf_add(b, "]");
 }
 
-static void add_map(const StringMap *map, StrBuf *b) {
+static void add_map(const ConfigKey *key, const void *base, StrBuf *b) {
+        const StringMap *map = value_field(key, base);
+
         strbuf_add(b, "{");
         for (size_t i = 0; i < map->n; i++) {
                 strbuf_add(b, i > 0 ? ", " : "");
@@ -506,10 +510,10 @@ static void add_elements(const ConfigKey *key, const void *base, StrBuf *b) {
         strbuf_add(b, "]");
 }
 
-static void add_number(const ConfigKey *key, uint64_t v, StrBuf *b) {
+static void add_quantity(const ConfigKey *key, const void *base, StrBuf *b) {
+        uint64_t v = *(const uint64_t *)value_field(key, base), fallback;
         const KeyWord *word = word_of_value(key, v);
         char buf[VALUE_QUANTITY_SIZE];
-        uint64_t fallback;
 
         if (word)
                 strbuf_add(b, word->word);
@@ -520,46 +524,23 @@ static void add_number(const ConfigKey *key, uint64_t v, StrBuf *b) {
                 strbuf_add(b, value_format_quantity(key, v, buf));
 }
 
-void value_add_yaml(const ConfigKey *key, const void *base, StrBuf *b) {
-        const void *field = value_field(key, base);
-        const KeyWord *word;
+static const ValueType value_types[N_KEY_TYPES] = {
+        [KEY_ELEMENTS] = { .add = add_elements },
+        [KEY_STRING] = { set_string, add_string },
+        [KEY_STRINGS] = { .add = add_strings },
+        [KEY_MAP] = { .add = add_map },
+        [KEY_CHOICE] = { set_choice, add_choice },
+        [KEY_BOOL] = { set_bool, add_bool },
+        [KEY_NUMBER] = { set_quantity, add_quantity, parse_u64, format_number },
+        [KEY_BYTES] = { set_quantity, add_quantity, parse_bytes, parse_format_bytes },
+        [KEY_RATE] = { set_quantity, add_quantity, parse_rate, format_rate },
+        [KEY_TIME] = { set_quantity, add_quantity, parse_duration_usec, parse_format_duration },
+        [KEY_SHARE] = { set_share, add_share, parse_bytes, parse_format_bytes },
+        [KEY_MINUTE] = { set_minute, add_minute },
+};
 
-        switch (key->type) {
-        case KEY_STRING:
-                text_add_yaml(b, *(char *const *)field ? *(char *const *)field : "", true);
-                return;
-        case KEY_STRINGS:
-                add_strings(field, b);
-                return;
-        case KEY_MAP:
-                add_map(field, b);
-                return;
-        case KEY_CHOICE:
-                word = word_of_value(key, (uint64_t)get_choice(key, base));
-                strbuf_add(b, word ? word->word : "");
-                return;
-        case KEY_BOOL:
-                strbuf_add(b, *(const bool *)field ? "true" : "false");
-                return;
-        case KEY_NUMBER:
-        case KEY_BYTES:
-        case KEY_RATE:
-        case KEY_TIME:
-                add_number(key, *(const uint64_t *)field, b);
-                return;
-        case KEY_SHARE:
-                add_share(key, field, b);
-                return;
-        case KEY_MINUTE:
-                strbuf_addf(b, "\"%02u:%02u\"", *(const unsigned *)field / 60,
-                            *(const unsigned *)field % 60);
-                return;
-        case KEY_ELEMENTS:
-                add_elements(key, base, b);
-                return;
-        default:
-                return;
-        }
+void value_add_yaml(const ConfigKey *key, const void *base, StrBuf *b) {
+        value_types[key->type].add(key, base, b);
 }
 
 /* For lack of memory they differ. */
@@ -614,20 +595,14 @@ int expand(const char *text, char *const *environment, char **ret, StrBuf *fault
         while (*text) {
                 size_t n = strcspn(text, "$");
                 size_t n_dollars = strspn(text + n, "$");
-                strbuf_add_n(&out, text, n);
+                bool is_brace = n_dollars > 0 && text[n + n_dollars] == '{';
+                strbuf_add_n(&out, text, n + n_dollars - is_brace);
                 text += n + n_dollars;
-                if (n_dollars > 0 && *text == '{') {
-                        for (size_t i = 1; i < n_dollars; i++)
-                                strbuf_add(&out, "$");
-                        if (n_dollars == 1) {
-                                n = add_variable(&out, text + 1, environment, fault);
-                                if (n == 0)
-                                        return EXPAND_E_FAULTY;
-                                text += n + 1;
-                        }
-                } else {
-                        for (size_t i = 0; i < n_dollars; i++)
-                                strbuf_add(&out, "$");
+                if (is_brace && n_dollars == 1) {
+                        n = add_variable(&out, text + 1, environment, fault);
+                        if (n == 0)
+                                return EXPAND_E_FAULTY;
+                        text += n + 1;
                 }
                 if (out.n > EXPAND_MAX) {
                         strbuf_addf(fault, "the value is longer than %d bytes", EXPAND_MAX);
@@ -792,11 +767,7 @@ static int read_scalar(Reader *r, const Given *g) {
         if (k != 0)
                 return k;
         k = value_set(g->key, g->scope->base, text, &f);
-        if (k == VALUE_E_FAULTY)
-                return report_value_fault(r, &g->spot, &f);
-        if (k < 0)
-                return k;
-        return 0;
+        return k == VALUE_E_FAULTY ? report_value_fault(r, &g->spot, &f) : k;
 }
 
 /* Lists of strings and free mappings */
@@ -934,12 +905,10 @@ static int read_elements(Reader *r, const Given *g) {
                 return refuse_type(r, g, g->value);
         if (is_too_long(r, g, g->value->n))
                 return READ_E_FAULTY;
-        for (size_t i = 0; i < g->value->n; i++) {
-                int k = read_element(r, g, g->value->items[i], i);
-                if (k < 0)
-                        return k;
-        }
-        return 0;
+        int k = 0;
+        for (size_t i = 0; k >= 0 && i < g->value->n; i++)
+                k = read_element(r, g, g->value->items[i], i);
+        return MIN(k, 0);
 }
 
 static int read_by_type(Reader *r, const Given *g) {

@@ -482,10 +482,41 @@ int fs_write_file(int dir_fd, const char *name, const void *data, size_t n, mode
         return fs_sync_dir(dir_fd);
 }
 
-int fs_read_file(int dir_fd, const char *name, size_t max_bytes, char **ret, size_t *ret_n) {
-        _cleanup_close_ int fd = -1;
+int fs_read_all(int fd, size_t max_bytes, char **ret, size_t *ret_n) {
         _cleanup_free_ char *text = NULL;
         size_t n = 0, n_allocated = 0;
+
+        for (;;) {
+                ssize_t k;
+
+                if (n == n_allocated) {
+                        size_t size = n_allocated == 0 ? MIN(max_bytes, (size_t)4096) + 1
+                                                       : MIN(2 * n_allocated, max_bytes + 1);
+                        char *grown = realloc(text, size + 1);
+
+                        if (!grown)
+                                return -ENOMEM;
+                        text = grown;
+                        n_allocated = size;
+                }
+                k = read(fd, text + n, n_allocated - n);
+                if (k < 0 && errno != EINTR)
+                        return -errno;
+                if (k == 0)
+                        break;
+                n += (size_t)MAX(k, 0);
+                if (n > max_bytes)
+                        return -EFBIG;
+        }
+        text[n] = '\0';
+        *ret = TAKE_PTR(text);
+        if (ret_n)
+                *ret_n = n;
+        return 0;
+}
+
+int fs_read_file(int dir_fd, const char *name, size_t max_bytes, char **ret, size_t *ret_n) {
+        _cleanup_close_ int fd = -1;
         struct stat st = { 0 };
 
         if (name[0] == '/') {
@@ -502,36 +533,7 @@ int fs_read_file(int dir_fd, const char *name, size_t max_bytes, char **ret, siz
         if (st.st_size > 0 && (uint64_t)st.st_size > max_bytes &&
             st.st_size != sysconf(_SC_PAGESIZE)) /* sysfs reports one page for every file */
                 return -EFBIG;
-        for (;;) {
-                ssize_t k;
-
-                if (n == n_allocated) {
-                        size_t size = n_allocated == 0 ? MIN(max_bytes, (size_t)4096) + 1
-                                                       : MIN(2 * n_allocated, max_bytes + 1);
-                        char *grown = realloc(text, size + 1);
-
-                        if (!grown)
-                                return -ENOMEM;
-                        text = grown;
-                        n_allocated = size;
-                }
-                k = read(fd, text + n, n_allocated - n);
-                if (k < 0) {
-                        if (errno == EINTR)
-                                continue;
-                        return -errno;
-                }
-                if (k == 0)
-                        break;
-                n += (size_t)k;
-                if (n > max_bytes)
-                        return -EFBIG;
-        }
-        text[n] = '\0';
-        *ret = TAKE_PTR(text);
-        if (ret_n)
-                *ret_n = n;
-        return 0;
+        return fs_read_all(fd, max_bytes, ret, ret_n);
 }
 
 int fs_read_head(int fd, size_t max_bytes, char **ret, size_t *ret_n) {

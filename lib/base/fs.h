@@ -73,6 +73,10 @@ int fs_remove_stale_socket(const char *path, int type);
  * @return 0, -ENODATA when it becomes shorter meanwhile */
 int fs_read_head(int fd, size_t max_bytes, char **ret, size_t *ret_n);
 
+/** Reads to the end of what is open: a file, a pipe. @param ret  NUL-terminated, the caller's
+ * @param ret_n  may be NULL  @return 0, -EFBIG: it has more than max_bytes, -errno */
+int fs_read_all(int fd, size_t max_bytes, char **ret, size_t *ret_n);
+
 int fs_write_all(int fd, const void *data, size_t n);
 /** @return how many bytes there were, fewer than n only at the end of the file; -errno */
 ssize_t fs_pread(int fd, void *data, size_t n, uint64_t offset);
