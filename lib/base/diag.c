@@ -9,21 +9,12 @@
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
 
-/* Stands in the list when not even its first entry could be allocated: a faulty file must not pass
- * for lack of memory. Never written, never freed. */
-static Diag diag_no_memory;
-
 void diag_add(Diags *d, DiagLocation where, const char *remedy, const char *fault, ...) {
         Diag diag = { .line = where.line };
         va_list ap;
 
-        if (d->items == &diag_no_memory)
+        if (array_grow(&d->items, d->n, sizeof *d->items) < 0)
                 return;
-        if (array_grow(&d->items, d->n, sizeof *d->items) < 0) {
-                if (d->n == 0)
-                        *d = (Diags){ .items = &diag_no_memory, .n = 1 };
-                return;
-        }
         va_start(ap, fault);
         diag.fault = strbuf_vformat(fault, ap);
         va_end(ap);
@@ -80,13 +71,12 @@ void diag_print(const Diags *d, FILE *f) {
 }
 
 void diag_done(Diags *d) {
-        for (size_t i = 0; i < d->n && d->items != &diag_no_memory; i++) {
+        for (size_t i = 0; i < d->n; i++) {
                 free(d->items[i].file);
                 free(d->items[i].key);
                 free(d->items[i].fault);
                 free(d->items[i].remedy);
         }
-        if (d->items != &diag_no_memory)
-                free(d->items);
+        free(d->items);
         *d = (Diags){ 0 };
 }

@@ -23,8 +23,7 @@ typedef struct Diags {
 } Diags;
 
 /** Adds one fault. `fault` is a printf format; remedy (may be NULL) is copied as it is. Running out
- * of memory loses a text or an entry, but never leaves the list empty: a faulty file never passes.
- */
+ * of memory loses a text or an entry: whether a file is faulty its reader counts. */
 void diag_add(Diags *d, DiagLocation where, const char *remedy, const char *fault, ...)
         _printf_(4, 5);
 

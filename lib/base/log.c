@@ -112,7 +112,12 @@ typedef struct Entry {
         const char *reason; /* the error as text, NULL = none */
 } Entry;
 
+/* @param json  then the id of the dump is a member of its own */
 static void line_add_message(Line *l, const Entry *e, bool json) {
+        if (e->dump_id && !json) {
+                line_add_escaped(l, e->dump_id, DUMP_ID_SIZE, false);
+                line_add(l, ": ");
+        }
         line_add_escaped(l, e->message, MESSAGE_SIZE, json);
         if (e->reason) {
                 line_add(l, ": ");
@@ -131,10 +136,6 @@ static void log_text(const Entry *e) {
 
         line_add(&l, level_words[e->level]);
         line_add(&l, ": ");
-        if (e->dump_id) {
-                line_add_escaped(&l, e->dump_id, DUMP_ID_SIZE, false);
-                line_add(&l, ": ");
-        }
         line_add_message(&l, e, false);
         line_write(&l);
 }
@@ -171,10 +172,6 @@ static bool log_journal(const Entry *e) {
         int n = 0;
 
         line_add(&message, "MESSAGE=");
-        if (e->dump_id) {
-                line_add_escaped(&message, e->dump_id, DUMP_ID_SIZE, false);
-                line_add(&message, ": ");
-        }
         line_add_message(&message, e, false);
         fields[n++] = (struct iovec){ message.text, message.n };
         (void)snprintf(priority, sizeof priority, "PRIORITY=%d", e->level);

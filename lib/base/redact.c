@@ -10,6 +10,7 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/json_out.h"
+#include "lib/base/parse.h"
 
 enum { REDACT_URL_BYTES_MAX = 512 }; /* of user and password */
 
@@ -96,13 +97,6 @@ static const char *const harmless_keys[] = {
         "public", "routing", "row",  "s3",      "sort",  "state",     "store",
 };
 
-static bool is_in(const char *word, const char *const *list, size_t n) {
-        for (size_t i = 0; i < n; i++)
-                if (strcmp(word, list[i]) == 0)
-                        return true;
-        return false;
-}
-
 /* The name in lower case without separators, and the same cut into words: at separators, and where
  * a capital follows a small letter. */
 typedef struct Words {
@@ -149,7 +143,7 @@ static bool ends_in_key(const Words *w) {
         if (w->n < 2)
                 return false;
         if (strcmp(last, "key") == 0 || strcmp(last, "keys") == 0)
-                return !is_in(w->word[w->n - 2], harmless_keys, ELEMENTSOF(harmless_keys));
+                return parse_word(w->word[w->n - 2], harmless_keys, ELEMENTSOF(harmless_keys)) < 0;
         return strcmp(last, "pass") == 0 || strcmp(last, "pw") == 0;
 }
 
@@ -165,7 +159,7 @@ bool redact_name_is_secret(const char *name) {
                 if (strstr(w.joined, secret_parts[i]))
                         return true;
         for (size_t i = 0; i < w.n; i++)
-                if (is_in(w.word[i], secret_words, ELEMENTSOF(secret_words)))
+                if (parse_word(w.word[i], secret_words, ELEMENTSOF(secret_words)) >= 0)
                         return true;
         return mentions_token(w.joined) || ends_in_key(&w);
 }
@@ -420,8 +414,8 @@ enum {
 static const char *const header_names[] = { "authorization", "proxy-authorization", "cookie",
                                             "set-cookie" };
 
-static const char *const plain_values[] = { "true", "false", "null", "none",     "yes",
-                                            "no",   "on",    "off",  "undefined" };
+static const char *const plain_values[] = { "true", "false", "null", "none",      "yes",
+                                            "no",   "on",    "off",  "undefined", REDACTED };
 
 static bool is_blank(char c) {
         return c == ' ' || c == '\t';
@@ -522,8 +516,6 @@ static bool is_plain(const Scan *t, Value v, bool is_token) {
         for (size_t i = 0; i < ELEMENTSOF(plain_values); i++)
                 if (is_word(t, v, plain_values[i]))
                         return true;
-        if (is_word(t, v, REDACTED))
-                return true;
         size_t n_digits = span_of(t, v.from, "0123456789");
         bool is_count =
                 n_digits > 0 && n_digits <= COUNT_DIGITS_MAX &&
@@ -781,7 +773,13 @@ void redact_member(StrBuf *b, const char *key, const char *text, size_t n) {
 /* ---- command lines ---- */
 
 /* Whether an argument names a secret: its own value after `=`, or that the next argument is one. */
-typedef enum { ARG_PLAIN, ARG_HAS_SECRET, ARG_NEXT_IS_SECRET, ARG_NEXT_IS_USER } ArgKind;
+typedef enum {
+        ARG_PLAIN,
+        ARG_HAS_SECRET,
+        ARG_NEXT_IS_SECRET,
+        ARG_NEXT_IS_TOKEN, /* unless it is a count */
+        ARG_NEXT_IS_USER,
+} ArgKind;
 
 static ArgKind arg_kind(const char *arg, size_t n, size_t *ret_value) {
         char name[NAME_BYTES_MAX + 1];
@@ -802,16 +800,16 @@ static ArgKind arg_kind(const char *arg, size_t n, size_t *ret_value) {
                 Value v = { .from = k + 1, .to = n };
                 return is_plain(&t, v, has_token(name)) ? ARG_PLAIN : ARG_HAS_SECRET;
         }
-        return arg[0] == '-' ? ARG_NEXT_IS_SECRET : ARG_PLAIN;
+        return arg[0] != '-' ? ARG_PLAIN : has_token(name) ? ARG_NEXT_IS_TOKEN : ARG_NEXT_IS_SECRET;
 }
 
-static bool is_secret_after(ArgKind before, const char *arg, size_t n, const char *option) {
+static bool is_secret_after(ArgKind before, const char *arg, size_t n) {
         Scan t = { .s = arg, .n = n };
         Value v = { .to = n };
         if (before == ARG_NEXT_IS_USER)
                 return is_user_and_password(&t, v);
-        return before == ARG_NEXT_IS_SECRET && !starts_with(&t, 0, "--") &&
-               !is_plain(&t, v, has_token(option));
+        return (before == ARG_NEXT_IS_SECRET || before == ARG_NEXT_IS_TOKEN) &&
+               !starts_with(&t, 0, "--") && !is_plain(&t, v, before == ARG_NEXT_IS_TOKEN);
 }
 
 void redact_cmdline(StrBuf *b, const char *data, size_t n) {
@@ -819,8 +817,6 @@ void redact_cmdline(StrBuf *b, const char *data, size_t n) {
         Scan all = scan_start(data, n);
         ArgKind before = ARG_PLAIN;
         Command command = { 0 };
-        const char *option = "";
-        char option_copy[NAME_BYTES_MAX + 1];
         for (size_t i = 0; i < n;) {
                 const char *arg = data + i;
                 size_t n_arg = strnlen(arg, n - i), value = 0;
@@ -832,7 +828,7 @@ void redact_cmdline(StrBuf *b, const char *data, size_t n) {
                         strbuf_add_n(&out, arg, from);
                         strbuf_add(&out, REDACTED);
                         kind = ARG_PLAIN;
-                } else if (is_secret_after(before, arg, n_arg, option)) {
+                } else if (is_secret_after(before, arg, n_arg)) {
                         strbuf_add(&out, REDACTED);
                         kind = ARG_PLAIN;
                 } else if (kind == ARG_HAS_SECRET) { /* to its end, blanks or not */
@@ -844,11 +840,6 @@ void redact_cmdline(StrBuf *b, const char *data, size_t n) {
                 }
                 json_out_text(b, NULL, out.text ? out.text : "", out.n);
                 b->failed = b->failed || out.failed;
-                if (kind == ARG_NEXT_IS_SECRET) {
-                        memcpy(option_copy, arg, n_arg);
-                        option_copy[n_arg] = '\0';
-                        option = option_copy;
-                }
                 before = kind;
                 i += n_arg + 1;
         }
