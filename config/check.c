@@ -111,8 +111,7 @@ static int append_identity(Config *c, Faults *faults, size_t i) {
         char **field = d->type == CONFIG_S3 ? &d->prefix : &d->path, *longer;
         Origin *origin = origins_find(c->origins, &(Origin){ .key = keys_get(name), .index = i });
 
-        if (!*field || form_has_variable(*field, 'd') || form_has_variable(*field, 'c') ||
-            !has_incident(c, d))
+        if (!*field || form_find_variable(*field, "dc") || !has_incident(c, d))
                 return 0;
         size_t max = keys_get(name)->max > 0 ? keys_get(name)->max : KEYS_STRING_MAX;
         if (strlen(*field) + 1 + strlen(appended) > max) {

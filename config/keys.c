@@ -346,16 +346,15 @@ const Form form_variable = { .check = check_variable, .what = "a pattern", .reme
 
 /* clang-format on */
 
-/* The first variable of a template, past each `%%`. */
-static const char *first_variable(const char *path_template) {
+const char *form_find_variable(const char *path_template, const char *letters) {
         for (const char *p = path_template; (p = strchr(p, '%')) && p[1] != '\0'; p += 2)
-                if (p[1] != '%')
+                if (letters ? strchr(letters, p[1]) != NULL : p[1] != '%')
                         return p;
         return NULL;
 }
 
 char *form_fixed_part(const char *path_template) {
-        const char *variable = first_variable(path_template);
+        const char *variable = form_find_variable(path_template, NULL);
         _cleanup_(strbuf_done) StrBuf out = STRBUF_INIT;
         size_t n = strlen(path_template);
 
@@ -372,13 +371,6 @@ char *form_fixed_part(const char *path_template) {
         if (n == 0 && path_template[0] == '/')
                 strbuf_add(&out, "/");
         return strbuf_detach(&out);
-}
-
-bool form_has_variable(const char *path_template, char letter) {
-        for (const char *p = path_template; (p = strchr(p, '%')) && p[1] != '\0'; p += 2)
-                if (p[1] == letter)
-                        return true;
-        return false;
 }
 
 /* The table is read by its columns: name, type and place · limits and default · what people are

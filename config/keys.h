@@ -27,8 +27,9 @@ typedef struct Form {
  * of memory */
 char *form_fixed_part(const char *path_template);
 
-/** @return whether a template uses the variable */
-bool form_has_variable(const char *path_template, char letter);
+/** @param letters  of which any will do; NULL = any but `%%`  @return the first such variable of a
+ * template, or NULL */
+const char *form_find_variable(const char *path_template, const char *letters);
 
 typedef enum KeyType {
         KEY_SECTION,  /* a mapping with a fixed set of keys, named `section.key` */

@@ -22,14 +22,6 @@
 
 /* ---- the pattern ---- */
 
-/* @param letters  of which any will do @return whether the pattern has such a variable */
-static bool has_variable(const char *pattern, const char *letters) {
-        for (const char *at = strchr(pattern, '%'); at && at[1]; at = strchr(at + 2, '%'))
-                if (strchr(letters, at[1]))
-                        return true;
-        return false;
-}
-
 static CorePlace place_of_program(const char *program) {
         const char *name = path_name(program);
         if (strcmp(name, "false") == 0 || strcmp(name, "true") == 0)
@@ -45,7 +37,7 @@ static int parse_program(CorePattern *p, const char *text) {
         if (!p->program)
                 return -ENOMEM;
         p->place = place_of_program(p->program);
-        p->is_limited = has_variable(text, "c");
+        p->is_limited = form_find_variable(text, "c");
         p->is_unique = true;
         if (p->place != CORE_BY_SYSTEMD && p->place != CORE_BY_APPORT)
                 return 0;
@@ -71,7 +63,7 @@ int core_pattern_parse(CorePattern *ret, const char *text, bool has_pid) {
         if (line[0] == '|' || line[0] == '@') {
                 r = parse_program(&p, line);
         } else {
-                p.is_unique = has_pid || has_variable(line, "pPiI");
+                p.is_unique = has_pid || form_find_variable(line, "pPiI");
                 if ((line[0] == '\0' && !has_pid) || strcmp(line, "/dev/null") == 0)
                         p.place = CORE_NOWHERE;
                 else if (line[0] == '/') {
