@@ -45,14 +45,6 @@ static int request_status(Wait *w) {
         return CLI_YES;
 }
 
-/* @return the object of a list whose key has this value, borrowed; NULL */
-static const json_t *find_object(const json_t *list, const char *key, const char *value) {
-        size_t i;
-        json_t *one;
-        json_array_foreach(list, i, one) if (strcmp(cli_text(one, key), value) == 0) return one;
-        return NULL;
-}
-
 /* ---- what keeps a bundle from being delivered ---- */
 
 static bool is_delivered(const json_t *delivery) {
@@ -82,7 +74,7 @@ static const char *reason_of(const json_t *bundle) {
 /* @return whether the agent has a source or destination of this name; true where there is no list
  */
 static bool is_configured(const json_t *list, const char *name) {
-        return !json_is_array(list) || find_object(list, "name", name);
+        return !json_is_array(list) || cli_find(list, "name", name);
 }
 
 /* @return a destination that lacks the bundle and is not configured, when there is no other that
@@ -128,8 +120,7 @@ static const char *destination_error(const json_t *bundle, const json_t *status,
         buf[0] = '\0';
         json_array_foreach(json_object_get(bundle, "deliveries"), i, d) {
                 const char *name = cli_text(d, "destination");
-                const json_t *of =
-                        find_object(json_object_get(status, "destinations"), "name", name);
+                const json_t *of = cli_find(json_object_get(status, "destinations"), "name", name);
                 if (of && !is_delivered(d) && strcmp(cli_text(of, "state"), "ok") != 0)
                         snprintf(buf, OBSTACLE_SIZE, "destination '%s' is %s: %s", name,
                                  cli_text(of, "state"), cli_text(of, "last_error"));
@@ -194,7 +185,7 @@ static int report_undelivered(const Wait *w, json_t *answer) {
 /* @param what  stands before the bar, or alone when nothing is being shipped */
 static void draw(const Wait *w, const char *what) {
         const json_t *list = json_object_get(w->status, "shipping"),
-                     *s = w->id ? find_object(list, "id", w->id) : json_array_get(list, 0);
+                     *s = w->id ? cli_find(list, "id", w->id) : json_array_get(list, 0);
         CliCopy copy = cli_copy(s);
         if (s)
                 cli_draw_copy(w->cli, what, &copy);

@@ -285,6 +285,7 @@ typedef struct Get {
         ObjectHead manifest_text;
         json_t *manifest;
         Output out;
+        char *step;                         /* GET_STEP_BYTES */
         uint64_t total_bytes, loaded_bytes; /* loaded: from the store, in this run */
         uint64_t begin_usec, drawn_usec;    /* CLOCK_BOOTTIME */
 } Get;
@@ -438,7 +439,6 @@ typedef struct Whole {
         Get *get;
         PartsCheck check;
         uint64_t kept_bytes; /* of the partial file, that were not loaded now */
-        char *step;          /* GET_STEP_BYTES */
         char *manifest_path; /* NULL: none is written */
         bool has_manifest;   /* it is there already, and the same */
 } Whole;
@@ -452,9 +452,9 @@ static int hash_file(Whole *w, int fd, uint64_t bytes) {
                 size_t n = (size_t)MIN(bytes - at, (uint64_t)GET_STEP_BYTES);
                 if (cli_is_interrupted())
                         return -EINTR;
-                r = fs_pread_all(fd, w->step, n, at);
+                r = fs_pread_all(fd, w->get->step, n, at);
                 if (r == 0)
-                        r = parts_check_update(&w->check, w->step, n);
+                        r = parts_check_update(&w->check, w->get->step, n);
                 at += n;
                 cli_progress(w->get->cli, "verifying the existing file: %u %%",
                              cli_percent(at, bytes));
@@ -536,11 +536,11 @@ static int load_rest(Whole *w, bool *ret_again) {
         int code = open_range(g, w->check.offset, total - w->check.offset, &reader);
         while (code == CLI_YES && w->check.offset < total) {
                 size_t n = (size_t)MIN(total - w->check.offset, (uint64_t)GET_STEP_BYTES);
-                int r = reader->read_at(reader, w->step, n, w->check.offset);
+                int r = reader->read_at(reader, w->get->step, n, w->check.offset);
                 if (r < 0)
                         return report_read_error(g, r);
                 count_loaded(g, n);
-                if (parts_check_update(&w->check, w->step, n) != 0) {
+                if (parts_check_update(&w->check, w->get->step, n) != 0) {
                         *ret_again = w->check.part_offset < w->kept_bytes;
                         parts_check_restart_part(&w->check);
                         w->kept_bytes = 0;
@@ -549,7 +549,7 @@ static int load_rest(Whole *w, bool *ret_again) {
                                 return output_report(&g->out, r);
                         return *ret_again ? CLI_YES : report_bad_part(w);
                 }
-                r = output_write(&g->out, w->step, n);
+                r = output_write(&g->out, w->get->step, n);
                 if (r < 0)
                         return output_report(&g->out, r);
         }
@@ -631,10 +631,9 @@ static int get_bundle(Whole *w) {
 }
 
 static int get_whole(Get *g) {
-        Whole w = { .get = g, .step = malloc(GET_STEP_BYTES) };
+        Whole w = { .get = g };
         _cleanup_free_ char *name = bundle_object_name(path_name(g->names.stem));
-        if (!w.step || !name) {
-                free(w.step);
+        if (!name) {
                 cli_error("%s", strerror(ENOMEM));
                 return CLI_NO;
         }
@@ -643,7 +642,6 @@ static int get_whole(Get *g) {
         int code = output_init(&g->out, g->given_output, name);
         if (code == CLI_YES)
                 code = get_bundle(&w);
-        free(w.step);
         free(w.manifest_path);
         return code;
 }
@@ -656,17 +654,8 @@ typedef struct Member {
         const json_t *entry; /* of the manifest */
         Fetch *fetch;
         FetchRange frames;
-        char *step;      /* GET_STEP_BYTES */
         int write_error; /* -errno of the output; 0 */
 } Member;
-
-static const json_t *find_entry(const Get *g) {
-        size_t i;
-        json_t *entry;
-        json_array_foreach(json_object_get(g->manifest, "members"), i,
-                           entry) if (strcmp(cli_text(entry, "path"), g->member) == 0) return entry;
-        return NULL;
-}
 
 /* ---- the existing file ---- */
 
@@ -685,9 +674,9 @@ static int is_same_member(int fd, void *userdata) {
                 size_t n = (size_t)MIN(bytes - at, (uint64_t)GET_STEP_BYTES);
                 if (cli_is_interrupted())
                         return -EINTR;
-                if (fs_pread_all(fd, m->step, n, at) < 0)
+                if (fs_pread_all(fd, m->get->step, n, at) < 0)
                         return 0;
-                (void)member_digest_update(&d, m->step,
+                (void)member_digest_update(&d, m->get->step,
                                            n); /* whether it is zero is nobody's concern here */
                 at += n;
         }
@@ -745,11 +734,11 @@ static int load_frames(Member *m, bool *ret_bad) {
         g->total_bytes = m->frames.bytes;
         for (uint64_t at = 0; code == CLI_YES && r == 0 && at < m->frames.bytes;) {
                 size_t n = (size_t)MIN(m->frames.bytes - at, (uint64_t)GET_STEP_BYTES);
-                r = reader->read_at(reader, m->step, n, m->frames.offset + at);
+                r = reader->read_at(reader, m->get->step, n, m->frames.offset + at);
                 if (r < 0)
                         return report_read_error(g, r);
                 count_loaded(g, n);
-                r = fetch_supply_data(m->fetch, m->step, n, write_member, m);
+                r = fetch_supply_data(m->fetch, m->get->step, n, write_member, m);
                 at += n;
         }
         if (m->write_error < 0)
@@ -765,9 +754,10 @@ static int hash_kept(Member *m, uint64_t bytes) {
         int r = 0;
         for (uint64_t at = 0; r == 0 && at < bytes;) {
                 size_t n = (size_t)MIN(bytes - at, (uint64_t)GET_STEP_BYTES);
-                r = cli_is_interrupted() ? -EINTR : fs_pread_all(m->get->out.fd, m->step, n, at);
+                r = cli_is_interrupted() ? -EINTR
+                                         : fs_pread_all(m->get->out.fd, m->get->step, n, at);
                 if (r == 0)
-                        fetch_supply_kept(m->fetch, m->step, n);
+                        fetch_supply_kept(m->fetch, m->get->step, n);
                 at += n;
         }
         if (r == 0)
@@ -878,17 +868,17 @@ static int get_entry(Member *m, const char *name) {
 
 static int get_member(Get *g) {
         _cleanup_free_ char *raw = NULL;
-        Member m = { .get = g, .entry = find_entry(g) };
+        Member m = { .get = g,
+                     .entry =
+                             cli_find(json_object_get(g->manifest, "members"), "path", g->member) };
         if (!m.entry)
                 return report_no_member(g);
-        m.step = malloc(GET_STEP_BYTES);
         int code = CLI_NO;
-        if (!m.step || path_unescape(g->member, &raw) < 0)
+        if (path_unescape(g->member, &raw) < 0)
                 cli_error("%s", strerror(ENOMEM)); /* manifest_read() has seen to the spelling */
         else
                 code = get_entry(&m, path_name(raw));
         fetch_free(m.fetch);
-        free(m.step);
         return code;
 }
 
@@ -916,7 +906,8 @@ static int parse(int argc, char **argv, Get *g, S3Options *s3) {
 
 static int get(Get *g) {
         g->object_url = object_store_url(g->store, g->names.object);
-        int code = g->object_url ? read_manifest(g) : CLI_NO;
+        g->step = malloc(GET_STEP_BYTES);
+        int code = g->object_url && g->step ? read_manifest(g) : CLI_NO;
         if (code != CLI_YES)
                 return code;
         return g->member ? get_member(g) : get_whole(g);
@@ -935,6 +926,7 @@ int cmd_get(const Cli *cli, int argc, char **argv) {
         json_decref(g.manifest);
         object_head_done(&g.manifest_text);
         free(g.object_url);
+        free(g.step);
         bundle_names_done(&g.names);
         object_store_free(g.store);
         return code;

@@ -609,32 +609,22 @@ static int on_data(const void *data, size_t n, void *userdata) {
         return 0;
 }
 
+#define CONTENT_RANGE_MAX 70 /* three numbers of 64 bits and what is between them */
+
 typedef struct ContentRange {
         uint64_t first, last, total;
 } ContentRange;
 
-/* `bytes 0-99/1234`. @return 0, -EINVAL */
-static int parse_content_range(const char *text, ContentRange *ret) {
+/* `bytes 0-99/1234` */
+static bool parse_content_range(const char *text, ContentRange *ret) {
         static const char unit[] = "bytes ";
-        char copy[3 * 21]; /* three numbers of 64 bits and what is between them */
-        ContentRange range;
-        if (!text || strncmp(text, unit, strlen(unit)) != 0)
-                return -EINVAL;
-        text += strlen(unit);
-        size_t n = strlen(text);
-        if (n >= sizeof copy)
-                return -EINVAL;
-        memcpy(copy, text, n + 1);
-        char *last = strchr(copy, '-'), *total = last ? strchr(last, '/') : NULL;
-        if (!total)
-                return -EINVAL;
-        *last++ = *total++ = '\0';
-        if (parse_u64(copy, &range.first) < 0 || parse_u64(last, &range.last) < 0 ||
-            parse_u64(total, &range.total) < 0 || range.first > range.last ||
-            range.last >= range.total)
-                return -EINVAL;
-        *ret = range;
-        return 0;
+        if (!text || strlen(text) > CONTENT_RANGE_MAX || strncmp(text, unit, strlen(unit)) != 0)
+                return false;
+        const char *at = text + strlen(unit), *end = text + strlen(text);
+        return parse_u64_prefix(&at, end, &ret->first) && *at++ == '-' &&
+               parse_u64_prefix(&at, end, &ret->last) && *at++ == '/' &&
+               parse_u64_prefix(&at, end, &ret->total) && at == end && ret->first <= ret->last &&
+               ret->last < ret->total;
 }
 
 /* What came is where it was to begin, ends within what was requested, and is as long as the server
@@ -666,7 +656,7 @@ static int check_range(S3Get *g, const S3Result *result) {
                 return fail(g, "was sent whole instead of a part: the server ignores ranges");
         }
         if (result->status == 206) {
-                if (parse_content_range(text, &range) < 0 || !is_expected(g, &range)) {
+                if (!parse_content_range(text, &range) || !is_expected(g, &range)) {
                         h->n = g->n_before;
                         return fail(g, "was sent in another range (%s) than requested",
                                     text ? text : "the server does not say which");

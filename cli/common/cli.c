@@ -405,6 +405,13 @@ bool cli_is_true(const json_t *object, const char *key) {
         return json_is_true(json_object_get(object, key));
 }
 
+const json_t *cli_find(const json_t *list, const char *key, const char *value) {
+        size_t i;
+        json_t *one;
+        json_array_foreach(list, i, one) if (strcmp(cli_text(one, key), value) == 0) return one;
+        return NULL;
+}
+
 CliCopy cli_copy(const json_t *shipping) {
         return (CliCopy){ .done_bytes = cli_number(shipping, "done_bytes"),
                           .total_bytes = cli_number(shipping, "total_bytes"),

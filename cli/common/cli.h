@@ -151,6 +151,8 @@ json_t *cli_json_string(const char *text);
 const char *cli_text(const json_t *object, const char *key);
 uint64_t cli_number(const json_t *object, const char *key);
 bool cli_is_true(const json_t *object, const char *key);
+/** @return the object of a list whose key has this value, borrowed; NULL */
+const json_t *cli_find(const json_t *list, const char *key, const char *value);
 /** @param words  ends in NULL */
 bool cli_is_one_of(const char *word, const char *const *words);
 /** @return an array's string, "" when it is none */

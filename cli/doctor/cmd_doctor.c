@@ -110,11 +110,10 @@ static int read_configuration(Doctor *d, Config **ret) {
 
 static int find_destination(const Doctor *d) {
         _cleanup_(suggest_done) Suggestion near = { .wanted = d->only };
-        for (size_t i = 0; i < d->config->n_destinations; i++) {
-                if (strcmp(d->config->destinations[i].name, d->only) == 0)
-                        return CLI_YES;
+        if (config_find_destination(d->config, d->only))
+                return CLI_YES;
+        for (size_t i = 0; i < d->config->n_destinations; i++)
                 suggest_add(&near, d->config->destinations[i].name);
-        }
         return near.name ? cli_usage("doctor", "no destination is called '%s'; did you mean '%s'?",
                                      d->only, near.name)
                          : cli_usage("doctor", "no destination is called '%s'", d->only);
@@ -701,18 +700,11 @@ typedef struct BucketCheck {
         bool has_reported;
 } BucketCheck;
 
-static const json_t *agents_destination(const Doctor *d, const char *name) {
-        size_t i;
-        json_t *one;
-        json_array_foreach(json_object_get(d->agent, "destinations"), i,
-                           one) if (strcmp(cli_text(one, "name"), name) == 0) return one;
-        return NULL;
-}
-
 /* There are no keys in this environment. The agent has its own: an EnvironmentFile=, another home,
  * a role. What fails there is reported with the agent. */
 static void report_without_keys(const BucketCheck *l, const char *detail) {
-        const json_t *its = agents_destination(l->d, l->destination);
+        const json_t *its =
+                cli_find(json_object_get(l->d->agent, "destinations"), "name", l->destination);
         char moment[CLI_MOMENT_SIZE];
         if (*cli_text(its, "last_success"))
                 report(l->d, OK, l->what, NULL,

@@ -28,8 +28,7 @@ static int check_json(const Cli *cli) {
         json_t *answer = json_pack("{s:o, s:b, s:o}", "file", cli_json_string(cli->config_file),
                                    "ok", r == 0, "faults", faults_json(&diags));
         diag_done(&diags);
-        int code = cli_print_json(cli, answer);
-        json_decref(answer);
+        int code = cli_print_new_json(cli, answer);
         return code != CLI_YES ? code : r == 0 ? CLI_YES : CLI_USAGE;
 }
 
@@ -57,9 +56,7 @@ static int show_json(const Cli *cli, const Config *config) {
                                : json_pack("{s:o, s:o}", "file", cli_json_string(config->file),
                                            "yaml", cli_json_string(text));
         free(text);
-        int code = cli_print_json(cli, answer);
-        json_decref(answer);
-        return code;
+        return cli_print_new_json(cli, answer);
 }
 
 static int show(const Cli *cli) {

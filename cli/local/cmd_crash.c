@@ -109,14 +109,10 @@ static void print_lines(char *text) {
 }
 
 static int print_report(const Cli *cli, CrashReport *report) {
-        if (!cli->json) {
-                print_lines(report->text);
-                return CLI_YES;
-        }
-        json_t *json = json_loads(report->json, 0, NULL);
-        int code = cli_print_json(cli, json);
-        json_decref(json);
-        return code;
+        if (cli->json)
+                return cli_print_new_json(cli, json_loads(report->json, 0, NULL));
+        print_lines(report->text);
+        return CLI_YES;
 }
 
 static bool open_core(const Cli *cli, const Paths *paths, int *ret, pid_t *ret_loader) {
