@@ -41,29 +41,25 @@ static void add_kind(StrBuf *b, const ConfigKey *key) {
         }
 }
 
-/* How the default is written; NULL when the key must be given. */
-static const char *default_of(const ConfigKey *key, char **ret_owned) {
+/* How the default is written, the caller's; NULL when the key must be given. */
+static char *default_of(const ConfigKey *key) {
         StrBuf b = STRBUF_INIT;
         Config *c = NULL;
 
-        *ret_owned = NULL;
-        if (key->type == KEY_ELEMENTS)
-                return key->min > 0 ? NULL : "[]";
-        if (!key->fallback)
+        if (key->type == KEY_ELEMENTS ? key->min > 0 : !key->fallback)
                 return NULL;
         if (strcmp(key->name, "sources[].destinations") == 0)
-                return "all";
+                return strdup("all");
         if (key->type == KEY_MAP)
-                return "{}";
-        if (key->type != KEY_STRINGS)
-                return key->fallback[0] ? key->fallback : "\"\"";
-        if (!key->fallback[0])
-                return "[]";
+                return strdup("{}");
+        if (key->type != KEY_STRINGS && key->type != KEY_ELEMENTS)
+                return strdup(key->fallback[0] ? key->fallback : "\"\"");
+        if (key->type == KEY_ELEMENTS || !key->fallback[0])
+                return strdup("[]");
         if (config_defaults(&c) == 0)
                 value_add_yaml(key, c, &b);
         config_free(c);
-        *ret_owned = strbuf_detach(&b);
-        return *ret_owned;
+        return strbuf_detach(&b);
 }
 
 /* What else is to be known of a key, in sentences that begin with a blank. */
@@ -112,8 +108,7 @@ static void print_example_bucket(void);
 
 static void print_example_key(const ConfigKey *key, const char *indentation, bool is_first) {
         _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT, deeper = STRBUF_INIT;
-        _cleanup_free_ char *owned = NULL;
-        const char *value = default_of(key, &owned);
+        _cleanup_free_ char *value = default_of(key);
         bool is_list = key->type == KEY_ELEMENTS && !value;
 
         strbuf_add(&text, key->help);
@@ -162,8 +157,7 @@ static void print_example_bucket(void) {
 
         printf("  # Or, or also, a bucket; remove `# ` from each line:\n");
         for (const ConfigKey *key = NULL; (key = keys_next_child(key, prefix));) {
-                _cleanup_free_ char *owned = NULL;
-                const char *value = default_of(key, &owned);
+                _cleanup_free_ char *value = default_of(key);
 
                 if (key->flags & KEY_VOLUME)
                         continue;
@@ -198,8 +192,7 @@ static void print_roff(const char *text) {
 static void print_man_keys(const char *prefix) {
         for (const ConfigKey *key = NULL; (key = keys_next_child(key, prefix));) {
                 _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
-                _cleanup_free_ char *owned = NULL;
-                const char *value = default_of(key, &owned);
+                _cleanup_free_ char *value = default_of(key);
 
                 strbuf_add(&b, key->help);
                 add_notes(&b, key);
@@ -222,8 +215,7 @@ static void print_man_keys(const char *prefix) {
 /* The document */
 
 static void add_markdown_default(StrBuf *b, const ConfigKey *key) {
-        _cleanup_free_ char *owned = NULL;
-        const char *value = default_of(key, &owned);
+        _cleanup_free_ char *value = default_of(key);
 
         if (value)
                 strbuf_addf(b, "`%s`", value);

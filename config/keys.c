@@ -15,6 +15,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
+#include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "lib/http/url.h"
 
@@ -55,21 +56,10 @@ static bool check_name(const char *text, StrBuf *fault) {
         return true;
 }
 
-/* Whether a component of the path is `..`. */
-static bool has_parent_component(const char *path) {
-        while (*path) {
-                size_t n = strcspn(path, "/");
-                if (n == 2 && path[0] == '.' && path[1] == '.')
-                        return true;
-                path += n + strspn(path + n, "/");
-        }
-        return false;
-}
-
 static bool check_path(const char *text, StrBuf *fault) {
         if (text[0] != '/')
                 return refuse(fault, "is not an absolute path");
-        if (has_parent_component(text))
+        if (path_has_parent(text))
                 return refuse(fault, "has a component '..'");
         if (has_control(text))
                 return refuse(fault, "has a control character in it");
@@ -215,7 +205,7 @@ static bool check_s3_prefix(const char *text, StrBuf *fault) {
 
         if (!bucket || !is_bucket(bucket, n))
                 return refuse(fault, "is not s3://bucket/prefix");
-        if (has_parent_component(bucket + n) || has_control(text))
+        if (path_has_parent(bucket + n) || has_control(text))
                 return refuse(fault, "has a component '..' or a control character");
         return true;
 }

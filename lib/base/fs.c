@@ -31,17 +31,11 @@ static int path_check(const char *path) {
                 return -ENOENT;
         if (path[0] == '/')
                 return -EXDEV;
-        while (*path != '\0') {
-                size_t size = strcspn(path, "/");
-
-                if (size == 2 && path[0] == '.' && path[1] == '.')
-                        return -EXDEV;
-                if (size > 0 && ++depth > FS_DEPTH_MAX)
-                        return -ENAMETOOLONG;
-                path += size;
-                path += strspn(path, "/");
+        for (const char *at = path; *at != '\0'; depth++) {
+                at += strcspn(at, "/");
+                at += strspn(at, "/");
         }
-        return 0;
+        return path_has_parent(path) ? -EXDEV : depth > FS_DEPTH_MAX ? -ENAMETOOLONG : 0;
 }
 
 /* Opens one component; a symlink is ELOOP unless the caller asks for the link itself. */

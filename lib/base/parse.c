@@ -11,18 +11,18 @@
 
 #include "lib/base/cleanup.h"
 
-/* Reads the digits at *s and moves *s behind them. */
-static int parse_digits(const char **s, uint64_t *ret) {
+/* Reads the digits at *s and moves *s behind them. @param end  NULL = a NUL ends it */
+static int parse_digits(const char **s, const char *end, uint64_t *ret) {
         const char *p = *s;
         uint64_t n = 0;
         bool too_large = false;
 
-        if (*p < '0' || *p > '9')
-                return -EINVAL;
-        for (; *p >= '0' && *p <= '9'; p++)
+        for (; p != end && *p >= '0' && *p <= '9'; p++)
                 if (__builtin_mul_overflow(n, 10, &n) ||
                     __builtin_add_overflow(n, (uint64_t)(*p - '0'), &n))
                         too_large = true; /* read on: the form counts before the size */
+        if (p == *s)
+                return -EINVAL;
         *s = p;
         *ret = n;
         return too_large ? -ERANGE : 0;
@@ -30,7 +30,7 @@ static int parse_digits(const char **s, uint64_t *ret) {
 
 int parse_u64(const char *s, uint64_t *ret) {
         uint64_t n = 0;
-        int r = parse_digits(&s, &n);
+        int r = parse_digits(&s, NULL, &n);
 
         if (r == -EINVAL || *s != '\0')
                 return -EINVAL;
@@ -142,7 +142,7 @@ static const Unit time_units[] = {
 /* Reads digits and one of the units. */
 static int parse_with_unit(const char *s, const Unit *units, size_t n_units, uint64_t *ret) {
         uint64_t n = 0;
-        int r = parse_digits(&s, &n);
+        int r = parse_digits(&s, NULL, &n);
 
         if (r == -EINVAL)
                 return r;
@@ -188,7 +188,7 @@ int parse_rate(const char *s, uint64_t *ret) {
 
 int parse_permille(const char *s, unsigned *ret) {
         uint64_t percent = 0, tenth = 0;
-        int r = parse_digits(&s, &percent);
+        int r = parse_digits(&s, NULL, &percent);
 
         if (r == -EINVAL)
                 return r;
@@ -255,15 +255,12 @@ const char *parse_format_human(char *buf, uint64_t bytes) {
 }
 
 bool parse_u64_prefix(const char **at, const char *end, uint64_t *ret) {
-        const char *start = *at;
-        uint64_t value = 0;
+        uint64_t value;
 
-        for (; *at < end && **at >= '0' && **at <= '9'; (*at)++)
-                if (__builtin_mul_overflow(value, UINT64_C(10), &value) ||
-                    __builtin_add_overflow(value, (uint64_t)(**at - '0'), &value))
-                        return false;
+        if (parse_digits(at, end, &value) < 0)
+                return false;
         *ret = value;
-        return *at > start;
+        return true;
 }
 
 bool parse_json_exceeds_depth(const char *s, size_t n, unsigned max) {

@@ -52,24 +52,25 @@ char *path_parent(const char *path) {
         return n == 0 ? strdup(".") : strndup(path, n);
 }
 
+bool path_has_parent(const char *path) {
+        while (*path != '\0') {
+                size_t size = strcspn(path, "/");
+
+                if (size == 2 && path[0] == '.' && path[1] == '.')
+                        return true;
+                path += size + strspn(path + size, "/");
+        }
+        return false;
+}
+
 bool path_is_below(const char *path, const char *dir) {
         size_t n = path_trimmed_size(dir);
-        const char *rest;
 
         if (n == 0 || strncmp(path, dir, n) != 0)
                 return false;
         if (path[n] != '\0' && path[n] != '/' && dir[n - 1] != '/')
                 return false;
-        for (rest = path + n; *rest != '\0';) {
-                size_t size;
-
-                rest += strspn(rest, "/");
-                size = strcspn(rest, "/");
-                if (size == 2 && rest[0] == '.' && rest[1] == '.')
-                        return false; /* the text does not show where that leads */
-                rest += size;
-        }
-        return true;
+        return !path_has_parent(path + n); /* the text does not show where that leads */
 }
 
 char *path_simplify(const char *path) {

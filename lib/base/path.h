@@ -17,6 +17,9 @@ bool path_has_suffix(const char *text, const char *suffix);
 /** @return the parent as a new string ("/" for "/x", "." for "x"), NULL for lack of memory */
 char *path_parent(const char *path);
 
+/** @return whether a component of the path is `..` */
+bool path_has_parent(const char *path);
+
 /** @return whether path equals dir or lies below it, component-wise; both absolute or both
  * relative. False when a `..` follows: the text does not show where that leads. */
 bool path_is_below(const char *path, const char *dir);
