@@ -4,6 +4,19 @@
 #include "cli/common/cli.h"
 #include "lib/base/parse.h"
 
+/* A line `<label><text>`, unless the object has no such text. */
+static void print_text(const char *label, const json_t *object, const char *key) {
+        if (*cli_text(object, key))
+                cli_line("%s%s", label, cli_text(object, key));
+}
+
+/* How well it stands, and why not: `<label>yes`, `<label>no, <note>`. */
+static void print_verdict(const Cli *cli, const char *label, bool is_true, const char *note) {
+        fputs(label, stdout);
+        cli_state(cli, is_true ? "yes" : "no", 0);
+        cli_line("%s%s", *note ? ", " : "", note);
+}
+
 static void print_agent(const Cli *cli, const json_t *status) {
         const json_t *agent = json_object_get(status, "agent"),
                      *config = json_object_get(status, "config");
@@ -17,18 +30,11 @@ static void print_agent(const Cli *cli, const json_t *status) {
         cli_line("configuration: %s, loaded %s",
                  *cli_text(config, "file") ? cli_text(config, "file") : "built in (no file)",
                  cli_moment(moment, cli_text(config, "loaded")));
-        if (*cli_text(config, "last_error"))
-                cli_line("  the last reload failed, the configuration before it is still in force: "
-                         "%s",
-                         cli_text(config, "last_error"));
-        if (*cli_text(config, "pending_restart"))
-                cli_line("  changed, but in force only after a restart: %s",
-                         cli_text(config, "pending_restart"));
-        bool ready = cli_is_true(status, "ready");
-        fputs("can deliver: ", stdout);
-        cli_state(cli, ready ? "yes" : "no", 0);
-        cli_line("%s%s", *cli_text(status, "ready_note") ? ", " : "",
-                 cli_text(status, "ready_note"));
+        print_text("  the last reload failed, the configuration before it is still in force: ",
+                   config, "last_error");
+        print_text("  changed, but in force only after a restart: ", config, "pending_restart");
+        print_verdict(cli, "can deliver: ", cli_is_true(status, "ready"),
+                      cli_text(status, "ready_note"));
 }
 
 static void print_drain(const Cli *cli, const json_t *status) {
@@ -41,10 +47,8 @@ static void print_drain(const Cli *cli, const json_t *status) {
         if (*cli_text(drain, "deadline"))
                 cli_line("  this instance ends at %s",
                          cli_moment(moment, cli_text(drain, "deadline")));
-        bool safe = cli_is_true(drain, "safe_to_terminate");
-        fputs("  safe to terminate: ", stdout);
-        cli_state(cli, safe ? "yes" : "no", 0);
-        cli_line("%s%s", *cli_text(drain, "missing") ? ", " : "", cli_text(drain, "missing"));
+        print_verdict(cli, "  safe to terminate: ", cli_is_true(drain, "safe_to_terminate"),
+                      cli_text(drain, "missing"));
 }
 
 static void print_bundles(const Cli *cli, const json_t *status) {
@@ -98,8 +102,7 @@ static void print_retention(const json_t *retention) {
                 cli_line("    delivered, never deleted, since no link of ours holds their files: "
                          "%s",
                          cli_count(n, cli_number(retention, "unheld"), "bundle"));
-        if (*cli_text(retention, "note"))
-                cli_line("    room: %s", cli_text(retention, "note"));
+        print_text("    room: ", retention, "note");
 }
 
 static void print_limits(const json_t *limits) {
@@ -111,8 +114,7 @@ static void print_limits(const json_t *limits) {
         if (json_object_get(limits, "work_share") && share < 0.995)
                 cli_line("limits: the machine is pressed, so the agent works %.0f %% of the time",
                          100 * share);
-        if (*cli_text(limits, "note"))
-                cli_line("limits: %s", cli_text(limits, "note"));
+        print_text("limits: ", limits, "note");
 }
 
 static void print_sources(const json_t *status) {
@@ -132,8 +134,7 @@ static void print_sources(const json_t *status) {
                 if (cli_number(s, "overflows"))
                         cli_line("    events were lost %s; a full scan followed each time",
                                  cli_count(n, cli_number(s, "overflows"), "time"));
-                if (*cli_text(s, "note"))
-                        cli_line("    note: %s", cli_text(s, "note"));
+                print_text("    note: ", s, "note");
                 print_retention(json_object_get(s, "retention"));
         }
 }
@@ -150,8 +151,7 @@ static void print_destinations(const Cli *cli, const json_t *status) {
                          parse_format_human(bytes, cli_number(d, "bytes_delivered")),
                          *cli_text(d, "last_success") ? ", last " : "",
                          cli_moment(moment, cli_text(d, "last_success")));
-                if (*cli_text(d, "last_error"))
-                        cli_line("    last error: %s", cli_text(d, "last_error"));
+                print_text("    last error: ", d, "last_error");
                 if (cli_number(d, "lacking"))
                         cli_line("    never sent there: %s delivered before it was configured; "
                                  "`neuron-collect redeliver` ships those whose files are still "
@@ -176,8 +176,7 @@ static void print_hook(const json_t *hook) {
                 cli_line("  directories that the agent cannot see: %llu; mount the dump directory "
                          "of containers from the host",
                          (unsigned long long)cli_number(hook, "unseen"));
-        if (*cli_text(hook, "trouble"))
-                cli_line("  hooks are not answered, or late: %s", cli_text(hook, "trouble"));
+        print_text("  hooks are not answered, or late: ", hook, "trouble");
         if (snapshots)
                 cli_line("snapshots: %llu taken since the start, %llu dropped%s, %llu underway",
                          (unsigned long long)cli_number(snapshots, "taken"),
@@ -215,8 +214,7 @@ static void print_agreement(const json_t *agreement) {
                  cli_is_true(bus, "has_key") ? "" : " (no key)",
                  (unsigned long long)cli_number(bus, "connected"),
                  cli_count(n, json_array_size(failures), "failure"));
-        if (*cli_text(bus, "last_error"))
-                cli_line("  the bus: %s", cli_text(bus, "last_error"));
+        print_text("  the bus: ", bus, "last_error");
         if (*cli_text(agreement, "last_error"))
                 cli_line("  destination %s: %s", cli_text(agreement, "arbiter"),
                          cli_text(agreement, "last_error"));

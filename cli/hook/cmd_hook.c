@@ -237,12 +237,17 @@ typedef struct HookRequest {    /* borrowed */
         const char *chain_path; /* absolute; NULL = the vendor's */
 } HookRequest;
 
+typedef enum HookOutcome {
+        HOOK_UNCHANGED,
+        HOOK_PLACED,           /* ours, again or another version of it */
+        HOOK_PLACED_FOR_OTHER, /* and what was there is kept aside */
+        HOOK_RESTORED,         /* the hook that was aside */
+        HOOK_REMOVED,          /* ours, and there was nothing to restore */
+        HOOK_STAYS,            /* it is not ours */
+} HookOutcome;
+
 typedef struct HookResult {
-        bool placed;     /* ours, again or another version of it */
-        bool put_aside;  /* the hook that was there */
-        bool restored;   /* the hook that was aside */
-        bool removed;    /* ours, and there was nothing to restore */
-        bool left_other; /* the hook is not ours and stays */
+        HookOutcome outcome;
         bool chain_changed;
 } HookResult;
 
@@ -346,13 +351,12 @@ static int copy_program(const HookRequest *q, int to_fd) {
 
 /* Another's hook is kept under a second name until ours replaces it, so that there always is one.
  * File systems without hard links have none for a moment. @return 0, -errno */
-static int keep_aside(int dir_fd, HookResult *result) {
+static int keep_aside(int dir_fd) {
         if (unlinkat(dir_fd, HOOK_ASIDE, 0) < 0 && errno != ENOENT)
                 return -errno;
         if (linkat(dir_fd, HOOK_NAME, dir_fd, HOOK_ASIDE, 0) < 0 &&
             renameat(dir_fd, HOOK_NAME, dir_fd, HOOK_ASIDE) < 0)
                 return -errno;
-        result->put_aside = true;
         return 0;
 }
 
@@ -364,14 +368,14 @@ static int place_locked(const HookRequest *q, int dir_fd, int new_fd, HookResult
                 code = check_place(q, &now);
         if (code != CLI_YES)
                 return code;
-        int r = now.kind == HOOK_OTHER ? keep_aside(dir_fd, result) : 0;
+        int r = now.kind == HOOK_OTHER ? keep_aside(dir_fd) : 0;
         if (r == 0 && renameat(dir_fd, NEW_NAME, dir_fd, HOOK_NAME) < 0)
                 r = -errno;
         if (r == 0)
                 r = fs_sync_dir(dir_fd);
         if (r < 0)
                 return report(q, HOOK_NAME, "replaced", -r);
-        result->placed = true;
+        result->outcome = now.kind == HOOK_OTHER ? HOOK_PLACED_FOR_OTHER : HOOK_PLACED;
         return CLI_YES;
 }
 
@@ -505,18 +509,18 @@ static int restore(const HookRequest *q, int dir_fd, HookResult *result) {
         hook_file_inspect(dir_fd, HOOK_NAME, &now);
         hook_file_inspect(dir_fd, HOOK_ASIDE, &aside);
         if (is_aside_too(dir_fd, &now, &aside)) {
-                result->restored = true;
+                result->outcome = HOOK_RESTORED;
         } else if (now.kind != HOOK_OURS && now.kind != HOOK_MISSING) {
-                result->left_other = true;
+                result->outcome = HOOK_STAYS;
                 return CLI_YES;
         } else if (aside.kind != HOOK_MISSING) {
                 if (renameat(dir_fd, HOOK_ASIDE, dir_fd, HOOK_NAME) < 0)
                         return report(q, HOOK_NAME, "restored", errno);
-                result->restored = true;
+                result->outcome = HOOK_RESTORED;
         } else if (now.kind == HOOK_OURS) {
                 if (unlinkat(dir_fd, HOOK_NAME, 0) < 0)
                         return report(q, HOOK_NAME, "removed", errno);
-                result->removed = true;
+                result->outcome = HOOK_REMOVED;
         }
         int r = fs_sync_dir(dir_fd);
         return r < 0 ? report(q, HOOK_NAME, "made durable", -r) : CLI_YES;
@@ -558,11 +562,13 @@ typedef struct Arguments {
 /* ---- install, remove ---- */
 
 static int print_json(const Cli *cli, const HookRequest *q, const HookResult *result) {
+        HookOutcome is = result->outcome;
         return cli_print_new_json(cli, json_pack("{s:o, s:b, s:b, s:b, s:b, s:b, s:b}", "directory",
                                                  cli_json_string(q->directory), "placed",
-                                                 result->placed, "put_aside", result->put_aside,
-                                                 "restored", result->restored, "removed",
-                                                 result->removed, "left_other", result->left_other,
+                                                 is == HOOK_PLACED || is == HOOK_PLACED_FOR_OTHER,
+                                                 "put_aside", is == HOOK_PLACED_FOR_OTHER,
+                                                 "restored", is == HOOK_RESTORED, "removed",
+                                                 is == HOOK_REMOVED, "left_other", is == HOOK_STAYS,
                                                  "chain_changed", result->chain_changed));
 }
 
@@ -579,18 +585,18 @@ static void print_chain(const HookRequest *q, const HookResult *result) {
 static void print_installed(const Arguments *a, const HookResult *result) {
         const HookRequest *q = &a->request;
         cli_line("'%s/" HOOK_NAME "' is %s neuron-collectd's", q->directory,
-                 result->placed ? "now" : "already");
-        if (result->put_aside)
+                 result->outcome == HOOK_UNCHANGED ? "already" : "now");
+        if (result->outcome == HOOK_PLACED_FOR_OTHER)
                 cli_line("the previous hook is kept as '" HOOK_ASIDE
                          "'; `neuron-collect hook remove%s` restores it",
                          a->to);
         print_chain(q, result);
-        if (result->put_aside && q->chain == HOOK_CHAIN_AS_IS)
+        if (result->outcome == HOOK_PLACED_FOR_OTHER && q->chain == HOOK_CHAIN_AS_IS)
                 cli_line(
                         "the previous hook no longer runs; `neuron-collect hook install --chain%s` "
                         "runs it as well",
                         a->to);
-        if (result->placed && !a->place)
+        if (result->outcome != HOOK_UNCHANGED && !a->place)
                 cli_line("an upgrade of aws-neuronx-tools replaces it: run this command again "
                          "after each");
 }
@@ -641,12 +647,12 @@ static int do_remove(const Cli *cli, const Arguments *a) {
                 return code;
         if (cli->json)
                 return print_json(cli, &a->request, &result);
-        if (result.left_other)
+        if (result.outcome == HOOK_STAYS)
                 cli_line("'%s/" HOOK_NAME "' is not neuron-collectd's and stays as it is",
                          directory);
-        else if (result.restored)
+        else if (result.outcome == HOOK_RESTORED)
                 cli_line("'%s/" HOOK_NAME "' is the previous hook again", directory);
-        else if (result.removed)
+        else if (result.outcome == HOOK_REMOVED)
                 cli_line("'%s/" HOOK_NAME "' is removed; there was no previous hook, and without "
                          "one the runtime writes no core dumps",
                          directory);
