@@ -91,10 +91,7 @@ const char *clock_format_iso_nsec(char *buf, int64_t sec, uint32_t nsec) {
 const char *clock_format_compact(char *buf, uint64_t realtime_usec, char sep) {
         struct tm tm = clock_split((int64_t)(realtime_usec / USEC_PER_SEC));
 
-        (void)snprintf(buf, CLOCK_ISO_SIZE, "%04" PRId64 "%02u%02u%c%02u%02u%02u",
-                       (int64_t)tm.tm_year + 1900, ((unsigned)tm.tm_mon + 1) % 100,
-                       (unsigned)tm.tm_mday % 100, sep, (unsigned)tm.tm_hour % 100,
-                       (unsigned)tm.tm_min % 100, (unsigned)tm.tm_sec % 100);
+        (void)strftime(buf, CLOCK_ISO_SIZE, sep == 'T' ? "%Y%m%dT%H%M%S" : "%Y%m%d-%H%M%S", &tm);
         return buf;
 }
 
