@@ -127,9 +127,8 @@ static int check_source(const List *l) {
         json_decref(status);
         if (is_known)
                 return CLI_YES;
-        cli_error("there is no source '%s', and no bundle of one; the sources are %s", l->source,
-                  names.text ? names.text : "not known");
-        return CLI_NO;
+        return cli_error("there is no source '%s', and no bundle of one; the sources are %s",
+                         l->source, names.text ? names.text : "not known");
 }
 
 static int parse(int argc, char **argv, List *l) {

@@ -49,11 +49,10 @@ static int wait_for_snapshot(const Cli *cli, const char *name, json_t **ret) {
                         return CLI_YES;
                 }
                 json_decref(answer);
-                if (cli_is_interrupted() || waited > WAIT_MAX_USEC) {
-                        cli_error("%s; the agent continues with '%s'",
-                                  cli_is_interrupted() ? "interrupted" : "it takes too long", name);
-                        return CLI_NO;
-                }
+                if (cli_is_interrupted() || waited > WAIT_MAX_USEC)
+                        return cli_error("%s; the agent continues with '%s'",
+                                         cli_is_interrupted() ? "interrupted" : "it takes too long",
+                                         name);
                 cli_progress(cli, "taking a snapshot, %s", clock_format_duration(span, waited));
                 (void)usleep(POLL_USEC); /* or a signal */
         }
@@ -78,10 +77,8 @@ static int copy_file(const SnapshotCopy *e, const char *file) {
         _cleanup_(client_reply_done) ClientReply reply = { 0 };
         _cleanup_free_ char *escaped = client_escape(file);
         char path[512];
-        if (!escaped) {
-                cli_error("cannot bring '%s': %s", file, strerror(ENOMEM));
-                return CLI_NO;
-        }
+        if (!escaped)
+                return cli_error("cannot bring '%s': %s", file, strerror(ENOMEM));
         (void)snprintf(path, sizeof path, "/v1/snapshots/%s/%s", e->name, escaped);
         int r = client_request(e->cli->socket, "GET", path, CLIENT_TIMEOUT_MSEC, &reply);
         if (r == 0 && reply.status != 200)
@@ -108,11 +105,9 @@ static int copy_files(const Cli *cli, const char *name, const json_t *answer, co
         int r = fs_mkdir_p(to, 0700);
         _cleanup_close_ int dir_fd =
                 r < 0 ? -1 : open(to, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (dir_fd < 0) {
-                cli_error("cannot write to '%s': %s; name a directory with -o", to,
-                          strerror(r < 0 ? -r : errno));
-                return CLI_NO;
-        }
+        if (dir_fd < 0)
+                return cli_error("cannot write to '%s': %s; name a directory with -o", to,
+                                 strerror(r < 0 ? -r : errno));
         const SnapshotCopy copy = { .cli = cli, .name = name, .to = to, .dir_fd = dir_fd };
         size_t i;
         json_t *v;

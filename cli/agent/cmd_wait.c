@@ -209,9 +209,9 @@ static int wait_until_end(Wait *w) {
                         return code;
                 uint64_t waited = clock_boottime_usec() - begin;
                 if (cli_is_interrupted()) { /* only drain catches signals */
-                        cli_error("interrupted; the agent continues to drain: run the same command "
-                                  "to wait again, or `neuron-collect resume` to cancel");
-                        return CLI_NO;
+                        return cli_error(
+                                "interrupted; the agent continues to drain: run the same command "
+                                "to wait again, or `neuron-collect resume` to cancel");
                 }
                 if (w->outcome != WAIT_PENDING || waited >= w->timeout_usec) {
                         cli_progress_end();

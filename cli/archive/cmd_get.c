@@ -66,8 +66,7 @@ static int output_init(Output *o, const char *given, const char *name) {
                 o->path = strdup(given);
         if (!o->path || asprintf(&o->partial, "%s.partial", o->path) < 0) {
                 o->partial = NULL;
-                cli_error("%s", strerror(ENOMEM));
-                return CLI_NO;
+                return cli_error("%s", strerror(ENOMEM));
         }
         return CLI_YES;
 }
@@ -85,10 +84,10 @@ static int output_open_existing(const Output *o) {
 }
 
 static int output_report_exists(const Output *o) {
-        cli_error("'%s' exists and is something else; replace it with --force, or name another "
-                  "place with -o",
-                  o->path);
-        return CLI_NO;
+        return cli_error(
+                "'%s' exists and is something else; replace it with --force, or name another "
+                "place with -o",
+                o->path);
 }
 
 /* ---- the partial file ---- */
@@ -213,11 +212,11 @@ static int output_check_space(const Output *o, uint64_t more_bytes) {
         if (free_bytes >= more_bytes)
                 return CLI_YES;
         char need[PARSE_FORMAT_SIZE], have[PARSE_FORMAT_SIZE];
-        cli_error("'%s' needs %s, but only %s are free there; free some space, or set another path "
-                  "with -o",
-                  o->path, parse_format_human(need, more_bytes),
-                  parse_format_human(have, free_bytes));
-        return CLI_NO;
+        return cli_error(
+                "'%s' needs %s, but only %s are free there; free some space, or set another path "
+                "with -o",
+                o->path, parse_format_human(need, more_bytes),
+                parse_format_human(have, free_bytes));
 }
 
 /* ---- the end ---- */
@@ -233,9 +232,14 @@ static int rename_without_replacing(const char *from, const char *to) {
         return unlink(from) < 0 ? -errno : 0;
 }
 
-static int sync_parent(const char *path) {
+static int open_parent(const char *path) {
         _cleanup_free_ char *parent = path_parent(path);
-        _cleanup_close_ int fd = parent ? open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+        int fd = parent ? open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+        return fd < 0 ? (parent ? -errno : -ENOMEM) : fd;
+}
+
+static int sync_parent(const char *path) {
+        _cleanup_close_ int fd = open_parent(path);
         return fd < 0 ? 0 : fs_sync_dir(fd); /* where it cannot be opened, the rename has to do */
 }
 
@@ -256,8 +260,7 @@ static int output_commit(Output *o) {
                 r = sync_parent(o->path);
         if (r == 0)
                 return CLI_YES;
-        cli_error("cannot give '%s' its name '%s': %s", o->partial, o->path, strerror(-r));
-        return CLI_NO;
+        return cli_error("cannot give '%s' its name '%s': %s", o->partial, o->path, strerror(-r));
 }
 
 static void output_discard(Output *o) {
@@ -377,12 +380,10 @@ static int check_existing(Get *g, int (*is_same)(int fd, void *userdata), void *
         _cleanup_close_ int fd = output_open_existing(&g->out);
         if (fd == -ENOENT)
                 return CLI_YES;
-        if (fd < 0 && fd != -EACCES) {
-                cli_error("'%s' cannot be written: %s", g->out.path,
-                          fd == -EBADF ? "it is not a regular file; -o - writes to stdout"
-                                       : strerror(-fd));
-                return CLI_NO;
-        }
+        if (fd < 0 && fd != -EACCES)
+                return cli_error("'%s' cannot be written: %s", g->out.path,
+                                 fd == -EBADF ? "it is not a regular file; -o - writes to stdout"
+                                              : strerror(-fd));
         int r = fd < 0 ? 0 : is_same(fd, userdata);
         if (r < 0)
                 return object_store_report(g->store, r);
@@ -485,8 +486,7 @@ static int check_manifest(Whole *w) {
         if (asprintf(&w->manifest_path, "%.*s" MANIFEST_SUFFIX,
                      (int)(has_suffix ? n_stem : strlen(g->out.path)), g->out.path) < 0) {
                 w->manifest_path = NULL;
-                cli_error("%s", strerror(ENOMEM));
-                return CLI_NO;
+                return cli_error("%s", strerror(ENOMEM));
         }
         if (access(w->manifest_path, F_OK) < 0)
                 return CLI_YES;
@@ -495,10 +495,10 @@ static int check_manifest(Whole *w) {
                 n == g->manifest_text.n && memcmp(text, g->manifest_text.text, n) == 0;
         if (w->has_manifest || g->out.may_replace)
                 return CLI_YES;
-        cli_error("'%s' exists and is another bundle's manifest; replace it with --force, or name "
-                  "another place with -o",
-                  w->manifest_path);
-        return CLI_NO;
+        return cli_error(
+                "'%s' exists and is another bundle's manifest; replace it with --force, or name "
+                "another place with -o",
+                w->manifest_path);
 }
 
 /* Keeps of the partial file what is right. */
@@ -520,12 +520,12 @@ static int keep_partial(Whole *w) {
 
 static int report_bad_part(const Whole *w) {
         const Get *g = w->get;
-        cli_error("'%s': bytes %llu to %llu do not match the manifest%s; the object is damaged or "
-                  "was replaced: `neuron-collect verify` reports which members are good",
-                  g->object_url, (unsigned long long)w->check.part_offset,
-                  (unsigned long long)(w->check.part_offset + w->check.part_bytes - 1),
-                  output_is_stdout(&g->out) ? ", do not use what was written" : "");
-        return CLI_NO;
+        return cli_error(
+                "'%s': bytes %llu to %llu do not match the manifest%s; the object is damaged or "
+                "was replaced: `neuron-collect verify` reports which members are good",
+                g->object_url, (unsigned long long)w->check.part_offset,
+                (unsigned long long)(w->check.part_offset + w->check.part_bytes - 1),
+                output_is_stdout(&g->out) ? ", do not use what was written" : "");
 }
 
 /* Loads the rest, or until a part is bad that began with kept bytes: then *ret_again.  */
@@ -579,15 +579,13 @@ static int write_manifest(const Whole *w) {
         const Get *g = w->get;
         if (!w->manifest_path || w->has_manifest)
                 return CLI_YES;
-        _cleanup_free_ char *parent = path_parent(w->manifest_path);
-        _cleanup_close_ int fd = parent ? open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-        int r = fd < 0 ? -errno
+        _cleanup_close_ int fd = open_parent(w->manifest_path);
+        int r = fd < 0 ? fd
                        : fs_write_file(fd, path_name(w->manifest_path), g->manifest_text.text,
                                        g->manifest_text.n, 0644);
         if (r == 0)
                 return CLI_YES;
-        cli_error("cannot write '%s': %s", w->manifest_path, strerror(-r));
-        return CLI_NO;
+        return cli_error("cannot write '%s': %s", w->manifest_path, strerror(-r));
 }
 
 static int print_bundle(const Whole *w, bool was_there) {
@@ -633,10 +631,8 @@ static int get_bundle(Whole *w) {
 static int get_whole(Get *g) {
         Whole w = { .get = g };
         _cleanup_free_ char *name = bundle_object_name(path_name(g->names.stem));
-        if (!name) {
-                cli_error("%s", strerror(ENOMEM));
-                return CLI_NO;
-        }
+        if (!name)
+                return cli_error("%s", strerror(ENOMEM));
         parts_check_init(&w.check, g->manifest);
         g->total_bytes = get_object_bytes(g);
         int code = output_init(&g->out, g->given_output, name);
@@ -690,11 +686,11 @@ static int is_same_member(int fd, void *userdata) {
 /* A bundle that is not what its manifest says. */
 static int report_damaged(const Member *m, const char *what) {
         const Get *g = m->get;
-        cli_error("'%s' in '%s': %s%s; `neuron-collect verify` reports which members are good",
-                  g->member, g->object_url, *what ? what : "the object does not fit its manifest",
-                  output_is_stdout(&g->out) && g->out.written > 0 ? ", do not use what was written"
-                                                                  : "");
-        return CLI_NO;
+        return cli_error(
+                "'%s' in '%s': %s%s; `neuron-collect verify` reports which members are good",
+                g->member, g->object_url, *what ? what : "the object does not fit its manifest",
+                output_is_stdout(&g->out) && g->out.written > 0 ? ", do not use what was written"
+                                                                : "");
 }
 
 static int write_member(const void *data, uint64_t n, uint64_t offset, void *userdata) {

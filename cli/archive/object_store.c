@@ -77,10 +77,8 @@ int object_url_parse(const char *command, const char *text, ObjectUrl *ret) {
                         return cli_usage(command, "invalid URL '%s'; %s", text, remedy);
                 r = parse_path(text, &u);
         }
-        if (r < 0) {
-                cli_error("%s", strerror(-r));
-                return CLI_NO;
-        }
+        if (r < 0)
+                return cli_error("%s", strerror(-r));
         *ret = u;
         return CLI_YES;
 }
@@ -202,9 +200,8 @@ int object_store_read_manifest(ObjectStore *s, ObjectHead *manifest, json_t **re
                     : manifest_read(manifest->text, manifest->n, ret, &fault);
         if (r == 0)
                 return CLI_YES;
-        cli_error("'%s' is not a manifest: %s", url ? url : manifest->key,
-                  fault ? fault : strerror(-r));
-        return CLI_NO;
+        return cli_error("'%s' is not a manifest: %s", url ? url : manifest->key,
+                         fault ? fault : strerror(-r));
 }
 
 void object_head_done(ObjectHead *h) {
@@ -458,40 +455,42 @@ static int load_config(const Cli *cli, const S3Options *options, Config **ret) {
 
 /* ---- a bucket: setting up ---- */
 
-static int create_credentials(ObjectStore *s, const S3Target *l, const S3Environment *e) {
-        const ConfigDestination *d = l->configured;
-        return credentials_new(
-                &s->credentials,
-                &(CredentialsOptions){ .event = s->event,
-                                       .clock = clock_system(),
-                                       .environment = environ,
-                                       .profile = first_set(l->given->profile, d->profile),
-                                       .region = first_set(l->given->region, d->region),
-                                       .ca_file = e->ca_bundle,
-                                       .proxy = d->proxy });
-}
-
 static const char *text_or(const char *text, const char *fallback) {
         return text ? text : fallback;
 }
 
-static int create_client(ObjectStore *s, const S3Target *l, const S3Environment *e,
-                         char **ret_fault) {
+/* @param ret_fault  a sentence with -EINVAL and -EOPNOTSUPP, the caller's */
+static int connect_to(ObjectStore *s, const S3Target *l, char **ret_fault) {
         const ConfigDestination *d = l->configured;
         Clock *clock = clock_system();
+        int r = http_global_init();
+        if (r == 0)
+                r = sd_event_new(&s->event);
+        if (r < 0)
+                return r;
+        S3Environment e = resolve_environment(l);
+        CredentialsOptions keys = { .event = s->event,
+                                    .clock = clock,
+                                    .environment = environ,
+                                    .profile = first_set(l->given->profile, d->profile),
+                                    .region = first_set(l->given->region, d->region),
+                                    .ca_file = e.ca_bundle,
+                                    .proxy = d->proxy };
+        r = credentials_new(&s->credentials, &keys);
+        if (r < 0)
+                return r;
         _cleanup_free_ char *region = credentials_region(s->credentials);
         S3ClientOptions options = {
                 .event = s->event,
                 .clock = clock,
                 .credentials = s->credentials,
                 .bucket = l->bucket,
-                .region = text_or(first_set(first_set(l->given->region, d->region), region),
-                                  FALLBACK_REGION),
-                .endpoint = e->endpoint,
+                .region = text_or(first_set(keys.region, region), FALLBACK_REGION),
+                .endpoint = e.endpoint,
                 .addressing = text_or(set_or_null(d->addressing), "auto"),
-                .dualstack = e->dualstack,
-                .fips = e->fips,
-                .ca_file = e->ca_bundle,
+                .dualstack = e.dualstack,
+                .fips = e.fips,
+                .ca_file = e.ca_bundle,
                 .proxy = text_or(d->proxy, ""),
                 .connections = CONNECTIONS,
                 .request_timeout_usec =
@@ -506,18 +505,6 @@ static int create_client(ObjectStore *s, const S3Target *l, const S3Environment 
                 .seed = clock->realtime_usec(clock) ^ (uint64_t)getpid(),
         };
         return s3_client_new(&s->client, &options, ret_fault);
-}
-
-/* @param ret_fault  a sentence with -EINVAL and -EOPNOTSUPP, the caller's */
-static int connect_to(ObjectStore *s, const S3Target *l, char **ret_fault) {
-        int r = http_global_init();
-        if (r == 0)
-                r = sd_event_new(&s->event);
-        if (r < 0)
-                return r;
-        S3Environment e = resolve_environment(l);
-        r = create_credentials(s, l, &e);
-        return r == 0 ? create_client(s, l, &e, ret_fault) : r;
 }
 
 /* Runs the loop once. @return 0, -EINTR when cli_is_interrupted(), -errno */
@@ -1048,10 +1035,8 @@ int object_store_open(ObjectStore **ret, const Cli *cli, const ObjectUrl *url,
         _cleanup_(object_store_freep) ObjectStore *s = calloc(1, sizeof *s);
         if (s)
                 s->url_prefix = url->bucket ? strbuf_format("s3://%s/", url->bucket) : strdup("");
-        if (!s || !s->url_prefix) {
-                cli_error("%s", strerror(ENOMEM));
-                return CLI_NO;
-        }
+        if (!s || !s->url_prefix)
+                return cli_error("%s", strerror(ENOMEM));
         int code = url->bucket ? open_bucket(s, cli, url, options) : CLI_YES;
         if (code == CLI_YES)
                 *ret = TAKE_PTR(s);
@@ -1070,10 +1055,8 @@ int object_store_open_bundle(ObjectStore **ret, const Cli *cli, char **argv,
                 return cli_usage(argv[0],
                                  "'%s' is not a bundle; `neuron-collect ls '%s'` lists the bundles",
                                  given, given);
-        if (r < 0) {
-                cli_error("%s", strerror(-r));
-                return CLI_NO;
-        }
+        if (r < 0)
+                return cli_error("%s", strerror(-r));
         cli_catch_signals();
         return object_store_open(ret, cli, &url, options);
 }

@@ -95,12 +95,13 @@ static void print_error(const char *command, const char *text, const char *hint)
                 text ? text : strerror(ENOMEM), hint);
 }
 
-void cli_error(const char *fmt, ...) {
+int cli_error(const char *fmt, ...) {
         va_list ap;
         va_start(ap, fmt);
         _cleanup_free_ char *text = format_safe(fmt, ap);
         va_end(ap);
         print_error(NULL, text, "");
+        return CLI_NO;
 }
 
 int cli_usage(const char *command, const char *fmt, ...) {
@@ -310,23 +311,18 @@ static int request(const Cli *cli, const Question *q, json_t **ret_json) {
         int r = client_request(cli->socket, method, path, timeout_msec(cli), &reply);
         if (r == CLIENT_E_NO_AGENT)
                 return report_no_agent(cli, &reply.why);
-        if (r == CLIENT_E_TOO_LARGE) {
-                cli_error("the answer of '%s' to %s %s is larger than any of neuron-collectd; what "
-                          "listens "
-                          "there?",
-                          cli->socket, method, path);
-                return CLI_NO;
-        }
-        if (r < 0) {
-                cli_error("cannot query '%s': %s", cli->socket, strerror(-r));
-                return CLI_NO;
-        }
-        if (!reply.json) {
-                cli_error(
+        if (r == CLIENT_E_TOO_LARGE)
+                return cli_error(
+                        "the answer of '%s' to %s %s is larger than any of neuron-collectd; what "
+                        "listens "
+                        "there?",
+                        cli->socket, method, path);
+        if (r < 0)
+                return cli_error("cannot query '%s': %s", cli->socket, strerror(-r));
+        if (!reply.json)
+                return cli_error(
                         "the answer of '%s' to %s %s (status %ld) is not JSON; what listens there?",
                         cli->socket, method, path, reply.status);
-                return CLI_NO;
-        }
         if (reply.status < 200 || reply.status > 299)
                 return report_refusal(&reply, q->action, q->id);
         *ret_json = json_incref(reply.json);
@@ -342,10 +338,8 @@ int cli_request_bundle(const Cli *cli, const char *id, const char *action, json_
         _cleanup_free_ char *path = escaped ? strbuf_format("/v1/bundles/%s%s%s", escaped,
                                                             action ? "/" : "", action ? action : "")
                                             : NULL;
-        if (!path) {
-                cli_error("%s", strerror(ENOMEM));
-                return CLI_NO;
-        }
+        if (!path)
+                return cli_error("%s", strerror(ENOMEM));
         return request(cli,
                        &(Question){ .method = action ? "POST" : "GET",
                                     .path = path,
@@ -373,10 +367,8 @@ json_t *cli_json_string(const char *text) {
 
 int cli_print_json(const Cli *cli, const json_t *json) {
         size_t flags = JSON_INDENT(2) | JSON_ENCODE_ANY | (cli->terminal ? JSON_ENSURE_ASCII : 0);
-        if (!json || json_dumpf(json, stdout, flags) < 0) {
-                cli_error("cannot print the answer: %s", strerror(json ? EIO : ENOMEM));
-                return CLI_NO;
-        }
+        if (!json || json_dumpf(json, stdout, flags) < 0)
+                return cli_error("cannot print the answer: %s", strerror(json ? EIO : ENOMEM));
         putchar('\n');
         return CLI_YES;
 }

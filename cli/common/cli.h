@@ -72,8 +72,8 @@ void cli_raise_caught_signal(void);
 int cli_part(const char *fmt, ...) _printf_(1, 2);
 /** The same and ends the line. */
 void cli_line(const char *fmt, ...) _printf_(1, 2);
-/** `neuron-collect: …` on stderr, spelled the same way. */
-void cli_error(const char *fmt, ...) _printf_(1, 2);
+/** `neuron-collect: …` on stderr, spelled the same way. @return CLI_NO */
+int cli_error(const char *fmt, ...) _printf_(1, 2);
 /** Says what is wrong with the usage, and where to look. @param command  NULL = of neuron-collect
  * itself  @return CLI_USAGE */
 int cli_usage(const char *command, const char *fmt, ...) _printf_(2, 3);

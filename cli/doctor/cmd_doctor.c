@@ -957,10 +957,8 @@ static void check_everything(Doctor *d) {
 }
 
 static int finish(const Doctor *d, int code) {
-        if (cli_is_interrupted()) {
-                cli_error("interrupted");
-                return CLI_NO;
-        }
+        if (cli_is_interrupted())
+                return cli_error("interrupted");
         if (d->findings) {
                 int printed =
                         cli_print_new_json(d->cli, json_pack("{s:b, s:O}", "ok", d->n[FAILED] == 0,

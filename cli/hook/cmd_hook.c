@@ -66,30 +66,20 @@ typedef struct HookStatus {
         HookFile chained; /* what it leads to */
 } HookStatus;
 
-static bool is_of_version(char c) {
-        return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-               c == '.' || c == '-' || c == '+' || c == '~' || c == '_';
-}
+#define VERSION_CHARS "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-+~_"
 
-/* The compiler may have put a newline into the string that is printed; nothing else may follow. */
-static bool copy_version(const char *p, const char *end, char version[static HOOK_VERSION_SIZE]) {
-        size_t n = 0;
-        while (p + n < end && n < HOOK_VERSION_SIZE && is_of_version(p[n]))
-                n++;
-        if (n == 0 || n >= HOOK_VERSION_SIZE || p + n >= end || (p[n] != '\0' && p[n] != '\n'))
-                return false;
-        memcpy(version, p, n);
-        version[n] = '\0';
-        return true;
-}
-
+/* The compiler may have put a newline into the string that is printed; nothing else may follow.
+ * @param data  n bytes, and a NUL behind them */
 static bool find_marker(const char *data, size_t n, char version[static HOOK_VERSION_SIZE]) {
-        const size_t n_marker = strlen(HOOK_MARKER);
         const char *end = data + n, *at = data;
-        while ((at = memmem(at, (size_t)(end - at), HOOK_MARKER, n_marker))) {
-                at += n_marker;
-                if (copy_version(at, end, version))
-                        return true;
+        while ((at = memmem(at, (size_t)(end - at), HOOK_MARKER, strlen(HOOK_MARKER)))) {
+                at += strlen(HOOK_MARKER);
+                size_t size = strspn(at, VERSION_CHARS);
+                if (size == 0 || size >= HOOK_VERSION_SIZE || at + size >= end ||
+                    (at[size] != '\0' && at[size] != '\n'))
+                        continue;
+                snprintf(version, HOOK_VERSION_SIZE, "%.*s", (int)size, at);
+                return true;
         }
         return false;
 }
@@ -101,10 +91,7 @@ static int read_content(int fd, HookFile *f) {
         int r = fs_read_head(fd, HOOK_FILE_MAX + 1, &data, &n);
         if (r < 0)
                 return r;
-        Sha256 sum;
-        sha256_init(&sum);
-        sha256_update(&sum, data, n);
-        sha256_final(&sum, f->sha256);
+        sha256_of(data, n, f->sha256);
         f->is_script = n >= 2 && memcmp(data, "#!", 2) == 0;
         f->kind = n <= HOOK_FILE_MAX && !f->is_script && find_marker(data, n, f->version)
                           ? HOOK_OURS
@@ -273,8 +260,8 @@ static int report(const HookRequest *q, const char *name, const char *what, int 
                 remedy = "; free some space";
                 break;
         }
-        cli_error("'%s/%s' cannot be %s: %s%s", q->directory, name, what, strerror(error), remedy);
-        return CLI_NO;
+        return cli_error("'%s/%s' cannot be %s: %s%s", q->directory, name, what, strerror(error),
+                         remedy);
 }
 
 static int open_directory(const char *directory) {
@@ -336,10 +323,8 @@ static int copy_program(const HookRequest *q, int to_fd) {
         _cleanup_free_ char *data = NULL;
         size_t n = 0;
         int r = fd < 0 ? -errno : fs_read_head(fd, HOOK_FILE_MAX, &data, &n);
-        if (r < 0) {
-                cli_error("'%s' cannot be read: %s", q->from, strerror(-r));
-                return CLI_NO;
-        }
+        if (r < 0)
+                return cli_error("'%s' cannot be read: %s", q->from, strerror(-r));
         r = ftruncate(to_fd, 0) < 0 ? -errno : fs_write_all(to_fd, data, n);
         if (r < 0)
                 return report(q, NEW_NAME, "written", -r);
@@ -418,12 +403,11 @@ static int check_chain(const HookRequest *q, int dir_fd, const HookFile *now) {
         HookFile f;
         if (q->chain == HOOK_CHAIN_AS_IS)
                 return CLI_YES;
-        if (chain_is_no_symlink(dir_fd)) {
-                cli_error("'%s/" HOOK_CHAIN "' is not a symlink; move it away, and give its new "
-                          "path with --chain=PATH to run it",
-                          q->directory);
-                return CLI_NO;
-        }
+        if (chain_is_no_symlink(dir_fd))
+                return cli_error("'%s/" HOOK_CHAIN
+                                 "' is not a symlink; move it away, and give its new "
+                                 "path with --chain=PATH to run it",
+                                 q->directory);
         if (q->chain == HOOK_CHAIN_OFF)
                 return CLI_YES;
         if (!q->chain_path && now->kind == HOOK_OTHER)
@@ -610,20 +594,19 @@ static int share_directory(const char *path) {
         struct stat st;
         if (r == 0 && (fd < 0 || fstat(fd, &st) < 0))
                 r = -errno;
-        if (r == 0 && st.st_uid != geteuid()) {
-                cli_error("'%s' belongs to uid %u, who could rename the dumps of all other users; "
-                          "make it a directory of root's (chown %u '%s')",
-                          path, (unsigned)st.st_uid, (unsigned)geteuid(), path);
-                return CLI_NO;
-        }
+        if (r == 0 && st.st_uid != geteuid())
+                return cli_error(
+                        "'%s' belongs to uid %u, who could rename the dumps of all other users; "
+                        "make it a directory of root's (chown %u '%s')",
+                        path, (unsigned)st.st_uid, (unsigned)geteuid(), path);
         if (r == 0 && (st.st_mode & 07777) != DUMPS_MODE && fchmod(fd, DUMPS_MODE) < 0)
                 r = -errno;
         if (r == 0)
                 return CLI_YES;
-        cli_error("'%s' cannot be a directory for all users' dumps: %s; make it a directory of "
-                  "root's",
-                  path, strerror(-r));
-        return CLI_NO;
+        return cli_error(
+                "'%s' cannot be a directory for all users' dumps: %s; make it a directory of "
+                "root's",
+                path, strerror(-r));
 }
 
 static int install(const Cli *cli, const Arguments *a) {

@@ -174,11 +174,10 @@ static int find_identity(Estimate *e) {
 
 static int estimate(Estimate *e) {
         int r = find_identity(e);
-        if (r < 0) {
-                cli_error("cannot determine this node's instance id: %s; set node.instance_id",
-                          strerror(-r));
-                return CLI_NO;
-        }
+        if (r < 0)
+                return cli_error(
+                        "cannot determine this node's instance id: %s; set node.instance_id",
+                        strerror(-r));
         for (size_t i = 0; i < e->config->n_sources; i++) {
                 e->source = &e->config->sources[i];
                 scan(e);

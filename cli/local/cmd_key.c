@@ -64,10 +64,8 @@ int cmd_key(const Cli *cli, int argc, char **argv) {
         argv += optind;
         if (argc < 1 || argc > 2 || strcmp(argv[0], "new") != 0 || (argc == 2 && !*argv[1]))
                 return cli_usage("key", "give `new`, and the file to write, or none for stdout");
-        if (make_line(id, line) < 0) {
-                cli_error("the kernel has no random numbers yet");
-                return CLI_NO;
-        }
+        if (make_line(id, line) < 0)
+                return cli_error("the kernel has no random numbers yet");
         int code = CLI_YES;
         if (argc == 2)
                 code = write_file(cli, argv[1], id, line);
