@@ -232,7 +232,7 @@ static int parse_args(const Args *a, int argc, char **argv) {
  * asked.
  * @return CLI_YES and *ret, the caller's; CLI_USAGE */
 static int find_socket(const Cli *cli, char **ret) {
-        Config *config = NULL;
+        _cleanup_(config_freep) Config *config = NULL;
         int code = cli_load_config(cli, !cli->config_given, &config);
         if (code != CLI_YES && cli->config_given) {
                 cli_error("cannot read the agent's socket from '%s'; fix it, or give the socket "
@@ -249,7 +249,6 @@ static int find_socket(const Cli *cli, char **ret) {
                         return CLI_USAGE;
         }
         *ret = strdup(config->api.socket);
-        config_free(config);
         return *ret ? CLI_YES : CLI_NO;
 }
 

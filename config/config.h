@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "lib/base/cleanup.h"
 #include "lib/base/diag.h"
 
 typedef struct StringList {
@@ -150,6 +151,7 @@ extern const char config_minimal[];
 /** The same, read: for the defaults of all keys. @return 0 and *ret, -ENOMEM */
 int config_defaults(Config **ret);
 Config *config_free(Config *c);
+DEFINE_CLEANUP(Config, config_free);
 
 /** @return borrowed; NULL: there is none of this name */
 const ConfigSource *config_find_source(const Config *c, const char *name);

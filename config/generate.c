@@ -44,7 +44,7 @@ static void add_kind(StrBuf *b, const ConfigKey *key) {
 /* How the default is written, the caller's; NULL when the key must be given. */
 static char *default_of(const ConfigKey *key) {
         StrBuf b = STRBUF_INIT;
-        Config *c = NULL;
+        _cleanup_(config_freep) Config *c = NULL;
 
         if (key->type == KEY_ELEMENTS ? key->min > 0 : !key->fallback)
                 return NULL;
@@ -58,7 +58,6 @@ static char *default_of(const ConfigKey *key) {
                 return strdup("[]");
         if (config_defaults(&c) == 0)
                 value_add_yaml(key, c, &b);
-        config_free(c);
         return strbuf_detach(&b);
 }
 

@@ -1202,8 +1202,6 @@ int config_print(const Config *c, FILE *f) {
 
 /* Loads, frees and compares whole configurations. */
 
-DEFINE_CLEANUP(Config, config_free);
-
 Config *config_free(Config *c) {
         if (!c)
                 return NULL;

@@ -123,7 +123,7 @@ static void print_outcome(const char *action, const json_t *b) {
 int cmd_bundle(const Cli *cli, int argc, char **argv) {
         bool is_show = strcmp(argv[0], "show") == 0, is_explain = strcmp(argv[0], "explain") == 0;
         const char *id;
-        json_t *answer = NULL, *b = NULL;
+        json_auto_t *answer = NULL, *b = NULL;
         int code = cli_one_argument(argc, argv, "one bundle id, as `neuron-collect list` prints it",
                                     &id);
         if (code == CLI_YES && !is_show && !is_explain)
@@ -138,8 +138,6 @@ int cmd_bundle(const Cli *cli, int argc, char **argv) {
                 print_explanation(cli, b);
         else if (code == CLI_YES)
                 print_outcome(argv[0], b);
-        json_decref(answer);
-        json_decref(b);
         return code;
 }
 
@@ -164,7 +162,7 @@ int cmd_redeliver(const Cli *cli, int argc, char **argv) {
                                       { "since", .value = &since },
                                       { 0 } };
         uint64_t span = 0, now = clock_realtime_usec();
-        json_t *answer = NULL;
+        json_auto_t *answer = NULL;
         int code = cli_options_only(argc, argv, options);
         if (code == CLI_YES)
                 code = cli_duration(argv[0], since, "12h or 7d", &span);
@@ -183,7 +181,6 @@ int cmd_redeliver(const Cli *cli, int argc, char **argv) {
                 code = cli_print_json(cli, answer);
         else if (code == CLI_YES)
                 print_redelivery(answer);
-        json_decref(answer);
         return code;
 }
 
@@ -199,7 +196,7 @@ int cmd_agent(const Cli *cli, int argc, char **argv) {
                 { "resume", "/v1/resume", "drain cancelled" },
         };
         size_t i = 0;
-        json_t *answer = NULL;
+        json_auto_t *answer = NULL;
         while (strcmp(requests[i].name, argv[0]) != 0)
                 i++;
         int code = cli_no_argument(argc, argv);
@@ -209,6 +206,5 @@ int cmd_agent(const Cli *cli, int argc, char **argv) {
                 code = cli_print_json(cli, answer);
         else if (code == CLI_YES)
                 cli_line("%s", requests[i].done);
-        json_decref(answer);
         return code;
 }

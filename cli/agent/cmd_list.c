@@ -94,7 +94,7 @@ static int request_pages(List *l) {
         _cleanup_free_ char *after = NULL;
         do {
                 _cleanup_free_ char *path = page_path(l, after);
-                json_t *page = NULL;
+                json_auto_t *page = NULL;
                 int code = path ? cli_request(l->cli, "GET", path, &page) : CLI_NO;
                 if (code != CLI_YES)
                         return code;
@@ -104,7 +104,6 @@ static int request_pages(List *l) {
                         next = ""; /* not an agent of ours: it would continue for ever */
                 free(after);
                 after = *next ? strdup(next) : NULL;
-                json_decref(page);
         } while (after);
         return CLI_YES;
 }
@@ -112,7 +111,8 @@ static int request_pages(List *l) {
 /* A name that is neither configured nor that of a bundle is a slip. */
 static int check_source(const List *l) {
         _cleanup_(strbuf_done) StrBuf names = STRBUF_INIT;
-        json_t *status = NULL, *s;
+        json_auto_t *status = NULL;
+        json_t *s;
         bool is_known = false;
         size_t i;
 
@@ -124,7 +124,6 @@ static int check_source(const List *l) {
                 is_known = is_known || strcmp(name, l->source) == 0;
                 strbuf_addf(&names, "%s%s", i ? ", " : "", name);
         }
-        json_decref(status);
         if (is_known)
                 return CLI_YES;
         return cli_error("there is no source '%s', and no bundle of one; the sources are %s",

@@ -18,19 +18,16 @@
 /* ---- requests ---- */
 
 static int request_snapshot(const Cli *cli, char ret_name[static NAME_MAX_BYTES]) {
-        json_t *answer = NULL;
+        json_auto_t *answer = NULL;
         int code = cli_request(cli, "POST", "/v1/snapshot", &answer);
         if (code != CLI_YES)
                 return code;
         const char *name = cli_text(answer, "name");
         if (!*name || strlen(name) >= NAME_MAX_BYTES ||
-            strspn(name, "0123456789T-") != strlen(name)) {
-                cli_error("the agent gave the snapshot no possible name");
-                code = CLI_NO;
-        } else
-                strcpy(ret_name, name);
-        json_decref(answer);
-        return code;
+            strspn(name, "0123456789T-") != strlen(name))
+                return cli_error("the agent gave the snapshot no possible name");
+        strcpy(ret_name, name);
+        return CLI_YES;
 }
 
 static int wait_for_snapshot(const Cli *cli, const char *name, json_t **ret) {
@@ -38,17 +35,16 @@ static int wait_for_snapshot(const Cli *cli, const char *name, json_t **ret) {
         char path[128], span[CLOCK_ISO_SIZE];
         (void)snprintf(path, sizeof path, "/v1/snapshots/%s", name);
         for (;;) {
-                json_t *answer = NULL;
+                json_auto_t *answer = NULL;
                 int code = cli_request(cli, "GET", path, &answer);
                 uint64_t waited = clock_boottime_usec() - begun;
                 if (code != CLI_YES)
                         return code;
                 if (cli_is_true(answer, "done")) {
                         cli_progress_end();
-                        *ret = answer;
+                        *ret = TAKE_PTR(answer);
                         return CLI_YES;
                 }
-                json_decref(answer);
                 if (cli_is_interrupted() || waited > WAIT_MAX_USEC)
                         return cli_error("%s; the agent continues with '%s'",
                                          cli_is_interrupted() ? "interrupted" : "it takes too long",
@@ -143,7 +139,7 @@ int cmd_snapshot(const Cli *cli, int argc, char **argv) {
         const char *output = NULL;
         const CliOption options[] = { { "output", .value = &output, .letter = 'o' }, { 0 } };
         char name[NAME_MAX_BYTES];
-        json_t *answer = NULL;
+        json_auto_t *answer = NULL;
         int code = cli_options_only(argc, argv, options);
         if (code != CLI_YES)
                 return code;
@@ -152,19 +148,16 @@ int cmd_snapshot(const Cli *cli, int argc, char **argv) {
         code = request_snapshot(cli, name);
         if (code == CLI_YES)
                 code = wait_for_snapshot(cli, name, &answer);
+        if (code != CLI_YES)
+                return code;
         const json_t *document = json_object_get(answer, "document");
-        if (code == CLI_YES && !json_is_object(document)) {
-                cli_error("snapshot '%s' failed; see the agent's log", name);
-                code = CLI_NO;
-        }
-        if (code == CLI_YES && to)
+        if (!json_is_object(document))
+                return cli_error("snapshot '%s' failed; see the agent's log", name);
+        if (to)
                 code = copy_files(cli, name, answer, to);
-        if (code == CLI_YES && cli->json)
-                code = cli_print_json(cli, document);
-        else if (code == CLI_YES) {
-                cli_line("%s", to ? to : cli_text(answer, "directory"));
-                print_sections(cli, document);
-        }
-        json_decref(answer);
-        return code;
+        if (code != CLI_YES || cli->json)
+                return code != CLI_YES ? code : cli_print_json(cli, document);
+        cli_line("%s", to ? to : cli_text(answer, "directory"));
+        print_sections(cli, document);
+        return CLI_YES;
 }

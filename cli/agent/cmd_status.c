@@ -222,25 +222,22 @@ static void print_agreement(const json_t *agreement) {
 }
 
 int cmd_status(const Cli *cli, int argc, char **argv) {
-        json_t *status = NULL;
+        json_auto_t *status = NULL;
         int code = cli_no_argument(argc, argv);
         if (code == CLI_YES)
                 code = cli_request(cli, "GET", "/v1/status", &status);
         if (code != CLI_YES)
                 return code;
         if (cli->json)
-                code = cli_print_json(cli, status);
-        else {
-                print_agent(cli, status);
-                print_drain(cli, status);
-                print_bundles(cli, status);
-                print_shipping(status);
-                print_limits(json_object_get(status, "limits"));
-                print_hook(json_object_get(status, "hook"));
-                print_agreement(json_object_get(status, "agreement"));
-                print_sources(status);
-                print_destinations(cli, status);
-        }
-        json_decref(status);
-        return code;
+                return cli_print_json(cli, status);
+        print_agent(cli, status);
+        print_drain(cli, status);
+        print_bundles(cli, status);
+        print_shipping(status);
+        print_limits(json_object_get(status, "limits"));
+        print_hook(json_object_get(status, "hook"));
+        print_agreement(json_object_get(status, "agreement"));
+        print_sources(status);
+        print_destinations(cli, status);
+        return CLI_YES;
 }

@@ -144,7 +144,8 @@ static void print_undelivered(const Wait *w, const json_t *bundle) {
 /* @param list  where to gather them for --json; NULL: printed */
 static int report_state(const Wait *w, const char *state, json_t *list) {
         char path[96];
-        json_t *page = NULL, *b;
+        json_auto_t *page = NULL;
+        json_t *b;
         size_t i;
         snprintf(path, sizeof path, "/v1/bundles?limit=%d&state=%s", UNDELIVERED_MAX, state);
         int code = cli_request(w->cli, "GET", path, &page);
@@ -158,7 +159,6 @@ static int report_state(const Wait *w, const char *state, json_t *list) {
         }
         if (!list && *cli_text(page, "next"))
                 cli_line("… and more; see `neuron-collect list --state %s`", state);
-        json_decref(page);
         return CLI_YES;
 }
 
@@ -166,19 +166,14 @@ static int report_state(const Wait *w, const char *state, json_t *list) {
  * --json `answer`, which gets them as `left`. @param answer  stolen */
 static int report_undelivered(const Wait *w, json_t *answer) {
         static const char *const states[] = { "settling", "ready", "shipping", "quarantined" };
-        json_t *list = w->cli->json ? json_array() : NULL;
+        json_auto_t *stolen = answer, *list = w->cli->json ? json_array() : NULL;
         int code = CLI_YES;
         for (size_t i = 0; w->outcome != WAIT_DONE && code == CLI_YES && i < ELEMENTSOF(states);
              i++)
                 code = report_state(w, states[i], list);
-        if (code == CLI_YES && w->cli->json) {
-                if (json_object_set(answer, "left", list) == 0)
-                        code = cli_print_json(w->cli, answer);
-                else
-                        code = cli_print_json(w->cli, NULL);
-        }
-        json_decref(list);
-        json_decref(answer);
+        if (code == CLI_YES && w->cli->json)
+                code = cli_print_json(w->cli,
+                                      json_object_set(stolen, "left", list) == 0 ? stolen : NULL);
         return code != CLI_YES ? code : w->outcome == WAIT_DONE ? CLI_YES : CLI_NO;
 }
 
@@ -340,7 +335,8 @@ static int find_movable(const Wait *w, const char *state, bool *ret, uint64_t *n
         char path[64 + BUNDLE_ID_SIZE], next[BUNDLE_ID_SIZE] = "", last[BUNDLE_ID_SIZE],
                                         obstacle[OBSTACLE_SIZE];
         do {
-                json_t *page = NULL, *b;
+                json_auto_t *page = NULL;
+                json_t *b;
                 size_t i;
                 snprintf(path, sizeof path, "/v1/bundles?limit=%d&state=%s%s%s", PAGE_MAX, state,
                          *next ? "&after=" : "", next);
@@ -352,7 +348,6 @@ static int find_movable(const Wait *w, const char *state, bool *ret, uint64_t *n
                 *n_seen += i;
                 memcpy(last, next, sizeof last);
                 snprintf(next, sizeof next, "%s", cli_text(page, "next"));
-                json_decref(page);
         } while (!*ret && bundle_id_is_valid(next) && strcmp(next, last) != 0);
         return CLI_YES;
 }
@@ -434,7 +429,7 @@ int cmd_drain(const Cli *cli, int argc, char **argv) {
                    .poll_max_usec = POLL_DRAIN_USEC,
                    .check = check_drain,
                    .finish = finish_drain };
-        json_t *answer = NULL;
+        json_auto_t *answer = NULL;
         const char *timeout = NULL;
         const CliOption options[] = { { "timeout", .value = &timeout }, { 0 } };
         int code = cli_options_only(argc, argv, options);
@@ -446,7 +441,6 @@ int cmd_drain(const Cli *cli, int argc, char **argv) {
         Cli timed = with_deadline(cli, w.timeout_usec);
         w.cli = &timed;
         code = request(&w, "POST", "/v1/drain", &answer);
-        json_decref(answer);
         if (code == CLI_YES)
                 code = wait_until_end(&w);
         json_decref(w.status);

@@ -303,7 +303,7 @@ static int print_incident_json(const Ls *l, size_t from, size_t to) {
         const BundleInfo *w = &l->entries[from].what;
         _cleanup_free_ char *directory = strndup(l->entries[from].stem, w->n_incident),
                             *url = directory ? object_store_url(l->store, directory) : NULL;
-        json_t *bundles = json_array();
+        json_auto_t *bundles = json_array();
         int r = url && bundles ? 0 : -ENOMEM;
         for (size_t i = from; r == 0 && i < to; i++)
                 if (json_array_append_new(bundles, entry_json(l, &l->entries[i])) < 0)
@@ -313,7 +313,6 @@ static int print_incident_json(const Ls *l, size_t from, size_t to) {
                       : json_pack("{s:o, s:s?, s:s?, s:O}", "incident", cli_json_string(url),
                                   "date_time", w->date_time[0] ? w->date_time : NULL, "cluster_id",
                                   w->cluster_id[0] ? w->cluster_id : NULL, "bundles", bundles);
-        json_decref(bundles);
         return json_array_append_new(l->incidents, one) < 0 ? -ENOMEM : 0;
 }
 

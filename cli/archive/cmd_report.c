@@ -211,9 +211,8 @@ static int handle_decision(Folding *to, const Found *f, const ObjectHead *h) {
         int e = decision_parse(h->text, h->n, f->name.key, f->name.n, &to->decision);
         if (e < 0)
                 return e;
-        json_t *v = load_json(h->text, h->n);
+        json_auto_t *v = load_json(h->text, h->n);
         snprintf(to->job, sizeof to->job, "%s", cli_text(v, "job"));
-        json_decref(v);
         to->decision.opened_usec = (int64_t)f->modified_usec;
         return 0;
 }
@@ -501,13 +500,13 @@ static void print_summary(const Report *r, const json_t *d) {
 
 /* The failures that were listed: one in full, of several a line each. @return an exit code */
 static int show_failures(Report *r) {
-        json_t *all = json_array();
+        json_auto_t *all = json_array();
         int e = all ? 0 : -ENOMEM, code = CLI_YES;
         if (r->n_keys > 1 && !r->cli->json)
                 cli_line("%zu failures; `neuron-collect report` shows the ranks of one of them:",
                          r->n_keys);
         for (size_t from = 0, to; e == 0 && from < r->n_found; from = to) {
-                json_t *d = NULL;
+                json_auto_t *d = NULL;
                 const Found *f = &r->found[from];
                 for (to = from; to < r->n_found && strcmp(r->found[to].name.key, f->name.key) == 0;)
                         to++;
@@ -517,13 +516,11 @@ static int show_failures(Report *r) {
                         print_summary(r, d);
                 if (d && r->cli->json && json_array_append(all, d) < 0)
                         e = -ENOMEM;
-                json_decref(d);
         }
         if (e < 0)
                 (void)object_store_report(r->store, e);
         else if (r->n_keys > 1 && r->cli->json)
                 (void)cli_print_json(r->cli, all);
-        json_decref(all);
         return e < 0 ? EXIT_UNREADABLE : code;
 }
 

@@ -1017,13 +1017,12 @@ int object_store_read_heads(ObjectStore *s, ObjectHead *heads, size_t n) {
 static int open_bucket(ObjectStore *s, const Cli *cli, const ObjectUrl *url,
                        const S3Options *options) {
         _cleanup_free_ char *fault = NULL;
-        Config *config = NULL;
+        _cleanup_(config_freep) Config *config = NULL;
         int code = load_config(cli, options, &config);
         if (code != CLI_YES)
                 return code;
         int r = connect_to(s, &(S3Target){ url->bucket, options, destination_of(config, url) },
                            &fault);
-        config_free(config);
         if (r == 0)
                 return CLI_YES;
         cli_error("cannot request 's3://%s': %s", url->bucket, fault ? fault : strerror(-r));

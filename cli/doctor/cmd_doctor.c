@@ -974,28 +974,20 @@ int cmd_doctor(const Cli *cli, int argc, char **argv) {
         const CliOption options[] = { { "destination", .value = &d.only },
                                       { "hook-directory", .value = &d.hook_directory },
                                       { 0 } };
-        Config *config = NULL;
+        _cleanup_(config_freep) Config *config = NULL;
         int code = cli_options_only(argc, argv, options);
         if (code != CLI_YES)
                 return code;
         cli_catch_signals();
-        d.findings = cli->json ? json_array() : NULL;
+        json_auto_t *findings = cli->json ? json_array() : NULL;
+        d.findings = findings;
         code = read_configuration(&d, &config);
         d.config = config;
-        if (code == CLI_YES && d.only) {
-                code = find_destination(&d);
-                if (code != CLI_YES) {
-                        config_free(config);
-                        json_decref(d.findings);
-                        return code;
-                }
-        }
+        if (code == CLI_YES && d.only && (code = find_destination(&d)) != CLI_YES)
+                return code;
         if (code == CLI_YES)
                 check_everything(&d);
         cli_progress_end();
-        code = finish(&d, code);
         json_decref(d.agent);
-        json_decref(d.findings);
-        config_free(config);
-        return code;
+        return finish(&d, code);
 }

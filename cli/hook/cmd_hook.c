@@ -744,7 +744,7 @@ static json_t *status_json(const HookRequest *q, const HookStatus *s, const Conf
 }
 
 static int status(const Cli *cli, const Arguments *a) {
-        Config *config = NULL;
+        _cleanup_(config_freep) Config *config = NULL;
         HookStatus s;
         int code = cli_load_config(cli, false, &config);
         if (code != CLI_YES)
@@ -760,7 +760,6 @@ static int status(const Cli *cli, const Arguments *a) {
                 print_dumps(config);
         }
         hook_status_done(&s);
-        config_free(config);
         return code != CLI_YES ? code : is_ours ? CLI_YES : CLI_NO;
 }
 

@@ -22,9 +22,8 @@ static json_t *faults_json(const Diags *diags) {
 /* The faults are the answer, so they go to stdout. @return as cli_load_config() */
 static int check_json(const Cli *cli) {
         Diags diags = { 0 };
-        Config *config = NULL;
+        _cleanup_(config_freep) Config *config = NULL;
         int r = config_load(&config, cli->config_file, environ, &diags);
-        config_free(config);
         json_t *answer = json_pack("{s:o, s:b, s:o}", "file", cli_json_string(cli->config_file),
                                    "ok", r == 0, "faults", faults_json(&diags));
         diag_done(&diags);
@@ -35,13 +34,12 @@ static int check_json(const Cli *cli) {
 static int check(const Cli *cli) {
         if (cli->json)
                 return check_json(cli);
-        Config *config = NULL;
+        _cleanup_(config_freep) Config *config = NULL;
         int code = cli_load_config(cli, false, &config);
         if (code == CLI_YES) {
                 config_print_warnings(config, stderr);
                 cli_line("'%s': no faults", config->file);
         }
-        config_free(config);
         return code;
 }
 
@@ -60,7 +58,7 @@ static int show_json(const Cli *cli, const Config *config) {
 }
 
 static int show(const Cli *cli) {
-        Config *config = NULL;
+        _cleanup_(config_freep) Config *config = NULL;
         int code = cli_load_config(cli, false, &config);
         if (code != CLI_YES)
                 return code;
@@ -68,7 +66,6 @@ static int show(const Cli *cli) {
                 code = show_json(cli, config);
         else if (config_print(config, stdout) < 0)
                 code = CLI_NO;
-        config_free(config);
         return code;
 }
 

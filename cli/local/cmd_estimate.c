@@ -105,23 +105,19 @@ static int on_unit(ScanUnit *u, void *userdata) {
         char id[BUNDLE_ID_SIZE];
         BundleOrigin o = origin(e);
         bundle_id_from_unit(&o, u, path, id);
-        json_t *objects = objects_json(e, u, id);
+        json_auto_t *objects = objects_json(e, u, id), *one = NULL;
         if (!objects)
                 return -ENOMEM;
-        int r = 0;
-        if (e->cli->json) {
-                json_t *one = unit_json(e, u, id, shown);
-                if (json_object_set(one, "objects", objects) < 0 ||
-                    json_array_append(e->bundles, one) < 0)
-                        r = -ENOMEM;
-                json_decref(one);
-        } else
+        if (!e->cli->json)
                 print_unit(u, id, shown, objects);
-        json_decref(objects);
+        else if (!(one = unit_json(e, u, id, shown)) ||
+                 json_object_set(one, "objects", objects) < 0 ||
+                 json_array_append(e->bundles, one) < 0)
+                return -ENOMEM;
         e->n_bundles++;
         e->n_files += u->n_files;
         e->bytes += u->bytes;
-        return r;
+        return 0;
 }
 
 /* ---- scanning ---- */
@@ -194,7 +190,7 @@ static int estimate(Estimate *e) {
 }
 
 int cmd_estimate(const Cli *cli, int argc, char **argv) {
-        Config *config = NULL;
+        _cleanup_(config_freep) Config *config = NULL;
         int code = cli_no_argument(argc, argv);
         if (code == CLI_YES)
                 code = cli_load_config(cli, false, &config);
@@ -203,6 +199,5 @@ int cmd_estimate(const Cli *cli, int argc, char **argv) {
         Estimate e = { .cli = cli, .config = config, .bundles = json_array() };
         code = estimate(&e);
         json_decref(e.bundles);
-        config_free(config);
         return code;
 }

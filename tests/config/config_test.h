@@ -45,4 +45,3 @@ static inline char *config_test_faults(const Diags *diags) {
         return text;
 }
 
-DEFINE_CLEANUP(Config, config_free);
