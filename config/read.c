@@ -239,13 +239,16 @@ static int set_string(const ConfigKey *key, void *base, const char *text, ValueF
         return 0;
 }
 
-/* Makes space for one more and the NULL at the end. */
-static int grow_list(char ***items, size_t n_used) {
-        char **more = reallocarray(*items, n_used + 2, sizeof **items);
+/* Adds a string and the NULL at the end. @param text  owned from here on; NULL = no memory */
+static int append_string(char ***items, size_t n_used, char *text) {
+        char **more = text ? reallocarray(*items, n_used + 2, sizeof **items) : NULL;
 
-        if (!more)
+        if (!more) {
+                free(text);
                 return -ENOMEM;
-        more[n_used] = more[n_used + 1] = NULL;
+        }
+        more[n_used] = text;
+        more[n_used + 1] = NULL;
         *items = more;
         return 0;
 }
@@ -256,21 +259,16 @@ static int value_append(const ConfigKey *key, void *base, const char *text, Valu
         char *copy;
         int r = copy_checked(key, text, &copy, f);
 
-        if (r != 0)
-                return r;
-        r = grow_list(&list->items, list->n);
-        if (r < 0) {
-                free(copy);
-                return r;
-        }
-        list->items[list->n++] = copy;
-        return 0;
+        if (r == 0)
+                r = append_string(&list->items, list->n, copy);
+        list->n += r == 0;
+        return r;
 }
 
 static int value_append_pair(const ConfigKey *key, void *base, const ValuePair *pair,
                              ValueFault *f) {
         StringMap *map = value_field(key, base);
-        _cleanup_free_ char *name = NULL, *value = NULL;
+        _cleanup_free_ char *value = NULL;
         size_t n = strlen(pair->name);
 
         if (n == 0 || n > KEYS_MAP_NAME_MAX) {
@@ -280,16 +278,12 @@ static int value_append_pair(const ConfigKey *key, void *base, const ValuePair *
         int r = check_form(key, key->name_form, pair->name, f);
         if (r == 0)
                 r = copy_checked(key, pair->text, &value, f);
-        if (r != 0)
-                return r;
-        name = strdup(pair->name);
-        if (!name || grow_list(&map->items, 2 * map->n) < 0 ||
-            grow_list(&map->items, 2 * map->n + 1) < 0)
-                return -ENOMEM;
-        map->items[2 * map->n] = TAKE_PTR(name);
-        map->items[2 * map->n + 1] = TAKE_PTR(value);
-        map->n++;
-        return 0;
+        if (r == 0)
+                r = append_string(&map->items, 2 * map->n, strdup(pair->name));
+        if (r == 0)
+                r = append_string(&map->items, 2 * map->n + 1, TAKE_PTR(value));
+        map->n += r == 0;
+        return r;
 }
 
 int value_set(const ConfigKey *key, void *base, const char *text, ValueFault *f) {
@@ -549,9 +543,7 @@ static bool value_is_equal(const ConfigKey *key, const void *a, const void *b) {
 
         value_add_yaml(key, a, &text_a);
         value_add_yaml(key, b, &text_b);
-        if (strbuf_error(&text_a) < 0 || strbuf_error(&text_b) < 0)
-                return false;
-        return text_a.n == text_b.n &&
+        return !text_a.failed && !text_b.failed && text_a.n == text_b.n &&
                (text_a.n == 0 || memcmp(text_a.text, text_b.text, text_a.n) == 0);
 }
 
@@ -679,14 +671,9 @@ static int add_origin_of(Reader *r, const Given *g, bool faulty) {
 /* Faults that every type shares */
 
 static const char *node_name(const LoadNode *node) {
-        switch (node->type) {
-        case LOAD_LIST:
-                return "a list";
-        case LOAD_MAP:
-                return "a mapping";
-        default:
-                return "a single value";
-        }
+        return node->type == LOAD_LIST  ? "a list"
+               : node->type == LOAD_MAP ? "a mapping"
+                                        : "a single value";
 }
 
 /* What was expected is the key's type, or what one entry of its list or mapping must be. */
@@ -711,8 +698,6 @@ static int refuse_type(Reader *r, const Given *g, const LoadNode *node) {
         if (node->type == LOAD_NULL && !is_entry && g->key->fallback)
                 strbuf_addf(&remedy, " for the default, %s",
                             g->key->fallback[0] ? g->key->fallback : "which is empty");
-        if (strbuf_error(&remedy) < 0)
-                return -ENOMEM;
         if (node->type == LOAD_NULL)
                 faults_add(r->faults, &g->spot, remedy.text, "has no value, but %s is expected",
                            expected);
@@ -723,7 +708,7 @@ static int refuse_type(Reader *r, const Given *g, const LoadNode *node) {
 }
 
 static int report_value_fault(Reader *r, const Spot *spot, ValueFault *f) {
-        if (strbuf_error(&f->fault) < 0 || strbuf_error(&f->remedy) < 0)
+        if (strbuf_error(&f->fault) < 0)
                 return -ENOMEM;
         faults_add(r->faults, spot, f->remedy.text, "%s", f->fault.text);
         return READ_E_FAULTY;

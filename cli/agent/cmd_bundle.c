@@ -71,7 +71,7 @@ static void print_bundle(const Cli *cli, const json_t *b) {
         print_field("supplement of", cli_text(b, "supplement_of"));
         print_field("first seen", cli_moment(moment, cli_text(b, "first_seen")));
         if (cli_number(b, "attempts"))
-                cli_line("%-14s %llu", "failures", (unsigned long long)cli_number(b, "attempts"));
+                cli_line("%-14s %llu", "failures", cli_number(b, "attempts"));
         print_field("pinned", cli_is_true(b, "pinned") ? "yes" : "no");
         if (!is_released(cli_text(b, "state")))
                 print_field("held by links", cli_is_true(b, "links_held") ? "yes" : "no");

@@ -55,8 +55,8 @@ static void print_bundle(const List *l, const json_t *b) {
         const json_t *incident = json_object_get(b, "incident");
         if (json_is_string(json_object_get(incident, "key")))
                 cli_part("  of failure %s/%llu: %s-%s", cli_text(incident, "key"),
-                         (unsigned long long)cli_number(incident, "n"),
-                         cli_text(incident, "date_time"), cli_text(incident, "cluster_id"));
+                         cli_number(incident, "n"), cli_text(incident, "date_time"),
+                         cli_text(incident, "cluster_id"));
         print_deliveries(b);
         putchar('\n');
 }

@@ -22,7 +22,7 @@ static void print_agent(const Cli *cli, const json_t *status) {
                      *config = json_object_get(status, "config");
         char moment[CLI_MOMENT_SIZE];
         cli_part("neuron-collectd %s on %s, pid %llu, ", cli_text(agent, "version"),
-                 cli_text(agent, "instance_id"), (unsigned long long)cli_number(agent, "pid"));
+                 cli_text(agent, "instance_id"), cli_number(agent, "pid"));
         bool is_running = strcmp(cli_text(agent, "state"), "running") == 0;
         cli_state(cli, cli_text(agent, "state"), 0);
         cli_line("%s %s", is_running ? " since" : ", started",
@@ -61,8 +61,7 @@ static void print_bundles(const Cli *cli, const json_t *status) {
         if (json_is_false(json_object_get(status, "accounting_ok")))
                 cli_line("the states below do not add up to what was discovered: a defect, please "
                          "report it");
-        cli_line("bundles: %llu discovered%s",
-                 (unsigned long long)cli_number(bundles, "discovered"),
+        cli_line("bundles: %llu discovered%s", cli_number(bundles, "discovered"),
                  cli_is_true(status, "idle") ? ", nothing under way" : "");
         json_object_foreach((json_t *)bundles, key, value) {
                 if (strcmp(key, "discovered") == 0 || json_integer_value(value) <= 0)
@@ -167,22 +166,21 @@ static void print_hook(const json_t *hook) {
         if (!hook)
                 return; /* an agent from before the hook */
         cli_line("hook: %s came, %llu refused", cli_count(n, cli_number(hook, "notes"), "note"),
-                 (unsigned long long)cli_number(hook, "refused"));
+                 cli_number(hook, "refused"));
         if (cli_number(hook, "awaited") > 0)
                 cli_line("  directories not there yet: %llu; checked again when their hooks have "
                          "ended",
-                         (unsigned long long)cli_number(hook, "awaited"));
+                         cli_number(hook, "awaited"));
         if (cli_number(hook, "unseen") > 0)
                 cli_line("  directories that the agent cannot see: %llu; mount the dump directory "
                          "of containers from the host",
-                         (unsigned long long)cli_number(hook, "unseen"));
+                         cli_number(hook, "unseen"));
         print_text("  hooks are not answered, or late: ", hook, "trouble");
         if (snapshots)
                 cli_line("snapshots: %llu taken since the start, %llu dropped%s, %llu underway",
-                         (unsigned long long)cli_number(snapshots, "taken"),
-                         (unsigned long long)cli_number(snapshots, "dropped"),
+                         cli_number(snapshots, "taken"), cli_number(snapshots, "dropped"),
                          cli_number(snapshots, "dropped") ? " (the log has the reason)" : "",
-                         (unsigned long long)cli_number(snapshots, "underway"));
+                         cli_number(snapshots, "underway"));
 }
 
 #define FAILURES_PRINTED 10
@@ -193,11 +191,10 @@ static void print_failures(const json_t *failures) {
                 const json_t *f = json_array_get(failures, i);
                 cli_part("  %s", cli_text(f, "key"));
                 if (cli_number(f, "n") > 0) /* else the store has not numbered it yet */
-                        cli_part("/%llu", (unsigned long long)cli_number(f, "n"));
+                        cli_part("/%llu", cli_number(f, "n"));
                 cli_line(": %s-%s (agreed: %s), %llu of %llu known processes failed",
                          cli_text(f, "date_time"), cli_text(f, "cluster_id"), cli_text(f, "agreed"),
-                         (unsigned long long)cli_number(f, "failed"),
-                         (unsigned long long)cli_number(f, "processes"));
+                         cli_number(f, "failed"), cli_number(f, "processes"));
         }
         if (n > FAILURES_PRINTED)
                 cli_line("  and %zu more, see --json", n - FAILURES_PRINTED);
@@ -211,8 +208,7 @@ static void print_agreement(const json_t *agreement) {
         if (!json_is_object(agreement))
                 return; /* it is off */
         cli_line("agreement: bus %s%s, %llu connected, %s", cli_text(bus, "state"),
-                 cli_is_true(bus, "has_key") ? "" : " (no key)",
-                 (unsigned long long)cli_number(bus, "connected"),
+                 cli_is_true(bus, "has_key") ? "" : " (no key)", cli_number(bus, "connected"),
                  cli_count(n, json_array_size(failures), "failure"));
         print_text("  the bus: ", bus, "last_error");
         if (*cli_text(agreement, "last_error"))

@@ -272,8 +272,7 @@ static void print_all_delivered(const Wait *w) {
                  cli_count(n, cli_number(bundles, "delivered"), "bundle"));
         for (size_t i = 0; i < ELEMENTSOF(lost); i++)
                 if (cli_number(bundles, lost[i]))
-                        cli_part(", %llu %s", (unsigned long long)cli_number(bundles, lost[i]),
-                                 lost[i]);
+                        cli_part(", %llu %s", cli_number(bundles, lost[i]), lost[i]);
         putchar('\n');
 }
 

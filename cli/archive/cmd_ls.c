@@ -229,23 +229,14 @@ static int classify_entries(Ls *l) {
 
 /* ---- printing ---- */
 
-static const char *state_text(EntryState s) {
-        switch (s) {
-        case ENTRY_COMPLETE:
-                return "complete";
-        case ENTRY_INCOMPLETE:
-                return "INCOMPLETE";
-        case ENTRY_NO_MANIFEST:
-                return "not delivered (no manifest)";
-        case ENTRY_NO_OBJECT:
-                return "manifest without its object";
-        case ENTRY_WRONG_SIZE:
-                return "size differs from its manifest";
-        case ENTRY_BAD_MANIFEST:
-        default:
-                return "manifest cannot be read";
-        }
-}
+static const char *const state_texts[] = {
+        [ENTRY_COMPLETE] = "complete",
+        [ENTRY_INCOMPLETE] = "INCOMPLETE",
+        [ENTRY_NO_MANIFEST] = "not delivered (no manifest)",
+        [ENTRY_NO_OBJECT] = "manifest without its object",
+        [ENTRY_WRONG_SIZE] = "size differs from its manifest",
+        [ENTRY_BAD_MANIFEST] = "manifest cannot be read",
+};
 
 /* @return the time that the key tells, else when the object was written */
 static const char *entry_time(const Entry *e, char buf[static CLOCK_ISO_SIZE]) {
@@ -262,7 +253,7 @@ static void print_entry(const Ls *l, const Entry *e) {
         cli_part("  %s  %-19.*s  %-16s  %10s  ", entry_time(e, time),
                  e->what.n_node ? (int)e->what.n_node : 1, e->what.n_node ? e->what.node : "-",
                  e->what.kind[0] ? e->what.kind : "-", parse_format_human(bytes, e->bytes));
-        cli_state(l->cli, state_text(e->state), 10);
+        cli_state(l->cli, state_texts[e->state], 10);
         cli_line("  %s%s%s%s", url ? url : e->stem, e->has_object ? BUNDLE_SUFFIX : MANIFEST_SUFFIX,
                  e->failure ? "  failure: " : "", cli_failure_text(failure, e->failure));
 }
@@ -284,7 +275,7 @@ static json_t *entry_json(const Ls *l, const Entry *e) {
                          is_known, "complete",
                          is_known ? json_boolean(e->state == ENTRY_COMPLETE) : json_null(),
                          "reasons", e->reasons ? json_loads(e->reasons, 0, NULL) : json_array(),
-                         "failure", e->failure, "fault", is_known ? NULL : state_text(e->state));
+                         "failure", e->failure, "fault", is_known ? NULL : state_texts[e->state]);
 }
 
 /* How many nodes the bundles [from, to) of an incident are from: they come in order of node. */

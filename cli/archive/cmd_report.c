@@ -394,8 +394,7 @@ static void add_findings(StrBuf *b, const json_t *d) {
         char tail[2 * CELL_SIZE], error[CELL_SIZE];
         size_t i;
         snprintf(tail, sizeof tail, " \u00b1 %llu ms: %s%s%.100s",
-                 (unsigned long long)cli_number(first, "uncertainty_ms"),
-                 spell(first, "error_code", error),
+                 cli_number(first, "uncertainty_ms"), spell(first, "error_code", error),
                  *cli_text(first, "error_location") ? " in " : "",
                  cli_text(first, "error_location"));
         if (json_is_object(first))

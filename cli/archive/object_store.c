@@ -351,15 +351,11 @@ static int list_directory(Listing *l, int at_fd, const char *name, const char *p
         /* the first one was spelled by the operator, who may mean a symlink */
         int fd = openat(at_fd, name,
                         O_RDONLY | O_DIRECTORY | O_CLOEXEC | (l->depth > 0 ? O_NOFOLLOW : 0));
-        _cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-        if (!dir) {
-                int error = errno;
-                if (fd >= 0)
-                        (void)close(fd);
-                return list_failed(l, path, error);
-        }
+        _cleanup_closedir_ DIR *dir = NULL;
         Names names = { 0 };
-        int r = read_names(dir, l->depth > 0 ? "" : l->begin, &names);
+        int r = fs_opendir_fd(fd < 0 ? -errno : fd, &dir);
+        if (r == 0)
+                r = read_names(dir, l->depth > 0 ? "" : l->begin, &names);
         if (r < 0)
                 r = list_failed(l, path, -r);
         l->depth++;

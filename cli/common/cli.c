@@ -388,9 +388,9 @@ const char *cli_string(const json_t *value) {
         return text ? text : "";
 }
 
-uint64_t cli_number(const json_t *object, const char *key) {
+unsigned long long cli_number(const json_t *object, const char *key) {
         json_int_t n = json_integer_value(json_object_get(object, key));
-        return n > 0 ? (uint64_t)n : 0;
+        return n > 0 ? (unsigned long long)n : 0;
 }
 
 bool cli_is_true(const json_t *object, const char *key) {

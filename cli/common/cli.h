@@ -149,7 +149,7 @@ json_t *cli_json_string(const char *text);
 
 /** @return the string at a key, "" when there is none */
 const char *cli_text(const json_t *object, const char *key);
-uint64_t cli_number(const json_t *object, const char *key);
+unsigned long long cli_number(const json_t *object, const char *key);
 bool cli_is_true(const json_t *object, const char *key);
 /** @return the object of a list whose key has this value, borrowed; NULL */
 const json_t *cli_find(const json_t *list, const char *key, const char *value);

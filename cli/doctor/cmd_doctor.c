@@ -909,8 +909,7 @@ static void check_bus(Doctor *d, bool has_key) {
         else
                 report(d, *error ? WARNING : OK, "agreement", NULL,
                        "the agent's bus is %s, connected to %llu%s%s", cli_text(bus, "state"),
-                       (unsigned long long)cli_number(bus, "connected"),
-                       *error ? "; its last error: " : "", error);
+                       cli_number(bus, "connected"), *error ? "; its last error: " : "", error);
 }
 
 static void check_agreement(Doctor *d) {

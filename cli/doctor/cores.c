@@ -133,24 +133,16 @@ static char *recipe(const CoreFacts *f) {
                                   ", and add a source of kind process-core with that path");
 }
 
-static const char *way_of(CorePlace place) {
-        switch (place) {
-        case CORE_NOWHERE:
-                return "no core is written";
-        case CORE_IN_WORKING_DIRECTORY:
-                return "cores go to the working directory of the process, in a container inside "
-                       "of it, where no source is sure to find them";
-        case CORE_IN_DIRECTORY:
-                return "the kernel writes cores, those of a container inside of it,";
-        case CORE_BY_SYSTEMD:
-                return "systemd-coredump keeps cores, as coredump.conf permits,";
-        case CORE_BY_APPORT:
-                return "apport keeps cores, but none of containers,";
-        case CORE_BY_PROGRAM:
-                return "its program decides where cores go";
-        }
-        return "";
-}
+static const char *const ways[] = {
+        [CORE_NOWHERE] = "no core is written",
+        [CORE_IN_WORKING_DIRECTORY] =
+                "cores go to the working directory of the process, in a container inside "
+                "of it, where no source is sure to find them",
+        [CORE_IN_DIRECTORY] = "the kernel writes cores, those of a container inside of it,",
+        [CORE_BY_SYSTEMD] = "systemd-coredump keeps cores, as coredump.conf permits,",
+        [CORE_BY_APPORT] = "apport keeps cores, but none of containers,",
+        [CORE_BY_PROGRAM] = "its program decides where cores go",
+};
 
 static void advise_place(const CoreFacts *f, CoreAdvice *ret) {
         const CorePattern *p = &f->pattern;
@@ -160,10 +152,10 @@ static void advise_place(const CoreFacts *f, CoreAdvice *ret) {
         *ret = (CoreAdvice){ .finding = is_well ? OK : WARNING };
         if (!p->directory)
                 ret->detail =
-                        strbuf_format("kernel.core_pattern is '%s': %s", f->text, way_of(p->place));
+                        strbuf_format("kernel.core_pattern is '%s': %s", f->text, ways[p->place]);
         else
                 ret->detail = strbuf_format("kernel.core_pattern is '%s': %s in '%s', which %s%s",
-                                            f->text, way_of(p->place), p->directory,
+                                            f->text, ways[p->place], p->directory,
                                             source ? "is covered by source "
                                                    : "no source of kind process-core covers",
                                             source ? source->name : "");

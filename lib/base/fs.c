@@ -152,16 +152,12 @@ int fs_open_regular(int dir_fd, const char *path, struct stat *ret_st) {
 }
 
 int fs_opendir_fd(int fd, DIR **ret) {
+        _cleanup_close_ int owned = fd;
         DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 
-        if (fd < 0)
-                return fd;
-        if (!dir) {
-                int r = -errno;
-
-                (void)close(fd); /* opened for reading only */
-                return r;
-        }
+        if (!dir)
+                return fd < 0 ? fd : -errno;
+        (void)TAKE_FD(owned);
         *ret = dir;
         return 0;
 }

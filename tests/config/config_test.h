@@ -44,4 +44,3 @@ static inline char *config_test_faults(const Diags *diags) {
         assert_int_equal(fclose(f), 0);
         return text;
 }
-
