@@ -22,7 +22,6 @@
 #include "lib/event/timer.h"
 #include "lib/http/http.h"
 
-DEFINE_CLEANUP(Config, config_free);
 
 #define DEFAULT_FILE NC_SYSCONFDIR "/neuron-collectd/neuron-collectd.yaml"
 #define ONCE_TIMEOUT_USEC (10 * USEC_PER_MINUTE)
