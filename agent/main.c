@@ -22,7 +22,6 @@
 #include "lib/event/timer.h"
 #include "lib/http/http.h"
 
-
 #define DEFAULT_FILE NC_SYSCONFDIR "/neuron-collectd/neuron-collectd.yaml"
 #define ONCE_TIMEOUT_USEC (10 * USEC_PER_MINUTE)
 /* Abandoned uploads are aborted beside the deliveries, or for so long after the last one. */

@@ -171,7 +171,7 @@ def links_that_a_slow_run_leaves_have_a_row_and_the_next_run_removes_them():
     a.environment["ASAN_OPTIONS"] = "detect_leaks=0"  # which does not work below strace
     a.write_config()
     place = a.path(".neuron-collectd", INSTANCE)
-    for call in ("linkat", "unlinkat"):  # it ends while files are linked, and while links are removed
+    for call in ("linkat", "unlinkat"):  # it ends while links are made, and while they go
         run("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e",
             f"inject={call}:delay_enter=10000", DAEMON, "--config", a.config_file, "--once",
             "--timeout", "5s", env=a.whole_environment(), cwd=a.dir)
