@@ -61,9 +61,7 @@ static int find_most(Store *s, StoreStatement most, int64_t *ret_owner) {
 /* The oldest finished one goes; one whose bundle is underway goes after all others. @return 0;
  * STORE_E_NOTES_FULL: none has finished */
 static int drop_oldest(Store *s, int64_t owner) {
-        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_NOTE_DROP_OF] };
-        bind_number(&b, (uint64_t)owner);
-        int r = run_change(s, &b);
+        int r = run_with_number(s, STORE_NOTE_DROP_OF, (uint64_t)owner);
         return r < 0 ? r : sqlite3_changes(s->db) > 0 ? 0 : STORE_E_NOTES_FULL;
 }
 
@@ -228,12 +226,6 @@ int store_note_list_open(Store *s, StoreOnNote on_note, void *userdata) {
 
 /* ---- jobs ---- */
 
-static int cut_jobs(Store *s) {
-        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_JOB_CUT] };
-        bind_number(&b, STORE_JOBS_MAX);
-        return run_change(s, &b);
-}
-
 int store_job_put(Store *s, const StoredJob *j) {
         _cleanup_binder_ Binder b = { .statement = s->statements[STORE_JOB_PUT] };
         int r = store_savepoint(s);
@@ -245,7 +237,8 @@ int store_job_put(Store *s, const StoredJob *j) {
         bind_number(&b, j->seen_usec);
         bind_bytes(&b, j->document);
         r = run_change(s, &b);
-        return store_savepoint_end(s, r == 0 ? cut_jobs(s) : r);
+        return store_savepoint_end(s,
+                                   r == 0 ? run_with_number(s, STORE_JOB_CUT, STORE_JOBS_MAX) : r);
 }
 
 static int read_job(sqlite3_stmt *st, StoredJob *ret) {

@@ -34,11 +34,7 @@ static int count_signature(Store *s, const char *id, uint64_t now_usec) {
         bind_text(&b, id);
         bind_number(&b, now_usec);
         int r = run_change(s, &b);
-        if (r < 0)
-                return r;
-        _cleanup_binder_ Binder cut = { .statement = s->statements[STORE_SIGNATURE_CUT] };
-        bind_number(&cut, STORE_SIGNATURES_MAX);
-        return run_change(s, &cut);
+        return r < 0 ? r : run_with_number(s, STORE_SIGNATURE_CUT, STORE_SIGNATURES_MAX);
 }
 
 int store_report_end(Store *s, const char *bundle_id, const char *signature, uint64_t now_usec) {

@@ -189,6 +189,13 @@ static inline int run_change(Store *s, Binder *b) {
         return r == STORE_E_NOT_FOUND ? 0 : r;
 }
 
+/* Runs a change whose only parameter is this. @return 0 or -errno */
+static inline int run_with_number(Store *s, StoreStatement which, uint64_t v) {
+        _cleanup_binder_ Binder b = { .statement = s->statements[which] };
+        bind_number(&b, v);
+        return run_change(s, &b);
+}
+
 /* Reading: the first failure is kept, and what is read after it is zero */
 
 typedef struct Reader {
