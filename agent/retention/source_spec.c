@@ -71,8 +71,5 @@ const char *source_spec_relative(const SourceSpec *t, const char *path) {
 bool source_spec_is_loose(const SourceSpec *t, const char *relative) {
         if (t->scan.kind != SOURCE_NEURON_CORE_DUMP && t->scan.kind != SOURCE_DIRECTORY)
                 return false;
-        size_t depth = relative[0] != '\0';
-        for (const char *s = relative; *s; s++)
-                depth += *s == '/';
-        return depth < path_template_depth(t->template);
+        return unit_path_depth(relative) < path_template_depth(t->template);
 }

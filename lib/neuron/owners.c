@@ -79,7 +79,8 @@ int owners_request(Owners *s, const Owner *o, uint64_t amount, Owner *ret_larges
                 const OwnerShare *most = find_largest(s);
                 if (!most || most->amount < own + amount || compare(&most->owner, o) == 0)
                         return OWNERS_REFUSED;
-                *ret_largest = most->owner;
+                if (ret_largest)
+                        *ret_largest = most->owner;
                 return OWNERS_DISPLACE;
         }
         if (!found) {

@@ -53,7 +53,7 @@ typedef enum OwnersAnswer {
 } OwnersAnswer;
 
 /** Asks for a share. @param amount  > 0; more than `max` is refused
- * @param ret_largest  set with OWNERS_DISPLACE
+ * @param ret_largest  set with OWNERS_DISPLACE; NULL: of no interest
  * @return OwnersAnswer, -ENOMEM */
 int owners_request(Owners *s, const Owner *o, uint64_t amount, Owner *ret_largest);
 

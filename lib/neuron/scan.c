@@ -30,8 +30,7 @@ typedef enum UnitOwner {
         UNIT_OWNER_FOREIGN,
 } UnitOwner;
 
-/* @return number of components of a clean relative path; 0 for "" */
-static size_t unit_path_depth(const char *relative) {
+size_t unit_path_depth(const char *relative) {
         size_t n = relative[0] != '\0';
 
         for (; *relative != '\0'; relative++)

@@ -180,6 +180,8 @@ typedef struct UnitMatch {
  *    the outermost output directory (UnitQuery), with all below it but such `_pid_` directories.
  * @return false: to none */
 bool unit_match(const UnitQuery *q, UnitMatch *ret);
+/** @return the number of components of a clean relative path; 0 for "" */
+size_t unit_path_depth(const char *relative);
 /** @return length in bytes of a clean relative path's first n components, without the slash after
  * them */
 size_t unit_path_prefix(const char *relative, size_t n);
