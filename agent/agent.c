@@ -794,13 +794,13 @@ static void add_discard(const char *name, uint64_t n, void *userdata) {
         Agent *a = userdata;
         const char *reason = name + strlen(DISCARD_COUNTER);
         for (size_t i = 0; i < a->n_discards; i++)
-                if (strcmp(a->discards[i].reason, reason) == 0) {
-                        a->discards[i].n += n;
+                if (strcmp(a->discards[i].label, reason) == 0) {
+                        a->discards[i].count += n;
                         return;
                 }
         char *copy = strdup(reason);
         if (copy && array_grow(&a->discards, a->n_discards, sizeof *a->discards) == 0)
-                a->discards[a->n_discards++] = (Discard){ copy, n };
+                a->discards[a->n_discards++] = (LabelledCount){ copy, n };
         else
                 free(copy);
 }
@@ -1277,18 +1277,12 @@ static void set_retention_sources(Agent *a) {
                 log_error(-ENOMEM, "no source files are deleted until the next reload");
 }
 
-static int on_evict(Bundle *b, const char *reason, void *userdata) {
-        Agent *a = userdata;
-        return bundle_set_state(a->bundles, b, BUNDLE_EVICTED, reason);
-}
-
 static int create_retention_runner(Agent *a) {
         RetentionRunnerContext context = { .event = a->event,
                                            .clock = a->clock,
                                            .store = a->store,
                                            .bundles = a->bundles,
                                            .on_discard = on_discard,
-                                           .on_evict = on_evict,
                                            .submit = intake_source_submit,
                                            .recheck_links = intake_recheck_links,
                                            .is_rechecking_links = intake_is_rechecking_links,
@@ -1468,7 +1462,7 @@ Agent *agent_free(Agent *a) {
         attachments_free(a->attachments);
         store_close(a->store);
         for (size_t i = 0; i < a->n_discards; i++)
-                free(a->discards[i].reason);
+                free((char *)a->discards[i].label);
         free(a->discards);
         free(a->config_error);
         free(a->pending_restart);
@@ -1526,11 +1520,8 @@ static int print_refused(const BundleRecord *rec, void *userdata) {
 }
 
 static int print_undelivered(const BundleRecord *rec, void *userdata) {
-        FILE *f = userdata;
-        if (rec->state == BUNDLE_SETTLING || rec->state == BUNDLE_READY ||
-            rec->state == BUNDLE_SHIPPING || rec->state == BUNDLE_QUARANTINED)
-                fprintf(f, "%s %s: %s\n", rec->id, bundle_state_name(rec->state),
-                        rec->reason ? rec->reason : "not delivered yet");
+        fprintf(userdata, "%s %s: %s\n", rec->id, bundle_state_name(rec->state),
+                rec->reason ? rec->reason : "not delivered yet");
         return 0;
 }
 

@@ -10,11 +10,6 @@
 #include "agent/retention/retention_runner.h"
 #include "lib/base/strbuf.h"
 
-typedef struct Discard {
-        char *reason;
-        uint64_t n;
-} Discard;
-
 /* Each may withdraw its own request only. */
 typedef enum DrainRequester {
         DRAIN_OPERATOR,
@@ -105,9 +100,9 @@ struct Agent {
         bool once;
         sd_event_source *store_timer; /* armed while the state database cannot be written */
         uint64_t started_usec, loaded_usec;
-        char *pending_restart; /* keys, as text; NULL = none */
-        char *config_error;    /* of the last reload; NULL = none */
-        Discard *discards;
+        char *pending_restart;   /* keys, as text; NULL = none */
+        char *config_error;      /* of the last reload; NULL = none */
+        LabelledCount *discards; /* by reason; the labels are owned */
         size_t n_discards;
         Histogram delivery_seconds;
         uint64_t *n_lacking; /* by destination: DestinationView.n_lacking; NULL: to be counted */

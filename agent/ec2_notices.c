@@ -331,13 +331,11 @@ static void on_id(const char *text, const char *error, void *userdata) {
                 log_debug("instance metadata service: %s", error);
                 return;
         }
-        size_t n = strcspn(text, "\r\n \t");
-        reply->found = n > 2 && n < INSTANCE_ID_SIZE && strncmp(text, "i-", 2) == 0 &&
-                       strspn(text + 2, "0123456789abcdef") == n - 2;
-        if (reply->found) {
-                memcpy(reply->id, text, n);
-                reply->id[n] = '\0';
-        }
+        char id[INSTANCE_ID_SIZE];
+        (void)snprintf(id, sizeof id, "%.*s", (int)strcspn(text, "\r\n \t"), text);
+        reply->found = instance_id_is_ec2(id);
+        if (reply->found)
+                memcpy(reply->id, id, sizeof id);
 }
 
 static bool request_instance_id(char *const *environment, char ret[INSTANCE_ID_SIZE]) {

@@ -130,8 +130,7 @@ static bool has_links(const Remains *r, const char *bundle_id) {
 /* Only what cannot have a control character: the path is a user's. */
 static int on_bundle(BundleRecord *b, void *userdata) {
         Remains *r = userdata;
-        if (b->state == BUNDLE_SETTLING || b->state == BUNDLE_READY ||
-            b->state == BUNDLE_SHIPPING || b->state == BUNDLE_QUARANTINED)
+        if (!bundle_state_is_terminal(b->state))
                 fprintf(r->file, "%s %s %s\n", b->id, bundle_state_name(b->state), b->source);
         if (b->links_held && !has_links(r, b->id)) {
                 r->n_lost++;

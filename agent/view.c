@@ -25,7 +25,6 @@ typedef struct AgentViewSpace {
         DestinationView *destinations;
         ShippingView *shipping;
         SourceView *sources;
-        LabelledCount *discards;
         RequestView *requests;
         LabelledCount retries[N_SCHEDULER_RETRIES + 1];
         char note[160];
@@ -43,7 +42,6 @@ static void free_space(AgentViewSpace *s) {
         free(s->shipping);
         free(s->requests);
         free(s->sources);
-        free(s->discards);
         free(s->agreement);
         *s = (AgentViewSpace){ 0 };
 }
@@ -56,8 +54,7 @@ static bool allocate_space(const Agent *a) {
         s->shipping = calloc(SCHEDULER_DELIVERIES_MAX(n) + 1, sizeof *s->shipping);
         s->requests = calloc(n * REQUESTS_MAX + 1, sizeof *s->requests);
         s->sources = calloc(a->n_sources + 1, sizeof *s->sources);
-        s->discards = calloc(a->n_discards + 1, sizeof *s->discards);
-        return s->destinations && s->shipping && s->requests && s->sources && s->discards;
+        return s->destinations && s->shipping && s->requests && s->sources;
 }
 
 static void view_one_shipping(const Agent *a, const SchedulerDeliveryView *d, ShippingView *ret) {
@@ -233,9 +230,7 @@ static void view_counts(Agent *a, const SchedulerFigures *f, AgentView *v) {
         v->bytes_read = store_counter(a->store, "bytes_read") + f->bytes_read;
         v->buffer_bytes = f->buffer_bytes;
         v->n_aborted_uploads = f->n_aborted_uploads;
-        for (size_t i = 0; i < a->n_discards; i++)
-                s->discards[i] = (LabelledCount){ a->discards[i].reason, a->discards[i].n };
-        v->discards = s->discards;
+        v->discards = a->discards;
         v->n_discards = a->n_discards;
         for (int i = 0; i < N_SCHEDULER_RETRIES; i++)
                 s->retries[i] = (LabelledCount){ retry_names[i], f->n_retries[i] };

@@ -771,13 +771,6 @@ static void apply_hold(IntakeSource *s, Bundle *b, ProbeJob *p) {
         }
 }
 
-static void record_process(Bundle *b, const ProbeJob *p) {
-        if (p->process_seen && !b->process_seen) {
-                b->process_seen = true;
-                b->process_start = p->process_start;
-        }
-}
-
 /* Copies what was counted into the record. */
 static void apply_facts(IntakeSource *s, Bundle *b, ProbeJob *p) {
         bool changed = p->unit.digest != b->rec.digest;
@@ -786,15 +779,12 @@ static void apply_facts(IntakeSource *s, Bundle *b, ProbeJob *p) {
         b->rec.n_files = p->unit.n_files;
         b->rec.bytes = p->unit.bytes;
         apply_hold(s, b, p);
-        record_process(b, p);
+        if (p->process_seen && !b->process_seen) {
+                b->process_seen = true;
+                b->process_start = p->process_start;
+        }
         if (changed || was_held != b->rec.links_held)
                 bundle_save(s->context->bundles, b);
-}
-
-static void update_quiet(IntakeSource *s, Bundle *b, bool changed) {
-        uint64_t now = intake_boot_usec(s);
-        b->quiet_usec = intake_quiet_usec(changed, now - b->checked_boot_usec, b->quiet_usec);
-        b->checked_boot_usec = now;
 }
 
 static void keep_waiting(Bundle *b, const IntakeAnswer *answer, uint64_t duration_usec) {
@@ -812,21 +802,13 @@ static void keep_waiting(Bundle *b, const IntakeAnswer *answer, uint64_t duratio
 
 static void apply_answer(IntakeSource *s, Bundle *b, const ProbeJob *p,
                          const IntakeAnswer *answer) {
-        switch (answer->verdict) {
-        case INTAKE_WAIT:
+        if (answer->verdict == INTAKE_WAIT)
                 keep_waiting(b, answer, p->duration_usec);
-                break;
-        case INTAKE_COMPLETE:
-                make_ready(s, b, &p->unit, NULL);
-                break;
-        case INTAKE_INCOMPLETE:
-                make_ready(s, b, &p->unit, answer->why);
-                break;
-        case INTAKE_VANISHED:
+        else if (answer->verdict == INTAKE_VANISHED)
                 (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
                                        answer->why); /* a refused transition is logged there */
-                break;
-        }
+        else
+                make_ready(s, b, &p->unit, answer->why);
 }
 
 /* There are files, but none that may be collected: this is not reported as removed. */
@@ -852,10 +834,6 @@ static IntakeFacts facts_of(const IntakeSource *s, const Bundle *b, const ProbeJ
                 .contradicted = p->contradicted,
                 .whole_usec = whole_usec > 0 ? intake_boot_usec(s) - whole_usec : 0,
         };
-}
-
-static bool is_reported(const IntakeSource *s, Bundle *b) {
-        return s->context->on_whole && s->context->on_whole(b, s->context->userdata);
 }
 
 static void on_probed(IntakeSource *s, ProbeJob *p) {
@@ -884,7 +862,10 @@ static void on_probed(IntakeSource *s, ProbeJob *p) {
                 give_up_unreadable(s, b, &p->unit);
                 return;
         }
-        update_quiet(s, b, seen && p->unit.digest != b->rec.digest);
+        uint64_t now = intake_boot_usec(s);
+        bool changed = seen && p->unit.digest != b->rec.digest;
+        b->quiet_usec = intake_quiet_usec(changed, now - b->checked_boot_usec, b->quiet_usec);
+        b->checked_boot_usec = now;
         if (!gone) {
                 label_losses(b, &p->unit);
                 apply_facts(s, b, p);
@@ -892,7 +873,7 @@ static void on_probed(IntakeSource *s, ProbeJob *p) {
                 b->rec.digest = p->unit.digest;
         IntakeLimits limits = { .settle_usec = s->config->settle_usec,
                                 .max_wait_usec = s->config->max_wait_usec,
-                                .waited_usec = intake_boot_usec(s) - b->seen_boot_usec,
+                                .waited_usec = now - b->seen_boot_usec,
                                 .flush = b->flush };
         IntakeFacts facts = facts_of(s, b, p);
         facts.gone = gone;
@@ -910,20 +891,15 @@ static void on_probed(IntakeSource *s, ProbeJob *p) {
         IntakeAnswer answer = intake_decide(&facts, &limits);
         if ((answer.verdict == INTAKE_COMPLETE || answer.verdict == INTAKE_INCOMPLETE ||
              answer.only_pending) &&
-            is_reported(s, b)) {
+            s->context->on_whole && s->context->on_whole(b, s->context->userdata)) {
                 facts.reporting = true;
                 answer = intake_decide(&facts, &limits);
         }
         if (!answer.only_pending)
                 b->whole_boot_usec = 0;
         else if (b->whole_boot_usec == 0)
-                b->whole_boot_usec = intake_boot_usec(s);
+                b->whole_boot_usec = now;
         apply_answer(s, b, p, &answer);
-}
-
-static void accept_attachments(IntakeSource *s, Bundle *b) {
-        if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, NULL) == 0)
-                s->context->on_ready(b, s->context->userdata);
 }
 
 static void intake_probe_bundle(Bundle *b) {
@@ -936,7 +912,8 @@ static void intake_probe_bundle(Bundle *b) {
                 return;
         }
         if (bundle_is_of_attachments(&b->rec)) { /* they are complete, and ours */
-                accept_attachments(s, b);
+                if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, NULL) == 0)
+                        s->context->on_ready(b, s->context->userdata);
                 return;
         }
         ProbeJob *p;
@@ -1116,13 +1093,12 @@ static bool park_one(IntakeContext *c, const Owner *owner) {
 static bool is_too_fast(IntakeSource *s, const char *path, const Owner *owner) {
         IntakeContext *c = s->context;
         uint64_t now = intake_boot_usec(s);
-        Owner most;
         if (now > c->minute_boot_usec + USEC_PER_MINUTE) {
                 owners_done(&c->new_units);
                 c->minute_boot_usec = now;
         }
         if (c->takes_all || s->hold != INTAKE_OPEN || is_noted(s, path, owner->uid) ||
-            owners_request(&c->new_units, owner, 1, &most) == OWNERS_GRANTED)
+            owners_request(&c->new_units, owner, 1, NULL) == OWNERS_GRANTED)
                 return false;
         owners_count_refused(&c->new_units, owner, now);
         if (!s->has_late) {
@@ -1165,11 +1141,11 @@ static bool has_much_space(const IntakeSource *s) {
 static int resume_one(BundleRecord *rec, void *userdata) {
         IntakeSource *s = userdata;
         IntakeContext *c = s->context;
-        Owner owner = owner_of(rec->uid), most;
+        Owner owner = owner_of(rec->uid);
         Bundle *b = NULL;
         if (bundle_table_find(c->bundles, rec->id))
                 return 0;
-        if (owners_request(&c->active, &owner, 1, &most) == OWNERS_GRANTED) {
+        if (owners_request(&c->active, &owner, 1, NULL) == OWNERS_GRANTED) {
                 owners_release(&c->active, &owner, 1); /* intake_source_adopt() counts it */
                 if (bundle_table_revive(c->bundles, rec->id, s, &b) == 0) {
                         intake_source_adopt(s, b);
@@ -1198,12 +1174,6 @@ static void resume_parked(IntakeSource *s) {
         }
 }
 
-static void count_active(IntakeSource *s, Bundle *b) {
-        b->is_active = true;
-        if (s->context->on_found)
-                s->context->on_found(b, s->context->userdata);
-}
-
 /* @param base  as for add_bundle()  @return NULL: later, or never; logged */
 static Bundle *record_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
         _cleanup_free_ char *path = unit_path(s, u->relative);
@@ -1213,7 +1183,9 @@ static Bundle *record_bundle(IntakeSource *s, const ScanUnit *u, BundleRecord *b
         bool is_reserved = !base || reserve_number(s, base); /* it logs a failure */
         int r = is_reserved ? add_bundle(s, u, base, &b) : 0;
         if (b) {
-                count_active(s, b);
+                b->is_active = true;
+                if (s->context->on_found)
+                        s->context->on_found(b, s->context->userdata);
                 return b;
         }
         Owner owner = owner_of(u->st.st_uid);
@@ -1404,12 +1376,11 @@ static void pass_rests(IntakeSource *s) {
 }
 
 static void on_path_probed(IntakeSource *s, ProbeJob *p) {
-        Owner most;
         owners_release(&s->probing, &p->owner, 1);
         pass_rests(s);
         if (p->duration_usec > 0)
                 (void)owners_request(&s->rests, &p->owner, REPROBE_SHARE * p->duration_usec,
-                                     &most); /* without memory it does not rest */
+                                     NULL); /* without memory it does not rest */
         if (p->result == 0) {
                 on_unit(s, &p->unit);
         } else if (p->result < 0 && p->result != -ENOENT)
@@ -1446,9 +1417,8 @@ static PendingPath *find_pending(const IntakeSource *s, uint64_t *ret_rest_usec)
 static bool probe_pending(IntakeSource *s, PendingPath *next) {
         const Owner owner = next->owner;
         _cleanup_free_ char *relative = pending_remove(&s->pending, next);
-        Owner most;
         ProbeJob *p;
-        if (owners_request(&s->probing, &owner, 1, &most) != OWNERS_GRANTED)
+        if (owners_request(&s->probing, &owner, 1, NULL) != OWNERS_GRANTED)
                 return false;
         if (probe_job_new(&p, s->spec, relative) == 0) {
                 p->owner = owner;
@@ -1959,11 +1929,6 @@ static void sweep_attachments(IntakeSource *s) {
                             s->config->name);
 }
 
-static void attachments_queue_done(IntakeSource *s) {
-        pending_done(&s->attached);
-        sd_event_source_disable_unref(s->attached_timer);
-}
-
 void intake_source_on_final(IntakeSource *s, Bundle *b) {
         const char *relative = source_spec_relative(s->spec, b->rec.path);
         release_active(s, b);
@@ -2009,8 +1974,8 @@ void intake_source_adopt(IntakeSource *s, Bundle *b) {
         if (b->rec.is_redelivery) /* delivered long since: nothing is to be found out */
                 return;
         b->probing = false;
-        Owner owner = owner_of(b->rec.uid), other;
-        b->is_active = owners_request(&s->context->active, &owner, 1, &other) == OWNERS_GRANTED;
+        Owner owner = owner_of(b->rec.uid);
+        b->is_active = owners_request(&s->context->active, &owner, 1, NULL) == OWNERS_GRANTED;
         /* Our links have changed the ctimes, so `settle` starts again. */
         b->quiet_usec = 0;
         b->seen_boot_usec = b->checked_boot_usec = intake_boot_usec(s);
@@ -2109,8 +2074,8 @@ static void set_hold(IntakeSource *s, IntakeHold hold) {
 static bool may_watch(uid_t uid, void *userdata) {
         const IntakeSource *s = userdata;
         Owners *watched = &s->context->watched;
-        Owner owner = owner_of(uid), most;
-        if (owners_request(watched, &owner, 1, &most) == OWNERS_GRANTED)
+        Owner owner = owner_of(uid);
+        if (owners_request(watched, &owner, 1, NULL) == OWNERS_GRANTED)
                 return true;
         owners_count_refused(watched, &owner, intake_boot_usec(s));
         return false;
@@ -2523,7 +2488,8 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         owners_done(&s->probing);
         owners_done(&s->rests);
         pending_done(&s->rechecks);
-        attachments_queue_done(s);
+        pending_done(&s->attached);
+        sd_event_source_disable_unref(s->attached_timer);
         hook_hints_done(s);
         unit_table_done(&s->table);
         source_spec_unref(s->spec);

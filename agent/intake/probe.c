@@ -346,13 +346,6 @@ static int walk_links(ProbeJob *p) {
         return r == 0 && p->unit.n_files == 0 ? -ENOENT : r;
 }
 
-/* The unit is gone, but our links hold it, and a process that has a member open may still write. */
-static int probe_links(ProbeJob *p) {
-        p->hold = false; /* they are held */
-        p->from_links = true;
-        return walk_links(p);
-}
-
 /* A core file that has changed is a bundle of its own. */
 static bool is_core_at_source(const ProbeJob *p) {
         struct stat st;
@@ -402,8 +395,13 @@ static int probe_unit(ProbeJob *p) {
                 check_process(p);
         if (r == -ENOENT && p->hold)
                 p->moved = was_moved(p);
-        if (r == -ENOENT && p->hold && !p->moved)
-                r = probe_links(p);
+        /* It is gone, but our links hold it, and a process that has a member open may still write.
+         */
+        if (r == -ENOENT && p->hold && !p->moved) {
+                p->hold = false;
+                p->from_links = true;
+                r = walk_links(p);
+        }
         p->session = pins_session_free(p->session);
         return r;
 }

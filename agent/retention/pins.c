@@ -1118,11 +1118,6 @@ static int put_back(Deleter *d, int dir_fd, const char *name) {
         return r == -EEXIST || r == -ENOENT ? keep_aside(d, dir_fd, name) : r;
 }
 
-static void count_deleted(Deleter *d, const struct stat *st) {
-        d->tally->n_deleted++;
-        d->tally->deleted_bytes += (uint64_t)st->st_size;
-}
-
 /* ---- one member ---- */
 
 /* What came may be another file than was checked: it is classified again. @param fd  the pinned
@@ -1143,7 +1138,8 @@ static int delete_name(Deleter *d, const DeleterLevel *l, const char *path, int 
         if (r == MEMBER_DELETABLE) {
                 if (unlinkat(d->instance_fd, d->slot, 0) < 0)
                         return -errno;
-                count_deleted(d, &pinned);
+                d->tally->n_deleted++;
+                d->tally->deleted_bytes += (uint64_t)pinned.st_size;
                 return MEMBER_DELETABLE;
         }
         int back = put_back(d, l->source_fd, name);

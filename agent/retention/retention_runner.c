@@ -667,7 +667,7 @@ static void evict(RunnerSource *s, const Subject *x, RetentionAct act) {
         bool was_quarantined = b->rec.state == BUNDLE_QUARANTINED;
         if (release) /* nothing is at the source to be deleted: intake removes the links */
                 b->rec.links_held = false;
-        int r = c->on_evict(b, reason, c->userdata);
+        int r = bundle_set_state(c->bundles, b, BUNDLE_EVICTED, reason);
         if (r >= 0) {
                 log_dump(x->id, LOG_WARNING, 0, "lost: %s", reason);
                 c->on_discard(release ? "deleted_by_user" : "keep_free", 1, c->userdata);

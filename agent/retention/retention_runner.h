@@ -17,9 +17,6 @@ typedef struct RetentionRunnerContext { /* borrowed */
         Store *store;
         BundleTable *bundles;
         void (*on_discard)(const char *reason, uint64_t n, void *userdata); /* for the metric */
-        /* Evicts an undelivered bundle, which may be freed when this returns 0. Its files are
-         * deleted when its row is durable. -errno: it is what it was */
-        int (*on_evict)(Bundle *b, const char *reason, void *userdata);
         /* Runs the task in the thread of the source. 0, or -errno: it stays the caller's */
         int (*submit)(IntakeSource *s, SourceTask *t);
         /* Checks whether links of a delivered bundle hold what was not shipped;
