@@ -91,6 +91,8 @@ static void whatever_is_no_sound_database_is_put_aside(void **state) {
                 "sqlite3 state.db 'PRAGMA user_version=0'", /* the upgrade finds its tables there
                                                                already */
                 "sqlite3 state.db 'PRAGMA user_version=-3'",
+                "sqlite3 state.db \"UPDATE bundles SET state = 'ready', kind = 'unknown'\"",
+                "sqlite3 state.db \"UPDATE bundles SET state = 'unknown'\"",
                 "rm state.db && mkdir state.db && touch state.db/file",
                 "rm state.db && mkfifo state.db",
                 "mv state.db elsewhere && ln -s elsewhere state.db",
