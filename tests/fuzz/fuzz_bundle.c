@@ -48,10 +48,12 @@ static json_t *manifest_for(const uint8_t *data, size_t n) {
                          "\"members\": ["
                          "{\"path\": \"a\", \"bytes\": 10, \"mtime\": \"\", \"mode\": \"0644\", "
                          "\"sha256\": \"%s\", \"kind\": \"other\", "
-                         "\"verdict\": \"ok\", \"detail\": \"\", \"frame\": 0, \"offset\": 512}, "
+                         "\"verdict\": \"ok\", \"detail\": \"\", \"frame\": 0, \"offset\": 512, "
+                         "\"header\": 512}, "
                          "{\"path\": \"b\", \"bytes\": 1, \"mtime\": \"\", \"mode\": \"0644\", "
                          "\"sha256\": \"%s\", \"kind\": \"other\", "
-                         "\"verdict\": \"ok\", \"detail\": \"\", \"frame\": 1, \"offset\": 1536}], "
+                         "\"verdict\": \"ok\", \"detail\": \"\", \"frame\": 1, \"offset\": 1536, "
+                         "\"header\": 512}], "
                          "\"frames\": {\"count\": 2, \"format\": \"zstd-seekable\"}, \"agent\": "
                          "{\"version\": \"0\"}, \"created\": \"\"}",
                          n, object, n, object, a, b);
