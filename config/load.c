@@ -46,19 +46,11 @@ static int stop_at_bound(Builder *b, unsigned line, const char *remedy, const ch
         return STEP_DONE;
 }
 
-static int append_item(LoadNode *parent, LoadNode *node) {
-        if (array_grow(&parent->items, parent->n, sizeof *parent->items) < 0)
-                return -ENOMEM;
-        parent->items[parent->n++] = node;
-        return 0;
-}
-
 /* Makes a node and hangs it into the innermost open one. */
 static int add_node(Builder *b, LoadNodeType type, const yaml_mark_t *mark, LoadNode **ret) {
         _cleanup_(load_freep) LoadNode *node = calloc(1, sizeof *node);
         LoadNode *parent = b->depth > 0 ? b->stack[b->depth - 1] : NULL;
         unsigned line = line_of(mark);
-        int r;
 
         if (!node)
                 return -ENOMEM;
@@ -68,13 +60,12 @@ static int add_node(Builder *b, LoadNodeType type, const yaml_mark_t *mark, Load
                                      "there are more than 100000 values up to here");
         if (parent && parent->n >= (parent->type == LOAD_MAP ? 2 * LOAD_LIST_MAX : LOAD_LIST_MAX))
                 return stop_at_bound(b, line, "write fewer", "the list has more than 1000 entries");
-        if (parent) {
-                r = append_item(parent, node);
-                if (r < 0)
-                        return r;
-        } else {
+        if (parent && array_grow(&parent->items, parent->n, sizeof *parent->items) < 0)
+                return -ENOMEM;
+        if (parent)
+                parent->items[parent->n++] = node;
+        else
                 b->root = node;
-        }
         *ret = TAKE_PTR(node);
         return STEP_MORE;
 }

@@ -21,7 +21,10 @@ void diag_add(Diags *d, DiagLocation where, const char *remedy, const char *faul
         diag.file = strdup(where.file ? where.file : "");
         diag.key = where.key ? strdup(where.key) : NULL;
         diag.remedy = remedy ? strdup(remedy) : NULL;
-        d->items[d->n++] = diag;
+        size_t at = d->n++;
+        for (; at > 0 && d->items[at - 1].line > diag.line; at--)
+                d->items[at] = d->items[at - 1];
+        d->items[at] = diag;
 }
 
 /* A value out of the file may hold a newline or worse; a fault stays one line. */
@@ -46,25 +49,9 @@ char *diag_format(const Diag *d) {
         return strbuf_detach(&b);
 }
 
-static int diag_compare(const void *a, const void *b) {
-        const Diag *x = *(const Diag *const *)a, *y = *(const Diag *const *)b;
-
-        if (x->line != y->line)
-                return x->line < y->line ? -1 : 1;
-        return (x > y) - (x < y); /* of one line: in the order in which they were found */
-}
-
 void diag_print(const Diags *d, FILE *f) {
-        _cleanup_free_ const Diag **sorted = reallocarray(NULL, d->n, sizeof *sorted);
-
-        if (sorted) {
-                for (size_t i = 0; i < d->n; i++)
-                        sorted[i] = &d->items[i];
-                qsort(sorted, d->n, sizeof *sorted, diag_compare);
-        }
         for (size_t i = 0; i < d->n; i++) {
-                const Diag *diag = sorted ? sorted[i] : &d->items[i];
-                _cleanup_free_ char *text = diag_format(diag);
+                _cleanup_free_ char *text = diag_format(&d->items[i]);
 
                 (void)fprintf(f, "%s\n", text ? text : "out of memory while telling a fault");
         }

@@ -18,7 +18,7 @@ typedef struct Diag {
 } Diag;
 
 typedef struct Diags {
-        Diag *items;
+        Diag *items; /* in order of line, faults of one line as found */
         size_t n;
 } Diags;
 
@@ -27,8 +27,8 @@ typedef struct Diags {
 void diag_add(Diags *d, DiagLocation where, const char *remedy, const char *fault, ...)
         _printf_(4, 5);
 
-/** Writes `FILE:LINE: key.path: fault; remedy` a line each, in order of line, faults of one line as
- * found. Control characters in values are spelled `\xNN`. */
+/** Writes `FILE:LINE: key.path: fault; remedy` a line each. Control characters in values are
+ * spelled `\xNN`. */
 void diag_print(const Diags *d, FILE *f);
 
 /** Formats one as diag_print does. @return a string of the caller's, or NULL for lack of memory */
