@@ -608,13 +608,6 @@ int expand(const char *text, char *const *environment, char **ret, StrBuf *fault
         return 0;
 }
 
-static int origins_add(ConfigOrigins *o, const Origin *origin) {
-        if (array_grow(&o->items, o->n, sizeof *o->items) < 0)
-                return -ENOMEM;
-        o->items[o->n++] = *origin;
-        return 0;
-}
-
 static int compare(const void *left, const void *right) {
         const Origin *a = left, *b = right;
 
@@ -661,11 +654,16 @@ typedef struct Given {
 enum { READ_E_FAULTY = 1 };
 
 static int add_origin_of(Reader *r, const Given *g, bool faulty) {
-        return origins_add(r->config->origins, &(Origin){ .key = g->key,
-                                                          .index = g->scope->index,
-                                                          .item = g->spot.item,
-                                                          .line = g->spot.line,
-                                                          .faulty = faulty });
+        ConfigOrigins *o = r->config->origins;
+
+        if (array_grow(&o->items, o->n, sizeof *o->items) < 0)
+                return -ENOMEM;
+        o->items[o->n++] = (Origin){ .key = g->key,
+                                     .index = g->scope->index,
+                                     .item = g->spot.item,
+                                     .line = g->spot.line,
+                                     .faulty = faulty };
+        return 0;
 }
 
 /* Faults that every type shares */
@@ -714,14 +712,18 @@ static int report_value_fault(Reader *r, const Spot *spot, ValueFault *f) {
         return READ_E_FAULTY;
 }
 
-static bool is_too_long(Reader *r, const Given *g, size_t n) {
+/* What is given must be a list or a mapping of a bounded length. @param n  entries */
+static int check_entries(Reader *r, const Given *g, LoadNodeType type, size_t n) {
         size_t max = g->key->max > 0 ? g->key->max : KEYS_LIST_MAX;
 
+        if (g->value->type != type)
+                return refuse_type(r, g, g->value);
+        value_clear(g->key, g->scope->base); /* the default */
         if (n <= max)
-                return false;
+                return 0;
         faults_add(r->faults, &g->spot, "write fewer",
                    "has %zu entries, more than the %zu that are supported", n, max);
-        return true;
+        return READ_E_FAULTY;
 }
 
 /* Scalars */
@@ -758,13 +760,10 @@ static int read_scalar(Reader *r, const Given *g) {
 /* Lists of strings and free mappings */
 
 static int read_strings(Reader *r, const Given *g) {
-        int result = 0;
+        int result = check_entries(r, g, LOAD_LIST, g->value->n);
 
-        if (g->value->type != LOAD_LIST)
-                return refuse_type(r, g, g->value);
-        value_clear(g->key, g->scope->base);
-        if (is_too_long(r, g, g->value->n))
-                return READ_E_FAULTY;
+        if (result != 0)
+                return result;
         if (g->value->n < g->key->min) {
                 faults_add(r->faults, &g->spot, keys_type_remedy(g->key), "is an empty list");
                 return READ_E_FAULTY;
@@ -833,13 +832,10 @@ static int read_pair(Reader *r, const Given *g, size_t i) {
 }
 
 static int read_map(Reader *r, const Given *g) {
-        int result = 0;
+        int result = check_entries(r, g, LOAD_MAP, g->value->n / 2);
 
-        if (g->value->type != LOAD_MAP)
-                return refuse_type(r, g, g->value);
-        value_clear(g->key, g->scope->base);
-        if (is_too_long(r, g, g->value->n / 2))
-                return READ_E_FAULTY;
+        if (result != 0)
+                return result;
         for (size_t i = 0; i + 1 < g->value->n; i += 2) {
                 int k = read_pair(r, g, i);
                 if (k < 0)
@@ -886,11 +882,10 @@ static int read_element(Reader *r, const Given *g, const LoadNode *node, size_t 
 }
 
 static int read_elements(Reader *r, const Given *g) {
-        if (g->value->type != LOAD_LIST)
-                return refuse_type(r, g, g->value);
-        if (is_too_long(r, g, g->value->n))
-                return READ_E_FAULTY;
-        int k = 0;
+        int k = check_entries(r, g, LOAD_LIST, g->value->n);
+
+        if (k != 0)
+                return k;
         for (size_t i = 0; k >= 0 && i < g->value->n; i++)
                 k = read_element(r, g, g->value->items[i], i);
         return MIN(k, 0);
@@ -997,8 +992,10 @@ static void add_required_names(StrBuf *b, const ConfigKey *list) {
                 }
 }
 
-static void report_missing(Reader *r, const Scope *scope, const ConfigKey *key) {
-        Spot spot = { .line = scope->line, .name = key->name, .index = scope->index };
+static void report_missing(Reader *r, const Scope *scope, const ConfigKey *key, const Found *f) {
+        Spot spot = { .line = f->line > 0 ? f->line : scope->line,
+                      .name = key->name,
+                      .index = scope->index };
         _cleanup_(strbuf_done) StrBuf remedy = STRBUF_INIT;
 
         if (key->type == KEY_ELEMENTS) {
@@ -1014,16 +1011,9 @@ static void report_missing(Reader *r, const Scope *scope, const ConfigKey *key) 
         faults_add(r->faults, &spot, remedy.text, "is missing");
 }
 
-static void check_key_applies(Reader *r, const Scope *scope, const ConfigKey *key, const Found *f) {
-        Scope at = *scope;
-
-        if (f->line > 0)
-                at.line = f->line;
-        if (!is_required(key) || !r->whole)
-                return;
-        if (f->line == 0 ||
-            (key->type == KEY_ELEMENTS && f->good && value_n_elements(key, scope->base) == 0))
-                report_missing(r, &at, key);
+static bool is_missing(const Scope *scope, const ConfigKey *key, const Found *f) {
+        return is_required(key) && (f->line == 0 || (key->type == KEY_ELEMENTS && f->good &&
+                                                     value_n_elements(key, scope->base) == 0));
 }
 
 /* @return whether a row of destinations[] applies to an element of this type */
@@ -1047,11 +1037,12 @@ static void check_applicable(Reader *r, const Scope *scope, const Found *found) 
                 const Found *f = &found[key - keys];
                 Spot spot = { .line = f->line, .name = key->name, .index = scope->index };
 
+                bool is_right = !special || applies(key, ((ConfigDestination *)scope->base)->type);
                 if (special && !typed)
                         continue;
-                if (!special || applies(key, ((ConfigDestination *)scope->base)->type))
-                        check_key_applies(r, scope, key, f);
-                else if (f->line > 0)
+                if (is_right && r->whole && is_missing(scope, key, f))
+                        report_missing(r, scope, key, f);
+                else if (!is_right && f->line > 0)
                         faults_add(r->faults, &spot, "delete the line, or change the type",
                                    "does not apply to %s", key->flags & KEY_S3 ? "a volume" : "s3");
         }
@@ -1272,20 +1263,21 @@ static void check_unique(const Config *c, Faults *faults, const ConfigKey *list)
 
 /* A source that names no destinations has all of them. */
 static int use_all_destinations(Config *c) {
-        _cleanup_(value_fault_done) ValueFault f = { 0 };
         const ConfigKey *key = keys_get("sources[].destinations");
+        int r = 0;
 
         for (size_t i = 0; i < c->n_sources; i++) {
+                StringList *list = &c->sources[i].destinations;
                 if (origins_find(c->origins, &(Origin){ .key = key, .index = i }))
                         continue;
-                for (size_t k = 0; k < c->n_destinations; k++) {
-                        const char *name = c->destinations[k].name;
-                        int r = name ? value_append(key, &c->sources[i], name, &f) : 0;
-                        if (r < 0)
-                                return r;
-                }
+                for (size_t k = 0; r == 0 && k < c->n_destinations; k++)
+                        if (c->destinations[k].name) {
+                                r = append_string(&list->items, list->n,
+                                                  strdup(c->destinations[k].name));
+                                list->n += r == 0;
+                        }
         }
-        return 0;
+        return r;
 }
 
 static int check_elements(Config *c, Faults *faults) {
