@@ -40,9 +40,8 @@ static void print_delivery(const Cli *cli, const json_t *d) {
 
 /* What was held has been released in these states; what is quarantined is still held. */
 static bool is_released(const char *state) {
-        static const char *const states[] = { "delivered", "evicted", "cancelled", "vanished",
-                                              NULL };
-        return cli_is_one_of(state, states);
+        static const char *const states[] = { "delivered", "evicted", "cancelled", "vanished" };
+        return parse_word(state, states, ELEMENTSOF(states)) >= 0;
 }
 
 static void print_bundle(const Cli *cli, const json_t *b) {

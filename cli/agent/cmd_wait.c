@@ -53,9 +53,8 @@ static bool is_delivered(const json_t *delivery) {
 
 /* @return whether a bundle in this state is worked on no more, and was not delivered */
 static bool is_given_up(const char *state) {
-        static const char *const states[] = { "quarantined", "cancelled", "evicted", "vanished",
-                                              NULL };
-        return cli_is_one_of(state, states);
+        static const char *const states[] = { "quarantined", "cancelled", "evicted", "vanished" };
+        return parse_word(state, states, ELEMENTSOF(states)) >= 0;
 }
 
 /* @return the bundle's own reason, else what went wrong at a destination; ""; borrowed */

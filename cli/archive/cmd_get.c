@@ -319,7 +319,8 @@ static bool is_as_listed(const PartsCheck *c) {
 
 /* @return 0; -EBADMSG: the part that ended with these bytes is another (it is the current one
  * still: parts_check_restart_part()), or there are more bytes than parts */
-static int parts_check_update(PartsCheck *c, const void *data, size_t n) {
+static int parts_check_update(void *check, const void *data, size_t n) {
+        PartsCheck *c = check;
         const char *from = data;
         while (n > 0) {
                 if (parts_check_is_complete(c))
@@ -372,6 +373,24 @@ static int open_range(Get *g, uint64_t offset, uint64_t bytes, ByteSource **ret)
                                                     .object_bytes = get_object_bytes(g) },
                                     ret);
         return r == 0 ? CLI_YES : report_read_error(g, r);
+}
+
+/* Hands a file that is here already to `handle`, step by step. @return what that returned, if not
+ * 0; -errno, -EINTR */
+static int read_existing(const Get *g, int fd, uint64_t bytes,
+                         int (*handle)(void *userdata, const void *data, size_t n),
+                         void *userdata) {
+        int r = 0;
+        for (uint64_t at = 0; r == 0 && at < bytes;) {
+                size_t n = (size_t)MIN(bytes - at, (uint64_t)GET_STEP_BYTES);
+                r = cli_is_interrupted() ? -EINTR : fs_pread_all(fd, g->step, n, at);
+                if (r == 0)
+                        r = handle(userdata, g->step, n);
+                at += n;
+                cli_progress(g->cli, "verifying the existing file: %u %%", cli_percent(at, bytes));
+        }
+        cli_progress_end();
+        return r;
 }
 
 static int check_existing(Get *g, int (*is_same)(int fd, void *userdata), void *userdata,
@@ -446,31 +465,13 @@ typedef struct Whole {
 
 /* ---- the existing file ---- */
 
-/* Supplies a file to the check. @return as parts_check_update(), -errno */
-static int hash_file(Whole *w, int fd, uint64_t bytes) {
-        int r = 0;
-        for (uint64_t at = 0; r == 0 && at < bytes;) {
-                size_t n = (size_t)MIN(bytes - at, (uint64_t)GET_STEP_BYTES);
-                if (cli_is_interrupted())
-                        return -EINTR;
-                r = fs_pread_all(fd, w->get->step, n, at);
-                if (r == 0)
-                        r = parts_check_update(&w->check, w->get->step, n);
-                at += n;
-                cli_progress(w->get->cli, "verifying the existing file: %u %%",
-                             cli_percent(at, bytes));
-        }
-        cli_progress_end();
-        return r;
-}
-
 /* @return whether the file is the object; -EINTR */
 static int is_same_bundle(int fd, void *userdata) {
         Whole *w = userdata;
         uint64_t bytes = get_object_bytes(w->get);
         if (lseek(fd, 0, SEEK_END) != (off_t)bytes)
                 return 0;
-        int r = hash_file(w, fd, bytes);
+        int r = read_existing(w->get, fd, bytes, parts_check_update, &w->check);
         parts_check_init(&w->check, w->get->manifest);
         return r == -EINTR ? r : r == 0;
 }
@@ -506,7 +507,8 @@ static int keep_partial(Whole *w) {
         Get *g = w->get;
         if (output_is_stdout(&g->out) || g->out.kept == 0)
                 return CLI_YES;
-        int r = hash_file(w, g->out.fd, MIN(g->out.kept, get_object_bytes(g)));
+        int r = read_existing(g, g->out.fd, MIN(g->out.kept, get_object_bytes(g)),
+                              parts_check_update, &w->check);
         if (r == -EINTR)
                 return object_store_report(g->store, r);
         if (r != 0)
@@ -655,6 +657,11 @@ typedef struct Member {
 
 /* ---- the existing file ---- */
 
+static int update_digest(void *digest, const void *data, size_t n) {
+        (void)member_digest_update(digest, data, n); /* whether it is zero is nobody's concern */
+        return 0;
+}
+
 /* @return whether the file's content is the member's; -EINTR */
 static int is_same_member(int fd, void *userdata) {
         const Member *m = userdata;
@@ -666,16 +673,9 @@ static int is_same_member(int fd, void *userdata) {
         if (lseek(fd, 0, SEEK_END) != (off_t)bytes)
                 return 0;
         member_digest_init(&d);
-        for (uint64_t at = 0; at < bytes;) {
-                size_t n = (size_t)MIN(bytes - at, (uint64_t)GET_STEP_BYTES);
-                if (cli_is_interrupted())
-                        return -EINTR;
-                if (fs_pread_all(fd, m->get->step, n, at) < 0)
-                        return 0;
-                (void)member_digest_update(&d, m->get->step,
-                                           n); /* whether it is zero is nobody's concern here */
-                at += n;
-        }
+        int r = read_existing(m->get, fd, bytes, update_digest, &d);
+        if (r < 0)
+                return r == -EINTR ? r : 0;
         member_digest_final(&d, digest, &is_sparse);
         return strcasecmp(digest_hex(digest, sizeof digest, hex),
                           cli_text(m->entry, is_sparse ? "sha256_sparse" : "sha256")) == 0;
@@ -745,17 +745,14 @@ static int load_frames(Member *m, bool *ret_bad) {
         return r < 0 && r != -EBADMSG ? report_read_error(g, r) : code;
 }
 
+static int supply_kept(void *fetch, const void *data, size_t n) {
+        fetch_supply_kept(fetch, data, n);
+        return 0;
+}
+
 /* Feeds what an earlier run has left to the digest. */
 static int hash_kept(Member *m, uint64_t bytes) {
-        int r = 0;
-        for (uint64_t at = 0; r == 0 && at < bytes;) {
-                size_t n = (size_t)MIN(bytes - at, (uint64_t)GET_STEP_BYTES);
-                r = cli_is_interrupted() ? -EINTR
-                                         : fs_pread_all(m->get->out.fd, m->get->step, n, at);
-                if (r == 0)
-                        fetch_supply_kept(m->fetch, m->get->step, n);
-                at += n;
-        }
+        int r = read_existing(m->get, m->get->out.fd, bytes, supply_kept, m->fetch);
         if (r == 0)
                 r = output_rewind(&m->get->out, bytes);
         return r < 0 ? output_report(&m->get->out, r) : CLI_YES;

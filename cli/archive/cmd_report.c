@@ -95,14 +95,13 @@ static int read_published(Report *r) {
         if (e < 0)
                 return e;
         uint64_t n = cli_number(r->published, "n");
-        snprintf(r->key, sizeof r->key, "%s", cli_text(r->published, "key"));
-        r->n = (uint32_t)n;
-        if (claim_key_is_valid(r->key) && n >= 1 && n <= UINT32_MAX)
+        const char *name = cli_text(r->published, "key");
+        if (claim_key_is_valid(name) && n >= 1 && n <= UINT32_MAX) {
+                snprintf(r->key, sizeof r->key, "%s", name);
+                r->n = (uint32_t)n;
                 return 0;
-        json_decref(r->published);
-        r->published = NULL;
-        r->key[0] = '\0';
-        r->n = 0;
+        }
+        json_decref(TAKE_PTR(r->published));
         return -ENOENT;
 }
 

@@ -106,10 +106,8 @@ int cmd_verify(const Cli *cli, int argc, char **argv) {
         BundleNames names = { 0 };
         Verify v = { .cli = cli, .faults = json_array(), .drawn_percent = UINT32_MAX };
         int code = s3_options_parse(argc, argv, "one bundle, s3://bucket/key or a path", &s3);
-        if (code == CLI_YES && !v.faults) {
-                cli_error("%s", strerror(ENOMEM));
-                code = CLI_NO;
-        }
+        if (code == CLI_YES && !v.faults)
+                code = cli_error("%s", strerror(ENOMEM));
         if (code == CLI_YES)
                 code = object_store_open_bundle(&v.store, cli, argv, &s3, &names);
         if (code == CLI_YES)

@@ -116,25 +116,20 @@ int cli_usage(const char *command, const char *fmt, ...) {
         return CLI_USAGE;
 }
 
-bool cli_is_one_of(const char *word, const char *const *words) {
-        while (*words && strcmp(*words, word) != 0)
-                words++;
-        return *words;
-}
-
 void cli_state(const Cli *cli, const char *word, int width) {
         static const char *const green[] = { "ok",      "OK",       "delivered", "yes",
-                                             "running", "complete", "present",   NULL };
-        static const char *const red[] = { "failing", "quarantined", "no", "NO",
-                                           "FAILED",  "missing",     NULL };
-        static const char *const yellow[] = { "paused",   "evicted",  "vanished",   "cancelled",
-                                              "draining", "stopping", "INCOMPLETE", "warning",
-                                              "late",     NULL };
-        const char *colour = !cli->colour                  ? NULL
-                             : cli_is_one_of(word, green)  ? "\x1b[32m"
-                             : cli_is_one_of(word, red)    ? "\x1b[31m"
-                             : cli_is_one_of(word, yellow) ? "\x1b[33m"
-                                                           : NULL;
+                                             "running", "complete", "present" };
+        static const char *const red[] = {
+                "failing", "quarantined", "no", "NO", "FAILED", "missing"
+        };
+        static const char *const yellow[] = { "paused",     "evicted",  "vanished",
+                                              "cancelled",  "draining", "stopping",
+                                              "INCOMPLETE", "warning",  "late" };
+        const char *colour = !cli->colour                                        ? NULL
+                             : parse_word(word, green, ELEMENTSOF(green)) >= 0   ? "\x1b[32m"
+                             : parse_word(word, red, ELEMENTSOF(red)) >= 0       ? "\x1b[31m"
+                             : parse_word(word, yellow, ELEMENTSOF(yellow)) >= 0 ? "\x1b[33m"
+                                                                                 : NULL;
         if (colour)
                 fputs(colour, stdout);
         int n = cli_part("%s", word);

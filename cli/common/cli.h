@@ -153,8 +153,6 @@ unsigned long long cli_number(const json_t *object, const char *key);
 bool cli_is_true(const json_t *object, const char *key);
 /** @return the object of a list whose key has this value, borrowed; NULL */
 const json_t *cli_find(const json_t *list, const char *key, const char *value);
-/** @param words  ends in NULL */
-bool cli_is_one_of(const char *word, const char *const *words);
 /** @return an array's string, "" when it is none */
 const char *cli_string(const json_t *value);
 typedef struct CliCopy { /* how far it is; what is 0 is not known */
