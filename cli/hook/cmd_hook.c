@@ -240,9 +240,6 @@ typedef struct HookResult {
 
 #define NEW_NAME ".neuron-dump.new"   /* ours until it is complete; also the lock */
 #define LINK_NAME ".neuron-dump.link" /* the chain's symlink until it has its name */
-/* What versions up to 0.1 left: a stamp, and units that put the hook back after an upgrade. */
-#define OLD_STAMP "neuron-dump.keep"
-#define OLD_UNIT_LINKS "/etc/systemd/system/multi-user.target.wants/neuron-collectd-hook-keep."
 static int report(const HookRequest *q, const char *name, const char *what, int error) {
         const char *remedy = "";
         switch (error) {
@@ -510,16 +507,6 @@ static int restore(const HookRequest *q, int dir_fd, HookResult *result) {
         return r < 0 ? report(q, HOOK_NAME, "made durable", -r) : CLI_YES;
 }
 
-/* Nothing reads the stamp any more, and without it the old units do nothing; that all of this is
- * gone is a courtesy, so errors do not matter. */
-static void remove_old_keeper(const HookRequest *q, int dir_fd) {
-        (void)unlinkat(dir_fd, OLD_STAMP, 0);
-        if (strcmp(q->directory, HOOK_DIRECTORY) != 0)
-                return;
-        (void)unlink(OLD_UNIT_LINKS "path");
-        (void)unlink(OLD_UNIT_LINKS "service");
-}
-
 static int hook_remove(const HookRequest *q, HookResult *ret) {
         _cleanup_close_ int dir_fd = open_directory(q->directory);
         if (dir_fd < 0)
@@ -527,7 +514,6 @@ static int hook_remove(const HookRequest *q, HookResult *ret) {
         _cleanup_close_ int fd = lock(q, dir_fd);
         if (fd < 0)
                 return CLI_NO;
-        remove_old_keeper(q, dir_fd);
         int code = remove_link(q, dir_fd, ret);
         if (code == CLI_YES)
                 code = restore(q, dir_fd, ret);
