@@ -1859,6 +1859,13 @@ static bool was_released(const Incidents *i, const char *path) {
                bundle_state_is_terminal(b.state);
 }
 
+static void note_number(Incidents *i, const char *name) {
+        const char *dash = strrchr(name, '-');
+        unsigned long n = dash ? strtoul(dash + 1, NULL, 10) : 0;
+        if (n < UINT_MAX / 2)
+                i->last_number = MAX(i->last_number, (unsigned)n);
+}
+
 static bool is_none_of_ours(int error) {
         return error == -ENOENT || error == -ENOTDIR || error == -ELOOP;
 }
@@ -1893,6 +1900,7 @@ static void resume_incident(Incident *x, bool is_over) {
 /* What cannot be read now may be about dumps: it stays as it is, for the next start. */
 static void find(Incidents *i, const char *parent, const char *name) {
         bool is_over = false;
+        note_number(i, name);
         Incident *x = incident_new(i, name);
         int r = x ? read_directory(x, parent, &is_over) : -ENOMEM;
         if (r < 0) {
