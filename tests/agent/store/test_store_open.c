@@ -281,7 +281,7 @@ static void a_database_of_version_0_is_upgraded(void **state) {
         bundle_record_done(&b);
         assert_sqlite3(scratch,
                        "PRAGMA user_version; SELECT text FROM memos; SELECT id FROM bundles",
-                       "10\n7\na");
+                       "11\n7\na");
         store_close(s);
 }
 
@@ -291,9 +291,9 @@ static void a_database_of_version_0_is_upgraded(void **state) {
 #define BLUE "UPDATE bundles SET color = 'blue'"
 
 static void steps_are_run_once_in_order_and_in_one_transaction(void **state) {
-        static const char *const good[] = { NEVER, NEVER, NEVER, NEVER, NEVER, NEVER,
+        static const char *const good[] = { NEVER, NEVER, NEVER, NEVER, NEVER, NEVER, NEVER,
                                             NEVER, NEVER, NEVER, NEVER, COLOR, BLUE },
-                                 *const bad[] = { NEVER, NEVER, NEVER, NEVER, NEVER, NEVER,
+                                 *const bad[] = { NEVER, NEVER, NEVER, NEVER, NEVER, NEVER, NEVER,
                                                   NEVER, NEVER, NEVER, NEVER, COLOR, FAIL };
         const Scratch *scratch = *state;
         char path[PATH_MAX + 16];
@@ -302,16 +302,16 @@ static void steps_are_run_once_in_order_and_in_one_transaction(void **state) {
         make_database(scratch, 2);
         (void)snprintf(path, sizeof path, "%s/state/state.db", scratch->path);
         assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-        assert_int_equal(store_schema_upgrade(db, bad, 12), SQLITE_ERROR);
+        assert_int_equal(store_schema_upgrade(db, bad, 13), SQLITE_ERROR);
         assert_sqlite3(scratch,
                        "PRAGMA user_version; SELECT count(*) FROM pragma_table_info('bundles') "
                        "WHERE name = 'color'; "
                        "SELECT count(*) FROM sqlite_schema WHERE name = 'half'",
-                       "10\n0\n0");
-        assert_int_equal(store_schema_upgrade(db, good, 12), SQLITE_OK);
+                       "11\n0\n0");
+        assert_int_equal(store_schema_upgrade(db, good, 13), SQLITE_OK);
         assert_sqlite3(scratch, "PRAGMA user_version; SELECT id, color FROM bundles",
-                       "12\nb0|blue\nb1|blue");
-        assert_int_equal(store_schema_upgrade(db, good, 12), SQLITE_OK);
+                       "13\nb0|blue\nb1|blue");
+        assert_int_equal(store_schema_upgrade(db, good, 13), SQLITE_OK);
         (void)sqlite3_close(db);
 }
 
