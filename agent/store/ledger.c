@@ -58,8 +58,19 @@ int store_ledger_abandon(Store *s, const char *bundle, const char *destination) 
         return end_upload(s, bundle, destination, true);
 }
 
+/* AUTOINCREMENT writes the last number of a table even when nothing is inserted, and a start on a
+ * full disk writes nothing that it need not. */
+static int has_idle(Store *s) {
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_IDLE_EXISTS] };
+        int r = next_row(s, &b);
+        return r == 0 ? sqlite3_column_int(b.statement, 0) : r;
+}
+
 int store_ledger_abandon_idle(Store *s) {
-        int r = store_savepoint(s);
+        int r = has_idle(s);
+        if (r <= 0)
+                return r;
+        r = store_savepoint(s);
         if (r < 0)
                 return r;
         _cleanup_binder_ Binder abort = { .statement = s->statements[STORE_IDLE_TO_ABORTS] };

@@ -362,6 +362,7 @@ static const char *const statements[N_STORE_STATEMENTS] = {
 #define DROP(uploads) "DELETE FROM uploads WHERE upload IN (" uploads ")"
         [STORE_UPLOAD_TO_ABORTS] = TO_ABORTS(THE_UPLOAD),
         [STORE_UPLOAD_DROP] = DROP(THE_UPLOAD),
+        [STORE_IDLE_EXISTS] = "SELECT EXISTS (" IDLE_UPLOADS ")",
         [STORE_IDLE_TO_ABORTS] = TO_ABORTS(IDLE_UPLOADS),
         [STORE_IDLE_DROP] = DROP(IDLE_UPLOADS),
         [STORE_UPLOAD_KNOWN] = "SELECT 1 FROM uploads"

@@ -37,6 +37,7 @@ typedef enum StoreStatement {
         STORE_UPLOAD_GET,
         STORE_UPLOAD_TO_ABORTS,
         STORE_UPLOAD_DROP,
+        STORE_IDLE_EXISTS,
         STORE_IDLE_TO_ABORTS,
         STORE_IDLE_DROP,
         STORE_UPLOAD_KNOWN,
