@@ -520,17 +520,17 @@ static void add_quantity(const ConfigKey *key, const void *base, StrBuf *b) {
 
 static const ValueType value_types[N_KEY_TYPES] = {
         [KEY_ELEMENTS] = { .add = add_elements },
-        [KEY_STRING] = { set_string, add_string },
+        [KEY_STRING] = { .set = set_string, .add = add_string },
         [KEY_STRINGS] = { .add = add_strings },
         [KEY_MAP] = { .add = add_map },
-        [KEY_CHOICE] = { set_choice, add_choice },
-        [KEY_BOOL] = { set_bool, add_bool },
+        [KEY_CHOICE] = { .set = set_choice, .add = add_choice },
+        [KEY_BOOL] = { .set = set_bool, .add = add_bool },
         [KEY_NUMBER] = { set_quantity, add_quantity, parse_u64, format_number },
         [KEY_BYTES] = { set_quantity, add_quantity, parse_bytes, parse_format_bytes },
         [KEY_RATE] = { set_quantity, add_quantity, parse_rate, format_rate },
         [KEY_TIME] = { set_quantity, add_quantity, parse_duration_usec, parse_format_duration },
         [KEY_SHARE] = { set_share, add_share, parse_bytes, parse_format_bytes },
-        [KEY_MINUTE] = { set_minute, add_minute },
+        [KEY_MINUTE] = { .set = set_minute, .add = add_minute },
 };
 
 void value_add_yaml(const ConfigKey *key, const void *base, StrBuf *b) {

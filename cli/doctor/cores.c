@@ -136,8 +136,8 @@ static char *recipe(const CoreFacts *f) {
 static const char *const ways[] = {
         [CORE_NOWHERE] = "no core is written",
         [CORE_IN_WORKING_DIRECTORY] =
-                "cores go to the working directory of the process, in a container inside "
-                "of it, where no source is sure to find them",
+                ("cores go to the working directory of the process, in a container inside "
+                 "of it, where no source is sure to find them"),
         [CORE_IN_DIRECTORY] = "the kernel writes cores, those of a container inside of it,",
         [CORE_BY_SYSTEMD] = "systemd-coredump keeps cores, as coredump.conf permits,",
         [CORE_BY_APPORT] = "apport keeps cores, but none of containers,",
