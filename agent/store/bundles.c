@@ -248,11 +248,13 @@ int store_find_unit(Store *s, const char *source, const char *path, BundleRecord
 }
 
 int store_unit_is_pinned(Store *s, const BundleRecord *record) {
-        if (record->pinned)
-                return 1;
+        /* A supplement of links alone, or of what was attached, knows no unit. */
+        if (record->pinned || record->unit_ino == 0)
+                return record->pinned;
         _cleanup_binder_ Binder b = { .statement = s->statements[STORE_UNIT_IS_PINNED] };
         bind_number(&b, record->unit_ino);
         bind_number(&b, record->unit_dev);
+        bind_number(&b, record->unit_born_usec);
         int r = next_row(s, &b);
         return r == 0 ? sqlite3_column_int(b.statement, 0) : MIN(r, 0);
 }

@@ -284,7 +284,8 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                             " FROM bundles WHERE path = ?1 AND source = ?2 AND supplement_of = ''"
                             " ORDER BY first_seen_usec DESC, id DESC LIMIT 1",
         [STORE_UNIT_IS_PINNED] = "SELECT EXISTS (SELECT 1 FROM bundles"
-                                 " WHERE pinned <> 0 AND unit_ino = ?1 AND unit_dev = ?2)",
+                                 " WHERE pinned <> 0 AND unit_ino = ?1 AND unit_dev = ?2 AND"
+                                 " (unit_born_usec = ?3 OR unit_born_usec = 0 OR ?3 = 0))",
         /* the digest of the row with that maximum (sqlite.org, Bare columns in an aggregate query)
          */
         [STORE_UNIT_LIST] =

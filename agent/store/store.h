@@ -59,8 +59,9 @@ int store_get(Store *s, const char *id, BundleRecord *ret);
 /** The newest base bundle (not a supplement) for a unit's path in a source. 0 or STORE_E_NOT_FOUND.
  */
 int store_find_unit(Store *s, const char *source, const char *path, BundleRecord *ret);
-/** Whether the bundle or another one of the same unit (device and inode) is pinned: a unit that has
- * two paths, by a bind mount or a symlink, may be two sources'. Supplements are bundles, too.
+/** Whether the bundle or another one of the same unit (device, inode and, where that is known, when
+ * it was made) is pinned: a unit that has two paths, by a bind mount or a symlink, may be two
+ * sources'. Supplements are bundles, too.
  * @return 1, 0, or -errno */
 int store_unit_is_pinned(Store *s, const BundleRecord *b);
 

@@ -690,6 +690,41 @@ static void another_process_reads_the_open_database(void **state) {
         store_close(s);
 }
 
+static void add_unit(Store *s, const char *id, uint64_t ino, uint64_t born_usec, bool pinned) {
+        BundleRecord b = simple_record(id, BUNDLE_DELIVERED, 1);
+        b.unit_dev = 7;
+        b.unit_ino = ino;
+        b.unit_born_usec = born_usec;
+        b.pinned = pinned;
+        assert_int_equal(store_add(s, &b), 0);
+        bundle_record_done(&b);
+}
+
+static int unit_is_pinned(Store *s, const char *id) {
+        _cleanup_(bundle_record_done) BundleRecord b = { 0 };
+        assert_int_equal(store_get(s, id, &b), 0);
+        return store_unit_is_pinned(s, &b);
+}
+
+static void a_pin_protects_its_unit_and_no_other(void **state) {
+        Store *s = open_store(*state);
+        add_unit(s, "pinned", 11, 100, true);
+        add_unit(s, "same", 11, 100, false);
+        add_unit(s, "of-earlier-agent", 11, 0, false); /* it does not know when that was made */
+        add_unit(s, "inode-again", 11, 200, false);
+        add_unit(s, "another", 12, 100, false);
+        add_unit(s, "pinned-links", 0, 0, true);
+        add_unit(s, "links", 0, 0, false); /* two supplements of links are not one unit */
+        assert_int_equal(unit_is_pinned(s, "pinned"), 1);
+        assert_int_equal(unit_is_pinned(s, "same"), 1);
+        assert_int_equal(unit_is_pinned(s, "of-earlier-agent"), 1);
+        assert_int_equal(unit_is_pinned(s, "inode-again"), 0);
+        assert_int_equal(unit_is_pinned(s, "another"), 0);
+        assert_int_equal(unit_is_pinned(s, "pinned-links"), 1);
+        assert_int_equal(unit_is_pinned(s, "links"), 0);
+        store_close(s);
+}
+
 static uint64_t bytes_of(const Scratch *scratch, const char *name) {
         struct stat st;
         return fstatat(scratch->fd, name, &st, 0) < 0 ? 0 : (uint64_t)st.st_size;
@@ -738,6 +773,7 @@ int main(void) {
                 TEST(rows_of_what_is_gone_are_deleted_and_still_count),
                 TEST(a_bundle_of_absurd_size_does_not_spoil_the_sum),
                 TEST(prints_are_united_over_a_bundle_and_its_supplements),
+                TEST(a_pin_protects_its_unit_and_no_other),
                 TEST(a_transaction_is_committed_as_one_or_not_at_all),
                 TEST(a_change_that_fails_halfway_is_undone),
                 TEST(counts_equal_a_select_after_any_sequence),
