@@ -985,6 +985,8 @@ static const char *current_location(const DirectoryCheck *l) {
 static int on_late(sd_event_source *source, uint64_t usec, void *userdata) {
         (void)source, (void)usec;
         HookNotes *n = userdata;
+        if (worker_pool_poll(&n->checking->job)) /* the loop is late: check_done() comes next */
+                return 0;
         CheckJob *c = TAKE_PTR(n->checking);
         list_append(&n->hung_checks, &c->link);
         c->hung = current_location(&c->check);

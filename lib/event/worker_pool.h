@@ -62,8 +62,8 @@ int worker_pool_submit(WorkerPool *p, WorkJob *job);
  * the loop's nor this pool's. */
 void worker_pool_wait(WorkJob *job);
 
-/** @return whether the job has run (done == NULL jobs), without blocking; also when the pool is
- * gone */
+/** @return whether the job has run, without blocking; its done(), if it has one, may be still to
+ * come. Also when the pool is gone */
 bool worker_pool_poll(WorkJob *job);
 
 /** @return whether a thread is in the job's run() at this moment; also when the pool is gone */

@@ -2,6 +2,7 @@
  * received, who is disconnected. */
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -430,6 +431,34 @@ static void a_note_of_an_earlier_run_keeps_its_container(void **state) {
         strbuf_done(&document);
 }
 
+/* The loop was stuck for so long that the timer and the answer are both there. */
+static void a_check_that_has_run_is_not_late(void **state) {
+        (void)state;
+        sd_event *event = NULL;
+        Note note = { .stage = NOTE_CHECKING };
+        HookNotes n = { 0 };
+        list_init(&n.notes);
+        list_init(&n.hung_checks);
+        CheckJob *c = calloc(1, sizeof *c);
+        assert_non_null(c);
+        c->job = (WorkJob){ .run = check_run, .done = check_done };
+        c->owner = &n;
+        c->note = &note;
+        n.checking = c;
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(worker_pool_new(&n.pool, event, "check", 1, WORKER_NORMAL), 0);
+        assert_int_equal(worker_pool_submit(n.pool, &c->job), 0);
+        while (!worker_pool_poll(&c->job))
+                (void)sched_yield();
+        assert_int_equal(on_late(NULL, 0, &n), 0);
+        assert_ptr_equal(n.checking, c);
+        assert_true(list_is_empty(&n.hung_checks));
+        assert_int_equal(note.stage, NOTE_CHECKING);
+        n.pool = worker_pool_free(n.pool);
+        check_free(c);
+        sd_event_unref(event);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void) {
@@ -449,6 +478,7 @@ int main(void) {
                 TEST(a_dead_agent_s_socket_is_replaced_and_a_living_one_s_is_not),
                 TEST(somebody_s_file_is_no_socket_and_is_left_alone),
                 cmocka_unit_test(a_note_of_an_earlier_run_keeps_its_container),
+                cmocka_unit_test(a_check_that_has_run_is_not_late),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
