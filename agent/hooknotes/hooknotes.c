@@ -1618,12 +1618,18 @@ static int on_mailbox_event(sd_event_source *source, const struct inotify_event 
         return 0;
 }
 
+/* The watch that it has stays when another one cannot be had (fs.inotify.max_user_instances). */
 static int watch_mailbox(Mailbox *m) {
-        m->watch = sd_event_source_disable_unref(m->watch);
-        return sd_event_add_inotify(m->owner->context.event, &m->watch, m->path,
-                                    IN_MOVED_TO | IN_CREATE | IN_CLOSE_WRITE | IN_ONLYDIR |
-                                            IN_DELETE_SELF | IN_MOVE_SELF,
-                                    on_mailbox_event, m);
+        sd_event_source *watch = NULL;
+        int r = sd_event_add_inotify(m->owner->context.event, &watch, m->path,
+                                     IN_MOVED_TO | IN_CREATE | IN_CLOSE_WRITE | IN_ONLYDIR |
+                                             IN_DELETE_SELF | IN_MOVE_SELF,
+                                     on_mailbox_event, m);
+        if (r < 0)
+                return r;
+        sd_event_source_disable_unref(m->watch);
+        m->watch = watch;
+        return 0;
 }
 
 /* For what no event reports: a directory that was removed or replaced, notes that could not be
@@ -1632,10 +1638,10 @@ static int on_mailbox_timer(sd_event_source *source, uint64_t usec, void *userda
         (void)usec;
         Mailbox *m = userdata;
         int r = m->pass ? 0 : open_mailbox_directory(m);
-        if (r >= 0 && !m->pass)
-                r = watch_mailbox(m);
         if (r < 0)
                 log_warning(r, "cannot use the mailbox '%s', trying again in a minute", m->path);
+        else if (!m->pass)
+                (void)watch_mailbox(m); /* else it is scanned every minute, as was logged */
         mailbox_rescan(m);
         return timer_rearm(source, SCAN_INTERVAL_USEC);
 }
