@@ -153,6 +153,13 @@ static int print_bundles(const Config *config, Remains *remains) {
                 log_error(0, "an agent holds the state directory; stop it first");
         if (r != 0)
                 return r < 0 ? r : -EBUSY;
+        if (put_aside) {
+                remains->is_incomplete = true;
+                log_warning(0,
+                            "the state database could not be read; it was put aside as '%s', and "
+                            "what was not delivered is not known",
+                            put_aside);
+        }
         r = store_list(store, &(StoreFilter){ .state = -1 }, on_bundle, remains);
         if (r >= 0 && remains->n_lost > 0) {
                 remains->is_incomplete = true;

@@ -253,6 +253,18 @@ def what_a_removal_leaves_is_told_when_the_agent_has_stopped():
 
 
 @test
+def a_database_that_cannot_be_read_does_not_look_like_nothing_that_remains():
+    a = Agent()
+    settle(a, "60s")
+    a.start()
+    a.dump(size=65536)
+    wait_for("it is pinned", lambda: os.path.isdir(pins(a)) and pinned(a))
+    a.stop()
+    a.sql("UPDATE bundles SET kind = 'unknown'")
+    assert remains(a, 1, says="it was put aside as 'state.db.corrupt-").splitlines()[0] == pins(a)
+
+
+@test
 def where_links_are_is_told_without_symlinks_and_in_one_line_each():
     a = Agent()
     os.makedirs(pins(a), 0o700)
