@@ -898,8 +898,27 @@ static void receive_replies(Hook *h) {
 
 /* ---- without it ---- */
 
+/* Where there can be no child, the note is written by this process, which ends at that time when it
+ * hangs: a call that waits for a server that is gone takes SIGKILL at best. */
+static int write_note_here(Hook *h, uint64_t usec) {
+        struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL };
+        struct itimerspec at = { .it_value = { .tv_sec = (time_t)(usec / USEC_PER_SEC),
+                                               .tv_nsec = (long)(usec % USEC_PER_SEC) * 1000 } };
+        timer_t end;
+        if (timer_create(CLOCK_BOOTTIME, &event, &end) < 0 ||
+            timer_settime(end, TIMER_ABSTIME, &at, NULL) < 0)
+                return -errno; /* without a timer, nothing that may hang */
+        int r = write_note(h);
+        (void)timer_delete(end); /* cannot fail: it is there */
+        return r;
+}
+
 static void write_mailbox_note(Hook *h) {
-        int r = run_timed(write_note, h, h->until_usec + GRACE_USEC);
+        uint64_t until_usec = h->until_usec + GRACE_USEC;
+        TimedChild child;
+        child_timeout_start(&child, write_note, h);
+        int r = child.pid > 0 ? child_timeout_wait(&child, until_usec)
+                              : write_note_here(h, until_usec);
         if (r < 0)
                 message_print("neuron-collectd is not running, and the note cannot be written to "
                               "'%s': %s; check that neuron-collectd is installed on this node and "

@@ -961,6 +961,44 @@ def where_no_process_can_be_made_the_agent_has_the_note():
     assert errors.count("Resource temporarily unavailable") == 2, errors
 
 
+@test
+def where_no_process_can_be_made_and_no_agent_runs_the_mailbox_has_the_note():
+    if os.getuid() != 0:
+        raise Skip("needs root, to be somebody else")
+    place = Place()
+    os.makedirs(place.out)
+    os.chmod(place.out, 0o777)
+    took, errors = run_with(place, as_nobody_without_children, ASAN_OPTIONS="detect_leaks=0")
+    in_time(took, 1)
+    assert len(place.mail()) == 1 and "the note" not in errors, (place.mail(), errors)
+    assert errors.count("Resource temporarily unavailable") == 2, errors  # the files
+
+
+@test
+def where_no_process_can_be_made_a_mailbox_that_hangs_costs_no_more_than_the_deadline():
+    # a file system that does not answer, once its server is stopped
+    devices = neuron_devices.Devices(count=1)
+    try:
+        place = Place()
+        os.chmod(neuron_devices.place(), 0o755)
+        os.kill(devices.server.pid, signal.SIGSTOP)
+        hook = shutil.copy(HOOK, place.root)  # the build may lie where other users may not go
+        process = subprocess.Popen(  # pylint: disable=subprocess-popen-preexec-fn
+            [hook] + place.arguments(),
+            env=place.environment(
+                deadline="500ms", NEURON_COLLECTD_MAILBOX=os.path.join(devices.directory, "new")),
+            preexec_fn=as_nobody_without_children)
+        begun = time.monotonic()
+        status = process.wait(timeout=20 * PATIENCE)
+        took = time.monotonic() - begun
+        assert took >= 0.5, "it did not hang"
+        in_time(took, 0.5 + SLACK)
+        assert status in (0, -signal.SIGKILL), status   # no other signal ends such a wait
+    finally:
+        os.kill(devices.server.pid, signal.SIGCONT)
+        neuron_devices.cleanup()
+
+
 def a_device_whose_close_hangs(devices, number):
     fd = os.open(f"{devices.directory}/neuron{number}", os.O_RDWR)
     devices.control(f"{number} close hang")
