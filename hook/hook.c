@@ -457,6 +457,19 @@ static int write_line(void *userdata) {
         return write(STDERR_FILENO, line->text, line->n) < 0 ? -errno : 0;
 }
 
+/* Kernels before 6.4 do not know a single write to a pipe that does not wait: an open file of our
+ * own does not. It needs no child, which there may not be. @return whether it is a pipe */
+static bool print_to_pipe(const Line *line) {
+        if (fcntl(STDERR_FILENO, F_GETPIPE_SZ) < 0)
+                return false;
+        _cleanup_close_ int fd =
+                open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+        if (fd < 0)
+                return errno == ENXIO; /* nobody reads it; without /proc it is left to the child */
+        (void)!write(fd, line->text, line->n); /* full: there is nobody else to tell */
+        return true;
+}
+
 static void print_line(Line *line) {
         static bool is_hung;
         struct iovec v = { .iov_base = line->text, .iov_len = line->n };
@@ -465,15 +478,15 @@ static void print_line(Line *line) {
                 return;
         if (send(STDERR_FILENO, line->text, line->n, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ||
             errno != ENOTSOCK || pwritev2(STDERR_FILENO, &v, 1, -1, RWF_NOWAIT) >= 0 ||
-            errno == EBADF)
+            errno == EBADF || print_to_pipe(line))
                 return;
-        /* kernels before 6.4 know no such write to a pipe */
         is_hung = run_timed(write_line, line, clock_boottime_usec() + STDERR_TIMEOUT_USEC) ==
                   -ETIMEDOUT;
 }
 
 /* Writes `neuron-dump: …` and a newline, cut at a few hundred bytes, control characters shown as
- * `?`. Left out when stderr would block: a full pipe or a file that hangs costs 100 ms, once. */
+ * `?`. Left out when stderr would block, as a full pipe does; a file that hangs costs 100 ms, once.
+ */
 _printf_(1, 2) static void message_print(const char *fmt, ...) {
         Line line = { .text = MESSAGE_PREFIX };
         size_t n = strlen(MESSAGE_PREFIX);
