@@ -208,11 +208,11 @@ static int parse_globals(Args *a, int argc, char **argv) {
 /* What stands before the command, and is none of the options above.
  * @return -1 continue, else the exit code */
 static int parse_args(const Args *a, int argc, char **argv) {
-        bool is_version = false, has_taken = false;
-        const char *has_value;
-        const CliOption options[] = { { "socket", .value = &has_value },
-                                      { "config", .value = &has_value },
-                                      { "json", .is_given = &has_taken },
+        bool is_version = false, is_json = false;
+        const char *value = NULL;
+        const CliOption options[] = { { "socket", .value = &value },
+                                      { "config", .value = &value },
+                                      { "json", .is_given = &is_json },
                                       { "version", .is_given = &is_version },
                                       { 0 } };
         int code = cli_options(NULL, argc, argv, options);
@@ -222,6 +222,8 @@ static int parse_args(const Args *a, int argc, char **argv) {
                 puts("neuron-collect " PACKAGE_VERSION);
                 return CLI_YES;
         }
+        if (value || is_json) /* abbreviated: parse_global() did not take it */
+                return cli_usage(NULL, "unknown option '%s'", argv[1]);
         if (optind < argc)
                 return -1;
         return a->help ? help() : cli_usage(NULL, "no command given");

@@ -39,7 +39,8 @@ class Scratch:
 def wrong_usage_is_reported_with_the_culprit_and_exits_2():
     text = ""
     for arguments in ([], ["frobnicate"], ["--bogus"], ["-x"], ["--socket"], ["--config"],
-                      ["--json=yes", "status"], ["status", "now"], ["status", "--bogus"],
+                      ["--json=yes", "status"], ["--js", "status"], ["--sock=/x", "status"],
+                      ["status", "now"], ["status", "--bogus"],
                       ["status", "-x"], ["list", "all"], ["list", "--state"],
                       ["list", "--state", "done"], ["list", "--sate", "ready"], ["show"],
                       ["show", "a", "b"], ["explain", ""], ["show", "--id"], ["wait", "a", "b"],
