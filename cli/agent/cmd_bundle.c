@@ -1,5 +1,6 @@
 /* neuron-collect show, explain, retry, cancel, pin, unpin: one bundle; redeliver: many; flush,
  * scan, resume: the agent. */
+#include <errno.h>
 #include <string.h>
 
 #include "cli/common/cli.h"
@@ -174,6 +175,8 @@ int cmd_redeliver(const Cli *cli, int argc, char **argv) {
                             (unsigned long long)((now - MIN(span, now)) / USEC_PER_SEC));
         if (name)
                 strbuf_addf(&path, "destination=%s&", name);
+        if (strbuf_error(&path) < 0 || (destination && !name)) /* not of all of them instead */
+                return cli_error("%s", strerror(ENOMEM));
         path.text[path.n - 1] = '\0'; /* the last `?` or `&` */
         code = cli_request(cli, "POST", path.text, &answer);
         if (code == CLI_YES && cli->json)
