@@ -24,14 +24,15 @@ static bool is_known(const BusKeys *keys, const WireKey *key) {
         return false;
 }
 
-/* @param line  without blanks at its ends */
-static void parse_line(const char *line, DiagLocation where, BusKeys *keys, Diags *faults) {
+/* @param line  without blanks at its ends  @return whether it is a key, else there is a fault */
+static bool parse_line(const char *line, DiagLocation where, BusKeys *keys, Diags *faults) {
         WireKey key = { .id = "" };
+        size_t n_before = keys->n;
         const char *colon = strchr(line, ':');
         size_t n_id = colon ? (size_t)(colon - line) : 0;
         if (!colon || !is_id(line, n_id)) { /* the line is not shown: it may be a secret */
                 diag_add(faults, where, FORM, "it has no id of 1 to 16 of [0-9A-Za-z._-]");
-                return;
+                return false;
         }
         memcpy(key.id, line, n_id);
         if (strlen(colon + 1) != 2 * WIRE_SECRET_SIZE ||
@@ -46,6 +47,7 @@ static void parse_line(const char *line, DiagLocation where, BusKeys *keys, Diag
         else
                 keys->items[keys->n++] = key;
         digest_wipe(&key, sizeof key);
+        return keys->n > n_before;
 }
 
 static char *trim(char *line) {
@@ -57,7 +59,7 @@ static char *trim(char *line) {
 
 int bus_keys_parse(const char *text, const char *file, BusKeys *ret, Diags *faults) {
         BusKeys keys = { .n = 0 };
-        size_t n_before = faults->n;
+        bool is_valid = true; /* a fault may be lost for lack of memory */
         unsigned number = 0;
         char line[256];
         for (const char *at = text; *at;) {
@@ -66,16 +68,17 @@ int bus_keys_parse(const char *text, const char *file, BusKeys *ret, Diags *faul
                 (void)snprintf(line, sizeof line, "%.*s", (int)MIN(n, sizeof line - 1), at);
                 char *words = trim(line);
                 if (*words && *words != '#')
-                        parse_line(words, where, &keys, faults);
+                        is_valid &= parse_line(words, where, &keys, faults);
                 at += n + (at[n] == '\n');
         }
-        if (keys.n == 0 && faults->n == n_before)
+        if (keys.n == 0 && is_valid)
                 diag_add(faults, (DiagLocation){ .file = file }, FORM, "it has no key");
-        if (faults->n == n_before)
+        is_valid = is_valid && keys.n > 0;
+        if (is_valid)
                 *ret = keys;
         digest_wipe(&keys, sizeof keys);
         digest_wipe(line, sizeof line);
-        return faults->n == n_before ? 0 : -EINVAL;
+        return is_valid ? 0 : -EINVAL;
 }
 
 /* ---- the file ---- */
