@@ -106,6 +106,8 @@ static const Collector *collector_find(const char *name) {
 #define RAW_PREFIX ".raw-"
 #define BEFORE_PREFIX ".before-" /* the records of the first snapshot, for the second */
 #define DIFFERENCES_FILE ".differences"
+#define LOCK_WAIT_USEC                                                                             \
+        (30 * USEC_PER_SEC) /* beside the time that the request of the first one gave it */
 #define BEGIN_WAIT_USEC (5 * USEC_PER_SEC) /* for one that was started a moment ago */
 #define PARTS_MAX 16
 #define RAW_FILES_MAX 4096 /* of one collector */
@@ -552,8 +554,16 @@ static void add_parts(Snapshot *l) {
 
 /* Two supervisors in one directory: the second waits, and finds the document of the first. */
 static int lock(const Snapshot *l) {
+        uint64_t until = clock_boottime_usec() + LOCK_WAIT_USEC + l->request->collect.timeout_usec;
         _cleanup_close_ int fd = openat(l->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        return fd < 0 || flock(fd, LOCK_EX) < 0 ? -errno : TAKE_FD(fd);
+        if (fd < 0)
+                return -errno;
+        while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+                if (errno != EWOULDBLOCK || clock_boottime_usec() > until)
+                        return -errno;
+                (void)usleep(20 * USEC_PER_MSEC);
+        }
+        return TAKE_FD(fd);
 }
 
 static void salvage(Snapshot *l) {

@@ -1515,8 +1515,8 @@ static void handle_file(Mailbox *m, const char *name, const struct statx *sx) {
                 return;
         _cleanup_free_ char *text = NULL;
         ssize_t n = read_note(m, name, &text, &st);
-        if (n == -ENOENT || n == -ENOMEM) /* the next scan tries again */
-                return;
+        if (n == -ENOENT || n == -ENOMEM || n == -EMFILE || n == -ENFILE || n == -EIO)
+                return; /* the next scan tries again */
         if (n < 0 || (size_t)n > NOTE_MAX_BYTES || st.st_uid != sx->stx_uid || st.st_nlink != 1) {
                 mailbox_discard(m, name, sx, "a file in the mailbox could not be read as a note");
                 return;

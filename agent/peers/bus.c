@@ -85,6 +85,7 @@ struct Bus {
         uint64_t sequence;
         BusView counts;               /* of what was sent and received */
         char error[ERROR_SIZE];       /* of keys and messages; "" */
+        int64_t child_log_usec;       /* an end of it is logged again from this time on */
         char child_error[ERROR_SIZE]; /* "" since it runs again */
         int64_t log_usec;             /* from when on a rejected message is logged again */
         Message message;
@@ -283,11 +284,13 @@ static void plan_tick(Bus *b, uint64_t usec) {
 /* Forgets the child, which a later tick starts again. @param why  NULL: nobody needs it */
 static void stop_child(Bus *b, const char *why) {
         if (b->child && why) {
-                bool is_logged = *b->child_error; /* it has not run since */
+                int64_t now = (int64_t)now_usec(b);
                 (void)snprintf(b->child_error, sizeof b->child_error, "the bus process ended: %s",
                                why);
-                if (!is_logged)
+                if (now >= b->child_log_usec) { /* one that crashes again and again, too */
                         log_warning(0, "%s; it is started again", b->child_error);
+                        b->child_log_usec = now + LOG_USEC;
+                }
         }
         b->io = sd_event_source_disable_unref(b->io);
         if (b->fd >= 0)

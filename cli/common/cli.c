@@ -196,6 +196,7 @@ int cli_options(const char *command, int argc, char **argv, const CliOption *opt
         struct option longs[CLI_OPTIONS_MAX + 1] = { 0 };
         char letters[2 * CLI_OPTIONS_MAX + 3] = "+:", *end = letters + 2;
         const CliOption *of[UCHAR_MAX + 1 + CLI_OPTIONS_MAX] = { 0 };
+        bool is_seen[ELEMENTSOF(of)] = { 0 };
         int o;
         for (int i = 0; options[i].name; i++) {
                 const CliOption *option = &options[i];
@@ -213,6 +214,9 @@ int cli_options(const char *command, int argc, char **argv, const CliOption *opt
         while ((o = getopt_long(argc, argv, letters + (command != NULL), longs, NULL)) >= 0) {
                 if (o == ':' || o == '?')
                         return report_option(command, o, argv[optind - 1]);
+                if (command && of[o]->value && is_seen[o])
+                        return cli_usage(command, "option '--%s' is given twice", of[o]->name);
+                is_seen[o] = true;
                 if (of[o]->is_given)
                         *of[o]->is_given = true;
                 if (of[o]->value)
