@@ -260,7 +260,9 @@ int delivery_s3_ledger_load(DeliveryS3Ledger *l, Store *store, const DeliveryS3E
         _cleanup_(ledger_upload_done) LedgerUpload upload = { 0 };
         delivery_s3_ledger_done(l);
         l->bundle = expected->bundle;
-        l->destination = expected->destination;
+        l->destination = strdup(expected->destination);
+        if (!l->destination)
+                return -ENOMEM;
         int r = store_ledger_get(store, expected->bundle, expected->destination, &upload);
         if (r == STORE_E_NOT_FOUND)
                 return 0;
@@ -323,6 +325,7 @@ uint64_t delivery_s3_ledger_bytes(const DeliveryS3Ledger *l) {
 void delivery_s3_ledger_done(DeliveryS3Ledger *l) {
         free_rows(l);
         packed_row_done(&l->first);
+        free(l->destination);
         *l = (DeliveryS3Ledger){ 0 };
 }
 

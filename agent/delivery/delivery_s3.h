@@ -29,9 +29,10 @@ typedef struct DeliveryS3Ledger {
         size_t n;
         char *upload_id; /* NULL = a new upload */
         /* New rows. */
-        const char *bundle, *destination; /* borrowed */
-        bool has_intent;                  /* it is in the store: rows may be written */
-        PackedRow first; /* of part 1, the only one that is built before the intent is written */
+        const char *bundle; /* borrowed */
+        char *destination;  /* owned: its configuration may be replaced meanwhile */
+        bool has_intent;    /* it is in the store: rows may be written */
+        PackedRow first;    /* of part 1, the only one that is built before the intent is written */
 } DeliveryS3Ledger;
 
 typedef struct DeliveryS3Expected { /* borrowed: what an upload must match to be resumed */

@@ -145,6 +145,20 @@ static void the_ledger_of_an_earlier_run_is_resumed(void **state) {
         assert_int_equal(store_abort_count(f->store, NULL, false), 0);
 }
 
+static void rows_are_written_when_the_configuration_was_replaced(void **state) {
+        Fixture *f = *state;
+        run_before(f);
+        DeliveryS3Ledger rows = { 0 };
+        DeliveryS3Expected wanted = wanted_of(f);
+        char name[] = "archive";
+        wanted.destination = name;
+        assert_int_equal(delivery_s3_ledger_load(&rows, f->store, &wanted), 0);
+        memset(name, 'x', sizeof name - 1); /* it was freed */
+        PackedRow row = make_row(4, true);
+        assert_int_equal(delivery_s3_ledger_add_part(&rows, f->store, 3, &row), 0);
+        delivery_s3_ledger_done(&rows);
+}
+
 static void set_etag(Fixture *f, unsigned number, const char *etag) {
         const LedgerPart part = { .number = number, .etag = etag };
         assert_int_equal(store_ledger_set_etag(f->store, f->id, "archive", &part), 0);
@@ -214,6 +228,8 @@ int main(void) {
                 cmocka_unit_test(too_little_memory_gives_no_buffer),
                 cmocka_unit_test_setup_teardown(the_ledger_of_an_earlier_run_is_resumed, setup,
                                                 teardown),
+                cmocka_unit_test_setup_teardown(
+                        rows_are_written_when_the_configuration_was_replaced, setup, teardown),
                 cmocka_unit_test_setup_teardown(parts_behind_one_that_did_not_arrive_are_sent_again,
                                                 setup, teardown),
                 cmocka_unit_test_setup_teardown(
