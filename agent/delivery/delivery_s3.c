@@ -202,20 +202,10 @@ static LedgerPart build_ledger_part(unsigned number, const PackedRow *row) {
         return p;
 }
 
-typedef struct Loading {
-        DeliveryS3Ledger *ledger;
-        Store *store;
-} Loading;
-
-/* A part that is not known to have arrived is packed and sent again, and those behind it are: their
- * ETags do not count any more. */
 static int load_part(const LedgerPart *p, void *userdata) {
-        const Loading *loading = userdata;
-        DeliveryS3Ledger *l = loading->ledger;
-        if (p->number != l->n + 1 || !p->etag)
-                return p->etag ? store_ledger_set_etag(loading->store, l->bundle, l->destination,
-                                                       &(LedgerPart){ .number = p->number })
-                               : 0;
+        DeliveryS3Ledger *l = userdata;
+        if (p->number != l->n + 1)
+                return -EBADMSG; /* a gap: later parts cannot be resumed */
         if (array_grow(&l->items, l->n, sizeof *l->items) < 0 ||
             array_grow(&l->known, l->n, sizeof *l->known) < 0)
                 return -ENOMEM;
@@ -233,7 +223,7 @@ static int load_part(const LedgerPart *p, void *userdata) {
         S3KnownPart *k = &l->known[l->n++];
         *k = (S3KnownPart){ .number = p->number, .bytes = p->bytes, .is_last = p->is_last };
         memcpy(k->sha256, p->sha256, SHA256_SIZE);
-        if (strlen(p->etag) < sizeof k->etag)
+        if (p->etag && strlen(p->etag) < sizeof k->etag)
                 memcpy(k->etag, p->etag, strlen(p->etag));
         return 0;
 }
@@ -270,10 +260,13 @@ int delivery_s3_ledger_load(DeliveryS3Ledger *l, Store *store, const DeliveryS3E
                 return r;
         if (matches(&upload, expected)) {
                 r = store_ledger_parts(store, expected->bundle, expected->destination,
-                                       &(LedgerReader){ load_part, &(Loading){ l, store } });
+                                       &(LedgerReader){ load_part, l });
                 l->upload_id = TAKE_PTR(upload.upload_id);
-                l->has_intent = r == 0;
-                if (r != -EUCLEAN) /* an invalid row */
+                if (r == 0 && l->n > 0) {
+                        l->has_intent = true;
+                        return 0;
+                }
+                if (r < 0 && r != -EBADMSG && r != -EUCLEAN) /* rows that do not add up */
                         return r;
                 free_rows(l);
         }
@@ -293,6 +286,8 @@ static int put_part(const DeliveryS3Ledger *l, Store *store, unsigned number,
 
 int delivery_s3_ledger_add_part(DeliveryS3Ledger *l, Store *store, unsigned number,
                                 const PackedRow *row) {
+        if (number <= l->n)
+                return 0;
         if (!l->has_intent) {
                 packed_row_done(&l->first);
                 return copy_row(&l->first, row);
@@ -473,7 +468,8 @@ static bool work_open_packer(DeliveryS3 *x) {
 
 static bool work_pack_part(DeliveryS3 *x) {
         PartBuffer *b = x->built;
-        int r = packer_next(x->packer, &b->packed);
+        int r = x->number <= x->ledger.n ? packer_rebuild(x->packer, x->number - 1, &b->packed)
+                                         : packer_next(x->packer, &b->packed);
         if (r == PACKER_PART) {
                 b->part = (S3Part){ .number = x->number,
                                     .data = b->packed.data,
@@ -483,6 +479,9 @@ static bool work_pack_part(DeliveryS3 *x) {
                 memcpy(b->part.sha256, b->packed.row.sha256, SHA256_SIZE);
                 return true;
         }
+        if (r == PACKER_E_DIFFERS)
+                return end_for_restart(x, RESULT_CHANGED,
+                                       "a part differs from the one before the interruption");
         if (r == 0)
                 return delivery_endf(&x->base, RESULT_FAILED, "there is no part %u of it",
                                      x->number);
@@ -711,7 +710,7 @@ static bool supply_built(DeliveryS3 *x) {
                 int r = delivery_s3_ledger_add_part(&x->ledger, x->store, x->number, &packed->row);
                 if (r < 0)
                         return end_state_error(x, r);
-                x->packed_bytes += packed->row.bytes;
+                x->packed_bytes += x->number > x->ledger.n ? packed->row.bytes : 0;
                 x->packed_stream_bytes = packer_status(x->packer).done_bytes;
                 atomic_store(&x->base.read_bytes, packer_status(x->packer).bytes_read);
         }
@@ -892,7 +891,7 @@ static bool open_ledger(DeliveryS3 *x) {
         int r = delivery_s3_ledger_load(&x->ledger, x->store, &expected);
         if (r < 0)
                 return end_state_error(x, r);
-        if (x->ledger.upload_id)
+        if (x->ledger.n > 0)
                 log_dump(x->base.rec.id, LOG_INFO, 0, "%s: resuming its upload behind part %zu",
                          x->at->config->name, x->ledger.n);
         return start_work(x, work_open_packer);

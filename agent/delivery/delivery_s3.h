@@ -23,8 +23,7 @@ uint64_t delivery_s3_memory_min(uint64_t part_bytes, int level);
 /* ---- the ledger: its rows as the packer and the upload need them ---- */
 
 typedef struct DeliveryS3Ledger {
-        PackedRow *items;   /* of the parts of an earlier run up to the first one that is not known
-                               to have arrived; owned */
+        PackedRow *items;   /* of an earlier run, owned; 0 when there is nothing to resume */
         S3KnownPart *known; /* the same for the upload */
         size_t n;
         char *upload_id; /* NULL = a new upload */
@@ -44,7 +43,7 @@ typedef struct DeliveryS3Expected { /* borrowed: what an upload must match to be
  * @return 0, -errno of the store */
 int delivery_s3_ledger_load(DeliveryS3Ledger *l, Store *store, const DeliveryS3Expected *expected);
 /** Writes the row of a part that is about to be sent; before the intent was written it is kept in
- * memory. */
+ * memory. Rows of the earlier run are there already. */
 int delivery_s3_ledger_add_part(DeliveryS3Ledger *l, Store *store, unsigned number,
                                 const PackedRow *row);
 /** Writes the intent and the rows kept in memory in one transaction. */

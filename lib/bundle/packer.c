@@ -40,7 +40,7 @@ typedef struct TarStream {
         uint64_t content;     /* next byte of the content for the digest */
         PageCache pages;
         MemberDigest digest;
-        Validator *validator; /* owned */
+        Validator *validator; /* owned; NULL: only frames are wanted */
         Verdict fault;
         char *fault_detail; /* what went wrong (tolerant); owned */
 } TarStream;
@@ -212,6 +212,8 @@ static void seek_extent(TarStream *s) {
 
 static void add_zeros(TarStream *s, uint64_t n) {
         s->content += n;
+        if (n == 0 || !s->validator)
+                return;
         member_digest_zeros(&s->digest, n);
         validator_update(s->validator, NULL, n);
 }
@@ -219,6 +221,8 @@ static void add_zeros(TarStream *s, uint64_t n) {
 /* @return whether it is all zeros */
 static bool add_data(TarStream *s, const void *data, size_t n) {
         s->content += n;
+        if (!s->validator)
+                return member_digest_is_zero(data, n);
         const bool is_zero = member_digest_update(&s->digest, data, n);
         validator_update(s->validator, is_zero ? NULL : data, n);
         return is_zero;
@@ -301,7 +305,7 @@ static int resume_member(TarStream *s) {
         if (!s->is_lost)
                 r = open_source(s);
         /* a fault is the verdict, whatever the validator would say */
-        return r == 0 && !s->fault_detail ? revalidate_content(s) : r;
+        return r == 0 && s->validator && !s->fault_detail ? revalidate_content(s) : r;
 }
 
 static int open_member(TarStream *s) {
@@ -318,12 +322,14 @@ static int open_member(TarStream *s) {
                 return -EIO;
         seek_extent(s);
         member_digest_init(&s->digest);
-        r = validator_new(&s->validator, &(ValidatorOptions){ .source = s->options->source,
-                                                              .kind = m->kind,
-                                                              .name = m->path,
-                                                              .size_bytes = m->bytes });
-        if (r < 0)
-                return r;
+        if (!s->options->without_results) {
+                r = validator_new(&s->validator, &(ValidatorOptions){ .source = s->options->source,
+                                                                      .kind = m->kind,
+                                                                      .name = m->path,
+                                                                      .size_bytes = m->bytes });
+                if (r < 0)
+                        return r;
+        }
         return s->position > m->header_bytes ? resume_member(s) : open_source(s);
 }
 
@@ -369,9 +375,11 @@ static int finish_member(TarStream *s) {
                 r = check_unchanged(s);
         if (r != 0)
                 return r;
-        add_zeros(s, m->bytes - s->content);
-        member_digest_final(&s->digest, result->sha256, &result->is_sparse_digest);
-        result->verdict = validator_finish(s->validator, &result->detail);
+        if (s->validator) {
+                add_zeros(s, m->bytes - s->content);
+                member_digest_final(&s->digest, result->sha256, &result->is_sparse_digest);
+                result->verdict = validator_finish(s->validator, &result->detail);
+        }
         if (s->fault_detail) {
                 free(result->detail);
                 result->detail = TAKE_PTR(s->fault_detail);
@@ -483,7 +491,7 @@ struct BundleWriter {
         unsigned n_slots;
         unsigned max_in_pool;       /* fewer contexts than threads: not all slots at once */
         uint64_t next_in, next_out; /* frames to fill and to return; slot = number % n_slots */
-        uint64_t n_frames;
+        uint64_t end_frame, n_frames;
         int error;
         uint32_t *frame_bytes; /* compressed, one a frame */
         bool has_earlier;      /* also of those before the first one made here */
@@ -560,9 +568,11 @@ static int alloc_slots(BundleWriter *w) {
 }
 
 static bool options_are_possible(const Plan *plan, const BundleWriterOptions *o) {
-        return o->level >= 0 && o->level <= FRAME_LEVEL_MAX &&
-               o->first_frame <= plan_n_frames(plan) &&
-               (o->mark || !writer_mark_is_needed(plan, o->first_frame));
+        if (o->level < 0 || o->level > FRAME_LEVEL_MAX || o->first_frame > plan_n_frames(plan) ||
+            o->end_frame > plan_n_frames(plan) ||
+            (o->end_frame > 0 && o->end_frame < o->first_frame))
+                return false;
+        return o->without_results || o->mark || !writer_mark_is_needed(plan, o->first_frame);
 }
 
 int bundle_writer_new(BundleWriter **ret, const Plan *plan, const BundleWriterOptions *options) {
@@ -577,6 +587,7 @@ int bundle_writer_new(BundleWriter **ret, const Plan *plan, const BundleWriterOp
         w->plan = plan;
         w->options = *options;
         w->n_frames = plan_n_frames(plan);
+        w->end_frame = options->end_frame > 0 ? options->end_frame : w->n_frames;
         w->next_in = w->next_out = options->first_frame;
 
         int r = size_slots(w, &n_contexts);
@@ -695,11 +706,11 @@ static int emit_frame(BundleWriter *w, BundleFrame *ret) {
 }
 
 int bundle_writer_next(BundleWriter *w, BundleFrame *ret) {
-        while (w->error == 0 && w->next_in < w->n_frames && w->next_in - w->next_out < w->n_slots)
+        while (w->error == 0 && w->next_in < w->end_frame && w->next_in - w->next_out < w->n_slots)
                 w->error = fill_slot(w);
         if (w->error != 0)
                 return w->error;
-        if (w->next_out == w->n_frames)
+        if (w->next_out == w->end_frame)
                 return 0;
         int r = emit_frame(w, ret);
         if (r < 0)
@@ -1031,7 +1042,10 @@ struct Packer {
         Parts parts;
         uint64_t buffer_bytes;
         MemberResult *results; /* of the rows, until there is a writer; owned */
-        uint64_t done_bytes;
+        bool *lost; /* by part: the member open at its end was lost, so that what follows is zeros
+                     */
+        uint64_t done_bytes, remade_bytes_read;
+        size_t failed_member;
         bool is_done; /* the seek table is in a part */
         int error;
 };
@@ -1126,6 +1140,7 @@ static int restore_states(Packer *p, const PackerOptions *o, WriterMark *ret) {
                 int r = state_load(&span, row, p->results, ret);
                 if (r != 0)
                         return r;
+                p->lost[i] = span.is_open && ret->is_lost;
         }
         return 0;
 }
@@ -1166,13 +1181,20 @@ int packer_new(Packer **ret, const Plan *plan, const PackerOptions *options) {
                 return -ENOMEM;
         p->plan = plan;
         p->options = options->writer;
+        p->failed_member = plan_n_members(plan);
         parts_init(&p->parts, options->part_size);
-        const uint64_t bytes = plan_stream_bytes(plan);
-        p->buffer_bytes =
-                MIN(packer_part_bytes_max(options->part_size, 0, bytes), object_bytes_max(bytes));
+        p->lost = calloc(ROWS_MAX, sizeof *p->lost);
+        if (!p->lost)
+                return -ENOMEM;
         int r = start_writer(p, options);
         if (r != 0)
                 return r;
+        /* One size for all parts, those made again among them. */
+        const uint64_t bytes = plan_stream_bytes(plan);
+        p->buffer_bytes =
+                MIN(packer_part_bytes_max(options->part_size, 0, bytes), object_bytes_max(bytes));
+        for (size_t i = 0; i < p->parts.n; i++)
+                p->buffer_bytes = MAX(p->buffer_bytes, p->parts.items[i].bytes);
         p->done_bytes = packed_stream_end(p);
         *ret = TAKE_PTR(p);
         return 0;
@@ -1184,6 +1206,7 @@ Packer *packer_free(Packer *p) {
         results_free(p->results, plan_n_members(p->plan));
         bundle_writer_free(p->writer);
         parts_done(&p->parts);
+        free(p->lost);
         free(p);
         return NULL;
 }
@@ -1200,6 +1223,13 @@ static int append_bytes(const Packer *p, PackedPart *part, const void *data, siz
         return 0;
 }
 
+static int append_table(Packer *p, PackedPart *part) {
+        const void *table;
+        size_t n;
+        int r = bundle_writer_seek_table(p->writer, &table, &n);
+        return r == 0 ? append_bytes(p, part, table, n) : r;
+}
+
 static int append_frame(Packer *p, PackedPart *part, const BundleFrame *frame, bool *ret_closed) {
         const uint64_t end = frame->stream_offset + frame->stream_bytes;
         int r = append_bytes(p, part, frame->data, frame->bytes);
@@ -1211,13 +1241,10 @@ static int append_frame(Packer *p, PackedPart *part, const BundleFrame *frame, b
 
 /* The last part ends with the seek table. */
 static int close_last_part(Packer *p, PackedPart *part) {
-        const void *table;
-        size_t n;
-        int r = bundle_writer_seek_table(p->writer, &table, &n);
+        const uint64_t before = part->row.bytes;
+        int r = append_table(p, part);
         if (r == 0)
-                r = append_bytes(p, part, table, n);
-        if (r == 0)
-                r = parts_finish(&p->parts, table, n);
+                r = parts_finish(&p->parts, part->data + before, part->row.bytes - before);
         p->is_done = r == 0;
         return r;
 }
@@ -1239,13 +1266,15 @@ static int fill_part(Packer *p, PackedPart *part) {
 }
 
 static int fill_row(Packer *p, PackedRow *row) {
-        const Part *part = &p->parts.items[p->parts.n - 1];
+        const size_t index = p->parts.n - 1;
+        const Part *part = &p->parts.items[index];
         const Span span = span_of(p->plan, part->first_frame, part->n_frames);
 
         row->first_frame = part->first_frame;
         row->n_frames = part->n_frames;
         memcpy(row->sha256, part->sha256, SHA256_SIZE);
         row->is_last = p->is_done;
+        p->lost[index] = span.is_open && last_mark(p->writer)->is_lost;
         row->frame_bytes = malloc(MAX(row->n_frames, UINT64_C(1)) * sizeof *row->frame_bytes);
         if (!row->frame_bytes)
                 return -ENOMEM;
@@ -1263,11 +1292,61 @@ int packer_next(Packer *p, PackedPart *part) {
                 r = fill_row(p, &part->row);
         if (r != 0) {
                 packed_row_done(&part->row);
+                p->failed_member = bundle_writer_failed_member(p->writer);
                 p->error = r; /* frames are lost: it cannot continue */
                 return r;
         }
         p->done_bytes = packed_stream_end(p);
         return PACKER_PART;
+}
+
+/* Builds frames again; more bytes than the part had means that it differs. */
+static int rebuild_frames(Packer *p, const Part *wanted, const WriterMark *mark, PackedPart *part) {
+        _cleanup_(bundle_writer_freep) BundleWriter *w = NULL;
+        BundleWriterOptions options = p->options;
+        BundleFrame frame;
+
+        options.first_frame = wanted->first_frame;
+        options.end_frame = wanted->first_frame + wanted->n_frames;
+        options.mark = mark;
+        options.without_results = true;
+        int r = bundle_writer_new(&w, p->plan, &options);
+        if (r < 0)
+                return r;
+        while ((r = bundle_writer_next(w, &frame)) == WRITER_FRAME) {
+                r = frame.bytes > wanted->bytes - part->row.bytes
+                            ? PACKER_E_DIFFERS
+                            : append_bytes(p, part, frame.data, frame.bytes);
+                if (r != 0)
+                        break;
+        }
+        p->remade_bytes_read += bundle_writer_bytes_read(w);
+        p->failed_member = bundle_writer_failed_member(w);
+        return r;
+}
+
+int packer_rebuild(Packer *p, size_t index, PackedPart *part) {
+        part->row = (PackedRow){ 0 };
+        if (index >= p->parts.n)
+                return -EINVAL;
+        const Part *wanted = &p->parts.items[index];
+        const WriterMark mark = { .is_lost = index > 0 && p->lost[index - 1] };
+        const uint64_t table = bundle_writer_seek_table_bytes(plan_n_frames(p->plan));
+
+        int r = wanted->n_frames > 0 ? rebuild_frames(p, wanted, &mark, part) : 0;
+        part->row.is_last = p->is_done && index + 1 == p->parts.n;
+        if (r == 0 && part->row.is_last)
+                r = wanted->bytes - part->row.bytes == table ? append_table(p, part)
+                                                             : PACKER_E_DIFFERS;
+        if (r != 0)
+                return r;
+        part->row.first_frame = wanted->first_frame;
+        part->row.n_frames = wanted->n_frames;
+        sha256_of(part->data, part->row.bytes, part->row.sha256);
+        return part->row.bytes == wanted->bytes &&
+                               memcmp(part->row.sha256, wanted->sha256, SHA256_SIZE) == 0
+                       ? PACKER_PART
+                       : PACKER_E_DIFFERS;
 }
 
 /* ---- what is known ---- */
@@ -1280,8 +1359,9 @@ PackerStatus packer_status(const Packer *p) {
         return (PackerStatus){ .writer = p->writer,
                                .parts = &p->parts,
                                .done_bytes = p->done_bytes,
-                               .bytes_read = bundle_writer_bytes_read(p->writer),
-                               .failed_member = bundle_writer_failed_member(p->writer) };
+                               .bytes_read =
+                                       bundle_writer_bytes_read(p->writer) + p->remade_bytes_read,
+                               .failed_member = p->failed_member };
 }
 
 char *packer_signature(int level, uint64_t part_size) {

@@ -50,12 +50,16 @@ typedef struct BundleWriterOptions {
 
         SourceKind source; /* for the validator */
 
-        /* 0, or where to resume. */
-        uint64_t first_frame;
+        /* 0, or where to resume; and 0, or where to stop: the frame that is not made any more. */
+        uint64_t first_frame, end_frame;
 
         /* Where a member's data continues at first_frame (writer_mark_is_needed()): how it stood
          * there; borrowed while bundle_writer_new() runs. */
         const WriterMark *mark;
+
+        /* Only frames are wanted, no digests and verdicts. A mark is not needed then; of one that
+         * is there, is_lost counts. */
+        bool without_results;
 
         /* Compressed sizes of the frames before first_frame, for the seek table; borrowed while
          * bundle_writer_new() runs. NULL: then there is no seek table when first_frame is above 0.
@@ -94,7 +98,7 @@ typedef struct BundleFrame {
 } BundleFrame;
 
 /** Makes the next frame. An error stays: every later call gives it again.
- * @return WRITER_FRAME and *ret; 0 when all frames are made; WRITER_E_CHANGED: a
+ * @return WRITER_FRAME and *ret; 0 when all frames up to end_frame are made; WRITER_E_CHANGED: a
  * member is not what the plan says (size, mtime, device or inode, checked before and after
  * reading), restart with a new plan; -errno from opening or reading a member
  * (bundle_writer_failed_member() names it); -ENOMEM */
@@ -211,8 +215,17 @@ uint64_t packer_buffer_bytes(const Packer *p);
 
 /** Makes the next part in part->data. An error stays. @return PACKER_PART and part->row (the
  * caller's); 0 when there are no more; else as bundle_writer_next() */
-enum { PACKER_PART = 1, PACKER_E_ROWS = 3 };
+enum { PACKER_PART = 1, PACKER_E_ROWS = 3, PACKER_E_DIFFERS = 4 };
 int packer_next(Packer *p, PackedPart *part);
+
+/** Makes a part again in part->data, from its row (which may be one of the rows or of the parts
+ * made here), for one that may not have arrived. Until the first packer_next() this stays within
+ * writer.memory_bytes; later it needs that much once more while it runs.
+ * @param index  from 0
+ * @return PACKER_PART and part->row, which has neither frame_bytes nor state; PACKER_E_DIFFERS:
+ * other bytes come out than the row says (another libzstd, a changed source); else as
+ * bundle_writer_next() */
+int packer_rebuild(Packer *p, size_t index, PackedPart *part);
 
 /** Upper bound of a part's bytes: for limits.memory. For n_closed 0 and the whole stream it holds
  * for every part; for 0 bytes it is that of every stream short enough for part_size, the seek table

@@ -53,7 +53,7 @@ typedef struct UploadResponse { /* of the last answer; for a part: of the first 
 
 typedef struct UploadPart { /* by number */
         uint64_t bytes;
-        char *etag; /* NULL = not there yet */
+        char *etag; /* NULL = not known to be there */
         uint8_t sha256[SHA256_SIZE];
         bool was_listed;
 } UploadPart;
@@ -70,6 +70,7 @@ typedef struct UploadParts {
         unsigned n; /* numbers from 1 that were given or are in the ledger */
         size_t n_allocated;
         unsigned n_there;
+        unsigned cursor; /* all below are there or were asked for in this run */
         unsigned wanted; /* asked for, not given yet; 0 */
         unsigned last;   /* number; 0 = not known */
         uint64_t object_bytes;
@@ -134,14 +135,14 @@ static int set_arrived(UploadParts *p, UploadPart *item, const char *etag) {
 static int upload_parts_init(UploadParts *p, const S3UploadOptions *options) {
         int r = 0;
 
-        *p = (UploadParts){ 0 };
+        *p = (UploadParts){ .cursor = 1 };
         list_init(&p->jobs);
         if (!options->upload_id)
                 return 0; /* rows of an upload that was never made mean nothing for this one */
         for (size_t i = 0; i < options->n_parts && r == 0; i++) {
                 const S3KnownPart *known = &options->parts[i];
 
-                if (known->number != i + 1 || i >= S3_PARTS_MAX || !known->etag[0])
+                if (known->number != i + 1 || i >= S3_PARTS_MAX)
                         return -EINVAL;
                 r = grow_parts(p, known->number);
                 if (r < 0)
@@ -151,7 +152,8 @@ static int upload_parts_init(UploadParts *p, const S3UploadOptions *options) {
                 memcpy(item->sha256, known->sha256, sizeof item->sha256);
                 if (known->is_last)
                         p->last = known->number;
-                r = set_arrived(p, item, known->etag);
+                if (known->etag[0])
+                        r = set_arrived(p, item, known->etag);
         }
         return r;
 }
@@ -177,15 +179,14 @@ static void upload_parts_done(UploadParts *p) {
         free(p->items);
 }
 
-/* What a crash sends twice begins with the first part that is missing, so it is not left far
- * behind. */
 static unsigned upload_parts_next(const UploadParts *p, unsigned max_in_flight) {
-        const UploadJob *first = CONTAINER_OF(p->jobs.next, UploadJob, link);
+        unsigned number = p->cursor;
 
-        if (p->wanted || p->last || p->n_jobs >= max_in_flight ||
-            (p->n_jobs > 0 && p->n - first->part->number >= 2 * max_in_flight))
+        if (p->wanted || p->n_jobs >= max_in_flight)
                 return 0;
-        return p->n + 1;
+        while (number <= p->n && p->items[number - 1].etag)
+                number++;
+        return p->last && number > p->last ? 0 : number;
 }
 
 static int accept_part(UploadParts *p, S3Upload *u, S3Part *part) {
@@ -204,6 +205,7 @@ static int accept_part(UploadParts *p, S3Upload *u, S3Part *part) {
         memcpy(item->sha256, part->sha256, sizeof item->sha256);
         if (part->is_last)
                 p->last = part->number;
+        p->cursor = part->number + 1;
         p->wanted = 0;
         job->upload = u;
         job->part = part;

@@ -30,7 +30,7 @@ typedef struct S3Part {
 typedef struct S3KnownPart { /* from the ledger */
         unsigned number;
         uint64_t bytes;
-        char etag[S3_ETAG_SIZE];
+        char etag[S3_ETAG_SIZE];     /* "" = not known to have arrived */
         uint8_t sha256[SHA256_SIZE]; /* for Complete; all zero = not known, which AWS refuses there
                                       */
         bool is_last;
@@ -74,10 +74,10 @@ typedef struct S3UploadOptions { /* strings and parts are copied */
          * proof: no HEAD. */
         bool trusts_response;
 
-        /* To continue an upload: its id and the parts that have arrived by the ledger, in order
-         * from 1 without a gap. What comes behind them is sent again, whatever ListParts says of
-         * it. A part that ListParts does not have any more, or with another ETag or size →
-         * UPLOAD_E_STALE. Where listing is forbidden the ledger is believed, and
+        /* To continue an upload: its id and all parts that the ledger knows, in order from 1. A
+         * part without an ETag is sent again, whatever ListParts says of it, for nobody knows what
+         * arrived. A part with an ETag that ListParts does not have any more, or with another ETag
+         * or size → UPLOAD_E_STALE. Where listing is forbidden the ledger is believed, and
          * Complete tells. */
         const char *upload_id;
         const S3KnownPart *parts;
@@ -85,9 +85,9 @@ typedef struct S3UploadOptions { /* strings and parts are copied */
 
         /* All on the loop, none from inside s3_upload_new(). */
         /* The part with this number is wanted: give it by s3_upload_add_part() now or later. In
-         * order. Not called before the one asked for has been given, nor while max_parts_in_flight
-         * of them are on their way, nor twice as many behind one of these, nor after the last
-         * one. */
+         * order; after a resume first those without an ETag, then the next ones. Not called before
+         * the one asked for has been given, nor while max_parts_in_flight of them are on their way,
+         * nor after the last one. */
         void (*on_part_needed)(S3Upload *u, unsigned number, void *userdata);
         /* Must be durable when it returns 0. -errno ends the upload with it (nothing is
          * aborted). The two that follow may be NULL. */
@@ -102,8 +102,8 @@ typedef struct S3UploadOptions { /* strings and parts are copied */
 } S3UploadOptions;
 
 /** @param client borrowed: outlives it
- * @return 0 and *ret, -ENOMEM, -EINVAL when `parts` are not numbered 1, 2 …, lack an ETag or are
- * too many, -errno of the loop's source */
+ * @return 0 and *ret, -ENOMEM, -EINVAL when `parts` are not numbered 1, 2 … or are too many,
+ *   -errno of the loop's source */
 int s3_upload_new(S3Upload **ret, S3Client *client, const S3UploadOptions *options);
 /** A wanted part. The upload owns it from here on, also when it fails. */
 void s3_upload_add_part(S3Upload *u, S3Part *part);

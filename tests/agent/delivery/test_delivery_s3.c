@@ -130,16 +130,18 @@ static void the_ledger_of_an_earlier_run_is_resumed(void **state) {
         DeliveryS3Ledger rows = { 0 };
         DeliveryS3Expected wanted = wanted_of(f);
         assert_int_equal(delivery_s3_ledger_load(&rows, f->store, &wanted), 0);
-        assert_int_equal(rows.n, 2);
+        assert_int_equal(rows.n, 3);
         assert_string_equal(rows.upload_id, "u-1");
         assert_string_equal(rows.known[1].etag, "e2");
         PackedRow first = make_row(0, false); /* Complete needs every part's checksum */
         assert_memory_equal(rows.known[0].sha256, first.sha256, SHA256_SIZE);
+        assert_string_equal(rows.known[2].etag, "");
+        assert_true(rows.known[2].is_last && rows.items[2].is_last);
         assert_int_equal(rows.items[1].first_frame, 2);
         assert_int_equal(rows.items[1].frame_bytes[1], 200);
         assert_int_equal(rows.items[1].state_bytes, 3);
-        assert_int_equal(delivery_s3_ledger_bytes(&rows), 600);
-        PackedRow again = make_row(4, true); /* a part that is made again replaces its row */
+        assert_int_equal(delivery_s3_ledger_bytes(&rows), 900);
+        PackedRow again = make_row(4, true); /* a part that is made again has its row already */
         assert_int_equal(delivery_s3_ledger_add_part(&rows, f->store, 3, &again), 0);
         delivery_s3_ledger_done(&rows);
         assert_int_equal(store_abort_count(f->store, NULL, false), 0);
@@ -154,36 +156,9 @@ static void rows_are_written_when_the_configuration_was_replaced(void **state) {
         wanted.destination = name;
         assert_int_equal(delivery_s3_ledger_load(&rows, f->store, &wanted), 0);
         memset(name, 'x', sizeof name - 1); /* it was freed */
-        PackedRow row = make_row(4, true);
-        assert_int_equal(delivery_s3_ledger_add_part(&rows, f->store, 3, &row), 0);
+        PackedRow row = make_row(6, true);
+        assert_int_equal(delivery_s3_ledger_add_part(&rows, f->store, 4, &row), 0);
         delivery_s3_ledger_done(&rows);
-}
-
-static void set_etag(Fixture *f, unsigned number, const char *etag) {
-        const LedgerPart part = { .number = number, .etag = etag };
-        assert_int_equal(store_ledger_set_etag(f->store, f->id, "archive", &part), 0);
-}
-
-static size_t count_resumed(Fixture *f) {
-        DeliveryS3Ledger rows = { 0 };
-        DeliveryS3Expected wanted = wanted_of(f);
-        assert_int_equal(delivery_s3_ledger_load(&rows, f->store, &wanted), 0);
-        assert_string_equal(rows.upload_id, "u-1");
-        size_t n = rows.n;
-        delivery_s3_ledger_done(&rows);
-        return n;
-}
-
-static void parts_behind_one_that_did_not_arrive_are_sent_again(void **state) {
-        Fixture *f = *state;
-        run_before(f);
-        set_etag(f, 3, "e3");
-        assert_int_equal(count_resumed(f), 3);
-        set_etag(f, 1, NULL);
-        assert_int_equal(count_resumed(f), 0); /* under the same id */
-        set_etag(f, 1, "e1");
-        assert_int_equal(count_resumed(f), 1); /* the rows behind it may be of other bytes */
-        assert_int_equal(store_abort_count(f->store, NULL, false), 0);
 }
 
 static void assert_is_abandoned(Fixture *f, const DeliveryS3Expected *wanted) {
@@ -230,8 +205,6 @@ int main(void) {
                                                 teardown),
                 cmocka_unit_test_setup_teardown(
                         rows_are_written_when_the_configuration_was_replaced, setup, teardown),
-                cmocka_unit_test_setup_teardown(parts_behind_one_that_did_not_arrive_are_sent_again,
-                                                setup, teardown),
                 cmocka_unit_test_setup_teardown(
                         another_plan_is_not_resumed_and_its_upload_is_to_be_aborted, setup,
                         teardown),

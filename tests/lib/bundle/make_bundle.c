@@ -225,7 +225,7 @@ int main(int argc, char **argv) {
                                                         .tolerant = s.tolerant,
                                                         .source = SOURCE_DIRECTORY,
                                                         .first_frame = s.first_frame,
-                                                        .mark = &(WriterMark){ .is_lost = false },
+                                                        .without_results = s.first_frame > 0,
                                                         .open_member = open_member,
                                                         .userdata = &root_fd });
         plan_free(plan);

@@ -339,6 +339,11 @@ static void assert_goes_on(const Bundle *b, const Run *whole, size_t k) {
         _cleanup_(run_done) Run tail = { 0 };
         _cleanup_(packer_freep) Packer *p = packer(b, whole->rows, k);
 
+        if (k > 0) {
+                _cleanup_(part_done) PackedPart again = part_new(p);
+                assert_int_equal(packer_rebuild(p, k - 1, &again), PACKER_PART);
+                assert_same_part(&again, &whole->parts[k - 1]);
+        }
         finish(b, p, &tail);
         assert_int_equal(tail.n, whole->n - k);
         for (size_t i = 0; i < tail.n; i++) {
@@ -417,6 +422,30 @@ static void a_run_cut_after_every_part_ends_with_the_same_manifest(void **state)
         assert_string_equal(run.manifest.text, whole.manifest.text);
 }
 
+static void before_read(size_t n, void *userdata) {
+        ((Bundle *)userdata)->n_asked += n;
+}
+
+static void every_part_can_be_rebuilt_in_any_order(void **state) {
+        _cleanup_(bundle_done) Bundle b = { 0 };
+        bundle_init(&b);
+        _cleanup_(run_done) Run whole = run_complete(&b);
+        b.options.writer.before_read = before_read;
+        _cleanup_(packer_freep) Packer *p = packer(&b, whole.rows, whole.n);
+        _cleanup_(part_done) PackedPart none = part_new(p);
+
+        assert_int_equal(packer_next(p, &none), 0);
+        b.n_opened = 0;
+        for (size_t i = whole.n; i-- > 0;) {
+                _cleanup_(part_done) PackedPart again = part_new(p);
+                assert_int_equal(packer_rebuild(p, i, &again), PACKER_PART);
+                assert_same_part(&again, &whole.parts[i]);
+        }
+        assert_int_equal(packer_rebuild(p, whole.n, &none), -EINVAL);
+        assert_true(packer_status(p).bytes_read > 30 * MIB);
+        assert_in_range(b.n_asked, packer_status(p).bytes_read, 2 * packer_status(p).bytes_read);
+}
+
 static void what_is_resumed_reads_no_more_than_it_needs(void **state) {
         _cleanup_(bundle_done) Bundle b = { 0 };
         bundle_init(&b);
@@ -460,7 +489,17 @@ static void a_member_that_changed_meanwhile_is_noticed(void **state) {
                 assert_int_equal(packer_next(p, &part), WRITER_E_CHANGED);
                 assert_int_equal(packer_status(p).failed_member, big);
                 assert_int_equal(packer_next(p, &part), WRITER_E_CHANGED); /* for good */
+                assert_int_equal(packer_rebuild(p, k, &part), WRITER_E_CHANGED);
         }
+        /* And when it was made to look as before, the bytes tell. */
+        assert_int_equal(futimens(fd, (struct timespec[2]){ st.st_atim, st.st_mtim }), 0);
+        _cleanup_(packer_freep) Packer *p = packer(&b, whole.rows, whole.n);
+        size_t n_differ = 0;
+        for (size_t i = 0; i < whole.n; i++) {
+                _cleanup_(part_done) PackedPart again = part_new(p);
+                n_differ += packer_rebuild(p, i, &again) == PACKER_E_DIFFERS;
+        }
+        assert_int_equal(n_differ, 1);
         put_noise(fd, 0, 9 * MIB + 17);
         assert_int_equal(futimens(fd, (struct timespec[2]){ st.st_atim, st.st_mtim }), 0);
 
@@ -518,9 +557,15 @@ static void a_member_once_lost_is_not_found_again(void **state) {
         _cleanup_(packer_freep) Packer *p = packer(&b, whole.rows, k);
         finish(&b, p, &tail);
         assert_int_equal(tail.n, whole.n - k);
-        for (size_t i = 0; i < tail.n; i++)
+        for (size_t i = 0; i < tail.n; i++) {
+                _cleanup_(part_done) PackedPart again = part_new(p);
                 assert_same_part(&tail.parts[i], &whole.parts[k + i]);
+                assert_int_equal(packer_rebuild(p, k + i, &again), PACKER_PART);
+                assert_same_part(&again, &whole.parts[k + i]);
+        }
         assert_string_equal(tail.manifest.text, whole.manifest.text);
+        _cleanup_(part_done) PackedPart before = part_new(p);
+        assert_int_equal(packer_rebuild(p, k - 1, &before), PACKER_E_DIFFERS);
 }
 
 /* ---- rows from a ledger that somebody spoilt ---- */
@@ -615,6 +660,7 @@ int main(void) {
                 cmocka_unit_test(
                         a_run_cut_after_any_part_continues_with_the_same_bytes_and_manifest),
                 cmocka_unit_test(a_run_cut_after_every_part_ends_with_the_same_manifest),
+                cmocka_unit_test(every_part_can_be_rebuilt_in_any_order),
                 cmocka_unit_test(what_is_resumed_reads_no_more_than_it_needs),
                 cmocka_unit_test(a_member_that_changed_meanwhile_is_noticed),
                 cmocka_unit_test(a_tolerant_run_cut_after_any_part_continues_with_the_same),

@@ -17,9 +17,9 @@ def size_of(number):
     return LAST if number == 4 else SIZE
 
 
-def known(number):
-    """A ledger's row of a part that has arrived."""
-    return f"{number}:{size_of(number)}:{etag_of(number, size_of(number))}" + (
+def known(number, etag=None):
+    """A ledger's row. @param etag  "-" = not known to have arrived"""
+    return f"{number}:{size_of(number)}:{etag or etag_of(number, size_of(number))}" + (
         ":last" if number == 4 else "")
 
 
@@ -57,6 +57,23 @@ def only_the_parts_that_have_not_arrived_are_sent():
 
 
 @test
+def gaps_are_filled_first_in_order():
+    with S3Server() as s:
+        run = resume(s, cut_upload(s, 2), known(1, "-"), known(2), known(3, "-"), in_flight=1)
+        assert run.outcome == OK and run.wants == [1, 3, 4]
+        assert [r.part for r in s.seen("UploadPart")] == [1, 3, 4]
+        check_object(s, **MANY)
+
+
+@test
+def a_last_part_that_is_known_is_not_gone_beyond():
+    with S3Server() as s:
+        run = resume(s, cut_upload(s, 1, 2, 4), known(1), known(2), known(3, "-"), known(4))
+        assert run.outcome == OK and run.wants == [3]
+        check_object(s, **MANY)
+
+
+@test
 def an_upload_that_only_lacked_its_end_sends_no_part():
     with S3Server() as s:
         run = resume(s, cut_upload(s, 1, 2, 3, 4), *[known(n) for n in (1, 2, 3, 4)])
@@ -79,7 +96,7 @@ def a_part_that_arrived_without_our_knowledge_is_sent_again():
     with S3Server() as s:
         upload_id = cut_upload(s, 1, 3)
         s.put_part(upload_id, 2, b"older bytes of the same number")
-        run = resume(s, upload_id, known(1))
+        run = resume(s, upload_id, known(1), known(2, "-"))
         assert run.outcome == OK and run.wants == [2, 3, 4]
         check_object(s, **MANY)
 
@@ -206,7 +223,8 @@ def a_killed_upload_goes_on_without_sending_anything_twice():
             lines = [line.split("\t") for line in out.splitlines()]
             upload_id = next(iter(s.uploads))
             assert not any(line[0] == "done" for line in lines)
-            run = resume(s, upload_id, *[known(n) for n in range(1, stop_at)])
+            rows = [known(n) for n in range(1, stop_at)] + [known(stop_at, "-")]
+            run = resume(s, upload_id, *rows)
             assert run.outcome == OK
             check_object(s, **MANY)
             assert not s.uploads
