@@ -117,6 +117,60 @@ static void XMLCALL walk_doctype(void *userdata, const XML_Char *name, const XML
         walk_stop(userdata, -EINVAL);
 }
 
+/* Measures, at p, a control character that XML 1.0 does not have: as a byte, or as a reference
+ * (`&#x1;`). 0 = there is none; NUL is left to expat, which refuses it. */
+static size_t control_size(const char *p, const char *end) {
+        size_t n = 2, n_digits = 0;
+        char digits[8] = "";
+
+        if (*p > 0 && *p < ' ')
+                return strchr("\t\n\r", *p) ? 0 : 1;
+        if (end - p < 4 || p[0] != '&' || p[1] != '#')
+                return 0;
+        bool is_hex = p[n] == 'x';
+        n += is_hex;
+        for (; p + n < end && p[n] != ';' && n_digits < sizeof digits - 1; n++)
+                digits[n_digits++] = p[n];
+        if (p + n >= end || p[n] != ';' || n_digits == 0 ||
+            strspn(digits, is_hex ? "0123456789abcdefABCDEF" : "0123456789") != n_digits)
+                return 0;
+        unsigned long value = strtoul(digits, NULL, is_hex ? 16 : 10);
+        return value > 0 && value < ' ' && !strchr("\t\n\r", (int)value) ? n + 1 : 0;
+}
+
+/* S3 takes keys with control characters, and then lists them in what is no XML any more (Ceph 16.2
+ * and AWS do, unless asked for encoding-type=url). One such key of somebody else must not hide all
+ * others from us: its characters become U+FFFD.
+ * @return what to parse in its place, the caller's; NULL = text is well, or *ret_error is
+ * -ENOMEM */
+static char *replace_controls(const char *text, size_t *n, int *ret_error) {
+        const char *end = text + *n;
+        size_t n_found = 0, size;
+        char *copy, *to;
+
+        *ret_error = 0;
+        for (const char *p = text; p < end; p += size ? size : 1) {
+                size = control_size(p, end);
+                n_found += size > 0;
+        }
+        if (n_found == 0)
+                return NULL;
+        copy = to = malloc(*n + 3 * n_found);
+        if (!copy) {
+                *ret_error = -ENOMEM;
+                return NULL;
+        }
+        for (const char *p = text; p < end; p += size ? size : 1) {
+                size = control_size(p, end);
+                if (size > 0)
+                        to = mempcpy(to, "\xef\xbf\xbd", 3);
+                else
+                        *to++ = *p;
+        }
+        *n = (size_t)(to - copy);
+        return copy;
+}
+
 static int walk_parse(XmlWalk *w, const char *text, size_t n) {
         int r = 0;
 
@@ -138,7 +192,8 @@ static int walk_parse(XmlWalk *w, const char *text, size_t n) {
 }
 
 int xml_walk(const char *text, size_t n, const XmlReader *reader) {
-        int r = -ENOMEM;
+        XmlWalk *w;
+        int r;
 
         /* While S3 completes an upload it sends blanks to keep the connection, some stores before
          * the XML declaration. */
@@ -146,13 +201,20 @@ int xml_walk(const char *text, size_t n, const XmlReader *reader) {
                 n--;
         if (n == 0 || n > XML_BYTES_MAX)
                 return -EINVAL;
-        XmlWalk *w = calloc(1, sizeof *w);
+        char *cleaned = replace_controls(text, &n, &r);
+        if (r < 0)
+                return r;
+        w = calloc(1, sizeof *w);
         if (w) {
                 w->reader = reader;
-                r = walk_parse(w, text, n);
+                r = walk_parse(w, cleaned ? cleaned : text, n);
                 digest_wipe(w->text, sizeof w->text); /* STS sends secrets */
-        }
-        free(w);
+                free(w);
+        } else
+                r = -ENOMEM;
+        if (cleaned)
+                digest_wipe(cleaned, n);
+        free(cleaned);
         return r;
 }
 

@@ -588,6 +588,11 @@ static uint64_t age_of(const S3Sweep *s, uint64_t usec) {
         return usec > 0 && now > usec ? now - usec : 0;
 }
 
+/* Control characters came out as this: it is not the key to ask for. */
+static bool is_garbled(const char *key) {
+        return strstr(key, "\xef\xbf\xbd") != NULL;
+}
+
 /* Whether an upload may be one to abort, as far as the list shows. */
 static bool is_step_needed(const S3Sweep *s, const S3ListedUpload *upload) {
         const S3SweepOptions *o = &s->options;
@@ -595,6 +600,8 @@ static bool is_step_needed(const S3Sweep *s, const S3ListedUpload *upload) {
         if (o->exact_key ? strcmp(upload->key, o->prefix) != 0
                          : strncmp(upload->key, o->prefix, strlen(o->prefix)) != 0)
                 /* a store that takes `prefix` for a hint must not cost somebody his upload */
+                return false;
+        if (is_garbled(upload->key + strlen(o->prefix)))
                 return false;
         if (o->is_known && o->is_known(upload->key, upload->upload_id, o->userdata))
                 return false;

@@ -44,8 +44,8 @@ typedef struct S3UploadList {
         char *next_key_marker, *next_upload_id_marker;
 } S3UploadList;
 /** Ask without encoding-type: Ceph 16.2 escapes the keys then, but neither says so nor escapes the
- * markers. An upload whose key or id is missing, too long or wrongly escaped is left out.
- * @return 0, -EINVAL (also for a key with control characters, which make it no XML), -ENOMEM */
+ * markers. Control characters in keys come out as U+FFFD. An upload whose key or id is missing,
+ * too long or wrongly escaped is left out. @return 0, -EINVAL, -ENOMEM */
 int s3_xml_upload_list(const char *text, size_t n, S3UploadList *ret);
 void s3_upload_list_done(S3UploadList *l);
 

@@ -120,7 +120,8 @@ def what_does_not_report_its_time_is_new():
 @test
 def an_odd_upload_hides_no_other():
     odd = (b"<Key>" + b"p" * 1025 + b"</Key><UploadId>u1</UploadId>", b"<Key>p/a</Key><UploadId>"
-           + b"u" * 1025 + b"</UploadId>", b"<Key/><UploadId>u5</UploadId>",
+           + b"u" * 1025 + b"</UploadId>", b"<Key>p/\x01b</Key><UploadId>u3</UploadId>",
+           b"<Key>p/&#x1f;</Key><UploadId>u4</UploadId>", b"<Key/><UploadId>u5</UploadId>",
            b"<Key>" + b"p" * 20000 + b"</Key><UploadId>u6</UploadId>", b"<UploadId>u7</UploadId>",
            b"<Key>p/a</Key>")
     for item in odd:
@@ -141,7 +142,7 @@ def an_odd_key_as_a_marker_does_not_end_the_list():
         ids = sorted([s.create("p/a"), s.create("p/b")])
         s.fault("ListMultipartUploads", edit=lambda request,
                 reply: setattr(reply, "body", reply.body.replace(
-            b"<NextKeyMarker>p/a<", b"<NextKeyMarker>p/a" + b"x" * 1020 + b"<")))
+            b"<NextKeyMarker>p/a<", b"<NextKeyMarker>p/a" + b"\x01" * 1020 + b"<")))
         assert sweep(s, "p/") == (OK, ids, "")
 
 

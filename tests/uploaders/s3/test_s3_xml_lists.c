@@ -149,6 +149,20 @@ static void keys_are_left_alone_unless_the_answer_states_that_they_are_escaped(v
 }
 
 /* Ceph lists such keys in what is no XML; they must not hide the others. */
+static void a_key_with_control_characters_hides_no_other(void **state) {
+        _cleanup_(s3_upload_list_done) S3UploadList l = { 0 };
+
+        assert_int_equal(
+                uploads_of("<ListMultipartUploadsResult><Upload><Key>a\tb&#x9;&#x01;&#31;\x02&#x7f;"
+                           "</Key><UploadId>u</UploadId></Upload><Upload><Key>b</Key><UploadId>v"
+                           "</UploadId></Upload></ListMultipartUploadsResult>",
+                           &l),
+                0);
+        assert_int_equal(l.n, 2);
+        assert_string_equal(l.items[0].key, "a\tb\t\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\x7f");
+        assert_string_equal(l.items[1].key, "b");
+}
+
 static void an_upload_that_cannot_be_named_is_left_out(void **state) {
         static const char *const odd[] = {
                 "<Upload><Key>k</Key></Upload>",
@@ -325,6 +339,7 @@ int main(void) {
                 cmocka_unit_test(uploads_are_listed_and_escaped_keys_decoded),
                 cmocka_unit_test(
                         keys_are_left_alone_unless_the_answer_states_that_they_are_escaped),
+                cmocka_unit_test(a_key_with_control_characters_hides_no_other),
                 cmocka_unit_test(an_upload_that_cannot_be_named_is_left_out),
                 cmocka_unit_test(keys_and_ids_that_are_too_long_are_left_out),
                 cmocka_unit_test(a_list_of_uploads_that_cannot_be_relied_on_is_refused),
