@@ -128,8 +128,8 @@ def expired_keys_are_not_accepted():
 
 @test
 def a_flood_is_stopped():
-    assert (process("cat /dev/zero").error() == "credential_process of profile 'p': its output is too "
-            "long for credentials")
+    assert (process("cat /dev/zero").error() ==
+            "credential_process of profile 'p': its output is too long for credentials")
 
 
 @test
