@@ -195,6 +195,16 @@ def assert_complete(place):
 
 # ---- an agent that is well ----
 
+def place_of_all():
+    """Where any user may write, for a hook that runs as another one."""
+    if os.getuid() != 0:
+        raise Skip("needs root, to be somebody else")
+    place = Place()
+    os.makedirs(place.out)
+    os.chmod(place.out, 0o777)
+    return place
+
+
 @test
 def the_agent_gets_the_note_and_the_snapshot_lies_beside_the_record():
     place = Place()
@@ -505,11 +515,7 @@ def a_directory_that_cannot_be_written_does_not_hinder_the_note():
 
 @test
 def another_user_without_an_agent_leaves_its_note_too():
-    if os.getuid() != 0:
-        raise Skip("needs root, to be somebody else")
-    place = Place()
-    os.makedirs(place.out)
-    os.chmod(place.out, 0o777)
+    place = place_of_all()
     subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", HOOK]
                    + place.arguments(), env=place.environment(), timeout=20 * PATIENCE, check=True)
     assert len(place.mail()) == 1
@@ -946,11 +952,7 @@ def where_no_file_may_be_written_the_agent_has_the_note():
 
 @test
 def where_no_process_can_be_made_the_agent_has_the_note():
-    if os.getuid() != 0:
-        raise Skip("needs root, to be somebody else")
-    place = Place()
-    os.makedirs(place.out)
-    os.chmod(place.out, 0o777)
+    place = place_of_all()
     agent = Agent(place, accept_and_give)
     # that needs a process, too
     took, errors = run_with(place, as_nobody_without_children, ASAN_OPTIONS="detect_leaks=0")
@@ -963,11 +965,7 @@ def where_no_process_can_be_made_the_agent_has_the_note():
 
 @test
 def where_no_process_can_be_made_and_no_agent_runs_the_mailbox_has_the_note():
-    if os.getuid() != 0:
-        raise Skip("needs root, to be somebody else")
-    place = Place()
-    os.makedirs(place.out)
-    os.chmod(place.out, 0o777)
+    place = place_of_all()
     took, errors = run_with(place, as_nobody_without_children, ASAN_OPTIONS="detect_leaks=0")
     in_time(took, 1)
     assert len(place.mail()) == 1 and "the note" not in errors, (place.mail(), errors)
