@@ -8,8 +8,6 @@ from collections import Counter
 import source_tree as tree
 
 MAX_FUNCTION_LINES = 80
-MAX_C_FILES = 12
-MAX_README_LINES = 60
 MAX_FILES_WITHOUT_README = 3
 
 
@@ -37,7 +35,7 @@ def is_described_above(root, folder):
 
 def main():
     root = tree.root_of_arguments()
-    functions, folders, readmes = [], [], []
+    functions, readmes = [], []
     for name in tree.c_files(root, tree.FOLDERS + ("tests",)):
         text = tree.read(root, name)
         lines = text.split("\n")
@@ -47,28 +45,15 @@ def main():
                 functions.append(f"{name}:{first}: {tree.function_name(head)} has {size} lines, at "
                                  f"most {MAX_FUNCTION_LINES}: give a part of it a name of its own")
     names = tree.c_files(root)
-    for folder, n in sorted(Counter(os.path.dirname(f) for f in names if f.endswith(".c")).items()):
-        if n > MAX_C_FILES:
-            folders.append(f"{folder}:1: {n} .c files, at most {MAX_C_FILES}: merge what is one "
-                           "idea")
     for folder, n in sorted(Counter(os.path.dirname(f) for f in names).items()):
         readme = os.path.join(root, folder, "README.md")
         if not os.path.exists(readme):
             if n > MAX_FILES_WITHOUT_README and not is_described_above(root, folder):
                 readmes.append(f"{folder}/README.md:1: missing in a folder of {n} files: say what "
                                "it owns and how its " "files relate")
-            continue
-        with open(readme, encoding="utf-8") as file:
-            lines = len(file.readlines())
-        if lines > MAX_README_LINES:
-            readmes.append(f"{folder}/README.md:{MAX_README_LINES + 1}: {lines} lines, at most "
-                           f"{MAX_README_LINES}: the rest belongs into docs/ or into the headers")
     tree.report([
         (f"a function has at most {MAX_FUNCTION_LINES} lines", functions),
-        (f"a folder has at most {MAX_C_FILES} .c files", folders),
-        (f"a folder of more than {MAX_FILES_WITHOUT_README} files has a README.md of at most "
-         f"{MAX_README_LINES} lines",
-         readmes),
+        (f"a folder of more than {MAX_FILES_WITHOUT_README} files has a README.md", readmes),
     ])
 
 
