@@ -113,6 +113,7 @@ typedef struct Config {
                 char *rendezvous;
                 uint64_t settle_usec, window_usec;
                 char *key_file;
+                StringList trusted_uids; /* for agent_uid_is_trusted() */
         } agreement;
         struct {
                 char *socket, *listen;

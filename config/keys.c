@@ -278,6 +278,18 @@ static bool check_pattern(const char *text, StrBuf *fault) {
         return true;
 }
 
+/* @see useradd(8): names may also have upper-case letters and dots, and end in a `$` */
+static bool check_user(const char *text, StrBuf *fault) {
+        uint64_t number;
+
+        if (text[0] != '\0' && strspn(text, "0123456789") == strlen(text))
+                return parse_u64_range(text, 0, UINT32_MAX - 1, &number) == 0 ||
+                       refuse(fault, "is larger than any user id");
+        return (strlen(text) <= NAME_MAX_BYTES && text[0] != '\0' && text[0] != '-' &&
+                consists_of(text, "._-$")) ||
+               refuse(fault, "is not a user");
+}
+
 static bool check_variable(const char *text, StrBuf *fault) {
         return (text[0] != '\0' && consists_of(text, "_*?[]!-")) ||
                refuse(fault, "is not a pattern for names of variables");
@@ -331,6 +343,8 @@ const Form form_tag_value = { .check = check_tag_value, .what = "the value of a 
 const Form form_account = { .check = check_account, .what = "12 digits", .remedy = "write its 12 digits in quotes" };
 
 const Form form_pattern = { .check = check_pattern, .what = "a pattern", .remedy = "write a pattern such as \"*.tmp\" or \"cache/*\"" };
+
+const Form form_user = { .check = check_user, .what = "a user", .remedy = "write a user's name or number" };
 
 const Form form_variable = { .check = check_variable, .what = "a pattern", .remedy = "write a pattern such as \"NEURON_*\"" };
 
@@ -574,6 +588,8 @@ static const ConfigKey table[] = {
   .help = "A process that fails within this long of the newest one of a failure belongs to it, unless it was started since; one with its cluster id always does." },
 { "agreement.key_file", KEY_STRING, AT(Config, agreement.key_file), .form = &form_path, .fallback = "",
   .help = "Up to four lines ID:64 hex digits, as `neuron-collect key new` writes them: the first signs messages, all verify; not readable by all users." },
+{ "agreement.trusted_uids", KEY_STRINGS, AT(Config, agreement.trusted_uids), .max = 64, .form = &form_user, .fallback = "", .example = "[990, 991]",
+  .help = "Users, names or numbers, as which agents of other nodes run: on a volume what nodes tell each other counts only from this agent's own user, from these, and from root unless the server maps it to another user." },
 
 { "api", KEY_SECTION, .below = "api.", .help = "How clients reach the agent." },
 { "api.socket", KEY_STRING, KEY_RESTART, AT(Config, api.socket), .form = &form_socket, .fallback = "/run/neuron-collectd/api.sock",

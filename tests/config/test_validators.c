@@ -50,6 +50,12 @@ static void templates_know_their_letters(void **state) {
                    LIST("/a", "a//b", "a/", "a/../b", "./a", "a/%z", "a\tb"));
 }
 
+static void users_are_names_or_numbers(void **state) {
+        expect_all(keys_get("agreement.trusted_uids")->form,
+                   LIST("0", "990", "4294967294", "neuron-collectd", "_a.b", "host$"),
+                   LIST("", "4294967295", "99999999999999999999", "-1", "a b", "a/b", LONG_64 "a"));
+}
+
 static void addresses_have_host_and_port(void **state) {
         expect_all(keys_get("api.listen")->form,
                    LIST("127.0.0.1:9733", "localhost:1", "[::1]:65535", "0.0.0.0:80"),
@@ -150,6 +156,7 @@ int main(void) {
                 cmocka_unit_test(names_are_short_and_of_safe_letters),
                 cmocka_unit_test(paths_are_absolute_and_have_no_way_up),
                 cmocka_unit_test(templates_know_their_letters),
+                cmocka_unit_test(users_are_names_or_numbers),
                 cmocka_unit_test(addresses_have_host_and_port),
                 cmocka_unit_test(s3_names_follow_the_rules_of_s3),
                 cmocka_unit_test(tags_follow_the_rules_of_s3),
