@@ -402,8 +402,7 @@ static void add_count(StrBuf *text, uint64_t n, const char *one, const char *man
 
 static const IntakeSource *find_unfinished_source(const Agent *a) {
         for (size_t i = 0; i < a->n_sources; i++)
-                if (!intake_source_is_idle(a->sources[i]) ||
-                    !intake_source_has_seen_all(a->sources[i]))
+                if (!intake_source_is_idle(a->sources[i]) || intake_source_unseen(a->sources[i]))
                         return a->sources[i];
         return NULL;
 }
@@ -483,9 +482,12 @@ static bool is_safe(Agent *a) {
                 add_count(&text, crash_reports_n(a->crash_reports), "crash report is being made",
                           "crash reports are being made");
         const IntakeSource *s = find_unfinished_source(a);
-        if (s)
-                strbuf_addf(&text, "%ssource %s has not been scanned completely",
-                            text.n ? ", " : "", intake_source_config(s)->name);
+        if (s) {
+                const char *unseen = intake_source_is_idle(s) ? intake_source_unseen(s) : NULL;
+                strbuf_addf(&text, "%ssource %s has not been scanned completely%s%s",
+                            text.n ? ", " : "", intake_source_config(s)->name, unseen ? ": " : "",
+                            unseen ? unseen : "");
+        }
         if (text.n == 0)
                 add_bundle_at_risk(a, &text);
         (void)snprintf(a->drain.missing, sizeof a->drain.missing, "%s", text.n ? text.text : "");
@@ -1548,6 +1550,25 @@ static size_t print_abandoned(const Agent *a, FILE *f) {
         return n_all;
 }
 
+/* A source that was not read to its end may hold what nobody has seen. */
+static size_t print_unfinished_sources(const Agent *a, FILE *f) {
+        size_t n = 0;
+        for (size_t i = 0; i < a->n_sources; i++) {
+                const IntakeSource *s = a->sources[i];
+                const char *why = intake_source_unseen(s);
+                if (intake_source_is_busy(s))
+                        why = "files are still being checked, or hard links removed; the next "
+                              "start continues";
+                else if (!why && !intake_source_is_idle(s))
+                        why = "it has not been scanned completely; the next start continues";
+                if (!why)
+                        continue;
+                fprintf(f, "source %s: %s\n", intake_source_config(s)->name, why);
+                n++;
+        }
+        return n;
+}
+
 size_t agent_print_undelivered(Agent *a, FILE *f) {
         static const BundleState states[] = { BUNDLE_SETTLING, BUNDLE_READY, BUNDLE_SHIPPING,
                                               BUNDLE_QUARANTINED };
@@ -1564,16 +1585,7 @@ size_t agent_print_undelivered(Agent *a, FILE *f) {
         (void)bundle_table_list(a->bundles, &(StoreFilter){ .state = BUNDLE_VANISHED },
                                 print_refused, &refused); /* as above */
         size_t n_aborts = print_abandoned(a, f);
-        for (size_t i = 0; i < a->n_sources; i++) {
-                if (!intake_source_is_busy(a->sources[i]))
-                        continue;
-                fprintf(f,
-                        "source %s: files are still being checked, or hard links removed; the next "
-                        "start continues\n",
-                        intake_source_config(a->sources[i])->name);
-                n++;
-        }
-        return n + refused.n + n_aborts;
+        return n + refused.n + n_aborts + print_unfinished_sources(a, f);
 }
 
 bool agent_has_uploads_to_abort(const Agent *a) {

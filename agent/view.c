@@ -27,7 +27,7 @@ typedef struct AgentViewSpace {
         SourceView *sources;
         RequestView *requests;
         LabelledCount retries[N_SCHEDULER_RETRIES + 1];
-        char note[160];
+        char note[512];
         char *agreement;
 } AgentViewSpace;
 
@@ -176,8 +176,11 @@ static void view_sources(Agent *a, AgentView *v) {
         for (size_t i = 0; i < a->n_sources; i++) {
                 const char *degraded = intake_source_view(a->sources[i], &s->sources[i]);
                 v->idle = v->idle && intake_source_is_idle(a->sources[i]);
-                if (degraded && !v->ready_note)
-                        v->ready_note = degraded;
+                if (!degraded || v->ready_note)
+                        continue;
+                (void)snprintf(s->note, sizeof s->note, "source %s: %s", s->sources[i].name,
+                               degraded);
+                v->ready_note = s->note;
         }
         v->sources = s->sources;
         v->n_sources = a->n_sources;

@@ -114,15 +114,16 @@ static json_t *limits_json(const LimitsView *l) {
 }
 
 static json_t *source_json(const SourceView *s) {
-        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", /* */
-                         "name", text_json(s->name),                      /* */
-                         "kind", text_json(s->kind),                      /* */
-                         "path", escaped(s->path),                        /* */
-                         "watch", text_json(s->watch),                    /* */
-                         "note", text_json(s->note),                      /* */
-                         "watches", number(s->n_watches),                 /* */
-                         "overflows", number(s->n_overflows),             /* */
-                         "retention", retention_json(s),                  /* */
+        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", /* */
+                         "name", text_json(s->name),                           /* */
+                         "kind", text_json(s->kind),                           /* */
+                         "path", escaped(s->path),                             /* */
+                         "watch", text_json(s->watch),                         /* */
+                         "note", text_json(s->note),                           /* */
+                         "unseen", text_json(s->unseen),                       /* */
+                         "watches", number(s->n_watches),                      /* */
+                         "overflows", number(s->n_overflows),                  /* */
+                         "retention", retention_json(s),                       /* */
                          "last_scan_seconds", json_real(s->last_scan_seconds));
 }
 

@@ -54,6 +54,7 @@ struct IntakeSource {
         char *note;      /* for status; owned */
         char *hold_note; /* why files are not held by links; owned */
         char *root_note; /* scan_check_root(); owned */
+        char *unseen;    /* why the last scan could not read all of it; owned; NULL: it did */
 
         UnitTable table;
         sd_event_source *load_timer;     /* NULL: all that is known is in the table */
@@ -67,7 +68,8 @@ struct IntakeSource {
         ScanJob *found; /* what is_scanning has found, and is being handled */
         sd_event_source *found_timer;
         bool is_scanning, scan_wanted, has_scanned;
-        bool was_missing, scan_failed;            /* the last one could not see everything */
+        bool was_missing; /* by the last one */
+        bool scan_failed; /* the last one did not read all, or could not record what it found */
         bool flush_wanted, flush_this_scan;       /* what it finds is flushed */
         bool in_transaction;                      /* rows are written but not yet durable */
         bool is_postponing, has_logged_postponed; /* bundles of this scan cannot be recorded */
@@ -2213,7 +2215,8 @@ static void end_scan(IntakeSource *s) {
                 intake_start_scan(s);
                 return;
         }
-        if (s->hold == INTAKE_HOLDING && !s->scan_wanted && !s->has_parked)
+        /* What could not be read is scanned again until it can: a drain is not safe without it. */
+        if (s->hold == INTAKE_HOLDING && !s->scan_wanted && !s->has_parked && !s->scan_failed)
                 set_hold(s, INTAKE_HELD);
         if (s->hold != INTAKE_HELD)
                 arm_scan(s);
@@ -2263,37 +2266,62 @@ static void report_root(IntakeSource *s, const ScanJob *j) {
         intake_set_note(&s->root_note, j->root_note);
 }
 
+#define READ_REMEDY "give the agent CAP_DAC_READ_SEARCH or read permission"
+
+/* @return why the scan did not read all of the source, and the remedy; the caller's; NULL: it did,
+ * or the source is not there yet, or no memory */
+static char *describe_unseen(const ScanJob *j) {
+        _cleanup_free_ char *fixed = path_escape(j->spec->fixed);
+        const char *path = fixed ? fixed : "?";
+        if (j->result == -ELOOP)
+                return strbuf_format("'%s' is, or lies behind, a symlink of another user, which is "
+                                     "not followed; remove it, or write the path that it leads to",
+                                     path);
+        if (j->result == -ENOTDIR)
+                return strbuf_format("'%s' is not a directory, or lies below a file; remove that "
+                                     "file, or fix the source's path",
+                                     path);
+        if (j->result < 0 && j->result != -ENOENT)
+                return strbuf_format("'%s' cannot be read: %s%s", path, strerror(-j->result),
+                                     j->result == -EACCES || j->result == -EPERM ? "; " READ_REMEDY
+                                                                                 : "");
+        if (j->n_unreadable == 0)
+                return NULL;
+        return strbuf_format("%llu %s below '%s' cannot be read, such as '%s'; " READ_REMEDY,
+                             (unsigned long long)j->n_unreadable,
+                             j->n_unreadable == 1 ? "directory" : "directories", path,
+                             j->unreadable ? j->unreadable : "?");
+}
+
+/* Logged when it changes, not with every scan. */
+static void report_unseen(IntakeSource *s, const ScanJob *j) {
+        _cleanup_free_ char *why = describe_unseen(j);
+        if (j->result == -ENOENT && !s->was_missing)
+                log_info("source %s: '%s' does not exist yet, waiting for it", s->config->name,
+                         s->spec->fixed);
+        if (why && (!s->unseen || strcmp(s->unseen, why) != 0))
+                log_warning(0, "source %s: %s; trying again in scan_interval", s->config->name,
+                            why);
+        if (j->n_unreadable != s->n_unreadable && j->n_unreadable > 0)
+                s->context->on_discard("unreadable-directory", j->n_unreadable,
+                                       s->context->userdata);
+        intake_set_note(&s->unseen, why);
+        s->n_unreadable = j->n_unreadable;
+        s->scan_failed = j->n_unreadable > 0 || (j->result < 0 && j->result != -ENOENT);
+        s->was_missing = j->result == -ENOENT;
+}
+
 static void on_scanned(SourceTask *t) {
         _cleanup_(scan_job_freep) ScanJob *j = CONTAINER_OF(t, ScanJob, task);
         IntakeSource *s = j->source;
         s->scan_usec = j->duration_usec;
-        if (j->result < 0 && j->result != -ENOENT)
-                log_warning(j->result,
-                            "source %s: cannot scan '%s'; check that the agent may read it; trying "
-                            "again in scan_interval",
-                            s->config->name, s->spec->fixed);
-        if (j->result == -ENOENT && !s->was_missing)
-                log_info("source %s: '%s' does not exist yet, waiting for it", s->config->name,
-                         s->spec->fixed);
-        if (j->n_unreadable != s->n_unreadable &&
-            j->n_unreadable > 0) { /* logged when it changes, not with every scan */
-                log_warning(0,
-                            "source %s: %llu directories cannot be read, such as '%s'; give the "
-                            "agent CAP_DAC_READ_SEARCH or read permission",
-                            s->config->name, (unsigned long long)j->n_unreadable,
-                            j->unreadable ? j->unreadable : "?");
-                s->context->on_discard("unreadable-directory", j->n_unreadable,
-                                       s->context->userdata);
-        }
+        report_unseen(s, j);
         report_root(s, j);
-        s->n_unreadable = j->n_unreadable;
         for (int skip = 0; skip < N_SCAN_SKIPS; skip++) {
                 if (s->n_left_out[skip] != j->left_out.skipped[skip])
                         report_skip(s, NULL, &j->left_out, (ScanSkip)skip);
                 s->n_left_out[skip] = j->left_out.skipped[skip];
         }
-        s->scan_failed = j->n_unreadable > 0 || (j->result < 0 && j->result != -ENOENT);
-        s->was_missing = j->result == -ENOENT;
         start_watch(s, j); /* calls on_rescan when everything is watched: what came in between is
                               not lost */
         if (j->result == 0) {
@@ -2496,6 +2524,7 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         free(s->note);
         free(s->hold_note);
         free(s->root_note);
+        free(s->unseen);
         free(s);
         return NULL;
 }
@@ -2512,8 +2541,17 @@ SourceSpec *intake_source_spec(const IntakeSource *s) {
         return s->spec;
 }
 
+const char *intake_source_unseen(const IntakeSource *s) {
+        return !s->has_scanned  ? "it has not been scanned completely yet"
+               : s->unseen      ? s->unseen
+               : s->scan_failed ? "what was found there cannot be recorded in the state database; "
+                                  "free space in the state directory, or fix its disk"
+                                : NULL;
+}
+
 static const char *degraded_by(const IntakeSource *s) {
-        return s->root_note ? s->root_note
+        return s->has_scanned && s->scan_failed ? intake_source_unseen(s)
+               : s->root_note                   ? s->root_note
                : s->watch && dirwatch_n_left_out(s->watch)
                        ? "some directories are not watched, since "
                          "there are too many: what is new there "
@@ -2530,14 +2568,11 @@ const char *intake_source_view(const IntakeSource *s, SourceView *ret) {
                              .path = s->config->path,
                              .watch = s->watch ? "inotify" : "scan",
                              .note = degraded ? degraded : note,
+                             .unseen = s->has_scanned ? intake_source_unseen(s) : NULL,
                              .n_watches = s->watch ? dirwatch_n_watches(s->watch) : 0,
                              .n_overflows = s->watch ? dirwatch_n_overflows(s->watch) : 0,
                              .last_scan_seconds = (double)s->scan_usec / 1e6 };
         return degraded;
-}
-
-bool intake_source_has_seen_all(const IntakeSource *s) {
-        return s->has_scanned && !s->scan_failed;
 }
 
 bool intake_source_is_busy(const IntakeSource *s) {

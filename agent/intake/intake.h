@@ -143,8 +143,10 @@ const ConfigSource *intake_source_config(const IntakeSource *s);
 SourceSpec *intake_source_spec(const IntakeSource *s); /* borrowed */
 /** Fills all but what retention knows. @return why evidence may be missed; borrowed; NULL */
 const char *intake_source_view(const IntakeSource *s, SourceView *ret);
-/** @return whether the last scan saw all of the source and recorded all that it found */
-bool intake_source_has_seen_all(const IntakeSource *s);
+/** @return why the last scan did not see all of the source or could not record all that it found,
+ * and the remedy: a sentence, borrowed until the next scan. NULL: it did, also of a path that does
+ * not exist yet. */
+const char *intake_source_unseen(const IntakeSource *s);
 /** @return whether the first scan is over, nothing waits to be probed and no link is being removed;
  * for --once */
 bool intake_source_is_idle(const IntakeSource *s);

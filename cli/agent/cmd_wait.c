@@ -6,6 +6,7 @@
 #include "cli/common/cli.h"
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"
+#include "lib/base/strbuf.h"
 #include "lib/neuron/ids.h"
 
 /* The agent answers from memory, but a node that is drained has other things to do. */
@@ -246,13 +247,34 @@ static int check_one(Wait *w) {
         return code;
 }
 
+/* @return a list, the caller's, of `source NAME: WHY` for each source that may hold what the agent
+ * has not seen */
+static json_t *list_unseen(const json_t *status) {
+        json_t *list = json_array(), *s;
+        size_t i;
+        json_array_foreach(json_object_get(status, "sources"), i, s) {
+                _cleanup_free_ char *line =
+                        strbuf_format("source %s: %s", cli_text(s, "name"), cli_text(s, "unseen"));
+                if (line && *cli_text(s, "unseen"))
+                        json_array_append_new(list, cli_json_string(line));
+        }
+        return list;
+}
+
+static bool has_unseen(const json_t *status) {
+        json_auto_t *list = list_unseen(status);
+        return json_array_size(list) > 0;
+}
+
 static int check_all(Wait *w) {
         int code = request_status(w);
         if (code != CLI_YES)
                 return code;
         if (cli_is_true(w->status, "idle")) {
                 const json_t *bundles = json_object_get(w->status, "bundles");
-                w->outcome = cli_number(bundles, "quarantined") > 0 ? WAIT_STUCK : WAIT_DONE;
+                w->outcome = cli_number(bundles, "quarantined") > 0 || has_unseen(w->status)
+                                     ? WAIT_STUCK
+                                     : WAIT_DONE;
                 return CLI_YES;
         }
         char what[64];
@@ -276,9 +298,17 @@ static void print_all_delivered(const Wait *w) {
 }
 
 static int finish_all(const Wait *w) {
+        json_auto_t *unseen = list_unseen(w->status);
+        size_t i;
+        const json_t *line;
         if (w->outcome == WAIT_DONE && !w->cli->json)
                 print_all_delivered(w);
-        return report_undelivered(w, json_pack("{s:b}", "delivered", w->outcome == WAIT_DONE));
+        json_t *answer = json_pack("{s:b}", "delivered", w->outcome == WAIT_DONE);
+        if (json_array_size(unseen) > 0)
+                json_object_set(answer, "unseen", unseen); /* without memory `delivered` is false */
+        if (!w->cli->json)
+                json_array_foreach(unseen, i, line) cli_line("%s", json_string_value(line));
+        return report_undelivered(w, answer);
 }
 
 static int finish_one(const Wait *w) {
@@ -350,8 +380,8 @@ static int find_movable(const Wait *w, const char *state, bool *ret, uint64_t *n
         return CLI_YES;
 }
 
-/* Waiting is in vain when all that remains was given up, or waits for what is not configured any
- * more. */
+/* Waiting is in vain when all that remains was given up, waits for what is not configured any
+ * more, or lies where the agent cannot see it. */
 static int check_hopeless(Wait *w) {
         static const char *const waiting[] = { "settling", "ready" };
         const json_t *bundles = json_object_get(w->status, "bundles");
@@ -362,7 +392,7 @@ static int check_hopeless(Wait *w) {
         int code = CLI_YES;
         if (n_waiting == 0) /* what was found may not be counted yet */
                 hope = hope || !cli_is_true(w->status, "idle") ||
-                       cli_number(bundles, "quarantined") == 0;
+                       (cli_number(bundles, "quarantined") == 0 && !has_unseen(w->status));
         for (size_t i = 0; n_waiting > 0 && !hope && code == CLI_YES && i < ELEMENTSOF(waiting);
              i++)
                 code = find_movable(w, waiting[i], &hope, &n_seen);

@@ -590,11 +590,21 @@ static void report_no_source(SourceCheck *l, int error) {
                        "'%s' cannot be opened: %s", l->fixed, strerror(error));
 }
 
+/* The agent may be refused what this user may read. */
+static void check_unseen_by_agent(SourceCheck *l) {
+        const json_t *s =
+                cli_find(json_object_get(l->d->agent, "sources"), "name", l->source->name);
+        if (s && *cli_text(s, "unseen"))
+                report(l->d, FAILED, l->what, NULL,
+                       "the agent that runs does not see all of it: %s", cli_text(s, "unseen"));
+}
+
 static void check_source(SourceCheck *l) {
         char bad;
         if (path_template_new(&l->template, l->source->path, FORM_SOURCE_VARIABLES, &bad) < 0)
                 return; /* no memory: the configuration was checked */
         l->fixed = path_template_fixed(l->template);
+        check_unseen_by_agent(l);
         _cleanup_close_ int fd = scan_open_fixed(l->fixed);
         if (fd < 0) {
                 report_no_source(l, -fd);

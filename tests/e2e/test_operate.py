@@ -13,6 +13,8 @@ from agent import (CLI, INSTANCE, Agent, check_bundle, cleanup, need, need_root,
 from servers import free_port
 from tap import main, test
 
+NOBODY = 65534
+
 
 def blocked(a):
     """A destination that cannot work until unblock(): its parent is not there."""
@@ -364,6 +366,109 @@ def a_list_of_a_source_that_does_not_exist_is_an_error():
         result
     assert a.cli("list", "--source", "core-dumps").returncode == 0
     a.stop()
+
+
+def everyone_says_no(a, said):
+    """A source that the agent cannot see: each answer says so, for the reason `said`."""
+    once = a.once("--timeout", "20s")
+    assert once.returncode == 1, (once.returncode, once.stdout, once.stderr)
+    assert f"source {a.config['sources'][0]['name']}: " in once.stdout, once.stdout
+    assert said in once.stdout, once.stdout
+    a.start()
+    wait_for("it has scanned", lambda: a.status()["idle"])
+    ready = a.curl("/readyz", "-w", "%{http_code}")
+    assert ready.returncode != 0 and "503" in ready.stdout and said in ready.stdout, ready
+    note = a.status()["sources"][0]["unseen"]
+    assert said in note, note
+    text = a.cli("status").stdout
+    assert said in text and "can deliver: no" in text, text
+    for command in ("wait", "--all"), ("drain",):
+        result = a.cli(*command, timeout=30)
+        assert result.returncode == 1 and said in result.stdout, (command, result)
+        assert "everything is delivered" not in result.stdout, result
+    assert "not safe to terminate" in result.stdout, result
+    result = a.cli("doctor", "--config", a.config_file)
+    assert result.returncode == 1 and said in result.stdout, result
+    result = a.once("--timeout", "20s")  # through the daemon
+    assert result.returncode == 1 and said in result.stdout, result
+
+
+def everyone_says_yes(a):
+    a.start()
+    assert a.cli("drain", timeout=60).stdout == "safe to terminate\n"
+    a.cli("resume")
+    assert a.cli("wait", "--all", "--timeout", "30s").returncode == 0
+    assert a.curl("/readyz").returncode == 0
+    assert a.status()["sources"][0]["unseen"] is None
+    a.stop()
+    assert a.once().returncode == 0
+
+
+def unprivileged(a):
+    a.prefix = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
+                "--bounding-set=-all", "--inh-caps=-all"]
+    return a
+
+
+@test
+def a_source_behind_another_users_symlink_is_not_called_delivered():
+    need_root()
+    a = Agent()
+    a.dump()
+    os.rename(a.path("dumps"), a.path("elsewhere"))
+    os.symlink(a.path("elsewhere"), a.path("dumps"))
+    os.lchown(a.path("dumps"), NOBODY, NOBODY)
+    everyone_says_no(a, "symlink")
+    assert not a.manifests()
+    os.lchown(a.path("dumps"), 0, 0)  # a drain notices when it can be seen
+    result = wait_for("it is seen", lambda: "safe" in a.cli("drain", timeout=60).stdout)
+    a.stop()
+    everyone_says_yes(a)
+
+
+@test
+def a_source_that_is_a_file_is_not_called_delivered():
+    a = Agent()
+    with open(a.path("dumps"), "wb"):
+        pass
+    everyone_says_no(a, "not a directory")
+    a.stop()
+
+
+@test
+def a_source_that_another_user_has_closed_is_not_called_delivered():
+    need_root()
+    need("setpriv")
+    a = unprivileged(Agent(owner=NOBODY))
+    a.dump()
+    os.chmod(a.path("dumps"), 0o700)
+    everyone_says_no(a, "CAP_DAC_READ_SEARCH")
+    a.stop()
+
+
+@test
+def a_source_with_one_dump_that_cannot_be_read_is_not_called_delivered():
+    need_root()
+    need("setpriv")
+    a = unprivileged(Agent(owner=NOBODY))
+    a.dump(pid=1)
+    closed = a.dump(pid=2, cluster_id="000000000000000b")
+    os.chmod(closed, 0o700)
+    everyone_says_no(a, "CAP_DAC_READ_SEARCH")
+    assert os.path.basename(closed) in a.cli("status").stdout
+    assert len(a.manifests()) == 1
+    a.stop()
+    os.chmod(closed, 0o755)
+    everyone_says_yes(a)
+    assert len(a.manifests()) == 2
+
+
+@test
+def a_source_that_is_not_there_yet_is_no_fault():
+    a = Agent()
+    everyone_says_yes(a)
+    a.config["sources"][0]["path"] = a.path("not", "there", "yet", "%d-%c")
+    everyone_says_yes(a)
 
 
 if __name__ == "__main__":
