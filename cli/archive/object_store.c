@@ -18,6 +18,7 @@
 #include <systemd/sd-event.h>
 
 #include "cli/common/cli.h"
+#include "cli/common/guarded.h"
 #include "config/config.h"
 #include "config/keys.h"
 #include "lib/base/array.h"
@@ -831,7 +832,44 @@ static int request_page(ObjectStore *s, const ObjectListing *listing, const char
                                                      .n_queries = ELEMENTSOF(queries) - !token });
 }
 
-static int s3_list(ObjectStore *s, const ObjectListing *listing) {
+/* Keys come in order (S3 API: ListObjectsV2), so pages without a greater key are a list that
+ * repeats itself; a few may be empty. */
+#define IDLE_PAGES_MAX 100
+#define KEYS_MAX 10000000U /* ten thousand requests */
+
+typedef struct ListProgress {
+        char *greatest_key;
+        unsigned n_idle_pages;
+        uint64_t n_keys;
+} ListProgress;
+
+/* @return 0, OBJECT_E_FAILED: this list does not end; -ENOMEM */
+static int check_progress(ObjectStore *s, const S3ObjectList *page, ListProgress *p) {
+        const char *greatest = p->greatest_key;
+        for (size_t i = 0; i < page->n; i++)
+                if (!greatest || strcmp(page->items[i].key, greatest) > 0)
+                        greatest = page->items[i].key;
+        p->n_keys += page->n;
+        p->n_idle_pages = greatest == p->greatest_key ? p->n_idle_pages + 1 : 0;
+        if (p->n_idle_pages >= IDLE_PAGES_MAX)
+                return set_error(&s->error, OBJECT_E_FAILED,
+                                 "the list of '%s' does not end: %u pages without a new key; is "
+                                 "that an S3 server?",
+                                 s3_client_location(s->client)->host, p->n_idle_pages);
+        if (p->n_keys >= KEYS_MAX)
+                return set_error(&s->error, OBJECT_E_FAILED,
+                                 "there are more than %u objects; give a longer prefix", KEYS_MAX);
+        if (greatest == p->greatest_key)
+                return 0;
+        char *copy = strdup(greatest);
+        if (!copy)
+                return -ENOMEM;
+        free(p->greatest_key);
+        p->greatest_key = copy;
+        return 0;
+}
+
+static int list_pages(ObjectStore *s, const ObjectListing *listing, ListProgress *progress) {
         _cleanup_free_ char *token = NULL;
         bool goes_on = true;
         while (goes_on) {
@@ -848,6 +886,8 @@ static int s3_list(ObjectStore *s, const ObjectListing *listing) {
                         r = set_error(
                                 &s->error, OBJECT_E_FAILED,
                                 "the server's list is truncated and has no continuation token");
+                else if (goes_on)
+                        r = check_progress(s, &page, progress);
                 free(token);
                 token = TAKE_PTR(page.next_token);
                 s3_object_list_done(&page);
@@ -855,6 +895,13 @@ static int s3_list(ObjectStore *s, const ObjectListing *listing) {
                         return r;
         }
         return 0;
+}
+
+static int s3_list(ObjectStore *s, const ObjectListing *listing) {
+        ListProgress progress = { 0 };
+        int r = list_pages(s, listing, &progress);
+        free(progress.greatest_key);
+        return r;
 }
 
 /* ---- reading a range ---- */
@@ -1025,14 +1072,29 @@ static int open_bucket(ObjectStore *s, const Cli *cli, const ObjectUrl *url,
         return r == -EINVAL ? CLI_USAGE : CLI_NO;
 }
 
+/* A mount whose server is away would hold this process where no signal reaches it. */
+static int check_answers(const ObjectUrl *url) {
+        int r = url->bucket ? 0 : guarded_check_path(url->key);
+        if (r == -ETIMEDOUT)
+                return cli_error("'%s' did not answer within 10 s; check its mount: the server may "
+                                 "be away",
+                                 url->key);
+        if (r == -EINTR)
+                return cli_error("interrupted");
+        return r < 0 ? cli_error("cannot check '%s': %s", url->key, strerror(-r)) : CLI_YES;
+}
+
 int object_store_open(ObjectStore **ret, const Cli *cli, const ObjectUrl *url,
                       const S3Options *options) {
+        int code = check_answers(url);
+        if (code != CLI_YES)
+                return code;
         _cleanup_(object_store_freep) ObjectStore *s = calloc(1, sizeof *s);
         if (s)
                 s->url_prefix = url->bucket ? strbuf_format("s3://%s/", url->bucket) : strdup("");
         if (!s || !s->url_prefix)
                 return cli_error("%s", strerror(ENOMEM));
-        int code = url->bucket ? open_bucket(s, cli, url, options) : CLI_YES;
+        code = url->bucket ? open_bucket(s, cli, url, options) : CLI_YES;
         if (code == CLI_YES)
                 *ret = TAKE_PTR(s);
         return code;
@@ -1043,6 +1105,9 @@ int object_store_open_bundle(ObjectStore **ret, const Cli *cli, char **argv,
         const char *given = argv[optind];
         _cleanup_(object_url_done) ObjectUrl url = { 0 };
         int code = object_url_parse(argv[0], given, &url);
+        if (code != CLI_YES)
+                return code;
+        code = check_answers(&url); /* before stat(2) */
         if (code != CLI_YES)
                 return code;
         int r = is_directory(&url) ? -EINVAL : bundle_names_init(url.key, ret_names);

@@ -17,6 +17,7 @@
 #include "cli/archive/object_store.h"
 #include "cli/common/cli.h"
 #include "cli/common/client.h"
+#include "cli/common/guarded.h"
 #include "cli/doctor/cores.h"
 #include "cli/hook/hook_check.h"
 #include "config/config.h"
@@ -41,6 +42,7 @@ typedef struct Doctor {
         char instance_id[INSTANCE_ID_SIZE];
         json_t *agent;    /* its status; NULL = it does not answer */
         json_t *findings; /* for --json; NULL: printed at once */
+        bool *hangs;      /* by destination: its volume does not answer */
         uint64_t n[N_FINDINGS];
 } Doctor;
 
@@ -73,6 +75,56 @@ static _printf_(5, 6) void report(Doctor *d, Finding finding, const char *what, 
         cli_state(d->cli, words[finding], 8);
         cli_line("%s: %s%s%s", what, text ? text : "", remedy ? "; " : "", remedy ? remedy : "");
         (void)fflush(stdout); /* some parts take their time; main() asks how it went */
+}
+
+/* ---- what touches paths ---- */
+
+typedef struct Section {
+        Doctor *d;
+        void (*check)(Doctor *d, const void *subject);
+        const void *subject;
+} Section;
+
+/* In the child: its findings go to the parent. */
+static void run_section(FILE *out, void *userdata) {
+        const Section *s = userdata;
+        s->d->findings = json_array();
+        s->check(s->d, s->subject);
+        (void)json_dumpf(s->d->findings, out, JSON_COMPACT); /* the parent parses it */
+}
+
+static bool report_findings(Doctor *d, const char *text) {
+        json_auto_t *findings = json_loads(text, 0, NULL);
+        size_t i;
+        json_t *one;
+        json_array_foreach(findings, i, one) {
+                const char *remedy = json_string_value(json_object_get(one, "remedy"));
+                int finding = parse_word(cli_text(one, "state"), words, N_FINDINGS);
+                if (finding >= 0)
+                        report(d, (Finding)finding, cli_text(one, "what"), remedy, "%s",
+                               cli_text(one, "detail"));
+        }
+        return json_is_array(findings);
+}
+
+/* Runs a check in a child that may hang for ever, as one of a path of a mount whose server is away.
+ * @param path  what it is about  @return whether it ended */
+static bool check_guarded(Doctor *d, const char *what, const char *path,
+                          void (*check)(Doctor *d, const void *subject), const void *subject) {
+        _cleanup_free_ char *text = NULL;
+        if (cli_is_interrupted())
+                return true;
+        cli_progress(d->cli, "%s: looking", what);
+        int r = guarded_run(run_section, &(Section){ d, check, subject }, &text);
+        cli_progress_end();
+        if (r == 0 && !report_findings(d, text))
+                r = -EPROTO;
+        if (r == -ETIMEDOUT)
+                report(d, FAILED, what, "check its mount: the server may be away",
+                       "'%s' did not answer within 10 s", path);
+        else if (r < 0 && r != -EINTR)
+                report(d, FAILED, what, NULL, "'%s' cannot be checked: %s", path, strerror(-r));
+        return r != -ETIMEDOUT;
 }
 
 static const char *user_name(uid_t uid, char buf[static USER_NAME_SIZE]) {
@@ -215,8 +267,8 @@ static void check_state(Doctor *d, int fd, const struct stat *st) {
                        path, user_name(st->st_uid, owner));
 }
 
-static void check_state_directory(Doctor *d) {
-        const char *path = d->config->state_directory;
+static void check_state_directory(Doctor *d, const void *subject) {
+        const char *path = subject;
         struct stat st;
         _cleanup_close_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (fd < 0 && errno == EACCES) /* 0711, or even less: it is nobody's business */
@@ -382,7 +434,8 @@ static void check_unseen(Doctor *d) {
                        (unsigned long long)n);
 }
 
-static void check_all_of_hook(Doctor *d) {
+static void check_all_of_hook(Doctor *d, const void *subject) {
+        (void)subject;
         hook_check(&(HookCheck){ d->config, d->hook_directory, d->agent, report, d });
         check_unseen(d);
         check_snapshots(d);
@@ -599,11 +652,9 @@ static void check_unseen_by_agent(SourceCheck *l) {
                        "the agent that runs does not see all of it: %s", cli_text(s, "unseen"));
 }
 
-static void check_source(SourceCheck *l) {
-        char bad;
-        if (path_template_new(&l->template, l->source->path, FORM_SOURCE_VARIABLES, &bad) < 0)
-                return; /* no memory: the configuration was checked */
-        l->fixed = path_template_fixed(l->template);
+static void check_source(Doctor *d, const void *subject) {
+        SourceCheck *l = (SourceCheck *)subject; /* the child's copy */
+        (void)d;
         check_unseen_by_agent(l);
         _cleanup_close_ int fd = scan_open_fixed(l->fixed);
         if (fd < 0) {
@@ -638,17 +689,21 @@ static void check_sources(Doctor *d) {
                 SourceCheck l = { .d = d, .source = &d->config->sources[i] };
                 if (asprintf(&l.what, "source %s", l.source->name) < 0)
                         return; /* no memory */
-                cli_progress(d->cli, "%s: looking", l.what);
-                check_source(&l);
-                path_template_free(l.template);
+                char bad;
+                if (path_template_new(&l.template, l.source->path, FORM_SOURCE_VARIABLES, &bad) ==
+                    0) { /* else no memory: the configuration was checked */
+                        l.fixed = path_template_fixed(l.template);
+                        (void)check_guarded(d, l.what, l.fixed, check_source, &l);
+                        path_template_free(l.template);
+                }
                 free(l.what);
-                free(l.unreadable);
         }
 }
 
 /* ---- what becomes of the cores of jobs ---- */
 
-static void check_cores(Doctor *d) {
+static void check_cores(Doctor *d, const void *subject) {
+        (void)subject;
         CoreAdvice advice[CORE_ADVICE_MAX];
         size_t n = cores_check(d->config, advice);
         for (size_t i = 0; i < n; i++) {
@@ -676,10 +731,18 @@ static void report_missing_root(Doctor *d, const char *what, const char *root) {
                        "neither '%s' nor the directory above it is there", root);
 }
 
-static void check_volume(Doctor *d, const ConfigDestination *c, const char *what) {
-        _cleanup_free_ char *root = form_fixed_part(c->path), *error = NULL;
+typedef struct VolumeCheck {
+        const ConfigDestination *config;
+        const char *what, *root;
+} VolumeCheck;
+
+static void check_volume(Doctor *d, const void *subject) {
+        const VolumeCheck *check = subject;
+        const ConfigDestination *c = check->config;
+        const char *what = check->what, *root = check->root;
+        _cleanup_free_ char *error = NULL;
         Volume *volume = NULL;
-        if (root && access(root, F_OK) < 0 && errno == ENOENT) {
+        if (access(root, F_OK) < 0 && errno == ENOENT) {
                 report_missing_root(d, what, root);
                 return;
         }
@@ -690,7 +753,7 @@ static void check_volume(Doctor *d, const ConfigDestination *c, const char *what
                                   .mode = c->mode,
                                   .group = c->group,
                                   .must_exist = true };
-        int r = root ? volume_new(&volume, &options) : -ENOMEM;
+        int r = volume_new(&volume, &options);
         if (r == 0)
                 r = volume_probe(volume, &error);
         if (r == 0)
@@ -776,6 +839,14 @@ static void check_bucket(Doctor *d, const ConfigDestination *c, const char *what
 
 /* ---- all of them ---- */
 
+static void check_path(Doctor *d, size_t i, const char *what) {
+        const ConfigDestination *c = &d->config->destinations[i];
+        _cleanup_free_ char *root = form_fixed_part(c->path);
+        if (root)
+                d->hangs[i] = !check_guarded(d, what, root, check_volume,
+                                             &(VolumeCheck){ c, what, root });
+}
+
 static void check_destinations(Doctor *d) {
         for (size_t i = 0; i < d->config->n_destinations && !cli_is_interrupted(); i++) {
                 const ConfigDestination *c = &d->config->destinations[i];
@@ -785,7 +856,7 @@ static void check_destinations(Doctor *d) {
                 if (c->type == CONFIG_S3)
                         check_bucket(d, c, what ? what : c->name);
                 else
-                        check_volume(d, c, what ? what : c->name);
+                        check_path(d, i, what ? what : c->name);
         }
 }
 
@@ -889,7 +960,7 @@ static void check_arbiters(Doctor *d) {
                         continue;
                 _cleanup_free_ char *root = c->type == CONFIG_S3 ? NULL : form_fixed_part(c->path);
                 if (c->type == CONFIG_S3 || c->durable == CONFIG_DURABLE_YES ||
-                    (root && fs_path_is_network(root)))
+                    d->hangs[c - d->config->destinations] || (root && fs_path_is_network(root)))
                         report(d, OK, "agreement", NULL,
                                "destination %s decides what failures of source %s are called",
                                c->name, s->name);
@@ -922,7 +993,8 @@ static void check_bus(Doctor *d, bool has_key) {
                        cli_number(bus, "connected"), *error ? "; its last error: " : "", error);
 }
 
-static void check_agreement(Doctor *d) {
+static void check_agreement(Doctor *d, const void *subject) {
+        (void)subject;
         if (!d->config->agreement.enabled) {
                 report(d, WARNING, "agreement", "set agreement.enabled: true",
                        "is switched off: each node names its failures alone");
@@ -954,14 +1026,16 @@ static void check_everything(Doctor *d) {
         check_user(d);
         find_instance(d);
         if (!d->only) {
-                check_state_directory(d);
+                const char *state = d->config->state_directory;
+                (void)check_guarded(d, "state directory", state, check_state_directory, state);
                 check_sources(d);
-                check_cores(d);
-                check_all_of_hook(d);
+                (void)check_guarded(d, "process cores", "its path", check_cores, NULL);
+                (void)check_guarded(d, "hook", d->hook_directory, check_all_of_hook, NULL);
         }
         check_destinations(d);
         if (!d->only)
-                check_agreement(d);
+                (void)check_guarded(d, "agreement", d->config->agreement.key_file, check_agreement,
+                                    NULL);
         check_agent(d);
 }
 
@@ -995,8 +1069,13 @@ int cmd_doctor(const Cli *cli, int argc, char **argv) {
         if (code == CLI_YES && d.only && (code = find_destination(&d)) != CLI_YES)
                 return code;
         if (code == CLI_YES)
+                d.hangs = calloc(config->n_destinations + 1, sizeof *d.hangs);
+        if (code == CLI_YES && d.hangs)
                 check_everything(&d);
+        else if (code == CLI_YES)
+                code = cli_error("%s", strerror(ENOMEM));
         cli_progress_end();
         json_decref(d.agent);
+        free(d.hangs);
         return finish(&d, code);
 }

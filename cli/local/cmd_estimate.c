@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/common/cli.h"
+#include "cli/common/guarded.h"
 #include "config/config.h"
 #include "config/keys.h"
 #include "lib/base/parse.h"
@@ -149,13 +150,18 @@ static void scan(Estimate *e) {
                          .max_bytes = e->source->max_bytes,
                          .any_links = true,
                          .on_unreadable = on_unreadable };
-        r = scan_source(&s, on_unit, e);
+        r = guarded_check_path(path_template_fixed(t));
+        if (r == 0)
+                r = scan_source(&s, on_unit, e);
         if (r == -ENOENT) /* no fault: the runtime makes it when it has something to say */
                 cli_error("source %s: '%s' is not there yet", e->source->name,
                           path_template_fixed(t));
         else if (r < 0) {
                 cli_error("source %s: cannot scan '%s': %s", e->source->name,
-                          path_template_fixed(t), strerror(-r));
+                          path_template_fixed(t),
+                          r == -ETIMEDOUT ? "it did not answer within 10 s; check its mount: the "
+                                            "server may be away"
+                                          : strerror(-r));
                 e->failed = true;
         }
         path_template_free(t);

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """neuron-collect doctor: every part is tried, each fault is found and told with its remedy, and
 nothing is left behind."""
+import http.server
 import json
 import os
 import re
 import shutil
 import socket
 import sys
+import threading
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 # pylint: disable=wrong-import-position
@@ -102,6 +104,73 @@ def all_is_well_and_nothing_is_left_behind():
     text = re.sub(r"(?m)^warning snapshot: there is no .*\n", "", text)
     text = re.sub(r"(?m)^ok      snapshot: .*\n", "ok      snapshot: DRIVER\n", text)
     check_golden("doctor", text)
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    """200 and a page to everything, as a login page or a proxy answers."""
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):  # pylint: disable=invalid-name
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        page = b"<html><body>Welcome</body></html>"
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("ETag", '"0123456789abcdef0123456789abcdef"')
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(page)
+
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
+
+    def log_message(self, *_):  # pylint: disable=arguments-differ
+        pass
+
+
+@test
+def an_endpoint_that_answers_200_and_a_page_to_everything_is_no_store():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    a = Agent()
+    a.config["destinations"] = [{"name": "archive", "type": "s3", "bucket": "bucket",
+                                 "endpoint": f"http://127.0.0.1:{server.server_port}",
+                                 "region": "us-east-1", "prefix": "neuron/%d-%c"}]
+    result = doctor(a, "--destination", "archive", environment={
+        "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": "secret"})
+    server.shutdown()
+    server.server_close()
+    failed = of(result, "FAILED", "destination archive")
+    assert result.returncode == 1 and failed, result
+    assert "is `endpoint` that of an S3 server?" in failed[0], failed
+
+
+@test
+def what_is_read_back_is_compared_with_what_was_written():
+    with S3Server() as s:
+        def other(_, reply):
+            reply.body = b"x" * len(reply.body)
+
+        def size(_, reply):
+            reply.body = b"x" * 7
+
+        def no_list(_, reply):
+            reply.body = b"<html><body>Welcome</body></html>"
+        for operation, edit in (("GetObject", other), ("HeadObject", size),
+                                ("CreateMultipartUpload", no_list), ("ListParts", no_list),
+                                ("ListMultipartUploads", no_list), ("ListObjectsV2", no_list)):
+            a = with_bucket(s)
+            s.clear_faults()
+            s.fault(operation, times=None, edit=edit)
+            result = at_bucket(a, s)
+            failed = of(result, "FAILED", "destination archive")
+            assert result.returncode == 1 and len(failed) == 1 and f": {operation}: the server " \
+                "answers 200" in failed[0], (operation, result)
+            s.clear_faults()
+            result = at_bucket(a, s)
+            assert result.returncode == 0, (operation, result)
+            if operation == "CreateMultipartUpload":  # one whose id the doctor was not told
+                s.uploads.clear()
+            assert not s.objects and not s.uploads, "the probe removed what it wrote"
 
 
 @test

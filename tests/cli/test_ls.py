@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """neuron-collect ls: the bundles below a directory and below s3://, by incident, and what is wrong
 with each."""
+import base64
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -166,6 +168,34 @@ def nothing_found_is_no_failure_but_what_is_not_there_is():
     result = run(CLI, "ls", "/nowhere/at all")
     assert (result.returncode == 1
             and result.stderr == "neuron-collect: '/nowhere/at all' is not there\n"), result
+
+
+@test
+def a_list_that_does_not_end_is_given_up():
+    """A token is new each time; the page is the first one again, another one without keys."""
+    count = [0]
+
+    def for_ever(keys):
+        def edit(_, reply):
+            count[0] += 1
+            token = base64.b64encode(f"0{count[0]}".encode()).decode()
+            body = reply.body.decode()
+            if not keys:
+                body = re.sub("<Contents>.*</Contents>", "", body, flags=re.DOTALL)
+            body = re.sub("<IsTruncated>.*</IsTruncated>", "", body)
+            body = re.sub("<NextContinuationToken>.*</NextContinuationToken>", "", body)
+            reply.body = body.replace("</ListBucketResult>",
+                                      "<IsTruncated>true</IsTruncated><NextContinuationToken>"
+                                      f"{token}</NextContinuationToken></ListBucketResult>"
+                                      ).encode()
+        return edit
+    with Served() as s:
+        for keys in (True, False):
+            s.clear_faults()
+            s.fault("ListObjectsV2", times=None, edit=for_ever(keys))
+            for command in ("ls", "report"):
+                result = s.here.run(command, "s3://bucket", timeout=60)
+                assert result.returncode in (1, 3) and "does not end" in result.stderr, result
 
 
 @test

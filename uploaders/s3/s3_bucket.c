@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "lib/base/log.h"
+#include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
 #include "lib/base/transition.h"
 #include "uploaders/uploader.h"
@@ -206,6 +207,17 @@ static void report_request(S3Probe *p, const S3Response *answer) {
                 p->is_cleaning_up = true;
 }
 
+/* Nothing else that this server says is believed. */
+static void report_contradiction(S3Probe *p, const char *sentence) {
+        const ProbeOptions *ask = &steps[p->at];
+
+        report_step(p, &(S3ProbeStep){ .what = ask->what ? ask->what
+                                                         : s3_operation_name(ask->operation),
+                                       .outcome = UPLOAD_E_MISMATCH,
+                                       .detail = sentence });
+        p->is_cleaning_up = true;
+}
+
 /* It was the permission that HEAD lacks, and nothing that concerns all. */
 static void report_bucket_denial(S3Probe *p) {
         p->at = STEP_HEAD_BUCKET;
@@ -234,6 +246,70 @@ static void record_created(S3Probe *p, const S3Result *result) {
         }
 }
 
+/* Comparing: a proxy or a web server can answer 200 and a page of its own to whatever is asked. */
+
+static bool is_probe_body(const S3Result *result) {
+        return result->body_bytes == strlen(probe_body) &&
+               memcmp(result->body, probe_body, strlen(probe_body)) == 0;
+}
+
+static bool is_probe_length(const S3Result *result) {
+        uint64_t bytes;
+        const char *length = result->header(result, "content-length");
+
+        return !length || (parse_u64(length, &bytes) >= 0 && bytes == strlen(probe_body));
+}
+
+/* @return 0, -EINVAL, -ENOMEM */
+static int check_list(S3Operation operation, const S3Result *result) {
+        S3ObjectList objects = { 0 };
+        S3UploadList uploads = { 0 };
+        S3PartList parts = { 0 };
+        int r = operation == S3_LIST_OBJECTS
+                        ? s3_xml_object_list(result->body, result->body_bytes, &objects)
+                : operation == S3_LIST_UPLOADS
+                        ? s3_xml_upload_list(result->body, result->body_bytes, &uploads)
+                        : s3_xml_part_list(result->body, result->body_bytes, &parts);
+
+        s3_object_list_done(&objects);
+        s3_upload_list_done(&uploads);
+        s3_part_list_done(&parts);
+        return r;
+}
+
+/* @return what shows that the store did not do what its 200 says; NULL */
+static const char *find_contradiction(const S3Probe *p, const S3Result *result) {
+        if (result->answer->verdict != S3_OK || !p->options.thorough)
+                return NULL;
+        switch (steps[p->at].operation) {
+        case S3_GET_OBJECT:
+                if (p->at != STEP_GET_KEY && !is_probe_body(result))
+                        return "the server answers 200, but what is read is not what was written; "
+                               "is `endpoint` that of an S3 server?";
+                break;
+        case S3_HEAD_OBJECT:
+                if (!is_probe_length(result))
+                        return "the server answers 200, but its object has another size than what "
+                               "was written; is `endpoint` that of an S3 server?";
+                break;
+        case S3_CREATE_UPLOAD:
+                if (!p->upload_id[0])
+                        return "the server answers 200 without an upload id; is `endpoint` that "
+                               "of an S3 server?";
+                break;
+        case S3_LIST_PARTS:
+        case S3_LIST_UPLOADS:
+        case S3_LIST_OBJECTS:
+                if (check_list(steps[p->at].operation, result) == -EINVAL)
+                        return "the server answers 200, but not with a list of S3; is `endpoint` "
+                               "that of an S3 server?";
+                break;
+        default:
+                break;
+        }
+        return NULL;
+}
+
 /* Asking */
 
 static void on_probe_response(const S3Result *result, void *userdata) {
@@ -253,7 +329,10 @@ static void on_probe_response(const S3Result *result, void *userdata) {
                 p->at = STEP_GET_KEY;
                 return start_next_request(p);
         }
-        if (p->options.thorough && p->at == STEP_GET_KEY && outcome_of(p, result->answer) == 0)
+        const char *contradiction = find_contradiction(p, result);
+        if (contradiction)
+                report_contradiction(p, contradiction);
+        else if (p->options.thorough && p->at == STEP_GET_KEY && outcome_of(p, result->answer) == 0)
                 report_bucket_denial(p);
         else
                 report_request(p, result->answer);
@@ -381,6 +460,7 @@ S3Probe *s3_probe_free(S3Probe *p) {
  * enough (ListParts), then abort. */
 
 #define SWEEP_TRIES 3
+#define SWEEP_PAGES_MAX 1000 /* a million uploads: such a list does not end */
 typedef enum SweepState {
         SWEEP_NEW,
         SWEEP_LIST,  /* ListMultipartUploads */
@@ -400,6 +480,7 @@ struct S3Sweep {
 
         S3UploadList page; /* as listed, or the one upload of the order */
         size_t at;         /* in the page */
+        unsigned n_pages;
         char *key_marker, *id_marker;
 
         /* of the upload that is checked */
@@ -613,7 +694,7 @@ static bool next_page(S3Sweep *s) {
 
         if (!page->is_truncated)
                 return false;
-        if (!page->next_key_marker ||
+        if (!page->next_key_marker || ++s->n_pages >= SWEEP_PAGES_MAX ||
             (s->key_marker && strcmp(s->key_marker, page->next_key_marker) == 0 &&
              strcmp(s->id_marker ? s->id_marker : "",
                     page->next_upload_id_marker ? page->next_upload_id_marker : "") == 0)) {
