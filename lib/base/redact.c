@@ -1,5 +1,7 @@
-/* Whether a name speaks of a secret: the dictionary. In doubt it does, except words that are common
- * in training jobs (tokenizer, cache_key). */
+/* Removes secrets from text in one pass. Three things find them, each a table below: the name
+ * before a value, the form of a key, and the program that is given one. A name decides what its
+ * value can be besides a secret: a token may be a number, a signature a signal. In doubt text is
+ * removed. */
 #include "lib/base/redact.h"
 
 #include <ctype.h>
@@ -12,7 +14,10 @@
 #include "lib/base/json_out.h"
 #include "lib/base/parse.h"
 
-enum { REDACT_URL_BYTES_MAX = 512 }; /* of user and password */
+enum {
+        REDACT_URL_BYTES_MAX = 512, /* of user and password */
+        LINE_DIGITS_MAX = 8,
+};
 
 typedef struct Ahead { /* of a lookahead that begins again and again in what it has seen */
         size_t to;     /* it has been here */
@@ -76,18 +81,28 @@ enum { NAME_MAX_BYTES = 256, WORDS_MAX = 32 };
 
 /* Anywhere in a name, whatever its case and with `-`, `_` and `.` left out. */
 static const char *const secret_parts[] = {
-        "secret",     "passw",      "passphrase",  "passcode",  "credential",
-        "apikey",     "accesskey",  "privatekey",  "privkey",   "authkey",
-        "accountkey", "signingkey", "masterkey",   "sharedkey", "encryptionkey",
-        "sshkey",     "authtoken",  "accesstoken", "webhook",   "authorization",
+        "secret",    "passw",         "passphrase",    "passcode", "credential", "apikey",
+        "accesskey", "privatekey",    "privkey",       "authkey",  "accountkey", "signingkey",
+        "masterkey", "sharedkey",     "encryptionkey", "sshkey",   "authtoken",  "accesstoken",
+        "webhook",   "authorization", "clientkey",
 };
 
 static size_t jwt(Scan *t, size_t i);
 
 /* As a word of a name. */
 static const char *const secret_words[] = {
-        "auth", "bearer", "cookie", "cookies", "cred",      "creds",
-        "jwt",  "otp",    "pwd",    "sig",     "signature",
+        "bearer", "cookie", "cookies", "cred", "creds", "jwt", "otp", "pwd", "sig", "signature",
+};
+
+/* After `auth` in a name; AuthType, auth_fail and auth.example.com speak of no secret. */
+static const char *const words_after_auth[] = {
+        "blob", "code", "data", "hash", "header", "headers", "string", "value",
+};
+
+/* Names of a tokenizer's tokens, which every training log prints. */
+static const char *const harmless_tokens[] = {
+        "bostoken",     "clstoken",  "eostoken", "masktoken",  "padtoken",   "septoken",
+        "specialtoken", "stoptoken", "unktoken", "imagetoken", "videotoken", "nexttoken",
 };
 
 /* Before `key` at the end of a name: then it opens nothing. */
@@ -95,6 +110,11 @@ static const char *const harmless_keys[] = {
         "cache",  "column",  "dict", "foreign", "group", "hash",      "host",    "index",
         "job",    "lookup",  "map",  "object",  "order", "partition", "primary", "pub",
         "public", "routing", "row",  "s3",      "sort",  "state",     "store",
+};
+
+/* At the end of a name of a token or signature: what is said about it, not itself. */
+static const char *const descriptions[] = {
+        "count", "expiry", "file", "length", "limit", "path", "size", "ttl", "type", "version",
 };
 
 /* The name in lower case without separators, and the same cut into words: at separators, and where
@@ -129,11 +149,23 @@ static void cut_words(const char *name, Words *ret) {
         ret->joined[n_joined] = ret->cut[n_cut] = '\0';
 }
 
-/* `token` anywhere, but for what a tokenizer is called and counts: numbers are recognised by their
- * value. */
+/* `token` anywhere, but for what a tokenizer is called and has: counts and rates are recognised by
+ * their value. */
 static bool mentions_token(const char *joined) {
+        for (size_t i = 0; i < ELEMENTSOF(harmless_tokens); i++)
+                if (strstr(joined, harmless_tokens[i]))
+                        return false;
         for (const char *s = joined; (s = strstr(s, "token")); s += 5)
                 if (strncmp(s + 5, "iz", 2) != 0 && strncmp(s + 5, "is", 2) != 0)
+                        return true;
+        return false;
+}
+
+static bool mentions_auth(const Words *w) {
+        for (size_t i = 0; i < w->n; i++)
+                if (strcmp(w->word[i], "auth") == 0 &&
+                    (i + 1 == w->n || parse_word(w->word[i + 1], words_after_auth,
+                                                 ELEMENTSOF(words_after_auth)) >= 0))
                         return true;
         return false;
 }
@@ -158,10 +190,12 @@ bool redact_name_is_secret(const char *name) {
         for (size_t i = 0; i < ELEMENTSOF(secret_parts); i++)
                 if (strstr(w.joined, secret_parts[i]))
                         return true;
+        if (w.n > 1 && parse_word(w.word[w.n - 1], descriptions, ELEMENTSOF(descriptions)) >= 0)
+                return false;
         for (size_t i = 0; i < w.n; i++)
                 if (parse_word(w.word[i], secret_words, ELEMENTSOF(secret_words)) >= 0)
                         return true;
-        return mentions_token(w.joined) || ends_in_key(&w);
+        return mentions_auth(&w) || mentions_token(w.joined) || ends_in_key(&w);
 }
 
 /* ---- secrets that have a form of their own. Lookahead is bounded or skipped ---- */
@@ -174,55 +208,133 @@ enum {
 
 #define ALNUM "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 #define UPPER_ALNUM "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+#define HEX "0123456789abcdefABCDEF"
+#define BASE64 ALNUM "+/=%" /* also URL-encoded */
 
-/* Keys that are known by how they begin. `min` bytes of `chars` follow. */
+/* Keys that are known by how they begin. `min` bytes of `chars` follow. Source: the issuers'
+ * documentation, and the public rules of secret scanners. */
 /* clang-format off */
 static const struct KeyForm {
         const char *prefix, *chars;
         size_t min;
 } key_forms[] = {
-        { "AKIA",        UPPER_ALNUM,  16 },
-        { "ASIA",        UPPER_ALNUM,  16 },
-        { "hf_",         ALNUM,        16 },
-        { "api_org_",    ALNUM,        16 },
-        { "ghp_",        ALNUM,        16 },
-        { "gho_",        ALNUM,        16 },
-        { "ghu_",        ALNUM,        16 },
-        { "ghs_",        ALNUM,        16 },
-        { "ghr_",        ALNUM,        16 },
-        { "github_pat_", ALNUM "_",    16 },
-        { "glpat-",      ALNUM "_-",   16 },
-        { "sk-",         ALNUM "_-",   20 },
-        { "xoxa-",       ALNUM "-",    10 },
-        { "xoxb-",       ALNUM "-",    10 },
-        { "xoxe.",       ALNUM "-.",   10 },
-        { "xoxe-",       ALNUM "-",    10 },
-        { "xoxo-",       ALNUM "-",    10 },
-        { "xoxp-",       ALNUM "-",    10 },
-        { "xoxr-",       ALNUM "-",    10 },
-        { "xoxs-",       ALNUM "-",    10 },
-        { "npm_",        ALNUM,        30 },
-        { "pypi-",       ALNUM "_-",   30 },
-        { "dckr_pat_",   ALNUM "_-",   16 },
-        { "AIza",        ALNUM "_-",   30 },
-        { "wandb_v1_",   ALNUM "_-",   16 },
-        { "nvapi-",      ALNUM "_-",   20 },
-        { "hvs.",        ALNUM "_-",   16 },
-        { "xapp-",       ALNUM "-",    10 },
-        { "sk_live_",    ALNUM,        10 },
-        { "rk_live_",    ALNUM,        10 },
-        { "ya29.",       ALNUM "_-.",  16 },
-        { "SG.",         ALNUM "_-.",  20 },
-        { "dapi",        "0123456789abcdef-", 32 },
-        { "gsk_",        ALNUM,        20 },
-        { "xai-",        ALNUM "_-",   20 },
-        { "r8_",         ALNUM,        20 },
-        { "lin_api_",    ALNUM,        20 },
-        { "AGE-SECRET-KEY-1", UPPER_ALNUM, 20 },
-        { "hooks.slack.com/services/", ALNUM "/", 10 },
-        { "api.telegram.org/bot", ALNUM ":_-", 10 },
-        { "discord.com/api/webhooks/", ALNUM "/_-", 10 },
-        { "discordapp.com/api/webhooks/", ALNUM "/_-", 10 },
+        /* AWS: key ids, session tokens (`origin` in base64, and older ones), Bedrock */
+        { "AKIA",             UPPER_ALNUM,  16 },
+        { "ASIA",             UPPER_ALNUM,  16 },
+        { "ABIA",             UPPER_ALNUM,  16 },
+        { "IQoJb3JpZ2lu",     BASE64,       40 },
+        { "FwoGZXIvYXdz",     BASE64,       40 },
+        { "FQoGZXIvYXdz",     BASE64,       40 },
+        { "ABSK",             BASE64,       60 },
+        { "bedrock-api-key-", BASE64,       20 },
+        /* models and data */
+        { "hf_",              ALNUM,        16 },
+        { "api_org_",         ALNUM,        16 },
+        { "sk-",              ALNUM "_-",   20 },
+        { "wandb_v1_",        ALNUM "_-",   16 },
+        { "nvapi-",           ALNUM "_-",   20 },
+        { "gsk_",             ALNUM,        20 },
+        { "xai-",             ALNUM "_-",   20 },
+        { "r8_",              ALNUM,        20 },
+        { "pplx-",            ALNUM,        32 },
+        { "lsv2_",            ALNUM "_",    32 },
+        { "tvly-",            ALNUM "_-",   20 },
+        { "csk-",             ALNUM,        32 },
+        { "dapi",             "0123456789abcdef-", 32 },
+        { "pnu_",             ALNUM,        30 },
+        /* code and packages */
+        { "ghp_",             ALNUM,        16 },
+        { "gho_",             ALNUM,        16 },
+        { "ghu_",             ALNUM,        16 },
+        { "ghs_",             ALNUM,        16 },
+        { "ghr_",             ALNUM,        16 },
+        { "github_pat_",      ALNUM "_",    16 },
+        { "glpat-",           ALNUM "_-.",  16 },
+        { "glptt-",           HEX,          32 },
+        { "gldt-",            ALNUM "_-",   20 },
+        { "glrt-",            ALNUM "_-.",  20 },
+        { "glft-",            ALNUM "_-",   20 },
+        { "glcbt-",           ALNUM "_-",   20 },
+        { "glsoat-",          ALNUM "_-",   20 },
+        { "glimt-",           ALNUM "_-",   20 },
+        { "glagent-",         ALNUM "_-",   32 },
+        { "gloas-",           ALNUM "_-",   32 },
+        { "npm_",             ALNUM,        30 },
+        { "pypi-",            ALNUM "_-",   30 },
+        { "rubygems_",        HEX,          32 },
+        { "dckr_pat_",        ALNUM "_-",   16 },
+        { "dckr_oat_",        ALNUM "_-",   16 },
+        { "AKCp",             ALNUM,        40 },
+        { "cmVmdGtu",         ALNUM,        40 },
+        { "sgp_",             ALNUM "_",    40 },
+        /* clouds, platforms, secrets */
+        { "AIza",             ALNUM "_-",   30 },
+        { "GOCSPX-",          ALNUM "_-",   20 },
+        { "ya29.",            ALNUM "_-.",  16 },
+        { "LTAI",             ALNUM,        20 },
+        { "dop_v1_",          HEX,          32 },
+        { "doo_v1_",          HEX,          32 },
+        { "dor_v1_",          HEX,          32 },
+        { "dp.pt.",           ALNUM,        32 },
+        { "dp.ct.",           ALNUM,        32 },
+        { "dp.st.",           ALNUM "._-",  32 },
+        { "dp.sa.",           ALNUM,        32 },
+        { "hvs.",             ALNUM "_-",   16 },
+        { "hvb.",             ALNUM "_-",   16 },
+        { "hvr.",             ALNUM "_-",   16 },
+        { "pul-",             HEX,          32 },
+        { "pscale_",          ALNUM "_-.=", 32 },
+        { "sbp_",             HEX,          32 },
+        { "tskey-",           ALNUM "-",    20 },
+        { "ops_eyJ",          BASE64,       40 },
+        { "HRKU-",            ALNUM "_-",   32 },
+        { "fm2_",             BASE64,       40 },
+        { "sha256~",          ALNUM "_-",   40 },
+        { "dt0c01.",          ALNUM ".",    40 },
+        { "NRAK-",            UPPER_ALNUM,  20 },
+        { "NRII-",            ALNUM "_-",   20 },
+        { "glsa_",            ALNUM "_",    30 },
+        { "glc_",             BASE64,       32 },
+        { "sntrys_",          BASE64 "_",   40 },
+        { "sntryu_",          HEX,          40 },
+        { "phx_",             ALNUM,        30 },
+        /* messages, mail, tickets, documents */
+        { "xapp-",            ALNUM "-",    10 },
+        { "xoxa-",            ALNUM "-",    10 },
+        { "xoxb-",            ALNUM "-",    10 },
+        { "xoxe.",            ALNUM "-.",   10 },
+        { "xoxe-",            ALNUM "-",    10 },
+        { "xoxo-",            ALNUM "-",    10 },
+        { "xoxp-",            ALNUM "-",    10 },
+        { "xoxr-",            ALNUM "-",    10 },
+        { "xoxs-",            ALNUM "-",    10 },
+        { "hooks.slack.com/services/",     ALNUM "/",   10 },
+        { "hooks.slack.com/workflows/",    ALNUM "/",   10 },
+        { "hooks.slack.com/triggers/",     ALNUM "/",   10 },
+        { "api.telegram.org/bot",          ALNUM ":_-", 10 },
+        { "discord.com/api/webhooks/",     ALNUM "/_-", 10 },
+        { "discordapp.com/api/webhooks/",  ALNUM "/_-", 10 },
+        { "webhook.office.com/webhookb2/", ALNUM "/@-", 32 },
+        { "SG.",              ALNUM "_-.",  20 },
+        { "xkeysib-",         ALNUM "-",    40 },
+        { "xsmtpsib-",        ALNUM "-",    40 },
+        { "PMAK-",            ALNUM "-",    40 },
+        { "ATATT3",           ALNUM "_-=",  40 },
+        { "ATCTT3",           ALNUM "_-=",  40 },
+        { "ntn_",             ALNUM,        40 },
+        { "figd_",            ALNUM "_-",   30 },
+        { "lin_api_",         ALNUM,        20 },
+        /* money and shops */
+        { "sk_live_",         ALNUM,        10 },
+        { "rk_live_",         ALNUM,        10 },
+        { "sk_test_",         ALNUM,        10 },
+        { "rk_test_",         ALNUM,        10 },
+        { "whsec_",           BASE64,       24 },
+        { "shpat_",           HEX,          32 },
+        { "shpca_",           HEX,          32 },
+        { "shppa_",           HEX,          32 },
+        { "shpss_",           HEX,          32 },
+        { "AGE-SECRET-KEY-1", UPPER_ALNUM,  20 },
 };
 
 /* clang-format on */
@@ -318,6 +430,12 @@ static bool ends_url(char c) {
         return c == '\0' || is_one_of(c, URL_ENDS);
 }
 
+static bool has_digit(const Scan *t, size_t from, size_t to) {
+        while (from < to && !isdigit((unsigned char)t->s[from]))
+                from++;
+        return from < to;
+}
+
 /* After `://`: user and password as far as the last `@` of the authority. A password with a slash
  * in it breaks the rules, and is found all the same, since what stands before it is no port. */
 static size_t url_user(Scan *t, size_t i) {
@@ -338,10 +456,16 @@ static size_t url_user(Scan *t, size_t i) {
         if (!at)
                 return 0;
         bool has_password = colon && colon < at;
-        return has_password || at - i > 16 ? at - i : 0; /* `ssh://git@…` stays */
+        /* `ssh://git@…` and `spark://CoarseGrainedScheduler@…` stay, a key does not */
+        return has_password || (at - i > 16 && has_digit(t, i, at)) ? at - i : 0;
 }
 
 static bool is_host(const Scan *t, size_t i) {
+        size_t k = i;
+        while (k < t->n && k - i < LINE_DIGITS_MAX && isdigit((unsigned char)t->s[k]))
+                k++;
+        if (k > i && (k == t->n || !(is_name_char(t->s[k]) || t->s[k] == ':')))
+                return false; /* the number of a line: `Processor@476` */
         return i < t->n && (isalnum((unsigned char)t->s[i]) || t->s[i] == '[') &&
                !starts_with(t, i, "sha256:") &&
                !starts_with(t, i, "sha512:"); /* of a container's image */
@@ -383,6 +507,29 @@ static size_t match_pem_end(const Scan *t, size_t least, size_t i, size_t *ret_f
         return n;
 }
 
+/* A line of .pgpass: `host:5432:database:user:password`. Of ports only those of PostgreSQL and of
+ * what speaks its protocol count, since log lines have colons as well. */
+static size_t match_pgpass(const Scan *t, size_t i, size_t *ret_from) {
+        if (i > 0 && !is_one_of(t->s[i - 1], " \t\n\"'`"))
+                return 0;
+        size_t end = i, k = i, n_colons = 0, from = 0, max = MIN(t->n, i + REDACT_URL_BYTES_MAX);
+        while (k < max && (is_name_char(t->s[k]) || t->s[k] == '*'))
+                k++;
+        if (k == i || k + 2 >= max || t->s[k] != ':' ||
+            !(starts_with(t, k, ":*:") || starts_with(t, k, ":6432:") ||
+              (starts_with(t, k, ":543") && k + 5 < max && t->s[k + 5] == ':')))
+                return 0;
+        for (end = k; end < max && !ends_url(t->s[end]); end++)
+                if (t->s[end] == ':' && ++n_colons == 4)
+                        from = end + 1;
+                else if (n_colons == 2 && t->s[end - 1] == ':' && isdigit((unsigned char)t->s[end]))
+                        return 0; /* a column */
+        if (from == 0 || end == from)
+                return 0;
+        *ret_from = from;
+        return end - i;
+}
+
 static size_t match_user(Scan *t, size_t i) {
         size_t n = i >= 3 && starts_with(t, i - 3, "://") ? url_user(t, i) : 0;
         return n > 0 ? n : bare_user(t, i);
@@ -406,8 +553,13 @@ enum {
         NAME_BYTES_MAX = 256,
         BLANKS_MAX = 8,       /* around a separator */
         COUNT_DIGITS_MAX = 9, /* max_tokens=4096 is no secret */
+        FRACTION_DIGITS_MAX = 17,
+        HEX_DIGITS_MAX = 16,     /* sig=0x1d2c is none either */
+        EVIDENCE_BYTES_MAX = 32, /* of a special token, or of a name without digits */
         BEARER_BYTES_MIN = 8,
         STRING_PREFIX_MAX = 2, /* b'…', rb'…', $'…' */
+        LINE_BYTES_MAX = 512,  /* of a line that is looked at in advance */
+        WORD_BYTES_MAX = 128,
 };
 
 /* Headers whose whole line is the secret. */
@@ -426,6 +578,42 @@ static bool is_blank(char c) {
 typedef struct Value {
         size_t from, to; /* to is where to continue: behind a closing quote it is not */
 } Value;
+
+/* What a value can be besides a secret, by its name. */
+typedef enum NameKind {
+        NAME_SECRET,
+        NAME_TOKEN, /* `tokens_per_second`, `token`: a number, a tokenizer's token */
+        NAME_WEAK,  /* `sig`, `signature`, `cookie`: a number, a short id, a signal */
+} NameKind;
+
+static bool ends_in_word(const char *name, const char *word) {
+        size_t n = strlen(name), n_word = strlen(word);
+        return n >= n_word && strcasecmp(name + n - n_word, word) == 0 &&
+               (n == n_word || is_one_of(name[n - n_word - 1], "-_."));
+}
+
+static NameKind name_kind(const char *name) {
+        static const char *const weak[] = { "sig", "signature", "cookie", "cookies" };
+        if (strcasestr(name, "token"))
+                return NAME_TOKEN;
+        for (size_t i = 0; i < ELEMENTSOF(weak) && strncasecmp(name, "x-", 2) != 0; i++)
+                if (ends_in_word(name, weak[i]))
+                        return NAME_WEAK;
+        return NAME_SECRET;
+}
+
+/* Options whose name alone does not speak of a secret. */
+static bool is_secret_option(const char *name) {
+        static const char *const options[] = {
+                "-pass",    "--pass",        "-passin",        "-passout", "-storepass",
+                "-keypass", "-srcstorepass", "-deststorepass", "-pw",      "--from-literal",
+        };
+        return parse_word(name, options, ELEMENTSOF(options)) >= 0;
+}
+
+static bool is_secret_name(const char *name) {
+        return redact_name_is_secret(name + strspn(name, "-")) || is_secret_option(name);
+}
 
 /* Passes over a quote, which in a log line may be `\"`. @return the quote, or 0 */
 static char skip_quote(const Scan *t, size_t *i) {
@@ -455,16 +643,48 @@ static size_t skip_blanks(const Scan *t, size_t i) {
         return i;
 }
 
+static size_t skip_space(const Scan *t, size_t i, const char *chars) {
+        for (size_t k = 0; k < LINE_BYTES_MAX / 4 && i < t->n && is_one_of(t->s[i], chars); k++)
+                i++;
+        return i;
+}
+
+/* The name is itself a value, and the secret stands beside it: `name: PASSWORD, value: x`,
+ * `key="password" value="x"`, `"password": {"value": "x"}`. @return as skip_separator() */
+static bool skip_member_value(const Scan *t, size_t *i) {
+        size_t k = *i;
+        (void)skip_quote(t, &k);
+        size_t from = k;
+        k = skip_space(t, k, " \t\r\n,:{");
+        (void)skip_quote(t, &k);
+        if (k == from || t->n - k < 6 || strncasecmp(t->s + k, "value", 5) != 0)
+                return false;
+        k += 5;
+        (void)skip_quote(t, &k);
+        k = skip_blanks(t, k);
+        if (k >= t->n || !is_one_of(t->s[k], "=:"))
+                return false;
+        *i = skip_blanks(t, k + 1);
+        return true;
+}
+
 /* @return whether one is there, and *i behind it */
 static bool skip_separator(const Scan *t, size_t *i) {
         size_t k = *i;
+        if (skip_member_value(t, i))
+                return true;
         (void)skip_quote(t, &k); /* of the name: may be missing */
         k = skip_blanks(t, k);
         if (k >= t->n)
                 return false;
         if (starts_with(t, k, "::"))
-                return false; /* C++ */
-        if (starts_with(t, k, ":=") || starts_with(t, k, "=>"))
+                return false;          /* C++ */
+        if (starts_with(t, k, "==")) { /* a comparison; with a name, no secret is there */
+                size_t value = skip_blanks(t, k + 2);
+                if (!skip_opening_quote(t, &value))
+                        return false;
+        }
+        if (starts_with(t, k, ":=") || starts_with(t, k, "=>") || starts_with(t, k, "=="))
                 k += 2;
         else if (starts_with(t, k, "%3D") || starts_with(t, k, "%3d"))
                 k += 3;
@@ -510,17 +730,103 @@ static bool is_word(const Scan *t, Value v, const char *word) {
                strncasecmp(t->s + v.from, word, v.to - v.from) == 0;
 }
 
-/* Values that are no secrets, whatever their name. */
-static bool is_plain(const Scan *t, Value v, bool is_token) {
-        size_t n = v.to - v.from;
+static size_t span_within(const Scan *t, Value v, const char *chars) {
+        size_t i = v.from;
+        while (i < v.to && i - v.from <= EVIDENCE_BYTES_MAX && is_one_of(t->s[i], chars))
+                i++;
+        return i - v.from;
+}
+
+/* Counts, rates and shares: `4096`, `1,234`, `1234.5`, `1.2e+05`, `12/34`, `98.7%`, `12.3k`. */
+static bool is_number(const Scan *t, Value v) {
+        static const char *const units[] = { "",  "%",  "s",    "ms",    "us",      "ns",
+                                             "k", "K",  "M",    "G",     "B",       "T",
+                                             "x", "/s", "it/s", "tok/s", "tokens/s" };
+        size_t i = v.from, max = COUNT_DIGITS_MAX, n;
+        if (i < v.to && is_one_of(t->s[i], "+-"))
+                i++;
+        if (is_word(t, (Value){ i, v.to }, "nan") || is_word(t, (Value){ i, v.to }, "inf"))
+                return true;
+        for (unsigned k = 0;; k++) {
+                n = span_within(t, (Value){ i, v.to }, "0123456789");
+                if (n == 0 || n > max || k > 4)
+                        return false;
+                i += n;
+                if (i + 1 >= v.to || !is_one_of(t->s[i], ".,/"))
+                        break;
+                max = t->s[i++] == '.' ? FRACTION_DIGITS_MAX : COUNT_DIGITS_MAX;
+        }
+        if (i + 1 < v.to && is_one_of(t->s[i], "eE")) {
+                size_t k = i + 1 + (is_one_of(t->s[i + 1], "+-") ? 1 : 0);
+                n = span_within(t, (Value){ k, v.to }, "0123456789");
+                i = n > 0 && n <= 3 ? k + n : i;
+        }
+        for (size_t k = 0; k < ELEMENTSOF(units); k++)
+                if (v.to - i == strlen(units[k]) && memcmp(t->s + i, units[k], v.to - i) == 0)
+                        return true;
+        return false;
+}
+
+/* `[PAD]`, `<pad>`, `</s>`, `<|endoftext|>` */
+static bool is_special_token(const Scan *t, Value v) {
+        if (v.to - v.from < 3 || v.to - v.from > EVIDENCE_BYTES_MAX)
+                return false;
+        char first = t->s[v.from], last = t->s[v.to - 1];
+        const char *chars = first == '[' ? UPPER_ALNUM "_" : ALNUM "_-/|";
+        return ((first == '[' && last == ']') || (first == '<' && last == '>')) &&
+               span_within(t, (Value){ v.from + 1, v.to - 1 }, chars) == v.to - v.from - 2;
+}
+
+/* `3f2a`, `0x1d2c`; `SIGSEGV` and `nrt_execute()` of what is called a signature. */
+static bool is_evidence(const Scan *t, Value v, bool is_name_possible) {
+        size_t n = v.to - v.from, from = v.from + (starts_with(t, v.from, "0x") ? 2 : 0);
+        size_t n_hex = span_within(t, (Value){ from, v.to }, HEX);
+        if (n_hex > 0 && n_hex <= HEX_DIGITS_MAX && from + n_hex == v.to)
+                return true;
+        return is_name_possible && n <= EVIDENCE_BYTES_MAX && !has_digit(t, v.from, v.to) &&
+               span_within(t, v, ALNUM "_:.,()<>*&~-") == n;
+}
+
+/* What a field `auth` says besides a secret: how, and whether. */
+static const char *const auth_methods[] = {
+        "basic", "digest",    "failed", "iam",    "kerberos", "ldap",       "munge",     "mtls",
+        "oidc",  "publickey", "sasl",   "simple", "success",  "auth/munge", "auth/none",
+};
+
+/* Values that are no secrets: whatever their name (true, null, an opening bracket), or because of
+ * it. */
+static bool is_plain(const Scan *t, Value v, const char *name) {
+        NameKind kind = name_kind(name);
+        while (v.to > v.from && is_one_of(t->s[v.to - 1], ",;"))
+                v.to--;
+        if (kind == NAME_TOKEN && is_special_token(t, v))
+                return true;
+        size_t n_open = 0;
+        while (n_open < v.to - v.from && n_open < BLANKS_MAX &&
+               is_one_of(t->s[v.from + n_open], "[({"))
+                n_open++;
+        if (v.from + n_open == v.to)
+                return true;
+        while (v.to > v.from && is_one_of(t->s[v.to - 1], ",;)]}"))
+                v.to--;
+        if (v.to == v.from)
+                return true;
+        for (size_t k = 0; k <= n_open && v.from + k < v.to; k++)
+                if (is_word(t, (Value){ v.from + k, v.to }, "[redacted"))
+                        return true;
         for (size_t i = 0; i < ELEMENTSOF(plain_values); i++)
                 if (is_word(t, v, plain_values[i]))
                         return true;
-        size_t n_digits = span_of(t, v.from, "0123456789");
-        bool is_count =
-                n_digits > 0 && n_digits <= COUNT_DIGITS_MAX &&
-                (n_digits == n || (n_digits + 1 == n && is_one_of(t->s[v.to - 1], ",;)]}")));
-        return n == 0 || (is_token && is_count);
+        for (size_t i = 0; i < ELEMENTSOF(auth_methods) && ends_in_word(name, "auth"); i++)
+                if (is_word(t, v, auth_methods[i]))
+                        return true;
+        if (t->s[v.to - 1] == ':' && v.to - v.from <= EVIDENCE_BYTES_MAX &&
+            !has_digit(t, v.from, v.to))
+                return true; /* a label: `print_cred: OLD: x` */
+        v.from = MIN(v.from + n_open, v.to);
+        return kind != NAME_SECRET &&
+               (is_number(t, v) ||
+                (kind == NAME_WEAK && is_evidence(t, v, strcasestr(name, "sig") != NULL)));
 }
 
 static bool is_header(const char *name) {
@@ -549,6 +855,7 @@ typedef enum CommandHow {
         HOW_GLUED_USER, /* `-uU:P` */
         HOW_OPTION,     /* `-pX`, `-p X` */
         HOW_KEY,        /* an argument that looks like a key */
+        HOW_SETTING,    /* an argument that names a secret, and the next one */
         HOW_LAST,       /* with the option: the third argument; `-n` stands for the first */
 } CommandHow;
 
@@ -567,13 +874,43 @@ static const struct CommandForm {
         { "mysqlimport",  NULL,    'p',  HOW_GLUED },
         { "mariadb",      NULL,    'p',  HOW_GLUED },
         { "mariadb-dump", NULL,    'p',  HOW_GLUED },
+        { "7z",           NULL,    'p',  HOW_GLUED },
+        { "7za",          NULL,    'p',  HOW_GLUED },
+        { "unrar",        NULL,    'p',  HOW_GLUED },
+        { "rar",          NULL,    'p',  HOW_GLUED },
         { "sshpass",      NULL,    'p',  HOW_OPTION },
+        { "mongo",        NULL,    'p',  HOW_OPTION },
+        { "mongosh",      NULL,    'p',  HOW_OPTION },
+        { "mongodump",    NULL,    'p',  HOW_OPTION },
+        { "cqlsh",        NULL,    'p',  HOW_OPTION },
+        { "redis-cli",    NULL,    'a',  HOW_OPTION },
+        { "valkey-cli",   NULL,    'a',  HOW_OPTION },
+        { "ldapsearch",   NULL,    'w',  HOW_OPTION },
+        { "ldapadd",      NULL,    'w',  HOW_OPTION },
+        { "ldapmodify",   NULL,    'w',  HOW_OPTION },
+        { "ldapdelete",   NULL,    'w',  HOW_OPTION },
+        { "ldapwhoami",   NULL,    'w',  HOW_OPTION },
+        { "zip",          NULL,    'P',  HOW_OPTION },
+        { "unzip",        NULL,    'P',  HOW_OPTION },
+        { "ipmitool",     NULL,    'P',  HOW_OPTION },
+        { "sqlcmd",       NULL,    'P',  HOW_OPTION },
+        { "twine",        "upload", 'p', HOW_OPTION },
+        { "skopeo",       "login", 'p',  HOW_OPTION },
+        { "buildah",      "login", 'p',  HOW_OPTION },
+        { "oras",         "login", 'p',  HOW_OPTION },
+        { "az",           "login", 'p',  HOW_OPTION },
+        { "oc",           "login", 'p',  HOW_OPTION },
         { "docker",       "login", 'p',  HOW_OPTION },
         { "podman",       "login", 'p',  HOW_OPTION },
         { "nerdctl",      "login", 'p',  HOW_OPTION },
         { "helm",         "login", 'p',  HOW_OPTION },
         { "curl",         NULL,    'u',  HOW_GLUED_USER },
         { "htpasswd",     NULL,    'b',  HOW_LAST },
+        { "aws",          "configure", '\0', HOW_SETTING },
+        { "npm",          "set",    '\0', HOW_SETTING },
+        { "git",          "config", '\0', HOW_SETTING },
+        { "poetry",       "config", '\0', HOW_SETTING },
+        { "gcloud",       "config", '\0', HOW_SETTING },
 };
 
 /* clang-format on */
@@ -615,6 +952,23 @@ static bool step_last(Command *c, const Scan *word) {
         return false;
 }
 
+static bool step_setting(Command *c, const Scan *word) {
+        char name[NAME_BYTES_MAX + 1];
+        size_t n = word->n, from;
+        if (c->is_next) {
+                c->is_next = false;
+                c->form = NULL;
+                return word->s[0] != '-';
+        }
+        for (from = n; from > 0 && n - from < NAME_BYTES_MAX && is_name_char(word->s[from - 1]);
+             from--)
+                ;
+        memcpy(name, word->s + from, n - from);
+        name[n - from] = '\0';
+        c->is_next = word->s[0] != '-' && redact_name_is_secret(name);
+        return false;
+}
+
 /* The next word of a command line. @param ret_from  where the secret in it begins
  * @return whether there is one */
 static bool command_step(Command *c, const Scan *word, size_t *ret_from) {
@@ -637,6 +991,8 @@ static bool command_step(Command *c, const Scan *word, size_t *ret_from) {
                        span_of(word, 0, ALNUM "_-") == word->n;
         case HOW_LAST:
                 return step_last(c, word);
+        case HOW_SETTING:
+                return step_setting(c, word);
         default:
                 return step_option(c, word, ret_from);
         }
@@ -657,43 +1013,183 @@ static bool find_word(Scan *t, size_t i, Scan *ret) {
         return end > i;
 }
 
-static bool has_token(const char *name) {
-        return strcasestr(name, "token") != NULL;
+/* ---- values on lines of their own, and lists ---- */
+
+static size_t line_end(const Scan *t, size_t i, size_t max) {
+        size_t end = MIN(t->n, i + max);
+        while (i < end && t->s[i] != '\n' && t->s[i] != '\0')
+                i++;
+        return i;
+}
+
+/* `name: …`, and `name:` with more below: what is nested there speaks for itself. */
+static bool is_mapping(const Scan *t, size_t i) {
+        size_t end = line_end(t, i, LINE_BYTES_MAX), k = i;
+        char quote = skip_quote(t, &k);
+        if (quote) {
+                while (k < end && t->s[k] != quote)
+                        k++;
+                return k + 1 < end && t->s[skip_blanks(t, k + 1)] == ':';
+        }
+        for (; i < end; i++)
+                if (t->s[i] == ':' && (i + 1 == end || is_one_of(t->s[i + 1], " \t\r")))
+                        return true;
+        return false;
+}
+
+/* Nothing but `|`, `>-` or a backslash is left of the line, and the next one is indented.
+ * @return whether the value begins there, and *i at its place */
+static bool skip_to_block(const Scan *t, size_t *i, bool *ret_is_continued) {
+        size_t k = skip_space(t, *i, "|>+- \t\\");
+        *ret_is_continued = k > *i && t->s[k - 1] == '\\';
+        k += k < t->n && t->s[k] == '\r';
+        if (k + 1 >= t->n || t->s[k] != '\n' || !is_one_of(t->s[k + 1], " \t\"'"))
+                return false;
+        *i = skip_space(t, k + 1, " \t");
+        return true;
+}
+
+/* The lines from i on that are indented as the first one is, or more. */
+static size_t end_of_block(const Scan *t, size_t i) {
+        size_t indent = 0, end = line_end(t, i, SIZE_MAX - i);
+        while (indent < i && is_blank(t->s[i - indent - 1]))
+                indent++;
+        while (end < t->n && t->s[end] == '\n') {
+                size_t k = end + 1;
+                while (k < t->n && k - end <= indent && is_blank(t->s[k]))
+                        k++;
+                if (k - end <= indent || k == t->n || is_one_of(t->s[k], "\r\n"))
+                        break;
+                end = line_end(t, k, SIZE_MAX - k);
+        }
+        return end;
+}
+
+/* @return where a list of strings that begins at i ends, before its bracket; 0: none does */
+static size_t end_of_list(const Scan *t, size_t i) {
+        if (i >= t->n || !is_one_of(t->s[i], "[("))
+                return 0;
+        size_t k = skip_space(t, i + 1, " \t\r\n\\");
+        if (!skip_opening_quote(t, &k))
+                return 0;
+        char quote = t->s[k - 1];
+        for (bool is_inside = true; k < t->n; k++)
+                if (t->s[k] == quote && t->s[k - 1] != '\\')
+                        is_inside = !is_inside;
+                else if (!is_inside && is_one_of(t->s[k], "])"))
+                        return k;
+        return t->n;
+}
+
+/* `machine HOST login USER password X` of .netrc, on one line or several. */
+static bool is_in_netrc(const Scan *t, size_t i) {
+        static const char *const keys[] = { "machine", "login", "account" };
+        for (unsigned n_pairs = 0; n_pairs < 3; n_pairs++) {
+                Value word[2]; /* what a key has, and the key */
+                for (unsigned k = 0; k < 2; k++) {
+                        size_t end = i, least = i > WORD_BYTES_MAX ? i - WORD_BYTES_MAX : 0;
+                        while (end > least && is_one_of(t->s[end - 1], " \t\r\n"))
+                                end--;
+                        size_t from = end;
+                        while (from > least && !is_one_of(t->s[from - 1], " \t\r\n"))
+                                from--;
+                        if (end == i || from == end)
+                                return false;
+                        word[k] = (Value){ from, end };
+                        if (k == 0 && n_pairs > 0 && is_word(t, word[0], "default"))
+                                return true;
+                        i = from;
+                }
+                if (is_word(t, word[1], keys[0]))
+                        return true;
+                if (!is_word(t, word[1], keys[1]) && !is_word(t, word[1], keys[2]))
+                        return false;
+        }
+        return false;
+}
+
+/* Where the value of a name begins. @param at  the name's place
+ * @return whether there is one, and *ret_i at its place */
+static bool find_value_start(const Scan *t, const char *name, Value at, size_t *ret_i) {
+        size_t i = at.to;
+        if (skip_separator(t, &i) || (at.from > 0 && is_one_of(t->s[at.from - 1], "<:") &&
+                                      i < t->n && t->s[i] == '>' && i++)) {
+                *ret_i = i;
+                return true;
+        }
+        bool is_netrc = strcmp(name, "password") == 0 && is_in_netrc(t, at.from);
+        size_t k = is_netrc ? skip_space(t, i, " \t\r\n") : skip_blanks(t, i);
+        bool is_continued;
+        if (name[0] == '-' && skip_to_block(t, &k, &is_continued) && !is_continued)
+                return false;
+        *ret_i = k;
+        return k > i && k < t->n && !starts_with(t, k, "--") &&
+               (is_netrc || name[0] == '-' || strcasecmp(name, "bearer") == 0);
+}
+
+/* Where the value that begins at *i ends. A quote, brackets and an indented block are known by
+ * their beginning. @return 0: what follows is a mapping, not a value */
+static size_t find_value_end(const Scan *t, size_t *i, ValueForm form) {
+        bool is_continued = false;
+        bool is_block = !form.is_line && skip_to_block(t, i, &is_continued) && !is_continued;
+        if (is_block && is_mapping(t, *i))
+                return 0;
+        size_t list = end_of_list(t, *i);
+        if (list > 0) {
+                ++*i;
+                return list;
+        }
+        char quote = skip_opening_quote(t, i);
+        if (quote)
+                form.quote = quote;
+        else if (is_block)
+                return end_of_block(t, *i);
+        return end_of_value(t, *i, form);
+}
+
+/* `pass:X` is a password for openssl(1), these say where one is */
+static bool is_reference(const Scan *t, size_t i) {
+        return starts_with(t, i, "env:") || starts_with(t, i, "file:") ||
+               starts_with(t, i, "fd:") || starts_with(t, i, "stdin");
 }
 
 /* The value that follows a name. @param at  the name's place @return whether there is one to remove
  */
 static bool find_value(Scan *whole, const char *name, Value at, Value *ret) {
-        size_t i = at.to;
-        bool is_option = name[0] == '-', is_user = is_user_option(name);
-        bool is_bearer = strcasecmp(name, "bearer") == 0;
+        bool is_user = is_user_option(name), is_bearer = strcasecmp(name, "bearer") == 0;
         Scan bounded = *whole, *t = &bounded;
+        size_t i;
         if (is_user) /* its value may stay, and is scanned again then */
-                bounded.n = MIN(whole->n, i + REDACT_URL_BYTES_MAX);
-        if (!is_user && !is_bearer && !redact_name_is_secret(name + strspn(name, "-")))
+                bounded.n = MIN(whole->n, at.to + REDACT_URL_BYTES_MAX);
+        if ((!is_user && !is_bearer && !is_secret_name(name)) ||
+            !find_value_start(t, name, at, &i) || i >= t->n)
                 return false;
-        if (!skip_separator(t, &i)) {
-                size_t k = skip_blanks(t, i);
-                if (k == i || !(is_option || is_bearer) || k >= t->n || starts_with(t, k, "--"))
+        char before = at.from > 0 ? t->s[at.from - 1] : '\0';
+        ValueForm form = { .is_query = is_one_of(before, "?&"),
+                           .is_line = is_header(name) && t->s[at.to] != '=' };
+        if (form.is_line && name_kind(name) == NAME_WEAK) { /* `cookie: 17, flags 3` */
+                Value word = { i, end_of_value(t, i, (ValueForm){ 0 }) };
+                if (is_plain(t, word, name))
                         return false;
-                i = k;
         }
-        char quote = skip_opening_quote(t, &i);
-        bool is_query = at.from > 0 && is_one_of(t->s[at.from - 1], "?&");
-        *ret = (Value){
-                .from = i,
-                .to = is_user && !quote
-                              ? scan_ahead(t, &whole->value, i, t->n, " \t\r\n\"'`", '\0')
-                              : end_of_value(t, i, (ValueForm){ quote, is_header(name), is_query })
-        };
-        while (quote && ret->to > ret->from && t->s[ret->to - 1] == '\\')
+        if (is_one_of(before, "<:") && t->s[i - 1] == '>')
+                form.quote = '<';
+        if (is_user && !is_one_of(t->s[i], "\"'`"))
+                *ret = (Value){ i, scan_ahead(t, &whole->value, i, t->n, " \t\r\n\"'`", '\0') };
+        else {
+                size_t end = find_value_end(t, &i, form);
+                *ret = (Value){ i, end };
+        }
+        if (ret->to <= ret->from || is_reference(t, ret->from))
+                return false;
+        while (ret->to > ret->from + 1 && t->s[ret->to - 1] == '\\')
                 ret->to--; /* of the closing `\"` */
         pass_pem_block(t, ret);
         if (is_user)
                 return is_user_and_password(t, *ret);
-        if (is_bearer && !is_option && ret->to - ret->from < BEARER_BYTES_MIN)
+        if (is_bearer && name[0] != '-' && ret->to - ret->from < BEARER_BYTES_MIN)
                 return false;
-        return !is_plain(t, *ret, has_token(name));
+        return (form.is_query && name_kind(name) == NAME_WEAK) || !is_plain(t, *ret, name);
 }
 
 /* Checks the name that starts at i. @return whether its value is to be removed; *ret_name_end in
@@ -739,6 +1235,8 @@ static void redact(StrBuf *b, Scan *t) {
                         v.to += match_known_form(t, i);
                 if (v.to == i)
                         v.to += match_pem_end(t, copied, i, &v.from);
+                if (v.to == i)
+                        v.to += match_pgpass(t, i, &v.from);
                 if (v.to == i)
                         v.to += match_user(t, i);
                 if (v.to == i && i >= name_end && is_name_char(t->s[i]) &&
@@ -792,15 +1290,17 @@ static ArgKind arg_kind(const char *arg, size_t n, size_t *ret_value) {
         name[k] = '\0';
         if (k == n && is_user_option(name))
                 return ARG_NEXT_IS_USER;
-        if (!redact_name_is_secret(name + strspn(name, "-")))
+        if (!is_secret_name(name))
                 return ARG_PLAIN;
         *ret_value = k + 1;
         if (k < n) {
                 Scan t = { .s = arg, .n = n };
                 Value v = { .from = k + 1, .to = n };
-                return is_plain(&t, v, has_token(name)) ? ARG_PLAIN : ARG_HAS_SECRET;
+                return is_plain(&t, v, name) ? ARG_PLAIN : ARG_HAS_SECRET;
         }
-        return arg[0] != '-' ? ARG_PLAIN : has_token(name) ? ARG_NEXT_IS_TOKEN : ARG_NEXT_IS_SECRET;
+        if (arg[0] != '-')
+                return ARG_PLAIN;
+        return name_kind(name) == NAME_TOKEN ? ARG_NEXT_IS_TOKEN : ARG_NEXT_IS_SECRET;
 }
 
 static bool is_secret_after(ArgKind before, const char *arg, size_t n) {
@@ -809,7 +1309,8 @@ static bool is_secret_after(ArgKind before, const char *arg, size_t n) {
         if (before == ARG_NEXT_IS_USER)
                 return is_user_and_password(&t, v);
         return (before == ARG_NEXT_IS_SECRET || before == ARG_NEXT_IS_TOKEN) &&
-               !starts_with(&t, 0, "--") && !is_plain(&t, v, before == ARG_NEXT_IS_TOKEN);
+               !starts_with(&t, 0, "--") && !is_reference(&t, 0) &&
+               !is_plain(&t, v, before == ARG_NEXT_IS_TOKEN ? "token" : "");
 }
 
 void redact_cmdline(StrBuf *b, const char *data, size_t n) {

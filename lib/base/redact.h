@@ -7,11 +7,14 @@
 #include "lib/base/strbuf.h"
 
 /** Adds text with each secret replaced by `[redacted]`: values after a name that speaks of a secret
- * (`--api-key=…`, `token: …`, `PASSWORD=…`, `Authorization: Bearer …`), user:password in URLs and
- * before hosts, keys of known form (AKIA…/ASIA… and the secret beside them, hf_…, ghp_…, sk-…,
- * JWTs, PEM blocks, presigned URLs' X-Amz-Signature and X-Amz-Security-Token), and what some
- * programs are given without a name (`mysql -pX`, `sshpass -p X`, `curl -uU:P`, `wandb login K`).
- * The forms are tables in redact.c. What has neither a name nor a known form cannot be recognised.
+ * (`--api-key=…`, `token: …`, `PASSWORD=…`, `Authorization: Bearer …`), also on the next, indented
+ * lines, in lists, in XML and beside the name (`name: PASSWORD, value: …`); user:password in URLs
+ * and before hosts; lines of .netrc and .pgpass (ports of PostgreSQL alone); keys of known form
+ * (AKIA… and the secret beside them, session tokens, hf_…, JWTs, PEM blocks, presigned URLs); and
+ * what some programs are given without a name (`mysql -pX`, `redis-cli -a X`, `aws configure set
+ * NAME X`). What looks like evidence stays: counts and rates of tokens, a tokenizer's tokens, a
+ * signal or a short id named signature or cookie. The forms are tables in redact.c. What has
+ * neither a name nor a known form cannot be recognised.
  * @param n  bytes of text, which may hold anything, NUL too */
 void redact_text(StrBuf *b, const char *text, size_t n);
 

@@ -139,7 +139,7 @@ static const struct { const char *text, *want; } cases[] = {
         { "x_private_key=" PEM "\nRANK=3", "x_private_key=" R "\nRANK=3" },
         { "x_private_key=x" PEM " RANK=3", "x_private_key=" R " RANK=3" },
         { "private_key: '" PEM "', rank: 3", "private_key: '" R "', rank: 3" },
-        { "api-key: |\n  " PEM "\nrank: 3", "api-key: " R "\n  " R "\nrank: 3" },
+        { "api-key: |\n  " PEM "\nrank: 3", "api-key: |\n  " R "\nrank: 3" },
         { "x_secret=-----BEGIN RSA PRIVATE KEY-----\nMIIE and no end", "x_secret=" R },
         { "--token " PEM " x", "--token " R " x" },
         { PEM_TAIL "\nb", R "\nb" },
@@ -195,8 +195,101 @@ static const struct { const char *text, *want; } cases[] = {
         { "[\"mysql\", \"-phunter2\"]", "[\"mysql\", \"-p" R "\"]" },
         { "htpasswd -b /etc/htpasswd me hunter2", "htpasswd -b /etc/htpasswd me " R },
         { "htpasswd -nbB me hunter2 && run me hunter2", "htpasswd -nbB me " R " && run me hunter2" },
+        { "redis-cli -h db -a hunter2 ping", "redis-cli -h db -a " R " ping" },
+        { "/usr/bin/redis-cli -ahunter2 ping", "/usr/bin/redis-cli -a" R " ping" },
+        { "valkey-cli -a 'hunter 2' ping", "valkey-cli -a '" R "' ping" },
+        { "ldapsearch -x -D cn=me -w hunter2 -b dc=x", "ldapsearch -x -D cn=me -w " R " -b dc=x" },
+        { "ldapmodify -w 'a b' -f x.ldif", "ldapmodify -w '" R "' -f x.ldif" },
+        { "ldapadd -whunter2 -f x.ldif", "ldapadd -w" R " -f x.ldif" },
+        { "zip -P hunter2 a.zip b", "zip -P " R " a.zip b" },
+        { "zip -r -Phunter2 a.zip b", "zip -r -P" R " a.zip b" },
+        { "unzip -P \"hunter 2\" a.zip", "unzip -P \"" R "\" a.zip" },
+        { "7z x -phunter2 a.7z", "7z x -p" R " a.7z" },
+        { "mongosh -u me -p hunter2 db", "mongosh -u me -p " R " db" },
+        { "ipmitool -H h -U me -P hunter2 sel", "ipmitool -H h -U me -P " R " sel" },
+        { "twine upload -u me -p hunter2 x.whl", "twine upload -u me -p " R " x.whl" },
+        { "aws configure set aws_secret_access_key hunter2", "aws configure set aws_secret_access_key " R },
+        { "aws configure set aws_session_token 'hunter2' --profile x", "aws configure set aws_session_token '" R "' --profile x" },
+        { "/opt/aws configure set profile.x.aws_secret_access_key hunter2; ls", "/opt/aws configure set profile.x.aws_secret_access_key " R "; ls" },
+        { "npm set //registry.npmjs.org/:_authToken hunter2", "npm set //registry.npmjs.org/:_authToken " R },
+        { "poetry config pypi-token.pypi hunter2", "poetry config pypi-token.pypi " R },
+        { "openssl pkcs12 -in a -passin pass:hunter2 -out b", "openssl pkcs12 -in a -passin " R " -out b" },
+        { "openssl rsa -passout 'pass:a b' -in x", "openssl rsa -passout '" R "' -in x" },
+        { "openssl enc -aes-256-cbc -pass pass:hunter2", "openssl enc -aes-256-cbc -pass " R },
+        { "keytool -list -storepass hunter2 -keystore x", "keytool -list -storepass " R " -keystore x" },
+        { "plink -pw hunter2 me@host", "plink -pw " R " me@host" },
+        { "kubectl create secret generic x --from-literal=k=hunter2 -n y", "kubectl create secret generic x --from-literal=" R " -n y" },
+        { "kubectl create secret generic x --from-literal k=hunter2", "kubectl create secret generic x --from-literal " R },
+        { "kubectl create secret generic x --from-literal='k=a b'", "kubectl create secret generic x --from-literal='" R "'" },
+        /* files that hold them */
+        { "machine h.example login me password hunter2", "machine h.example login me password " R },
+        { "machine h\n  login me\n  password hunter2\nmachine i", "machine h\n  login me\n  password " R "\nmachine i" },
+        { "default login me account x password hunter2", "default login me account x password " R },
+        { "machine h password hunter2", "machine h password " R },
+        { "db.example:5432:prod:me:hunter2", "db.example:5432:prod:me:" R },
+        { "*:*:*:me:hun:ter2\nnext", "*:*:*:me:" R "\nnext" },
+        { "x\nlocalhost:6432:a:b:hunter2", "x\nlocalhost:6432:a:b:" R },
+        { "    client-key-data: LS0tLS1CRUdJTg==\n", "    client-key-data: " R "\n" },
+        { "client-key-data: \"LS0tLS1CRUdJTg==\"", "client-key-data: \"" R "\"" },
+        { "{\"client-key-data\":\"LS0t\"}", "{\"client-key-data\":\"" R "\"}" },
+        { "user: {token: hunter2}\nname: x", "user: {token: " R "\nname: x" },
+        { "{\"auths\": {\"reg\": {\"auth\": \"bWU6aHVudGVyMg==\"}}}", "{\"auths\": {\"reg\": {\"auth\": \"" R "\"}}}" },
+        /* on the next line */
+        { "password:\n  hunter2\nrank: 3", "password:\n  " R "\nrank: 3" },
+        { "  secret: |-\n    one\n    two\n  rank: 3", "  secret: |-\n    " R "\n  rank: 3" },
+        { "passwords:\n  - one\n  - two\nrank: 3", "passwords:\n  " R "\nrank: 3" },
+        { "{\"token\":\n\"hunter2\", \"n\": 1}", "{\"token\":\n\"" R "\", \"n\": 1}" },
+        { "train --api-key \\\n  hunter2 --rank 3", "train --api-key \\\n  " R " --rank 3" },
+        { "password: >\r\n  a b\r\nrank: 3", "password: >\r\n  " R "\nrank: 3" },
+        /* lists, XML, a name that is itself a value */
+        { "{\"passwords\": [\"one\", \"t]wo\"], \"n\": 1}", "{\"passwords\": [" R "], \"n\": 1}" },
+        { "tokens=['one', 'two'] rank=3", "tokens=[" R "] rank=3" },
+        { "\"secret\": [\n  \"one\",\n  \"two\"\n]", "\"secret\": [" R "]" },
+        { "api_keys = (\"one\", \"two\") # x", "api_keys = (" R ") # x" },
+        { "<password>hunter2</password><user>me</user>", "<password>" R "</password><user>me</user>" },
+        { "<ns:apiToken>hunter2</ns:apiToken>", "<ns:apiToken>" R "</ns:apiToken>" },
+        { "<add key=\"password\" value=\"hunter2\"/>", "<add key=\"password\" value=\"" R "\"/>" },
+        { "<param name='db.password' value='a b'/>", "<param name='db.password' value='" R "'/>" },
+        { "{\"name\": \"DB_PASSWORD\", \"value\": \"hunter2\"}", "{\"name\": \"DB_PASSWORD\", \"value\": \"" R "\"}" },
+        { "- name: HF_TOKEN\n  value: hunter2\n- name: X", "- name: HF_TOKEN\n  value: " R "\n- name: X" },
+        { "{\"password\": {\"value\": \"hunter2\"}}", "{\"password\": {\"value\": \"" R "\"}}" },
+        /* words that also name evidence: what looks like a secret goes */
+        { "sig=Zm9vYmFyYmF6cXV4MTIzNDU2", "sig=" R },
+        { "https://x/y?sig=abcdef&z=1", "https://x/y?sig=" R "&z=1" },
+        { "signature: 9f86d081884c7d659a2feaa0c55ad015", "signature: " R },
+        { "session_cookie=abcdefgh1234", "session_cookie=" R },
+        { "token=123456789012", "token=" R },
+        { "next_page_token=Cg1hYmM", "next_page_token=" R },
+        { "proxy_auth=hunter2", "proxy_auth=" R },
+        { "auth_string: hunter2", "auth_string: " R },
         /* what is taken out stays taken out */
         { "token=" R " x", "token=" R " x" },
+};
+
+/* Whole keys of each form, made up, in two pieces so that no scanner of a source tree mistakes them. */
+#define H32 "0123456789abcdef0123456789abcdef"
+#define A32 "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF"
+static const char *const keys[] = {
+        "IQoJb3Jp" "Z2luX2VjEHoaCXVzLWVhc3QtMSJHMEUCIQ" A32 A32 "/+x==",
+        "FwoGZXIv" "YXdzEBYaDH" A32 A32 "==", "FQoGZXIv" "YXdzEBYaDH" A32 A32,
+        "ABSK" "QmVkcm9ja0FQSUtleS1" A32 A32 A32 "==", "bedrock-api-" "key-YmVkcm9jay5hbWF6b25hd3MuY29t" A32,
+        "ABIA" "IOSFODNN7EXAMPLE", "pplx-" A32 "aB3dE6gH9jK2mN5p", "lsv2_" "pt_" H32 "_0123456789", "tvly-" "dev-" A32,
+        "csk-" "abcdefghijklmnopqrstuvwxyz0123456789abcdefghijkl", "pnu_" A32 "abcd",
+        "dop_" "v1_" H32 H32, "doo_" "v1_" H32 H32, "dor_" "v1_" H32 H32, "dp.pt" "." A32 "abcdefghijk",
+        "dp.st" ".prd_x." A32, "glsa_" A32 "_0a1b2c3d", "glc_" "eyJvIjoiMTIzNDU2Iiw" A32 "==",
+        "hvb." "AAAAAQ" A32 A32, "hvr." "CAESI" A32, "pscale_" "pw_" A32 "_x.y", "pscale_" "tkn_" A32, "pscale_" "oauth_" A32,
+        "pul-" H32 "01234567", "rubygems_" H32 "0123456789abcdef", "shpat_" H32, "shpca_" H32, "shppa_" H32, "shpss_" H32,
+        "whsec_" A32, "sk_te" "st_" A32, "rk_te" "st_" A32, "NRAK-" "ABCDEFGHIJKLMNOPQRSTUVWXYZ0", "NRII-" A32,
+        "sntrys_" "eyJpYXQiOjE3" A32 A32 "_" A32 "abcdefghijk", "sntryu_" H32 H32, "PMAK-" "0123456789abcdef01234567-" H32 "ab",
+        "ntn_" "12345678901" A32 "abc", "ATATT3" "xFfGF0" A32 A32 "=1A2B3C4D", "ATCTT3" "xFfGN0" A32 A32, "figd_" A32 "_abc-d",
+        "sbp_" H32 "01234567", "tskey-" "auth-kAbCdEfGhI2CNTRL-" A32, "AKCp" A32 A32 "abcde", "glptt-" H32 "01234567",
+        "gldt-" "aB3dE6gH9jK2mN5pQ8sT", "glrt-" "t1_aB3dE6gH9jK2mN5pQ8sT", "glft-" "aB3dE6gH9jK2mN5pQ8sT",
+        "glcbt-" "64_aB3dE6gH9jK2mN5pQ8sT", "glsoat-" "aB3dE6gH9jK2mN5pQ8sT", "glagent-" A32 "aB3dE6gH9jK2mN5pQ8",
+        "GOCSPX-" "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7b", "xkeysib-" H32 H32 "-aB3dE6gH9jK2mN5p", "xsmtpsib-" H32 H32 "-aB3dE6gH9jK2mN5p",
+        "ops_" "eyJzaWduSW5BZGRyZXNzIjoi" A32 A32 "==", "dckr_" "oat_" A32, "HRKU-" "AA" A32 A32, "fm2_" A32 A32 "==",
+        "sha256~" A32 "abcdefghijk", "dt0c01" ".ABCDEFGHIJKLMNOPQRSTUVWX." A32 A32, "LTAI" "5tabcdefghijklmnopqrst",
+        "sgp_" "local_" H32 "01234567", "phx_" A32,
+        "hooks.slack.com/" "workflows/T000/A000/123/abcdef", "example.webhook.office.com/webhookb2/" H32 "@" H32,
 };
 
 static const char *const plain[] = {
@@ -220,6 +313,25 @@ static const char *const plain[] = {
         "task-scheduler-of-the-whole-cluster", "desk-abcdefghijklmnopqrstuvwxyz01", "AKIAshort", "hf_hub",
         "wandb login failed", "mysql -u me -p db", "docker run -p 8080:80 x", "docker login reg", "curl -u1000:1000 x",
         "htpasswd /etc/htpasswd me", "dapi0123", "SG.1", "r8_x", "a mysql server; cp -px y", "sshpass\ncp -p x y",
+        "redis-cli -h db ping", "redis-cli --all-databases", "ldapsearch -x -W -b dc=x", "zip -r a.zip b", "unzip -p a.zip",
+        "7z x a.7z -o/x", "aws configure set region us-east-1", "aws configure list", "aws s3 cp a s3://b/token c",
+        "openssl rsa -passin env:PW -in x", "openssl rsa -passin file:/run/pw", "openssl rsa -passin stdin", "--pass fd:3",
+        "git config user.name x", "poetry config virtualenvs.in-project true", "--from-file=a=b", "npm set audit false",
+        "the login page password reset", "machine 3 failed password check", "login me password", "default password policy",
+        "train.py:543:main:INFO:starting", "10.0.0.1:5432 is up", "10:5432:1:2", "db:5432:prod:me:", "a.c:5432:7:error:x",
+        "certificate-authority-data: LS0tLS1CRUdJTg==", "client-certificate-data: LS0tLS1CRUdJTg==",
+        "token:\n  name: x\n  kind: y", "tokens:\nrank: 3", "token: {", "\"secrets\": [{", "num_tokens:\n  128\n",
+        "<tokens>128</tokens>", "<user>me</user>", "<add key=\"user\" value=\"me\"/>", "{\"name\": \"RANK\", \"value\": \"3\"}",
+        "{\"token_ids\": [1, 2, 30522]}", "tokens=[12, 13]", "(token)", "std::pair<token,int>",
+        "sig=11", "sig=SIGSEGV", "signal: 11, sig: 11)", "signature: 3f2a", "signature: 0x3f2a", "signature=nrt_execute()",
+        "cookie=0x1d2c", "cookie: 0x1d2c", "cookie=17", "sig=0xdeadbeefcafe",
+        "tokens_per_second=1234.5", "tokens_per_second: 1.2e+05", "next_token_loss=1.2", "token_throughput=12.3k", "tokens=1,234,567",
+        "tokens: 12/34", "token_accuracy=98.7%", "{\"tokens_per_sec\": 0.123456789012345}", "token_latency=5ms", "token_loss=nan",
+        "pad_token=[PAD]", "token=[MASK],", "eos_token='<|endoftext|>'", "bos_token: <s>", "token: </s>", "pad_token=!",
+        "signature_version=s3v4", "token_type=bearer", "AWS_WEB_IDENTITY_TOKEN_FILE=/run/x/y", "if token == next_token:",
+        "SSH_AUTH_SOCK=/tmp/ssh-x/agent.1", "XAUTHORITY=/run/user/1/xauth", "cookie: 17, flags 3",
+        "AuthType=auth/munge", "(auth:SIMPLE)", "auth.example.com:443", "auth_fail: 3 tries", "auth=publickey",
+        "akka.tcp://sparkExecutorActorSystem@node-07:55904", "ProcessThread(sid:1 cport:-1)::PrepRequestProcessor@476",
         "eyJshort.x", "SLURM_JOB_ID=17", "nd0:nc0 DMA TX engine 0", "compass=3", "bearer of news",
         "https://example.org/a?b=c&d=e#f", "-----BEGINNING-----", "-----END of story-----", "at the-----ENDING-----", "",
 };
@@ -236,6 +348,70 @@ static void assert_redacted(const char *text, size_t n, const char *want) {
 static void secrets_go(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
                 assert_redacted(cases[i].text, strlen(cases[i].text), cases[i].want);
+}
+
+/* The text that is made of each key in each surrounding, and the surrounding with R in its place.
+ */
+static void assert_key_goes(const char *key, const char *before, const char *after) {
+        _cleanup_(strbuf_done) StrBuf text = STRBUF_INIT, want = STRBUF_INIT;
+        strbuf_addf(&text, "%s%s%s", before, key, after);
+        strbuf_addf(&want, "%s" R "%s", before, after);
+        assert_int_equal(strbuf_error(&text), 0);
+        assert_redacted(text.text, text.n, want.text);
+}
+
+static void keys_of_each_form_go_wherever_they_stand(void **state) {
+        for (size_t i = 0; i < ELEMENTSOF(keys); i++) {
+                bool is_below_host = strstr(keys[i], ".office.com/");
+                const char *key = is_below_host ? strstr(keys[i], "webhook.") : keys[i];
+                assert_key_goes(key, "", "");
+                assert_key_goes(key, "rank 3 uses ", " now");
+                assert_key_goes(key, "{\"x\": \"", "\", \"rank\": 3}");
+                assert_key_goes(key, "export X='", "'; train");
+                assert_key_goes(key, "line\\n", "\n");
+                assert_key_goes(key, "(", ")");
+        }
+}
+
+/* The beginning alone, one byte too few, and the form in the middle of a word. */
+static void what_only_begins_like_a_key_stays(void **state) {
+        for (size_t i = 0; i < ELEMENTSOF(key_forms); i++) {
+                const struct KeyForm *f = &key_forms[i];
+                _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+                strbuf_addf(&b, "see %s here", f->prefix);
+                assert_redacted(b.text, b.n, b.text);
+                strbuf_clear(&b);
+                strbuf_addf(&b, "see x%s", f->prefix);
+                for (size_t k = 0; k < f->min; k++)
+                        strbuf_add_n(&b, &f->chars[k % 6], 1);
+                if (!strpbrk(f->prefix, "./"))
+                        assert_redacted(b.text, b.n, b.text);
+                strbuf_clear(&b);
+                strbuf_addf(&b, "see %s", f->prefix);
+                for (size_t k = 0; k + 1 < f->min; k++)
+                        strbuf_add_n(&b, &f->chars[k % 6], 1);
+                assert_redacted(b.text, b.n, b.text);
+        }
+}
+
+/* Lines of logs of the runtime, the kernel, torch and Slurm, none with a secret. */
+static void lines_of_evidence_stay(void **state) {
+        _cleanup_(strbuf_done) StrBuf path = STRBUF_INIT;
+        const char *srcdir = getenv("srcdir");
+        char *line = NULL;
+        size_t size = 0, n_lines = 0;
+        ssize_t n;
+        strbuf_addf(&path, "%s/tests/lib/base/evidence_lines.txt", srcdir ? srcdir : ".");
+        FILE *file = fopen(path.text, "re");
+        assert_non_null(file);
+        for (; (n = getline(&line, &size, file)) > 0; n_lines++) {
+                if (line[n - 1] == '\n')
+                        line[--n] = '\0';
+                assert_redacted(line, (size_t)n, line);
+        }
+        free(line);
+        (void)fclose(file);
+        assert_true(n_lines >= 200);
 }
 
 static void what_is_no_secret_stays(void **state) {
@@ -349,6 +525,12 @@ static void a_command_line_loses_its_secrets_argument_by_argument(void **state) 
         CMDLINE("x\0--id\0" KEY_ID "\0--what\0" SECRET_40,
                 "[\"x\",\"--id\",\"" R "\",\"--what\",\"" R "\"]");
         CMDLINE("x\0--max-tokens\0004096", "[\"x\",\"--max-tokens\",\"4096\"]");
+        CMDLINE("redis-cli\0-a\0a b\0ping", "[\"redis-cli\",\"-a\",\"" R "\",\"ping\"]");
+        CMDLINE("openssl\0rsa\0-passin\0pass:a b", "[\"openssl\",\"rsa\",\"-passin\",\"" R "\"]");
+        CMDLINE("openssl\0rsa\0-passin\0env:PW", "[\"openssl\",\"rsa\",\"-passin\",\"env:PW\"]");
+        CMDLINE("aws\0configure\0set\0aws_session_token\0a b",
+                "[\"aws\",\"configure\",\"set\",\"aws_session_token\",\"" R "\"]");
+        CMDLINE("kubectl\0--from-literal=k=a b", "[\"kubectl\",\"--from-literal=" R "\"]");
         CMDLINE("x\0\0y", "[\"x\",\"\",\"y\"]");
         assert_cmdline("x\0--token\0cut short", 19, "[\"x\",\"--token\",\"" R "\"]");
         assert_cmdline("", 0, "[]");
@@ -419,6 +601,26 @@ static void hostile_text_needs_linear_work(void **state) {
                 "(a",
                 "curl (-uX",
                 "htpasswd (-x",
+                "token=[\"",
+                "token=['a'",
+                "password:\n ",
+                "password: |\n  a",
+                "machine a password ",
+                "login a password\n",
+                "a:5432:b:",
+                "*:*:",
+                "\"token\", ,,,{",
+                "token: value",
+                "<token>",
+                "aws configure set token ",
+                "sig=0123456789abcdef",
+                "token=1.1.1.1.",
+                "IQoJb3JpZ2lu",
+                "cookie:1 ",
+                "cookie: 0x1,",
+                "token:\n 1\n",
+                "token=['a:",
+                "token==",
         };
         static const char alphabet[] = "a1-_./:@=?&#(,;'\"`\\ \n%uE";
         for (size_t i = 0; i < ELEMENTSOF(seeds); i++)
@@ -438,7 +640,10 @@ static void hostile_text_needs_linear_work(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(secrets_go),
+                cmocka_unit_test(keys_of_each_form_go_wherever_they_stand),
+                cmocka_unit_test(what_only_begins_like_a_key_stays),
                 cmocka_unit_test(what_is_no_secret_stays),
+                cmocka_unit_test(lines_of_evidence_stay),
                 cmocka_unit_test(doing_it_twice_changes_nothing),
                 cmocka_unit_test(every_beginning_of_a_text_is_read_within_its_bounds),
                 cmocka_unit_test(bytes_of_any_kind_pass),
