@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <systemd/sd-daemon.h>
@@ -925,8 +926,45 @@ static int on_store_timer(sd_event_source *source, uint64_t usec, void *userdata
         return 0;
 }
 
+/* What it would write is found by no start: what it accepts would be lost. */
+static void stop_without_state(Agent *a) {
+        if (a->is_stateless)
+                return;
+        a->is_stateless = true;
+        log_error(
+                0,
+                "the state directory '%s' was removed or replaced while the agent ran: nothing is "
+                "accepted any more, and the agent ends; start it again, it then finds what is at "
+                "the sources",
+                a->config->state_directory);
+        (void)sd_event_exit(a->event, EXIT_FAILURE); /* fails only in a loop that ends */
+}
+
+static int on_state_directory(sd_event_source *source, const struct inotify_event *event,
+                              void *userdata) {
+        Agent *a = userdata;
+        (void)source, (void)event;
+        if (!store_is_in_place(a->store))
+                stop_without_state(a);
+        return 0;
+}
+
+/* Without it, or where another node removes it, the next change notices. */
+static void watch_state_directory(Agent *a) {
+        int r = sd_event_add_inotify(a->event, &a->state_watch, a->config->state_directory,
+                                     IN_DELETE_SELF | IN_MOVE_SELF | IN_DELETE | IN_MOVED_FROM |
+                                             IN_ONLYDIR,
+                                     on_state_directory, a);
+        if (r < 0)
+                log_debug("cannot watch the state directory: %s", strerror(-r));
+}
+
 static void on_store_error(void *userdata) {
         Agent *a = userdata;
+        if (bundle_table_store_error(a->bundles) == -ESTALE) {
+                stop_without_state(a);
+                return;
+        }
         if (a->store_timer && sd_event_source_get_enabled(a->store_timer, NULL) > 0)
                 return; /* a further error does not postpone it */
         int r = timer_arm(&a->store_timer, &(TimerOptions){ .event = a->event,
@@ -1186,6 +1224,10 @@ static int open_store(Agent *a) {
         }
         if (r == STORE_E_NEWER)
                 return AGENT_E_CONFIG;
+        if (r == -EBUSY) {
+                log_error(0, "another program has '%s/state.db' open; close it", dir);
+                return r;
+        }
         if (r < 0) {
                 log_error(r,
                           "cannot open the state in '%s'; check that the directory exists, is "
@@ -1362,6 +1404,7 @@ static int agent_start(Agent *a) {
                 log_error(r, "cannot read the state database");
                 return r;
         }
+        watch_state_directory(a);
         (void)store_counter_list(a->store, DISCARD_COUNTER, add_discard,
                                  a); /* if unreadable, counting starts here */
         r = store_ledger_abandon_idle(a->store);
@@ -1460,6 +1503,7 @@ Agent *agent_free(Agent *a) {
         a->failures = failures_free(a->failures);
         free_sources(a);
         sd_event_source_disable_unref(a->store_timer);
+        sd_event_source_disable_unref(a->state_watch);
         bundle_table_free(a->bundles);
         attachments_free(a->attachments);
         store_close(a->store);

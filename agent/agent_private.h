@@ -98,6 +98,8 @@ struct Agent {
         char *probe_socket;
         char hostname[65];
         bool once;
+        bool is_stateless;            /* the state directory was removed: it ends */
+        sd_event_source *state_watch; /* of the state directory; NULL: it cannot be watched */
         sd_event_source *store_timer; /* armed while the state database cannot be written */
         uint64_t started_usec, loaded_usec;
         char *pending_restart;   /* keys, as text; NULL = none */

@@ -151,6 +151,8 @@ static int print_bundles(const Config *config, Remains *remains) {
         int r = store_open(&store, config->state_directory, &put_aside, &holder);
         if (r == STORE_E_LOCKED)
                 log_error(0, "an agent holds the state directory; stop it first");
+        else if (r == -EBUSY)
+                log_error(0, "another program has '%s' open; close it", database);
         if (r != 0)
                 return r < 0 ? r : -EBUSY;
         if (put_aside) {

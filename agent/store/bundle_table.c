@@ -152,7 +152,7 @@ static int on_stored(BundleRecord *rec, void *userdata) {
 }
 
 static void mark_failed(BundleTable *t, int error) {
-        if (t->store_error == 0) /* once, not for each of a thousand bundles */
+        if (t->store_error == 0 && error != -ESTALE) /* once, not for each of a thousand bundles */
                 log_error(error,
                           "cannot write the state database; no new bundle is accepted until this "
                           "works; free space in the state directory, or fix its disk");
@@ -509,8 +509,10 @@ const char *bundle_table_note(const BundleTable *t) {
                 return "another process has locked the state database: " PAUSED
                        "end it (a sqlite3 shell, a backup)";
         case -EROFS:
-                return "the state directory is read-only, or state.db was deleted: " PAUSED
-                       "remount it, or restart the agent";
+                return "the state directory is read-only: " PAUSED "remount it";
+        case -ESTALE:
+                return "the state directory was removed or replaced: no new bundle is accepted, "
+                       "and the agent ends; start it again";
         case -EUCLEAN:
                 return "the state database is damaged: " PAUSED
                        "restart the agent, which replaces it and finds everything again";

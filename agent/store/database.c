@@ -2,6 +2,7 @@
  * transactions, the reserve for a full disk, and counters. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -81,7 +82,7 @@ int store_errno(Store *s, int result) {
 
 static bool is_trouble(int error) {
         return error == -ENOSPC || error == -EIO || error == -EROFS || error == -EUCLEAN ||
-               error == -EBUSY;
+               error == -EBUSY || error == -ESTALE;
 }
 
 static int note_trouble(Store *s, int r) {
@@ -172,8 +173,7 @@ static int acquire_lock(Store *s, pid_t *ret_pid) {
  * In WAL mode a commit writes the log, and a checkpoint writes the database file. Neither needs
  * space on the disk if both only write over blocks that they have:
  * - the log is made LOG_BYTES long once and never truncated (journal_size_limit=-1, PERSIST_WAL).
- *   After a checkpoint at 256 pages SQLite writes it from its beginning again; the index of a log
- * of this length (-shm) does not grow either;
+ *   After a checkpoint at 256 pages SQLite writes it from its beginning again;
  * - the database may use only pages for which the file has blocks. Before each change the file is
  *   extended AHEAD_PAGES beyond its pages, and max_page_count is set to that. On a full disk it is
  * the number of pages there are: without this limit a commit would fit into the log and its
@@ -264,6 +264,37 @@ static void reserve_open(Store *s) {
         if (fd >= 0)
                 (void)posix_fallocate(fd, 0, LOG_BYTES); /* else it grows as long as it can */
         reserve_update(s);
+}
+
+/* Whether it is still there */
+
+static int stat_file(const Store *s, size_t i, struct stat *ret) {
+        char path[PATH_MAX];
+        int n = snprintf(path, sizeof path, "%s%s", s->path, suffixes[i]);
+        if (n < 0 || (size_t)n >= sizeof path)
+                return -ENAMETOOLONG;
+        return fstatat(AT_FDCWD, path, ret, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
+}
+
+static void remember_files(Store *s) {
+        struct stat st;
+        for (size_t i = 0; i < ELEMENTSOF(s->files); i++)
+                if (stat_file(s, i, &st) == 0) {
+                        s->files[i].dev = st.st_dev;
+                        s->files[i].ino = st.st_ino;
+                }
+}
+
+/* Where that is not known (EIO, EACCES) the change itself fails or succeeds. */
+bool store_is_in_place(const Store *s) {
+        struct stat st;
+        for (size_t i = 0; i < ELEMENTSOF(s->files); i++) {
+                int r = s->files[i].ino == 0 ? -EAGAIN : stat_file(s, i, &st);
+                if (r == -ENOENT || r == -ENOTDIR ||
+                    (r == 0 && (st.st_dev != s->files[i].dev || st.st_ino != s->files[i].ino)))
+                        return false;
+        }
+        return true;
 }
 
 /* Opening */
@@ -429,6 +460,7 @@ int store_open(Store **ret, const char *state_dir, char **ret_put_aside, pid_t *
                 return r;
         if (ret_put_aside)
                 *ret_put_aside = TAKE_PTR(aside);
+        remember_files(s);
         *ret = TAKE_PTR(s);
         return 0;
 }
@@ -453,6 +485,8 @@ int store_begin(Store *s) {
 
         if (s->in_transaction)
                 return -EALREADY;
+        if (!store_is_in_place(s))
+                return note_trouble(s, -ESTALE);
         reserve_update(s);
         r = store_exec(s, "BEGIN IMMEDIATE");
         if (r < 0)
@@ -492,6 +526,8 @@ void store_rollback(Store *s) {
 int store_savepoint(Store *s) {
         if (s->transaction_error < 0)
                 return s->transaction_error;
+        if (!s->in_transaction && !store_is_in_place(s))
+                return note_trouble(s, -ESTALE);
         reserve_update(s);
         return note_trouble(s, store_exec(s, "SAVEPOINT change"));
 }
@@ -520,6 +556,8 @@ int store_change(Store *s, Binder *b) {
 }
 
 int store_recover(Store *s) {
+        if (!store_is_in_place(s))
+                return -ESTALE;
         reserve_update(s);
         int r = store_reserve_check(s);
         if (r == 0)

@@ -10,7 +10,7 @@
 #include "lib/base/log.h"
 
 #define HEAP_LIMIT (4 * MIB)
-#define BUSY_MSEC 1000 /* somebody else's sqlite3 is writing; the loop waits, so not for long */
+#define BUSY_MSEC 1000 /* another program has it open at the start */
 
 /* From nothing to version 1. Bytes above 2^48 count as 2^48, so that a few absurd sparse files
  * cannot overflow a sum. */
@@ -467,6 +467,11 @@ static const char *const statements[N_STORE_STATEMENTS] = {
         [STORE_RESERVE_DROP] = "DELETE FROM reserve WHERE rowid = (SELECT max(rowid) FROM reserve)",
 };
 
+/* The index of the log (-shm) is on the heap: mapped from a file, it ends the process by SIGBUS
+ * where a file system that copies on write has no space left for a page of it. SQLite decides that
+ * at the first access to a database in WAL mode (sqlite.org/wal.html, "Use of WAL Without
+ * Shared-Memory"). */
+static const char exclusive[] = "PRAGMA locking_mode=EXCLUSIVE";
 /* wal_autocheckpoint: 1 MiB of 4 KiB pages. */
 static const char settings[] =
         "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;"
@@ -569,7 +574,9 @@ static int check_states(sqlite3 *db) {
 }
 
 static int bring_up(sqlite3 *db, bool is_to_be_checked) {
-        int version, r = query_number(db, "PRAGMA user_version", &version);
+        int version, r = sqlite3_exec(db, exclusive, NULL, NULL, NULL);
+        if (r == SQLITE_OK)
+                r = query_number(db, "PRAGMA user_version", &version);
         if (r != SQLITE_OK)
                 return r;
         if (version > STORE_SCHEMA_VERSION) {

@@ -25,6 +25,10 @@ typedef struct Store Store;
 enum { STORE_E_LOCKED = 1, STORE_E_NOT_FOUND = 2, STORE_E_NEWER = 5 };
 int store_open(Store **ret, const char *state_dir, char **ret_put_aside, pid_t *ret_pid);
 Store *store_close(Store *s);
+/** @return whether the database and its log are still what its path leads to. A store whose
+ * directory was removed or replaced would go on writing to files that no start finds: all its
+ * changes fail with -ESTALE. */
+bool store_is_in_place(const Store *s);
 /** What stands between the two is committed as one, or not at all. -EALREADY inside one, -EBUSY
  * when another process writes. A call that fails in between undoes itself only; where SQLite had to
  * undo more (disk full, I/O error), all further changes fail with that error and store_commit
@@ -35,11 +39,11 @@ void store_rollback(Store *s); /* undoes what stands after store_begin */
 
 /* All changes: -ENOSPC, -EIO, -EROFS: nothing was changed, and the store can be used further.
  * -EBUSY: another process (a person's sqlite3) holds the database; try again. -EUCLEAN: the
- * database is damaged; the next store_open puts it aside. */
+ * database is damaged; the next store_open puts it aside. -ESTALE: see store_is_in_place(). */
 
 /** Has on_trouble called when a change fails because the state directory is full, fails, is
- * read-only or damaged: once, and again only after store_recover(). It is called inside the change
- * and must not use the store. */
+ * read-only, damaged or not there any more: once, and again only after store_recover(). It is
+ * called inside the change and must not use the store. */
 void store_on_trouble(Store *s, void (*on_trouble)(int error, void *userdata), void *userdata);
 /** @return that error until store_recover() succeeds, else 0. -ENOSPC: the disk is full and the
  * space reserved for new bundles and notes is used up; what is known can still be updated. */

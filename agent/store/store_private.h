@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <sqlite3.h>
 #include <string.h>
+#include <sys/types.h>
 
 #include "agent/store/store.h"
 #include "lib/base/cleanup.h"
@@ -94,6 +95,10 @@ struct Store {
         int transaction_error; /* what undid it, told by store_commit */
         int trouble;           /* of the first change that failed */
         uint64_t max_pages;    /* the database may not grow above */
+        struct {
+                dev_t dev;
+                ino_t ino; /* 0: was not there */
+        } files[2];        /* the database and its log */
         void (*on_trouble)(int error, void *userdata);
         void *on_trouble_userdata;
 };

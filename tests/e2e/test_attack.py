@@ -7,7 +7,6 @@ import os
 import secrets
 import signal
 import socket
-import sqlite3
 import sys
 import threading
 import time
@@ -238,15 +237,14 @@ class Dump:
         return answer, time.monotonic() - begun
 
     def row(self):
-        with sqlite3.connect(f"file:{self.a.path('state', 'state.db')}?mode=ro", uri=True,
-                             timeout=60) as db:
-            return db.execute("SELECT id, state FROM bundles WHERE source = 'core-dumps' AND "
-                              "path = ?", (os.fsencode(self.unit),)).fetchone()
+        found = self.a.sql("SELECT id, state FROM bundles WHERE source = 'core-dumps' AND "
+                           f"path = X'{os.fsencode(self.unit).hex()}'")
+        return found.split("|") if found else None
 
     def wait(self):
-        self.id = wait_for(f"{self.unit} is discovered", self.row, 10 * DISCOVERED_MAX)[0]
+        self.id = wait_for(f"{self.unit} is discovered", self.row, 10 * DISCOVERED_MAX, every=0.2)[0]
         self.discovered = time.monotonic() - self.begun
-        wait_for(f"{self.id} is delivered", lambda: self.row()[1] == "delivered", 180)
+        wait_for(f"{self.id} is delivered", lambda: self.row()[1] == "delivered", 180, every=0.2)
         self.delivered = time.monotonic() - self.begun
 
     def check(self):

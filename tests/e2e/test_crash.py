@@ -3,14 +3,18 @@
 bit."""
 import os
 import random
+import shutil
+import signal
+import sqlite3
 import sys
 import time
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from agent import (DAEMON, Agent, NotifySocket, check_bundle, cleanup, is_instrumented, leftovers,
-                   need, run, sha256_file, slowness, tree, wait_for)
+import test_notes
+from agent import (DAEMON, PATIENCE, Agent, NotifySocket, check_bundle, cleanup, is_instrumented,
+                   leftovers, need, run, sha256_file, slowness, tree, wait_for)
 from tap import Skip, in_time, main, notes, plain_test, test
 
 ROUNDS = int(os.environ.get("NC_KILLS", "40"))
@@ -137,6 +141,82 @@ def a_corrupt_database_is_moved_aside_and_rebuilt_from_what_is_there():
         assert {p: os.stat(p).st_mtime_ns
                 for p in before} == before, "a delivered bundle was written again"
         a.stop()
+
+
+@test
+def a_database_that_another_program_has_open_is_named_and_left():
+    a = Agent()
+    a.dump()
+    a.start()
+    a.wait_delivered(1)
+    a.stop()
+    with sqlite3.connect(a.path("state", "state.db")) as db:
+        assert db.execute("SELECT count(*) FROM bundles").fetchone() == (1,)
+        for options in ((), ("--remains",)):
+            result = run(DAEMON, "--config", a.config_file, *options, env=a.whole_environment(),
+                         cwd=a.dir)
+            assert result.returncode == 1, result
+            assert "open; close it" in result.stderr, result
+    db.close()
+    a.start()
+    assert a.counts()["delivered"] == 1
+    a.stop()
+
+
+def remove_state(a):
+    shutil.rmtree(a.path("state"))
+
+
+def replace_state(a):
+    os.rename(a.path("state"), a.path("state.moved"))
+    os.mkdir(a.path("state"))
+
+
+def remove_log(a):
+    os.unlink(a.path("state", "state.db-wal"))
+
+
+@test
+def an_agent_whose_state_directory_is_removed_accepts_nothing_more_and_ends():
+    for remove in (remove_state, replace_state, remove_log):
+        a = Agent()
+        units = [a.dump(size=65536, cluster_id="0000000000000001", pid=1)]
+        a.start()
+        a.wait_delivered(1)
+        note = test_notes.note_of(a.path("dumps", test_notes.UNIT))
+        a.process.send_signal(signal.SIGSTOP)
+        hook = test_notes.Hook(a, note)  # waits for its answer when the state is removed
+        remove(a)
+        a.process.send_signal(signal.SIGCONT)
+        try:
+            answer = hook.hear()
+            assert not answer.startswith("accepted"), (remove, answer)
+        except ConnectionError:
+            pass  # it has ended
+        hook.close()
+        assert a.process.wait(20 * PATIENCE) == 1, remove
+        assert a.log.count(f"the state directory '{a.path('state')}' was removed or replaced") == 1
+        a.process = None
+        units.append(a.dump(size=65536, cluster_id="0000000000000002", pid=2))
+        a.start()
+        a.wait_delivered(2)
+        judge_exactly_once(a, units)
+        a.stop()
+
+
+@test
+def a_state_directory_whose_parent_is_removed_is_missed_at_the_next_bundle():
+    a = Agent()
+    a.config["state_directory"] = a.path("above", "state")
+    os.mkdir(a.path("above"))
+    a.start()
+    os.rename(a.path("above"), a.path("moved"))
+    a.dump(size=65536)
+    assert a.process.wait(20 * PATIENCE) == 1
+    a.process = None
+    a.start()
+    a.wait_delivered(1)
+    a.stop()
 
 
 @test

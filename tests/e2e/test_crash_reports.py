@@ -366,9 +366,11 @@ def a_pending_report_of_a_source_that_is_configured_no_more_is_not_made():
 def the_job_is_found_by_the_pid_in_the_name_of_the_core():
     a = node(settle="4s")
     a.start()
+    a.stop()
     now, job = int(time.time()), {"source": "torchrun", "rank": 3}
     a.sql(f"INSERT INTO jobs VALUES (4711, 1, {os.getuid()}, {now - 60}000000, "
           f"'{json.dumps({'job': job, 'container': None})}')")
+    a.start()
     crash(a, f"core.crasher.4711.{now}", threads=2)
     a.wait_delivered(1)
     document, text = report_in(a.only_manifest()[0])

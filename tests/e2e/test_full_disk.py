@@ -69,20 +69,17 @@ def fill(a):
 
 
 def use_up_reserve(a):
-    """Something else in the database takes what is left of the space for new bundles, bit by bit:
-    the log is short. The agent is stopped meanwhile: it would keep the blocks that sqlite3 gives
-    back."""
-    def do(sql):
-        a.sql("PRAGMA wal_autocheckpoint=64; " + sql)
-    a.process.send_signal(signal.SIGSTOP)
-    do("CREATE TABLE other (x)")
-    while a.sql("SELECT count(*) FROM reserve") != "0":
-        do("DELETE FROM reserve WHERE rowid = (SELECT max(rowid) FROM reserve)")
+    """Something else in the database takes what is left of the space for new bundles, bit by bit.
+    The agent is started again on a disk that is full: while it runs it locks its database."""
+    a.stop()
+    free_space(a)
+    a.sql("CREATE TABLE other (x); DELETE FROM reserve")
     while int(a.sql("PRAGMA freelist_count")) > 200:
-        do("INSERT INTO other VALUES (zeroblob(131072))")
-    a.sql("PRAGMA wal_checkpoint")
+        a.sql("INSERT INTO other VALUES (zeroblob(131072))")
+    with open(a.path("state", "state.db-wal"), "wb") as f:  # sqlite3 has removed it
+        f.write(bytes(4 * MIB))
     fill(a)
-    a.process.send_signal(signal.SIGCONT)
+    a.start()
 
 
 def free_space(a):
@@ -91,8 +88,8 @@ def free_space(a):
 
 def rows(a, where="true"):
     """{id: state} in the database, as another program sees it."""
-    return dict(line.split("|") for line in a.sql(f"SELECT id, state FROM bundles WHERE {where}",
-                                                  "-readonly").splitlines())
+    return dict(line.split("|") for line in a.sql(f"SELECT id, state FROM bundles WHERE {where}"
+                                                  ).splitlines())
 
 
 def pins(a):
@@ -332,6 +329,41 @@ def a_disk_that_answers_eio_pauses_intake_and_loses_and_doubles_nothing():
         back_to_normal(a, 2 * number, 60)
         a.stop()
     check_all(a, units)
+
+
+@test
+def btrfs_that_fills_up_ends_no_agent_and_loses_and_doubles_nothing():
+    need_root()
+    need("mkfs.btrfs", "losetup")
+    a = Agent()
+    image = a.path("disk")
+    with open(image, "wb") as f:
+        f.truncate(128 * MIB)
+    assert run("mkfs.btrfs", "-q", "--mixed", image).returncode == 0
+    mount("-o", "loop", "-t", "btrfs", image, a.path("state"))
+    a.start()
+    units = dumps(a, 2)
+    wait_for("the first are delivered", lambda: a.assert_sum()["delivered"] == 2, 60)
+    for _ in range(2):
+        fill(a)
+        units += dumps(a, 3, first=256 * len(units))
+        wait_for("it is reported",
+                 lambda: "no new bundle is accepted" in (a.status()["ready_note"] or ""), 20)
+        log = len(a.log)
+        a.stop()
+        a.start(wait=False)  # the disk is full at the start as well
+        wait_for("it answers, or says why it ends", lambda: a.process.poll() is not None
+                 or "no new bundle is accepted" in a.log[log:]
+                 or a.curl("/healthz").returncode == 0, 20)
+        if a.process.poll() is not None:  # not even the lock can be written
+            assert a.process.returncode > 0 and "cannot open the state" in a.log[log:], a.log
+            free_space(a)
+            a.start()
+        else:
+            free_space(a)
+        back_to_normal(a, len(units), 60)
+    check_all(a, units)
+    a.stop()
 
 
 @test

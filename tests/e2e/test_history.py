@@ -164,9 +164,9 @@ def of_more_than_100000_the_oldest_go_after_a_start_that_waits_for_none_of_them(
     a.config["retention"] = {"history": "90d"}
     a.start()
     wait_for("the oldest have gone",
-             lambda: int(a.sql("SELECT count(*) FROM bundles", "-readonly")) <= MAX + 1, 120)
-    assert a.sql("SELECT count(*) FROM bundles WHERE row BETWEEN 1000001 AND 1000100",
-                 "-readonly") == "0"
+             lambda: int(a.sql("SELECT count(*) FROM bundles")) <= MAX + 1, 120)
+    assert a.sql("SELECT count(*) FROM bundles WHERE row BETWEEN 1000001 AND 1000100"
+                 ) == "0"
     assert a.assert_sum()["delivered"] == MAX + 201
     a.incompressible(4096, "b")
     a.wait_delivered(MAX + 202)

@@ -72,7 +72,7 @@ def end(job):
 
 
 def row(a, columns):
-    return a.sql(f"SELECT {columns} FROM notes", "-readonly")
+    return a.sql(f"SELECT {columns} FROM notes")
 
 
 def reported_of(a, words):
@@ -332,7 +332,7 @@ def root_of_a_container_cannot_annotate_a_directory_that_is_not_mounted_in_there
     assert row(a, "ifnull(source, '-'), ifnull(s3_prefix, '-'), container") == f"-|-|{CONTAINER}"
     answer = send("here")
     assert "accepted" in answer and "refused" not in answer, answer
-    assert a.sql("SELECT s3_prefix FROM notes WHERE source IS NOT NULL", "-readonly"
+    assert a.sql("SELECT s3_prefix FROM notes WHERE source IS NOT NULL"
                  ) == "s3://my-bucket/neuron/here"
     a.stop()
 

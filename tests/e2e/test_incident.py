@@ -238,7 +238,7 @@ def a_hundred_and_twenty_eight_hooks_at_once_are_one_incident():
                and not n.endswith("-snapshot.json")]
     assert len(records) == 128, len(records)
     a.wait_all("120s")
-    assert a.sql("SELECT count(*), count(DISTINCT id) FROM notes", "-readonly") == "128|128"
+    assert a.sql("SELECT count(*), count(DISTINCT id) FROM notes") == "128|128"
     m = only_manifest(a)
     assert len(m["failures"]) == 128 and {f["log_id"] for f in m["failures"]} in (
         {str(i + 1) for i in range(128)}, set(range(1, 129))), m["failures"][:2]
@@ -439,7 +439,7 @@ def seen_process(a, rank):
 
 def wait_seen(a, pid):
     wait_for("the process is known by the jobs",
-             lambda: a.sql(f"SELECT count(*) FROM jobs WHERE pid = {pid}", "-readonly") == "1", 30)
+             lambda: a.sql(f"SELECT count(*) FROM jobs WHERE pid = {pid}") == "1", 30)
 
 
 @test
@@ -457,7 +457,7 @@ def a_rank_that_dies_without_a_note_is_named_by_who_was_seen_at_the_devices():
     assert ((job["rank"], job["world_size"], job["source"]) == (5, 128, "torchrun")
             and job["key"]), job
     assert m["failure"] is None, m["failure"]
-    assert a.sql(f"SELECT count(*) FROM jobs WHERE pid = {rank.pid}", "-readonly") == "1"
+    assert a.sql(f"SELECT count(*) FROM jobs WHERE pid = {rank.pid}") == "1"
     a.stop()
 
 
@@ -470,8 +470,7 @@ def a_rank_that_starts_after_the_first_pass_is_found_by_the_next():
         with seen_process(a, 6) as later:
             wait_for("the process is known by the jobs",
                      # every 30 s
-                     lambda: a.sql(f"SELECT count(*) FROM jobs WHERE pid = {later.pid}",
-                                   "-readonly") == "1", 45)
+                     lambda: a.sql(f"SELECT count(*) FROM jobs WHERE pid = {later.pid}") == "1", 45)
             later.kill()
         first.kill()
     a.stop()
@@ -487,12 +486,14 @@ def plant(a, pid, ticks, uid, seen, rank):
 @test
 def of_many_with_one_pid_the_youngest_of_the_owner_from_before_the_dump_is_meant():
     a = node(devices=1, settle="300ms").start()
+    a.stop()
     me, now = os.getuid(), time.time()
     plant(a, 4711, 1, me, now - 3000, 1)
     plant(a, 4711, 2, me, now - 2000, 2)
     plant(a, 4711, 3, me, now + 2000, 3)  # has the number now
     plant(a, 4711, 4, me + 1, now - 1000, 4)
     plant(a, 4712, 5, me, now - 1000, 5)
+    a.start()
     state_file(a.path("dumps", UNIT), 4711)
     a.wait_known(1)
     a.wait_all()
@@ -526,7 +527,7 @@ def a_zombie_that_the_supervisor_finds_is_named_by_who_was_seen():
                        capture_output=True, timeout=60 * PATIENCE, check=True)
         # It is no ancestor of the hook: the supervisor alone looks through all processes.
         wait_for("its number is in the note's row",
-                 lambda: a.sql("SELECT pid FROM notes", "-readonly") == str(rank.pid))
+                 lambda: a.sql("SELECT pid FROM notes") == str(rank.pid))
     a.wait_all()
     told = snapshot_of(unpacked(a)[only_manifest(a)["bundle"]["id"]][1], "incident.json")
     assert [j["job"]["rank"] for j in told["jobs"]] == [6], told

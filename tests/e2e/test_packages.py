@@ -54,7 +54,7 @@ def packages_of(a, root):
         subprocess.run(command, env=scene.hook_environment(a), capture_output=True,
                        timeout=60 * PATIENCE, check=True)
         wait_for("its number is in the note's row",
-                 lambda: a.sql("SELECT pid FROM notes", "-readonly") == str(rank.pid))
+                 lambda: a.sql("SELECT pid FROM notes") == str(rank.pid))
         wait_for("the snapshot",
                  lambda: [d for d in os.listdir(a.path("state", "snapshots"))
                           if os.path.exists(a.path("state", "snapshots", d, "snapshot.json"))])

@@ -5,7 +5,6 @@ import json
 import os
 import random
 import re
-import sqlite3
 import sys
 import threading
 
@@ -416,8 +415,7 @@ def readyz_answers_whether_a_bundle_could_be_delivered_now_also_before_there_is_
 # --- no orphan upload ---
 
 def to_abort(a):
-    with sqlite3.connect(f"file:{a.path('state', 'state.db')}?mode=ro", uri=True) as db:
-        return db.execute("select count(*) from aborts").fetchone()[0]
+    return int(a.sql("select count(*) from aborts"))
 
 
 @test

@@ -280,7 +280,9 @@ def redeliver_refuses_what_is_not_there_and_obeys_since():
     result = a.cli("redeliver", "--destination", "typo")
     assert result.returncode == 1 and "typo" in result.stderr, result
     assert a.cli("redeliver", "--since", "yesterday").returncode == 2
+    a.stop()
     a.sql("UPDATE bundles SET first_seen_usec = first_seen_usec - 3600000000")
+    a.start()
     assert "nothing to redeliver" in redeliver(a, "--since", "10m")
     assert "1 bundle" in redeliver(a, "--since", "2h")
     a.wait_all()

@@ -546,7 +546,7 @@ def a_snapshot_that_was_killed_still_belongs_to_its_dump():
                              lambda i: len(i["units"]) == 1 and len(i["notes"]) == 1)
     assert not incident["over"], incident
     wait_for("it is known that its hook has ended", lambda: a.sql(
-        "SELECT count(*) FROM notes WHERE finished_usec > 0", "-readonly") == "1")
+        "SELECT count(*) FROM notes WHERE finished_usec > 0") == "1")
     a.kill()
     a.start()
     wait_for("the document is there", lambda: document(a, name))
@@ -736,7 +736,7 @@ def one_user_does_not_get_any_number_of_dumps_into_an_incident():
     assert len(incident["units"]) == limit and incident["units_left_out"] == 40 - limit, (
         len(incident["units"]), incident["units_left_out"])
     wait_for("all hooks have ended", lambda: a.sql("SELECT count(*) FROM notes WHERE finished_usec "
-                                                   "> 0", "-readonly") == "40")
+                                                   "> 0") == "40")
     incident = wait_incident(a, name, "it is over", lambda i: i["over"])
     assert incident["units_left_out"] == 40 - limit, "they are counted once"
     a.stop()

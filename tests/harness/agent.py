@@ -9,6 +9,7 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -149,6 +150,7 @@ class Agent:
         self.dir = directory
         self.owner = owner
         self.process = None
+        self._copied = None  # when the database that was copied last was written
         self.prefix = []       # put before the daemon's command line: setpriv, faketime, strace …
         self.environment = {}
         self.notify = None
@@ -390,11 +392,47 @@ class Agent:
                                         f"{result.stderr}{result.stdout}")
         return json.loads(result.stdout)
 
+    def _state_of_process(self):
+        with open(f"/proc/{self.pid}/stat", encoding="utf-8") as f:
+            return f.read().rpartition(")")[2].split()[0]
+
+    def copy_database(self):
+        """A running agent locks its database, and a full disk keeps sqlite3 out, so what is read is
+        a copy: of the database and its log at one moment, as a crash would leave them. @return the
+        copy's path"""
+        place = self.path("database-copy")
+        os.makedirs(place, exist_ok=True)
+        files = [f for f in (self.path("state", "state.db" + suffix) for suffix in ("", "-wal"))
+                 if os.path.exists(f)]
+        running = self.process is not None and self.process.poll() is None
+        written = max(os.stat(f).st_mtime for f in files)
+        if self._copied == written and os.path.exists(os.path.join(place, "state.db")):
+            return os.path.join(place, "state.db")
+        runs = running and self._state_of_process() not in "Tt"
+        if runs:
+            os.kill(self.pid, signal.SIGSTOP)
+            wait_for("the daemon stands still", lambda: self._state_of_process() in "TtZX", 30)
+        try:
+            shutil.rmtree(place)
+            os.makedirs(place)
+            for file in files:
+                shutil.copy(file, place)
+            written = max(os.stat(f).st_mtime for f in files)
+            # what is written within the clock's next tick has the same time
+            self._copied = written if time.time() - written > 0.1 else None
+        finally:
+            if runs:
+                os.kill(self.pid, signal.SIGCONT)
+        return os.path.join(place, "state.db")
+
     def sql(self, text, *options):
-        """What sqlite3 says of the state database; options: -readonly. It waits while the daemon
-        writes."""
-        result = run("sqlite3", "-cmd", ".timeout 20000", *options, self.path("state", "state.db"),
-                     text)
+        """What sqlite3 says of the state database. What changes it needs a stopped agent."""
+        if re.match(r"\s*(select|pragma [a-z_]+(\(\w+\))?$)", text, re.IGNORECASE):
+            database = self.copy_database()
+        else:
+            assert self.process is None, f"stop the agent first, it locks its database: {text}"
+            database = self.path("state", "state.db")
+        result = run("sqlite3", *options, database, text)
         assert result.returncode == 0, f"{text}: {result.stderr}"
         return result.stdout.strip()
 

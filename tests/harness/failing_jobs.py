@@ -121,7 +121,7 @@ class Job:
         n = pids.count(",") + 1
         wait_for("the agent has seen the ranks", lambda: self.agent.sql(
             f"SELECT count(*) FROM jobs WHERE pid IN ({pids}) AND "
-            f"instr(CAST(document AS TEXT), '\"{self.launcher}')", "-readonly") == str(n), timeout)
+            f"instr(CAST(document AS TEXT), '\"{self.launcher}')") == str(n), timeout)
         return self
 
     def kill(self, *ranks):

@@ -186,12 +186,15 @@ static inline Store *open_store(const Scratch *scratch) {
         return s;
 }
 
-/* Asks the sqlite3 program, that is another process and another library. @return its output without
- * the last newline; the caller's */
+/* Asks the sqlite3 program, that is another process and another library, about a copy: an open
+ * store locks its database. @return its output without the last newline; the caller's */
 static inline char *ask_sqlite3(const Scratch *scratch, const char *database, const char *sql) {
-        char command[PATH_MAX + 2048], text[65536];
-        (void)snprintf(command, sizeof command, "sqlite3 -readonly '%s/state/%s' \"%s\" 2>&1",
-                       scratch->path, database, sql);
+        char command[2 * PATH_MAX + 2048], text[65536];
+        (void)snprintf(command, sizeof command,
+                       "cd '%s/state' && d=$(mktemp -d) && for f in '%s' '%s-wal'; do "
+                       "[ ! -e \"$f\" ] || cp \"$f\" \"$d\"; done; "
+                       "sqlite3 \"$d/%s\" \"%s\" 2>&1; rm -rf \"$d\"",
+                       scratch->path, database, database, database, sql);
         FILE *f = popen(command, "re");
         assert_non_null(f);
         size_t n = fread(text, 1, sizeof text - 1, f);

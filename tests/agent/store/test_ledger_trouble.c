@@ -1,6 +1,7 @@
 /* The ledger among crashes, full disks and failing disks: each change is there whole or not at all.
  */
 #include "tests/agent/store/ledger_test.h"
+#include "tests/agent/store/store_sql.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -10,7 +11,7 @@
 #include "tests/harness/mounts.h"
 #include "tests/harness/skip.h"
 
-/* All that the ledger holds, as another process sees it. */
+/* All that the ledger holds, as SQL sees it. */
 #define WHOLE                                                                                      \
         "SELECT destination, CAST(key AS TEXT), CAST(upload_id AS TEXT), created_usec FROM "       \
         "uploads ORDER BY 1, 2;"                                                                   \
@@ -118,11 +119,11 @@ static void what_was_reported_of_an_upload_is_there_after_a_kill_at_any_moment(v
 /* Disks */
 
 /* Each change once: the database stays as it was. */
-static void assert_nothing_changes(Store *s, const Scratch *scratch, int error) {
+static void assert_nothing_changes(Store *s, int error) {
         LedgerUpload u = intent("another", 9);
         LedgerPart p = some_part(2, 4000, MAX_STATE);
         LedgerAbort a = { .destination = "archive", .key = "k", .since_usec = 1 };
-        char *before = ask_sqlite3(scratch, "state.db", WHOLE);
+        char *before = sql_in_store(s, WHOLE);
 
         assert_int_equal(store_ledger_begin(s, "a", "archive", &u), error);
         assert_int_equal(store_last_error(s), error);
@@ -137,7 +138,7 @@ static void assert_nothing_changes(Store *s, const Scratch *scratch, int error) 
         assert_true(store_ledger_knows(s, KEY, "id"));
         assert_int_equal(store_abort_count(s, NULL, false), 0);
         assert_int_equal(parts_of(s, "a", "archive"), 1);
-        assert_sqlite3(scratch, WHOLE, before);
+        assert_sql_in_store(s, WHOLE, before);
         free(before);
 }
 
@@ -205,22 +206,20 @@ static void a_failing_disk_leaves_the_ledger_as_it_was(void **state) {
                                              "write ENOSPC 0 -wal", "write EROFS 0 -wal" };
         static const int errors[] = { -EIO, -EIO, -ENOSPC, -EROFS };
         const Scratch *scratch = *state;
-        char path[PATH_MAX + 32], command[2 * PATH_MAX + 64];
+        char path[PATH_MAX + 32];
         FaultFs f;
 
         if (!faultfs_start(&f, scratch->path)) {
                 faultfs_stop(&f);
                 SKIP_BECAUSE("no /dev/fuse, no libfuse3-dev, or not root");
         }
-        (void)snprintf(command, sizeof command, "ln -s mount/state '%s/state'", scratch->path);
-        assert_int_equal(system(command), 0);
         (void)snprintf(path, sizeof path, "%s/state", f.mount);
         Store *s = open_at(path);
         assert_non_null(s);
         begin_upload(s);
         for (size_t i = 0; i < ELEMENTSOF(rules); i++) {
                 assert_true(faultfs_rule(&f, rules[i]));
-                assert_nothing_changes(s, scratch, errors[i]);
+                assert_nothing_changes(s, errors[i]);
                 assert_true(faultfs_rule(&f, "clear"));
                 assert_int_equal(store_recover(s), 0);
                 assert_int_equal(store_last_error(s), 0);
@@ -229,22 +228,17 @@ static void a_failing_disk_leaves_the_ledger_as_it_was(void **state) {
                                               &(LedgerPart){ .number = 1, .etag = rules[i] }),
                         0);
         }
-        assert_sqlite3(scratch, WHOLE,
-                       "archive|" KEY "|id|1\n-|1|1|5368709119|write EROFS 0 -wal|3000");
+        assert_sql_in_store(s, WHOLE,
+                            "archive|" KEY "|id|1\n-|1|1|5368709119|write EROFS 0 -wal|3000");
         store_close(s);
         faultfs_stop(&f);
 }
 
 static void what_cannot_be_asked_counts_as_underway(void **state) {
-        const Scratch *scratch = *state;
-        char command[PATH_MAX + 128];
-        Store *s = open_store(scratch);
+        Store *s = open_store(*state);
 
         assert_false(store_ledger_knows(s, "k", "id"));
-        (void)snprintf(command, sizeof command,
-                       "sqlite3 '%s/state/state.db' 'DROP TABLE upload_parts; DROP TABLE uploads'",
-                       scratch->path);
-        assert_int_equal(system(command), 0);
+        free(sql_in_store(s, "DROP TABLE upload_parts; DROP TABLE uploads"));
         assert_true(store_ledger_knows(s, "k", "id"));
         store_close(s);
 }

@@ -633,7 +633,6 @@ static void the_modes_do_not_depend_on_the_umask(void **state) {
                 assert_int_equal(mode_of(*state, "state"), 0711);
                 assert_int_equal(mode_of(*state, "state/state.db"), 0600);
                 assert_int_equal(mode_of(*state, "state/state.db-wal"), 0600);
-                assert_int_equal(mode_of(*state, "state/state.db-shm"), 0600);
                 assert_int_equal(mode_of(*state, "state/lock"), 0600);
                 store_close(s);
                 const Scratch *scratch = *state;
@@ -747,8 +746,7 @@ static void a_busy_month_needs_less_than_7_mib(void **state) {
                         0);
                 bundle_record_done(&b);
                 most = MAX(most, bytes_of(*state, "state/state.db") +
-                                         bytes_of(*state, "state/state.db-wal") +
-                                         bytes_of(*state, "state/state.db-shm"));
+                                         bytes_of(*state, "state/state.db-wal"));
         }
         assert_true(most > 1 * MIB);                   /* it was looked at */
         assert_true(most <= RESERVED_BYTES + 7 * MIB); /* whose log counts above */

@@ -8,6 +8,7 @@
 
 #include "agent/store/store.h"
 #include "tests/agent/store/ledger_test.h"
+#include "tests/agent/store/store_sql.h"
 #include "tests/harness/mounts.h"
 #include "tests/harness/skip.h"
 
@@ -261,7 +262,7 @@ static void a_reserve_that_was_used_is_filled_up_at_the_next_change(void **state
         const Scratch *scratch = *state;
         Store *s = open_store(scratch);
 
-        assert_true(in_scratch(scratch, "sqlite3 state/state.db 'DELETE FROM reserve'"));
+        free(sql_in_store(s, "DELETE FROM reserve"));
         assert_sqlite3(scratch, RESERVE, "0");
         assert_int_equal(store_begin(s), 0);
         assert_int_equal(store_counter_add(s, "x", 1), 0);

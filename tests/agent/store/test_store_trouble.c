@@ -1,4 +1,5 @@
 /* The store among crashes, full disks, failing disks and other programs. */
+#include "tests/agent/store/store_sql.h"
 #include "tests/agent/store/store_test.h"
 
 #include <errno.h>
@@ -156,15 +157,15 @@ static unsigned add_until(Store *s, int error, unsigned at) {
         return 0;
 }
 
-static void assert_store_has(Store *s, const Scratch *scratch, unsigned n) {
+static void assert_store_has(Store *s, unsigned n) {
         StoreCounts counts;
         char expected[64];
 
         store_counts(s, &counts);
         assert_int_equal(counts.bundles[BUNDLE_READY], n);
         (void)snprintf(expected, sizeof expected, "%u|%u", n, n * N_DELIVERIES);
-        assert_sqlite3(scratch, "SELECT count(*), (SELECT count(*) FROM deliveries) FROM bundles",
-                       expected);
+        assert_sql_in_store(s, "SELECT count(*), (SELECT count(*) FROM deliveries) FROM bundles",
+                            expected);
 }
 
 static void a_full_disk_changes_nothing_and_is_survived(void **state) {
@@ -179,7 +180,7 @@ static void a_full_disk_changes_nothing_and_is_survived(void **state) {
         Store *s = open_store(scratch);
         unsigned n = add_until(s, -ENOSPC, 0);
         assert_true(n > 10);
-        assert_store_has(s, scratch, n);
+        assert_store_has(s, n);
 
         /* A transaction that does not fit is not there at all. */
         BundleRecord b = record_with_deliveries("big");
@@ -194,15 +195,15 @@ static void a_full_disk_changes_nothing_and_is_survived(void **state) {
         assert_true(r == -EEXIST || r == -ENOSPC);
         r = store_commit(s);
         assert_true(r == 0 || r == -ENOSPC);
-        assert_store_has(s, scratch, n);
+        assert_store_has(s, n);
 
         assert_int_equal(mount("none", path, "none", MS_REMOUNT, "size=100m"), 0);
         assert_int_equal(store_add(s, &b), 0);
-        assert_store_has(s, scratch, n + 1);
+        assert_store_has(s, n + 1);
         bundle_record_done(&b);
         store_close(s);
         s = open_store(scratch);
-        assert_store_has(s, scratch, n + 1);
+        assert_store_has(s, n + 1);
         store_close(s);
         assert_int_equal(umount2(path, MNT_DETACH), 0);
 }
@@ -220,9 +221,6 @@ static void a_failing_disk_changes_nothing_and_is_survived(void **state) {
                 faultfs_stop(&f);
                 SKIP_BECAUSE("no /dev/fuse, no libfuse3-dev, or not root");
         }
-        /* The other process reads it where the store's directory is expected. */
-        (void)snprintf(command, sizeof command, "ln -s mount/state '%s/state'", scratch->path);
-        assert_int_equal(system(command), 0);
         (void)snprintf(path, sizeof path, "%s/state", f.mount);
         for (size_t i = 0; i < ELEMENTSOF(rules); i++) {
                 Store *s = open_at(path);
@@ -242,7 +240,7 @@ static void a_failing_disk_changes_nothing_and_is_survived(void **state) {
                 (void)store_add(s, &b);
                 assert_int_equal(store_commit(s), errors[i]);
                 assert_true(faultfs_rule(&f, "clear"));
-                assert_store_has(s, scratch, n);
+                assert_store_has(s, n);
                 b.state = BUNDLE_CANCELLED;
                 assert_int_equal(store_add(s, &b), 0);
                 bundle_record_done(&b);
@@ -274,22 +272,22 @@ static void a_read_only_directory_is_called_that(void **state) {
         store_close(open_store(scratch));
 }
 
-static void another_writer_is_waited_for_and_then_reported(void **state) {
+static void another_program_that_has_it_open_is_waited_for_and_then_reported(void **state) {
         const Scratch *scratch = *state;
-        char path[PATH_MAX + 16];
+        char path[PATH_MAX + 16], *aside = NULL;
         sqlite3 *other = NULL;
+        pid_t pid;
         Store *s = open_store(scratch);
-        BundleRecord b = simple_record("a", BUNDLE_READY, 1);
 
+        store_close(s);
         (void)snprintf(path, sizeof path, "%s/state/state.db", scratch->path);
         assert_int_equal(sqlite3_open(path, &other), SQLITE_OK);
-        assert_int_equal(sqlite3_exec(other, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
-        assert_int_equal(store_add(s, &b), -EBUSY);
-        assert_int_equal(sqlite3_exec(other, "ROLLBACK", NULL, NULL, NULL), SQLITE_OK);
-        assert_int_equal(store_add(s, &b), 0);
-        bundle_record_done(&b);
-        (void)sqlite3_close(other);
-        store_close(s);
+        assert_int_equal(sqlite3_exec(other, "SELECT * FROM bundles", NULL, NULL, NULL), SQLITE_OK);
+        (void)snprintf(path, sizeof path, "%s/state", scratch->path);
+        assert_int_equal(store_open(&s, path, &aside, &pid), -EBUSY);
+        assert_null(aside);
+        assert_int_equal(sqlite3_close(other), SQLITE_OK);
+        store_close(open_store(scratch));
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
@@ -301,7 +299,7 @@ int main(void) {
                 TEST(a_full_disk_changes_nothing_and_is_survived),
                 TEST(a_failing_disk_changes_nothing_and_is_survived),
                 TEST(a_read_only_directory_is_called_that),
-                TEST(another_writer_is_waited_for_and_then_reported),
+                TEST(another_program_that_has_it_open_is_waited_for_and_then_reported),
         };
         (void)mounts_allowed(); /* before any directory is opened: descriptors keep the mounts they
                                    were opened in */
