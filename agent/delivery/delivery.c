@@ -54,9 +54,26 @@ static ManifestFailure build_failure(const DeliveryNote *n) {
         return f;
 }
 
-/* @return *ret, of the first note; NULL: it names none */
-static const ManifestJob *job_of_notes(const DeliveryNotes *n, ManifestJob *ret) {
-        const JobIdentity *job = n->n > 0 ? &n->items[0].note.job : NULL;
+/* The notes that count for a bundle: first those of processes that it has files of, in the order
+ * of arrival. A directory is shared by ranks, whose files may be in other bundles.
+ * @param ret  room for all of them; borrowed @return how many */
+static size_t select_notes(const DeliveryNotes *n, const NamedPids *pids, bool is_supplement,
+                           const DeliveryNote **ret) {
+        bool is_known = pids->n > 0 && !pids->is_cut;
+        size_t n_selected = 0;
+        for (int has_files = 1; has_files >= 0; has_files--)
+                for (size_t i = 0; i < n->n && (has_files || !is_supplement || !is_known); i++) {
+                        uint64_t pid = 0;
+                        (void)parse_number(n->items[i].note.pid, &pid); /* then it has none */
+                        if (named_pids_contain(pids, (int64_t)pid) == (has_files > 0))
+                                ret[n_selected++] = &n->items[i];
+                }
+        return n_selected;
+}
+
+/* @param n  NULL: none @return *ret, of a note; NULL: it names none */
+static const ManifestJob *job_of_note(const DeliveryNote *n, ManifestJob *ret) {
+        const JobIdentity *job = n ? &n->note.job : NULL;
         if (!job || !job->source)
                 return NULL;
         *ret = (ManifestJob){ .key = job->key[0] ? job->key : NULL,
@@ -153,13 +170,16 @@ void delivery_notes_done(DeliveryNotes *n) {
 
 /* @return whether the row changes */
 static bool set_failure(Bundle *b, const DeliveryNotes *n) {
+        const DeliveryNote *notes[MANIFEST_FAILURES_MAX];
         ManifestJob job;
         char *text = NULL;
-        if (n->n > 0) {
-                const ManifestFailure first = build_failure(&n->items[0]);
-                text = manifest_summarize_failure(&first, job_of_notes(n, &job));
+        if (select_notes(n, &b->pids, b->rec.supplement_of[0], notes) > 0) {
+                const ManifestFailure first = build_failure(notes[0]);
+                text = manifest_summarize_failure(&first, job_of_note(notes[0], &job));
         }
-        if (!text || (b->rec.failure && strcmp(b->rec.failure, text) == 0)) {
+        bool is_known = b->rec.supplement_of[0] && b->pids.n > 0; /* to be of nobody's note */
+        if (text ? b->rec.failure && strcmp(b->rec.failure, text) == 0
+                 : !b->rec.failure || !is_known) {
                 free(text);
                 return false;
         }
@@ -185,6 +205,13 @@ void delivery_read_notes(Delivery *d, Store *store, Bundle *b) {
         (void)set_failure(b, &d->notes); /* the row is written when the delivery starts */
 }
 
+void delivery_report_pids(Delivery *d, Bundle *b) {
+        named_pids_done(&b->pids);
+        b->pids = d->pids;
+        d->pids = (NamedPids){ 0 };
+        (void)set_failure(b, &d->notes);
+}
+
 /* ---- without a note ---- */
 
 static bool is_below_attached(const char *path) {
@@ -197,13 +224,14 @@ static bool is_ours(const PlanMember *m) {
                (m->kind == MEMBER_CRASH_REPORT && is_below_attached(m->path));
 }
 
-static bool names_process(const StoredJob *seen, const PlanMember *m, SourceKind kind) {
-        const char *slash = strrchr(m->path, '/');
+static int64_t member_pid(const PlanMember *m, SourceKind kind) {
         DumpName name;
-        if (is_ours(m) || m->uid != seen->uid)
-                return false;
-        dump_name_parse(kind, slash ? slash + 1 : m->path, &name);
-        return name.pid == seen->pid;
+        dump_name_parse(kind, path_name(m->path), &name);
+        return name.pid;
+}
+
+static bool names_process(const StoredJob *seen, const PlanMember *m, SourceKind kind) {
+        return !is_ours(m) && m->uid == seen->uid && member_pid(m, kind) == seen->pid;
 }
 
 static bool is_writer(const StoredJob *seen, const Plan *plan, SourceKind kind) {
@@ -337,6 +365,7 @@ void delivery_done(Delivery *d) {
         free(d->incomplete);
         free(d->prints);
         free(d->attached_prints);
+        named_pids_done(&d->pids);
 }
 
 #define TRUNCATED_MAX 20 /* named one by one */
@@ -365,10 +394,14 @@ static json_t *initial_reasons(const Delivery *d) {
 static bool check_owners(DeliveryAttempt *a) {
         Delivery *d = a->delivery;
         FileOwners owners = { 0 };
-        for (size_t i = 0; i < plan_n_members(a->plan); i++)
-                if (!is_ours(plan_member(a->plan, i))) /* what is attached is ours */
-                        file_owners_add(&owners, d->rec.source, plan_member(a->plan, i)->uid,
-                                        geteuid());
+        named_pids_done(&d->pids);
+        for (size_t i = 0; i < plan_n_members(a->plan); i++) {
+                const PlanMember *m = plan_member(a->plan, i);
+                if (!is_below_attached(m->path))
+                        named_pids_add(&d->pids, member_pid(m, d->rec.kind));
+                if (!is_ours(m)) /* what is attached is ours */
+                        file_owners_add(&owners, d->rec.source, m->uid, geteuid());
+        }
         if (d->rec.s3_prefix && !d->rec.links_held && !d->rec.is_redelivery &&
             !file_owners_cover(&d->owners, &owners))
                 return delivery_endf(d, RESULT_CHANGED, "'%s' has files of uid %u since it settled",
@@ -699,27 +732,29 @@ int delivery_attempt_write_manifest(DeliveryAttempt *a, const BundleWriter *writ
                                     const Parts *parts,
                                     int (*put)(const void *data, size_t n, void *userdata),
                                     void *userdata) {
-        const DeliveryNotes *notes = &a->delivery->notes;
+        const Delivery *d = a->delivery;
+        const DeliveryNote *notes[MANIFEST_FAILURES_MAX];
+        size_t n_notes = select_notes(&d->notes, &d->pids, d->rec.supplement_of[0], notes);
         _cleanup_free_ const char **reasons =
                 calloc(json_array_size(a->reasons) + 1, sizeof *reasons);
-        _cleanup_free_ ManifestFailure *failures = calloc(notes->n + 1, sizeof *failures);
+        _cleanup_free_ ManifestFailure *failures = calloc(n_notes + 1, sizeof *failures);
         if (!reasons || !failures)
                 return -ENOMEM;
-        for (size_t i = 0; i < notes->n; i++)
-                failures[i] = build_failure(&notes->items[i]);
+        for (size_t i = 0; i < n_notes; i++)
+                failures[i] = build_failure(notes[i]);
         for (size_t i = 0; i < json_array_size(a->reasons); i++)
                 reasons[i] = json_string_value(json_array_get(a->reasons, i));
         char space[4096];
         struct passwd pw, *found = NULL;
-        if (getpwuid_r(a->delivery->rec.uid, &pw, space, sizeof space, &found) != 0)
+        if (getpwuid_r(d->rec.uid, &pw, space, sizeof space, &found) != 0)
                 found = NULL;
         char derived[CLOCK_ISO_SIZE];
         ManifestInfo info = manifest_info(a, reasons, found ? pw.pw_name : NULL, derived);
         ManifestJob job;
         info.failures = failures;
-        info.n_failures = notes->n;
-        info.job = job_of_notes(notes, &job);
-        json_t *row = info.job ? NULL : find_job(notes, a->plan, a->delivery->rec.kind, &job);
+        info.n_failures = n_notes;
+        info.job = job_of_note(n_notes > 0 ? notes[0] : NULL, &job);
+        json_t *row = info.job ? NULL : find_job(&d->notes, a->plan, d->rec.kind, &job);
         if (row)
                 info.job = &job;
         const ManifestContent content = { a->plan, writer, parts, a->plan_sha256 };
@@ -1095,6 +1130,7 @@ int delivery_members_export_prints(DeliveryMembers *m, Delivery *d) {
         d->n_prints = d->n_attached_prints = 0;
         d->has_more = m->has_more;
         d->digest = 0;
+        named_pids_done(&d->pids);
         for (size_t i = 0; i < m->n; i++) {
                 if (m->members[i].is_left_out) {
                         d->has_more = true;
@@ -1109,10 +1145,12 @@ int delivery_members_export_prints(DeliveryMembers *m, Delivery *d) {
                         continue;
                 }
                 prints[d->n_prints++] = m->members[i].print;
-                if (m->members[i].is_attached)
+                if (m->members[i].is_attached) {
                         attached[d->n_attached_prints++] = m->members[i].print;
-                else
-                        d->digest += m->members[i].print;
+                        continue;
+                }
+                d->digest += m->members[i].print;
+                named_pids_add(&d->pids, member_pid(plan_member(m->plan, i), d->rec.kind));
         }
         qsort(prints, d->n_prints, sizeof *prints, array_compare_keys);
         qsort(attached, d->n_attached_prints, sizeof *attached, array_compare_keys);

@@ -33,7 +33,7 @@ typedef struct DeliveryNote {
 
 typedef struct DeliveryNotes {
         DeliveryNote *items; /* owned */
-        size_t n;            /* at most MANIFEST_FAILURES_MAX */
+        size_t n;            /* at most MANIFEST_FAILURES_MAX; in the order of arrival */
         /* Without a note: the owner's processes that were seen at devices, the last one first. */
         struct StoredJob *seen; /* owned */
         size_t n_seen;
@@ -48,7 +48,9 @@ void delivery_notes_done(DeliveryNotes *n);
 /** Removes the notes of users who may not annotate these owners' files. @return how many */
 size_t delivery_notes_filter(DeliveryNotes *n, const FileOwners *owners);
 
-/** Sets a bundle's `failure` by its first note. @return whether its row changes */
+/** Sets a bundle's `failure` by the first note of a process that it has files of. Of a supplement
+ * other notes do not count, unless its names speak of no process; of another bundle the first one
+ * counts then. @return whether its row changes */
 bool delivery_record_failure(Store *store, Bundle *b);
 
 /* ---- the delivery ---- */
@@ -79,6 +81,7 @@ typedef struct Delivery {
         int attached_fd; /* a directory, see attachments.h; -1 = nothing is attached */
         DeliveryNotes notes;
         FileOwners owners; /* of its members, when it settled */
+        NamedPids pids;    /* of the members in the plan; at the end of those in the bundle */
         char *directory;   /* `<expanded prefix>/<instance-id>`, below the destination's root */
         char *instance_id, *hostname;
         char **labels;
@@ -114,8 +117,10 @@ typedef struct Delivery {
 } Delivery;
 
 void delivery_done(Delivery *d);
-/** Reads the notes of the unit, and sets the bundle's `failure` by the first one. */
+/** Reads the notes of the unit, and sets the bundle's `failure` as delivery_record_failure(). */
 void delivery_read_notes(Delivery *d, Store *store, Bundle *b);
+/** It was delivered: which processes have files in it is known now. The row is the caller's. */
+void delivery_report_pids(Delivery *d, Bundle *b);
 
 /** Records how it ended. @return false */
 bool delivery_endf(Delivery *d, DeliveryResult result, const char *fmt, ...) _printf_(3, 4);

@@ -418,6 +418,7 @@ static void handle_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery
                 b->rec.complete = job->complete;
                 set_error(&b->rec.incomplete, job->incomplete);
         }
+        delivery_report_pids(job, b);
         b->rec.attempts = attempts_of(b);
         *delivery_tries(b, delivery) = (BundleTries){ 0 };
         char counter[BYTES_COUNTER_SIZE], text[PARSE_FORMAT_SIZE];

@@ -85,6 +85,7 @@ typedef struct Process {
         Unit *unit;       /* NULL: none */
         RankWatch *watch; /* NULL: not seen alive, or it has ended */
         uid_t note_uid;   /* whose hook reported it; 0: none, the agent itself */
+        int64_t file_pid; /* what its files are named by: in its own namespace; 0: claim.pid */
         uint32_t n;       /* of its failure; 0 = not known */
         bool is_placed;
         int64_t changed_usec;
@@ -181,14 +182,23 @@ static Unit *node_find_unit(const Failures *f, const char *source, const char *p
         return NULL;
 }
 
+/* Its bundle is another matter from now on; the unit may get another one. */
+static void unit_end_bundle(Failures *f, Unit *u) {
+        Bundle *b = u->bundle[0] ? bundle_table_find(f->context.bundles, u->bundle) : NULL;
+        if (b)
+                b->failure_unit = NULL;
+        u->bundle[0] = '\0';
+        u->due_usec = u->ready_usec = 0;
+        u->search = object_call_cancel(u->search);
+        u->is_searched = false;
+        u->found = (FailureName){ 0 };
+}
+
 static void node_free_unit(Failures *f, Unit *u) {
         FOREACH_PROCESS (p, f)
                 if (p->unit == u)
                         p->unit = NULL;
-        Bundle *b = u->bundle[0] ? bundle_table_find(f->context.bundles, u->bundle) : NULL;
-        if (b)
-                b->failure_unit = NULL;
-        object_call_cancel(u->search);
+        unit_end_bundle(f, u);
         list_remove(&u->link);
         free(u->source);
         free(u->path);
@@ -748,14 +758,55 @@ static void set_printable(char *ret, size_t size, const char *text) {
         ret[n] = '\0';
 }
 
-/* What becomes of a unit is what becomes of the claims that lie in it. */
+static void set_process_bundle(Failures *f, Process *p, const char *bundle, ClaimBundle state) {
+        if (p->claim.bundle_state == state && strcmp(p->claim.bundle, bundle) == 0)
+                return;
+        p->claim.bundle_state = state;
+        (void)strcpy(p->claim.bundle, bundle);
+        claim_process(f, p);
+}
+
+/* What becomes of a unit's bundle is what becomes of the claims that lie in it. What was delivered
+ * stays so, whatever else is found in its directory. */
 static void set_bundle(Failures *f, const Unit *u, ClaimBundle state) {
+        FOREACH_PROCESS (p, f)
+                if (p->unit == u && p->claim.bundle_state != CLAIM_BUNDLE_DELIVERED)
+                        set_process_bundle(f, p, u->bundle, state);
+}
+
+/* ---- which processes a bundle has files of ---- */
+
+static bool bundle_names_process(const Bundle *b, const Process *p) {
+        return named_pids_contain(&b->pids, p->file_pid ? p->file_pid : (int64_t)p->claim.pid);
+}
+
+/* Where the names of its files do not say whose they are, they may be anybody's in the unit. */
+static bool bundle_may_have_process(const Bundle *b, const Process *p) {
+        if (bundle_is_of_attachments(&b->rec))
+                return false;
+        return b->pids.n == 0 || b->pids.is_cut || bundle_names_process(b, p);
+}
+
+/* A user's processes that the names of his files speak of, and that no note has brought here: it
+ * was refused, or the runtime ran no hook. A hint: users choose the names of their files, but can
+ * name only their own processes. */
+static void join_named_processes(Failures *f, Unit *u, const Bundle *b) {
+        int64_t now = now_usec(f), written_usec = boottime_of(f, b->rec.oldest_mtime_usec);
         FOREACH_PROCESS (p, f) {
-                if (p->unit != u || (p->claim.bundle_state == state && p->claim.bundle[0]))
+                Claim *c = &p->claim;
+                bool has_left =
+                        c->state != CLAIM_ALIVE && /* then its pid may be another's now */
+                        c->event_usec + (int64_t)f->config->agreement.window_usec < written_usec;
+                if (p->unit || c->bundle_state != CLAIM_BUNDLE_NONE || has_left ||
+                    p->owned.uid != b->rec.uid || !bundle_names_process(b, p))
                         continue;
-                p->claim.bundle_state = state;
-                (void)strcpy(p->claim.bundle, u->bundle);
-                claim_process(f, p);
+                node_join_unit(f, u, p);
+                if (c->state != CLAIM_FAILED) {
+                        set_names(f, c, b->rec.cluster_id, b->rec.date_time);
+                        c->event_usec = c->state == CLAIM_ENDED ? c->event_usec : now;
+                        c->state = CLAIM_FAILED;
+                }
+                set_process_bundle(f, p, u->bundle, CLAIM_BUNDLE_PENDING);
         }
 }
 
@@ -826,6 +877,8 @@ void failures_on_note(Failures *f, const NoteView *v) {
         if (u) {
                 node_join_unit(f, u, p);
                 u->due_usec = 0;
+        }
+        if (u && p->claim.bundle_state != CLAIM_BUNDLE_DELIVERED) {
                 (void)strcpy(p->claim.bundle, u->bundle);
                 if (p->claim.bundle_state == CLAIM_BUNDLE_NONE)
                         p->claim.bundle_state = CLAIM_BUNDLE_PENDING;
@@ -887,12 +940,17 @@ void failures_on_job(Failures *f, const char *record) {
 
 /* ---- bundles ---- */
 
-/* No hook has spoken of it: it is of the only job of its user, or of its cluster id. */
-static void claim_unit(Failures *f, Unit *u, const BundleRecord *rec) {
+/* No hook has spoken of it: it is of the processes that its files name, else of the only job of its
+ * user, or of its cluster id. */
+static void claim_unit(Failures *f, Unit *u, const Bundle *b) {
+        const BundleRecord *rec = &b->rec;
         int64_t seen_usec = boottime_of(f, rec->first_seen_usec);
         char key[CLAIM_KEY_SIZE];
         Claim c;
         u->due_usec = 0;
+        join_named_processes(f, u, b);
+        if (u->first || rec->supplement_of[0]) /* which is named as its base */
+                return;
         init_claim(f, &c);
         set_names(f, &c, rec->cluster_id, rec->date_time);
         Key *k = node_find_job_of_user(f, rec->uid,
@@ -915,7 +973,7 @@ static void claim_unit(Failures *f, Unit *u, const BundleRecord *rec) {
 }
 
 static bool has_failure(const BundleRecord *rec) {
-        return source_kind_has_incident(rec->kind) && rec->supplement_of[0] == '\0';
+        return source_kind_has_incident(rec->kind);
 }
 
 /* @return the unit of a bundle, with the claims that were restored for it; NULL: another bundle has
@@ -943,20 +1001,43 @@ void failures_on_found(Failures *f, Bundle *b) {
                 step_soon(f);
 }
 
+/* A directory is shared by ranks, and a bundle of it has the files of some of them: the others wait
+ * in the unit for its next bundle, a supplement. @return whether there are any */
+static bool unit_on_final(Failures *f, Unit *u, const Bundle *b) {
+        const BundleRecord *rec = &b->rec;
+        ClaimBundle state = rec->state == BUNDLE_DELIVERED     ? CLAIM_BUNDLE_DELIVERED
+                            : rec->state == BUNDLE_QUARANTINED ? CLAIM_BUNDLE_PENDING
+                                                               : CLAIM_BUNDLE_EMPTY;
+        bool is_of_all = !rec->supplement_of[0] && state != CLAIM_BUNDLE_DELIVERED;
+        u->first = NULL;
+        FOREACH_PROCESS (p, f) {
+                if (p->unit != u)
+                        continue;
+                bool has_it = p->claim.bundle_state == CLAIM_BUNDLE_DELIVERED;
+                if (!has_it && !is_of_all && !bundle_may_have_process(b, p)) {
+                        set_process_bundle(f, p, "", CLAIM_BUNDLE_PENDING);
+                        u->first = u->first ? u->first : p;
+                        continue;
+                }
+                if (!has_it)
+                        set_process_bundle(f, p, rec->id, state);
+                p->unit = NULL;
+        }
+        return u->first;
+}
+
 void failures_on_final(Failures *f, const Bundle *b) {
         const BundleRecord *rec = &b->rec;
         Unit *u = has_failure(rec) ? node_find_unit(f, rec->source, rec->path) : NULL;
         if (!u || (u->bundle[0] && strcmp(u->bundle, rec->id) != 0))
                 return;
-        (void)strcpy(u->bundle, rec->id);
-        set_bundle(f, u,
-                   rec->state == BUNDLE_DELIVERED     ? CLAIM_BUNDLE_DELIVERED
-                   : rec->state == BUNDLE_QUARANTINED ? CLAIM_BUNDLE_PENDING
-                                                      : CLAIM_BUNDLE_EMPTY);
         const Process *p = u->first;
-        if (rec->state == BUNDLE_DELIVERED)
+        if (rec->state == BUNDLE_DELIVERED && !rec->supplement_of[0])
                 pointers_on_delivered(f, rec, p ? p->key->key : "", p ? &p->claim : NULL);
-        node_free_unit(f, u);
+        if (unit_on_final(f, u, b))
+                unit_end_bundle(f, u);
+        else
+                node_free_unit(f, u);
 }
 
 /* ---- names ---- */
@@ -979,8 +1060,23 @@ static void set_name(Failures *f, BundleRecord *rec, const Decision *d) {
                  name->n, name->date_time, name->cluster_id, name->agreed);
 }
 
+/* Its files are known now, and whose they are. */
+static void unit_on_ready(Failures *f, Unit *u, const Bundle *b) {
+        node_expel_strangers(f, u, &b->owners);
+        if (u->ready_usec == 0)
+                join_named_processes(f, u, b);
+        if (!u->first)
+                claim_unit(f, u, b);
+        if (u->ready_usec == 0)
+                u->ready_usec = now_usec(f);
+}
+
 /* A supplement is named as what it supplements, and waits for its name. @return false: it waits */
-static bool name_supplement(Failures *f, BundleRecord *rec, uint64_t *ret_wait_usec) {
+static bool name_supplement(Failures *f, Bundle *b, uint64_t *ret_wait_usec) {
+        BundleRecord *rec = &b->rec;
+        Unit *u = bundle_has_begun(b) ? NULL : unit_of(f, b);
+        if (u)
+                unit_on_ready(f, u, b);
         _cleanup_(bundle_record_done) BundleRecord base = { 0 };
         Bundle *open = bundle_table_find(f->context.bundles, rec->supplement_of);
         if (open && open->rec.state == BUNDLE_READY && open->rec.supplement_of[0] == '\0' &&
@@ -1062,17 +1158,13 @@ bool failures_is_named(Failures *f, Bundle *b, uint64_t *ret_wait_usec) {
         if (!source_kind_has_incident(rec->kind) || rec->name.agreed[0])
                 return true;
         if (rec->supplement_of[0])
-                return name_supplement(f, rec, ret_wait_usec);
+                return name_supplement(f, b, ret_wait_usec);
         Unit *u = bundle_has_begun(b) ? NULL : unit_of(f, b);
         if (!u) { /* an earlier version has begun to deliver it */
                 set_name(f, rec, NULL);
                 return true;
         }
-        node_expel_strangers(f, u, &b->owners);
-        if (!u->first)
-                claim_unit(f, u, rec);
-        if (u->ready_usec == 0)
-                u->ready_usec = now_usec(f);
+        unit_on_ready(f, u, b);
         const Process *p = u->first; /* NULL: nobody could agree on it */
         const Decision *d = p ? agreement_find(f->agreement, p->key->key, &p->claim) : NULL;
         int64_t until = p && !d ? waits_until(f, u, rec) : 0;
@@ -1259,7 +1351,7 @@ static int64_t claim_units(Failures *f) {
                 if (u->due_usec > now)
                         next = MIN(next, u->due_usec);
                 else if (b)
-                        claim_unit(f, u, &b->rec);
+                        claim_unit(f, u, b);
                 else
                         node_free_unit(f, u); /* it is gone */
         }

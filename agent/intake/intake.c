@@ -879,8 +879,12 @@ static void on_probed(IntakeSource *s, ProbeJob *p) {
                                 .flush = b->flush };
         IntakeFacts facts = facts_of(s, b, p);
         facts.gone = gone;
-        if (seen)
+        if (seen) {
                 b->owners = p->owners;
+                named_pids_done(&b->pids);
+                b->pids = p->pids;
+                p->pids = (NamedPids){ 0 };
+        }
         remove_seen(s, b->rec.path, p);
         add_hint_facts(s, b, &facts);
         /* Leases and headers are checked only when it could be complete: for most probes a walk is

@@ -205,6 +205,7 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
         }
         scan_unit_add_member(&p->unit, m, print);
         file_owners_add(&p->owners, p->spec->name, m->st.st_uid, geteuid());
+        named_pids_add(&p->pids, m->name.pid);
         int r = p->check_writers ? check_member(p, m, unit_fd) : 0;
         if (r < 0)
                 return r;
@@ -282,6 +283,7 @@ static int walk(ProbeJob *p) {
         scan_unit_done(&p->unit);
         p->unit = (ScanUnit){ .pid = -1 };
         p->owners = (FileOwners){ 0 };
+        named_pids_done(&p->pids);
         p->n_shipped_there = 0;
         p->n_linked = 0;
         held_files_done(&p->held);
@@ -448,6 +450,7 @@ ProbeJob *probe_job_free(ProbeJob *p) {
         scan_unit_done(&p->unit);
         free(p->hold_error);
         held_files_done(&p->held);
+        named_pids_done(&p->pids);
         free(p);
         return NULL;
 }

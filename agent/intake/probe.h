@@ -61,6 +61,7 @@ typedef struct ProbeJob {
          * members. */
         ScanUnit unit;
         FileOwners owners;        /* of the members that are counted */
+        NamedPids pids;           /* in their names */
         uint64_t n_shipped_there; /* members that have been shipped before */
         IntakeWriters writers;
         bool contradicted;

@@ -55,6 +55,20 @@ typedef struct HeldFiles {
 
 void held_files_done(HeldFiles *h);
 
+/* The processes that the names of a bundle's files speak of (`-pid-N-`), as their own namespace
+ * counts them. */
+#define NAMED_PIDS_MAX 4096
+typedef struct NamedPids { /* all zero = none */
+        uint32_t *items;   /* ascending, each once */
+        size_t n;
+        bool is_cut; /* there are more: of none it is known that the bundle lacks it */
+} NamedPids;
+
+/** Adds one; without memory, or beyond NAMED_PIDS_MAX, it is cut. @param pid  -1: none */
+void named_pids_add(NamedPids *p, int64_t pid);
+bool named_pids_contain(const NamedPids *p, int64_t pid);
+void named_pids_done(NamedPids *p);
+
 /* What happened to one delivery since the start. */
 #define BUNDLE_TRIES_MAX 8
 typedef struct BundleTries {
@@ -69,7 +83,8 @@ typedef struct Bundle {
         ListLink queue_link;  /* of its source's queue, oldest first */
         IntakeSource *source; /* NULL: the source is no longer configured */
         HeldFiles held;
-        bool uncommitted;    /* its row stands in a transaction: nothing may act on it yet */
+        NamedPids pids;   /* of its members, as of the last look, at last as they were delivered */
+        bool uncommitted; /* its row stands in a transaction: nothing may act on it yet */
         ListLink write_link; /* linked while its row could not be written */
         /* Intake's: */
         sd_event_source *timer; /* next look */

@@ -44,6 +44,48 @@ void held_files_done(HeldFiles *h) {
         *h = (HeldFiles){ 0 };
 }
 
+/* ---- the processes that files are named after ---- */
+
+/* @return the place of a pid, or where it would be inserted */
+static size_t find_pid(const NamedPids *p, uint32_t pid) {
+        size_t low = 0, high = p->n;
+        while (low < high) {
+                size_t middle = low + (high - low) / 2;
+                if (p->items[middle] < pid)
+                        low = middle + 1;
+                else
+                        high = middle;
+        }
+        return low;
+}
+
+void named_pids_add(NamedPids *p, int64_t pid) {
+        if (pid <= 0 || pid > INT32_MAX)
+                return;
+        size_t i = find_pid(p, (uint32_t)pid);
+        if (i < p->n && p->items[i] == (uint32_t)pid)
+                return;
+        if (p->n == NAMED_PIDS_MAX || array_grow(&p->items, p->n, sizeof *p->items) < 0) {
+                p->is_cut = true;
+                return;
+        }
+        memmove(&p->items[i + 1], &p->items[i], (p->n - i) * sizeof *p->items);
+        p->items[i] = (uint32_t)pid;
+        p->n++;
+}
+
+bool named_pids_contain(const NamedPids *p, int64_t pid) {
+        size_t i = pid > 0 && pid <= INT32_MAX ? find_pid(p, (uint32_t)pid) : p->n;
+        return i < p->n && p->items[i] == (uint32_t)pid;
+}
+
+void named_pids_done(NamedPids *p) {
+        free(p->items);
+        *p = (NamedPids){ 0 };
+}
+
+/* ---- the table ---- */
+
 static int compare_id(const void *a, const void *b) {
         return strcmp(((const Bundle *)a)->rec.id, ((const Bundle *)b)->rec.id);
 }
@@ -57,6 +99,7 @@ static int compare_unit(const void *a, const void *b) {
 static void bundle_free(Bundle *b) {
         sd_event_source_disable_unref(b->timer);
         held_files_done(&b->held);
+        named_pids_done(&b->pids);
         bundle_record_done(&b->rec);
         free(b);
 }
