@@ -270,12 +270,12 @@ bool fs_is_network(int fd, const char **ret_name) {
 int fs_check_writer(int fd) {
         if (fcntl(fd, F_SETLEASE, F_RDLCK) < 0) {
                 switch (errno) {
-                case EAGAIN:
-                        return FS_E_WRITER;
+                case EAGAIN: /* a writer; or NFSv4 and SMB: no delegation, no oplock */
+                        return fs_is_network(fd, NULL) ? FS_E_UNKNOWN : FS_E_WRITER;
                 case EACCES:     /* neither the owner's nor with CAP_LEASE */
                 case EPERM:      /* a seccomp filter or a security module */
                 case EINVAL:     /* NFS, Lustre: no leases */
-                case ENOLCK:     /* NFSv4 without a delegation */
+                case ENOLCK:     /* Lustre, other kernels' NFS */
                 case EOPNOTSUPP: /* FUSE */
                         return FS_E_UNKNOWN;
                 default:

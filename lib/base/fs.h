@@ -107,7 +107,9 @@ char *fs_absolute_path(const char *path);
  * @return microseconds since 1970; 0 where the file system has none (statx(2), STATX_BTIME) */
 uint64_t fs_birth_usec(int fd);
 
-/** Acquires and releases a read lease to find whether a process has the file open for writing.
+/** Acquires and releases a read lease to find whether a process has the file open for writing. On a
+ * network file system a refusal says nothing: NFSv4 and SMB refuse whatever the server has not
+ * delegated.
  * @param fd  open O_RDONLY; SIGIO must be blocked in all threads by the caller
  * @return 0 no writer, FS_E_WRITER, FS_E_UNKNOWN (no leases here, not permitted) */
 enum { FS_E_WRITER = 1, FS_E_UNKNOWN = 2 };
