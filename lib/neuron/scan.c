@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/parse.h"
@@ -170,6 +171,25 @@ static UnitOwner unit_owner(const char *ours, const char *found, bool on_network
         return on_network ? UNIT_OWNER_FOREIGN : UNIT_OWNER_UNNAMED;
 }
 
+/* @param relative  the unit; NULL: which one is not known yet
+ * @return the owner, where this instance may act for others */
+static UnitOwner acting_owner(const ScanSource *s, const char *relative, const char *found,
+                              bool on_network) {
+        UnitOwner owner = unit_owner(s->instance_id, found, on_network);
+        if (owner != UNIT_OWNER_FOREIGN)
+                return owner;
+        if (s->any_owner)
+                return UNIT_OWNER_US;
+        if (!on_network || !s->may_own || !s->may_own(found, s->owner_data))
+                return UNIT_OWNER_FOREIGN;
+        return !relative || s->owns(relative, found, s->owner_data) ? UNIT_OWNER_US
+                                                                    : UNIT_OWNER_FOREIGN;
+}
+
+static bool may_be_owned(const ScanSource *s, const char *found, bool on_network) {
+        return on_network && s->may_own && s->may_own(found, s->owner_data);
+}
+
 typedef struct UnitLocation {
         const ScanSource *source;
         bool on_network;
@@ -260,10 +280,14 @@ typedef struct Walker {
         bool on_network;
         size_t n_prefix, depth; /* length and components of the unit's own path */
         uint64_t n_files, bytes;
-        size_t names_bytes; /* of the directories from the unit down to here */
-        size_t read_bytes;  /* of all names so far */
-        ScanPath path;      /* below the unit */
-        bool has_reported;  /* anything at all */
+        size_t names_bytes;  /* of the directories from the unit down to here */
+        size_t read_bytes;   /* of all names so far */
+        ScanPath path;       /* below the unit */
+        bool has_reported;   /* anything at all */
+        const char *foreign; /* all here are this instance's, by a directory's name; NULL */
+        char last_id[INSTANCE_ID_SIZE]; /* in the last name, and whose that is: it may be expensive
+                                         */
+        UnitOwner last_owner;
 } Walker;
 
 static int report_member(Walker *w, const ScanMember *m) {
@@ -335,19 +359,45 @@ static int classify_file(Walker *w, int dir_fd, const char *name, ScanMember *m)
         return 0;
 }
 
+static UnitOwner named_owner(Walker *w, const char *instance_id) {
+        if (instance_id[0] == '\0')
+                return UNIT_OWNER_UNNAMED;
+        if (strcmp(w->last_id, instance_id) != 0) {
+                w->last_owner =
+                        acting_owner(w->source, w->walk->relative, instance_id, w->on_network);
+                (void)snprintf(w->last_id, sizeof w->last_id, "%s", instance_id);
+        }
+        return w->last_owner;
+}
+
+/* Of one that may be owned the status is needed, too. */
+static void mark_foreign(const Walker *w, int dir_fd, const char *name, ScanMember *m) {
+        const char *instance_id = w->foreign ? w->foreign : m->name.instance_id;
+
+        m->skip = SCAN_SKIP_FOREIGN;
+        if (!may_be_owned(w->source, instance_id, w->on_network))
+                return;
+        if (fstatat(dir_fd, name, &m->st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(m->st.st_mode))
+                m->foreign = instance_id;
+        else
+                m->st = (struct stat){ 0 };
+}
+
 static int visit_file(Walker *w, int dir_fd, const char *name, TreeType type) {
         ScanMember m = { .path = w->path.text };
+        UnitOwner owner;
         int r;
 
         dump_name_parse(w->source->kind, name, &m.name);
+        owner = w->foreign ? UNIT_OWNER_FOREIGN : named_owner(w, m.name.instance_id);
+        m.is_named = owner == UNIT_OWNER_US;
         r = is_excluded(w);
         if (r < 0)
                 return r;
         if (r > 0)
                 m.skip = SCAN_SKIP_EXCLUDED;
-        else if (unit_owner(w->source->instance_id, m.name.instance_id, w->on_network) ==
-                 UNIT_OWNER_FOREIGN)
-                m.skip = SCAN_SKIP_FOREIGN;
+        else if (owner == UNIT_OWNER_FOREIGN)
+                mark_foreign(w, dir_fd, name, &m);
         else if (type == TREE_SYMLINK)
                 m.skip = SCAN_SKIP_SYMLINK;
         else if (type == TREE_SPECIAL)
@@ -375,22 +425,22 @@ static int skip_dir(Walker *w, const char *name, ScanSkip skip) {
         return report_member(w, &m);
 }
 
-static bool is_foreign_dir(const Walker *w, const char *name) {
-        char instance_id[INSTANCE_ID_SIZE];
-
-        return profile_unit_name_parse(name, instance_id, NULL) &&
-               unit_owner(w->source->instance_id, instance_id, w->on_network) == UNIT_OWNER_FOREIGN;
+static bool is_foreign_dir(const Walker *w, const char *name, char ret[static INSTANCE_ID_SIZE]) {
+        return profile_unit_name_parse(name, ret, NULL) &&
+               acting_owner(w->source, w->walk->relative, ret, w->on_network) == UNIT_OWNER_FOREIGN;
 }
 
 static int walk_dir(Walker *w, DIR *dir, size_t depth);
 
 static int visit_dir(Walker *w, int parent_fd, const char *name, size_t depth) {
         _cleanup_closedir_ DIR *dir = NULL;
+        char instance_id[INSTANCE_ID_SIZE];
         int r;
 
         if (w->walk->loose || unit_ends_at(w->source->kind, w->walk->relative, name))
                 return 0;
-        if (is_foreign_dir(w, name))
+        bool is_foreign = !w->foreign && is_foreign_dir(w, name, instance_id);
+        if (is_foreign && !may_be_owned(w->source, instance_id, w->on_network))
                 return skip_dir(w, name, SCAN_SKIP_FOREIGN);
         if (depth >= FS_DEPTH_MAX)
                 return skip_dir(w, name, SCAN_SKIP_TOO_DEEP);
@@ -401,7 +451,12 @@ static int visit_dir(Walker *w, int parent_fd, const char *name, size_t depth) {
                 return skip_dir(w, name, SCAN_SKIP_SYMLINK);
         if (r < 0)
                 return tree_error_is_resource(r) ? r : skip_dir(w, name, SCAN_SKIP_UNREADABLE);
-        return walk_dir(w, dir, depth);
+        if (is_foreign)
+                w->foreign = instance_id;
+        r = walk_dir(w, dir, depth);
+        if (is_foreign)
+                w->foreign = NULL;
+        return r;
 }
 
 static size_t max_names(const Walker *w) {
@@ -452,8 +507,10 @@ static int walk_dir(Walker *w, DIR *dir, size_t depth) {
         return 0;
 }
 
-static int walk_members(const ScanWalk *walk, bool on_network, DIR *dir) {
+/* @param foreign  the instance whose all members are, by the unit's path; NULL */
+static int walk_members(const ScanWalk *walk, bool on_network, const char *foreign, DIR *dir) {
         Walker w = { .walk = walk,
+                     .foreign = foreign,
                      .source = walk->source,
                      .unit_fd = dirfd(dir),
                      .on_network = on_network };
@@ -502,7 +559,7 @@ int scan_members(const ScanWalk *w) {
                 return -ENOENT; /* something else stands in the unit's place */
         if (r < 0)
                 return r;
-        return walk_members(w, fs_is_network(fixed_fd, NULL), dir);
+        return walk_members(w, fs_is_network(fixed_fd, NULL), NULL, dir);
 }
 
 static const struct SkipRow {
@@ -555,15 +612,11 @@ char *scan_skip_reason(ScanSkip s, uint64_t n, const char *example) {
         return text;
 }
 
-typedef struct Collector {
-        ScanUnit *unit;
-        const char *instance_id; /* ours */
-} Collector;
-
 void scan_unit_done(ScanUnit *u) {
         free(u->relative);
         for (size_t i = 0; i < N_SCAN_SKIPS; i++)
                 free(u->skipped_example[i]);
+        free(u->foreign);
         *u = (ScanUnit){ 0 };
 }
 
@@ -607,45 +660,79 @@ void scan_unit_add_member(ScanUnit *u, const ScanMember *m, uint64_t fingerprint
                 u->pid = m->name.pid;
 }
 
+static int add_foreign(ScanUnit *u, const ScanMember *m) {
+        ScanForeign *f = NULL;
+
+        for (size_t i = 0; i < u->n_foreign && !f; i++)
+                if (strcmp(u->foreign[i].instance_id, m->foreign) == 0)
+                        f = &u->foreign[i];
+        if (!f) {
+                if (u->n_foreign >= SCAN_FOREIGN_MAX)
+                        return 0;
+                if (array_grow(&u->foreign, u->n_foreign, sizeof *u->foreign) < 0)
+                        return -ENOMEM;
+                f = &u->foreign[u->n_foreign++];
+                *f = (ScanForeign){ .newest_change_nsec = INT64_MIN };
+                (void)snprintf(f->instance_id, sizeof f->instance_id, "%s", m->foreign);
+        }
+        f->n_files++;
+        f->digest += member_fingerprint(m->path, &m->st);
+        f->newest_change_nsec = MAX(f->newest_change_nsec, nsec_of(&m->st.st_mtim));
+        f->newest_change_nsec = MAX(f->newest_change_nsec, nsec_of(&m->st.st_ctim));
+        return 0;
+}
+
 static int add_member(const ScanMember *m, int unit_fd, void *userdata) {
-        Collector *c = userdata;
-        ScanUnit *u = c->unit;
+        ScanUnit *u = userdata;
 
         (void)unit_fd; /* a scan opens no member */
+        if (m->foreign)
+                return add_foreign(u, m);
         if (m->skip != SCAN_SKIP_NONE)
                 return scan_unit_add_skip(u, m);
         scan_unit_add_member(u, m, member_fingerprint(m->path, &m->st));
         u->newest_change_nsec = MAX(u->newest_change_nsec, nsec_of(&m->st.st_ctim));
-        u->has_own_name = u->has_own_name || strcmp(m->name.instance_id, c->instance_id) == 0;
+        u->has_own_name = u->has_own_name || m->is_named;
         return 0;
 }
 
-static UnitOwner component_owner(const ScanSource *s, bool on_network, size_t i,
-                                 const char *component) {
+/* Whose the units below a component are, and the instance that it names, or "". */
+typedef struct NamedOwner {
+        UnitOwner owner;
         char instance_id[INSTANCE_ID_SIZE];
+} NamedOwner;
+
+/* @param relative  the unit; NULL: which one is not known yet */
+static NamedOwner component_owner(const ScanSource *s, bool on_network, const char *relative,
+                                  size_t i, const char *component) {
+        NamedOwner n = { .owner = UNIT_OWNER_UNNAMED };
         TemplateValues v;
 
-        if (profile_unit_name_parse(component, instance_id, NULL))
-                return unit_owner(s->instance_id, instance_id, on_network);
+        if (profile_unit_name_parse(component, n.instance_id, NULL)) {
+                n.owner = acting_owner(s, relative, n.instance_id, on_network);
+                return n;
+        }
         /* One matching component is weaker evidence than a matching path: `logs` would do for a %i.
          * So only what cannot be anything but an instance id counts. */
         if (path_template_match_component(s->template, i, component, &v) &&
-            (instance_id_is_ec2(v.instance_id) || strcmp(v.instance_id, s->instance_id) == 0))
-                return unit_owner(s->instance_id, v.instance_id, on_network);
-        return UNIT_OWNER_UNNAMED;
+            (instance_id_is_ec2(v.instance_id) || strcmp(v.instance_id, s->instance_id) == 0)) {
+                (void)snprintf(n.instance_id, sizeof n.instance_id, "%s", v.instance_id);
+                n.owner = acting_owner(s, relative, n.instance_id, on_network);
+        }
+        return n;
 }
 
-static UnitOwner combine_owners(UnitOwner a, UnitOwner b) {
-        if (a == UNIT_OWNER_FOREIGN || b == UNIT_OWNER_FOREIGN)
-                return UNIT_OWNER_FOREIGN;
-        return a == UNIT_OWNER_US || b == UNIT_OWNER_US ? UNIT_OWNER_US : UNIT_OWNER_UNNAMED;
+static void combine_owners(NamedOwner *a, const NamedOwner *b) {
+        if (a->owner != UNIT_OWNER_FOREIGN &&
+            (b->owner == UNIT_OWNER_FOREIGN || a->owner == UNIT_OWNER_UNNAMED))
+                *a = *b;
 }
 
 /* The owner by the unit's path, and the template's values in it. */
-static int classify_path(const UnitLocation *p, ScanUnit *u, UnitOwner *ret) {
+static int classify_path(const UnitLocation *p, ScanUnit *u, NamedOwner *ret) {
         _cleanup_free_ char *path = strdup(p->relative);
         size_t depth = path_template_depth(p->source->template), i = 0;
-        UnitOwner owner = UNIT_OWNER_UNNAMED;
+        NamedOwner owner = { .owner = UNIT_OWNER_UNNAMED };
         char *rest = path;
 
         if (!path)
@@ -653,13 +740,19 @@ static int classify_path(const UnitLocation *p, ScanUnit *u, UnitOwner *ret) {
         /* Only as many components as the template has; below them a unit of another kind may lie
          * deeper. */
         path[unit_path_prefix(path, depth)] = '\0';
-        if (!p->loose && depth > 0 && path_template_match(p->source->template, path, &u->values))
-                owner = unit_owner(p->source->instance_id, u->values.instance_id, p->on_network);
+        if (!p->loose && depth > 0 && path_template_match(p->source->template, path, &u->values)) {
+                (void)snprintf(owner.instance_id, sizeof owner.instance_id, "%s",
+                               u->values.instance_id);
+                owner.owner =
+                        acting_owner(p->source, p->relative, owner.instance_id, p->on_network);
+        }
         (void)strcpy(path, p->relative); /* as long as it was */
         for (char *name; (name = strsep(&rest, "/")); i++) {
                 if (name[0] == '\0' || (p->is_file && !rest))
                         break; /* a file's own name is checked as a member's */
-                owner = combine_owners(owner, component_owner(p->source, p->on_network, i, name));
+                const NamedOwner named =
+                        component_owner(p->source, p->on_network, p->relative, i, name);
+                combine_owners(&owner, &named);
         }
         *ret = owner;
         return 0;
@@ -678,30 +771,30 @@ static void parse_unit_name(const UnitLocation *p, ScanUnit *u) {
 }
 
 static int fill_unit(const UnitLocation *p, DIR *dir, ScanUnit *ret) {
-        Collector c = { .unit = ret, .instance_id = p->source->instance_id };
         const ScanWalk walk = {
                 .source = p->source,
                 .relative = p->relative,
                 .loose = p->loose,
                 .on_member = add_member,
-                .userdata = &c,
+                .userdata = ret,
         };
-        UnitOwner owner;
+        NamedOwner owner;
         int r;
 
         *ret = (ScanUnit){ .is_file = p->is_file, .loose = p->loose, .on_network = p->on_network };
         r = classify_path(p, ret, &owner);
         if (r < 0)
                 return r;
-        if (owner == UNIT_OWNER_FOREIGN)
+        bool is_foreign = owner.owner == UNIT_OWNER_FOREIGN;
+        if (is_foreign && !may_be_owned(p->source, owner.instance_id, p->on_network))
                 return UNIT_E_FOREIGN;
-        ret->has_own_name = owner == UNIT_OWNER_US;
+        ret->has_own_name = owner.owner == UNIT_OWNER_US;
         parse_unit_name(p, ret);
         if (!p->is_file && fstat(dirfd(dir), &ret->st) < 0)
                 return -errno;
         if (!p->is_file && !p->on_network)
                 ret->born_usec = fs_birth_usec(dirfd(dir));
-        r = walk_members(&walk, p->on_network, dir);
+        r = walk_members(&walk, p->on_network, is_foreign ? owner.instance_id : NULL, dir);
         if (r < 0)
                 return r;
         if (p->is_file)
@@ -746,7 +839,7 @@ static int report_unit(Finder *f, DIR *dir, const UnitMatch *a) {
                 return 0;
         if (r < 0)
                 return r;
-        if (u.n_files > 0)
+        if (u.n_files > 0 || u.n_foreign > 0)
                 return f->on_unit(&u, f->userdata);
         if (u.skipped[SCAN_SKIP_UNREADABLE] > 0)
                 report_unreadable(f);
@@ -805,7 +898,8 @@ static int find_dir(Finder *f, const Level *above, const char *name) {
         const size_t depth = above->depth + 1;
         int r;
 
-        if (component_owner(f->source, f->on_network, above->depth, name) == UNIT_OWNER_FOREIGN)
+        if (component_owner(f->source, f->on_network, NULL, above->depth, name).owner ==
+            UNIT_OWNER_FOREIGN)
                 return 0;
         if (depth >= FS_DEPTH_MAX) {
                 report_left_out(f, SCAN_SKIP_TOO_DEEP);

@@ -18,7 +18,8 @@ typedef struct ScanSource { /* all borrowed for the time of a call */
         /* fnmatch patterns on the escaped member path or its last component; NULL-terminated, may
          * be NULL. They leave out files; a directory's name leaves out nothing. */
         const char *const *exclude;
-        const char *instance_id;       /* ours */
+        const char *instance_id; /* ours */
+        bool any_owner; /* names of other instances count as ours: of what is known to be ours */
         uint64_t max_files, max_bytes; /* of a unit; 0 = no limit */
         /* A path that stands for the fixed part (tests; a bundle's pins); may be NULL, may be
          * `/proc/self/fd/N/.`. It is trusted: opened like any path of ours. */
@@ -32,6 +33,12 @@ typedef struct ScanSource { /* all borrowed for the time of a call */
         /* The same for what no bundle can name: a unit that has losses but no member, a file of a
          * profile source that belongs to no profile. May be NULL. */
         void (*on_left_out)(const struct ScanMember *m, void *userdata);
+        /* On a network file system: whether members and units whose names have another instance's
+         * id may be ours, and whether those of this unit are. What may be and is not is in
+         * ScanUnit.foreign. NULL: none are. */
+        bool (*may_own)(const char *instance_id, void *owner_data);
+        bool (*owns)(const char *relative, const char *instance_id, void *owner_data);
+        void *owner_data;
 } ScanSource;
 
 /** Why something that is there is no member. */
@@ -63,6 +70,14 @@ const char *scan_skip_remedy(ScanSkip s);
  */
 char *scan_skip_reason(ScanSkip s, uint64_t n, const char *example);
 
+/** Members of a unit that another instance has named, and that this one may own. */
+typedef struct ScanForeign {
+        char instance_id[INSTANCE_ID_SIZE];
+        uint64_t digest, n_files; /* as in ScanUnit */
+        int64_t newest_change_nsec;
+} ScanForeign;
+#define SCAN_FOREIGN_MAX 256 /* of a unit; those of more instances are not looked at */
+
 /** A unit: what becomes one bundle. */
 typedef struct ScanUnit {
         char *relative; /* below the fixed part, raw; "" = the fixed part itself */
@@ -84,6 +99,8 @@ typedef struct ScanUnit {
         bool on_network;
         uint64_t skipped[N_SCAN_SKIPS];
         char *skipped_example[N_SCAN_SKIPS]; /* an escaped path below the unit each; owned */
+        ScanForeign *foreign;                /* owned */
+        size_t n_foreign;
 } ScanUnit;
 
 void scan_unit_done(ScanUnit *u);
@@ -104,11 +121,11 @@ char *scan_check_root(const char *fixed);
 
 /** Finds all units below the source, in no particular order. Which path belongs to which unit:
  * unit_match(). `.neuron-collectd` is never entered. Symlinks
- * are never followed. A unit without members is not reported. What vanishes during the scan is
- * ignored. Descriptors: one a level. Memory: names of the directories from a unit down to where
- * we are, 20 MiB at most; what is beyond that in a directory counts as SCAN_SKIP_TOO_MANY, the
- * first names are kept. Time: of one unit no more than 40 MiB of names are read; what is beyond
- * counts as one, of each directory.
+ * are never followed. A unit without members is reported only for what it has in `foreign`. What
+ * vanishes during the scan is ignored. Descriptors: one a level. Memory: names of the directories
+ * from a unit down to where we are, 20 MiB at most; what is beyond that in a directory counts as
+ * SCAN_SKIP_TOO_MANY, the first names are kept. Time: of one unit no more than 40 MiB of names are
+ * read; what is beyond counts as one, of each directory.
  * @param on_unit  may keep the unit or fields of it (and set them to NULL or {0}); a negative
  * return ends the scan
  * @return 0, -ENOENT when the fixed part is not there, as scan_open_fixed() otherwise, or the first
@@ -131,7 +148,9 @@ typedef struct ScanMember {
         const char *path;
         struct stat st; /* zeros when the skip was decided without fstatat(2) */
         DumpName name;
-        ScanSkip skip; /* SCAN_SKIP_NONE = a member */
+        ScanSkip skip;       /* SCAN_SKIP_NONE = a member */
+        bool is_named;       /* its name has the id of an instance that this one is, or acts for */
+        const char *foreign; /* SCAN_SKIP_FOREIGN: the instance, when it is one that may be owned */
 } ScanMember;
 
 /** Walks the members in strcmp order of their paths, and reports what is no member.
