@@ -1270,26 +1270,29 @@ static void agent_adopt_bundles(Agent *a, IntakeSource *s) {
 }
 
 static int start_sources(Agent *a) {
-        a->intake_context = (IntakeContext){ .event = a->event,
-                                             .clock = a->clock,
-                                             .store = a->store,
-                                             .bundles = a->bundles,
-                                             .instance_id = a->instance_id,
-                                             .proc_root = a->config->snapshot.proc_root,
-                                             .link_list = a->link_list,
-                                             .attachments = a->attachments,
-                                             .hook_deadline_usec = a->config->hook.deadline_usec,
-                                             .on_ready = on_ready,
-                                             .on_renewed = on_unit_renewed,
-                                             .on_discard = on_discard,
-                                             .on_unheard = on_notes_refused,
-                                             .is_configured = a->once ? NULL : is_configured,
-                                             .on_found = on_found,
-                                             .on_links_rechecked = on_links_rechecked,
-                                             .on_whole = on_whole,
-                                             .takes_all = a->once,
-                                             .history_usec = a->config->retention.history_usec,
-                                             .userdata = a };
+        a->intake_context = (IntakeContext){
+                .event = a->event,
+                .clock = a->clock,
+                .store = a->store,
+                .bundles = a->bundles,
+                .instance_id = a->instance_id,
+                .proc_root = a->config->snapshot.proc_root,
+                .trusted_uids = (const char *const *)a->config->agreement.trusted_uids.items,
+                .link_list = a->link_list,
+                .attachments = a->attachments,
+                .hook_deadline_usec = a->config->hook.deadline_usec,
+                .on_ready = on_ready,
+                .on_renewed = on_unit_renewed,
+                .on_discard = on_discard,
+                .on_unheard = on_notes_refused,
+                .is_configured = a->once ? NULL : is_configured,
+                .on_found = on_found,
+                .on_links_rechecked = on_links_rechecked,
+                .on_whole = on_whole,
+                .takes_all = a->once,
+                .history_usec = a->config->retention.history_usec,
+                .userdata = a
+        };
         a->sources = calloc(2 * a->config->n_sources + 1, sizeof *a->sources);
         if (!a->sources)
                 return -ENOMEM;

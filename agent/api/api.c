@@ -113,17 +113,25 @@ static json_t *limits_json(const LimitsView *l) {
                          "note", text_json(l->note));
 }
 
+static json_t *others_json(const SourceView *s) {
+        return json_pack("{s:o, s:o, s:o}",                 /* */
+                         "units", number(s->n_others),      /* */
+                         "nodes", number(s->n_other_nodes), /* */
+                         "oldest_seconds", number(s->others_oldest_seconds));
+}
+
 static json_t *source_json(const SourceView *s) {
-        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", /* */
-                         "name", text_json(s->name),                           /* */
-                         "kind", text_json(s->kind),                           /* */
-                         "path", escaped(s->path),                             /* */
-                         "watch", text_json(s->watch),                         /* */
-                         "note", text_json(s->note),                           /* */
-                         "unseen", text_json(s->unseen),                       /* */
-                         "watches", number(s->n_watches),                      /* */
-                         "overflows", number(s->n_overflows),                  /* */
-                         "retention", retention_json(s),                       /* */
+        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", /* */
+                         "name", text_json(s->name),                                /* */
+                         "kind", text_json(s->kind),                                /* */
+                         "path", escaped(s->path),                                  /* */
+                         "watch", text_json(s->watch),                              /* */
+                         "note", text_json(s->note),                                /* */
+                         "unseen", text_json(s->unseen),                            /* */
+                         "watches", number(s->n_watches),                           /* */
+                         "overflows", number(s->n_overflows),                       /* */
+                         "others", others_json(s),                                  /* */
+                         "retention", retention_json(s),                            /* */
                          "last_scan_seconds", json_real(s->last_scan_seconds));
 }
 

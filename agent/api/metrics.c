@@ -191,6 +191,10 @@ static const Metric watch_metrics[] = {
         { "watch_overflows_total", "counter", offsetof(SourceView, n_overflows),
           "Times that inotify lost events of a source; a scan then finds what they were about." },
         { "watches", "gauge", offsetof(SourceView, n_watches), "Inotify watches held for a source." },
+        { "units_of_other_nodes", "gauge", offsetof(SourceView, n_others),
+          "Undelivered units of a source on a shared file system that other nodes hold." },
+        { "units_of_other_nodes_oldest_seconds", "gauge", offsetof(SourceView, others_oldest_seconds),
+          "How long the oldest of them has been known." },
 };
 /* clang-format on */
 

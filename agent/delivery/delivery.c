@@ -991,7 +991,7 @@ static int add_from_links(DeliveryMembers *m) {
         snprintf(root, sizeof root, "/proc/self/fd/%d/.", fd);
         ScanSource scan = m->delivery->spec->scan;
         scan.root_override = root;
-        scan.any_links = true;
+        scan.any_links = scan.any_owner = true;
         scan.exclude = NULL;
         const char *relative = m->delivery->rec.kind == SOURCE_PROCESS_CORE
                                        ? path_name(m->delivery->rec.path)

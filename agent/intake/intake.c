@@ -54,7 +54,14 @@ struct IntakeSource {
         char *note;      /* for status; owned */
         char *hold_note; /* why files are not held by links; owned */
         char *root_note; /* scan_check_root(); owned */
-        char *unseen;    /* why the last scan could not read all of it; owned; NULL: it did */
+        char *lock_note; /* unit_locks_scan_new(); owned */
+
+        /* Of a source that nodes share; NULL until a scan has found that it is one. */
+        WorkerPool *beats;
+        sd_event_source *beat_timer;
+        bool is_beating;
+        UnitLocksHeld others; /* what other nodes hold, at the last beat */
+        char *unseen;         /* why the last scan could not read all of it; owned; NULL: it did */
 
         UnitTable table;
         sd_event_source *load_timer;     /* NULL: all that is known is in the table */
@@ -248,6 +255,7 @@ static bool intake_probe_submit(IntakeSource *s, WorkerPool *pool, ProbeJob *p,
 }
 
 static void intake_probe_path(IntakeSource *s, const char *relative);
+static void mark_delivered(IntakeSource *s, const char *relative, uint64_t digest);
 static void intake_probe_bundle(Bundle *b);
 static void intake_start_scan(IntakeSource *s);
 static void arm_scan(IntakeSource *s);
@@ -1300,6 +1308,7 @@ static void on_supplement_probed(IntakeSource *s, ProbeJob *p) {
         if (p->unit.n_files == 0) { /* nothing new; some files may have been removed */
                 intake_remember(s, p->relative, p->seen_digest);
                 rec.digest = p->seen_digest; /* so that the next start does not probe again */
+                mark_delivered(s, p->relative, p->seen_digest);
                 (void)store_update(s->context->store, &rec); /* else it does */
                 return;
         }
@@ -1359,9 +1368,11 @@ static void on_unit(IntakeSource *s, ScanUnit *u) {
                 return; /* parked */
         bool same_unit = is_same_unit(&rec, u);
         bool unique = rec.kind == SOURCE_NEURON_CORE_DUMP && rec.date_time[0];
-        if (rec.digest == u->digest && same_unit && rec.state != BUNDLE_VANISHED)
+        if (rec.digest == u->digest && same_unit && rec.state != BUNDLE_VANISHED) {
                 intake_remember(s, u->relative, u->digest);
-        else if (u->is_file || (!same_unit && !unique)) {
+                if (rec.state == BUNDLE_DELIVERED) /* before a crash, it may be */
+                        mark_delivered(s, u->relative, u->digest);
+        } else if (u->is_file || (!same_unit && !unique)) {
                 if (!same_unit)
                         release_earlier_attachments(s, path);
                 start_bundle(s, u, NULL);
@@ -1951,6 +1962,8 @@ void intake_source_on_final(IntakeSource *s, Bundle *b) {
          * back. */
         if (!b->rec.supplement_of[0] && b->rec.state != BUNDLE_VANISHED)
                 intake_remember(s, relative, b->rec.digest);
+        if (!b->rec.supplement_of[0] && b->rec.state == BUNDLE_DELIVERED)
+                mark_delivered(s, relative, b->rec.digest);
         if ((b->dirty && b->rec.state == BUNDLE_DELIVERED) || b->is_replaced ||
             intake_is_from_links(&b->rec))
                 intake_probe_path(s, relative);
@@ -2094,9 +2107,12 @@ static void on_unwatched(uid_t uid, void *userdata) {
 }
 
 static void start_watch(IntakeSource *s, const ScanJob *j) {
+        bool is_polled = s->config->watch == CONFIG_WATCH_AUTO && j->on_network;
+        if (is_polled) /* it may have been mounted since the watch began */
+                s->watch = dirwatch_free(s->watch);
         if (s->watch || s->config->watch == CONFIG_WATCH_SCAN)
                 return;
-        if (s->config->watch == CONFIG_WATCH_AUTO && j->on_network) {
+        if (is_polled) {
                 log_note(s, LOG_NOTICE,
                          strbuf_format("'%s' is on %s, where inotify does not see what other nodes "
                                        "write: scanning every scan_interval instead",
@@ -2147,6 +2163,112 @@ static int end_transaction(IntakeSource *s) {
         }
         report_postponed(s, r, n_postponed);
         return r;
+}
+
+/* ---- sources that nodes share: what this node holds is told to the others ---- */
+
+typedef struct BeatJob {
+        SourceTask task;
+        IntakeSource *source; /* for done(); NULL: nobody waits for it */
+        SourceSpec *spec;     /* a reference */
+        char *delivered;      /* a unit whose delivery is written down; owned; NULL: a beat */
+        uint64_t digest;      /* of it */
+        UnitLocksHeld own, others;
+        int result;
+} BeatJob;
+
+static BeatJob *beat_job_free(BeatJob *b) {
+        if (!b)
+                return NULL;
+        source_spec_unref(b->spec);
+        free(b->delivered);
+        free(b);
+        return NULL;
+}
+
+static void beat_run(WorkJob *job) {
+        BeatJob *b = CONTAINER_OF(job, BeatJob, task.job);
+        if (b->delivered)
+                unit_locks_mark_delivered(b->spec->locks, b->delivered, b->digest);
+        else
+                b->result = unit_locks_beat(b->spec->locks, &b->own, &b->others);
+}
+
+static void beat_drop(SourceTask *t) {
+        beat_job_free(CONTAINER_OF(t, BeatJob, task));
+}
+
+static void on_beat_done(SourceTask *t) {
+        BeatJob *b = CONTAINER_OF(t, BeatJob, task);
+        IntakeSource *s = b->source;
+        if (!b->delivered) {
+                s->is_beating = false;
+                s->others = b->result == 0 ? b->others : (UnitLocksHeld){ 0 };
+        }
+        beat_job_free(b);
+}
+
+/* @param delivered  NULL: a beat. @return whether it was started */
+static bool beat_start(IntakeSource *s, const char *delivered, uint64_t digest,
+                       const UnitLocksHeld *own) {
+        BeatJob *b = calloc(1, sizeof *b);
+        if (!b)
+                return false;
+        *b = (BeatJob){ .source = s, .spec = source_spec_ref(s->spec), .digest = digest };
+        b->task = (SourceTask){ .job.run = beat_run, .done = on_beat_done, .drop = beat_drop };
+        b->delivered = delivered ? strdup(delivered) : NULL;
+        if (own)
+                b->own = *own;
+        if ((!delivered || b->delivered) && submit(s, s->beats, &b->task) >= 0)
+                return true;
+        beat_job_free(b);
+        return false;
+}
+
+/* Others do not take it over then. Where it is not written down in time they may deliver it, too.
+ */
+static void mark_delivered(IntakeSource *s, const char *relative, uint64_t digest) {
+        if (s->beats)
+                (void)beat_start(s, relative, digest, NULL);
+}
+
+static void beat(IntakeSource *s) {
+        UnitLocksHeld own = { 0 };
+        uint64_t now = intake_realtime_usec(s);
+        if (s->is_beating) /* it hangs */
+                return;
+        LIST_FOREACH_ITEM (const Bundle, b, link, bundle_table_all(s->context->bundles)) {
+                if (b->source != s || b->rec.is_redelivery)
+                        continue;
+                own.n_units++;
+                own.oldest_usec = MAX(own.oldest_usec, now - MIN(now, b->rec.first_seen_usec));
+        }
+        s->is_beating = beat_start(s, NULL, 0, &own);
+}
+
+static int on_beat_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        (void)usec;
+        beat(userdata);
+        return timer_rearm(source, UNIT_LOCKS_BEAT_USEC);
+}
+
+static void start_beats(IntakeSource *s) {
+        int r = s->beats ? 0
+                         : worker_pool_new(&s->beats, s->context->event, "nc-share", 1,
+                                           WORKER_NORMAL);
+        if (r >= 0 && !s->beat_timer)
+                r = timer_arm(&s->beat_timer, &(TimerOptions){ .event = s->context->event,
+                                                               .usec = UNIT_LOCKS_BEAT_USEC,
+                                                               .slack_usec = USEC_PER_SEC,
+                                                               .handler = on_beat_timer,
+                                                               .userdata = s });
+        if (r < 0)
+                log_error(r,
+                          "source %s: cannot tell other nodes that this one works; they may "
+                          "deliver its units, too",
+                          s->config->name);
+        else
+                beat(s);
 }
 
 /* ---- rows of bundles that have ended long ago: they go when their units are gone ---- */
@@ -2240,10 +2362,7 @@ static int on_found(sd_event_source *source, uint64_t usec, void *userdata) {
         s->in_transaction = true;
         for (; j->n_handled < j->n_found && intake_boot_usec(s) < until; j->n_handled++) {
                 ScanUnit *u = &j->found[j->n_handled];
-                if (u->on_network && !u->has_own_name) /* must be claimed first, which may block */
-                        intake_probe_path(s, u->relative);
-                else
-                        on_unit(s, u);
+                on_unit(s, u);
         }
         const size_t n_dropped = drop_ended(s, j, until);
         if (end_transaction(s) >= 0)
@@ -2255,6 +2374,14 @@ static int on_found(sd_event_source *source, uint64_t usec, void *userdata) {
                                                         .userdata = s }) < 0)
                 end_scan(s); /* the next scan finds the rest */
         return 0;
+}
+
+static void report_locks(IntakeSource *s, const ScanJob *j) {
+        if (j->lock_note && (!s->lock_note || strcmp(s->lock_note, j->lock_note) != 0))
+                log_warning(0, "source %s: %s", s->config->name, j->lock_note);
+        intake_set_note(&s->lock_note, j->lock_note);
+        if (j->on_network)
+                start_beats(s);
 }
 
 static void report_root(IntakeSource *s, const ScanJob *j) {
@@ -2321,6 +2448,7 @@ static void on_scanned(SourceTask *t) {
         s->scan_usec = j->duration_usec;
         report_unseen(s, j);
         report_root(s, j);
+        report_locks(s, j);
         for (int skip = 0; skip < N_SCAN_SKIPS; skip++) {
                 if (s->n_left_out[skip] != j->left_out.skipped[skip])
                         report_skip(s, NULL, &j->left_out, (ScanSkip)skip);
@@ -2448,6 +2576,8 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         pending_init(&s->attached);
         list_init(&s->tasks);
         int r = source_spec_new(&s->spec, config, context->instance_id, context->proc_root);
+        if (r >= 0 && context->trusted_uids)
+                r = pins_set_trusted(s->spec->pins, context->trusted_uids);
         if (r >= 0 && context->link_list)
                 r = pins_list_places_in(s->spec->pins, context->link_list);
         if (r >= 0)
@@ -2487,6 +2617,7 @@ static void stop_workers(IntakeSource *s) {
         worker_pool_abandon(s->probes);
         worker_pool_abandon(s->paths);
         worker_pool_abandon(s->scans);
+        worker_pool_abandon(s->beats);
         uint64_t until = intake_boot_usec(s) + STOP_USEC;
         while (is_any_running(s) && intake_boot_usec(s) < until)
                 (void)usleep(2 * USEC_PER_MSEC); /* a signal only ends the wait sooner */
@@ -2522,12 +2653,14 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         pending_done(&s->rechecks);
         pending_done(&s->attached);
         sd_event_source_disable_unref(s->attached_timer);
+        sd_event_source_disable_unref(s->beat_timer);
         hook_hints_done(s);
         unit_table_done(&s->table);
         source_spec_unref(s->spec);
         free(s->note);
         free(s->hold_note);
         free(s->root_note);
+        free(s->lock_note);
         free(s->unseen);
         free(s);
         return NULL;
@@ -2566,7 +2699,7 @@ static const char *degraded_by(const IntakeSource *s) {
 
 const char *intake_source_view(const IntakeSource *s, SourceView *ret) {
         const char *degraded = degraded_by(s);
-        const char *note = s->note ? s->note : s->hold_note;
+        const char *note = s->lock_note ? s->lock_note : s->hold_note ? s->hold_note : s->note;
         *ret = (SourceView){ .name = s->config->name,
                              .kind = source_kind_name((SourceKind)s->config->kind),
                              .path = s->config->path,
@@ -2575,6 +2708,9 @@ const char *intake_source_view(const IntakeSource *s, SourceView *ret) {
                              .unseen = s->has_scanned ? intake_source_unseen(s) : NULL,
                              .n_watches = s->watch ? dirwatch_n_watches(s->watch) : 0,
                              .n_overflows = s->watch ? dirwatch_n_overflows(s->watch) : 0,
+                             .n_others = s->others.n_units,
+                             .n_other_nodes = s->others.n_nodes,
+                             .others_oldest_seconds = s->others.oldest_usec / USEC_PER_SEC,
                              .last_scan_seconds = (double)s->scan_usec / 1e6 };
         return degraded;
 }

@@ -26,9 +26,10 @@ typedef struct IntakeContext { /* borrowed by the sources */
         Store *store;
         BundleTable *bundles;
         const char *instance_id, *proc_root;
-        const char *link_list;       /* the file of retention/link_list.h; NULL: none */
-        Attachments *attachments;    /* NULL: nothing is ever attached */
-        uint64_t hook_deadline_usec; /* hook.deadline: a hook may run for so long */
+        const char *const *trusted_uids; /* agreement.trusted_uids, NULL at the end; NULL: none */
+        const char *link_list;           /* the file of retention/link_list.h; NULL: none */
+        Attachments *attachments;        /* NULL: nothing is ever attached */
+        uint64_t hook_deadline_usec;     /* hook.deadline: a hook may run for so long */
         /* A bundle is complete, or labelled: ship it. */
         void (*on_ready)(Bundle *b, void *userdata);
         /* Another unit is at the path of an earlier bundle. NULL: not reported

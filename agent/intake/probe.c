@@ -229,54 +229,31 @@ static void check_process(ProbeJob *p) {
         procfs_close(&proc);
 }
 
-/* On a file system that other nodes see too, a unit whose names carry no instance id belongs to the
- * node that made its claim file.
- * @return 0 ours, PROBE_E_FOREIGN, -ENOMEM; where no claim can be made or read it is ours: twice is
- * better than never */
-static int claim_unit(const SourceSpec *t, const ScanUnit *u) {
-        char id[BUNDLE_ID_SIZE];
-        _cleanup_free_ char *path = path_join(t->fixed, u->relative);
-        if (!path)
-                return -ENOMEM;
-        /* The same name on every node, so without the instance. */
-        bundle_id_build(
-                &(BundleIdInput){ .kind = t->scan.kind,
-                                  .instance_id = "",
-                                  .source = t->name,
-                                  .path = path,
-                                  .date_time = u->values.date_time,
-                                  .oldest_mtime_usec = 0, /* nodes may scan at different moments */
-                                  .unique_name = true },
-                id);
-        char name[BUNDLE_ID_SIZE + 8];
-        snprintf(name, sizeof name, "claim-%s", id);
-        _cleanup_close_ int dir = pins_open_root(t->pins);
-        if (dir < 0)
-                return 0;
-        _cleanup_close_ int fd =
-                openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-        if (fd >= 0) {
-                /* Where this fails the claim is empty, which excludes nobody, see below. */
-                if (fs_write_all(fd, t->instance_id, strlen(t->instance_id)) == 0 && fsync(fd) == 0)
-                        (void)fs_sync_dir(dir);
-                return 0;
-        }
-        if (errno != EEXIST)
-                return 0;
-        _cleanup_free_ char *owner = NULL;
-        size_t n;
-        if (fs_read_file(dir, name, INSTANCE_ID_SIZE, &owner, &n) < 0)
-                return 0;
-        return n == 0 || strcmp(owner, t->instance_id) == 0 ? 0 : PROBE_E_FOREIGN;
+static uint64_t newest_usec(int64_t newest_change_nsec) {
+        return newest_change_nsec > 0 ? (uint64_t)newest_change_nsec / 1000 : 0;
+}
+
+/* On a file system that nodes share. @return as unit_locks_request() */
+static int request_unit(UnitLocksScan *locks, const SourceSpec *t, const ScanUnit *u) {
+        return unit_locks_request(locks,
+                                  &(UnitPart){ .relative = u->relative,
+                                               .instance_id = u->has_own_name ? t->instance_id : "",
+                                               .digest = u->digest,
+                                               .newest_usec = newest_usec(u->newest_change_nsec) });
 }
 
 static int probe_path(ProbeJob *p) {
         ScanSource scan = p->spec->scan;
         scan.any_links = true; /* links are explained when the bundle is known */
         int r = scan_unit_at(&scan, p->relative, &p->unit);
-        if (r == 0 && p->unit.on_network && !p->unit.has_own_name)
-                r = claim_unit(p->spec, &p->unit);
-        return r;
+        if (r != 0 || !p->unit.on_network)
+                return r;
+        _cleanup_free_ char *note = NULL; /* the next scan reports it */
+        _cleanup_(unit_locks_scan_freep) UnitLocksScan *locks = NULL;
+        r = unit_locks_scan_new(&locks, p->spec->locks, &note);
+        if (r == 0)
+                r = request_unit(locks, p->spec, &p->unit);
+        return r == UNIT_LOCKS_E_OTHERS || r == UNIT_LOCKS_E_DONE ? PROBE_E_FOREIGN : r;
 }
 
 static int walk(ProbeJob *p) {
@@ -338,7 +315,7 @@ static int walk_links(ProbeJob *p) {
         snprintf(root, sizeof root, "/proc/self/fd/%d/.", fd);
         ScanSource scan = p->spec->scan;
         scan.root_override = root;
-        scan.any_links = true;
+        scan.any_links = scan.any_owner = true;
         scan.exclude = NULL;
         int r = scan_members(&(ScanWalk){
                 .source = &scan,
@@ -470,9 +447,64 @@ static void drop_found(ScanJob *s, const Owner *owner) {
         s->has_more = true;
 }
 
+/* What dead nodes have left of a unit: what can be taken over is. What was delivered is known from
+ * then on by a name that no path has. @return 1: something was; 0; -ENOMEM */
+static int take_over(ScanJob *s, const ScanUnit *u) {
+        int taken = 0;
+        for (size_t i = 0; i < u->n_foreign; i++) {
+                const ScanForeign *f = &u->foreign[i];
+                _cleanup_free_ char *name = NULL;
+                if (asprintf(&name, "%s//%s", u->relative, f->instance_id) < 0)
+                        return -ENOMEM;
+                bool is_known = unit_table_has(&s->known, name, f->digest);
+                int r = is_known ? UNIT_LOCKS_E_DONE
+                                 : unit_locks_request(
+                                           s->locks, &(UnitPart){ .relative = u->relative,
+                                                                  .instance_id = f->instance_id,
+                                                                  .digest = f->digest,
+                                                                  .newest_usec = newest_usec(
+                                                                          f->newest_change_nsec) });
+                if (r == UNIT_LOCKS_E_DONE)
+                        r = unit_table_put(&s->seen, name, f->digest);
+                else
+                        taken |= r == 0;
+                if (r < 0)
+                        return r;
+        }
+        return taken;
+}
+
+/* On a file system that nodes share. @return 0: the unit is this node's, and complete; 1: it is
+ * not; -ENOMEM */
+static int lock_unit(ScanJob *s, ScanUnit *u, bool is_known) {
+        int r = u->n_foreign > 0 ? take_over(s, u) : 0;
+        if (r > 0) { /* it has more members now */
+                _cleanup_free_ char *relative = TAKE_PTR(u->relative);
+                scan_unit_done(u);
+                r = scan_unit_at(&s->scan, relative, u);
+                if (r < 0 && r != -ENOMEM)
+                        return 1; /* it is gone */
+                is_known = r == 0 && unit_table_has(&s->known, u->relative, u->digest);
+        }
+        if (r != 0 || u->n_files == 0)
+                return r < 0 ? r : 1;
+        r = is_known ? 0 : request_unit(s->locks, s->spec, u);
+        if (r == UNIT_LOCKS_E_DONE) { /* not asked again until it changes */
+                r = unit_table_put(&s->seen, u->relative, u->digest);
+                return r < 0 ? r : 1;
+        }
+        return r;
+}
+
 static int on_scanned_unit(ScanUnit *u, void *userdata) {
         ScanJob *s = userdata;
         bool is_known = unit_table_has(&s->known, u->relative, u->digest);
+        if (u->on_network) {
+                int r = lock_unit(s, u, is_known);
+                if (r != 0)
+                        return MIN(r, 0);
+                is_known = unit_table_has(&s->known, u->relative, u->digest);
+        }
         int r = unit_table_put(&s->seen, u->relative, is_known ? u->digest : ~u->digest);
         if (is_known || r < 0)
                 return r;
@@ -538,10 +570,14 @@ static void scan_run(WorkJob *job) {
         _cleanup_close_ int fd = scan_open_fixed(s->spec->fixed);
         if (fd >= 0)
                 s->on_network = fs_is_network(fd, &s->fs_name);
+        if (s->on_network && unit_locks_scan_new(&s->locks, s->spec->locks, &s->lock_note) == 0)
+                unit_locks_scan_apply(s->locks, &scan);
+        s->scan = scan;
         check_ended(s, fd);
         (void)pins_secure_root(s->spec->pins, &s->moved_aside); /* what is pinned reports it */
         s->root_note = scan_check_root(s->spec->fixed);
-        s->result = scan_source(&scan, on_scanned_unit, s);
+        s->result = s->on_network && !s->locks ? -ENOMEM : scan_source(&scan, on_scanned_unit, s);
+        s->locks = unit_locks_scan_free(s->locks);
         s->duration_usec = clock_boottime_usec() - begin;
 }
 
@@ -576,6 +612,7 @@ ScanJob *scan_job_free(ScanJob *s) {
                 bundle_record_done(&s->ended[i].rec);
         free(s->ended);
         free(s->moved_aside);
+        free(s->lock_note);
         free(s->root_note);
         owners_done(&s->owners);
         unit_table_done(&s->seen);

@@ -54,8 +54,8 @@ typedef struct ProbeJob {
         char base_id[BUNDLE_ID_SIZE];
         bool releases_links; /* those of bundle_id, after a recheck */
 
-        /* 0; SCAN_E_NO_UNIT; PROBE_E_FOREIGN: another node has claimed it; PROBE_E_NOT_HELD: after
-         * a recheck, hold_error has the reason; -ENOENT; -errno */
+        /* 0; SCAN_E_NO_UNIT; PROBE_E_FOREIGN: another node has locked it, or delivered it;
+         * PROBE_E_NOT_HELD: after a recheck, hold_error has the reason; -ENOENT; -errno */
         int result;
         /* Of a path as scan_unit_at() returns it, else only the fields that are counted over
          * members. */
@@ -110,6 +110,9 @@ typedef struct ScanJob {
         int result;            /* 0; -ENOENT: the fixed part is not there */
         bool on_network;
         const char *fs_name; /* static; when on_network */
+        char *lock_note;     /* unit_locks_scan_new(); owned */
+        ScanSource scan;     /* while it runs */
+        UnitLocksScan *locks;
         char *moved_aside; /* what another user had where our links belong; owned, NULL: nothing */
         char *root_note;   /* scan_check_root() */
         uint64_t duration_usec;

@@ -26,6 +26,7 @@
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
+#include "lib/neuron/agent_uid.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/scan.h"
 #include "lib/neuron/tree.h"
@@ -38,13 +39,16 @@ typedef enum Place { PLACE_BESIDE, PLACE_INSIDE, N_PLACES } Place;
 struct Pins {
         char *directories[N_PLACES]; /* [PLACE_BESIDE] NULL: the fixed part is the root directory */
         char *instance_id;
-        char *list; /* where directories with links are written down; NULL: nowhere */
+        char *list;     /* where directories with links are written down; NULL: nowhere */
+        char **trusted; /* for agent_uid_is_trusted(); NULL: none */
         atomic_bool is_listed[N_PLACES], has_logged_list;
+        atomic_uint
+                network_uid; /* of what this process creates on the network; UINT_MAX: unknown */
 };
 
 /* What is in the way of a directory of ours. */
 typedef struct Squatter {
-        bool is_directory;
+        bool is_directory, is_shared; /* is_shared: where agents of several users may be */
         uid_t uid;
 } Squatter;
 
@@ -241,6 +245,7 @@ int pins_new(Pins **ret, const char *fixed, const char *instance_id) {
                         return -ENOMEM;
         }
         p->directories[PLACE_INSIDE] = TAKE_PTR(simple);
+        atomic_init(&p->network_uid, UINT_MAX);
         *ret = TAKE_PTR(p);
         return 0;
 }
@@ -252,6 +257,7 @@ Pins *pins_free(Pins *p) {
                 free(p->directories[i]);
         free(p->instance_id);
         free(p->list);
+        strings_free(p->trusted);
         free(p);
         return NULL;
 }
@@ -259,11 +265,16 @@ Pins *pins_free(Pins *p) {
 /* ---- directories of ours ---- */
 
 static void note_squatter(Squatter *ret, const struct stat *st) {
-        if (ret)
-                *ret = (Squatter){ S_ISDIR(st->st_mode), st->st_uid };
+        if (!ret)
+                return;
+        ret->is_directory = S_ISDIR(st->st_mode);
+        ret->uid = st->st_uid;
 }
 
-static int pins_open_own_dir(int at_fd, const char *name, bool create, Squatter *ret_squatter) {
+/* @param uid  whose it must be: on a network file system what this process creates may be another
+ * user's than its own */
+static int open_dir_of(uid_t uid, int at_fd, const char *name, bool create,
+                       Squatter *ret_squatter) {
         struct stat st;
 
         int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
@@ -277,18 +288,97 @@ static int pins_open_own_dir(int at_fd, const char *name, bool create, Squatter 
                 int r = -errno;
                 if (fstatat(at_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
                         return r;
-                if (S_ISDIR(st.st_mode) && st.st_uid == geteuid())
+                if (S_ISDIR(st.st_mode) && st.st_uid == uid)
                         return r;
                 note_squatter(ret_squatter, &st);
                 return -EUCLEAN;
         }
         if (fstat(fd, &st) < 0)
                 return -errno;
-        if (st.st_uid != geteuid()) {
+        if (st.st_uid != uid) {
                 note_squatter(ret_squatter, &st);
                 return -EUCLEAN;
         }
         if ((st.st_mode & 0777) != 0700 && fchmod(fd, 0700) < 0)
+                return -errno;
+        return TAKE_FD(fd);
+}
+
+/* Below a directory that is the agent's. */
+static int pins_open_own_dir(int at_fd, const char *name, bool create, Squatter *ret_squatter) {
+        struct stat st;
+        return fstat(at_fd, &st) < 0 ? -errno
+                                     : open_dir_of(st.st_uid, at_fd, name, create, ret_squatter);
+}
+
+/* ---- directories that agents of all users share, on network file systems ---- */
+
+/* Creates a file to see whose it is: the server may take this process for another user. */
+static int query_network_uid(Pins *p, int dir_fd, uid_t *ret) {
+        static atomic_uint n_tries;
+        char name[64];
+        struct stat st;
+        if (atomic_load(&p->network_uid) != UINT_MAX) {
+                *ret = atomic_load(&p->network_uid);
+                return 0;
+        }
+        (void)snprintf(name, sizeof name, PINS_NEW_PREFIX "%.20s-%u-%u", p->instance_id,
+                       (unsigned)getpid(), atomic_fetch_add(&n_tries, 1));
+        _cleanup_close_ int fd =
+                openat(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd < 0)
+                return -errno;
+        int r = fstat(fd, &st) < 0 ? -errno : 0;
+        (void)unlinkat(dir_fd, name, 0); /* an empty file that stays harms nobody */
+        if (r == 0) {
+                atomic_store(&p->network_uid, st.st_uid);
+                *ret = st.st_uid;
+        }
+        return r;
+}
+
+bool pins_is_agents(const Pins *p, const struct stat *st, uid_t own_uid) {
+        return agent_uid_is_trusted(st->st_uid, own_uid, p->trusted);
+}
+
+/* Every agent may create names in it, and none may remove others'. Where another user has made it,
+ * or it cannot be written, it is refused.
+ * @param ret_uid  of what this process creates in it */
+static int open_shared_dir(Pins *p, int at_fd, const char *name, bool create, uid_t *ret_uid,
+                           Squatter *ret_squatter) {
+        const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+        struct stat st;
+
+        _cleanup_close_ int fd = openat(at_fd, name, flags);
+        if (fd < 0 && errno == ENOENT && create) {
+                if (mkdirat(at_fd, name, 01777) < 0 && errno != EEXIST)
+                        return -errno;
+                fd = openat(at_fd, name, flags);
+        }
+        if (fd < 0) {
+                int r = -errno;
+                if (fstatat(at_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+                    (S_ISDIR(st.st_mode) && r != -ELOOP && r != -ENOTDIR))
+                        return r;
+                note_squatter(ret_squatter, &st);
+                return -EUCLEAN;
+        }
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        if (ret_squatter)
+                ret_squatter->is_shared = true;
+        *ret_uid = st.st_uid;
+        int r = query_network_uid(p, fd, ret_uid);
+        if (r == -EACCES && st.st_uid == geteuid()) /* an earlier version's, 0700 or less */
+                r = 0;
+        if (r < 0 && create)
+                return r;
+        if (!pins_is_agents(p, &st, r < 0 ? geteuid() : *ret_uid)) {
+                note_squatter(ret_squatter, &st);
+                return -EUCLEAN;
+        }
+        /* mkdir(2) has obeyed the umask. */
+        if ((st.st_mode & 07777) != 01777 && st.st_uid == *ret_uid && fchmod(fd, 01777) < 0)
                 return -errno;
         return TAKE_FD(fd);
 }
@@ -303,9 +393,15 @@ static int open_base(Pins *p, Place place) {
         return fd < 0 ? -errno : fd;
 }
 
-static int open_root(Pins *p, Place place, bool create, Squatter *ret_squatter) {
+/* @param ret_uid  of what this process creates there */
+static int open_root(Pins *p, Place place, bool create, uid_t *ret_uid, Squatter *ret_squatter) {
         _cleanup_close_ int base_fd = open_base(p, place);
-        return base_fd < 0 ? base_fd : pins_open_own_dir(base_fd, PINS_NAME, create, ret_squatter);
+        *ret_uid = geteuid();
+        if (base_fd < 0)
+                return base_fd;
+        return fs_is_network(base_fd, NULL)
+                       ? open_shared_dir(p, base_fd, PINS_NAME, create, ret_uid, ret_squatter)
+                       : open_dir_of(*ret_uid, base_fd, PINS_NAME, create, ret_squatter);
 }
 
 /* The kernel's path, in which no symlink is left: a symlink put there later shows as a difference.
@@ -338,12 +434,19 @@ static void write_down(Pins *p, Place place, int fd) {
 }
 
 static int pins_open_instance(Pins *p, Place place, bool create, Squatter *ret_squatter) {
-        _cleanup_close_ int root_fd = open_root(p, place, create, ret_squatter);
+        uid_t uid;
+        _cleanup_close_ int root_fd = open_root(p, place, create, &uid, ret_squatter);
         int fd = root_fd < 0 ? root_fd
-                             : pins_open_own_dir(root_fd, p->instance_id, create, ret_squatter);
+                             : open_dir_of(uid, root_fd, p->instance_id, create, ret_squatter);
         if (fd >= 0)
                 write_down(p, place, fd);
         return fd;
+}
+
+int pins_set_trusted(Pins *p, const char *const *users) {
+        strings_free(p->trusted);
+        p->trusted = strings_copy((char *const *)users);
+        return p->trusted ? 0 : -ENOMEM;
 }
 
 int pins_list_places_in(Pins *p, const char *file) {
@@ -373,7 +476,11 @@ int pins_check_place(const char *path) {
         if (fd < 0)
                 return errno == ENOTDIR || errno == ELOOP ? -EUCLEAN : -errno;
         int r = fstat(fd, &st) < 0 ? -errno : find_path(fd, real);
-        return r < 0 ? r : strcmp(real, path) == 0 && st.st_uid == geteuid() ? 0 : -EUCLEAN;
+        if (r < 0)
+                return r;
+        /* On a network file system the server may have made it another user's. */
+        bool is_ours = st.st_uid == geteuid() || fs_is_network(fd, NULL);
+        return strcmp(real, path) == 0 && is_ours ? 0 : -EUCLEAN;
 }
 
 /* @param bundle_id  NULL: all of the instance's */
@@ -434,12 +541,41 @@ int pins_open(Pins *p, const char *bundle_id) {
         return r;
 }
 
-int pins_open_root(Pins *p) {
-        int r = -ENOENT;
-        for (Place place = 0; r < 0 && place < N_PLACES; place++)
-                if (p->directories[place])
-                        r = open_root(p, place, true, NULL);
+static void add_reason(StrBuf *b, const char *directory, int r, const Squatter *squatter);
+
+/* Inside the fixed part first: it is the same place for all nodes, wherever they mount it. */
+static int open_shared_root(Pins *p, uid_t *ret_uid, char **ret_error) {
+        static const Place order[] = { PLACE_INSIDE, PLACE_BESIDE };
+        _cleanup_close_ int fixed_fd = open_base(p, PLACE_INSIDE);
+        _cleanup_(strbuf_done) StrBuf reasons = STRBUF_INIT;
+        int r = fixed_fd;
+        if (fixed_fd < 0 || !fs_is_network(fixed_fd, NULL))
+                return fixed_fd < 0 ? fixed_fd : -ENOENT;
+        /* One that is there already comes before one that would have to be made. */
+        for (size_t i = 0; i < 2 * ELEMENTSOF(order); i++) {
+                const Place place = order[i % ELEMENTSOF(order)];
+                const char *directory = p->directories[place];
+                const bool create = i >= ELEMENTSOF(order);
+                Squatter squatter = { 0 };
+                if (!directory || (place == PLACE_BESIDE && !fs_is_same_mount(fixed_fd, directory)))
+                        continue;
+                r = open_root(p, place, create, ret_uid, &squatter);
+                if (r >= 0)
+                        return r;
+                if (!create)
+                        continue;
+                if (reasons.n > 0)
+                        strbuf_add(&reasons, "; and ");
+                add_reason(&reasons, directory, r, &squatter);
+        }
+        if (ret_error && !*ret_error)
+                *ret_error = strbuf_detach(&reasons); /* NULL will do */
         return r;
+}
+
+int pins_open_shared(Pins *p, const char *name, uid_t *ret_uid, char **ret_error) {
+        _cleanup_close_ int root_fd = open_shared_root(p, ret_uid, ret_error);
+        return root_fd < 0 ? root_fd : open_shared_dir(p, root_fd, name, true, ret_uid, NULL);
 }
 
 static int release_in(int instance_fd, const char *bundle_id) {
@@ -623,6 +759,29 @@ static int collect(Pins *p, const char *bundle_id, const char *except, PinInodes
         return r;
 }
 
+/* The links of other nodes' agents, where they can be read: theirs of a dead node stay. */
+static int collect_of_others(Pins *p, Place place, PinInodes *ret) {
+        _cleanup_closedir_ DIR *dir = NULL;
+        uid_t uid;
+        int root_fd = open_root(p, place, false, &uid, NULL);
+        if (root_fd >= 0 && !fs_is_network(root_fd, NULL)) {
+                (void)close(root_fd); /* was not read */
+                return 0;
+        }
+        int r = fs_opendir_fd(root_fd, &dir) < 0 ? 1 : 0;
+        for (struct dirent *e; r == 0 && (e = readdir(dir));) {
+                struct stat st;
+                if (e->d_name[0] == '.' || e->d_name[0] == '@' ||
+                    strcmp(e->d_name, p->instance_id) == 0)
+                        continue;
+                _cleanup_close_ int fd = openat(dirfd(dir), e->d_name,
+                                                O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+                if (fd >= 0 && fstat(fd, &st) == 0 && pins_is_agents(p, &st, uid))
+                        r = pin_inodes_add_tree(ret, fd, NULL);
+        }
+        return MIN(r, 0);
+}
+
 static int build_own(PinsSession *s) {
         if (s->own.is_built)
                 return 0;
@@ -638,7 +797,11 @@ static int build_others(PinsSession *s) {
         s->others = (PinInodes){
                 .max = s->max_inodes, .is_built = true, .is_whole = true, .has_no_paths = true
         };
-        return collect(s->pins, NULL, s->bundle_id, &s->others);
+        int r = collect(s->pins, NULL, s->bundle_id, &s->others);
+        for (Place place = 0; r >= 0 && place < N_PLACES; place++)
+                r = collect_of_others(s->pins, place, &s->others);
+        pin_inodes_sort(&s->others);
+        return r;
 }
 
 unsigned pins_session_own_links(PinsSession *s, const char *member_path, const struct stat *st,
@@ -824,15 +987,27 @@ static int move_aside(const char *directory, int base_fd, char **ret_moved) {
         return r;
 }
 
-int pins_secure_root(Pins *p, char **ret_moved) {
-        const char *beside = p->directories[PLACE_BESIDE];
+/* Whether links go to the place beside the fixed part: else another user could be first inside it.
+ */
+static bool is_beside_usable(Pins *p, int base_fd) {
+        if (base_fd >= 0 && fs_is_network(base_fd, NULL)) /* no user's by chance */
+                return true;
         _cleanup_close_ int fixed_fd = open_base(p, PLACE_INSIDE);
-        Place place = beside && (fixed_fd < 0 || fs_is_same_mount(fixed_fd, beside)) ? PLACE_BESIDE
-                                                                                     : PLACE_INSIDE;
+        if (base_fd < 0 ||
+            (fixed_fd >= 0 && !fs_is_same_mount(fixed_fd, p->directories[PLACE_BESIDE])))
+                return false;
+        _cleanup_close_ int fd = open_dir_of(geteuid(), base_fd, PINS_NAME, false, NULL);
+        return fd >= 0 || is_open_to_all(base_fd) ||
+               (fd == -ENOENT && faccessat(base_fd, ".", W_OK | X_OK, AT_EACCESS) == 0);
+}
+
+int pins_secure_root(Pins *p, char **ret_moved) {
+        _cleanup_close_ int beside_fd = open_base(p, PLACE_BESIDE);
+        Place place = is_beside_usable(p, beside_fd) ? PLACE_BESIDE : PLACE_INSIDE;
         _cleanup_close_ int base_fd = open_base(p, place);
         if (base_fd < 0 || !is_open_to_all(base_fd))
                 return 0;
-        _cleanup_close_ int fd = pins_open_own_dir(base_fd, PINS_NAME, true, NULL);
+        _cleanup_close_ int fd = open_dir_of(geteuid(), base_fd, PINS_NAME, true, NULL);
         return fd == -EUCLEAN ? move_aside(p->directories[place], base_fd, ret_moved) : MIN(fd, 0);
 }
 
@@ -864,9 +1039,13 @@ static void add_reason(StrBuf *b, const char *directory, int r, const Squatter *
         case -EUCLEAN:
                 strbuf_addf(b,
                             "'%s/" PINS_NAME
-                            "' is %s of uid %u, not a directory of the agent (uid %u): remove it",
+                            "' is %s of uid %u, not a directory of the agent (uid %u): remove it%s",
                             directory, squatter->is_directory ? "a directory" : "a file or symlink",
-                            (unsigned)squatter->uid, (unsigned)geteuid());
+                            (unsigned)squatter->uid, (unsigned)geteuid(),
+                            squatter->is_shared && squatter->is_directory
+                                    ? ", or add that uid to agreement.trusted_uids if another "
+                                      "node's agent has it"
+                                    : "");
                 break;
         case -EXDEV:
                 strbuf_addf(b, "'%s' is another mount: give the source a path on one mount",

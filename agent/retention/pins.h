@@ -33,9 +33,18 @@ int pins_check_place(const char *path);
 /** Opens the directory with the bundle's pins, to ship from it. -ENOENT when there is none */
 int pins_open(Pins *p, const char *bundle_id);
 
-/** Opens (and creates, checked) the `.neuron-collectd` directory above those of the instances:
- * claim files are in there. -errno */
-int pins_open_root(Pins *p);
+/** Whose files count on a network file system, beside this process's own and root's; to be called
+ * before p is used. @param users  for agent_uid_is_trusted(), copied  @return 0, -ENOMEM */
+int pins_set_trusted(Pins *p, const char *const *users);
+/** @param own_uid  of pins_open_shared()  @return whether a file is an agent's */
+bool pins_is_agents(const Pins *p, const struct stat *st, uid_t own_uid);
+
+/** Opens, and creates, a directory in the source's `.neuron-collectd` in which the agents of all
+ * nodes may create files, and only remove their own.
+ * @param ret_uid    the owner of what this process creates there
+ * @param ret_error  why it cannot be had, and the remedy; the caller's; may be NULL
+ * @return fd; -ENOENT: the fixed part is not there, or on no network file system; -errno */
+int pins_open_shared(Pins *p, const char *name, uid_t *ret_uid, char **ret_error);
 
 /** Where every user may create names (a sticky directory on a local file system), creates the
  * directory for the links before another user does. What another user but root has there is moved

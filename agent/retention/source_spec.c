@@ -39,6 +39,10 @@ int source_spec_new(SourceSpec **ret, const ConfigSource *config, const char *in
                 .max_files = config->max_files,
                 .max_bytes = config->max_bytes,
         };
+        r = unit_locks_new(&t->locks, t->pins, t->fixed, t->scan.kind, t->name, t->instance_id);
+        if (r < 0)
+                return r;
+        unit_locks_apply(t->locks, &t->scan);
         *ret = TAKE_PTR(t);
         return 0;
 }
@@ -57,6 +61,7 @@ SourceSpec *source_spec_unref(SourceSpec *t) {
         free(t->proc_root);
         strings_free(t->exclude);
         path_template_free(t->template);
+        unit_locks_free(t->locks);
         pins_free(t->pins);
         free(t);
         return NULL;

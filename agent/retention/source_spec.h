@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "agent/retention/pins.h"
+#include "agent/retention/unit_locks.h"
 #include "config/config.h"
 #include "lib/base/list.h"
 #include "lib/event/worker_pool.h"
@@ -20,6 +21,7 @@ typedef struct SourceSpec {
         char *instance_id;
         char *proc_root;
         Pins *pins;
+        UnitLocks *locks;
         ScanSource scan; /* borrows from the above */
 } SourceSpec;
 

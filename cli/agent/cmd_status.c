@@ -116,6 +116,16 @@ static void print_limits(const json_t *limits) {
         print_text("limits: ", limits, "note");
 }
 
+static void print_others(const json_t *others) {
+        char units[CLI_COUNT_SIZE], nodes[CLI_COUNT_SIZE], age[PARSE_FORMAT_SIZE];
+        if (cli_number(others, "units") == 0)
+                return;
+        parse_format_duration(age, cli_number(others, "oldest_seconds") * USEC_PER_SEC);
+        cli_line("    undelivered, held by %s: %s, the oldest for %s",
+                 cli_count(nodes, cli_number(others, "nodes"), "other node"),
+                 cli_count(units, cli_number(others, "units"), "unit"), age);
+}
+
 static void print_sources(const json_t *status) {
         size_t i;
         json_t *s;
@@ -134,6 +144,7 @@ static void print_sources(const json_t *status) {
                         cli_line("    events were lost %s; a full scan followed each time",
                                  cli_count(n, cli_number(s, "overflows"), "time"));
                 print_text("    note: ", s, "note");
+                print_others(json_object_get(s, "others"));
                 print_retention(json_object_get(s, "retention"));
         }
 }

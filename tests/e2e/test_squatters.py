@@ -74,6 +74,25 @@ def who_was_first_in_the_place_of_the_links_is_moved_aside_and_they_hold():
 
 
 @test
+def who_was_first_inside_a_root_whose_parent_is_not_the_agents_is_moved_aside_too():
+    a = agent_in_tmp()
+    os.chmod(a.path("tmp"), 0o755)
+    make_root(a)
+    inside = a.path("tmp", "dumps", ".neuron-collectd")
+    as_user(NOBODY, f"mkdir -m 777 '{inside}'")
+    a.start()
+    wait_for("the links' directory is the agent's", lambda: os.stat(inside).st_uid == AGENT_USER)
+    unit = a.make_in("tmp/dumps", size=65536, owner=(NOBODY, NOBODY))
+    wanted = tree(unit)
+    wait_for("all is held", lambda: len(tree(inside)) == len(wanted))
+    shutil.rmtree(unit)
+    a.ask("flush")
+    a.wait_all()
+    check_bundle(a.only_manifest()[0], wanted, tools=("tar",))
+    a.stop()
+
+
+@test
 def where_everybody_may_be_first_the_agent_is_at_its_start():
     a = agent_in_tmp()
     a.start()

@@ -1,0 +1,694 @@
+/* Locks of units on a network file system. All that agents share lies in the source's own
+ * `.neuron-collectd`:
+ *
+ *   @nodes/INSTANCE/alive       is touched while the agent works; has what it holds
+ *   @nodes/INSTANCE/KEY.N …     the agent's own names of its locks
+ *   @units/KEY.N                the N-th lock of a unit (the highest that is valid counts)
+ *   @units/KEY-DIGEST.done      these members of it are delivered
+ *
+ * A lock is written in the agent's own directory and linked, so that it is there as a whole or not
+ * at all. No lock is ever replaced: in a sticky directory an agent of another uid could not. A
+ * file counts only if an agent owns it and it contains its own name, since any user may create or
+ * link names there. */
+#include "agent/retention/unit_locks.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/base/array.h"
+#include "lib/base/clock.h"
+#include "lib/base/digest.h"
+#include "lib/base/fs.h"
+#include "lib/base/parse.h"
+#include "lib/base/path.h"
+#include "lib/neuron/ids.h"
+
+#define UNITS "@units" /* no instance id has an `@` */
+#define NODES "@nodes"
+#define ALIVE "alive"
+#define KEY_BYTES 16
+#define KEY_SIZE (2 * KEY_BYTES + 1)
+#define LOCK_NAME_SIZE (KEY_SIZE + 32)
+#define LOCK_MAX (PATH_MAX + 512)
+#define TURNS_MAX 64     /* locks of one unit: so often it can be taken over */
+#define NODE_NAMES_MAX 4 /* of one instance: another user may be first to use one */
+#define ADOPTED_MAX 64   /* instances of whose parts this agent has taken over some */
+#define NODE_CACHE_MAX 4096
+#define SWEEP_USEC USEC_PER_HOUR
+
+typedef struct Node {
+        char instance_id[INSTANCE_ID_SIZE];
+        bool is_alive, is_known; /* is_known: it has a mark, however old */
+} Node;
+
+struct UnitLocks {
+        Pins *pins;        /* borrowed */
+        const char *fixed; /* borrowed */
+        SourceKind kind;
+        char *source;
+        char instance_id[INSTANCE_ID_SIZE];
+        /* Only grows. */
+        struct {
+                atomic_bool is_set;
+                char instance_id[INSTANCE_ID_SIZE];
+        } adopted[ADOPTED_MAX];
+        atomic_uint n_adopted;
+        atomic_bool is_loaded;
+        atomic_ullong swept_usec; /* CLOCK_BOOTTIME */
+};
+
+/* What is open of the place. */
+typedef struct Place {
+        int units_fd, nodes_fd, own_fd;
+        uid_t uid; /* of what this agent creates there */
+} Place;
+
+struct UnitLocksScan {
+        UnitLocks *locks;
+        Place place;
+        bool is_off;       /* no locks here */
+        uint64_t now_usec; /* the server's, when the scan began */
+        Node *nodes;
+        size_t n_nodes;
+};
+
+/* A lock, or the mark of a delivery, as it was written. */
+typedef struct Lock {
+        char holder[INSTANCE_ID_SIZE], instance_id[INSTANCE_ID_SIZE]; /* instance_id: the part's */
+        uint64_t digest;
+        uint64_t mtime_usec;
+        char *relative; /* owned */
+} Lock;
+
+DEFINE_CLEANUP(UnitLocks, unit_locks_free);
+
+int unit_locks_new(UnitLocks **ret, Pins *pins, const char *fixed, SourceKind kind,
+                   const char *source, const char *instance_id) {
+        _cleanup_(unit_locks_freep) UnitLocks *l = calloc(1, sizeof *l);
+        if (!l)
+                return -ENOMEM;
+        l->pins = pins;
+        l->fixed = fixed;
+        l->kind = kind;
+        l->source = strdup(source);
+        if (!l->source)
+                return -ENOMEM;
+        (void)snprintf(l->instance_id, sizeof l->instance_id, "%s", instance_id);
+        *ret = TAKE_PTR(l);
+        return 0;
+}
+
+UnitLocks *unit_locks_free(UnitLocks *l) {
+        if (!l)
+                return NULL;
+        free(l->source);
+        free(l);
+        return NULL;
+}
+
+/* ---- names ---- */
+
+static void hash_text(Sha256 *s, const char *text) {
+        sha256_update(s, text,
+                      strlen(text) + 1); /* with the NUL, so that no two texts run together */
+}
+
+static void key_of_part(const UnitLocks *l, const char *relative, const char *instance_id,
+                        char ret[static KEY_SIZE]) {
+        uint8_t hash[SHA256_SIZE];
+        Sha256 s;
+        sha256_init(&s);
+        hash_text(&s, source_kind_name(l->kind));
+        hash_text(&s, l->source);
+        hash_text(&s, relative);
+        hash_text(&s, instance_id);
+        sha256_final(&s, hash);
+        (void)digest_hex(hash, KEY_BYTES, ret);
+}
+
+static void done_name(const UnitLocks *l, const char *relative, const char *instance_id,
+                      uint64_t digest, char ret[static LOCK_NAME_SIZE]) {
+        char key[KEY_SIZE];
+        key_of_part(l, relative, instance_id, key);
+        (void)snprintf(ret, LOCK_NAME_SIZE, "%s-%016" PRIx64 ".done", key, digest);
+}
+
+static void node_name(const char *instance_id, unsigned k, char ret[static INSTANCE_ID_SIZE + 8]) {
+        if (k == 0)
+                (void)snprintf(ret, INSTANCE_ID_SIZE + 8, "%s", instance_id);
+        else
+                (void)snprintf(ret, INSTANCE_ID_SIZE + 8, "%s@%u", instance_id, k);
+}
+
+/* ---- the place ---- */
+
+static void place_close(Place *p) {
+        cleanup_closep(&p->units_fd);
+        cleanup_closep(&p->nodes_fd);
+        cleanup_closep(&p->own_fd);
+}
+
+static int open_dir(int at_fd, const char *name) {
+        int fd = openat(at_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        return fd < 0 ? -errno : fd;
+}
+
+/* The agent's own directory: the first of its names that no other user has. */
+static int open_own(const UnitLocks *l, const Place *p) {
+        for (unsigned k = 0; k < NODE_NAMES_MAX; k++) {
+                char name[INSTANCE_ID_SIZE + 8];
+                struct stat st;
+                node_name(l->instance_id, k, name);
+                if (mkdirat(p->nodes_fd, name, 0755) < 0 && errno != EEXIST)
+                        return -errno;
+                _cleanup_close_ int fd = open_dir(p->nodes_fd, name);
+                if (fd < 0 || fstat(fd, &st) < 0 || st.st_uid != p->uid)
+                        continue;
+                if ((st.st_mode & 07777) != 0755 && fchmod(fd, 0755) < 0)
+                        return -errno;
+                return TAKE_FD(fd);
+        }
+        return -EUCLEAN;
+}
+
+/* @return 0; -ENOENT: this is no network file system; -errno */
+static int place_open(const UnitLocks *l, Place *ret, char **ret_error) {
+        Place p = { .units_fd = -1, .nodes_fd = -1, .own_fd = -1 };
+        int r = pins_open_shared(l->pins, UNITS, &p.uid, ret_error);
+        if (r >= 0) {
+                p.units_fd = r;
+                r = pins_open_shared(l->pins, NODES, &p.uid, ret_error);
+        }
+        if (r >= 0) {
+                p.nodes_fd = r;
+                p.own_fd = r = open_own(l, &p);
+        }
+        if (r < 0) {
+                place_close(&p);
+                return r;
+        }
+        *ret = p;
+        return 0;
+}
+
+static uint64_t mtime_usec(const struct stat *st) {
+        return st->st_mtim.tv_sec < 0 ? 0
+                                      : (uint64_t)st->st_mtim.tv_sec * USEC_PER_SEC +
+                                                (uint64_t)st->st_mtim.tv_nsec / 1000;
+}
+
+/* Touches the mark. @param text  its content; NULL: as it is. @return 0 and the server's time */
+static int touch(const Place *p, const char *text, uint64_t *ret_now_usec) {
+        struct stat st;
+        _cleanup_close_ int fd =
+                openat(p->own_fd, ALIVE, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+        if (fd < 0)
+                return -errno;
+        if (text) {
+                int r = ftruncate(fd, 0) < 0 ? -errno : fs_write_all(fd, text, strlen(text));
+                if (r < 0 || fsync(fd) < 0)
+                        return r < 0 ? r : -errno;
+        }
+        /* NULL: the time is the server's, and not this node's. */
+        if (futimens(fd, NULL) < 0 || fstat(fd, &st) < 0)
+                return -errno;
+        *ret_now_usec = mtime_usec(&st);
+        return 0;
+}
+
+/* ---- other nodes ---- */
+
+static bool is_older(uint64_t usec, uint64_t now_usec) {
+        return now_usec > usec && now_usec - usec > UNIT_LOCKS_DEAD_USEC;
+}
+
+/* @param ret_text  what its mark says, the caller's; may be NULL  @return 0 and the mark's time;
+ * -ENOENT; -EPERM: it is no agent's */
+static int read_mark(const UnitLocks *l, const Place *p, const char *name, uint64_t *ret_usec,
+                     char **ret_text) {
+        struct stat st;
+        _cleanup_close_ int dir_fd = open_dir(p->nodes_fd, name);
+        if (dir_fd < 0)
+                return dir_fd;
+        if (fstat(dir_fd, &st) < 0)
+                return -errno;
+        if (!pins_is_agents(l->pins, &st, p->uid))
+                return -EPERM;
+        _cleanup_close_ int fd = fs_open_regular(dir_fd, ALIVE, NULL);
+        if (fd < 0)
+                return fd;
+        /* After open(2): it makes NFS fetch the times that are valid now. */
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        *ret_usec = mtime_usec(&st);
+        return ret_text ? fs_read_all(fd, 256, ret_text, NULL) : 0;
+}
+
+static Node check_node(const UnitLocksScan *s, const char *instance_id) {
+        Node n = { 0 };
+        (void)snprintf(n.instance_id, sizeof n.instance_id, "%s", instance_id);
+        for (unsigned k = 0; k < NODE_NAMES_MAX && !n.is_alive; k++) {
+                char name[INSTANCE_ID_SIZE + 8];
+                uint64_t usec;
+                node_name(instance_id, k, name);
+                int r = read_mark(s->locks, &s->place, name, &usec, NULL);
+                n.is_known = n.is_known || r == 0;
+                n.is_alive = r == 0 && !is_older(usec, s->now_usec);
+                /* What cannot be asked is not dead. */
+                n.is_alive = n.is_alive || (r < 0 && r != -ENOENT && r != -EPERM && r != -ELOOP &&
+                                            r != -ENOTDIR && r != -EACCES && r != -EBADF);
+                if (r == -ENOENT)
+                        break;
+        }
+        return n;
+}
+
+static Node get_node(UnitLocksScan *s, const char *instance_id) {
+        for (size_t i = 0; i < s->n_nodes; i++)
+                if (strcmp(s->nodes[i].instance_id, instance_id) == 0)
+                        return s->nodes[i];
+        Node n = check_node(s, instance_id);
+        if (s->n_nodes < NODE_CACHE_MAX && array_grow(&s->nodes, s->n_nodes, sizeof n) == 0)
+                s->nodes[s->n_nodes++] = n;
+        return n;
+}
+
+/* ---- reading a lock ---- */
+
+static void lock_done(Lock *k) {
+        free(k->relative);
+        *k = (Lock){ 0 };
+}
+
+/* @return the text behind the line, or NULL: it is too long, or no line */
+static char *take_line(char *text, char *ret, size_t size) {
+        size_t n = strcspn(text, "\n");
+        if (text[n] != '\n' || n >= size)
+                return NULL;
+        memcpy(ret, text, n);
+        ret[n] = '\0';
+        return text + n + 1;
+}
+
+static int parse_lock(char *text, const char *name, Lock *ret) {
+        char own_name[LOCK_NAME_SIZE], digest[17];
+        uint8_t bytes[8];
+        text = take_line(text, own_name, sizeof own_name);
+        if (text)
+                text = take_line(text, ret->holder, sizeof ret->holder);
+        if (text)
+                text = take_line(text, ret->instance_id, sizeof ret->instance_id);
+        if (text)
+                text = take_line(text, digest, sizeof digest);
+        if (!text || strcmp(own_name, name) != 0 || !ret->holder[0] ||
+            parse_hex_bytes(digest, bytes, sizeof bytes) < 0 || !unit_path_is_clean(text))
+                return -EBADMSG;
+        for (size_t i = 0; i < sizeof bytes; i++)
+                ret->digest = ret->digest << 8 | bytes[i];
+        ret->relative = strdup(text);
+        return ret->relative ? 0 : -ENOMEM;
+}
+
+/* @return 0; -ENOENT; -EBADMSG: what is there does not count: it is no agent's, or is another
+ * file's link, or was not made whole; -errno */
+static int read_lock(const UnitLocks *l, const Place *p, int dir_fd, const char *name, Lock *ret) {
+        _cleanup_free_ char *text = NULL;
+        struct stat st;
+        Lock k = { 0 };
+        size_t n;
+        _cleanup_close_ int fd = fs_open_regular(dir_fd, name, &st);
+        if (fd == -EBADF || fd == -ELOOP || fd == -EACCES)
+                return -EBADMSG;
+        if (fd < 0)
+                return fd;
+        if (!pins_is_agents(l->pins, &st, p->uid))
+                return -EBADMSG;
+        int r = fs_read_all(fd, LOCK_MAX, &text, &n);
+        if (r < 0)
+                return r == -EFBIG ? -EBADMSG : r;
+        r = strlen(text) == n ? parse_lock(text, name, &k) : -EBADMSG;
+        if (r < 0) {
+                lock_done(&k);
+                return r;
+        }
+        k.mtime_usec = mtime_usec(&st);
+        *ret = k;
+        return 0;
+}
+
+/* Finds the lock that counts. @param ret_turn  the number of the next one
+ * @return 0; -ENOENT: there is none, *ret_turn is the number to use; -errno */
+static int find_lock(const UnitLocks *l, const Place *p, const char *key, Lock *ret,
+                     unsigned *ret_turn) {
+        Lock last = { 0 };
+        for (unsigned turn = 1; turn <= TURNS_MAX + 1; turn++) {
+                char name[LOCK_NAME_SIZE];
+                Lock k = { 0 };
+                (void)snprintf(name, sizeof name, "%s.%u", key, turn);
+                *ret_turn = turn;
+                int r = turn <= TURNS_MAX ? read_lock(l, p, p->units_fd, name, &k) : -ENOENT;
+                if (r == -ENOENT)
+                        break;
+                if (r < 0 && r != -EBADMSG) {
+                        lock_done(&last);
+                        return r;
+                }
+                if (r == 0) {
+                        lock_done(&last);
+                        last = k;
+                }
+        }
+        if (!last.holder[0])
+                return -ENOENT;
+        *ret = last;
+        return 0;
+}
+
+/* ---- writing one ---- */
+
+/* @return 0; -EEXIST: another agent was first; -errno */
+static int publish(const UnitLocks *l, const Place *p, const char *name, const UnitPart *part) {
+        _cleanup_free_ char *text = NULL;
+        int n = asprintf(&text, "%s\n%s\n%s\n%016" PRIx64 "\n%s", name, l->instance_id,
+                         part->instance_id, part->digest, part->relative);
+        if (n < 0)
+                return -ENOMEM;
+        int r = fs_write_file(p->own_fd, name, text, (size_t)n, 0644);
+        if (r < 0)
+                return r;
+        if (linkat(p->own_fd, name, p->units_fd, name, 0) == 0)
+                return 0;
+        r = -errno;
+        if (r == -EPERM || r == -EOPNOTSUPP || r == -ENOSYS || r == -EMLINK) {
+                /* No hard links here. One that is cut short excludes nobody. */
+                _cleanup_close_ int fd =
+                        openat(p->units_fd, name,
+                               O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+                r = fd < 0 ? -errno : fs_write_all(fd, text, (size_t)n);
+                if (r >= 0)
+                        return 0;
+        }
+        (void)unlinkat(p->own_fd, name, 0); /* else a sweep does */
+        return r;
+}
+
+static bool is_adopted(UnitLocks *l, const char *instance_id) {
+        unsigned n = MIN(atomic_load(&l->n_adopted), (unsigned)ADOPTED_MAX);
+        for (unsigned i = 0; i < n; i++)
+                if (atomic_load(&l->adopted[i].is_set) &&
+                    strcmp(l->adopted[i].instance_id, instance_id) == 0)
+                        return true;
+        return false;
+}
+
+/* @return false: there are too many */
+static bool adopt(UnitLocks *l, const char *instance_id) {
+        if (!instance_id[0] || strcmp(instance_id, l->instance_id) == 0 ||
+            is_adopted(l, instance_id))
+                return true;
+        unsigned i = atomic_fetch_add(&l->n_adopted, 1);
+        if (i >= ADOPTED_MAX) {
+                atomic_store(&l->n_adopted, ADOPTED_MAX);
+                return false;
+        }
+        strcpy(l->adopted[i].instance_id, instance_id);
+        atomic_store(&l->adopted[i].is_set, true);
+        return true;
+}
+
+/* ---- what this agent has written ---- */
+
+static bool is_unit_gone(int fixed_fd, const char *relative) {
+        int fd = fixed_fd < 0 || !relative[0] ? -1 : fs_open_beneath(fixed_fd, relative, O_PATH);
+        if (fd >= 0)
+                (void)close(fd); /* was not read */
+        return fd == -ENOENT;
+}
+
+/* Reads the agent's own names: whose parts it has taken over. @param sweeps  removes what is about
+ * units that are gone, and what a crash left */
+static void load(UnitLocks *l, const Place *p, bool sweeps) {
+        _cleanup_closedir_ DIR *dir = NULL;
+        _cleanup_close_ int fixed_fd = sweeps ? scan_open_fixed(l->fixed) : -1;
+        if (fs_opendir_at(p->own_fd, ".", &dir) < 0)
+                return;
+        for (struct dirent *e; (e = readdir(dir));) {
+                Lock k = { 0 };
+                if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 ||
+                    strcmp(e->d_name, ALIVE) == 0)
+                        continue;
+                int r = read_lock(l, p, p->own_fd, e->d_name, &k);
+                if (r == 0 && sweeps && is_unit_gone(fixed_fd, k.relative)) {
+                        (void)unlinkat(p->units_fd, e->d_name, 0); /* the next sweep tries again */
+                        (void)unlinkat(p->own_fd, e->d_name, 0);
+                } else if (r == 0 && !strstr(e->d_name, ".done"))
+                        (void)adopt(l, k.instance_id);
+                else if (r == -EBADMSG && sweeps && e->d_name[0] == '.')
+                        (void)unlinkat(p->own_fd, e->d_name, 0); /* of fs_write_file() */
+                lock_done(&k);
+        }
+        atomic_store(&l->is_loaded, true);
+}
+
+/* ---- whose the members of other nodes are, for lib/neuron/scan.h ---- */
+
+static bool may_own_adopted(const char *instance_id, void *userdata) {
+        UnitLocks *l = userdata;
+        if (!atomic_load(&l->is_loaded)) {
+                Place p;
+                if (place_open(l, &p, NULL) == 0) {
+                        load(l, &p, false);
+                        place_close(&p);
+                } else
+                        atomic_store(&l->is_loaded, true);
+        }
+        return is_adopted(l, instance_id);
+}
+
+static bool holds(const UnitLocks *l, const Place *p, const char *relative,
+                  const char *instance_id) {
+        char key[KEY_SIZE];
+        Lock k = { 0 };
+        unsigned turn;
+        key_of_part(l, relative, instance_id, key);
+        bool is_ours =
+                find_lock(l, p, key, &k, &turn) == 0 && strcmp(k.holder, l->instance_id) == 0;
+        lock_done(&k);
+        return is_ours;
+}
+
+static bool owns_adopted(const char *relative, const char *instance_id, void *userdata) {
+        UnitLocks *l = userdata;
+        Place p;
+        if (!may_own_adopted(instance_id, l) || place_open(l, &p, NULL) < 0)
+                return false;
+        bool is_ours = holds(l, &p, relative, instance_id);
+        place_close(&p);
+        return is_ours;
+}
+
+void unit_locks_apply(UnitLocks *l, ScanSource *scan) {
+        scan->may_own = may_own_adopted;
+        scan->owns = owns_adopted;
+        scan->owner_data = l;
+}
+
+static bool may_own_dead(const char *instance_id, void *userdata) {
+        UnitLocksScan *s = userdata;
+        return !s->is_off &&
+               (is_adopted(s->locks, instance_id) || !get_node(s, instance_id).is_alive);
+}
+
+static bool owns_dead(const char *relative, const char *instance_id, void *userdata) {
+        UnitLocksScan *s = userdata;
+        return is_adopted(s->locks, instance_id) &&
+               holds(s->locks, &s->place, relative, instance_id);
+}
+
+void unit_locks_scan_apply(UnitLocksScan *s, ScanSource *scan) {
+        scan->may_own = may_own_dead;
+        scan->owns = owns_dead;
+        scan->owner_data = s;
+}
+
+/* ---- scans ---- */
+
+int unit_locks_scan_new(UnitLocksScan **ret, UnitLocks *l, char **ret_note) {
+        _cleanup_(unit_locks_scan_freep) UnitLocksScan *s = calloc(1, sizeof *s);
+        *ret_note = NULL;
+        if (!s)
+                return -ENOMEM;
+        s->locks = l;
+        s->place = (Place){ .units_fd = -1, .nodes_fd = -1, .own_fd = -1 };
+        _cleanup_free_ char *error = NULL;
+        int r = place_open(l, &s->place, &error);
+        if (r == 0)
+                r = touch(&s->place, NULL, &s->now_usec);
+        s->is_off = r < 0;
+        if (r < 0 && r != -ENOENT &&
+            asprintf(ret_note,
+                     "units cannot be locked, so that other nodes may deliver them, too: %s%s%s",
+                     error ? error : "its `.neuron-collectd` cannot be used", error ? "" : ": ",
+                     error ? "" : strerror(-r)) < 0)
+                *ret_note = NULL;
+        uint64_t now = clock_boottime_usec(), swept = atomic_load(&l->swept_usec);
+        if (r == 0 && (swept == 0 || now - swept > SWEEP_USEC)) {
+                atomic_store(&l->swept_usec, now);
+                load(l, &s->place, true);
+        }
+        *ret = TAKE_PTR(s);
+        return 0;
+}
+
+UnitLocksScan *unit_locks_scan_free(UnitLocksScan *s) {
+        if (!s)
+                return NULL;
+        place_close(&s->place);
+        free(s->nodes);
+        free(s);
+        return NULL;
+}
+
+static bool is_delivered(UnitLocksScan *s, const UnitPart *part) {
+        char name[LOCK_NAME_SIZE];
+        Lock k = { 0 };
+        done_name(s->locks, part->relative, part->instance_id, part->digest, name);
+        int r = read_lock(s->locks, &s->place, s->place.units_fd, name, &k);
+        lock_done(&k);
+        return r == 0;
+}
+
+/* @param k  the lock that counts; NULL: there is none. @return whether a node that works has it */
+static bool is_others(UnitLocksScan *s, const UnitPart *part, const Lock *k) {
+        const char *holder = k ? k->holder : part->instance_id;
+        if (!holder[0] || strcmp(holder, s->locks->instance_id) == 0)
+                return false;
+        Node n = get_node(s, holder);
+        if (n.is_alive || n.is_known)
+                return n.is_alive;
+        /* An agent that was never here, or whose mark does not count. */
+        return !is_older(k ? k->mtime_usec : part->newest_usec, s->now_usec);
+}
+
+int unit_locks_request(UnitLocksScan *s, const UnitPart *part) {
+        UnitLocks *l = s->locks;
+        char key[KEY_SIZE];
+        if (s->is_off)
+                return part->instance_id[0] && strcmp(part->instance_id, l->instance_id) != 0
+                               ? UNIT_LOCKS_E_OTHERS
+                               : 0;
+        bool is_own = strcmp(part->instance_id, l->instance_id) == 0;
+        key_of_part(l, part->relative, part->instance_id, key);
+        for (unsigned tries = 0; tries < 3; tries++) {
+                char name[LOCK_NAME_SIZE];
+                Lock k = { 0 };
+                unsigned turn;
+                int r = find_lock(l, &s->place, key, &k, &turn);
+                bool is_ours = r == 0 && strcmp(k.holder, l->instance_id) == 0;
+                bool others = (r == 0 || r == -ENOENT) && is_others(s, part, r == 0 ? &k : NULL);
+                lock_done(&k);
+                if (r < 0 && r != -ENOENT) /* twice is better than never, but for others' names */
+                        return r == -ENOMEM                      ? r
+                               : is_own || !part->instance_id[0] ? 0
+                                                                 : UNIT_LOCKS_E_OTHERS;
+                if (is_ours)
+                        return adopt(l, part->instance_id) ? 0 : UNIT_LOCKS_E_OTHERS;
+                if (!is_own && is_delivered(s, part))
+                        return UNIT_LOCKS_E_DONE;
+                if (others)
+                        return UNIT_LOCKS_E_OTHERS;
+                if (is_own && r == -ENOENT) /* the name says it already */
+                        return 0;
+                if (turn > TURNS_MAX || !adopt(l, part->instance_id))
+                        return part->instance_id[0] && !is_own ? UNIT_LOCKS_E_OTHERS : 0;
+                (void)snprintf(name, sizeof name, "%s.%u", key, turn);
+                r = publish(l, &s->place, name, part);
+                if (r == -ENOMEM)
+                        return r;
+                if (r < 0 && r != -EEXIST)
+                        return part->instance_id[0] && !is_own ? UNIT_LOCKS_E_OTHERS : 0;
+                /* It is read back: NFS may answer EEXIST to the agent that was first. */
+        }
+        return UNIT_LOCKS_E_OTHERS; /* the next scan looks again */
+}
+
+/* ---- without a scan ---- */
+
+static void mark_part(const UnitLocks *l, const Place *p, const UnitPart *part) {
+        char name[LOCK_NAME_SIZE];
+        done_name(l, part->relative, part->instance_id, part->digest, name);
+        (void)publish(l, p, name, part); /* it may be there; else it is delivered twice at worst */
+}
+
+/* Parts of other nodes are marked as they were when they were taken over. */
+static void mark_adopted(UnitLocks *l, const Place *p, const char *relative) {
+        unsigned n = MIN(atomic_load(&l->n_adopted), (unsigned)ADOPTED_MAX);
+        for (unsigned i = 0; i < n; i++) {
+                const char *instance_id = l->adopted[i].instance_id;
+                char key[KEY_SIZE];
+                Lock k = { 0 };
+                unsigned turn;
+                if (!atomic_load(&l->adopted[i].is_set))
+                        continue;
+                key_of_part(l, relative, instance_id, key);
+                if (find_lock(l, p, key, &k, &turn) == 0 && strcmp(k.holder, l->instance_id) == 0)
+                        mark_part(l, p, &(UnitPart){ relative, instance_id, k.digest, 0 });
+                lock_done(&k);
+        }
+}
+
+void unit_locks_mark_delivered(UnitLocks *l, const char *relative, uint64_t digest) {
+        Place p;
+        if (place_open(l, &p, NULL) < 0)
+                return;
+        bool is_locked = holds(l, &p, relative, "");
+        mark_part(l, &p, &(UnitPart){ relative, is_locked ? "" : l->instance_id, digest, 0 });
+        mark_adopted(l, &p, relative);
+        place_close(&p);
+}
+
+static void add_others(const UnitLocks *l, const Place *p, const char *name, uint64_t now_usec,
+                       UnitLocksHeld *ret) {
+        _cleanup_free_ char *text = NULL;
+        uint64_t usec, n_units, age_usec;
+        if (read_mark(l, p, name, &usec, &text) < 0 || is_older(usec, now_usec))
+                return;
+        if (sscanf(text, "%" SCNu64 " %" SCNu64, &n_units, &age_usec) != 2 || n_units == 0)
+                return;
+        age_usec = MIN(age_usec, (uint64_t)INT64_MAX) + (now_usec > usec ? now_usec - usec : 0);
+        ret->n_nodes++;
+        ret->n_units += MIN(n_units, (uint64_t)UINT32_MAX);
+        ret->oldest_usec = MAX(ret->oldest_usec, age_usec);
+}
+
+int unit_locks_beat(UnitLocks *l, const UnitLocksHeld *own, UnitLocksHeld *ret_others) {
+        _cleanup_closedir_ DIR *dir = NULL;
+        char text[64];
+        uint64_t now_usec;
+        Place p;
+        int r = place_open(l, &p, NULL);
+        if (r < 0)
+                return r;
+        (void)snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64 "\n", own->n_units,
+                       own->oldest_usec);
+        r = touch(&p, text, &now_usec);
+        *ret_others = (UnitLocksHeld){ 0 };
+        if (r == 0)
+                r = fs_opendir_at(p.nodes_fd, ".", &dir);
+        for (struct dirent *e; r == 0 && (e = readdir(dir));) {
+                size_t n = strcspn(e->d_name, "@");
+                if (e->d_name[0] == '.' ||
+                    (n == strlen(l->instance_id) && strncmp(e->d_name, l->instance_id, n) == 0))
+                        continue;
+                add_others(l, &p, e->d_name, now_usec, ret_others);
+        }
+        place_close(&p);
+        return r;
+}
