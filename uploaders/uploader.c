@@ -1,6 +1,21 @@
 #include "uploaders/uploader.h"
 
+#include <string.h>
+
 #include "lib/base/cleanup.h"
+
+static size_t length_without_ids(const char *text) {
+        const char *ids = strstr(text, UPLOAD_REQUEST_ID_TEXT);
+
+        return ids ? (size_t)(ids - text) : strlen(text);
+}
+
+bool upload_error_is_same(const char *a, const char *b) {
+        if (!a || !b)
+                return a == b;
+        size_t n = length_without_ids(a);
+        return n == length_without_ids(b) && memcmp(a, b, n) == 0;
+}
 
 uint64_t backoff_next_usec(unsigned n_failures, uint64_t initial_usec, uint64_t maximum_usec,
                            uint64_t random) {

@@ -1,6 +1,7 @@
 /* What all uploaders share: their outcomes, and the wait before the next try. Pure. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum {
@@ -14,13 +15,22 @@ enum {
         UPLOAD_E_MISMATCH = 5,
         /* no credentials, or they are refused, or not permitted: wait until somebody repairs it */
         UPLOAD_E_DENIED = 6,
-        UPLOAD_E_REFUSED = 7, /* this object is refused for what it is: no waiting helps */
-        UPLOAD_E_STALE = 8,   /* what was to be resumed cannot be: begin again */
-        UPLOAD_E_PAUSED = 9,  /* asked to stop; what arrived is known, to continue it later */
+        /* The destination refuses it. If it takes others meanwhile, it is refused for what it is
+         * and no waiting helps; else the destination, or its configuration, is at fault. */
+        UPLOAD_E_REFUSED = 7,
+        UPLOAD_E_STALE = 8,  /* what was to be resumed cannot be: begin again */
+        UPLOAD_E_PAUSED = 9, /* asked to stop; what arrived is known, to continue it later */
         /* no connection to the destination, or one that ended or stalled: never the fault of what
          * is uploaded, however often it happens */
         UPLOAD_E_NETWORK = 10,
 };
+
+/* Ends a sentence about a failure, before ids that are other ones each time:
+ * `…; correct endpoint [x-amz-request-id 4442587FB7D0A2F9]`. */
+#define UPLOAD_REQUEST_ID_TEXT " [x-amz-"
+
+/** @return whether two sentences differ at most in these ids; NULL is the same as NULL only */
+bool upload_error_is_same(const char *a, const char *b);
 
 /** The wait before the next try: exponential with full jitter.
  * @param n_failures in a row, at least 1

@@ -294,16 +294,27 @@ bool delivery_endf(Delivery *d, DeliveryResult result, const char *fmt, ...) {
         return end_delivery(d, result, text);
 }
 
+/* Of a source on a network file system whose server is away for a while. */
+static bool may_pass(int r) {
+        return r == -EIO || r == -ESTALE || r == -ETIMEDOUT || r == -ENOTCONN || r == -EHOSTDOWN ||
+               r == -EHOSTUNREACH || r == -EREMOTEIO;
+}
+
+/* A lack of memory or descriptors is not the bundle's fault. */
+static DeliveryResult result_of(int r) {
+        return tree_error_is_resource(r) ? RESULT_NO_RESOURCES : RESULT_FAILED;
+}
+
 bool delivery_end_upload(Delivery *d, int outcome, char *error) {
         d->upload_outcome = MAX(outcome, 0);
         /* A destination that gives back other bytes than it was given is no place for evidence,
          * whatever the bundle. */
         if (outcome == UPLOAD_E_FULL || outcome == UPLOAD_E_UNREACHABLE ||
             outcome == UPLOAD_E_NETWORK || outcome == UPLOAD_E_DENIED ||
-            outcome == UPLOAD_E_MISMATCH)
+            outcome == UPLOAD_E_REFUSED || outcome == UPLOAD_E_MISMATCH)
                 return end_delivery(d, RESULT_DESTINATION_FAILED, error);
         if (!error && outcome < 0)
-                return delivery_endf(d, RESULT_FAILED, "%s", strerror(-outcome));
+                return delivery_endf(d, result_of(outcome), "%s", strerror(-outcome));
         return end_delivery(d, RESULT_FAILED, error);
 }
 
@@ -414,11 +425,6 @@ static bool check_owners(DeliveryAttempt *a) {
         return true;
 }
 
-/* A lack of memory or descriptors is not the bundle's fault. */
-static DeliveryResult result_of(int r) {
-        return tree_error_is_resource(r) ? RESULT_NO_RESOURCES : RESULT_FAILED;
-}
-
 static bool build_plan(DeliveryAttempt *a) {
         Delivery *d = a->delivery;
         size_t n_reasons = json_array_size(a->reasons); /* that it had */
@@ -428,6 +434,7 @@ static bool build_plan(DeliveryAttempt *a) {
         if (r >= 0)
                 r = plan_freeze(a->plan);
         d->complete = d->rec.complete && json_array_size(a->reasons) == n_reasons;
+        d->is_transient = may_pass(r);
         if (r < 0 && r != -ENOENT)
                 return delivery_endf(d, result_of(r), "cannot plan the bundle of '%s': %s",
                                      d->rec.path, strerror(-r));
@@ -494,6 +501,7 @@ BundleWriterOptions delivery_attempt_writer_options(DeliveryAttempt *a, uint64_t
 
 bool delivery_attempt_end_writer(DeliveryAttempt *a, int r, size_t member) {
         Delivery *d = a->delivery;
+        d->is_transient = may_pass(r);
         _cleanup_free_ char *path = member < plan_n_members(a->plan)
                                             ? path_escape(plan_member(a->plan, member)->path)
                                             : NULL;
@@ -676,6 +684,7 @@ bool delivery_attempt_delivered_before(DeliveryAttempt *a) {
         Delivery *d = a->delivery;
         if (memcmp(a->earlier.plan, a->plan_sha256, SHA256_SIZE) != 0 && !compare_members(a))
                 return false;
+        d->was_there = true;
         d->object_bytes = a->earlier.bytes;
         d->complete = a->earlier.complete;
         free(d->incomplete);

@@ -57,12 +57,14 @@ bool delivery_record_failure(Store *store, Bundle *b);
 
 typedef enum DeliveryResult {
         RESULT_DELIVERED,
-        RESULT_CHANGED,            /* a member changed while it was read: it has to settle */
-        RESULT_VANISHED,           /* nothing of it is left */
-        RESULT_ABORTED,            /* on request */
-        RESULT_DESTINATION_FAILED, /* full, away or denied: not the bundle's fault */
-        RESULT_NO_RESOURCES,       /* of memory, threads or state: nobody's fault */
-        RESULT_FAILED,             /* the bundle's own failure, counts towards quarantine */
+        RESULT_CHANGED,  /* a member changed while it was read: it has to settle */
+        RESULT_VANISHED, /* nothing of it is left */
+        RESULT_ABORTED,  /* on request */
+        /* Full, away or denied: not the bundle's fault. Refused (UPLOAD_E_REFUSED): unless others
+         * get through. */
+        RESULT_DESTINATION_FAILED,
+        RESULT_NO_RESOURCES, /* of memory, threads or state: nobody's fault */
+        RESULT_FAILED,       /* the bundle's own failure, counts towards quarantine */
 } DeliveryResult;
 
 typedef struct Delivery {
@@ -99,6 +101,10 @@ typedef struct Delivery {
         uint64_t start_usec;          /* CLOCK_BOOTTIME */
         uint64_t setup_usec;          /* until data could be sent; 0 = not yet */
         bool has_advanced; /* something arrived that the next attempt need not send again */
+        bool is_transient; /* what RESULT_FAILED is about may pass: the source's file system is away
+                            */
+        bool was_there;    /* RESULT_DELIVERED: by an earlier run; nothing was written */
+        bool is_multipart; /* it was sent in parts, by requests that a small one does not need */
 
         /* The result. */
         DeliveryResult result;

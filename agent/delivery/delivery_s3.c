@@ -581,26 +581,42 @@ static char *manifest_url(const DeliveryS3 *x) {
 
 static bool read_manifest(DeliveryS3 *x);
 
+/* In pieces that are parsed on the loop within milliseconds. */
+#define MANIFEST_PIECE_BYTES MIB
+
 static bool handle_manifest_piece(DeliveryS3 *x, const S3Result *result) {
+        if (result->status == 416 && x->manifest_size == UINT64_MAX) { /* at its end */
+                x->manifest_size = x->manifest_read;
+                return read_manifest(x);
+        }
         if (result->answer->verdict != S3_OK)
                 return end_answer(x, result->answer);
         if (!delivery_attempt_read_manifest(&x->attempt, result->body, result->body_bytes))
                 return false;
         x->manifest_read += result->body_bytes;
-        if (result->body_bytes == 0) /* it is shorter now: it has no end */
+        /* shorter now, so that it has no end; or its size was not told */
+        if (result->body_bytes == 0 ||
+            (x->manifest_size == UINT64_MAX && result->body_bytes < MANIFEST_PIECE_BYTES))
                 x->manifest_size = x->manifest_read;
         return read_manifest(x);
+}
+
+/* What has the name may be a page that a portal answers to everything with: it counts against the
+ * bundle only where the answers are recognisably a store's. @return false */
+static bool blame_store_unless_known(DeliveryS3 *x) {
+        if (x->base.result == RESULT_FAILED && !s3_client_has_request_ids(x->client))
+                (void)delivery_end_upload(&x->base, UPLOAD_E_REFUSED, TAKE_PTR(x->base.error));
+        return false;
 }
 
 static bool end_manifest(DeliveryS3 *x) {
         _cleanup_free_ char *url = manifest_url(x);
         /* also for an empty one, of which no piece has come */
         return delivery_attempt_read_manifest(&x->attempt, "", 0) &&
-               delivery_attempt_end_manifest(&x->attempt, url ? url : x->manifest_key, &x->earlier);
+               (delivery_attempt_end_manifest(&x->attempt, url ? url : x->manifest_key,
+                                              &x->earlier) ||
+                blame_store_unless_known(x));
 }
-
-/* In pieces that are parsed on the loop within milliseconds. */
-#define MANIFEST_PIECE_BYTES MIB
 
 static bool read_manifest(DeliveryS3 *x) {
         char range[64];
@@ -629,10 +645,7 @@ static bool handle_manifest_head(DeliveryS3 *x, const S3Result *result) {
         if (verdict != S3_OK)
                 return end_answer(x, result->answer);
         if (!length || parse_u64(length, &x->manifest_size) < 0)
-                return delivery_endf(&x->base, RESULT_FAILED,
-                                     "the store does not report the size of "
-                                     "'%s'",
-                                     x->manifest_key);
+                x->manifest_size = UINT64_MAX; /* a proxy removes it: read until it ends */
         x->manifest_read = 0;
         return read_manifest(x);
 }
@@ -653,8 +666,8 @@ static bool handle_object(DeliveryS3 *x, const S3Result *result) {
         case S3_OK:
                 x->base.proof = PROOF_HEAD;
                 digest_hex(head->plan, SHA256_SIZE, plan_hex);
-                if (length && parse_u64(length, &bytes) == 0 && bytes == head->bytes && its_plan &&
-                    strcmp(its_plan, plan_hex) == 0)
+                if ((!length || (parse_u64(length, &bytes) == 0 && bytes == head->bytes)) &&
+                    its_plan && strcmp(its_plan, plan_hex) == 0)
                         x->earlier = EARLIER_COMPLETE;
                 return true;
         case S3_DENIED: /* the manifest is the commit */
@@ -735,6 +748,7 @@ static bool supply_upload(DeliveryS3 *x) {
 static int on_upload_start(S3Upload *u, void *userdata) {
         (void)u;
         DeliveryS3 *x = userdata;
+        x->base.is_multipart = true;
         LedgerUpload upload = { .key = x->key,
                                 .packer = x->signature,
                                 .created_usec = x->base.clock->realtime_usec(x->base.clock) };
@@ -809,11 +823,15 @@ static bool handle_upload_result(DeliveryS3 *x) {
                 x->is_fresh = false;
                 return end_for_restart(x, RESULT_FAILED, "its name is in use: checking by whom");
         }
-        if (outcome == UPLOAD_E_STALE)
-                return end_for_restart(x, RESULT_FAILED,
+        if (outcome == UPLOAD_E_STALE) { /* whoever is to blame when it is so each time */
+                x->base.upload_outcome = UPLOAD_E_REFUSED;
+                return end_for_restart(x, RESULT_DESTINATION_FAILED,
                                        error ? error : "its upload cannot be resumed");
-        return outcome < 0 ? end_state_error(x, outcome)
-                           : delivery_end_upload(&x->base, outcome, TAKE_PTR(error));
+        }
+        if (outcome < 0)
+                return end_state_error(x, outcome);
+        return delivery_end_upload(&x->base, outcome, TAKE_PTR(error)) ||
+               blame_store_unless_known(x);
 }
 
 static bool handle_object_uploaded(DeliveryS3 *x) {
@@ -849,6 +867,7 @@ static bool start_object_upload(DeliveryS3 *x) {
         set_state(x, DELIVERY_S3_SENDING);
         x->base.setup_usec = x->base.clock->boottime_usec(x->base.clock) - x->base.start_usec;
         x->packed_bytes = delivery_s3_ledger_bytes(&x->ledger);
+        x->base.is_multipart = x->ledger.upload_id;
         return create_upload(
                 x, &(S3UploadOptions){
                            .key = x->key,
@@ -1153,6 +1172,7 @@ static int create_client(Destination *d, S3Target *t) {
                                     .dualstack = place.dualstack,
                                     .fips = place.fips,
                                     .ca_file = place.ca_bundle,
+                                    .omits_checksums = place.omits_checksums,
                                     .proxy = config->proxy,
                                     .connections = (unsigned)config->connections,
                                     .request_timeout_usec = config->request_timeout_usec,

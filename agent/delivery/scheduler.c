@@ -216,9 +216,25 @@ static void mark_ok(Destination *d) {
         set_error(&d->last_error, NULL);
 }
 
-static uint64_t backoff(const Scheduler *s, unsigned n) {
-        return backoff_next_usec(n, s->config->retry.initial_usec, s->config->retry.maximum_usec,
+/* With --once the node may go away at the end of --timeout. */
+#define ONCE_BACKOFF_MAX_USEC (10 * USEC_PER_SEC)
+/* A destination that is well again shall have everything within two minutes. */
+#define DESTINATION_BACKOFF_MAX_USEC USEC_PER_MINUTE
+
+static uint64_t bounded_backoff(const Scheduler *s, unsigned n, uint64_t maximum_usec) {
+        uint64_t max = MIN(maximum_usec, s->config->retry.maximum_usec);
+        if (s->context.is_urgent)
+                max = MIN(max, ONCE_BACKOFF_MAX_USEC);
+        return backoff_next_usec(n, MIN(s->config->retry.initial_usec, max), max,
                                  scheduler_random());
+}
+
+static uint64_t backoff(const Scheduler *s, unsigned n) {
+        return bounded_backoff(s, n, USEC_INFINITY);
+}
+
+static uint64_t destination_backoff(const Scheduler *s, unsigned n) {
+        return bounded_backoff(s, n, DESTINATION_BACKOFF_MAX_USEC);
 }
 
 /* What people have to fix is retried as slowly from the start as what has failed so often. */
@@ -227,14 +243,13 @@ static uint64_t backoff(const Scheduler *s, unsigned n) {
 static void mark_failed(Destination *d, int outcome, const char *error) {
         bool waits_for_people = outcome == UPLOAD_E_FULL || outcome == UPLOAD_E_DENIED;
         d->n_failures++;
-        uint64_t wait =
-                backoff(d->scheduler, d->n_failures + (waits_for_people ? BACKOFF_HEAD_START : 0));
+        uint64_t wait = destination_backoff(
+                d->scheduler, d->n_failures + (waits_for_people ? BACKOFF_HEAD_START : 0));
         d->not_before_usec = scheduler_boottime_usec(d->scheduler) + wait;
         set_destination_state(d, waits_for_people ? DESTINATION_PAUSED : DESTINATION_FAILING);
         d->is_proven = d->objects_failed = false;
         char text[64];
-        if (!d->last_error || !error ||
-            strcmp(d->last_error, error) != 0) /* logged once, not with every try */
+        if (!error || !upload_error_is_same(d->last_error, error)) /* once, not with every try */
                 log_warning(0, "destination %s: %s; nothing is lost, trying again in %s",
                             d->config->name, error ? error : "failed",
                             clock_format_duration(text, wait));
@@ -399,10 +414,11 @@ static unsigned attempts_of(const Bundle *b) {
         return n;
 }
 
-static const char *proof_text(Proof proof) {
-        return proof == PROOF_READBACK ? "read back and proven"
-               : proof == PROOF_HEAD   ? "proven by HEAD"
-                                       : "proven by the store's answer (HEAD is not permitted)";
+static const char *proof_text(const Delivery *job) {
+        if (job->proof == PROOF_RESPONSE)
+                return job->was_there ? "recognised by its manifest (HEAD is not permitted)"
+                                      : "proven by the store's answer (HEAD is not permitted)";
+        return job->proof == PROOF_READBACK ? "read back and proven" : "proven by HEAD";
 }
 
 static void handle_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery, Delivery *job) {
@@ -421,14 +437,16 @@ static void handle_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery
         delivery_report_pids(job, b);
         b->rec.attempts = attempts_of(b);
         *delivery_tries(b, delivery) = (BundleTries){ 0 };
+        d->n_accepted[job->is_multipart] += !job->was_there;
         char counter[BYTES_COUNTER_SIZE], text[PARSE_FORMAT_SIZE];
         (void)store_counter_add(s->context.store, bytes_counter(d, counter),
                                 job->object_bytes); /* a figure, no evidence */
         mark_ok(d);
         d->last_success_usec = scheduler_realtime_usec(s);
-        log_dump(b->rec.id, LOG_NOTICE, 0, "delivered to %s: '%s', %s, %s%s", d->config->name,
-                 delivery->object ? delivery->object : "?",
-                 parse_format_human(text, job->object_bytes), proof_text(job->proof),
+        log_dump(b->rec.id, LOG_NOTICE, 0, "%s %s: '%s', %s, %s%s",
+                 job->was_there ? "was delivered before, by an earlier run, to" : "delivered to",
+                 d->config->name, delivery->object ? delivery->object : "?",
+                 parse_format_human(text, job->object_bytes), proof_text(job),
                  job->complete ? "" : ", labelled incomplete");
         /* The manifest is there: the bundle is delivered whatever happens now. Before the bundle
          * may be gone.
@@ -456,7 +474,7 @@ static void handle_bundle_failure(Destination *d, Bundle *b, DeliveryRecord *del
         const char *error = job->error ? job->error : "failed";
         delivery->attempts++;
         b->rec.attempts = attempts_of(b);
-        delivery_tries(b, delivery)->failed = true;
+        delivery_tries(b, delivery)->failed = !job->is_transient;
         set_error(&delivery->last_error, error);
         uint64_t wait = postpone(s, delivery, backoff(s, delivery->attempts));
         char text[64];
@@ -478,7 +496,7 @@ static void postpone_bundle(Destination *d, Bundle *b, DeliveryRecord *delivery,
                             const Delivery *job, uint64_t wait_usec) {
         Scheduler *s = d->scheduler;
         const char *error = job->error ? job->error : "out of memory or threads";
-        bool is_known = delivery->last_error && strcmp(delivery->last_error, error) == 0;
+        bool is_known = upload_error_is_same(delivery->last_error, error);
         char text[64];
         s->n_retries[SCHEDULER_RETRY_BUNDLE]++;
         (void)postpone(s, delivery, wait_usec);
@@ -493,6 +511,14 @@ static void postpone_bundle(Destination *d, Bundle *b, DeliveryRecord *delivery,
  * wait for it. */
 #define DESTINATION_FAILURES_MAX 3
 
+/* Whether a refusal counts against the bundle: since it was refused before the destination has
+ * accepted another one with requests of the same kind. */
+static bool is_refused_alone(const Destination *d, BundleTries *tries, const Delivery *job) {
+        uint32_t before = tries->refused_at;
+        tries->refused_at = d->n_accepted[job->is_multipart] + 1;
+        return before > 0 && tries->refused_at != before;
+}
+
 /* The destination is at fault, which is shown until the bundle gets through, and never a reason to
  * give it up. Broken connections are the network's fault, however many there are. */
 static void handle_destination_failure(Destination *d, Bundle *b, DeliveryRecord *delivery,
@@ -501,6 +527,10 @@ static void handle_destination_failure(Destination *d, Bundle *b, DeliveryRecord
         BundleTries *tries = delivery_tries(b, delivery);
         bool is_full = job->upload_outcome == UPLOAD_E_FULL;
         bool may_be_alone = !is_full && job->upload_outcome != UPLOAD_E_NETWORK;
+        if (job->upload_outcome == UPLOAD_E_REFUSED && is_refused_alone(d, tries, job)) {
+                handle_bundle_failure(d, b, delivery, job);
+                return;
+        }
         tries->by_destination = true;
         if (job->has_advanced)
                 d->n_failures = tries->n_away = 0;
@@ -509,9 +539,8 @@ static void handle_destination_failure(Destination *d, Bundle *b, DeliveryRecord
         if (may_be_alone && tries->n_away < UINT8_MAX)
                 tries->n_away++;
         if (may_be_alone && tries->n_away > DESTINATION_FAILURES_MAX) {
-                tries->failed = true;
                 d->is_proven = d->delivery_failed = false; /* the probe alone decides */
-                postpone_bundle(d, b, delivery, job, backoff(s, tries->n_away));
+                postpone_bundle(d, b, delivery, job, destination_backoff(s, tries->n_away));
                 return;
         }
         d->delivery_failed = true;

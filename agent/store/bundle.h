@@ -74,7 +74,10 @@ void named_pids_done(NamedPids *p);
 typedef struct BundleTries {
         uint8_t n_away;      /* in a row: by the destination's fault */
         bool by_destination; /* the last one failed by the destination's fault */
-        bool failed;         /* by the bundle's own fault, or where other bundles do not fail */
+        bool failed;         /* by the bundle's own fault */
+        /* One more than the bundles that the destination had accepted when it last refused this
+         * one; 0: it never did */
+        uint32_t refused_at;
 } BundleTries;
 
 typedef struct Bundle {

@@ -488,6 +488,7 @@ static int connect_to(ObjectStore *s, const S3Target *l, char **ret_fault) {
                 .dualstack = e.dualstack,
                 .fips = e.fips,
                 .ca_file = e.ca_bundle,
+                .omits_checksums = e.omits_checksums,
                 .proxy = text_or(d->proxy, ""),
                 .connections = CONNECTIONS,
                 .request_timeout_usec =

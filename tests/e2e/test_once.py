@@ -6,15 +6,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from agent import (DAEMON, INSTANCE, Agent, check_bundle, cleanup, need, need_root, run, tree,
+from agent import (DAEMON, INSTANCE, Agent, check_bundle, need, need_root, run, tree,
                    wait_for)
 from s3_server import S3Server
+from s3tools import judge_server
 from tap import main, test
+from test_notes import clean_up, serve_faultfs
 
 NOBODY = 65534
 
@@ -63,6 +66,66 @@ def once_reports_what_remains_and_exits_1():
     left = [line for line in result.stdout.splitlines()
             if "neuron-core-dump-20260527T051233-" in line]
     assert len(left) == 1, result.stdout
+
+
+@test
+def once_outlives_a_store_that_asks_for_less():
+    with S3Server() as s3:
+        s3.fault("PutObject", status=503, code="SlowDown", times=None)
+        a = Agent()
+        a.config["destinations"] = [a.s3("s3", s3, "bucket")]
+        a.config["retry"] = {"initial": "50ms", "maximum": "200ms"}
+        a.dump()
+        ends = threading.Timer(15, s3.clear_faults)
+        ends.start()
+        result = a.once("--timeout", "60s")
+        ends.cancel()
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert len(s3.objects) == 2, list(s3.objects)
+
+
+@test
+def once_outlives_a_store_that_fails_all_writes():
+    with S3Server() as s3:
+        for operation in ("PutObject", "CreateMultipartUpload"):
+            s3.fault(operation, status=500, code="InternalError", times=None)
+        a = Agent()
+        a.use_directories()
+        a.config["destinations"] = [a.s3("s3", s3, "bucket", part_size="5MiB")]
+        a.config["retry"] = {"initial": "20ms", "maximum": "100ms"}
+        units = [a.incompressible(30000, "1"), a.incompressible(6 << 20, "2")]
+        ends = threading.Timer(10, s3.clear_faults)
+        ends.start()
+        result = a.once("--timeout", "60s")
+        ends.cancel()
+        assert result.returncode == 0, result.stdout + result.stderr
+        judge_server(s3, units)
+
+
+@test
+def once_outlives_a_volume_whose_server_is_away_as_source_and_as_destination():
+    need_root()
+    for error in ("EIO", "ESTALE"):
+        for place, operation in (("share", "write"), ("dumps", "read")):
+            a = Agent()
+            serve_faultfs(a, a.path(place))
+            a.config["destinations"] = [a.volume("archive", "share")]
+            a.config["retry"] = {"initial": "20ms", "maximum": "100ms", "quarantine_after": 10000}
+            unit = a.dump()
+            control = os.path.join(a.path(place), ".faultfs")
+            with open(control, "w", encoding="ascii") as f:
+                f.write(f"{operation} {error} 0{' .tar.zst' if place == 'share' else ''}\n")
+
+            def clear(control=control):
+                with open(control, "w", encoding="ascii") as f:
+                    f.write("clear\n")
+            ends = threading.Timer(5, clear)
+            ends.start()
+            result = a.once("--timeout", "60s")
+            ends.cancel()
+            assert result.returncode == 0, (error, place, result.stdout + result.stderr)
+            path, _ = a.only_manifest(a.path("share"))
+            check_bundle(path, unit, tools=("tar",))
 
 
 @test
@@ -269,4 +332,4 @@ def the_command_line_names_what_it_can_and_what_it_cannot():
 
 
 if __name__ == "__main__":
-    sys.exit(main(cleanup))
+    sys.exit(main(clean_up))

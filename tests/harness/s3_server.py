@@ -28,6 +28,9 @@ What it is like, changed at any time:
     s3.dialect = "aws" | "radosgw" | "swift"     # radosgw: ListParts of no upload is NoSuchKey,
     empty <Message>, needs all parts listed;
                                                  # swift: checksums in Complete are MalformedXML
+    s3.checksums = "aws" | "b2" | "r2" | "demanded"  # b2, r2: refuse x-amz-checksum-… in their own
+    words; demanded: refuse a write without (a bucket with object lock)
+    s3.hides_length, s3.hides_date = True, True  # no Content-Length in answers to HEAD, no Date
     s3.deny = {"HeadObject"}                     # 403 AccessDenied to these operations
     s3.page_size = 1000                          # of all lists
     s3.clock_offset = 3600                       # its clock, seconds ahead; beyond 15 min of
@@ -226,7 +229,8 @@ class S3Server:
         self.tls = tls
         self.buckets = {bucket: {}}
         self.uploads = {}
-        self.conditions, self.dialect = "aws", "aws"
+        self.conditions, self.dialect, self.checksums = "aws", "aws", "aws"
+        self.hides_length = self.hides_date = False
         self.deny = set()
         self.page_size = 1000
         self.clock_offset = 0.0
@@ -484,6 +488,18 @@ class S3Server:
                       headers, Bucket=request.bucket,
                       Endpoint=f"{request.bucket}.s3.{self.region}.amazonaws.com")
 
+    def _check_checksums(self, request):
+        sent = [h for h in request.headers if h.startswith("x-amz-checksum-")]
+        if sent and self.checksums == "b2":
+            raise S3Error(400, "InvalidArgument",
+                          f"Unsupported header '{sent[0]}' received for this API call.")
+        if sent and self.checksums == "r2":
+            raise S3Error(501, "NotImplemented", f"Header '{sent[0]}' not implemented")
+        if (not sent and self.checksums == "demanded"
+            and request.operation in ("PutObject", "UploadPart")):
+            raise S3Error(400, "InvalidRequest", "Content-MD5 OR x-amz-checksum- HTTP header is "
+                          "required for Put Part requests with Object Lock parameters")
+
     def _check_body(self, request):
         h = request.headers
         said = h.get("x-amz-content-sha256", "")
@@ -513,6 +529,7 @@ class S3Server:
         if request.bucket not in self.buckets:
             raise S3Error(404, "NoSuchBucket", "The specified bucket does not exist",
                           BucketName=request.bucket)
+        self._check_checksums(request)
         self._check_body(request)
         method = getattr(self, "_do_" + re.sub(r"(?<!^)(?=[A-Z])", "_",
                                                request.operation).lower().replace("_v2", ""), None)
@@ -875,11 +892,13 @@ class _Connection:
         raise Gone
 
     def _head(self, request, reply):
-        headers = {"Date": formatdate(self.server.now(), usegmt=True), "Server": "s3_server.py",
+        headers = {"Date": None if self.server.hides_date else formatdate(self.server.now(),
+                                                                          usegmt=True),
+                   "Server": "s3_server.py",
                    "x-amz-request-id": "4442587FB7D0A2F9",
                    **reply.headers}
         headers = {n: v for n, v in headers.items() if v is not None}
-        if reply.status != 204:
+        if reply.status != 204 and not (request.method == "HEAD" and self.server.hides_length):
             headers["Content-Length"] = str(0 if request.method == "HEAD" and reply.status >= 300
                                             else len(reply.body))
         lines = [f"HTTP/1.1 {reply.status} {STATUS_TEXT.get(reply.status, 'Whatever')}"] + [

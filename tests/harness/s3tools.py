@@ -4,6 +4,7 @@ settings is left.
 """
 import dataclasses
 import glob
+import hashlib
 import json
 import os
 import shutil
@@ -219,6 +220,47 @@ def judge(a, bucket, units, tools=("tar",), **wanted):
         assert there[key].get("neuron-collectd-plan") == plan, (key, there[key], plan)
     assert not bucket.uploads(), f"left over: {bucket.uploads()}"
     return manifests
+
+
+def judge_server(s3, units, bucket=None, tools=("tar",), directory=None):
+    """As judge(), by what s3_server.S3Server itself holds.
+    @param tools  () compares the object with its manifest only
+    @return {unit: manifest}"""
+    objects = s3.buckets[bucket or s3.bucket]
+    manifests = {key: json.loads(o.body) for key, o in objects.items()
+                 if key.endswith(".manifest.json") and "/.incidents/" not in key}
+    found = [m["source"]["path"] for m in manifests.values()]
+    assert sorted(found) == sorted(units), f"wanted {sorted(units)}, found {sorted(found)}"
+    keys = {key.removesuffix(".manifest.json") + ".tar.zst" for key in manifests} | set(manifests)
+    assert set(objects) == keys, f"not both of a bundle: {sorted(set(objects) ^ keys)}"
+    for key, manifest in manifests.items():
+        _judge_object(objects[key.removesuffix(".manifest.json") + ".tar.zst"], manifest)
+    left = [u.key for u in s3.uploads.values() if u.bucket == (bucket or s3.bucket)]
+    assert not left, f"left over: {left}"
+    if tools:
+        _judge_content(objects, manifests, tools, directory)
+    return {m["source"]["path"]: m for m in manifests.values()}
+
+
+def _judge_object(found, manifest):
+    assert len(found.body) == manifest["bundle"]["bytes"], manifest["bundle"]
+    offset = 0
+    for part in manifest["bundle"]["parts"]:
+        digest = hashlib.sha256(found.body[offset:offset + part["bytes"]]).hexdigest()
+        assert digest == part["sha256"], f"the part at {offset} differs"
+        offset += part["bytes"]
+    assert found.headers.get("x-amz-meta-neuron-collectd-plan") == manifest["bundle"]["plan"]
+
+
+def _judge_content(objects, manifests, tools, directory):
+    with tempfile.TemporaryDirectory(dir=directory) as where:
+        for key, manifest in manifests.items():
+            path = os.path.join(where, key)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            for name in (key, key.removesuffix(".manifest.json") + ".tar.zst"):
+                with open(os.path.join(where, name), "wb") as f:
+                    f.write(objects[name].body)
+            agent.check_bundle(path, manifest["source"]["path"], tools=tools)
 
 
 _numbers = iter(range(1, 1 << 30))

@@ -142,9 +142,20 @@ static void it_settles_near_what_a_store_can_do(void **state) {
         }
 }
 
+static void ids_of_a_request_make_no_other_error(void **state) {
+        static const char one[] = "403 AccessDenied; allow it [x-amz-request-id A, x-amz-id-2 B]";
+
+        assert_true(upload_error_is_same(one, "403 AccessDenied; allow it [x-amz-request-id C]"));
+        assert_true(upload_error_is_same(one, "403 AccessDenied; allow it"));
+        assert_false(upload_error_is_same(one, "403 AccessDenied; allow [x-amz-request-id A]"));
+        assert_false(upload_error_is_same(one, NULL));
+        assert_true(upload_error_is_same(NULL, NULL));
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(the_bound_doubles_until_the_maximum),
+                cmocka_unit_test(ids_of_a_request_make_no_other_error),
                 cmocka_unit_test(absurd_settings_wait_at_least_a_moment),
                 cmocka_unit_test(it_begins_with_all_and_never_has_more),
                 cmocka_unit_test(each_cut_halves_down_to_one),

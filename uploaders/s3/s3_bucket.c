@@ -344,9 +344,6 @@ static void on_probe_response(const S3Result *result, void *userdata) {
 }
 
 static int start_request(S3Probe *p, const ProbeOptions *ask) {
-        static const AwsNameValue create_headers[] = {
-                { "x-amz-checksum-algorithm", "SHA256" },
-        };
         static const AwsNameValue create_query = { "uploads", "" };
         const AwsNameValue part_queries[] = { { "uploadId", p->upload_id }, { "partNumber", "1" } };
         const AwsNameValue list_queries[] = {
@@ -376,8 +373,6 @@ static int start_request(S3Probe *p, const ProbeOptions *ask) {
         if (ask->operation == S3_CREATE_UPLOAD) {
                 options.queries = &create_query;
                 options.n_queries = 1;
-                options.headers = create_headers;
-                options.n_headers = ELEMENTSOF(create_headers);
         } else if (ask->needs == NEEDS_UPLOAD) {
                 options.queries = part_queries;
                 options.n_queries = ask->operation == S3_UPLOAD_PART ? 2 : 1;

@@ -44,6 +44,8 @@ struct S3Client {
         /* learned */
         bool has_no_conditions;
         bool has_request_ids;     /* in its answers */
+        bool has_checksums;       /* in requests */
+        bool needs_connection;    /* for the next request: the last answer was a 5xx */
         int64_t clock_ahead_usec; /* the server's, by the last Date that was received */
         int64_t sign_ahead_usec;  /* taken into account: only after a RequestTimeTooSkewed */
 
@@ -86,8 +88,10 @@ struct S3Call {
         unsigned n_tries, n_failures;
         unsigned n_redirects;
         bool is_clock_corrected, are_keys_renewed;
-        bool has_delivered_data; /* on_data got something */
-        bool needs_connection;   /* a new one: a kept one was dead */
+        bool has_checksum;         /* x-amz-checksum-…, as far as the operation may have it */
+        bool is_checksum_reversed; /* that is not what the client has learned so far */
+        bool has_delivered_data;   /* on_data got something */
+        bool needs_connection;     /* a new one: a kept one was dead, or answered with a 5xx */
 
         /* That denies, while the credentials' source is asked whether it has others by now. */
         S3Response denied_answer; /* verdict S3_OK = none */
@@ -204,6 +208,14 @@ bool s3_client_has_conditions(const S3Client *c) {
         return !c->has_no_conditions;
 }
 
+bool s3_client_has_checksums(const S3Client *c) {
+        return c->has_checksums;
+}
+
+bool s3_client_has_request_ids(const S3Client *c) {
+        return c->has_request_ids;
+}
+
 int64_t s3_client_clock_offset_usec(const S3Client *c) {
         return c->clock_ahead_usec;
 }
@@ -248,10 +260,12 @@ static uint64_t s3_client_random(S3Client *c) {
         return z ^ (z >> 31);
 }
 
-static void s3_client_update_clock(S3Client *c, const char *http_date) {
+static void s3_client_update_clock(S3Client *c, const char *http_date, const S3Response *answer) {
         uint64_t theirs;
 
-        if (http_date && http_date_parse(http_date, &theirs) == 0)
+        if ((http_date && http_date_parse(http_date, &theirs) == 0) ||
+            (answer->verdict == S3_SKEWED &&
+             aws_time_parse(answer->error.server_time, &theirs) == 0))
                 c->clock_ahead_usec = (int64_t)(theirs - c->clock->realtime_usec(c->clock));
 }
 
@@ -259,8 +273,6 @@ int s3_verdict_outcome(S3Verdict verdict) {
         switch (verdict) {
         case S3_OK:
                 return 0;
-        case S3_EXISTS:
-                return UPLOAD_E_EXISTS;
         case S3_FULL:
                 return UPLOAD_E_FULL;
         case S3_NO_UPLOAD:
@@ -279,6 +291,7 @@ int s3_verdict_outcome(S3Verdict verdict) {
         case S3_DENIED:
         case S3_NO_BUCKET:
                 return UPLOAD_E_DENIED;
+        case S3_EXISTS: /* to a request that had no condition, or before it was seen what exists */
         case S3_REFUSED:
         case S3_UNCONDITIONAL:
                 return UPLOAD_E_REFUSED;
@@ -496,6 +509,12 @@ static int add_object_headers(HeaderSet *h, const S3ClientOptions *o) {
         return 0;
 }
 
+static bool may_have_checksum(const S3Call *call) {
+        S3Operation o = call->options.operation;
+
+        return o == S3_PUT_OBJECT || o == S3_UPLOAD_PART || o == S3_CREATE_UPLOAD;
+}
+
 static int collect_headers(HeaderSet *h, const S3Call *call) {
         const S3ClientOptions *o = &call->client->options;
         const S3RequestOptions *options = &call->options;
@@ -505,8 +524,13 @@ static int collect_headers(HeaderSet *h, const S3Call *call) {
         add(h, "x-amz-expected-bucket-owner", o->expected_bucket_owner);
         /* The object's own checksum, kept by AWS; a bucket with object lock wants one of these
          * headers. */
-        if (options->operation == S3_PUT_OBJECT || options->operation == S3_UPLOAD_PART)
+        if (call->has_checksum && options->operation != S3_CREATE_UPLOAD)
                 add(h, "x-amz-checksum-sha256", call->checksum);
+        /* No x-amz-checksum-type: of SHA256 there are composite checksums only, AWS takes them for
+         * meant, and stores of before 2025 do not know the header. @see Amazon S3 User Guide,
+         * "Checking object integrity": types by algorithm */
+        if (call->has_checksum && options->operation == S3_CREATE_UPLOAD)
+                add(h, "x-amz-checksum-algorithm", "SHA256");
         if (options->is_conditional)
                 add(h, "if-none-match", "*");
         if (options->with_object_headers)
@@ -621,6 +645,10 @@ static void classify_response(S3Call *call, const HttpReply *reply, S3Response *
                 .date = http_reply_header(reply, "date"),
                 .now_usec = call->signed_usec,
                 .bucket_region = http_reply_header(reply, "x-amz-bucket-region"),
+                .has_etag = http_reply_header(reply, "etag"),
+                .location = http_reply_header(reply, "location"),
+                .request_id = http_reply_header(reply, "x-amz-request-id"),
+                .request_id_2 = http_reply_header(reply, "x-amz-id-2"),
                 .bucket = c->options.bucket,
                 .key = call->options.key,
                 .region = call->region,
@@ -676,8 +704,44 @@ static CallRetry renew_keys(S3Call *call) {
                                                                                    : RETRY_NONE;
 }
 
+/* A store that does not know x-amz-checksum-… says so in its own words (B2: InvalidArgument, R2:
+ * NotImplemented), so that only another try shows whether they were the reason. */
+static CallRetry toggle_checksums(S3Call *call, const S3Response *answer) {
+        if (!may_have_checksum(call) || call->is_checksum_reversed || !answer->error.code[0])
+                return RETRY_NONE;
+        call->is_checksum_reversed = true;
+        call->has_checksum = !call->has_checksum;
+        return RETRY_NOW;
+}
+
+/* What is refused without a condition as well was not refused for it. */
+static void forget_unconditional(const S3Call *call, const S3Response *answer) {
+        S3Operation o = call->options.operation;
+
+        if ((o == S3_PUT_OBJECT || o == S3_COMPLETE_UPLOAD) && !call->options.is_conditional &&
+            strstr(answer->error.code, "NotImplemented"))
+                call->client->has_no_conditions = false;
+}
+
+static void learn_from_success(const S3Call *call) {
+        S3Client *c = call->client;
+
+        if (!call->is_checksum_reversed || c->has_checksums == call->has_checksum)
+                return;
+        c->has_checksums = call->has_checksum;
+        c->has_no_conditions = false; /* a 501 that said so may have meant the checksum */
+        log_debug("bucket '%s': requests %s x-amz-checksum-… from now on", c->options.bucket,
+                  c->has_checksums ? "have" : "are without");
+}
+
 static CallRetry decide_retry(S3Call *call, S3Response *answer) {
         switch (answer->verdict) {
+        case S3_OK:
+                learn_from_success(call);
+                return RETRY_NONE;
+        case S3_REFUSED:
+                forget_unconditional(call, answer);
+                return toggle_checksums(call, answer);
         case S3_RETRY:
         case S3_CORRUPTED:
         case S3_UNREACHABLE:
@@ -887,8 +951,10 @@ static void on_reply(const HttpReply *reply, void *userdata) {
                 c->asked_usec = c->clock->boottime_usec(c->clock);
         stats_add(&c->stats, call->options.operation, reply);
         count_sent(call, reply->sent_bytes);
-        s3_client_update_clock(c, http_reply_header(reply, "date"));
         classify_response(call, reply, &answer);
+        s3_client_update_clock(c, http_reply_header(reply, "date"), &answer);
+        /* Another server of those behind one name may be well. */
+        c->needs_connection = call->needs_connection = reply->status >= 500;
         s3_call_adapt_rate(call, &answer, reply->error ? 0 : reply->status);
         switch (decide_retry(call, &answer)) {
         case RETRY_NONE:
@@ -941,7 +1007,7 @@ static int send_now(S3Call *call, const AwsKeys *keys) {
                 .reply_max_bytes = s3_call_reply_max_bytes(call),
                 .on_data = call->options.on_data ? on_reply_data : NULL,
                 .never_repeat =
-                        call->needs_connection ||
+                        call->needs_connection || c->needs_connection ||
                         call->options.operation == S3_CREATE_UPLOAD, /* two are two uploads */
                 .reports_kept_dead = true, /* a repeat has its turn in the line of requests, too */
                 .on_done = on_reply,
@@ -951,6 +1017,7 @@ static int send_now(S3Call *call, const AwsKeys *keys) {
         call->started_usec = now_usec(c);
         r = http_call_new(&call->http, c->pool, &http);
         call->n_tries += r == 0;
+        c->needs_connection = c->needs_connection && r < 0;
         s3_request_done(&request);
         return r;
 }
@@ -1000,6 +1067,8 @@ static int try_now(S3Call *call) {
                 finish_unsent(call, S3_UNCONDITIONAL, "this store has no conditional writes");
                 return 0;
         }
+        if (!call->is_checksum_reversed)
+                call->has_checksum = may_have_checksum(call) && c->has_checksums;
         uint64_t wait = s3_call_wait_usec(call);
         if (wait > 0) {
                 set_state(call, CALL_DELAYED);
@@ -1047,6 +1116,7 @@ int s3_client_new(S3Client **ret, const S3ClientOptions *options, char **ret_err
         int r = copy_options(&c->options, options);
         if (r < 0)
                 return r;
+        c->has_checksums = !options->omits_checksums;
         c->options.connections = MAX(options->connections, 1U);
         aimd_init(&c->aimd, c->options.connections);
         r = find_location(c, c->options.region, &c->place, ret_error);

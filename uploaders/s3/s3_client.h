@@ -31,6 +31,9 @@ typedef struct S3ClientOptions { /* copied, but for event, clock, credentials */
         /* headers of what is written: */
         const char *sse, *kms_key_id, *storage_class; /* sse "none" or "" = not sent */
         char *const *tags;                            /* key, value, …, NULL; NULL */
+        /* x-amz-checksum-… is sent only to a store that demands it, instead of to all but those
+         * that refuse it: AWS_REQUEST_CHECKSUM_CALCULATION=when_required */
+        bool omits_checksums;
         /* between tries */
         uint64_t retry_initial_usec, retry_maximum_usec;
         uint64_t seed;                /* of the jitter */
@@ -110,6 +113,13 @@ uint64_t s3_client_waiting_since_usec(const S3Client *c);
 /** What was learned: false after a 501 to a conditional write (Swift). From then on a conditional
  * order is not sent but ends with S3_UNCONDITIONAL, so that its caller checks before it writes. */
 bool s3_client_has_conditions(const S3Client *c);
+/** What was learned: whether requests have x-amz-checksum-… . A store that refuses a request with
+ * them (Backblaze B2, Cloudflare R2), or one without, gets it once more the other way; what it then
+ * accepts it gets from then on. */
+bool s3_client_has_checksums(const S3Client *c);
+/** Whether any answer had x-amz-request-id or x-amz-id-2, which those of AWS and of most stores
+ * have, and pages of what stands before a store have not. */
+bool s3_client_has_request_ids(const S3Client *c);
 /** How far the server's clock is ahead of ours, by the last answer (in whole seconds); 0
  * before. */
 int64_t s3_client_clock_offset_usec(const S3Client *c);

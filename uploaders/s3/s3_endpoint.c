@@ -266,11 +266,15 @@ static const char *value_of(char *const *environment, const char *name) {
 }
 
 S3Environment s3_environment_read(char *const *environment) {
-        S3Environment e = { .endpoint = "",
-                            .ca_bundle = value_of(environment, "AWS_CA_BUNDLE"),
-                            .dualstack = aws_environment_is_true(environment,
-                                                                 "AWS_USE_DUALSTACK_ENDPOINT"),
-                            .fips = aws_environment_is_true(environment, "AWS_USE_FIPS_ENDPOINT") };
+        S3Environment e = {
+                .endpoint = "",
+                .ca_bundle = value_of(environment, "AWS_CA_BUNDLE"),
+                .dualstack = aws_environment_is_true(environment, "AWS_USE_DUALSTACK_ENDPOINT"),
+                .fips = aws_environment_is_true(environment, "AWS_USE_FIPS_ENDPOINT"),
+                .omits_checksums =
+                        strcasecmp(value_of(environment, "AWS_REQUEST_CHECKSUM_CALCULATION"),
+                                   "when_required") == 0
+        };
         bool ignored = aws_environment_is_true(environment, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
         if (!ignored)
                 e.endpoint = value_of(environment, "AWS_ENDPOINT_URL_S3");

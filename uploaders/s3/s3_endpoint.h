@@ -47,6 +47,7 @@ typedef struct S3Environment { /* borrowed from the environment */
          * AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true */
         const char *endpoint;
         const char *ca_bundle; /* AWS_CA_BUNDLE; "" = none */
+        bool omits_checksums;  /* AWS_REQUEST_CHECKSUM_CALCULATION is when_required */
         bool dualstack,
                 /* AWS_USE_DUALSTACK_ENDPOINT, AWS_USE_FIPS_ENDPOINT; false where there is an
                  * endpoint */

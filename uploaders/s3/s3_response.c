@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <strings.h>
 
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
@@ -12,6 +13,7 @@
 #include "uploaders/aws/aws_parse.h"
 #include "uploaders/aws/aws_region.h"
 #include "uploaders/s3/s3_endpoint.h"
+#include "uploaders/uploader.h"
 
 typedef struct S3Rule {
         const char *code; /* a `*` stands for any text */
@@ -240,6 +242,8 @@ static const S3Rule *s3_rule_of_http_error(int error) {
 /* From an answer to a verdict and a sentence: what depends on more than the code. */
 
 #define RETRY_AFTER_MAX_USEC (5 * USEC_PER_MINUTE)
+#define REQUEST_ID_MAX 128
+#define TITLE_MAX 80
 /* S3 allows 15 minutes, but Date has whole seconds, and the answer took its time: 403 of a HEAD
  * is blamed on the clock somewhat before, for at the worst it costs one more request. */
 #define SKEW_SUSPECT_USEC (14 * USEC_PER_MINUTE)
@@ -266,6 +270,10 @@ typedef struct Judgement {
         bool has_document; /* the body was an <Error> */
 } Judgement;
 
+static const char *or_nothing(const char *text) {
+        return text ? text : "";
+}
+
 /* The region that the answer names, if it is another than ours. */
 static void learn_region(Judgement *j) {
         S3Response *a = j->answer;
@@ -280,12 +288,29 @@ static void learn_region(Judgement *j) {
         }
 }
 
+/* Not the store's: no error document, or in an answer to HEAD, which has none, no request id. */
+static bool is_strange(const Judgement *j) {
+        return j->operation->is_head ? j->in->is_foreign : !j->has_document;
+}
+
 /* The 404 of a proxy that has lost its store, or of a load balancer: nothing is missing but the
  * store. */
 static bool is_strange_404(const Judgement *j) {
-        if (j->in->status != 404)
-                return false;
-        return j->operation->is_head ? j->in->is_foreign : !j->has_document;
+        return j->in->status == 404 && is_strange(j);
+}
+
+/* A page to log in, of a portal or a proxy; S3 names the bucket's region, or sends a document. */
+static bool is_strange_redirect(const Judgement *j) {
+        return j->in->status >= 300 && j->in->status < 400 && !j->has_document &&
+               !j->in->bucket_region && (!j->operation->is_head || j->in->location);
+}
+
+/* Each answer with an object, or about one, has its ETag. */
+static bool is_strange_object(const Judgement *j) {
+        S3Operation o = j->in->operation;
+
+        return (o == S3_HEAD_OBJECT || o == S3_GET_OBJECT) &&
+               (!j->in->has_etag || j->in->is_foreign);
 }
 
 /* A 404 says that something is missing; what it is depends on what was asked. */
@@ -302,6 +327,10 @@ static void classify_missing(Judgement *j) {
 }
 
 static void classify_redirect(Judgement *j) {
+        if (is_strange_redirect(j)) {
+                j->answer->verdict = S3_RETRY;
+                return;
+        }
         learn_region(j);
         /* A region that is ours already was not the fault. */
         if (j->answer->region[0] == '\0' &&
@@ -341,7 +370,7 @@ static void classify_by_rule(Judgement *j) {
                 classify_redirect(j);
         else if (j->operation->is_head && !j->has_document)
                 classify_head(j);
-        else if (in->is_conditional && in->status == 501)
+        else if (in->is_conditional && in->status == 501 && j->has_document)
                 a->verdict = S3_UNCONDITIONAL;
         else if (a->verdict == S3_BAD_PART && in->operation != S3_COMPLETE_UPLOAD)
                 a->verdict = S3_REFUSED;
@@ -357,6 +386,25 @@ static int read_document(Judgement *j) {
         return 0;
 }
 
+/* Of a portal or a proxy that has an answer to everything. S3's to PUT have no body. */
+static bool is_page(const Judgement *j) {
+        static const char *const beginnings[] = { "<!doctype html", "<html" };
+        const char *body = or_nothing(j->in->body);
+        size_t n = j->in->body_bytes;
+
+        if (n == 0 || j->has_document || j->in->operation == S3_GET_OBJECT)
+                return false;
+        if (j->in->operation == S3_PUT_OBJECT || j->in->operation == S3_UPLOAD_PART)
+                return true;
+        for (; n > 0 && strchr(" \t\r\n", *body); n--)
+                body++;
+        for (size_t i = 0; i < ELEMENTSOF(beginnings); i++)
+                if (n > strlen(beginnings[i]) &&
+                    strncasecmp(body, beginnings[i], strlen(beginnings[i])) == 0)
+                        return true;
+        return false;
+}
+
 /* A 200 may still be a failure: S3 begins its answer to Complete before it knows. @return whether
  * all is well, -ENOMEM */
 static int classify_success(Judgement *j) {
@@ -364,6 +412,11 @@ static int classify_success(Judgement *j) {
         char etag[S3_ETAG_SIZE];
         int r;
 
+        if (is_strange_object(j)) {
+                j->rule = s3_rule_of_status(0);
+                j->answer->verdict = j->rule->verdict;
+                return 0;
+        }
         if (in->operation == S3_GET_OBJECT || j->operation->is_head)
                 return 1; /* the body is the object's */
         if (in->operation == S3_COMPLETE_UPLOAD) {
@@ -374,6 +427,11 @@ static int classify_success(Judgement *j) {
         r = read_document(j);
         if (r < 0)
                 return r;
+        if (is_page(j)) {
+                j->rule = s3_rule_of_status(0);
+                j->answer->verdict = j->rule->verdict;
+                return 0;
+        }
         if (!j->has_document && in->operation != S3_COMPLETE_UPLOAD)
                 return 1;
         j->rule = s3_rule_of_code(j->answer->error.code);
@@ -424,10 +482,6 @@ static int classify(Judgement *j) {
 
 /* ── the sentence ── */
 
-static const char *or_nothing(const char *text) {
-        return text ? text : "";
-}
-
 static void add_keys(StrBuf *b, const S3ResponseInput *in) {
         strbuf_add(b, "the keys");
         if (in->credentials_origin && in->credentials_origin[0]) {
@@ -471,6 +525,7 @@ static void add_filling(StrBuf *b, const Judgement *j, const char *name) {
                 { "region}", or_nothing(in->region) },
                 { "told}", j->answer->region },
                 { "endpoint}", j->answer->error.endpoint },
+                { "location}", or_nothing(in->location) },
                 { "owner}", or_nothing(in->expected_owner) },
         };
 
@@ -569,8 +624,11 @@ static const char *redirect_remedy(const Judgement *j) {
                        "'{told}'";
         if (j->answer->error.endpoint[0])
                 return "the store sends us to '{endpoint}'; set region, or endpoint, to fit";
-        return "the bucket is not in region '{region}' at '{host}'; set region to the one it is "
-               "in, and endpoint to fit";
+        return j->in->bucket_region || j->answer->error.region[0]
+                       ? "the bucket is in region '{region}', as configured, and '{host}' sends us "
+                         "elsewhere: correct endpoint, or wait some minutes if the bucket is new"
+                       : "'{host}' sends us elsewhere and does not say where; correct region "
+                         "('{region}') or endpoint, or wait some minutes if the bucket is new";
 }
 
 static const char *refused_remedy(const Judgement *j) {
@@ -593,7 +651,6 @@ static const char *refused_remedy(const Judgement *j) {
 static const char *special_remedy(const Judgement *j) {
         const S3ResponseInput *in = j->in;
         const S3Response *a = j->answer;
-        bool is_strange = !j->has_document && !j->operation->is_head;
 
         if (a->verdict == S3_UNCONDITIONAL)
                 return "the store has no conditional writes; give each agent its own "
@@ -606,10 +663,12 @@ static const char *special_remedy(const Judgement *j) {
                 return redirect_remedy(j);
         if (strcmp(a->error.code, "AuthorizationHeaderMalformed") == 0)
                 return "correct region ('{region}') or {keys}";
-        if (is_strange_404(j) ||
-            (is_strange && (in->status == 200 || (in->status == 403 && in->body_bytes > 0))))
-                return "'{host}' does not answer like an S3 store; correct endpoint, or see what "
-                       "stands between";
+        if (is_strange_redirect(j) && in->location)
+                return "'{host}' does not answer like an S3 store: it sends us to '{location}'; "
+                       "correct endpoint, or see what stands between";
+        if (is_strange_404(j) || (in->status >= 200 && in->status < 300 && !j->has_document) ||
+            (!j->operation->is_head && is_strange(j) && in->status == 403 && in->body_bytes > 0))
+                return NO_S3;
         if (a->verdict == S3_REFUSED && a->error.code[0] && !s3_rule_of_code(a->error.code))
                 return "see the store's words, and the destination's settings";
         return NULL;
@@ -626,6 +685,25 @@ static void add_remedy(StrBuf *b, const Judgement *j) {
                 add_filled(b, j, refused_remedy(j));
 }
 
+/* Of a page, which a person will recognise. @return whether it has one */
+static bool add_title(StrBuf *b, const S3ResponseInput *in) {
+        static const char before[] = "<title>";
+        const char *body = or_nothing(in->body);
+        const char *title = memmem(body, in->body_bytes, before, sizeof before - 1);
+        char text[TITLE_MAX + 1] = "";
+
+        if (!title)
+                return false;
+        title += sizeof before - 1;
+        size_t n = MIN((size_t)(body + in->body_bytes - title), (size_t)TITLE_MAX);
+        const char *end = memchr(title, '<', n);
+        memcpy(text, title, end ? (size_t)(end - title) : n);
+        strbuf_add(b, " with the page '");
+        strbuf_add_escaped(b, text);
+        strbuf_add(b, "'");
+        return true;
+}
+
 /* What the store said: `403 AccessDenied (Access Denied)`. */
 static void add_words(StrBuf *b, const Judgement *j) {
         const AwsError *e = &j->answer->error;
@@ -638,9 +716,31 @@ static void add_words(StrBuf *b, const Judgement *j) {
                         n--;
                 if (n > 0)
                         strbuf_addf(b, " (%.*s)", (int)n, e->message);
-        } else
+        } else if (!add_title(b, j->in))
                 strbuf_add(b, j->in->body_bytes > 0 ? " with a body that is not S3's"
                                                     : " without an error code");
+}
+
+static void add_id(StrBuf *b, const char *value) {
+        for (size_t i = 0; i < REQUEST_ID_MAX && value[i]; i++)
+                if (value[i] > ' ' && value[i] <= '~' && !strchr("[]\"'\\", value[i]))
+                        strbuf_add_n(b, &value[i], 1);
+}
+
+static void add_request_ids(StrBuf *b, const S3ResponseInput *in) {
+        const struct {
+                const char *name, *value;
+        } ids[] = { { "request-id", in->request_id }, { "id-2", in->request_id_2 } };
+        const char *separator = UPLOAD_REQUEST_ID_TEXT;
+
+        for (size_t i = 0; i < ELEMENTSOF(ids); i++) {
+                if (!ids[i].value || !ids[i].value[0])
+                        continue;
+                strbuf_addf(b, "%s%s ", separator, ids[i].name);
+                add_id(b, ids[i].value);
+                separator = ", x-amz-";
+        }
+        strbuf_add(b, separator[0] == ',' ? "]" : "");
 }
 
 static char *build_sentence(const Judgement *j) {
@@ -663,6 +763,7 @@ static char *build_sentence(const Judgement *j) {
                                    in->http_text && in->http_text[0] ? in->http_text : "no answer");
         strbuf_add(&b, "; ");
         add_remedy(&b, j);
+        add_request_ids(&b, in);
         return strbuf_detach(&b);
 }
 

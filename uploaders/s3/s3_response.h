@@ -40,8 +40,9 @@ typedef enum S3Verdict {
         S3_CONFLICT, /* 409 ConditionalRequestConflict, OperationAborted … : start over */
 
         /* 5xx, 429, SlowDown, RequestTimeout, a dropped, cut or stalled connection, a 200 with
-         * <Error> InternalError, a 200 to Complete that is neither result nor error, a 404 without
-         * <Error> to anything but HEAD, or foreign to HEAD: a proxy's page */
+         * <Error> InternalError, a 200 to Complete that is neither result nor error; and what is
+         * not S3's: a 404 or a redirect without <Error> to anything but HEAD, or foreign to HEAD, a
+         * 2xx to HEAD or GET of an object without an ETag */
         S3_RETRY,
 
         S3_SKEWED, /* RequestTimeTooSkewed: learn the offset and continue */
@@ -68,7 +69,9 @@ typedef enum S3Verdict {
 
         S3_CORRUPTED,   /* XAmzContentSHA256Mismatch, BadDigest: broken on the way: send again */
         S3_UNREACHABLE, /* name, connection (also one that ended or stalled), TLS, proxy */
-        S3_REFUSED,     /* anything else: this request will never work; also NotImplemented */
+        /* anything else: this request as it is, also NotImplemented. Whether any other would be
+         * accepted nobody knows: see UPLOAD_E_REFUSED */
+        S3_REFUSED,
 
         /* 501 to a request with If-None-Match: the store has no conditional writes: continue
          * without */
@@ -91,6 +94,10 @@ typedef struct S3ResponseInput { /* borrowed; "sentence": only for it, may be NU
         size_t body_bytes;
         const char *retry_after;   /* header; NULL */
         const char *bucket_region; /* header x-amz-bucket-region; NULL */
+        bool has_etag;             /* header */
+        const char *location;      /* header; sentence; NULL */
+        /* Headers x-amz-request-id and x-amz-id-2; sentence; NULL. Support asks for both. */
+        const char *request_id, *request_id_2;
 
         /* Header; NULL. Together with the time that was signed with it tells a skewed clock where
          * a HEAD cannot. A Retry-After that is a date is counted from the first of the two that is
@@ -113,8 +120,9 @@ typedef struct S3Response {
         /* it is about who asks (keys, account, clock): any other request gets the same answer */
         bool is_for_all;
 
-        /* For all but S3_OK: what failed on what, the server's code and words, and the remedy. The
-         * caller's; NULL for lack of memory. One line, no full stop, no secret. */
+        /* For all but S3_OK: what failed on what, the server's code and words, the remedy, and last
+         * the ids of the request (see upload_error_is_same()). The caller's; NULL for lack of
+         * memory. One line, no full stop, no secret. */
         char *sentence;
 } S3Response;
 

@@ -43,12 +43,15 @@ typedef enum ObjectState {                 /* under our key */
 
 typedef struct UploadResponse { /* of the last answer; for a part: of the first that failed */
         S3Verdict verdict;
+        unsigned status;
         char *sentence;
         bool is_malformed;       /* it takes our XML for none */
         char etag[S3_ETAG_SIZE]; /* of PUT and Complete; "" = unknown */
         ObjectState there;       /* of HEAD */
         char object_etag[S3_ETAG_SIZE];
         uint64_t object_bytes;
+        bool has_bytes; /* HEAD had a Content-Length: some proxies remove it */
+        bool has_id;    /* PUT's answer had x-amz-request-id, as S3's has */
 } UploadResponse;
 
 typedef struct UploadPart { /* by number */
@@ -461,9 +464,10 @@ static void response_done(UploadResponse *h) {
 
 /* What was received */
 
-static void record_answer(UploadResponse *h, const S3Response *answer) {
+static void record_answer(UploadResponse *h, const S3Response *answer, unsigned status) {
         response_done(h);
         h->verdict = answer->verdict;
+        h->status = status;
         h->sentence = answer->sentence ? strdup(answer->sentence) : NULL;
         h->is_malformed = strcmp(answer->error.code, "MalformedXML") == 0;
 }
@@ -495,6 +499,16 @@ static bool has_our_bytes(const S3Upload *u, const S3Result *result) {
                           digest_hex(u->parts.items[0].sha256, SHA256_SIZE, hex));
 }
 
+/* Where the size is not told, the ETag that the write was answered with tells as much, and so does
+ * the digest of a single PUT. */
+static bool has_our_size(const S3Upload *u) {
+        const UploadResponse *h = &u->response;
+
+        if (h->has_bytes)
+                return h->object_bytes == upload_parts_bytes(&u->parts);
+        return !u->upload_id || (u->etag[0] && strcmp(h->object_etag, u->etag) == 0);
+}
+
 static ObjectState classify_object(S3Upload *u, const S3Result *result) {
         UploadResponse *h = &u->response;
 
@@ -509,10 +523,8 @@ static ObjectState classify_object(S3Upload *u, const S3Result *result) {
                                                                                : OBJECT_OTHER;
         const char *length = result->header(result, "content-length");
         (void)record_etag(h->object_etag, result);
-        if (!length || parse_u64(length, &h->object_bytes) < 0)
-                h->object_bytes = UINT64_MAX; /* equal to nothing */
-        return has_header(result, S3_PLAN_HEADER, u->options.plan_hex) &&
-                               h->object_bytes == upload_parts_bytes(&u->parts) &&
+        h->has_bytes = length && parse_u64(length, &h->object_bytes) == 0;
+        return has_header(result, S3_PLAN_HEADER, u->options.plan_hex) && has_our_size(u) &&
                                has_our_bytes(u, result)
                        ? OBJECT_OURS
                        : OBJECT_OTHER;
@@ -558,10 +570,11 @@ static void on_answer(const S3Result *result, void *userdata) {
         S3Upload *u = userdata;
 
         u->call = NULL;
-        record_answer(&u->response, result->answer);
+        record_answer(&u->response, result->answer, result->status);
         switch (u->state) {
         case UPLOAD_PUT:
                 (void)record_etag(u->response.etag, result);
+                u->response.has_id = result->header(result, "x-amz-request-id");
                 break;
         case UPLOAD_CREATE:
                 record_upload_id(u, result);
@@ -620,14 +633,10 @@ static int request_put(S3Upload *u, bool is_conditional) {
                                                .with_object_headers = true });
 }
 
-/* No x-amz-checksum-type: of SHA256 there are composite checksums only, AWS takes them for meant,
- * and stores of before 2025 do not know the header. @see Amazon S3 User Guide, "Checking object
- * integrity": types by algorithm */
 static int request_create(S3Upload *u) {
         static const AwsNameValue query = { "uploads", "" };
         const AwsNameValue headers[] = {
                 { "content-type", u->options.content_type },
-                { "x-amz-checksum-algorithm", "SHA256" },
                 { S3_PLAN_HEADER, u->options.plan_hex },
         };
 
@@ -661,7 +670,8 @@ static int request_complete(S3Upload *u, bool is_conditional) {
         const AwsNameValue header = { "content-type", "application/xml" };
 
         free(u->body);
-        u->body = upload_parts_complete_body(&u->parts, !u->omits_checksums);
+        u->body = upload_parts_complete_body(&u->parts, !u->omits_checksums &&
+                                                                s3_client_has_checksums(u->client));
         if (!u->body)
                 return -ENOMEM;
         return request(u, &(S3RequestOptions){ .operation = S3_COMPLETE_UPLOAD,
@@ -684,13 +694,13 @@ static int request_abort(S3Upload *u) {
 
 /* Parts */
 
-static void record_failed_part(S3Upload *u, const S3Response *answer) {
+static void record_failed_part(S3Upload *u, const S3Result *result) {
         UploadResponse *h = &u->response;
 
         if (u->has_failed_part)
                 return; /* the first one counts */
         u->has_failed_part = true;
-        record_answer(h, answer);
+        record_answer(h, result->answer, result->status);
         if (h->verdict == S3_OK) /* without an ETag Complete cannot name it */
                 record_malformed(h, "the answer to UploadPart has no ETag");
 }
@@ -701,7 +711,7 @@ static void record_part(UploadJob *job, const S3Result *result) {
         char etag[S3_ETAG_SIZE];
 
         if (result->answer->verdict != S3_OK || !record_etag(etag, result))
-                return record_failed_part(u, result->answer);
+                return record_failed_part(u, result);
         int r = set_arrived(&u->parts, &u->parts.items[number - 1], etag);
         cancel_job(&u->parts, job);
         if (r == 0 && u->options.on_etag)
@@ -892,9 +902,20 @@ static void check_conflict(S3Upload *u) {
                 enter_state(u, UPLOAD_HEAD_CONFLICT);
 }
 
+static void upload_end_with_mismatch(S3Upload *u) {
+        const UploadResponse *h = &u->response;
+        char size[32] = "of unknown size";
+
+        if (h->has_bytes)
+                (void)snprintf(size, sizeof size, "%" PRIu64 " bytes", h->object_bytes);
+        upload_end_with_text(u, UPLOAD_E_MISMATCH,
+                             "is not what was sent: %s with ETag '%s', not %" PRIu64
+                             " bytes with '%s', or of another plan or content",
+                             size, h->object_etag, upload_parts_bytes(&u->parts), u->etag);
+}
+
 static void after_head_proof(S3Upload *u) {
-        UploadResponse *h = &u->response;
-        uint64_t bytes = upload_parts_bytes(&u->parts);
+        const UploadResponse *h = &u->response;
 
         if (h->there == OBJECT_UNKNOWN) {
                 upload_end_with_response(u, s3_verdict_outcome(h->verdict));
@@ -908,11 +929,7 @@ static void after_head_proof(S3Upload *u) {
                 upload_end_with_text(u, UPLOAD_E_MISMATCH,
                                      "it was accepted, and is not there: it is sent again");
         } else {
-                upload_end_with_text(u, UPLOAD_E_MISMATCH,
-                                     "is not what was sent: %" PRIu64
-                                     " bytes with ETag '%s', not %" PRIu64
-                                     " with '%s', or of another plan or content",
-                                     h->object_bytes, h->object_etag, bytes, u->etag);
+                upload_end_with_mismatch(u);
         }
 }
 
@@ -927,18 +944,28 @@ static void after_head_proof(S3Upload *u) {
 
 /* The single PUT */
 
+/* The answer of somebody on the way, perhaps: HEAD will tell. */
+static void check_unproven_put(S3Upload *u) {
+        char text[192];
+
+        (void)snprintf(text, sizeof text,
+                       "PutObject was answered with %u and no ETag, which S3's answer always has; "
+                       "correct endpoint, or see what stands between",
+                       u->response.status);
+        record_malformed(&u->response, text);
+        check_conflict(u);
+}
+
 static void after_put(S3Upload *u) {
         switch (u->response.verdict) {
         case S3_OK:
+                if (!u->response.etag[0])
+                        return check_unproven_put(u);
                 (void)snprintf(u->etag, sizeof u->etag, "%s", u->response.etag);
-                if (u->etag[0] && u->options.trusts_response) {
-                        u->proof = S3_PROOF_RESPONSE;
-                        upload_end(u, 0);
-                } else if (u->etag[0])
-                        enter_state(u, UPLOAD_HEAD_PROOF);
-                else
-                        check_conflict(u); /* an answer that proves nothing */
-                return;
+                if (!u->options.trusts_response || !u->response.has_id)
+                        return enter_state(u, UPLOAD_HEAD_PROOF);
+                u->proof = S3_PROOF_RESPONSE;
+                return upload_end(u, 0);
         case S3_UNCONDITIONAL:
                 return enter_state(
                         u, UPLOAD_HEAD_BEFORE); /* known from now on: without condition, then */

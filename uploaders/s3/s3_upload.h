@@ -70,8 +70,8 @@ typedef struct S3UploadOptions { /* strings and parts are copied */
         /* What has the key is known to be ours to replace: written without a condition from the
          * start, and never UPLOAD_E_SAME. */
         bool is_overwrite;
-        /* The answer to a single PUT, with the ETag of what was signed by its SHA-256, is the
-         * proof: no HEAD. */
+        /* The answer to a single PUT, with the ETag of what was signed by its SHA-256 and S3's
+         * request id, is the proof: no HEAD. */
         bool trusts_response;
 
         /* To continue an upload: its id and all parts that the ledger knows, in order from 1. A

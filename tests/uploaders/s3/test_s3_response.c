@@ -44,24 +44,48 @@ static void every_operation_has_its_name_and_permission(void **state) {
 
 static void a_2xx_is_well_unless_its_body_is_an_error(void **state) {
         static const char list[] = "<ListBucketResult/>",
-                          error[] = "<Error><Code>SlowDown</Code></Error>";
+                          error[] = "<Error><Code>SlowDown</Code></Error>",
+                          page[] = "\n<!DOCTYPE html><html><title>Sign in</title></html>";
 
         for (int o = 0; o < N_S3_OPERATIONS; o++) {
                 bool is_complete = o == S3_COMPLETE_UPLOAD, has_own_body = o == S3_GET_OBJECT ||
                                                                            o == S3_HEAD_OBJECT ||
                                                                            o == S3_HEAD_BUCKET;
-                S3ResponseInput in = { .operation = (S3Operation)o, .status = 200 };
+                S3ResponseInput in = { .operation = (S3Operation)o,
+                                       .status = 200,
+                                       .has_etag = o == S3_GET_OBJECT || o == S3_HEAD_OBJECT };
 
                 assert_int_equal(verdict_of(&in), is_complete ? S3_RETRY : S3_OK);
                 in.body = list;
                 in.body_bytes = strlen(list);
-                assert_int_equal(verdict_of(&in), is_complete ? S3_RETRY : S3_OK);
+                bool has_no_body = o == S3_PUT_OBJECT || o == S3_UPLOAD_PART; /* if it is S3's */
+                assert_int_equal(verdict_of(&in), is_complete || has_no_body ? S3_RETRY : S3_OK);
+                in.body = page;
+                in.body_bytes = strlen(page);
+                assert_int_equal(verdict_of(&in), has_own_body ? S3_OK : S3_RETRY);
                 in.body = error; /* an object may well be such a document */
                 in.body_bytes = strlen(error);
                 assert_int_equal(verdict_of(&in), has_own_body ? S3_OK : S3_RETRY);
         }
         assert_int_equal(bare(S3_DELETE_OBJECT, 204), S3_OK);
-        assert_int_equal(bare(S3_GET_OBJECT, 206), S3_OK);
+        assert_int_equal(verdict_of(&(S3ResponseInput){
+                                 .operation = S3_GET_OBJECT, .status = 206, .has_etag = true }),
+                         S3_OK);
+}
+
+static void what_is_about_no_object_of_s3_is_a_pages(void **state) {
+        static const S3Operation operations[] = { S3_HEAD_OBJECT, S3_GET_OBJECT };
+
+        for (size_t i = 0; i < ELEMENTSOF(operations); i++) {
+                S3ResponseInput in = { .operation = operations[i], .status = 200 };
+
+                assert_int_equal(verdict_of(&in), S3_RETRY);
+                in.has_etag = true;
+                in.is_foreign = true;
+                assert_int_equal(verdict_of(&in), S3_RETRY);
+                in.is_foreign = false;
+                assert_int_equal(verdict_of(&in), S3_OK);
+        }
 }
 
 static void complete_is_done_when_its_body_has_an_etag(void **state) {
@@ -115,17 +139,17 @@ static void a_status_alone_is_enough_for_a_verdict(void **state) {
                 unsigned status;
                 S3Verdict verdict;
         } cases[] = {
-                { 0, S3_RETRY },      { 100, S3_RETRY },    { 301, S3_REDIRECT },
-                { 302, S3_REFUSED },  { 304, S3_REFUSED },  { 307, S3_REDIRECT },
-                { 308, S3_REDIRECT }, { 400, S3_REFUSED },  { 401, S3_DENIED },
-                { 403, S3_DENIED },   { 405, S3_REFUSED },  { 407, S3_UNREACHABLE },
-                { 408, S3_RETRY },    { 409, S3_CONFLICT }, { 411, S3_REFUSED },
-                { 412, S3_EXISTS },   { 413, S3_REFUSED },  { 416, S3_REFUSED },
-                { 418, S3_REFUSED },  { 425, S3_RETRY },    { 429, S3_RETRY },
-                { 500, S3_RETRY },    { 501, S3_REFUSED },  { 502, S3_RETRY },
-                { 503, S3_RETRY },    { 504, S3_RETRY },    { 505, S3_REFUSED },
-                { 507, S3_FULL },     { 509, S3_RETRY },    { 529, S3_RETRY },
-                { 600, S3_RETRY },    { 99999, S3_RETRY },
+                { 0, S3_RETRY },     { 100, S3_RETRY },    { 301, S3_RETRY },
+                { 302, S3_REFUSED }, { 304, S3_REFUSED },  { 307, S3_RETRY },
+                { 308, S3_RETRY },   { 400, S3_REFUSED },  { 401, S3_DENIED },
+                { 403, S3_DENIED },  { 405, S3_REFUSED },  { 407, S3_UNREACHABLE },
+                { 408, S3_RETRY },   { 409, S3_CONFLICT }, { 411, S3_REFUSED },
+                { 412, S3_EXISTS },  { 413, S3_REFUSED },  { 416, S3_REFUSED },
+                { 418, S3_REFUSED }, { 425, S3_RETRY },    { 429, S3_RETRY },
+                { 500, S3_RETRY },   { 501, S3_REFUSED },  { 502, S3_RETRY },
+                { 503, S3_RETRY },   { 504, S3_RETRY },    { 505, S3_REFUSED },
+                { 507, S3_FULL },    { 509, S3_RETRY },    { 529, S3_RETRY },
+                { 600, S3_RETRY },   { 99999, S3_RETRY },
         };
 
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)
@@ -157,12 +181,17 @@ static void codes_of_a_family_are_judged_alike(void **state) {
 }
 
 static void a_condition_that_the_store_does_not_know_is_distinguished(void **state) {
+        static const char body[] = "<Error><Code>NotImplemented</Code></Error>";
         S3ResponseInput in = { .operation = S3_PUT_OBJECT, .status = 501 };
 
         assert_int_equal(verdict_of(&in), S3_REFUSED);
         in.is_conditional = true;
+        assert_int_equal(verdict_of(&in), S3_REFUSED); /* by somebody on the way, perhaps */
+        in.body = body;
+        in.body_bytes = strlen(body);
         assert_int_equal(verdict_of(&in), S3_UNCONDITIONAL);
         in.status = 412;
+        in.body_bytes = 0;
         assert_int_equal(verdict_of(&in), S3_EXISTS);
 }
 
@@ -449,6 +478,7 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(every_operation_has_its_name_and_permission),
                 cmocka_unit_test(a_2xx_is_well_unless_its_body_is_an_error),
+                cmocka_unit_test(what_is_about_no_object_of_s3_is_a_pages),
                 cmocka_unit_test(complete_is_done_when_its_body_has_an_etag),
                 cmocka_unit_test(what_is_missing_depends_on_what_was_asked_for),
                 cmocka_unit_test(a_status_alone_is_enough_for_a_verdict),
