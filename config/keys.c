@@ -332,7 +332,7 @@ const Form form_storage_class = { .check = check_storage_class, .what = "a stora
 
 const Form form_profile = { .check = check_profile, .what = "the name of a profile", .remedy = "write it as it stands in the file, without the brackets" };
 
-const Form form_mode = { .check = check_mode, .what = "a mode", .remedy = "write it as 1777 or 0770, in octal" };
+const Form form_mode = { .check = check_mode, .what = "a mode", .remedy = "write it as 0755 or 2775, in octal" };
 
 const Form form_kms_key = { .check = check_kms_key, .what = "the id or ARN of a key", .remedy = "write its id, alias/NAME, or the whole ARN from arn: on" };
 
@@ -482,8 +482,8 @@ static const ConfigKey table[] = {
 { "destinations[].durable", KEY_CHOICE, KEY_VOLUME, AT(ConfigDestination, durable), .words = durables, .fallback = "auto",
   .help = "Whether a copy there outlives this node; auto: on a network file system (by its type) it does, on a local one it does not. "
           "`safe to terminate` is printed only when each delivered bundle has a copy that does, such as one in a bucket." },
-{ "destinations[].mode", KEY_STRING, KEY_VOLUME, AT(ConfigDestination, mode), .form = &form_mode, .fallback = "1777",
-  .help = "Mode of the directories that nodes share, whose agents may have different user ids; the directory of each node below them has 0755." },
+{ "destinations[].mode", KEY_STRING, KEY_VOLUME, AT(ConfigDestination, mode), .form = &form_mode, .fallback = "0755",
+  .help = "Mode of the directories that nodes share: 0755 where all agents have one user id, else 2775 and a `group` whose members they are; the directory of each node below them has 0755." },
 { "destinations[].group", KEY_STRING, KEY_VOLUME, AT(ConfigDestination, group), .form = &form_name, .fallback = "",
   .help = "Group of the directories and files, a name or a number; empty leaves it to the file system." },
 { "destinations[].bucket", KEY_STRING, KEY_S3, AT(ConfigDestination, bucket), .form = &form_bucket, .example = "my-bucket",

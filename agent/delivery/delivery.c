@@ -369,6 +369,7 @@ void delivery_done(Delivery *d) {
                 (void)close(d->attached_fd); /* a directory */
         delivery_notes_done(&d->notes);
         free(d->directory);
+        free(d->refusal);
         free(d->instance_id);
         free(d->hostname);
         strings_free(d->labels);

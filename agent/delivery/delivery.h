@@ -84,7 +84,9 @@ typedef struct Delivery {
         DeliveryNotes notes;
         FileOwners owners; /* of its members, when it settled */
         NamedPids pids;    /* of the members in the plan; at the end of those in the bundle */
-        char *directory;   /* `<expanded prefix>/<instance-id>`, below the destination's root */
+        /* `<expanded prefix>/<instance-id>`, below the destination's root; the worker's while it
+         * runs, which may find another one */
+        char *directory;
         char *instance_id, *hostname;
         char **labels;
         Clock *clock;            /* borrowed */
@@ -108,6 +110,8 @@ typedef struct Delivery {
 
         /* The result. */
         DeliveryResult result;
+        bool is_beside;     /* `directory` is another one than the bundle's own */
+        char *refusal;      /* then why; a sentence; NULL: it lay there already */
         int upload_outcome; /* UPLOAD_E_*, of RESULT_DESTINATION_FAILED; 0 */
         char *error;        /* a sentence; for all but RESULT_DELIVERED */
         Proof proof;

@@ -106,6 +106,29 @@ static bool check_manifest(VolumeAttempt *a) {
                                              : delivery_may_continue(a->base.delivery);
 }
 
+/* Finds out where the bundle goes: to its directory, or beside it, when another user has that name.
+ */
+static bool find_directory(VolumeAttempt *a) {
+        Delivery *d = a->base.delivery;
+        char *directory, *error = NULL;
+        int r = volume_find_directory(a->v->volume, d->directory, a->base.manifest_name, &directory,
+                                      &error);
+        if (r != 0)
+                return delivery_end_upload(d, r, error);
+        if (strcmp(directory, d->directory) != 0) {
+                free(d->refusal);
+                d->refusal = TAKE_PTR(error);
+                d->is_beside = true;
+        }
+        free(error);
+        free(d->directory);
+        d->directory = directory;
+        a->path = path_join(d->directory, a->base.object_name);
+        a->manifest_path = path_join(d->directory, a->base.manifest_name);
+        return (a->path && a->manifest_path) ||
+               delivery_endf(d, RESULT_FAILED, "%s", strerror(ENOMEM));
+}
+
 static bool create_object(VolumeAttempt *a) {
         char *error = NULL;
         int r = volume_object_start(a->v->volume, a->path, a->v->size_hint_bytes, &a->object,
@@ -248,10 +271,8 @@ static bool write_manifest(VolumeAttempt *a) {
 static bool run_attempt(VolumeAttempt *a) {
         if (!delivery_attempt_start(&a->base, &a->v->base))
                 return false;
-        a->path = path_join(a->v->base.directory, a->base.object_name);
-        a->manifest_path = path_join(a->v->base.directory, a->base.manifest_name);
-        if (!a->path || !a->manifest_path)
-                return delivery_endf(a->base.delivery, RESULT_FAILED, "%s", strerror(ENOMEM));
+        if (!find_directory(a))
+                return false;
         /* Temporary names that a crash left, even one between link and unlink; what cannot be
          * removed is reported when the object is created. */
         (void)sweep(a);
@@ -413,6 +434,8 @@ int delivery_volume_open(const Destination *d, Volume **ret) {
                                 config->min_free.is_permille ? config->min_free.permille : 0,
                         .mode = config->mode,
                         .group = config->group,
+                        .writer = d->scheduler->context.instance_id,
+                        .trusted_uids = d->scheduler->config->agreement.trusted_uids.items,
                         /* a root that was there and is not any more is not mounted */
                         .must_exist = scheduler_bytes_delivered(d) > 0 });
 }

@@ -83,7 +83,6 @@ struct Objects { /* of a destination */
 
         WorkerPool *pool;
         Volume *volume;
-        char *writer; /* a copy: a thread that hangs may outlive the scheduler */
         Clock *clock;
         ListLink abandoned; /* calls that are working still */
         unsigned n_abandoned;
@@ -99,16 +98,16 @@ static void entries_done(EntryList *l) {
 }
 
 /* @return 0, -E2BIG, -ENOMEM */
-static int add_entry(EntryList *l, const char *name, uint64_t bytes, int64_t modified_usec) {
+static int add_entry(EntryList *l, const ObjectEntry *e) {
         if (l->n >= OBJECT_LIST_MAX)
                 return -E2BIG;
-        char *copy = strdup(name);
+        char *copy = strdup(e->name);
         if (!copy || array_grow(&l->items, l->n, sizeof *l->items) < 0) {
                 free(copy);
                 return -ENOMEM;
         }
-        l->items[l->n++] =
-                (ObjectEntry){ .name = copy, .bytes = bytes, .modified_usec = modified_usec };
+        l->items[l->n] = *e;
+        l->items[l->n++].name = copy;
         return 0;
 }
 
@@ -336,8 +335,11 @@ static int add_page(ObjectCall *c, S3ObjectList *page) {
                 const S3ListedObject *o = &page->items[i];
                 if (strncmp(o->key, c->key, n_key) != 0 || !is_plain_name(o->key + n_key, false))
                         continue; /* none that we could have written */
-                int r = add_entry(&c->entries, o->key + n_prefix, o->bytes,
-                                  (int64_t)o->last_modified_usec);
+                int r = add_entry(&c->entries,
+                                  &(ObjectEntry){ .name = o->key + n_prefix,
+                                                  .bytes = o->bytes,
+                                                  .modified_usec = (int64_t)o->last_modified_usec,
+                                                  .is_trusted = true });
                 if (r < 0)
                         return r;
         }
@@ -512,8 +514,11 @@ static int s3_start(ObjectCall *c) {
 
 /* ---- on a volume ---- */
 
-static int on_file(const char *relative, uint64_t bytes, int64_t modified_usec, void *userdata) {
-        return add_entry(userdata, relative, bytes, modified_usec);
+static int on_file(const VolumeFile *file, void *userdata) {
+        return add_entry(userdata, &(ObjectEntry){ .name = (char *)file->relative,
+                                                   .bytes = file->bytes,
+                                                   .modified_usec = file->modified_usec,
+                                                   .is_trusted = file->is_trusted });
 }
 
 /* The thread's. */
@@ -540,7 +545,6 @@ static void run_on_volume(WorkJob *work) {
                 c->outcome =
                         volume_object_write(o->volume,
                                             &(VolumeWrite){ .relative = q->name,
-                                                            .writer = o->writer,
                                                             .data = q->data,
                                                             .n = q->n,
                                                             .replaces = q->operation == OBJECT_PUT,
@@ -649,8 +653,7 @@ static int open_kind(Objects *o) {
                 return o->probe_key ? 0 : -ENOMEM;
         }
         o->clock = context->clock;
-        o->writer = strdup(context->instance_id);
-        int r = o->writer ? delivery_volume_open(d, &o->volume) : -ENOMEM;
+        int r = delivery_volume_open(d, &o->volume);
         return r < 0 ? r : worker_pool_new(&o->pool, context->event, "nc-object", 1, WORKER_NORMAL);
 }
 
@@ -683,7 +686,6 @@ void objects_done(Destination *d, uint64_t until_usec) {
                 return; /* the thread that hangs keeps it */
         if (o->volume)
                 volume_free(o->volume);
-        free(o->writer);
         free(o->prefix);
         free(o->probe_key);
         free(o);

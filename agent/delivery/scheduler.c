@@ -620,6 +620,20 @@ static Bundle *end_running(Destination *d) {
         return b;
 }
 
+/* The row says where the bundle is, or where a temporary file of it may be. */
+static void record_place(const Destination *d, Bundle *b, const Delivery *job) {
+        DeliveryRecord *delivery = find_delivery(b, d->config->name);
+        _cleanup_free_ char *name = bundle_object_name(b->rec.id);
+        char *object = name && delivery ? d->type->format_location(d, job->directory, name) : NULL;
+        if (!object)
+                return;
+        if (job->refusal)
+                log_dump(b->rec.id, LOG_WARNING, 0, "%s: it goes to '%s': %s", d->config->name,
+                         object, job->refusal);
+        free(delivery->object);
+        delivery->object = object; /* written with the result */
+}
+
 static void on_delivery_done(Delivery *job) {
         Destination *d = job->owner;
         Scheduler *s = d->scheduler;
@@ -628,6 +642,8 @@ static void on_delivery_done(Delivery *job) {
         (void)store_counter_add(s->context.store, "bytes_read", atomic_load(&job->read_bytes));
         (void)store_counter_add(s->context.store, "bytes_sent", atomic_load(&job->sent_bytes));
         (void)store_commit(s->context.store);
+        if (job->is_beside)
+                record_place(d, b, job);
         handle_result(d->head, b, job);
         d->type->delivery_free(job);
         scheduler_kick(s);

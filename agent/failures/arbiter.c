@@ -19,6 +19,7 @@
  * at a store that is always so slow. */
 #define UNCERTAINTY_MAX_USEC (1500 * (int64_t)USEC_PER_MSEC)
 #define UNCERTAIN_MAX 2
+#define PLANTED_MAX 100 /* numbers in a row that other users have taken */
 
 /* A record as it was when it was read: read again only when it has changed. */
 typedef struct KnownRecord {
@@ -50,6 +51,7 @@ struct Arbiter {
         char *path;         /* of incident.json */
         uint64_t n_records; /* written, so that each has a higher revision */
         bool has_clock;
+        size_t n_planted;     /* files of others, when they were listed last */
         unsigned n_uncertain; /* answers whose time was not good enough */
         int64_t offset_usec, uncertainty_usec;
         Publication publication;
@@ -224,6 +226,41 @@ static ListedFailure *add_listed(ListedFailure *all, size_t *n, uint32_t number)
 
 static void run_task(Arbiter *a);
 
+/* @return whether another user's file has the name of a decision */
+static bool is_planted(const Arbiter *a, const ObjectResult *r, uint32_t number) {
+        char name[RECORD_NAME_SIZE];
+        decision_object_name(a->options.key, number, name);
+        for (size_t i = 0; i < r->n_entries; i++)
+                if (!r->entries[i].is_trusted && strcmp(r->entries[i].name, name) == 0)
+                        return true;
+        return false;
+}
+
+/* What is not an agent's does not count, but the name is taken: the next number is used. Reports
+ * how many there are, once for each. */
+static void skip_planted(Arbiter *a, const ObjectResult *r, ListedFailure *all, size_t *n) {
+        size_t n_planted = 0;
+        uint32_t highest = 0;
+        for (size_t i = 0; i < r->n_entries; i++)
+                n_planted += !r->entries[i].is_trusted;
+        if (n_planted > a->n_planted)
+                log_warning(0,
+                            "failure %s: destination %s: files of users who are no agents lie in "
+                            "'" INCIDENTS_DIRECTORY "' and do not count (%zu): remove them, or add "
+                            "those users to agreement.trusted_uids",
+                            a->options.key, a->state.destination, n_planted);
+        a->n_planted = n_planted;
+        if (n_planted == 0)
+                return;
+        for (size_t i = 0; i < *n; i++)
+                highest = MAX(highest, all[i].n);
+        uint32_t next = highest;
+        while (next - highest < PLANTED_MAX && is_planted(a, r, next + 1))
+                next++;
+        if (next > highest)
+                (void)add_listed(all, n, next);
+}
+
 /* What is written has the store's times, too, which a node that learned all by the bus does not
  * know: then a listing comes first. */
 static void handle_list(Arbiter *a, const ObjectResult *r) {
@@ -239,12 +276,12 @@ static void handle_list(Arbiter *a, const ObjectResult *r) {
                 run_task(a);
                 return;
         }
-        _cleanup_free_ ListedFailure *all = calloc(r->n_entries + 1, sizeof *all);
+        _cleanup_free_ ListedFailure *all = calloc(r->n_entries + 2, sizeof *all);
         size_t n = 0;
         for (size_t i = 0; all && i < r->n_entries; i++) {
                 IncidentsName name;
                 if (!incidents_name_parse(r->entries[i].name, &name) ||
-                    strcmp(name.key, a->options.key) != 0)
+                    strcmp(name.key, a->options.key) != 0 || !r->entries[i].is_trusted)
                         continue;
                 ListedFailure *f = add_listed(all, &n, name.n);
                 if (name.is_decision) {
@@ -253,6 +290,8 @@ static void handle_list(Arbiter *a, const ObjectResult *r) {
                 } else if (name.newest_usec - a->offset_usec > f->newest_usec)
                         f->newest_usec = name.newest_usec - a->offset_usec;
         }
+        if (all)
+                skip_planted(a, r, all, &n);
         /* Of more names than may be listed it is not known which numbers are taken. */
         StoreOutcome outcome = !all                           ? STORE_OUTCOME_UNREACHABLE
                                : r->outcome == OBJECT_INVALID ? STORE_OUTCOME_UNABLE
@@ -408,7 +447,7 @@ static int note_records(Arbiter *a, const ObjectResult *r) {
                 const ObjectEntry *e = &r->entries[i];
                 IncidentsName name;
                 if (!incidents_name_parse(e->name, &name) || name.is_decision ||
-                    name.n != a->action.n)
+                    name.n != a->action.n || !e->is_trusted)
                         continue;
                 KnownRecord *k = &now.records[now.n];
                 *k = (KnownRecord){ .arbiter = a,

@@ -11,6 +11,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/json_out.h"
 #include "lib/base/parse.h"
+#include "lib/base/strbuf.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/job.h"
 #include "lib/neuron/nrt_status.h"
@@ -400,8 +401,19 @@ void record_object_name(const char *key, uint32_t n, int64_t newest_usec, const 
                  time, instance_id);
 }
 
+char *incidents_name_format(const IncidentsName *name) {
+        char text[RECORD_NAME_SIZE];
+        if (name->is_decision)
+                decision_object_name(name->key, name->n, text);
+        else
+                record_object_name(name->key, name->n, name->newest_usec, name->instance_id, text);
+        return strbuf_format(INCIDENTS_DIRECTORY "%s%s%s", name->is_beside ? "." : "",
+                             name->is_beside ? name->instance_id : "",
+                             text + strlen(INCIDENTS_DIRECTORY));
+}
+
 /* What was read is verified by being formatted again. */
-bool incidents_name_parse(const char *name, IncidentsName *ret) {
+static bool parse_name(const char *name, IncidentsName *ret) {
         char number[11], time[16], msec_text[4], id[INSTANCE_ID_SIZE + sizeof SUFFIX];
         char again[RECORD_NAME_SIZE] = "";
         IncidentsName parsed = { 0 };
@@ -430,6 +442,24 @@ bool incidents_name_parse(const char *name, IncidentsName *ret) {
         if (strcmp(again, name) != 0)
                 return false;
         *ret = parsed;
+        return true;
+}
+
+bool incidents_name_parse(const char *name, IncidentsName *ret) {
+        char text[RECORD_NAME_SIZE];
+        const size_t n = strlen(INCIDENTS_DIRECTORY);
+        const char *slash = strchr(name, '/');
+        IncidentsName parsed;
+        if (strncmp(name, INCIDENTS_DIRECTORY ".", n + 1) != 0)
+                return parse_name(name, ret);
+        if (!slash ||
+            (size_t)snprintf(text, sizeof text, INCIDENTS_DIRECTORY "%s", slash) >= sizeof text ||
+            !parse_name(text, &parsed) || parsed.is_decision ||
+            strlen(parsed.instance_id) != (size_t)(slash - name) - n - 1 ||
+            strncmp(parsed.instance_id, name + n + 1, strlen(parsed.instance_id)) != 0)
+                return false;
+        *ret = parsed;
+        ret->is_beside = true;
         return true;
 }
 

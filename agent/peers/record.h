@@ -41,7 +41,7 @@ int record_parse(const char *text, size_t n_text, const char *key, uint32_t n, R
 void incidents_prefix(const char *key, char ret[RECORD_NAME_SIZE]);
 /** `.incidents/<key>/<n>.json` */
 void decision_object_name(const char *key, uint32_t n, char ret[RECORD_NAME_SIZE]);
-/** `.incidents/<key>/<n>/<yyyymmddTHHMMSSmmm>-<instance-id>.json` */
+/** `.incidents/<key>/<n>/<yyyymmddTHHMMSSmmm>-<instance-id>.json` @see incidents_name_format() */
 void record_object_name(const char *key, uint32_t n, int64_t newest_usec, const char *instance_id,
                         char ret[RECORD_NAME_SIZE]);
 
@@ -51,9 +51,13 @@ typedef struct IncidentsName {
         bool is_decision;    /* else a record: */
         int64_t newest_usec; /* in milliseconds */
         char instance_id[INSTANCE_ID_SIZE];
+        bool is_beside; /* a record in `.incidents.<instance-id>/` */
 } IncidentsName;
-/** Reads a name that begins with `.incidents/`. @return whether it is one of the two */
+/** Reads a name that begins with `.incidents/`, or with `.incidents.<instance-id>/` and is that
+ * node's record, which `.incidents` has refused. @return whether it is one of these */
 bool incidents_name_parse(const char *name, IncidentsName *ret);
+/** The name again. @return the caller's; NULL for lack of memory */
+char *incidents_name_format(const IncidentsName *name);
 
 /* ---- who took part in a failure: the records of its nodes, folded ---- */
 

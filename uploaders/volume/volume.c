@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -21,14 +22,19 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
+#include "lib/neuron/agent_uid.h"
 
 struct Volume {
         char *root;
         uint64_t min_free_bytes;
         unsigned min_free_permille;
         bool must_exist;
-        mode_t mode; /* of directories that nodes share */
-        char *group; /* NULL = none */
+        mode_t mode;  /* of directories that nodes share */
+        char *group;  /* NULL = none */
+        char *writer; /* NULL = none */
+        char **trusted_uids;
+        uid_t own_uid; /* of what this user creates there, when it was last seen */
+        bool has_own_uid;
         /* of the root below its mount point when it was last opened; -1 = never yet */
         int mount_depth;
         atomic_uint_fast64_t n_read_back; /* bytes; read by other threads */
@@ -130,9 +136,23 @@ static int classify(const VolumeObject *o, int error, const char *doing, char **
 #define READ_BYTES (256 * KIB)
 DEFINE_CLEANUP(Volume, volume_free);
 
+/* @return 0 and a copy, which ends in NULL; -ENOMEM */
+static int copy_users(char *const *users, char ***ret) {
+        size_t n = 0;
+        while (users && users[n])
+                n++;
+        *ret = calloc(n + 1, sizeof **ret);
+        if (!*ret)
+                return -ENOMEM;
+        for (size_t i = 0; i < n; i++)
+                if (!((*ret)[i] = strdup(users[i])))
+                        return -ENOMEM;
+        return 0;
+}
+
 int volume_new(Volume **ret, const VolumeOptions *options) {
         char *end = NULL;
-        unsigned long mode = strtoul(options->mode ? options->mode : "1777", &end, 8);
+        unsigned long mode = strtoul(options->mode ? options->mode : "0755", &end, 8);
         if (options->root[0] != '/' || *end != '\0' || mode > 07777)
                 return -EINVAL;
         _cleanup_(volume_freep) Volume *v = calloc(1, sizeof *v);
@@ -150,6 +170,11 @@ int volume_new(Volume **ret, const VolumeOptions *options) {
                 return -ENOMEM;
         if (options->group && options->group[0] && !(v->group = strdup(options->group)))
                 return -ENOMEM;
+        if (options->writer && !(v->writer = strdup(options->writer)))
+                return -ENOMEM;
+        int r = copy_users(options->trusted_uids, &v->trusted_uids);
+        if (r < 0)
+                return r;
         *ret = TAKE_PTR(v);
         return 0;
 }
@@ -157,6 +182,10 @@ int volume_new(Volume **ret, const VolumeOptions *options) {
 Volume *volume_free(Volume *v) {
         if (!v)
                 return NULL;
+        for (char **user = v->trusted_uids; user && *user; user++)
+                free(*user);
+        free(v->trusted_uids);
+        free(v->writer);
         free(v->group);
         free(v->root);
         free(v);
@@ -243,6 +272,54 @@ static int find_group(const Volume *v, gid_t *ret) {
         return 0;
 }
 
+/* Without a name where the file system can do that, so that a crash leaves nothing; else under one
+ * that is the same for this node, so that its next probe removes what a crash left. Others may have
+ * made something of that name, which may not be removed: then under one that nobody can guess. */
+static int create_probe_file(const Volume *v, int root_fd, char name[static NAME_MAX + 1]) {
+        const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+        uint64_t random;
+        int fd = openat(root_fd, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600);
+        name[0] = '\0';
+        if (fd >= 0)
+                return fd;
+        (void)snprintf(name, NAME_MAX + 1, ".neuron-collectd-probe-%s",
+                       v->writer ? v->writer : "doctor");
+        (void)unlinkat(root_fd, name, 0); /* creating it reports what is still there */
+        fd = openat(root_fd, name, flags, 0600);
+        if (fd >= 0 || errno != EEXIST ||
+            getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
+                return fd;
+        (void)snprintf(name, NAME_MAX + 1, ".neuron-collectd-probe-%016" PRIx64, random);
+        return openat(root_fd, name, flags, 0600);
+}
+
+/* Shows, too, which uid this user's files have there. */
+static int open_probe_file(Volume *v, int root_fd, char name[static NAME_MAX + 1]) {
+        struct stat st;
+        int fd = create_probe_file(v, root_fd, name);
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return fd;
+        v->own_uid = st.st_uid;
+        v->has_own_uid = true;
+        return fd;
+}
+
+/* @return the uid that the file system gives to what this user creates: another one than its own
+ * where the server maps users (root_squash) */
+static uid_t own_uid(Volume *v, int root_fd) {
+        char name[NAME_MAX + 1];
+        if (v->has_own_uid)
+                return v->own_uid;
+        _cleanup_close_ int fd = open_probe_file(v, root_fd, name);
+        if (fd >= 0 && name[0] != '\0')
+                (void)unlinkat(root_fd, name, 0); /* the next probe does it otherwise */
+        return v->has_own_uid ? v->own_uid : geteuid();
+}
+
+static bool is_trusted(Volume *v, int root_fd, uid_t uid) {
+        return agent_uid_is_trusted(uid, own_uid(v, root_fd), v->trusted_uids);
+}
+
 /* Gives something to the group. One that was there before stays as it is where that is refused.
  * @return 0, -ENXIO, -errno: classify_group() */
 static int set_group(const Volume *v, int fd, const struct stat *st, bool is_new) {
@@ -257,15 +334,11 @@ static int set_group(const Volume *v, int fd, const struct stat *st, bool is_new
 
 /* Gives a directory its group and mode, whatever the umask: one that was made, or that an earlier
  * life of ours has made otherwise. Mounts without modes (CIFS, FUSE) refuse, or do nothing. */
-static int set_directory(const Volume *v, int fd, mode_t mode, bool is_new) {
-        struct stat st;
-
-        if (fstat(fd, &st) < 0)
-                return -errno;
-        if (!is_new && st.st_uid != geteuid())
+static int set_directory(const Volume *v, int fd, const struct stat *st, mode_t mode, bool is_new) {
+        if (!is_new && st->st_uid != (v->has_own_uid ? v->own_uid : geteuid()))
                 return 0;
-        int r = set_group(v, fd, &st, is_new);
-        if (r == 0 && (st.st_mode & 07777) != mode)
+        int r = set_group(v, fd, st, is_new);
+        if (r == 0 && (st->st_mode & 07777) != mode)
                 (void)fchmod(fd, mode); /* whoever cannot write there reports it */
         return r;
 }
@@ -307,8 +380,9 @@ static int open_root(Volume *v, bool create, int *ret_fd, char **ret_error) {
                 int r = create_root(v, ret_error);
                 if (r != 0)
                         return r;
+                struct stat st;
                 fd = open(v->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-                r = fd < 0 ? 0 : set_directory(v, fd, v->mode, true);
+                r = fd < 0 || fstat(fd, &st) < 0 ? 0 : set_directory(v, fd, &st, v->mode, true);
                 if (r < 0)
                         return classify_group(v, -r, v->root, ret_error);
         }
@@ -370,69 +444,150 @@ static bool is_plain_name(const char *s, size_t n) {
 
 #define OWN_MODE 0755 /* of a directory that one node alone writes to */
 
-/* The way to an object, as far as it was gone. */
+/* The way to an object, as far as it was gone. Components are told by where they end in what was
+ * asked for. */
 typedef struct VolumeWay {
         int dir_fd;       /* the directory it lives in; the caller's */
         const char *name; /* its own, in what was asked for */
         const char *step; /* what was tried last; NULL: to give it its group */
+        size_t end;       /* the component that was tried last */
+        size_t refused;   /* the component that refuses this node; 0: none, or the root */
+        bool is_missing;  /* it could not be made */
+        bool is_foreign;  /* its owner is no agent: */
+        uid_t owner;
 } VolumeWay;
+
+/* A component of a way. */
+typedef struct VolumeStep {
+        int root_fd, at_fd; /* at_fd: what it lies in */
+        char name[NAME_MAX + 1];
+        mode_t mode; /* to make it with; 0: it is not made */
+} VolumeStep;
+
+/* @return fd; -errno */
+static int open_component(Volume *v, const VolumeStep *s, VolumeWay *way) {
+        struct stat st;
+        way->step = "make the directory of";
+        bool is_new = s->mode != 0 && mkdirat(s->at_fd, s->name, s->mode) == 0;
+        way->is_missing = s->mode != 0 && !is_new && errno != EEXIST;
+        if (way->is_missing)
+                return -errno;
+        way->step = "open the directory of";
+        _cleanup_close_ int fd =
+                openat(s->at_fd, s->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return -errno;
+        if (s->mode == 0)
+                return TAKE_FD(fd);
+        way->is_foreign = !is_trusted(v, s->root_fd, st.st_uid);
+        way->owner = st.st_uid;
+        if (way->is_foreign)
+                return -EPERM;
+        int r = fs_sync_dir(s->at_fd);
+        if (r < 0)
+                return r;
+        r = set_directory(v, fd, &st, s->mode, is_new);
+        if (r < 0)
+                way->step = NULL;
+        return r < 0 ? r : TAKE_FD(fd);
+}
+
+static bool is_refusal_of_directory(int error) {
+        return error == EACCES || error == EPERM || error == ENOTDIR || error == ELOOP;
+}
+
+/* @return which component another one must take the place of: what refuses within the node's own
+ * directory is what that one lies in */
+static size_t find_refusing(const Volume *v, const char *relative, size_t end, size_t above) {
+        const char *name = relative + above + (above > 0);
+        size_t n = end - (size_t)(name - relative);
+        bool is_own = v->writer && strlen(v->writer) == n && memcmp(name, v->writer, n) == 0;
+        return is_own && above > 0 ? above : end;
+}
 
 /* Opens the directory an object lives in, making what is missing. Every parent is fsynced, also
  * where nothing was missing: who made the directory may have crashed before its fsync.
  * @param own_mode  of that directory, those above have the volume's; 0: nothing is made
- * @return 0 or -errno, when only ret->step is set */
-static int open_directories(const Volume *v, int root_fd, const char *relative, mode_t own_mode,
+ * @return 0; -errno, with neither dir_fd nor name */
+static int open_directories(Volume *v, int root_fd, const char *relative, mode_t own_mode,
                             VolumeWay *ret) {
-        char name[NAME_MAX + 1];
-        bool create = own_mode != 0;
+        VolumeStep s = { .root_fd = root_fd };
+        size_t end = 0, above = 0; /* of this component, and of the one above it */
         _cleanup_close_ int at_fd = fcntl(root_fd, F_DUPFD_CLOEXEC, 3);
-        ret->step = "open";
+        *ret = (VolumeWay){ .dir_fd = -1, .step = "open" };
         if (at_fd < 0)
                 return -errno;
 
         for (unsigned depth = 0; depth < FS_DEPTH_MAX; depth++) {
-                size_t n = strcspn(relative, "/");
-                if (!is_plain_name(relative, n))
+                const char *name = relative + end + (depth > 0);
+                size_t n = strcspn(name, "/");
+                if (!is_plain_name(name, n))
                         return -EINVAL;
-                if (relative[n] == '\0') {
-                        ret->name = relative;
+                if (name[n] == '\0') {
+                        ret->step = "write in the directory of";
+                        if (own_mode != 0 && depth > 0 && faccessat(at_fd, ".", W_OK, 0) < 0 &&
+                            errno == EACCES) {
+                                ret->refused = find_refusing(v, relative, end, above);
+                                return -EACCES;
+                        }
+                        ret->name = name;
                         ret->dir_fd = TAKE_FD(at_fd);
                         return 0;
                 }
-                memcpy(name, relative, n);
-                name[n] = '\0';
-                ret->step = "make the directory of";
-                bool is_own = !strchr(relative + n + 1, '/');
-                mode_t mode = is_own ? own_mode : v->mode;
-                bool is_new = create && mkdirat(at_fd, name, mode) == 0;
-                if (create && !is_new && errno != EEXIST)
-                        return -errno;
-                ret->step = "open the directory of";
-                int fd = openat(at_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+                memcpy(s.name, name, n);
+                s.name[n] = '\0';
+                s.at_fd = at_fd;
+                s.mode = own_mode == 0 ? 0 : strchr(name + n + 1, '/') ? v->mode : own_mode;
+                above = end;
+                ret->end = end = (size_t)(name - relative) + n;
+                int fd = open_component(v, &s, ret);
+                if (fd < 0 && ret->step && is_refusal_of_directory(-fd))
+                        ret->refused =
+                                ret->is_missing ? above : find_refusing(v, relative, end, above);
                 if (fd < 0)
-                        return -errno;
-                int r = create ? fs_sync_dir(at_fd) : 0;
+                        return fd;
                 (void)close(at_fd); /* was only read */
                 at_fd = fd;
-                if (r < 0)
-                        return r;
-                r = create ? set_directory(v, at_fd, mode, is_new) : 0;
-                if (r < 0) {
-                        ret->step = NULL;
-                        return r;
-                }
-                relative += n + 1;
         }
         return -ENAMETOOLONG;
+}
+
+/* @return where an object goes when a component refuses this node, the caller's; NULL for lack of
+ * memory */
+static char *path_beside(const Volume *v, const char *relative, size_t refused) {
+        size_t n = relative[0] == '.' ? strcspn(relative, "/") : refused;
+        return strbuf_format("%.*s.%s%s", (int)n, relative, v->writer, relative + n);
+}
+
+/* @param error  positive errno of open_directories() for `relative`
+ * @return UPLOAD_E_*; -EINVAL, -ENAMETOOLONG: the name, not the volume; -errno of this process */
+static int classify_way(const Volume *v, const VolumeWay *way, int error, const char *relative,
+                        char **ret_error) {
+        _cleanup_free_ char *path = path_join(v->root, relative);
+        if (!path || error == EINVAL || error == ENAMETOOLONG)
+                return path ? -error : -ENOMEM;
+        if (!way->step)
+                return classify_group(v, error, path, ret_error);
+        if (!way->is_foreign)
+                return classify_errno(error, way->step, path, ret_error);
+        set_error(
+                ret_error,
+                "'%s/%.*s' belongs to uid %u, which is no agent's: remove it, or add that user to "
+                "agreement.trusted_uids",
+                v->root, (int)way->end, relative, (unsigned)way->owner);
+        return UPLOAD_E_UNREACHABLE;
 }
 
 /* A crash leaves a file of this name; the next attempt at the same object, or volume_sweep,
  * removes it. One name an object is enough: an object's name holds the instance id, and one
  * instance has one agent (the lock in its state directory). That of a small one holds the writer's,
  * so that nodes which create the same object do not meet there. */
-static char *temporary_name(const char *name, const VolumeWrite *small) {
-        return strbuf_format(".%s%s%s.neuron-collectd-tmp", name, small ? "." : "",
-                             small ? small->writer : "");
+#define TEMPORARY_SUFFIX ".neuron-collectd-tmp"
+
+static char *temporary_name(const Volume *v, const char *name, bool is_small) {
+        bool has_writer = is_small && v->writer;
+        return strbuf_format(".%s%s%s" TEMPORARY_SUFFIX, name, has_writer ? "." : "",
+                             has_writer ? v->writer : "");
 }
 
 /* Whoever is let into the directory may read a small one. */
@@ -456,42 +611,110 @@ static int create_temporary(VolumeObject *o, char **ret_error) {
 
 /* That of a bundle is this node's alone, and so is one that is named after the node. */
 static mode_t directory_mode(const VolumeObject *o, const char *relative) {
+        const char *writer = o->volume->writer;
         if (!o->small)
                 return OWN_MODE;
         _cleanup_free_ char *parent = path_parent(relative);
-        return parent && strcmp(path_name(parent), o->small->writer) == 0 ? OWN_MODE
+        return parent && writer && strcmp(path_name(parent), writer) == 0 ? OWN_MODE
                                                                           : o->volume->mode;
 }
 
-/* @return 0; UPLOAD_E_*, -ENOMEM, -EINVAL, -ENAMETOOLONG */
-static int object_open(VolumeObject *o, const char *relative, uint64_t bytes, char **ret_error) {
-        _cleanup_close_ int root_fd = -1;
-        Volume *v = o->volume;
+/* @param ret_refused  with an outcome: the component that another one may take the place of; 0
+ * @return 0; UPLOAD_E_*, -ENOMEM, -EINVAL, -ENAMETOOLONG */
+static int object_open_at(VolumeObject *o, int root_fd, const char *relative, size_t *ret_refused,
+                          char **ret_error) {
         VolumeWay way;
-
+        Volume *v = o->volume;
+        free(o->path);
         o->path = path_join(v->root, relative);
         if (!o->path)
                 return -ENOMEM;
+        int r = open_directories(v, root_fd, relative, directory_mode(o, relative), &way);
+        *ret_refused = r < 0 ? way.refused : 0;
+        if (r < 0) {
+                int outcome = classify_way(v, &way, -r, relative, ret_error);
+                bool is_denial =
+                        way.step && (way.refused > 0 || r == -EACCES || r == -EPERM || r == -EROFS);
+                return o->small && is_denial && outcome > 0 ? UPLOAD_E_DENIED : outcome;
+        }
+        o->dir_fd = way.dir_fd;
+        o->name = strdup(way.name);
+        o->temporary = temporary_name(v, way.name, o->small);
+        if (!o->name || !o->temporary)
+                return -ENOMEM;
+        return strlen(o->temporary) > NAME_MAX ? -ENAMETOOLONG : create_temporary(o, ret_error);
+}
+
+/* @return as object_open_at() */
+static int object_open(VolumeObject *o, const char *relative, uint64_t bytes, char **ret_error) {
+        _cleanup_close_ int root_fd = -1;
+        Volume *v = o->volume;
+        size_t refused = 0;
         int r = open_root(v, true, &root_fd, ret_error);
         if (o->small && r == UPLOAD_E_UNREACHABLE && access(v->root, R_OK) < 0 && errno == EACCES)
                 return UPLOAD_E_DENIED;
         if (r == 0)
                 r = check_room(v, root_fd, bytes, ret_error);
+        if (r == 0)
+                r = object_open_at(o, root_fd, relative, &refused, ret_error);
+        if (r <= 0 || refused == 0 || !o->small || !o->small->replaces || !v->writer)
+                return r;
+        free(TAKE_PTR(*ret_error));
+        _cleanup_free_ char *beside = path_beside(v, relative, refused);
+        return beside ? object_open_at(o, root_fd, beside, &refused, ret_error) : -ENOMEM;
+}
+
+/* Whether the directory of `relative` is there, and has the file. */
+static bool has_file(Volume *v, int root_fd, const char *relative) {
+        struct stat st;
+        VolumeWay way;
+        if (open_directories(v, root_fd, relative, 0, &way) < 0)
+                return false;
+        bool has = fstatat(way.dir_fd, way.name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                   S_ISREG(st.st_mode) && is_trusted(v, root_fd, st.st_uid);
+        (void)close(way.dir_fd); /* was only read */
+        return has;
+}
+
+/* @return 0; -errno, and *way says why */
+static int make_directory(Volume *v, int root_fd, const char *relative, VolumeWay *way) {
+        int r = open_directories(v, root_fd, relative, OWN_MODE, way);
+        if (r == 0)
+                (void)close(way->dir_fd); /* nothing was written yet */
+        return r;
+}
+
+int volume_find_directory(Volume *v, const char *directory, const char *name, char **ret,
+                          char **ret_error) {
+        _cleanup_close_ int root_fd = -1;
+        VolumeWay way;
+        *ret_error = NULL;
+        _cleanup_free_ char *agreed = path_join(directory, name);
+        int r = agreed ? open_root(v, true, &root_fd, ret_error) : -ENOMEM;
         if (r != 0)
                 return r;
-        r = open_directories(v, root_fd, relative, directory_mode(o, relative), &way);
-        if (r < 0 && !way.step)
-                return classify_group(v, -r, o->path, ret_error);
-        if (r == -EINVAL || r == -ENAMETOOLONG)
-                return r; /* the name, not the volume */
-        if (r < 0)
-                return classify(o, -r, way.step, ret_error);
-        o->dir_fd = way.dir_fd;
-        o->name = strdup(way.name);
-        o->temporary = temporary_name(way.name, o->small);
-        if (!o->name || !o->temporary)
+        r = make_directory(v, root_fd, agreed, &way);
+        bool is_refused = r < 0 && way.refused > 0;
+        if (r < 0) {
+                r = classify_way(v, &way, -r, agreed, ret_error);
+                if (r < 0 || !is_refused || !v->writer)
+                        return r;
+        }
+        const char *slash = strrchr(directory, '/');
+        size_t n = is_refused ? way.refused
+                   : slash    ? (size_t)(slash - directory)
+                              : strlen(directory);
+        _cleanup_free_ char *beside = v->writer ? path_beside(v, agreed, n) : strdup(agreed);
+        if (!beside)
                 return -ENOMEM;
-        return strlen(o->temporary) > NAME_MAX ? -ENAMETOOLONG : create_temporary(o, ret_error);
+        bool is_beside = is_refused || (!has_file(v, root_fd, agreed) && v->writer &&
+                                        has_file(v, root_fd, beside));
+        if (is_refused && (r = make_directory(v, root_fd, beside, &way)) < 0) {
+                free(TAKE_PTR(*ret_error));
+                return classify_way(v, &way, -r, beside, ret_error);
+        }
+        *ret = is_beside ? path_parent(beside) : strdup(directory);
+        return *ret ? 0 : -ENOMEM;
 }
 
 int volume_object_start(Volume *v, const char *relative, uint64_t size_hint_bytes,
@@ -565,22 +788,10 @@ int volume_sweep(Volume *v, const char *relative) {
         if (r < 0)
                 return r == -ENOENT ? 0 : r;
         _cleanup_close_ int dir_fd = way.dir_fd;
-        _cleanup_free_ char *temporary = temporary_name(way.name, NULL);
+        _cleanup_free_ char *temporary = temporary_name(v, way.name, false);
         if (!temporary)
                 return -ENOMEM;
         return unlinkat(dir_fd, temporary, 0) < 0 && errno != ENOENT ? -errno : 0;
-}
-
-/* Without a name where the file system can do that, so that a crash leaves nothing; else under one
- * that is the same for all nodes, so that whoever comes next removes what a crash left. Two that
- * meet there harm nothing: each writes to what it opened. */
-static int open_probe_file(int root_fd, char name[static NAME_MAX + 1]) {
-        int fd = openat(root_fd, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600);
-        name[0] = '\0';
-        if (fd >= 0)
-                return fd;
-        (void)snprintf(name, NAME_MAX + 1, ".neuron-collectd-probe-%u", (unsigned)geteuid());
-        return openat(root_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
 }
 
 int volume_probe(Volume *v, char **ret_error) {
@@ -594,7 +805,7 @@ int volume_probe(Volume *v, char **ret_error) {
                 r = check_room(v, root_fd, 0, ret_error);
         if (r != 0)
                 return r;
-        _cleanup_close_ int fd = open_probe_file(root_fd, name);
+        _cleanup_close_ int fd = open_probe_file(v, root_fd, name);
         if (fd < 0)
                 return classify_errno(errno, "make a file in the volume root", v->root, ret_error);
         r = fs_write_all(fd, zeros, sizeof zeros);
@@ -1102,7 +1313,7 @@ int volume_object_clock(Volume *v, Clock *clock, VolumeWritten *ret, char **ret_
         if (r != 0)
                 return r;
         uint64_t begin = clock->boottime_usec(clock);
-        _cleanup_close_ int fd = open_probe_file(root_fd, name);
+        _cleanup_close_ int fd = open_probe_file(v, root_fd, name);
         uint64_t end = clock->boottime_usec(clock);
         if (fd < 0 || fstat(fd, &st) < 0)
                 r = classify_small(errno, "make a file in the volume root", v->root, ret_error);
@@ -1177,6 +1388,14 @@ int volume_object_read(Volume *v, const char *relative, size_t max_bytes, Volume
         int r = path ? open_for_reading(v, &root_fd) : -ENOMEM;
         if (r == 0)
                 r = fd = fs_open_regular(root_fd, relative, &st);
+        if (r >= 0 && !is_trusted(v, root_fd, st.st_uid)) {
+                set_error(
+                        ret_error,
+                        "'%s' belongs to uid %u, which is no agent's, so it does not count: remove "
+                        "it, or add that user to agreement.trusted_uids",
+                        path, (unsigned)st.st_uid);
+                return UPLOAD_E_REFUSED;
+        }
         if (r >= 0 && (uint64_t)st.st_size > max_bytes) {
                 set_error(ret_error, "'%s' is larger than the %zu bytes that it may have", path,
                           max_bytes);
@@ -1191,7 +1410,10 @@ int volume_object_read(Volume *v, const char *relative, size_t max_bytes, Volume
 }
 
 typedef struct Walk {
+        Volume *v;
+        int root_fd;
         const VolumeListing *listing;
+        char *litter; /* how the names of this node's temporary files of small objects end */
         size_t n_seen;
 } Walk;
 
@@ -1206,10 +1428,22 @@ static int walk_directory(Walk *w, DIR *above, const char *name, const char *rel
         return r < 0 ? r : walk(w, dir, relative, depth);
 }
 
+/* The writer of small objects is the thread that lists them: there is nothing that it writes now.
+ */
+static void remove_litter(const Walk *w, int dir_fd, const char *name) {
+        struct stat st;
+        if (w->litter && path_has_suffix(name, w->litter) &&
+            fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
+            st.st_uid == own_uid(w->v, w->root_fd))
+                (void)unlinkat(dir_fd, name, 0); /* the next listing tries again */
+}
+
 static int walk_entry(Walk *w, DIR *dir, const char *name, const char *above, unsigned depth) {
         struct stat st;
-        if (name[0] == '.')
+        if (name[0] == '.') {
+                remove_litter(w, dirfd(dir), name);
                 return 0;
+        }
         if (++w->n_seen > w->listing->n_max)
                 return -E2BIG;
         if (fstatat(dirfd(dir), name, &st, AT_SYMLINK_NOFOLLOW) < 0)
@@ -1219,10 +1453,13 @@ static int walk_entry(Walk *w, DIR *dir, const char *name, const char *above, un
         _cleanup_free_ char *relative = path_join(above, name);
         if (!relative)
                 return -ENOMEM;
-        return S_ISDIR(st.st_mode)
-                       ? walk_directory(w, dir, name, relative, depth + 1)
-                       : w->listing->on_file(relative, (uint64_t)st.st_size, usec_of(&st.st_mtim),
-                                             w->listing->userdata);
+        if (S_ISDIR(st.st_mode))
+                return walk_directory(w, dir, name, relative, depth + 1);
+        const VolumeFile file = { .relative = relative,
+                                  .bytes = (uint64_t)st.st_size,
+                                  .modified_usec = usec_of(&st.st_mtim),
+                                  .is_trusted = is_trusted(w->v, w->root_fd, st.st_uid) };
+        return w->listing->on_file(&file, w->listing->userdata);
 }
 
 static int walk(Walk *w, DIR *dir, const char *relative, unsigned depth) {
@@ -1237,17 +1474,46 @@ static int walk(Walk *w, DIR *dir, const char *relative, unsigned depth) {
         }
 }
 
+/* @return 0 also when the directory is not there, or may not be read */
+static int walk_from(Walk *w, const char *directory, bool must_be_readable) {
+        _cleanup_closedir_ DIR *dir = NULL;
+        int r = fs_opendir_fd(fs_open_beneath(w->root_fd, directory, O_RDONLY | O_DIRECTORY), &dir);
+        if (r == -ENOENT || (!must_be_readable && (r == -ENOTDIR || r == -EACCES || r == -ELOOP)))
+                return 0;
+        return r < 0 ? r : walk(w, dir, directory, 0);
+}
+
+/* What nodes have written beside the first component, which refused them. */
+static int walk_beside(Walk *w, const char *directory) {
+        size_t n = strcspn(directory, "/");
+        _cleanup_closedir_ DIR *dir = NULL;
+        const struct dirent *entry;
+        int r = fs_opendir_at(w->root_fd, ".", &dir);
+        while (r == 0 && (errno = 0, entry = readdir(dir))) {
+                if (strncmp(entry->d_name, directory, n) != 0 || entry->d_name[n] != '.')
+                        continue;
+                if (++w->n_seen > w->listing->n_max)
+                        return -E2BIG;
+                _cleanup_free_ char *beside = strbuf_format("%s%s", entry->d_name, directory + n);
+                r = beside ? walk_from(w, beside, false) : -ENOMEM;
+        }
+        return r;
+}
+
 int volume_object_list(Volume *v, const VolumeListing *listing, char **ret_error) {
         _cleanup_close_ int root_fd = -1;
-        _cleanup_closedir_ DIR *dir = NULL;
         *ret_error = NULL;
-        _cleanup_free_ char *path = path_join(v->root, listing->directory);
-        int r = path ? open_for_reading(v, &root_fd) : -ENOMEM;
-        if (r == 0)
-                r = fs_opendir_fd(
-                        fs_open_beneath(root_fd, listing->directory, O_RDONLY | O_DIRECTORY), &dir);
-        if (r == 0)
-                r = walk(&(Walk){ .listing = listing }, dir, listing->directory, 0);
+        _cleanup_free_ char *path = path_join(v->root, listing->directory),
+                            *litter = v->writer ? strbuf_format(".%s" TEMPORARY_SUFFIX, v->writer)
+                                                : NULL;
+        int r = path && (litter || !v->writer) ? open_for_reading(v, &root_fd) : -ENOMEM;
+        if (r == 0) {
+                Walk w = { .v = v, .root_fd = root_fd, .listing = listing, .litter = litter };
+                bool has_beside = listing->directory[0] == '.';
+                r = walk_from(&w, listing->directory, !has_beside);
+                if (r == 0 && has_beside)
+                        r = walk_beside(&w, listing->directory);
+        }
         if (r == -E2BIG || r == -ENAMETOOLONG) {
                 set_error(ret_error,
                           "'%s' has more entries, or deeper ones, than may be listed: see "

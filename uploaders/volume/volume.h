@@ -25,12 +25,17 @@ typedef struct VolumeOptions { /* copied */
          * away */
         bool must_exist;
         /* Of the root and the directories below it that other nodes write to, too: those that are
-         * made, and those of this user. Octal; NULL = 1777. The directory of an object is this
+         * made, and those of this user. Octal; NULL = 0755. The directory of an object is this
          * node's alone: 0755. */
         const char *mode;
         /* Of these directories and of what is written: a name or a number, whose id is looked up
          * when something is made. NULL, "" = left to the file system */
         const char *group;
+        /* This node: of the names that it alone uses. An instance id; NULL: it has none */
+        const char *writer;
+        /* Whose directories and small objects count, beside this user's: agent_uid_is_trusted().
+         * May be NULL */
+        char *const *trusted_uids;
 } VolumeOptions;
 
 /** Touches nothing yet. A volume belongs to one thread at a time, and so do its objects; it
@@ -43,6 +48,18 @@ Volume *volume_free(Volume *v);
  * -EINVAL for a wrong call or name, -ENAMETOOLONG. The volume remembers how far its root was below
  * its mount point: when that grows, or when the root is missing and its parent is not on that
  * mount, it is away. So nothing is written into the empty mount point of a volume that is gone. */
+
+/** Finds the directory for a bundle's objects, and makes what is missing of it (fsynced). Where a
+ * directory on the way refuses this node or belongs to nobody who is an agent, which may then
+ * remove what lies in it, another one takes its place: beside it, under its name with
+ * `.<writer>` behind it. Of the two the one that has `name` already is found.
+ * @param directory  below root: `20260527-…/i-0…`
+ * @param name       in it
+ * @param ret        the one to use, the caller's
+ * @param ret_error  0: NULL, or a sentence that says why it is another one (the caller's)
+ * @return as volume_object_start() */
+int volume_find_directory(Volume *v, const char *directory, const char *name, char **ret,
+                          char **ret_error);
 
 /** Begins an object under a temporary dot-name in the directory it will live in; makes the
  * directories (fsynced).
@@ -103,7 +120,7 @@ uint64_t volume_n_read_back(const Volume *v);
 int volume_probe(Volume *v, char **ret_error);
 
 /* ---- small objects on a volume that nodes share: created only once whoever tries, replaced, read,
- * listed ---- */
+ * listed. What is not an agent's does not count: it is refused, and marked in a listing ---- */
 
 /* Outcomes, beside 0 and -ENOENT: UPLOAD_E_EXISTS; UPLOAD_E_DENIED: not permitted, or the file
  * system cannot create a name only once; UPLOAD_E_REFUSED: no regular file, or larger than it may
@@ -113,7 +130,6 @@ int volume_probe(Volume *v, char **ret_error);
 
 typedef struct VolumeWrite { /* borrowed */
         const char *relative;
-        const char *writer; /* this node: of the temporary name, and of the directory of its own */
         const void *data;
         size_t n;
         bool replaces;
@@ -127,7 +143,10 @@ typedef struct VolumeWritten { /* microseconds */
 } VolumeWritten;
 
 /** Writes an object durably: a temporary file, fsync, link (or RENAME_NOREPLACE) or, when it
- * replaces, rename, fsync of the directory. */
+ * replaces, rename, fsync of the directory. One that replaces goes beside the directory that
+ * refuses it, as volume_find_directory() has it; where the first component begins with a dot,
+ * beside that:
+ * `.incidents.<writer>/…`. */
 int volume_object_write(Volume *v, const VolumeWrite *w, VolumeWritten *ret, char **ret_error);
 
 /** The volume's clock alone, by a file that is made and removed. @return 0; the error of a write */
@@ -141,15 +160,24 @@ typedef struct VolumeContent {
 int volume_object_read(Volume *v, const char *relative, size_t max_bytes, VolumeContent *ret,
                        char **ret_error);
 
+typedef struct VolumeFile { /* borrowed */
+        const char *relative;
+        uint64_t bytes;
+        int64_t modified_usec;
+        bool is_trusted; /* an agent's */
+} VolumeFile;
+
 typedef struct VolumeListing {
         const char *directory; /* below the root, may end in a slash; missing: an empty listing */
         size_t n_max;          /* entries that are looked at */
         /* Of a regular file. Negative stops the listing, which returns it. */
-        int (*on_file)(const char *relative, uint64_t bytes, int64_t modified_usec, void *userdata);
+        int (*on_file)(const VolumeFile *file, void *userdata);
         void *userdata;
 } VolumeListing;
-/** Lists a tree in no order; follows no symlink. What begins with a dot is left out, and a
- * directory below that may not be read. */
+/** Lists a tree in no order, then what lies beside it under names with `.<writer>` of any node,
+ * where the first component begins with a dot; follows no symlink. What begins with a dot is left
+ * out, and a directory below that may not be read. Removes the temporary files of small objects
+ * that a crash of this node has left there. */
 int volume_object_list(Volume *v, const VolumeListing *listing, char **ret_error);
 
 /* Reading a file from the storage, not from the page cache, and comparing it with the digests of

@@ -134,7 +134,7 @@ static void list_objects(ObjectCall *c) {
         for (size_t i = 0; i < n_objects; i++)
                 if (strncmp(objects[i].name, c->request.name, strlen(c->request.name)) == 0)
                         entries[n++] = (ObjectEntry){ objects[i].name, objects[i].n,
-                                                      objects[i].modified_usec };
+                                                      objects[i].modified_usec, true };
         if (n > 0)
                 qsort(entries, n, sizeof *entries, by_name);
         c->result.entries = entries;

@@ -151,7 +151,8 @@ static void fill(const ObjectCall *c, ObjectEntry *entries, ObjectResult *r) {
                                         (ObjectEntry){ .name = bucket.items[k].name,
                                                        .bytes = strlen(bucket.items[k].data),
                                                        .modified_usec =
-                                                               bucket.items[k].modified_usec };
+                                                               bucket.items[k].modified_usec,
+                                                       .is_trusted = true };
                 qsort(entries, r->n_entries, sizeof *entries, by_name);
                 return;
         }

@@ -29,7 +29,7 @@ static void an_object_arrives_complete(void **state) {
         }
         assert_no_litter(s, "root");
         in_scratch(s, "test $(stat -c %a root/a/b/3.tar.zst) = 640 -a $(stat -c %h "
-                      "root/a/b/3.tar.zst) = 1 -a $(stat -c %a root/a) = 1777 -a $(stat -c %a "
+                      "root/a/b/3.tar.zst) = 1 -a $(stat -c %a root/a) = 755 -a $(stat -c %a "
                       "root/a/b) = 755");
 }
 

@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""A shared volume to which other people can write: a dump arrives whatever they have put in its
+way, and what they say of a failure does not count."""
+import json
+import os
+import socket
+import sys
+
+sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
+# pylint: disable=wrong-import-position
+import failing_jobs
+import incidents
+from agent import INSTANCE, Agent, need_root, wait_for
+from agent import cleanup as remove_agents
+from failing_jobs import Job
+from tap import main, test
+from test_shared_volume import dump, node
+
+AGENT, STRANGER = 20001, 20005
+ELSEWHERE = "192.0.2.1:29500"  # the other ranks of the job, of which nobody hears
+
+
+def cleanup(failed=False):
+    failing_jobs.cleanup(failed)
+    remove_agents(failed)
+
+
+def give(path, uid=STRANGER):
+    os.chown(path, uid, uid, follow_symlinks=False)
+
+
+def directory(mode, uid=STRANGER):
+    def put(path):
+        os.mkdir(path)
+        os.chmod(path, mode)
+        give(path, uid)
+    return put
+
+
+def link(target):
+    def put(path):
+        os.symlink(target, path)
+        give(path)
+    return put
+
+
+def put_file(path):
+    with open(path, "xb"):
+        pass
+    give(path)
+
+
+def put_fifo(path):
+    os.mkfifo(path)
+    give(path)
+
+
+def put_socket(path):
+    with socket.socket(socket.AF_UNIX) as s:
+        s.bind(path)
+    give(path)
+
+
+def below(put):
+    """In an agent's directory, as older versions have made it."""
+    def put_below(path):
+        directory(0o1777, AGENT)(path)
+        put(os.path.join(path, INSTANCE))
+    return put_below
+
+
+IN_THE_WAY = [directory(0o755), directory(0o700), directory(0o777), directory(0o1777), link("../elsewhere"),
+              link("nowhere"), put_file, put_fifo, put_socket, below(directory(0o777)),
+              below(link("../../elsewhere")), below(put_file)]
+
+
+@test
+def whatever_a_stranger_has_put_in_its_way_each_dump_arrives():
+    a = node(AGENT)
+    share = a.path("share")
+    os.mkdir(share)
+    os.chmod(share, 0o1777)
+    a.config["destinations"][0]["path"] = os.path.join(share, "%d-%c")
+    directory(0o777)(a.path("elsewhere"))
+    os.mkdir(a.path("got"))
+    names = []
+    for i, put in enumerate(IN_THE_WAY):
+        unit = dump(a, cluster_id=f"{i + 1:016x}", pid=100 + i)
+        names.append(os.path.basename(unit).replace("dt-", "").replace("cid-", ""))
+        put(os.path.join(share, names[-1]))
+    a.start()
+    a.wait_delivered(len(names), timeout=30)
+    found = {os.path.relpath(path, share).split(os.sep)[0]: (path, m)
+             for path, m in a.manifests(share)}
+    assert sorted(found) == sorted(f"{name}.{INSTANCE}" for name in names), sorted(found)
+    for path, m in found.values():  # what may be removed there is nobody else's
+        for d in (os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
+            assert os.stat(d).st_uid == AGENT and os.stat(d).st_mode & 0o777 == 0o755, d
+        assert m["bundle"]["complete"], m
+    for b in a.bundles():  # where the agent says that they are
+        object_ = b["deliveries"][0]["object"]
+        assert f".{INSTANCE}/{INSTANCE}/" in object_ and os.path.isfile(object_), b
+    assert a.status()["destinations"][0]["state"] == "ok", a.status()
+    listed = json.loads(a.cli("--json", "ls", share).stdout)
+    assert sum(len(i["bundles"]) for i in listed) == len(names), listed
+    for name in names:  # by the name that all nodes use
+        bundles = [b for i in json.loads(a.cli("--json", "ls", os.path.join(share, name)).stdout)
+                   for b in i["bundles"]]
+        assert len(bundles) == 1 and bundles[0]["node"] == INSTANCE, (name, bundles)
+        # by the place that the agreed name gives
+        agreed = bundles[0]["url"].replace(f".{INSTANCE}/", "/", 1)
+        result = a.cli("get", agreed, "--output", a.path("got", name))
+        assert result.returncode == 0, result
+    a.stop()
+
+
+class Scene:
+    """A node of a job of two nodes on a volume. The agent runs as root; a stranger can write."""
+
+    def __init__(self):
+        need_root()
+        a = self.agent = Agent()
+        a.config["agreement"] = {"settle": "1s", "window": "30s", "listen": f"ipc://{a.path('bus')}"}
+        self.share = a.path("share")
+        os.mkdir(self.share)
+        os.chmod(self.share, 0o1777)
+        a.config["destinations"] = [a.volume("archive", "share")]
+        self.job = Job(a, "planted", 2, root=ELSEWHERE)
+        self.key = self.job.incident_key
+
+    def plant(self, files, uid=STRANGER):
+        incidents.write(self.share, files)
+        for name in files:
+            give(os.path.join(self.share, name), uid)
+
+    def fail(self):
+        self.job.start(0)
+        self.job.fail(0)
+        wait_for("the dump is delivered", lambda: self.agent.counts()["delivered"] >= 1, 60)
+
+    def decision(self):
+        """What the row says of the failure."""
+        return self.agent.sql("SELECT agreed, failure_n, cluster_id FROM bundles "
+                              "WHERE supplement_of = ''", "-readonly")
+
+
+
+    def report(self, place=""):
+        result = self.agent.cli("--json", "report", os.path.join(self.share, place))
+        return (json.loads(result.stdout) if result.stdout else None), result
+
+
+def planted(key, n=1):
+    """An innocent node is the first failure, by a record of any account."""
+    return {incidents.record_name("i-0bad", key, n): incidents.record("i-0bad", [
+        incidents.claim(1, incidents.OPENED - 3000, error_code=1202)], key, n)}
+
+
+@test
+def a_record_of_another_account_is_in_no_roster_and_is_named():
+    s = Scene()
+    s.agent.start()
+    s.fail()
+    wait_for("the record is there", lambda: any("-" + INSTANCE in name for _, _, names in os.walk(
+        os.path.join(s.share, ".incidents", s.key, "1")) for name in names))
+    s.plant(planted(s.key))
+    d, result = s.report()
+    assert d["first_failure"]["instance_id"] == INSTANCE, d["first_failure"]
+    assert not [r for r in d["ranks"] if r.get("instance_id") == "i-0bad"], d
+    assert str(STRANGER) in result.stderr and "i-0bad" in result.stderr, result
+    published = wait_for("incident.json is there", lambda: [
+        os.path.join(base, "incident.json") for base, _, names in os.walk(s.share)
+        if "incident.json" in names], 90)
+    with open(published[0], encoding="utf-8") as f:
+        assert "i-0bad" not in f.read()
+    s.agent.stop()
+
+
+@test
+def a_decision_of_another_account_moves_no_bundle():
+    s = Scene()
+    os.makedirs(os.path.join(s.share, ".incidents", s.key))
+    s.plant({incidents.decision_name(s.key, n): incidents.decision(s.key, n, settle_ms=1000)
+             for n in (1, 2)})
+    s.agent.start()
+    s.fail()
+    agreed, n, cluster_id = s.decision().split("|")
+    assert cluster_id != "d99e36ea74c263ca" and (agreed, n) == ("store", "3"), s.decision()
+    assert "agreement.trusted_uids" in s.agent.log
+    s.agent.stop()
+
+
+@test
+def a_squatted_directory_of_incidents_costs_the_common_name_and_no_dump():
+    s = Scene()
+    directory(0o777)(os.path.join(s.share, ".incidents"))
+    incidents.write(s.share, incidents.failure(s.key))
+    s.agent.start()
+    s.fail()
+    assert s.decision().startswith("alone|"), s.decision()
+    s.agent.stop()
+
+
+@test
+def a_temporary_file_of_a_record_that_a_kill_has_left_is_removed():
+    s = Scene()
+    s.agent.start()
+    s.fail()
+    where = os.path.join(s.share, ".incidents", s.key, "1")
+    wait_for("the record is there", lambda: os.path.isdir(where) and os.listdir(where))
+    s.agent.kill()
+    own = os.path.join(where, f".20260101T000000000-{INSTANCE}.json.{INSTANCE}.neuron-collectd-tmp")
+    others = [own.replace(INSTANCE, "i-0other"),
+              own.replace("20260101", "20260102")]  # another node's, and another user's
+    for path in (own, *others):
+        with open(path, "xb"):
+            pass
+    give(others[1])
+    s.agent.start()
+    wait_for("it is gone", lambda: not os.path.exists(own), 60)
+    assert all(os.path.exists(path) for path in others)
+    s.agent.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main(cleanup))
