@@ -21,6 +21,7 @@
              */
 #define BATCH_MAX (16 * BATCH) /* an incident that large is reported in several groups */
 #define DRAW_EVERY 100
+#define OWNER_SIZE 40
 #define HEAD_BYTES (64 * KIB) /* of a manifest: 500 parts and more */
 
 typedef enum EntryState {
@@ -49,6 +50,7 @@ typedef struct Entry {
         BundleInfo what; /* borrows stem */
         bool has_object, has_manifest;
         uint64_t bytes, modified_usec, manifest_bytes;
+        int64_t owner; /* of the manifest, else of the object */
         EntryState state;
         bool is_read;  /* the manifest, or what is wrong with it was reported */
         char *reasons; /* JSON; NULL */
@@ -64,6 +66,7 @@ typedef struct Ls {
         json_t *incidents; /* for --json; NULL: printed */
         uint64_t n_bad;    /* manifests that could not be read */
         bool failed;
+        VolumeOwners owners;
 } Ls;
 
 /* ---- what the key of an object or manifest tells ---- */
@@ -84,7 +87,12 @@ static void read_id(const char *id, BundleInfo *ret) {
         }
 }
 
+/* A directory beside the incident's has `.<node>` behind its name. */
 static void read_incident(const char *directory, size_t n, BundleInfo *ret) {
+        size_t n_node = ret->n_node;
+        if (n_node > 0 && n > n_node && directory[n - n_node - 1] == '.' &&
+            memcmp(directory + n - n_node, ret->node, n_node) == 0)
+                n -= n_node + 1;
         _cleanup_free_ char *path = strndup(directory, n);
         PathTemplate *t;
         TemplateValues values;
@@ -249,13 +257,17 @@ static const char *entry_time(const Entry *e, char buf[static CLOCK_ISO_SIZE]) {
 
 static void print_entry(const Ls *l, const Entry *e) {
         char bytes[PARSE_FORMAT_SIZE], time[CLOCK_ISO_SIZE], failure[CLI_FAILURE_SIZE];
+        char owner[OWNER_SIZE] = "";
         _cleanup_free_ char *url = object_store_url(l->store, e->stem);
+        if (!volume_owners_has(&l->owners, e->owner))
+                snprintf(owner, sizeof owner, "  owner: uid %lld", (long long)e->owner);
         cli_part("  %s  %-19.*s  %-16s  %10s  ", entry_time(e, time),
                  e->what.n_node ? (int)e->what.n_node : 1, e->what.n_node ? e->what.node : "-",
                  e->what.kind[0] ? e->what.kind : "-", parse_format_human(bytes, e->bytes));
         cli_state(l->cli, state_texts[e->state], 10);
-        cli_line("  %s%s%s%s", url ? url : e->stem, e->has_object ? BUNDLE_SUFFIX : MANIFEST_SUFFIX,
-                 e->failure ? "  failure: " : "", cli_failure_text(failure, e->failure));
+        cli_line("  %s%s%s%s%s", url ? url : e->stem,
+                 e->has_object ? BUNDLE_SUFFIX : MANIFEST_SUFFIX, e->failure ? "  failure: " : "",
+                 cli_failure_text(failure, e->failure), owner);
 }
 
 static json_t *entry_json(const Ls *l, const Entry *e) {
@@ -268,14 +280,15 @@ static json_t *entry_json(const Ls *l, const Entry *e) {
                 return NULL;
         }
         bool is_known = e->state == ENTRY_COMPLETE || e->state == ENTRY_INCOMPLETE;
-        return json_pack("{s:o, s:o, s:o, s:s?, s:s, s:I, s:b, s:o, s:o, s:O?, s:s?}", "url",
+        return json_pack("{s:o, s:o, s:o, s:s?, s:s, s:I, s:b, s:o, s:o, s:O?, s:s?, s:o}", "url",
                          cli_json_string(url), "name", cli_json_string(e->what.name), "node",
                          cli_json_string(node), "kind", e->what.kind[0] ? e->what.kind : NULL,
                          "time", entry_time(e, time), "bytes", (json_int_t)e->bytes, "delivered",
                          is_known, "complete",
                          is_known ? json_boolean(e->state == ENTRY_COMPLETE) : json_null(),
                          "reasons", e->reasons ? json_loads(e->reasons, 0, NULL) : json_array(),
-                         "failure", e->failure, "fault", is_known ? NULL : state_texts[e->state]);
+                         "failure", e->failure, "fault", is_known ? NULL : state_texts[e->state],
+                         "owner", e->owner == OWNER_UNKNOWN ? json_null() : json_integer(e->owner));
 }
 
 /* How many nodes the bundles [from, to) of an incident are from: they come in order of node. */
@@ -355,8 +368,10 @@ static int on_item(const ObjectItem *item, void *userdata) {
         if (file == BUNDLE_OBJECT) {
                 e->has_object = true;
                 e->bytes = item->bytes;
+                e->owner = e->has_manifest ? e->owner : item->owner;
         } else {
                 e->has_manifest = true;
+                e->owner = item->owner;
                 e->manifest_bytes = item->bytes;
         }
         e->modified_usec = MAX(e->modified_usec, item->modified_usec);
@@ -389,12 +404,40 @@ static char *list_prefix(const ObjectUrl *url, ObjectStore *store) {
         return strbuf_format("%s%s", url->key, strcmp(url->key, "/") == 0 ? "" : "/");
 }
 
+static int list_below(Ls *l, const char *prefix) {
+        return prefix ? object_store_list(l->store, &(ObjectListing){ .prefix = prefix,
+                                                                      .on_item = on_item,
+                                                                      .userdata = l })
+                      : -ENOMEM;
+}
+
+/* What lies beside an incident's directory, in `<incident>.<instance-id>/`, as that has refused it.
+ * @param r  of the directory itself, which may be missing then  @return as object_store_list() */
+static int list_beside(Ls *l, const ObjectUrl *url, int r) {
+        _cleanup_free_ char *parent = path_parent(url->key),
+                            *prefix = strbuf_format("%s.", url->key);
+        BundleInfo incident = { .node = "" };
+        uint64_t n = l->n_told + l->n;
+        if (url->bucket || r < 0)
+                return r;
+        read_incident(url->key, strlen(url->key), &incident);
+        if (!incident.date_time[0])
+                return r;
+        _cleanup_free_ char *why = r > 0 ? strdup(object_store_error(l->store)) : NULL;
+        int e = parent && prefix ? flush(l) : -ENOMEM; /* read by the root that there was */
+        if (e == 0)
+                e = object_store_set_root(l->store, parent);
+        if (e == 0)
+                e = list_below(l, prefix);
+        if (e == 0 && r > 0 && n == l->n_told + l->n && why)
+                cli_error("%s", why);
+        l->failed = l->failed || (e == 0 && r > 0 && n == l->n_told + l->n);
+        return e;
+}
+
 static int list(Ls *l, const ObjectUrl *url, const char *given) {
         _cleanup_free_ char *prefix = list_prefix(url, l->store);
-        int r = prefix ? object_store_list(l->store, &(ObjectListing){ .prefix = prefix,
-                                                                       .on_item = on_item,
-                                                                       .userdata = l })
-                       : -ENOMEM;
+        int r = list_beside(l, url, list_below(l, prefix));
         _cleanup_free_ char *why = r > 0 ? strdup(object_store_error(l->store)) : NULL;
         int f = r >= 0 ? flush(l) : 0; /* also what was found before something failed */
         entries_clear(l);
@@ -428,8 +471,10 @@ int cmd_ls(const Cli *cli, int argc, char **argv) {
         cli_catch_signals();
         Ls l = { .cli = cli, .incidents = cli->json ? json_array() : NULL };
         code = object_store_open(&l.store, cli, &url, &s3);
+        volume_owners_init(&l.owners, cli, url.bucket || code != CLI_YES ? NULL : url.key);
         if (code == CLI_YES)
                 code = list(&l, &url, argv[optind]);
+        volume_owners_done(&l.owners);
         object_store_free(l.store);
         free(l.entries);
         json_decref(l.incidents);

@@ -5,7 +5,9 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "agent/peers/record.h"
 #include "cli/archive/object_store.h"
@@ -43,6 +45,9 @@ typedef struct Report {
         size_t n_found, first;    /* first: of the last key */
         size_t n_keys;
         bool has_failed; /* something could not be read, which was reported */
+        VolumeOwners owners;
+        size_t n_listed;   /* of found, in `.incidents` itself */
+        bool finds_beside; /* what is listed now are records beside `.incidents` */
 } Report;
 
 /* ---- which failure ---- */
@@ -90,7 +95,8 @@ static int read_published(Report *r) {
         _cleanup_free_ char *key = strbuf_format("%s" INCIDENT_NAME, r->root);
         ObjectHead head = { .key = key, .max_bytes = INCIDENT_BYTES_MAX };
         int e = key ? object_store_read_heads(r->store, &head, 1) : -ENOMEM;
-        r->published = e == 0 && head.text ? load_json(head.text, head.n) : NULL;
+        bool counts = e == 0 && head.text && volume_owners_check(&r->owners, head.owner, key);
+        r->published = counts ? load_json(head.text, head.n) : NULL;
         object_head_done(&head);
         if (e < 0)
                 return e;
@@ -118,8 +124,11 @@ static int find_root_above(Report *r, bool is_directory) {
                         n--;
                 while (n > 0 && at[n - 1] != '/')
                         n--;
-                _cleanup_free_ char *key = strbuf_format("%.*s%s", (int)n, at, name);
-                int e = key ? object_store_stat(r->store, key, &bytes) : -ENOMEM;
+                _cleanup_free_ char *key = strbuf_format("%.*s%s", (int)n, at, name),
+                                    *root = strndup(at, n);
+                int e = key && root ? object_store_set_root(r->store, root) : -ENOMEM;
+                if (e == 0)
+                        e = object_store_stat(r->store, key, &bytes);
                 if (e == 0) {
                         at[n] = '\0';
                         free(r->root);
@@ -153,6 +162,29 @@ static int locate(Report *r, const ObjectUrl *url) {
 
 /* ---- listing ---- */
 
+static int add_found(Report *r, const Found *f) {
+        if (r->n_found >= FOUND_MAX)
+                return -EOVERFLOW;
+        if (array_grow(&r->found, r->n_found, sizeof *r->found) < 0)
+                return -ENOMEM;
+        r->found[r->n_found++] = *f;
+        if (r->n_found % 1000 == 0)
+                cli_progress(r->cli, "%zu records", r->n_found);
+        return 0;
+}
+
+static int compare_found(const void *a, const void *b) {
+        const Found *x = a, *y = b;
+        return strcmp(x->name.key, y->name.key);
+}
+
+/* @return whether this failure is one of those that were listed before, by key */
+static bool has_failure(const Report *r, const IncidentsName *name) {
+        const Found wanted = { .name = *name };
+        const Found *f = bsearch(&wanted, r->found, r->n_listed, sizeof wanted, compare_found);
+        return f && f->name.n == name->n;
+}
+
 /* Names come in order, so that a key's are together; of a key the highest number is kept. */
 static int on_item(const ObjectItem *item, void *userdata) {
         Report *r = userdata;
@@ -160,8 +192,11 @@ static int on_item(const ObjectItem *item, void *userdata) {
         size_t n_root = strlen(r->root);
         if (strncmp(item->key, r->root, n_root) != 0 ||
             !incidents_name_parse(item->key + n_root, &f.name) ||
-            (*r->key && strcmp(r->key, f.name.key) != 0) || (r->n > 0 && r->n != f.name.n))
+            (*r->key && strcmp(r->key, f.name.key) != 0) || (r->n > 0 && r->n != f.name.n) ||
+            !volume_owners_check(&r->owners, item->owner, item->key))
                 return 0;
+        if (r->finds_beside)
+                return has_failure(r, &f.name) ? add_found(r, &f) : 0;
         const Found *last = r->n_found > 0 ? &r->found[r->n_found - 1] : NULL;
         if (!last || strcmp(last->name.key, f.name.key) != 0) {
                 r->first = r->n_found;
@@ -170,25 +205,31 @@ static int on_item(const ObjectItem *item, void *userdata) {
                 return 0;
         else if (f.name.n > last->name.n)
                 r->n_found = r->first;
-        if (r->n_found >= FOUND_MAX)
-                return -EOVERFLOW;
-        if (array_grow(&r->found, r->n_found, sizeof *r->found) < 0)
-                return -ENOMEM;
-        r->found[r->n_found++] = f;
-        if (r->n_found % 1000 == 0)
-                cli_progress(r->cli, "%zu records", r->n_found);
-        return 0;
+        return add_found(r, &f);
 }
 
-static int list(Report *r) {
-        char name[RECORD_NAME_SIZE] = INCIDENTS_DIRECTORY "/";
-        if (*r->key)
-                incidents_prefix(r->key, name);
+static int list_below(Report *r, const char *name) {
         _cleanup_free_ char *prefix = strbuf_format("%s%s", r->root, name);
         return prefix ? object_store_list(r->store, &(ObjectListing){ .prefix = prefix,
                                                                       .on_item = on_item,
                                                                       .userdata = r })
                       : -ENOMEM;
+}
+
+/* On a volume also what nodes have written beside `.incidents`, which refused them. */
+static int list(Report *r, bool is_volume) {
+        char name[RECORD_NAME_SIZE] = INCIDENTS_DIRECTORY "/";
+        if (*r->key)
+                incidents_prefix(r->key, name);
+        int e = list_below(r, name);
+        if (e != 0 || !is_volume || r->n_found == 0)
+                return e;
+        r->n_listed = r->n_found;
+        r->finds_beside = true;
+        e = list_below(r, INCIDENTS_DIRECTORY ".");
+        if (r->n_found > r->n_listed)
+                qsort(r->found, r->n_found, sizeof *r->found, compare_found);
+        return e;
 }
 
 /* ---- reading a failure ---- */
@@ -234,13 +275,8 @@ static int handle_record(Folding *to, const Found *f, const ObjectHead *h) {
 }
 
 static char *found_key(const Report *r, const Found *f) {
-        char name[RECORD_NAME_SIZE];
-        if (f->name.is_decision)
-                decision_object_name(f->name.key, f->name.n, name);
-        else
-                record_object_name(f->name.key, f->name.n, f->name.newest_usec, f->name.instance_id,
-                                   name);
-        return strbuf_format("%s%s", r->root, name);
+        _cleanup_free_ char *name = incidents_name_format(&f->name);
+        return name ? strbuf_format("%s%s", r->root, name) : NULL;
 }
 
 /* @return 0, also when some of them are bad; -errno */
@@ -257,6 +293,8 @@ static int read_batch(Report *r, const Found *found, size_t n, Folding *to) {
         if (e == 0)
                 e = object_store_read_heads(r->store, heads, n);
         for (size_t i = 0; e == 0 && i < n; i++) {
+                if (!volume_owners_check(&r->owners, heads[i].owner, keys[i]))
+                        continue; /* replaced since it was listed */
                 int bad = !heads[i].text              ? -EINVAL
                           : found[i].name.is_decision ? handle_decision(to, &found[i], &heads[i])
                                                       : handle_record(to, &found[i], &heads[i]);
@@ -536,21 +574,44 @@ static int report_unreadable(Report *r, int e) {
         return EXIT_UNREADABLE;
 }
 
+/* What lies below the root is read without following symlinks, and by its owner. */
+static int set_volume(Report *r) {
+        struct stat st;
+        _cleanup_free_ char *incidents = strbuf_format("%s" INCIDENTS_DIRECTORY, r->root);
+        int e = incidents ? object_store_set_root(r->store, r->root) : -ENOMEM;
+        if (e < 0)
+                return e;
+        if (lstat(incidents, &st) == 0)
+                volume_owners_add(&r->owners, (int64_t)st.st_uid, incidents);
+        return 0;
+}
+
 static int report(Report *r, const ObjectUrl *url) {
         int e = locate(r, url);
         if (e == -EINVAL)
                 return cli_usage("report",
                                  "'%s' names no failure; write …/" INCIDENTS_DIRECTORY "/KEY/N",
                                  r->given);
+        if (e == 0 && !url->bucket)
+                e = set_volume(r);
         if (e == 0)
-                e = list(r);
+                e = list(r, !url->bucket);
         cli_progress_end();
+        volume_owners_report(&r->owners);
         if (e != 0 || r->n_found == 0)
                 return report_unreadable(r, e);
         if (r->n_keys > 1 && r->html)
                 return cli_usage("report", "--html requires one failure, and there are %zu",
                                  r->n_keys);
         return show_failures(r);
+}
+
+static void init_owners(Report *r, const ObjectUrl *url, bool is_open) {
+        const char *component = find_component(url->key);
+        _cleanup_free_ char *root = component == url->key ? strdup(".")
+                                    : component ? strndup(url->key, (size_t)(component - url->key))
+                                                : strdup(url->key);
+        volume_owners_init(&r->owners, r->cli, is_open && !url->bucket ? root : NULL);
 }
 
 static int parse(int argc, char **argv, Report *r, S3Options *s3) {
@@ -575,8 +636,10 @@ int cmd_report(const Cli *cli, int argc, char **argv) {
                 return code;
         cli_catch_signals();
         code = object_store_open(&r.store, cli, &url, &s3);
+        init_owners(&r, &url, code == CLI_YES);
         if (code == CLI_YES)
                 code = report(&r, &url);
+        volume_owners_done(&r.owners);
         object_store_free(r.store);
         object_url_done(&url);
         json_decref(r.published);

@@ -137,6 +137,7 @@ int s3_options_parse(int argc, char **argv, const char *what, S3Options *ret) {
 
 struct ObjectStore {
         char *url_prefix; /* `s3://bucket/`, "" */
+        char *root;       /* of a directory; see object_store_set_root() */
         char *error;
         S3Client *client; /* NULL = a directory */
         sd_event *event;
@@ -150,6 +151,7 @@ ObjectStore *object_store_free(ObjectStore *s) {
         credentials_free(s->credentials);
         sd_event_unref(s->event);
         free(s->url_prefix);
+        free(s->root);
         free(s->error);
         free(s);
         return NULL;
@@ -219,42 +221,71 @@ static int explain_file_error(char **sentence, const char *doing, const char *ke
                 return -error;
         if (error == ENOENT || error == ENOTDIR)
                 return set_error(sentence, OBJECT_E_NOT_FOUND, "'%s' is not there", key);
-        if (error == EBADF || error == EISDIR || error == ELOOP)
+        if (error == EBADF || error == EISDIR)
                 return set_error(sentence, OBJECT_E_FAILED, "'%s' is not a regular file", key);
+        if (error == ELOOP || error == EXDEV)
+                return set_error(sentence, OBJECT_E_FAILED,
+                                 "'%s' is a symlink, or lies behind one, which is not followed",
+                                 key);
         return set_error(sentence, OBJECT_E_FAILED, "cannot %s '%s': %s%s", doing, key,
                          strerror(error),
                          error == EACCES ? "; run it as a user who may, such as root" : "");
 }
 
-/* @return fd of a regular file; -errno, -EBADF for anything else. O_NONBLOCK: a FIFO is an error,
- * not a long wait */
-static int open_file(const char *path, struct stat *ret) {
-        _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-        if (fd < 0)
-                return -errno;
-        if (fstat(fd, ret) < 0)
-                return -errno;
-        return S_ISREG(ret->st_mode) ? TAKE_FD(fd) : -EBADF;
+int object_store_set_root(ObjectStore *s, const char *directory) {
+        size_t n = strlen(directory);
+        while (n > 1 && directory[n - 1] == '/')
+                n--;
+        char *copy = n > 0 ? strndup(directory, n) : strdup(".");
+        if (!copy)
+                return -ENOMEM;
+        free(s->root);
+        s->root = copy;
+        return 0;
+}
+
+/* @return what a path has below the root; "" = nothing; NULL: it is elsewhere */
+static const char *find_below_root(const ObjectStore *s, const char *path) {
+        size_t n = strlen(s->root);
+        if (strcmp(s->root, ".") == 0 && path[0] != '/' && strncmp(path, "./", 2) != 0)
+                return strcmp(path, ".") == 0 ? "" : path;
+        if (strncmp(path, s->root, n) != 0 || (path[n] && path[n] != '/' && s->root[n - 1] != '/'))
+                return NULL;
+        return path + n + strspn(path + n, "/");
+}
+
+/* @return fd, O_PATH; -errno */
+static int open_store_root(const ObjectStore *s) {
+        int fd = open(s->root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        return fd < 0 ? -errno : fd;
+}
+
+/* @return fd of a regular file; -errno, -EBADF for anything else */
+static int open_file(const ObjectStore *s, const char *path, struct stat *ret) {
+        const char *below = find_below_root(s, path);
+        _cleanup_close_ int root_fd = below ? open_store_root(s) : -EXDEV;
+        return root_fd < 0 ? root_fd : fs_open_regular(root_fd, below, ret);
 }
 
 static int dir_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes) {
         struct stat st;
-        _cleanup_close_ int fd = open_file(key, &st);
+        _cleanup_close_ int fd = open_file(s, key, &st);
         if (fd < 0)
                 return explain_file_error(&s->error, "open", key, -fd);
         *ret_bytes = (uint64_t)st.st_size;
         return 0;
 }
 
-static int dir_read_heads(ObjectHead *heads, size_t n) {
+static int dir_read_heads(const ObjectStore *s, ObjectHead *heads, size_t n) {
         for (size_t i = 0; i < n; i++) {
                 ObjectHead *h = &heads[i];
                 struct stat st;
                 if (cli_is_interrupted())
                         return -EINTR;
-                _cleanup_close_ int fd = open_file(h->key, &st);
+                _cleanup_close_ int fd = open_file(s, h->key, &st);
                 int r = fd < 0 ? fd : fs_read_head(fd, h->max_bytes, &h->text, &h->n);
                 h->outcome = r < 0 ? explain_file_error(&h->error, "read", h->key, -r) : 0;
+                h->owner = fd < 0 ? OWNER_UNKNOWN : (int64_t)st.st_uid;
                 if (h->outcome < 0)
                         return h->outcome;
         }
@@ -299,12 +330,17 @@ static bool is_directory_at(int dir_fd, const struct dirent *e) {
         return fstatat(dir_fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
 }
 
+static bool is_dots(const char *name) {
+        return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
 /* Dot-names are what an agent is writing just now, its incidents' records, and other people's. */
 static int read_names(DIR *dir, const char *begin, Names *names) {
         const struct dirent *e;
         int r = 0;
         while (r == 0 && (errno = 0, e = readdir(dir)))
-                if (e->d_name[0] != '.' && strncmp(e->d_name, begin, strlen(begin)) == 0)
+                if ((e->d_name[0] != '.' || begin[0] == '.') && !is_dots(e->d_name) &&
+                    strncmp(e->d_name, begin, strlen(begin)) == 0)
                         r = names_add(names, e->d_name, is_directory_at(dirfd(dir), e));
         if (r == 0 && errno != 0)
                 r = -errno;
@@ -331,7 +367,8 @@ static int list_name(Listing *l, int dir_fd, const char *path, char *name) {
                 return 0; /* gone meanwhile, or no object */
         ObjectItem item = { .key = key,
                             .bytes = (uint64_t)st.st_size,
-                            .modified_usec = (uint64_t)MAX(st.st_mtim.tv_sec, 0) * USEC_PER_SEC };
+                            .modified_usec = (uint64_t)MAX(st.st_mtim.tv_sec, 0) * USEC_PER_SEC,
+                            .owner = (int64_t)st.st_uid };
         return l->listing->on_item(&item, l->listing->userdata);
 }
 
@@ -348,13 +385,25 @@ static int list_failed(Listing *l, const char *path, int error) {
         return 0;
 }
 
+/* The root was spelled by the operator, who may mean a symlink. */
+static int open_first(const ObjectStore *s, const char *path) {
+        const char *below = find_below_root(s, path);
+        _cleanup_close_ int root_fd = below ? open_store_root(s) : -EXDEV;
+        if (root_fd < 0)
+                return root_fd;
+        if (*below)
+                return fs_open_beneath(root_fd, below, O_RDONLY | O_DIRECTORY);
+        int fd = openat(root_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        return fd < 0 ? -errno : fd;
+}
+
+/* @param at_fd  -1: it is the first one */
 static int list_directory(Listing *l, int at_fd, const char *name, const char *path) {
-        /* the first one was spelled by the operator, who may mean a symlink */
-        int fd = openat(at_fd, name,
-                        O_RDONLY | O_DIRECTORY | O_CLOEXEC | (l->depth > 0 ? O_NOFOLLOW : 0));
+        int fd = at_fd < 0 ? open_first(l->store, name)
+                           : openat(at_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
         _cleanup_closedir_ DIR *dir = NULL;
         Names names = { 0 };
-        int r = fs_opendir_fd(fd < 0 ? -errno : fd, &dir);
+        int r = fs_opendir_fd(at_fd >= 0 && fd < 0 ? -errno : fd, &dir);
         if (r == 0)
                 r = read_names(dir, l->depth > 0 ? "" : l->begin, &names);
         if (r < 0)
@@ -376,7 +425,7 @@ static int dir_list(ObjectStore *s, const ObjectListing *listing) {
         _cleanup_free_ char *path = slash && n == 0 ? strdup("/") : strndup(listing->prefix, n);
         if (!path)
                 return -ENOMEM;
-        int r = list_directory(&l, AT_FDCWD, *path ? path : ".", path);
+        int r = list_directory(&l, -1, *path ? path : ".", path);
         _cleanup_free_ char *failure = l.failure;
         return r == 0 && failure ? set_error(&s->error, OBJECT_E_FAILED, "%s", failure) : r;
 }
@@ -878,7 +927,8 @@ static int list_pages(ObjectStore *s, const ObjectListing *listing, ListProgress
                 int r = request_page(s, listing, token, &page);
                 for (size_t i = 0; r == 0 && i < page.n; i++)
                         r = listing->on_item(
-                                &(ObjectItem){ .key = page.items[i].key,
+                                &(ObjectItem){ .owner = OWNER_UNKNOWN,
+                                               .key = page.items[i].key,
                                                .bytes = page.items[i].bytes,
                                                .modified_usec = page.items[i].last_modified_usec },
                                 listing->userdata);
@@ -1005,7 +1055,7 @@ ByteSource *object_reader_free(ByteSource *source) {
 /* Opens the file of a directory's object, and makes sure that it is the one that is meant. */
 static int dir_open(ObjectStore *s, const ObjectRange *range, int *ret, uint64_t *ret_bytes) {
         struct stat st;
-        _cleanup_close_ int fd = open_file(range->key, &st);
+        _cleanup_close_ int fd = open_file(s, range->key, &st);
         if (fd < 0)
                 return explain_file_error(&s->error, "open", range->key, -fd);
         *ret_bytes = (uint64_t)st.st_size;
@@ -1052,7 +1102,9 @@ int object_store_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes) {
 }
 
 int object_store_read_heads(ObjectStore *s, ObjectHead *heads, size_t n) {
-        return s->client ? s3_read_heads(s, heads, n) : dir_read_heads(heads, n);
+        for (size_t i = 0; i < n; i++)
+                heads[i].owner = OWNER_UNKNOWN;
+        return s->client ? s3_read_heads(s, heads, n) : dir_read_heads(s, heads, n);
 }
 
 /* The options come first, then the configured destination with that bucket, then the environment.
@@ -1096,9 +1148,44 @@ int object_store_open(ObjectStore **ret, const Cli *cli, const ObjectUrl *url,
         if (!s || !s->url_prefix)
                 return cli_error("%s", strerror(ENOMEM));
         code = url->bucket ? open_bucket(s, cli, url, options) : CLI_YES;
+        if (!url->bucket) {
+                _cleanup_free_ char *root =
+                        is_directory(url) ? strdup(url->key) : path_parent(url->key);
+                if (!root || object_store_set_root(s, root) < 0)
+                        return cli_error("%s", strerror(ENOMEM));
+        }
         if (code == CLI_YES)
                 *ret = TAKE_PTR(s);
         return code;
+}
+
+/* A bundle that its incident's directory has refused lies beside that, in
+ * `<incident>.<instance-id>/<instance-id>/`. @return 0, also when it is not there either; -ENOMEM
+ */
+static int find_beside(ObjectStore *s, BundleNames *names) {
+        _cleanup_free_ char *node = path_parent(names->stem),
+                            *incident = node ? path_parent(node) : NULL,
+                            *root = incident ? path_parent(incident) : NULL;
+        uint64_t bytes;
+        if (!root)
+                return -ENOMEM;
+        if (object_store_stat(s, names->manifest, &bytes) == 0 ||
+            object_store_stat(s, names->object, &bytes) == 0)
+                return 0;
+        _cleanup_free_ char *stem = strbuf_format("%s.%s/%s/%s", incident, path_name(node),
+                                                  path_name(node), path_name(names->stem));
+        _cleanup_(bundle_names_done) BundleNames beside = { 0 };
+        _cleanup_free_ char *before = strdup(s->root);
+        int r = stem && before ? bundle_names_init(stem, &beside) : -ENOMEM;
+        if (r == 0)
+                r = object_store_set_root(s, root);
+        if (r == 0 && object_store_stat(s, beside.manifest, &bytes) == 0) {
+                bundle_names_done(names);
+                *names = beside;
+                beside = (BundleNames){ 0 };
+                return 0;
+        }
+        return r < 0 ? r : object_store_set_root(s, before);
 }
 
 int object_store_open_bundle(ObjectStore **ret, const Cli *cli, char **argv,
@@ -1119,5 +1206,8 @@ int object_store_open_bundle(ObjectStore **ret, const Cli *cli, char **argv,
         if (r < 0)
                 return cli_error("%s", strerror(-r));
         cli_catch_signals();
-        return object_store_open(ret, cli, &url, options);
+        code = object_store_open(ret, cli, &url, options);
+        if (code == CLI_YES && !url.bucket && find_beside(*ret, ret_names) < 0)
+                return cli_error("%s", strerror(ENOMEM));
+        return code;
 }

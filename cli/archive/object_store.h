@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cli/archive/volume_owners.h"
 #include "cli/common/cli.h"
 #include "lib/base/cleanup.h"
 #include "lib/bundle/reader.h"
@@ -64,6 +65,10 @@ int object_store_open(ObjectStore **ret, const Cli *cli, const ObjectUrl *url,
  * @param ret_names  keys, for bundle_names_done() */
 int object_store_open_bundle(ObjectStore **ret, const Cli *cli, char **argv,
                              const S3Options *options, BundleNames *ret_names);
+/** From here on keys of a directory lie below this one: symlinks are followed on the way to it, and
+ * none below it. Without it that is the directory that was opened, or the one of the file. @param
+ * directory  "" = the current one  @return 0, -ENOMEM */
+int object_store_set_root(ObjectStore *s, const char *directory);
 ObjectStore *object_store_free(ObjectStore *s);
 DEFINE_CLEANUP(ObjectStore, object_store_free);
 
@@ -79,10 +84,12 @@ char *object_store_url(const ObjectStore *s, const char *key);
 typedef struct ObjectItem { /* borrowed while on_item runs */
         const char *key;
         uint64_t bytes, modified_usec;
+        int64_t owner; /* a uid; OWNER_UNKNOWN in a bucket */
 } ObjectItem;
 
 typedef struct ObjectListing {
-        const char *prefix; /* of keys; a directory's names that begin with a dot are passed over */
+        const char *prefix; /* of keys; a directory's names that begin with a dot are passed over,
+                               but for those that a prefix asks for */
         int (*on_item)(const ObjectItem *item,
                        void *userdata); /* negative ends it and is returned */
         void *userdata;
@@ -98,8 +105,9 @@ typedef struct ObjectHead {
         size_t max_bytes; /* of its beginning */
         char *text;       /* filled in: NUL-terminated, owned; NULL when it could not be read */
         size_t n;
-        int outcome; /* 0, OBJECT_E_* */
-        char *error; /* then why; owned */
+        int64_t owner; /* filled in: a uid; OWNER_UNKNOWN in a bucket */
+        int outcome;   /* 0, OBJECT_E_* */
+        char *error;   /* then why; owned */
 } ObjectHead;
 /** Reads the beginnings of many objects, several at once. @return 0 also when some could not be
  * read, -errno */

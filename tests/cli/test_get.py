@@ -429,6 +429,22 @@ def clean(failed=False):
     cleanup(failed)
 
 
+@test
+def a_bundle_that_is_a_symlink_is_not_followed():
+    made = Made.get()
+    with Here() as here:
+        os.mkdir(here("there"))
+        for path in (made.big, made.manifest_path):
+            os.symlink(path, here("there", os.path.basename(path)))
+        for command in (("get", os.path.join("there", os.path.basename(made.big)), "-o", "out"),
+                        ("verify", os.path.join("there", os.path.basename(made.big)))):
+            result = here.run(*command)
+            assert result.returncode != 0 and "symlink" in result.stderr, result
+        os.symlink(os.path.dirname(made.big), here("directory"))  # what the operator names is
+        assert here.run("verify", os.path.join("directory", os.path.basename(
+            made.big))).returncode == 0
+
+
 if __name__ == "__main__":
     CODE = main(clean)
     Made.forget()

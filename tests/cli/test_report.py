@@ -9,7 +9,7 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 from cli_test import CLI, assert_harmless, check_golden, main, run, session, test
 
 import incidents
-from agent import cleanup
+from agent import cleanup, need_root
 from reading import Here
 from s3_server import S3Server
 
@@ -62,6 +62,70 @@ def json_is_the_document_of_incident_json():
         assert d["decided_at"] == incidents.moment(incidents.OPENED)
         assert (d["job"], d["world_size"], d["agreed"]) == ("torchrun:job-1", 8, "store")
         assert [n["instance_id"] for n in d["nodes"]] == ["i-0a", "i-0b", "i-0c"]
+
+
+def beside(name, node):
+    return name.replace(".incidents/", f".incidents.{node}/", 1)
+
+
+@test
+def records_that_the_directory_has_refused_are_read_beside_it():
+    files = incidents.failure()
+    with Volume(files) as v:
+        before = v.document("out")
+    name = incidents.record_name("i-0c")
+    files[beside(name, "i-0c")] = files.pop(name)
+    # another node's, a decision, and one of a failure that nobody has decided on
+    files[beside(incidents.record_name("i-0d"), "i-0c")] = incidents.record("i-0d", [])
+    files[beside(incidents.decision_name(n=2), "i-0c")] = incidents.decision(n=2)
+    files[beside(incidents.record_name("i-0c", OTHER), "i-0c")] = incidents.record(
+        "i-0c", [incidents.claim(7)], OTHER)
+    with Volume(files) as v:
+        for place in ("out", f"out/.incidents/{incidents.KEY}", f"out/.incidents/{incidents.KEY}/1"):
+            assert v.document(place) == before, place
+
+
+@test
+def what_another_user_has_written_is_left_out_and_named():
+    need_root()
+    planted = {incidents.record_name("i-0bad"): incidents.record("i-0bad", [
+        incidents.claim(1, incidents.OPENED - 3000)]),
+               incidents.decision_name(n=9): incidents.decision(n=9)}
+    with Volume(incidents.failure()) as v:
+        before = v.document("out")
+        incidents.write(v("out"), planted)
+        for name in planted:
+            os.chown(v("out", name), 20005, 20005)
+        result = v.run("--json", "report", "out")
+        assert json.loads(result.stdout) == before and result.returncode == 1, result
+        assert "20005" in result.stderr and "left out as well: 1 file of" in result.stderr, result
+        with open(v("config.yaml"), "w", encoding="utf-8") as f:
+            f.write(f"""version: 1
+sources: [{{name: a, kind: directory, path: {v("a")}}}]
+destinations: [{{name: b, type: volume, path: {v("out")}}}]
+agreement: {{trusted_uids: [20005]}}
+""")
+        result = v.run("--config", "config.yaml", "--json", "report", f"out/.incidents/{incidents.KEY}/1")
+        assert "i-0bad" in result.stdout and not result.stderr, result
+    with Volume(incidents.failure()) as v:  # all of it is another user's: who, is said
+        os.chown(v("out", ".incidents"), 20005, 20005)
+        for base, _, names in os.walk(v("out", ".incidents")):
+            for name in names:
+                os.chown(os.path.join(base, name), 20005, 20005)
+        result = v.run("--json", "report", "out")
+        assert json.loads(result.stdout)["ranks"] == before["ranks"], result
+        assert "'out/.incidents' belongs to uid 20005" in result.stderr, result
+
+
+@test
+def no_symlink_below_the_root_is_followed():
+    with Volume(incidents.failure()) as v:
+        os.mkdir(v("other"))
+        os.symlink("../out/.incidents", v("other", ".incidents"))
+        result = v.run("report", "other")
+        assert result.returncode == 3 and "symlink" in result.stderr, result
+        os.symlink("out", v("link"))  # what the operator names is
+        assert v.run("report", "link").returncode == 1
 
 
 @test
