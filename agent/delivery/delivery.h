@@ -106,6 +106,7 @@ typedef struct Delivery {
         bool is_transient; /* what RESULT_FAILED is about may pass: the source's file system is away
                             */
         bool was_there;    /* RESULT_DELIVERED: by an earlier run; nothing was written */
+        bool has_object;   /* not RESULT_DELIVERED: it is there, perhaps, without its manifest */
         bool is_multipart; /* it was sent in parts, by requests that a small one does not need */
 
         /* The result. */

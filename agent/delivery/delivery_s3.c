@@ -809,6 +809,9 @@ static bool handle_upload_result(DeliveryS3 *x) {
         _cleanup_free_ char *error = (char *)TAKE_PTR(x->upload_result.error);
         int outcome = x->upload_result.outcome;
         x->is_upload_done = false;
+        x->base.has_object = x->state == DELIVERY_S3_PUBLISHING ||
+                             (x->upload_result.may_be_visible && outcome != UPLOAD_E_REFUSED &&
+                              outcome != UPLOAD_E_DENIED && outcome != UPLOAD_E_FULL);
         x->upload = s3_upload_free(x->upload);
         x->requested_part = 0;
         free_built(x); /* for an upload that has ended */

@@ -276,9 +276,12 @@ static bool run_attempt(VolumeAttempt *a) {
         /* Temporary names that a crash left, even one between link and unlink; what cannot be
          * removed is reported when the object is created. */
         (void)sweep(a);
-        return check_manifest(a) && delivery_may_continue(a->base.delivery) && create_object(a) &&
-               write_frames(a) && finish_object(a) && delivery_may_continue(a->base.delivery) &&
-               write_manifest(a) && delivery_attempt_delivered(&a->base);
+        if (!check_manifest(a) || !delivery_may_continue(a->base.delivery) || !create_object(a) ||
+            !write_frames(a) || !finish_object(a))
+                return false;
+        a->base.delivery->has_object = true;
+        return delivery_may_continue(a->base.delivery) && write_manifest(a) &&
+               delivery_attempt_delivered(&a->base);
 }
 
 static void run_attempts(WorkJob *work) {

@@ -257,14 +257,27 @@ static void mark_failed(Destination *d, int outcome, const char *error) {
         d->scheduler->n_retries[SCHEDULER_RETRY_DESTINATION]++;
 }
 
+static void end_shipping(Scheduler *s, Bundle *b, BundleState to, const char *reason);
+
+/* Those that were to be completed before, at a destination that is away. */
+static void end_cancelled(Scheduler *s) {
+        LIST_FOREACH_SAFE (l, bundle_table_all(s->context.bundles)) {
+                Bundle *b = CONTAINER_OF(l, Bundle, link);
+                if (b->cancel && b->n_running == 0 && b->rec.state == BUNDLE_READY)
+                        end_shipping(s, b, BUNDLE_READY, NULL);
+        }
+}
+
 void scheduler_probe_done(Destination *d, int outcome, const char *error) {
         set_activity(d, ACTIVITY_IDLE);
         if (outcome == 0) {
                 d->is_proven = true;
                 if (!d->delivery_failed && !d->objects_failed)
                         mark_ok(d);
-        } else
+        } else {
                 mark_failed(d, outcome, error ? error : strerror(outcome < 0 ? -outcome : EIO));
+                end_cancelled(d->scheduler);
+        }
         scheduler_kick(d->scheduler); /* the second one, too */
 }
 
@@ -321,6 +334,15 @@ static const char *last_error_of_given_up(const Scheduler *s, const Bundle *b) {
         return NULL;
 }
 
+static const char *cancel_reason(const Bundle *b) {
+        for (size_t i = 0; i < b->rec.n_deliveries; i++)
+                if (b->tries[tries_index(b, &b->rec.deliveries[i])].has_object)
+                        return "cancelled by the operator; an object without a manifest may be "
+                               "left "
+                               "at its destination, which is no bundle: remove it";
+        return "cancelled by the operator";
+}
+
 /* Moves a bundle on from SHIPPING, or remembers the move until its last worker is back: no other
  * delivery starts before. The bundle may be gone afterwards. @param reason  copied; may be NULL */
 static void end_shipping(Scheduler *s, Bundle *b, BundleState to, const char *reason) {
@@ -336,7 +358,7 @@ static void end_shipping(Scheduler *s, Bundle *b, BundleState to, const char *re
                 return;
         }
         if (b->cancel && to != BUNDLE_DELIVERED)
-                to = BUNDLE_CANCELLED, reason = "cancelled by the operator";
+                to = BUNDLE_CANCELLED, reason = cancel_reason(b);
         else if (b->has_target_state)
                 to = b->wanted_state, reason = b->rec.reason;
         else if (to == BUNDLE_READY && !s->is_stopping && has_given_up_all(s, b))
@@ -579,6 +601,7 @@ static void handle_result(Destination *d, Bundle *b, Delivery *job) {
                 (void)bundle_set_delivery_state(b, delivery, DELIVERY_PENDING); /* as above */
         if (job->result != RESULT_ABORTED)
                 delivery_tries(b, delivery)->by_destination = false;
+        delivery_tries(b, delivery)->has_object |= job->has_object;
         switch (job->result) {
         case RESULT_DELIVERED:
                 handle_delivered(d, b, delivery, job);
@@ -784,11 +807,12 @@ static bool is_small(const Bundle *b) {
 static const DeliveryRecord *waiting_delivery(const Destination *d, Bundle *b, uint64_t now_usec,
                                               uint64_t *ret_wait_usec) {
         if ((b->rec.state != BUNDLE_READY && b->rec.state != BUNDLE_SHIPPING) || !b->source ||
-            b->cancel || b->has_target_state)
+            b->has_target_state)
                 return NULL;
         const DeliveryRecord *delivery = find_delivery(b, d->config->name);
         if (!delivery || delivery->state != DELIVERY_PENDING ||
-            is_given_up_here(d->scheduler, b, delivery))
+            is_given_up_here(d->scheduler, b, delivery) ||
+            (b->cancel && !delivery_tries(b, delivery)->has_object))
                 return NULL;
         /* A clock that was set back must not make a bundle wait for longer than the longest
          * backoff. */
@@ -1046,6 +1070,23 @@ void scheduler_retry_now(Scheduler *s, Bundle *b) {
         scheduler_kick(s);
 }
 
+/* @return whether there is one, whose destination can be reached as far as is known */
+static bool complete_objects(const Scheduler *s, Bundle *b) {
+        bool any = false;
+        for (size_t i = 0; i < b->rec.n_deliveries; i++) {
+                DeliveryRecord *delivery = &b->rec.deliveries[i];
+                Destination *d = scheduler_find_destination(s, delivery->destination);
+                if (!d || !delivery_tries(b, delivery)->has_object ||
+                    delivery->state != DELIVERY_PENDING || has_given_up(s, delivery))
+                        continue;
+                delivery->next_try_usec = 0;
+                d->not_before_usec = 0;
+                kick_destination_in(d, 0); /* the caller has set `cancel` by then */
+                any = true;
+        }
+        return any;
+}
+
 bool scheduler_abort(Scheduler *s, Bundle *b) {
         bool any = false;
         for (size_t i = 0; i < s->n_all; i++)
@@ -1053,7 +1094,7 @@ bool scheduler_abort(Scheduler *s, Bundle *b) {
                         s->destinations[i].type->delivery_abort(s->destinations[i].running);
                         any = true;
                 }
-        return any;
+        return complete_objects(s, b) || any;
 }
 
 /* No job runs on a node that is drained: then deliveries have normal priority. */

@@ -66,7 +66,8 @@ bool scheduler_has_cleaned_up(const Scheduler *s, const char *destination);
 /** @return how many threads `compression_threads: auto` means. Pure */
 unsigned scheduler_auto_compressors(const Config *config, unsigned n_cpus);
 
-/** Ends the deliveries of a bundle; its `cancel` is carried out when their workers are back.
+/** Ends the deliveries of a bundle; its `cancel` is carried out when their workers are back. Where
+ * a try has left an object without its manifest, one more try comes before.
  * @return whether there is anything to wait for */
 bool scheduler_abort(Scheduler *s, Bundle *b);
 

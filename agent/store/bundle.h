@@ -75,6 +75,7 @@ typedef struct BundleTries {
         uint8_t n_away;      /* in a row: by the destination's fault */
         bool by_destination; /* the last one failed by the destination's fault */
         bool failed;         /* by the bundle's own fault */
+        bool has_object;     /* there, perhaps, and without its manifest */
         /* One more than the bundles that the destination had accepted when it last refused this
          * one; 0: it never did */
         uint32_t refused_at;

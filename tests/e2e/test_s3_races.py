@@ -49,6 +49,10 @@ def judge(s3, n=1):
     return manifests
 
 
+def destination(a):
+    return a.status()["destinations"][0]
+
+
 def arrived(s3, n, where=""):
     return sum(r.status == 200 and where in r.key for r in s3.seen("UploadPart")) >= n
 
@@ -348,6 +352,49 @@ def a_member_that_changes_while_its_parts_are_on_their_way_is_packed_anew():
         assert "state directory" not in a.log, ("an answer of the old upload was taken for "
                                                 "one of the new")
         judge(s3)
+        a.stop()
+
+
+def cancelled(a):
+    return a.counts()["cancelled"] == 1
+
+
+@test
+def a_cancel_between_two_tries_leaves_no_object_without_its_manifest():
+    for size in (1000, 20 * MIB):
+        with S3Server() as s3:
+            a = agent(s3, size)
+            a.config["retry"] = {"initial": "3s", "maximum": "10m"}
+            s3.fault("PutObject", status=403, code="AccessDenied", times=None,
+                     when=lambda r: r.key.endswith(".manifest.json"))
+            a.start()
+            a.wait_known(1)
+            wait_for("a try has ended behind the object", lambda: a.bundles()[0]["state"] == "ready"
+                     and destination(a)["state"] == "paused")
+            assert len(s3.objects) == 1
+            s3.clear_faults()
+            assert a.cli("cancel", a.bundles()[0]["id"]).returncode == 0
+            wait_for("it is completed", lambda: len(s3.objects) == 2)
+            wait_for("it is over", lambda: a.counts()["delivered"] == 1)
+            judge(s3)
+            a.stop()
+
+
+@test
+def a_cancel_whose_object_cannot_be_completed_says_so():
+    with S3Server() as s3:
+        a = agent(s3, 1000)
+        s3.fault("PutObject", status=403, code="AccessDenied", times=None,
+                 when=lambda r: r.key.endswith(".manifest.json"))
+        a.start()
+        a.wait_known(1)
+        s3.wait_for("it was tried", lambda: len(s3.seen("PutObject")) >= 2)
+        s3.fault("*", times=None, drop="head")
+        s3.faults.reverse()
+        wait_for("the store is away", lambda: destination(a)["state"] == "failing")
+        a.cli("cancel", a.bundles()[0]["id"])
+        wait_for("it is cancelled", lambda: cancelled(a))
+        assert "without a manifest" in a.bundles("?state=cancelled")[0]["reason"]
         a.stop()
 
 

@@ -391,6 +391,29 @@ def a_row_that_stays_keeps_no_delivery_back():
 
 
 @test
+def a_cancel_between_two_tries_leaves_no_object_without_its_manifest():
+    need_root()
+    a = Agent()
+    place = a.path("bad")
+    serve_faultfs(a, place)
+    a.config["destinations"][0] = a.volume("archive", "bad")
+    a.config["retry"] = {"initial": "3s", "maximum": "10m"}
+    unit = a.dump()
+    fault(place, "link EIO 0 .manifest.json\nrename EIO 0 .manifest.json\n"
+                 "rename-flags EIO 0 .manifest.json")
+    a.start()
+    a.wait_known(1)
+    wait_for("a try has ended behind the object", lambda: a.bundles()[0]["state"] == "ready"
+             and destination(a, "archive")["state"] == "failing", 30)
+    fault(place, "clear")
+    assert not a.manifests(place)
+    assert a.cli("cancel", a.bundles()[0]["id"]).returncode == 0
+    wait_for("it is completed", lambda: a.counts()["delivered"] == 1, 30)
+    check_bundle(a.only_manifest(place)[0], unit, tools=("tar",))
+    a.stop()
+
+
+@test
 def the_same_bytes_under_the_same_name_count_as_delivered():
     a = Agent()
     unit = a.dump()

@@ -93,6 +93,7 @@ struct S3Upload {
         bool is_overwriting;
         bool has_failed_part;
         bool is_pausing;      /* no further part is asked for */
+        bool was_written;     /* what makes the object visible was asked for */
         bool may_have_strays; /* Create was perhaps carried out more often than answered */
         S3Verdict written;    /* of the last try to write the object */
         bool omits_checksums; /* in Complete: Swift takes a document with them for malformed */
@@ -356,6 +357,7 @@ static void upload_finish(S3Upload *u, int outcome) {
                 .etag = u->etag,
                 .may_have_orphans =
                         u->may_have_strays || (u->state == UPLOAD_ABORT && !u->upload_is_gone),
+                .may_be_visible = u->was_written,
         };
 
         upload_parts_cancel_jobs(&u->parts);
@@ -424,6 +426,7 @@ static void enter_state(S3Upload *u, UploadState state) {
                 return upload_finish(u, -EPROTO);
         switch (state) {
         case UPLOAD_PUT:
+                u->was_written = true;
                 r = request_put(u, is_conditional_write(u));
                 break;
         case UPLOAD_CREATE:
@@ -442,6 +445,7 @@ static void enter_state(S3Upload *u, UploadState state) {
                 r = request_head(u, u->options.guard_key);
                 break;
         case UPLOAD_COMPLETE:
+                u->was_written = true;
                 r = request_complete(u, is_conditional_write(u));
                 break;
         case UPLOAD_ABORT:

@@ -51,6 +51,7 @@ typedef struct S3UploadResult { /* borrowed while on_done runs */
          * carried out. s3_sweep finds them; the caller's own one may be among those that are
          * there. */
         bool may_have_orphans;
+        bool may_be_visible; /* whatever the outcome: an answer to PUT or Complete was lost */
 } S3UploadResult;
 
 typedef struct S3UploadOptions { /* strings and parts are copied */
