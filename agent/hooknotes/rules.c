@@ -39,6 +39,12 @@ static int unit_below(const ConfigSource *s, const PathTemplate *t, const char *
         UnitMatch a;
         if (!unit_match(&q, &a) || a.is_file || a.loose)
                 return NOTE_E_NO_UNIT;
+        _cleanup_free_ char *unit = strndup(relative, unit_path_prefix(relative, a.depth));
+        if (!unit)
+                return -ENOMEM;
+        /* In somebody's directory a dump is what the note names, no more. */
+        if (s->kind == CONFIG_NEURON_CORE_DUMP && !path_template_match(t, unit, NULL))
+                a.depth = unit_path_depth(relative);
         NoteLocation p = { .source = strdup(s->name),
                            .fixed = strdup(path_template_fixed(t)),
                            .relative = strndup(relative, unit_path_prefix(relative, a.depth)) };

@@ -612,20 +612,24 @@ static void label_losses(Bundle *b, const ScanUnit *u) {
         json_decref(reasons);
 }
 
-/* @param id  of the bundle that lacks it; NULL: it is in no bundle */
-static void report_skip(IntakeSource *s, const char *id, const ScanUnit *u, ScanSkip skip) {
+/* @param id  of the bundle that lacks it; NULL: it is in no bundle
+ * @param n_counted  so many of them have been counted before */
+static void report_skip(IntakeSource *s, const char *id, const ScanUnit *u, ScanSkip skip,
+                        uint64_t n_counted) {
         _cleanup_free_ char *text =
                 scan_skip_reason(skip, u->skipped[skip], u->skipped_example[skip]);
         if (!text)
                 return;
         log_write(LOG_WARNING, 0, id, "source %s: %s; %s", s->config->name, text,
                   scan_skip_remedy(skip));
-        s->context->on_discard(scan_skip_name(skip), u->skipped[skip], s->context->userdata);
+        if (u->skipped[skip] > n_counted)
+                s->context->on_discard(scan_skip_name(skip), u->skipped[skip] - n_counted,
+                                       s->context->userdata);
 }
 
 static void report_losses(IntakeSource *s, const Bundle *b, const ScanUnit *u) {
         for (int skip = 0; skip < N_SCAN_SKIPS; skip++)
-                report_skip(s, b->rec.id, u, (ScanSkip)skip);
+                report_skip(s, b->rec.id, u, (ScanSkip)skip, 0);
 }
 
 static void add_reason(Bundle *b, const char *reason) {
@@ -1063,14 +1067,15 @@ static Owner owner_of(uint64_t uid) {
         return (Owner){ .uid = (uid_t)uid };
 }
 
+static bool may_name_unit(uid_t by, uid_t uid) {
+        return by == uid || by == 0 || (uid == 0 && by == UID_CONTAINER_ROOT);
+}
+
 /* A hook has reported it: it never gives way. */
 static bool is_noted(IntakeSource *s, const char *path, uid_t uid) {
-        LIST_FOREACH_ITEM (const HookHint, n, link, &s->context->hook_hints) {
-                uid_t by = n->owner.uid;
-                if ((by == uid || by == 0 || (uid == 0 && by == UID_CONTAINER_ROOT)) &&
-                    is_about(n, path))
+        LIST_FOREACH_ITEM (const HookHint, n, link, &s->context->hook_hints)
+                if (may_name_unit(n->owner.uid, uid) && is_about(n, path))
                         return true;
-        }
         return false;
 }
 
@@ -1334,6 +1339,27 @@ static void probe_for_supplement(IntakeSource *s, const ScanUnit *u, const char 
                 on_supplement_probed); /* logged there; the next scan tries again */
 }
 
+typedef struct NamedBy {
+        uid_t uid;
+        bool is_found;
+} NamedBy;
+
+static int on_naming_note(const StoredNote *stored, void *userdata) {
+        NamedBy *by = userdata;
+        by->is_found = may_name_unit(sender_of(stored).uid, by->uid);
+        return by->is_found;
+}
+
+/* A directory that nothing but a hook calls a dump is one if the hook was its owner's. */
+static bool is_evidence(IntakeSource *s, const char *path, const ScanUnit *u) {
+        NamedBy by = { .uid = u->st.st_uid };
+        if (u->is_evidence || is_noted(s, path, u->st.st_uid))
+                return true;
+        (void)store_note_list(s->context->store, &(StoredUnit){ s->config->name, path },
+                              on_naming_note, &by); /* none: the next scan asks again */
+        return by.is_found;
+}
+
 /* A unit was seen whose content is not what was last known of its path. */
 static void on_unit(IntakeSource *s, ScanUnit *u) {
         if (unit_table_has(&s->table, u->relative, u->digest))
@@ -1351,6 +1377,8 @@ static void on_unit(IntakeSource *s, ScanUnit *u) {
                 b->dirty = true;
                 return;
         }
+        if (!is_evidence(s, path, u))
+                return;
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
         int r = store_find_unit(s->context->store, s->config->name, path, &rec);
         if (r == STORE_E_NOT_FOUND) {
@@ -1430,6 +1458,28 @@ static PendingPath *find_pending(const IntakeSource *s, uint64_t *ret_rest_usec)
         return found;
 }
 
+static bool is_hinted(const IntakeSource *s, const char *path) {
+        LIST_FOREACH_ITEM (const HookHint, n, link, &s->context->hook_hints)
+                if (is_about(n, path))
+                        return true;
+        return false;
+}
+
+/* @return the outermost directory on the way to a path that was a unit or that a hook has named;
+ * the caller's; NULL: none */
+static char *find_unit_above(const IntakeSource *s, const char *relative) {
+        size_t depth = unit_path_depth(relative);
+        if (s->spec->scan.kind != SOURCE_NEURON_CORE_DUMP)
+                return NULL;
+        for (size_t i = path_template_depth(s->spec->template); i <= depth; i++) {
+                _cleanup_free_ char *unit = strndup(relative, unit_path_prefix(relative, i));
+                _cleanup_free_ char *path = unit ? unit_path(s, unit) : NULL;
+                if (path && (unit_table_has_path(&s->table, unit) || is_hinted(s, path)))
+                        return TAKE_PTR(unit);
+        }
+        return NULL;
+}
+
 /* @return whether it was started; where not, a scan finds it */
 static bool probe_pending(IntakeSource *s, PendingPath *next) {
         const Owner owner = next->owner;
@@ -1439,6 +1489,7 @@ static bool probe_pending(IntakeSource *s, PendingPath *next) {
                 return false;
         if (probe_job_new(&p, s->spec, relative) == 0) {
                 p->owner = owner;
+                p->known_unit = find_unit_above(s, relative);
                 if (intake_probe_submit(s, s->paths, p, on_path_probed))
                         return true;
         }
@@ -2450,8 +2501,8 @@ static void on_scanned(SourceTask *t) {
         report_root(s, j);
         report_locks(s, j);
         for (int skip = 0; skip < N_SCAN_SKIPS; skip++) {
-                if (s->n_left_out[skip] != j->left_out.skipped[skip])
-                        report_skip(s, NULL, &j->left_out, (ScanSkip)skip);
+                if (s->n_left_out[skip] < j->left_out.skipped[skip])
+                        report_skip(s, NULL, &j->left_out, (ScanSkip)skip, s->n_left_out[skip]);
                 s->n_left_out[skip] = j->left_out.skipped[skip];
         }
         start_watch(s, j); /* calls on_rescan when everything is watched: what came in between is
@@ -2479,6 +2530,30 @@ static void arm_scan(IntakeSource *s) {
                           s->config->name);
 }
 
+static int add_known(ScanJob *j, const char *path) {
+        if (!path_is_below(path, j->spec->fixed))
+                return 0;
+        const char *relative = source_spec_relative(j->spec, path);
+        return unit_table_has_path(&j->known, relative) ? 0
+                                                        : unit_table_put(&j->known, relative, 0);
+}
+
+/* Units of dumps that a scan cannot tell by their names. */
+static int add_nameless(IntakeSource *s, ScanJob *j) {
+        int r = 0;
+        if (s->spec->scan.kind != SOURCE_NEURON_CORE_DUMP)
+                return 0;
+        LIST_FOREACH_ITEM (const HookHint, n, link, &s->context->hook_hints)
+                if (r >= 0 && n->source == s)
+                        r = add_known(j, n->path);
+        LIST_FOREACH_ITEM (const Bundle, b, link, bundle_table_all(s->context->bundles))
+                if (r >= 0 && b->source == s &&
+                    !unit_is_evidence_by_name(SOURCE_NEURON_CORE_DUMP, s->spec->template,
+                                              source_spec_relative(s->spec, b->rec.path)))
+                        r = add_known(j, b->rec.path);
+        return r;
+}
+
 static void intake_start_scan(IntakeSource *s) {
         if (s->hold == INTAKE_HELD)
                 return;
@@ -2488,6 +2563,8 @@ static void intake_start_scan(IntakeSource *s) {
         }
         ScanJob *j = NULL;
         int r = scan_job_new(&j, s->spec, &s->table, s->context->active.max);
+        if (r >= 0)
+                r = add_nameless(s, j);
         if (r >= 0) {
                 add_ended(s, j);
                 j->source = s;

@@ -76,6 +76,10 @@ bool unit_table_has(const UnitTable *t, const char *relative, uint64_t digest) {
         return t->keys[i] == key && t->digests[i] == digest;
 }
 
+bool unit_table_has_path(const UnitTable *t, const char *relative) {
+        return t->n_slots > 0 && t->keys[slot_of(t, key_of(relative))] != 0;
+}
+
 static int unit_table_copy(UnitTable *ret, const UnitTable *from) {
         UnitTable t = *from;
         size_t size = t.n_slots * sizeof *t.keys;
@@ -242,9 +246,16 @@ static int request_unit(UnitLocksScan *locks, const SourceSpec *t, const ScanUni
                                                .newest_usec = newest_usec(u->newest_change_nsec) });
 }
 
+static bool is_unit_of_path(const char *relative, void *userdata) {
+        const ProbeJob *p = userdata;
+        return p->known_unit && strcmp(relative, p->known_unit) == 0;
+}
+
 static int probe_path(ProbeJob *p) {
         ScanSource scan = p->spec->scan;
         scan.any_links = true; /* links are explained when the bundle is known */
+        scan.is_unit = is_unit_of_path;
+        scan.is_unit_userdata = p;
         int r = scan_unit_at(&scan, p->relative, &p->unit);
         if (r != 0 || !p->unit.on_network)
                 return r;
@@ -420,6 +431,7 @@ ProbeJob *probe_job_free(ProbeJob *p) {
                 return NULL;
         source_spec_unref(p->spec);
         free(p->relative);
+        free(p->known_unit);
         free(p->shipped);
         for (size_t i = 0; i < p->n_promised; i++)
                 free(p->promised[i].name);
@@ -534,6 +546,11 @@ static void on_unreadable(const char *relative, void *userdata) {
                 s->unreadable = path_escape(relative);
 }
 
+static bool is_known_unit(const char *relative, void *userdata) {
+        const ScanJob *s = userdata;
+        return unit_table_has_path(&s->known, relative);
+}
+
 static void on_left_out(const ScanMember *m, void *userdata) {
         ScanJob *s = userdata;
         (void)scan_unit_add_skip(&s->left_out, m); /* without memory it has no example */
@@ -567,6 +584,8 @@ static void scan_run(WorkJob *job) {
         scan.any_links = true;
         scan.on_unreadable = on_unreadable;
         scan.on_left_out = on_left_out;
+        scan.is_unit = is_known_unit;
+        scan.is_unit_userdata = s;
         _cleanup_close_ int fd = scan_open_fixed(s->spec->fixed);
         if (fd >= 0)
                 s->on_network = fs_is_network(fd, &s->fs_name);

@@ -17,6 +17,8 @@ typedef struct UnitTable {
 /** @param relative  a path below the fixed part. @return 0, -ENOMEM */
 int unit_table_put(UnitTable *t, const char *relative, uint64_t digest);
 bool unit_table_has(const UnitTable *t, const char *relative, uint64_t digest);
+/** Whatever was seen there. */
+bool unit_table_has_path(const UnitTable *t, const char *relative);
 void unit_table_done(UnitTable *t);
 
 #define PROBE_HELD_FILES_MAX 64
@@ -33,8 +35,10 @@ typedef struct ProbeJob {
         IntakeSource *source;                              /* for done() */
         void (*done)(IntakeSource *s, struct ProbeJob *p); /* on the loop; it is freed afterwards */
         SourceSpec *spec;                                  /* a reference */
-        char *relative; /* the unit, below the fixed part; owned */
-        Owner owner;    /* of a path, for done() */
+        char *relative;   /* the unit, below the fixed part; owned */
+        Owner owner;      /* of a path, for done() */
+        char *known_unit; /* above a path, or itself: it is one whatever it is called; owned, NULL
+                           */
         char bundle_id[BUNDLE_ID_SIZE];
         uint64_t *shipped; /* sorted fingerprints of what was shipped of this unit; owned */
         size_t n_shipped;
@@ -96,7 +100,7 @@ typedef struct ScanJob {
         SourceTask task;
         IntakeSource *source; /* for done() */
         SourceSpec *spec;
-        UnitTable known; /* a copy */
+        UnitTable known; /* a copy, and units that hooks have named */
         UnitTable seen;  /* what is there; what is new or has changed with another digest */
         EndedUnit *ended;
         size_t n_ended, n_ended_handled, n_dropped;

@@ -1347,7 +1347,11 @@ static int delete_member(Deleter *d, DeleterLevel *l, const char *path) {
         int r = MEMBER_DELETABLE, named = has_name(l, name, &st);
         if (named < 0)
                 return named;
-        if (named && !d->request->only_links) {
+        bool stays = d->request->only_links ||
+                     (d->request->only_named && !member_is_evidence_by_name(name));
+        if (named && !d->request->only_links)
+                d->tally->n_unnamed += stays;
+        if (named && !stays) {
                 r = classify(d, path, fd);
                 if (r == MEMBER_DELETABLE)
                         r = delete_name(d, l, path, fd);
@@ -1396,7 +1400,8 @@ static int delete_directory(Deleter *d, DeleterLevel *l, const char *path) {
         l->keeps_pins = l->keeps_pins || below.keeps_pins || r < 0;
         if (r < 0 || below.keeps_pins)
                 return r;
-        r = l->source_fd < 0 || d->request->only_links ? 0 : remove_if_empty(l->source_fd, name);
+        bool stays = d->request->only_links || d->request->only_named;
+        r = l->source_fd < 0 || stays ? 0 : remove_if_empty(l->source_fd, name);
         l->keeps_pins = l->keeps_pins || r < 0;
         if (r < 0)
                 return r;

@@ -142,11 +142,12 @@ int pins_measure(Pins *p, const PinsMeasure *m);
 
 typedef struct PinsRequest { /* borrowed */
         const char *bundle_id;
-        bool only_links;        /* the files stay; -ENOENT is no result then */
-        const char *relative;   /* the unit, below the fixed part; "" = the fixed part itself */
-        bool is_file;           /* the unit is that one file */
-        bool leaves_directory;  /* the unit's own directory stays, though it be empty */
-        bool any_content;       /* evicted: members are deleted as they are, else only as shipped */
+        bool only_links;       /* the files stay; -ENOENT is no result then */
+        const char *relative;  /* the unit, below the fixed part; "" = the fixed part itself */
+        bool is_file;          /* the unit is that one file */
+        bool leaves_directory; /* the unit's own directory stays, though it be empty */
+        bool only_named;  /* files and directories without a name of evidence of their own stay */
+        bool any_content; /* evicted: members are deleted as they are, else only as shipped */
         const uint64_t *prints; /* sorted fingerprints of what this bundle has shipped */
         size_t n_prints;
         /* Those of the unit's other bundles as well: the last link to content that is in neither
@@ -161,6 +162,7 @@ typedef struct PinsTally {
         uint64_t n_deleted, deleted_bytes;
         uint64_t n_gone;      /* their names at the source are gone, or other files' */
         uint64_t n_changed;   /* since they were shipped: not deleted */
+        uint64_t n_unnamed;   /* only_named: not deleted */
         uint64_t n_open;      /* being written: not deleted, and our links stay too */
         uint64_t n_unshipped; /* only our links hold what was not shipped: they stay */
         uint64_t n_kept;      /* files that came in between, and whose names were used again */

@@ -257,6 +257,8 @@ static void deletion_drop(SourceTask *t) {
 
 static Deletion *deletion_new(SourceSpec *spec, const BundleRecord *rec) {
         const char *relative = source_spec_relative(spec, rec->path);
+        const bool is_named =
+                unit_is_evidence_by_name((SourceKind)rec->kind, spec->template, relative);
         Deletion *d = calloc(1, sizeof *d);
         if (!d)
                 return NULL;
@@ -269,7 +271,8 @@ static Deletion *deletion_new(SourceSpec *spec, const BundleRecord *rec) {
         d->request = (PinsRequest){ .bundle_id = d->id,
                                     .relative = d->relative,
                                     .is_file = rec->kind == SOURCE_PROCESS_CORE,
-                                    .leaves_directory = source_spec_is_loose(spec, relative),
+                                    .leaves_directory = !is_named,
+                                    .only_named = !is_named,
                                     .any_content = rec->state == BUNDLE_EVICTED,
                                     .unit_dev = rec->unit_dev };
         d->task.job.run = deletion_run;
@@ -333,6 +336,11 @@ static void log_tally(const Deletion *d) {
                 log_dump(d->id, LOG_NOTICE, 0,
                          "kept %llu files at the source that have changed since they were shipped",
                          (unsigned long long)t->n_changed);
+        if (t->n_unnamed > 0)
+                log_dump(d->id, LOG_NOTICE, 0,
+                         "kept %llu files at the source: neither their names nor that of their "
+                         "directory say that they are evidence; remove them by hand",
+                         (unsigned long long)t->n_unnamed);
         if (t->n_open > 0)
                 log_dump(d->id, LOG_INFO, 0,
                          "%llu files at the source are open for writing, trying again",

@@ -454,7 +454,8 @@ typedef struct SourceCheck {
         PathTemplate *template;
         const char *fixed;
         uint64_t n_units, n_unreadable;
-        char *unreadable; /* an example */
+        char *unreadable;  /* an example */
+        ScanUnit left_out; /* what is in no bundle */
 } SourceCheck;
 
 /* ---- reading ---- */
@@ -471,6 +472,22 @@ static void on_unreadable(const char *relative, void *userdata) {
         l->n_unreadable++;
         if (!l->unreadable)
                 l->unreadable = strdup(relative);
+}
+
+static void on_left_out(const ScanMember *m, void *userdata) {
+        SourceCheck *l = userdata;
+        (void)scan_unit_add_skip(&l->left_out, m); /* without memory it has no example */
+}
+
+static void report_left_out(SourceCheck *l) {
+        for (int k = 0; k < N_SCAN_SKIPS; k++) {
+                _cleanup_free_ char *text = scan_skip_reason((ScanSkip)k, l->left_out.skipped[k],
+                                                             l->left_out.skipped_example[k]);
+                if (text)
+                        report(l->d, WARNING, l->what, scan_skip_remedy((ScanSkip)k),
+                               "below '%s' is what no bundle gets: %s", l->fixed, text);
+        }
+        scan_unit_done(&l->left_out);
 }
 
 /* The agent may read what this user cannot. */
@@ -510,8 +527,10 @@ static void check_content(SourceCheck *l) {
                          .max_files = c->max_files,
                          .max_bytes = c->max_bytes,
                          .any_links = true,
-                         .on_unreadable = on_unreadable };
+                         .on_unreadable = on_unreadable,
+                         .on_left_out = on_left_out };
         int r = scan_source(&s, on_unit, l);
+        report_left_out(l);
         snprintf(directories, sizeof directories, "%llu %s", (unsigned long long)l->n_unreadable,
                  l->n_unreadable == 1 ? "directory" : "directories");
         if (r == -EINTR)

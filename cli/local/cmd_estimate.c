@@ -20,7 +20,8 @@ typedef struct Estimate {
         const PathTemplate *template;
         char instance_id[INSTANCE_ID_SIZE], hostname[65];
         uint64_t n_bundles, n_files, bytes;
-        bool failed; /* some source could not be scanned */
+        bool failed;       /* some source could not be scanned */
+        ScanUnit left_out; /* of the source: what is in no bundle */
         json_t *bundles;
 } Estimate;
 
@@ -132,6 +133,22 @@ static void on_unreadable(const char *relative, void *userdata) {
         e->failed = true;
 }
 
+static void on_left_out(const ScanMember *m, void *userdata) {
+        Estimate *e = userdata;
+        (void)scan_unit_add_skip(&e->left_out, m); /* without memory it has no example */
+}
+
+static void print_left_out(Estimate *e) {
+        for (int k = 0; !e->cli->json && k < N_SCAN_SKIPS; k++) {
+                _cleanup_free_ char *text = scan_skip_reason((ScanSkip)k, e->left_out.skipped[k],
+                                                             e->left_out.skipped_example[k]);
+                if (text)
+                        cli_line("source %s: %s; %s", e->source->name, text,
+                                 scan_skip_remedy((ScanSkip)k));
+        }
+        scan_unit_done(&e->left_out);
+}
+
 static void scan(Estimate *e) {
         PathTemplate *t;
         char bad;
@@ -149,7 +166,8 @@ static void scan(Estimate *e) {
                          .max_files = e->source->max_files,
                          .max_bytes = e->source->max_bytes,
                          .any_links = true,
-                         .on_unreadable = on_unreadable };
+                         .on_unreadable = on_unreadable,
+                         .on_left_out = on_left_out };
         r = guarded_check_path(path_template_fixed(t));
         if (r == 0)
                 r = scan_source(&s, on_unit, e);
@@ -164,6 +182,7 @@ static void scan(Estimate *e) {
                                           : strerror(-r));
                 e->failed = true;
         }
+        print_left_out(e);
         path_template_free(t);
 }
 

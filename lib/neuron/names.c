@@ -579,6 +579,23 @@ void dump_name_parse(SourceKind source, const char *name, DumpName *ret) {
         find_instance_id(name, ret->instance_id);
 }
 
+bool dump_name_is_of_dump(const char *name) {
+        DumpName parsed;
+
+        if (!match_rows(name, &parsed))
+                return false;
+        switch (parsed.kind) {
+        case MEMBER_NC_STATE:
+        case MEMBER_CC_CORE_STATE:
+        case MEMBER_NRT_LOG:
+        case MEMBER_SNAPSHOT:
+        case MEMBER_HOOK_RECORD:
+                return true;
+        default:
+                return false;
+        }
+}
+
 bool profile_unit_name_parse(const char *name, char *ret_instance, int64_t *ret_pid) {
         PatternMatch m;
         int64_t pid;

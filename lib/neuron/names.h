@@ -41,6 +41,9 @@ typedef struct DumpName {
  * MEMBER_OTHER with ids as far as they are there. */
 void dump_name_parse(SourceKind source, const char *name, DumpName *ret);
 
+/** @return whether the runtime or its hook names what is in a core dump so */
+bool dump_name_is_of_dump(const char *name);
+
 /** Reads a directory name `<instance-id>_pid_<pid>`.
  * @param ret_instance, ret_pid  INSTANCE_ID_SIZE; NULL: not needed  @return whether it is one */
 bool profile_unit_name_parse(const char *name, char *ret_instance, int64_t *ret_pid);

@@ -195,7 +195,58 @@ typedef struct UnitLocation {
         bool on_network;
         const char *relative; /* the unit's path */
         bool is_file, loose;
+        bool is_evidence; /* as in ScanUnit */
 } UnitLocation;
+
+static bool matches_template(const PathTemplate *t, const char *relative) {
+        return path_template_match(t, relative, NULL);
+}
+
+/* A file of cores may lie anywhere below the fixed part. */
+static bool core_matches_template(const PathTemplate *t, const char *relative) {
+        size_t depth = unit_path_depth(relative), wanted = path_template_depth(t);
+
+        if (depth < wanted)
+                return false;
+        relative += unit_path_prefix(relative, depth - wanted);
+        return wanted == 0 || matches_template(t, relative + (relative[0] == '/'));
+}
+
+bool unit_is_evidence_by_name(SourceKind kind, const PathTemplate *t, const char *relative) {
+        switch (kind) {
+        case SOURCE_NEURON_CORE_DUMP:
+        case SOURCE_DIRECTORY:
+                return matches_template(t, relative);
+        case SOURCE_PROCESS_CORE:
+                return core_matches_template(t, relative);
+        case SOURCE_NEURON_PROFILE:
+                return is_profile_unit(path_name(relative), strlen(path_name(relative)));
+        case N_SOURCE_KINDS:
+                break;
+        }
+        return false;
+}
+
+bool member_is_evidence_by_name(const char *name) {
+        DumpName parsed;
+
+        dump_name_parse(SOURCE_DIRECTORY, name, &parsed);
+        return parsed.kind != MEMBER_OTHER;
+}
+
+/* @return whether the directory directly holds a file, or a directory, that is called as the
+ * runtime calls what is in a core dump: 1 or 0; negative as for has_ntff() */
+static int holds_dump_name(DIR *dir) {
+        const char *name;
+        TreeType type;
+        int r;
+
+        while ((r = tree_next(dir, &name, &type)) > 0)
+                if ((type == TREE_FILE || type == TREE_DIR) && dump_name_is_of_dump(name))
+                        break;
+        rewinddir(dir);
+        return r < 0 && !tree_error_is_resource(r) ? 0 : r;
+}
 
 /** Walks the unit and fills *ret, which is scan_unit_done() by the caller, also after a failure.
  * @param dir  as for walk_members()
@@ -288,6 +339,7 @@ typedef struct Walker {
         char last_id[INSTANCE_ID_SIZE]; /* in the last name, and whose that is: it may be expensive
                                          */
         UnitOwner last_owner;
+        bool ends_at_dumps; /* directories in it that hold names of dumps are other units */
 } Walker;
 
 static int report_member(Walker *w, const ScanMember *m) {
@@ -388,6 +440,9 @@ static int visit_file(Walker *w, int dir_fd, const char *name, TreeType type) {
         UnitOwner owner;
         int r;
 
+        if (w->walk->loose && w->source->kind == SOURCE_NEURON_CORE_DUMP &&
+            !dump_name_is_of_dump(name))
+                return 0; /* of no unit */
         dump_name_parse(w->source->kind, name, &m.name);
         owner = w->foreign ? UNIT_OWNER_FOREIGN : named_owner(w, m.name.instance_id);
         m.is_named = owner == UNIT_OWNER_US;
@@ -451,6 +506,9 @@ static int visit_dir(Walker *w, int parent_fd, const char *name, size_t depth) {
                 return skip_dir(w, name, SCAN_SKIP_SYMLINK);
         if (r < 0)
                 return tree_error_is_resource(r) ? r : skip_dir(w, name, SCAN_SKIP_UNREADABLE);
+        r = w->ends_at_dumps ? holds_dump_name(dir) : 0;
+        if (r != 0)
+                return MIN(r, 0);
         if (is_foreign)
                 w->foreign = instance_id;
         r = walk_dir(w, dir, depth);
@@ -516,6 +574,10 @@ static int walk_members(const ScanWalk *walk, bool on_network, const char *forei
                      .on_network = on_network };
         int r;
 
+        /* What our links hold is this unit's. */
+        w.ends_at_dumps = walk->source->kind == SOURCE_NEURON_CORE_DUMP &&
+                          !walk->source->root_override &&
+                          !matches_template(walk->source->template, walk->relative);
         w.n_prefix = strlen(walk->relative);
         w.depth = unit_path_depth(walk->relative);
         if (walk->source->kind != SOURCE_PROCESS_CORE)
@@ -587,6 +649,10 @@ static const struct SkipRow {
         [SCAN_SKIP_NO_PROFILE] = { "no-profile",     false,
                                    "no profile is beside it; collect it with a source of kind "
                                    "directory" },
+        [SCAN_SKIP_NO_DUMP]    = { "no-dump",        false,
+                                   "neither is its directory called as the source's path says, nor "
+                                   "does that hold a file of the runtime; collect it with a source "
+                                   "of kind directory" },
         /* clang-format on */
 };
 
@@ -781,7 +847,10 @@ static int fill_unit(const UnitLocation *p, DIR *dir, ScanUnit *ret) {
         NamedOwner owner;
         int r;
 
-        *ret = (ScanUnit){ .is_file = p->is_file, .loose = p->loose, .on_network = p->on_network };
+        *ret = (ScanUnit){ .is_file = p->is_file,
+                           .loose = p->loose,
+                           .is_evidence = p->is_evidence,
+                           .on_network = p->on_network };
         r = classify_path(p, ret, &owner);
         if (r < 0)
                 return r;
@@ -824,13 +893,15 @@ static void report_left_out(const Finder *f, ScanSkip skip) {
                                        f->userdata);
 }
 
-static int report_unit(Finder *f, DIR *dir, const UnitMatch *a) {
+/* @param is_evidence  as in ScanUnit */
+static int report_unit(Finder *f, DIR *dir, const UnitMatch *a, bool is_evidence) {
         const UnitLocation location = {
                 .source = f->source,
                 .on_network = f->on_network,
                 .relative = f->path.text,
                 .is_file = a->is_file,
                 .loose = a->loose,
+                .is_evidence = is_evidence,
         };
         _cleanup_(scan_unit_done) ScanUnit u = { .n_files = 0 };
         int r = fill_unit(&location, dir, &u);
@@ -889,6 +960,7 @@ typedef struct Level {
         DIR *dir;
         size_t depth;
         int ntff_depth; /* of the outermost directory with ntff files on the way here; -1: none */
+        bool in_unit;   /* of a dump: what is no unit of its own belongs to one above */
 } Level;
 
 static int find_at(Finder *f, const Level *at);
@@ -907,7 +979,7 @@ static int find_dir(Finder *f, const Level *above, const char *name) {
         }
         r = tree_open(dirfd(above->dir), name, &dir);
         if (r == 0)
-                return find_at(f, &(Level){ dir, depth, above->ntff_depth });
+                return find_at(f, &(Level){ dir, depth, above->ntff_depth, above->in_unit });
         if (tree_error_is_resource(r))
                 return r;
         if (r != -ENOENT && r != -ENOTDIR && r != -ELOOP)
@@ -920,14 +992,33 @@ static int find_file(Finder *f, const Level *at, bool *ret_loose) {
         const UnitQuery q = query_of(f->source, f->path.text, false, at->ntff_depth);
         UnitMatch a;
 
+        if (at->in_unit)
+                return 0;
+        if (q.kind == SOURCE_NEURON_CORE_DUMP && !dump_name_is_of_dump(path_name(f->path.text))) {
+                report_left_out(f, SCAN_SKIP_NO_DUMP);
+                return 0;
+        }
         if (!unit_match(&q, &a)) {
                 report_left_out(f, SCAN_SKIP_NO_PROFILE);
                 return 0;
         }
         if (a.is_file)
-                return report_unit(f, at->dir, &a);
+                return report_unit(f, at->dir, &a, true);
         *ret_loose = *ret_loose || a.loose;
         return 0;
+}
+
+/* A symlink is not followed; where its name says that evidence lies behind it, it is not passed
+ * over in silence. */
+static void find_symlink(const Finder *f, const Level *at) {
+        const ScanSource *s = f->source;
+        const char *name = path_name(f->path.text);
+        bool is_evidence = unit_is_evidence_by_name(s->kind, s->template, f->path.text) ||
+                           (s->kind == SOURCE_NEURON_CORE_DUMP && dump_name_is_of_dump(name)) ||
+                           (s->kind == SOURCE_NEURON_PROFILE && is_profile_file(name));
+
+        if (is_evidence && !at->in_unit)
+                report_left_out(f, SCAN_SKIP_SYMLINK);
 }
 
 /* Continues below a directory that is no unit with all below it. The entries are read in any order:
@@ -940,9 +1031,14 @@ static int find_below(Finder *f, const Level *at) {
         int r, n;
 
         while ((n = tree_next(at->dir, &name, &type)) > 0) {
-                if ((type != TREE_DIR && type != TREE_FILE) || !path_enter(&f->path, 0, name))
+                if ((type != TREE_DIR && type != TREE_FILE && type != TREE_SYMLINK) ||
+                    !path_enter(&f->path, 0, name))
                         continue;
-                r = type == TREE_DIR ? find_dir(f, at, name) : find_file(f, at, &loose);
+                r = 0;
+                if (type == TREE_SYMLINK)
+                        find_symlink(f, at);
+                else
+                        r = type == TREE_DIR ? find_dir(f, at, name) : find_file(f, at, &loose);
                 path_leave(&f->path, n_path);
                 if (r < 0)
                         return r;
@@ -954,7 +1050,30 @@ static int find_below(Finder *f, const Level *at) {
         if (!loose)
                 return 0;
         rewinddir(at->dir);
-        return report_unit(f, at->dir, &(UnitMatch){ .depth = at->depth, .loose = true });
+        return report_unit(f, at->dir, &(UnitMatch){ .depth = at->depth, .loose = true }, true);
+}
+
+/* A directory of a source of dumps, at the template's depth or below. */
+static int find_dump(Finder *f, const Level *at) {
+        const ScanSource *s = f->source;
+        const UnitMatch a = { .depth = at->depth };
+        Level below = *at;
+        int r;
+
+        if (matches_template(s->template, f->path.text))
+                return report_unit(f, at->dir, &a, true);
+        int named = holds_dump_name(at->dir);
+        if (named < 0)
+                return named;
+        if (named > 0 ||
+            (!at->in_unit && s->is_unit && s->is_unit(f->path.text, s->is_unit_userdata))) {
+                r = report_unit(f, at->dir, &a, named > 0);
+                if (r < 0)
+                        return r;
+                rewinddir(at->dir);
+                below.in_unit = true;
+        }
+        return find_below(f, &below);
 }
 
 static int find_at(Finder *f, const Level *at) {
@@ -963,6 +1082,8 @@ static int find_at(Finder *f, const Level *at) {
         UnitMatch a;
         int r;
 
+        if (q.kind == SOURCE_NEURON_CORE_DUMP && at->depth >= q.template_depth)
+                return find_dump(f, at);
         if (q.kind == SOURCE_NEURON_PROFILE && !unit_match(&q, &a)) {
                 r = has_ntff(at->dir);
                 if (r < 0)
@@ -972,12 +1093,12 @@ static int find_at(Finder *f, const Level *at) {
                         q.ntff_depth = (int)at->depth;
         }
         if (unit_match(&q, &a) && a.depth == at->depth) {
-                r = report_unit(f, at->dir, &a);
+                r = report_unit(f, at->dir, &a, true);
                 if (r < 0 || !by_ntff)
                         return r;
                 rewinddir(at->dir); /* `_pid_` directories in it are units of their own */
         }
-        return find_below(f, &(Level){ at->dir, at->depth, q.ntff_depth });
+        return find_below(f, &(Level){ at->dir, at->depth, q.ntff_depth, false });
 }
 
 int scan_source(const ScanSource *s, int (*on_unit)(ScanUnit *u, void *userdata), void *userdata) {
@@ -988,7 +1109,7 @@ int scan_source(const ScanSource *s, int (*on_unit)(ScanUnit *u, void *userdata)
         if (r < 0)
                 return r;
         f.on_network = fs_is_network(dirfd(dir), NULL);
-        return find_at(&f, &(Level){ dir, 0, -1 });
+        return find_at(&f, &(Level){ dir, 0, -1, false });
 }
 
 /* @return 0 and whether it is a directory; -ENOENT, -ENOTDIR: nothing is there; -errno */
@@ -1033,6 +1154,34 @@ static int find_ntff_depth(int fixed_fd, UnitQuery *q) {
                 }
         }
         return 0;
+}
+
+/* Finds the dump that a path lies in, as find_dump() does: what matches the template, else the
+ * innermost directory that holds such a name, else the outermost of is_unit.
+ * @return 1 there is one, 0 none, -ENOMEM … */
+static int find_dump_above(const ScanSource *s, int fixed_fd, const UnitQuery *q, UnitMatch *ret,
+                           bool *ret_is_evidence) {
+        size_t depth = unit_path_depth(q->relative) - (q->relative[0] != '\0' && !q->is_dir);
+        int found = 0;
+
+        for (size_t i = depth + 1; i-- > q->template_depth;) {
+                _cleanup_closedir_ DIR *dir = NULL;
+                _cleanup_free_ char *unit = strndup(q->relative, unit_path_prefix(q->relative, i));
+                int r = unit ? tree_open(fixed_fd, unit, &dir) : -ENOMEM;
+
+                if (r == 0 && (found == 0 || !*ret_is_evidence))
+                        r = holds_dump_name(dir);
+                if (r < 0 && tree_error_is_resource(r))
+                        return r;
+                bool matches = matches_template(s->template, unit);
+                bool is_unit = s->is_unit && s->is_unit(unit, s->is_unit_userdata);
+                if (!matches && ((found > 0 && *ret_is_evidence) || (r <= 0 && !is_unit)))
+                        continue;
+                *ret = (UnitMatch){ .depth = i };
+                *ret_is_evidence = matches || r > 0;
+                found = 1;
+        }
+        return found;
 }
 
 static bool is_ignored(const char *relative) {
@@ -1096,6 +1245,12 @@ int scan_unit_at(const ScanSource *s, const char *relative, ScanUnit *ret) {
                 return -ENOENT;
         if (!unit_match(&q, &a))
                 return SCAN_E_NO_UNIT;
+        bool is_evidence = true;
+        if (s->kind == SOURCE_NEURON_CORE_DUMP && !a.loose) {
+                r = find_dump_above(s, fixed_fd, &q, &a, &is_evidence);
+                if (r <= 0)
+                        return r < 0 ? r : SCAN_E_NO_UNIT;
+        }
         _cleanup_free_ char *unit = strndup(relative, unit_path_prefix(relative, a.depth));
         if (!unit)
                 return -ENOMEM;
@@ -1103,6 +1258,7 @@ int scan_unit_at(const ScanSource *s, const char *relative, ScanUnit *ret) {
                                         .on_network = fs_is_network(fixed_fd, NULL),
                                         .relative = unit,
                                         .is_file = a.is_file,
-                                        .loose = a.loose };
+                                        .loose = a.loose,
+                                        .is_evidence = is_evidence };
         return scan_one_unit(&location, fixed_fd, ret);
 }

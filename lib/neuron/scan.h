@@ -39,6 +39,10 @@ typedef struct ScanSource { /* all borrowed for the time of a call */
         bool (*may_own)(const char *instance_id, void *owner_data);
         bool (*owns)(const char *relative, const char *instance_id, void *owner_data);
         void *owner_data;
+        /* Whether a directory of a source of dumps is a unit whatever it is called and holds: a
+         * hook has named it, or it was one before. The outermost one counts. May be NULL. */
+        bool (*is_unit)(const char *relative, void *is_unit_userdata);
+        void *is_unit_userdata;
 } ScanSource;
 
 /** Why something that is there is no member. */
@@ -55,6 +59,7 @@ typedef enum ScanSkip {
         SCAN_SKIP_TOO_BIG,
         SCAN_SKIP_RESERVED,   /* `.neuron-collectd` inside a unit */
         SCAN_SKIP_NO_PROFILE, /* of no unit */
+        SCAN_SKIP_NO_DUMP,    /* of no unit */
         N_SCAN_SKIPS,
 } ScanSkip;
 /** @return `symlink`, `special-file`, `hard-link`, `unreadable` …: also used as metric label */
@@ -83,6 +88,8 @@ typedef struct ScanUnit {
         char *relative; /* below the fixed part, raw; "" = the fixed part itself */
         bool is_file;   /* process-core: the unit is one file */
         bool loose;     /* only the files directly in it, which lies above the template's depth */
+        /* By its path or by files in it, as its kind requires; else by is_unit. */
+        bool is_evidence;
         TemplateValues values;
         DumpName name;      /* ids from the unit's own name (profiles); kind unused */
         struct stat st;     /* of the unit itself */
@@ -120,7 +127,10 @@ int scan_open_fixed(const char *fixed);
 char *scan_check_root(const char *fixed);
 
 /** Finds all units below the source, in no particular order. Which path belongs to which unit:
- * unit_match(). `.neuron-collectd` is never entered. Symlinks
+ * unit_match(); and a core dump is a directory that matches the template, with all below it; else
+ * one at that depth or below that directly holds a name of dump_name_is_of_dump() or is one of
+ * is_unit, without such directories in it; else loose files with such a name, alone.
+ * `.neuron-collectd` is never entered. Symlinks
  * are never followed. A unit without members is reported only for what it has in `foreign`. What
  * vanishes during the scan is ignored. Descriptors: one a level. Memory: names of the directories
  * from a unit down to where we are, 20 MiB at most; what is beyond that in a directory counts as
@@ -191,7 +201,8 @@ typedef struct UnitMatch {
         bool loose;   /* the unit is the files directly in that directory, no more */
 } UnitMatch;
 
-/** Finds the unit that a path belongs to.
+/** Finds the unit that a path belongs to, by depth alone: of neuron-core-dump the names decide
+ * after that.
  *  - neuron-core-dump, directory: the directory at exactly the template's depth, whatever its name
  *    is, with all below it. A file above that depth belongs to the loose unit of its directory.
  *  - process-core: each file is a unit.
@@ -199,6 +210,14 @@ typedef struct UnitMatch {
  *    the outermost output directory (UnitQuery), with all below it but such `_pid_` directories.
  * @return false: to none */
 bool unit_match(const UnitQuery *q, UnitMatch *ret);
+
+/** @return whether the name of a unit is evidence of its kind, as far as its kind goes by names: it
+ * matches the template (of process-core in its last components), or is a profile's `_pid_`
+ * directory. Where it is not, only members with a name of their own are.
+ * @param relative  the unit, below the fixed part */
+bool unit_is_evidence_by_name(SourceKind kind, const PathTemplate *t, const char *relative);
+/** @return whether the name of a file is evidence, whatever unit it lies in */
+bool member_is_evidence_by_name(const char *name);
 /** @return the number of components of a clean relative path; 0 for "" */
 size_t unit_path_depth(const char *relative);
 /** @return length in bytes of a clean relative path's first n components, without the slash after

@@ -12,14 +12,82 @@
 
 #define DT "dt-20260527-051233-cid-d99e36ea74c263ca"
 
-static void each_directory_at_the_template_s_depth_is_a_unit(void **state) {
+static void note_left_out(const ScanMember *m, void *userdata) {
+        Fixture *f = userdata;
+
+        strbuf_addf(&f->lines, "%s '%s'\n", scan_skip_name(m->skip), m->path);
+}
+
+static void a_directory_of_that_name_or_with_a_file_of_the_runtime_is_a_dump(void **state) {
         Fixture *f = *state;
 
         fixture_source(f, SOURCE_NEURON_CORE_DUMP, "dt-%d-cid-%c");
         fixture_files(f, DT "/" US "-nd0-nc4-pid-7-tid-8-lid-9", DT "/" US "-nrt-pid-7.log",
-                      DT "/sub/deep/unknown", "any other name/x", "empty/", "empty2/sub/");
-        check_scan(f, "'any other name' files=1\n"
-                      "'" DT "' files=3 own pid=7\n");
+                      DT "/sub/deep/unknown", "any other name/x",
+                      "any other name/" US "-nrt-pid-8.log", "strange/x", "strange/deep/dump/y",
+                      "strange/deep/dump/" US "-nd0-nc4-pid-9-tid-8-lid-9/z", "empty/",
+                      "empty2/sub/");
+        check_scan(f, "'any other name' files=2 own pid=8\n"
+                      "'" DT "' files=3 own pid=7\n"
+                      "'strange/deep/dump' files=2\n");
+        f->source.on_left_out = note_left_out;
+        (void)fixture_scan(f);
+        assert_non_null(strstr(f->lines.text, "no-dump 'strange/x'\n"));
+        assert_null(strstr(f->lines.text, "any other name/x"));
+}
+
+static bool is_strange(const char *relative, void *userdata) {
+        (void)userdata;
+        return strcmp(relative, "strange") == 0;
+}
+
+static void a_dump_ends_where_another_one_begins(void **state) {
+        Fixture *f = *state;
+
+        fixture_source(f, SOURCE_NEURON_CORE_DUMP, "%d");
+        fixture_files(f, "strange/x", "strange/y/z", "strange/inner/" US "-nrt-pid-8.log",
+                      "strange/inner/x", "20260527-051233/inner/" US "-nrt-pid-8.log");
+        f->source.is_unit = is_strange;
+        check_scan(f, "'20260527-051233' files=1 own pid=8\n"
+                      "'strange' files=2\n"
+                      "'strange/inner' files=2 own pid=8\n");
+        fixture_files(f, "strange/" US "-nrt-pid-9.log");
+        f->source.is_unit = NULL;
+        check_scan(f, "'20260527-051233' files=1 own pid=8\n"
+                      "'strange' files=3 own pid=9\n"
+                      "'strange/inner' files=2 own pid=8\n");
+}
+
+static void a_loose_file_is_a_dump_by_its_name_alone(void **state) {
+        Fixture *f = *state;
+
+        fixture_source(f, SOURCE_NEURON_CORE_DUMP, "%d/%p");
+        fixture_files(f, "x", US "-nrt-pid-8.log", "20260527-051233/" US "-nrt-pid-9.log",
+                      "20260527-051233/y", "any/z");
+        check_scan(f, "'' files=1 loose own pid=8\n"
+                      "'20260527-051233' files=1 loose own pid=9\n");
+}
+
+static void a_name_says_whether_a_unit_is_evidence(void **state) {
+        Fixture *f = *state;
+
+        fixture_source(f, SOURCE_NEURON_CORE_DUMP, "%d-%c");
+        const PathTemplate *t = f->source.template;
+        assert_true(unit_is_evidence_by_name(SOURCE_NEURON_CORE_DUMP, t, "20260527-051233-00aa"));
+        assert_false(unit_is_evidence_by_name(SOURCE_NEURON_CORE_DUMP, t, "20260527-051233"));
+        assert_false(unit_is_evidence_by_name(SOURCE_DIRECTORY, t, "mine"));
+        assert_false(unit_is_evidence_by_name(SOURCE_DIRECTORY, t, ""));
+        assert_true(unit_is_evidence_by_name(SOURCE_PROCESS_CORE, t, "a/20260527-051233-00aa"));
+        assert_false(unit_is_evidence_by_name(SOURCE_PROCESS_CORE, t, "a/core"));
+        assert_true(unit_is_evidence_by_name(SOURCE_NEURON_PROFILE, t, "a/" US "_pid_7"));
+        assert_false(unit_is_evidence_by_name(SOURCE_NEURON_PROFILE, t, "a"));
+        fixture_source(f, SOURCE_PROCESS_CORE, "");
+        t = f->source.template;
+        assert_true(unit_is_evidence_by_name(SOURCE_PROCESS_CORE, t, "a/core"));
+        assert_true(unit_is_evidence_by_name(SOURCE_NEURON_CORE_DUMP, t, ""));
+        assert_true(member_is_evidence_by_name(US "-nrt-pid-8.log"));
+        assert_true(member_is_evidence_by_name("x.ntff"));
+        assert_false(member_is_evidence_by_name("krb5cc_1000"));
 }
 
 static int keep_unit(ScanUnit *u, void *userdata) {
@@ -33,7 +101,7 @@ static void a_name_that_matches_gives_values_and_another_gives_none(void **state
         ScanUnit u;
 
         fixture_source(f, SOURCE_NEURON_CORE_DUMP, "dt-%d-cid-%c");
-        fixture_files(f, DT "/x");
+        fixture_files(f, DT "/x", DT "/" US "-nrt-pid-7.log");
         assert_int_equal(scan_source(&f->source, keep_unit, &u), 0);
         assert_string_equal(u.values.date_time, "20260527-051233");
         assert_string_equal(u.values.cluster_id, "d99e36ea74c263ca");
@@ -137,12 +205,6 @@ static void the_fixed_part_itself_may_hold_the_profile(void **state) {
         check_scan(f, "");
 }
 
-static void note_left_out(const ScanMember *m, void *userdata) {
-        Fixture *f = userdata;
-
-        strbuf_addf(&f->lines, "%s '%s'\n", scan_skip_name(m->skip), m->path);
-}
-
 static void what_is_in_no_unit_is_reported(void **state) {
         Fixture *f = *state;
 
@@ -182,14 +244,15 @@ static void our_own_directory_is_never_entered(void **state) {
 static void symlinks_are_never_followed(void **state) {
         Fixture *f = *state;
 
-        fixture_files(f, "real/x");
+        fixture_files(f, "real/x", "real/" US "-nrt-pid-7.log");
         assert_int_equal(symlinkat("/etc", f->scratch->fd, "src/unit"), 0);
         assert_int_equal(symlinkat("/etc/passwd", f->scratch->fd, "src/file"), 0);
         assert_int_equal(symlinkat("/etc", f->scratch->fd, "src/real/dir"), 0);
         assert_int_equal(symlinkat("..", f->scratch->fd, "src/real/loop"), 0);
         fixture_source(f, SOURCE_NEURON_CORE_DUMP, "dt-%d-cid-%c");
-        check_scan(f, "'real' files=1 symlink=2(dir)\n");
+        check_scan(f, "'real' files=2 own pid=7 symlink=2(dir)\n");
         fixture_source(f, SOURCE_PROCESS_CORE, "");
+        f->source.exclude = (const char *const[]){ "*.log", NULL };
         check_scan(f, "'real/x' files=1 file\n");
         fixture_source(f, SOURCE_NEURON_PROFILE, "");
         check_scan(f, "");
@@ -228,7 +291,7 @@ static void a_node_known_by_its_host_name_collects_all_that_is_local(void **stat
 static void a_path_that_names_another_instance_is_ignored(void **state) {
         Fixture *f = *state;
 
-        fixture_source(f, SOURCE_NEURON_CORE_DUMP, "%i/%d");
+        fixture_source(f, SOURCE_DIRECTORY, "%i/%d");
         fixture_files(f, US "/20260527-051233/a", OTHER "/20260527-051233/b", OTHER "/odd/c",
                       US "/odd/d", "node-7/20260527-051233/e", "node-7/odd/f", OTHER "/loose",
                       US "/loose", "logs/odd/g", "logs/20260527-051233/h");
@@ -439,7 +502,10 @@ static void one_descriptor_a_level_is_enough(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                in_fixture(each_directory_at_the_template_s_depth_is_a_unit),
+                in_fixture(a_directory_of_that_name_or_with_a_file_of_the_runtime_is_a_dump),
+                in_fixture(a_dump_ends_where_another_one_begins),
+                in_fixture(a_loose_file_is_a_dump_by_its_name_alone),
+                in_fixture(a_name_says_whether_a_unit_is_evidence),
                 in_fixture(a_name_that_matches_gives_values_and_another_gives_none),
                 in_fixture(a_directory_knows_when_it_was_made),
                 in_fixture(files_above_that_depth_are_loose_units_of_their_directories),

@@ -513,10 +513,14 @@ static void a_loose_unit_has_only_the_files_beside(void **state) {
                 .userdata = f,
         };
 
-        fixture_source(f, SOURCE_NEURON_CORE_DUMP, "%p");
-        fixture_files(f, "a", "1/b", "c");
+        fixture_source(f, SOURCE_DIRECTORY, "%p");
+        fixture_files(f, "a", "1/b", "c", US "-nrt-pid-7.log");
         assert_int_equal(scan_members(&w), 0);
-        assert_string_equal(f->lines.text, "a\nc\n");
+        assert_string_equal(f->lines.text, "a\nc\n" US "-nrt-pid-7.log\n");
+        strbuf_clear(&f->lines);
+        fixture_source(f, SOURCE_NEURON_CORE_DUMP, "%p");
+        assert_int_equal(scan_members(&w), 0);
+        assert_string_equal(f->lines.text, US "-nrt-pid-7.log\n");
 }
 
 static void a_profile_s_members_end_where_another_begins(void **state) {
@@ -668,6 +672,7 @@ static void reasons_have_names_and_a_verdict(void **state) {
                 { "hard-link", true }, { "unreadable", true },    { "foreign", false },
                 { "excluded", false }, { "too-deep", true },      { "too-many-files", true },
                 { "too-big", true },   { "reserved-name", true }, { "no-profile", false },
+                { "no-dump", false },
         };
 
         assert_int_equal(ELEMENTSOF(expected), N_SCAN_SKIPS);

@@ -29,12 +29,12 @@ static void a_path_leads_to_the_unit_it_lies_in(void **state) {
         Fixture *f = *state;
 
         fixture_source(f, SOURCE_NEURON_CORE_DUMP, "%p/%t");
-        fixture_files(f, "1/2/a", "1/2/b/c", "1/loose", "3/4/");
+        fixture_files(f, "1/2/a", "1/2/b/c", "1/loose", "1/" US "-nrt-pid-3.log", "3/4/");
         check(f, "1/2", "'1/2' files=2 pid=1\n");
         check(f, "1/2/a", "'1/2' files=2 pid=1\n");
         check(f, "1/2/b", "'1/2' files=2 pid=1\n");
         check(f, "1/2/b/c", "'1/2' files=2 pid=1\n");
-        check(f, "1/loose", "'1' files=1 loose\n");
+        check(f, "1/loose", "'1' files=1 loose own pid=3\n");
         check_none(f, "", SCAN_E_NO_UNIT);
         check_none(f, "1", SCAN_E_NO_UNIT);
         check_none(f, "3/4", SCAN_E_NO_UNIT); /* nothing in it yet */
