@@ -1568,6 +1568,22 @@ static int print_refused(const BundleRecord *rec, void *userdata) {
         return 0;
 }
 
+typedef struct DiscardedPrinter {
+        FILE *file;
+        uint64_t since_usec;
+        size_t n;
+} DiscardedPrinter;
+
+static int print_discarded(const BundleRecord *rec, void *userdata) {
+        DiscardedPrinter *p = userdata;
+        if (rec->changed_usec < p->since_usec)
+                return 0;
+        fprintf(p->file, "%s discarded undelivered: %s\n", rec->id,
+                rec->reason ? rec->reason : "no reason given");
+        p->n++;
+        return 0;
+}
+
 static int print_undelivered(const BundleRecord *rec, void *userdata) {
         fprintf(userdata, "%s %s: %s\n", rec->id, bundle_state_name(rec->state),
                 rec->reason ? rec->reason : "not delivered yet");
@@ -1631,8 +1647,11 @@ size_t agent_print_undelivered(Agent *a, FILE *f) {
         RefusedPrinter refused = { .file = f };
         (void)bundle_table_list(a->bundles, &(StoreFilter){ .state = BUNDLE_VANISHED },
                                 print_refused, &refused); /* as above */
+        DiscardedPrinter discarded = { .file = f, .since_usec = a->started_usec };
+        (void)bundle_table_list(a->bundles, &(StoreFilter){ .state = BUNDLE_EVICTED },
+                                print_discarded, &discarded); /* as above */
         size_t n_aborts = print_abandoned(a, f);
-        return n + refused.n + n_aborts + print_unfinished_sources(a, f);
+        return n + refused.n + discarded.n + n_aborts + print_unfinished_sources(a, f);
 }
 
 bool agent_has_uploads_to_abort(const Agent *a) {

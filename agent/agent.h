@@ -39,7 +39,8 @@ void agent_flush(Agent *a, bool flush);
 /** @return whether nothing but retries remains: each bundle is delivered or has failed */
 bool agent_is_idle(Agent *a);
 
-/** Prints a line for each bundle that is not delivered. @return their number */
+/** Prints a line for each bundle that is not delivered, or was discarded undelivered by this run.
+ * @return their number */
 size_t agent_print_undelivered(Agent *a, FILE *f);
 /** For the removal of the package: prints a line for each directory with hard links beside the
  * sources, also of those that are configured no more, an empty line, and a line for each bundle

@@ -11,6 +11,7 @@
 #include "lib/base/array.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
+#include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "lib/event/timer.h"
@@ -353,13 +354,30 @@ static const char *final_sentence(const BundleRecord *rec) {
         case BUNDLE_CANCELLED:
                 return "The operator cancelled it; its source files were not changed.";
         case BUNDLE_EVICTED:
-                return "It was deleted without delivery, to free space for the job; only this row "
+                return "It was discarded undelivered, to free space for the job; only this row "
                        "remains.";
         case BUNDLE_VANISHED:
                 return "Its files were removed before they could be shipped.";
         default:
                 return "";
         }
+}
+
+static void explain_links(const Agent *a, StrBuf *text) {
+        const ConfigSize *keep = &a->config->retention.keep_free_undelivered;
+        char size[PARSE_FORMAT_SIZE];
+        strbuf_add(text, " Hard links hold its files, also when they are removed at the source");
+        if (keep->is_permille && keep->permille > 0)
+                strbuf_addf(text,
+                            ", while %g %% of that file system are free "
+                            "(retention.keep_free_undelivered)",
+                            keep->permille / 10.0);
+        else if (!keep->is_permille && keep->bytes > 0)
+                strbuf_addf(text,
+                            ", while %s of that file system are free "
+                            "(retention.keep_free_undelivered)",
+                            parse_format_human(size, keep->bytes));
+        strbuf_add(text, ".");
 }
 
 static char *explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
@@ -388,8 +406,7 @@ static char *explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
         if (!rec->complete)
                 strbuf_add(&text, " It is labelled incomplete.");
         if (rec->links_held && !bundle_state_is_terminal(rec->state))
-                strbuf_add(&text, " Hard links hold its files, so removing them at the source "
-                                  "loses nothing.");
+                explain_links(a, &text);
         else if (b && b->held.n > 0)
                 strbuf_add(&text,
                            " Links could not be created; open descriptors hold its files while "

@@ -103,7 +103,7 @@ typedef struct Config {
         struct {
                 bool delete_after_delivery;
                 uint64_t keep_for_usec, history_usec;
-                ConfigSize max_use, keep_free;
+                ConfigSize max_use, keep_free, keep_free_undelivered;
                 bool evict_oldest;
         } retention;
         struct {

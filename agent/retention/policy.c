@@ -25,6 +25,7 @@ typedef struct Decision {
         size_t n_owners;
         uint64_t used_bytes, free_bytes, free_inodes;              /* after the acts so far */
         uint64_t max_use_bytes, keep_free_bytes, keep_free_inodes; /* 0 = no bound */
+        RetentionAct act; /* for which keep_free_… and the owners' use hold */
 } Decision;
 
 static uint64_t share(uint64_t total, unsigned permille) {
@@ -43,9 +44,17 @@ static uint64_t bound_inodes(const RetentionBound *b, uint64_t total) {
         return share(total, b->is_permille ? b->permille : INODES_PERMILLE);
 }
 
+static bool violates(const RetentionBound *b, const RetentionSpace *space) {
+        return space->free_bytes < bound_bytes(b, space->total_bytes) ||
+               space->free_inodes < bound_inodes(b, space->total_inodes);
+}
+
 bool retention_is_short(const RetentionPolicy *policy, const RetentionSpace *space) {
-        return space->free_bytes < bound_bytes(&policy->keep_free, space->total_bytes) ||
-               space->free_inodes < bound_inodes(&policy->keep_free, space->total_inodes);
+        return violates(&policy->keep_free, space);
+}
+
+bool retention_is_short_undelivered(const RetentionPolicy *policy, const RetentionSpace *space) {
+        return violates(&policy->keep_free_undelivered, space);
 }
 
 static uint64_t add_saturated(uint64_t a, uint64_t b) {
@@ -140,24 +149,35 @@ static int group_by_owner(Decision *d) {
                 const RetentionItem *item = &d->items[d->by_owner[k]];
                 if (k == 0 || item->uid != d->items[d->by_owner[k - 1]].uid)
                         d->owners[d->n_owners++] = (OwnerUse){ .begin = k };
-                OwnerUse *o = &d->owners[d->n_owners - 1];
-                o->end = k + 1;
-                if (d->verdicts[d->by_owner[k]].act != RETENTION_KEEP)
-                        continue;
-                o->bytes = add_saturated(o->bytes, item->bytes);
-                o->n_inodes = add_saturated(o->n_inodes, item->n_inodes);
+                d->owners[d->n_owners - 1].end = k + 1;
         }
         return 0;
 }
 
+/* Whether it counts as what its owner takes: links alone when links are to be released. */
+static bool is_counted(const Decision *d, size_t i) {
+        const RetentionItem *item = &d->items[i];
+        return d->verdicts[i].act == RETENTION_KEEP &&
+               (d->act != RETENTION_RELEASE || (item->delivered_usec == 0 && item->is_only_ours));
+}
+
+static void count_use(Decision *d, OwnerUse *o) {
+        o->bytes = o->n_inodes = 0;
+        for (size_t k = o->begin; k < o->end; k++)
+                if (is_counted(d, d->by_owner[k])) {
+                        o->bytes = add_saturated(o->bytes, d->items[d->by_owner[k]].bytes);
+                        o->n_inodes = add_saturated(o->n_inodes, d->items[d->by_owner[k]].n_inodes);
+                }
+}
+
 /* Of those who have something that may be released: whose files take most of what is short; of
  * several the one with the oldest. */
-static OwnerUse *largest_owner(Decision *d, RetentionAct act) {
+static OwnerUse *largest_owner(Decision *d) {
         OwnerUse *best = NULL;
         for (size_t i = 0; i < d->n_owners; i++) {
                 OwnerUse *o = &d->owners[i];
                 while (o->next < o->end &&
-                       !(is_allowed(d, d->by_owner[o->next], act) &&
+                       !(is_allowed(d, d->by_owner[o->next], d->act) &&
                          brings_nearer(d, &d->items[d->by_owner[o->next]], RETENTION_KEEP_FREE)))
                         o->next++;
                 if (o->next == o->end)
@@ -172,11 +192,23 @@ static OwnerUse *largest_owner(Decision *d, RetentionAct act) {
         return best;
 }
 
-static void release_for_keep_free(Decision *d, RetentionAct act) {
+static void set_keep_free(Decision *d, const RetentionBound *b, const RetentionSpace *space) {
+        d->keep_free_bytes = bound_bytes(b, space->total_bytes);
+        d->keep_free_inodes = bound_inodes(b, space->total_inodes);
+}
+
+static void release_for_keep_free(Decision *d, const RetentionSpace *space, RetentionAct act) {
         OwnerUse *o;
-        for (size_t i = 0; i < d->n_owners; i++)
+        d->act = act;
+        set_keep_free(d,
+                      act == RETENTION_RELEASE ? &d->policy->keep_free_undelivered
+                                               : &d->policy->keep_free,
+                      space);
+        for (size_t i = 0; i < d->n_owners; i++) {
                 d->owners[i].next = d->owners[i].begin;
-        while (is_short(d) && (o = largest_owner(d, act))) {
+                count_use(d, &d->owners[i]);
+        }
+        while (is_short(d) && (o = largest_owner(d))) {
                 size_t i = d->by_owner[o->next++];
                 o->bytes -= MIN(o->bytes, d->items[i].bytes);
                 o->n_inodes -= MIN(o->n_inodes, d->items[i].n_inodes);
@@ -231,9 +263,7 @@ int retention_decide(const RetentionPolicy *policy, const RetentionState *state,
                        .verdicts = ret,
                        .free_bytes = space->free_bytes,
                        .free_inodes = space->free_inodes,
-                       .max_use_bytes = bound_bytes(&policy->max_use, space->total_bytes),
-                       .keep_free_bytes = bound_bytes(&policy->keep_free, space->total_bytes),
-                       .keep_free_inodes = bound_inodes(&policy->keep_free, space->total_inodes) };
+                       .max_use_bytes = bound_bytes(&policy->max_use, space->total_bytes) };
         int r = sort_by_age(&d);
         if (r < 0)
                 return r;
@@ -241,18 +271,23 @@ int retention_decide(const RetentionPolicy *policy, const RetentionState *state,
                 d.used_bytes = add_saturated(d.used_bytes, d.items[i].used_bytes);
                 ret[i] = (RetentionVerdict){ RETENTION_KEEP, RETENTION_NO_REASON };
         }
-        *ret_report = (RetentionReport){ .used_bytes = d.used_bytes,
-                                         .max_use_bytes = d.max_use_bytes,
-                                         .free_bytes = d.free_bytes,
-                                         .keep_free_bytes = d.keep_free_bytes };
+        *ret_report = (RetentionReport){
+                .used_bytes = d.used_bytes,
+                .max_use_bytes = d.max_use_bytes,
+                .free_bytes = d.free_bytes,
+                .keep_free_bytes = bound_bytes(&policy->keep_free, space->total_bytes),
+                .keep_free_undelivered_bytes =
+                        bound_bytes(&policy->keep_free_undelivered, space->total_bytes)
+        };
         release_expired(&d, state->now_usec);
         release_for_max_use(&d);
         r = group_by_owner(&d);
         if (r == 0) {
-                release_for_keep_free(&d, RETENTION_DELETE);
-                release_for_keep_free(&d, RETENTION_RELEASE);
-                release_for_keep_free(&d, RETENTION_EVICT);
+                release_for_keep_free(&d, space, RETENTION_DELETE);
+                release_for_keep_free(&d, space, RETENTION_RELEASE);
+                release_for_keep_free(&d, space, RETENTION_EVICT);
         }
+        set_keep_free(&d, &policy->keep_free, space);
         ret_report->stays_short = is_short(&d);
         ret_report->stays_above_max_use = exceeds_max_use(&d);
         ret_report->next_usec = next_due_usec(&d);

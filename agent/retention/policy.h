@@ -25,6 +25,7 @@ typedef struct RetentionPolicy {
         RetentionBound max_use; /* of the sources' bytes */
         /* A share counts for inodes too; with a size one per cent of them is kept free. */
         RetentionBound keep_free;
+        RetentionBound keep_free_undelivered; /* below it undelivered links give way, as above */
 } RetentionPolicy;
 
 typedef struct RetentionItem {    /* a bundle whose files we hold or that is not delivered yet */
@@ -56,9 +57,10 @@ typedef struct RetentionVerdict {
         RetentionWhy why;
 } RetentionVerdict;
 
-typedef struct RetentionReport {               /* for status */
-        uint64_t used_bytes, max_use_bytes;    /* max 0 = off */
-        uint64_t free_bytes, keep_free_bytes;  /* keep 0 = off */
+typedef struct RetentionReport {              /* for status */
+        uint64_t used_bytes, max_use_bytes;   /* max 0 = off */
+        uint64_t free_bytes, keep_free_bytes; /* keep 0 = off */
+        uint64_t keep_free_undelivered_bytes;
         bool stays_above_max_use, stays_short; /* even after all acts that are allowed */
         /* When keep_for of the next one is over, CLOCK_REALTIME; UINT64_MAX = none. */
         uint64_t next_usec;
@@ -72,9 +74,10 @@ typedef struct RetentionState {
 } RetentionState;
 
 /** Decides what is released now: what is over keep_for; the oldest delivered until max_use holds;
- * and until keep_free will hold delivered ones, then those that are only ours, then undelivered
- * ones where that is allowed, each time the oldest of the owner whose files take most. No act that
- * does not bring the bound nearer, and none after it holds.
+ * delivered ones until keep_free will hold; undelivered ones that are only ours until
+ * keep_free_undelivered will; and where that is allowed other undelivered ones until keep_free
+ * will. Each time it is the oldest of the owner whose files (of those that are only ours: whose
+ * links) take most. No act that does not bring the bound nearer, and none after it holds.
  * @param ret  one verdict an item
  * @return 0 or -ENOMEM */
 int retention_decide(const RetentionPolicy *policy, const RetentionState *state,
@@ -82,3 +85,5 @@ int retention_decide(const RetentionPolicy *policy, const RetentionState *state,
 
 /** @return whether keep_free is violated */
 bool retention_is_short(const RetentionPolicy *policy, const RetentionSpace *space);
+/** @return whether keep_free_undelivered is violated */
+bool retention_is_short_undelivered(const RetentionPolicy *policy, const RetentionSpace *space);

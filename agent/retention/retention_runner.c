@@ -533,7 +533,8 @@ static void measurement_run(WorkJob *job) {
         m->result = pins_query_space(m->spec->pins, &m->space, &m->device);
         if (m->result < 0)
                 return;
-        m->is_short = retention_is_short(&m->policy, &m->space);
+        m->is_short = retention_is_short(&m->policy, &m->space) ||
+                      retention_is_short_undelivered(&m->policy, &m->space);
         m->result = measure(m);
 }
 
@@ -627,14 +628,16 @@ static int collect(Measurement *m, const RunnerSource *s) {
 
 /* ---- evictions ---- */
 
-static const char *shortage_text(char ret[160], const RetentionReport *report) {
+/* @param key, keep_bytes  the bound that was violated, and what it requires */
+static const char *shortage_text(char ret[160], const RetentionReport *report, const char *key,
+                                 uint64_t keep_bytes) {
         char free_text[PARSE_FORMAT_SIZE], keep_text[PARSE_FORMAT_SIZE];
-        if (report->free_bytes < report->keep_free_bytes)
-                (void)snprintf(ret, 160, "%s were free and keep_free requires %s",
-                               parse_format_human(free_text, report->free_bytes),
-                               parse_format_human(keep_text, report->keep_free_bytes));
+        if (report->free_bytes < keep_bytes)
+                (void)snprintf(ret, 160, "%s were free and %s requires %s",
+                               parse_format_human(free_text, report->free_bytes), key,
+                               parse_format_human(keep_text, keep_bytes));
         else
-                (void)snprintf(ret, 160, "fewer inodes were free than keep_free requires");
+                (void)snprintf(ret, 160, "fewer inodes were free than %s requires", key);
         return ret;
 }
 
@@ -663,7 +666,8 @@ static void evict(RunnerSource *s, const Subject *x, RetentionAct act) {
         Bundle *b = find_undelivered(s, x->id);
         if (!b)
                 return;
-        shortage_text(shortage, &s->report);
+        shortage_text(shortage, &s->report, release ? "keep_free_undelivered" : "keep_free",
+                      release ? s->report.keep_free_undelivered_bytes : s->report.keep_free_bytes);
         reason = strbuf_format(
                 release ? "deleted_by_user: its files were removed at the source before it "
                           "was delivered; %s, so the links that held them were released"
@@ -696,7 +700,7 @@ static char *describe(const RunnerSource *s) {
         if (r->stays_short)
                 return strbuf_format("short of free space: %s, and nothing more may be released; "
                                      "free some, or %s",
-                                     shortage_text(shortage, r),
+                                     shortage_text(shortage, r, "keep_free", r->keep_free_bytes),
                                      !t->may_delete  ? "set retention.after_delivery: delete"
                                      : !t->may_evict ? "set retention.evict_undelivered: oldest"
                                                      : "unpin what is not needed");
@@ -939,7 +943,8 @@ static void schedule_round(RetentionRunner *r, uint64_t usec) {
 /* Space may run out at any time, unless no bound is set. */
 static uint64_t wait_usec(const RetentionRunner *r) {
         uint64_t now = realtime_usec(r), wait = USEC_INFINITY;
-        bool is_bound = r->policy.keep_free.is_on || r->policy.max_use.is_on;
+        bool is_bound = r->policy.keep_free.is_on || r->policy.max_use.is_on ||
+                        r->policy.keep_free_undelivered.is_on;
         for (size_t i = 0; i < r->n_sources; i++) {
                 const RunnerSource *s = &r->sources[i];
                 uint64_t due = s->report.next_usec;
@@ -1070,7 +1075,9 @@ static void apply_config(RetentionRunner *r, const Config *config) {
                                        .may_evict = config->retention.evict_oldest,
                                        .keep_for_usec = config->retention.keep_for_usec,
                                        .max_use = bound_of(&config->retention.max_use),
-                                       .keep_free = bound_of(&config->retention.keep_free) };
+                                       .keep_free = bound_of(&config->retention.keep_free),
+                                       .keep_free_undelivered =
+                                               bound_of(&config->retention.keep_free_undelivered) };
         bundle_table_keep_links(r->context.bundles, r->policy.may_delete);
 }
 

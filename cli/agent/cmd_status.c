@@ -72,6 +72,12 @@ static void print_bundles(const Cli *cli, const json_t *status) {
                 cli_line(" %5lld %12s", (long long)json_integer_value(value),
                          parse_format_human(size, cli_number(by_state, key)));
         }
+        uint64_t n_evicted = cli_number(bundles, "evicted");
+        if (n_evicted > 0)
+                cli_line(
+                        "  evicted: discarded undelivered, for lack of disk space; `neuron-collect "
+                        "list --state evicted` shows %s",
+                        n_evicted == 1 ? "it" : "them");
         cli_line("bytes: %s read, %s delivered",
                  parse_format_human(read_bytes, cli_number(bytes, "read")),
                  parse_format_human(delivered, cli_number(bytes, "delivered")));

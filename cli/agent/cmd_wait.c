@@ -284,6 +284,15 @@ static int check_all(Wait *w) {
         return CLI_YES;
 }
 
+static void print_discarded(const json_t *status) {
+        uint64_t n = cli_number(json_object_get(status, "bundles"), "evicted");
+        char count[CLI_COUNT_SIZE];
+        if (n > 0)
+                cli_line("note: %s discarded undelivered, for lack of disk space; `neuron-collect "
+                         "list --state evicted` shows %s",
+                         cli_count(count, n, "bundle"), n == 1 ? "it" : "them");
+}
+
 /* What was released undelivered is not waited for, but it is not passed over in silence. */
 static void print_all_delivered(const Wait *w) {
         static const char *const lost[] = { "cancelled", "evicted", "vanished" };
@@ -295,6 +304,7 @@ static void print_all_delivered(const Wait *w) {
                 if (cli_number(bundles, lost[i]))
                         cli_part(", %llu %s", cli_number(bundles, lost[i]), lost[i]);
         putchar('\n');
+        print_discarded(w->status);
 }
 
 static int finish_all(const Wait *w) {
@@ -446,6 +456,8 @@ static int finish_drain(const Wait *w) {
                 print_lacking(w->status);
         } else if (!w->cli->json)
                 cli_line("not safe to terminate: %s", missing);
+        if (!w->cli->json)
+                print_discarded(w->status);
         return report_undelivered(w, json_pack("{s:b, s:o}", "safe_to_terminate",
                                                w->outcome == WAIT_DONE, "missing",
                                                cli_json_string(*missing ? missing : NULL)));

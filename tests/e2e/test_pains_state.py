@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What users of comparable tools suffer from: a local state that has gone bad stops the agent, or
 makes it loop. docs/TESTING.md has the list."""
+import contextlib
 import os
 import random
 import shutil
@@ -28,14 +29,14 @@ def scribble(path, seed):
 
 
 def drop_table(path):
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute("pragma foreign_keys = off")
         db.execute("drop table deliveries")
 
 
 def wrong_words(path):
     """Sound SQLite, and rows that the agent never writes."""
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute("pragma ignore_check_constraints = on")
         rows = db.execute("select rowid from bundles order by rowid").fetchall()
         db.execute("update bundles set state = 'no such state' where rowid = ?", rows[0])
@@ -117,7 +118,7 @@ def a_sound_database_with_unknown_values_is_moved_aside_too():
 def mutate(path, rng):
     """Other values in some rows of every table: nulls, absurd numbers, bytes that are no text,
     other rows' values. SQLite finds them sound."""
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute("pragma ignore_check_constraints = on")
         db.execute("pragma foreign_keys = off")
         for table, in db.execute("select name from sqlite_schema where type = 'table' and name not "

@@ -5,12 +5,14 @@ import os
 import shutil
 import signal
 import sys
+import time
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 import agent
-from agent import DAEMON, INSTANCE, Agent, cleanup, need, need_root, run, tree, wait_for
+from agent import (DAEMON, INSTANCE, Agent, check_bundle, cleanup, need, need_root, run, tree,
+                   wait_for)
 from tap import Skip, main, test
 
 MIB = 1 << 20
@@ -47,7 +49,8 @@ class Retention:
             mount("-t", "tmpfs", "-o", size, "tmpfs", a.path("work"))
         os.makedirs(a.path("work", "jobs"))
         a.config["sources"] = [a.source("jobs", "directory", "work/jobs/job-%p")]
-        a.config["retention"] = {"max_use": "0", "keep_free": "0"} | retention
+        a.config["retention"] = {"max_use": "0", "keep_free": "0",
+                                 "keep_free_undelivered": "0"} | retention
 
     def unit(self, n, *, size=4096, files=2):
         """What is new appears complete, by a rename: an agent that sees half of it has another
@@ -343,7 +346,7 @@ def keep_free_counts_inodes_too():
 
 @test
 def what_only_our_links_hold_is_released_under_pressure_and_only_then():
-    r = Retention(size="size=32m", keep_free="4MiB")
+    r = Retention(size="size=32m", keep_free_undelivered="4MiB")
     a = r.a
     stop_destination(a)
     a.start()
@@ -368,10 +371,89 @@ def what_only_our_links_hold_is_released_under_pressure_and_only_then():
     assert first in a.cli("list", "--state", "evicted").stdout
     assert second in r.pins() and os.path.exists(r.path(2)), "keep let an undelivered source go"
     assert 'bundle_discards_total{reason="deleted_by_user"} 1' in a.curl("/metrics").stdout
+    assert "keep_free_undelivered requires 4.0 MiB" in gone["reason"], gone
+    assert "discarded undelivered" in a.cli("explain", first).stdout
+    for command in (("status",), ("drain", "--timeout", "1s")):
+        said = a.cli(*command).stdout
+        assert "discarded undelivered" in said and "list --state evicted" in said, said
+    assert a.cli("resume").returncode == 0
     a.assert_sum()
     os.unlink(a.path("work", "of-the-job"))
     restore_destination(a)
     a.wait_delivered(2)
+    a.stop()
+
+
+def set_owner(r, n, uid):
+    for base, _, names in os.walk(r.path(n)):
+        for name in ("", *names):
+            os.chown(os.path.join(base, name), uid, uid)
+
+
+def wait_ready(a, n):
+    wait_for(f"{n} are ready", lambda: a.counts()["ready"] == n, 40)
+
+
+@test
+def below_keep_free_undelivered_evidence_is_kept_at_the_defaults():
+    r = Retention(size="size=64m")
+    a = r.a
+    del a.config["retention"]
+    stop_destination(a)
+    a.start()
+    r.unit(1, size=8 * MIB)
+    wait_ready(a, 1)
+    bundle = r.bundle_of(1)["id"]
+    said = a.cli("explain", bundle).stdout
+    assert "loses nothing" not in said and "while 3 % of that file system are free" in said, said
+    wanted = tree(r.path(1))
+    shutil.rmtree(r.path(1))
+    with open(a.path("work", "of-the-job"), "wb") as f:
+        f.write(bytes(50 * MIB))  # 10 % are free
+    rounds = a.log.count("short of free space")
+    r.unit(2)
+    wait_ready(a, 2)
+    wait_for("it is known to be short", lambda: a.log.count("short of free space") > rounds, 40)
+    time.sleep(12)  # nothing is to happen, in more than a round of retention
+    assert a.counts()["evicted"] == 0 and bundle in r.pins(), a.log
+    restore_destination(a)
+    a.wait_delivered(2)
+    path, = (p for p, m in a.manifests() if m["source"]["path"] == r.path(1))
+    check_bundle(path, wanted, tools=("tar",))
+    a.stop()
+
+
+@test
+def links_give_way_of_the_owner_whose_links_take_most_and_not_of_who_fills_the_disk():
+    r = Retention(size="size=64m", keep_free_undelivered="20MiB")
+    a = r.a
+    stop_destination(a)
+    a.start()
+    for n, (uid, size) in enumerate(((1001, 2), (1002, 6), (1002, 6)), 1):
+        r.unit(n, size=size * MIB)
+        set_owner(r, n, uid)
+        wait_ready(a, n)
+    ids = [r.bundle_of(n)["id"] for n in (1, 2, 3)]
+    for n in (1, 2, 3):
+        shutil.rmtree(r.path(n))
+    with open(a.path("work", "of-the-job"), "wb") as f:
+        f.write(bytes(33 * MIB))  # 17 MiB are free
+    os.chown(a.path("work", "of-the-job"), 1001, 1001)
+    wait_for("one is released", lambda: a.counts()["evicted"] == 1, 40)
+    wait_for("its links are gone", lambda: len(r.pins()) == 2)
+    assert r.pins() == sorted((ids[0], ids[2])), (ids, r.pins())
+    a.stop()
+    result = a.once("--timeout", "2s")  # and what this run discards it says
+    assert result.returncode == 1 and "discarded undelivered" not in result.stdout, result
+    with open(a.path("work", "of-the-job"), "ab") as f:
+        f.write(bytes(8 * MIB))
+    result = a.once("--timeout", "15s")
+    assert result.returncode == 1, result
+    assert f"{ids[2]} discarded undelivered: deleted_by_user" in result.stdout, result
+    assert result.stdout.count("discarded undelivered") == 1, result
+    restore_destination(a)
+    a.start()
+    a.wait_delivered(1)
     a.stop()
 
 

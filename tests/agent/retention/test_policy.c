@@ -31,7 +31,10 @@ static Case roomy(void) {
                 .policy = { .may_delete = true,
                             .keep_for_usec = USEC_PER_DAY,
                             .max_use = { .is_on = true, .is_permille = true, .permille = 100 },
-                            .keep_free = { .is_on = true, .is_permille = true, .permille = 150 } },
+                            .keep_free = { .is_on = true, .is_permille = true, .permille = 150 },
+                            .keep_free_undelivered = { .is_on = true,
+                                                       .is_permille = true,
+                                                       .permille = 150 } },
                 .space = { .total_bytes = 1000 * GIB,
                            .free_bytes = 900 * GIB,
                            .total_inodes = 100000,
@@ -137,6 +140,50 @@ static void what_is_only_ours_stays_while_there_is_space(void **state) {
         assert_act(&c, 0, RETENTION_RELEASE, RETENTION_KEEP_FREE);
 }
 
+static void undelivered_links_give_way_below_a_bound_of_their_own(void **state) {
+        for (int may_delete = 0; may_delete < 2; may_delete++) {
+                Case c = roomy();
+                c.policy.may_delete = may_delete;
+                c.policy.max_use.is_on = false;
+                c.policy.keep_free_undelivered.permille = 30;
+                add_item(&c, item(GIB, 9 * USEC_PER_HOUR, false));
+                c.items[0].is_only_ours = true;
+                c.space.free_bytes = 30 * GIB;
+                decide(&c);
+                assert_kept(&c, 0);
+                assert_true(c.report.stays_short);
+                c.space.free_bytes = 30 * GIB - 1;
+                decide(&c);
+                assert_act(&c, 0, RETENTION_RELEASE, RETENTION_KEEP_FREE);
+                c.policy.keep_free.is_on = false; /* one bound does not need the other */
+                decide(&c);
+                assert_act(&c, 0, RETENTION_RELEASE, RETENTION_KEEP_FREE);
+                c.policy.keep_free_undelivered.is_on = false;
+                c.policy.keep_free.is_on = true;
+                decide(&c);
+                assert_kept(&c, 0);
+        }
+}
+
+/* Not of the owner of the most files, nor of the oldest link. */
+static void links_are_released_of_the_owner_whose_links_take_most(void **state) {
+        Case c = roomy();
+        c.policy.max_use.is_on = false;
+        c.space.free_bytes = 149 * GIB;
+        add_item(&c, item(GIB, 9 * USEC_PER_HOUR, false)); /* the oldest */
+        add_item(&c, item(90 * GIB, 9 * USEC_PER_HOUR, false));
+        add_item(&c, item(2 * GIB, 2 * USEC_PER_HOUR, false));
+        add_item(&c, item(2 * GIB, 3 * USEC_PER_HOUR, false));
+        for (size_t i = 0; i < c.n; i++) {
+                c.items[i].is_only_ours = i != 1;
+                c.items[i].uid = i < 2 ? 1000 : 2000;
+        }
+        decide(&c);
+        for (size_t i = 0; i < 3; i++)
+                assert_kept(&c, i);
+        assert_act(&c, 3, RETENTION_RELEASE, RETENTION_KEEP_FREE);
+}
+
 static void inodes_run_short_as_bytes_do_but_only_where_they_are_counted(void **state) {
         Case c = roomy();
         add_item(&c, item(0, USEC_PER_HOUR, true));
@@ -220,6 +267,7 @@ static Case random_case(uint64_t *seed) {
                                .max_use = random_bound(seed),
                                .keep_free = random_bound(seed) },
                    .space = { .total_bytes = 1000, .total_inodes = coin(seed) ? 1000 : 0 } };
+        c.policy.keep_free_undelivered = c.policy.keep_free;
         c.space.free_bytes = next_random(seed) % 1001;
         c.space.free_inodes = c.space.total_inodes ? next_random(seed) % 1001 : 0;
         c.n = next_random(seed) % (ITEMS_MAX + 1);
@@ -432,6 +480,8 @@ int main(void) {
                 cmocka_unit_test(
                         short_of_space_delivered_go_first_then_what_is_only_ours_then_the_oldest),
                 cmocka_unit_test(what_is_only_ours_stays_while_there_is_space),
+                cmocka_unit_test(undelivered_links_give_way_below_a_bound_of_their_own),
+                cmocka_unit_test(links_are_released_of_the_owner_whose_links_take_most),
                 cmocka_unit_test(inodes_run_short_as_bytes_do_but_only_where_they_are_counted),
                 cmocka_unit_test(what_the_operator_pinned_and_what_is_busy_is_skipped),
                 cmocka_unit_test(absurd_figures_do_not_wrap_around),
