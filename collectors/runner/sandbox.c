@@ -4,13 +4,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/audit.h>
 #include <linux/capability.h>
-#include <linux/filter.h>
 #include <linux/landlock.h>
-#include <linux/seccomp.h>
 #include <signal.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -18,16 +14,7 @@
 #include <sys/syscall.h>
 
 #include "lib/base/cleanup.h"
-
-#if defined(__x86_64__)
-#define ARCHITECTURE AUDIT_ARCH_X86_64
-#elif defined(__aarch64__)
-#define ARCHITECTURE AUDIT_ARCH_AARCH64
-#else
-#error "the filters of system calls know x86-64 and arm64"
-#endif
-
-#define X32_CALLS 0x40000000 /* x32's numbers on x86-64 lie above, and are none of ours */
+#include "lib/base/syscall_filter.h"
 
 #define DESCRIPTORS_MAX 1024
 #define PROCESSES_MAX 512 /* of the user, threads too */
@@ -199,23 +186,25 @@ static const unsigned short refused_always[] = {
 /* Unless programs are executed. */
 static const unsigned short refused_without_exec[] = { SYS_execve, SYS_execveat };
 
+/* The agent and the supervisor are processes of the same user, whom landlock protects from signals
+ * since Linux 6.12 only. */
+static const unsigned short reaching_others[] = {
+        SYS_tkill,
+        SYS_rt_sigqueueinfo,
+        SYS_rt_tgsigqueueinfo,
+        SYS_process_vm_readv,
+#ifdef SYS_pidfd_send_signal
+        SYS_pidfd_send_signal,
+#endif
+#ifdef SYS_pidfd_getfd
+        SYS_pidfd_getfd,
+#endif
+};
+
 /* Programs that an operator has configured may need these; a collector does not. */
 static const unsigned short refused_without_commands[] = {
         SYS_socket, SYS_socketpair, SYS_connect, SYS_bind, SYS_listen, SYS_accept, SYS_accept4,
 };
-
-/* All that one needs that has everything open: what it has open, memory, the time, its end. Where
- * landlock cannot be had, too. fcntl(2) and tgkill(2): add_allowed(). */
-/* clang-format off */
-static const unsigned short allowed_without_opens[] = {
-        SYS_read, SYS_pread64, SYS_write, SYS_lseek, SYS_close, SYS_fstat, SYS_newfstatat,
-        SYS_sendmsg, SYS_recvmsg, SYS_brk, SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect,
-        SYS_madvise, SYS_futex, SYS_getrandom, SYS_clock_gettime, SYS_clock_nanosleep,
-        SYS_gettimeofday, SYS_getpid, SYS_gettid, SYS_sched_yield, SYS_rt_sigaction,
-        SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sigaltstack, SYS_restart_syscall, SYS_exit,
-        SYS_exit_group, SYS_getdents64,
-};
-/* clang-format on */
 
 /* What landlock would refuse, where it cannot be had. The rest of it: add_opens(). */
 static const unsigned short refused_without_landlock[] = {
@@ -230,58 +219,6 @@ static const unsigned short refused_without_landlock[] = {
 #endif
 };
 
-enum {
-        STEPS_MAX =
-                2 * (ELEMENTSOF(refused_always) + ELEMENTSOF(refused_without_exec) +
-                     ELEMENTSOF(refused_without_commands) + ELEMENTSOF(refused_without_landlock)) +
-                64
-};
-
-typedef struct Filter { /* the number of the call is in the accumulator between its parts */
-        struct sock_filter steps[STEPS_MAX];
-        unsigned short n;
-} Filter;
-
-static void add(Filter *f, struct sock_filter step) {
-        f->steps[f->n++] = step;
-}
-
-/* Jumps over so many steps when the test is true, and when it is false. @param test  BPF_JEQ,
- * BPF_JGE, BPF_JSET with k */
-static struct sock_filter jump(unsigned test, uint32_t k, unsigned if_true, unsigned if_false) {
-        return (struct sock_filter){ (unsigned short)(BPF_JMP | test | BPF_K),
-                                     (unsigned char)if_true, (unsigned char)if_false, k };
-}
-
-static void add_load(Filter *f, size_t offset) {
-        add(f, (struct sock_filter){ .code = BPF_LD | BPF_W | BPF_ABS, .k = (uint32_t)offset });
-}
-
-static void add_return(Filter *f, int error) {
-        uint32_t answer = error ? SECCOMP_RET_ERRNO | (uint32_t)error : SECCOMP_RET_ALLOW;
-        add(f, (struct sock_filter){ .code = BPF_RET | BPF_K, .k = answer });
-}
-
-/* How each begins: calls of another architecture are refused, and the number of the call is in the
- * accumulator. */
-static void add_prologue(Filter *f) {
-        add_load(f, offsetof(struct seccomp_data, arch));
-        add(f, jump(BPF_JEQ, ARCHITECTURE, 1, 0));
-        add_return(f, EPERM);
-        add_load(f, offsetof(struct seccomp_data, nr));
-        add(f, jump(BPF_JGE, X32_CALLS, 0, 1));
-        add_return(f, EPERM);
-}
-
-static void add_refused(Filter *f, const unsigned short *calls, size_t n) {
-        for (size_t i = 0; i < n; i++) {
-                add(f, jump(BPF_JEQ, calls[i], 0, 1));
-                add_return(f, EPERM);
-        }
-}
-
-/* The lower half: both architectures are little-endian, and the arguments examined are ints. */
-#define ARGUMENT(i) (offsetof(struct seccomp_data, args) + 8 * (i))
 #define OPEN_TMPFILE (O_TMPFILE & ~O_DIRECTORY)
 #define OPEN_WRITES (O_ACCMODE | O_CREAT | O_TRUNC | OPEN_TMPFILE)
 #define OPEN_NEW (O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW) /* collect_raw_file() */
@@ -289,25 +226,26 @@ static void add_refused(Filter *f, const unsigned short *calls, size_t n) {
 
 /* One call that opens: for reading always; for writing as a raw file or a device is, if such are to
  * be had. */
-static void add_open(Filter *f, unsigned call, unsigned flags_argument, const Sandbox *s) {
+static void add_open(SyscallFilter *f, unsigned call, unsigned flags_argument, const Sandbox *s) {
         unsigned short begin = f->n;
-        add(f, jump(BPF_JEQ, call, 0, 0)); /* its end is not known yet */
-        add_load(f, ARGUMENT(flags_argument));
-        add(f, jump(BPF_JSET, OPEN_WRITES, 1, 0));
-        add_return(f, 0);
-        add(f, (struct sock_filter){ .code = BPF_ALU | BPF_AND | BPF_K,
-                                     .k = OPEN_WRITES | O_EXCL | O_NOFOLLOW });
+        syscall_filter_add(f,
+                           syscall_filter_jump(BPF_JEQ, call, 0, 0)); /* its end is not known yet */
+        syscall_filter_load_argument(f, flags_argument);
+        syscall_filter_add(f, syscall_filter_jump(BPF_JSET, OPEN_WRITES, 1, 0));
+        syscall_filter_return(f, 0);
+        syscall_filter_add(f, (struct sock_filter){ .code = BPF_ALU | BPF_AND | BPF_K,
+                                                    .k = OPEN_WRITES | O_EXCL | O_NOFOLLOW });
         if (s->device_directory) {
-                add(f, jump(BPF_JEQ, OPEN_NODE, 0, 1));
-                add_return(f, 0);
+                syscall_filter_add(f, syscall_filter_jump(BPF_JEQ, OPEN_NODE, 0, 1));
+                syscall_filter_return(f, 0);
         }
         if (s->dir_fd >= 0 && call == SYS_openat) {
-                add(f, jump(BPF_JEQ, OPEN_NEW, 0, 3));
-                add_load(f, ARGUMENT(0));
-                add(f, jump(BPF_JEQ, (uint32_t)s->dir_fd, 0, 1));
-                add_return(f, 0);
+                syscall_filter_add(f, syscall_filter_jump(BPF_JEQ, OPEN_NEW, 0, 3));
+                syscall_filter_load_argument(f, 0);
+                syscall_filter_add(f, syscall_filter_jump(BPF_JEQ, (uint32_t)s->dir_fd, 0, 1));
+                syscall_filter_return(f, 0);
         }
-        add_return(f, EPERM);
+        syscall_filter_return(f, EPERM);
         f->steps[begin].jf = (unsigned char)(f->n - begin - 1);
 }
 
@@ -316,10 +254,11 @@ static void add_open(Filter *f, unsigned call, unsigned flags_argument, const Sa
  * with a device directory, to open what its user may write, but not to put anything there
  * (RLIMIT_FSIZE is 0 then, which devices and pipes do not heed). The unit's user owns nothing
  * outside of the agent's directories, which its mounts make read-only (ProtectSystem=). */
-static void add_opens(Filter *f, const Sandbox *s) {
-        add_refused(f, refused_without_landlock, ELEMENTSOF(refused_without_landlock));
-        add(f, jump(BPF_JEQ, SYS_openat2, 0, 1));
-        add_return(f, ENOSYS); /* its flags are behind a pointer; who uses it can do without */
+static void add_opens(SyscallFilter *f, const Sandbox *s) {
+        syscall_filter_refuse(f, refused_without_landlock, ELEMENTSOF(refused_without_landlock));
+        syscall_filter_add(f, syscall_filter_jump(BPF_JEQ, SYS_openat2, 0, 1));
+        syscall_filter_return(
+                f, ENOSYS); /* its flags are behind a pointer; who uses it can do without */
         add_open(f, SYS_openat, 2, s);
 #ifdef __x86_64__
         add_open(f, SYS_open, 1, s);
@@ -328,67 +267,58 @@ static void add_opens(Filter *f, const Sandbox *s) {
 
 /* Reading the kernel's log, and the size of its ring; not to consume it, or to silence the console.
  */
-static void add_syslog(Filter *f, const Sandbox *s) {
+static void add_syslog(SyscallFilter *f, const Sandbox *s) {
         enum { READ_ALL = 3, SIZE_BUFFER = 10 };
-        add(f, jump(BPF_JEQ, SYS_syslog, 0, s->reads_kernel_log ? 5 : 1));
+        syscall_filter_add(
+                f, syscall_filter_jump(BPF_JEQ, SYS_syslog, 0, s->reads_kernel_log ? 5 : 1));
         if (s->reads_kernel_log) {
-                add_load(f, ARGUMENT(0));
-                add(f, jump(BPF_JEQ, READ_ALL, 1, 0));
-                add(f, jump(BPF_JEQ, SIZE_BUFFER, 0, 1));
-                add_return(f, 0);
+                syscall_filter_load_argument(f, 0);
+                syscall_filter_add(f, syscall_filter_jump(BPF_JEQ, READ_ALL, 1, 0));
+                syscall_filter_add(f, syscall_filter_jump(BPF_JEQ, SIZE_BUFFER, 0, 1));
+                syscall_filter_return(f, 0);
         }
-        add_return(f, EPERM);
+        syscall_filter_return(f, EPERM);
 }
 
-/* Allows a call whose first argument, or second, is one of two. */
-static void add_allowed_argument(Filter *f, unsigned call, unsigned argument, uint32_t a,
-                                 uint32_t b) {
-        add(f, jump(BPF_JEQ, call, 0, 5));
-        add_load(f, ARGUMENT(argument));
-        add(f, jump(BPF_JEQ, a, 1, 0));
-        add(f, jump(BPF_JEQ, b, 0, 1));
-        add_return(f, 0);
-        add_return(f, EPERM);
+/* Of fcntl(2) nothing that sets more: F_SETOWN and F_SETSIG make the kernel send signals. */
+static void add_allowed(SyscallFilter *f) {
+        static const uint32_t of_fcntl[] = { F_SETFD, F_GETFL }; /* fdopendir(3) */
+        syscall_filter_allow_basics(f);
+        syscall_filter_allow_values(f, SYS_fcntl, 1, of_fcntl, ELEMENTSOF(of_fcntl));
+        syscall_filter_return(f, EPERM);
 }
 
-/* Of fcntl(2) nothing that sets more (F_SETOWN and F_SETSIG make the kernel send signals), of
- * tgkill(2) what abort(3) needs. */
-static void add_allowed(Filter *f) {
-        uint32_t self = (uint32_t)getpid();
-        for (size_t i = 0; i < ELEMENTSOF(allowed_without_opens); i++) {
-                add(f, jump(BPF_JEQ, allowed_without_opens[i], 0, 1));
-                add_return(f, 0);
-        }
-        add_allowed_argument(f, SYS_fcntl, 1, F_SETFD, F_GETFL); /* fdopendir(3) */
-        add_allowed_argument(f, SYS_tgkill, 0, self, self);
-        add_return(f, EPERM);
+/* kill(2) with signal 0 tells whether a process is there; abort(3) signals this one. */
+static void refuse_reaching_others(SyscallFilter *f) {
+        const uint32_t none = 0, self = (uint32_t)getpid();
+        syscall_filter_refuse(f, reaching_others, ELEMENTSOF(reaching_others));
+        syscall_filter_allow_values(f, SYS_kill, 1, &none, 1);
+        syscall_filter_allow_values(f, SYS_tgkill, 0, &self, 1);
 }
 
-static void add_refusals(Filter *f, const Sandbox *s) {
-        add_refused(f, refused_always, ELEMENTSOF(refused_always));
+static void add_refusals(SyscallFilter *f, const Sandbox *s) {
+        syscall_filter_refuse(f, refused_always, ELEMENTSOF(refused_always));
         add_syslog(f, s);
-        if (!s->may_exec)
-                add_refused(f, refused_without_exec, ELEMENTSOF(refused_without_exec));
+        if (!s->may_exec) { /* what it starts, it has to end */
+                syscall_filter_refuse(f, refused_without_exec, ELEMENTSOF(refused_without_exec));
+                refuse_reaching_others(f);
+        }
         if (!s->runs_commands)
-                add_refused(f, refused_without_commands, ELEMENTSOF(refused_without_commands));
+                syscall_filter_refuse(f, refused_without_commands,
+                                      ELEMENTSOF(refused_without_commands));
         if (s->reads_processes)
                 add_opens(f, s);
-        add_return(f, 0);
-}
-
-static int install(Filter *f) {
-        struct sock_fprog program = { .len = f->n, .filter = f->steps };
-        return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) < 0 ? -errno : 0;
+        syscall_filter_return(f, 0);
 }
 
 static int enter_seccomp(const Sandbox *s) {
-        Filter f = { .n = 0 };
-        add_prologue(&f);
+        SyscallFilter f;
+        syscall_filter_init(&f);
         if (s->opens_nothing)
                 add_allowed(&f);
         else
                 add_refusals(&f, s);
-        return install(&f);
+        return syscall_filter_install(&f, false);
 }
 
 static void note_missing(StrBuf *b, const char *what, int error) {
@@ -434,34 +364,17 @@ static int enter_domain(const char *program, int dir_fd) {
         return r < 0 ? r : enter_ruleset(ruleset);
 }
 
-/* The agent and the supervisor are processes of the same user, whom landlock protects from signals
- * since Linux 6.12 only. */
-static const unsigned short refused_for_reader[] = {
-        SYS_kill,
-        SYS_tkill,
-        SYS_tgkill,
-        SYS_rt_sigqueueinfo,
-        SYS_rt_tgsigqueueinfo,
-        SYS_process_vm_readv,
-#ifdef SYS_pidfd_send_signal
-        SYS_pidfd_send_signal,
-#endif
-#ifdef SYS_pidfd_getfd
-        SYS_pidfd_getfd,
-#endif
-};
-
-static int refuse_reaching_others(void) {
-        Filter f = { .n = 0 };
-        add_prologue(&f);
-        add_refused(&f, refused_for_reader, ELEMENTSOF(refused_for_reader));
-        add_return(&f, 0);
-        return install(&f);
+static int enter_reader_filter(void) {
+        SyscallFilter f;
+        syscall_filter_init(&f);
+        refuse_reaching_others(&f);
+        syscall_filter_return(&f, 0);
+        return syscall_filter_install(&f, false);
 }
 
 int sandbox_enter_reader(const char *program, int dir_fd) {
         if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
                 return -errno;
         int r = enter_domain(program, dir_fd);
-        return r < 0 ? r : refuse_reaching_others();
+        return r < 0 ? r : enter_reader_filter();
 }

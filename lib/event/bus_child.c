@@ -7,18 +7,15 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
 #include <linux/landlock.h>
-#include <linux/seccomp.h>
 #include <malloc.h>
 #include <nanomsg/bus.h>
 #include <nanomsg/nn.h>
 #include <nanomsg/tcp.h>
 #include <poll.h>
 #include <signal.h>
-#include <stddef.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -26,6 +23,7 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
+#include "lib/base/syscall_filter.h"
 
 #define DESCRIPTORS_MAX 2048
 #define CONNECTIONS_MAX 1500  /* above, the listener closes */
@@ -74,62 +72,62 @@ static int limit(__rlimit_resource_t what, rlim_t value) {
                                                              : (int)MIN(v, (rlim_t)INT32_MAX);
 }
 
-/* No file can be opened or made, but for sockets, which ipc:// makes and removes. */
-static void enter_landlock(void) {
-        struct landlock_ruleset_attr attr = {
-                .handled_access_fs = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE |
-                                     LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR |
-                                     LANDLOCK_ACCESS_FS_REMOVE_DIR | LANDLOCK_ACCESS_FS_MAKE_CHAR |
-                                     LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_MAKE_REG |
-                                     LANDLOCK_ACCESS_FS_MAKE_FIFO | LANDLOCK_ACCESS_FS_MAKE_BLOCK |
-                                     LANDLOCK_ACCESS_FS_MAKE_SYM
-        };
+/* No file can be opened or made; with `ipc://`, sockets are made and removed. All that Linux 5.13
+ * knows; what later ones added is refused by the filter of system calls, as is this. */
+static void enter_landlock(bool allows_ipc) {
+        const uint64_t sockets = LANDLOCK_ACCESS_FS_MAKE_SOCK | LANDLOCK_ACCESS_FS_REMOVE_FILE;
+        struct landlock_ruleset_attr attr = { .handled_access_fs =
+                                                      (LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1 };
+        if (allows_ipc)
+                attr.handled_access_fs &= ~sockets;
         _cleanup_close_ int fd = (int)syscall(SYS_landlock_create_ruleset, &attr, sizeof attr, 0);
         if (fd >= 0)
                 (void)syscall(SYS_landlock_restrict_self, fd, 0); /* else the kernel has it not */
 }
 
-#if defined(__x86_64__)
-#define ARCHITECTURE AUDIT_ARCH_X86_64
-#else
-#define ARCHITECTURE AUDIT_ARCH_AARCH64
+/* What nanomsg, poll(2) and send(2) need beside the basics, and a thread that has just begun. */
+/* clang-format off */
+static const unsigned short allowed[] = {
+        SYS_bind, SYS_listen, SYS_accept, SYS_accept4, SYS_connect, SYS_sendto, SYS_recvfrom,
+        SYS_getsockopt, SYS_setsockopt, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait,
+        SYS_eventfd2, SYS_ppoll, SYS_set_robust_list,
+#ifdef SYS_rseq
+        SYS_rseq,
 #endif
-#define X32_CALLS 0x40000000 /* on x86-64 */
-#define REFUSE(call)                                                                               \
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1),                                     \
-                BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM)
+#ifdef __x86_64__
+        SYS_poll, SYS_epoll_wait,
+#endif
+};
+static const unsigned short allowed_with_ipc[] = {
+        SYS_socket, SYS_unlinkat,
+#ifdef __x86_64__
+        SYS_unlink,
+#endif
+};
+/* clang-format on */
 
-/* What would let it get at its parent, which is of the same user. */
-static void enter_seccomp(void) {
-        struct sock_filter filter[] = {
-                BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
-                BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0),
-                BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-                BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-                BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, X32_CALLS, 0, 1),
-                BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-                REFUSE(execve),
-                REFUSE(execveat),
-                REFUSE(ptrace),
-                REFUSE(process_vm_readv),
-                REFUSE(process_vm_writev),
-                REFUSE(kill),
-                REFUSE(pidfd_send_signal),
-                REFUSE(setns),
-                REFUSE(unshare),
-                REFUSE(mount),
-                REFUSE(bpf),
-                REFUSE(perf_event_open),
-                REFUSE(keyctl),
-                BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-        };
-        struct sock_fprog program = { .len = ELEMENTSOF(filter), .filter = filter };
-        (void)prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program); /* or the kernel has it not */
+/* Its parent, which has the same user, cannot be reached: no socket of its API or of the probe, no
+ * signal (F_SETOWN of fcntl(2) would have the kernel send some), no view of its memory. */
+static int enter_seccomp(bool allows_ipc) {
+        static const uint32_t domains[] = { AF_INET, AF_INET6 };
+        static const uint32_t of_fcntl[] = { F_SETFD, F_GETFL, F_SETFL };
+        SyscallFilter f;
+        syscall_filter_init(&f);
+        syscall_filter_allow_basics(&f);
+        syscall_filter_allow(&f, allowed, ELEMENTSOF(allowed));
+        if (allows_ipc)
+                syscall_filter_allow(&f, allowed_with_ipc, ELEMENTSOF(allowed_with_ipc));
+        syscall_filter_allow_values(&f, SYS_socket, 0, domains, ELEMENTSOF(domains));
+        syscall_filter_allow_values(&f, SYS_fcntl, 1, of_fcntl, ELEMENTSOF(of_fcntl));
+        syscall_filter_return(&f, EPERM);
+        return syscall_filter_install(&f, true);
 }
 
 /* Capabilities were dropped when it was started. With the first packet, since its parent still
- * changes its limits until then, and the thread that started it may end, of which it would die. */
-static int confine(BusChild *c) {
+ * changes its limits until then, and the thread that started it may end, of which it would die.
+ * nanomsg ends its thread with its last socket: one that stays open has it started here, before
+ * none can be started any more. */
+static int confine(BusChild *c, bool allows_ipc) {
         if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
                 return -errno;
         int r = limit(RLIMIT_NOFILE, DESCRIPTORS_MAX);
@@ -141,10 +139,13 @@ static int confine(BusChild *c) {
         if (r >= 0)
                 r = limit(RLIMIT_DATA, DATA_MAX);
 #endif
-        enter_landlock();
-        enter_seccomp();
+        if (r < 0)
+                return r;
+        enter_landlock(allows_ipc);
+        if (nn_socket(AF_SP_RAW, NN_BUS) < 0)
+                return -nn_errno();
         c->is_confined = true;
-        return MIN(r, 0);
+        return enter_seccomp(allows_ipc);
 }
 
 /* ---- endpoints ---- */
@@ -213,7 +214,7 @@ static void open_endpoint(const BusChild *c, Endpoint *e, uint64_t now) {
 
 /* Descriptors are given out from the lowest on. A connection holds up to a message of memory. */
 static bool is_flooded(const BusChild *c) {
-        _cleanup_close_ int fd = fcntl(BUS_CHILD_FD, F_DUPFD_CLOEXEC, 0);
+        _cleanup_close_ int fd = eventfd(0, EFD_CLOEXEC);
         return fd < 0 || (unsigned)fd > c->descriptors_max || mallinfo2().uordblks > MEMORY_MAX;
 }
 
@@ -323,6 +324,17 @@ static void send_to_peers(BusChild *c, const void *data, size_t n) {
         }
 }
 
+/* @param n  of the packet, > 0  @return whether it wants Unix sockets opened */
+static bool wants_ipc(const BusChild *c, size_t n) {
+        BusAddress a;
+        for (size_t at = 1; c->packet[0] == BUS_OPEN && at + sizeof a <= n; at += sizeof a) {
+                memcpy(&a, c->packet + at, sizeof a);
+                if (strncmp(a.text, "ipc://", 6) == 0)
+                        return true;
+        }
+        return false;
+}
+
 /* @param n  of the packet, > 0 */
 static void handle_packet(BusChild *c, size_t n, uint64_t now) {
         BusAddress wanted[BUS_ENDPOINTS_MAX];
@@ -343,7 +355,7 @@ static int read_packets(BusChild *c, uint64_t now) {
                         return errno == EAGAIN || errno == EINTR ? 0 : -errno;
                 if (n == 0)
                         return -ECONNRESET;
-                int r = c->is_confined ? 0 : confine(c);
+                int r = c->is_confined ? 0 : confine(c, wants_ipc(c, (size_t)n));
                 if (r < 0)
                         return r;
                 handle_packet(c, (size_t)n, now);

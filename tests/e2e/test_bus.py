@@ -25,7 +25,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 # pylint: disable=wrong-import-position
 import network
 import test_agreement as scene
-from agent import PATIENCE, family, is_instrumented, process_memory, wait_for
+from agent import DAEMON, PATIENCE, family, is_instrumented, process_memory, wait_for
 from places import View
 from tap import Skip, figures, main, test
 
@@ -286,6 +286,40 @@ def assert_agree_of(net, ranks, key):
     found = {(p, m["incident"]["agreed"]) for i in (0, 1)
              for p, b in View(net[i].out).bundles.items() if p not in before[i] for m in b}
     assert len(found) == 1 and found.pop()[1] == "bus", found
+
+
+@test
+def a_bus_process_that_is_taken_over_reaches_neither_its_agent_nor_others():
+    """attacked_bus.c is the daemon whose bus does what a stranger wants."""
+    with nodes_of_a_bus() as net:
+        a = net[0]
+        attacked = os.path.join(os.path.dirname(DAEMON), "tests", "e2e",
+                                "neuron-collectd-attacked")
+        a.program = lambda: attacked
+        scene.start(net)
+        ranks = scene.launch(net, "attacked")
+        scene.wait_bus(net, ranks)
+        daemon, child = Unharmed(a), wait_child(a)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            probe.bind(a.path("run", "probe.sock"))
+            probe.listen(8)
+            stranger = Stranger(net.nodes[0].address)
+            paths = a.socket, a.path("run", "probe.sock"), a.path("state")
+            assert stranger.send(f"attack {' '.join(paths)}".encode())
+            answers = [m for m in stranger.messages(5 * PATIENCE) if m.startswith(b"api=")]
+            stranger.close()
+        assert len(answers) == 1, answers
+        ways = dict(line.split("=") for line in answers[0].decode().split())
+        assert len(ways) == 26, ways
+        figures.append(f"{len(ways)} ways out were tried")
+        assert [way for way, error in ways.items() if error == "0"] == [], ways
+        assert wait_child(a) == child and bus(a)["restarts"] == 0
+        assert a.status()["drain"] is None, a.status()["drain"]
+        assert not os.path.exists(a.path("state", "planted"))
+        daemon.assert_delivers()
+        assert_agree(net, ranks)
+        daemon.assert_same()
+        scene.stop(net)
 
 
 @test

@@ -74,6 +74,8 @@ static int try_all(const CollectRequest *request, CollectOut *out) {
         json_out_i64(&b, "raw file", raw < 0 ? raw : collect_write(out, raw, "raw\n", 4));
         try_to_write(&b, request->sysfs_root);
         json_out_i64(&b, "exec", try_exec());
+        tried(&b, "signal", kill(getpid(), SIGCONT)); /* which its user may */
+        tried(&b, "look for a process", kill(getpid(), 0));
         tried(&b, "connect", socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
         tried(&b, "size of the kernel log", klogctl(SYSLOG_SIZE_BUFFER, NULL, 0) < 0 ? -1 : 0);
         tried(&b, "another call about it", klogctl(SYSLOG_UNKNOWN, NULL, 0));
@@ -313,6 +315,7 @@ static void assert_confined(const Room *m) {
                         fail_msg("'%s': %s", refused[i], strerror(answer(m, refused[i])));
         assert_int_equal(answer(m, "openat2"), ENOSYS);
         assert_int_equal(answer(m, "read"), 0);
+        assert_int_equal(answer(m, "look for a process"), 0);
 }
 
 static void what_reads_processes_writes_nothing_but_its_raw_files(void **state) {
@@ -323,6 +326,7 @@ static void what_reads_processes_writes_nothing_but_its_raw_files(void **state) 
         assert_confined(m);
         assert_int_equal(answer(m, "raw file"), 0);
         assert_int_equal(answer(m, "exec"), EPERM);
+        assert_int_equal(answer(m, "signal"), EPERM); /* one that ends programs needs it */
 }
 
 static void what_reads_no_processes_is_in_a_landlock_domain(void **state) {
