@@ -364,6 +364,22 @@ static int run(const Args *args, Config *config) {
         return code;
 }
 
+/* `--child=NAME`, and for a probe `--own`, or `--config FILE`. */
+static int run_child(int argc, char **argv) {
+        const char *name = argv[1] + 8, *config = DEFAULT_FILE;
+        if (argc == 3 && strcmp(argv[2], "--own") == 0)
+                config = NULL;
+        else if (argc == 4 && strcmp(argv[2], "--config") == 0)
+                config = argv[3];
+        else if (argc != 2)
+                return EXIT_USAGE;
+        if (strcmp(name, "bus") == 0)
+                return bus_child_main();
+        if (config && strncmp(name, "probe:", 6) == 0)
+                return probe_listener_main(name + 6, config);
+        return child_main(name, config);
+}
+
 int main(int argc, char **argv) {
         /* Two arenas are enough for a loop and workers that mostly use buffers of their own; the
          * default is eight a core. */
@@ -373,12 +389,8 @@ int main(int argc, char **argv) {
         (void)mallopt(M_MMAP_THRESHOLD, 128 * 1024);
         /* A part of a probe, see collectors/. Exit handlers of libraries are not permitted in its
          * sandbox. */
-        if (argc == 2 && strcmp(argv[1], "--child=bus") == 0)
-                _exit(bus_child_main());
-        if (argc == 2 && strncmp(argv[1], "--child=probe:", 14) == 0)
-                _exit(probe_listener_main(argv[1] + 14));
-        if (argc == 2 && strncmp(argv[1], "--child=", 8) == 0)
-                _exit(child_main(argv[1] + 8));
+        if (argc >= 2 && strncmp(argv[1], "--child=", 8) == 0)
+                _exit(run_child(argc, argv));
         Args args;
         int r = parse_args(argc, argv, &args);
         if (r <= 0)

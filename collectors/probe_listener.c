@@ -56,44 +56,46 @@ static int listen_at(const char *path) {
 }
 
 /* @param connection  borrowed  @return 0, -errno */
-static int start_supervisor(int connection) {
-        char *argv[] = { (char *)"neuron-collectd", (char *)"--child=probe", NULL };
-        char *environment[] = { NULL }; /* it gives its collectors theirs */
+static int start_supervisor(int connection, const char *config_file) {
+        char *argv[] = { (char *)"neuron-collectd", (char *)"--child=probe", (char *)"--config",
+                         (char *)config_file, NULL };
         pid_t pid;
-        return spawn_program(&pid, &(SpawnOptions){ .program = "/proc/self/exe",
-                                                    .argv = argv,
-                                                    .environment = environment,
-                                                    .fds = { connection, -1, STDERR_FILENO },
-                                                    .n_fds = 3,
-                                                    .keeps_capabilities = true });
+        return spawn_program(&pid,
+                             &(SpawnOptions){ .program = "/proc/self/exe",
+                                              .argv = argv,
+                                              .environment = environ, /* for the configuration */
+                                              .fds = { connection, -1, STDERR_FILENO },
+                                              .n_fds = 3,
+                                              .keeps_capabilities = true });
 }
 
-static void accept_connection(int listener, unsigned *n_children, const sigset_t *open) {
+static void accept_connection(int listener, const char *config_file, unsigned *n_children,
+                              const sigset_t *open) {
         _cleanup_close_ int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
         if (fd < 0 && listener_must_pause(errno))
                 (void)ppoll(NULL, 0, &(struct timespec){ .tv_sec = LISTENER_PAUSE_SEC }, open);
         if (fd < 0)
                 return; /* who connected is gone again, or waits */
-        int r = start_supervisor(fd);
+        int r = start_supervisor(fd, config_file);
         if (r < 0)
                 fprintf(stderr, "neuron-collectd: cannot start a probe: %s\n", strerror(-r));
         else
                 (*n_children)++;
 }
 
-static void serve(int listener, const sigset_t *open) {
+static void serve(int listener, const char *config_file, const sigset_t *open) {
         unsigned n_children = 0;
         while (!is_stopping || n_children > 0) {
                 struct pollfd p = { .fd = n_children < CONNECTIONS_MAX ? listener : -1,
                                     .events = POLLIN };
                 if (ppoll(&p, 1, NULL, open) > 0)
-                        accept_connection(listener, &n_children, open);
+                        accept_connection(listener, config_file, &n_children, open);
                 while (waitpid(-1, NULL, WNOHANG) > 0)
                         n_children--;
         }
 }
 
-int probe_listener_main(const char *path) {
+int probe_listener_main(const char *path, const char *config_file) {
         sigset_t open;
         int r = set_signals(&open);
         _cleanup_close_ int listener = r < 0 ? r : listen_at(path);
@@ -102,7 +104,7 @@ int probe_listener_main(const char *path) {
                         strerror(-listener));
                 return 1;
         }
-        serve(listener, &open);
+        serve(listener, config_file, &open);
         (void)unlink(path); /* the next start finds it stale */
         return 0;
 }

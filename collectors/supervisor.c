@@ -31,10 +31,12 @@
 #include "collectors/runner/packet.h"
 #include "collectors/runner/probe_request.h"
 #include "collectors/runner/sandbox.h"
+#include "config/config.h"
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
+#include "lib/base/path.h"
 #include "lib/event/child.h"
 #include "lib/event/timer.h"
 
@@ -871,13 +873,53 @@ static int receive(int fd, int ret_fds[static ORDER_FDS]) {
         return strcmp(text, "order") == 0 && ret_fds[0] >= 0 ? 0 : -EPROTO;
 }
 
-/* The socket's mode lets in nobody else; this is for a socket that was given another one. */
-static int check_peer(int fd) {
+/* ---- whose request it is ---- */
+
+/* F_GETLK names the process that has the lock, by the numbers of our pid namespace. */
+static int check_holder(const char *state_directory, pid_t pid, const char **ret_why) {
+        struct flock whole = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+        _cleanup_free_ char *path = path_join(state_directory, "lock");
+        if (!path)
+                return -ENOMEM;
+        _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        if (fd < 0 || fcntl(fd, F_GETLK, &whole) < 0) {
+                int r = -errno;
+                *ret_why = "the lock of the agent's state directory cannot be examined";
+                return r;
+        }
+        if (whole.l_type != F_UNLCK && pid > 0 && whole.l_pid == pid)
+                return 0;
+        *ret_why = "the caller is not the process that holds the lock of the state directory";
+        return -EPERM;
+}
+
+/* The agent's children have its user, and so may connect; of all its processes only the one that
+ * holds its state directory is served. */
+static int check_peer(int fd, const char *state_directory, const char **ret_why) {
         struct ucred peer;
         socklen_t n = sizeof peer;
         if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0)
                 return -errno;
-        return peer.uid == 0 || peer.uid == geteuid() ? 0 : -EPERM;
+        return peer.uid == 0 || peer.uid == geteuid()
+                       ? check_holder(state_directory, peer.pid, ret_why)
+                       : -EPERM;
+}
+
+static int use_commands(const Config *config, ProbeRequest *request) {
+        size_t n = config->snapshot.n_commands;
+        CollectCommand *commands = calloc(n + 1, sizeof *commands);
+        int r = commands ? 0 : -ENOMEM;
+        probe_request_clear_commands(request);
+        request->collect.commands = commands;
+        for (size_t i = 0; i < n && r == 0; i++) {
+                const ConfigCommand *from = &config->snapshot.commands[i];
+                CollectCommand *to = &commands[i];
+                *to = (CollectCommand){ strdup(from->name), strings_copy(from->run.items),
+                                        from->timeout_usec };
+                request->collect.n_commands = i + 1;
+                r = to->name && to->run ? 0 : -ENOMEM;
+        }
+        return r;
 }
 
 /* ---- which processes are meant ---- */
@@ -963,14 +1005,26 @@ static int check_collectors(const ProbeRequest *request, const char **ret_why) {
         return 0;
 }
 
-static int serve(int fd, const char **ret_why) {
+/* @param config_file  NULL: the agent has started this process, with its own rights */
+static int serve(int fd, const char *config_file, const char **ret_why) {
         _cleanup_(probe_request_done) ProbeRequest request = { 0 };
+        _cleanup_(config_freep) Config *config = NULL;
         int fds[ORDER_FDS] = { -1, -1 }; /* which end with the process */
-        int r = check_peer(fd);
-        if (r == 0)
-                r = receive(fd, fds);
+        int r = receive(fd, fds);        /* or who is refused would not get to read why */
+        if (r < 0)
+                return r;
+        r = config_file ? config_load_for_probe(&config, config_file, environ) : 0;
+        if (r != 0) {
+                *ret_why = "the probe cannot read the agent's configuration, which names the state "
+                           "directory and the commands";
+                return r < 0 ? r : -EINVAL;
+        }
+        if (config)
+                r = check_peer(fd, config->state_directory, ret_why);
         if (r == 0)
                 r = probe_request_read(fds[0], &request, ret_why);
+        if (r == 0 && config)
+                r = use_commands(config, &request);
         if (r == 0)
                 r = check_collectors(&request, ret_why);
         if (r == 0)
@@ -993,14 +1047,14 @@ static void kill_descendants(void) {
 }
 
 /* Serves one connection until it is through. @return 0, -ENOTSOCK when fd is none, -errno */
-static int supervisor_main(int fd) {
+static int supervisor_main(int fd, const char *config_file) {
         struct stat st;
         const char *why = "";
         if (fstat(fd, &st) < 0 || !S_ISSOCK(st.st_mode))
                 return -ENOTSOCK;
         (void)signal(SIGPIPE, SIG_IGN);
         (void)prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); /* without it they are init's */
-        int r = serve(fd, &why);
+        int r = serve(fd, config_file, &why);
         kill_descendants();
         if (r < 0)
                 (void)send_message(fd, "failed %s%s%s", why, *why ? ": " : "", strerror(-r));
@@ -1114,9 +1168,9 @@ static int run_collector(const char *name, bool follows) {
         return out.is_cut ? CHILD_CUT : CHILD_DONE;
 }
 
-int child_main(const char *name) {
+int child_main(const char *name, const char *config_file) {
         if (strcmp(name, "probe") == 0) {
-                int r = supervisor_main(STDIN_FILENO);
+                int r = supervisor_main(STDIN_FILENO, config_file);
                 return r == -ENOTSOCK ? usage() : r < 0 ? CHILD_FAILED : CHILD_DONE;
         }
         if (strncmp(name, "collect:", 8) == 0)

@@ -24,11 +24,14 @@
 
 /** `neuron-collectd --child=NAME`: what the daemon's program is when it is executed again for a
  * probe. Not for people.
+ * @param config_file  of the agent that a probe serves: it takes the commands from there, never
+ * from a request, and serves the process alone that holds the lock of that state directory. NULL:
+ * the agent has started the probe itself, with its own rights
  * @param name  `probe` (a supervisor, with a connection to the agent as fd 0), `collect:COLLECTOR`
  * or `follow:kmsg` (fd 0: the request, fd 1: where records go, fd 2: why not all is there, a line,
  * fd 3: directory for raw files, if any)
  * @return an exit code: CHILD_DONE … or 2 with a sentence on stderr when a person typed it */
-int child_main(const char *name);
+int child_main(const char *name, const char *config_file);
 
 enum {
         CHILD_DONE = 0,

@@ -147,6 +147,10 @@ int config_load(Config **ret, const char *file, char *const *environment, Diags 
 /** The same from memory, `name` stands for the file name. For tests and the fuzzer. */
 int config_parse(Config **ret, const char *name, const void *data, size_t n,
                  char *const *environment, Diags *diags);
+/** Reads what a probe takes from the file itself, so that nobody can order it: state_directory and
+ * snapshot.commands; the rest of *ret is not to be used. Faults elsewhere do not count: a probe has
+ * not all variables of the agent. As config_load(), without a word about the faults. */
+int config_load_for_probe(Config **ret, const char *file, char *const *environment);
 /* The least that a file must have, five lines, for an operator who has none yet. */
 extern const char config_minimal[];
 /** The same, read: for the defaults of all keys. @return 0 and *ret, -ENOMEM */

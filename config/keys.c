@@ -625,7 +625,7 @@ static const ConfigKey table[] = {
 { "snapshot.environment", KEY_STRINGS, AT(Config, snapshot.environment), .form = &form_variable, .fallback = "NEURON_* XLA_* RANK WORLD_SIZE SLURM_* FI_*",
   .help = "Patterns of environment variables that the agent may record, beside those that tell the job and rank of a process (docs/API.md lists them), which it always may; a name that looks like a secret never is. The hook's own record goes by the default." },
 { "snapshot.commands", KEY_ELEMENTS, .below = "snapshot.commands[].", LIST_AT(Config, snapshot.commands, snapshot.n_commands, ConfigCommand), .max = 32,
-  .help = "Further programs whose output becomes part of a snapshot." },
+  .help = "Further programs whose output becomes part of a snapshot. A probe reads them from the file, never from the agent, whose variables it does not have for ${NAME}." },
 { "snapshot.commands[].name", KEY_STRING, KEY_IDENTITY, AT(ConfigCommand, name), .form = &form_name, .example = "neuron-ls",
   .help = "Name of the output in the snapshot." },
 { "snapshot.commands[].run", KEY_STRINGS, AT(ConfigCommand, run), .min = 1, .max = 64, .example = "[/opt/aws/neuron/bin/neuron-ls, --json-output]",

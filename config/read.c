@@ -1327,6 +1327,48 @@ int config_load(Config **ret, const char *file, char *const *environment, Diags 
         return config_parse(ret, file, text, n, environment, diags);
 }
 
+static bool is_for_probe(const ConfigKey *key) {
+        static const char commands[] = "snapshot.commands";
+        return strcmp(key->name, "state_directory") == 0 ||
+               strncmp(key->name, commands, sizeof commands - 1) == 0;
+}
+
+static bool is_faulty_for_probe(const Config *c) {
+        for (size_t i = 0; i < c->origins->n; i++)
+                if (c->origins->items[i].faulty && is_for_probe(c->origins->items[i].key))
+                        return true;
+        for (size_t i = 0; i < c->snapshot.n_commands; i++)
+                if (!c->snapshot.commands[i].name || c->snapshot.commands[i].run.n == 0)
+                        return true;
+        return !c->state_directory;
+}
+
+int config_load_for_probe(Config **ret, const char *file, char *const *environment) {
+        Diags diags = { .n = 0 };
+        Faults faults = { .file = file, .diags = &diags };
+        _cleanup_(config_freep) Config *c = NULL;
+        _cleanup_(load_freep) LoadNode *root = NULL;
+        _cleanup_free_ char *text = NULL;
+        Reader reader = { .faults = &faults, .environment = environment };
+        size_t n;
+        int r = load_file(file, &text, &n, &faults);
+        if (r == 0)
+                r = load_tree(&root, text, n, &faults, &reader.whole);
+        if (r == 0)
+                r = new_default(&c);
+        if (r == 0) {
+                reader.config = c;
+                r = read_tree(&reader, root);
+        }
+        diag_done(&diags);
+        if (r < 0)
+                return r;
+        if (!reader.whole || is_faulty_for_probe(c))
+                return CONFIG_E_FAULTY;
+        *ret = TAKE_PTR(c);
+        return 0;
+}
+
 const char config_minimal[] =
         "version: 1\n"
         "sources:\n"

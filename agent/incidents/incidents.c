@@ -141,7 +141,8 @@ static int on_readable(sd_event_source *s, int fd, uint32_t revents, void *userd
 }
 
 static int spawn(pid_t *ret, int fd) {
-        char *argv[] = { (char *)"neuron-collectd", (char *)"--child=probe", NULL };
+        char *argv[] = { (char *)"neuron-collectd", (char *)"--child=probe", (char *)"--own",
+                         NULL };
         /* Not the agent's environment, which may name what it is not to have. */
         char *environment[] = { (char *)"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:"
                                         "/sbin:/bin",

@@ -146,6 +146,14 @@ static void write_pid(int fd) {
 
 /* The locks are the two flocks; the number in the file is for people. The directory's holds also
  * where there is no room for the file. */
+/* The second kind of lock names its holder to a probe (collectors/supervisor.c), which serves no
+ * other process. */
+static void name_holder(int fd) {
+        struct flock whole = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+        (void)fcntl(fd, F_SETLK,
+                    &whole); /* refused: no probe serves this agent, and that is said */
+}
+
 static int acquire_lock(Store *s, pid_t *ret_pid) {
         int taken = flock(s->dir_fd, LOCK_EX | LOCK_NB), error = errno;
 
@@ -163,8 +171,10 @@ static int acquire_lock(Store *s, pid_t *ret_pid) {
                 *ret_pid = s->lock_fd >= 0 ? read_pid(s->lock_fd) : 0;
                 return STORE_E_LOCKED;
         }
-        if (s->lock_fd >= 0)
+        if (s->lock_fd >= 0) {
                 write_pid(s->lock_fd);
+                name_holder(s->lock_fd);
+        }
         return 0;
 }
 

@@ -143,6 +143,13 @@ void probe_request_done(ProbeRequest *o) {
         *o = (ProbeRequest){ 0 };
 }
 
+void probe_request_clear_commands(ProbeRequest *o) {
+        for (size_t i = 0; i < o->collect.n_commands; i++)
+                free_members(&o->collect.commands[i], command_fields);
+        free(TAKE_PTR(o->collect.commands));
+        o->collect.n_commands = 0;
+}
+
 /* ---- writing ---- */
 
 static void write_members(StrBuf *b, const void *object, const Field *fields);

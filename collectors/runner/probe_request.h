@@ -48,6 +48,8 @@ typedef struct ProbeRequest {
 } ProbeRequest;
 
 void probe_request_done(ProbeRequest *o);
+/** Frees its commands, of which it has none then. */
+void probe_request_clear_commands(ProbeRequest *o);
 
 /** Writes it. @return 0, -ENOMEM */
 int probe_request_format(const ProbeRequest *o, StrBuf *ret);

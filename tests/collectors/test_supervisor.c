@@ -243,7 +243,7 @@ static void send_order(Probe *p, const char *text) {
 
 static void start(Probe *p) {
         int fds[2];
-        char *argv[] = { (char *)"test", (char *)"--child=probe", NULL };
+        char *argv[] = { (char *)"test", (char *)"--child=probe", (char *)"--own", NULL };
         posix_spawn_file_actions_t actions;
         assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
         assert_int_equal(posix_spawn_file_actions_init(&actions), 0);
@@ -639,14 +639,32 @@ static void make_root(const Probe *p, int pid, const char *directory) {
         assert_int_equal(symlinkat(target, p->dir_fd, link), 0);
 }
 
+static char *write_config(const Probe *p) {
+        char *file = NULL, text[2 * PATH_MAX];
+        assert_true(asprintf(&file, "%s/config", p->scratch->path) > 0);
+        int n = snprintf(text, sizeof text, "state_directory: %s\n", p->scratch->path);
+        assert_int_equal(fs_write_file(p->dir_fd, "config", text, (size_t)n, 0600), 0);
+        return file;
+}
+
+/* As the agent does. @return a descriptor, the caller's */
+static int hold_state(const Probe *p) {
+        struct flock whole = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+        int fd = openat(p->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        assert_true(fd >= 0 && fcntl(fd, F_SETLK, &whole) == 0);
+        return fd;
+}
+
 static void a_probe_hands_out_the_roots_of_a_container(void **state) {
         Probe *p = *state;
         _cleanup_free_ char *option = NULL, *proc = NULL;
-        char *argv[] = { (char *)"test", NULL, NULL };
+        char *argv[] = { (char *)"test", NULL, (char *)"--config", NULL, NULL };
         Roots roots = { .n = 0 };
         assert_true(asprintf(&option, LISTENER "%s/s", p->scratch->path) > 0);
         assert_true(asprintf(&proc, "%s/proc", p->scratch->path) > 0);
         argv[1] = option;
+        argv[3] = write_config(p);
+        _cleanup_close_ int lock = hold_state(p);
         const char *socket = option + strlen(LISTENER);
         roots_request_container(&roots, socket, proc, ID);
         assert_int_equal(roots.n, 0);
@@ -665,6 +683,11 @@ static void a_probe_hands_out_the_roots_of_a_container(void **state) {
         roots_done(&roots);
         roots_request_container(&roots, socket, proc, "/nowhere");
         assert_int_equal(roots.n, 0);
+        cleanup_closep(&lock);
+        lock = -1;
+        roots_request_container(&roots, socket, proc, ID);
+        assert_int_equal(roots.n, 0); /* it is not the agent any more */
+        free(argv[3]);
 }
 
 static void an_order_that_is_none_fails_with_a_reason(void **state) {
@@ -685,18 +708,18 @@ static void a_collector_that_does_not_exist_is_refused(void **state) {
 }
 
 static void a_person_who_types_it_gets_a_sentence(void **state) {
-        assert_int_equal(child_main("probe"), CHILD_USAGE);
-        assert_int_equal(child_main("collect:kmsg"), CHILD_USAGE);
-        assert_int_equal(child_main("whatever"), CHILD_USAGE);
+        assert_int_equal(child_main("probe", NULL), CHILD_USAGE);
+        assert_int_equal(child_main("collect:kmsg", NULL), CHILD_USAGE);
+        assert_int_equal(child_main("whatever", NULL), CHILD_USAGE);
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(int argc, char **argv) {
-        if (argc == 2 && strncmp(argv[1], LISTENER, strlen(LISTENER)) == 0)
-                _exit(probe_listener_main(argv[1] + strlen(LISTENER)));
-        if (argc == 2 && strncmp(argv[1], "--child=", 8) == 0)
-                _exit(child_main(argv[1] + 8));
+        if (argc == 4 && strncmp(argv[1], LISTENER, strlen(LISTENER)) == 0)
+                _exit(probe_listener_main(argv[1] + strlen(LISTENER), argv[3]));
+        if (argc >= 2 && strncmp(argv[1], "--child=", 8) == 0)
+                _exit(child_main(argv[1] + 8, argc == 4 ? argv[3] : NULL));
         const struct CMUnitTest tests[] = {
                 TEST(what_was_written_before_a_timeout_is_kept_and_labelled),
                 TEST(a_child_that_writes_too_much_is_cut_at_the_limit),

@@ -147,6 +147,7 @@ class Listener:
         os.chmod(a.path("run", "probe.sock"), 0o666)
         self.socket.listen(16)
         self.children = []
+        self.config = ["--config", a.config_file]
         self.thread = threading.Thread(target=self.serve)
         self.thread.start()
         _listeners.append(self)
@@ -159,7 +160,8 @@ class Listener:
                 return
             with connection:
                 self.children.append(subprocess.Popen(
-                    with_rights(PROBE_RIGHTS) + [DAEMON, "--child=probe"], stdin=connection))
+                    with_rights(PROBE_RIGHTS) + [DAEMON, "--child=probe", *self.config],
+                    stdin=connection))
 
     def close(self):
         self.socket.shutdown(socket.SHUT_RDWR)

@@ -194,7 +194,7 @@ def what_a_killed_supervisor_had_written_becomes_a_document_that_is_marked_so():
                                env=a.whole_environment(), text=True)
     name = wait_for("a snapshot begins", lambda: snapshots(a))[0]
     wait_for("the public part is there", lambda: document(a, name, "public.json"))
-    probes = [pid for pid, command in children_of(a.pid) if command.endswith("--child=probe")]
+    probes = [pid for pid, command in children_of(a.pid) if "--child=probe" in command]
     slow = wait_for("the slow one runs", lambda: [pid for pid, command in children_of(a.pid)
                                                   if "collect:commands" in command])
     taking = [pid for pid in probes if any(child == slow[0] for child, _ in children_of(pid))]
@@ -367,7 +367,8 @@ def a_supervisor_that_listens_beside_the_api_is_used():
     log = a.path("activate.log")
     with open(log, "wb") as out, subprocess.Popen(
             ["systemd-socket-activate", "--accept", "--inetd", "--seqpacket", "-l",
-             a.path("run", "probe.sock"), harness.DAEMON, "--child=probe"],
+             a.path("run", "probe.sock"), harness.DAEMON, "--child=probe", "--config",
+             a.config_file],
             stdin=subprocess.DEVNULL, stdout=out, stderr=out) as activate:
         try:
             wait_for("it listens", lambda: os.path.exists(a.path("run", "probe.sock")))
@@ -390,7 +391,7 @@ def a_probe_that_listens_itself_serves_until_the_agent_has_ended():
     path = a.path("run", "probe.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
         stale.bind(path)
-    with subprocess.Popen([harness.DAEMON, "--child=probe:" + path],
+    with subprocess.Popen([harness.DAEMON, "--child=probe:" + path, "--config", a.config_file],
                           stdin=subprocess.DEVNULL) as probe:
         try:
             wait_for("it listens", lambda: oct(os.stat(path).st_mode)[-3:] == "600" and
@@ -414,6 +415,57 @@ def a_probe_that_listens_itself_serves_until_the_agent_has_ended():
     assert result.returncode == 1 and "cannot listen for the agent" in result.stderr, result
 
 
+def ask_probe(path, order):
+    """As an agent does. @return its first answer"""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+        s.settimeout(30 * harness.PATIENCE)
+        s.connect(path)
+        memory, out = os.memfd_create("order"), os.open(os.path.dirname(path), os.O_DIRECTORY)
+        try:
+            os.write(memory, json.dumps(order).encode())
+            with contextlib.suppress(BrokenPipeError):  # it is refused already
+                socket.send_fds(s, [b"order"], [memory, out])
+            return s.recv(65536).decode()
+        finally:
+            os.close(memory)
+            os.close(out)
+
+
+def command_records(d):
+    return [r["command"] for r in sections(d)["commands"]["records"]]
+
+
+@test
+def a_probe_serves_its_agent_alone_and_runs_the_commands_of_the_file():
+    """The agent's children, the bus's for one, have the agent's user."""
+    a = make_agent(commands=[{"name": "old", "run": ["/bin/echo", "old"]}])
+    path, planted = a.path("run", "probe.sock"), a.path("planted")
+    a.write_config()
+    with subprocess.Popen([harness.DAEMON, "--child=probe:" + path, "--config", a.config_file],
+                          stdin=subprocess.DEVNULL) as probe:
+        try:
+            wait_for("it listens", lambda: can_connect(path))
+            a.start()
+            order = {"mode": "snapshot", "collectors": ["commands"], "sysfs_root": "/sys",
+                     "device_directory": "/dev", "proc_root": "/proc", "timeout_usec": 10**7,
+                     "max_bytes": 1 << 20, "environment": ["*"], "processes": [],
+                     "commands": [{"name": "planted", "run": ["/bin/touch", planted],
+                                   "timeout_usec": 10**7}]}
+            answer = ask_probe(path, order)
+            assert answer.startswith("failed the caller is not the process that holds the lock"), \
+                answer
+            a.config["snapshot"]["commands"] = [{"name": "new", "run": ["/bin/echo", "new"]}]
+            a.write_config()  # the agent, which has not read it, orders the old one
+            result = cli(a, "--json", "snapshot")
+            assert result.returncode == 0, result.stderr
+            assert command_records(json.loads(result.stdout)) == ["new"], result.stdout
+            assert not os.path.exists(planted)
+            a.stop()
+            assert "failed" in ask_probe(path, order)
+        finally:
+            probe.kill()
+
+
 @test
 def a_probe_that_begins_to_listen_later_takes_over_the_watch():
     a = make_agent()
@@ -421,7 +473,7 @@ def a_probe_that_begins_to_listen_later_takes_over_the_watch():
     own = wait_for("the agent has started one itself", lambda: [
         c[0] for c in children_of(a.pid) if "--child=probe" in c[1]])
     path = a.path("run", "probe.sock")
-    with subprocess.Popen([harness.DAEMON, "--child=probe:" + path],
+    with subprocess.Popen([harness.DAEMON, "--child=probe:" + path, "--config", a.config_file],
                           stdin=subprocess.DEVNULL) as probe:
         try:
             wait_for("it listens", lambda: can_connect(path) and not is_awaited(path))
@@ -562,7 +614,7 @@ def a_snapshot_that_was_killed_still_belongs_to_its_dump():
 def the_end_of_a_watch_is_reported_for_both_of_its_processes():
     a = make_agent().start()
     watching = wait_for("somebody watches", lambda: [pid for pid, command in children_of(a.pid)
-                                                     if command.endswith("--child=probe")])
+                                                     if "--child=probe" in command])
     os.kill(watching[0], signal.SIGKILL)
     wait_for("it is said",
              lambda: "neither the kernel log nor who holds a device is followed" in a.log)
@@ -637,7 +689,7 @@ def a_snapshot_that_was_killed_gets_its_second_pass_too():
         name = snapshots(a)[0]
         slow = wait_for("the slow one runs", lambda: [pid for pid, command in children_of(a.pid)
                                                       if "collect:commands" in command])
-        taking = [pid for pid, command in children_of(a.pid) if command.endswith("--child=probe")
+        taking = [pid for pid, command in children_of(a.pid) if "--child=probe" in command
                   and any(child == slow[0] for child, _ in children_of(pid))]
         os.kill(taking[0], signal.SIGKILL)
         d = wait_for("what there was is a document", lambda: document(a, name), 30)

@@ -446,7 +446,7 @@ static void a_probe_that_listens_replaces_the_agents_own_watch(void **state) {
 }
 
 int main(int argc, char **argv) {
-        if (argc == 2 && strcmp(argv[1], "--child=probe") == 0)
+        if (argc == 3 && strcmp(argv[1], "--child=probe") == 0)
                 return supervise();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {

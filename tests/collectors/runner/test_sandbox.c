@@ -380,7 +380,7 @@ static void devices_may_be_opened_for_writing_and_files_not_be_written(void **st
 
 int main(int argc, char **argv) {
         if (argc == 2 && strncmp(argv[1], "--child=", 8) == 0)
-                _exit(child_main(argv[1] + 8));
+                _exit(child_main(argv[1] + 8, NULL));
         const struct CMUnitTest tests[] = {
                 TEST(jobs_of_other_users_are_named_with_their_rank),
                 TEST(a_process_of_another_user_is_described),
