@@ -341,6 +341,27 @@ bool pins_is_agents(const Pins *p, const struct stat *st, uid_t own_uid) {
         return agent_uid_is_trusted(st->st_uid, own_uid, p->trusted);
 }
 
+/* Makes it, with its mode before its name: agents of other users may be about to use it. */
+static int make_shared_dir(const Pins *p, int at_fd, const char *name) {
+        char temporary[NAME_MAX + 1];
+        struct stat st;
+        (void)snprintf(temporary, sizeof temporary, "%.64s-%.64s-%u", name, p->instance_id,
+                       (unsigned)getpid());
+        if (mkdirat(at_fd, temporary, 0700) < 0 && errno != EEXIST)
+                return -errno;
+        _cleanup_close_ int fd =
+                openat(at_fd, temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        int r = fd < 0 || fchmod(fd, 01777) < 0 ? -errno : 0;
+        /* rename(2) would replace one that is empty, and NFS knows no RENAME_NOREPLACE. */
+        if (r == 0 && fstatat(at_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+                r = -EEXIST;
+        if (r == 0 && renameat(at_fd, temporary, at_fd, name) < 0)
+                r = -errno;
+        if (r < 0)
+                (void)unlinkat(at_fd, temporary, AT_REMOVEDIR); /* it may not be there */
+        return r == -EEXIST || r == -ENOTEMPTY ? 0 : r;
+}
+
 /* Every agent may create names in it, and none may remove others'. Where another user has made it,
  * or it cannot be written, it is refused.
  * @param ret_uid  of what this process creates in it */
@@ -351,8 +372,9 @@ static int open_shared_dir(Pins *p, int at_fd, const char *name, bool create, ui
 
         _cleanup_close_ int fd = openat(at_fd, name, flags);
         if (fd < 0 && errno == ENOENT && create) {
-                if (mkdirat(at_fd, name, 01777) < 0 && errno != EEXIST)
-                        return -errno;
+                int r = make_shared_dir(p, at_fd, name);
+                if (r < 0)
+                        return r;
                 fd = openat(at_fd, name, flags);
         }
         if (fd < 0) {
@@ -367,20 +389,15 @@ static int open_shared_dir(Pins *p, int at_fd, const char *name, bool create, ui
                 return -errno;
         if (ret_squatter)
                 ret_squatter->is_shared = true;
-        *ret_uid = st.st_uid;
+        *ret_uid = geteuid();
         int r = query_network_uid(p, fd, ret_uid);
-        if (r == -EACCES && st.st_uid == geteuid()) /* an earlier version's, 0700 or less */
-                r = 0;
-        if (r < 0 && create)
-                return r;
-        if (!pins_is_agents(p, &st, r < 0 ? geteuid() : *ret_uid)) {
+        if (!pins_is_agents(p, &st, *ret_uid)) {
                 note_squatter(ret_squatter, &st);
                 return -EUCLEAN;
         }
-        /* mkdir(2) has obeyed the umask. */
-        if ((st.st_mode & 07777) != 01777 && st.st_uid == *ret_uid && fchmod(fd, 01777) < 0)
-                return -errno;
-        return TAKE_FD(fd);
+        if ((st.st_mode & 07777) != 01777 && st.st_uid == *ret_uid && fchmod(fd, 01777) == 0)
+                r = 0; /* an earlier version's */
+        return r < 0 && create ? r : TAKE_FD(fd);
 }
 
 static int open_base(Pins *p, Place place) {

@@ -73,7 +73,8 @@ typedef struct Place {
 struct UnitLocksScan {
         UnitLocks *locks;
         Place place;
-        bool is_off;       /* no locks here */
+        int error;         /* why there are no locks here; 0: there are */
+        bool is_checked;   /* that it stays so */
         uint64_t now_usec; /* the server's, when the scan began */
         Node *nodes;
         size_t n_nodes;
@@ -153,6 +154,29 @@ static void place_close(Place *p) {
         cleanup_closep(&p->units_fd);
         cleanup_closep(&p->nodes_fd);
         cleanup_closep(&p->own_fd);
+}
+
+/* The server may be away, or an export withdrawn: that passes, and nothing is decided meanwhile.
+ * All other errors stay, and then a unit is delivered without a lock. */
+static bool is_transient(int r) {
+        switch (r) {
+        case -ENOENT:
+        case -ESTALE:
+        case -EIO:
+        case -EAGAIN:
+        case -EINTR:
+        case -EBUSY:
+        case -ETIMEDOUT:
+        case -ENOTCONN:
+        case -ECONNREFUSED:
+        case -ECONNRESET:
+        case -EHOSTUNREACH:
+        case -EMFILE:
+        case -ENFILE:
+                return true;
+        default:
+                return false;
+        }
 }
 
 static int open_dir(int at_fd, const char *name) {
@@ -502,7 +526,7 @@ void unit_locks_apply(UnitLocks *l, ScanSource *scan) {
 
 static bool may_own_dead(const char *instance_id, void *userdata) {
         UnitLocksScan *s = userdata;
-        return !s->is_off &&
+        return s->error == 0 &&
                (is_adopted(s->locks, instance_id) || !get_node(s, instance_id).is_alive);
 }
 
@@ -520,6 +544,12 @@ void unit_locks_scan_apply(UnitLocksScan *s, ScanSource *scan) {
 
 /* ---- scans ---- */
 
+static int open_scan(UnitLocksScan *s, char **ret_error) {
+        place_close(&s->place);
+        int r = place_open(s->locks, &s->place, ret_error);
+        return r < 0 ? r : touch(&s->place, NULL, &s->now_usec);
+}
+
 int unit_locks_scan_new(UnitLocksScan **ret, UnitLocks *l, char **ret_note) {
         _cleanup_(unit_locks_scan_freep) UnitLocksScan *s = calloc(1, sizeof *s);
         *ret_note = NULL;
@@ -528,10 +558,7 @@ int unit_locks_scan_new(UnitLocksScan **ret, UnitLocks *l, char **ret_note) {
         s->locks = l;
         s->place = (Place){ .units_fd = -1, .nodes_fd = -1, .own_fd = -1 };
         _cleanup_free_ char *error = NULL;
-        int r = place_open(l, &s->place, &error);
-        if (r == 0)
-                r = touch(&s->place, NULL, &s->now_usec);
-        s->is_off = r < 0;
+        int r = s->error = open_scan(s, &error);
         if (r < 0 && r != -ENOENT &&
             asprintf(ret_note,
                      "units cannot be locked, so that other nodes may deliver them, too: %s%s%s",
@@ -577,13 +604,23 @@ static bool is_others(UnitLocksScan *s, const UnitPart *part, const Lock *k) {
         return !is_older(k ? k->mtime_usec : part->newest_usec, s->now_usec);
 }
 
+/* Without a lock: twice is better than never, but for what another node's agent may yet find. */
+static int request_without_lock(const UnitLocksScan *s, const UnitPart *part, int error) {
+        bool is_foreign =
+                part->instance_id[0] && strcmp(part->instance_id, s->locks->instance_id) != 0;
+        if (error == -ENOMEM)
+                return error;
+        return is_foreign || is_transient(error) ? UNIT_LOCKS_E_OTHERS : 0;
+}
+
 int unit_locks_request(UnitLocksScan *s, const UnitPart *part) {
         UnitLocks *l = s->locks;
         char key[KEY_SIZE];
-        if (s->is_off)
-                return part->instance_id[0] && strcmp(part->instance_id, l->instance_id) != 0
-                               ? UNIT_LOCKS_E_OTHERS
-                               : 0;
+        if (s->error < 0 && !s->is_checked) /* the unit could be read: it may be back */
+                s->error = open_scan(s, NULL);
+        s->is_checked = true;
+        if (s->error < 0)
+                return request_without_lock(s, part, s->error);
         bool is_own = strcmp(part->instance_id, l->instance_id) == 0;
         key_of_part(l, part->relative, part->instance_id, key);
         for (unsigned tries = 0; tries < 3; tries++) {
@@ -594,10 +631,8 @@ int unit_locks_request(UnitLocksScan *s, const UnitPart *part) {
                 bool is_ours = r == 0 && strcmp(k.holder, l->instance_id) == 0;
                 bool others = (r == 0 || r == -ENOENT) && is_others(s, part, r == 0 ? &k : NULL);
                 lock_done(&k);
-                if (r < 0 && r != -ENOENT) /* twice is better than never, but for others' names */
-                        return r == -ENOMEM                      ? r
-                               : is_own || !part->instance_id[0] ? 0
-                                                                 : UNIT_LOCKS_E_OTHERS;
+                if (r < 0 && r != -ENOENT)
+                        return request_without_lock(s, part, r);
                 if (is_ours)
                         return adopt(l, part->instance_id) ? 0 : UNIT_LOCKS_E_OTHERS;
                 if (!is_own && is_delivered(s, part))
@@ -607,13 +642,11 @@ int unit_locks_request(UnitLocksScan *s, const UnitPart *part) {
                 if (is_own && r == -ENOENT) /* the name says it already */
                         return 0;
                 if (turn > TURNS_MAX || !adopt(l, part->instance_id))
-                        return part->instance_id[0] && !is_own ? UNIT_LOCKS_E_OTHERS : 0;
+                        return request_without_lock(s, part, -ENOSPC);
                 (void)snprintf(name, sizeof name, "%s.%u", key, turn);
                 r = publish(l, &s->place, name, part);
-                if (r == -ENOMEM)
-                        return r;
                 if (r < 0 && r != -EEXIST)
-                        return part->instance_id[0] && !is_own ? UNIT_LOCKS_E_OTHERS : 0;
+                        return request_without_lock(s, part, r);
                 /* It is read back: NFS may answer EEXIST to the agent that was first. */
         }
         return UNIT_LOCKS_E_OTHERS; /* the next scan looks again */
