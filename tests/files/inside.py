@@ -1,0 +1,521 @@
+#!/usr/bin/env python3
+"""Runs in the VM (campaign.py beside this): rounds of agents on NFS, btrfs and xfs, each drawn by a
+seed. What was delivered is judged by tar, zstd and sha256sum.
+
+    inside.py SEED MINUTES [FIRST-ROUND [THEME]]
+"""
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "harness"))
+# pylint: disable=wrong-import-position
+import agent as harness
+from agent import Agent, wait_for
+
+EXPORT = "/export"
+SERVER = "10.9.0.1"
+NODES = ("i-0a1b2c3d4e5f60710", "i-0a1b2c3d4e5f60711")
+USER = 1001
+DEAD_SECONDS = 11 * 60
+
+
+def run(*command, check=True):
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                            check=False, timeout=300)
+    if check and result.returncode:
+        raise RuntimeError(f"{command}: {result.returncode}: {result.stderr}{result.stdout}")
+    return result
+
+
+def write(path, text):
+    with open(path, "w", encoding="ascii") as f:
+        f.write(text)
+
+
+class Server:
+    """NFS, in the VM's own network; each client has a network and a host name of its own, or the
+    server would take both for one."""
+
+    def __init__(self):
+        for module in ("nfsd", "nfsv3", "nfsv4", "veth", "loop"):
+            run("modprobe", module)
+        os.makedirs(EXPORT, exist_ok=True)
+        run("mount", "-t", "nfsd", "nfsd", "/proc/fs/nfsd")
+        for name in ("nfsv4gracetime", "nfsv4leasetime"):
+            write(f"/proc/fs/nfsd/{name}", "10\n")
+        run("rpcbind", "-w")
+        run("rpc.mountd")
+        for i in range(2):
+            run("ip", "netns", "add", f"n{i}")
+            run("ip", "link", "add", f"v{i}", "type", "veth", "peer", "name", "eth0", "netns",
+                f"n{i}")
+            run("ip", "addr", "add", f"10.9.{i}.1/24", "dev", f"v{i}")
+            run("ip", "link", "set", f"v{i}", "up")
+            for command in (["link", "set", "lo", "up"], ["addr", "add", f"10.9.{i}.2/24", "dev",
+                                                         "eth0"],
+                            ["link", "set", "eth0", "up"],
+                            ["route", "add", "default", "via", f"10.9.{i}.1"]):
+                run("ip", "-n", f"n{i}", *command)
+        self.options = None
+
+    def start(self):
+        run("rpc.nfsd", "4")
+
+    def stop(self):
+        run("rpc.nfsd", "0")
+
+    def export(self, squash):
+        self.options = f"rw,async,no_subtree_check,fsid=7,{squash}"
+        run("exportfs", "-o", self.options, f"10.9.0.0/16:{EXPORT}")
+
+    def withdraw(self):
+        run("exportfs", "-u", f"10.9.0.0/16:{EXPORT}")
+        run("exportfs", "-f")
+
+    def grant_again(self):
+        run("exportfs", "-o", self.options, f"10.9.0.0/16:{EXPORT}")
+
+
+def mount_nfs(i, options, place):
+    os.makedirs(place, exist_ok=True)
+    run("nsenter", f"--net=/run/netns/n{i}", "unshare", "--uts", "sh", "-c",
+        f"hostname node{i}; mount -t nfs -o {options} 10.9.{i}.1:{EXPORT} {place}")
+
+
+def unmount(place):
+    if os.path.ismount(place):
+        for _ in range(20):
+            if run("umount", place, check=False).returncode == 0:
+                return
+            time.sleep(0.5)
+        run("umount", "-l", place)
+
+
+def loop_fs(kind, megabytes, image, place):
+    os.makedirs(place, exist_ok=True)
+    with open(image, "wb") as f:
+        f.truncate(megabytes << 20)
+    run("mkfs." + kind, "-q", image)
+    run("mount", "-o", "loop", image, place)
+    os.chmod(place, 0o1777)
+
+
+class Round:
+    """@param at  a fresh directory. What is drawn is drawn in __init__(), so that a seed says it"""
+
+    theme = ""
+
+    def __init__(self, server, rng, at):
+        self.server, self.rng, self.at = server, rng, at
+        self.units = {}   # name -> {path: sha256}
+        self.faults, self.events, self.agents, self.mounts = [], [], [], []
+        self.n_made = 0
+
+    def event(self, text):
+        self.events.append(text)
+
+    # --- units ---
+
+    def unit(self, where, name=None):
+        """A directory with files, written in place by a user, and closed."""
+        self.n_made += 1
+        name = name or f"job-{self.n_made}"
+        files = {}
+        unit = os.path.join(where, name)
+        os.makedirs(unit)
+        for i in range(self.rng.randint(1, 4)):
+            data = self.rng.randbytes(self.rng.choice((10, 5000, 300000)))
+            with open(os.path.join(unit, f"file-{i}"), "wb") as f:
+                f.write(data)
+            os.chown(os.path.join(unit, f"file-{i}"), USER, USER)
+            files[f"file-{i}"] = harness.hashlib.sha256(data).hexdigest()
+        os.chown(unit, USER, USER)
+        self.units[name] = files
+        return unit
+
+    # --- agents ---
+
+    def agent(self, i, source, out, uid=0, **more):
+        directory = os.path.join(self.at, f"agent{i}")
+        os.makedirs(directory)
+        a = Agent(directory, owner=uid or None)
+        os.chmod(directory, 0o755)
+        if uid:
+            os.chown(directory, uid, uid)
+            a.prefix = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups",
+                        "--inh-caps=-all", "--bounding-set=-all"]
+        a.config["node"]["instance_id"] = NODES[i]
+        a.config["sources"] = [a.source("jobs", "directory", os.path.join(source, "job-%p"),
+                                        scan_interval="500ms", max_wait="30m", **more)]
+        a.config["destinations"] = [a.volume("archive", out)]
+        self.agents.append(a)
+        return a
+
+    def counts(self):
+        return [a.counts() for a in self.agents if a.process]
+
+    def is_quiet(self, wanted):
+        counts = self.counts()
+        if sum(c["settling"] + c["ready"] + c["shipping"] for c in counts):
+            return False
+        return len(self.archived()) >= wanted and all(a.status()["idle"] for a in self.agents
+                                                      if a.process)
+
+    # --- the judge ---
+
+    def archived(self):
+        found = []
+        for base, _, names in os.walk(self.archive):
+            found += [os.path.join(base, n) for n in names if n.endswith(".manifest.json")]
+        return found
+
+    def judge(self):
+        """tar, zstd and sha256sum say what is in each object; the manifest only which unit it is
+        of."""
+        found = {}
+        for manifest in self.archived():
+            with open(manifest, encoding="utf-8") as f:
+                m = harness.json.load(f)
+            name = os.path.basename(m["source"]["path"])
+            archive = manifest.removesuffix(".manifest.json") + ".tar.zst"
+            if run("zstd", "-tq", archive, check=False).returncode:
+                self.faults.append(f"{name}: '{archive}' is damaged")
+                continue
+            if not m["bundle"]["complete"]:
+                self.faults.append(f"{name}: labelled incomplete: {m['bundle']['reasons']}")
+            target = os.path.join(self.at, "extracted")
+            os.makedirs(target)
+            run("tar", "--zstd", "-x", "-C", target, "-f", archive)
+            for base, _, names in os.walk(target):
+                for n in names:
+                    path = os.path.join(base, n)
+                    digest = run("sha256sum", path).stdout.split()[0].lstrip("\\")
+                    found.setdefault(name, []).append((os.path.relpath(path, target), digest))
+            shutil.rmtree(target)
+        for name, files in self.units.items():
+            got = found.pop(name, [])
+            lost = set(files.items()) - set(got)
+            doubled = len(got) - len(set(got))
+            if lost:
+                self.faults.append(f"{name}: lost: {sorted(p for p, _ in lost)}")
+            if doubled:
+                self.faults.append(f"{name}: {doubled} files twice")
+            if set(got) - set(files.items()):
+                self.faults.append(f"{name}: not what was there: {set(got) - set(files.items())}")
+        for name in found:
+            self.faults.append(f"{name}: nobody made it")
+        for a in self.agents:
+            if not a.process:
+                continue
+            c = a.counts()
+            for state in ("vanished", "quarantined", "settling", "ready", "shipping"):
+                if c[state]:
+                    self.faults.append(f"{a.config['node']['instance_id']}: {c[state]} {state}")
+
+    def finish(self):
+        for a in self.agents:
+            if a.process:
+                if a.process.poll() is not None:
+                    self.faults.append(f"an agent ended with {a.process.returncode}")
+                    a.process = None
+                else:
+                    a.kill()
+
+    def clean_up(self):
+        for a in self.agents:
+            if a.process and a.process.poll() is None:
+                a.process.kill()
+                a.process.wait()
+            a.process = None
+        harness._live.clear()  # pylint: disable=protected-access
+        for place in reversed(self.mounts):
+            unmount(place)
+
+    def settle(self, timeout=150):
+        try:
+            wait_for(f"all {len(self.units)} units are delivered",
+                     lambda: self.is_quiet(len(self.units)), timeout, every=0.3)
+        except AssertionError as e:
+            self.faults.append(str(e))
+            for a in self.agents:
+                if a.process and a.process.poll() is None:
+                    for b in a.bundles():
+                        if b["state"] not in ("delivered",):
+                            self.faults.append(
+                                f"{b['id']} {b['path']} {b['state']}: "
+                                f"{a.api('/v1/bundles/' + b['id']).get('explain')}")
+
+
+class NfsSource(Round):
+    """Two nodes, one source."""
+
+    theme = "source"
+
+    def __init__(self, server, rng, at):
+        super().__init__(server, rng, at)
+        self.version = rng.choice(("3", "4.0", "4.2"))
+        self.delegations = rng.choice((True, False))
+        self.squash = rng.choice(("root_squash", "no_root_squash"))
+        self.uids = rng.choice(((0, 0), (990, 990), (0, 990), (990, 991)))
+        self.hard = rng.choice(("hard", "softerr"))
+        self.beside = rng.choice((True, False))
+        self.what = rng.sample(("restart", "server", "withdraw", "kill"), rng.randint(1, 3))
+        self.dies = rng.random() < 0.5
+
+    def describe(self):
+        return (f"vers={self.version} {'with' if self.delegations else 'without'} delegations, "
+                f"{self.squash}, {self.hard}, uids {self.uids}, "
+                f"{'parent' if self.beside else 'root'} mounted, {'+'.join(self.what)}"
+                f"{', one dies' if self.dies else ''}")
+
+    def set_up(self):
+        write("/proc/sys/fs/leases-enable", "1" if self.delegations else "0")
+        shutil.rmtree(EXPORT, ignore_errors=True)
+        os.makedirs(os.path.join(EXPORT, "dumps"), exist_ok=True)
+        os.chmod(EXPORT, 0o755)
+        os.chmod(os.path.join(EXPORT, "dumps"), 0o1777)
+        self.server.export(self.squash)
+        self.server.start()
+        self.archive = os.path.join(self.at, "archive")
+        os.makedirs(self.archive)
+        os.chmod(self.archive, 0o1777)
+        options = f"vers={self.version},{self.hard},timeo=20,retrans=2" + (
+            ",nolock" if self.version == "3" else "")
+        self.roots = []
+        for i, place in enumerate(("/mnt/one", "/srv/another/place")):
+            mount_nfs(i, options, place)
+            self.mounts.append(place)
+            self.roots.append(os.path.join(place, "dumps"))
+        for i, uid in enumerate(self.uids):
+            a = self.agent(i, self.roots[i], self.archive, uid)
+            a.config["agreement"]["trusted_uids"] = [990, 991]
+            a.start()
+
+    def disturb(self, what):
+        self.event(what)
+        if what == "restart":
+            a = self.rng.choice(self.agents)
+            a.stop()
+            a.start()
+        elif what == "kill":
+            a = self.rng.choice(self.agents)
+            a.kill()
+            a.start()
+        elif what == "server":
+            self.server.stop()
+            time.sleep(self.rng.uniform(0.5, 4))
+            self.server.start()
+        elif what == "withdraw":
+            self.server.withdraw()
+            time.sleep(self.rng.uniform(0.5, 4))
+            self.server.grant_again()
+
+    def make(self, n):
+        for _ in range(n):
+            # by a job of either node, or by one of the server's own
+            where = self.rng.choice([*self.roots, os.path.join(EXPORT, "dumps")])
+            if where in self.roots and self.squash == "root_squash":
+                where = os.path.join(EXPORT, "dumps")  # chown() of root is refused there
+            self.unit(where)
+
+    def play(self):
+        self.make(self.rng.randint(1, 3))
+        for what in self.what:
+            time.sleep(self.rng.uniform(0, 2))
+            self.disturb(what)
+            self.make(self.rng.randint(1, 3))
+        if self.dies:
+            time.sleep(self.rng.uniform(0, 3))
+            dead = self.rng.randrange(2)
+            self.event(f"{NODES[dead]} dies")
+            self.agents[dead].kill()
+            self.make(1)
+            nodes = os.path.join(EXPORT, "dumps", ".neuron-collectd", "@nodes")
+            then = time.time() - DEAD_SECONDS
+            for name in os.listdir(nodes):
+                if name.startswith(NODES[dead]):
+                    os.utime(os.path.join(nodes, name, "alive"), (then, then))
+        self.settle()
+
+    def tear_down(self):
+        self.clean_up()
+        self.server.withdraw()
+        self.server.stop()
+
+
+class NfsDestination(NfsSource):
+    """One node delivers from a local disk to a share."""
+
+    theme = "destination"
+
+    def describe(self):
+        return (f"vers={self.version}, {self.squash}, {self.hard}, uid {self.uids[0]}, "
+                f"{'+'.join(self.what)}")
+
+    def set_up(self):
+        write("/proc/sys/fs/leases-enable", "1")
+        shutil.rmtree(EXPORT, ignore_errors=True)
+        self.archive = os.path.join(EXPORT, "archive")
+        os.makedirs(self.archive)
+        os.chmod(self.archive, 0o1777)
+        self.server.export(self.squash)
+        self.server.start()
+        options = f"vers={self.version},{self.hard},timeo=20,retrans=2" + (
+            ",nolock" if self.version == "3" else "")
+        mount_nfs(0, options, "/mnt/one")
+        self.mounts.append("/mnt/one")
+        source = os.path.join(self.at, "dumps")
+        os.makedirs(source)
+        os.chmod(source, 0o1777)
+        self.roots = [source]
+        self.agent(0, source, "/mnt/one/archive", self.uids[0]).start()
+
+    def make(self, n):
+        for _ in range(n):
+            self.unit(self.roots[0])
+
+    def play(self):
+        self.dies = False
+        super().play()
+
+
+class Full(Round):
+    """A local file system that fills up and is freed again, with source, destination or state
+    directory on it."""
+
+    theme = "full"
+
+    def __init__(self, server, rng, at):
+        super().__init__(server, rng, at)
+        self.kind = rng.choice(("btrfs", "xfs"))
+        self.role = rng.choice(("source", "destination", "state"))
+        self.kills = rng.random() < 0.5
+
+    def describe(self):
+        return f"{self.kind} as {self.role}{', killed while full' if self.kills else ''}"
+
+    def set_up(self):
+        run("modprobe", self.kind)
+        self.place = os.path.join(self.at, "place")
+        loop_fs(self.kind, 320 if self.kind == "xfs" else 128, os.path.join("/var/tmp", "image"),
+                self.place)
+        self.mounts.append(self.place)
+        where = {r: os.path.join(self.place if r == self.role else self.at, r)
+                 for r in ("source", "destination", "state")}
+        for path in where.values():
+            os.makedirs(path, exist_ok=True)
+            os.chmod(path, 0o1777)
+        self.source, self.archive = where["source"], where["destination"]
+        a = self.agent(0, self.source, self.archive)
+        a.config["state_directory"] = where["state"]
+        a.config["hook"]["mailbox"] = os.path.join(where["state"], "mailbox")
+        a.config["retention"] = {"keep_free": "0", "max_use": "0"}
+        a.start()
+
+    def fill(self):
+        path = os.path.join(self.place, "filler")
+        for size in (1 << 20, 4096, 100):
+            with open(path, "ab", buffering=0) as f:
+                try:
+                    while f.write(bytes([1]) * size) == size:
+                        pass
+                except OSError:
+                    pass
+
+    def play(self):
+        for _ in range(3):
+            self.unit(self.source)
+        time.sleep(self.rng.uniform(0, 1))
+        self.event("full")
+        self.fill()
+        if self.role != "source":
+            for _ in range(3):
+                self.unit(self.source)
+        time.sleep(self.rng.uniform(1, 3))
+        a = self.agents[0]
+        if a.process.poll() is not None:
+            self.faults.append(f"the agent died with {a.process.returncode} while it was full")
+            a.process = None
+        elif self.kills:
+            self.event("killed")
+            a.kill()
+        os.unlink(os.path.join(self.place, "filler"))
+        run("sync")
+        self.event("freed")
+        if not a.process:
+            a.start()
+        self.unit(self.source)
+        self.settle()
+
+    def tear_down(self):
+        self.clean_up()
+        if os.path.exists("/var/tmp/image"):
+            os.unlink("/var/tmp/image")
+
+
+THEMES = (NfsSource, NfsSource, NfsDestination, NfsSource, Full)
+
+
+def one_round(server, seed, number, only):
+    rng = random.Random(f"{seed} {number}")
+    theme = THEMES[number % len(THEMES)]
+    if only and theme.theme != only:
+        return None
+    at = f"/tmp/round{number}"
+    os.makedirs(at)
+    os.chmod(at, 0o755)
+    r = theme(server, rng, at)
+    since = time.monotonic()
+    try:
+        r.set_up()
+        r.play()
+        r.judge()
+        r.finish()
+    except Exception:  # pylint: disable=broad-except  # the next round is to run
+        r.faults.append(traceback.format_exc())
+    print(f"round {number} {r.theme}: {r.describe()}; {len(r.units)} units, "
+          f"{time.monotonic() - since:.0f} s: {'FAILED' if r.faults else 'in order'}", flush=True)
+    if r.faults:
+        for line in r.events + r.faults:
+            print("  " + line.replace("\n", "\n  "))
+        for a in r.agents:
+            print(f"  log of {a.config['node']['instance_id']}:")
+            for line in a.log.splitlines()[-40:]:
+                print("    " + line)
+        sys.stdout.flush()
+    try:
+        r.tear_down()
+    except Exception:  # pylint: disable=broad-except
+        print("  " + traceback.format_exc().replace("\n", "\n  "), flush=True)
+    shutil.rmtree(at, ignore_errors=True)
+    return r
+
+
+def main():
+    seed, minutes = sys.argv[1], float(sys.argv[2])
+    first = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    only = sys.argv[4] if len(sys.argv) > 4 else ""
+    until = time.monotonic() + minutes * 60
+    server = Server()
+    done = failed = units = 0
+    number = first
+    while True:
+        r = one_round(server, seed, number, only)
+        number += 1
+        if r:
+            done += 1
+            units += len(r.units)
+            failed += bool(r.faults)
+        if time.monotonic() > until:
+            break
+    print(f"seed {seed}: {done} rounds, {units} units, {failed} failed", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
