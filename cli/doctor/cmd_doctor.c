@@ -19,6 +19,7 @@
 #include "cli/common/client.h"
 #include "cli/common/guarded.h"
 #include "cli/doctor/cores.h"
+#include "cli/doctor/volume_users.h"
 #include "cli/hook/hook_check.h"
 #include "config/config.h"
 #include "config/keys.h"
@@ -755,6 +756,17 @@ typedef struct VolumeCheck {
         const char *what, *root;
 } VolumeCheck;
 
+static void check_users(Doctor *d, const VolumeCheck *check, Volume *v) {
+        VolumeAdvice advice[VOLUME_ADVICE_MAX];
+        size_t n = volume_users_check(d->config, check->config, check->root, v, advice);
+        for (size_t i = 0; i < n; i++) {
+                report(d, advice[i].finding, check->what, advice[i].remedy, "%s",
+                       advice[i].detail ? advice[i].detail : strerror(ENOMEM));
+                free(advice[i].detail);
+                free(advice[i].remedy);
+        }
+}
+
 static void check_volume(Doctor *d, const void *subject) {
         const VolumeCheck *check = subject;
         const ConfigDestination *c = check->config;
@@ -771,6 +783,7 @@ static void check_volume(Doctor *d, const void *subject) {
                                           c->min_free.is_permille ? c->min_free.permille : 0,
                                   .mode = c->mode,
                                   .group = c->group,
+                                  .trusted_uids = d->config->agreement.trusted_uids.items,
                                   .must_exist = true };
         int r = volume_new(&volume, &options);
         if (r == 0)
@@ -780,6 +793,8 @@ static void check_volume(Doctor *d, const void *subject) {
                        root);
         else
                 report(d, FAILED, what, NULL, "%s", error ? error : strerror(r < 0 ? -r : EIO));
+        if (volume)
+                check_users(d, check, volume);
         volume_free(volume);
 }
 

@@ -115,6 +115,7 @@ def assert_left_alone(b):
 def a_plain_node_delivers_and_a_second_run_changes_nothing():
     b = box()
     assert_works(b)
+    assert b.run("id", "-u", "neuron-collectd").strip() == "733"
     pid = b.run("systemctl", "show", "-p", "MainPID", "neuron-collectd")
     b.write("/srv/bucket/node.yaml", CONFIG + "log: {level: debug}\n")
     setup(b)
@@ -129,7 +130,8 @@ def parallelclusters_compute_nodes_are_set_up_and_others_left_alone():
         b.write("/etc/parallelcluster/cfnconfig", f"cfn_region=us-east-1\ncfn_node_type={role}\n")
         assert_left_alone(b)
     b.write("/etc/parallelcluster/cfnconfig", "cfn_node_type=ComputeFleet\n")
-    assert_works(b)
+    assert_works(b, "--uid", "4733")
+    assert b.run("id", "-u", "neuron-collectd").strip() == "4733"
 
 
 @test

@@ -4,6 +4,7 @@ them."""
 import grp
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -100,6 +101,61 @@ def agents_with_one_uid_need_no_mode_and_one_with_another_delivers_beside():
         "i-0a1b2c3d4e5f60710", "i-0a1b2c3d4e5f60711"]
     for name in (agreed, beside):
         assert mode(os.path.join(share, name)) == 0o755, name
+
+
+def volume_findings(a):
+    findings = json.loads(a.cli("--json", "doctor", "--config", a.config_file).stdout)
+    return [f for f in findings["findings"] if f["what"] == "destination archive"
+            and f["state"] == "warning"]
+
+
+@test
+def doctor_prints_what_agents_of_three_users_need_and_they_pass_with_it():
+    need("systemd-sysusers")
+    place, agents = Agent(), []
+    share = place.path("share")
+    os.mkdir(share)
+    os.chmod(share, 0o1777)
+    for i, uid in enumerate((990, 0, 991)):
+        a = node(uid)
+        a.config["node"]["instance_id"] = f"i-0a1b2c3d4e5f6071{i}"
+        a.config["destinations"][0]["path"] = os.path.join(share, "%d-%c")
+        dump(a, instance_id=a.config["node"]["instance_id"])
+        a.start()
+        a.wait_delivered(1)
+        a.stop()
+        agents.append(a)
+    assert len(os.listdir(share)) > 1, "they share a directory already"
+    everybody, users = volume_findings(agents[0])
+    assert "all users may write" in everybody["detail"], everybody
+    assert "991" in users["detail"] and "990" in users["detail"], users
+    lines = re.findall("`([^`]*)`", users["remedy"])
+    group, member, change = lines[0], lines[1], lines[-1]
+    root = place.path("root")
+    os.makedirs(os.path.join(root, "etc"))
+    place_conf = os.path.join(root, "lines.conf")
+    with open(place_conf, "w", encoding="ascii") as f:
+        f.write(f"u neuron-collectd 990\n{group}\n{member}\n")
+    subprocess.run(["systemd-sysusers", f"--root={root}", place_conf], check=True,
+                   capture_output=True)
+    with open(os.path.join(root, "etc", "group"), encoding="ascii") as f:
+        name, _, gid, members = next(line.strip().split(":") for line in f if line.startswith(
+            group.split()[1] + ":"))
+    assert members == "neuron-collectd", (name, members)
+    subprocess.run(["sh", "-c", change], check=True)
+    own = {k: v for k, v in (line.split(": ", 1) for line in lines if ": " in line)}
+    assert own["group"] == gid, (own, gid)
+    for a in agents:
+        a.prefix = [f"--groups={gid}" if word == "--clear-groups" else word for word in a.prefix]
+        a.config["destinations"][0] |= {"group": own["group"], "mode": own["mode"]}
+        a.config["agreement"]["trusted_uids"] = own["trusted_uids"].strip("[]").split(", ")
+        dump(a, instance_id=a.config["node"]["instance_id"], cluster_id="00000000000000bb", pid=5)
+        a.start()
+        a.wait_delivered(2)
+        a.stop()
+    assert len(os.listdir(os.path.join(share, "20260527-051233-00000000000000bb"))) == 3
+    assert not [name for name in os.listdir(share) if "bb.i-" in name], os.listdir(share)
+    assert not volume_findings(agents[2]), volume_findings(agents[2])
 
 
 @test

@@ -89,6 +89,14 @@ if [ "$(id -u)" -eq 0 ] && command -v systemd-sysusers >/dev/null; then
 		grep -q '^neuron-collectd:.*/usr/sbin/nologin$' "$root/etc/passwd" &&
 			grep -q '^neuron-collectd:' "$root/etc/group"
 	ok "sysusers makes the user and its group, without a shell"
+	grep -q '^neuron-collectd:x\?!\?\*\?:733:733:' "$root/etc/passwd"
+	ok "it has one number on all nodes"
+	mkdir -p "$root/taken/etc" && echo 'other:x:733:733::/:/bin/sh' >"$root/taken/etc/passwd" &&
+		systemd-sysusers --root="$root/taken" \
+			"$srcdir/systemd/sysusers.d/neuron-collectd.conf" >"$dir/out" 2>&1 &&
+		grep -q '^neuron-collectd:' "$root/taken/etc/passwd" &&
+		! grep -q '^neuron-collectd:[^:]*:733:' "$root/taken/etc/passwd"
+	ok "where that is taken it has another one"
 	mkdir -p "$root/tmp/neuron-core-dump" && chmod 1777 "$root/tmp" &&
 		chown 65534:65534 "$root/tmp/neuron-core-dump" # a user who was first
 	systemd-tmpfiles --root="$root" --create "$srcdir/systemd/tmpfiles.d/neuron-collectd.conf" \

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
@@ -118,6 +119,10 @@ uint64_t volume_n_read_back(const Volume *v);
 /** Replaces nothing, proves nothing: can the volume be written now? Statfs and a temporary file. 0
  * or UPLOAD_E_*. */
 int volume_probe(Volume *v, char **ret_error);
+
+/** @return whether what a user has made there counts as an agent's. Creates a file when the volume
+ * has not shown yet which uid this user has there. */
+bool volume_trusts(Volume *v, uid_t uid);
 
 /* ---- small objects on a volume that nodes share: created only once whoever tries, replaced, read,
  * listed. What is not an agent's does not count: it is refused, and marked in a listing ---- */
