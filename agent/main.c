@@ -9,6 +9,7 @@
 #include <systemd/sd-daemon.h>
 
 #include "agent/agent.h"
+#include "agent/peers/bus_keys.h"
 #include "collectors/probe_listener.h"
 #include "collectors/supervisor.h"
 #include "lib/base/cleanup.h"
@@ -143,6 +144,22 @@ static int parse_args(int argc, char **argv, Args *a) {
         if (timeout_given && a->mode != MODE_ONCE)
                 return usage("--timeout goes with --once");
         return 1;
+}
+
+/* @return how many files that the configuration names are at fault */
+static size_t check_files(const Config *config) {
+        Diags diags = { 0 };
+        const char *key_file = config->agreement.key_file;
+        size_t n = config_check_files(config, &diags);
+        int r = bus_key_file_verify(key_file, &diags);
+        if (r == -EACCES)
+                fprintf(stderr,
+                        "%s: warning: agreement.key_file: '%s' cannot be read by this user, and so "
+                        "was not checked\n",
+                        config->file, key_file);
+        diag_print(&diags, stderr);
+        diag_done(&diags);
+        return n + (r < 0 && r != -EACCES);
 }
 
 static int read_config(const Args *args, Config **ret) {
@@ -405,6 +422,8 @@ int main(int argc, char **argv) {
                 return EXIT_USAGE;
         if (args.mode != MODE_PRINT_CONFIG && args.mode != MODE_REMAINS)
                 config_print_warnings(config, stderr);
+        if (args.mode == MODE_CHECK && check_files(config) > 0)
+                return EXIT_USAGE;
         if (args.mode == MODE_CHECK) {
                 printf("'%s': no faults\n", args.file);
                 return EXIT_OK;

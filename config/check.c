@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "config/faults.h"
 #include "config/keys.h"
@@ -398,6 +399,22 @@ void config_print_warnings(const Config *c, FILE *f) {
                                 c->file ? c->file : "?",
                                 spot_of(c, "destinations[].prefix", i, FAULTS_NO_ITEM).line, i,
                                 c->destinations[i].bucket);
+}
+
+size_t config_check_files(const Config *c, Diags *diags) {
+        Faults faults = { .file = c->file, .diags = diags };
+
+        for (size_t i = 0; i < c->n_destinations; i++) {
+                const char *path = c->destinations[i].ca_file;
+                Spot spot = spot_of(c, "destinations[].ca_file", i, FAULTS_NO_ITEM);
+                if (c->destinations[i].type == CONFIG_S3 && path[0] && access(path, R_OK) < 0 &&
+                    errno != EACCES) /* the agent may be another user */
+                        faults_add(&faults, &spot,
+                                   "write the path of a file in PEM, or delete the "
+                                   "line for the system's certificates",
+                                   "'%s' cannot be read: %s", path, strerror(errno));
+        }
+        return faults.n;
 }
 
 int config_check(Config *c, Faults *faults) {

@@ -169,6 +169,10 @@ int config_print(const Config *c, FILE *f);
 /** Prints what is permitted but rarely meant, a line each: `FILE:LINE: warning: KEY: …; remedy`. */
 void config_print_warnings(const Config *c, FILE *f);
 
+/** For --check alone, since a file can come later: files that destinations name and that cannot be
+ * read by this user. Faults name file, line and key of the configuration. @return how many */
+size_t config_check_files(const Config *c, Diags *diags);
+
 /** Compares two configurations. @param on_key  called with the dotted name of each key (or
  * `sources[NAME]`) that differs and whether it needs a restart to take effect (state_directory,
  * node.instance_id, api.*, hook.socket, hook.mailbox) */

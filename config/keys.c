@@ -94,12 +94,24 @@ static bool check_variables(const char *text, const char *letters, StrBuf *fault
         return true;
 }
 
+/* A shell's patterns, which are no directory that anybody means. */
+static bool check_no_glob(const char *text, StrBuf *fault) {
+        const char *bracket = strchr(text, '['), *brace = strchr(text, '{');
+
+        if (!strpbrk(text, "*?") && !(bracket && strchr(bracket, ']')) &&
+            !(brace && strchr(brace, ',') && strchr(brace, '}')))
+                return true;
+        return refuse(fault, "has a pattern of a shell (*, ?, [] or {}), which is not expanded");
+}
+
 static bool check_source_path(const char *text, StrBuf *fault) {
-        return check_path(text, fault) && check_variables(text, FORM_SOURCE_VARIABLES, fault);
+        return check_path(text, fault) && check_no_glob(text, fault) &&
+               check_variables(text, FORM_SOURCE_VARIABLES, fault);
 }
 
 static bool check_volume_path(const char *text, StrBuf *fault) {
-        return check_path(text, fault) && check_variables(text, FORM_DESTINATION_VARIABLES, fault);
+        return check_path(text, fault) && check_no_glob(text, fault) &&
+               check_variables(text, FORM_DESTINATION_VARIABLES, fault);
 }
 
 static bool check_prefix(const char *text, StrBuf *fault) {
@@ -187,9 +199,27 @@ static bool is_bucket(const char *text, size_t n) {
         return true;
 }
 
+/* @see S3 User Guide: naming rules of directory buckets and table buckets, and aliases of Object
+ * Lambda access points. The first have another API (CreateSession), the others take no PUT. */
+static bool is_special_bucket(const char *text) {
+        static const char *const suffixes[] = { "--x-s3", "--table-s3", "--ol-s3" };
+        size_t n = strlen(text);
+
+        for (size_t i = 0; i < ELEMENTSOF(suffixes); i++) {
+                size_t k = strlen(suffixes[i]);
+                if (n > k && strcmp(text + n - k, suffixes[i]) == 0)
+                        return true;
+        }
+        return false;
+}
+
 static bool check_bucket(const char *text, StrBuf *fault) {
         struct in_addr address;
 
+        if (is_special_bucket(text))
+                return refuse(fault,
+                              "is not a general purpose bucket, and no other kind (directory "
+                              "bucket, table bucket, Object Lambda) is supported");
         if (!is_bucket(text, strlen(text)))
                 return refuse(fault, "is not the name of a bucket");
         if (strstr(text, ".."))
@@ -210,7 +240,17 @@ static bool check_s3_prefix(const char *text, StrBuf *fault) {
         return true;
 }
 
+/* `us-east-1a`, `us-west-2-lax-1a`: a region and a letter. */
+static bool is_zone(const char *text) {
+        size_t n = strlen(text);
+
+        return n > 3 && text[n - 1] >= 'a' && text[n - 1] <= 'z' && text[n - 2] >= '0' &&
+               text[n - 2] <= '9' && text[n - 3] == '-' && text[2] == '-';
+}
+
 static bool check_region(const char *text, StrBuf *fault) {
+        if (is_zone(text))
+                return refuse(fault, "is an availability zone, not a region");
         return (is_letter_or_digit(text[0]) && strlen(text) <= NAME_MAX_BYTES &&
                 consists_of(text, "-_")) ||
                refuse(fault, "is not the name of a region");
@@ -229,6 +269,10 @@ static bool check_profile(const char *text, StrBuf *fault) {
 /* The owner may do everything, or the agent could not. */
 static bool check_mode(const char *text, StrBuf *fault) {
         size_t n = strlen(text);
+        if (n == 5 && text[0] == '0') { /* as chmod(1) and C take it */
+                text++;
+                n--;
+        }
         return ((n == 3 || n == 4) && strspn(text, "01234567") == n && text[n - 3] == '7') ||
                refuse(fault, "is not the mode of a directory that its owner can use");
 }
@@ -491,8 +535,8 @@ static const ConfigKey table[] = {
 { "destinations[].prefix", KEY_STRING, KEY_S3, AT(ConfigDestination, prefix), .max = 800, .form = &form_prefix, .fallback = "neuron/%d-%c",
   .help = "What every key begins with, a template with the variables of destinations[].path; a key has at most 1,024 bytes.",
   .source = "S3 User Guide: object key names" },
-{ "destinations[].region", KEY_STRING, KEY_S3, AT(ConfigDestination, region), .form = &form_region, .fallback = "us-east-1",
-  .help = "Region of the bucket, for which requests are signed." },
+{ "destinations[].region", KEY_STRING, KEY_S3, AT(ConfigDestination, region), .form = &form_region, .fallback = "",
+  .help = "Region of the bucket, for which requests are signed; empty is AWS_REGION, else AWS_DEFAULT_REGION, else the profile's region, else us-east-1." },
 { "destinations[].endpoint", KEY_STRING, KEY_S3, AT(ConfigDestination, endpoint), .form = &form_endpoint, .fallback = "",
   .help = "Address of an S3-compatible store; empty is AWS, or the value of AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL." },
 { "destinations[].addressing", KEY_STRING, KEY_S3, AT(ConfigDestination, addressing), .words = addressings, .fallback = "auto",

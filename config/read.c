@@ -33,6 +33,13 @@ void value_fault_done(ValueFault *f) {
 
 /* Words */
 
+enum { SUGGEST_MAX = 32 }; /* longer names are nobody's typing error */
+
+/* Distances from here on are too far for "did you mean". @param n  length of what was written */
+static unsigned distance_limit(size_t n) {
+        return n <= 3 ? 2 : n <= 7 ? 3 : 4;
+}
+
 static const KeyWord *find_word(const ConfigKey *key, const char *text) {
         for (const KeyWord *w = key->words; w && w->word; w++)
                 if (strcmp(w->word, text) == 0)
@@ -65,14 +72,35 @@ static int set_fault(const ConfigKey *key, const char *text, const char *what, V
         return VALUE_E_FAULTY;
 }
 
+/* @return the word that was probably meant; NULL */
+static const char *nearest_word(const ConfigKey *key, const char *text) {
+        const char *found = NULL;
+        size_t n = strlen(text);
+        unsigned nearest = distance_limit(n);
+
+        for (const KeyWord *w = key->words; n < SUGGEST_MAX && w->word; w++) {
+                unsigned d = strcasecmp(text, w->word) == 0 ? 0 : parse_distance(text, w->word);
+                if (d < nearest) {
+                        nearest = d;
+                        found = w->word;
+                }
+        }
+        return found;
+}
+
 static int set_fault_word(const ConfigKey *key, const char *text, ValueFault *f) {
+        const char *near = nearest_word(key, text);
+
         strbuf_add(&f->fault, "invalid value ");
         text_add_shown(&f->fault, text);
         for (const KeyWord *w = key->words; w->word; w++)
                 strbuf_addf(&f->fault, "%s%s", w == key->words ? " (one of: " : ", ", w->word);
         strbuf_add(&f->fault, ")");
-        strbuf_add(&f->remedy, "use one of these");
-        add_default(key, &f->remedy);
+        strbuf_add(&f->remedy, near ? "did you mean '" : "use one of these");
+        if (near)
+                strbuf_addf(&f->remedy, "%s'?", near);
+        else
+                add_default(key, &f->remedy);
         return VALUE_E_FAULTY;
 }
 
@@ -130,10 +158,62 @@ static int set_fault_range(const ConfigKey *key, const char *text, bool below, V
         return VALUE_E_FAULTY;
 }
 
+typedef struct UnitName {
+        const char *name, *unit; /* as others write it, as it is written here */
+} UnitName;
+
+static const UnitName size_names[] = {
+        { "b", "" },     { "k", "KiB" },   { "kb", "KiB" },  { "kib", "KiB" }, { "m", "MiB" },
+        { "mb", "MiB" }, { "mib", "MiB" }, { "g", "GiB" },   { "gb", "GiB" },  { "gib", "GiB" },
+        { "t", "TiB" },  { "tb", "TiB" },  { "tib", "TiB" },
+};
+
+static const UnitName time_names[] = {
+        { "sec", "s" },   { "secs", "s" }, { "second", "s" }, { "seconds", "s" },
+        { "min", "m" },   { "mins", "m" }, { "minute", "m" }, { "minutes", "m" },
+        { "hr", "h" },    { "hrs", "h" },  { "hour", "h" },   { "hours", "h" },
+        { "day", "d" },   { "days", "d" }, { "msec", "ms" },  { "millis", "ms" },
+        { "usec", "us" }, { "s", "s" },    { "m", "m" },      { "h", "h" },
+        { "d", "d" },     { "ms", "ms" },  { "us", "us" },
+};
+
+/* @return how the unit is written here; NULL: unknown */
+static const char *find_unit(const UnitName *names, size_t n_names, const char *text, size_t n) {
+        for (size_t i = 0; i < n_names; i++)
+                if (strlen(names[i].name) == n && strncasecmp(names[i].name, text, n) == 0)
+                        return names[i].unit;
+        return NULL;
+}
+
+/* `10MB`, `8 MiB`, `5min`, and `50MiB` for a rate: how it is written here. A rate in `b` counts
+ * bits, and there is no telling. */
+static void add_unit_remedy(const ConfigKey *key, const char *text, StrBuf *remedy) {
+        const bool is_time = key->type == KEY_TIME, is_rate = key->type == KEY_RATE;
+        size_t digits = strspn(text, "0123456789");
+        const char *unit = text + digits + strspn(text + digits, " ");
+        size_t n = strcspn(unit, "/");
+        uint64_t v;
+
+        if (digits == 0 || digits > 19 || (is_rate && n > 0 && unit[n - 1] == 'b') ||
+            (unit[n] &&
+             !(is_rate && (strcmp(unit + n, "/s") == 0 || strcmp(unit + n, "/sec") == 0))))
+                return;
+        const char *name = is_time ? find_unit(time_names, ELEMENTSOF(time_names), unit, n)
+                                   : find_unit(size_names, ELEMENTSOF(size_names), unit, n);
+        _cleanup_free_ char *right =
+                name ? strbuf_format("%.*s%s%s", (int)digits, text, name, is_rate ? "/s" : "")
+                     : NULL;
+        if (right && value_types[key->type].parse && value_types[key->type].parse(right, &v) == 0)
+                strbuf_addf(remedy, "write %s", right);
+}
+
 static int set_fault_type(const ConfigKey *key, const char *text, ValueFault *f) {
         char what[64];
 
         (void)snprintf(what, sizeof what, "is not %s", keys_type_name(key));
+        if (key->type == KEY_BYTES || key->type == KEY_RATE || key->type == KEY_TIME ||
+            key->type == KEY_SHARE)
+                add_unit_remedy(key, text, &f->remedy);
         return set_fault(key, text, what, f);
 }
 
@@ -920,11 +1000,9 @@ static const ConfigKey *key_named(const char *prefix, const char *leaf) {
         return NULL;
 }
 
-enum { SUGGEST_MAX = 32 }; /* longer names are nobody's typing error */
-
 const ConfigKey *key_suggest(const char *prefix, const char *leaf) {
         size_t n = strlen(leaf);
-        unsigned nearest = n <= 3 ? 2 : n <= 7 ? 3 : 4; /* distances from here on are too far */
+        unsigned nearest = distance_limit(n);
         const ConfigKey *found = NULL;
 
         if (n < 2 || n >= SUGGEST_MAX)

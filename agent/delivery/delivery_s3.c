@@ -1163,13 +1163,14 @@ static int create_client(Destination *d, S3Target *t) {
                                                        .proxy = config->proxy });
         if (r < 0)
                 return r;
+        _cleanup_free_ char *region = config->region[0] ? NULL : credentials_region(t->credentials);
         r = s3_client_new(
                 &t->client,
                 &(S3ClientOptions){ .event = c->event,
                                     .clock = c->clock,
                                     .credentials = t->credentials,
                                     .bucket = config->bucket,
-                                    .region = config->region,
+                                    .region = region ? region : config->region,
                                     .endpoint = place.endpoint,
                                     .addressing = config->addressing,
                                     .dualstack = place.dualstack,

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "lib/base/digest.h"
 #include "lib/base/fs.h"
@@ -144,6 +145,15 @@ int bus_key_file_check(BusKeyFile *f, Diags *faults) {
         f->keys = keys;
         digest_wipe(&keys, sizeof keys);
         return is_other;
+}
+
+int bus_key_file_verify(const char *path, Diags *faults) {
+        BusKeyFile file = { .path = path };
+        if (*path && access(path, R_OK) < 0 && errno == EACCES)
+                return -EACCES;
+        int r = bus_key_file_check(&file, faults);
+        bus_key_file_done(&file);
+        return MIN(r, 0);
 }
 
 void bus_key_file_done(BusKeyFile *f) {

@@ -28,4 +28,7 @@ typedef struct BusKeyFile {
  * once, and then the keys stay as they were.
  * @return 1: other keys; 0: the same; -errno, with faults */
 int bus_key_file_check(BusKeyFile *f, Diags *faults);
+/** For --check: whether the file can be used. @param path  "" = none, which is no fault  @return 0;
+ * -EACCES, without a fault: this user cannot read it, the agent's may; -errno, with faults */
+int bus_key_file_verify(const char *path, Diags *faults);
 void bus_key_file_done(BusKeyFile *f); /* wipes the secrets */

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "agent/peers/bus_keys.h"
 #include "cli/common/cli.h"
 #include "config/config.h"
 
@@ -19,11 +20,24 @@ static json_t *faults_json(const Diags *diags) {
         return list;
 }
 
+/* @return how many files that the configuration names are at fault */
+static size_t check_files(const Config *config, Diags *diags) {
+        size_t n = config_check_files(config, diags);
+        int r = bus_key_file_verify(config->agreement.key_file, diags);
+        if (r == -EACCES)
+                cli_error("'%s' (agreement.key_file) cannot be read by this user, and so was not "
+                          "checked",
+                          config->agreement.key_file);
+        return n + (r < 0 && r != -EACCES);
+}
+
 /* The faults are the answer, so they go to stdout. @return as cli_load_config() */
 static int check_json(const Cli *cli) {
         Diags diags = { 0 };
         _cleanup_(config_freep) Config *config = NULL;
         int r = config_load(&config, cli->config_file, environ, &diags);
+        if (r == 0 && check_files(config, &diags) > 0)
+                r = CONFIG_E_FAULTY;
         json_t *answer = json_pack("{s:o, s:b, s:o}", "file", cli_json_string(cli->config_file),
                                    "ok", r == 0, "faults", faults_json(&diags));
         diag_done(&diags);
@@ -37,7 +51,14 @@ static int check(const Cli *cli) {
         _cleanup_(config_freep) Config *config = NULL;
         int code = cli_load_config(cli, false, &config);
         if (code == CLI_YES) {
+                Diags diags = { 0 };
                 config_print_warnings(config, stderr);
+                if (check_files(config, &diags) > 0)
+                        code = CLI_USAGE;
+                diag_print(&diags, stderr);
+                diag_done(&diags);
+        }
+        if (code == CLI_YES) {
                 cli_line("'%s': no faults", config->file);
         }
         return code;

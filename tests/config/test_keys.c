@@ -74,7 +74,7 @@ static const char *const contract[][2] = {
         { "destinations[].type", NULL },
         { "destinations[].bucket", NULL },
         { "destinations[].prefix", "neuron/%d-%c" },
-        { "destinations[].region", "us-east-1" },
+        { "destinations[].region", "" },
         { "destinations[].endpoint", "" },
         { "destinations[].addressing", "auto" },
         { "destinations[].part_size", "8MiB" },

@@ -43,9 +43,10 @@ static void paths_are_absolute_and_have_no_way_up(void **state) {
 
 static void templates_know_their_letters(void **state) {
         expect_all(keys_get("sources[].path")->form, LIST("/a/%d-%c/%p%t%l%i", "/a/100%%", "/%%d"),
-                   LIST("/a/%x", "/a/%", "/a/%%%", "/a/%k", "/a/% d", "%d/a", "/%D"));
+                   LIST("/a/%x", "/a/%", "/a/%%%", "/a/%k", "/a/% d", "%d/a", "/%D", "/a/*",
+                        "/a/job-?/x", "/a/[0-9]", "/a/{b,c}"));
         expect_all(keys_get("destinations[].path")->form, LIST("/a/%d%c%p%t%l%i%k%n%h%u"),
-                   LIST("/a/%x", "/a/%s", "/%d/.."));
+                   LIST("/a/%x", "/a/%s", "/%d/..", "/a/*/%d"));
         expect_all(keys_get("destinations[].prefix")->form, LIST("a", "a/%k/%d-%c", "%u"),
                    LIST("/a", "a//b", "a/", "a/../b", "./a", "a/%z", "a\tb"));
 }
@@ -82,8 +83,9 @@ static void s3_names_follow_the_rules_of_s3(void **state) {
                    LIST("s3://abc", "s3://abc/", "s3://abc/d/e"),
                    LIST("abc/d", "s3://", "s3:///d", "s3://A/b", "s3://abc/../d"));
         expect_all(keys_get("destinations[].region")->form,
-                   LIST("us-east-1", "RegionOne", "zone_1"),
-                   LIST("us east", "us/east", "", "-east", "us-east-1\n", LONG_64 "a"));
+                   LIST("us-east-1", "RegionOne", "zone_1", "us-gov-west-1", "default"),
+                   LIST("us east", "us/east", "", "-east", "us-east-1a", "us-west-2-lax-1a",
+                        "us-east-1\n", LONG_64 "a"));
         expect_all(keys_get("destinations[].storage_class")->form,
                    LIST("STANDARD_IA", "GLACIER_IR", "HDD2"), LIST("standard", "A B", "A\r\nB"));
         expect_all(keys_get("destinations[].profile")->form, LIST("default", "a b", "prod/eu"),

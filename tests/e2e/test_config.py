@@ -7,6 +7,7 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 from agent import DAEMON, Agent, check_bundle, cleanup, run, wait_for
+from s3_server import S3Server
 from tap import main, test
 
 
@@ -216,6 +217,101 @@ def the_cli_checks_and_shows_as_the_daemon_does():
     a.write_config()
     result = a.cli("--config", a.config_file, "config", "check")
     assert result.returncode == 2 and "settle" in result.stderr, result.stderr
+
+
+def faults(a, key, value, where=None):
+    """What --check and `config check` say of one key that is changed for it."""
+    where = a.config if where is None else where
+    before = where.get(key)
+    where[key] = value
+    results = [check(a), a.cli("--config", a.config_file, "config", "check")]
+    where.pop(key) if before is None else where.update({key: before})
+    assert results[0].returncode == results[1].returncode, results
+    assert results[0].stderr == results[1].stderr, results
+    return results[0].stderr if results[0].returncode == 2 else ""
+
+
+@test
+def what_people_write_is_refused_with_what_they_meant():
+    a = Agent()
+    a.rests = True  # limits stay as they are
+    source, limits = a.config["sources"][0], a.config.setdefault("limits", {})
+    volume = a.config["destinations"][0]
+    bucket = {"name": "s3", "type": "s3", "bucket": "bucket", "prefix": "neuron/%d-%c"}
+    a.config["destinations"].append(bucket)
+    for path in ("/dumps/*", "/dumps/job-*/dt-%d-cid-%c", "/dumps/dt-????", "/dumps/[0-9]*",
+                 "/dumps/{a,b}"):
+        assert "is not expanded" in faults(a, "path", path, source), path
+    assert "is not expanded" in faults(a, "path", "/fsx/*/%d-%c", volume)
+    for path in ("/dumps/a[b", "/dumps/{x}/%d-%c"):
+        assert not faults(a, "path", path, source), path
+    for name in ("logs--use1-az4--x-s3", "table--table-s3", "lambda--ol-s3"):
+        assert "is not a general purpose bucket" in faults(a, "bucket", name, bucket), name
+    for zone in ("us-east-1a", "us-gov-west-1b", "us-west-2-lax-1a"):
+        assert "is an availability zone" in faults(a, "region", zone, bucket), zone
+    for mode in ("01777", "1777", "0770", "00777", "777"):
+        assert not faults(a, "mode", mode, volume), mode
+    for mode in ("017777", "01", "11777", "0677"):
+        assert "mode" in faults(a, "mode", mode, volume), mode
+    for where, key, wrong, right in (
+            (limits, "memory", "64MB", "64MiB"), (limits, "memory", "64 MiB", "64MiB"),
+            (limits, "memory", "64mb", "64MiB"), (bucket, "part_size", "1gb", "1GiB"),
+            (limits, "upload_rate", "50MB/s", "50MiB/s"),
+            (limits, "upload_rate", "50MiB", "50MiB/s"),
+            (volume, "min_free", "10GB", "10GiB"),
+            (source, "settle", "10sec", "10s"), (source, "max_wait", "5 min", "5m"),
+            (source, "scan_interval", "1hour", "1h")):
+        assert f"; write {right}" in faults(a, key, wrong, where), (key, wrong)
+    assert "; write 50" not in faults(a, "upload_rate", "50Mb/s", limits), "bits are no bytes"
+    for where, key, wrong, right in (
+            (source, "kind", "neuron-coredump", "neuron-core-dump"),
+            (source, "watch", "inotfy", "inotify"), (volume, "type", "Volume", "volume"),
+            (bucket, "sse", "aes256", "AES256"), (bucket, "addressing", "paths", "path")):
+        assert f"; did you mean '{right}'?" in faults(a, key, wrong, where), (key, wrong)
+    assert "did you mean" not in faults(a, "kind", "tarball", source)
+
+
+@test
+def files_that_the_configuration_names_are_looked_at():
+    a = Agent()
+    key_file = a.path("bus.key")
+    a.config["agreement"] = {"key_file": key_file}
+    assert key_file in (said := faults(a, "version", 1)) and "No such file" in said, said
+    with open(key_file, "w", encoding="ascii") as f:
+        f.write(f"a:{'0f' * 32}\n")
+    for mode, word in ((0o644, "others may read"), (0o600, ""), (0o440, "")):
+        os.chmod(key_file, mode)
+        said = faults(a, "version", 1)
+        assert (word in said and key_file in said) if word else not said, (oct(mode), said)
+    with open(key_file, "w", encoding="ascii") as f:
+        f.write("a:0f\n")
+    assert "64 hex digits" in faults(a, "version", 1)
+    a.config["agreement"] = {"enabled": False}
+    a.config["destinations"].append({"name": "s3", "type": "s3", "bucket": "bucket",
+                                     "ca_file": a.path("ca.pem")})
+    said = faults(a, "version", 1)
+    assert "destinations[1].ca_file" in said and "No such file" in said, said
+
+
+@test
+def the_region_comes_from_the_configuration_else_from_the_environment():
+    for configured, environment, wanted in (
+            (None, {}, "us-east-1"), (None, {"AWS_REGION": "eu-west-1"}, "eu-west-1"),
+            (None, {"AWS_DEFAULT_REGION": "eu-west-2"}, "eu-west-2"),
+            (None, {"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-2"}, "eu-west-1"),
+            ("ap-south-1", {"AWS_REGION": "eu-west-1"}, "ap-south-1")):
+        with S3Server(region=wanted) as s:
+            a = Agent()
+            a.config["destinations"] = [a.s3("s3", s, s.bucket)]
+            del a.config["destinations"][0]["region"]
+            if configured:
+                a.config["destinations"][0]["region"] = configured
+            a.environment |= environment
+            a.dump(size=65536)
+            result = a.once()
+            assert result.returncode == 0, result
+            assert {r.scope_region for r in s.log} == {wanted}, (environment, s.counts())
+            assert not [r for r in s.log if r.status == 400], "it was not learned from an error"
 
 
 if __name__ == "__main__":
