@@ -1704,7 +1704,8 @@ static void report_config_error(Agent *a, const Diags *diags) {
         }
         free(a->config_error);
         a->config_error = strbuf_detach(&text);
-        log_error(0, "%zu errors in the configuration; keeping the running one", diags->n);
+        log_error(0, "%zu %s in the configuration; keeping the running one", diags->n,
+                  diags->n == 1 ? "error" : "errors");
 }
 
 /* Swaps the values that need a restart, so that status shows what runs. */

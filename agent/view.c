@@ -197,11 +197,9 @@ static void view_bounded_units(const Agent *a, AgentView *v) {
         uint64_t now = a->clock->boottime_usec(a->clock);
         for (size_t i = 0; i < ELEMENTSOF(units); i++) {
                 agent_view_add_bounded(v, units[i]);
-                if (units[i]->logged_usec > 0 && now - units[i]->logged_usec < REFUSED_USEC &&
-                    !v->ready_note)
-                        v->ready_note = "there are more units than can be worked on, and some "
-                                        "wait; see `bounded` in the status, and remove what is "
-                                        "not needed";
+                if (units[i]->logged_usec > 0 && now - units[i]->logged_usec < REFUSED_USEC)
+                        v->busy_note = "there are more units than are worked on at a time, and "
+                                       "some wait for their turn; see `bounded` in the status";
         }
         agent_view_add_bounded(v, &c->held);
         agent_view_add_bounded(v, &c->watched);
@@ -299,14 +297,17 @@ static void on_view(AgentView *ret, void *userdata) {
         ret->idle = ret->idle && bundle_table_n_open(a->bundles) == 0;
         if (figures.n_orphaned > 0 && !ret->ready_note) {
                 snprintf(a->space->note, sizeof a->space->note,
-                         "%zu bundles wait for a destination that is no longer configured; add it "
-                         "again, or run `neuron-collect redeliver`",
-                         figures.n_orphaned);
+                         "%zu %s for a destination that is no longer configured; add it again, or "
+                         "run `neuron-collect redeliver`",
+                         figures.n_orphaned,
+                         figures.n_orphaned == 1 ? "bundle waits" : "bundles wait");
                 ret->ready_note = a->space->note;
         }
         if (bundle_table_note(a->bundles))
                 ret->ready_note = bundle_table_note(a->bundles);
         ret->ready = !ret->ready_note;
+        if (ret->ready)
+                ret->ready_note = ret->busy_note;
 }
 
 /* ---- one bundle ---- */
@@ -352,7 +353,8 @@ static const char *final_sentence(const BundleRecord *rec) {
                 return "It failed too often and its source files are still held. "
                        "Fix the cause, then retry it.";
         case BUNDLE_CANCELLED:
-                return "The operator cancelled it; its source files were not changed.";
+                return "The operator cancelled it; its source files were not changed. It cannot be "
+                       "undone, but a copy of them under another name in the source is delivered.";
         case BUNDLE_EVICTED:
                 return "It was discarded undelivered, to free space for the job; only this row "
                        "remains.";
@@ -635,7 +637,8 @@ static int on_redeliver(const char *destination, uint64_t since_usec, uint64_t *
         int r = redeliver_all(&x, destination);
         agent_recount_lacking(a);
         scheduler_kick(a->scheduler);
-        log_info("redelivery requested: %llu bundles", (unsigned long long)x.n);
+        log_info("redelivery requested: %llu %s", (unsigned long long)x.n,
+                 x.n == 1 ? "bundle" : "bundles");
         *ret_n = x.n;
         *ret_more = x.has_more;
         return r;

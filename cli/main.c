@@ -33,8 +33,10 @@ static const CliCommand commands[] = {
           CLI_NEEDS_AGENT, cmd_wait },
         { "retry", "ID", "try a bundle again now, out of quarantine too",
           NULL, CLI_NEEDS_AGENT, cmd_bundle },
-        { "cancel", "ID", "stop working on a bundle; keep its source",
-          NULL, CLI_NEEDS_AGENT, cmd_bundle },
+        { "cancel", "ID [--yes]", "stop working on a bundle; keep its source",
+          "For good: nothing delivers the bundle afterwards. A copy of its files under another name in the\n"
+          "source is found and delivered as a new one.\n\n"
+          "  -y, --yes    do not ask, which is done on a terminal only\n", CLI_NEEDS_AGENT, cmd_bundle },
         { "pin", "ID", "mark a bundle, so that retention keeps its source",
           NULL, CLI_NEEDS_AGENT, cmd_bundle },
         { "unpin", "ID", "undo pin",

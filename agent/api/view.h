@@ -134,7 +134,8 @@ typedef struct AgentView {
         bool idle;  /* every source has been scanned, nothing waits to be checked and no bundle is
                        underway */
         bool ready; /* can deliver now */
-        const char *ready_note; /* why not */
+        const char *ready_note; /* why not; what to know beside it, when it is */
+        const char *busy_note;  /* what waits though all works; NULL */
 } AgentView;
 
 /** @return how many bundles were discovered since the state was made */

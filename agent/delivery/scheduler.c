@@ -443,6 +443,16 @@ static const char *proof_text(const Delivery *job) {
         return job->proof == PROOF_READBACK ? "read back and proven" : "proven by HEAD";
 }
 
+/* @return `waits for NAME, NAME`, the caller's; NULL for lack of memory */
+static char *list_lacking(const Bundle *b) {
+        StrBuf text = STRBUF_INIT;
+        for (size_t i = 0; i < b->rec.n_deliveries; i++)
+                if (b->rec.deliveries[i].state != DELIVERY_DONE)
+                        strbuf_addf(&text, "%s%s", text.n ? ", " : "waits for ",
+                                    b->rec.deliveries[i].destination);
+        return strbuf_detach(&text);
+}
+
 static void handle_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery, Delivery *job) {
         Scheduler *s = d->scheduler;
         (void)bundle_set_delivery_state(b, delivery,
@@ -481,7 +491,8 @@ static void handle_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery
                 return;
         }
         bundle_save(s->context.bundles, b);
-        end_shipping(s, b, BUNDLE_READY, "waits for its other destinations");
+        _cleanup_free_ char *others = list_lacking(b);
+        end_shipping(s, b, BUNDLE_READY, others ? others : "waits for its other destinations");
 }
 
 /* So that nothing is tried again at once, whatever becomes of the bundle. @return the wait */
@@ -502,9 +513,10 @@ static void handle_bundle_failure(Destination *d, Bundle *b, DeliveryRecord *del
         char text[64];
         if (has_given_up(s, delivery))
                 log_dump(b->rec.id, LOG_ERR, 0,
-                         "%s: given up after %u failures: %s; fix it, then `neuron-collect retry "
+                         "%s: given up after %u %s: %s; fix it, then `neuron-collect retry "
                          "%s`",
-                         d->config->name, delivery->attempts, error, b->rec.id);
+                         d->config->name, delivery->attempts,
+                         delivery->attempts == 1 ? "failure" : "failures", error, b->rec.id);
         else {
                 s->n_retries[SCHEDULER_RETRY_BUNDLE]++;
                 log_dump(b->rec.id, LOG_WARNING, 0, "%s: %s; trying again in %s", d->config->name,
@@ -1326,19 +1338,22 @@ char *scheduler_explain(const Scheduler *s, const Bundle *b, const DeliveryRecor
                                     MAX(atomic_load(&at->running->total_bytes), UINT64_C(1)));
         else if (has_given_up(s, delivery))
                 strbuf_addf(&text,
-                            "given up after %u failures, last: %s; fix it, then `neuron-collect "
+                            "given up after %u %s, last: %s; fix it, then `neuron-collect "
                             "retry %s`.",
-                            delivery->attempts, delivery->last_error ? delivery->last_error : "?",
-                            b->rec.id);
+                            delivery->attempts, delivery->attempts == 1 ? "failure" : "failures",
+                            delivery->last_error ? delivery->last_error : "?", b->rec.id);
         else if (boot < d->not_before_usec)
                 strbuf_addf(&text, "the destination is %s (%s); the next try is in %s.",
                             destination_state_name(d->state), d->last_error ? d->last_error : "?",
                             clock_format_duration(span, d->not_before_usec - boot));
-        else if (delivery->next_try_usec > now)
-                strbuf_addf(&text, "failed %u times, last: %s; the next try is in %s.",
-                            delivery->attempts, delivery->last_error ? delivery->last_error : "?",
+        else if (delivery->next_try_usec > now) {
+                if (delivery->attempts > 0) /* else it was the destination's failure */
+                        strbuf_addf(&text, "failed %u %s, last: ", delivery->attempts,
+                                    delivery->attempts == 1 ? "time" : "times");
+                strbuf_addf(&text, "%s; the next try is in %s.",
+                            delivery->last_error ? delivery->last_error : "it waits",
                             clock_format_duration(span, delivery->next_try_usec - now));
-        else if (d->running)
+        } else if (d->running)
                 strbuf_addf(&text, "waits for its turn, '%s' is being shipped.", d->bundle->rec.id);
         else if (boot < d->jitter_until_usec)
                 strbuf_addf(&text,

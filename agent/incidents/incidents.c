@@ -358,6 +358,7 @@ typedef struct IncidentProcess {
         RankWatch *watch;  /* while its end is waited for */
         bool is_requested; /* part of an order */
         bool is_gone;
+        bool is_unknown; /* it was searched for and not found, which is logged once */
 } IncidentProcess;
 
 typedef enum IncidentState {
@@ -1336,10 +1337,11 @@ static void handle_answer(const Incident *x, IncidentProcess *p, const IncidentP
                                .pid = p->pid,
                                .start_ticks = p->start_ticks,
                                .container = p->container[0] ? p->container : NULL });
-        if (p->pid == 0)
+        if (p->pid == 0 && !p->is_unknown)
                 log_notice("incident %s: the process %d that note %s is about could not be found "
                            "(it has ended, or is not its hook's user's): no process data",
                            x->name, (int)p->question.inner_pid, p->note);
+        p->is_unknown = p->pid == 0;
 }
 
 static void incident_add_job(Incident *x, pid_t pid, uint64_t start_ticks) {

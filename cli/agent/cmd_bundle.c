@@ -8,6 +8,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
+#include "lib/neuron/ids.h"
 
 static void print_field(const char *label, const char *text) {
         if (*text)
@@ -101,9 +102,7 @@ static void print_explanation(const Cli *cli, const json_t *b) {
 static void print_outcome(const char *action, const json_t *b) {
         const char *id = cli_text(b, "id"), *state = cli_text(b, "state");
         if (strcmp(action, "pin") == 0)
-                cli_line("%s: pinned; retention keeps its source until `neuron-collect unpin` "
-                         "(this version deletes nothing by itself)",
-                         id);
+                cli_line("%s: pinned; retention keeps its source until `neuron-collect unpin`", id);
         else if (strcmp(action, "unpin") == 0)
                 cli_line("%s: no longer pinned", id);
         else if (strcmp(action, "retry") == 0 && strcmp(state, "shipping") == 0)
@@ -120,12 +119,39 @@ static void print_outcome(const char *action, const json_t *b) {
                          id, state);
 }
 
+/* @return whether the operator means it: is asked only at a terminal */
+static bool confirm_cancel(const char *id) {
+        char answer[8] = "";
+        if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO) || !bundle_id_is_valid(id))
+                return true;
+        fprintf(stderr,
+                "'%s' will not be delivered, and this cannot be undone; its files stay at the "
+                "source. Cancel it? [y/N] ",
+                id);
+        return fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
+}
+
+/* @return CLI_YES and *ret, CLI_USAGE, CLI_NO: not confirmed */
+static int parse_bundle_id(int argc, char **argv, const char **ret) {
+        static const char what[] = "one bundle id, as `neuron-collect list` prints it";
+        bool is_sure = false;
+        const CliOption options[] = { { "yes", .is_given = &is_sure, .letter = 'y' }, { 0 } };
+        if (strcmp(argv[0], "cancel") != 0)
+                return cli_one_argument(argc, argv, what, ret);
+        int code = cli_options(argv[0], argc, argv, options);
+        if (code != CLI_YES)
+                return code;
+        if (argc - optind != 1 || !argv[optind][0])
+                return cli_usage(argv[0], "expects %s", what);
+        *ret = argv[optind];
+        return is_sure || confirm_cancel(*ret) ? CLI_YES : cli_error("not cancelled");
+}
+
 int cmd_bundle(const Cli *cli, int argc, char **argv) {
         bool is_show = strcmp(argv[0], "show") == 0, is_explain = strcmp(argv[0], "explain") == 0;
         const char *id;
         json_auto_t *answer = NULL, *b = NULL;
-        int code = cli_one_argument(argc, argv, "one bundle id, as `neuron-collect list` prints it",
-                                    &id);
+        int code = parse_bundle_id(argc, argv, &id);
         if (code == CLI_YES && !is_show && !is_explain)
                 code = cli_request_bundle(cli, id, argv[0], &answer);
         if (code == CLI_YES)
@@ -148,9 +174,9 @@ static void print_redelivery(const json_t *answer) {
                 cli_line("there is nothing to redeliver: no bundle lacks a destination that its "
                          "source has");
         else
-                cli_line("%s is retried; `neuron-collect wait --all` waits for the end, and "
+                cli_line("%s %s retried; `neuron-collect wait --all` waits for the end, and "
                          "`neuron-collect list` says which ones have no files left",
-                         cli_count(n, bundles, "bundle"));
+                         cli_count(n, bundles, "bundle"), bundles == 1 ? "is" : "are");
         if (cli_is_true(answer, "more"))
                 cli_line("there are more: run this again when they are delivered");
 }

@@ -10,6 +10,19 @@ static void print_text(const char *label, const json_t *object, const char *key)
                 cli_line("%s%s", label, cli_text(object, key));
 }
 
+/* The same of a text of several lines: each below the label, indented by two more. */
+static void print_lines(const char *label, const json_t *object, const char *key) {
+        size_t indent = strspn(label, " ") + 2;
+        const char *text = cli_text(object, key);
+        if (*text)
+                cli_line("%s", label);
+        while (*text) {
+                size_t n = strcspn(text, "\n");
+                cli_line("%*s%.*s", (int)indent, "", (int)n, text);
+                text += n + (text[n] == '\n');
+        }
+}
+
 /* How well it stands, and why not: `<label>yes`, `<label>no, <note>`. */
 static void print_verdict(const Cli *cli, const char *label, bool is_true, const char *note) {
         fputs(label, stdout);
@@ -30,8 +43,8 @@ static void print_agent(const Cli *cli, const json_t *status) {
         cli_line("configuration: %s, loaded %s",
                  *cli_text(config, "file") ? cli_text(config, "file") : "built in (no file)",
                  cli_moment(moment, cli_text(config, "loaded")));
-        print_text("  the last reload failed, the configuration before it is still in force: ",
-                   config, "last_error");
+        print_lines("  the last reload failed, the configuration before it is still in force:",
+                    config, "last_error");
         print_text("  changed, but in force only after a restart: ", config, "pending_restart");
         print_verdict(cli, "can deliver: ", cli_is_true(status, "ready"),
                       cli_text(status, "ready_note"));

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/common/cli.h"
+#include "cli/common/client.h"
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
@@ -58,19 +59,6 @@ static bool is_given_up(const char *state) {
         return parse_word(state, states, ELEMENTSOF(states)) >= 0;
 }
 
-/* @return the bundle's own reason, else what went wrong at a destination; ""; borrowed */
-static const char *reason_of(const json_t *bundle) {
-        if (*cli_text(bundle, "reason") || is_given_up(cli_text(bundle, "state")))
-                return cli_text(bundle, "reason");
-        size_t i;
-        json_t *d;
-        json_array_foreach(json_object_get(bundle, "deliveries"), i, d) {
-                if (!is_delivered(d) && *cli_text(d, "last_error"))
-                        return cli_text(d, "last_error");
-        }
-        return "";
-}
-
 /* @return whether the agent has a source or destination of this name; true where there is no list
  */
 static bool is_configured(const json_t *list, const char *name) {
@@ -93,12 +81,41 @@ static const char *find_removed_destination(const json_t *bundle, const json_t *
         return lost;
 }
 
+/* What keeps a destination from taking bundles is reported there, once, and not of each bundle that
+ * waits for it. @param buf  at least OBSTACLE_SIZE  @return buf; "" when there is none */
+static const char *destination_error(const json_t *bundle, const json_t *status, char *buf) {
+        size_t i;
+        json_t *d;
+        buf[0] = '\0';
+        json_array_foreach(json_object_get(bundle, "deliveries"), i, d) {
+                const char *name = cli_text(d, "destination");
+                const json_t *of = cli_find(json_object_get(status, "destinations"), "name", name);
+                if (!is_delivered(d) && of && strcmp(cli_text(of, "state"), "ok") != 0)
+                        snprintf(buf, OBSTACLE_SIZE, "destination '%s' is %s: %s", name,
+                                 cli_text(of, "state"), cli_text(of, "last_error"));
+                else if (!buf[0] && !is_delivered(d) && *cli_text(d, "last_error"))
+                        snprintf(buf, OBSTACLE_SIZE, "destination '%s': %s", name,
+                                 cli_text(d, "last_error"));
+        }
+        return buf;
+}
+
+/* @return why a bundle is not delivered: what its destinations say where it waits for them, else
+ * its own reason; ""; borrowed. @param buf  at least OBSTACLE_SIZE */
+static const char *reason_of(const json_t *bundle, const json_t *status, char *buf) {
+        static const char *const waiting[] = { "ready", "shipping" };
+        const char *own = cli_text(bundle, "reason");
+        if (parse_word(cli_text(bundle, "state"), waiting, ELEMENTSOF(waiting)) < 0)
+                return own;
+        return *destination_error(bundle, status, buf) ? buf : own;
+}
+
 /* @return a sentence why nothing will move the bundle as the agent is configured; NULL when
  * something may. @param buf  at least OBSTACLE_SIZE */
 static const char *obstacle_of(const json_t *bundle, const json_t *status, char *buf) {
         const char *state = cli_text(bundle, "state"), *source = cli_text(bundle, "source");
         if (is_given_up(state))
-                return reason_of(bundle);
+                return cli_text(bundle, "reason");
         bool has_source = is_configured(json_object_get(status, "sources"), source);
         const char *lost =
                 strcmp(state, "settling") == 0 ? NULL : find_removed_destination(bundle, status);
@@ -112,30 +129,12 @@ static const char *obstacle_of(const json_t *bundle, const json_t *status, char 
         return buf;
 }
 
-/* What keeps a destination from taking bundles is reported there, once, and not of each bundle that
- * waits for it. */
-static const char *destination_error(const json_t *bundle, const json_t *status, char *buf) {
-        size_t i;
-        json_t *d;
-        buf[0] = '\0';
-        json_array_foreach(json_object_get(bundle, "deliveries"), i, d) {
-                const char *name = cli_text(d, "destination");
-                const json_t *of = cli_find(json_object_get(status, "destinations"), "name", name);
-                if (of && !is_delivered(d) && strcmp(cli_text(of, "state"), "ok") != 0)
-                        snprintf(buf, OBSTACLE_SIZE, "destination '%s' is %s: %s", name,
-                                 cli_text(of, "state"), cli_text(of, "last_error"));
-        }
-        return buf;
-}
-
 /* ---- printing ---- */
 
 static void print_undelivered(const Wait *w, const json_t *bundle) {
         char buf[OBSTACLE_SIZE];
         const char *obstacle = w->is_drain ? obstacle_of(bundle, w->status, buf) : NULL,
-                   *why = obstacle ? obstacle : reason_of(bundle);
-        if (!*why && w->is_drain)
-                why = destination_error(bundle, w->status, buf);
+                   *why = obstacle ? obstacle : reason_of(bundle, w->status, buf);
         cli_part("%s ", cli_text(bundle, "id"));
         cli_state(w->cli, cli_text(bundle, "state"), 0);
         cli_line("%s%s", *why ? ": " : "", why);
@@ -321,8 +320,17 @@ static int finish_all(const Wait *w) {
         return report_undelivered(w, answer);
 }
 
+#define LAST_WORD_MSEC 5000
+
+/* What its destinations say; without an answer the bundle's own reason does. */
 static int finish_one(const Wait *w) {
-        const char *why = reason_of(w->bundle);
+        char buf[OBSTACLE_SIZE];
+        _cleanup_(client_reply_done) ClientReply reply = { 0 };
+        bool is_pending = w->outcome == WAIT_PENDING && !w->cli->json;
+        if (is_pending &&
+            client_request(w->cli->socket, "GET", "/v1/status", LAST_WORD_MSEC, &reply) != 0)
+                reply.json = NULL;
+        const char *why = reason_of(w->bundle, reply.json, buf);
         int code = w->cli->json ? cli_print_json(w->cli, w->bundle) : CLI_YES;
         if (code != CLI_YES)
                 return code;

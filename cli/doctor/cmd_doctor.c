@@ -42,6 +42,7 @@ typedef struct Doctor {
         const char *hook_directory; /* --hook-directory */
         char instance_id[INSTANCE_ID_SIZE];
         json_t *agent;    /* its status; NULL = it does not answer */
+        bool is_silent;   /* something listens on its socket */
         json_t *findings; /* for --json; NULL: printed at once */
         bool *hangs;      /* by destination: its volume does not answer */
         uint64_t n[N_FINDINGS];
@@ -187,9 +188,11 @@ enum { CAP_DAC_READ_SEARCH_BIT = 2, CAP_FOWNER_BIT = 3, CAP_LEASE_BIT = 28 };
 static void request_status(Doctor *d) {
         _cleanup_(client_reply_done) ClientReply reply = { 0 };
         const char *socket = d->cli->socket ? d->cli->socket : d->config->api.socket;
-        if (client_request(socket, "GET", "/v1/status", CLIENT_TIMEOUT_MSEC, &reply) == 0 &&
-            reply.status == 200)
+        int r = client_request(socket, "GET", "/v1/status", CLIENT_TIMEOUT_MSEC, &reply);
+        if (r == 0 && reply.status == 200)
                 d->agent = json_incref(reply.json);
+        d->is_silent = r != CLIENT_E_NO_AGENT ||
+                       (reply.why.error != ENOENT && reply.why.error != ECONNREFUSED);
 }
 
 static char *process_path(const Doctor *d, const char *file) {
@@ -341,9 +344,12 @@ static void check_running_agent(Doctor *d) {
                cli_text(agent, "version"), cli_text(agent, "state"),
                cli_moment(moment, cli_text(agent, "started")), ready ? "" : "not",
                *note ? ": " : "", note);
-        if (*error)
+        for (size_t n; *error; error += n + (error[n] == '\n')) { /* a line a fault */
+                n = strcspn(error, "\n");
                 report(d, WARNING, "agent", "fix the file, then reload it",
-                       "its last reload failed, and what was before is in force: %s", error);
+                       "its last reload failed, and what was before is in force: %.*s", (int)n,
+                       error);
+        }
         if (*pending)
                 report(d, WARNING, "agent", "restart it", "it must be restarted for %s", pending);
         if (d->config->file && !is_same_file(file, d->config->file))
@@ -361,6 +367,11 @@ static void check_agent(Doctor *d) {
                 return;
         }
         bool is_denied = access(socket, F_OK) == 0 && access(socket, W_OK) < 0 && errno == EACCES;
+        if (!is_denied && d->is_silent) {
+                report(d, FAILED, "agent", "it hangs or is overloaded: see its log",
+                       "there is no response from neuron-collectd on '%s'", socket);
+                return;
+        }
         report(d, WARNING, "agent",
                is_denied ? "join group neuron-collectd, or use sudo"
                          : "start neuron-collectd, or give its socket with --socket",
@@ -738,23 +749,36 @@ static void check_cores(Doctor *d, const void *subject) {
 
 /* ---- a volume ---- */
 
-/* A missing root is made by the agent, not by who calls doctor: it would belong to the wrong user.
- */
-static void report_missing_root(Doctor *d, const char *what, const char *root) {
-        _cleanup_free_ char *parent = path_parent(root);
-        struct stat st;
-        if (parent && stat(parent, &st) == 0 && S_ISDIR(st.st_mode))
-                report(d, WARNING, what, "if it is on a mount of its own, check that it is mounted",
-                       "'%s' does not exist yet; the agent creates it in '%s'", root, parent);
-        else
-                report(d, FAILED, what, "mount it, or create its parent directory",
-                       "neither '%s' nor the directory above it is there", root);
-}
-
 typedef struct VolumeCheck {
         const ConfigDestination *config;
         const char *what, *root;
 } VolumeCheck;
+
+/* A missing root is made by the agent, not by who calls doctor: it would belong to the wrong user.
+ */
+static void report_missing_root(Doctor *d, const VolumeCheck *check) {
+        const char *what = check->what, *root = check->root;
+        const json_t *its =
+                cli_find(json_object_get(d->agent, "destinations"), "name", check->config->name);
+        _cleanup_free_ char *parent = path_parent(root);
+        struct stat st;
+        if (cli_number(its, "bytes_delivered") > 0) { /* agent/delivery/delivery_volume.c */
+                report(d, FAILED, what, "mount it",
+                       "'%s' is not there; the agent has delivered there, so it does not create "
+                       "it but waits for the mount",
+                       root);
+                return;
+        }
+        if (parent && stat(parent, &st) == 0 && S_ISDIR(st.st_mode))
+                report(d, WARNING, what, "if it is on a mount of its own, check that it is mounted",
+                       "'%s' does not exist yet; the agent creates it in '%s'%s", root, parent,
+                       d->agent ? ""
+                                : ", unless it has delivered there before: then it waits for "
+                                  "the mount");
+        else
+                report(d, FAILED, what, "mount it, or create its parent directory",
+                       "neither '%s' nor the directory above it is there", root);
+}
 
 static void check_users(Doctor *d, const VolumeCheck *check, Volume *v) {
         VolumeAdvice advice[VOLUME_ADVICE_MAX];
@@ -774,7 +798,7 @@ static void check_volume(Doctor *d, const void *subject) {
         _cleanup_free_ char *error = NULL;
         Volume *volume = NULL;
         if (access(root, F_OK) < 0 && errno == ENOENT) {
-                report_missing_root(d, what, root);
+                report_missing_root(d, check);
                 return;
         }
         VolumeOptions options = { .root = root,

@@ -106,6 +106,37 @@ def all_is_well_and_nothing_is_left_behind():
     check_golden("doctor", text)
 
 
+@test
+def a_volume_that_is_not_mounted_any_more_is_no_directory_to_be_made():
+    a = Agent()
+    os.makedirs(a.path("mnt"))
+    a.config["destinations"] = [a.volume("archive", "mnt/neuron")]
+    said = of(doctor(a), "warning", "destination archive")
+    assert said and "the agent creates it" in said[0] and "waits for the mount" in said[0], said
+    a.dump(size=65536)
+    a.start()
+    a.wait_delivered(1)
+    os.rename(a.path("mnt", "neuron"), a.path("away"))
+    result = doctor(a)
+    failed = of(result, "FAILED", "destination archive")
+    assert result.returncode == 1 and failed and "waits for the mount" in failed[0], result
+    a.stop()
+
+
+@test
+def an_agent_that_is_slow_is_not_said_to_be_down():
+    a = Agent()
+    a.write_config()
+    with socket.socket(socket.AF_UNIX) as s:
+        s.bind(a.socket)
+        s.listen(1)
+        threading.Thread(target=lambda: s.accept()[0].close(), daemon=True).start()
+        result = doctor(a)
+    failed = of(result, "FAILED", "agent")
+    assert result.returncode == 1 and failed and "no response" in failed[0], result
+    assert "not running" not in result.stdout, result
+
+
 class Page(http.server.BaseHTTPRequestHandler):
     """200 and a page to everything, as a login page or a proxy answers."""
     protocol_version = "HTTP/1.1"

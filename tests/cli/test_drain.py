@@ -72,7 +72,7 @@ def when_time_is_up_it_reports_what_is_missing_and_a_line_a_bundle():
     lines = result.stdout.splitlines()
     assert lines == [
         "not safe to terminate: 2 bundles are not delivered", "a settling: quiet for 2s of 10s",
-        "c ready: no space left", "b shipping",
+        "c ready: destination 'fsx': no space left", "b shipping",
         r"""e shipping: destination 'back\up "2"' is failing: cannot write """
         r"""'/mnt/b\xff': no space left\x0aon it""",
         "d quarantined: gave up"], lines

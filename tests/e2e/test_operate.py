@@ -3,6 +3,9 @@
 manners."""
 import json
 import os
+import pty
+import shutil
+import subprocess
 import sys
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
@@ -469,6 +472,113 @@ def a_source_that_is_not_there_yet_is_no_fault():
     everyone_says_yes(a)
     a.config["sources"][0]["path"] = a.path("not", "there", "yet", "%d-%c")
     everyone_says_yes(a)
+
+
+@test
+def more_units_than_a_minute_takes_do_not_make_it_unable_to_deliver():
+    a = Agent()
+    a.use_all_kinds()
+    for i in range(1010):
+        os.makedirs(a.path("jobs", f"job-{i}"))
+        with open(a.path("jobs", f"job-{i}", "log"), "w", encoding="ascii") as f:
+            f.write("x")
+    a.start()
+    wait_for("some wait for their turn",
+             lambda: "some wait for their turn" in (a.status()["ready_note"] or ""))
+    a.wait_delivered(1)
+    status = a.status()
+    assert status["ready"] is True, status["ready_note"]
+    assert a.curl("/readyz").returncode == 0
+    assert "can deliver: yes, there are more units" in a.cli("status").stdout
+    a.stop()
+
+
+@test
+def what_a_bundle_waits_for_is_named_with_the_reason():
+    a = Agent()
+    a.config["destinations"].append(a.volume("fsx", "later/fsx"))
+    a.dump(size=65536)
+    a.start()
+    bundle = wait_for("one destination has it", lambda: [
+        b["id"] for b in a.bundles() for d in b["deliveries"] if d["state"] == "delivered"])[0]
+    wait_for("the reason names the other one",
+             lambda: a.bundles()[0]["reason"] == "waits for fsx")
+    for command in (("wait", bundle, "--timeout", "0"), ("wait", "--timeout", "0"),
+                    ("drain", "--timeout", "0")):
+        said = a.cli(*command)
+        line = [x for x in said.stdout.splitlines() if bundle in x][0]
+        assert said.returncode == 1 and "fsx" in line and "is it mounted?" in line, (command, said)
+    text = a.cli("explain", bundle).stdout
+    assert "failed 0 times" not in text and "is it mounted?" in text, text
+    a.stop()
+
+
+@test
+def one_is_not_spelled_as_many():
+    a = blocked(Agent())
+    a.dump(size=65536)
+    a.start()
+    a.wait_known(1)
+    a.config["destinations"].append(a.volume("second", "second"))
+    a.config["sorces"] = []
+    a.write_config()
+    a.reload()
+    wait_for("the log has it", lambda: "1 error in the configuration" in a.log)
+    a.config["spurces"] = []
+    a.write_config()
+    a.reload()
+    wait_for("the log has both", lambda: "2 errors in the configuration" in a.log)
+    for text in (a.cli("status").stdout,
+                 a.cli("--config", a.config_file, "doctor").stdout):
+        assert "\\x0a" not in text, text
+    lines = a.cli("status").stdout.splitlines()
+    at = [i for i, x in enumerate(lines) if "the last reload failed" in x][0]
+    assert "sorces" in lines[at + 1] and "spurces" in lines[at + 2], lines
+    del a.config["sorces"], a.config["spurces"]
+    unblock(a)
+    a.write_config()
+    a.reload()
+    a.wait_all()
+    a.config["destinations"].append(a.volume("third", "third"))
+    a.write_config()
+    a.reload()
+    wait_for("it is in force", lambda: len(a.status()["destinations"]) == 3)
+    assert a.cli("redeliver").stdout.startswith("1 bundle is retried; ")
+    a.stop()
+
+
+@test
+def a_cancelled_bundle_is_asked_for_on_a_terminal_and_a_copy_is_delivered():
+    a = blocked(Agent())
+    unit = a.dump(size=65536)
+    a.start()
+    a.wait_known(1)
+    bundle = a.bundles()[0]["id"]
+    def cancel(*options, answer=b""):
+        leader, follower = pty.openpty()
+        with subprocess.Popen([CLI, "--socket", a.socket, "cancel", bundle, *options],
+                              stdin=follower, stdout=subprocess.PIPE, stderr=follower) as process:
+            os.write(leader, answer)
+            out = process.stdout.read().decode()
+            code = process.wait()
+        os.close(follower)
+        said = os.read(leader, 65536).decode() if answer else ""
+        os.close(leader)
+        return code, out + said
+    for answer in (b"n\n", b"\n"):
+        code, said = cancel(answer=answer)
+        assert code == 1 and "cannot be undone" in said and "not cancelled" in said, (code, said)
+        assert a.bundles()[0]["state"] != "cancelled"
+    code, said = cancel("--yes")
+    assert code == 0 and "cancelled" in said, (code, said)
+    wait_for("it is cancelled", lambda: a.bundles()[0]["state"] == "cancelled")
+    assert "another name" in a.cli("explain", bundle).stdout
+    unblock(a)
+    copy = os.path.join(os.path.dirname(unit), "dt-20260527-051234-cid-00000000000000cc")
+    shutil.copytree(unit, copy + ".new")
+    os.rename(copy + ".new", copy)
+    a.wait_delivered(1)
+    a.stop()
 
 
 if __name__ == "__main__":
