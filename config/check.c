@@ -2,6 +2,7 @@
 #include "config/config.h"
 
 #include <errno.h>
+#include <pwd.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -388,7 +389,22 @@ static bool allows_whole_bucket(const Config *c, const ConfigDestination *d) {
         return c->hook.allow_prefixes.n == 0 && fixed && !fixed[strspn(fixed, "/")];
 }
 
+/* What such a user has made counts for nothing then. */
+static void print_unknown_users(const Config *c, FILE *f) {
+        for (size_t i = 0; i < c->agreement.trusted_uids.n; i++) {
+                const char *user = c->agreement.trusted_uids.items[i];
+                if (user[strspn(user, "0123456789")] != '\0' && !getpwnam(user))
+                        fprintf(f,
+                                "%s:%u: warning: agreement.trusted_uids[%zu]: this machine knows "
+                                "no "
+                                "user '%s'; write the number\n",
+                                c->file ? c->file : "?",
+                                spot_of(c, "agreement.trusted_uids", 0, i + 1).line, i, user);
+        }
+}
+
 void config_print_warnings(const Config *c, FILE *f) {
+        print_unknown_users(c, f);
         for (size_t i = 0; i < c->n_destinations; i++)
                 if (c->destinations[i].type == CONFIG_S3 &&
                     allows_whole_bucket(c, &c->destinations[i]))

@@ -392,6 +392,13 @@ static char *fold_records(const Arbiter *a, size_t *ret_n) {
 
 static void read_records(Arbiter *a);
 
+/* In a bucket the name says who may have written it (docs/S3.md, "Permissions"). */
+static bool is_of_its_name(const KnownRecord *k) {
+        IncidentsName name;
+        return incidents_name_parse(k->name, &name) &&
+               strcmp(name.instance_id, k->record.instance_id) == 0;
+}
+
 static void on_record_read(const ObjectResult *r, void *userdata) {
         KnownRecord *k = userdata;
         Arbiter *a = k->arbiter;
@@ -403,6 +410,11 @@ static void on_record_read(const ObjectResult *r, void *userdata) {
         if (p->n_claims < RECORDED_MAX) {
                 k->is_read = r->outcome == OBJECT_OK && record_parse(r->data, r->n, a->options.key,
                                                                      a->action.n, &k->record) == 0;
+                if (k->is_read && !is_of_its_name(k)) {
+                        record_done(&k->record);
+                        k->record = (Record){ 0 };
+                        k->is_read = false;
+                }
                 p->n_claims += k->record.claims.n;
                 if (!k->is_read)
                         log_warning(0, "failure %s/%u: destination %s: '%s' is not a valid record",

@@ -11,8 +11,8 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 # pylint: disable=wrong-import-position
 from cli_test import CLI, SOURCE_DIR, main, run, test
 
-from agent import Agent, cleanup, clean_environment
-from s3_server import S3Server
+from agent import INSTANCE, Agent, cleanup, clean_environment
+from s3_server import Request, S3Server
 
 # The action that AWS demands for an operation (S3 User Guide, "Required permissions for Amazon S3
 # API operations").
@@ -31,6 +31,7 @@ OPTIONAL = {"s3:DeleteObject"}
 # then ask for a key.
 REFUSED = {"HeadBucket", "DeleteObject"}
 PARTS = 12 << 20
+TAG = "${aws:PrincipalTag/instance}"  # IAM User Guide, "Policy elements: Variables and tags"
 
 
 def as_list(value):
@@ -47,7 +48,7 @@ def policies():
         with open(os.path.join(directory, page), encoding="utf-8") as f:
             for text in re.findall(r"```json\n(.*?)```", f.read(), re.S):
                 if '"2012-10-17"' in text and '"s3:PutObject"' in text:
-                    found.append((page, json.loads(text)))
+                    found.append((page, json.loads(text.replace(TAG, INSTANCE))))
     assert any(page == "S3.md" for page, _ in found), "no policy in docs/S3.md"
     return found
 
@@ -62,12 +63,15 @@ def permits(policy, request):
     resource = "arn:aws:s3:::my-bucket" + (f"/{request.key}" if request.key else "")
     for s in policy["Statement"]:
         conditions = s.get("Condition", {})
-        assert set(conditions) <= {"StringLike"} and s["Effect"] == "Allow", s
+        assert set(conditions) <= {"StringLike", "Null"} and s["Effect"] == "Allow", s
+        null = conditions.get("Null", {})
+        assert null in ({}, {"s3:if-none-match": "false"}), s
         wanted = conditions.get("StringLike", {})
         assert set(wanted) <= {"s3:prefix"}, s
         prefix = request.query.get("prefix")
         if (ACTIONS[request.operation] in as_list(s["Action"])
                 and any(fnmatch.fnmatchcase(resource, r) for r in as_list(s["Resource"]))
+                and (not null or "if-none-match" in request.headers)
                 and (not wanted or prefix is not None and any(
                     fnmatch.fnmatchcase(prefix, p) for p in as_list(wanted["s3:prefix"])))):
             return True
@@ -153,6 +157,29 @@ def without_one_of_its_actions_doctor_has_something_to_say():
             result = run(CLI, "--config", a.config_file, "doctor", "--destination", "archive",
                          env=clean_environment(HOME="/nonexistent", **s.environment()))
             assert f"needs {action}" in result.stdout, (action, result.stdout)
+
+
+def put(key, **headers):
+    return Request("PUT", key, "", {k.replace("_", "-"): v for k, v in headers.items()}, 0,
+                   operation="PutObject", key=f"neuron/{key}")
+
+
+@test
+def with_the_policy_by_instance_no_node_writes_in_another_s_name():
+    by_instance = [p for _, p in policies() if any("incident.json" in r for s in p["Statement"]
+                                                   for r in as_list(s["Resource"]))]
+    assert len(by_instance) == 1, by_instance
+    policy, other, name, key = by_instance[0], "i-0bad", "20260527-051233-00000000000000aa", "0" * 16
+    created = {"if_none_match": "*"}
+    for own in (put(f"{name}/{INSTANCE}/x.tar.zst"), put(f"{name}/{INSTANCE}/x.see.json"),
+                put(f".incidents/{key}/1/20260527T051233000-{INSTANCE}.json"),
+                put(f".incidents/{key}/1.json", **created), put(f".incidents/{key}/12.json", **created),
+                put(f"{name}/incident.json"), put(f".incidents/.probe-{INSTANCE}")):
+        assert permits(policy, own), own
+    for strange in (put(f"{name}/{other}/x.tar.zst"), put(f"{name}/{other}/x.see.json"),
+                    put(f".incidents/{key}/1/20260527T051233000-{other}.json", **created),
+                    put(f".incidents/{key}/1.json"), put(f"{name}.{other}/x", **created)):
+        assert not permits(policy, strange), strange
 
 
 @test

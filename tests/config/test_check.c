@@ -227,6 +227,26 @@ static void who_keeps_what_is_delivered_cannot_evict_what_is_not(void **state) {
         assert_true(c->retention.evict_oldest && c->retention.delete_after_delivery);
 }
 
+static void a_trusted_user_that_is_not_known_is_warned_of(void **state) {
+        _cleanup_(config_freep) Config *c = NULL;
+        _cleanup_(diag_done) Diags diags = { 0 };
+        _cleanup_free_ char *text = NULL;
+        size_t n;
+        (void)state;
+        assert_int_equal(asprintf(&text, "%sagreement: {trusted_uids: [990, root, nobody-known]}\n",
+                                  config_minimal) < 0,
+                         0);
+        assert_int_equal(config_test_parse(&c, text, &diags), 0);
+        free(TAKE_PTR(text));
+        FILE *f = open_memstream(&text, &n);
+        config_print_warnings(c, f);
+        assert_int_equal(fclose(f), 0);
+        assert_non_null(strstr(text, "agreement.trusted_uids[2]: this machine knows no user "
+                                     "'nobody-known'"));
+        assert_null(strstr(text, "trusted_uids[0]"));
+        assert_null(strstr(text, "trusted_uids[1]"));
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(identity_is_appended_where_a_source_has_incidents),
@@ -240,6 +260,7 @@ int main(void) {
                 cmocka_unit_test(memory_suffices_for_what_is_asked),
                 cmocka_unit_test(times_fit_together),
                 cmocka_unit_test(the_two_sockets_are_two),
+                cmocka_unit_test(a_trusted_user_that_is_not_known_is_warned_of),
                 cmocka_unit_test(who_keeps_what_is_delivered_cannot_evict_what_is_not),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

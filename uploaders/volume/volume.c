@@ -1450,12 +1450,13 @@ static int walk_entry(Walk *w, DIR *dir, const char *name, const char *above, un
                 remove_litter(w, dirfd(dir), name);
                 return 0;
         }
-        if (++w->n_seen > w->listing->n_max)
-                return -E2BIG;
         if (fstatat(dirfd(dir), name, &st, AT_SYMLINK_NOFOLLOW) < 0)
                 return errno == ENOENT ? 0 : -errno;
-        if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+        bool counts = is_trusted(w->v, w->root_fd, st.st_uid);
+        if (!S_ISREG(st.st_mode) && (!S_ISDIR(st.st_mode) || !counts))
                 return 0;
+        if (++w->n_seen > w->listing->n_max)
+                return -E2BIG;
         _cleanup_free_ char *relative = path_join(above, name);
         if (!relative)
                 return -ENOMEM;
@@ -1464,7 +1465,7 @@ static int walk_entry(Walk *w, DIR *dir, const char *name, const char *above, un
         const VolumeFile file = { .relative = relative,
                                   .bytes = (uint64_t)st.st_size,
                                   .modified_usec = usec_of(&st.st_mtim),
-                                  .is_trusted = is_trusted(w->v, w->root_fd, st.st_uid) };
+                                  .is_trusted = counts };
         return w->listing->on_file(&file, w->listing->userdata);
 }
 
@@ -1496,7 +1497,10 @@ static int walk_beside(Walk *w, const char *directory) {
         const struct dirent *entry;
         int r = fs_opendir_at(w->root_fd, ".", &dir);
         while (r == 0 && (errno = 0, entry = readdir(dir))) {
-                if (strncmp(entry->d_name, directory, n) != 0 || entry->d_name[n] != '.')
+                struct stat st;
+                if (strncmp(entry->d_name, directory, n) != 0 || entry->d_name[n] != '.' ||
+                    fstatat(w->root_fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+                    !S_ISDIR(st.st_mode) || !is_trusted(w->v, w->root_fd, st.st_uid))
                         continue;
                 if (++w->n_seen > w->listing->n_max)
                         return -E2BIG;

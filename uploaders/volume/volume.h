@@ -181,8 +181,8 @@ typedef struct VolumeListing {
 } VolumeListing;
 /** Lists a tree in no order, then what lies beside it under names with `.<writer>` of any node,
  * where the first component begins with a dot; follows no symlink. What begins with a dot is left
- * out, and a directory below that may not be read. Removes the temporary files of small objects
- * that a crash of this node has left there. */
+ * out, and a directory below that may not be read, or is no agent's. Removes the temporary files of
+ * small objects that a crash of this node has left there. */
 int volume_object_list(Volume *v, const VolumeListing *listing, char **ret_error);
 
 /* Reading a file from the storage, not from the page cache, and comparing it with the digests of

@@ -973,11 +973,14 @@ static void records_and_incident_json_are_written_and_nonsense_beside_them_is_le
         record_object_name(key_of(JOB), 1, (int64_t)T0, "i-3", name);
         put_object(name, "{\"schema\": \"\xff");
         put_record("i-4", 1);
+        put_record("i-5", 1); /* as one of another node */
+        strstr(bucket.items[bucket.n - 1].name, "-i-5.json")[3] = '6';
         pass(f, 60 * SEC);
         const char *incident = object(DATE_TIME "-" RUNTIME_ID "/incident.json");
         assert_non_null(incident);
         assert_non_null(strstr(incident, "\"i-1\""));
         assert_null(strstr(incident, "\"i-3\""));
+        assert_null(strstr(incident, "\"i-5\""));
         assert_non_null(strstr(incident, "\"i-4\""));
         assert_non_null(strstr(incident, "a??\\\"b"));
         assert_int_equal(n_objects(".incidents/", "-i-1.json"), 1);
