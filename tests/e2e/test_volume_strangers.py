@@ -4,6 +4,7 @@ way, and what they say of a failure does not count."""
 import json
 import os
 import socket
+import subprocess
 import sys
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
@@ -11,13 +12,13 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 # pylint: disable=wrong-import-position
 import failing_jobs
 import incidents
-from agent import INSTANCE, Agent, need_root, wait_for
+from agent import INSTANCE, Agent, need, need_root, wait_for
 from agent import cleanup as remove_agents
 from failing_jobs import Job
 from tap import main, test
 from test_shared_volume import dump, node
 
-AGENT, STRANGER = 20001, 20005
+AGENT, STRANGER, NOBODY = 20001, 20005, 65534
 ELSEWHERE = "192.0.2.1:29500"  # the other ranks of the job, of which nobody hears
 
 
@@ -146,6 +147,18 @@ class Scene:
 
 
 
+    def published(self):
+        return [os.path.join(base, "incident.json") for base, _, names in os.walk(self.share)
+                if "incident.json" in names]
+
+    def published_anew(self):
+        """incident.json as it is written once more, 15 or 60 s after the decision."""
+        for path in wait_for("incident.json is there", self.published, 60):
+            os.unlink(path)
+        path, = wait_for("it is there again", self.published, 120)
+        with open(path, encoding="utf-8") as f:
+            return f.read()
+
     def report(self, place=""):
         result = self.agent.cli("--json", "report", os.path.join(self.share, place))
         return (json.loads(result.stdout) if result.stdout else None), result
@@ -169,12 +182,38 @@ def a_record_of_another_account_is_in_no_roster_and_is_named():
     assert d["first_failure"]["instance_id"] == INSTANCE, d["first_failure"]
     assert not [r for r in d["ranks"] if r.get("instance_id") == "i-0bad"], d
     assert str(STRANGER) in result.stderr and "i-0bad" in result.stderr, result
-    published = wait_for("incident.json is there", lambda: [
-        os.path.join(base, "incident.json") for base, _, names in os.walk(s.share)
-        if "incident.json" in names], 90)
-    with open(published[0], encoding="utf-8") as f:
-        assert "i-0bad" not in f.read()
+    assert "i-0bad" not in s.published_anew()
     s.agent.stop()
+
+
+@test
+def where_the_server_squashes_root_nobody_s_files_count_and_root_s_do_not():
+    need("bindfs", "umount")
+    s = Scene()
+    behind = s.agent.path("behind")
+    os.mkdir(behind)
+    give(behind, NOBODY)
+    # FUSE has no O_TMPFILE: a probe file has a name, which somebody may have taken.
+    put_fifo(os.path.join(behind, f".neuron-collectd-probe-{INSTANCE}"))
+    # What is made through the mount is nobody's, as under root_squash.
+    subprocess.run(["bindfs", f"--create-for-user={NOBODY}", f"--create-for-group={NOBODY}",
+                    behind, s.share], check=True)
+    try:
+        s.agent.start()
+        s.fail()
+        assert s.decision().startswith("store|1|"), s.decision()
+        where = os.path.join(behind, ".incidents", s.key, "1")
+        record = wait_for("the record is there", lambda: os.path.isdir(where) and [
+            name for name in os.listdir(where) if name.endswith(f"{INSTANCE}.json")])[0]
+        assert os.stat(os.path.join(where, record)).st_uid == NOBODY
+        assert not [name for name in os.listdir(behind) if name.endswith(f".{INSTANCE}")]
+        s.share = behind
+        s.plant(planted(s.key), 0)
+        text = s.published_anew()
+        assert "i-0bad" not in text and INSTANCE in text, text
+        s.agent.stop()
+    finally:
+        subprocess.run(["umount", "-l", s.agent.path("share")], check=False)
 
 
 @test

@@ -1415,12 +1415,14 @@ int volume_object_read(Volume *v, const char *relative, size_t max_bytes, Volume
         return 0;
 }
 
+#define STRANGE_MAX 1000 /* of other users' files that are listed */
+
 typedef struct Walk {
         Volume *v;
         int root_fd;
         const VolumeListing *listing;
         char *litter; /* how the names of this node's temporary files of small objects end */
-        size_t n_seen;
+        size_t n_seen, n_strange; /* an agent's; other users' */
 } Walk;
 
 static int walk(Walk *w, DIR *dir, const char *relative, unsigned depth);
@@ -1455,8 +1457,10 @@ static int walk_entry(Walk *w, DIR *dir, const char *name, const char *above, un
         bool counts = is_trusted(w->v, w->root_fd, st.st_uid);
         if (!S_ISREG(st.st_mode) && (!S_ISDIR(st.st_mode) || !counts))
                 return 0;
-        if (++w->n_seen > w->listing->n_max)
+        if (counts && ++w->n_seen > w->listing->n_max)
                 return -E2BIG;
+        if (!counts && ++w->n_strange > STRANGE_MAX)
+                return 0;
         _cleanup_free_ char *relative = path_join(above, name);
         if (!relative)
                 return -ENOMEM;

@@ -174,7 +174,7 @@ typedef struct VolumeFile { /* borrowed */
 
 typedef struct VolumeListing {
         const char *directory; /* below the root, may end in a slash; missing: an empty listing */
-        size_t n_max;          /* entries that are looked at */
+        size_t n_max;          /* entries that are looked at, but for other users' */
         /* Of a regular file. Negative stops the listing, which returns it. */
         int (*on_file)(const VolumeFile *file, void *userdata);
         void *userdata;

@@ -461,6 +461,31 @@ static void what_cannot_be_read_back_is_reported(void **state) {
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
 
+static int count_file(const VolumeFile *file, void *userdata) {
+        size_t *n = userdata;
+        n[!file->is_trusted]++;
+        return 0;
+}
+
+static void what_strangers_have_made_fills_no_listing(void **state) {
+        const Scratch *s = *state;
+        _cleanup_(volume_freep) Volume *v = volume_at(s, "root");
+        _cleanup_free_ char *error = NULL;
+        size_t n[2] = { 0 };
+        const VolumeListing listing = {
+                .directory = ".k/1/", .n_max = 20, .on_file = count_file, .userdata = n
+        };
+        if (geteuid() != 0)
+                SKIP_BECAUSE("not root");
+        in_scratch(s, "mkdir -p root/.k/1/d root/.k.x/1 root/.k.y/1 && cd root/.k/1 && touch own "
+                      "../../.k.x/1/own ../../.k.y/1/own && seq -f d/%.0f 3000 | xargs touch && "
+                      "seq -f s%.0f 3000 | xargs touch && chown 4711 s* d ../../.k.y");
+        assert_int_equal(volume_object_list(v, &listing, &error), 0);
+        assert_int_equal(n[0],
+                         2); /* `own`, and the one beside; nothing in a stranger's directory */
+        assert_int_equal(n[1], 1000);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(an_object_arrives_complete),
@@ -479,6 +504,7 @@ int main(void) {
                 TEST(a_small_object_is_read_from_the_disk_without_a_context_for_it),
                 TEST(every_cut_into_stripes_is_read_back),
                 TEST(what_cannot_be_read_back_is_reported),
+                TEST(what_strangers_have_made_fills_no_listing),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
