@@ -88,6 +88,9 @@ bool core_name_parse(const char *name, CrashedProcess *ret) {
         if (!cut_name(text, parts, ELEMENTSOF(parts), &p) || strlen(parts[2]) != 32 ||
             strspn(parts[2], "0123456789abcdef") != 32)
                 return false;
+        uint64_t uid;
+        p.has_uid = parse_u64_range(parts[3], 0, UINT32_MAX - 1, &uid) == 0;
+        p.uid = p.has_uid ? (uid_t)uid : 0;
         _cleanup_free_ char *command = NULL;
         if (path_unescape(text + 5, &command) == 0) /* `python3\x2e11` */
                 set_command(&p, command, strlen(command));

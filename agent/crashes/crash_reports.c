@@ -2,7 +2,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <jansson.h>
+#include <pwd.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -32,6 +35,10 @@
 #define REPORTS_OF_USER_MAX 64
 /* Deleted cores that are held open for their reports stay on the disk, and in no quota. */
 #define REPORTS_HELD_MAX 16
+/* A report that takes longer, while other users' cores wait, is begun again later, with twice the
+ * time; with the last one that is its end. */
+#define SLICE_MIN_USEC (5 * USEC_PER_SEC)
+#define SLICE_MAX_USEC (40 * USEC_PER_SEC)
 #define REPORT_BYTES_MAX ((size_t)(32 * MIB))
 /* Only a file system that does not answer holds a report longer: it is waited for no more. */
 #define HANGS_USEC (CRASH_STREAM_TIMEOUT_USEC + 2 * TIMEOUT_USEC)
@@ -63,7 +70,16 @@ typedef struct Report {
         int error;            /* of attaching */
         char signature[STORE_SIGNATURE_SIZE];
         AttachmentJob *attaching;
+        uint64_t slice_usec;
+        atomic_bool others_wait; /* set by the loop, read by the worker */
+        bool gave_way;
 } Report;
+
+/* What a user's reports have taken since there was none to be made. */
+typedef struct Turn {
+        uid_t uid;
+        uint64_t used_usec;
+} Turn;
 
 struct CrashReports {
         CrashReportsContext context;
@@ -74,6 +90,8 @@ struct CrashReports {
         Report *running; /* NULL: none */
         uint64_t running_since_usec;
         KernelLog *kernel_log;
+        Turn turns[REPORTS_MAX];
+        size_t n_turns;
         uid_t last_uid;
         sd_event_source *next;
 };
@@ -84,7 +102,7 @@ static void set_state(Report *x, ReportState to) {
         static const unsigned moves[N_REPORT_STATES] = {
                 [REPORT_QUEUED] = 1U << REPORT_READING,
                 [REPORT_READING] = 1U << REPORT_MAKING | 1U << REPORT_ATTACHING,
-                [REPORT_MAKING] = 1U << REPORT_ATTACHING,
+                [REPORT_MAKING] = 1U << REPORT_ATTACHING | 1U << REPORT_QUEUED,
         };
         static const StateTable table = { "crash report", names, moves, N_REPORT_STATES };
         if (transition_check(&table, x->state, to, x->bundle_id) == 0)
@@ -189,8 +207,27 @@ static int keep_report(Report *x, const CrashReport *report) {
         return x->json_fd < 0 ? x->json_fd : MIN(x->text_fd, 0);
 }
 
+/* The kernel gives a core the user and group of its process. The groups that a user has besides are
+ * those of this node. */
+static void find_reader(const Report *x, FileReader *ret) {
+        struct stat st;
+        struct passwd entry, *found = NULL;
+        char buffer[4096];
+        int n = FILES_GROUPS_MAX;
+        *ret = (FileReader){ .uid = x->uid };
+        if (x->uid == 0 && x->facts.process.has_uid)
+                ret->uid = x->facts.process.uid; /* systemd-coredump's are root's */
+        if (fstat(x->core_fd, &st) == 0 && st.st_gid != 0)
+                ret->groups[ret->n_groups++] = st.st_gid;
+        if (getpwuid_r(ret->uid, &entry, buffer, sizeof buffer, &found) == 0 && found &&
+            getgrouplist(found->pw_name, ret->n_groups ? st.st_gid : found->pw_gid, ret->groups,
+                         &n) > 0)
+                ret->n_groups = (size_t)n;
+}
+
 static void run_making(Report *x) {
         CrashReport report = { 0 };
+        FileReader reader;
         _cleanup_(roots_done) Roots roots = { .n = 0 };
         int host = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (x->facts.cgroup)
@@ -198,14 +235,19 @@ static void run_making(Report *x) {
                                         x->facts.cgroup);
         roots_add(&roots, host, FILE_ROOT_HOST, "host");
         roots_add_layers(&roots, host);
+        find_reader(x, &reader);
         int r = crash_report(&(CrashRequest){ .program = OURSELVES,
                                               .core_name = path_name(x->unit_path),
                                               .core_fd = x->core_fd,
                                               .roots = roots.items,
                                               .n_roots = roots.n,
+                                              .reader = &reader,
                                               .context = x->context,
-                                              .timeout_usec = TIMEOUT_USEC },
+                                              .timeout_usec = TIMEOUT_USEC,
+                                              .others_wait = &x->others_wait,
+                                              .slice_usec = x->slice_usec },
                              &report);
+        x->gave_way = report.gave_way;
         if (r == CRASH_E_FAILED)
                 set_fault(x, TAKE_PTR(report.fault));
         else if (r == 0)
@@ -323,6 +365,8 @@ static void remove_report(Report *x) {
                 c->running = NULL;
         list_remove(&x->link);
         c->n--;
+        if (c->n == 0)
+                c->n_turns = 0;
         owners_release(&c->owners, &(Owner){ .uid = x->uid }, 1);
 }
 
@@ -410,6 +454,28 @@ static void start_attaching(Report *x) {
         attach(x);
 }
 
+/* ---- whose turn it is ---- */
+
+static uint64_t time_of(const CrashReports *c, uid_t uid) {
+        for (size_t i = 0; i < c->n_turns; i++)
+                if (c->turns[i].uid == uid)
+                        return c->turns[i].used_usec;
+        return 0;
+}
+
+static void charge_time(CrashReports *c, uid_t uid) {
+        uint64_t now = clock_boottime_usec(), used = now - c->running_since_usec;
+        c->running_since_usec = now;
+        for (size_t i = 0; i < c->n_turns; i++)
+                if (c->turns[i].uid == uid) {
+                        c->turns[i].used_usec += used;
+                        return;
+                }
+        if (c->n_turns == ELEMENTSOF(c->turns))
+                c->n_turns = 0; /* all begin again */
+        c->turns[c->n_turns++] = (Turn){ uid, used };
+}
+
 static void start_work(Report *x) {
         int r = worker_pool_submit(x->owner->pool, &x->work);
         if (r == 0)
@@ -418,9 +484,27 @@ static void start_work(Report *x) {
         start_attaching(x);
 }
 
+static void requeue(Report *x) {
+        CrashReports *c = x->owner;
+        set_state(x, REPORT_QUEUED);
+        x->slice_usec *= 2;
+        x->gave_way = false;
+        cleanup_closep(&x->core_fd);
+        x->core_fd = -1;
+        core_facts_done(&x->facts);
+        x->facts = (CoreFacts){ 0 };
+        free(TAKE_PTR(x->context));
+        free(TAKE_PTR(x->fault));
+        c->running = NULL;
+        schedule(c);
+}
+
 static void done(WorkJob *job) {
         Report *x = CONTAINER_OF(job, Report, work);
-        if (x->state == REPORT_READING && !x->fault && !x->is_unwanted) {
+        charge_time(x->owner, x->uid);
+        if (x->gave_way && !x->is_unwanted && x->slice_usec < SLICE_MAX_USEC)
+                requeue(x);
+        else if (x->state == REPORT_READING && !x->fault && !x->is_unwanted) {
                 if (!x->facts.job)
                         x->facts.job = find_job(x->owner->context.store, &x->facts.process, x->uid,
                                                 &x->facts.cgroup);
@@ -431,14 +515,25 @@ static void done(WorkJob *job) {
                 start_attaching(x);
 }
 
-/* Users take turns, in the order of their numbers: nobody's cores keep those of others waiting. */
+/* The user whose reports have taken least is next; of equals in the order of their numbers. */
 static Report *pick_next(const CrashReports *c) {
         const uid_t next_uid = c->last_uid + 1;
         Report *first = NULL;
-        LIST_FOREACH_ITEM (Report, x, link, &c->reports)
-                if (!first || x->uid - next_uid < first->uid - next_uid) /* it wraps around */
+        LIST_FOREACH_ITEM (Report, x, link, &c->reports) {
+                uint64_t least = first ? time_of(c, first->uid) : 0, used = time_of(c, x->uid);
+                if (!first || used < least ||
+                    (used == least && x->uid - next_uid < first->uid - next_uid)) /* it wraps */
                         first = x;
+        }
         return first;
+}
+
+static void set_others_wait(CrashReports *c) {
+        bool others_wait = false;
+        LIST_FOREACH_ITEM (Report, x, link, &c->reports)
+                others_wait = others_wait || (c->running && x->uid != c->running->uid);
+        if (c->running)
+                atomic_store(&c->running->others_wait, others_wait);
 }
 
 static int on_next(sd_event_source *s, void *userdata) {
@@ -450,6 +545,7 @@ static int on_next(sd_event_source *s, void *userdata) {
         c->running = x;
         c->running_since_usec = clock_boottime_usec();
         c->last_uid = x->uid;
+        set_others_wait(c);
         set_state(x, REPORT_READING);
         start_work(x);
         return 0;
@@ -484,6 +580,7 @@ static Report *report_new(CrashReports *c, const CrashReportsCore *core) {
                        .unit_ino = b->unit_ino,
                        .unit_born_usec = b->unit_born_usec,
                        .uid = b->uid,
+                       .slice_usec = SLICE_MIN_USEC,
                        .held_fd = is_held ? fcntl(core->held_fd, F_DUPFD_CLOEXEC, 3) : -1,
                        .core_fd = -1,
                        .json_fd = -1,
@@ -525,6 +622,7 @@ bool crash_reports_request(CrashReports *c, const CrashReportsCore *core) {
         }
         list_append(&c->reports, &x->link);
         c->n++;
+        set_others_wait(c);
         schedule(c);
         return !is_hung(c);
 }

@@ -33,6 +33,8 @@ void kernel_log_add(KernelLog *l, const KernelLine *line);
 
 typedef struct CrashedProcess {
         pid_t pid; /* 0 = not known; perhaps as its container counts */
+        bool has_uid;
+        uid_t uid; /* with has_uid: as systemd-coredump names it */
         char command[COMMAND_SIZE];
         uint64_t first_usec, last_usec; /* CLOCK_REALTIME: between these it died */
 } CrashedProcess;

@@ -40,6 +40,7 @@ enum {
 #define CHILD_CPU_USEC (10 * USEC_PER_SEC)
 #define KILL_USEC USEC_PER_SEC
 #define WAIT_STEP_USEC 1000
+#define SLICE_CHECK_USEC (500 * USEC_PER_MSEC)
 #define REPORT_BYTES_MAX (64 * MIB)
 
 typedef struct ChildStart {
@@ -216,20 +217,23 @@ static int reply_to_query(int socket_fd, const CrashRequest *o) {
         int r = receive_message(socket_fd, &q, sizeof q, NULL);
         if (r < 0)
                 return r;
-        fd = files_open(o->roots, o->n_roots, &q, &reply);
+        fd = files_open(o->roots, o->n_roots, o->reader, &q, &reply);
         return send_message(socket_fd, &reply, sizeof reply, fd);
 }
 
-/* @return 0 when the child has closed its end, -ETIMEDOUT, -EBADMSG: it sent no query, or too many,
- * -EAGAIN: it does not read the replies, -errno */
+/* @return 0 when the child has closed its end, -ETIMEDOUT, -EINTR: it gives way, -EBADMSG: it sent
+ * no query, or too many, -EAGAIN: it does not read the replies, -errno */
 static int serve(int socket_fd, const CrashRequest *o, uint64_t end_usec) {
+        const uint64_t slice_end_usec = clock_boottime_usec() + o->slice_usec;
         for (unsigned n_requests = 0; n_requests < REQUESTS_MAX;) {
                 uint64_t now = clock_boottime_usec();
                 struct pollfd p = { .fd = socket_fd, .events = POLLIN };
                 if (now >= end_usec)
                         return -ETIMEDOUT;
-                int n = poll(&p, 1,
-                             (int)MIN((end_usec - now) / USEC_PER_MSEC + 1, (uint64_t)INT32_MAX));
+                if (o->others_wait && atomic_load(o->others_wait) && now >= slice_end_usec)
+                        return -EINTR;
+                uint64_t wait_usec = MIN(end_usec - now, (uint64_t)SLICE_CHECK_USEC);
+                int n = poll(&p, 1, (int)(wait_usec / USEC_PER_MSEC + 1));
                 if (n < 0 && errno != EINTR)
                         return -errno;
                 n_requests += n > 0;
@@ -357,6 +361,12 @@ static int run_child(const CrashRequest *o, const int *fds, int *socket_of_child
         kill_child(pid);
         if (has_report(fds, ret))
                 return 0;
+        ret->gave_way = r == -EINTR;
+        if (ret->gave_way)
+                return set_fault(ret,
+                                 "reading it took longer than %llu s while cores of other "
+                                 "users waited",
+                                 (unsigned long long)(o->slice_usec / USEC_PER_SEC));
         if (r == -ETIMEDOUT)
                 return set_fault(ret, "reading it took longer than %llu s",
                                  (unsigned long long)(timeout_usec / USEC_PER_SEC));

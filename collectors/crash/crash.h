@@ -2,6 +2,8 @@
  * it asks for each program and library by path and build id, and gets a descriptor. */
 #pragma once
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "collectors/crash/origin/files.h"
@@ -29,13 +31,17 @@
 #define CRASH_SIGNATURES_MAX 256
 
 typedef struct CrashRequest {
-        const char *program;   /* that has crash_child_main() behind CRASH_CHILD; absolute */
-        const char *core_name; /* as the report names it */
-        int core_fd;           /* borrowed, as the roots' are; may be a pipe, or zstd */
-        const FileRoot *roots; /* where programs and libraries may be, the likeliest first */
-        size_t n_roots;        /* <= FILES_ROOTS_MAX */
-        const char *context;   /* JSON, as above; NULL, or more than its bound: none */
+        const char *program;      /* that has crash_child_main() behind CRASH_CHILD; absolute */
+        const char *core_name;    /* as the report names it */
+        int core_fd;              /* borrowed, as the roots' are; may be a pipe, or zstd */
+        const FileRoot *roots;    /* where programs and libraries may be, the likeliest first */
+        size_t n_roots;           /* <= FILES_ROOTS_MAX */
+        const FileReader *reader; /* the core's owner: files_open() */
+        const char *context;      /* JSON, as above; NULL, or more than its bound: none */
         uint64_t timeout_usec;
+        /* Others wait to be served: it is given up after slice_usec. NULL: they wait */
+        const atomic_bool *others_wait;
+        uint64_t slice_usec;
         uint64_t stream_timeout_usec; /* before that, to read a pipe or decompress; then the report
                                          is of what came. 0 = CRASH_STREAM_TIMEOUT_USEC */
 } CrashRequest;
@@ -43,6 +49,7 @@ typedef struct CrashRequest {
 typedef struct CrashReport {
         char *json, *text; /* of CRASH_FILE and CRASH_TEXT_FILE */
         char *fault;       /* a sentence: why there is none; NULL */
+        bool gave_way;     /* that is why */
 } CrashReport;
 
 enum { CRASH_E_FAILED = 1 };

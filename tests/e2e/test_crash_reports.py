@@ -20,7 +20,7 @@ import radosgw
 from agent import CLI, PATIENCE, Agent, cleanup, extract, family, need_root, object_of, wait_for
 from cores import CRASHER, core_of, report
 from s3tools import new_bucket
-from tap import main, test
+from tap import figures, in_time, main, test
 
 PARTS = {"neuron-collectd/crash.json", "neuron-collectd/crash.md"}
 
@@ -331,6 +331,53 @@ def users_take_turns():
             if "crash report is attached" in line for i in names if i in line]
     assert "".join(made).index("c") <= 2, made
     a.stop()
+
+
+@test
+def cores_that_are_costly_hold_up_no_other_user_for_long():
+    need_root()
+    a = node(settle="1s")
+    a.start()
+    stopped = []
+    for uid in (2001, 2002, 2003):
+        put(a, f"core.{uid}", uid)
+        stopped.append(wait_for("its reader is stopped", lambda: (
+            lambda pid: pid not in stopped and pid)(stop_child(a)), 60))
+    begin = time.monotonic()
+    put(a, "core.victim", 2004)
+    wait_for("the victim's report is there", lambda: any(
+        "core.victim" in m["source"]["path"] and PARTS & set(kinds(m))
+        for _, m in bundles(a).values()), 60)
+    seconds = time.monotonic() - begin
+    figures.append(f"beside three costly cores: {seconds:.1f} s")
+    in_time(seconds, 30, "the report")  # a reader alone may take 60
+    a.kill()
+
+
+@test
+def a_program_that_the_owner_of_the_core_may_not_read_is_not_opened():
+    need_root()
+    a = node()
+    home = a.path("home-of-2002")
+    os.mkdir(home)
+    program = shutil.copy(CRASHER, home)
+    names = {}
+    for mode in (0o755, 0o700):
+        with core_of(program, "null", "3") as core:
+            shutil.copyfile(core, a.path("coming"))
+        os.chown(home, 2002, 2002)
+        os.chmod(home, mode)
+        os.chown(a.path("coming"), 2001, 2001)
+        a.start()
+        os.rename(a.path("coming"), a.path("cores", f"core.crasher.{mode:o}"))
+        path, _ = wait_for("it is delivered with its report", lambda m=mode: next((
+            found for found in bundles(a).values()
+            if found[1]["source"]["path"].endswith(f".{m:o}")
+            and PARTS <= set(kinds(found[1]))), None), 60)
+        names[mode] = functions(report_in(path)[0])
+        a.stop()
+    assert names[0o755][:3] == ["read_through", "crash", "main"], names
+    assert not any(names[0o700]), names
 
 
 @test

@@ -5,7 +5,9 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statfs.h>
+#include <unistd.h>
 
 #include "collectors/host/procfs.h"
 #include "lib/base/digest.h"
@@ -121,6 +123,62 @@ static int open_of_packages(int root_fd, const FileQuery *q) {
         return fd;
 }
 
+/* ---- who could read it ---- */
+
+/* @param other  S_IROTH, S_IXOTH */
+static bool may(const FileReader *r, const struct stat *st, mode_t other) {
+        if (r->uid == 0 || r->uid == st->st_uid || st->st_mode & other)
+                return true;
+        for (size_t i = 0; i < r->n_groups && st->st_mode & other << 3; i++)
+                if (r->groups[i] == st->st_gid)
+                        return true;
+        return false;
+}
+
+/* @return whether path was set to what the kernel calls an open file */
+static bool name_open_file(int fd, char path[static FILES_PATH_SIZE]) {
+        char link[sizeof "/proc/self/fd/" + 10];
+        (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t n = readlink(link, path, FILES_PATH_SIZE - 1);
+        path[MAX(n, 0)] = '\0';
+        return n > 0 && path[0] == '/' && n < FILES_PATH_SIZE - 1;
+}
+
+/* @return where in the root an open file is, without links; NULL: not known */
+static const char *place_below(int root_fd, int fd, char path[static FILES_PATH_SIZE]) {
+        char root[FILES_PATH_SIZE];
+        struct stat a, b;
+        if (!name_open_file(root_fd, root) || !name_open_file(fd, path))
+                return NULL;
+        size_t n = strcmp(root, "/") == 0 ? 0 : strlen(root);
+        if (strncmp(path, root, n) != 0 || path[n] != '/' || fstat(fd, &a) < 0)
+                return NULL;
+        _cleanup_close_ int again = procfs_root_open(
+                root_fd, path + n, O_PATH | (S_ISDIR(a.st_mode) ? O_DIRECTORY : 0), &b);
+        return again >= 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino ? path + n : NULL;
+}
+
+/* Above all a program in another user's home, which the agent may read. */
+static bool may_read(const FileReader *r, int root_fd, int fd) {
+        char buffer[FILES_PATH_SIZE], prefix[FILES_PATH_SIZE] = "/";
+        struct stat st;
+        if (!r || r->uid == 0)
+                return true;
+        const char *path = place_below(root_fd, fd, buffer);
+        if (!path || fstat(fd, &st) < 0 || !may(r, &st, S_IROTH))
+                return false;
+        for (const char *slash = path; slash; slash = strchr(slash + 1, '/')) {
+                size_t n = MAX((size_t)(slash - path), (size_t)1);
+                memcpy(prefix, path, n);
+                prefix[n] = '\0';
+                _cleanup_close_ int dir =
+                        procfs_root_open(root_fd, prefix, O_PATH | O_DIRECTORY, &st);
+                if (dir < 0 || !may(r, &st, S_IXOTH))
+                        return false;
+        }
+        return true;
+}
+
 /* ---- a request ---- */
 
 /* Where the process had a root of its own, the same path elsewhere is likely another file. */
@@ -150,12 +208,17 @@ static bool is_valid_query(const FileQuery *q) {
         return memchr(q->path, '\0', sizeof q->path) && q->build_id.n <= ELF_BUILD_ID_MAX;
 }
 
-int files_open(const FileRoot *roots, size_t n, const FileQuery *q, FileReply *ret) {
+int files_open(const FileRoot *roots, size_t n, const FileReader *reader, const FileQuery *q,
+               FileReply *ret) {
         bool in_all = q->kind == FILE_OF_CODE || q->kind == FILE_OF_DEBUG;
         *ret = (FileReply){ .error = -ENODATA };
         for (size_t i = q->place; i < n && is_valid_query(q); i++) {
                 bool other = is_other(roots, i);
                 int fd = open_in(&roots[i], other, q);
+                if (fd >= 0 && !may_read(reader, roots[i].fd, fd)) {
+                        (void)close(fd);
+                        fd = -EACCES;
+                }
                 if (fd < 0 && in_all)
                         continue;
                 if (fd >= 0)

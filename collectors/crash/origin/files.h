@@ -3,6 +3,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "collectors/host/elf_notes.h"
 
@@ -22,6 +23,15 @@ typedef struct FileRoot {
         FileRootKind kind;
         char name[FILES_NAME_SIZE]; /* as the report says it */
 } FileRoot;
+
+#define FILES_GROUPS_MAX 256
+
+/* For whom files are opened: the owner of the core. */
+typedef struct FileReader {
+        uid_t uid;
+        gid_t groups[FILES_GROUPS_MAX];
+        size_t n_groups;
+} FileReader;
 
 typedef enum FileKind {
         FILE_OF_CODE,  /* a program or library */
@@ -45,9 +55,12 @@ typedef struct FileReply {
 } FileReply;
 
 /** Searches the roots from q->place on.
+ * @param reader  nothing is opened that this user could not read, by modes of the file and of the
+ * directories from the root to it; ACLs are not examined. NULL: whatever the caller may read
  * @param q  anybody's bytes  @param ret  all of it is set
  * @return a descriptor, the caller's, for reading; -1 and ret->error */
-int files_open(const FileRoot *roots, size_t n, const FileQuery *q, FileReply *ret);
+int files_open(const FileRoot *roots, size_t n, const FileReader *reader, const FileQuery *q,
+               FileReply *ret);
 
 /** The child's end: requests a file. @param ret_place  gets the root's name, which stays
  * @return a descriptor, the caller's; -ENODATA: it is not to be had */

@@ -40,7 +40,7 @@ static int setup(void **state) {
 /* @return the place, -1: none */
 static int place_of(const FileRoot *roots, size_t n, const FileQuery *q, bool *ret_is_other) {
         FileReply reply;
-        int fd = files_open(roots, n, q, &reply);
+        int fd = files_open(roots, n, NULL, q, &reply);
         assert_int_equal(reply.error, fd < 0 ? -ENODATA : 0);
         *ret_is_other = reply.is_other;
         if (fd < 0)
@@ -73,6 +73,39 @@ static void only_programs_and_libraries_are_handed_out(void **state) {
         assert_int_equal(ask(&root, 1, "/lib/liba.so", UINT_MAX, 0), -1);
         for (size_t i = 0; i < sizeof no / sizeof *no; i++)
                 assert_int_equal(ask(&root, 1, no[i], 0, 0), -1);
+}
+
+static bool is_opened_for(const Scratch *s, const FileReader *reader, const char *path) {
+        FileQuery q = { .place = 0 };
+        FileReply reply;
+        const FileRoot root = { .fd = s->fd, .kind = FILE_ROOT_OWN };
+        (void)snprintf(q.path, sizeof q.path, "%s", path);
+        int fd = files_open(&root, 1, reader, &q, &reply);
+        if (fd >= 0)
+                assert_int_equal(close(fd), 0);
+        return fd >= 0;
+}
+
+static void what_the_owner_of_the_core_cannot_read_is_not_handed_out(void **state) {
+        const Scratch *s = *state;
+        const FileReader other = { .uid = geteuid() + 1 },
+                         group = { .uid = geteuid() + 1, .groups = { getegid() }, .n_groups = 1 },
+                         own = { .uid = geteuid() };
+        assert_int_equal(fchmod(s->fd, 0755), 0);
+        assert_true(is_opened_for(s, &other, "/lib/program"));
+        assert_true(is_opened_for(s, &other, "/lib/link.so"));
+        assert_int_equal(fchmodat(s->fd, "lib/program", 0640, 0), 0);
+        assert_false(is_opened_for(s, &other, "/lib/program"));
+        assert_true(is_opened_for(s, &group, "/lib/program"));
+        assert_true(is_opened_for(s, &own, "/lib/program"));
+        assert_int_equal(fchmodat(s->fd, "lib/program", 0644, 0), 0);
+        assert_int_equal(symlinkat("lib", s->fd, "way"), 0);
+        assert_int_equal(fchmodat(s->fd, "lib", 0710, 0), 0); /* a home */
+        assert_false(is_opened_for(s, &other, "/lib/program"));
+        assert_false(is_opened_for(s, &other, "/way/program"));
+        assert_true(is_opened_for(s, &group, "/way/program"));
+        assert_true(is_opened_for(s, NULL, "/lib/program"));
+        assert_int_equal(fchmodat(s->fd, "lib", 0755, 0), 0);
 }
 
 static int ask_for(const Scratch *s, FileKind kind, const char *path) {
@@ -234,6 +267,9 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(only_programs_and_libraries_are_handed_out, setup,
                                                 scratch_teardown),
+                cmocka_unit_test_setup_teardown(
+                        what_the_owner_of_the_core_cannot_read_is_not_handed_out, setup,
+                        scratch_teardown),
                 cmocka_unit_test_setup_teardown(
                         of_texts_only_those_of_package_managers_are_handed_out, setup,
                         scratch_teardown),

@@ -19,7 +19,7 @@
 static int open_below(const FileQuery *q, FileReply *ret, const char **ret_place, void *userdata) {
         const Scratch *s = userdata;
         const FileRoot root = { .fd = s->fd, .kind = FILE_ROOT_OWN };
-        int fd = files_open(&root, 1, q, ret);
+        int fd = files_open(&root, 1, NULL, q, ret);
         *ret_place = "here";
         return fd < 0 ? ret->error : fd;
 }
