@@ -219,6 +219,12 @@ static void on_task_done(WorkJob *job) {
         t->done(t);
 }
 
+static int intake_supplement_id(char ret[BUNDLE_ID_SIZE], const BundleRecord *base,
+                                unsigned number) {
+        int n = snprintf(ret, BUNDLE_ID_SIZE, "%s-s%u", base->id, number);
+        return n < 0 || n >= BUNDLE_ID_SIZE ? -EOVERFLOW : 0;
+}
+
 static int submit(IntakeSource *s, WorkerPool *pool, SourceTask *t) {
         t->job.done = on_task_done;
         int r = worker_pool_submit(pool, &t->job);
@@ -257,6 +263,7 @@ static bool intake_probe_submit(IntakeSource *s, WorkerPool *pool, ProbeJob *p,
 static void intake_probe_path(IntakeSource *s, const char *relative);
 static void mark_delivered(IntakeSource *s, const char *relative, uint64_t digest);
 static void intake_probe_bundle(Bundle *b);
+static void intake_release_pins(IntakeSource *s, const char *id);
 static void intake_start_scan(IntakeSource *s);
 static void arm_scan(IntakeSource *s);
 
@@ -632,14 +639,14 @@ static void report_losses(IntakeSource *s, const Bundle *b, const ScanUnit *u) {
                 report_skip(s, b->rec.id, u, (ScanSkip)skip, 0);
 }
 
-static void add_reason(Bundle *b, const char *reason) {
-        json_t *reasons = b->rec.incomplete ? json_loads(b->rec.incomplete, 0, NULL) : NULL;
+static void add_reason(BundleRecord *rec, const char *reason) {
+        json_t *reasons = rec->incomplete ? json_loads(rec->incomplete, 0, NULL) : NULL;
         if (!reasons)
                 reasons = json_array();
         json_array_append_new(reasons, json_string(reason));
-        free(b->rec.incomplete);
-        b->rec.incomplete = json_dumps(reasons, JSON_COMPACT);
-        b->rec.complete = false;
+        free(rec->incomplete);
+        rec->incomplete = json_dumps(reasons, JSON_COMPACT);
+        rec->complete = false;
         json_decref(reasons);
 }
 
@@ -648,14 +655,14 @@ static void add_missing(Bundle *b, const char *promised) {
         if (!promised[0]) {
                 const char *why = "missing: the copy out of its container ended before all was "
                                   "there";
-                add_reason(b, why);
+                add_reason(&b->rec, why);
                 log_dump(b->rec.id, LOG_WARNING, 0, "%s", why);
                 return;
         }
         _cleanup_free_ char *name = path_escape(promised), *text = NULL;
         if (asprintf(&text, "missing: '%s' was promised by its hook", name ? name : "?") < 0)
                 text = NULL;
-        add_reason(b, text ? text : "missing: a file that was promised by its hook");
+        add_reason(&b->rec, text ? text : "missing: a file that was promised by its hook");
         log_dump(b->rec.id, LOG_WARNING, 0, "%s; the hook died, or its file system does not answer",
                  text ? text : "a promised file is missing");
 }
@@ -671,7 +678,7 @@ static void record_missing(IntakeSource *s, Bundle *b) {
                                 add_missing(b, n->promised[i].name);
         }
         if (n_missing > MISSING_MAX)
-                add_reason(b, "missing: and more that was promised by hooks");
+                add_reason(&b->rec, "missing: and more that was promised by hooks");
 }
 
 typedef struct Granted {
@@ -713,7 +720,7 @@ static void intake_set_s3_prefix(Store *store, Bundle *b) {
 static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char *incomplete) {
         report_losses(s, b, u);
         if (incomplete) {
-                add_reason(b, incomplete);
+                add_reason(&b->rec, incomplete);
                 b->tolerant = true; /* it may still change, but waiting is over */
         }
         record_missing(s, b);
@@ -773,16 +780,20 @@ static void hold_by_descriptors(IntakeContext *c, Bundle *b, HeldFiles *held) {
                 owners_count_refused(&c->held, &owner, c->clock->boottime_usec(c->clock));
 }
 
+static void report_hold_error(IntakeSource *s, const ProbeJob *p) {
+        if (!p->hold_error || (s->hold_note && strcmp(s->hold_note, p->hold_error) == 0))
+                return;
+        intake_set_note(&s->hold_note, p->hold_error);
+        log_warning(0, "source %s: %s", s->config->name, p->hold_error);
+}
+
 /* How the members are held. */
 static void apply_hold(IntakeSource *s, Bundle *b, ProbeJob *p) {
         if (p->links_held != b->rec.links_held && p->unit.n_files > 0)
                 b->rec.links_held = p->links_held;
         if (p->unit.n_files > 0 && !p->links_held)
                 hold_by_descriptors(s->context, b, &p->held);
-        if (p->hold_error && (!s->hold_note || strcmp(s->hold_note, p->hold_error) != 0)) {
-                intake_set_note(&s->hold_note, p->hold_error);
-                log_warning(0, "source %s: %s", s->config->name, p->hold_error);
-        }
+        report_hold_error(s, p);
 }
 
 /* Copies what was counted into the record. */
@@ -920,9 +931,117 @@ static void on_probed(IntakeSource *s, ProbeJob *p) {
         apply_answer(s, b, p, &answer);
 }
 
+/* ---- what comes into a unit while its bundle is READY or SHIPPING: it is held at once, and the
+ * recheck of these links starts the supplement when the bundle is delivered ---- */
+
+static bool is_underway(const Bundle *b) {
+        return b->rec.state == BUNDLE_READY || b->rec.state == BUNDLE_SHIPPING;
+}
+
+/* Once all destinations have the bundle the rest is a supplement; what an operator has given up is
+ * not held. Without a row of a bundle, or of one that may go on, the links stay. */
+static void settle_late_links(IntakeSource *s, const BundleRecord *rec, const char *supplement_id) {
+        if (rec->state == BUNDLE_DELIVERED || rec->is_redelivery)
+                intake_recheck_links(s, supplement_id);
+        else if (rec->state == BUNDLE_CANCELLED || rec->state == BUNDLE_EVICTED)
+                intake_release_pins(s, supplement_id);
+}
+
+static void report_vanished_files(IntakeSource *s, const char *id, uint64_t n) {
+        _cleanup_(bundle_record_done) BundleRecord stored = { 0 };
+        Bundle *b = bundle_table_find(s->context->bundles, id);
+        BundleRecord *rec = b ? &b->rec : &stored;
+        _cleanup_free_ char *text = strbuf_format(
+                "vanished: %llu %s that came while it was being delivered could not be held, and "
+                "%s removed before a supplement had %s",
+                (unsigned long long)n, n == 1 ? "file" : "files", n == 1 ? "was" : "were",
+                n == 1 ? "it" : "them");
+        if (!text || (!b && store_get(s->context->store, id, &stored) != 0))
+                return;
+        log_dump(id, LOG_WARNING, 0, "%s", text);
+        s->context->on_discard("vanished-file", n, s->context->userdata);
+        add_reason(rec, text);
+        if (b)
+                bundle_save(s->context->bundles, b);
+        else
+                (void)store_update(s->context->store, rec); /* the count has it */
+}
+
+static void on_late_probed(IntakeSource *s, ProbeJob *p) {
+        Bundle *b = bundle_table_find(s->context->bundles, p->bundle_id);
+        uint64_t n_held = p->n_unheld + p->n_linked;
+        if (b && b->source == s) {
+                b->probing = false;
+                b->is_replaced = b->is_replaced || p->met_another;
+                b->has_late = b->has_late || p->n_linked > 0;
+                b->n_unheld = p->n_unheld;
+                b->check_took_usec = p->duration_usec;
+        }
+        log_dump(p->bundle_id, LOG_DEBUG, MIN(p->result, 0),
+                 "looked at what came late: %llu files are held now, %llu cannot be",
+                 (unsigned long long)p->n_linked, (unsigned long long)p->n_unheld);
+        report_hold_error(s, p);
+        if ((p->result == 0 || p->result == -ENOENT) && p->n_was_unheld > n_held)
+                report_vanished_files(s, p->bundle_id, p->n_was_unheld - n_held);
+        if (!b && p->n_linked > 0) {
+                _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+                if (store_get(s->context->store, p->bundle_id, &rec) == 0)
+                        settle_late_links(s, &rec, p->supplement_id);
+        }
+        if (!b || b->source != s)
+                return;
+        if (b->rec.state == BUNDLE_SETTLING)
+                intake_probe_bundle(b);
+        else if (is_underway(b) && b->looks_again)
+                intake_probe_bundle_in(b, MAX(REPROBE_USEC, REPROBE_SHARE * p->duration_usec));
+        b->looks_again = false;
+}
+
+/* @return 0 and the name of the supplement that its unit gets next; negative: there is none */
+static int get_next_supplement(const IntakeSource *s, const Bundle *b, char ret[BUNDLE_ID_SIZE]) {
+        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
+        const char *base_id = b->rec.supplement_of;
+        if (!base_id[0])
+                return intake_supplement_id(ret, &b->rec, b->rec.n_supplements + 1);
+        int r = store_get(s->context->store, base_id, &base);
+        return r == 0 ? intake_supplement_id(ret, &base, base.n_supplements + 1) : -ENOENT;
+}
+
+/* Looks at the unit of a bundle that is no more SETTLING. */
+static void intake_hold_late(Bundle *b) {
+        IntakeSource *s = b->source;
+        _cleanup_(probe_job_freep) ProbeJob *p = NULL;
+        if (s->spec->scan.kind == SOURCE_PROCESS_CORE || bundle_is_of_attachments(&b->rec) ||
+            intake_is_from_links(&b->rec))
+                return;
+        if (b->probing) {
+                b->looks_again = true;
+                return;
+        }
+        const char *base_id = b->rec.supplement_of[0] ? b->rec.supplement_of : b->rec.id;
+        if (probe_job_new(&p, s->spec, source_spec_relative(s->spec, b->rec.path)) < 0 ||
+            get_next_supplement(s, b, p->supplement_id) < 0 ||
+            store_get_prints(s->context->store, base_id, &p->shipped, &p->n_shipped) < 0)
+                return; /* the next event or scan tries again */
+        strcpy(p->bundle_id, b->rec.id);
+        p->is_late = true;
+        p->base_is_held = b->rec.links_held || b->rec.is_redelivery;
+        p->base_files = b->rec.n_files;
+        p->n_was_unheld = b->n_unheld;
+        if (s->spec->scan.kind != SOURCE_NEURON_CORE_DUMP) {
+                p->unit_ino = b->rec.unit_ino;
+                p->unit_born_usec = b->rec.unit_born_usec;
+        }
+        b->probing = intake_probe_submit(s, s->probes, TAKE_PTR(p), on_late_probed);
+}
+
 static void intake_probe_bundle(Bundle *b) {
         IntakeSource *s = b->source;
         /* Nothing may act on a bundle before its row is durable. */
+        if (s && is_underway(b) && !b->uncommitted && b->dirty) {
+                intake_hold_late(b);
+                return;
+        }
         if (!s || b->rec.state != BUNDLE_SETTLING || b->uncommitted)
                 return;
         if (b->probing) {
@@ -979,12 +1098,6 @@ static int fill_deliveries(const IntakeSource *s, BundleRecord *rec) {
                         return -ENOMEM;
         }
         return 0;
-}
-
-static int intake_supplement_id(char ret[BUNDLE_ID_SIZE], const BundleRecord *base,
-                                unsigned number) {
-        int n = snprintf(ret, BUNDLE_ID_SIZE, "%s-s%u", base->id, number);
-        return n < 0 || n >= BUNDLE_ID_SIZE ? -EOVERFLOW : 0;
 }
 
 /* @param base  NULL, or the bundle that this is supplement number base->n_supplements of */
@@ -1374,7 +1487,12 @@ static void on_unit(IntakeSource *s, ScanUnit *u) {
                 return;
         }
         if (b) { /* not remembered: it is probed when the bundle has ended */
+                bool is_new = u->digest != b->looked_digest &&
+                              (u->digest != b->rec.digest || b->rec.supplement_of[0]);
                 b->dirty = true;
+                b->looked_digest = u->digest;
+                if (is_new)
+                        intake_probe_bundle(b);
                 return;
         }
         if (!is_evidence(s, path, u))
@@ -1666,6 +1784,15 @@ static bool must_recheck(const IntakeSource *s, const BundleRecord *rec, const c
                is_delivered_here(s, &base);
 }
 
+/* Links without a row: of what came late into the unit of a bundle, whose end decides. */
+static Fate fate_of_late(const IntakeSource *s, const char *id) {
+        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
+        if (get_base(s, id, &base) != 0)
+                return FATE_UNKNOWN;
+        bool is_given_up = base.state == BUNDLE_CANCELLED || base.state == BUNDLE_EVICTED;
+        return is_given_up && strcmp(base.source, s->config->name) == 0 ? FATE_RELEASE : FATE_KEEP;
+}
+
 static Fate fate_of(const IntakeSource *s, const char *id) {
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
         if (bundle_table_find(s->context->bundles, id))
@@ -1676,7 +1803,7 @@ static Fate fate_of(const IntakeSource *s, const char *id) {
         if (must_recheck(s, r == 0 ? &rec : NULL, id))
                 return FATE_RECHECK;
         if (r > 0)
-                return FATE_UNKNOWN;
+                return fate_of_late(s, id);
         /* A delivered one is rechecked by its own source; links that the row still mentions are
          * released by retention. */
         bool is_over = rec.state == BUNDLE_CANCELLED || rec.state == BUNDLE_VANISHED ||
@@ -1997,6 +2124,14 @@ static void sweep_attachments(IntakeSource *s) {
                             s->config->name);
 }
 
+static void end_late(IntakeSource *s, Bundle *b) {
+        char supplement_id[BUNDLE_ID_SIZE];
+        if (b->n_unheld > 0)
+                intake_hold_late(b);
+        if (b->has_late && get_next_supplement(s, b, supplement_id) == 0)
+                settle_late_links(s, &b->rec, supplement_id);
+}
+
 void intake_source_on_final(IntakeSource *s, Bundle *b) {
         const char *relative = source_spec_relative(s->spec, b->rec.path);
         release_active(s, b);
@@ -2004,7 +2139,9 @@ void intake_source_on_final(IntakeSource *s, Bundle *b) {
          */
         release_attachments_on_final(s, b);
         hook_hints_on_final(s, b->rec.path);
-        if (b->rec.state == BUNDLE_DELIVERED && b->dirty)
+        end_late(s, b);
+        /* The name of attachments' supplement may be that of links to what came late. */
+        if (b->rec.state == BUNDLE_DELIVERED && (b->dirty || bundle_is_of_attachments(&b->rec)))
                 intake_recheck_links(s, b->rec.id);
         else if (b->rec.state != BUNDLE_QUARANTINED && !b->rec.links_held)
                 intake_release_pins(s, b->rec.id); /* some may be there where links were refused */
@@ -2041,6 +2178,7 @@ void intake_resettle(Bundle *b, const char *why) {
 
 void intake_source_adopt(IntakeSource *s, Bundle *b) {
         b->source = s;
+        b->has_late = true;       /* perhaps: an earlier run may have made links */
         if (b->rec.is_redelivery) /* delivered long since: nothing is to be found out */
                 return;
         b->probing = false;
@@ -2089,10 +2227,12 @@ static void on_change(const char *relative, bool is_dir, void *userdata) {
         /* A loose unit is only the files directly in its directory: what lies deeper is another
          * unit's. */
         if (b && !source_spec_is_loose(s->spec, source_spec_relative(s->spec, b->rec.path))) {
+                const uint64_t soon = MAX(REPROBE_USEC, REPROBE_SHARE * b->check_took_usec);
                 bool waiting = b->rec.state == BUNDLE_SETTLING && !b->probing;
-                if (waiting && !b->dirty)
-                        intake_probe_bundle_in(
-                                b, MAX(REPROBE_USEC, REPROBE_SHARE * b->check_took_usec));
+                bool is_armed = b->timer && sd_event_source_get_enabled(b->timer, NULL) > 0;
+                if ((waiting && !b->dirty) || (is_underway(b) && !b->probing && !is_armed))
+                        intake_probe_bundle_in(b, soon);
+                b->looks_again = b->looks_again || (is_underway(b) && b->probing);
                 b->dirty = true;
                 return;
         }

@@ -366,6 +366,59 @@ static int recheck_bundle_links(ProbeJob *p) {
         return p->releases_links && !is_supplements ? pins_release(p->spec->pins, p->bundle_id) : 0;
 }
 
+static unsigned own_late_links(const char *member_path, const struct stat *st, void *userdata) {
+        ProbeJob *p = userdata;
+        bool base_has;
+        unsigned n = pins_session_own_links(p->session, member_path, st, &p->has_link);
+        (void)pins_session_own_links(p->base_session, member_path, st, &base_has);
+        p->base_has_link = base_has;
+        return p->has_link || base_has ? UINT_MAX : n;
+}
+
+static int on_late_member(const ScanMember *m, int unit_fd, void *userdata) {
+        ProbeJob *p = userdata;
+        bool has_link = p->has_link, base_has_link = p->base_has_link;
+        p->has_link = p->base_has_link = false; /* own_late_links() is not called for all */
+        if (is_another_unit(p, unit_fd)) {
+                p->met_another = true;
+                return -ENOENT;
+        }
+        if (m->skip != SCAN_SKIP_NONE || base_has_link || has_link ||
+            member_fingerprints_contain(p->shipped, p->n_shipped,
+                                        member_fingerprint(m->path, &m->st)))
+                return 0;
+        p->n_unheld++;
+        if (!p->base_is_held || p->hold_error)
+                return 0;
+        int r = pins_session_add(p->session, &(PinsMember){ m->path, unit_fd, m->path, &m->st },
+                                 &p->hold_error);
+        p->n_linked += r == 0;
+        p->n_unheld -= r == 0 || r == -ENOENT; /* removed again: nobody has seen what it held */
+        return r == -ENOMEM ? r : 0;
+}
+
+/* Its members cannot be told apart from what came later where links do not hold them: then their
+ * number tells. */
+static int hold_late(ProbeJob *p) {
+        int r = pins_session_new(&p->session, p->spec->pins, p->supplement_id,
+                                 (size_t)p->spec->scan.max_files);
+        if (r >= 0)
+                r = pins_session_new(&p->base_session, p->spec->pins, p->bundle_id,
+                                     (size_t)p->spec->scan.max_files);
+        if (r >= 0)
+                r = scan_members(&(ScanWalk){ .source = &p->spec->scan,
+                                              .relative = p->relative,
+                                              .loose = source_spec_is_loose(p->spec, p->relative),
+                                              .own_links = own_late_links,
+                                              .on_member = on_late_member,
+                                              .userdata = p });
+        p->session = pins_session_free(p->session);
+        p->base_session = pins_session_free(p->base_session);
+        if (!p->base_is_held)
+                p->n_unheld -= MIN(p->n_unheld, p->base_files);
+        return r;
+}
+
 static int probe_unit(ProbeJob *p) {
         int r = pins_session_new(&p->session, p->spec->pins, p->bundle_id,
                                  (size_t)p->spec->scan.max_files);
@@ -400,9 +453,10 @@ static void probe_run(WorkJob *job) {
         ProbeJob *p = CONTAINER_OF(job, ProbeJob, task.job);
         uint64_t begin = clock_boottime_usec();
         bool first = !p->bundle_id[0] && p->n_shipped == 0;
-        p->result = p->supplement_id[0] ? recheck_bundle_links(p)
-                    : first             ? probe_path(p)
-                                        : probe_unit(p);
+        p->result = p->is_late            ? hold_late(p)
+                    : p->supplement_id[0] ? recheck_bundle_links(p)
+                    : first               ? probe_path(p)
+                                          : probe_unit(p);
         p->duration_usec = clock_boottime_usec() - begin;
 }
 

@@ -28,8 +28,9 @@ typedef struct Promise {
         bool is_seen; /* by the probe */
 } Promise;
 
-/* Three kinds: without a bundle_id and `shipped` a path is probed; with a supplement_id the links
- * of a bundle are rechecked; else a unit is probed, and its members are held for bundle_id. */
+/* Four kinds: without a bundle_id and `shipped` a path is probed; with is_late what came late is
+ * held; with a supplement_id the links of a bundle are rechecked; else a unit is probed, and its
+ * members are held for bundle_id. */
 typedef struct ProbeJob {
         SourceTask task;
         IntakeSource *source;                              /* for done() */
@@ -57,6 +58,13 @@ typedef struct ProbeJob {
         char supplement_id[BUNDLE_ID_SIZE];
         char base_id[BUNDLE_ID_SIZE];
         bool releases_links; /* those of bundle_id, after a recheck */
+        /* bundle_id is READY or SHIPPING: what came into its unit since, and neither is shipped nor
+         * held by it, is linked for supplement_id. */
+        bool is_late;
+        bool base_is_held;   /* by links; else all but base_files files count as unheld */
+        uint64_t base_files; /* in: of bundle_id */
+        uint64_t n_was_unheld, n_unheld; /* before, and now: members that nothing of ours holds */
+        PinsSession *base_session;       /* while it runs: links of bundle_id */
 
         /* 0; SCAN_E_NO_UNIT; PROBE_E_FOREIGN: another node has locked it, or delivered it;
          * PROBE_E_NOT_HELD: after a recheck, hold_error has the reason; -ENOENT; -errno */
@@ -71,6 +79,7 @@ typedef struct ProbeJob {
         bool contradicted;
         PinsSession *session; /* while it runs */
         bool has_link;        /* the current member has a link of ours already */
+        bool base_has_link;   /* is_late: of bundle_id */
         uint64_t n_linked;    /* members that have a link of ours */
         bool links_held;
         bool from_links; /* the unit is gone from its place: the facts are those of our links */

@@ -278,6 +278,7 @@ int bundle_table_revive(BundleTable *t, const char *id, IntakeSource *source, Bu
         if (!b)
                 return -ENOMEM;
         b->source = source;
+        b->has_late = true; /* perhaps: from before it was final */
         r = put_into(t, b);
         if (r < 0) {
                 bundle_free(b);

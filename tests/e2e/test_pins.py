@@ -9,7 +9,8 @@ import sys
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from agent import DAEMON, INSTANCE, Agent, check_bundle, cleanup, need, need_root, tree, wait_for
+from agent import (DAEMON, INSTANCE, Agent, check_bundle, cleanup, extract, need, need_root,
+                   object_of, tree, wait_for)
 from tap import Skip, main, test
 
 
@@ -341,6 +342,152 @@ def what_is_not_known_of_links_is_told():
     assert not [n for n in os.listdir(a.path("state"))
                 if os.stat(a.path("state", n)).st_uid != 1001]
     remains(a, 1, ("setpriv", "--reuid=1000", "--clear-groups"), "belongs to uid 1001")
+
+
+def waiting_for_its_destination(**source):
+    """An agent with a dump that is READY: its destination cannot be written before go(a)."""
+    a = Agent()
+    a.config["destinations"][0]["path"] = a.path("later", "archive", "%d-%c")
+    a.config["sources"][0] |= source
+    a.start()
+    unit = a.dump(size=65536)
+    wait_for("it is ready", lambda: [b["state"] for b in a.bundles()] == ["ready"])
+    return a, unit
+
+
+def go(a):
+    os.makedirs(a.path("later"))
+
+
+def come_late(unit, name="late", size=3000):
+    with open(os.path.join(unit, name), "wb") as f:
+        f.write(os.urandom(size))
+    return tree(unit)[os.fsencode(name)]
+
+
+def wait_held(unit, name="late"):
+    wait_for(f"'{name}' is held", lambda: os.stat(os.path.join(unit, name)).st_nlink > 1)
+
+
+def shipped(a, where="later"):
+    """{name: (size, sha256)} of all members, by the bundle they came in: base, or supplement."""
+    found = {False: {}, True: {}}
+    for path, m in a.manifests(a.path(where)):
+        members = tree(extract(object_of(path), "tar"))
+        is_supplement = bool(m["bundle"]["supplement_of"])
+        assert not set(found[is_supplement]) & set(members), "shipped twice"
+        found[is_supplement] |= members
+    return found[False], found[True]
+
+
+def bytes_of(found):
+    return {os.path.basename(name): what for name, what in found.items()}
+
+
+@test
+def what_comes_while_a_bundle_waits_is_held_and_follows_in_a_supplement():
+    for how in "events", "scans", "a restart":
+        a, unit = waiting_for_its_destination(
+            scan_interval="1h" if how == "events" else "1s",
+            watch="scan" if how == "scans" else "inotify")
+        base = bytes_of(tree(unit))
+        late = come_late(unit)
+        wait_held(unit)
+        shutil.rmtree(unit)
+        if how == "a restart":
+            a.kill()
+            a.start()
+        go(a)
+        a.wait_delivered(2)
+        a.wait_all()
+        first, second = shipped(a)
+        assert bytes_of(first) == base and bytes_of(second) == {b"late": late}, (how, first, second)
+        wait_for("the links are released", lambda a=a: not pinned(a))
+        assert "unknown pins" not in a.log, a.log
+        a.stop()
+
+
+@test
+def what_comes_while_a_bundle_is_shipped_is_held_and_follows_in_a_supplement():
+    a = Agent()
+    a.use_directories()
+    a.send_slowly()
+    unit = a.incompressible(8 << 20)
+    a.start()
+    wait_for("it is being shipped", lambda: a.counts()["shipping"] == 1)
+    late = come_late(unit)
+    wait_held(unit)
+    shutil.rmtree(unit)
+    assert a.counts()["delivered"] == 0, a.counts()
+    a.wait_delivered(2)
+    a.wait_all()
+    _, second = shipped(a, "out")
+    assert bytes_of(second) == {b"late": late}, second
+    a.stop()
+
+
+@test
+def what_comes_late_and_stays_is_shipped_once_and_what_is_renamed_or_replaced_too():
+    a, unit = waiting_for_its_destination()
+    base = bytes_of(tree(unit))
+    come_late(unit, "late.tmp")
+    wait_held(unit, "late.tmp")
+    os.rename(os.path.join(unit, "late.tmp"), os.path.join(unit, "late"))
+    first = sorted(os.listdir(unit))[0]
+    os.unlink(os.path.join(unit, first))
+    replaced = come_late(unit, first)
+    wait_held(unit, first)
+    late = tree(unit)[b"late"]
+    wait_for("no name of before is held", lambda: not [
+        m for members in pinned(a).values() for m in members if m.endswith(b".tmp")])
+    go(a)
+    a.wait_delivered(2)
+    a.wait_all()
+    first_members, second = shipped(a)
+    assert bytes_of(first_members) == base, first_members
+    assert bytes_of(second) == {b"late": late, os.fsencode(first): replaced}, second
+    wait_for("the links are released", lambda: not pinned(a))
+    a.stop()
+
+
+@test
+def of_a_bundle_that_is_cancelled_what_came_late_is_released():
+    a, unit = waiting_for_its_destination()
+    come_late(unit)
+    wait_held(unit)
+    assert a.cli("cancel", a.bundles()[0]["id"]).returncode == 0
+    wait_for("the links are released", lambda: not pinned(a))
+    assert a.counts()["discovered"] == 1, a.counts()
+    a.stop()
+
+
+@test
+def what_came_late_and_vanished_unheld_is_counted_and_a_reason():
+    for gone in "one file", "all":
+        a = Agent()
+        a.config["destinations"][0]["path"] = a.path("later", "archive", "%d-%c")
+        for place in a.path(".neuron-collectd"), a.path("dumps", ".neuron-collectd"):
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            with open(place, "wb"):  # in the way of the links
+                pass
+        a.start()
+        unit = a.dump(size=65536)
+        wait_for("it is ready", lambda a=a: [b["state"] for b in a.bundles()] == ["ready"])
+        seen = a.log.count("looked at what came late")
+        come_late(unit)
+        wait_for("it is seen", lambda: a.log.count("looked at what came late") > seen)
+        if gone == "all":
+            shutil.rmtree(unit)
+        else:
+            os.unlink(os.path.join(unit, "late"))
+        go(a)
+        a.wait_delivered(1)
+        wait_for("it is counted", lambda a=a: 'discards_total{reason="vanished-file"} 1'
+                 in a.curl("/metrics").stdout)
+        bundle = a.bundles()[0]
+        assert not bundle["complete"] and "vanished: 1 file" in str(bundle["incomplete"]), bundle
+        a.wait_all()
+        a.stop()
 
 
 if __name__ == "__main__":
