@@ -138,6 +138,7 @@ int s3_options_parse(int argc, char **argv, const char *what, S3Options *ret) {
 struct ObjectStore {
         char *url_prefix; /* `s3://bucket/`, "" */
         char *root;       /* of a directory; see object_store_set_root() */
+        const Cli *cli;   /* borrowed */
         char *error;
         S3Client *client; /* NULL = a directory */
         sd_event *event;
@@ -185,6 +186,20 @@ char *object_store_url(const ObjectStore *s, const char *key) {
         return strbuf_format("%s%s", s->url_prefix, key);
 }
 
+/* Says whose a bundle is, that whoever may write on the volume can have put there. */
+static void report_owner(const ObjectStore *s, const ObjectHead *manifest) {
+        VolumeOwners owners;
+        _cleanup_free_ char *node = path_parent(manifest->key),
+                            *incident = node ? path_parent(node) : NULL;
+        volume_owners_init(&owners, s->cli, incident);
+        if (!volume_owners_has(&owners, manifest->owner))
+                cli_error(
+                        "'%s' belongs to uid %lld, which is not known as an agent's: any user who "
+                        "may write there can have made this bundle",
+                        manifest->key, (long long)manifest->owner);
+        volume_owners_done(&owners);
+}
+
 int object_store_read_manifest(ObjectStore *s, ObjectHead *manifest, json_t **ret,
                                bool *ret_is_missing) {
         _cleanup_free_ char *fault = NULL, *url = object_store_url(s, manifest->key);
@@ -201,6 +216,8 @@ int object_store_read_manifest(ObjectStore *s, ObjectHead *manifest, json_t **re
         r = manifest->n > MANIFEST_MAX_BYTES
                     ? -EFBIG
                     : manifest_read(manifest->text, manifest->n, ret, &fault);
+        if (r == 0 && manifest->owner != OWNER_UNKNOWN)
+                report_owner(s, manifest);
         if (r == 0)
                 return CLI_YES;
         return cli_error("'%s' is not a manifest: %s", url ? url : manifest->key,
@@ -1143,6 +1160,8 @@ int object_store_open(ObjectStore **ret, const Cli *cli, const ObjectUrl *url,
         if (code != CLI_YES)
                 return code;
         _cleanup_(object_store_freep) ObjectStore *s = calloc(1, sizeof *s);
+        if (s)
+                s->cli = cli;
         if (s)
                 s->url_prefix = url->bucket ? strbuf_format("s3://%s/", url->bucket) : strdup("");
         if (!s || !s->url_prefix)

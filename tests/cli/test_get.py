@@ -430,6 +430,21 @@ def clean(failed=False):
 
 
 @test
+def a_bundle_that_another_user_may_have_made_is_called_so():
+    need_root()
+    made = Made.get()
+    big = made.copy()
+    with Here() as here:
+        before = here.run("verify", big)
+        assert before.returncode == 0 and not before.stderr, before
+        for name in os.listdir(os.path.dirname(big)):
+            os.chown(os.path.join(os.path.dirname(big), name), 20005, 20005)
+        for command in (("verify", big), ("get", big, "-o", "out")):
+            result = here.run(*command)
+            assert result.returncode == 0 and "uid 20005" in result.stderr, result
+
+
+@test
 def a_bundle_that_is_a_symlink_is_not_followed():
     made = Made.get()
     with Here() as here:
