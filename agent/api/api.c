@@ -114,10 +114,11 @@ static json_t *limits_json(const LimitsView *l) {
 }
 
 static json_t *others_json(const SourceView *s) {
-        return json_pack("{s:o, s:o, s:o}",                 /* */
-                         "units", number(s->n_others),      /* */
-                         "nodes", number(s->n_other_nodes), /* */
-                         "oldest_seconds", number(s->others_oldest_seconds));
+        return json_pack("{s:o, s:o, s:o, s:o}",                             /* */
+                         "units", number(s->n_others),                       /* */
+                         "nodes", number(s->n_other_nodes),                  /* */
+                         "oldest_seconds", number(s->others_oldest_seconds), /* */
+                         "dead_links", number(s->n_dead_links));
 }
 
 static json_t *source_json(const SourceView *s) {

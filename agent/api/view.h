@@ -46,6 +46,7 @@ typedef struct SourceView {
         double last_scan_seconds;
         /* On a file system that nodes share: undelivered units that other nodes hold */
         uint64_t n_others, n_other_nodes, others_oldest_seconds;
+        uint64_t n_dead_links; /* bundles of dead nodes that their links still hold there */
         /* Retention; of bounds 0 = off */
         uint64_t used_bytes, max_use_bytes, free_bytes, keep_free_bytes;
         uint64_t n_held, n_unheld;  /* delivered bundles: to be deleted, and never deleted since

@@ -2928,6 +2928,7 @@ const char *intake_source_view(const IntakeSource *s, SourceView *ret) {
                              .n_others = s->others.n_units,
                              .n_other_nodes = s->others.n_nodes,
                              .others_oldest_seconds = s->others.oldest_usec / USEC_PER_SEC,
+                             .n_dead_links = s->others.n_dead_links,
                              .last_scan_seconds = (double)s->scan_usec / 1e6 };
         return degraded;
 }

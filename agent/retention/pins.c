@@ -457,6 +457,8 @@ static int pins_open_instance(Pins *p, Place place, bool create, Squatter *ret_s
                              : open_dir_of(uid, root_fd, p->instance_id, create, ret_squatter);
         if (fd >= 0)
                 write_down(p, place, fd);
+        else if (fd == -EUCLEAN) /* the server may take this process for another user now */
+                atomic_store(&p->network_uid, UINT_MAX);
         return fd;
 }
 
@@ -588,6 +590,20 @@ static int open_shared_root(Pins *p, uid_t *ret_uid, char **ret_error) {
         if (ret_error && !*ret_error)
                 *ret_error = strbuf_detach(&reasons); /* NULL will do */
         return r;
+}
+
+size_t pins_count_of_node(Pins *p, const char *instance_id) {
+        size_t n = 0;
+        for (Place place = 0; place < N_PLACES; place++) {
+                _cleanup_closedir_ DIR *dir = NULL;
+                uid_t uid;
+                _cleanup_close_ int root_fd = open_root(p, place, false, &uid, NULL);
+                if (root_fd < 0 || fs_opendir_at(root_fd, instance_id, &dir) < 0)
+                        continue;
+                for (struct dirent *e; (e = readdir(dir));)
+                        n += e->d_name[0] != '.';
+        }
+        return n;
 }
 
 int pins_open_shared(Pins *p, const char *name, uid_t *ret_uid, char **ret_error) {

@@ -39,6 +39,9 @@ int pins_set_trusted(Pins *p, const char *const *users);
 /** @param own_uid  of pins_open_shared()  @return whether a file is an agent's */
 bool pins_is_agents(const Pins *p, const struct stat *st, uid_t own_uid);
 
+/** @return of how many bundles another node's links are there, as far as they can be read */
+size_t pins_count_of_node(Pins *p, const char *instance_id);
+
 /** Opens, and creates, a directory in the source's `.neuron-collectd` in which the agents of all
  * nodes may create files, and only remove their own.
  * @param ret_uid    the owner of what this process creates there

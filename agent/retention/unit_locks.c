@@ -460,9 +460,14 @@ static bool is_unit_gone(int fixed_fd, const char *relative) {
  * units that are gone, and what a crash left */
 static void load(UnitLocks *l, const Place *p, bool sweeps) {
         _cleanup_closedir_ DIR *dir = NULL;
+        struct stat fixed, own;
         _cleanup_close_ int fixed_fd = sweeps ? scan_open_fixed(l->fixed) : -1;
         if (fs_opendir_at(p->own_fd, ".", &dir) < 0)
                 return;
+        /* It may have been unmounted meanwhile: then all units look gone. */
+        if (fixed_fd >= 0 && (fstat(fixed_fd, &fixed) < 0 || fstat(p->own_fd, &own) < 0 ||
+                              fixed.st_dev != own.st_dev))
+                cleanup_closep(&fixed_fd);
         for (struct dirent *e; (e = readdir(dir));) {
                 Lock k = { 0 };
                 if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 ||
@@ -691,8 +696,13 @@ static void add_others(const UnitLocks *l, const Place *p, const char *name, uin
                        UnitLocksHeld *ret) {
         _cleanup_free_ char *text = NULL;
         uint64_t usec, n_units, age_usec;
-        if (read_mark(l, p, name, &usec, &text) < 0 || is_older(usec, now_usec))
+        if (read_mark(l, p, name, &usec, &text) < 0)
                 return;
+        if (is_older(usec, now_usec)) {
+                if (!strchr(name, '@'))
+                        ret->n_dead_links += pins_count_of_node(l->pins, name);
+                return;
+        }
         if (sscanf(text, "%" SCNu64 " %" SCNu64, &n_units, &age_usec) != 2 || n_units == 0)
                 return;
         age_usec = MIN(age_usec, (uint64_t)INT64_MAX) + (now_usec > usec ? now_usec - usec : 0);

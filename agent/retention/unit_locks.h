@@ -72,6 +72,7 @@ typedef struct UnitLocksHeld {
         uint64_t n_units;     /* not delivered yet */
         uint64_t oldest_usec; /* how long the oldest has been known */
         size_t n_nodes;       /* that hold any; only of others */
+        size_t n_dead_links; /* bundles of dead nodes that links of theirs still hold; as n_nodes */
 } UnitLocksHeld;
 
 /** Renews this agent's mark, tells others what it holds, and counts what they hold.

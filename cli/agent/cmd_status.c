@@ -137,6 +137,10 @@ static void print_limits(const json_t *limits) {
 
 static void print_others(const json_t *others) {
         char units[CLI_COUNT_SIZE], nodes[CLI_COUNT_SIZE], age[PARSE_FORMAT_SIZE];
+        if (cli_number(others, "dead_links") > 0)
+                cli_line("    links of dead nodes: of %s, in .neuron-collectd; remove what is not "
+                         "needed",
+                         cli_count(units, cli_number(others, "dead_links"), "bundle"));
         if (cli_number(others, "units") == 0)
                 return;
         parse_format_duration(age, cli_number(others, "oldest_seconds") * USEC_PER_SEC);

@@ -28,6 +28,7 @@
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "lib/http/url.h"
+#include "lib/neuron/agent_uid.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/names.h"
 #include "lib/neuron/record.h"
@@ -620,7 +621,14 @@ static bool is_squatted(SourceCheck *l, const char *parent) {
                 return false;
         if (!is_known && S_ISDIR(st.st_mode))
                 return false; /* it may well be the agent's */
-        report(l->d, FAILED, l->what, "find out who created it, and remove it",
+        bool is_shared = fs_path_is_network(path);
+        if (is_shared && S_ISDIR(st.st_mode) &&
+            agent_uid_is_trusted(st.st_uid, uid, l->d->config->agreement.trusted_uids.items))
+                return false;
+        report(l->d, FAILED, l->what,
+               is_shared ? "if it is another node's agent's, add that user to "
+                           "agreement.trusted_uids; else remove it"
+                         : "find out who created it, and remove it",
                "'%s' belongs to %s and not to the agent, which therefore cannot hold sources "
                "there",
                path, user_name(st.st_uid, owner));

@@ -116,6 +116,9 @@ def what_a_dead_node_had_locked_is_taken_over_and_what_it_had_delivered_is_not()
     second.wait_delivered(3)
     second.wait_all()
     test_each(share, [before, *units])
+    wait_for("what the dead node's links hold is counted",
+             lambda: (second.ask("scan") or True) and others(second)["dead_links"] == 3)
+    assert others(second)["units"] == 0, others(second)
     third = share.node(2).start()
     wait_for("it has scanned", lambda: third.status()["idle"])
     assert third.counts()["discovered"] == 0

@@ -15,7 +15,8 @@ import traceback
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "harness"))
 # pylint: disable=wrong-import-position
 import agent as harness
-from agent import Agent, wait_for
+import make_dump
+from agent import Agent, tree, wait_for
 
 EXPORT = "/export"
 SERVER = "10.9.0.1"
@@ -159,12 +160,17 @@ class Round:
     def counts(self):
         return [a.counts() for a in self.agents if a.process]
 
-    def is_quiet(self, wanted):
-        counts = self.counts()
-        if sum(c["settling"] + c["ready"] + c["shipping"] for c in counts):
+    def is_quiet(self):
+        """Nothing is underway, and by the manifests all is there: then it is worth judging."""
+        if sum(c["settling"] + c["ready"] + c["shipping"] for c in self.counts()):
             return False
-        return len(self.archived()) >= wanted and all(a.status()["idle"] for a in self.agents
-                                                      if a.process)
+        wanted = {(name, path) for name, files in self.units.items() for path in files}
+        there = set()
+        for manifest in self.archived():
+            with open(manifest, encoding="utf-8") as f:
+                m = harness.json.load(f)
+            there |= {(os.path.basename(m["source"]["path"]), e["path"]) for e in m["members"]}
+        return wanted <= there and all(a.status()["idle"] for a in self.agents if a.process)
 
     # --- the judge ---
 
@@ -239,7 +245,7 @@ class Round:
     def settle(self, timeout=150):
         try:
             wait_for(f"all {len(self.units)} units are delivered",
-                     lambda: self.is_quiet(len(self.units)), timeout, every=0.3)
+                     self.is_quiet, timeout, every=0.3)
         except AssertionError as e:
             self.faults.append(str(e))
             for a in self.agents:
@@ -263,14 +269,18 @@ class NfsSource(Round):
         self.squash = rng.choice(("root_squash", "no_root_squash"))
         self.uids = rng.choice(((0, 0), (990, 990), (0, 990), (990, 991)))
         self.hard = rng.choice(("hard", "softerr"))
-        self.beside = rng.choice((True, False))
-        self.what = rng.sample(("restart", "server", "withdraw", "kill"), rng.randint(1, 3))
+        self.what = rng.sample(("restart", "server", "withdraw", "kill", "late"), rng.randint(1, 3))
         self.dies = rng.random() < 0.5
+        self.named = rng.random() < 0.4  # dumps of ranks of both nodes in one directory
+        self.deletes = rng.random() < 0.3
+        if not self.dies and rng.random() < 0.5:
+            self.what.append("remove")
 
     def describe(self):
         return (f"vers={self.version} {'with' if self.delegations else 'without'} delegations, "
                 f"{self.squash}, {self.hard}, uids {self.uids}, "
-                f"{'parent' if self.beside else 'root'} mounted, {'+'.join(self.what)}"
+                f"{'named dumps, ' if self.named else ''}{'+'.join(self.what)}"
+                f"{', deleted when delivered' if self.deletes else ''}"
                 f"{', one dies' if self.dies else ''}")
 
     def set_up(self):
@@ -294,6 +304,11 @@ class NfsSource(Round):
         for i, uid in enumerate(self.uids):
             a = self.agent(i, self.roots[i], self.archive, uid)
             a.config["agreement"]["trusted_uids"] = [990, 991]
+            if self.named:
+                a.config["sources"][0] |= {"kind": "neuron-core-dump", "path": os.path.join(
+                    self.roots[i], "dt-%d-cid-%c")}
+            if self.deletes:
+                a.config["retention"] = {"after_delivery": "delete", "keep_for": "0"}
             a.start()
 
     def disturb(self, what):
@@ -314,14 +329,59 @@ class NfsSource(Round):
             self.server.withdraw()
             time.sleep(self.rng.uniform(0.5, 4))
             self.server.grant_again()
+        elif what == "late":
+            self.add_late()
+        elif what == "remove":
+            self.remove_held()
+
+    def bundles_of(self, name):
+        return [b for a in self.agents if a.process for b in a.bundles()
+                if os.path.basename(b["path"]) == name]
+
+    def add_late(self):
+        """A file of a unit that was delivered: a supplement."""
+        name = self.rng.choice(sorted(self.units))
+        path = os.path.join(EXPORT, "dumps", name, f"{NODES[0]}-nrt-pid-77777.log"
+                            if self.named else "late")
+        if self.deletes or os.path.exists(path):
+            return
+        wait_for(f"{name} is delivered", lambda: any(b["state"] == "delivered" for b in
+                                                     self.bundles_of(name)), 90)
+        with open(path, "wb") as f:
+            f.write(b"late\n" * 100)
+        os.chown(path, USER, USER)
+        self.units[name][os.path.basename(path)] = harness.sha256_file(path)
+
+    def remove_held(self):
+        """Its owner removes a unit once it is held by links, or delivered."""
+        name = os.path.basename(self.make(1))
+        wait_for(f"{name} is held", lambda: any(b["links_held"] or b["state"] == "delivered" for b
+                                                in self.bundles_of(name)), 90)
+        shutil.rmtree(os.path.join(EXPORT, "dumps", name), ignore_errors=True)
+
+    def make_named(self):
+        """Ranks of both nodes, in one directory. @return it"""
+        self.n_made += 1
+        root = os.path.join(EXPORT, "dumps")
+        for i in self.rng.sample(range(2), self.rng.randint(1, 2)):
+            unit = make_dump.make_dump(root, size=65536, instance_id=NODES[i], owner=(USER, USER),
+                                       pid=70000 + 2 * self.n_made + i,
+                                       cluster_id=f"{self.n_made:016x}")
+        self.units[os.path.basename(unit)] = {os.fsdecode(p): d for p, (_, d) in tree(unit).items()}
+        return unit
 
     def make(self, n):
+        unit = None
         for _ in range(n):
+            if self.named:
+                unit = self.make_named()
+                continue
             # by a job of either node, or by one of the server's own
             where = self.rng.choice([*self.roots, os.path.join(EXPORT, "dumps")])
             if where in self.roots and self.squash == "root_squash":
                 where = os.path.join(EXPORT, "dumps")  # chown() of root is refused there
-            self.unit(where)
+            unit = self.unit(where)
+        return unit
 
     def play(self):
         self.make(self.rng.randint(1, 3))
@@ -353,6 +413,11 @@ class NfsDestination(NfsSource):
 
     theme = "destination"
 
+    def __init__(self, server, rng, at):
+        super().__init__(server, rng, at)
+        self.dies = self.named = self.deletes = False
+        self.what = [w for w in self.what if w not in ("late", "remove")] or ["server"]
+
     def describe(self):
         return (f"vers={self.version}, {self.squash}, {self.hard}, uid {self.uids[0]}, "
                 f"{'+'.join(self.what)}")
@@ -378,10 +443,6 @@ class NfsDestination(NfsSource):
     def make(self, n):
         for _ in range(n):
             self.unit(self.roots[0])
-
-    def play(self):
-        self.dies = False
-        super().play()
 
 
 class Full(Round):
