@@ -116,6 +116,32 @@ def whatever_a_stranger_has_put_in_its_way_each_dump_arrives():
     a.stop()
 
 
+@test
+def a_dump_both_names_of_which_are_taken_is_named_and_keeps_no_other_back():
+    a = node(AGENT)
+    share = a.path("share")
+    os.mkdir(share)
+    os.chmod(share, 0o1777)
+    a.config["destinations"][0]["path"] = os.path.join(share, "%d-%c")
+    a.config["retry"] = {"initial": "10ms", "maximum": "50ms", "quarantine_after": 2}
+    unit = dump(a)
+    name = os.path.basename(unit).replace("dt-", "").replace("cid-", "")
+    for taken in (name, f"{name}.{INSTANCE}"):
+        directory(0o755)(os.path.join(share, taken))
+    dump(a, cluster_id="00000000000000bb", pid=5)
+    a.start()
+    a.wait_delivered(1)
+
+    def error():
+        return a.status()["destinations"][0]["last_error"] or ""
+    wait_for("the destination names it", lambda: f"{name}.{INSTANCE}" in error()
+             and "agreement.trusted_uids" in error())
+    assert a.counts()["quarantined"] == 0, a.counts()
+    os.rmdir(os.path.join(share, f"{name}.{INSTANCE}"))
+    a.wait_delivered(2)
+    a.stop()
+
+
 class Scene:
     """A node of a job of two nodes on a volume. The agent runs as root; a stranger can write."""
 
