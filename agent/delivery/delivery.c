@@ -300,8 +300,7 @@ static bool may_pass(int r) {
                r == -EHOSTUNREACH || r == -EREMOTEIO;
 }
 
-/* A lack of memory or descriptors is not the bundle's fault. */
-static DeliveryResult result_of(int r) {
+DeliveryResult delivery_result_of(int r) {
         return tree_error_is_resource(r) ? RESULT_NO_RESOURCES : RESULT_FAILED;
 }
 
@@ -313,9 +312,17 @@ bool delivery_end_upload(Delivery *d, int outcome, char *error) {
             outcome == UPLOAD_E_NETWORK || outcome == UPLOAD_E_DENIED ||
             outcome == UPLOAD_E_REFUSED || outcome == UPLOAD_E_MISMATCH)
                 return end_delivery(d, RESULT_DESTINATION_FAILED, error);
-        if (!error && outcome < 0)
-                return delivery_endf(d, result_of(outcome), "%s", strerror(-outcome));
-        return end_delivery(d, RESULT_FAILED, error);
+        if (outcome >= 0)
+                return end_delivery(d, RESULT_FAILED, error);
+        /* a name that is too long, or invalid there, as those of other bundles may be */
+        d->upload_outcome = UPLOAD_E_REFUSED;
+        return end_delivery(
+                d,
+                tree_error_is_resource(outcome) ? RESULT_NO_RESOURCES : RESULT_DESTINATION_FAILED,
+                error ? error
+                      : strbuf_format("cannot write below '%s': %s; shorten or correct the "
+                                      "destination's path",
+                                      d->directory, strerror(-outcome)));
 }
 
 bool delivery_may_continue(Delivery *d) {
@@ -437,7 +444,7 @@ static bool build_plan(DeliveryAttempt *a) {
         d->complete = d->rec.complete && json_array_size(a->reasons) == n_reasons;
         d->is_transient = may_pass(r);
         if (r < 0 && r != -ENOENT)
-                return delivery_endf(d, result_of(r), "cannot plan the bundle of '%s': %s",
+                return delivery_endf(d, delivery_result_of(r), "cannot plan the bundle of '%s': %s",
                                      d->rec.path, strerror(-r));
         if (r >= 0 && plan_n_members(a->plan) == 0 && json_array_size(a->reasons) > n_reasons)
                 return delivery_endf(d, RESULT_FAILED,
@@ -462,7 +469,7 @@ bool delivery_attempt_start(DeliveryAttempt *a, Delivery *d) {
         a->object_name = bundle_object_name(d->rec.id);
         a->manifest_name = bundle_manifest_name(d->rec.id);
         if (!a->object_name || !a->manifest_name || !a->reasons)
-                return delivery_endf(d, RESULT_FAILED, "%s", strerror(ENOMEM));
+                return delivery_endf(d, RESULT_NO_RESOURCES, "%s", strerror(ENOMEM));
         return build_plan(a) && delivery_may_continue(d);
 }
 
@@ -515,10 +522,10 @@ bool delivery_attempt_end_writer(DeliveryAttempt *a, int r, size_t member) {
                         "cannot make the bundle of '%s' within %llu bytes; raise limits.memory",
                         d->rec.path, (unsigned long long)d->memory_bytes);
         if (!path)
-                return delivery_endf(d, result_of(r), "cannot make the bundle of '%s': %s",
+                return delivery_endf(d, delivery_result_of(r), "cannot make the bundle of '%s': %s",
                                      d->rec.path, strerror(-r));
-        return delivery_endf(d, result_of(r), "cannot read '%s' of '%s': %s", path, d->rec.path,
-                             strerror(-r));
+        return delivery_endf(d, delivery_result_of(r), "cannot read '%s' of '%s': %s", path,
+                             d->rec.path, strerror(-r));
 }
 
 static bool add_truncated_reason(DeliveryAttempt *a, size_t i, const MemberResult *m) {

@@ -135,6 +135,9 @@ void delivery_report_pids(Delivery *d, Bundle *b);
 
 /** Records how it ended. @return false */
 bool delivery_endf(Delivery *d, DeliveryResult result, const char *fmt, ...) _printf_(3, 4);
+/** @param r  -errno of this process  @return RESULT_NO_RESOURCES for a lack of memory or
+ * descriptors, which is not the bundle's fault; else RESULT_FAILED */
+DeliveryResult delivery_result_of(int r);
 /** The same for an uploader's outcome. @param error  owned from now on; NULL */
 bool delivery_end_upload(Delivery *d, int outcome, char *error);
 /** To be called before each step that shows: a worker that hung and was abandoned may wake while

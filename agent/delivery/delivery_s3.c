@@ -149,7 +149,7 @@ static void set_state(DeliveryS3 *x, DeliveryS3State to) {
 }
 
 static bool end_no_memory(DeliveryS3 *x) {
-        return delivery_endf(&x->base, RESULT_FAILED, "%s", strerror(ENOMEM));
+        return delivery_endf(&x->base, RESULT_NO_RESOURCES, "%s", strerror(ENOMEM));
 }
 
 static bool end_state_error(DeliveryS3 *x, int r) {
@@ -492,8 +492,8 @@ static bool write_manifest(DeliveryS3 *x, int (*put)(const void *data, size_t n,
                            void *userdata) {
         int r = delivery_attempt_write_manifest(&x->attempt, packer_status(x->packer).writer,
                                                 packer_status(x->packer).parts, put, userdata);
-        return r == 0 || delivery_endf(&x->base, RESULT_FAILED, "cannot write the manifest: %s",
-                                       strerror(-r));
+        return r == 0 || delivery_endf(&x->base, delivery_result_of(r),
+                                       "cannot write the manifest: %s", strerror(-r));
 }
 
 static int count_bytes(const void *data, size_t n, void *userdata) {

@@ -81,7 +81,7 @@ static bool check_manifest(VolumeAttempt *a) {
         _cleanup_free_ char *where = path_join(a->v->root, a->manifest_path);
         EarlierCopy earlier;
         if (!where)
-                return delivery_endf(a->base.delivery, RESULT_FAILED, "%s", strerror(ENOMEM));
+                return delivery_endf(a->base.delivery, RESULT_NO_RESOURCES, "%s", strerror(ENOMEM));
         int r = volume_read(a->v->volume, a->manifest_path, read_manifest_piece, a);
         if (r == -ECANCELED)
                 return false;
@@ -126,7 +126,7 @@ static bool find_directory(VolumeAttempt *a) {
         a->path = path_join(d->directory, a->base.object_name);
         a->manifest_path = path_join(d->directory, a->base.manifest_name);
         return (a->path && a->manifest_path) ||
-               delivery_endf(d, RESULT_FAILED, "%s", strerror(ENOMEM));
+               delivery_endf(d, RESULT_NO_RESOURCES, "%s", strerror(ENOMEM));
 }
 
 static bool create_object(VolumeAttempt *a) {
@@ -163,7 +163,7 @@ static bool write_frame(VolumeAttempt *a, const BundleFrame *frame) {
         int r = parts_add_frame(&a->parts, frame->data, frame->bytes,
                                 plan_stream_bytes(a->base.plan) - done, &closed);
         if (r < 0)
-                return delivery_endf(d, RESULT_FAILED, "%s", strerror(-r));
+                return delivery_endf(d, delivery_result_of(r), "%s", strerror(-r));
         atomic_store(&d->done_bytes, done);
         atomic_store(&d->read_bytes, bundle_writer_bytes_read(a->writer));
         return delivery_may_continue(d);
@@ -191,7 +191,7 @@ static bool write_seek_table(VolumeAttempt *a) {
         if (r >= 0)
                 r = parts_finish(&a->parts, table, n);
         if (r < 0)
-                return delivery_endf(d, RESULT_FAILED, "cannot make the seek table: %s",
+                return delivery_endf(d, delivery_result_of(r), "cannot make the seek table: %s",
                                      strerror(-r));
         return write_bytes(a, a->object, table, n) && delivery_may_continue(d);
 }
@@ -226,7 +226,7 @@ static bool finish_object(VolumeAttempt *a) {
                 return false;
         _cleanup_free_ VolumeStripe *stripes = stripes_of(a->parts.items, a->parts.n);
         if (!stripes)
-                return delivery_endf(d, RESULT_FAILED, "%s", strerror(ENOMEM));
+                return delivery_endf(d, RESULT_NO_RESOURCES, "%s", strerror(ENOMEM));
         d->object_bytes = a->parts.total_bytes;
         /* Without a manifest what has the name is no bundle but what a crash left of an earlier
          * plan. The name is ours, so it may be replaced. */
@@ -260,7 +260,7 @@ static bool write_manifest(VolumeAttempt *a) {
         if (put.has_ended)
                 return false;
         if (r < 0)
-                return delivery_endf(d, RESULT_FAILED, "cannot write the manifest: %s",
+                return delivery_endf(d, delivery_result_of(r), "cannot write the manifest: %s",
                                      strerror(-r));
         VolumeStripe whole = { .bytes = a->manifest_bytes };
         sha256_final(&a->manifest_sha, whole.sha256);

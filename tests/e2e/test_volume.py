@@ -414,6 +414,28 @@ def a_cancel_between_two_tries_leaves_no_object_without_its_manifest():
 
 
 @test
+def a_path_that_is_too_long_for_every_bundle_is_no_bundles_fault():
+    a = Agent()
+    a.config["destinations"][0]["path"] = os.path.join(a.out, "x" * 230 + "-%d-%c")
+    a.config["retry"] = {"initial": "20ms", "maximum": "50ms", "quarantine_after": 2}
+    a.dump()
+    a.dump(cluster_id="1" * 16, pid=77)
+    a.start()
+    a.wait_known(2)
+    wait_for("the destination says so",
+             lambda: "shorten" in (destination(a, "archive")["last_error"] or ""))
+    time.sleep(1)
+    assert a.counts()["quarantined"] == 0 and a.curl("/readyz").returncode != 0
+    bundle = a.bundles()[0]["id"]
+    assert "failed 0 times" not in a.cli("explain", bundle).stdout
+    a.config["destinations"][0] = a.volume("archive", "out")
+    a.write_config()
+    a.reload()
+    a.wait_all()
+    a.stop()
+
+
+@test
 def the_same_bytes_under_the_same_name_count_as_delivered():
     a = Agent()
     unit = a.dump()

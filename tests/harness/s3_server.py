@@ -51,6 +51,10 @@ None = for ever) after `skip` requests that match (`key`, `part` narrow it down,
     middle of it; "answer": before the answer
     s3.fault("PutObject", drop="answer", done=True)      # the answer is lost: done, but nobody
     hears of it; done=True goes with status too
+    s3.fault("PutObject", drop="reset", done=True)       # as "answer", by RST
+    s3.fault("PutObject", twice=True)            # done twice, as by a proxy that repeats: the second
+    answer is given
+    s3.fault("PutObject", late=2.0, status=500)  # answered at once, and done so many seconds later
     s3.fault("UploadPart", early=True, status=403, code="AccessDenied")                         #
     answered before the body was read
     s3.fault("ListParts", cut=20)                # so many bytes of the reply's body, then closed;
@@ -78,12 +82,14 @@ Alone: `s3_server.py [PORT]` prints the environment to use and its log until it 
 import base64
 import calendar
 import collections
+import dataclasses
 import hashlib
 import hmac
 import os
 import re
 import select
 import socket
+import struct
 import sys
 import threading
 import time
@@ -174,6 +180,8 @@ class Fault:
     headers: dict = field(default_factory=dict)
     body: object = None
     done: bool = False
+    twice: bool = False
+    late: float = 0.0
     drop: str = ""
     early: bool = False
     cut: object = None
@@ -859,9 +867,12 @@ class _Connection:
             if server.latency:
                 time.sleep(server.latency)
             reply = None
+            if fault and fault.late:
+                self._perform_later(dataclasses.replace(request), fault.late)
             if not fault or fault.done or (fault.status is None and not fault.drop):
                 with server._news:      # pylint: disable=protected-access
-                    reply = server.perform(request)
+                    for _ in range(2 if fault and fault.twice else 1):
+                        reply = server.perform(request)
             if fault and fault.status is not None:
                 reply = self._scripted(fault)
         except S3Error as error:
@@ -869,6 +880,17 @@ class _Connection:
         if fault and fault.edit:
             fault.edit(request, reply)
         return reply
+
+    def _perform_later(self, request, seconds):
+        def perform():
+            try:
+                with self.server._news:      # pylint: disable=protected-access
+                    self.server.perform(request)
+            except S3Error:
+                pass      # nobody hears of it
+        timer = threading.Timer(seconds, perform)
+        timer.daemon = True
+        timer.start()
 
     def _scripted(self, fault):
         if fault.body is not None:
@@ -910,7 +932,9 @@ class _Connection:
             self._stall(fault)
         if fault and fault.delay:
             time.sleep(fault.delay)
-        if fault and fault.drop == "answer":
+        if fault and fault.drop == "reset":
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if fault and fault.drop in ("answer", "reset"):
             raise Gone
         head = self._head(request, reply)
         body = b"" if request.method == "HEAD" else reply.body
