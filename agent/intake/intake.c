@@ -93,6 +93,7 @@ struct IntakeSource {
         char rechecking[BUNDLE_ID_SIZE]; /* whose recheck is out; "" */
         size_t n_releases;               /* of links, that are out */
         bool is_listing;                 /* links that a crash left */
+        char *strays;                    /* what links hold without a row; owned; NULL: nothing */
         bool sweep_wanted; /* a recheck found something, and its unit is another bundle's for now */
 
         Pending attached; /* paths of units that may have attachments to be shipped */
@@ -380,6 +381,7 @@ static HookHint *get_hint(IntakeSource *s, const char *path, const Owner *o) {
         return n;
 }
 
+static Owner owner_of(uint64_t uid);
 static Bundle *bundle_of(IntakeSource *s, const char *path) {
         return bundle_table_find_unit(s->context->bundles, s->config->name, path);
 }
@@ -1059,6 +1061,7 @@ static void intake_probe_bundle(Bundle *b) {
                 return;
         }
         strcpy(p->bundle_id, b->rec.id);
+        p->owner = owner_of(b->rec.uid);
         if (b->rec.supplement_of[0])
                 (void)store_get_earlier_prints(s->context->store, &b->rec, &p->shipped,
                                                &p->n_shipped); /* none: all is new */
@@ -1671,6 +1674,9 @@ typedef struct FoundPins {
         ListLink link;
         char *id;   /* what the directory is called: not necessarily the id of a bundle */
         char *path; /* absolute */
+        char *unit; /* whose they are; NULL: not known, or another source's */
+        uid_t unit_uid;
+        bool is_unit_gone;
 } FoundPins;
 
 typedef struct PinsJob {
@@ -1688,6 +1694,7 @@ static PinsJob *pins_job_free(PinsJob *p) {
         LIST_FOREACH_ITEM_SAFE (FoundPins, f, link, &p->found) {
                 free(f->id);
                 free(f->path);
+                free(f->unit);
                 free(f);
         }
         source_spec_unref(p->spec);
@@ -1705,7 +1712,16 @@ static int on_pins(const char *id, const char *path, void *userdata) {
         list_append(&p->found, &f->link);
         f->id = strdup(id);
         f->path = strdup(path);
-        return f->id && f->path ? 0 : -ENOMEM;
+        if (!f->id || !f->path)
+                return -ENOMEM;
+        _cleanup_free_ char *unit = NULL;
+        struct stat st;
+        if (pins_read_unit(p->spec->pins, id, &unit, &f->unit_uid) < 0 ||
+            !path_is_below(unit, p->spec->fixed))
+                return 0;
+        f->is_unit_gone = lstat(unit, &st) < 0 && (errno == ENOENT || errno == ENOTDIR);
+        f->unit = TAKE_PTR(unit);
+        return 0;
 }
 
 static void pins_job_run(WorkJob *job) {
@@ -1824,13 +1840,77 @@ static void log_unknown(const char *path, size_t n) {
         logged = strdup(path);
 }
 
+/* ---- a state that was lost: what only links hold still ---- */
+
+/* The names of the incident are in the unit's path, else the id has the time. */
+static void name_incident(const IntakeSource *s, const FoundPins *f, BundleRecord *rec) {
+        TemplateValues values = { 0 };
+        const char *time = f->id + strlen(source_kind_name(rec->kind)) + 1;
+        if (path_template_match(s->spec->scan.template, source_spec_relative(s->spec, f->unit),
+                                &values)) {
+                strcpy(rec->date_time, values.date_time);
+                strcpy(rec->cluster_id, values.cluster_id);
+                return;
+        }
+        (void)snprintf(rec->date_time, sizeof rec->date_time, "%.8s-%.6s", time, time + 9);
+        (void)snprintf(rec->cluster_id, sizeof rec->cluster_id, "%016d", 0);
+}
+
+static bool is_of_kind(const IntakeSource *s, const char *id) {
+        const char *kind = source_kind_name(s->spec->scan.kind);
+        return bundle_id_is_valid(id) && strncmp(id, kind, strlen(kind)) == 0 &&
+               id[strlen(kind)] == '-' && strrchr(id, '-')[1] != 's';
+}
+
+/* Makes the row of a bundle again whose unit was removed. @return whether it is there */
+static bool restore_bundle(IntakeSource *s, const FoundPins *f) {
+        _cleanup_(bundle_record_done) BundleRecord rec = { .kind = s->spec->scan.kind,
+                                                           .state = BUNDLE_SETTLING,
+                                                           .complete = true,
+                                                           .uid = f->unit_uid,
+                                                           .links_held = true };
+        Bundle *b = NULL;
+        if (!f->unit || !f->is_unit_gone || !is_of_kind(s, f->id) ||
+            bundle_table_find_unit(s->context->bundles, s->config->name, f->unit))
+                return false;
+        strcpy(rec.id, f->id);
+        rec.source = strdup(s->config->name);
+        rec.path = strdup(f->unit);
+        if (!rec.source || !rec.path || fill_deliveries(s, &rec) < 0)
+                return false;
+        if (source_kind_has_incident(rec.kind))
+                name_incident(s, f, &rec);
+        if (bundle_table_add(s->context->bundles, &rec, s, &b) < 0)
+                return false; /* it is logged there */
+        log_dump(f->id, LOG_NOTICE, 0,
+                 "its row was lost with the state; its files are removed at '%s' and delivered "
+                 "from the links that hold them",
+                 f->unit);
+        if (s->context->on_found)
+                s->context->on_found(b, s->context->userdata);
+        intake_source_adopt(s, b);
+        return true;
+}
+
+/* What is at the source still is found by the scan, so links count as lost after one. */
+static void note_strays(IntakeSource *s, size_t n, const char *path) {
+        _cleanup_free_ char *escaped = n > 0 ? path_escape(path) : NULL, *text = NULL;
+        if (n > 0)
+                text = strbuf_format("hard links hold %zu %s that the state database does not "
+                                     "have, such as '%s'; save what is needed, then remove the "
+                                     "directory",
+                                     n, n == 1 ? "bundle" : "bundles", escaped ? escaped : "?");
+        s->sweep_wanted = s->sweep_wanted || n > 0;
+        intake_set_note(&s->strays, s->has_scanned ? text : NULL);
+}
+
 /* Only what is known to be over is released: an id may be another source's, or its row lost with a
  * damaged database. */
 static void on_listed(SourceTask *t) {
         _cleanup_(pins_job_freep) PinsJob *p = CONTAINER_OF(t, PinsJob, task);
         IntakeSource *s = p->source;
-        const char *unknown = NULL;
-        size_t n_unknown = 0;
+        const char *unknown = NULL, *stray = NULL;
+        size_t n_unknown = 0, n_strays = 0;
         s->is_listing = false;
         if (p->result < 0 && p->result != -ENOENT)
                 log_warning(p->result,
@@ -1842,9 +1922,14 @@ static void on_listed(SourceTask *t) {
                         intake_release_pins(s, f->id);
                 else if (fate == FATE_RECHECK)
                         intake_recheck_links(s, f->id);
-                else if (fate == FATE_UNKNOWN && n_unknown++ == 0)
-                        unknown = f->path;
+                else if (fate == FATE_UNKNOWN && !restore_bundle(s, f)) {
+                        unknown = n_unknown++ == 0 ? f->path : unknown;
+                        if (strncmp(f->id, source_kind_name(s->spec->scan.kind),
+                                    strlen(source_kind_name(s->spec->scan.kind))) == 0)
+                                stray = n_strays++ == 0 ? f->path : stray;
+                }
         }
+        note_strays(s, n_strays, stray);
         if (n_unknown > 0)
                 log_unknown(unknown, n_unknown);
 }
@@ -2524,6 +2609,7 @@ static void end_scan(IntakeSource *s) {
         s->is_scanning = s->flush_this_scan = false;
         s->scan_wanted = s->scan_wanted || s->found->has_more;
         sweep_attachments(s);
+        intake_resweep_pins(s);
         report_dropped(s, s->found);
         s->found = scan_job_free(s->found);
         forget_old_hints(s);
@@ -2879,6 +2965,7 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         free(s->root_note);
         free(s->lock_note);
         free(s->unseen);
+        free(s->strays);
         free(s);
         return NULL;
 }
@@ -2898,6 +2985,7 @@ SourceSpec *intake_source_spec(const IntakeSource *s) {
 const char *intake_source_unseen(const IntakeSource *s) {
         return !s->has_scanned  ? "it has not been scanned completely yet"
                : s->unseen      ? s->unseen
+               : s->strays      ? s->strays
                : s->scan_failed ? "what was found there cannot be recorded in the state database; "
                                   "free space in the state directory, or fix its disk"
                                 : NULL;

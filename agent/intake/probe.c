@@ -420,10 +420,14 @@ static int hold_late(ProbeJob *p) {
 }
 
 static int probe_unit(ProbeJob *p) {
+        _cleanup_free_ char *path =
+                p->relative[0] ? path_join(p->spec->fixed, p->relative) : strdup(p->spec->fixed);
         int r = pins_session_new(&p->session, p->spec->pins, p->bundle_id,
                                  (size_t)p->spec->scan.max_files);
         if (r < 0)
                 return r;
+        if (path)
+                pins_session_set_unit(p->session, path, p->owner.uid);
         p->links_held = p->hold;
         p->unit = (ScanUnit){ .pid = -1 };
         r = p->links_only ? -ENOENT : walk(p);

@@ -37,7 +37,7 @@ typedef struct ProbeJob {
         void (*done)(IntakeSource *s, struct ProbeJob *p); /* on the loop; it is freed afterwards */
         SourceSpec *spec;                                  /* a reference */
         char *relative;   /* the unit, below the fixed part; owned */
-        Owner owner;      /* of a path, for done() */
+        Owner owner;      /* of a path, for done(); of a bundle's unit */
         char *known_unit; /* above a path, or itself: it is one whatever it is called; owned, NULL
                            */
         char bundle_id[BUNDLE_ID_SIZE];

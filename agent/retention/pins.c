@@ -24,6 +24,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
+#include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "lib/neuron/agent_uid.h"
@@ -60,6 +61,9 @@ static inline bool pins_is_inode(const struct stat *a, const struct stat *b) {
 #define PINS_NEW_PREFIX                                                                            \
         ".new-" /* a link on its way into its place; no bundle id begins with a dot */
 
+/* A symlink to `UID:PATH`: of which unit the pins of a bundle are. */
+#define PINS_UNIT_PREFIX ".unit-"
+
 typedef struct PinInode {
         dev_t dev;
         ino_t ino;
@@ -93,6 +97,8 @@ struct PinsSession {
         Pins *pins;            /* borrowed */
         const char *bundle_id; /* borrowed */
         size_t max_inodes;
+        const char *unit_path; /* borrowed; NULL: not to be recorded */
+        uid_t unit_uid;
         SessionPlace places[N_PLACES];
         PinInodes own, others; /* of this bundle; of all else in the instance's directories */
 };
@@ -611,9 +617,62 @@ int pins_open_shared(Pins *p, const char *name, uid_t *ret_uid, char **ret_error
         return root_fd < 0 ? root_fd : open_shared_dir(p, root_fd, name, true, ret_uid, NULL);
 }
 
+/* ---- of which unit the pins are ---- */
+
+static bool unit_record_name(char ret[static NAME_MAX + 1], const char *bundle_id) {
+        return (size_t)snprintf(ret, NAME_MAX + 1, PINS_UNIT_PREFIX "%s", bundle_id) <= NAME_MAX;
+}
+
+/* Where it fails, or is there already, the pins are as good; only a lost state is not made again.
+ */
+static void record_unit(const PinsSession *s, int instance_fd) {
+        char name[NAME_MAX + 1];
+        _cleanup_free_ char *text =
+                s->unit_path ? strbuf_format("%u:%s", s->unit_uid, s->unit_path) : NULL;
+        if (text && unit_record_name(name, s->bundle_id))
+                (void)symlinkat(text, instance_fd, name);
+}
+
+void pins_session_set_unit(PinsSession *s, const char *path, uid_t uid) {
+        s->unit_path = path;
+        s->unit_uid = uid;
+}
+
+int pins_read_unit(Pins *p, const char *bundle_id, char **ret_path, uid_t *ret_uid) {
+        char name[NAME_MAX + 1], text[PATH_MAX];
+        uint64_t uid;
+        for (Place place = 0; place < N_PLACES && unit_record_name(name, bundle_id); place++) {
+                _cleanup_close_ int fd = open_existing(p, place, NULL);
+                ssize_t n = fd < 0 ? -1 : readlinkat(fd, name, text, sizeof text - 1);
+                if (n <= 0)
+                        continue;
+                text[n] = '\0';
+                char *path = strchr(text, ':');
+                if (!path || path[1] != '/')
+                        return -EINVAL;
+                *path++ = '\0';
+                if (parse_u64_range(text, 0, UINT32_MAX, &uid) < 0)
+                        return -EINVAL;
+                *ret_uid = (uid_t)uid;
+                *ret_path = strdup(path);
+                return *ret_path ? 0 : -ENOMEM;
+        }
+        return -ENOENT;
+}
+
+/* What a crash left of pins that are released. */
+static void sweep_unit_record(int instance_fd, const char *name) {
+        struct stat st;
+        if (fstatat(instance_fd, name + strlen(PINS_UNIT_PREFIX), &st, AT_SYMLINK_NOFOLLOW) < 0 &&
+            errno == ENOENT)
+                (void)unlinkat(instance_fd, name, 0); /* else the next sweep */
+}
+
 static int release_in(int instance_fd, const char *bundle_id) {
         char temporary[NAME_MAX + 1];
         int r = fs_remove_tree(instance_fd, bundle_id);
+        if (r >= 0 && unit_record_name(temporary, bundle_id))
+                (void)unlinkat(instance_fd, temporary, 0); /* else the next sweep */
         if ((size_t)snprintf(temporary, sizeof temporary, PINS_NEW_PREFIX "%s", bundle_id) <
                     sizeof temporary &&
             unlinkat(instance_fd, temporary, 0) < 0 && errno != ENOENT && r >= 0)
@@ -655,6 +714,10 @@ static int list_place(const Listing *l, int instance_fd) {
                 const char *id = entry->d_name;
                 if (strcmp(id, ".") == 0 || strcmp(id, "..") == 0)
                         continue;
+                if (strncmp(id, PINS_UNIT_PREFIX, strlen(PINS_UNIT_PREFIX)) == 0) {
+                        sweep_unit_record(instance_fd, id);
+                        continue;
+                }
                 if (strncmp(id, PINS_NEW_PREFIX, strlen(PINS_NEW_PREFIX)) == 0)
                         id += strlen(PINS_NEW_PREFIX);
                 else if (strncmp(id, PINS_TAKEN_PREFIX, strlen(PINS_TAKEN_PREFIX)) == 0)
@@ -737,6 +800,8 @@ static int session_open(PinsSession *s, Place place, bool create) {
                 return fd;
         }
         at->bundle_fd = fd;
+        if (create)
+                record_unit(s, at->instance_fd);
         return 0;
 }
 

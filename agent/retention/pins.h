@@ -65,6 +65,10 @@ int pins_release(Pins *p, const char *bundle_id);
 int pins_list(Pins *p, int (*on_pins)(const char *bundle_id, const char *path, void *userdata),
               void *userdata);
 
+/** Reads of which unit a bundle's pins are. @param ret_path  absolute; the caller's
+ * @return 0; -ENOENT: that was not recorded; -errno */
+int pins_read_unit(Pins *p, const char *bundle_id, char **ret_path, uid_t *ret_uid);
+
 /* ---- one walk over one unit; it keeps directories open, so that a member costs a few calls. One
  * thread, and nobody else adds to or releases the pins of this bundle meanwhile. ---- */
 
@@ -84,6 +88,9 @@ typedef struct PinsMember { /* all borrowed */
  * @return 0, -EINVAL, -ENOMEM */
 int pins_session_new(PinsSession **ret, Pins *p, const char *bundle_id, size_t max_inodes);
 PinsSession *pins_session_free(PinsSession *s);
+/** Has the path of the unit and its owner recorded beside its first pin, so that its row can be
+ * made again when the state is lost. @param path  absolute; borrowed for the session's life */
+void pins_session_set_unit(PinsSession *s, const char *path, uid_t uid);
 DEFINE_CLEANUP(PinsSession, pins_session_free);
 
 /** Links one member. Creates the directories 0700 and checks that each of ours belongs to us and is

@@ -64,8 +64,55 @@ def a_restart_keeps_the_links_of_all_sources_with_one_parent():
     a.stop()
 
 
+def lose_state(a):
+    for extra in ("-wal", "-shm"):
+        if os.path.exists(a.path("state", "state.db" + extra)):
+            os.unlink(a.path("state", "state.db" + extra))
+    with open(a.path("state", "state.db"), "wb") as f:
+        f.write(b"rubbish" * 4096)
+
+
 @test
-def links_of_bundles_that_a_lost_database_knew_are_left_alone_and_named():
+def what_only_links_hold_is_delivered_though_the_database_was_lost():
+    a = Agent()
+    a.use_all_kinds()
+    settle(a, "60s")
+    a.start()
+    dump, profile, core = a.dump(size=65536), a.profile(), a.core()
+    job = a.incompressible(65536)
+    kept = a.dump(size=65536, cluster_id="00000000000000aa", pid=7)
+    wanted = {unit: tree(unit) for unit in (dump, profile, job)}
+    core_bytes = os.path.getsize(core)
+    wait_for("all is pinned", lambda: len(pinned(a)) == 5 and all(
+        os.stat(os.path.join(base, n)).st_nlink == 2 for unit in (*wanted, kept)
+        for base, _, names in os.walk(unit) for n in names))
+    wait_for("and the core", lambda: os.stat(core).st_nlink == 2)
+    names = set(pinned(a))
+    a.kill()
+    for unit in wanted:
+        shutil.rmtree(unit)
+    os.unlink(core)
+    lose_state(a)
+    settle(a, "300ms")
+    a.start()
+    a.wait_delivered(5)
+    a.wait_all()
+    by_path = {m["source"]["path"]: (p, m) for p, m in a.manifests()}
+    assert set(by_path) == {dump, profile, job, core, kept}, by_path.keys()
+    assert {m["bundle"]["id"] for _, m in by_path.values()} == names
+    for unit, members in wanted.items():
+        check_bundle(by_path[unit][0], members, tools=("tar",))
+    assert [e["bytes"] for e in by_path[core][1]["members"]] == [core_bytes]
+    assert by_path[dump][1]["incident"]["cluster_id"] == os.path.basename(dump).rpartition("-")[2]
+    assert all(m["bundle"]["complete"] for _, m in by_path.values())
+    wait_for("the links are let go", lambda: not pinned(a))
+    wait_for("nor their records", lambda: not os.listdir(pins(a)))
+    a.stop()
+
+
+@test
+def links_of_bundles_that_nobody_knows_are_left_alone_and_named():
+    """As of an agent that recorded no unit, with a database that was lost."""
     a = Agent()
     a.use_all_kinds()
     settle(a, "60s")
@@ -76,17 +123,25 @@ def links_of_bundles_that_a_lost_database_knew_are_left_alone_and_named():
     a.kill()
     shutil.rmtree(a.path("dumps"))
     os.makedirs(a.path("dumps"))
-    for extra in ("-wal", "-shm"):
-        if os.path.exists(a.path("state", "state.db" + extra)):
-            os.unlink(a.path("state", "state.db" + extra))
-    with open(a.path("state", "state.db"), "wb") as f:
-        f.write(b"rubbish" * 4096)
+    lose_state(a)
+    name, = before
+    os.unlink(os.path.join(pins(a), ".unit-" + name))
     a.start()
-    wait_for("they are named", lambda: "unknown pins, kept: '"
-             + os.path.join(pins(a), *before) in a.log)
+    place = os.path.join(pins(a), name)
+    wait_for("they are named", lambda: f"unknown pins, kept: '{place}" in a.log)
     assert pinned(a) == before
+    says = f"hard links hold 1 bundle that the state database does not have, such as '{place}'"
+    wait_for("status says so", lambda: any(
+        says in (s["unseen"] or "") for s in a.status()["sources"]))
+    drained = a.cli("drain", "--timeout", "10s")
+    assert drained.returncode == 1 and says in drained.stdout, drained
     a.stop()
+    once = a.once("--timeout", "10s")
+    assert once.returncode == 1 and says in once.stdout, once
     assert pinned(a) == before and a.log.count("unknown pins") == 1, a.log
+    shutil.rmtree(place)
+    once = a.once("--timeout", "10s")
+    assert once.returncode == 0, once
 
 
 @test

@@ -71,7 +71,8 @@ class Retention:
 
     def pins(self):
         place = self.a.path("work", ".neuron-collectd", INSTANCE)
-        return sorted(os.listdir(place)) if os.path.isdir(place) else []
+        return sorted(n for n in os.listdir(place)
+                      if n[0] != ".") if os.path.isdir(place) else []
 
     def deliver(self, *numbers, **options):
         """One after the other, so that their order is known."""
