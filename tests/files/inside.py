@@ -7,6 +7,7 @@ seed. What was delivered is judged by tar, zstd and sha256sum.
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ SERVER = "10.9.0.1"
 NODES = ("i-0a1b2c3d4e5f60710", "i-0a1b2c3d4e5f60711")
 USER = 1001
 DEAD_SECONDS = 11 * 60
+ROUND_SECONDS = 400  # longer is a fault, wherever it waits
 
 
 def run(*command, check=True):
@@ -532,6 +534,7 @@ def one_round(server, seed, number, only):
     os.chmod(at, 0o755)
     r = theme(server, rng, at)
     since = time.monotonic()
+    signal.alarm(ROUND_SECONDS)
     try:
         r.set_up()
         r.play()
@@ -539,6 +542,7 @@ def one_round(server, seed, number, only):
         r.finish()
     except Exception:  # pylint: disable=broad-except  # the next round is to run
         r.faults.append(traceback.format_exc())
+    signal.alarm(0)
     print(f"round {number} {r.theme}: {r.describe()}; {len(r.units)} units, "
           f"{time.monotonic() - since:.0f} s: {'FAILED' if r.faults else 'in order'}", flush=True)
     if r.faults:
@@ -557,7 +561,12 @@ def one_round(server, seed, number, only):
     return r
 
 
+def on_alarm(*_):
+    raise TimeoutError("the round takes too long")
+
+
 def main():
+    signal.signal(signal.SIGALRM, on_alarm)
     seed, minutes = sys.argv[1], float(sys.argv[2])
     first = int(sys.argv[3]) if len(sys.argv) > 3 else 0
     only = sys.argv[4] if len(sys.argv) > 4 else ""
