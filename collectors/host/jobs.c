@@ -259,7 +259,9 @@ void jobs_add_members(StrBuf *b, const JobIdentity *id) {
         for (size_t i = 0; i < N_JOB_MEMBERS; i++) {
                 const JobMember *m = &job_members[i];
                 const void *value = job_member(id, m);
-                if (m->size > 0 && *(const char *)value != '\0')
+                if (job_member_is_key(m) && *(const char *)value != '\0')
+                        json_out_string(b, m->name, value);
+                else if (m->size > 0 && *(const char *)value != '\0')
                         redact_member(b, m->name, value, strlen(value));
                 else if (m->size == 0 && *(const int64_t *)value >= 0 &&
                          !strstr(m->name, "device")) /* which are in the note alone */
@@ -320,13 +322,13 @@ void jobs_add_identity(StrBuf *b, const Proc *p) {
 /* ---- reading a record ---- */
 
 /* Printable ASCII without blanks, and not cut, as in a note (lib/neuron). */
-static bool read_word(const json_t *v, char *buf, size_t size) {
+static bool read_word(const json_t *v, const JobMember *m, char *buf) {
         const char *s = v ? json_string_value(v) : "";
-        size_t n = s ? strlen(s) : size;
-        if (n >= size)
+        size_t n = s ? strlen(s) : m->size;
+        if (n >= m->size)
                 return false;
         for (size_t i = 0; i < n; i++)
-                if (s[i] <= ' ' || s[i] >= 0x7f)
+                if (job_member_is_key(m) ? !job_key_may_have(s[i]) : s[i] <= ' ' || s[i] >= 0x7f)
                         return false;
         memcpy(buf, s, n + 1);
         return true;
@@ -346,7 +348,7 @@ static bool read_job(const json_t *v, JobIdentity *ret) {
                 const JobMember *m = &job_members[i];
                 if (m->size == 0)
                         *(int64_t *)job_member(ret, m) = read_number(v, m->name, INT32_MAX);
-                else if (!read_word(json_object_get(v, m->name), job_member(ret, m), m->size))
+                else if (!read_word(json_object_get(v, m->name), m, job_member(ret, m)))
                         return false;
         }
         return ret->key[0] != '\0';

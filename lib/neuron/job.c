@@ -53,6 +53,10 @@ const JobMember job_members[N_JOB_MEMBERS] = {
 };
 /* clang-format on */
 
+bool job_key_may_have(char c) {
+        return isalnum((unsigned char)c) || (c != '\0' && strchr("._-:,=@/+[]#?~%", c));
+}
+
 const char *job_source_find(const char *name) {
         static const char *const sources[] = { "torchrun", "neuron-pjrt", "openmpi",   "pmi",
                                                "pmix",     "slurm",       "kubernetes" };
@@ -121,15 +125,19 @@ static void copy_host(char buf[static JOB_HOST_SIZE], const char *s) {
 
 typedef struct Key {
         char text[4 * JOB_KEY_SIZE];
-        uint64_t hash; /* FNV-1a of everything, also of what was cut */
+        uint64_t hash; /* FNV-1a of everything, also of what was cut or replaced */
         size_t n;
+        bool is_changed; /* a printable character was replaced */
 } Key;
 
 static void key_add(Key *k, const char *s) {
         for (; *s; s++) {
                 k->hash = (k->hash ^ (unsigned char)*s) * UINT64_C(0x100000001b3);
+                bool is_allowed = job_key_may_have(*s);
+                /* a blank has always been a `?` alone */
+                k->is_changed = k->is_changed || (!is_allowed && *s > ' ' && *s < 0x7f);
                 if (k->n + 1 < sizeof k->text)
-                        k->text[k->n++] = *s > ' ' && *s < 0x7f ? *s : '?';
+                        k->text[k->n++] = is_allowed ? *s : '?';
         }
         k->text[k->n] = '\0';
 }
@@ -148,13 +156,15 @@ static Key key_init(void) {
         return (Key){ .hash = UINT64_C(0xcbf29ce484222325) };
 }
 
-/* @param prefix  the source. A long key is cut and ends in a hash */
+/* @param prefix  the source. A key that is cut, or in which one was replaced, ends in a
+ * hash: else it could be another job's */
 static void key_finish(const Key *k, const char *prefix, char ret[JOB_KEY_SIZE]) {
         if (k->n == 0)
                 return;
         int n = snprintf(ret, JOB_KEY_SIZE, "%s:%s", prefix, k->text);
-        if (n >= JOB_KEY_SIZE)
-                (void)snprintf(ret + JOB_KEY_SIZE - 18, 18, "#%016" PRIx64, k->hash);
+        size_t at = MIN((size_t)MAX(n, 0), (size_t)JOB_KEY_SIZE - 18);
+        if (n >= JOB_KEY_SIZE || k->is_changed)
+                (void)snprintf(ret + at, 18, "#%016" PRIx64, k->hash);
 }
 
 static bool is_loopback(const char *address) {

@@ -12,8 +12,9 @@
 typedef struct JobIdentity {
         const char *source;       /* static: torchrun | neuron-pjrt | openmpi | pmi | pmix | slurm |
                                      kubernetes; NULL = no launcher was found */
-        char key[JOB_KEY_SIZE];   /* the same on every rank of one launch; "" = not known. Printable
-                                     ASCII without blanks */
+        char key[JOB_KEY_SIZE];   /* the same on every rank of one launch; "" = not known. Of
+                                     job_key_may_have() alone. It names the job, and is never
+                                     redacted: `slurm=77@prod` looks like a user and a host */
         int64_t rank, world_size; /* of processes; of pods for kubernetes. -1 = not known */
         int64_t local_rank, restart_count; /* -1 = not known */
         int64_t first_device, n_devices;   /* neuron-pjrt: devices of the processes before this one,
@@ -41,6 +42,13 @@ static inline void *job_member(const JobIdentity *job, const JobMember *m) {
  * @param environment  NAME=VALUE, NULL-terminated; hostile
  * @return whether a launcher or at least a key was found @see docs/API.md */
 bool job_identity_detect(char *const *environment, JobIdentity *ret);
+
+/** @return whether a key may have this character: letters, digits and `._-:,=@/+[]#?~%` */
+bool job_key_may_have(char c);
+/** A member that is a key: it is written and read as it is, not redacted. */
+static inline bool job_member_is_key(const JobMember *m) {
+        return m->offset == offsetof(JobIdentity, key);
+}
 
 /** @return the static word for a source; NULL: it is none */
 const char *job_source_find(const char *name);

@@ -164,7 +164,9 @@ static void add_job(Writer *w, const JobIdentity *job) {
         for (size_t i = 0; i < N_JOB_MEMBERS; i++) {
                 const JobMember *m = &job_members[i];
                 const void *value = job_member(job, m);
-                if (m->size > 0 && *(const char *)value != '\0')
+                if (job_member_is_key(m) && *(const char *)value != '\0')
+                        json_out_string(w->b, m->name, value);
+                else if (m->size > 0 && *(const char *)value != '\0')
                         add_value(w, m->name, value);
                 else if (m->size == 0 && *(const int64_t *)value >= 0)
                         json_out_i64(w->b, m->name, *(const int64_t *)value);

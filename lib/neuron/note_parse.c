@@ -97,17 +97,19 @@ static json_t *read_object(Reader *p, json_t *root, const char *key) {
         return json_is_object(v) ? v : NULL; /* jansson's readers take NULL */
 }
 
-/* Into a field of fixed size: printable ASCII without blanks, and not cut, since a part of a key is
- * another key. */
-static void read_word(Reader *p, json_t *object, const char *key, char *buf, size_t size) {
-        _cleanup_free_ char *s = read_text(p, object, key);
+/* Into a field of fixed size: printable ASCII without blanks, of a key fewer characters, and not
+ * cut, since a part of a key is another key. */
+static void read_word(Reader *p, json_t *object, const JobMember *m, char *buf) {
+        _cleanup_free_ char *clean = NULL;
+        const char *s = job_member_is_key(m) ? read_string(p, object, m->name)
+                                             : (clean = read_text(p, object, m->name));
         size_t n = s ? strlen(s) : 0;
-        if (n >= size) {
+        if (n >= m->size) {
                 refuse(p, "a word of the job is too long");
                 return;
         }
         for (size_t i = 0; i < n; i++)
-                if (s[i] <= ' ' || s[i] >= 0x7f) {
+                if (job_member_is_key(m) ? !job_key_may_have(s[i]) : s[i] <= ' ' || s[i] >= 0x7f) {
                         refuse(p, "a word of the job has characters that it may not have");
                         return;
                 }
@@ -202,7 +204,7 @@ static void read_job(Reader *p, json_t *o, JobIdentity *job) {
         for (size_t i = 0; i < N_JOB_MEMBERS; i++) {
                 const JobMember *m = &job_members[i];
                 if (m->size > 0)
-                        read_word(p, o, m->name, job_member(job, m), m->size);
+                        read_word(p, o, m, job_member(job, m));
                 else
                         *(int64_t *)job_member(job, m) = read_integer(p, o, m->name, -1);
         }

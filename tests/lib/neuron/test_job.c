@@ -134,6 +134,20 @@ static void launches_have_different_keys(void **state) {
                                                 identity(launches[k]).key);
 }
 
+/* What it may not have is replaced, and the hash keeps what differs apart. */
+static void a_key_has_few_characters(void **state) {
+        JobIdentity a = identity(
+                            ENV("SLURM_PROCID=0", "SLURM_JOB_ID=17", "SLURM_CLUSTER_NAME=a\"b")),
+                    b = identity(
+                            ENV("SLURM_PROCID=0", "SLURM_JOB_ID=17", "SLURM_CLUSTER_NAME=a<b"));
+        assert_string_not_equal(a.key, b.key);
+        assert_non_null(strstr(a.key, "slurm:slurm=17@a?b#"));
+        for (const char *c = a.key; *c; c++)
+                assert_true(job_key_may_have(*c));
+        for (int c = 0; c < 256; c++)
+                assert_false(job_key_may_have((char)c) && (c <= ' ' || c >= 0x7f || c == '"'));
+}
+
 static void pjrt_counts_processes_and_sums_devices(void **state) {
         char *const *env =
                 ENV("NEURON_PJRT_PROCESS_INDEX=2", "NEURON_PJRT_PROCESSES_NUM_DEVICES=64,32,64,8",
@@ -362,6 +376,7 @@ int main(void) {
                 cmocka_unit_test(half_of_what_torchrun_gives_is_not_torchrun),
                 cmocka_unit_test(nodes_of_one_torchrun_launch_have_one_key),
                 cmocka_unit_test(launches_have_different_keys),
+                cmocka_unit_test(a_key_has_few_characters),
                 cmocka_unit_test(pjrt_counts_processes_and_sums_devices),
                 cmocka_unit_test(pjrt_has_the_same_key_for_hooks_and_for_who_reads_environ),
                 cmocka_unit_test(ranks_meet_at_the_root_address_else_at_the_master),

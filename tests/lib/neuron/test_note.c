@@ -34,7 +34,7 @@ static HookNote sample(void) {
                            .n_extra = 3,
                            .environment = environment,
                            .job = { .source = "slurm",
-                                    .key = "slurm:17",
+                                    .key = "slurm:slurm=17@prod,step=0",
                                     .rank = 3,
                                     .world_size = -1,
                                     .local_rank = 0,
@@ -74,7 +74,7 @@ static void what_is_composed_is_read_again(void **state) {
         assert_string_equal(got.extra[0].value, "7");
         assert_null(got.extra[1].value);
         assert_string_equal(got.job.source, "slurm");
-        assert_string_equal(got.job.key, "slurm:17");
+        assert_string_equal(got.job.key, "slurm:slurm=17@prod,step=0"); /* no user and host */
         assert_int_equal(got.job.rank, 3);
         assert_int_equal(got.job.world_size, -1);
         assert_string_equal(got.job.root_comm_id, "10.0.0.1:5");
