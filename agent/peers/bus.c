@@ -34,6 +34,7 @@
 #define LOOKUP_USEC USEC_PER_MINUTE /* names are looked up again after it */
 #define ADDRESSES_MAX (1 + BUS_PEERS_MAX)
 #define ERROR_SIZE 384
+#define SEQUENCE_AHEAD_USEC (10 * USEC_PER_MINUTE) /* as far as a clock may be ahead, wire.c */
 #define SENDERS_MAX 4096 /* whose last sequence is known; two may share a place */
 
 static_assert(ADDRESSES_MAX <= BUS_ENDPOINTS_MAX && WIRE_BYTES_MAX <= BUS_BYTES_MAX,
@@ -313,10 +314,14 @@ static void on_child_done(const ChildResult *result, void *userdata) {
         stop_child(userdata, why);
 }
 
-/* Ages in it count from when it was sent, so that an old one would say what is wrong. */
+/* Ages in it count from when it was sent, so that an old one would say what is wrong. A sequence is
+ * a time: one that is far ahead of ours would mute its sender, whose name anybody with the key can
+ * write. */
 static bool is_replay(Bus *b, const Message *m) {
         uint8_t digest[SHA256_SIZE];
-        uint64_t hash;
+        uint64_t hash, now = b->options.clock->realtime_usec(b->options.clock);
+        if (m->sequence > now + SEQUENCE_AHEAD_USEC)
+                return true;
         sha256_of(m->sender, strlen(m->sender), digest);
         memcpy(&hash, digest, sizeof hash);
         Sender *s = &b->senders[hash % SENDERS_MAX];
@@ -498,8 +503,10 @@ int bus_send(Bus *b, const Message *m) {
         if (!b->child || b->state.n_connected == 0)
                 return -ENOTCONN;
         uint64_t real_usec = b->options.clock->realtime_usec(b->options.clock);
-        /* Grows over a restart, too. */
-        b->sequence = MAX(b->sequence + 1, real_usec);
+        /* Grows over a restart, too. After a clock that was far ahead it begins anew: nobody has
+         * accepted those. */
+        bool is_ahead = b->sequence > real_usec + SEQUENCE_AHEAD_USEC;
+        b->sequence = is_ahead ? real_usec : MAX(b->sequence + 1, real_usec);
         WireStamp stamp = { .key = wire_keys(b),
                             .sender = b->options.instance_id,
                             .sequence = b->sequence,

@@ -85,7 +85,8 @@ int bus_keys_parse(const char *text, const char *file, BusKeys *ret, Diags *faul
 /* ---- the file ---- */
 
 /* @return 0 and *ret, with what it was read from; -errno, with faults */
-static int read_file(const char *path, BusKeys *ret, Diags *faults) {
+static int read_file(const BusKeyFile *f, BusKeys *ret, Diags *faults) {
+        const char *path = f->path;
         DiagLocation where = { .file = path };
         _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
         struct stat st;
@@ -97,8 +98,15 @@ static int read_file(const char *path, BusKeys *ret, Diags *faults) {
                          "cannot read the key file: %s", strerror(-r));
                 return r;
         }
-        const char *fault = !S_ISREG(st.st_mode) ? "the key file is not a regular file"
-                            : st.st_mode & 0007  ? "others may read or write the key file"
+        if (st.st_uid != 0 && st.st_uid != geteuid() && st.st_uid != f->uid) {
+                diag_add(faults, where, "chown it to root",
+                         "the key file belongs to uid %u, who may replace the key",
+                         (unsigned)st.st_uid);
+                return -EINVAL;
+        }
+        const char *fault = !S_ISREG(st.st_mode)   ? "the key file is not a regular file"
+                            : st.st_mode & S_IRWXO ? "others may read or write the key file"
+                            : st.st_mode & S_IWGRP ? "its group may write the key file"
                             : st.st_size > (off_t)FILE_BYTES_MAX ? "the key file is too large"
                                                                  : NULL;
         if (fault) {
@@ -137,7 +145,7 @@ int bus_key_file_check(BusKeyFile *f, Diags *faults) {
         f->was_read = true;
         f->seen = st; /* of before it is read: a change meanwhile is seen next time */
         BusKeys keys;
-        int r = read_file(f->path, &keys, faults);
+        int r = read_file(f, &keys, faults);
         if (r < 0)
                 return r;
         bool is_other = keys.n != f->keys.n ||

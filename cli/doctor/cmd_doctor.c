@@ -961,7 +961,9 @@ static void report_keys(Doctor *d, const BusKeyFile *f, int r, const Diags *faul
 /* @return whether messages can be signed, as far as this user can see */
 static bool check_keys(Doctor *d) {
         Diags faults = { .n = 0 };
-        BusKeyFile file = { .path = d->config->agreement.key_file };
+        struct stat state = { .st_uid = 0 }; /* the agent's user has its state directory */
+        (void)stat(d->config->state_directory, &state); /* else root's and ours count */
+        BusKeyFile file = { .path = d->config->agreement.key_file, .uid = state.st_uid };
         int r = bus_key_file_check(&file, &faults);
         bool has_key = file.keys.n > 0;
         report_keys(d, &file, r, &faults);

@@ -335,6 +335,34 @@ static void a_replay_changes_nothing(void **state) {
         assert_int_equal(nn_close(s), 0);
 }
 
+static void a_sequence_of_the_far_future_mutes_nobody(void **state) {
+        Fixture *f = *state;
+        static uint8_t bytes[WIRE_BYTES_MAX];
+        const WireKey none = { .id = "" };
+        Message m = claims_message();
+        size_t n;
+        start(f, &f->a, f->ipc, NULL, "");
+        run_until(f, strcmp(view(&f->a).state, "listening") == 0);
+        int s = nn_socket(AF_SP, NN_BUS);
+        assert_true(s >= 0 && nn_connect(s, f->ipc) >= 0);
+        run_until(f, view(&f->a).n_connected == 1);
+        for (unsigned i = 0; i < 3; i++) {
+                uint64_t now = clock_realtime_usec();
+                WireStamp stamp = { .key = &none,
+                                    .sender = "node-b",
+                                    .sequence = i == 0   ? UINT64_MAX
+                                                : i == 1 ? now + 11 * 60 * UINT64_C(1000000)
+                                                         : now,
+                                    .boot_usec = (int64_t)clock_boottime_usec(),
+                                    .real_usec = (int64_t)now };
+                assert_int_equal(wire_encode(&m, &stamp, bytes, &n), 0);
+                assert_true(nn_send(s, bytes, n, 0) >= 0);
+        }
+        run_until(f, view(&f->a).n_received == 3);
+        assert_int_equal(f->a.n_heard, 1);
+        assert_int_equal(nn_close(s), 0);
+}
+
 static void another_key_is_counted_and_not_heard(void **state) {
         Fixture *f = *state;
         Message m = claims_message();
@@ -427,6 +455,7 @@ int main(int argc, char **argv) {
                 TEST(a_child_that_does_not_respond_is_replaced),
                 TEST(garbage_is_counted),
                 TEST(a_replay_changes_nothing),
+                TEST(a_sequence_of_the_far_future_mutes_nobody),
                 TEST(another_key_is_counted_and_not_heard),
                 TEST(a_key_that_is_changed_is_used_without_a_restart),
                 TEST(without_a_key_nothing_but_loopback_is_opened),

@@ -153,6 +153,21 @@ static void a_file_that_others_may_read_is_refused(void **state) {
         }
 }
 
+static void a_file_that_its_group_or_another_user_may_replace_is_refused(void **state) {
+        Fixture *f = *state;
+        write_keys(f, "a:" HEX_A "\n", 0660);
+        assert_int_equal(check(f), -EINVAL);
+        assert_non_null(strstr(f->faults.items[0].fault, "group may write"));
+        if (geteuid() != 0)
+                return;
+        f->file = (BusKeyFile){ .path = f->path };
+        write_keys(f, "a:" HEX_A "\n", 0600);
+        assert_int_equal(fchownat(f->dir_fd, "key", 12345, 0, 0), 0);
+        assert_int_equal(check(f), -EINVAL);
+        assert_non_null(strstr(f->faults.items[0].fault, "uid 12345"));
+        assert_non_null(strstr(f->faults.items[0].remedy, "root"));
+}
+
 static void a_link_is_followed_as_kubernetes_mounts_it(void **state) {
         Fixture *f = *state;
         write_keys(f, "a:" HEX_A "\n", 0440);
@@ -183,6 +198,7 @@ int main(void) {
                 TEST(it_is_read_again_when_it_has_changed),
                 TEST(a_fault_is_reported_once_and_the_keys_stay),
                 TEST(a_file_that_others_may_read_is_refused),
+                TEST(a_file_that_its_group_or_another_user_may_replace_is_refused),
                 TEST(a_link_is_followed_as_kubernetes_mounts_it),
                 TEST(what_is_no_small_file_is_refused),
         };
