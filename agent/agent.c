@@ -758,8 +758,9 @@ IntakeSource *agent_source_by_name(const Agent *a, const char *name) {
 
 static bool is_named(Bundle *b, uint64_t *ret_wait_usec, void *userdata) {
         const Agent *a = userdata;
-        if (a->once && a->notes && !hooknotes_is_idle(a->notes)) {
-                *ret_wait_usec = 100 * USEC_PER_MSEC; /* a note may name its job */
+        if (a->notes &&
+            (a->once ? !hooknotes_is_idle(a->notes) : hooknotes_has_unread_mail(a->notes))) {
+                *ret_wait_usec = 100 * USEC_PER_MSEC; /* a note may name its job, or its failure */
                 return false;
         }
         return !a->failures || failures_is_named(a->failures, b, ret_wait_usec);
@@ -1003,6 +1004,8 @@ static void on_note_finished(const NoteView *v, void *userdata) {
                 return;
         for (size_t i = 0; i < NOTE_FILES_MAX && v->promised[i]; i++)
                 intake_source_expect_file(s, v->unit_path, &sender, v->promised[i]);
+        if (a->failures && v->may_come) /* which unit it is about is known only now */
+                failures_on_note(a->failures, v);
         if (a->incidents && v->may_come)
                 incidents_add_unit_of_note(a->incidents, v);
         intake_source_on_hook_finished(s, v->unit_path, &sender);

@@ -709,8 +709,9 @@ static void claim_process(Failures *f, Process *p) {
         p->changed_usec = now_usec(f);
         claim_bound_ranks(&p->claim);
         f->meeting_usec = 0;
-        log_debug("failure %s: rank %lld, pid %u: %s, bundle %s", key, (long long)p->claim.rank,
-                  p->claim.pid, claim_state_name(p->claim.state),
+        bool is_seen = p->claim.pid < CLAIM_PID_UNKNOWN;
+        log_debug("failure %s: rank %lld, pid %lld: %s, bundle %s", key, (long long)p->claim.rank,
+                  is_seen ? (long long)p->claim.pid : -1, claim_state_name(p->claim.state),
                   claim_bundle_name(p->claim.bundle_state));
         int r = agreement_claim(f->agreement, key, &p->claim, scope_of(f, p->key, host).is_local,
                                 now_usec(f));
@@ -722,13 +723,13 @@ static void claim_process(Failures *f, Process *p) {
         step_soon(f);
 }
 
-/* A claim of this node whose process is not known: its number is above all pids (pid_max). */
+/* A claim of this node whose process is not known. */
 static uint32_t number_of_unknown(const char *what) {
         uint8_t digest[SHA256_SIZE];
         uint32_t number;
         sha256_of(what, strlen(what), digest);
         memcpy(&number, digest, sizeof number);
-        return UINT32_C(0x80000000) | number;
+        return CLAIM_PID_UNKNOWN | number;
 }
 
 static void init_claim(const Failures *f, Claim *c) {
@@ -777,14 +778,16 @@ static void set_bundle(Failures *f, const Unit *u, ClaimBundle state) {
 /* ---- which processes a bundle has files of ---- */
 
 static bool bundle_names_process(const Bundle *b, const Process *p) {
-        return named_pids_contain(&b->pids, p->file_pid ? p->file_pid : (int64_t)p->claim.pid);
+        int64_t pid = p->claim.pid < CLAIM_PID_UNKNOWN ? (int64_t)p->claim.pid : 0;
+        return named_pids_contain(&b->pids, p->file_pid ? p->file_pid : pid);
 }
 
 /* Where the names of its files do not say whose they are, they may be anybody's in the unit. */
 static bool bundle_may_have_process(const Bundle *b, const Process *p) {
         if (bundle_is_of_attachments(&b->rec))
                 return false;
-        return b->pids.n == 0 || b->pids.is_cut || bundle_names_process(b, p);
+        bool is_unknown = p->claim.pid >= CLAIM_PID_UNKNOWN && p->file_pid == 0;
+        return is_unknown || b->pids.n == 0 || b->pids.is_cut || bundle_names_process(b, p);
 }
 
 /* A user's processes that the names of his files speak of, and that no note has brought here: it
@@ -834,10 +837,14 @@ static void set_process(const Failures *f, const NoteView *v, const Key *k, Clai
         c->start_ticks = v->pid > 0 ? v->start_ticks : p ? p->claim.start_ticks : 0;
 }
 
-static void set_failed(const Failures *f, const NoteView *v, const Claim *names, Claim *c) {
+/* @param is_other_job  it is known by another launcher, whose ranks count */
+static void set_failed(const Failures *f, const NoteView *v, const Claim *names, bool is_other_job,
+                       Claim *c) {
         const HookNote *n = v->note;
-        c->rank = n->job.rank;
-        c->world_size = n->job.world_size;
+        if (!is_other_job || c->rank < 0) {
+                c->rank = n->job.rank;
+                c->world_size = n->job.world_size;
+        }
         (void)strcpy(c->cluster_id, names->cluster_id);
         (void)strcpy(c->date_time, names->date_time);
         c->has_error = n->has_error_number;
@@ -849,6 +856,12 @@ static void set_failed(const Failures *f, const NoteView *v, const Claim *names,
         c->state = CLAIM_FAILED;
 }
 
+/* @return the process as its own namespace counts it; 0: not given */
+static int64_t note_pid(const HookNote *n) {
+        uint64_t pid;
+        return n->pid && parse_u64_range(n->pid, 1, INT32_MAX, &pid) == 0 ? (int64_t)pid : 0;
+}
+
 void failures_on_note(Failures *f, const NoteView *v) {
         const JobIdentity *job = &v->note->job;
         const uid_t uid = v->owner.uid;
@@ -856,9 +869,20 @@ void failures_on_note(Failures *f, const NoteView *v) {
         Claim c;
         init_claim(f, &c);
         set_names(f, &c, v->note->cluster_id, v->note->date_time);
-        Key *k = claim_key_build(job->key, c.cluster_id, key) ? node_get_key(f, key, uid) : NULL;
+        c.pid = v->pid > 0 ? (uint32_t)v->pid : 0;
+        c.start_ticks = v->start_ticks;
+        Process *known = v->pid > 0 ? find_process(f, &c) : NULL;
+        if (known)
+                (void)strcpy(key, known->key->key);
+        else if (!claim_key_build(job->key, c.cluster_id, key))
+                return;
+        Key *k = node_get_key(f, key, uid);
         if (!k)
                 return;
+        /* A process keeps the key that it was first seen with: its program may have set what looks
+         * like another launcher's environment, which its hook inherits. */
+        char own_key[CLAIM_KEY_SIZE] = "";
+        bool is_other_job = !claim_key_build(job->key, "", own_key) || strcmp(own_key, key) != 0;
         if (!may_speak_of(f, k, uid)) {
                 log_warning(0,
                             "failure %s: a note of uid %u is ignored: the job's ranks here are "
@@ -866,13 +890,14 @@ void failures_on_note(Failures *f, const NoteView *v) {
                             key, (unsigned)uid);
                 return;
         }
-        learn_job(f, k, job, v->source);
+        learn_job(f, k, known && is_other_job ? &k->job : job, v->source);
         set_process(f, v, k, &c);
         Process *p = node_get_process(f, k, &c, uid);
         if (!p)
                 return;
         p->note_uid = note_sender(&v->owner, v->container, v->by_mailbox).uid;
-        set_failed(f, v, &c, &p->claim);
+        p->file_pid = note_pid(v->note);
+        set_failed(f, v, &c, known && is_other_job, &p->claim);
         Unit *u = v->source && v->unit_path ? node_get_unit(f, v->source, v->unit_path) : NULL;
         if (u) {
                 node_join_unit(f, u, p);
@@ -1095,7 +1120,8 @@ static bool name_supplement(Failures *f, Bundle *b, uint64_t *ret_wait_usec) {
  * it would take the bundle but does not answer this. */
 static bool only_arbiter_is_left(const Failures *f, const Key *k, const BundleRecord *rec) {
         const ArbiterState *a = k->arbiter ? arbiter_state(k->arbiter) : NULL;
-        if (!a || (!a->is_unreachable && !a->is_busy) ||
+        bool is_asked = agreement_is_asking(f->agreement, k->key, now_usec(f));
+        if (!a || (!a->is_unreachable && !a->is_busy && !is_asked) ||
             objects_are_refused(f->scheduler, a->destination))
                 return false;
         for (size_t i = 0; i < rec->n_deliveries; i++)

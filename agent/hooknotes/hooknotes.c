@@ -137,7 +137,8 @@ typedef struct CheckJob {
         WorkJob job;
         ListLink link; /* HookNotes.hung_checks */
         struct HookNotes *owner;
-        Note *note; /* for the loop alone; it has continued without a check that hangs */
+        Note *note; /* for the loop alone; it has continued without a check that hangs, and gets
+                       its result when it comes after all; NULL: it is gone */
         DirectoryCheck check;
         const char *hung; /* the fixed part of the source that does not answer; NULL */
 } CheckJob;
@@ -215,13 +216,18 @@ struct HookNotes {
 };
 
 #define CHECK_TIMEOUT_USEC (250 * USEC_PER_MSEC)
+/* A file system that is slow, or hangs for a while, answers yet; after this no longer waited for.
+ */
+#define LATE_CHECK_USEC (10 * USEC_PER_MINUTE)
 #define CHECK_THREADS 16 /* one of them for each mount that hangs; started when needed */
 #define NO_MEMORY "out of memory"
 #define TOO_MANY_NOTES "this user has sent too many notes; keep it in the mailbox"
 #define LOG_INTERVAL_USEC USEC_PER_MINUTE
 #define MAIL_AT_ONCE 128 /* of the mailbox, in memory: 64 KiB each */
 #define UNPARSED_BYTES_MAX (16 * MIB)
-#define EARLY_USEC USEC_PER_SEC    /* after a start, a peer may have waited in the queue */
+#define EARLY_USEC USEC_PER_SEC /* after a start, a peer may have waited in the queue */
+/* After a start, the first deliveries wait for the mailbox no longer, however full it is. */
+#define MAIL_WAIT_USEC (10 * USEC_PER_SEC)
 #define YOUNG_USEC USEC_PER_MINUTE /* after a restart, older notes have ended */
 #define MAILBOX_MODE 01733         /* all users may create files */
 #define MAILBOX_ENTRIES_AT_ONCE 32 /* then other sources of the loop: at most 2 MiB are read */
@@ -524,6 +530,9 @@ static Note *note_free(Note *note) {
 }
 
 static void note_remove(HookNotes *n, Note *note) {
+        LIST_FOREACH_ITEM (CheckJob, c, link, &n->hung_checks)
+                if (c->note == note)
+                        c->note = NULL;
         list_remove(&note->link);
         n->n_notes--;
         n->n_mail -= note->view.by_mailbox;
@@ -572,8 +581,10 @@ static void note_set_stage(Note *note, NoteStage to) {
                 /* one of an earlier run is open at once */
                 [NOTE_UNPARSED] = TO(NOTE_PARSING) | TO(NOTE_OPEN),
                 [NOTE_PARSING] = TO(NOTE_UNCHECKED) | TO(NOTE_UNPARSED),
-                [NOTE_UNCHECKED] = TO(NOTE_CHECKING) | TO(NOTE_ADDING) | TO(NOTE_ENDING),
-                [NOTE_CHECKING] = TO(NOTE_UNCHECKED) | TO(NOTE_ADDING) | TO(NOTE_ENDING),
+                [NOTE_UNCHECKED] =
+                        TO(NOTE_CHECKING) | TO(NOTE_ADDING) | TO(NOTE_ENDING) | TO(NOTE_OPEN),
+                [NOTE_CHECKING] =
+                        TO(NOTE_UNCHECKED) | TO(NOTE_ADDING) | TO(NOTE_ENDING) | TO(NOTE_OPEN),
                 [NOTE_ADDING] = TO(NOTE_OPEN),
                 [NOTE_OPEN] = TO(NOTE_UNCHECKED) | TO(NOTE_ENDING),
         };
@@ -957,9 +968,30 @@ static void check_run(WorkJob *job) {
         directory_check_run(&CONTAINER_OF(job, CheckJob, job)->check);
 }
 
+/* A note whose file system does not answer is checked again when that does. */
 static void decide(HookNotes *n, Note *note, const DirectoryCheck *check) {
+        uint64_t late_usec = note->since_usec + LATE_CHECK_USEC;
         set_location(n, note, check);
-        note_set_stage(note, note->is_durable ? NOTE_ENDING : NOTE_ADDING);
+        if (note->is_durable && check->is_late && boot_usec(n) < late_usec) {
+                note->due_usec = late_usec;
+                note_set_stage(note, NOTE_OPEN);
+                arm_due(n);
+        } else
+                note_set_stage(note, note->is_durable ? NOTE_ENDING : NOTE_ADDING);
+}
+
+static bool waits_for_check(const Note *note) {
+        return note->stage == NOTE_OPEN && note->has_ended && note->is_unanswered;
+}
+
+/* A check that was late has its result: that is its note's, and others may be checked again. */
+static void handle_late_check(HookNotes *n, CheckJob *c) {
+        list_remove(&c->link);
+        if (c->note && waits_for_check(c->note))
+                decide(n, c->note, &c->check);
+        LIST_FOREACH_ITEM (Note, note, link, &n->notes)
+                if (waits_for_check(note))
+                        note_set_stage(note, NOTE_UNCHECKED);
 }
 
 static void check_done(WorkJob *job) {
@@ -970,7 +1002,7 @@ static void check_done(WorkJob *job) {
                 timer_disarm(n->late);
                 decide(n, c->note, &c->check);
         } else
-                list_remove(&c->link);
+                handle_late_check(n, c);
         check_free(c);
         check_directories(n);
         commit_notes(n);
@@ -1063,11 +1095,13 @@ static void start_check(HookNotes *n, Note *note) {
                 check_free(c);
 }
 
-/* One at a time. */
+/* One at a time; those that a hook waits for come first. */
 static void check_directories(HookNotes *n) {
-        LIST_FOREACH_ITEM_SAFE (Note, note, link, &n->notes)
-                if (!n->checking && note->stage == NOTE_UNCHECKED)
-                        start_check(n, note);
+        for (int is_durable = 0; is_durable <= 1; is_durable++)
+                LIST_FOREACH_ITEM_SAFE (Note, note, link, &n->notes)
+                        if (!n->checking && note->stage == NOTE_UNCHECKED &&
+                            note->is_durable == is_durable)
+                                start_check(n, note);
 }
 
 static void stop_checks(HookNotes *n) {
@@ -1859,12 +1893,23 @@ HookNotes *hooknotes_free(HookNotes *n) {
         return NULL;
 }
 
-bool hooknotes_is_idle(const HookNotes *n) {
+static bool is_scanning(const HookNotes *n) {
         int scan = SD_EVENT_OFF;
         if (n->mailbox)
                 (void)sd_event_source_get_enabled(n->mailbox->step,
                                                   &scan); /* cannot fail for ours */
-        return n->n_notes == 0 && scan == SD_EVENT_OFF;
+        return scan != SD_EVENT_OFF;
+}
+
+bool hooknotes_is_idle(const HookNotes *n) {
+        return n->n_notes == 0 && !is_scanning(n);
+}
+
+bool hooknotes_has_unread_mail(const HookNotes *n) {
+        bool is_unread = is_scanning(n);
+        LIST_FOREACH_ITEM (const Note, note, link, &n->notes)
+                is_unread = is_unread || (note->view.by_mailbox && !note->is_durable);
+        return is_unread && boot_usec(n) < n->start_usec + MAIL_WAIT_USEC;
 }
 
 static uint64_t figure(const HookNotes *n, NoteCounter which) {

@@ -56,7 +56,9 @@ typedef struct Key {
         ClaimSet claims;             /* of this node; at the centre of all nodes */
         Failure **failures;          /* by n; those without a number come last */
         size_t n_failures;
-        unsigned n_named; /* by this node alone */
+        unsigned n_named;   /* by this node alone */
+        uint32_t n_decided; /* the highest number that the bus gave, also when that failure had to
+                               make room: a number has one name */
 
         /* What wants a decision: refresh_key(). */
         int64_t first_usec;      /* since when; AGREEMENT_NEVER: nothing */
@@ -466,6 +468,22 @@ void decision_derive_cluster_id(const char *key, uint32_t n, char ret[CLUSTER_ID
         digest_hex(digest, 8, ret);
 }
 
+/* An elastic job starts again with another number of ranks: that of the last launch before the
+ * failure counts.
+ * @param first  the failure's first claim @return -1: not known */
+static int64_t launch_world_size(const Key *k, const Claim *first) {
+        int64_t size = -1, started_usec = INT64_MIN;
+        for (size_t i = 0; i < k->claims.n; i++) {
+                const Claim *c = &k->claims.items[i];
+                if (c->world_size <= 0 || c->started_usec < started_usec ||
+                    c->started_usec > first->event_usec + AGREEMENT_START_SLACK_USEC)
+                        continue;
+                size = c->started_usec > started_usec ? c->world_size : MAX(size, c->world_size);
+                started_usec = c->started_usec;
+        }
+        return size;
+}
+
 /* Names a failure after the claims that are open: the earliest one that has a name, unless that is
  * not within the window of the earliest one of all.
  * @param n_derived  what a derived cluster id is made of
@@ -473,13 +491,12 @@ void decision_derive_cluster_id(const char *key, uint32_t n, char ret[CLUSTER_ID
 static const Claim *name_failure(const Agreement *a, const Key *k, uint32_t n_derived, int64_t now,
                                  Decision *ret) {
         const Claim *first = NULL, *named = NULL;
-        Decision d = { .world_size = -1, .settle_usec = a->settle_usec, .opened_usec = now };
+        Decision d = { .settle_usec = a->settle_usec, .opened_usec = now };
 
         memcpy(d.key, k->key, sizeof d.key);
         memcpy(d.created_by, a->instance_id, sizeof d.created_by);
         for (size_t i = 0; i < k->claims.n; i++) {
                 const Claim *c = &k->claims.items[i];
-                d.world_size = MAX(d.world_size, c->world_size);
                 if (!is_open_claim(a, k, c))
                         continue;
                 first = earlier_claim(first, c);
@@ -488,6 +505,7 @@ static const Claim *name_failure(const Agreement *a, const Key *k, uint32_t n_de
         }
         if (!first)
                 return NULL;
+        d.world_size = launch_world_size(k, first);
         d.derived = !named || named->event_usec > first->event_usec + a->window_usec;
         (void)set_name(&d, d.derived ? first : named);
         if (d.derived)
@@ -497,7 +515,7 @@ static const Claim *name_failure(const Agreement *a, const Key *k, uint32_t n_de
 }
 
 static uint32_t highest_known(const Key *k) {
-        uint32_t n = 0;
+        uint32_t n = k->n_decided;
         for (size_t i = 0; i < k->n_failures; i++)
                 n = MAX(n, k->failures[i]->d.n);
         return n;
@@ -532,7 +550,9 @@ static void decide_alone(Agreement *a, Key *k, Agreed agreed, int64_t now) {
         d.n = n;
         if (n == 0) /* as nobody was waited for: what started afterwards is another launch */
                 d.opened_usec = first->event_usec;
-        k->n_named += found_failure(a, k, &d, first, now) == 0 && n == 0;
+        int r = found_failure(a, k, &d, first, now);
+        k->n_named += r == 0 && n == 0;
+        k->n_decided = r == 0 ? MAX(k->n_decided, n) : k->n_decided;
 }
 
 /* A failure that this node named alone is the one with this number from now on. */
@@ -749,6 +769,12 @@ bool agreement_is_pending(const Agreement *a, const char *key, const Claim *proc
         const Key *k = find_key(a, key);
         const Claim *c = k ? claim_set_find(&k->claims, process) : NULL;
         return c && is_open_claim(a, k, c) && (can_query(k) || k->role != ROLE_NONE);
+}
+
+bool agreement_is_asking(const Agreement *a, const char *key, int64_t now) {
+        const Key *k = find_key(a, key);
+        return k && can_query(k) &&
+               (k->in_flight != ACTION_NONE || k->question != ACTION_LIST || k->retry_usec > now);
 }
 
 /* ---- the arbiter ---- */

@@ -465,6 +465,7 @@ bool incidents_name_parse(const char *name, IncidentsName *ret) {
 
 #define INCIDENT_SCHEMA "neuron-collectd/incident/1"
 #define LATE_SLACK_USEC ((int64_t)USEC_PER_SEC)
+#define EARLIER_SLACK_USEC (2 * (int64_t)USEC_PER_SEC) /* an end is seen later than it happens */
 
 static const char *const state_words[N_RANK_STATES] = {
         [RANK_PRESENT] = "present",
@@ -526,6 +527,33 @@ static int64_t claim_uncertainty(const Roster *r, const Claim *c) {
 
 /* ---- the roster's ranks ---- */
 
+/* @return when the first rank of the launch that failed was started; INT64_MIN: not known */
+static int64_t find_launch(const Roster *r) {
+        int64_t launch_usec = INT64_MAX;
+        for (size_t i = 0; i < r->claims.n; i++) {
+                const Claim *c = &r->claims.items[i];
+                if (claim_is_failure(c) && c->started_usec != INT64_MIN)
+                        launch_usec = MIN(launch_usec, c->started_usec);
+        }
+        return launch_usec == INT64_MAX ? INT64_MIN : launch_usec;
+}
+
+/* It ended before this launch began, of a job that had another number of ranks then. */
+static bool is_of_earlier_launch(const Roster *r, const Claim *c, int64_t launch_usec) {
+        return c->state == CLAIM_ENDED && launch_usec != INT64_MIN &&
+               c->event_usec < launch_usec + EARLIER_SLACK_USEC && c->world_size > 0 &&
+               r->decision.world_size > 0 && c->world_size != r->decision.world_size;
+}
+
+static void drop_earlier_launches(Roster *r) {
+        int64_t launch_usec = find_launch(r);
+        size_t n = 0;
+        for (size_t i = 0; i < r->claims.n; i++)
+                if (!is_of_earlier_launch(r, &r->claims.items[i], launch_usec))
+                        r->claims.items[n++] = r->claims.items[i];
+        r->claims.n = n;
+}
+
 static int64_t find_world_size(const Roster *r) {
         int64_t size = r->decision.world_size;
         for (size_t i = 0; r->decision.world_size <= 0 && i < r->claims.n; i++)
@@ -574,6 +602,17 @@ static bool has_better(const Claim *const *sorted, size_t n, const Claim *c) {
         return false;
 }
 
+/* Where a rank's process ended and the next launch's lives, that one counts. @param n  claims of
+ * one rank, the one that counts first */
+static const Claim *newest_launch(const Claim *const *sorted, size_t n) {
+        const Claim *c = sorted[0];
+        for (size_t i = 1; c->state == CLAIM_ENDED && i < n && sorted[i]->rank == c->rank; i++)
+                if (c->rank >= 0 && sorted[i]->state == CLAIM_ALIVE &&
+                    sorted[i]->started_usec > c->event_usec)
+                        return sorted[i];
+        return c;
+}
+
 static int fold_ranks(Roster *r) {
         int64_t next = 0; /* the rank after the last one */
         _cleanup_free_ const Claim **sorted = calloc(r->claims.n + 1, sizeof *sorted);
@@ -591,7 +630,7 @@ static int fold_ranks(Roster *r) {
                         continue;
                 while (next < r->world_size && (c->rank < 0 || next < c->rank))
                         add_rank(r, next++, NULL);
-                add_rank(r, c->rank, c);
+                add_rank(r, c->rank, newest_launch(&sorted[i], r->claims.n - i));
                 next = MAX(next, c->rank + 1);
         }
         while (next < r->world_size)
@@ -675,13 +714,13 @@ static void find_suspects(Roster *r) {
 int roster_fold(const Decision *d, const Record *records, size_t n_records, Roster *ret) {
         _cleanup_(roster_done) Roster r = { .decision = *d };
         int e = fold_nodes(&r, records, n_records);
-        bool is_full = false;
         for (size_t i = 0; e == 0 && i < n_records; i++) {
                 int merged = claim_set_merge(&r.claims, &records[i].claims);
-                is_full = is_full || merged == -ENOSPC;
+                r.is_cut = r.is_cut || merged == -ENOSPC;
                 e = merged == -ENOMEM ? merged : 0;
         }
-        r.world_size = is_full ? -1 : find_world_size(&r);
+        drop_earlier_launches(&r);
+        r.world_size = r.is_cut ? -1 : find_world_size(&r);
         if (e == 0)
                 e = fold_ranks(&r);
         if (e < 0)
@@ -698,7 +737,9 @@ int roster_fold(const Decision *d, const Record *records, size_t n_records, Rost
 static void add_process(StrBuf *b, const RosterRank *row) {
         out_number(b, "rank", row->rank);
         json_out_string(b, "instance_id", row->claim ? row->claim->instance_id : NULL);
-        out_number(b, "pid", row->claim ? (int64_t)row->claim->pid : -1);
+        out_number(b, "pid",
+                   row->claim && row->claim->pid < CLAIM_PID_UNKNOWN ? (int64_t)row->claim->pid
+                                                                     : -1);
 }
 
 static void add_row(StrBuf *b, const RosterRank *row) {
@@ -759,6 +800,8 @@ char *roster_format(const Roster *r, const char *job_key, size_t *ret_n) {
         json_out_object(&b, NULL);
         add_decision(&b, &r->decision, job_key);
         out_number(&b, "world_size", r->world_size);
+        if (r->is_cut)
+                json_out_bool(&b, "cut", true);
         json_out_array(&b, "ranks");
         for (size_t i = 0; i < r->n_ranks; i++)
                 add_row(&b, &r->ranks[i]);

@@ -99,6 +99,7 @@ typedef struct Roster {
         ClaimSet claims;
         int64_t world_size; /* the decision's, else the largest of the claims; -1: not known, more
                                than ROSTER_RANKS_MAX, or not all are folded; nobody is missing */
+        bool is_cut;        /* there are more than CLAIMS_MAX processes: not all are in it */
         RosterRank *ranks;  /* by rank; those without a rank come last */
         size_t n_ranks;
         RosterNode *nodes; /* by instance id */

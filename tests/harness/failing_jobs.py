@@ -48,14 +48,17 @@ class Job:
     """The ranks of a job on the node of `agent`.
     @param key  what its launcher calls it: TORCHELASTIC_RUN_ID or SLURM_JOB_ID
     @param root  NEURON_RT_ROOT_COMM_ID, `host:port`, whose host is MASTER_ADDR too; None: neither
-    @param launcher  torchrun or neuron-pjrt
+    @param launcher  torchrun, neuron-pjrt, slurm (srun alone, on a cluster that is called prod) or
+        openmpi
     @param set_by_program  variables that only the hook sees: the program has set them itself, and
-        /proc/PID/environ is without"""
+        /proc/PID/environ is without
+    @param sets_ranks  the program sets torchrun's variables, whatever its launcher is"""
 
     def __init__(self, agent: Agent, key, world_size, root=None, launcher="torchrun",
-                 set_by_program=()):
+                 set_by_program=(), sets_ranks=False):
         self.agent, self.key, self.world_size, self.root = agent, key, world_size, root
         self.launcher, self.set_by_program = launcher, set_by_program
+        self.sets_ranks = sets_ranks
         self.processes, self.hooks = {}, []
         _jobs.append(self)
 
@@ -70,6 +73,10 @@ class Job:
         """As lib/neuron/job.c builds it."""
         if self.launcher == "neuron-pjrt":
             return f"neuron-pjrt:slurm={self.key}"
+        if self.launcher == "slurm":
+            return f"slurm:slurm={self.key}@prod,step=0"
+        if self.launcher == "openmpi":
+            return f"openmpi:namespace=prterun-{self.key}@1"
         master = f",master={self.master}:{MASTER_PORT}" if self.root else ""
         return f"torchrun:run={self.key}{master}"
 
@@ -82,7 +89,16 @@ class Job:
         """Of the rank's program, and so of its hook."""
         local = str([*self.processes, rank].index(rank))  # in the order of their starts
         env = {"PATH": os.environ["PATH"]}
-        if self.launcher == "neuron-pjrt":
+        by_launcher = {
+            "slurm": {"SLURM_JOB_ID": self.key, "SLURM_CLUSTER_NAME": "prod", "SLURM_STEP_ID": "0",
+                      "SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": str(self.world_size),
+                      "SLURM_LOCALID": local},
+            "openmpi": {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_RANK": local,
+                        "OMPI_COMM_WORLD_SIZE": str(self.world_size),
+                        "PMIX_NAMESPACE": f"prterun-{self.key}@1"}}
+        if self.launcher in by_launcher:
+            env |= by_launcher[self.launcher]
+        elif self.launcher == "neuron-pjrt":
             env |= {"SLURM_JOB_ID": self.key, "SLURM_LOCALID": local,
                     "NEURON_PJRT_PROCESS_INDEX": str(rank),
                     "NEURON_PJRT_PROCESSES_NUM_DEVICES": ",".join(["4"] * self.world_size)}
@@ -157,9 +173,13 @@ class Job:
                  "instance-id": self.agent.config["node"]["instance_id"], "cluster-id": cluster_id,
                  "error-location": location, "error-code": code, "local-output-dir": directory}
         own = self.agent.config["hook"]
-        env = self.environment(rank) | {"NEURON_COLLECTD_HOOK_SOCKET": own["socket"],
-                                        "NEURON_COLLECTD_MAILBOX": own["mailbox"],
-                                        "NEURON_COLLECTD_SYSFS": self.agent.path("sys")}
+        env = self.environment(rank)
+        if self.sets_ranks:
+            env |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self.world_size),
+                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": MASTER_PORT}
+        env |= {"NEURON_COLLECTD_HOOK_SOCKET": own["socket"],
+                "NEURON_COLLECTD_MAILBOX": own["mailbox"],
+                "NEURON_COLLECTD_SYSFS": self.agent.path("sys")}
         words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
         status = self.agent.path(f"hook-{self.pid(rank)}-{len(self.hooks)}")
         command = shlex.join(["env", "-i", *(f"{k}={v}" for k, v in env.items()), HOOK, *words])

@@ -590,14 +590,15 @@ static void a_rank_that_failed_is_the_process_of_its_note(void **state) {
         assert_int_equal(process(f, 0)->claim.pid, 103);
 }
 
-static void processes_have_one_job(void **state) {
+static void a_process_keeps_its_job_and_rank_and_a_note_of_another_joins_it(void **state) {
         Fixture *f = *state;
         hear(f, (NoteOptions){ .job = JOB, .pid = 100, .path = "/dumps/1" });
         hear(f, (NoteOptions){ .job = "another", .rank = 5, .pid = 100, .path = "/dumps/2" });
         assert_int_equal(n_items(&f->failures->processes), 1);
         assert_string_equal(process(f, 0)->key->key, key_of(JOB));
         assert_int_equal(process(f, 0)->claim.rank, 0);
-        assert_string_equal(process(f, 0)->unit->path, "/dumps/1");
+        assert_string_equal(process(f, 0)->unit->path, "/dumps/2");
+        assert_null(node_find_key(f->failures, key_of("another")));
 }
 
 /* Two directories of one process: a unit never points at a process that has gone. */
@@ -889,6 +890,29 @@ static void an_arbiter_that_is_away_is_waited_for_when_nobody_else_takes_it(void
         pass(f, 40 * SEC);
         assert_true(is_named(f, b));
         assert_name(b, "store", RUNTIME_ID, DATE_TIME, 1);
+}
+
+/* The listing has succeeded, and the decision that it shows is not read yet. */
+static void between_two_questions_to_an_arbiter_that_is_back_it_waits_too(void **state) {
+        Fixture *f = *state;
+        bucket.outcome = OBJECT_UNREACHABLE;
+        Bundle *b = find_bundle(f, 1, RUNTIME_ID);
+        b->rec.n_deliveries = 1;
+        delivery_record_done(&b->rec.deliveries[1]);
+        assert_false(is_named(f, b));
+        pass(f, 60 * SEC);
+        assert_false(is_named(f, b));
+        decide_elsewhere(f, RUNTIME_ID);
+        bucket.outcome = OBJECT_OK;
+        bucket.is_silent = true; /* the test answers, one question at a time */
+        for (unsigned i = 0; i < 60 && !b->rec.name.agreed[0]; i++) {
+                pass(f, SEC);
+                if (!list_is_empty(&bucket.calls))
+                        answer_first();
+                (void)is_named(f, b);
+        }
+        assert_name(b, "store", OTHER_ID, OTHER_TIME, 1);
+        bucket.is_silent = false;
 }
 
 static void nor_on_a_store_that_accepts_bundles_and_fails_otherwise(void **state) {
@@ -1495,7 +1519,7 @@ int main(void) {
                 TEST(a_unit_without_a_note_is_claimed_after_2_s_or_when_it_is_ready),
                 TEST(a_unit_that_went_is_not_claimed),
                 TEST(a_rank_that_failed_is_the_process_of_its_note),
-                TEST(processes_have_one_job),
+                TEST(a_process_keeps_its_job_and_rank_and_a_note_of_another_joins_it),
                 TEST(a_process_whose_second_note_has_another_directory_leaves_the_first_one),
                 TEST(a_name_is_frozen_and_there_after_a_restart),
                 TEST(a_claim_that_had_no_failure_yet_is_asked_for_again_after_a_restart),
@@ -1512,6 +1536,7 @@ int main(void) {
                 TEST(in_a_hurry_waiting_ends_after_2_s),
                 TEST(an_arbiter_that_is_away_is_waited_for_when_nobody_else_takes_it),
                 TEST(in_a_hurry_not_even_then),
+                TEST(between_two_questions_to_an_arbiter_that_is_back_it_waits_too),
                 TEST(nor_on_a_store_that_accepts_bundles_and_fails_otherwise),
                 TEST(it_is_idle_when_all_is_written_or_after_5_s),
                 TEST(records_and_incident_json_are_written_and_nonsense_beside_them_is_left_out),

@@ -413,6 +413,7 @@ static void a_note_of_an_earlier_run_keeps_its_container(void **state) {
         char *none[] = { NULL }, container[] = "0123456789ab", id[] = "x";
         StrBuf document = STRBUF_INIT;
         list_init(&n.notes);
+        list_init(&n.hung_checks);
         assert_int_equal(hook_note_format(&hook, none, &document), 0);
         const StoredNote stored = { .id = id,
                                     .received_usec =

@@ -144,6 +144,23 @@ static void a_claim_without_a_cluster_id_settles_first(void **state) {
         agreement_free(a);
 }
 
+static void the_world_size_is_that_of_the_launch_that_failed(void **state) {
+        Agreement *a = new_agreement(true, ROLE_NONE);
+        Claim before = process(1, CLAIM_ENDED, "", NOW - 60 * SEC),
+              after = process(3, CLAIM_ALIVE, "", NOW);
+        const Claim failed = process(2, CLAIM_FAILED, "0000000000000000", NOW);
+        before.world_size = 96; /* it was started before, and one that was started afterwards */
+        after.world_size = 32;
+        after.started_usec = NOW + 3 * SEC;
+        after.event_usec = NOW + 3 * SEC;
+        claim(a, &before, NOW);
+        claim(a, &failed, NOW);
+        claim(a, &after, NOW + 3 * SEC);
+        list(a, NULL, 0, NOW + SETTLE);
+        assert_int_equal(next(a, ACTION_CREATE, NOW + SETTLE).decision.world_size, 64);
+        agreement_free(a);
+}
+
 static void a_claim_with_a_cluster_id_asks_at_once_and_names_the_failure(void **state) {
         Agreement *a = new_agreement(true, ROLE_NONE);
         const Claim c = process(1, CLAIM_FAILED, "d99e36ea74c263ca", NOW);
@@ -825,6 +842,7 @@ static void failures_are_kept_seven_days(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_claim_without_a_cluster_id_settles_first),
+                cmocka_unit_test(the_world_size_is_that_of_the_launch_that_failed),
                 cmocka_unit_test(a_claim_with_a_cluster_id_asks_at_once_and_names_the_failure),
                 cmocka_unit_test(hurrying_ends_the_settling),
                 cmocka_unit_test(what_is_listed_is_read_and_adopted),

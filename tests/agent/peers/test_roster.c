@@ -324,6 +324,10 @@ static void claims_beyond_the_bound_are_left_out_and_nobody_is_missing(void **st
         }
         assert_int_equal(fold(c)->n_ranks, CLAIMS_MAX);
         assert_int_equal(count(&c->roster, RANK_MISSING), 0);
+        assert_true(c->roster.is_cut);
+        size_t n;
+        _cleanup_free_ char *text = roster_format(&c->roster, "", &n);
+        assert_non_null(strstr(text, "\"cut\":true"));
         done(c);
 }
 
