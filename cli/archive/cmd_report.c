@@ -16,6 +16,7 @@
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
 #include "lib/neuron/job.h"
+#include "lib/neuron/names.h"
 #include "lib/neuron/nrt_status.h"
 
 #define EXIT_UNREADABLE CLI_NO_AGENT /* 1 is for somebody who is missing */
@@ -416,6 +417,10 @@ static void add_facts(StrBuf *b, const json_t *d) {
                  json_is_integer(json_object_get(d, "world_size"))
                          ? spell(d, "world_size", n)
                          : "an unknown number: nobody is called missing");
+        if (cli_is_true(d, "cut"))
+                add_line(b,
+                         "not all     there are more than %d processes; the others are not shown",
+                         CLAIMS_MAX);
 }
 
 static void add_process(StrBuf *b, const char *what, const json_t *p, const char *time,
@@ -512,7 +517,8 @@ static bool write_page(const Report *r, const json_t *d) {
 /* ---- the command ---- */
 
 static int exit_code(const Report *r, const json_t *d) {
-        return r->has_failed ? EXIT_UNREADABLE : count_state(d, "missing") > 0 ? CLI_NO : CLI_YES;
+        bool is_all = count_state(d, "missing") == 0 && !cli_is_true(d, "cut");
+        return r->has_failed ? EXIT_UNREADABLE : is_all ? CLI_YES : CLI_NO;
 }
 
 static int show(Report *r, const json_t *d) {
@@ -528,10 +534,11 @@ static void print_summary(const Report *r, const json_t *d) {
         char n[CELL_SIZE], opened[CLI_MOMENT_SIZE];
         _cleanup_free_ char *root = object_store_url(r->store, r->root);
         cli_line("%s" INCIDENTS_DIRECTORY "/%s/%s  %s-%s  opened %s: %zu present, %zu late, %zu "
-                 "missing",
+                 "missing%s",
                  root ? root : "", cli_text(d, "key"), spell(d, "n", n), cli_text(d, "date_time"),
                  cli_text(d, "cluster_id"), cli_moment(opened, cli_text(d, "decided_at")),
-                 count_state(d, "present"), count_state(d, "late"), count_state(d, "missing"));
+                 count_state(d, "present"), count_state(d, "late"), count_state(d, "missing"),
+                 cli_is_true(d, "cut") ? "; not all are shown" : "");
 }
 
 /* The failures that were listed: one in full, of several a line each. @return an exit code */
@@ -560,6 +567,68 @@ static int show_failures(Report *r) {
         return e < 0 ? EXIT_UNREADABLE : code;
 }
 
+#define SEARCH_ITEMS_MAX                                                                           \
+        20000 /* objects: the first of each prefix come early, in order of bytes                   \
+               */
+#define SEARCH_FOUND -ECANCELED
+typedef struct Search {
+        const Report *report;
+        size_t n;
+        char *first; /* a bundle's key; owned; NULL: none */
+        char *place; /* what `.incidents` lies in; owned; NULL: not found */
+} Search;
+
+static int on_searched(const ObjectItem *item, void *userdata) {
+        Search *s = userdata;
+        const char *component = find_component(item->key);
+        if (component)
+                s->place = strndup(item->key, (size_t)(component - item->key));
+        if (!s->first && bundle_file_kind(item->key, NULL) != BUNDLE_NEITHER)
+                s->first = strdup(item->key);
+        return component || ++s->n == SEARCH_ITEMS_MAX ? SEARCH_FOUND : 0;
+}
+
+/* A directory's listing passes `.incidents` over: it is searched for above a bundle. */
+static void search_above_bundle(Search *s) {
+        for (size_t n = strlen(s->report->root); s->first && !s->place && s->first[n];) {
+                Search below = { .report = s->report };
+                n += strcspn(s->first + n, "/");
+                n += s->first[n] == '/';
+                _cleanup_free_ char *prefix =
+                        strbuf_format("%.*s" INCIDENTS_DIRECTORY "/", (int)n, s->first);
+                if (prefix)
+                        (void)object_store_list(s->report->store, /* there is none */
+                                                &(ObjectListing){ .prefix = prefix,
+                                                                  .on_item = on_searched,
+                                                                  .userdata = &below });
+                s->place = below.place;
+                free(below.first);
+        }
+}
+
+/* Why there is nothing to show: the URL is above the place, or nothing is ever written there.
+ * @return 0; OBJECT_E_*, -errno: it cannot be listed */
+static int report_none(Report *r) {
+        Search s = { .report = r };
+        int e = object_store_list(
+                r->store,
+                &(ObjectListing){ .prefix = r->root, .on_item = on_searched, .userdata = &s });
+        if (e != SEARCH_FOUND && e != 0)
+                return e;
+        search_above_bundle(&s);
+        _cleanup_free_ char *place = s.place, *first = s.first;
+        (void)first; /* to be freed */
+        _cleanup_free_ char *url = place ? object_store_url(r->store, place) : NULL;
+        if (url)
+                cli_error("no failures in '%s'; there are some below '%s'", r->given, url);
+        else
+                cli_error("no failures below '%s'%s; nodes record them at the first destination of "
+                          "a source, below the fixed part of its prefix; not at a volume that is "
+                          "not shared (`durable`), nor when only the bus has decided",
+                          r->given, e == SEARCH_FOUND ? " among the first objects" : "");
+        return 0;
+}
+
 static int report_unreadable(Report *r, int e) {
         if (r->published && e >= 0) {
                 cli_error("the records of this failure cannot be read (%s): this is what was "
@@ -567,10 +636,10 @@ static int report_unreadable(Report *r, int e) {
                           e > 0 ? object_store_error(r->store) : "there are none");
                 return show(r, r->published);
         }
+        if (e == 0 || e == OBJECT_E_NOT_FOUND)
+                e = report_none(r);
         if (e != 0)
                 (void)object_store_report(r->store, e);
-        else
-                cli_error("no failures below '%s'", r->given);
         return EXIT_UNREADABLE;
 }
 

@@ -150,6 +150,32 @@ def without_a_world_size_nobody_is_missing():
 
 
 @test
+def of_more_processes_than_can_be_shown_it_says_that_they_are_not_all():
+    files = {incidents.decision_name(): incidents.decision(world_size=16000)}
+    for node in range(5):
+        name = f"i-0{node}"
+        files[incidents.record_name(name)] = incidents.record(name, [
+            incidents.claim(1000 * node + i, boot_id=f"{node:032x}", world_size=16000)
+            for i in range(1000)])
+    with Volume(files) as v:
+        d = v.document("out")
+        assert d["cut"] is True and len(d["ranks"]) == 4096 and d["world_size"] is None, d["cut"]
+        result = v.run("report", "out")
+        assert result.returncode == 1 and "more than 4096 processes" in result.stdout, result
+
+
+@test
+def a_process_that_nobody_saw_has_no_pid():
+    with Volume({incidents.decision_name(): incidents.decision(world_size=None),
+                 incidents.record_name("i-0a"): incidents.record("i-0a", [incidents.claim(
+                     None, pid=2 ** 31 + 7, world_size=None)])}) as v:
+        d = v.document("out", code=0)
+        assert d["ranks"][0]["pid"] is None and d["first_failure"]["pid"] is None, d
+        text = v.run("report", "out").stdout
+        assert str(2 ** 31 + 7) not in text, text
+
+
+@test
 def every_spelling_of_a_place_finds_it():
     files = incidents.failure()
     files |= {f"cluster-a/{incidents.NAME}/i-0a/x.txt": b"x",
@@ -305,7 +331,8 @@ def a_bucket_tells_the_same():
                 assert d["decided_at"] != wanted["decided_at"], "it is the store's"
                 assert [r["reason"] for r in d["ranks"]] == incidents.REASONS, place
             result = here.run("report", f"s3://{s.bucket}")
-            assert result.returncode == 3 and "no failures" in result.stderr, result
+            below = f"some below 's3://{s.bucket}/neuron"
+            assert result.returncode == 3 and below in result.stderr, result
 
 
 if __name__ == "__main__":
