@@ -651,17 +651,19 @@ static JobScope scope_of(const Failures *f, const Key *k, char ret_host[JOB_HOST
 
 /* The agents of the jobs that run here meet at the nodes of their rendezvous. */
 static void set_rendezvous(Failures *f) {
-        char hosts[BUS_PEERS_MAX][JOB_HOST_SIZE], host[JOB_HOST_SIZE], *list[BUS_PEERS_MAX + 1];
+        DialledHost hosts[BUS_PEERS_MAX], host;
+        char *list[BUS_PEERS_MAX + 1];
         bool dials = strcmp(f->config->agreement.rendezvous, "auto") == 0;
         size_t n = 0;
         FOREACH_KEY (k, f) {
-                Role role = scope_of(f, k, host).role;
+                host.uid = k->owned.uid;
+                Role role = scope_of(f, k, host.host).role;
                 (void)agreement_set_role(f->agreement, k->key, role); /* its claims fail, too */
-                if (dials && role == ROLE_LEAF && n < BUS_PEERS_MAX) {
-                        list[n] = strcpy(hosts[n], host);
-                        n++;
-                }
+                if (dials && role == ROLE_LEAF)
+                        n = dialled_host_add(hosts, n, BUS_PEERS_MAX, &host);
         }
+        for (size_t i = 0; i < n; i++)
+                list[i] = hosts[i].host;
         list[n] = NULL;
         bus_set_rendezvous(f->bus, list);
 }

@@ -69,6 +69,33 @@ RankWatch *rank_watch_free(RankWatch *w) {
         return NULL;
 }
 
+/* ---- who is dialled ---- */
+
+static size_t n_of_user(const DialledHost *list, size_t n, uid_t uid) {
+        size_t n_own = 0;
+        for (size_t i = 0; i < n; i++)
+                n_own += list[i].uid == uid;
+        return n_own;
+}
+
+size_t dialled_host_add(DialledHost *list, size_t n, size_t max, const DialledHost *h) {
+        size_t most = 0, at = 0;
+        for (size_t i = 0; i < n; i++) {
+                size_t n_own = n_of_user(list, n, list[i].uid);
+                if (strcmp(list[i].host, h->host) == 0)
+                        return n;
+                if (n_own >= most) { /* the last one of them */
+                        most = n_own;
+                        at = i;
+                }
+        }
+        if (n < max)
+                list[n++] = *h;
+        else if (most > n_of_user(list, n, h->uid) + 1)
+                list[at] = *h;
+        return n;
+}
+
 /* ---- whether others are to be waited for ---- */
 
 JobScope job_scope(const JobIdentity *job, const JobFacts *facts) {

@@ -43,6 +43,16 @@ typedef struct JobScope {
         Role role;     /* of this node's agent; a leaf dials the rendezvous */
 } JobScope;
 
+/** A host that is dialled, for whose job. */
+typedef struct DialledHost {
+        uid_t uid;
+        char host[JOB_HOST_SIZE];
+} DialledHost;
+
+/** Adds one unless it is there. Where max are, it takes the place of one of the user who has most
+ * of them, if that is two more than this one's. @return how many there are then */
+size_t dialled_host_add(DialledHost *list, size_t n, size_t max, const DialledHost *h);
+
 /** A job is local when all ranks of a known world size are here, or there is neither a world size
  * nor another node's rendezvous. The centre of any other one is the agent at its rendezvous. */
 JobScope job_scope(const JobIdentity *job, const JobFacts *facts);

@@ -139,17 +139,19 @@ def configure(a):
     slurm.place(home(), a.config_file, configured)
 
 
-def leave(directory):
+def leave(directory, uid=0):
     """What a job leaves."""
     os.makedirs(f"{DUMPS}/{directory}")
     with open(f"{DUMPS}/{directory}/{INSTANCE}-nrt-pid-1.log", "w", encoding="ascii") as f:
         f.write("x")
+    os.chown(f"{DUMPS}/{directory}", uid, uid)
 
 
-def run_epilog(job, limit=60):
+def run_epilog(job, limit=60, uid=0):
     """As slurmd runs it. @return seconds"""
     begun = time.monotonic()
-    result = run("env", "-i", f"SLURM_JOB_ID={job}", install("epilog", limit))
+    result = run("env", "-i", f"SLURM_JOB_ID={job}", f"SLURM_JOB_UID={uid}",
+                 install("epilog", limit))
     assert result.returncode == 0, result
     return time.monotonic() - begun
 
@@ -279,6 +281,22 @@ def what_the_agent_has_not_seen_is_logged():
 
 
 @test
+def a_directory_of_another_user_that_bears_the_id_is_not_waited_for():
+    a = agent()
+    a.config["sources"][0]["settle"] = "10m"
+    a.start()
+    leave("job-7-dt-20260527-051233-cid-aa", uid=64102)
+    a.wait_known(1)
+    took = run_epilog(7, limit=40, uid=64103)
+    assert took < 15 and not logged(), (took, logged())
+    leave("job-7-dt-20260527-051234-cid-bb", uid=64103)  # beside it, the job's own
+    a.wait_known(2)
+    run_epilog(7, limit=12, uid=64103)
+    own = [b["id"] for b in a.bundles() if b["path"].endswith("cid-bb")]
+    assert len(logged()) == 1 and own[0] in logged()[0], (own, logged())
+
+
+@test
 def without_programs_the_epilog_exits_0():
     path = install("epilog", LIMIT)
     leave("job-7-dt-20260527-051233-cid-aa")
@@ -339,7 +357,7 @@ def without_an_agent_a_sweep_delivers():
     configure(a)
     run_epilog(job + 1)
     assert not logged(), logged()
-    run_epilog(job)
+    run_epilog(job, uid=64102)
     assert "not delivered" in logged()[0] and any("ARCHIVE" in w for w in logged()), logged()
 
 

@@ -230,6 +230,31 @@ static void the_agent_at_the_rendezvous_is_the_centre_of_a_job_on_many_nodes(voi
         }
 }
 
+static void a_user_with_many_jobs_leaves_others_a_host_to_dial(void **state) {
+        enum { MAX_HOSTS = 8 };
+        DialledHost list[MAX_HOSTS];
+        size_t n = 0;
+        (void)state;
+        for (unsigned i = 0; i < 20; i++) {
+                DialledHost h = { .uid = 1000 };
+                (void)snprintf(h.host, sizeof h.host, "stranger-%u", i);
+                n = dialled_host_add(list, n, MAX_HOSTS, &h);
+        }
+        assert_int_equal(n, MAX_HOSTS);
+        for (unsigned i = 0; i < 20; i++) {
+                DialledHost h = { .uid = 1001 };
+                (void)snprintf(h.host, sizeof h.host, "own-%u", i % 10);
+                n = dialled_host_add(list, n, MAX_HOSTS, &h);
+        }
+        assert_int_equal(n, MAX_HOSTS);
+        assert_string_equal(list[7].host, "own-0"); /* the last of the stranger's gave way */
+        size_t n_own = 0;
+        for (size_t i = 0; i < n; i++)
+                n_own += list[i].uid == 1001;
+        assert_int_equal(n_own, 4);
+        assert_string_equal(list[0].host, "stranger-0");
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
@@ -239,6 +264,7 @@ int main(void) {
                 TEST(their_descriptors_are_closed_with_them),
                 TEST(without_pidfds_no_end_is_seen_which_is_an_error),
                 cmocka_unit_test(a_job_is_local_when_all_are_here_or_nothing_speaks_of_others),
+                cmocka_unit_test(a_user_with_many_jobs_leaves_others_a_host_to_dial),
                 cmocka_unit_test(the_agent_at_the_rendezvous_is_the_centre_of_a_job_on_many_nodes),
         };
         return cmocka_run_group_tests_name("agent/failures/ranks", tests, NULL, NULL);
