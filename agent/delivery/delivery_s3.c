@@ -89,6 +89,7 @@ typedef struct DeliveryS3 {
         bool (*on_answer)(struct DeliveryS3 *x, const S3Result *result); /* of the call */
         EarlierCopy earlier;
         uint64_t manifest_size, manifest_read; /* of the earlier one */
+        char manifest_etag[S3_ETAG_SIZE];      /* "" = not usable */
 
         /* the object */
         DeliveryS3Ledger ledger;
@@ -584,6 +585,15 @@ static bool read_manifest(DeliveryS3 *x);
 /* In pieces that are parsed on the loop within milliseconds. */
 #define MANIFEST_PIECE_BYTES MIB
 
+/* Pieces of two objects make none, and a piece of another one says nothing about ours. */
+static bool is_same_manifest(const DeliveryS3 *x, const S3Result *result) {
+        const char *value = result->header(result, "etag");
+        char etag[S3_ETAG_SIZE];
+
+        return !x->manifest_etag[0] || !value || s3_etag_unquote(etag, value) < 0 ||
+               strcmp(etag, x->manifest_etag) == 0;
+}
+
 static bool handle_manifest_piece(DeliveryS3 *x, const S3Result *result) {
         if (result->status == 416 && x->manifest_size == UINT64_MAX) { /* at its end */
                 x->manifest_size = x->manifest_read;
@@ -591,6 +601,10 @@ static bool handle_manifest_piece(DeliveryS3 *x, const S3Result *result) {
         }
         if (result->answer->verdict != S3_OK)
                 return end_answer(x, result->answer);
+        if (!is_same_manifest(x, result))
+                return delivery_end_upload(
+                        &x->base, UPLOAD_E_UNREACHABLE,
+                        strbuf_format("'%s' changed while it was read", x->manifest_key));
         if (!delivery_attempt_read_manifest(&x->attempt, result->body, result->body_bytes))
                 return false;
         x->manifest_read += result->body_bytes;
@@ -647,6 +661,9 @@ static bool handle_manifest_head(DeliveryS3 *x, const S3Result *result) {
         if (!length || parse_u64(length, &x->manifest_size) < 0)
                 x->manifest_size = UINT64_MAX; /* a proxy removes it: read until it ends */
         x->manifest_read = 0;
+        const char *etag = result->header(result, "etag");
+        if (!etag || s3_etag_unquote(x->manifest_etag, etag) < 0)
+                x->manifest_etag[0] = '\0';
         return read_manifest(x);
 }
 
