@@ -484,7 +484,8 @@ static bool is_safe(Agent *a) {
                           "crash reports are being made");
         const IntakeSource *s = find_unfinished_source(a);
         if (s) {
-                const char *unseen = intake_source_is_idle(s) ? intake_source_unseen(s) : NULL;
+                bool is_known = intake_source_is_idle(s) || intake_source_is_stalled(s);
+                const char *unseen = is_known ? intake_source_unseen(s) : NULL;
                 strbuf_addf(&text, "%ssource %s has not been scanned completely%s%s",
                             text.n ? ", " : "", intake_source_config(s)->name, unseen ? ": " : "",
                             unseen ? unseen : "");
@@ -1593,6 +1594,17 @@ static int print_undelivered(const BundleRecord *rec, void *userdata) {
         return 0;
 }
 
+/* What they wait for, once and not of each bundle. */
+static void print_failing_destinations(const Agent *a, FILE *f) {
+        for (size_t i = 0; i < scheduler_n_destinations(a->scheduler); i++) {
+                SchedulerDestinationView d;
+                scheduler_destination_view(a->scheduler, i, &d);
+                if (strcmp(d.state, "ok") != 0)
+                        fprintf(f, "destination %s is %s: %s\n", d.name, d.state,
+                                d.last_error ? d.last_error : "see the log");
+        }
+}
+
 /* Nobody can remove what was left at a destination that is not configured any more.
  * @param f  NULL: nothing is printed */
 static size_t print_abandoned(const Agent *a, FILE *f) {
@@ -1647,6 +1659,8 @@ size_t agent_print_undelivered(Agent *a, FILE *f) {
                 (void)bundle_table_list(a->bundles, &(StoreFilter){ .state = (int)states[i] },
                                         print_undelivered, f);
         }
+        if (n > 0)
+                print_failing_destinations(a, f);
         RefusedPrinter refused = { .file = f };
         (void)bundle_table_list(a->bundles, &(StoreFilter){ .state = BUNDLE_VANISHED },
                                 print_refused, &refused); /* as above */

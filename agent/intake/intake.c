@@ -81,6 +81,7 @@ struct IntakeSource {
         bool in_transaction;                      /* rows are written but not yet durable */
         bool is_postponing, has_logged_postponed; /* bundles of this scan cannot be recorded */
         uint64_t scan_usec, n_unreadable;         /* of the last scan */
+        uint64_t scan_start_usec;                 /* of the one that is_scanning, CLOCK_BOOTTIME */
         uint64_t n_left_out[N_SCAN_SKIPS];        /* of the last scan, in no bundle */
 
         Pending pending;      /* paths to be probed */
@@ -2805,6 +2806,7 @@ static void intake_start_scan(IntakeSource *s) {
                 return;
         }
         s->is_scanning = true;
+        s->scan_start_usec = s->context->clock->boottime_usec(s->context->clock);
         s->scan_wanted = false;
         s->flush_this_scan = s->flush_wanted;
         s->flush_wanted = false;
@@ -2982,7 +2984,21 @@ SourceSpec *intake_source_spec(const IntakeSource *s) {
         return s->spec;
 }
 
+/* A mount whose server is away never answers. A large source may take its time, as it did before.
+ */
+#define SCAN_STALL_USEC (60 * USEC_PER_SEC)
+#define SCAN_STALL_FACTOR 10
+
+bool intake_source_is_stalled(const IntakeSource *s) {
+        uint64_t limit = MAX(SCAN_STALL_USEC, SCAN_STALL_FACTOR * s->scan_usec);
+        return s->is_scanning && !s->found &&
+               s->context->clock->boottime_usec(s->context->clock) - s->scan_start_usec > limit;
+}
+
 const char *intake_source_unseen(const IntakeSource *s) {
+        if (intake_source_is_stalled(s))
+                return "its scan has not ended for a minute or more: its file system hangs, or is "
+                       "very slow";
         return !s->has_scanned  ? "it has not been scanned completely yet"
                : s->unseen      ? s->unseen
                : s->strays      ? s->strays
@@ -2992,8 +3008,9 @@ const char *intake_source_unseen(const IntakeSource *s) {
 }
 
 static const char *degraded_by(const IntakeSource *s) {
-        return s->has_scanned && s->scan_failed ? intake_source_unseen(s)
-               : s->root_note                   ? s->root_note
+        return intake_source_is_stalled(s) || (s->has_scanned && s->scan_failed)
+                       ? intake_source_unseen(s)
+               : s->root_note ? s->root_note
                : s->watch && dirwatch_n_left_out(s->watch)
                        ? "some directories are not watched, since "
                          "there are too many: what is new there "
@@ -3010,7 +3027,9 @@ const char *intake_source_view(const IntakeSource *s, SourceView *ret) {
                              .path = s->config->path,
                              .watch = s->watch ? "inotify" : "scan",
                              .note = degraded ? degraded : note,
-                             .unseen = s->has_scanned ? intake_source_unseen(s) : NULL,
+                             .unseen = s->has_scanned || intake_source_is_stalled(s)
+                                               ? intake_source_unseen(s)
+                                               : NULL,
                              .n_watches = s->watch ? dirwatch_n_watches(s->watch) : 0,
                              .n_overflows = s->watch ? dirwatch_n_overflows(s->watch) : 0,
                              .n_others = s->others.n_units,

@@ -144,6 +144,8 @@ const ConfigSource *intake_source_config(const IntakeSource *s);
 SourceSpec *intake_source_spec(const IntakeSource *s); /* borrowed */
 /** Fills all but what retention knows. @return why evidence may be missed; borrowed; NULL */
 const char *intake_source_view(const IntakeSource *s, SourceView *ret);
+/** Whether its scan has not ended for much longer than it may take: its mount probably hangs. */
+bool intake_source_is_stalled(const IntakeSource *s);
 /** @return why the last scan did not see all of the source or could not record all that it found,
  * and the remedy: a sentence, borrowed until the next scan. NULL: it did, also of a path that does
  * not exist yet. */

@@ -141,7 +141,7 @@ static void print_undelivered(const Wait *w, const json_t *bundle) {
 }
 
 /* @param list  where to gather them for --json; NULL: printed */
-static int report_state(const Wait *w, const char *state, json_t *list) {
+static int report_state(const Wait *w, const char *state, json_t *list, size_t *n_reported) {
         char path[96];
         json_auto_t *page = NULL;
         json_t *b;
@@ -155,6 +155,7 @@ static int report_state(const Wait *w, const char *state, json_t *list) {
                         json_array_append(list, b);
                 else
                         print_undelivered(w, b);
+                ++*n_reported;
         }
         if (!list && *cli_text(page, "next"))
                 cli_line("… and more; see `neuron-collect list --state %s`", state);
@@ -167,9 +168,13 @@ static int report_undelivered(const Wait *w, json_t *answer) {
         static const char *const states[] = { "settling", "ready", "shipping", "quarantined" };
         json_auto_t *stolen = answer, *list = w->cli->json ? json_array() : NULL;
         int code = CLI_YES;
+        size_t n_reported = 0;
         for (size_t i = 0; w->outcome != WAIT_DONE && code == CLI_YES && i < ELEMENTSOF(states);
              i++)
-                code = report_state(w, states[i], list);
+                code = report_state(w, states[i], list, &n_reported);
+        if (w->outcome != WAIT_DONE && code == CLI_YES && n_reported == 0)
+                /* one that is tried again was ready, shipping and ready between the questions */
+                code = report_state(w, "ready", list, &n_reported);
         if (code == CLI_YES && w->cli->json)
                 code = cli_print_json(w->cli,
                                       json_object_set(stolen, "left", list) == 0 ? stolen : NULL);

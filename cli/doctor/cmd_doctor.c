@@ -180,6 +180,8 @@ static int find_destination(const Doctor *d) {
         (64 * MIB) /* the database has a few MiB; the rest is space for mistakes                   \
                     */
 
+#define STATE_LEAST_BYTES (4 * MIB) /* the agent does not start, or records nothing new */
+
 #define STATUS_FILE_BYTES (64 * KIB)
 /* linux/capability.h, by number: what the unit gives the agent */
 enum { CAP_DAC_READ_SEARCH_BIT = 2, CAP_FOWNER_BIT = 3, CAP_LEASE_BIT = 28 };
@@ -262,10 +264,12 @@ static void check_state(Doctor *d, int fd, const struct stat *st) {
                 report(d, FAILED, "state directory",
                        "set state_directory to one on a disk of this node",
                        "'%s' is on %s, where a database is not safe", path, type);
-        else if (fstatvfs(fd, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize < STATE_FREE_BYTES)
-                report(d, WARNING, "state directory", "make room", "'%s' has only %s left", path,
-                       parse_format_human(have, (uint64_t)fs.f_bavail * fs.f_frsize));
-        else
+        else if (fstatvfs(fd, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize < STATE_FREE_BYTES) {
+                uint64_t free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+                report(d, free_bytes < STATE_LEAST_BYTES ? FAILED : WARNING, "state directory",
+                       "make room", "'%s' has only %s left", path,
+                       parse_format_human(have, free_bytes));
+        } else
                 report(d, OK, "state directory", NULL,
                        "'%s' can be written, and "
                        "belongs to %s",
@@ -770,10 +774,13 @@ static void report_missing_root(Doctor *d, const VolumeCheck *check) {
                 cli_find(json_object_get(d->agent, "destinations"), "name", check->config->name);
         _cleanup_free_ char *parent = path_parent(root);
         struct stat st;
-        if (cli_number(its, "bytes_delivered") > 0) { /* agent/delivery/delivery_volume.c */
-                report(d, FAILED, what, "mount it",
-                       "'%s' is not there; the agent has delivered there, so it does not create "
-                       "it but waits for the mount",
+        /* uploaders/volume/volume.c: a root that was there is created again only where its mount is
+         */
+        if (cli_number(its, "bytes_delivered") > 0) {
+                report(d, strcmp(cli_text(its, "state"), "ok") == 0 ? WARNING : FAILED, what,
+                       "mount it, unless the directory was removed on purpose",
+                       "'%s' is not there any more; the agent has delivered there, and waits for "
+                       "the mount that it was on",
                        root);
                 return;
         }
