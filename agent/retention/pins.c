@@ -99,6 +99,7 @@ struct PinsSession {
         size_t max_inodes;
         const char *unit_path; /* borrowed; NULL: not to be recorded */
         uid_t unit_uid;
+        Place used; /* where the links of the bundle are, all of them; N_PLACES: not known */
         SessionPlace places[N_PLACES];
         PinInodes own, others; /* of this bundle; of all else in the instance's directories */
 };
@@ -759,7 +760,9 @@ int pins_session_new(PinsSession **ret, Pins *p, const char *bundle_id, size_t m
         PinsSession *s = malloc(sizeof *s);
         if (!s)
                 return -ENOMEM;
-        *s = (PinsSession){ .pins = p, .bundle_id = bundle_id, .max_inodes = max_inodes };
+        *s = (PinsSession){
+                .pins = p, .bundle_id = bundle_id, .max_inodes = max_inodes, .used = N_PLACES
+        };
         for (size_t i = 0; i < N_PLACES; i++)
                 s->places[i] = (SessionPlace){ .instance_fd = -1, .bundle_fd = -1, .dir_fd = -1 };
         *ret = s;
@@ -1175,18 +1178,57 @@ static void add_reason(StrBuf *b, const char *directory, int r, const Squatter *
         }
 }
 
+static bool is_empty(int dir_fd) {
+        _cleanup_closedir_ DIR *dir = NULL;
+        const struct dirent *e;
+        if (fs_opendir_at(dir_fd, ".", &dir) < 0)
+                return false;
+        while ((e = readdir(dir)))
+                if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+                        return false;
+        return true;
+}
+
+/* What ships a bundle opens one place: its links are never in two. */
+static Place find_used_place(PinsSession *s) {
+        for (Place place = 0; s->used == N_PLACES && place < N_PLACES; place++)
+                if (session_open(s, place, false) >= 0 && !is_empty(s->places[place].bundle_fd))
+                        s->used = place;
+        return s->used;
+}
+
+/* Removes the directories that were made for a link that is refused: they would pass for the
+ * bundle's place. What is not empty stays. */
+static void remove_empty_place(PinsSession *s, SessionPlace *at) {
+        if (at->bundle_fd < 0)
+                return;
+        for (char *end; at->prefix && (end = strrchr(at->prefix, '/'));) {
+                *end = '\0';
+                if (unlinkat(at->bundle_fd, at->prefix, AT_REMOVEDIR) < 0)
+                        break;
+        }
+        forget_directory(at);
+        if (unlinkat(at->instance_fd, s->bundle_id, AT_REMOVEDIR) == 0)
+                cleanup_closep(&at->bundle_fd);
+}
+
 static int add_to(const Linking *l, StrBuf *reasons) {
+        PinsSession *s = l->session;
         int r = -ENOENT;
         for (Place place = 0; place < N_PLACES; place++) {
-                const SessionPlace *at = &l->session->places[place];
-                const char *directory = l->session->pins->directories[place];
-                if (!directory)
+                SessionPlace *at = &s->places[place];
+                const char *directory = s->pins->directories[place];
+                if (!directory || (find_used_place(s) != N_PLACES && place != s->used))
                         continue;
                 /* Where the bundle's directory exists linkat decides. */
                 r = at->bundle_fd >= 0 || fs_is_same_mount(l->fd, directory) ? add_at(l, place)
                                                                              : -EXDEV;
+                if (r == 0)
+                        s->used = place;
                 if (!is_refusal(r))
                         return r;
+                if (s->used == N_PLACES)
+                        remove_empty_place(s, at);
                 if (reasons->n > 0)
                         strbuf_add(reasons, "; and ");
                 add_reason(reasons, directory, r, &at->squatter);

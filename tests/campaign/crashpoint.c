@@ -39,7 +39,8 @@
         })
 
 static CrashControl *control;
-static char places[CRASH_PLACE_SOCKET][PATH_MAX];
+static bool is_child; /* of the daemon */
+static char places[CRASH_PLACE_MEMORY][PATH_MAX];
 static unsigned n_places;
 
 static void complain(const char *what) {
@@ -59,11 +60,16 @@ __attribute__((constructor)) static void set_up(void) {
         if (c == MAP_FAILED || c->magic != CRASH_MAGIC)
                 complain("its control file is none");
         (void)close(fd);
-        for (const char *at = list; at && *at && n_places < CRASH_PLACE_SOCKET; n_places++) {
+        for (const char *at = list; at && *at && n_places < CRASH_PLACE_MEMORY; n_places++) {
                 size_t n = strcspn(at, ":");
                 (void)snprintf(places[n_places], PATH_MAX, "%.*s", (int)n, at);
                 at += n + (at[n] == ':');
         }
+        char arguments[256] = "";
+        int self = REAL(open)("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+        ssize_t got = self < 0 ? 0 : REAL(read)(self, arguments, sizeof arguments - 1);
+        (void)close(self);
+        is_child = got > 0 && memmem(arguments, (size_t)got, "--child=", 8);
         control = c;
 }
 
@@ -282,7 +288,9 @@ static mode_t mode_of(int flags, va_list more) {
 }
 
 static CrashAction decide_open(Call call, int dir_fd, const char *name, int flags) {
-        return flags & (O_CREAT | O_TRUNC) ? decide_name(call, dir_fd, name) : CRASH_NOTHING;
+        if (!(flags & (O_CREAT | O_TRUNC)))
+                call.operation = CRASH_OPEN_READ;
+        return decide_name(call, dir_fd, name);
 }
 
 /* The four ways to open differ in the first argument and in what glibc calls large. */
@@ -386,6 +394,70 @@ ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
         struct msghdr m = *message;
         m.msg_iovlen = portion(a, m.msg_iovlen);
         return a == CRASH_FAIL ? fail() : finish(a, REAL(sendmsg)(fd, &m, flags));
+}
+
+/* Reading */
+
+ssize_t read(int fd, void *data, size_t n) {
+        CrashAction a = decide_fd(CALL(CRASH_READ), fd);
+        return a == CRASH_FAIL ? fail() : finish(a, REAL(read)(fd, data, portion(a, n)));
+}
+
+ssize_t pread(int fd, void *data, size_t n, off_t offset) {
+        CrashAction a = decide_fd(CALL(CRASH_READ), fd);
+        return a == CRASH_FAIL ? fail() : finish(a, REAL(pread)(fd, data, portion(a, n), offset));
+}
+
+ssize_t pread64(int fd, void *data, size_t n, off64_t offset) {
+        CrashAction a = decide_fd(CALL(CRASH_READ), fd);
+        return a == CRASH_FAIL ? fail() : finish(a, REAL(pread64)(fd, data, portion(a, n), offset));
+}
+
+ssize_t recv(int fd, void *data, size_t n, int flags) {
+        CrashAction a = decide_fd(CALL(CRASH_READ), fd);
+        return a == CRASH_FAIL ? fail() : finish(a, REAL(recv)(fd, data, portion(a, n), flags));
+}
+
+/* Memory. glibc's functions under their own names, since dlsym(3) allocates. */
+
+extern void *__libc_malloc(size_t n);
+extern void *__libc_calloc(size_t n, size_t size);
+extern void *__libc_realloc(void *old, size_t n);
+
+/* `what` gets the caller's place in its file: see addr2line(1). */
+static bool must_refuse(const char *name, const void *caller) {
+        char where[128];
+        Dl_info info;
+        if (!control || is_child)
+                return false;
+        (void)atomic_fetch_add(&control->totals[CRASH_PLACE_MEMORY][CRASH_ALLOCATE], 1);
+        if (atomic_load(&control->at) == 0 ||
+            !(control->operations & (UINT32_C(1) << CRASH_ALLOCATE)))
+                return false;
+        uint64_t seen = atomic_fetch_add(&control->seen, 1) + 1, at = atomic_load(&control->at);
+        if (seen < at || seen - at >= control->times)
+                return false;
+        if (atomic_fetch_add(&control->acted, 1) == 0 && dladdr(caller, &info)) {
+                const char *file = strrchr(info.dli_fname, '/');
+                (void)snprintf(where, sizeof where, "%s %s+0x%lx", name,
+                               file ? file + 1 : info.dli_fname,
+                               (unsigned long)((const char *)caller - (char *)info.dli_fbase));
+                (void)memcpy(control->what, where, sizeof control->what);
+        }
+        errno = ENOMEM;
+        return true;
+}
+
+void *malloc(size_t n) {
+        return must_refuse("malloc", __builtin_return_address(0)) ? NULL : __libc_malloc(n);
+}
+
+void *calloc(size_t n, size_t size) {
+        return must_refuse("calloc", __builtin_return_address(0)) ? NULL : __libc_calloc(n, size);
+}
+
+void *realloc(void *old, size_t n) {
+        return must_refuse("realloc", __builtin_return_address(0)) ? NULL : __libc_realloc(old, n);
 }
 
 /* The clock */

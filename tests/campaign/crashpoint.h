@@ -9,6 +9,7 @@
 #define CRASH_MAGIC UINT64_C(0x31545049534152)
 #define CRASH_PLACE_SOCKET                                                                         \
         31 /* TCP; the bits below are the directories of CRASHPOINT_PLACES, in order */
+#define CRASH_PLACE_MEMORY 30
 #define CRASH_N_PLACES 32
 
 typedef enum CrashOperation {
@@ -21,6 +22,9 @@ typedef enum CrashOperation {
         CRASH_UNLINK,
         CRASH_MKDIR,
         CRASH_SEND,
+        CRASH_OPEN_READ, /* that creates nothing */
+        CRASH_READ,      /* recv too */
+        CRASH_ALLOCATE,  /* malloc, calloc, realloc: of the daemon alone, not of its children */
         CRASH_N_OPERATIONS,
 } CrashOperation;
 

@@ -9,10 +9,11 @@ import os
 import struct
 
 MAGIC = 0x31545049534152
-OPERATIONS = ("open", "write", "fsync", "truncate", "rename", "link", "unlink", "mkdir", "send")
+CHANGES = ("open", "write", "fsync", "truncate", "rename", "link", "unlink", "mkdir", "send")
+OPERATIONS = (*CHANGES, "open-read", "read", "allocate")
 ACTIONS = ("nothing", "kill-before", "kill-after", "tear", "fail", "do-and-fail", "shorten")
 DEADLY = ("kill-before", "kill-after", "tear")
-SOCKET = 31
+SOCKET, MEMORY = 31, 30
 N_PLACES = 32
 CLOCK_AT, AT_AT, SEEN_AT, TERMS_AT, ACTED_AT, WHAT_AT, TOTALS_AT = 8, 16, 24, 32, 56, 64, 192
 SIZE = TOTALS_AT + N_PLACES * len(OPERATIONS) * 8
@@ -21,12 +22,13 @@ SIZE = TOTALS_AT + N_PLACES * len(OPERATIONS) * 8
 class CrashPoint:
     """@param library     crashpoint.so
     @param control_file  made here; every process with environment() shares it
-    @param places        {name: directory}; `network` is there by itself"""
+    @param places        {name: directory}; `network` and `memory` are there by themselves"""
 
     def __init__(self, library, control_file, places):
         self.library, self.file = library, control_file
         self.directories = places
-        self.bits = {name: i for i, name in enumerate(places)} | {"network": SOCKET}
+        self.bits = {name: i for i, name in enumerate(places)} | {"network": SOCKET,
+                                                                      "memory": MEMORY}
         with open(control_file, "wb") as f:
             f.write(struct.pack("<Q", MAGIC) + bytes(SIZE - 8))
         with open(control_file, "r+b") as f:
@@ -44,7 +46,7 @@ class CrashPoint:
     def _get(self, at, form="<Q"):
         return struct.unpack_from(form, self.map, at)[0]
 
-    def arm(self, action, at, operations=OPERATIONS, places=None, error=0, times=1):
+    def arm(self, action, at, operations=CHANGES, places=None, error=0, times=1):
         """The `at`-th call (from 1, counted from now) of these operations at these places acts, and
         times - 1 more behind it."""
         self.disarm()
