@@ -1185,12 +1185,18 @@ static void start_hook(Agent *a) {
 static bool is_hung(pid_t pid) {
         char path[32];
         _cleanup_free_ char *text = NULL;
-        size_t n;
-        (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-        const char *name_end = pid > 0 && fs_read_file(AT_FDCWD, path, 4096, &text, &n) == 0
-                                       ? strrchr(text, ')')
-                                       : NULL;
-        return name_end && strlen(name_end) > 2 && strchr("ZDX", name_end[2]);
+        uint64_t pending = 0;
+        (void)snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+        if (pid <= 0 || fs_read_file(AT_FDCWD, path, 4096, &text, NULL) < 0)
+                return false;
+        const char *state = strstr(text, "\nState:\t"), *signals = strstr(text, "\nSigPnd:");
+        if (!state || !strchr("ZDX", state[strlen("\nState:\t")]))
+                return false;
+        if (state[strlen("\nState:\t")] != 'D')
+                return true;
+        /* one that runs waits for its disk now and then */
+        return signals && sscanf(signals, "\nSigPnd: %" SCNx64, &pending) == 1 &&
+               (pending >> (SIGKILL - 1) & 1);
 }
 
 static void log_locked(const Agent *a, pid_t holder) {

@@ -351,7 +351,8 @@ def a_second_agent(a, _):
     a.dump(size=65536)
     yield
     second = run(DAEMON, "--config", a.config_file, env=a.whole_environment(), timeout=20)
-    assert second.returncode != 0 and "another" in second.stderr, second
+    assert second.returncode != 0 and "is in use by the agent" in second.stderr, second
+    assert "which has ended" not in second.stderr, second
     a.wait_all()
     assert a.once("--timeout", "5s").returncode == 0, "--once asks the agent that runs"
 
