@@ -1445,6 +1445,18 @@ static int restore_claim(const StoredFailure *s, void *userdata) {
                             : agreement_claim(f->agreement, s->key, &c, false, now);
 }
 
+/* The run before ended after a bundle was delivered, and before its claims said so. */
+static void restore_delivered(Failures *f) {
+        FOREACH_PROCESS (p, f) {
+                _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+                const char *bundle = p->claim.bundle;
+                if (p->claim.bundle_state == CLAIM_BUNDLE_PENDING && bundle[0] &&
+                    !bundle_table_find(f->context.bundles, bundle) &&
+                    store_get(f->context.store, bundle, &rec) == 0 && rec.state == BUNDLE_DELIVERED)
+                        set_process_bundle(f, p, rec.id, CLAIM_BUNDLE_DELIVERED);
+        }
+}
+
 /* What cannot be restored is asked for again. */
 static void restore(Failures *f) {
         int r = prune(f);
@@ -1452,6 +1464,7 @@ static void restore(Failures *f) {
                 r = store_failure_list(f->context.store, restore_claim, f);
         if (r < 0)
                 log_warning(r, "failures of the past cannot be read from the state database");
+        restore_delivered(f);
 }
 
 static void on_message(const Message *m, void *userdata) {

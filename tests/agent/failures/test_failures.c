@@ -238,6 +238,7 @@ typedef struct Fixture {
         Failures *failures;
         unsigned n_named, n_peer_failures;
         uint64_t wait_usec;
+        bool is_cut; /* the agent is killed when a bundle's end is in its row */
 } Fixture;
 
 static void on_named(void *userdata) {
@@ -250,7 +251,9 @@ static void on_peer_failure(const char *what, void *userdata) {
 }
 
 static void on_final(Bundle *b, void *userdata) {
-        failures_on_final(((Fixture *)userdata)->failures, b);
+        const Fixture *f = userdata;
+        if (!f->is_cut)
+                failures_on_final(f->failures, b);
 }
 
 static void on_store_error(void *userdata) {
@@ -382,6 +385,21 @@ static Bundle *add_bundle(Fixture *f, unsigned n, const char *cluster_id) {
         return b;
 }
 
+/* Of the unit of bundle 1. */
+static Bundle *add_supplement(Fixture *f, unsigned n) {
+        Bundle *b = NULL;
+        BundleRecord rec = { .source = strdup("dumps"),
+                             .path = strdup("/dumps/1"),
+                             .state = BUNDLE_READY,
+                             .complete = true,
+                             .uid = 1000,
+                             .supplement_of = BUNDLE "1" };
+        (void)snprintf(rec.id, sizeof rec.id, BUNDLE "1-s%u", n);
+        add_delivery(&rec, "x");
+        assert_int_equal(bundle_table_add(f->table, &rec, NULL, &b), 0);
+        return b;
+}
+
 static Bundle *find_bundle(Fixture *f, unsigned n, const char *cluster_id) {
         Bundle *b = add_bundle(f, n, cluster_id);
         failures_on_found(f->failures, b);
@@ -404,6 +422,7 @@ static void assert_name(const Bundle *b, const char *agreed, const char *cluster
         assert_int_equal(b->rec.name.n, n);
 }
 
+/* Everywhere; it is gone afterwards. */
 static void deliver(Fixture *f, Bundle *b) {
         for (size_t i = 0; i < b->rec.n_deliveries; i++) {
                 b->rec.deliveries[i].state = DELIVERY_DONE;
@@ -713,6 +732,46 @@ static void what_is_stored_and_makes_no_sense_is_left_out(void **state) {
         }
         restart(f);
         assert_int_equal(n_items(&f->failures->processes), 0);
+}
+
+static void a_rank_s_bundle_is_the_one_that_has_its_files(void **state) {
+        Fixture *f = *state;
+        for (pid_t pid = 100; pid < 103; pid++)
+                hear(f, (NoteOptions){
+                                .job = JOB, .rank = pid - 100, .pid = pid, .path = "/dumps/1" });
+        Bundle *base = find_bundle(f, 1, RUNTIME_ID);
+        named_pids_add(&base->pids, 100);
+        pass(f, 8 * SEC);
+        deliver(f, base);
+        assert_int_equal(process(f, 0)->claim.bundle_state, CLAIM_BUNDLE_DELIVERED);
+        for (unsigned i = 1; i < 3; i++) {
+                assert_int_equal(process(f, i)->claim.bundle_state, CLAIM_BUNDLE_PENDING);
+                assert_string_equal(process(f, i)->claim.bundle, "");
+        }
+        for (unsigned i = 1; i < 3; i++) {
+                Bundle *s = add_supplement(f, i);
+                failures_on_found(f->failures, s);
+                named_pids_add(&s->pids, 100 + (int64_t)i);
+                assert_true(is_named(f, s));
+                deliver(f, s);
+                assert_int_equal(process(f, i)->claim.bundle_state, CLAIM_BUNDLE_DELIVERED);
+                assert_string_not_equal(process(f, i)->claim.bundle, BUNDLE "1");
+        }
+        assert_string_equal(process(f, 0)->claim.bundle, BUNDLE "1");
+        assert_int_equal(n_units(f), 0);
+}
+
+static void what_was_delivered_before_a_kill_is_so_after_the_restart(void **state) {
+        Fixture *f = *state;
+        hear(f, (NoteOptions){ .job = JOB, .pid = 100, .path = "/dumps/1" });
+        Bundle *b = find_bundle(f, 1, RUNTIME_ID);
+        pass(f, 8 * SEC);
+        f->is_cut = true;
+        deliver(f, b);
+        assert_int_equal(process(f, 0)->claim.bundle_state, CLAIM_BUNDLE_PENDING);
+        f->is_cut = false;
+        restart(f);
+        assert_int_equal(process(f, 0)->claim.bundle_state, CLAIM_BUNDLE_DELIVERED);
 }
 
 static void a_supplement_is_named_as_its_base(void **state) {
@@ -1525,6 +1584,8 @@ int main(void) {
                 TEST(a_claim_that_had_no_failure_yet_is_asked_for_again_after_a_restart),
                 TEST(ranks_that_cannot_be_are_not_known),
                 TEST(what_is_stored_and_makes_no_sense_is_left_out),
+                TEST(a_rank_s_bundle_is_the_one_that_has_its_files),
+                TEST(what_was_delivered_before_a_kill_is_so_after_the_restart),
                 TEST(a_supplement_is_named_as_its_base),
                 TEST(a_job_on_one_node_waits_for_nobody),
                 TEST(without_an_arbiter_it_is_named_alone_at_once),
