@@ -257,6 +257,34 @@ def a_decision_of_another_account_moves_no_bundle():
 
 
 @test
+def a_record_that_the_directory_refuses_is_beside_it_and_in_the_roster():
+    s = Scene()
+    s.agent.config["agreement"]["trusted_uids"] = [AGENT]
+    s.agent.start()
+    s.fail()
+    other = node(AGENT)
+    other.config["node"]["instance_id"] = "i-0b"
+    other.config["agreement"] = s.agent.config["agreement"] | {"listen": f"ipc://{other.path('bus')}"}
+    other.config["destinations"] = s.agent.config["destinations"]
+    other.start()
+    job = Job(other, "planted", 2, root=ELSEWHERE)
+    job.start(1)
+    job.fail(1)
+    other.wait_delivered(1)
+    beside = os.path.join(s.share, ".incidents.i-0b", s.key, "1")
+    wait_for("the record is there", lambda: os.path.isdir(beside) and os.listdir(beside), 60)
+    assert os.stat(os.path.join(s.share, ".incidents", s.key, "1")).st_uid == 0
+    wait_for("incident.json has both", lambda: any(
+        "i-0b" in open(path, encoding="utf-8").read() for path in s.published()), 120)
+    result = other.cli("--json", "--config", other.config_file, "report", s.share)
+    d = json.loads(result.stdout)
+    assert {r["state"] for r in d["ranks"]} <= {"present", "late"} and len(d["ranks"]) == 2, result
+    assert {n["instance_id"] for n in d["nodes"]} == {INSTANCE, "i-0b"}, d["nodes"]
+    other.stop()
+    s.agent.stop()
+
+
+@test
 def a_squatted_directory_of_incidents_costs_the_common_name_and_no_dump():
     s = Scene()
     directory(0o777)(os.path.join(s.share, ".incidents"))
