@@ -635,7 +635,7 @@ static const ConfigKey table[] = {
 { "agreement.key_file", KEY_STRING, AT(Config, agreement.key_file), .form = &form_path, .fallback = "",
   .help = "Up to four lines ID:64 hex digits, as `neuron-collect key new` writes them: the first signs messages, all verify; not readable by all users." },
 { "agreement.trusted_uids", KEY_STRINGS, AT(Config, agreement.trusted_uids), .max = 64, .form = &form_user, .fallback = "", .example = "[990, 991]",
-  .help = "Users, names or numbers, as which agents of other nodes run: on a volume what nodes tell each other counts only from this agent's own user, from these, and from root unless the server maps it to another user." },
+  .help = "Users, names or numbers, as which agents of other nodes run: on a volume or a shared source what nodes tell each other counts only from this agent's own user, from these, and from root unless the server maps it to another user." },
 
 { "api", KEY_SECTION, .below = "api.", .help = "How clients reach the agent." },
 { "api.socket", KEY_STRING, KEY_RESTART, AT(Config, api.socket), .form = &form_socket, .fallback = "/run/neuron-collectd/api.sock",
