@@ -567,6 +567,8 @@ def one_round(server, seed, number, only):
             print(f"  log of {a.config['node']['instance_id']}:")
             for line in a.log.splitlines()[-40:]:
                 print("    " + line)
+        for line in run("dmesg", check=False).stdout.splitlines()[-8:]:
+            print("  kernel: " + line)
         sys.stdout.flush()
     try:
         r.tear_down()
