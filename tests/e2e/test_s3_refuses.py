@@ -4,6 +4,7 @@ up, the destination says what it answers, and all is delivered when it takes req
 
 All answers with NC_REFUSALS=all, else a sample by NC_SEED.
 """
+import contextlib
 import os
 import random
 import sys
@@ -13,8 +14,9 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 from agent import Agent, cleanup, wait_for
+from credential_server import CredentialServer
 from s3_server import S3Server
-from s3tools import judge_server
+from s3tools import Endpoint, judge_server
 from tap import figures, main, notes, test
 
 MIB = 1 << 20
@@ -249,6 +251,76 @@ def a_limit_on_parts_is_not_shown_to_be_a_large_bundles_fault_by_small_ones():
         a.wait_all()
         judge_server(s3, units)
         a.stop()
+
+
+CREDENTIALS = {
+    "page": (200, {"Content-Type": "text/html"}, b"<html><title>Sign in</title></html>"),
+    "login": (302, {"Location": LOGIN}, b""),
+    "nothing": (200, {}, b""),
+    "no keys": (200, {"Content-Type": "application/json"}, b"{}"),
+    "cut": (200, {"Content-Type": "application/json"}, b'{"AccessKeyId": "AK'),
+    "denied": (403, {"Content-Type": "text/xml"},
+               b'<ErrorResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Error>'
+               b"<Type>Sender</Type><Code>AccessDenied</Code><Message>Not authorized to perform "
+               b"sts:AssumeRoleWithWebIdentity</Message></Error></ErrorResponse>"),
+    "missing": (404, {}, b"404 page not found"),
+    "busy": (503, {"Retry-After": "1"}, b"Throttling"),
+}
+
+
+def from_container(a, keys):
+    a.environment["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = keys.endpoint + "/container/creds"
+
+
+def from_sts(a, keys):
+    keys.web_token = "canary-web-token"
+    with open(a.path("token"), "w", encoding="ascii") as f:
+        f.write(keys.web_token)
+    a.environment |= {"AWS_ENDPOINT_URL_STS": keys.endpoint, "AWS_WEB_IDENTITY_TOKEN_FILE":
+                      a.path("token"), "AWS_ROLE_ARN": "arn:aws:iam::111122223333:role/node",
+                      "AWS_REGION": "us-east-1"}
+
+
+def from_instance(a, keys):
+    a.environment |= {"AWS_EC2_METADATA_DISABLED": "false",
+                      "AWS_EC2_METADATA_SERVICE_ENDPOINT": keys.endpoint}
+
+
+@test
+def who_gives_no_credentials_is_no_bundles_fault():
+    """All places at once, each with an answer that changes; then all are well."""
+    places = (from_container, from_sts, from_instance)
+    with contextlib.ExitStack() as stack:
+        s3 = stack.enter_context(S3Server(token="canary-session-token"))
+        handed_out = Endpoint(s3.endpoint, s3.access_key, s3.secret_key,
+                              token="canary-session-token")
+        runs = []
+        for i, place in enumerate(places):
+            for name in list(CREDENTIALS)[i::len(places)] + ["page", "denied"]:
+                keys = CredentialServer(handed_out)
+                stack.callback(keys.close)
+                a = small_store(s3)
+                a.config["destinations"][0]["prefix"] = f"neuron/{len(runs)}/%d-%c"
+                a.use_keys(None)
+                place(a, keys)
+                keys.says = CREDENTIALS[name]
+                runs.append((place.__name__, name, a, keys, a.incompressible(1000)))
+                a.start()
+        for place, name, a, keys, _ in runs:
+            wait_for(f"{place} was asked: {name}", lambda keys=keys: len(keys.asked) >= 2)
+            said = wait_for("it is said", lambda a=a: destinations(a)["s3"]["last_error"])
+            words = ("credentials", "STS", "metadata", "endpoint")
+            assert any(w in said for w in words), (place, name, said)
+            assert a.counts()["quarantined"] == 0 and a.curl("/readyz").returncode != 0
+            keys.says = None
+        for place, name, a, _, _ in runs:
+            try:
+                a.wait_delivered(1, 120)
+            except AssertionError:
+                notes.append(f"{place}, {name}: {destinations(a)['s3']}")
+                raise
+            a.stop()
+        judge_server(s3, [unit for *_, unit in runs])
 
 
 def test_group(number, cases):

@@ -121,13 +121,13 @@ def a_page_in_answer_to_the_manifest_is_not_believed():
 def after_a_5xx_another_connection_is_taken():
     with store_and_agent(units=(30_000,)) as (s3, a, units):
         for operation in ("PutObject", "HeadObject"):
-            s3.fault(operation, status=500, code="InternalError", times=2)
+            s3.fault(operation, status=500, code="InternalError", times=4)
         deliver(a, len(units))
         log = list(s3.log)
-        for i, r in enumerate(log[:-1]):
-            if r.status >= 500:
-                assert log[i + 1].connection != r.connection, (
-                    [(r.operation, r.status, r.connection) for r in log])
+        same = [r for i, r in enumerate(log[:-1])
+                if r.status >= 500 and log[i + 1].connection == r.connection]
+        # one: a call that is cancelled before its answer is read has learned nothing
+        assert len(same) <= 1, [(r.operation, r.status, r.connection) for r in log]
         judge_server(s3, units)
         a.stop()
 
@@ -158,8 +158,8 @@ def the_ids_of_a_failed_request_are_shown_and_do_not_fill_the_log():
         bundle = a.bundles()[0]["id"]
         for text in (a.cli("explain", bundle).stdout, a.cli("status").stdout, a.log):
             text = " ".join(text.split())
-            assert "[x-amz-request-id REQUEST" in text and "x-amz-id-2 vlR7PnpV2Ce81l0PRw6j+/=]" in (
-                text), text
+            assert "[x-amz-request-id REQUEST" in text, text
+            assert "x-amz-id-2 vlR7PnpV2Ce81l0PRw6j+/=]" in text, text
         assert sum("x-amz-request-id" in line and line.startswith("warning")
                    for line in a.log.splitlines()) == 1
         s3.clear_faults()

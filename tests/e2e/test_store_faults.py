@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The store, every fault at every request, with kill -9 at that moment and without: nothing is lost,
-doubled, left without its manifest or given up, and no upload is left. Judged by what the server
-holds, and by tar and zstd.
+"""The store, every fault at every request, with kill -9 at that moment and without: nothing is
+lost, doubled, left without its manifest or given up, and no upload is left. Judged by what the
+server holds, and by tar and zstd.
 
     test_store_faults.py                         a sample by NC_SEED
     test_store_faults.py --full [--jobs N]       everything: minutes times ten

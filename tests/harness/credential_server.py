@@ -41,6 +41,7 @@ class CredentialServer:
     def __init__(self, keys, life=3600, address="127.0.0.1"):
         self.keys, self.life = keys, life
         self.fails = None         # a status instead of an answer
+        self.says = None          # status, headers and body instead of an answer
         self.authorization = None  # what the container endpoint must be told
         self.web_token = None      # what AssumeRoleWithWebIdentity must be told
         self.imds_token = IMDS_TOKEN  # set anew, the one before is not valid any more
@@ -81,6 +82,9 @@ class CredentialServer:
         url = urllib.parse.urlsplit(h.path)
         if self.fails:
             self.reply(h, self.fails, b"no")
+        elif self.says:
+            self.asked.append("refused")
+            self.reply(h, self.says[0], self.says[2], self.says[1])
         elif h.command == "PUT" and url.path == "/latest/api/token":
             self.asked.append("imds token")
             self.reply(h, 200, self.imds_token.encode(),
