@@ -425,11 +425,8 @@ static bool check_owners(DeliveryAttempt *a) {
             !file_owners_cover(&d->owners, &owners))
                 return delivery_endf(d, RESULT_CHANGED, "'%s' has files of uid %u since it settled",
                                      d->rec.path, (unsigned)owners.uid);
-        size_t n_unheard = delivery_notes_filter(&d->notes, &owners);
-        if (n_unheard > 0)
-                log_dump(d->rec.id, LOG_NOTICE, 0,
-                         "%zu notes of hooks about it are ignored: it has other users' files",
-                         n_unheard);
+        size_t n_ignored = delivery_notes_filter(&d->notes, &owners);
+        d->n_notes_ignored = MAX(d->n_notes_ignored, n_ignored);
         return true;
 }
 

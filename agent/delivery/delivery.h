@@ -117,7 +117,8 @@ typedef struct Delivery {
         char *error;        /* a sentence; for all but RESULT_DELIVERED */
         Proof proof;
         uint64_t object_bytes;
-        char *incomplete; /* JSON array, final */
+        char *incomplete;       /* JSON array, final */
+        size_t n_notes_ignored; /* of hooks of users who own none of the files; final */
         bool complete;
         uint64_t *prints; /* of the members in the bundle, sorted */
         size_t n_prints;

@@ -598,8 +598,19 @@ static void handle_shortage(Destination *d, Bundle *b, DeliveryRecord *delivery,
                                 : MIN(s->config->retry.maximum_usec, SHORTAGE_USEC));
 }
 
+/* Each delivery and each try of it finds the same. */
+static void log_ignored_notes(Bundle *b, const Delivery *job) {
+        size_t n = job->n_notes_ignored;
+        if (n > 0 && !b->has_logged_notes)
+                log_dump(b->rec.id, LOG_NOTICE, 0,
+                         "%zu %s about it ignored: it has other users' files", n,
+                         n == 1 ? "note of a hook is" : "notes of hooks are");
+        b->has_logged_notes = b->has_logged_notes || n > 0;
+}
+
 /* Records how a delivery ended. The bundle may be gone afterwards. */
 static void handle_result(Destination *d, Bundle *b, Delivery *job) {
+        log_ignored_notes(b, job);
         Scheduler *s = d->scheduler;
         DeliveryRecord *delivery = find_delivery(b, d->config->name);
         b->n_running--;
