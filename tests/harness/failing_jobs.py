@@ -52,13 +52,14 @@ class Job:
         openmpi
     @param set_by_program  variables that only the hook sees: the program has set them itself, and
         /proc/PID/environ is without
-    @param sets_ranks  the program sets torchrun's variables, whatever its launcher is"""
+    @param sets_ranks  the program sets torchrun's variables, whatever its launcher is
+    @param uid  of the ranks and their dumps; None: as this program"""
 
     def __init__(self, agent: Agent, key, world_size, root=None, launcher="torchrun",
-                 set_by_program=(), sets_ranks=False):
+                 set_by_program=(), sets_ranks=False, uid=None):
         self.agent, self.key, self.world_size, self.root = agent, key, world_size, root
         self.launcher, self.set_by_program = launcher, set_by_program
-        self.sets_ranks = sets_ranks
+        self.sets_ranks, self.uid = sets_ranks, uid
         self.processes, self.hooks = {}, []
         _jobs.append(self)
 
@@ -122,7 +123,8 @@ class Job:
             env = {k: v for k, v in self.environment(rank).items() if k not in self.set_by_program}
             self.processes[rank] = subprocess.Popen(
                 ["/bin/sh", "-c", 'while read -r line; do eval "$line"; done'],
-                stdin=subprocess.PIPE, pass_fds=(fd,), env=env)
+                stdin=subprocess.PIPE, pass_fds=(fd,), env=env, user=self.uid, group=self.uid,
+                extra_groups=None if self.uid is None else [])
             os.close(fd)
         return self
 
@@ -156,6 +158,8 @@ class Job:
     def dump(self, rank, *, date_time=None, cluster_id=ZEROS, size=1 << 16, **options):
         """What the runtime writes for the rank: files named by its pid, in a directory that ranks
         of one node share when they have the same names. @return the directory"""
+        if self.uid is not None:
+            options["owner"] = (self.uid, self.uid)
         return self.agent.dump(pid=self.pid(rank), rank=rank, world_size=self.world_size,
                                date_time=date_time or date_time_now(), cluster_id=cluster_id,
                                instance_id=self.agent.config["node"]["instance_id"], size=size,
