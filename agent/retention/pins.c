@@ -1208,8 +1208,10 @@ static void remove_empty_place(PinsSession *s, SessionPlace *at) {
                         break;
         }
         forget_directory(at);
-        if (unlinkat(at->instance_fd, s->bundle_id, AT_REMOVEDIR) == 0)
-                cleanup_closep(&at->bundle_fd);
+        if (unlinkat(at->instance_fd, s->bundle_id, AT_REMOVEDIR) < 0)
+                return;
+        (void)close(at->bundle_fd); /* was only read */
+        at->bundle_fd = -1;
 }
 
 static int add_to(const Linking *l, StrBuf *reasons) {

@@ -437,7 +437,10 @@ static bool must_refuse(const char *name, const void *caller) {
         uint64_t seen = atomic_fetch_add(&control->seen, 1) + 1, at = atomic_load(&control->at);
         if (seen < at || seen - at >= control->times)
                 return false;
-        if (atomic_fetch_add(&control->acted, 1) == 0 && dladdr(caller, &info)) {
+        bool is_known = dladdr(caller, &info) != 0;
+        if (is_known && strstr(info.dli_fname, "/ld-linux")) /* which ends the process */
+                return false;
+        if (atomic_fetch_add(&control->acted, 1) == 0 && is_known) {
                 const char *file = strrchr(info.dli_fname, '/');
                 (void)snprintf(where, sizeof where, "%s %s+0x%lx", name,
                                file ? file + 1 : info.dli_fname,
