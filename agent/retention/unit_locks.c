@@ -661,8 +661,12 @@ int unit_locks_request(UnitLocksScan *s, const UnitPart *part) {
 
 static void mark_part(const UnitLocks *l, const Place *p, const UnitPart *part) {
         char name[LOCK_NAME_SIZE];
+        Lock k = { 0 };
         done_name(l, part->relative, part->instance_id, part->digest, name);
-        (void)publish(l, p, name, part); /* it may be there; else it is delivered twice at worst */
+        int r = read_lock(l, p, p->units_fd, name, &k);
+        lock_done(&k);
+        if (r < 0)                               /* else it was marked before */
+                (void)publish(l, p, name, part); /* it is delivered twice at worst */
 }
 
 /* Parts of other nodes are marked as they were when they were taken over. */

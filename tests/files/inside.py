@@ -118,6 +118,7 @@ class Round:
         self.units = {}   # name -> {path: sha256}
         self.faults, self.events, self.agents, self.mounts = [], [], [], []
         self.n_made = 0
+        self.not_idle = []
 
     def event(self, text):
         self.events.append(text)
@@ -169,13 +170,18 @@ class Round:
         """Nothing is underway, and by the manifests all is there: then it is worth judging."""
         if sum(c["settling"] + c["ready"] + c["shipping"] for c in self.counts()):
             return False
+        self.not_idle = [a.config["node"]["instance_id"] for a in self.agents
+                         if a.process and not a.status()["idle"]]
+        return not self.missing() and not self.not_idle
+
+    def missing(self):
         wanted = {(name, path) for name, files in self.units.items() for path in files}
         there = set()
         for manifest in self.archived():
             with open(manifest, encoding="utf-8") as f:
                 m = harness.json.load(f)
             there |= {(os.path.basename(m["source"]["path"]), e["path"]) for e in m["members"]}
-        return wanted <= there and all(a.status()["idle"] for a in self.agents if a.process)
+        return wanted - there
 
     # --- the judge ---
 
@@ -247,12 +253,13 @@ class Round:
         for place in reversed(self.mounts):
             unmount(place)
 
-    def settle(self, timeout=150):
+    def settle(self, timeout=100):
         try:
             wait_for(f"all {len(self.units)} units are delivered",
                      self.is_quiet, timeout, every=0.3)
         except AssertionError as e:
-            self.faults.append(str(e))
+            self.faults += [str(e), f"missing: {sorted(self.missing())[:4]}, not idle: "
+                                    f"{self.not_idle}"]
             for a in self.agents:
                 if a.process and a.process.poll() is None:
                     for b in a.bundles():
