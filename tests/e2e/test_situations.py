@@ -329,6 +329,8 @@ def a_bundle_that_was_given_up(a, s):
                 when=lambda r: "00bb" in r.key)
     a.dump(size=65536, cluster_id="00000000000000bb", pid=5)
     yield
+    if a.process:
+        wait_for("it was given up", lambda: a.counts()["quarantined"], 30)
 
 
 def a_destination_that_was_taken(a, _):
