@@ -36,6 +36,7 @@ typedef struct Publication {
         KnownRecord *records; /* by name */
         size_t n, n_claims;
         size_t next, n_underway; /* reads */
+        bool is_cut;             /* there are more than RECORDS_MAX */
 } Publication;
 
 struct Arbiter {
@@ -378,7 +379,7 @@ static void start_record(Arbiter *a) {
 static char *fold_records(const Arbiter *a, size_t *ret_n) {
         const Publication *p = &a->publication;
         _cleanup_free_ Record *records = calloc(p->n + 1, sizeof *records);
-        _cleanup_(roster_done) Roster roster = { 0 };
+        _cleanup_(roster_done) Roster roster = { .is_cut = p->is_cut || p->next < p->n };
         Decision d = a->action.decision;
         size_t n = 0;
         d.opened_usec += a->offset_usec;
@@ -455,12 +456,15 @@ static bool is_unchanged(const KnownRecord *k, const ObjectEntry *e) {
 static int note_records(Arbiter *a, const ObjectResult *r) {
         Publication *before = &a->publication, now = { 0 };
         now.records = calloc(r->n_entries + 1, sizeof *now.records);
-        for (size_t i = 0, j = 0; now.records && i < r->n_entries && now.n < RECORDS_MAX; i++) {
+        for (size_t i = 0, j = 0; now.records && i < r->n_entries && !now.is_cut; i++) {
                 const ObjectEntry *e = &r->entries[i];
                 IncidentsName name;
                 if (!incidents_name_parse(e->name, &name) || name.is_decision ||
                     name.n != a->action.n || !e->is_trusted)
                         continue;
+                now.is_cut = now.n == RECORDS_MAX;
+                if (now.is_cut)
+                        break;
                 KnownRecord *k = &now.records[now.n];
                 *k = (KnownRecord){ .arbiter = a,
                                     .name = strdup(e->name),

@@ -712,7 +712,7 @@ static void find_suspects(Roster *r) {
 /* ---- the roster ---- */
 
 int roster_fold(const Decision *d, const Record *records, size_t n_records, Roster *ret) {
-        _cleanup_(roster_done) Roster r = { .decision = *d };
+        _cleanup_(roster_done) Roster r = { .decision = *d, .is_cut = ret->is_cut };
         int e = fold_nodes(&r, records, n_records);
         for (size_t i = 0; e == 0 && i < n_records; i++) {
                 int merged = claim_set_merge(&r.claims, &records[i].claims);

@@ -112,6 +112,7 @@ typedef struct Roster {
  * counts, of a rank that was named by several processes the failed one, then the one that ended,
  * then the newest.
  * @param records  in any order; of a node that has several all count; borrowed
+ * @param ret  all zero, or with is_cut when there are more records than these
  * @return 0 and *ret (roster_done); -ENOMEM */
 int roster_fold(const Decision *d, const Record *records, size_t n_records, Roster *ret);
 void roster_done(Roster *r);

@@ -1085,6 +1085,7 @@ static void of_many_records_some_are_folded(void **state) {
         const char *incident = object(DATE_TIME "-" RUNTIME_ID "/incident.json");
         assert_non_null(incident);
         json_t *v = json_loads(incident, 0, NULL);
+        assert_true(json_is_true(json_object_get(v, "cut")));
         _cleanup_free_ char *nodes = json_dumps(json_object_get(v, "nodes"), JSON_COMPACT);
         json_decref(v);
         assert_non_null(strstr(nodes, "i-a"));

@@ -651,6 +651,27 @@ static void the_centre_decides_alone_without_an_arbiter(void **state) {
         agreement_free(a);
 }
 
+/* A failure that had to make room is forgotten; its number is not given again. */
+static void a_number_of_the_bus_has_one_name(void **state) {
+        Agreement *a = new_agreement(false, ROLE_CENTRE);
+        Action action;
+        uint32_t n = 0;
+        const Claim first = process(1, CLAIM_FAILED, "", NOW);
+        claim(a, &first, NOW);
+        while (agreement_next_action(a, NOW + SETTLE, &action) != ACTION_NONE)
+                n = action.message->has_decision ? action.message->decision.n : n;
+        assert_int_equal(n, 1);
+        for (uint32_t pid = 2; pid <= CLAIMS_MAX + 1; pid++) {
+                const Claim c = process(pid, CLAIM_FAILED, "", NOW + SETTLE);
+                claim(a, &c, NOW + SETTLE);
+        }
+        assert_null(agreement_find(a, KEY, &first));
+        while (agreement_next_action(a, NOW + 3 * SETTLE, &action) != ACTION_NONE)
+                n = action.message->has_decision ? action.message->decision.n : n;
+        assert_int_equal(n, 2);
+        agreement_free(a);
+}
+
 static void what_fails_after_the_window_is_the_next_failure(void **state) {
         Agreement *a = new_agreement(false, ROLE_CENTRE);
         const int64_t times[] = { NOW, NOW + WINDOW, NOW + 2 * WINDOW + 1 };
@@ -866,6 +887,7 @@ int main(void) {
                 cmocka_unit_test(a_claim_stays_in_its_failure),
                 cmocka_unit_test(news_of_a_job_whose_ranks_live_here_is_kept),
                 cmocka_unit_test(the_centre_decides_alone_without_an_arbiter),
+                cmocka_unit_test(a_number_of_the_bus_has_one_name),
                 cmocka_unit_test(what_fails_after_the_window_is_the_next_failure),
                 cmocka_unit_test(what_cannot_be_named_or_placed_is_refused),
                 cmocka_unit_test(times_of_the_future_do_not_make_failures_without_end),
