@@ -60,6 +60,7 @@ struct IntakeSource {
         WorkerPool *beats;
         sd_event_source *beat_timer;
         bool is_beating;
+        size_t n_marks;       /* of deliveries, that are being written */
         UnitLocksHeld others; /* what other nodes hold, at the last beat */
         char *unseen;         /* why the last scan could not read all of it; owned; NULL: it did */
 
@@ -2478,7 +2479,9 @@ static void beat_drop(SourceTask *t) {
 static void on_beat_done(SourceTask *t) {
         BeatJob *b = CONTAINER_OF(t, BeatJob, task);
         IntakeSource *s = b->source;
-        if (!b->delivered) {
+        if (b->delivered)
+                s->n_marks--;
+        else {
                 s->is_beating = false;
                 s->others = b->result == 0 ? b->others : (UnitLocksHeld){ 0 };
         }
@@ -2505,8 +2508,8 @@ static bool beat_start(IntakeSource *s, const char *delivered, uint64_t digest,
 /* Others do not take it over then. Where it is not written down in time they may deliver it, too.
  */
 static void mark_delivered(IntakeSource *s, const char *relative, uint64_t digest) {
-        if (s->beats)
-                (void)beat_start(s, relative, digest, NULL);
+        if (s->beats && beat_start(s, relative, digest, NULL))
+                s->n_marks++;
 }
 
 static void beat(IntakeSource *s) {
@@ -2916,14 +2919,25 @@ static bool is_any_running(const IntakeSource *s) {
         return false;
 }
 
+/* Deliveries that are not written down yet: others would take them over. */
+static bool has_marks(const IntakeSource *s) {
+        LIST_FOREACH_ITEM (SourceTask, t, mine, (ListLink *)&s->tasks)
+                if (t->done == on_beat_done && CONTAINER_OF(t, BeatJob, task)->delivered &&
+                    !worker_pool_poll(&t->job))
+                        return true;
+        return false;
+}
+
 /* Queued tasks are dropped; those that run are waited for a little. One that sits in a hung mount
  * is abandoned with what it holds. */
 static void stop_workers(IntakeSource *s) {
         worker_pool_abandon(s->probes);
         worker_pool_abandon(s->paths);
         worker_pool_abandon(s->scans);
-        worker_pool_abandon(s->beats);
         uint64_t until = intake_boot_usec(s) + STOP_USEC;
+        while (has_marks(s) && intake_boot_usec(s) < until)
+                (void)usleep(2 * USEC_PER_MSEC); /* as below */
+        worker_pool_abandon(s->beats);
         while (is_any_running(s) && intake_boot_usec(s) < until)
                 (void)usleep(2 * USEC_PER_MSEC); /* a signal only ends the wait sooner */
         LIST_FOREACH_ITEM_SAFE (SourceTask, t, mine, &s->tasks) {
@@ -3046,6 +3060,6 @@ bool intake_source_is_busy(const IntakeSource *s) {
 
 bool intake_source_is_idle(const IntakeSource *s) {
         return s->has_scanned && !s->is_scanning && !s->scan_wanted && s->n_probes == 0 &&
-               s->n_releases == 0 && !s->is_listing && !s->has_parked && !s->has_late &&
-               pending_is_empty(&s->pending) && pending_is_empty(&s->attached);
+               s->n_marks == 0 && s->n_releases == 0 && !s->is_listing && !s->has_parked &&
+               !s->has_late && pending_is_empty(&s->pending) && pending_is_empty(&s->attached);
 }

@@ -569,7 +569,9 @@ static int lock_unit(ScanJob *s, ScanUnit *u, bool is_known) {
 static int on_scanned_unit(ScanUnit *u, void *userdata) {
         ScanJob *s = userdata;
         bool is_known = unit_table_has(&s->known, u->relative, u->digest);
-        if (u->on_network) {
+        if (u->on_network && !s->locks && !is_known)
+                return 0; /* the share has come back while this scan began: the next one finds it */
+        if (u->on_network && s->locks) {
                 int r = lock_unit(s, u, is_known);
                 if (r != 0)
                         return MIN(r, 0);
