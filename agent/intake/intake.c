@@ -731,8 +731,11 @@ static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char
         report_ignored_hints(s, b);
         intake_set_s3_prefix(s->context->store, b);
         sd_event_source_set_enabled(b->timer, SD_EVENT_OFF);
-        if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, incomplete) == 0)
-                s->context->on_ready(b, s->context->userdata);
+        if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, incomplete) != 0)
+                return;
+        if (b->dirty) /* something came during the last probe: it is held soon */
+                intake_probe_bundle_in(b, MAX(REPROBE_USEC, REPROBE_SHARE * b->check_took_usec));
+        s->context->on_ready(b, s->context->userdata);
 }
 
 static bool intake_is_from_links(const BundleRecord *rec) {
@@ -980,6 +983,8 @@ static void on_late_probed(IntakeSource *s, ProbeJob *p) {
                 b->has_late = b->has_late || p->n_linked > 0;
                 b->n_unheld = p->n_unheld;
                 b->check_took_usec = p->duration_usec;
+                if (p->result < 0 && p->result != -ENOENT)
+                        b->looked_digest = 0; /* the next scan looks again */
         }
         log_dump(p->bundle_id, LOG_DEBUG, MIN(p->result, 0),
                  "looked at what came late: %llu files are held now, %llu cannot be",
