@@ -868,6 +868,15 @@ static IntakeFacts facts_of(const IntakeSource *s, const Bundle *b, const ProbeJ
         };
 }
 
+/* A crash came between the links and the row that mentions them, and then the source was removed:
+ * perhaps not all was linked. */
+static void adopt_links(Bundle *b, const ProbeJob *p) {
+        b->rec.links_held = true;
+        if (p->unit.digest != b->rec.digest)
+                add_reason(&b->rec, "removed at the source before all of it could be held");
+        bundle_save(b->source->context->bundles, b);
+}
+
 static void on_probed(IntakeSource *s, ProbeJob *p) {
         Bundle *b = bundle_table_find(s->context->bundles, p->bundle_id);
         if (!b || b->source != s)
@@ -890,6 +899,8 @@ static void on_probed(IntakeSource *s, ProbeJob *p) {
                                        "name"); /* a refused transition is logged there */
                 return;
         }
+        if (seen && p->from_links && !b->rec.links_held)
+                adopt_links(b, p);
         if (gone && has_losses(&p->unit) && !b->rec.links_held) {
                 give_up_unreadable(s, b, &p->unit);
                 return;

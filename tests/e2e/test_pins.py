@@ -399,6 +399,37 @@ def what_is_not_known_of_links_is_told():
     remains(a, 1, ("setpriv", "--reuid=1000", "--clear-groups"), "belongs to uid 1001")
 
 
+@test
+def links_that_a_crash_left_without_a_mark_in_their_row_are_shipped():
+    for what in "all", "some":
+        a = Agent()
+        settle(a, "60s")
+        a.start()
+        unit = a.dump(size=65536)
+        wanted = tree(unit)
+        wait_for("all is held", lambda: [len(m) for m in pinned(a).values()] == [len(wanted)])
+        held = "SELECT count(*) FROM bundles WHERE links_held"
+        wait_for("the row says so", lambda a=a: a.sql(held) == "1")
+        a.kill()
+        # as if it had been killed after it had made the links, all or some, and before the row
+        a.sql("UPDATE bundles SET links_held = 0")
+        if what == "some":
+            links = os.path.join(pins(a), *pinned(a))
+            lost = sorted(os.listdir(links))[0]
+            os.unlink(os.path.join(links, lost))
+            del wanted[os.fsencode(lost)]
+        shutil.rmtree(unit)
+        settle(a, "300ms")
+        a.start()
+        a.wait_all()
+        path, m = a.only_manifest()
+        check_bundle(path, wanted, tools=("tar",))
+        assert m["bundle"]["complete"] == (what == "all"), m["bundle"]
+        assert what == "all" or "held" in str(m["bundle"]["reasons"]), m["bundle"]
+        wait_for("the links are released", lambda a=a: not pinned(a))
+        a.stop()
+
+
 def waiting_for_its_destination(**source):
     """An agent with a dump that is READY: its destination cannot be written before go(a)."""
     a = Agent()
