@@ -1049,6 +1049,8 @@ static void step(DeliveryS3 *x) {
                 atomic_store(&x->base.abort, true);
         if (x->ending == ENDING_NONE)
                 end_unless(x, delivery_may_continue(&x->base) && run_state(x));
+        if (x->is_working) /* it may have set the ending already, and has not come back */
+                return;
         if (x->ending != ENDING_NONE && !restart(x))
                 finish(x);
 }
