@@ -16,6 +16,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/json_out.h"
+#include "lib/base/json_text.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
@@ -378,7 +379,7 @@ static void answer_text(ApiCall *c, unsigned status, const char *content_type, c
 }
 
 static void answer_json(ApiCall *c, unsigned status, json_t *v) {
-        _cleanup_free_ char *text = v ? json_dumps(v, JSON_INDENT(2)) : NULL;
+        _cleanup_free_ char *text = v ? json_text(v, JSON_INDENT(2)) : NULL;
 
         json_decref(v);
         answer_text(c, status, "application/json", text ? strbuf_format("%s\n", text) : NULL);

@@ -19,6 +19,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
+#include "lib/base/json_text.h"
 #include "lib/base/list.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
@@ -296,7 +297,7 @@ static char *find_job(Store *store, const CrashedProcess *p, uid_t uid, char **r
                 *ret_container = strdup(id); /* else its files are not searched there */
         if (job && json_is_object(container))
                 (void)json_object_set(job, "container", container); /* it is left out */
-        char *text = json_is_object(job) ? json_dumps(job, JSON_COMPACT) : NULL;
+        char *text = json_is_object(job) ? json_text(job, JSON_COMPACT) : NULL;
         json_decref(v);
         stored_job_done(&seen);
         return text;

@@ -30,6 +30,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
+#include "lib/base/json_text.h"
 #include "lib/base/list.h"
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
@@ -1781,7 +1782,7 @@ static void read_texts(const json_t *v, IncidentTexts *texts, size_t max) {
                 if (json_is_string(item))
                         text = strdup(json_string_value(item));
                 else
-                        text = json_dumps(item, JSON_COMPACT);
+                        text = json_text(item, JSON_COMPACT);
                 if (text)
                         (void)incident_text_add(texts, max, text); /* then it is one less */
         }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "lib/base/json_out.h"
+#include "lib/base/json_text.h"
 #include "lib/base/parse.h"
 
 enum { DEPTH_MAX = 8, JOB_MEMBERS_MAX = 64 };
@@ -74,7 +75,7 @@ void context_write_json(const Context *c, StrBuf *b) {
                 json_out_end_object(b);
         }
         json_out_end_array(b);
-        _cleanup_free_ char *job = job_of(c) ? json_dumps(job_of(c), JSON_COMPACT) : NULL;
+        _cleanup_free_ char *job = job_of(c) ? json_text(job_of(c), JSON_COMPACT) : NULL;
         if (job)
                 json_out_raw(b, "job", job);
         else
@@ -101,7 +102,7 @@ void context_write_job(const Context *c, StrBuf *b) {
         json_object_foreach(job, key, value) {
                 if (n++ == JOB_MEMBERS_MAX)
                         break;
-                _cleanup_free_ char *other = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+                _cleanup_free_ char *other = json_text(value, JSON_COMPACT | JSON_ENCODE_ANY);
                 const char *text = json_is_string(value) ? json_string_value(value) : other;
                 strbuf_add(b, "| ");
                 strbuf_add_code(b, key);

@@ -10,6 +10,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
+#include "lib/base/json_text.h"
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
 
@@ -236,7 +237,7 @@ static int add_value(Values *v, const char *record, const char *leaf, const json
         if (array_grow(&v->items, v->n, sizeof *v->items) < 0)
                 return -ENOMEM;
         Value x = { .path = strbuf_format("%s%s%s", record, *record ? "/" : "", leaf),
-                    .text = json_dumps(value, JSON_ENCODE_ANY) };
+                    .text = json_text(value, JSON_ENCODE_ANY) };
         if (!x.path || !x.text) {
                 free(x.path);
                 free(x.text);

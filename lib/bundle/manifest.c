@@ -15,6 +15,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/json_out.h"
+#include "lib/base/json_text.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
@@ -829,7 +830,7 @@ static int parse_bundle(const json_t *bundle, ManifestHead *h) {
         strcpy(h->id, id);
         h->bytes = (uint64_t)json_integer_value(bytes);
         h->complete = json_is_true(json_object_get(bundle, "complete"));
-        h->reasons = json_dumps(reasons, JSON_COMPACT);
+        h->reasons = json_text(reasons, JSON_COMPACT);
         return h->reasons ? parse_parts(json_object_get(bundle, "parts"), h) : -ENOMEM;
 }
 
@@ -841,7 +842,7 @@ char *manifest_summarize_failure(const ManifestFailure *f, const ManifestJob *jo
                               f && f->has_code ? json_integer(f->code) : json_null(), "name",
                               f ? f->name : NULL, "job", job ? job->key : NULL, "rank",
                               rank >= 0 ? json_integer(rank) : json_null());
-        char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+        char *text = o ? json_text(o, JSON_COMPACT) : NULL;
         json_decref(o);
         return text;
 }

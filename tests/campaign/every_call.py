@@ -9,6 +9,7 @@ A case is named `SCENE/PLACE/OPERATION/ERROR/N`, which is what --only searches f
 all are run, in an order by the seed; with --stride only every so many-th call. The build is the
 current directory, or $builddir."""
 import argparse
+import http.client
 import os
 import random
 import signal
@@ -88,7 +89,9 @@ class Scene:
                 counts = a.counts()
                 self.is_done = counts["delivered"] > 0 and sum(
                     counts[s] for s in ("settling", "ready", "shipping")) == 0
-            except (AssertionError, OSError):
+            except ValueError as error:
+                return f"the API's answer is no JSON: {error}"
+            except (AssertionError, OSError, http.client.HTTPException):
                 pass  # it starts, or the fault met the API
         if a.process.poll() is None:
             a.process.send_signal(signal.SIGTERM)

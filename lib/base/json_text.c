@@ -1,0 +1,18 @@
+/* The text of a JSON value, whole or not at all. */
+#include "lib/base/json_text.h"
+
+#include "lib/base/strbuf.h"
+
+static int add_text(const char *data, size_t n, void *userdata) {
+        strbuf_add_n(userdata, data, n);
+        return strbuf_error(userdata);
+}
+
+char *json_text(const json_t *v, size_t flags) {
+        StrBuf b = STRBUF_INIT;
+        if (json_dump_callback(v, add_text, &b, flags) < 0) {
+                strbuf_done(&b);
+                return NULL;
+        }
+        return strbuf_detach(&b); /* NULL when a part of it was refused */
+}
