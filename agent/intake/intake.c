@@ -1922,11 +1922,17 @@ static void note_strays(IntakeSource *s, size_t n, const char *path) {
         intake_set_note(&s->strays, s->has_scanned ? text : NULL);
 }
 
+static bool is_supplement_id(const char *id) {
+        const char *suffix = strrchr(id, '-');
+        return suffix && suffix[1] == 's';
+}
+
 /* Only what is known to be over is released: an id may be another source's, or its row lost with a
  * damaged database. */
 static void on_listed(SourceTask *t) {
         _cleanup_(pins_job_freep) PinsJob *p = CONTAINER_OF(t, PinsJob, task);
         IntakeSource *s = p->source;
+        const char *kind = source_kind_name(s->spec->scan.kind);
         const char *unknown = NULL, *stray = NULL;
         size_t n_unknown = 0, n_strays = 0;
         s->is_listing = false;
@@ -1934,19 +1940,22 @@ static void on_listed(SourceTask *t) {
                 log_warning(p->result,
                             "cannot list hard links for '%s'; the next start tries again",
                             p->spec->fixed);
-        LIST_FOREACH_ITEM (const FoundPins, f, link, &p->found) {
-                Fate fate = f->id && f->path ? fate_of(s, f->id) : FATE_KEEP;
-                if (fate == FATE_RELEASE)
-                        intake_release_pins(s, f->id);
-                else if (fate == FATE_RECHECK)
-                        intake_recheck_links(s, f->id);
-                else if (fate == FATE_UNKNOWN && !restore_bundle(s, f)) {
-                        unknown = n_unknown++ == 0 ? f->path : unknown;
-                        if (strncmp(f->id, source_kind_name(s->spec->scan.kind),
-                                    strlen(source_kind_name(s->spec->scan.kind))) == 0)
-                                stray = n_strays++ == 0 ? f->path : stray;
+        /* Supplements come last: with a lost database their bases are restored first. */
+        for (int is_last = 0; is_last < 2; is_last++)
+                LIST_FOREACH_ITEM (const FoundPins, f, link, &p->found) {
+                        if (!f->id || !f->path || is_supplement_id(f->id) != (is_last > 0))
+                                continue;
+                        Fate fate = fate_of(s, f->id);
+                        if (fate == FATE_RELEASE)
+                                intake_release_pins(s, f->id);
+                        else if (fate == FATE_RECHECK)
+                                intake_recheck_links(s, f->id);
+                        else if (fate == FATE_UNKNOWN && !restore_bundle(s, f)) {
+                                unknown = n_unknown++ == 0 ? f->path : unknown;
+                                if (strncmp(f->id, kind, strlen(kind)) == 0)
+                                        stray = n_strays++ == 0 ? f->path : stray;
+                        }
                 }
-        }
         note_strays(s, n_strays, stray);
         if (n_unknown > 0)
                 log_unknown(unknown, n_unknown);

@@ -494,6 +494,27 @@ def what_comes_while_a_bundle_waits_is_held_and_follows_in_a_supplement():
 
 
 @test
+def what_came_late_outlives_a_lost_database_too():
+    a, unit = waiting_for_its_destination()
+    base = bytes_of(tree(unit))
+    late = come_late(unit)
+    wait_held(unit)
+    shutil.rmtree(unit)
+    a.kill()
+    for extra in ("", "-wal", "-shm"):
+        if os.path.exists(a.path("state", "state.db" + extra)):
+            os.unlink(a.path("state", "state.db" + extra))
+    a.start()
+    go(a)
+    a.wait_delivered(2)
+    a.wait_all()
+    first, second = shipped(a)
+    assert bytes_of(first) == base and bytes_of(second) == {b"late": late}, (first, second)
+    wait_for("the links are released", lambda: not pinned(a))
+    a.stop()
+
+
+@test
 def what_comes_while_a_bundle_is_shipped_is_held_and_follows_in_a_supplement():
     a = Agent()
     a.use_directories()
