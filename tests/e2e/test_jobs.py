@@ -39,7 +39,8 @@ def node(**agreement):
     a = Agent()
     # The runtime calls its hook when a dump is complete; what no hook speaks of settles.
     a.config["sources"][0]["settle"] = "2s"
-    a.config["agreement"] = {"settle": "20s", "window": "2m", "listen": f"ipc://{a.path('run', 'bus')}"} | agreement
+    a.config["agreement"] = {"settle": "20s", "window": "2m",
+                             "listen": f"ipc://{a.path('run', 'bus')}"} | agreement
     return a
 
 
