@@ -934,7 +934,7 @@ class _Connection:
             time.sleep(fault.delay)
         if fault and fault.drop == "reset":
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        if fault and fault.drop in ("answer", "reset"):
+        if fault and (fault.drop in ("answer", "reset") or reply is None):
             raise Gone
         head = self._head(request, reply)
         body = b"" if request.method == "HEAD" else reply.body
