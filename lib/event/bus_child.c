@@ -142,7 +142,9 @@ static int confine(BusChild *c, bool allows_ipc) {
         if (r < 0)
                 return r;
         enter_landlock(allows_ipc);
-        if (nn_socket(AF_SP_RAW, NN_BUS) < 0)
+        int kept = nn_socket(AF_SP_RAW, NN_BUS), other = nn_socket(AF_SP_RAW, NN_BUS);
+        if (kept < 0 || other < 0 || nn_connect(other, "ipc:///proc/none") < 0 ||
+            nn_close(other) < 0) /* which waits for the thread */
                 return -nn_errno();
         c->is_confined = true;
         return enter_seccomp(allows_ipc);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Attackers of all kinds at once, on a node of a job of two: one fills the disk, one takes each
-name that it sees on the volume that the nodes share and plants records there, one has taken over the
-process of the bus, one was first in the directory of the dumps, forty accounts leave cores that are
+name that it sees on the shared volume and plants records there, one has taken over the process
+of the bus, one was first in the directory of the dumps, forty accounts leave cores that are
 costly to read, and hooks flood the agent. The dumps of a job that fails meanwhile are delivered in
 30 s, and the failure names the rank that failed first."""
 import os
