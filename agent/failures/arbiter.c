@@ -19,7 +19,7 @@
  * at a store that is always so slow. */
 #define UNCERTAINTY_MAX_USEC (1500 * (int64_t)USEC_PER_MSEC)
 #define UNCERTAIN_MAX 2
-#define PLANTED_MAX 100 /* numbers in a row that other users have taken */
+#define PLANTED_MAX 1001 /* numbers in a row that other users have taken: more are not listed */
 
 /* A record as it was when it was read: read again only when it has changed. */
 typedef struct KnownRecord {

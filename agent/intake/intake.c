@@ -3079,8 +3079,16 @@ const char *intake_source_view(const IntakeSource *s, SourceView *ret) {
         return degraded;
 }
 
+/* A beat tells others what this node holds; nothing of its evidence waits for it. */
+static bool is_mere_beat(const SourceTask *t) {
+        return t->done == on_beat_done && !CONTAINER_OF(t, BeatJob, task)->delivered;
+}
+
 bool intake_source_is_busy(const IntakeSource *s) {
-        return !list_is_empty(&s->tasks);
+        LIST_FOREACH_ITEM (SourceTask, t, mine, (ListLink *)&s->tasks)
+                if (!is_mere_beat(t))
+                        return true;
+        return false;
 }
 
 bool intake_source_is_idle(const IntakeSource *s) {

@@ -39,7 +39,7 @@
 #define LOCK_MAX (PATH_MAX + 512)
 #define TURNS_MAX 64     /* locks of one unit: so often it can be taken over */
 #define NODE_NAMES_MAX 4 /* of one instance: another user may be first to use one */
-#define ADOPTED_MAX 64   /* instances of whose parts this agent has taken over some */
+#define ADOPTED_MAX 64   /* instances of whose parts this agent is known to have taken over some */
 #define NODE_CACHE_MAX 4096
 #define SWEEP_USEC USEC_PER_HOUR
 
@@ -423,8 +423,12 @@ static int publish(const UnitLocks *l, const Place *p, const char *name, const U
         return r;
 }
 
+/* @return whether this agent may have taken over a part of the instance: when there are too many,
+ * which any user's file names can bring about, only the lock itself says */
 static bool is_adopted(UnitLocks *l, const char *instance_id) {
         unsigned n = MIN(atomic_load(&l->n_adopted), (unsigned)ADOPTED_MAX);
+        if (n == ADOPTED_MAX)
+                return true;
         for (unsigned i = 0; i < n; i++)
                 if (atomic_load(&l->adopted[i].is_set) &&
                     strcmp(l->adopted[i].instance_id, instance_id) == 0)
@@ -432,19 +436,17 @@ static bool is_adopted(UnitLocks *l, const char *instance_id) {
         return false;
 }
 
-/* @return false: there are too many */
-static bool adopt(UnitLocks *l, const char *instance_id) {
+static void adopt(UnitLocks *l, const char *instance_id) {
         if (!instance_id[0] || strcmp(instance_id, l->instance_id) == 0 ||
             is_adopted(l, instance_id))
-                return true;
+                return;
         unsigned i = atomic_fetch_add(&l->n_adopted, 1);
         if (i >= ADOPTED_MAX) {
                 atomic_store(&l->n_adopted, ADOPTED_MAX);
-                return false;
+                return;
         }
         strcpy(l->adopted[i].instance_id, instance_id);
         atomic_store(&l->adopted[i].is_set, true);
-        return true;
 }
 
 /* ---- what this agent has written ---- */
@@ -478,7 +480,7 @@ static void load(UnitLocks *l, const Place *p, bool sweeps) {
                         (void)unlinkat(p->units_fd, e->d_name, 0); /* the next sweep tries again */
                         (void)unlinkat(p->own_fd, e->d_name, 0);
                 } else if (r == 0 && !strstr(e->d_name, ".done"))
-                        (void)adopt(l, k.instance_id);
+                        adopt(l, k.instance_id);
                 else if (r == -EBADMSG && sweeps && e->d_name[0] == '.')
                         (void)unlinkat(p->own_fd, e->d_name, 0); /* of fs_write_file() */
                 lock_done(&k);
@@ -492,10 +494,11 @@ static bool may_own_adopted(const char *instance_id, void *userdata) {
         UnitLocks *l = userdata;
         if (!atomic_load(&l->is_loaded)) {
                 Place p;
-                if (place_open(l, &p, NULL) == 0) {
+                int r = place_open(l, &p, NULL);
+                if (r == 0) {
                         load(l, &p, false);
                         place_close(&p);
-                } else
+                } else if (r == -ENOENT) /* there are no locks here */
                         atomic_store(&l->is_loaded, true);
         }
         return is_adopted(l, instance_id);
@@ -638,16 +641,19 @@ int unit_locks_request(UnitLocksScan *s, const UnitPart *part) {
                 lock_done(&k);
                 if (r < 0 && r != -ENOENT)
                         return request_without_lock(s, part, r);
-                if (is_ours)
-                        return adopt(l, part->instance_id) ? 0 : UNIT_LOCKS_E_OTHERS;
+                if (is_ours) {
+                        adopt(l, part->instance_id);
+                        return 0;
+                }
                 if (!is_own && is_delivered(s, part))
                         return UNIT_LOCKS_E_DONE;
                 if (others)
                         return UNIT_LOCKS_E_OTHERS;
                 if (is_own && r == -ENOENT) /* the name says it already */
                         return 0;
-                if (turn > TURNS_MAX || !adopt(l, part->instance_id))
+                if (turn > TURNS_MAX)
                         return request_without_lock(s, part, -ENOSPC);
+                adopt(l, part->instance_id);
                 (void)snprintf(name, sizeof name, "%s.%u", key, turn);
                 r = publish(l, &s->place, name, part);
                 if (r < 0 && r != -EEXIST)
@@ -729,7 +735,9 @@ int unit_locks_beat(UnitLocks *l, const UnitLocksHeld *own, UnitLocksHeld *ret_o
         *ret_others = (UnitLocksHeld){ 0 };
         if (r == 0)
                 r = fs_opendir_at(p.nodes_fd, ".", &dir);
-        for (struct dirent *e; r == 0 && (e = readdir(dir));) {
+        size_t n_names = 0; /* any user can make some */
+        for (struct dirent *e; r == 0 && n_names < NODE_CACHE_MAX && (e = readdir(dir));
+             n_names++) {
                 size_t n = strcspn(e->d_name, "@");
                 if (e->d_name[0] == '.' ||
                     (n == strlen(l->instance_id) && strncmp(e->d_name, l->instance_id, n) == 0))

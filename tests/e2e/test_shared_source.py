@@ -159,6 +159,28 @@ def names_with_a_dead_nodes_id_are_taken_over_in_time():
 
 
 @test
+def a_fleet_of_which_seventy_nodes_were_replaced_leaves_no_dump():
+    share = Share()
+    a = share.node(0, "neuron-core-dump", "dt-%d-cid-%c").start()
+    wait_for("it has scanned", lambda: os.path.exists(share.mark(0)))
+    dead = [f"i-0a1b2c3d4e5f6{n:04x}" for n in range(70)]
+    then = time.time() - DEAD_SECONDS
+    for n, instance_id in enumerate(dead):
+        node = os.path.join(os.path.dirname(os.path.dirname(share.mark(0))), instance_id)
+        os.mkdir(node)
+        with open(os.path.join(node, "alive"), "w", encoding="ascii") as f:
+            f.write("1 0\n")
+        os.utime(os.path.join(node, "alive"), (then, then))
+        make_dump.make_dump(share.source, size=4096, instance_id=instance_id, pid=n + 1,
+                            cluster_id=f"{n + 1:016x}")
+    a.wait_delivered(len(dead))
+    a.wait_all()
+    found = {e["path"].split("-nd")[0] for _, m in share.manifests() for e in m["members"]}
+    assert found >= set(dead), set(dead) - found
+    a.stop()
+
+
+@test
 def a_dead_node_whose_named_dumps_were_delivered_leaves_nothing_to_do():
     share = Share()
     make_dump.make_dump(share.source, size=65536, instance_id=NODES[0])
