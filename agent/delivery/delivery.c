@@ -300,8 +300,13 @@ static bool may_pass(int r) {
                r == -EHOSTUNREACH || r == -EREMOTEIO;
 }
 
+/* No file answers so on a disk: only a server that is away does, and nothing is its fault. */
+static bool is_source_away(int r) {
+        return r == -ETIMEDOUT || r == -ENOTCONN || r == -EHOSTDOWN || r == -EHOSTUNREACH;
+}
+
 DeliveryResult delivery_result_of(int r) {
-        return tree_error_is_resource(r) ? RESULT_NO_RESOURCES : RESULT_FAILED;
+        return tree_error_is_resource(r) || is_source_away(r) ? RESULT_NO_RESOURCES : RESULT_FAILED;
 }
 
 bool delivery_end_upload(Delivery *d, int outcome, char *error) {
@@ -962,7 +967,7 @@ static int on_member(const ScanMember *member, int unit_fd, void *userdata) {
         }
         struct stat st;
         _cleanup_close_ int fd = fs_open_regular(unit_fd, member->path, &st);
-        if (tree_error_is_resource(fd))
+        if (tree_error_is_resource(fd) || is_source_away(fd))
                 return fd; /* not the bundle's fault: tried again */
         if (fd < 0) {
                 skip_member(m, member->path, fd);

@@ -129,6 +129,29 @@ def once_outlives_a_volume_whose_server_is_away_as_source_and_as_destination():
 
 
 @test
+def a_member_whose_server_is_away_is_waited_for_and_not_called_unreadable():
+    need_root()
+    a = Agent()
+    serve_faultfs(a, a.path("dumps"))
+    a.config["retry"] = {"initial": "20ms", "maximum": "100ms", "quarantine_after": 3}
+    unit = a.dump()
+    member = sorted(os.listdir(unit))[0]
+    control = os.path.join(a.path("dumps"), ".faultfs")
+    with open(control, "w", encoding="ascii") as f:
+        f.write(f"open ETIMEDOUT 0 {member}\n")
+    a.start()
+    wait_for("the delivery has failed", lambda: a.bundles() and
+             "timed out" in str(a.bundles()[0]["deliveries"]))
+    time.sleep(1)  # many times what it takes to give up
+    with open(control, "w", encoding="ascii") as f:
+        f.write("clear\n")
+    a.wait_delivered(1)
+    _, m = a.only_manifest()
+    assert m["bundle"]["complete"] and not m["bundle"]["reasons"], m["bundle"]
+    a.stop()
+
+
+@test
 def once_is_not_satisfied_with_a_dump_of_which_nothing_was_collected():
     need_root()
     a = Agent()

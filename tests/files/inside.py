@@ -319,7 +319,8 @@ class NfsSource(Round):
         for i, uid in enumerate(self.uids):
             a = self.agent(i, self.roots[i], self.archive, uid)
             if not self.strangers:
-                a.config["agreement"]["trusted_uids"] = [990, 991]
+                a.config["agreement"]["trusted_uids"] = [990, 991] + (
+                    [65534] if self.squash == "root_squash" else [])
             if self.named:
                 a.config["sources"][0] |= {"kind": "neuron-core-dump", "path": os.path.join(
                     self.roots[i], "dt-%d-cid-%c")}
