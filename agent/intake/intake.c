@@ -56,12 +56,12 @@ struct IntakeSource {
         char *root_note; /* scan_check_root(); owned */
         char *lock_note; /* unit_locks_scan_new(); owned */
 
-        /* Of a source that nodes share; NULL until a scan has found that it is one. */
-        WorkerPool *beats;
-        sd_event_source *beat_timer;
-        bool is_beating;
-        size_t n_marks;       /* of deliveries, that are being written */
-        UnitLocksHeld others; /* what other nodes hold, at the last beat */
+        /* Of a source that nodes share; NULL until a scan has found that they do. */
+        WorkerPool *lock_pool;
+        sd_event_source *renew_timer;
+        bool is_renewing;
+        size_t n_marks;       /* of deliveries, that lock_pool is writing */
+        UnitLocksHeld others; /* what other nodes held at the last renewal */
         char *unseen;         /* why the last scan could not read all of it; owned; NULL: it did */
 
         UnitTable table;
@@ -2468,19 +2468,19 @@ static int end_transaction(IntakeSource *s) {
         return r;
 }
 
-/* ---- sources that nodes share: what this node holds is told to the others ---- */
+/* ---- sources that nodes share: this node renews its locks, and publishes what it holds ---- */
 
-typedef struct BeatJob {
+typedef struct UnitLockJob {
         SourceTask task;
         IntakeSource *source; /* for done(); NULL: nobody waits for it */
         SourceSpec *spec;     /* a reference */
-        char *delivered;      /* a unit whose delivery is written down; owned; NULL: a beat */
-        uint64_t digest;      /* of it */
+        char *delivered;      /* the unit to mark as delivered; owned; NULL: renew */
+        uint64_t digest;      /* of delivered */
         UnitLocksHeld own, others;
         int result;
-} BeatJob;
+} UnitLockJob;
 
-static BeatJob *beat_job_free(BeatJob *b) {
+static UnitLockJob *lock_job_free(UnitLockJob *b) {
         if (!b)
                 return NULL;
         source_spec_unref(b->spec);
@@ -2489,58 +2489,61 @@ static BeatJob *beat_job_free(BeatJob *b) {
         return NULL;
 }
 
-static void beat_run(WorkJob *job) {
-        BeatJob *b = CONTAINER_OF(job, BeatJob, task.job);
+static void lock_job_run(WorkJob *job) {
+        UnitLockJob *b = CONTAINER_OF(job, UnitLockJob, task.job);
         if (b->delivered)
                 unit_locks_mark_delivered(b->spec->locks, b->delivered, b->digest);
         else
-                b->result = unit_locks_beat(b->spec->locks, &b->own, &b->others);
+                b->result = unit_locks_renew(b->spec->locks, &b->own, &b->others);
 }
 
-static void beat_drop(SourceTask *t) {
-        beat_job_free(CONTAINER_OF(t, BeatJob, task));
+static void lock_job_drop(SourceTask *t) {
+        lock_job_free(CONTAINER_OF(t, UnitLockJob, task));
 }
 
-static void on_beat_done(SourceTask *t) {
-        BeatJob *b = CONTAINER_OF(t, BeatJob, task);
+static void on_lock_job_done(SourceTask *t) {
+        UnitLockJob *b = CONTAINER_OF(t, UnitLockJob, task);
         IntakeSource *s = b->source;
         if (b->delivered)
                 s->n_marks--;
         else {
-                s->is_beating = false;
+                s->is_renewing = false;
                 s->others = b->result == 0 ? b->others : (UnitLocksHeld){ 0 };
         }
-        beat_job_free(b);
+        lock_job_free(b);
 }
 
-/* @param delivered  NULL: a beat. @return whether it was started */
-static bool beat_start(IntakeSource *s, const char *delivered, uint64_t digest,
-                       const UnitLocksHeld *own) {
-        BeatJob *b = calloc(1, sizeof *b);
+/* @param delivered  the unit to mark as delivered; NULL: renew @return whether the job was started
+ */
+static bool lock_job_start(IntakeSource *s, const char *delivered, uint64_t digest,
+                           const UnitLocksHeld *own) {
+        UnitLockJob *b = calloc(1, sizeof *b);
         if (!b)
                 return false;
-        *b = (BeatJob){ .source = s, .spec = source_spec_ref(s->spec), .digest = digest };
-        b->task = (SourceTask){ .job.run = beat_run, .done = on_beat_done, .drop = beat_drop };
+        *b = (UnitLockJob){ .source = s, .spec = source_spec_ref(s->spec), .digest = digest };
+        b->task = (SourceTask){ .job.run = lock_job_run,
+                                .done = on_lock_job_done,
+                                .drop = lock_job_drop };
         b->delivered = delivered ? strdup(delivered) : NULL;
         if (own)
                 b->own = *own;
-        if ((!delivered || b->delivered) && submit(s, s->beats, &b->task) >= 0)
+        if ((!delivered || b->delivered) && submit(s, s->lock_pool, &b->task) >= 0)
                 return true;
-        beat_job_free(b);
+        lock_job_free(b);
         return false;
 }
 
-/* Others do not take it over then. Where it is not written down in time they may deliver it, too.
+/* Other nodes do not take over a unit that is marked. Without the mark they may deliver it again.
  */
 static void mark_delivered(IntakeSource *s, const char *relative, uint64_t digest) {
-        if (s->beats && beat_start(s, relative, digest, NULL))
+        if (s->lock_pool && lock_job_start(s, relative, digest, NULL))
                 s->n_marks++;
 }
 
-static void beat(IntakeSource *s) {
+static void renew_locks(IntakeSource *s) {
         UnitLocksHeld own = { 0 };
         uint64_t now = intake_realtime_usec(s);
-        if (s->is_beating) /* it hangs */
+        if (s->is_renewing) /* the last renewal hangs */
                 return;
         LIST_FOREACH_ITEM (const Bundle, b, link, bundle_table_all(s->context->bundles)) {
                 if (b->source != s || b->rec.is_redelivery)
@@ -2548,32 +2551,32 @@ static void beat(IntakeSource *s) {
                 own.n_units++;
                 own.oldest_usec = MAX(own.oldest_usec, now - MIN(now, b->rec.first_seen_usec));
         }
-        s->is_beating = beat_start(s, NULL, 0, &own);
+        s->is_renewing = lock_job_start(s, NULL, 0, &own);
 }
 
-static int on_beat_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+static int on_renew_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         (void)usec;
-        beat(userdata);
-        return timer_rearm(source, UNIT_LOCKS_BEAT_USEC);
+        renew_locks(userdata);
+        return timer_rearm(source, UNIT_LOCKS_RENEW_USEC);
 }
 
-static void start_beats(IntakeSource *s) {
-        int r = s->beats ? 0
-                         : worker_pool_new(&s->beats, s->context->event, "nc-share", 1,
-                                           WORKER_NORMAL);
-        if (r >= 0 && !s->beat_timer)
-                r = timer_arm(&s->beat_timer, &(TimerOptions){ .event = s->context->event,
-                                                               .usec = UNIT_LOCKS_BEAT_USEC,
-                                                               .slack_usec = USEC_PER_SEC,
-                                                               .handler = on_beat_timer,
-                                                               .userdata = s });
+static void start_renewing(IntakeSource *s) {
+        int r = s->lock_pool ? 0
+                             : worker_pool_new(&s->lock_pool, s->context->event, "nc-share", 1,
+                                               WORKER_NORMAL);
+        if (r >= 0 && !s->renew_timer)
+                r = timer_arm(&s->renew_timer, &(TimerOptions){ .event = s->context->event,
+                                                                .usec = UNIT_LOCKS_RENEW_USEC,
+                                                                .slack_usec = USEC_PER_SEC,
+                                                                .handler = on_renew_timer,
+                                                                .userdata = s });
         if (r < 0)
                 log_error(r,
-                          "source %s: cannot tell other nodes that this one works; they may "
-                          "deliver its units, too",
+                          "source %s: cannot renew this node's locks; other nodes may deliver its "
+                          "units, too",
                           s->config->name);
         else
-                beat(s);
+                renew_locks(s);
 }
 
 /* ---- rows of bundles that have ended long ago: they go when their units are gone ---- */
@@ -2687,7 +2690,7 @@ static void report_locks(IntakeSource *s, const ScanJob *j) {
                 log_warning(0, "source %s: %s", s->config->name, j->lock_note);
         intake_set_note(&s->lock_note, j->lock_note);
         if (j->on_network)
-                start_beats(s);
+                start_renewing(s);
 }
 
 static void report_root(IntakeSource *s, const ScanJob *j) {
@@ -2944,10 +2947,11 @@ static bool is_any_running(const IntakeSource *s) {
         return false;
 }
 
-/* Deliveries that are not written down yet: others would take them over. */
-static bool has_marks(const IntakeSource *s) {
+/* @return whether marks of deliveries are still to be written. Without its mark another node would
+ * take a delivered unit over and deliver it again. */
+static bool has_pending_marks(const IntakeSource *s) {
         LIST_FOREACH_ITEM (SourceTask, t, mine, (ListLink *)&s->tasks)
-                if (t->done == on_beat_done && CONTAINER_OF(t, BeatJob, task)->delivered &&
+                if (t->done == on_lock_job_done && CONTAINER_OF(t, UnitLockJob, task)->delivered &&
                     !worker_pool_poll(&t->job))
                         return true;
         return false;
@@ -2960,9 +2964,9 @@ static void stop_workers(IntakeSource *s) {
         worker_pool_abandon(s->paths);
         worker_pool_abandon(s->scans);
         uint64_t until = intake_boot_usec(s) + STOP_USEC;
-        while (has_marks(s) && intake_boot_usec(s) < until)
+        while (has_pending_marks(s) && intake_boot_usec(s) < until)
                 (void)usleep(2 * USEC_PER_MSEC); /* as below */
-        worker_pool_abandon(s->beats);
+        worker_pool_abandon(s->lock_pool);
         while (is_any_running(s) && intake_boot_usec(s) < until)
                 (void)usleep(2 * USEC_PER_MSEC); /* a signal only ends the wait sooner */
         LIST_FOREACH_ITEM_SAFE (SourceTask, t, mine, &s->tasks) {
@@ -2997,7 +3001,7 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         pending_done(&s->rechecks);
         pending_done(&s->attached);
         sd_event_source_disable_unref(s->attached_timer);
-        sd_event_source_disable_unref(s->beat_timer);
+        sd_event_source_disable_unref(s->renew_timer);
         hook_hints_done(s);
         unit_table_done(&s->table);
         source_spec_unref(s->spec);
@@ -3079,14 +3083,15 @@ const char *intake_source_view(const IntakeSource *s, SourceView *ret) {
         return degraded;
 }
 
-/* A beat tells others what this node holds; nothing of its evidence waits for it. */
-static bool is_mere_beat(const SourceTask *t) {
-        return t->done == on_beat_done && !CONTAINER_OF(t, BeatJob, task)->delivered;
+/* A renewal publishes what this node holds. No evidence depends on it, so that nothing waits for
+ * it. */
+static bool is_renewal(const SourceTask *t) {
+        return t->done == on_lock_job_done && !CONTAINER_OF(t, UnitLockJob, task)->delivered;
 }
 
 bool intake_source_is_busy(const IntakeSource *s) {
         LIST_FOREACH_ITEM (SourceTask, t, mine, (ListLink *)&s->tasks)
-                if (!is_mere_beat(t))
+                if (!is_renewal(t))
                         return true;
         return false;
 }

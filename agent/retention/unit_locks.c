@@ -1,15 +1,14 @@
-/* Locks of units on a network file system. All that agents share lies in the source's own
- * `.neuron-collectd`:
+/* See unit_locks.h. Agents share these files in `.neuron-collectd` of the source:
  *
- *   @nodes/INSTANCE/alive       is touched while the agent works; has what it holds
- *   @nodes/INSTANCE/KEY.N …     the agent's own names of its locks
+ *   @nodes/INSTANCE/alive       the agent's mark: renewed by its mtime, contains what it holds
+ *   @nodes/INSTANCE/KEY.N …     the agent's own hard links to its locks
  *   @units/KEY.N                the N-th lock of a unit (the highest that is valid counts)
- *   @units/KEY-DIGEST.done      these members of it are delivered
+ *   @units/KEY-DIGEST.done      a node has delivered these members of the unit
  *
- * A lock is written in the agent's own directory and linked, so that it is there as a whole or not
- * at all. No lock is ever replaced: in a sticky directory an agent of another uid could not. A
- * file counts only if an agent owns it and it contains its own name, since any user may create or
- * link names there. */
+ * The agent writes a lock in its own directory and then links it into @units, so that no other
+ * agent reads half of one. No lock is replaced: in a sticky directory an agent of another uid may
+ * not. A file is valid only if an agent owns it and it contains its own name, since any user may
+ * create or link names there. */
 #include "agent/retention/unit_locks.h"
 
 #include <errno.h>
@@ -37,15 +36,15 @@
 #define KEY_SIZE (2 * KEY_BYTES + 1)
 #define LOCK_NAME_SIZE (KEY_SIZE + 32)
 #define LOCK_MAX (PATH_MAX + 512)
-#define TURNS_MAX 64     /* locks of one unit: so often it can be taken over */
-#define NODE_NAMES_MAX 4 /* of one instance: another user may be first to use one */
-#define ADOPTED_MAX 64   /* instances of whose parts this agent is known to have taken over some */
+#define TURNS_MAX 64     /* locks of one unit: it can be taken over this many times */
+#define NODE_NAMES_MAX 4 /* of one instance: another user may have created the first ones */
+#define ACQUIRED_MAX 64  /* other instances whose parts this agent has taken over */
 #define NODE_CACHE_MAX 4096
 #define SWEEP_USEC USEC_PER_HOUR
 
 typedef struct Node {
         char instance_id[INSTANCE_ID_SIZE];
-        bool is_alive, is_known; /* is_known: it has a mark, however old */
+        bool is_alive, is_known; /* is_known: it has a valid mark, of any age */
 } Node;
 
 struct UnitLocks {
@@ -54,33 +53,33 @@ struct UnitLocks {
         SourceKind kind;
         char *source;
         char instance_id[INSTANCE_ID_SIZE];
-        /* Only grows. */
+        /* Entries are only added, never changed or removed. */
         struct {
                 atomic_bool is_set;
                 char instance_id[INSTANCE_ID_SIZE];
-        } adopted[ADOPTED_MAX];
-        atomic_uint n_adopted;
+        } acquired[ACQUIRED_MAX];
+        atomic_uint n_acquired;
         atomic_bool is_loaded;
-        atomic_ullong swept_usec; /* CLOCK_BOOTTIME */
+        atomic_ullong last_sweep_usec; /* CLOCK_BOOTTIME */
 };
 
-/* What is open of the place. */
+/* The open directories of the shared files. */
 typedef struct Place {
         int units_fd, nodes_fd, own_fd;
-        uid_t uid; /* of what this agent creates there */
+        uid_t uid; /* the owner of what this agent creates there */
 } Place;
 
 struct UnitLocksScan {
         UnitLocks *locks;
         Place place;
-        int error;         /* why there are no locks here; 0: there are */
-        bool is_checked;   /* that it stays so */
-        uint64_t now_usec; /* the server's, when the scan began */
+        int error;         /* -errno: why locks cannot be used; 0: they can */
+        bool is_checked;   /* error was checked a second time */
+        uint64_t now_usec; /* the server's time at the start of the scan */
         Node *nodes;
         size_t n_nodes;
 };
 
-/* A lock, or the mark of a delivery, as it was written. */
+/* A lock, or the mark of a delivery, as its file says. */
 typedef struct Lock {
         char holder[INSTANCE_ID_SIZE], instance_id[INSTANCE_ID_SIZE]; /* instance_id: the part's */
         uint64_t digest;
@@ -148,7 +147,7 @@ static void node_name(const char *instance_id, unsigned k, char ret[static INSTA
                 (void)snprintf(ret, INSTANCE_ID_SIZE + 8, "%s@%u", instance_id, k);
 }
 
-/* ---- the place ---- */
+/* ---- the shared directories ---- */
 
 static void place_close(Place *p) {
         cleanup_closep(&p->units_fd);
@@ -156,8 +155,8 @@ static void place_close(Place *p) {
         cleanup_closep(&p->own_fd);
 }
 
-/* The server may be away, or an export withdrawn: that passes, and nothing is decided meanwhile.
- * All other errors stay, and then a unit is delivered without a lock. */
+/* @return whether an error can end by itself: the server is away, or an export withdrawn. No lock
+ * is decided until then. After any other error the agent delivers the unit without a lock. */
 static bool is_transient(int r) {
         switch (r) {
         case -ENOENT:
@@ -184,7 +183,7 @@ static int open_dir(int at_fd, const char *name) {
         return fd < 0 ? -errno : fd;
 }
 
-/* The agent's own directory: the first of its names that no other user has. */
+/* Opens the agent's own directory: the first of its names that no other user has created. */
 static int open_own(const UnitLocks *l, const Place *p) {
         for (unsigned k = 0; k < NODE_NAMES_MAX; k++) {
                 char name[INSTANCE_ID_SIZE + 8];
@@ -228,7 +227,8 @@ static uint64_t mtime_usec(const struct stat *st) {
                                                 (uint64_t)st->st_mtim.tv_nsec / 1000;
 }
 
-/* Touches the mark. @param text  its content; NULL: as it is. @return 0 and the server's time */
+/* Renews this agent's mark. @param text  its new content; NULL: leave the content as it is
+ * @return 0 and the server's time; -errno */
 static int touch(const Place *p, const char *text, uint64_t *ret_now_usec) {
         struct stat st;
         _cleanup_close_ int fd =
@@ -240,7 +240,7 @@ static int touch(const Place *p, const char *text, uint64_t *ret_now_usec) {
                 if (r < 0 || fsync(fd) < 0)
                         return r < 0 ? r : -errno;
         }
-        /* NULL: the time is the server's, and not this node's. */
+        /* NULL: the server sets its own time, not this node's. */
         if (futimens(fd, NULL) < 0 || fstat(fd, &st) < 0)
                 return -errno;
         *ret_now_usec = mtime_usec(&st);
@@ -249,12 +249,12 @@ static int touch(const Place *p, const char *text, uint64_t *ret_now_usec) {
 
 /* ---- other nodes ---- */
 
-static bool is_older(uint64_t usec, uint64_t now_usec) {
-        return now_usec > usec && now_usec - usec > UNIT_LOCKS_DEAD_USEC;
+static bool is_expired(uint64_t usec, uint64_t now_usec) {
+        return now_usec > usec && now_usec - usec > UNIT_LOCKS_EXPIRE_USEC;
 }
 
-/* @param ret_text  what its mark says, the caller's; may be NULL  @return 0 and the mark's time;
- * -ENOENT; -EPERM: it is no agent's */
+/* @param ret_text  the content of the node's mark, the caller's; may be NULL
+ * @return 0 and the time of the mark; -ENOENT: none; -EPERM: its owner is no agent; -errno */
 static int read_mark(const UnitLocks *l, const Place *p, const char *name, uint64_t *ret_usec,
                      char **ret_text) {
         struct stat st;
@@ -268,7 +268,7 @@ static int read_mark(const UnitLocks *l, const Place *p, const char *name, uint6
         _cleanup_close_ int fd = fs_open_regular(dir_fd, ALIVE, NULL);
         if (fd < 0)
                 return fd;
-        /* After open(2): it makes NFS fetch the times that are valid now. */
+        /* Only after open(2), which makes an NFS client fetch the current times. */
         if (fstat(fd, &st) < 0)
                 return -errno;
         *ret_usec = mtime_usec(&st);
@@ -284,8 +284,8 @@ static Node check_node(const UnitLocksScan *s, const char *instance_id) {
                 node_name(instance_id, k, name);
                 int r = read_mark(s->locks, &s->place, name, &usec, NULL);
                 n.is_known = n.is_known || r == 0;
-                n.is_alive = r == 0 && !is_older(usec, s->now_usec);
-                /* What cannot be asked is not dead. */
+                n.is_alive = r == 0 && !is_expired(usec, s->now_usec);
+                /* A node whose mark cannot be read counts as alive. */
                 n.is_alive = n.is_alive || (r < 0 && r != -ENOENT && r != -EPERM && r != -ELOOP &&
                                             r != -ENOTDIR && r != -EACCES && r != -EBADF);
                 if (r == -ENOENT)
@@ -311,8 +311,9 @@ static void lock_done(Lock *k) {
         *k = (Lock){ 0 };
 }
 
-/* @return the text behind the line, or NULL: it is too long, or no line */
-static char *take_line(char *text, char *ret, size_t size) {
+/* @param size  of ret, in bytes @return the text after the first line; NULL: the line is too long,
+ * or has no end */
+static char *split_line(char *text, char *ret, size_t size) {
         size_t n = strcspn(text, "\n");
         if (text[n] != '\n' || n >= size)
                 return NULL;
@@ -324,13 +325,13 @@ static char *take_line(char *text, char *ret, size_t size) {
 static int parse_lock(char *text, const char *name, Lock *ret) {
         char own_name[LOCK_NAME_SIZE], digest[17];
         uint8_t bytes[8];
-        text = take_line(text, own_name, sizeof own_name);
+        text = split_line(text, own_name, sizeof own_name);
         if (text)
-                text = take_line(text, ret->holder, sizeof ret->holder);
+                text = split_line(text, ret->holder, sizeof ret->holder);
         if (text)
-                text = take_line(text, ret->instance_id, sizeof ret->instance_id);
+                text = split_line(text, ret->instance_id, sizeof ret->instance_id);
         if (text)
-                text = take_line(text, digest, sizeof digest);
+                text = split_line(text, digest, sizeof digest);
         if (!text || strcmp(own_name, name) != 0 || !ret->holder[0] ||
             parse_hex_bytes(digest, bytes, sizeof bytes) < 0 || !unit_path_is_clean(text))
                 return -EBADMSG;
@@ -340,8 +341,8 @@ static int parse_lock(char *text, const char *name, Lock *ret) {
         return ret->relative ? 0 : -ENOMEM;
 }
 
-/* @return 0; -ENOENT; -EBADMSG: what is there does not count: it is no agent's, or is another
- * file's link, or was not made whole; -errno */
+/* @return 0; -ENOENT; -EBADMSG: the file is not valid: its owner is no agent, it is a link to
+ * another file, or it was not written completely; -errno */
 static int read_lock(const UnitLocks *l, const Place *p, int dir_fd, const char *name, Lock *ret) {
         _cleanup_free_ char *text = NULL;
         struct stat st;
@@ -367,8 +368,8 @@ static int read_lock(const UnitLocks *l, const Place *p, int dir_fd, const char 
         return 0;
 }
 
-/* Finds the lock that counts. @param ret_turn  the number of the next one
- * @return 0; -ENOENT: there is none, *ret_turn is the number to use; -errno */
+/* Finds the valid lock with the highest number. @param ret_turn  the number of the next lock
+ * @return 0; -ENOENT: there is no valid lock, *ret_turn is the number to use; -errno */
 static int find_lock(const UnitLocks *l, const Place *p, const char *key, Lock *ret,
                      unsigned *ret_turn) {
         Lock last = { 0 };
@@ -395,10 +396,11 @@ static int find_lock(const UnitLocks *l, const Place *p, const char *key, Lock *
         return 0;
 }
 
-/* ---- writing one ---- */
+/* ---- writing a lock ---- */
 
-/* @return 0; -EEXIST: another agent was first; -errno */
-static int publish(const UnitLocks *l, const Place *p, const char *name, const UnitPart *part) {
+/* @return 0; -EEXIST: another agent has created it first; -errno */
+static int publish_lock(const UnitLocks *l, const Place *p, const char *name,
+                        const UnitPart *part) {
         _cleanup_free_ char *text = NULL;
         int n = asprintf(&text, "%s\n%s\n%s\n%016" PRIx64 "\n%s", name, l->instance_id,
                          part->instance_id, part->digest, part->relative);
@@ -411,7 +413,8 @@ static int publish(const UnitLocks *l, const Place *p, const char *name, const U
                 return 0;
         r = -errno;
         if (r == -EPERM || r == -EOPNOTSUPP || r == -ENOSYS || r == -EMLINK) {
-                /* No hard links here. One that is cut short excludes nobody. */
+                /* This file system has no hard links. A lock that is written only in part is not
+                 * valid, and excludes no node. */
                 _cleanup_close_ int fd =
                         openat(p->units_fd, name,
                                O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
@@ -419,54 +422,55 @@ static int publish(const UnitLocks *l, const Place *p, const char *name, const U
                 if (r >= 0)
                         return 0;
         }
-        (void)unlinkat(p->own_fd, name, 0); /* else a sweep does */
+        (void)unlinkat(p->own_fd, name, 0); /* else the next sweep removes it */
         return r;
 }
 
-/* @return whether this agent may have taken over a part of the instance: when there are too many,
- * which any user's file names can bring about, only the lock itself says */
-static bool is_adopted(UnitLocks *l, const char *instance_id) {
-        unsigned n = MIN(atomic_load(&l->n_adopted), (unsigned)ADOPTED_MAX);
-        if (n == ADOPTED_MAX)
+/* @return whether this agent may have taken over a part of the instance. Any user can fill the list
+ * by names of files; when it is full the answer is always yes, and only the lock itself decides. */
+static bool has_acquired(UnitLocks *l, const char *instance_id) {
+        unsigned n = MIN(atomic_load(&l->n_acquired), (unsigned)ACQUIRED_MAX);
+        if (n == ACQUIRED_MAX)
                 return true;
         for (unsigned i = 0; i < n; i++)
-                if (atomic_load(&l->adopted[i].is_set) &&
-                    strcmp(l->adopted[i].instance_id, instance_id) == 0)
+                if (atomic_load(&l->acquired[i].is_set) &&
+                    strcmp(l->acquired[i].instance_id, instance_id) == 0)
                         return true;
         return false;
 }
 
-static void adopt(UnitLocks *l, const char *instance_id) {
+static void add_acquired(UnitLocks *l, const char *instance_id) {
         if (!instance_id[0] || strcmp(instance_id, l->instance_id) == 0 ||
-            is_adopted(l, instance_id))
+            has_acquired(l, instance_id))
                 return;
-        unsigned i = atomic_fetch_add(&l->n_adopted, 1);
-        if (i >= ADOPTED_MAX) {
-                atomic_store(&l->n_adopted, ADOPTED_MAX);
+        unsigned i = atomic_fetch_add(&l->n_acquired, 1);
+        if (i >= ACQUIRED_MAX) {
+                atomic_store(&l->n_acquired, ACQUIRED_MAX);
                 return;
         }
-        strcpy(l->adopted[i].instance_id, instance_id);
-        atomic_store(&l->adopted[i].is_set, true);
+        strcpy(l->acquired[i].instance_id, instance_id);
+        atomic_store(&l->acquired[i].is_set, true);
 }
 
-/* ---- what this agent has written ---- */
+/* ---- this agent's own locks ---- */
 
 static bool is_unit_gone(int fixed_fd, const char *relative) {
         int fd = fixed_fd < 0 || !relative[0] ? -1 : fs_open_beneath(fixed_fd, relative, O_PATH);
         if (fd >= 0)
-                (void)close(fd); /* was not read */
+                (void)close(fd); /* O_PATH: nothing was read */
         return fd == -ENOENT;
 }
 
-/* Reads the agent's own names: whose parts it has taken over. @param sweeps  removes what is about
- * units that are gone, and what a crash left */
-static void load(UnitLocks *l, const Place *p, bool sweeps) {
+/* Reads this agent's own locks, to learn which instances' parts it has taken over.
+ * @param removes_stale  also remove locks of units that no longer exist, and temporary files of a
+ * crash */
+static void load_own_locks(UnitLocks *l, const Place *p, bool removes_stale) {
         _cleanup_closedir_ DIR *dir = NULL;
         struct stat fixed, own;
-        _cleanup_close_ int fixed_fd = sweeps ? scan_open_fixed(l->fixed) : -1;
+        _cleanup_close_ int fixed_fd = removes_stale ? scan_open_fixed(l->fixed) : -1;
         if (fs_opendir_at(p->own_fd, ".", &dir) < 0)
                 return;
-        /* It may have been unmounted meanwhile: then all units look gone. */
+        /* The share may have been unmounted since: all units would seem removed. */
         if (fixed_fd >= 0 && (fstat(fixed_fd, &fixed) < 0 || fstat(p->own_fd, &own) < 0 ||
                               fixed.st_dev != own.st_dev))
                 cleanup_closep(&fixed_fd);
@@ -476,36 +480,37 @@ static void load(UnitLocks *l, const Place *p, bool sweeps) {
                     strcmp(e->d_name, ALIVE) == 0)
                         continue;
                 int r = read_lock(l, p, p->own_fd, e->d_name, &k);
-                if (r == 0 && sweeps && is_unit_gone(fixed_fd, k.relative)) {
+                if (r == 0 && removes_stale && is_unit_gone(fixed_fd, k.relative)) {
                         (void)unlinkat(p->units_fd, e->d_name, 0); /* the next sweep tries again */
                         (void)unlinkat(p->own_fd, e->d_name, 0);
                 } else if (r == 0 && !strstr(e->d_name, ".done"))
-                        adopt(l, k.instance_id);
-                else if (r == -EBADMSG && sweeps && e->d_name[0] == '.')
-                        (void)unlinkat(p->own_fd, e->d_name, 0); /* of fs_write_file() */
+                        add_acquired(l, k.instance_id);
+                else if (r == -EBADMSG && removes_stale && e->d_name[0] == '.')
+                        (void)unlinkat(p->own_fd, e->d_name,
+                                       0); /* a temporary file of fs_write_file() */
                 lock_done(&k);
         }
         atomic_store(&l->is_loaded, true);
 }
 
-/* ---- whose the members of other nodes are, for lib/neuron/scan.h ---- */
+/* ---- callbacks of lib/neuron/scan.h: which members of other nodes are this agent's ---- */
 
-static bool may_own_adopted(const char *instance_id, void *userdata) {
+static bool may_own_acquired(const char *instance_id, void *userdata) {
         UnitLocks *l = userdata;
         if (!atomic_load(&l->is_loaded)) {
                 Place p;
                 int r = place_open(l, &p, NULL);
                 if (r == 0) {
-                        load(l, &p, false);
+                        load_own_locks(l, &p, false);
                         place_close(&p);
-                } else if (r == -ENOENT) /* there are no locks here */
+                } else if (r == -ENOENT) /* no network file system: no locks */
                         atomic_store(&l->is_loaded, true);
         }
-        return is_adopted(l, instance_id);
+        return has_acquired(l, instance_id);
 }
 
-static bool holds(const UnitLocks *l, const Place *p, const char *relative,
-                  const char *instance_id) {
+static bool holds_lock(const UnitLocks *l, const Place *p, const char *relative,
+                       const char *instance_id) {
         char key[KEY_SIZE];
         Lock k = { 0 };
         unsigned turn;
@@ -516,32 +521,32 @@ static bool holds(const UnitLocks *l, const Place *p, const char *relative,
         return is_ours;
 }
 
-static bool owns_adopted(const char *relative, const char *instance_id, void *userdata) {
+static bool owns_acquired(const char *relative, const char *instance_id, void *userdata) {
         UnitLocks *l = userdata;
         Place p;
-        if (!may_own_adopted(instance_id, l) || place_open(l, &p, NULL) < 0)
+        if (!may_own_acquired(instance_id, l) || place_open(l, &p, NULL) < 0)
                 return false;
-        bool is_ours = holds(l, &p, relative, instance_id);
+        bool is_ours = holds_lock(l, &p, relative, instance_id);
         place_close(&p);
         return is_ours;
 }
 
 void unit_locks_apply(UnitLocks *l, ScanSource *scan) {
-        scan->may_own = may_own_adopted;
-        scan->owns = owns_adopted;
+        scan->may_own = may_own_acquired;
+        scan->owns = owns_acquired;
         scan->owner_data = l;
 }
 
 static bool may_own_dead(const char *instance_id, void *userdata) {
         UnitLocksScan *s = userdata;
         return s->error == 0 &&
-               (is_adopted(s->locks, instance_id) || !get_node(s, instance_id).is_alive);
+               (has_acquired(s->locks, instance_id) || !get_node(s, instance_id).is_alive);
 }
 
 static bool owns_dead(const char *relative, const char *instance_id, void *userdata) {
         UnitLocksScan *s = userdata;
-        return is_adopted(s->locks, instance_id) &&
-               holds(s->locks, &s->place, relative, instance_id);
+        return has_acquired(s->locks, instance_id) &&
+               holds_lock(s->locks, &s->place, relative, instance_id);
 }
 
 void unit_locks_scan_apply(UnitLocksScan *s, ScanSource *scan) {
@@ -573,10 +578,10 @@ int unit_locks_scan_new(UnitLocksScan **ret, UnitLocks *l, char **ret_note) {
                      error ? error : "its `.neuron-collectd` cannot be used", error ? "" : ": ",
                      error ? "" : strerror(-r)) < 0)
                 *ret_note = NULL;
-        uint64_t now = clock_boottime_usec(), swept = atomic_load(&l->swept_usec);
-        if (r == 0 && (swept == 0 || now - swept > SWEEP_USEC)) {
-                atomic_store(&l->swept_usec, now);
-                load(l, &s->place, true);
+        uint64_t now = clock_boottime_usec(), last_sweep = atomic_load(&l->last_sweep_usec);
+        if (r == 0 && (last_sweep == 0 || now - last_sweep > SWEEP_USEC)) {
+                atomic_store(&l->last_sweep_usec, now);
+                load_own_locks(l, &s->place, true);
         }
         *ret = TAKE_PTR(s);
         return 0;
@@ -600,19 +605,21 @@ static bool is_delivered(UnitLocksScan *s, const UnitPart *part) {
         return r == 0;
 }
 
-/* @param k  the lock that counts; NULL: there is none. @return whether a node that works has it */
-static bool is_others(UnitLocksScan *s, const UnitPart *part, const Lock *k) {
+/* @param k  the valid lock; NULL: there is none. @return whether a node that renews its mark has it
+ */
+static bool is_held_by_other(UnitLocksScan *s, const UnitPart *part, const Lock *k) {
         const char *holder = k ? k->holder : part->instance_id;
         if (!holder[0] || strcmp(holder, s->locks->instance_id) == 0)
                 return false;
         Node n = get_node(s, holder);
         if (n.is_alive || n.is_known)
                 return n.is_alive;
-        /* An agent that was never here, or whose mark does not count. */
-        return !is_older(k ? k->mtime_usec : part->newest_usec, s->now_usec);
+        /* The holder has no valid mark: the age of its lock or members decides. */
+        return !is_expired(k ? k->mtime_usec : part->newest_usec, s->now_usec);
 }
 
-/* Without a lock: twice is better than never, but for what another node's agent may yet find. */
+/* Decides without a lock: to deliver a unit twice is better than never; but another node's part is
+ * left to that node. */
 static int request_without_lock(const UnitLocksScan *s, const UnitPart *part, int error) {
         bool is_foreign =
                 part->instance_id[0] && strcmp(part->instance_id, s->locks->instance_id) != 0;
@@ -624,7 +631,8 @@ static int request_without_lock(const UnitLocksScan *s, const UnitPart *part, in
 int unit_locks_request(UnitLocksScan *s, const UnitPart *part) {
         UnitLocks *l = s->locks;
         char key[KEY_SIZE];
-        if (s->error < 0 && !s->is_checked) /* the unit could be read: it may be back */
+        if (s->error < 0 &&
+            !s->is_checked) /* the unit was just read, so the server may answer again */
                 s->error = open_scan(s, NULL);
         s->is_checked = true;
         if (s->error < 0)
@@ -637,30 +645,32 @@ int unit_locks_request(UnitLocksScan *s, const UnitPart *part) {
                 unsigned turn;
                 int r = find_lock(l, &s->place, key, &k, &turn);
                 bool is_ours = r == 0 && strcmp(k.holder, l->instance_id) == 0;
-                bool others = (r == 0 || r == -ENOENT) && is_others(s, part, r == 0 ? &k : NULL);
+                bool others =
+                        (r == 0 || r == -ENOENT) && is_held_by_other(s, part, r == 0 ? &k : NULL);
                 lock_done(&k);
                 if (r < 0 && r != -ENOENT)
                         return request_without_lock(s, part, r);
                 if (is_ours) {
-                        adopt(l, part->instance_id);
+                        add_acquired(l, part->instance_id);
                         return 0;
                 }
                 if (!is_own && is_delivered(s, part))
                         return UNIT_LOCKS_E_DONE;
                 if (others)
                         return UNIT_LOCKS_E_OTHERS;
-                if (is_own && r == -ENOENT) /* the name says it already */
+                if (is_own &&
+                    r == -ENOENT) /* the names of its members contain this agent's instance id */
                         return 0;
                 if (turn > TURNS_MAX)
                         return request_without_lock(s, part, -ENOSPC);
-                adopt(l, part->instance_id);
+                add_acquired(l, part->instance_id);
                 (void)snprintf(name, sizeof name, "%s.%u", key, turn);
-                r = publish(l, &s->place, name, part);
+                r = publish_lock(l, &s->place, name, part);
                 if (r < 0 && r != -EEXIST)
                         return request_without_lock(s, part, r);
-                /* It is read back: NFS may answer EEXIST to the agent that was first. */
+                /* The loop reads it back: NFS may answer EEXIST to the agent that created it. */
         }
-        return UNIT_LOCKS_E_OTHERS; /* the next scan looks again */
+        return UNIT_LOCKS_E_OTHERS; /* the next scan requests it again */
 }
 
 /* ---- without a scan ---- */
@@ -671,19 +681,19 @@ static void mark_part(const UnitLocks *l, const Place *p, const UnitPart *part) 
         done_name(l, part->relative, part->instance_id, part->digest, name);
         int r = read_lock(l, p, p->units_fd, name, &k);
         lock_done(&k);
-        if (r < 0)                               /* else it was marked before */
-                (void)publish(l, p, name, part); /* it is delivered twice at worst */
+        if (r < 0)                                    /* not marked yet */
+                (void)publish_lock(l, p, name, part); /* without it, it may be delivered twice */
 }
 
-/* Parts of other nodes are marked as they were when they were taken over. */
-static void mark_adopted(UnitLocks *l, const Place *p, const char *relative) {
-        unsigned n = MIN(atomic_load(&l->n_adopted), (unsigned)ADOPTED_MAX);
+/* Marks other nodes' parts with the digest that they had when this agent took them over. */
+static void mark_acquired(UnitLocks *l, const Place *p, const char *relative) {
+        unsigned n = MIN(atomic_load(&l->n_acquired), (unsigned)ACQUIRED_MAX);
         for (unsigned i = 0; i < n; i++) {
-                const char *instance_id = l->adopted[i].instance_id;
+                const char *instance_id = l->acquired[i].instance_id;
                 char key[KEY_SIZE];
                 Lock k = { 0 };
                 unsigned turn;
-                if (!atomic_load(&l->adopted[i].is_set))
+                if (!atomic_load(&l->acquired[i].is_set))
                         continue;
                 key_of_part(l, relative, instance_id, key);
                 if (find_lock(l, p, key, &k, &turn) == 0 && strcmp(k.holder, l->instance_id) == 0)
@@ -696,9 +706,9 @@ void unit_locks_mark_delivered(UnitLocks *l, const char *relative, uint64_t dige
         Place p;
         if (place_open(l, &p, NULL) < 0)
                 return;
-        bool is_locked = holds(l, &p, relative, "");
+        bool is_locked = holds_lock(l, &p, relative, "");
         mark_part(l, &p, &(UnitPart){ relative, is_locked ? "" : l->instance_id, digest, 0 });
-        mark_adopted(l, &p, relative);
+        mark_acquired(l, &p, relative);
         place_close(&p);
 }
 
@@ -708,7 +718,7 @@ static void add_others(const UnitLocks *l, const Place *p, const char *name, uin
         uint64_t usec, n_units, age_usec;
         if (read_mark(l, p, name, &usec, &text) < 0)
                 return;
-        if (is_older(usec, now_usec)) {
+        if (is_expired(usec, now_usec)) {
                 if (!strchr(name, '@'))
                         ret->n_dead_links += pins_count_of_node(l->pins, name);
                 return;
@@ -721,7 +731,7 @@ static void add_others(const UnitLocks *l, const Place *p, const char *name, uin
         ret->oldest_usec = MAX(ret->oldest_usec, age_usec);
 }
 
-int unit_locks_beat(UnitLocks *l, const UnitLocksHeld *own, UnitLocksHeld *ret_others) {
+int unit_locks_renew(UnitLocks *l, const UnitLocksHeld *own, UnitLocksHeld *ret_others) {
         _cleanup_closedir_ DIR *dir = NULL;
         char text[64];
         uint64_t now_usec;
@@ -735,7 +745,7 @@ int unit_locks_beat(UnitLocks *l, const UnitLocksHeld *own, UnitLocksHeld *ret_o
         *ret_others = (UnitLocksHeld){ 0 };
         if (r == 0)
                 r = fs_opendir_at(p.nodes_fd, ".", &dir);
-        size_t n_names = 0; /* any user can make some */
+        size_t n_names = 0; /* bounded: any user can create names */
         for (struct dirent *e; r == 0 && n_names < NODE_CACHE_MAX && (e = readdir(dir));
              n_names++) {
                 size_t n = strcspn(e->d_name, "@");
