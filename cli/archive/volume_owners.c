@@ -12,18 +12,19 @@
 #include "lib/neuron/agent_uid.h"
 
 #define AGENT_USER "neuron-collectd" /* systemd/sysusers.d */
-#define REMEDY "if it is an agent's, add that user to agreement.trusted_uids of '%s'"
+#define REMEDY "if it is an agent's user, add it to agreement.trusted_uids of '%s'"
 
 static void load_trusted(VolumeOwners *o) {
         _cleanup_(config_freep) Config *config = NULL;
         if (access(o->cli->config_file, R_OK) < 0 ||
             cli_load_config(o->cli, true, &config) != CLI_YES)
-                return; /* what reads a volume needs no configuration */
+                return; /* a reader needs no configuration */
         o->trusted = config->agreement.trusted_uids.items;
         config->agreement.trusted_uids = (StringList){ 0 };
 }
 
-/* `20260527-051233-…` is an incident's, in which another user may have made what there is. */
+/* @return whether a directory is an incident's, `20260527-051233-…`: not its owner but that of the
+ * directory above is the volume's */
 static bool is_incident(const char *name) {
         size_t n_date = strspn(name, "0123456789");
         return n_date == 8 && name[8] == '-' && strspn(name + 9, "0123456789") == 6 &&
@@ -64,7 +65,7 @@ bool volume_owners_check(VolumeOwners *o, int64_t owner, const char *path) {
         if (volume_owners_has(o, owner))
                 return true;
         if (o->n_refused++ == 0)
-                cli_error("'%s' belongs to uid %lld and is left out; " REMEDY, path,
+                cli_error("'%s' belongs to uid %lld and is ignored; " REMEDY, path,
                           (long long)owner, o->cli->config_file);
         return false;
 }
@@ -77,8 +78,8 @@ void volume_owners_add(VolumeOwners *o, int64_t owner, const char *path) {
                 return;
         }
         cli_error(
-                "'%s' belongs to uid %lld, which is not known as an agent's: what follows is what "
-                "that user says; " REMEDY,
+                "'%s' belongs to uid %lld, which is not known as an agent's user; its records are "
+                "shown nevertheless; " REMEDY,
                 path, (long long)owner, o->cli->config_file);
         o->further = owner;
 }
@@ -86,6 +87,6 @@ void volume_owners_add(VolumeOwners *o, int64_t owner, const char *path) {
 void volume_owners_report(const VolumeOwners *o) {
         char files[CLI_COUNT_SIZE];
         if (o->n_refused > 1)
-                cli_error("left out as well: %s of such users",
+                cli_error("ignored as well: %s of users that are not known as agents",
                           cli_count(files, o->n_refused - 1, "file"));
 }

@@ -1,5 +1,5 @@
-/* See guarded.h. The child proves by its last byte that fn returned: its exit status is not waited
- * for, since closing a file can hang as well. */
+/* See guarded.h. The child's last byte proves that fn returned. The parent does not wait for its
+ * exit status, since closing a file can hang as well. */
 #include "cli/common/guarded.h"
 
 #include <dirent.h>
@@ -28,8 +28,8 @@ enum { OUTPUT_FD = 3 };
 
 /* ---- the child ---- */
 
-/* It may outlive this process, so it holds none of its files: who reads our output waits for their
- * end. */
+/* The child may outlive this process, so it closes all files but one: a program that reads our
+ * output waits until every copy of it is closed. */
 static void keep_one_file(int fd) {
         if (fd != OUTPUT_FD && dup2(fd, OUTPUT_FD) < 0)
                 _exit(EXIT_FAILURE);
@@ -53,7 +53,8 @@ static _Noreturn void run_child(int fd, void (*fn)(FILE *out, void *userdata), v
 
 typedef struct Watch {
         pid_t pid;
-        char before[SCHEDSTAT_BYTES]; /* proc(5), /proc/PID/schedstat: what it ran and waited */
+        char before[SCHEDSTAT_BYTES]; /* /proc/PID/schedstat, see proc(5): time on a CPU and in its
+                                         queue */
         uint64_t idle_since_usec;
 } Watch;
 
@@ -63,7 +64,8 @@ static bool is_idle_too_long(Watch *w) {
         char path[64];
         _cleanup_free_ char *text = NULL;
         snprintf(path, sizeof path, "/proc/%d/schedstat", (int)w->pid);
-        (void)fs_read_file(AT_FDCWD, path, SCHEDSTAT_BYTES - 1, &text, NULL); /* else it is idle */
+        (void)fs_read_file(AT_FDCWD, path, SCHEDSTAT_BYTES - 1, &text,
+                           NULL); /* unreadable: counts as idle */
         if (w->idle_since_usec == 0 || (text && strcmp(text, w->before) != 0)) {
                 snprintf(w->before, sizeof w->before, "%s", text ? text : "");
                 w->idle_since_usec = now;
@@ -71,8 +73,8 @@ static bool is_idle_too_long(Watch *w) {
         return now - w->idle_since_usec >= GUARDED_IDLE_USEC;
 }
 
-/* @return 1: there is more, 0: the end, -errno */
-static int read_some(int fd, StrBuf *b) {
+/* @return 1: more may follow; 0: end of the output; -EFBIG; -errno */
+static int read_piece(int fd, StrBuf *b) {
         char data[4096];
         ssize_t n = read(fd, data, sizeof data);
         if (n < 0)
@@ -89,7 +91,7 @@ static int read_output(int fd, pid_t pid, StrBuf *b) {
                         return -EINTR;
                 int n = poll(&p, 1, TURN_MSEC);
                 if (n > 0)
-                        r = read_some(fd, b);
+                        r = read_piece(fd, b);
                 else if (is_idle_too_long(&watch))
                         return -ETIMEDOUT;
                 if (r < 0)
@@ -99,7 +101,7 @@ static int read_output(int fd, pid_t pid, StrBuf *b) {
 }
 
 /* @return 0 and the output without its last byte */
-static int take_output(StrBuf *b, char **ret) {
+static int detach_output(StrBuf *b, char **ret) {
         _cleanup_free_ char *text = strbuf_detach(b);
         size_t n = text ? strlen(text) : 0;
         if (!text)
@@ -114,7 +116,7 @@ static int take_output(StrBuf *b, char **ret) {
 int guarded_run(void (*fn)(FILE *out, void *userdata), void *userdata, char **ret) {
         int ends[2];
         StrBuf b = STRBUF_INIT;
-        (void)fflush(NULL); /* else the child has a copy */
+        (void)fflush(NULL); /* else the child would write it, too */
         if (pipe2(ends, O_CLOEXEC) < 0)
                 return -errno;
         _cleanup_close_ int read_end = ends[0], write_end = ends[1];
@@ -123,24 +125,24 @@ int guarded_run(void (*fn)(FILE *out, void *userdata), void *userdata, char **re
                 return -errno;
         if (pid == 0)
                 run_child(write_end, fn, userdata);
-        (void)close(TAKE_FD(write_end)); /* the child's end is the only one now */
+        (void)close(TAKE_FD(write_end)); /* the child has the only write end now */
         int r = read_output(read_end, pid, &b);
         if (r < 0)
                 (void)kill(pid, SIGKILL);
-        (void)waitpid(pid, NULL, WNOHANG); /* else it is init's when this process ends */
+        (void)waitpid(pid, NULL, WNOHANG); /* still running: init reaps it after this process */
         if (r == 0)
-                return take_output(&b, ret);
+                return detach_output(&b, ret);
         strbuf_done(&b);
         return r;
 }
 
 /* ---- a path ---- */
 
-static void touch_path(FILE *out, void *userdata) {
+static void access_path(FILE *out, void *userdata) {
         const char *path = userdata;
         struct statfs fs;
         (void)out;
-        if (statfs(path, &fs) < 0) /* an error is an answer */
+        if (statfs(path, &fs) < 0) /* an error is an answer, too */
                 return;
         int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
         _cleanup_closedir_ DIR *dir = NULL;
@@ -150,5 +152,5 @@ static void touch_path(FILE *out, void *userdata) {
 
 int guarded_check_path(const char *path) {
         _cleanup_free_ char *nothing = NULL, *copy = strdup(path);
-        return copy ? guarded_run(touch_path, copy, &nothing) : -ENOMEM;
+        return copy ? guarded_run(access_path, copy, &nothing) : -ENOMEM;
 }

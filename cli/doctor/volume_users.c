@@ -12,9 +12,9 @@
 #include "lib/base/strbuf.h"
 #include "lib/neuron/names.h"
 
-#define USERS_MAX 16
-#define ENTRIES_MAX 2000 /* of the volume that are looked at */
-/* For the group that agents of several users have in common. */
+#define USERS_MAX 16     /* that are named */
+#define ENTRIES_MAX 2000 /* of the volume that are read */
+/* The group that is suggested for agents of several users. */
 #define GROUP_NAME "neuron-archive"
 #define GROUP_NUMBER "7330"
 
@@ -22,7 +22,7 @@ typedef struct Users {
         uid_t uids[USERS_MAX];
         size_t n, n_entries;
         Volume *v;
-        uid_t agent; /* this node's */
+        uid_t agent; /* the user of this node's agent */
 } Users;
 
 static void add_user(Users *u, uid_t uid) {
@@ -35,7 +35,7 @@ static void add_user(Users *u, uid_t uid) {
                 u->uids[u->n++] = uid;
 }
 
-/* Or one beside an incident's, `<incident>.<instance-id>`. */
+/* @return whether it is an incident's directory, or one beside it, `<incident>.<instance-id>` */
 static bool is_incident(const char *directory) {
         PathTemplate *t;
         char bad;
@@ -47,8 +47,8 @@ static bool is_incident(const char *directory) {
         return matches;
 }
 
-/* The directories of nodes in incidents' directories, and what agents have in `.incidents`: who
- * made these are agents, or say so. */
+/* Adds the owners of nodes' directories in incidents' directories, and of the directories in
+ * `.incidents`: only agents create these, or users who imitate them. */
 static void add_users_of(Users *u, int fd, unsigned depth) {
         _cleanup_closedir_ DIR *dir = NULL;
         const struct dirent *e;
@@ -78,7 +78,7 @@ static char *format_users(const Users *u) {
         return strbuf_detach(&b);
 }
 
-/* The agent's state is its own. */
+/* @return the user of this node's agent: the owner of its state directory */
 static uid_t agent_of(const Config *config) {
         struct stat st;
         return stat(config->state_directory, &st) == 0 ? st.st_uid : geteuid();
@@ -96,12 +96,13 @@ static VolumeAdvice advise_users(const Config *config, const ConfigDestination *
         return (VolumeAdvice){
                 .finding = WARNING,
                 .detail =
-                        strbuf_format("directories in '%s' belong to uid %s, this node's agent has "
-                                      "%u: what one of them has made may refuse the others, whose "
-                                      "bundles go beside it then",
+                        strbuf_format("directories in '%s' belong to uid %s, but this node's agent "
+                                      "has uid %u: a directory of one agent may refuse another, "
+                                      "which then delivers to a directory beside it",
                                       root, users ? users : "", (unsigned)u->agent),
                 .remedy = strbuf_format(
-                        "remove what is no agent's; give all agents one uid, or on each node write "
+                        "remove directories of other users; give all agents one uid, or on each "
+                        "node write "
                         "`g " GROUP_NAME " %s` and `m neuron-collectd " GROUP_NAME "` to "
                         "/etc/sysusers.d/neuron-archive.conf (in Kubernetes `supplementalGroups: "
                         "[%s]`), run `systemd-sysusers`, set `group: %s` and `mode: 2775` of the "
@@ -122,9 +123,10 @@ size_t volume_users_check(const Config *config, const ConfigDestination *destina
         if (st.st_mode & 0002)
                 ret[n++] = (VolumeAdvice){
                         .finding = WARNING,
-                        .detail = strbuf_format("all users may write in '%s' and take names there "
-                                                "that agents need, such as .incidents",
-                                                root),
+                        .detail =
+                                strbuf_format("all users may write in '%s' and create names there "
+                                              "that agents need, such as .incidents",
+                                              root),
                         .remedy = strbuf_format("`chown %u '%s' && chmod 0755 '%s'`",
                                                 (unsigned)u.agent, root, root)
                 };

@@ -1,5 +1,5 @@
-/* As which users agents write to a volume, who else may, and what to set so that all agents share
- * its directories. */
+/* Finds the users that write to a volume, and advises what to set when agents of several users
+ * share it, or when any user may write to it. Printing is left to cmd_doctor.c. */
 #pragma once
 
 #include <stddef.h>
@@ -10,13 +10,15 @@
 
 typedef struct VolumeAdvice {
         Finding finding;
-        char *detail, *remedy; /* the caller's; NULL for lack of memory */
+        char *detail, *remedy; /* each the caller's; NULL for lack of memory */
 } VolumeAdvice;
 
 #define VOLUME_ADVICE_MAX 2
 
-/** Reads the owners of some of the directories on a volume; blocks.
- * @param root    there  @param v  of it
- * @return how many; 0: one user writes there, and nobody else may */
+/** Reads the owners of up to 2,000 directories of a volume; blocks.
+ * @param root  the volume's root, absolute
+ * @param v     the volume, by which agents' users are known
+ * @param ret   filled from the first; `detail` and `remedy` are the caller's
+ * @return the number of advices; 0: no fault, or the root does not exist */
 size_t volume_users_check(const Config *config, const ConfigDestination *destination,
                           const char *root, Volume *v, VolumeAdvice ret[static VOLUME_ADVICE_MAX]);

@@ -1,4 +1,3 @@
-/* The text of a JSON value, whole or not at all. */
 #include "lib/base/json_text.h"
 
 #include "lib/base/strbuf.h"
@@ -14,5 +13,5 @@ char *json_text(const json_t *v, size_t flags) {
                 strbuf_done(&b);
                 return NULL;
         }
-        return strbuf_detach(&b); /* NULL when a part of it was refused */
+        return strbuf_detach(&b); /* NULL when memory for a part was refused */
 }

@@ -18,9 +18,9 @@
 #error "the filters of system calls know x86-64 and arm64"
 #endif
 
-#define X32_CALLS 0x40000000 /* x32's numbers on x86-64 lie above, and are none of ours */
+#define X32_CALLS 0x40000000 /* x32's calls on x86-64 have this bit, and are refused */
 
-/* tgkill(2): allow_basics. */
+/* tgkill(2) is missing: syscall_filter_allow_basics() allows it for one process. */
 /* clang-format off */
 static const unsigned short basics[] = {
         SYS_read, SYS_pread64, SYS_write, SYS_lseek, SYS_close, SYS_fstat, SYS_newfstatat,
@@ -33,7 +33,7 @@ static const unsigned short basics[] = {
 /* clang-format on */
 
 void syscall_filter_add(SyscallFilter *f, struct sock_filter step) {
-        assert(f->n < SYSCALL_FILTER_STEPS_MAX); /* their number does not depend on input */
+        assert(f->n < SYSCALL_FILTER_STEPS_MAX); /* the number of steps does not depend on input */
         f->steps[f->n++] = step;
 }
 
@@ -43,14 +43,14 @@ struct sock_filter syscall_filter_jump(unsigned test, uint32_t k, unsigned if_tr
                                      (unsigned char)if_true, (unsigned char)if_false, k };
 }
 
-static void load(SyscallFilter *f, size_t offset) {
+static void add_load(SyscallFilter *f, size_t offset) {
         syscall_filter_add(
                 f, (struct sock_filter){ .code = BPF_LD | BPF_W | BPF_ABS, .k = (uint32_t)offset });
 }
 
-/* Both architectures are little-endian. */
+/* The lower half of an argument comes first: both architectures are little-endian. */
 void syscall_filter_load_argument(SyscallFilter *f, unsigned argument) {
-        load(f, offsetof(struct seccomp_data, args) + (size_t)8 * argument);
+        add_load(f, offsetof(struct seccomp_data, args) + (size_t)8 * argument);
 }
 
 void syscall_filter_return(SyscallFilter *f, int error) {
@@ -60,10 +60,10 @@ void syscall_filter_return(SyscallFilter *f, int error) {
 
 void syscall_filter_init(SyscallFilter *f) {
         f->n = 0;
-        load(f, offsetof(struct seccomp_data, arch));
+        add_load(f, offsetof(struct seccomp_data, arch));
         syscall_filter_add(f, syscall_filter_jump(BPF_JEQ, ARCHITECTURE, 1, 0));
         syscall_filter_return(f, EPERM);
-        load(f, offsetof(struct seccomp_data, nr));
+        add_load(f, offsetof(struct seccomp_data, nr));
         syscall_filter_add(f, syscall_filter_jump(BPF_JGE, X32_CALLS, 0, 1));
         syscall_filter_return(f, EPERM);
 }
@@ -107,5 +107,5 @@ int syscall_filter_install(SyscallFilter *f, bool all_threads) {
                              : prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0);
         if (r < 0)
                 return -errno;
-        return r > 0 ? -ESRCH : 0; /* a thread that could not be synchronized */
+        return r > 0 ? -ESRCH : 0; /* r is the thread that could not be synchronized */
 }

@@ -1,15 +1,16 @@
-/* Who is an agent: on storage that others write to, too, a file says something to an agent only if
- * its owner is one. */
+/* Decides by its owner whether an agent has written a file. On storage that other users can write
+ * to, an agent believes only files whose owner is an agent. */
 #pragma once
 
 #include <stdbool.h>
 #include <sys/types.h>
 
-/** Tells whether the owner of a file is an agent's user: the one that this agent is there; one that
- * is listed; or root, unless the server takes root's files for another user's (root_squash), as it
- * does when this process is root and own_uid is not. Names are looked up, which may block.
+/** Looks up the names in `trusted`, which may block.
  * @param st_uid   the file's owner
- * @param own_uid  the owner of a file that this process has created there: not always its own uid
+ * @param own_uid  the owner of a file that this process has created there; differs from its own uid
+ *   where the server maps users (root_squash)
  * @param trusted  `agreement.trusted_uids`: user names or numbers, NULL at the end; may be NULL. A
- *   name that is not known is nobody's */
+ *   name that this machine does not know matches no uid
+ * @return whether the owner is an agent's user: own_uid; a user in `trusted`; or root, unless the
+ *   server maps root to another user, which shows when this process is root and own_uid is not */
 bool agent_uid_is_trusted(uid_t st_uid, uid_t own_uid, char *const *trusted);

@@ -98,7 +98,7 @@ def what_another_user_has_written_is_left_out_and_named():
             os.chown(v("out", name), 20005, 20005)
         result = v.run("--json", "report", "out")
         assert json.loads(result.stdout) == before and result.returncode == 1, result
-        assert "20005" in result.stderr and "left out as well: 1 file of" in result.stderr, result
+        assert "20005" in result.stderr and "ignored as well: 1 file of" in result.stderr, result
         with open(v("config.yaml"), "w", encoding="utf-8") as f:
             f.write(f"""version: 1
 sources: [{{name: a, kind: directory, path: {v("a")}}}]
