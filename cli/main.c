@@ -28,14 +28,15 @@ static const CliCommand commands[] = {
         { "explain", "ID", "why a bundle is where it is, and what happens next",
           NULL, CLI_NEEDS_AGENT, cmd_bundle },
         { "wait", "[ID | --all] [--timeout T]", "wait until delivered (exit 0) or given up (exit 1)",
-          "  --all        for everything the agent knows and finds (the default without ID)\n"
+          "  --all        for everything the agent knows and finds (the default without ID); exit 1 also when\n"
+          "               a source cannot be read\n"
           "  --timeout T  at most this long, such as 30s or 10m; then prints what is undelivered (exit 1)\n",
           CLI_NEEDS_AGENT, cmd_wait },
         { "retry", "ID", "try a bundle again now, out of quarantine too",
           NULL, CLI_NEEDS_AGENT, cmd_bundle },
         { "cancel", "ID [--yes]", "stop working on a bundle; keep its source",
-          "For good: nothing delivers the bundle afterwards. A copy of its files under another name in the\n"
-          "source is found and delivered as a new one.\n\n"
+          "It cannot be undone. If its object may be at a destination already, the manifest is written there\n"
+          "first. A copy of its files under another name in the source is delivered as a new bundle.\n\n"
           "  -y, --yes    do not ask, which is done on a terminal only\n", CLI_NEEDS_AGENT, cmd_bundle },
         { "pin", "ID", "mark a bundle, so that retention keeps its source",
           NULL, CLI_NEEDS_AGENT, cmd_bundle },
@@ -49,7 +50,7 @@ static const CliCommand commands[] = {
           "  --since T        only bundles first seen in the last T, such as 12h or 7d\n",
           CLI_NEEDS_AGENT, cmd_redeliver },
         { "flush", "", "scan now, and do not wait for `settle`",
-          NULL, CLI_NEEDS_AGENT, cmd_agent },
+          "Files that a process has open for writing, and a hook that is at work, are still waited for.\n", CLI_NEEDS_AGENT, cmd_agent },
         { "scan", "", "scan now; new files still wait for `settle`", NULL, CLI_NEEDS_AGENT,
           cmd_agent },
         { "snapshot", "[-o DIR]", "a hardware snapshot now",
@@ -60,9 +61,10 @@ static const CliCommand commands[] = {
           CLI_NEEDS_AGENT, cmd_snapshot },
         { "drain", "[--timeout T]", "ship the rest, accept nothing new; safe to terminate?",
           "Waits until nothing remains that only this node has, prints `safe to terminate`\n"
-          "and exits with 0. On timeout, or when only bundles remain that cannot be delivered (given up, or\n"
-          "their source or destination is no longer configured), prints what is not safe, a line a bundle,\n"
-          "and exits with 1. The agent continues to drain in any case, until `neuron-collect resume`.\n\n"
+          "and exits with 0. On timeout, when a source cannot be read, or when only bundles remain that cannot\n"
+          "be delivered (given up, or their source or destination is no longer configured), prints what is\n"
+          "not safe, a line a bundle, and exits with 1. The agent continues to drain in any case, until\n"
+          "`neuron-collect resume` or a restart.\n\n"
           "  --timeout T  at most this long, such as 30s or 10m (default: no limit)\n",
           CLI_NEEDS_AGENT, cmd_drain },
         { "resume", "", "undo drain: accept new bundles again", NULL, CLI_NEEDS_AGENT, cmd_agent },
@@ -72,8 +74,8 @@ static const CliCommand commands[] = {
         { "report", "URL [--html OUT]", "ranks of a failure: who is missing, who failed first",
           "URL is s3://bucket/prefix or a directory: a destination, an incident's directory, or one of\n"
           "…/.incidents/KEY[/N]. Without N: the newest failure of a key; of several keys a line each.\n"
-          "Reads what the nodes wrote there; needs no agent. Exit: 0 all ranks delivered, 1 some are missing,\n"
-          "3 something cannot be read.\n\n"
+          "Reads what the nodes wrote there; needs no agent. Exit: 0 none is known to be missing,\n"
+          "1 some are missing or not listed, 3 something cannot be read.\n\n"
           "  --html OUT          write a page instead of the table\n" S3_HELP, CLI_READS_CONFIG, cmd_report },
         { "get", "URL [--member PATH] [-o OUT]", "fetch a bundle, or one file out of it, verified",
           "URL is s3://bucket/key or a path: the bundle, its manifest, or what both begin with.\n"
@@ -132,7 +134,7 @@ static const CliCommand commands[] = {
 
 static int help(void) {
         fputs("neuron-collect [--socket PATH] [--config FILE] [--json] COMMAND\n\n"
-              "Asks and operates the neuron-collectd of this node.\n\n",
+              "Queries and operates the neuron-collectd of this node.\n\n",
               stdout);
         for (size_t i = 0; i < ELEMENTSOF(commands); i++)
                 printf("  %-9s %-29s %s\n", commands[i].name, commands[i].arguments,
