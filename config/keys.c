@@ -633,7 +633,7 @@ static const ConfigKey table[] = {
 { "agreement.window", KEY_TIME, AT(Config, agreement.window_usec), .min = USEC_PER_SEC, .max = DAYS(1), .fallback = "2m",
   .help = "A process that fails within this long of the newest one of a failure belongs to it, unless it was started since; one with its cluster id always does." },
 { "agreement.key_file", KEY_STRING, AT(Config, agreement.key_file), .form = &form_path, .fallback = "",
-  .help = "Up to four lines ID:64 hex digits, as `neuron-collect key new` writes them: the first signs messages, all verify; not readable by all users." },
+  .help = "Up to four lines ID:64 hex digits, as `neuron-collect key new` writes them: the first signs messages, all verify; root or the agent's user owns it, its group may not write it, and others have no access." },
 { "agreement.trusted_uids", KEY_STRINGS, AT(Config, agreement.trusted_uids), .max = 64, .form = &form_user, .fallback = "", .example = "[990, 991]",
   .help = "Users, names or numbers, as which agents of other nodes run: on a volume or a shared source what nodes tell each other counts only from this agent's own user, from these, and from root unless the server maps it to another user." },
 
