@@ -106,8 +106,10 @@ class Sources:
     def _adopt(self, source, made, live):
         """Puts what was made in the staging directory into the source at once, or what was made in
         place on record."""
-        unit = Unit(source, made if live else os.path.join(self.root, source,
-                                                           os.path.basename(made)), self.may_delete)
+        name = os.path.basename(made)
+        # What the source's path does not match is collected, but it is no evidence by its name.
+        may_delete = self.may_delete and (source != "jobs" or name[len("job-"):].isdigit())
+        unit = Unit(source, made if live else os.path.join(self.root, source, name), may_delete)
         if unit.is_file:
             unit.wrote(os.path.basename(made), *hash_file(made))
         else:

@@ -260,7 +260,7 @@ class Retention(Round):
 
     def _is_quiet(self):
         return super()._is_quiet() and all(u.missing_since or not u.present
-                                           for u in self.sources.units)
+                                           for u in self.sources.units if u.agent_may_delete)
 
 
 class PowerCut(Round):

@@ -120,8 +120,9 @@ def one_bundle_with_a_bad_directory_does_not_hold_up_the_others():
     a.config["destinations"][0]["path"] = a.out + "/%c"
     a.config["retry"]["quarantine_after"] = 2
     in_the_way = os.path.join(a.out, "000000000000000a")
-    with open(in_the_way, "wb"):
-        pass
+    for name in (in_the_way, f"{in_the_way}.{INSTANCE}"):  # the agreed place, and the one beside it
+        with open(name, "wb"):
+            pass
     stuck = a.dump(size=65536, cluster_id="000000000000000a", pid=1)
     a.start()
     wait_for("the fault is said", lambda: "in the way" in (destination(a, "archive")["last_error"]
