@@ -76,13 +76,13 @@ struct IntakeSource {
         ScanJob *found; /* what is_scanning has found, and is being handled */
         sd_event_source *found_timer;
         bool is_scanning, scan_wanted, has_scanned;
-        bool was_missing; /* by the last one */
-        bool scan_failed; /* the last one did not read all, or could not record what it found */
+        bool was_missing; /* the last scan did not find the fixed part */
+        bool scan_failed; /* the last scan did not read all, or could not record what it found */
         bool flush_wanted, flush_this_scan;       /* what it finds is flushed */
         bool in_transaction;                      /* rows are written but not yet durable */
         bool is_postponing, has_logged_postponed; /* bundles of this scan cannot be recorded */
         uint64_t scan_usec, n_unreadable;         /* of the last scan */
-        uint64_t scan_start_usec;                 /* of the one that is_scanning, CLOCK_BOOTTIME */
+        uint64_t scan_start_usec;                 /* of the scan that runs, CLOCK_BOOTTIME */
         uint64_t n_left_out[N_SCAN_SKIPS];        /* of the last scan, in no bundle */
 
         Pending pending;      /* paths to be probed */
@@ -95,7 +95,7 @@ struct IntakeSource {
         char rechecking[BUNDLE_ID_SIZE]; /* whose recheck is out; "" */
         size_t n_releases;               /* of links, that are out */
         bool is_listing;                 /* links that a crash left */
-        char *strays;                    /* what links hold without a row; owned; NULL: nothing */
+        char *unlisted_links;            /* a note of links without a row; owned; NULL: none */
         bool sweep_wanted; /* a recheck found something, and its unit is another bundle's for now */
 
         Pending attached; /* paths of units that may have attachments to be shipped */
@@ -624,7 +624,7 @@ static void label_losses(Bundle *b, const ScanUnit *u) {
 }
 
 /* @param id  of the bundle that lacks it; NULL: it is in no bundle
- * @param n_counted  so many of them have been counted before */
+ * @param n_counted  number of them that the metric has counted before */
 static void report_skip(IntakeSource *s, const char *id, const ScanUnit *u, ScanSkip skip,
                         uint64_t n_counted) {
         _cleanup_free_ char *text =
@@ -733,7 +733,7 @@ static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char
         sd_event_source_set_enabled(b->timer, SD_EVENT_OFF);
         if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, incomplete) != 0)
                 return;
-        if (b->dirty) /* something came during the last probe: it is held soon */
+        if (b->dirty) /* files came during the last probe: hold them soon */
                 intake_probe_bundle_in(b, MAX(REPROBE_USEC, REPROBE_SHARE * b->check_took_usec));
         s->context->on_ready(b, s->context->userdata);
 }
@@ -868,9 +868,9 @@ static IntakeFacts facts_of(const IntakeSource *s, const Bundle *b, const ProbeJ
         };
 }
 
-/* A crash came between the links and the row that mentions them, and then the source was removed:
- * perhaps not all was linked. */
-static void adopt_links(Bundle *b, const ProbeJob *p) {
+/* Records links that the row does not mention. The agent crashed after it had created them, and the
+ * source was removed before the next start, so that some members may not be linked. */
+static void record_links(Bundle *b, const ProbeJob *p) {
         b->rec.links_held = true;
         if (p->unit.digest != b->rec.digest)
                 add_reason(&b->rec, "removed at the source before all of it could be held");
@@ -900,7 +900,7 @@ static void on_probed(IntakeSource *s, ProbeJob *p) {
                 return;
         }
         if (seen && p->from_links && !b->rec.links_held)
-                adopt_links(b, p);
+                record_links(b, p);
         if (gone && has_losses(&p->unit) && !b->rec.links_held) {
                 give_up_unreadable(s, b, &p->unit);
                 return;
@@ -949,16 +949,16 @@ static void on_probed(IntakeSource *s, ProbeJob *p) {
         apply_answer(s, b, p, &answer);
 }
 
-/* ---- what comes into a unit while its bundle is READY or SHIPPING: it is held at once, and the
- * recheck of these links starts the supplement when the bundle is delivered ---- */
+/* ---- files that come into a unit while its bundle is READY or SHIPPING: links hold them at once;
+ * when the bundle is delivered, the recheck of these links starts the supplement ---- */
 
 static bool is_underway(const Bundle *b) {
         return b->rec.state == BUNDLE_READY || b->rec.state == BUNDLE_SHIPPING;
 }
 
-/* Once all destinations have the bundle the rest is a supplement; what an operator has given up is
- * not held. Without a row of a bundle, or of one that may go on, the links stay. */
-static void settle_late_links(IntakeSource *s, const BundleRecord *rec, const char *supplement_id) {
+/* Starts the supplement of late files once all destinations have the bundle, and releases their
+ * links if the bundle was cancelled or evicted. In every other state the links stay. */
+static void handle_late_links(IntakeSource *s, const BundleRecord *rec, const char *supplement_id) {
         if (rec->state == BUNDLE_DELIVERED || rec->is_redelivery)
                 intake_recheck_links(s, supplement_id);
         else if (rec->state == BUNDLE_CANCELLED || rec->state == BUNDLE_EVICTED)
@@ -982,7 +982,8 @@ static void report_vanished_files(IntakeSource *s, const char *id, uint64_t n) {
         if (b)
                 bundle_save(s->context->bundles, b);
         else
-                (void)store_update(s->context->store, rec); /* the count has it */
+                (void)store_update(s->context->store,
+                                   rec); /* on error: the metric has counted it */
 }
 
 static void on_late_probed(IntakeSource *s, ProbeJob *p) {
@@ -995,7 +996,7 @@ static void on_late_probed(IntakeSource *s, ProbeJob *p) {
                 b->n_unheld = p->n_unheld;
                 b->check_took_usec = p->duration_usec;
                 if (p->result < 0 && p->result != -ENOENT)
-                        b->looked_digest = 0; /* the next scan looks again */
+                        b->seen_digest = 0; /* the next scan starts another probe */
         }
         log_dump(p->bundle_id, LOG_DEBUG, MIN(p->result, 0),
                  "looked at what came late: %llu files are held now, %llu cannot be",
@@ -1006,18 +1007,19 @@ static void on_late_probed(IntakeSource *s, ProbeJob *p) {
         if (!b && p->n_linked > 0) {
                 _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
                 if (store_get(s->context->store, p->bundle_id, &rec) == 0)
-                        settle_late_links(s, &rec, p->supplement_id);
+                        handle_late_links(s, &rec, p->supplement_id);
         }
         if (!b || b->source != s)
                 return;
         if (b->rec.state == BUNDLE_SETTLING)
                 intake_probe_bundle(b);
-        else if (is_underway(b) && b->looks_again)
+        else if (is_underway(b) && b->probe_wanted)
                 intake_probe_bundle_in(b, MAX(REPROBE_USEC, REPROBE_SHARE * p->duration_usec));
-        b->looks_again = false;
+        b->probe_wanted = false;
 }
 
-/* @return 0 and the name of the supplement that its unit gets next; negative: there is none */
+/* @return 0 and the id of the next supplement of the bundle's unit; -ENOENT, -EOVERFLOW: there is
+ * none */
 static int get_next_supplement(const IntakeSource *s, const Bundle *b, char ret[BUNDLE_ID_SIZE]) {
         _cleanup_(bundle_record_done) BundleRecord base = { 0 };
         const char *base_id = b->rec.supplement_of;
@@ -1027,7 +1029,7 @@ static int get_next_supplement(const IntakeSource *s, const Bundle *b, char ret[
         return r == 0 ? intake_supplement_id(ret, &base, base.n_supplements + 1) : -ENOENT;
 }
 
-/* Looks at the unit of a bundle that is no more SETTLING. */
+/* Starts a probe of a READY or SHIPPING bundle's unit that links the files which came late. */
 static void intake_hold_late(Bundle *b) {
         IntakeSource *s = b->source;
         _cleanup_(probe_job_freep) ProbeJob *p = NULL;
@@ -1035,7 +1037,7 @@ static void intake_hold_late(Bundle *b) {
             intake_is_from_links(&b->rec))
                 return;
         if (b->probing) {
-                b->looks_again = true;
+                b->probe_wanted = true;
                 return;
         }
         const char *base_id = b->rec.supplement_of[0] ? b->rec.supplement_of : b->rec.id;
@@ -1484,13 +1486,14 @@ static int on_naming_note(const StoredNote *stored, void *userdata) {
         return by->is_found;
 }
 
-/* A directory that nothing but a hook calls a dump is one if the hook was its owner's. */
+/* @return whether a unit may become a bundle: its names say so, or a hook of its owner has named it
+ */
 static bool is_evidence(IntakeSource *s, const char *path, const ScanUnit *u) {
         NamedBy by = { .uid = u->st.st_uid };
         if (u->is_evidence || is_noted(s, path, u->st.st_uid))
                 return true;
         (void)store_note_list(s->context->store, &(StoredUnit){ s->config->name, path },
-                              on_naming_note, &by); /* none: the next scan asks again */
+                              on_naming_note, &by); /* on error: the next scan reads again */
         return by.is_found;
 }
 
@@ -1508,10 +1511,10 @@ static void on_unit(IntakeSource *s, ScanUnit *u) {
                 return;
         }
         if (b) { /* not remembered: it is probed when the bundle has ended */
-                bool is_new = u->digest != b->looked_digest &&
+                bool is_new = u->digest != b->seen_digest &&
                               (u->digest != b->rec.digest || b->rec.supplement_of[0]);
                 b->dirty = true;
-                b->looked_digest = u->digest;
+                b->seen_digest = u->digest;
                 if (is_new)
                         intake_probe_bundle(b);
                 return;
@@ -1537,7 +1540,7 @@ static void on_unit(IntakeSource *s, ScanUnit *u) {
         bool unique = rec.kind == SOURCE_NEURON_CORE_DUMP && rec.date_time[0];
         if (rec.digest == u->digest && same_unit && rec.state != BUNDLE_VANISHED) {
                 intake_remember(s, u->relative, u->digest);
-                if (rec.state == BUNDLE_DELIVERED) /* before a crash, it may be */
+                if (rec.state == BUNDLE_DELIVERED) /* a crash may have come before the mark */
                         mark_delivered(s, u->relative, u->digest);
         } else if (u->is_file || (!same_unit && !unique)) {
                 if (!same_unit)
@@ -1604,8 +1607,8 @@ static bool is_hinted(const IntakeSource *s, const char *path) {
         return false;
 }
 
-/* @return the outermost directory on the way to a path that was a unit or that a hook has named;
- * the caller's; NULL: none */
+/* @return the outermost directory above a path, or the path itself, that was a unit or that a hook
+ * has named; the caller's; NULL: none */
 static char *find_unit_above(const IntakeSource *s, const char *relative) {
         size_t depth = unit_path_depth(relative);
         if (s->spec->scan.kind != SOURCE_NEURON_CORE_DUMP)
@@ -1692,7 +1695,7 @@ typedef struct FoundPins {
         ListLink link;
         char *id;   /* what the directory is called: not necessarily the id of a bundle */
         char *path; /* absolute */
-        char *unit; /* whose they are; NULL: not known, or another source's */
+        char *unit; /* absolute path of the unit they hold; NULL: unknown, or of another source */
         uid_t unit_uid;
         bool is_unit_gone;
 } FoundPins;
@@ -1818,7 +1821,8 @@ static bool must_recheck(const IntakeSource *s, const BundleRecord *rec, const c
                is_delivered_here(s, &base);
 }
 
-/* Links without a row: of what came late into the unit of a bundle, whose end decides. */
+/* Decides about links without a row that hold late files of a bundle's unit: by the bundle's state.
+ */
 static Fate fate_of_late(const IntakeSource *s, const char *id) {
         _cleanup_(bundle_record_done) BundleRecord base = { 0 };
         if (get_base(s, id, &base) != 0)
@@ -1858,10 +1862,10 @@ static void log_unknown(const char *path, size_t n) {
         logged = strdup(path);
 }
 
-/* ---- a state that was lost: what only links hold still ---- */
+/* ---- a lost state directory: bundles that are only held by links ---- */
 
-/* The names of the incident are in the unit's path, else the id has the time. */
-static void name_incident(const IntakeSource *s, const FoundPins *f, BundleRecord *rec) {
+/* Sets date_time and cluster_id: from the unit's path, else the time from the id and zeros. */
+static void set_incident(const IntakeSource *s, const FoundPins *f, BundleRecord *rec) {
         TemplateValues values = { 0 };
         const char *time = f->id + strlen(source_kind_name(rec->kind)) + 1;
         if (path_template_match(s->spec->scan.template, source_spec_relative(s->spec, f->unit),
@@ -1880,7 +1884,8 @@ static bool is_of_kind(const IntakeSource *s, const char *id) {
                id[strlen(kind)] == '-' && strrchr(id, '-')[1] != 's';
 }
 
-/* Makes the row of a bundle again whose unit was removed. @return whether it is there */
+/* Creates the row of a bundle again whose unit was removed at the source.
+ * @return whether it was created */
 static bool restore_bundle(IntakeSource *s, const FoundPins *f) {
         _cleanup_(bundle_record_done) BundleRecord rec = { .kind = s->spec->scan.kind,
                                                            .state = BUNDLE_SETTLING,
@@ -1897,9 +1902,9 @@ static bool restore_bundle(IntakeSource *s, const FoundPins *f) {
         if (!rec.source || !rec.path || fill_deliveries(s, &rec) < 0)
                 return false;
         if (source_kind_has_incident(rec.kind))
-                name_incident(s, f, &rec);
+                set_incident(s, f, &rec);
         if (bundle_table_add(s->context->bundles, &rec, s, &b) < 0)
-                return false; /* it is logged there */
+                return false; /* bundle_table_add() has logged it */
         log_dump(f->id, LOG_NOTICE, 0,
                  "its row was lost with the state; its files are removed at '%s' and delivered "
                  "from the links that hold them",
@@ -1910,8 +1915,9 @@ static bool restore_bundle(IntakeSource *s, const FoundPins *f) {
         return true;
 }
 
-/* What is at the source still is found by the scan, so links count as lost after one. */
-static void note_strays(IntakeSource *s, size_t n, const char *path) {
+/* Notes links of which the database has no bundle. Only after a scan: units that are still at the
+ * source get their rows by it. */
+static void note_unlisted_links(IntakeSource *s, size_t n, const char *path) {
         _cleanup_free_ char *escaped = n > 0 ? path_escape(path) : NULL, *text = NULL;
         if (n > 0)
                 text = strbuf_format("hard links hold %zu %s that the state database does not "
@@ -1919,7 +1925,7 @@ static void note_strays(IntakeSource *s, size_t n, const char *path) {
                                      "directory",
                                      n, n == 1 ? "bundle" : "bundles", escaped ? escaped : "?");
         s->sweep_wanted = s->sweep_wanted || n > 0;
-        intake_set_note(&s->strays, s->has_scanned ? text : NULL);
+        intake_set_note(&s->unlisted_links, s->has_scanned ? text : NULL);
 }
 
 static bool is_supplement_id(const char *id) {
@@ -1933,8 +1939,8 @@ static void on_listed(SourceTask *t) {
         _cleanup_(pins_job_freep) PinsJob *p = CONTAINER_OF(t, PinsJob, task);
         IntakeSource *s = p->source;
         const char *kind = source_kind_name(s->spec->scan.kind);
-        const char *unknown = NULL, *stray = NULL;
-        size_t n_unknown = 0, n_strays = 0;
+        const char *unknown = NULL, *of_kind = NULL;
+        size_t n_unknown = 0, n_of_kind = 0;
         s->is_listing = false;
         if (p->result < 0 && p->result != -ENOENT)
                 log_warning(p->result,
@@ -1953,10 +1959,10 @@ static void on_listed(SourceTask *t) {
                         else if (fate == FATE_UNKNOWN && !restore_bundle(s, f)) {
                                 unknown = n_unknown++ == 0 ? f->path : unknown;
                                 if (strncmp(f->id, kind, strlen(kind)) == 0)
-                                        stray = n_strays++ == 0 ? f->path : stray;
+                                        of_kind = n_of_kind++ == 0 ? f->path : of_kind;
                         }
                 }
-        note_strays(s, n_strays, stray);
+        note_unlisted_links(s, n_of_kind, of_kind);
         if (n_unknown > 0)
                 log_unknown(unknown, n_unknown);
 }
@@ -2241,7 +2247,7 @@ static void end_late(IntakeSource *s, Bundle *b) {
         if (b->n_unheld > 0)
                 intake_hold_late(b);
         if (b->has_late && get_next_supplement(s, b, supplement_id) == 0)
-                settle_late_links(s, &b->rec, supplement_id);
+                handle_late_links(s, &b->rec, supplement_id);
 }
 
 void intake_source_on_final(IntakeSource *s, Bundle *b) {
@@ -2252,7 +2258,7 @@ void intake_source_on_final(IntakeSource *s, Bundle *b) {
         release_attachments_on_final(s, b);
         hook_hints_on_final(s, b->rec.path);
         end_late(s, b);
-        /* The name of attachments' supplement may be that of links to what came late. */
+        /* A supplement of attachments can have the same id as the links of late files. */
         if (b->rec.state == BUNDLE_DELIVERED && (b->dirty || bundle_is_of_attachments(&b->rec)))
                 intake_recheck_links(s, b->rec.id);
         else if (b->rec.state != BUNDLE_QUARANTINED && !b->rec.links_held)
@@ -2290,7 +2296,7 @@ void intake_resettle(Bundle *b, const char *why) {
 
 void intake_source_adopt(IntakeSource *s, Bundle *b) {
         b->source = s;
-        b->has_late = true;       /* perhaps: an earlier run may have made links */
+        b->has_late = true;       /* perhaps: an earlier run may have created links */
         if (b->rec.is_redelivery) /* delivered long since: nothing is to be found out */
                 return;
         b->probing = false;
@@ -2344,7 +2350,7 @@ static void on_change(const char *relative, bool is_dir, void *userdata) {
                 bool is_armed = b->timer && sd_event_source_get_enabled(b->timer, NULL) > 0;
                 if ((waiting && !b->dirty) || (is_underway(b) && !b->probing && !is_armed))
                         intake_probe_bundle_in(b, soon);
-                b->looks_again = b->looks_again || (is_underway(b) && b->probing);
+                b->probe_wanted = b->probe_wanted || (is_underway(b) && b->probing);
                 b->dirty = true;
                 return;
         }
@@ -2650,7 +2656,7 @@ static void end_scan(IntakeSource *s) {
                 intake_start_scan(s);
                 return;
         }
-        /* What could not be read is scanned again until it can: a drain is not safe without it. */
+        /* Scans again until all can be read: before that a drain is not safe. */
         if (s->hold == INTAKE_HOLDING && !s->scan_wanted && !s->has_parked && !s->scan_failed)
                 set_hold(s, INTAKE_HELD);
         if (s->hold != INTAKE_HELD)
@@ -2708,8 +2714,8 @@ static void report_root(IntakeSource *s, const ScanJob *j) {
 
 #define READ_REMEDY "give the agent CAP_DAC_READ_SEARCH or read permission"
 
-/* @return why the scan did not read all of the source, and the remedy; the caller's; NULL: it did,
- * or the source is not there yet, or no memory */
+/* @return why the scan did not read all of the source, and the remedy; the caller's; NULL: it read
+ * all, the source does not exist yet, or lack of memory */
 static char *describe_unseen(const ScanJob *j) {
         _cleanup_free_ char *fixed = path_escape(j->spec->fixed);
         const char *path = fixed ? fixed : "?";
@@ -2733,7 +2739,7 @@ static char *describe_unseen(const ScanJob *j) {
                              j->unreadable ? j->unreadable : "?");
 }
 
-/* Logged when it changes, not with every scan. */
+/* Logs why the scan did not read all: when the reason changes, not after every scan. */
 static void report_unseen(IntakeSource *s, const ScanJob *j) {
         _cleanup_free_ char *why = describe_unseen(j);
         if (j->result == -ENOENT && !s->was_missing)
@@ -2796,7 +2802,7 @@ static int add_known(ScanJob *j, const char *path) {
                                                         : unit_table_put(&j->known, relative, 0);
 }
 
-/* Units of dumps that a scan cannot tell by their names. */
+/* Adds the units of dumps that a scan does not recognise by their names. */
 static int add_nameless(IntakeSource *s, ScanJob *j) {
         int r = 0;
         if (s->spec->scan.kind != SOURCE_NEURON_CORE_DUMP)
@@ -3010,7 +3016,7 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         free(s->root_note);
         free(s->lock_note);
         free(s->unseen);
-        free(s->strays);
+        free(s->unlisted_links);
         free(s);
         return NULL;
 }
@@ -3027,8 +3033,8 @@ SourceSpec *intake_source_spec(const IntakeSource *s) {
         return s->spec;
 }
 
-/* A mount whose server is away never answers. A large source may take its time, as it did before.
- */
+/* A mount whose server is away never answers. A scan counts as stalled after the longer of these:
+ * one minute, or ten times the duration of the last scan. */
 #define SCAN_STALL_USEC (60 * USEC_PER_SEC)
 #define SCAN_STALL_FACTOR 10
 
@@ -3042,9 +3048,9 @@ const char *intake_source_unseen(const IntakeSource *s) {
         if (intake_source_is_stalled(s))
                 return "its scan has not ended for a minute or more: its file system hangs, or is "
                        "very slow";
-        return !s->has_scanned  ? "it has not been scanned completely yet"
-               : s->unseen      ? s->unseen
-               : s->strays      ? s->strays
+        return !s->has_scanned     ? "it has not been scanned completely yet"
+               : s->unseen         ? s->unseen
+               : s->unlisted_links ? s->unlisted_links
                : s->scan_failed ? "what was found there cannot be recorded in the state database; "
                                   "free space in the state directory, or fix its disk"
                                 : NULL;

@@ -29,7 +29,7 @@ typedef struct IntakeContext { /* borrowed by the sources */
         const char *const *trusted_uids; /* agreement.trusted_uids, NULL at the end; NULL: none */
         const char *link_list;           /* the file of retention/link_list.h; NULL: none */
         Attachments *attachments;        /* NULL: nothing is ever attached */
-        uint64_t hook_deadline_usec;     /* hook.deadline: a hook may run for so long */
+        uint64_t hook_deadline_usec;     /* hook.deadline: the longest that a hook may run */
         /* A bundle is complete, or labelled: ship it. */
         void (*on_ready)(Bundle *b, void *userdata);
         /* Another unit is at the path of an earlier bundle. NULL: not reported
@@ -144,11 +144,12 @@ const ConfigSource *intake_source_config(const IntakeSource *s);
 SourceSpec *intake_source_spec(const IntakeSource *s); /* borrowed */
 /** Fills all but what retention knows. @return why evidence may be missed; borrowed; NULL */
 const char *intake_source_view(const IntakeSource *s, SourceView *ret);
-/** Whether its scan has not ended for much longer than it may take: its mount probably hangs. */
+/** @return whether its scan runs for much longer than the last one took, at least a minute: its
+ * mount probably hangs */
 bool intake_source_is_stalled(const IntakeSource *s);
-/** @return why the last scan did not see all of the source or could not record all that it found,
- * and the remedy: a sentence, borrowed until the next scan. NULL: it did, also of a path that does
- * not exist yet. */
+/** @return why the last scan did not read all of the source or could not record all that it found,
+ * and the remedy: a sentence, borrowed until the next scan. NULL: no fault, or the path does not
+ * exist yet */
 const char *intake_source_unseen(const IntakeSource *s);
 /** @return whether the first scan is over, nothing waits to be probed and no link is being removed;
  * for --once */

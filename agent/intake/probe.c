@@ -237,7 +237,7 @@ static uint64_t newest_usec(int64_t newest_change_nsec) {
         return newest_change_nsec > 0 ? (uint64_t)newest_change_nsec / 1000 : 0;
 }
 
-/* On a file system that nodes share. @return as unit_locks_request() */
+/* Requests the lock of a unit on a file system that nodes share. @return as unit_locks_request() */
 static int request_unit(UnitLocksScan *locks, const SourceSpec *t, const ScanUnit *u) {
         return unit_locks_request(locks,
                                   &(UnitPart){ .relative = u->relative,
@@ -378,7 +378,7 @@ static unsigned own_late_links(const char *member_path, const struct stat *st, v
 static int on_late_member(const ScanMember *m, int unit_fd, void *userdata) {
         ProbeJob *p = userdata;
         bool has_link = p->has_link, base_has_link = p->base_has_link;
-        p->has_link = p->base_has_link = false; /* own_late_links() is not called for all */
+        p->has_link = p->base_has_link = false; /* own_late_links() may not be called */
         if (is_another_unit(p, unit_fd)) {
                 p->met_another = true;
                 return -ENOENT;
@@ -393,12 +393,12 @@ static int on_late_member(const ScanMember *m, int unit_fd, void *userdata) {
         int r = pins_session_add(p->session, &(PinsMember){ m->path, unit_fd, m->path, &m->st },
                                  &p->hold_error);
         p->n_linked += r == 0;
-        p->n_unheld -= r == 0 || r == -ENOENT; /* removed again: nobody has seen what it held */
+        p->n_unheld -= r == 0 || r == -ENOENT; /* it was removed again: not counted as unheld */
         return r == -ENOMEM ? r : 0;
 }
 
-/* Its members cannot be told apart from what came later where links do not hold them: then their
- * number tells. */
+/* Links the late files of a unit. Where no links hold the bundle's own members, only their number
+ * tells how many files are late. */
 static int hold_late(ProbeJob *p) {
         int r = pins_session_new(&p->session, p->spec->pins, p->supplement_id,
                                  (size_t)p->spec->scan.max_files);
@@ -517,10 +517,11 @@ static void drop_found(ScanJob *s, const Owner *owner) {
         s->has_more = true;
 }
 
-/* What dead nodes have left of a unit: what can be taken over is. What was delivered is known from
- * then on by a name that no path has. @return 1: something was; 0; -ENOMEM */
-static int take_over(ScanJob *s, const ScanUnit *u) {
-        int taken = 0;
+/* Requests the locks of other nodes' parts of a unit, to take over those of dead nodes. A part that
+ * was delivered is remembered in `seen` as `UNIT//INSTANCE`, which is never a path.
+ * @return 1: this agent has acquired a part; 0: none; -ENOMEM */
+static int request_foreign_parts(ScanJob *s, const ScanUnit *u) {
+        int any_acquired = 0;
         for (size_t i = 0; i < u->n_foreign; i++) {
                 const ScanForeign *f = &u->foreign[i];
                 _cleanup_free_ char *name = NULL;
@@ -537,18 +538,18 @@ static int take_over(ScanJob *s, const ScanUnit *u) {
                 if (r == UNIT_LOCKS_E_DONE)
                         r = unit_table_put(&s->seen, name, f->digest);
                 else
-                        taken |= r == 0;
+                        any_acquired |= r == 0;
                 if (r < 0)
                         return r;
         }
-        return taken;
+        return any_acquired;
 }
 
-/* On a file system that nodes share. @return 0: the unit is this node's, and complete; 1: it is
- * not; -ENOMEM */
+/* Acquires the lock of a unit on a file system that nodes share, and those of other nodes' parts.
+ * @return 0: the unit is this node's, with all members; 1: not this node's; -ENOMEM */
 static int lock_unit(ScanJob *s, ScanUnit *u, bool is_known) {
-        int r = u->n_foreign > 0 ? take_over(s, u) : 0;
-        if (r > 0) { /* it has more members now */
+        int r = u->n_foreign > 0 ? request_foreign_parts(s, u) : 0;
+        if (r > 0) { /* this node's unit has more members now: scan it again */
                 _cleanup_free_ char *relative = TAKE_PTR(u->relative);
                 scan_unit_done(u);
                 r = scan_unit_at(&s->scan, relative, u);
@@ -559,7 +560,7 @@ static int lock_unit(ScanJob *s, ScanUnit *u, bool is_known) {
         if (r != 0 || u->n_files == 0)
                 return r < 0 ? r : 1;
         r = is_known ? 0 : request_unit(s->locks, s->spec, u);
-        if (r == UNIT_LOCKS_E_DONE) { /* not asked again until it changes */
+        if (r == UNIT_LOCKS_E_DONE) { /* not requested again until the unit changes */
                 r = unit_table_put(&s->seen, u->relative, u->digest);
                 return r < 0 ? r : 1;
         }
@@ -570,7 +571,7 @@ static int on_scanned_unit(ScanUnit *u, void *userdata) {
         ScanJob *s = userdata;
         bool is_known = unit_table_has(&s->known, u->relative, u->digest);
         if (u->on_network && !s->locks && !is_known)
-                return 0; /* the share has come back while this scan began: the next one finds it */
+                return 0; /* the share came back during this scan: the next one finds it */
         if (u->on_network && s->locks) {
                 int r = lock_unit(s, u, is_known);
                 if (r != 0)

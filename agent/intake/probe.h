@@ -17,7 +17,7 @@ typedef struct UnitTable {
 /** @param relative  a path below the fixed part. @return 0, -ENOMEM */
 int unit_table_put(UnitTable *t, const char *relative, uint64_t digest);
 bool unit_table_has(const UnitTable *t, const char *relative, uint64_t digest);
-/** Whatever was seen there. */
+/** What the probe saw there. */
 bool unit_table_has_path(const UnitTable *t, const char *relative);
 void unit_table_done(UnitTable *t);
 
@@ -28,9 +28,9 @@ typedef struct Promise {
         bool is_seen; /* by the probe */
 } Promise;
 
-/* Four kinds: without a bundle_id and `shipped` a path is probed; with is_late what came late is
- * held; with a supplement_id the links of a bundle are rechecked; else a unit is probed, and its
- * members are held for bundle_id. */
+/* A job is of one of four kinds. Without bundle_id and `shipped` it probes a path. With is_late it
+ * links the files that came late into a unit. With supplement_id alone it rechecks the links of a
+ * bundle. Otherwise it probes a unit and holds its members for bundle_id. */
 typedef struct ProbeJob {
         SourceTask task;
         IntakeSource *source;                              /* for done() */
@@ -38,8 +38,8 @@ typedef struct ProbeJob {
         SourceSpec *spec;                                  /* a reference */
         char *relative;   /* the unit, below the fixed part; owned */
         Owner owner;      /* of a path, for done(); of a bundle's unit */
-        char *known_unit; /* above a path, or itself: it is one whatever it is called; owned, NULL
-                           */
+        char *known_unit; /* the path, or a directory above it, that is a unit whatever its name;
+                             owned; NULL */
         char bundle_id[BUNDLE_ID_SIZE];
         uint64_t *shipped; /* sorted fingerprints of what was shipped of this unit; owned */
         size_t n_shipped;
@@ -58,13 +58,14 @@ typedef struct ProbeJob {
         char supplement_id[BUNDLE_ID_SIZE];
         char base_id[BUNDLE_ID_SIZE];
         bool releases_links; /* those of bundle_id, after a recheck */
-        /* bundle_id is READY or SHIPPING: what came into its unit since, and neither is shipped nor
-         * held by it, is linked for supplement_id. */
+        /* bundle_id is READY or SHIPPING: members of its unit that it neither ships nor holds are
+         * linked for supplement_id. */
         bool is_late;
         bool base_is_held;   /* by links; else all but base_files files count as unheld */
         uint64_t base_files; /* in: of bundle_id */
-        uint64_t n_was_unheld, n_unheld; /* before, and now: members that nothing of ours holds */
-        PinsSession *base_session;       /* while it runs: links of bundle_id */
+        uint64_t n_was_unheld,
+                n_unheld;          /* before, and now: members that this agent does not hold */
+        PinsSession *base_session; /* while the job runs: links of bundle_id */
 
         /* 0; SCAN_E_NO_UNIT; PROBE_E_FOREIGN: another node has locked it, or delivered it;
          * PROBE_E_NOT_HELD: after a recheck, hold_error has the reason; -ENOENT; -errno */
@@ -73,7 +74,7 @@ typedef struct ProbeJob {
          * members. */
         ScanUnit unit;
         FileOwners owners;        /* of the members that are counted */
-        NamedPids pids;           /* in their names */
+        NamedPids pids;           /* in the members' names */
         uint64_t n_shipped_there; /* members that have been shipped before */
         IntakeWriters writers;
         bool contradicted;
@@ -109,7 +110,7 @@ typedef struct ScanJob {
         SourceTask task;
         IntakeSource *source; /* for done() */
         SourceSpec *spec;
-        UnitTable known; /* a copy, and units that hooks have named */
+        UnitTable known; /* a copy of the table, and units that hooks have named */
         UnitTable seen;  /* what is there; what is new or has changed with another digest */
         EndedUnit *ended;
         size_t n_ended, n_ended_handled, n_dropped;

@@ -93,12 +93,12 @@ typedef struct Bundle {
         /* Intake's: */
         sd_event_source *timer; /* next look */
         bool probing, flush, dirty, check;
-        bool is_replaced; /* another unit lies in its place, to be looked at when this one is
-                             through */
-        /* While it is READY or SHIPPING: what came into its unit since is held by links of its next
-         * supplement (has_late: perhaps), or by nothing (n_unheld). */
-        bool has_late, looks_again;
-        uint64_t n_unheld, looked_digest;
+        bool is_replaced; /* another unit has its path, and is probed when this bundle has ended */
+        /* While it is READY or SHIPPING: files that came into its unit since are held by links of
+         * the next supplement (has_late: perhaps some are), or are not held (n_unheld). A probe
+         * follows the one that runs (probe_wanted). The unit's last digest was seen_digest. */
+        bool has_late, probe_wanted;
+        uint64_t n_unheld, seen_digest;
         bool is_active;           /* counts among those that its source works on */
         FileOwners owners;        /* of its members, as of the last look; none was: of nobody */
         uint64_t whole_boot_usec; /* since when it waits only for what is still to be attached; 0 =

@@ -33,7 +33,7 @@ struct Volume {
         char *group;  /* NULL = none */
         char *writer; /* NULL = none */
         char **trusted_uids;
-        uid_t own_uid; /* of what this user creates there, when it was last seen */
+        uid_t own_uid; /* the owner of the last file that this user created there */
         bool has_own_uid;
         /* of the root below its mount point when it was last opened; -1 = never yet */
         int mount_depth;
@@ -272,9 +272,9 @@ static int find_group(const Volume *v, gid_t *ret) {
         return 0;
 }
 
-/* Without a name where the file system can do that, so that a crash leaves nothing; else under one
- * that is the same for this node, so that its next probe removes what a crash left. Others may have
- * made something of that name, which may not be removed: then under one that nobody can guess. */
+/* Creates a file without a name where the file system can do that, so that a crash leaves nothing.
+ * Otherwise it has this node's fixed name, so that the node's next probe removes what a crash left.
+ * Where another user's file has that name and cannot be removed, the name is random. */
 static int create_probe_file(const Volume *v, int root_fd, char name[static NAME_MAX + 1]) {
         const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
         uint64_t random;
@@ -284,7 +284,7 @@ static int create_probe_file(const Volume *v, int root_fd, char name[static NAME
                 return fd;
         (void)snprintf(name, NAME_MAX + 1, ".neuron-collectd-probe-%s",
                        v->writer ? v->writer : "doctor");
-        (void)unlinkat(root_fd, name, 0); /* creating it reports what is still there */
+        (void)unlinkat(root_fd, name, 0); /* on error: openat(2) fails with EEXIST */
         fd = openat(root_fd, name, flags, 0600);
         if (fd >= 0 || errno != EEXIST ||
             getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
@@ -293,7 +293,7 @@ static int create_probe_file(const Volume *v, int root_fd, char name[static NAME
         return openat(root_fd, name, flags, 0600);
 }
 
-/* Shows, too, which uid this user's files have there. */
+/* Creates a file, and records its owner as own_uid. */
 static int open_probe_file(Volume *v, int root_fd, char name[static NAME_MAX + 1]) {
         struct stat st;
         int fd = create_probe_file(v, root_fd, name);
@@ -304,15 +304,15 @@ static int open_probe_file(Volume *v, int root_fd, char name[static NAME_MAX + 1
         return fd;
 }
 
-/* @return the uid that the file system gives to what this user creates: another one than its own
- * where the server maps users (root_squash) */
+/* @return the uid that the file system gives to files of this user: not geteuid(2) where the server
+ * maps users (root_squash) */
 static uid_t own_uid(Volume *v, int root_fd) {
         char name[NAME_MAX + 1];
         if (v->has_own_uid)
                 return v->own_uid;
         _cleanup_close_ int fd = open_probe_file(v, root_fd, name);
         if (fd >= 0 && name[0] != '\0')
-                (void)unlinkat(root_fd, name, 0); /* the next probe does it otherwise */
+                (void)unlinkat(root_fd, name, 0); /* on error: the next probe removes it */
         return v->has_own_uid ? v->own_uid : geteuid();
 }
 
@@ -444,24 +444,24 @@ static bool is_plain_name(const char *s, size_t n) {
 
 #define OWN_MODE 0755 /* of a directory that one node alone writes to */
 
-/* The way to an object, as far as it was gone. Components are told by where they end in what was
- * asked for. */
+/* The result of opening the directories of an object, up to the component that failed. A component
+ * is given by the offset of its end in the requested path. */
 typedef struct VolumeWay {
-        int dir_fd;       /* the directory it lives in; the caller's */
-        const char *name; /* its own, in what was asked for */
-        const char *step; /* what was tried last; NULL: to give it its group */
-        size_t end;       /* the component that was tried last */
+        int dir_fd;       /* the object's directory; the caller's */
+        const char *name; /* the object's name, in the requested path */
+        const char *step; /* the last action, for a sentence; NULL: set the group */
+        size_t end;       /* the last component that was opened or failed */
         size_t refused;   /* the component that refuses this node; 0: none, or the root */
-        bool is_missing;  /* it could not be made */
-        bool is_foreign;  /* its owner is no agent: */
+        bool is_missing;  /* the last component could not be created */
+        bool is_foreign;  /* the last component's owner is no agent: */
         uid_t owner;
 } VolumeWay;
 
-/* A component of a way. */
+/* A component to open. */
 typedef struct VolumeStep {
-        int root_fd, at_fd; /* at_fd: what it lies in */
+        int root_fd, at_fd; /* at_fd: its parent directory */
         char name[NAME_MAX + 1];
-        mode_t mode; /* to make it with; 0: it is not made */
+        mode_t mode; /* to create it with; 0: do not create it */
 } VolumeStep;
 
 /* @return fd; -errno */
@@ -496,8 +496,8 @@ static bool is_refusal_of_directory(int error) {
         return error == EACCES || error == EPERM || error == ENOTDIR || error == ELOOP;
 }
 
-/* @return which component another one must take the place of: what refuses within the node's own
- * directory is what that one lies in */
+/* @return the component to replace by one beside it: `end`, but its parent when `end` is the node's
+ * own directory */
 static size_t find_refusing(const Volume *v, const char *relative, size_t end, size_t above) {
         const char *name = relative + above + (above > 0);
         size_t n = end - (size_t)(name - relative);
@@ -505,14 +505,15 @@ static size_t find_refusing(const Volume *v, const char *relative, size_t end, s
         return is_own && above > 0 ? above : end;
 }
 
-/* Opens the directory an object lives in, making what is missing. Every parent is fsynced, also
- * where nothing was missing: who made the directory may have crashed before its fsync.
- * @param own_mode  of that directory, those above have the volume's; 0: nothing is made
- * @return 0; -errno, with neither dir_fd nor name */
+/* Opens the directory of an object and creates missing directories. Every parent is fsynced, also
+ * where nothing was missing: another node that created the directory may have crashed before its
+ * fsync.
+ * @param own_mode  mode of that directory, those above have the volume's; 0: create nothing
+ * @return 0; -errno, without dir_fd and name */
 static int open_directories(Volume *v, int root_fd, const char *relative, mode_t own_mode,
                             VolumeWay *ret) {
         VolumeStep s = { .root_fd = root_fd };
-        size_t end = 0, above = 0; /* of this component, and of the one above it */
+        size_t end = 0, above = 0; /* the ends of this component, and of the one above it */
         _cleanup_close_ int at_fd = fcntl(root_fd, F_DUPFD_CLOEXEC, 3);
         *ret = (VolumeWay){ .dir_fd = -1, .step = "open" };
         if (at_fd < 0)
@@ -552,8 +553,8 @@ static int open_directories(Volume *v, int root_fd, const char *relative, mode_t
         return -ENAMETOOLONG;
 }
 
-/* @return where an object goes when a component refuses this node, the caller's; NULL for lack of
- * memory */
+/* @return the path of an object beside the component that refuses this node, the caller's; NULL for
+ * lack of memory */
 static char *path_beside(const Volume *v, const char *relative, size_t refused) {
         size_t n = relative[0] == '.' ? strcspn(relative, "/") : refused;
         return strbuf_format("%.*s.%s%s", (int)n, relative, v->writer, relative + n);
@@ -664,7 +665,7 @@ static int object_open(VolumeObject *o, const char *relative, uint64_t bytes, ch
         return beside ? object_open_at(o, root_fd, beside, &refused, ret_error) : -ENOMEM;
 }
 
-/* Whether the directory of `relative` is there, and has the file. */
+/* @return whether a regular file of an agent exists */
 static bool has_file(Volume *v, int root_fd, const char *relative) {
         struct stat st;
         VolumeWay way;
@@ -1326,7 +1327,7 @@ int volume_object_clock(Volume *v, Clock *clock, VolumeWritten *ret, char **ret_
         else
                 *ret = clock_of(&st, begin, end);
         if (fd >= 0 && name[0] != '\0')
-                (void)unlinkat(root_fd, name, 0); /* the next probe does it otherwise */
+                (void)unlinkat(root_fd, name, 0); /* on error: the next probe removes it */
         return r;
 }
 
@@ -1415,14 +1416,14 @@ int volume_object_read(Volume *v, const char *relative, size_t max_bytes, Volume
         return 0;
 }
 
-#define STRANGE_MAX 1000 /* of other users' files that are listed */
+#define FOREIGN_FILES_MAX 1000 /* files of other users that are listed */
 
 typedef struct Walk {
         Volume *v;
         int root_fd;
         const VolumeListing *listing;
-        char *litter; /* how the names of this node's temporary files of small objects end */
-        size_t n_seen, n_strange; /* an agent's; other users' */
+        char *temporary_suffix;   /* of this node's temporary files of small objects; NULL: none */
+        size_t n_seen, n_foreign; /* entries of agents; of other users */
 } Walk;
 
 static int walk(Walk *w, DIR *dir, const char *relative, unsigned depth);
@@ -1436,11 +1437,11 @@ static int walk_directory(Walk *w, DIR *above, const char *name, const char *rel
         return r < 0 ? r : walk(w, dir, relative, depth);
 }
 
-/* The writer of small objects is the thread that lists them: there is nothing that it writes now.
- */
-static void remove_litter(const Walk *w, int dir_fd, const char *name) {
+/* Removes a temporary file of a crash. It is not in use: small objects are written by the thread
+ * that lists them. */
+static void remove_stale_temporary(const Walk *w, int dir_fd, const char *name) {
         struct stat st;
-        if (w->litter && path_has_suffix(name, w->litter) &&
+        if (w->temporary_suffix && path_has_suffix(name, w->temporary_suffix) &&
             fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
             st.st_uid == own_uid(w->v, w->root_fd))
                 (void)unlinkat(dir_fd, name, 0); /* the next listing tries again */
@@ -1449,7 +1450,7 @@ static void remove_litter(const Walk *w, int dir_fd, const char *name) {
 static int walk_entry(Walk *w, DIR *dir, const char *name, const char *above, unsigned depth) {
         struct stat st;
         if (name[0] == '.') {
-                remove_litter(w, dirfd(dir), name);
+                remove_stale_temporary(w, dirfd(dir), name);
                 return 0;
         }
         if (fstatat(dirfd(dir), name, &st, AT_SYMLINK_NOFOLLOW) < 0)
@@ -1459,7 +1460,7 @@ static int walk_entry(Walk *w, DIR *dir, const char *name, const char *above, un
                 return 0;
         if (counts && ++w->n_seen > w->listing->n_max)
                 return -E2BIG;
-        if (!counts && ++w->n_strange > STRANGE_MAX)
+        if (!counts && ++w->n_foreign > FOREIGN_FILES_MAX)
                 return 0;
         _cleanup_free_ char *relative = path_join(above, name);
         if (!relative)
@@ -1485,7 +1486,8 @@ static int walk(Walk *w, DIR *dir, const char *relative, unsigned depth) {
         }
 }
 
-/* @return 0 also when the directory is not there, or may not be read */
+/* @param must_be_readable  whether a directory that may not be read is an error
+ * @return 0, also when the directory does not exist; -errno; what on_file returned */
 static int walk_from(Walk *w, const char *directory, bool must_be_readable) {
         _cleanup_closedir_ DIR *dir = NULL;
         int r = fs_opendir_fd(fs_open_beneath(w->root_fd, directory, O_RDONLY | O_DIRECTORY), &dir);
@@ -1494,7 +1496,7 @@ static int walk_from(Walk *w, const char *directory, bool must_be_readable) {
         return r < 0 ? r : walk(w, dir, directory, 0);
 }
 
-/* What nodes have written beside the first component, which refused them. */
+/* Lists the directories `<first component>.<writer>` of nodes that the first component refused. */
 static int walk_beside(Walk *w, const char *directory) {
         size_t n = strcspn(directory, "/");
         _cleanup_closedir_ DIR *dir = NULL;
@@ -1518,11 +1520,15 @@ int volume_object_list(Volume *v, const VolumeListing *listing, char **ret_error
         _cleanup_close_ int root_fd = -1;
         *ret_error = NULL;
         _cleanup_free_ char *path = path_join(v->root, listing->directory),
-                            *litter = v->writer ? strbuf_format(".%s" TEMPORARY_SUFFIX, v->writer)
-                                                : NULL;
-        int r = path && (litter || !v->writer) ? open_for_reading(v, &root_fd) : -ENOMEM;
+                            *temporary_suffix =
+                                    v->writer ? strbuf_format(".%s" TEMPORARY_SUFFIX, v->writer)
+                                              : NULL;
+        int r = path && (temporary_suffix || !v->writer) ? open_for_reading(v, &root_fd) : -ENOMEM;
         if (r == 0) {
-                Walk w = { .v = v, .root_fd = root_fd, .listing = listing, .litter = litter };
+                Walk w = { .v = v,
+                           .root_fd = root_fd,
+                           .listing = listing,
+                           .temporary_suffix = temporary_suffix };
                 bool has_beside = listing->directory[0] == '.';
                 r = walk_from(&w, listing->directory, !has_beside);
                 if (r == 0 && has_beside)

@@ -25,16 +25,15 @@ typedef struct VolumeOptions { /* copied */
         /* something was delivered there before (by the store): a missing root is not made, it is
          * away */
         bool must_exist;
-        /* Of the root and the directories below it that other nodes write to, too: those that are
-         * made, and those of this user. Octal; NULL = 0755. The directory of an object is this
-         * node's alone: 0755. */
+        /* Mode of the root and of directories that nodes share, when they are created or belong to
+         * this user. Octal; NULL = 0755. An object's directory belongs to one node and has 0755. */
         const char *mode;
         /* Of these directories and of what is written: a name or a number, whose id is looked up
          * when something is made. NULL, "" = left to the file system */
         const char *group;
-        /* This node: of the names that it alone uses. An instance id; NULL: it has none */
+        /* This node's instance id, for names that only it uses; NULL: none */
         const char *writer;
-        /* Whose directories and small objects count, beside this user's: agent_uid_is_trusted().
+        /* Further users whose directories and small objects are accepted: agent_uid_is_trusted().
          * May be NULL */
         char *const *trusted_uids;
 } VolumeOptions;
@@ -50,14 +49,14 @@ Volume *volume_free(Volume *v);
  * its mount point: when that grows, or when the root is missing and its parent is not on that
  * mount, it is away. So nothing is written into the empty mount point of a volume that is gone. */
 
-/** Finds the directory for a bundle's objects, and makes what is missing of it (fsynced). Where a
- * directory on the way refuses this node or belongs to nobody who is an agent, which may then
- * remove what lies in it, another one takes its place: beside it, under its name with
- * `.<writer>` behind it. Of the two the one that has `name` already is found.
+/** Finds the directory for a bundle's objects, and creates missing directories (fsynced). Where one
+ * of the directories refuses this node, or belongs to a user who is no agent and who could remove
+ * files in it, a directory beside it is used, whose name ends in `.<writer>`. If one of the two
+ * already contains `name`, that one is used.
  * @param directory  below root: `20260527-…/i-0…`
- * @param name       in it
- * @param ret        the one to use, the caller's
- * @param ret_error  0: NULL, or a sentence that says why it is another one (the caller's)
+ * @param name       of a file in it
+ * @param ret        the directory to use, below root; the caller's
+ * @param ret_error  with 0: NULL, or why another directory is used: a sentence, the caller's
  * @return as volume_object_start() */
 int volume_find_directory(Volume *v, const char *directory, const char *name, char **ret,
                           char **ret_error);
@@ -120,12 +119,13 @@ uint64_t volume_n_read_back(const Volume *v);
  * or UPLOAD_E_*. */
 int volume_probe(Volume *v, char **ret_error);
 
-/** @return whether what a user has made there counts as an agent's. Creates a file when the volume
- * has not shown yet which uid this user has there. */
+/** @return whether files of a user are accepted as an agent's. May create a file, to learn which
+ * uid this user's files have there. */
 bool volume_trusts(Volume *v, uid_t uid);
 
-/* ---- small objects on a volume that nodes share: created only once whoever tries, replaced, read,
- * listed. What is not an agent's does not count: it is refused, and marked in a listing ---- */
+/* ---- small objects on a volume that nodes share: of several nodes that create one, exactly one
+ * succeeds; they are also replaced, read and listed. Files of users who are no agents are not read,
+ * and are marked in a listing ---- */
 
 /* Outcomes, beside 0 and -ENOENT: UPLOAD_E_EXISTS; UPLOAD_E_DENIED: not permitted, or the file
  * system cannot create a name only once; UPLOAD_E_REFUSED: no regular file, or larger than it may
@@ -148,10 +148,9 @@ typedef struct VolumeWritten { /* microseconds */
 } VolumeWritten;
 
 /** Writes an object durably: a temporary file, fsync, link (or RENAME_NOREPLACE) or, when it
- * replaces, rename, fsync of the directory. One that replaces goes beside the directory that
- * refuses it, as volume_find_directory() has it; where the first component begins with a dot,
- * beside that:
- * `.incidents.<writer>/…`. */
+ * replaces, rename, fsync of the directory. When a directory refuses an object that replaces, it is
+ * written beside that directory, as in volume_find_directory(), or beside the first component if
+ * its name begins with a dot: `.incidents.<writer>/…`. */
 int volume_object_write(Volume *v, const VolumeWrite *w, VolumeWritten *ret, char **ret_error);
 
 /** The volume's clock alone, by a file that is made and removed. @return 0; the error of a write */
@@ -169,20 +168,20 @@ typedef struct VolumeFile { /* borrowed */
         const char *relative;
         uint64_t bytes;
         int64_t modified_usec;
-        bool is_trusted; /* an agent's */
+        bool is_trusted; /* its owner is an agent's user */
 } VolumeFile;
 
 typedef struct VolumeListing {
         const char *directory; /* below the root, may end in a slash; missing: an empty listing */
-        size_t n_max;          /* entries that are looked at, but for other users' */
+        size_t n_max; /* of agents' entries; of other users' files up to 1,000 are listed */
         /* Of a regular file. Negative stops the listing, which returns it. */
         int (*on_file)(const VolumeFile *file, void *userdata);
         void *userdata;
 } VolumeListing;
-/** Lists a tree in no order, then what lies beside it under names with `.<writer>` of any node,
- * where the first component begins with a dot; follows no symlink. What begins with a dot is left
- * out, and a directory below that may not be read, or is no agent's. Removes the temporary files of
- * small objects that a crash of this node has left there. */
+/** Lists a tree in no order. If the first component of `directory` begins with a dot, the same tree
+ * below `<first component>.<writer>` of each node follows. Symlinks are not followed. Skips names
+ * that begin with a dot, directories that may not be read, and directories of users who are no
+ * agents. Removes temporary files of small objects that a crash of this node has left. */
 int volume_object_list(Volume *v, const VolumeListing *listing, char **ret_error);
 
 /* Reading a file from the storage, not from the page cache, and comparing it with the digests of
