@@ -15,21 +15,23 @@ enum {
         UPLOAD_E_MISMATCH = 5,
         /* no credentials, or they are refused, or not permitted: wait until somebody repairs it */
         UPLOAD_E_DENIED = 6,
-        /* The destination refuses it. If it takes others meanwhile, it is refused for what it is
-         * and no waiting helps; else the destination, or its configuration, is at fault. */
+        /* The destination refuses it. If the destination accepts other bundles meanwhile, this
+         * bundle is at fault and waiting does not help; otherwise the destination or its
+         * configuration is at fault. */
         UPLOAD_E_REFUSED = 7,
-        UPLOAD_E_STALE = 8,  /* what was to be resumed cannot be: begin again */
-        UPLOAD_E_PAUSED = 9, /* asked to stop; what arrived is known, to continue it later */
+        UPLOAD_E_STALE = 8, /* the upload cannot be resumed: start again */
+        UPLOAD_E_PAUSED =
+                9, /* stopped on request; the parts that arrived are recorded, to continue later */
         /* no connection to the destination, or one that ended or stalled: never the fault of what
          * is uploaded, however often it happens */
         UPLOAD_E_NETWORK = 10,
 };
 
-/* Ends a sentence about a failure, before ids that are other ones each time:
+/* Separates a sentence about a failure from ids that differ with each request:
  * `…; correct endpoint [x-amz-request-id 4442587FB7D0A2F9]`. */
 #define UPLOAD_REQUEST_ID_TEXT " [x-amz-"
 
-/** @return whether two sentences differ at most in these ids; NULL is the same as NULL only */
+/** @return whether two sentences are equal apart from these ids; NULL equals only NULL */
 bool upload_error_is_same(const char *a, const char *b);
 
 /** The wait before the next try: exponential with full jitter.

@@ -54,9 +54,10 @@ static ManifestFailure build_failure(const DeliveryNote *n) {
         return f;
 }
 
-/* The notes that count for a bundle: first those of processes that it has files of, in the order
- * of arrival. A directory is shared by ranks, whose files may be in other bundles.
- * @param ret  room for all of them; borrowed @return how many */
+/* Selects the notes of a bundle: first those of processes that have files in it, in the order of
+ * arrival, then the others. A supplement whose processes are known gets only the first kind: ranks
+ * share a directory, and other ranks' files are in other bundles.
+ * @param ret  room for all of them; the notes are borrowed @return their number */
 static size_t select_notes(const DeliveryNotes *n, const NamedPids *pids, bool is_supplement,
                            const DeliveryNote **ret) {
         bool is_known = pids->n > 0 && !pids->is_cut;
@@ -64,14 +65,14 @@ static size_t select_notes(const DeliveryNotes *n, const NamedPids *pids, bool i
         for (int has_files = 1; has_files >= 0; has_files--)
                 for (size_t i = 0; i < n->n && (has_files || !is_supplement || !is_known); i++) {
                         uint64_t pid = 0;
-                        (void)parse_number(n->items[i].note.pid, &pid); /* then it has none */
+                        (void)parse_number(n->items[i].note.pid, &pid); /* or 0 */
                         if (named_pids_contain(pids, (int64_t)pid) == (has_files > 0))
                                 ret[n_selected++] = &n->items[i];
                 }
         return n_selected;
 }
 
-/* @param n  NULL: none @return *ret, of a note; NULL: it names none */
+/* @param n  may be NULL @return ret, borrowing from n; NULL: the note names no job */
 static const ManifestJob *job_of_note(const DeliveryNote *n, ManifestJob *ret) {
         const JobIdentity *job = n ? &n->note.job : NULL;
         if (!job || !job->source)
@@ -177,7 +178,7 @@ static bool set_failure(Bundle *b, const DeliveryNotes *n) {
                 const ManifestFailure first = build_failure(notes[0]);
                 text = manifest_summarize_failure(&first, job_of_note(notes[0], &job));
         }
-        bool is_known = b->rec.supplement_of[0] && b->pids.n > 0; /* to be of nobody's note */
+        bool is_known = b->rec.supplement_of[0] && b->pids.n > 0; /* its processes have no note */
         if (text ? b->rec.failure && strcmp(b->rec.failure, text) == 0
                  : !b->rec.failure || !is_known) {
                 free(text);
@@ -294,19 +295,20 @@ bool delivery_endf(Delivery *d, DeliveryResult result, const char *fmt, ...) {
         return end_delivery(d, result, text);
 }
 
-/* Of a source on a network file system whose server is away for a while. */
-static bool may_pass(int r) {
+/* @return whether reading a source failed by an error that ends when its file server is back */
+static bool is_transient_source_error(int r) {
         return r == -EIO || r == -ESTALE || r == -ETIMEDOUT || r == -ENOTCONN || r == -EHOSTDOWN ||
                r == -EHOSTUNREACH || r == -EREMOTEIO;
 }
 
-/* No file answers so on a disk: only a server that is away does, and nothing is its fault. */
-static bool is_source_away(int r) {
+/* @return whether an error is only possible when a file server is away: it is not the bundle's
+ * fault. A disk never returns these. */
+static bool is_server_away(int r) {
         return r == -ETIMEDOUT || r == -ENOTCONN || r == -EHOSTDOWN || r == -EHOSTUNREACH;
 }
 
 DeliveryResult delivery_result_of(int r) {
-        return tree_error_is_resource(r) || is_source_away(r) ? RESULT_NO_RESOURCES : RESULT_FAILED;
+        return tree_error_is_resource(r) || is_server_away(r) ? RESULT_NO_RESOURCES : RESULT_FAILED;
 }
 
 bool delivery_end_upload(Delivery *d, int outcome, char *error) {
@@ -319,7 +321,7 @@ bool delivery_end_upload(Delivery *d, int outcome, char *error) {
                 return end_delivery(d, RESULT_DESTINATION_FAILED, error);
         if (outcome >= 0)
                 return end_delivery(d, RESULT_FAILED, error);
-        /* a name that is too long, or invalid there, as those of other bundles may be */
+        /* the name is too long or invalid at this destination; other bundles' may be as well */
         d->upload_outcome = UPLOAD_E_REFUSED;
         return end_delivery(
                 d,
@@ -423,7 +425,7 @@ static bool check_owners(DeliveryAttempt *a) {
                 const PlanMember *m = plan_member(a->plan, i);
                 if (!is_below_attached(m->path))
                         named_pids_add(&d->pids, member_pid(m, d->rec.kind));
-                if (!is_ours(m)) /* what is attached is ours */
+                if (!is_ours(m)) /* this agent has created attached files */
                         file_owners_add(&owners, d->rec.source, m->uid, geteuid());
         }
         if (d->rec.s3_prefix && !d->rec.links_held && !d->rec.is_redelivery &&
@@ -444,7 +446,7 @@ static bool build_plan(DeliveryAttempt *a) {
         if (r >= 0)
                 r = plan_freeze(a->plan);
         d->complete = d->rec.complete && json_array_size(a->reasons) == n_reasons;
-        d->is_transient = may_pass(r);
+        d->is_transient = is_transient_source_error(r);
         if (r < 0 && r != -ENOENT)
                 return delivery_endf(d, delivery_result_of(r), "cannot plan the bundle of '%s': %s",
                                      d->rec.path, strerror(-r));
@@ -511,7 +513,7 @@ BundleWriterOptions delivery_attempt_writer_options(DeliveryAttempt *a, uint64_t
 
 bool delivery_attempt_end_writer(DeliveryAttempt *a, int r, size_t member) {
         Delivery *d = a->delivery;
-        d->is_transient = may_pass(r);
+        d->is_transient = is_transient_source_error(r);
         _cleanup_free_ char *path = member < plan_n_members(a->plan)
                                             ? path_escape(plan_member(a->plan, member)->path)
                                             : NULL;
@@ -967,7 +969,7 @@ static int on_member(const ScanMember *member, int unit_fd, void *userdata) {
         }
         struct stat st;
         _cleanup_close_ int fd = fs_open_regular(unit_fd, member->path, &st);
-        if (tree_error_is_resource(fd) || is_source_away(fd))
+        if (tree_error_is_resource(fd) || is_server_away(fd))
                 return fd; /* not the bundle's fault: tried again */
         if (fd < 0) {
                 skip_member(m, member->path, fd);

@@ -48,9 +48,9 @@ void delivery_notes_done(DeliveryNotes *n);
 /** Removes the notes of users who may not annotate these owners' files. @return how many */
 size_t delivery_notes_filter(DeliveryNotes *n, const FileOwners *owners);
 
-/** Sets a bundle's `failure` by the first note of a process that it has files of. Of a supplement
- * other notes do not count, unless its names speak of no process; of another bundle the first one
- * counts then. @return whether its row changes */
+/** Sets a bundle's `failure` from the first note of a process that has files in it. Without such a
+ * note the first note of all is used, but not for a supplement whose file names contain pids.
+ * @return whether its row changes */
 bool delivery_record_failure(Store *store, Bundle *b);
 
 /* ---- the delivery ---- */
@@ -60,10 +60,11 @@ typedef enum DeliveryResult {
         RESULT_CHANGED,  /* a member changed while it was read: it has to settle */
         RESULT_VANISHED, /* nothing of it is left */
         RESULT_ABORTED,  /* on request */
-        /* Full, away or denied: not the bundle's fault. Refused (UPLOAD_E_REFUSED): unless others
-         * get through. */
+        /* Full, away or denied: not the bundle's fault. Refused (UPLOAD_E_REFUSED): its fault only
+         * if the destination accepts other bundles. */
         RESULT_DESTINATION_FAILED,
-        RESULT_NO_RESOURCES, /* of memory, threads or state: nobody's fault */
+        RESULT_NO_RESOURCES, /* lack of memory, threads or state: neither the bundle's nor the
+                                destination's fault */
         RESULT_FAILED,       /* the bundle's own failure, counts towards quarantine */
 } DeliveryResult;
 
@@ -83,9 +84,9 @@ typedef struct Delivery {
         int attached_fd; /* a directory, see attachments.h; -1 = nothing is attached */
         DeliveryNotes notes;
         FileOwners owners; /* of its members, when it settled */
-        NamedPids pids;    /* of the members in the plan; at the end of those in the bundle */
-        /* `<expanded prefix>/<instance-id>`, below the destination's root; the worker's while it
-         * runs, which may find another one */
+        NamedPids pids; /* in the names of the planned members; at the end of the delivered ones */
+        /* `<expanded prefix>/<instance-id>`, below the destination's root. While the worker runs it
+         * owns this, and may replace it by a directory beside it. */
         char *directory;
         char *instance_id, *hostname;
         char **labels;
@@ -103,22 +104,22 @@ typedef struct Delivery {
         uint64_t start_usec;          /* CLOCK_BOOTTIME */
         uint64_t setup_usec;          /* until data could be sent; 0 = not yet */
         bool has_advanced; /* something arrived that the next attempt need not send again */
-        bool is_transient; /* what RESULT_FAILED is about may pass: the source's file system is away
-                            */
-        bool was_there;    /* RESULT_DELIVERED: by an earlier run; nothing was written */
-        bool has_object;   /* not RESULT_DELIVERED: it is there, perhaps, without its manifest */
-        bool is_multipart; /* it was sent in parts, by requests that a small one does not need */
+        bool is_transient; /* RESULT_FAILED: the error may end by itself, as the source's file
+                              server is away */
+        bool was_there;    /* RESULT_DELIVERED: by an earlier run; this one wrote nothing */
+        bool has_object;   /* not RESULT_DELIVERED: the object may exist, without its manifest */
+        bool is_multipart; /* it was sent in parts, by requests that a small object does not need */
 
         /* The result. */
         DeliveryResult result;
-        bool is_beside;     /* `directory` is another one than the bundle's own */
-        char *refusal;      /* then why; a sentence; NULL: it lay there already */
+        bool is_beside;     /* `directory` lies beside the bundle's own */
+        char *refusal;      /* is_beside: why, a sentence; NULL: the bundle lay there already */
         int upload_outcome; /* UPLOAD_E_*, of RESULT_DESTINATION_FAILED; 0 */
         char *error;        /* a sentence; for all but RESULT_DELIVERED */
         Proof proof;
         uint64_t object_bytes;
         char *incomplete;       /* JSON array, final */
-        size_t n_notes_ignored; /* of hooks of users who own none of the files; final */
+        size_t n_notes_ignored; /* notes by users who own none of the files; final */
         bool complete;
         uint64_t *prints; /* of the members in the bundle, sorted */
         size_t n_prints;
@@ -131,7 +132,8 @@ typedef struct Delivery {
 void delivery_done(Delivery *d);
 /** Reads the notes of the unit, and sets the bundle's `failure` as delivery_record_failure(). */
 void delivery_read_notes(Delivery *d, Store *store, Bundle *b);
-/** It was delivered: which processes have files in it is known now. The row is the caller's. */
+/** Copies the pids in the delivered members' names to the bundle, and sets its `failure` again. The
+ * caller writes the row. */
 void delivery_report_pids(Delivery *d, Bundle *b);
 
 /** Records how it ended. @return false */

@@ -585,7 +585,7 @@ static bool read_manifest(DeliveryS3 *x);
 /* In pieces that are parsed on the loop within milliseconds. */
 #define MANIFEST_PIECE_BYTES MIB
 
-/* Pieces of two objects make none, and a piece of another one says nothing about ours. */
+/* A manifest that was replaced between two reads cannot be used: its pieces do not fit together. */
 static bool is_same_manifest(const DeliveryS3 *x, const S3Result *result) {
         const char *value = result->header(result, "etag");
         char etag[S3_ETAG_SIZE];
@@ -595,7 +595,7 @@ static bool is_same_manifest(const DeliveryS3 *x, const S3Result *result) {
 }
 
 static bool handle_manifest_piece(DeliveryS3 *x, const S3Result *result) {
-        if (result->status == 416 && x->manifest_size == UINT64_MAX) { /* at its end */
+        if (result->status == 416 && x->manifest_size == UINT64_MAX) { /* read to its end */
                 x->manifest_size = x->manifest_read;
                 return read_manifest(x);
         }
@@ -608,15 +608,15 @@ static bool handle_manifest_piece(DeliveryS3 *x, const S3Result *result) {
         if (!delivery_attempt_read_manifest(&x->attempt, result->body, result->body_bytes))
                 return false;
         x->manifest_read += result->body_bytes;
-        /* shorter now, so that it has no end; or its size was not told */
+        /* it is shorter now, or its size was unknown */
         if (result->body_bytes == 0 ||
             (x->manifest_size == UINT64_MAX && result->body_bytes < MANIFEST_PIECE_BYTES))
                 x->manifest_size = x->manifest_read;
         return read_manifest(x);
 }
 
-/* What has the name may be a page that a portal answers to everything with: it counts against the
- * bundle only where the answers are recognisably a store's. @return false */
+/* Charges a failure to the destination and not to the bundle, unless the store's answers have S3's
+ * request ids: a portal may answer every request with a page of its own. @return false */
 static bool blame_store_unless_known(DeliveryS3 *x) {
         if (x->base.result == RESULT_FAILED && !s3_client_has_request_ids(x->client))
                 (void)delivery_end_upload(&x->base, UPLOAD_E_REFUSED, TAKE_PTR(x->base.error));
@@ -659,7 +659,8 @@ static bool handle_manifest_head(DeliveryS3 *x, const S3Result *result) {
         if (verdict != S3_OK)
                 return end_answer(x, result->answer);
         if (!length || parse_u64(length, &x->manifest_size) < 0)
-                x->manifest_size = UINT64_MAX; /* a proxy removes it: read until it ends */
+                x->manifest_size = UINT64_MAX; /* unknown, as some proxies remove Content-Length:
+                                                  read to the end */
         x->manifest_read = 0;
         const char *etag = result->header(result, "etag");
         if (!etag || s3_etag_unquote(x->manifest_etag, etag) < 0)
@@ -843,7 +844,7 @@ static bool handle_upload_result(DeliveryS3 *x) {
                 x->is_fresh = false;
                 return end_for_restart(x, RESULT_FAILED, "its name is in use: checking by whom");
         }
-        if (outcome == UPLOAD_E_STALE) { /* whoever is to blame when it is so each time */
+        if (outcome == UPLOAD_E_STALE) { /* the destination's fault, when it happens each time */
                 x->base.upload_outcome = UPLOAD_E_REFUSED;
                 return end_for_restart(x, RESULT_DESTINATION_FAILED,
                                        error ? error : "its upload cannot be resumed");
@@ -1049,7 +1050,7 @@ static void step(DeliveryS3 *x) {
                 atomic_store(&x->base.abort, true);
         if (x->ending == ENDING_NONE)
                 end_unless(x, delivery_may_continue(&x->base) && run_state(x));
-        if (x->is_working) /* it may have set the ending already, and has not come back */
+        if (x->is_working) /* it may have set the ending, but its job has not returned */
                 return;
         if (x->ending != ENDING_NONE && !restart(x))
                 finish(x);

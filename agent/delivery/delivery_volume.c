@@ -106,8 +106,7 @@ static bool check_manifest(VolumeAttempt *a) {
                                              : delivery_may_continue(a->base.delivery);
 }
 
-/* Finds out where the bundle goes: to its directory, or beside it, when another user has that name.
- */
+/* Finds the bundle's directory, or one beside it when its own refuses this node. */
 static bool find_directory(VolumeAttempt *a) {
         Delivery *d = a->base.delivery;
         char *directory, *error = NULL;

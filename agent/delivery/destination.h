@@ -98,7 +98,8 @@ typedef struct Destination {
         bool is_cleaned_up;   /* the last clean-up succeeded */
         char *last_error;
         unsigned n_failures;      /* of the destination, in a row */
-        uint32_t n_accepted[2];   /* bundles since the start: in one request, in parts */
+        uint32_t n_accepted[2];   /* bundles accepted since the start: [0] in one request, [1] in
+                                     parts */
         uint64_t not_before_usec; /* CLOCK_BOOTTIME */
         uint64_t last_success_usec;
         sd_event_source *timer;

@@ -27,16 +27,16 @@ typedef enum ObjectOutcome {
         OBJECT_UNREACHABLE, /* no answer (of a volume in a minute), or trouble; a write may have
                                been executed */
         OBJECT_UNABLE,      /* forbidden, or the store has no conditional writes */
-        OBJECT_INVALID,     /* larger than it may be (a listing, too), no regular file, or another
-                               user's who is no agent */
+        OBJECT_INVALID, /* too large (a listing, too), not a regular file, or owned by a user who is
+                           no agent */
 } ObjectOutcome;
 
 typedef struct ObjectEntry {
         char *name; /* below the destination's fixed part */
         uint64_t bytes;
         int64_t modified_usec; /* by the store's clock */
-        bool is_trusted; /* of a volume: its owner is an agent. In a bucket the policy says who
-                            may write where */
+        bool is_trusted; /* on a volume: its owner is an agent's user. In a bucket, whose policy
+                            decides: true */
 } ObjectEntry;
 
 typedef struct ObjectResult { /* borrowed while on_done runs */

@@ -216,9 +216,9 @@ static void mark_ok(Destination *d) {
         set_error(&d->last_error, NULL);
 }
 
-/* With --once the node may go away at the end of --timeout. */
+/* With --once the node may be terminated at the end of --timeout. */
 #define ONCE_BACKOFF_MAX_USEC (10 * USEC_PER_SEC)
-/* A destination that is well again shall have everything within two minutes. */
+/* A destination that works again receives everything within two minutes. */
 #define DESTINATION_BACKOFF_MAX_USEC USEC_PER_MINUTE
 
 static uint64_t bounded_backoff(const Scheduler *s, unsigned n, uint64_t maximum_usec) {
@@ -249,7 +249,8 @@ static void mark_failed(Destination *d, int outcome, const char *error) {
         set_destination_state(d, waits_for_people ? DESTINATION_PAUSED : DESTINATION_FAILING);
         d->is_proven = d->objects_failed = false;
         char text[64];
-        if (!error || !upload_error_is_same(d->last_error, error)) /* once, not with every try */
+        if (!error ||
+            !upload_error_is_same(d->last_error, error)) /* once, not with every attempt */
                 log_warning(0, "destination %s: %s; nothing is lost, trying again in %s",
                             d->config->name, error ? error : "failed",
                             clock_format_duration(text, wait));
@@ -259,7 +260,7 @@ static void mark_failed(Destination *d, int outcome, const char *error) {
 
 static void end_shipping(Scheduler *s, Bundle *b, BundleState to, const char *reason);
 
-/* Those that were to be completed before, at a destination that is away. */
+/* Ends cancelled bundles that wait for an attempt to complete their object at this destination. */
 static void end_cancelled(Scheduler *s) {
         LIST_FOREACH_SAFE (l, bundle_table_all(s->context.bundles)) {
                 Bundle *b = CONTAINER_OF(l, Bundle, link);
@@ -545,8 +546,8 @@ static void postpone_bundle(Destination *d, Bundle *b, DeliveryRecord *delivery,
  * wait for it. */
 #define DESTINATION_FAILURES_MAX 3
 
-/* Whether a refusal counts against the bundle: since it was refused before the destination has
- * accepted another one with requests of the same kind. */
+/* @return whether a refusal counts against the bundle: the destination refused it before, and has
+ * since accepted another bundle by requests of the same kind */
 static bool is_refused_alone(const Destination *d, BundleTries *tries, const Delivery *job) {
         uint32_t before = tries->refused_at;
         tries->refused_at = d->n_accepted[job->is_multipart] + 1;
@@ -598,7 +599,7 @@ static void handle_shortage(Destination *d, Bundle *b, DeliveryRecord *delivery,
                                 : MIN(s->config->retry.maximum_usec, SHORTAGE_USEC));
 }
 
-/* Each delivery and each try of it finds the same. */
+/* Logs ignored notes once a bundle: each attempt finds the same ones. */
 static void log_ignored_notes(Bundle *b, const Delivery *job) {
         size_t n = job->n_notes_ignored;
         if (n > 0 && !b->has_logged_notes)
@@ -666,7 +667,7 @@ static Bundle *end_running(Destination *d) {
         return b;
 }
 
-/* The row says where the bundle is, or where a temporary file of it may be. */
+/* Records where the bundle is, or where a temporary file of it may be. */
 static void record_place(const Destination *d, Bundle *b, const Delivery *job) {
         DeliveryRecord *delivery = find_delivery(b, d->config->name);
         _cleanup_free_ char *name = bundle_object_name(b->rec.id);
@@ -677,7 +678,7 @@ static void record_place(const Destination *d, Bundle *b, const Delivery *job) {
                 log_dump(b->rec.id, LOG_WARNING, 0, "%s: it goes to '%s': %s", d->config->name,
                          object, job->refusal);
         free(delivery->object);
-        delivery->object = object; /* written with the result */
+        delivery->object = object; /* the row is written with the result */
 }
 
 static void on_delivery_done(Delivery *job) {
@@ -1093,7 +1094,7 @@ void scheduler_retry_now(Scheduler *s, Bundle *b) {
         scheduler_kick(s);
 }
 
-/* @return whether there is one, whose destination can be reached as far as is known */
+/* Starts an attempt for each object that has no manifest yet. @return whether there is any */
 static bool complete_objects(const Scheduler *s, Bundle *b) {
         bool any = false;
         for (size_t i = 0; i < b->rec.n_deliveries; i++) {
@@ -1104,7 +1105,7 @@ static bool complete_objects(const Scheduler *s, Bundle *b) {
                         continue;
                 delivery->next_try_usec = 0;
                 d->not_before_usec = 0;
-                kick_destination_in(d, 0); /* the caller has set `cancel` by then */
+                kick_destination_in(d, 0); /* runs after the caller has set `cancel` */
                 any = true;
         }
         return any;
@@ -1358,7 +1359,7 @@ char *scheduler_explain(const Scheduler *s, const Bundle *b, const DeliveryRecor
                             destination_state_name(d->state), d->last_error ? d->last_error : "?",
                             clock_format_duration(span, d->not_before_usec - boot));
         else if (delivery->next_try_usec > now) {
-                if (delivery->attempts > 0) /* else it was the destination's failure */
+                if (delivery->attempts > 0) /* 0: the destination failed, not the bundle */
                         strbuf_addf(&text, "failed %u %s, last: ", delivery->attempts,
                                     delivery->attempts == 1 ? "time" : "times");
                 strbuf_addf(&text, "%s; the next try is in %s.",

@@ -66,9 +66,9 @@ bool scheduler_has_cleaned_up(const Scheduler *s, const char *destination);
 /** @return how many threads `compression_threads: auto` means. Pure */
 unsigned scheduler_auto_compressors(const Config *config, unsigned n_cpus);
 
-/** Ends the deliveries of a bundle; its `cancel` is carried out when their workers are back. Where
- * a try has left an object without its manifest, one more try comes before.
- * @return whether there is anything to wait for */
+/** Ends the deliveries of a bundle, whose `cancel` is completed when their workers have returned.
+ * Where an attempt has left an object without its manifest, one more attempt is made first.
+ * @return whether the caller has to wait for a worker or an attempt */
 bool scheduler_abort(Scheduler *s, Bundle *b);
 
 typedef struct SchedulerDestinationView {

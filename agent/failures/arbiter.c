@@ -19,7 +19,8 @@
  * at a store that is always so slow. */
 #define UNCERTAINTY_MAX_USEC (1500 * (int64_t)USEC_PER_MSEC)
 #define UNCERTAIN_MAX 2
-#define PLANTED_MAX 1001 /* numbers in a row that other users have taken: more are not listed */
+/* Consecutive numbers that files of other users occupy; beyond that the search ends. */
+#define PLANTED_MAX 1001
 
 /* A record as it was when it was read: read again only when it has changed. */
 typedef struct KnownRecord {
@@ -36,7 +37,7 @@ typedef struct Publication {
         KnownRecord *records; /* by name */
         size_t n, n_claims;
         size_t next, n_underway; /* reads */
-        bool is_cut;             /* there are more than RECORDS_MAX */
+        bool is_cut;             /* there are more records than RECORDS_MAX */
 } Publication;
 
 struct Arbiter {
@@ -52,7 +53,7 @@ struct Arbiter {
         char *path;         /* of incident.json */
         uint64_t n_records; /* written, so that each has a higher revision */
         bool has_clock;
-        size_t n_planted;     /* files of others, when they were listed last */
+        size_t n_planted;     /* files of other users in the last listing */
         unsigned n_uncertain; /* answers whose time was not good enough */
         int64_t offset_usec, uncertainty_usec;
         Publication publication;
@@ -227,7 +228,7 @@ static ListedFailure *add_listed(ListedFailure *all, size_t *n, uint32_t number)
 
 static void run_task(Arbiter *a);
 
-/* @return whether another user's file has the name of a decision */
+/* @return whether a file of a user who is no agent has the name of a decision */
 static bool is_planted(const Arbiter *a, const ObjectResult *r, uint32_t number) {
         char name[RECORD_NAME_SIZE];
         decision_object_name(a->options.key, number, name);
@@ -237,8 +238,8 @@ static bool is_planted(const Arbiter *a, const ObjectResult *r, uint32_t number)
         return false;
 }
 
-/* What is not an agent's does not count, but the name is taken: the next number is used. Reports
- * how many there are, once for each. */
+/* Ignores files of users who are no agents. They occupy their names, so that the arbiter uses the
+ * next number. Logs how many there are when their number grows. */
 static void skip_planted(Arbiter *a, const ObjectResult *r, ListedFailure *all, size_t *n) {
         size_t n_planted = 0;
         uint32_t highest = 0;
@@ -393,7 +394,7 @@ static char *fold_records(const Arbiter *a, size_t *ret_n) {
 
 static void read_records(Arbiter *a);
 
-/* In a bucket the name says who may have written it (docs/S3.md, "Permissions"). */
+/* In a bucket the policy decides by the name who may write it (docs/S3.md, "Permissions"). */
 static bool is_of_its_name(const KnownRecord *k) {
         IncidentsName name;
         return incidents_name_parse(k->name, &name) &&

@@ -85,7 +85,7 @@ typedef struct Process {
         Unit *unit;       /* NULL: none */
         RankWatch *watch; /* NULL: not seen alive, or it has ended */
         uid_t note_uid;   /* whose hook reported it; 0: none, the agent itself */
-        int64_t file_pid; /* what its files are named by: in its own namespace; 0: claim.pid */
+        int64_t file_pid; /* the pid in its files' names, of its own namespace; 0: claim.pid */
         uint32_t n;       /* of its failure; 0 = not known */
         bool is_placed;
         int64_t changed_usec;
@@ -182,7 +182,7 @@ static Unit *node_find_unit(const Failures *f, const char *source, const char *p
         return NULL;
 }
 
-/* Its bundle is another matter from now on; the unit may get another one. */
+/* Its bundle is handled apart from the unit from now on; the unit may get another one. */
 static void unit_end_bundle(Failures *f, Unit *u) {
         Bundle *b = u->bundle[0] ? bundle_table_find(f->context.bundles, u->bundle) : NULL;
         if (b)
@@ -725,7 +725,7 @@ static void claim_process(Failures *f, Process *p) {
         step_soon(f);
 }
 
-/* A claim of this node whose process is not known. */
+/* @return a number, in place of a pid, for a claim of this node whose process is unknown */
 static uint32_t number_of_unknown(const char *what) {
         uint8_t digest[SHA256_SIZE];
         uint32_t number;
@@ -769,22 +769,23 @@ static void set_process_bundle(Failures *f, Process *p, const char *bundle, Clai
         claim_process(f, p);
 }
 
-/* What becomes of a unit's bundle is what becomes of the claims that lie in it. What was delivered
- * stays so, whatever else is found in its directory. */
+/* Sets the bundle's state on all claims of its unit. A claim that was delivered stays so, whatever
+ * else comes into the directory. */
 static void set_bundle(Failures *f, const Unit *u, ClaimBundle state) {
         FOREACH_PROCESS (p, f)
                 if (p->unit == u && p->claim.bundle_state != CLAIM_BUNDLE_DELIVERED)
                         set_process_bundle(f, p, u->bundle, state);
 }
 
-/* ---- which processes a bundle has files of ---- */
+/* ---- the processes whose files are in a bundle ---- */
 
 static bool bundle_names_process(const Bundle *b, const Process *p) {
         int64_t pid = p->claim.pid < CLAIM_PID_UNKNOWN ? (int64_t)p->claim.pid : 0;
         return named_pids_contain(&b->pids, p->file_pid ? p->file_pid : pid);
 }
 
-/* Where the names of its files do not say whose they are, they may be anybody's in the unit. */
+/* @return whether a bundle may have files of a process. Names without pids may belong to any
+ * process of the unit. */
 static bool bundle_may_have_process(const Bundle *b, const Process *p) {
         if (bundle_is_of_attachments(&b->rec))
                 return false;
@@ -792,15 +793,15 @@ static bool bundle_may_have_process(const Bundle *b, const Process *p) {
         return is_unknown || b->pids.n == 0 || b->pids.is_cut || bundle_names_process(b, p);
 }
 
-/* A user's processes that the names of his files speak of, and that no note has brought here: it
- * was refused, or the runtime ran no hook. A hint: users choose the names of their files, but can
- * name only their own processes. */
+/* Finds claims of a user's processes whose pids are in the names of that user's files, and of which
+ * no note has arrived: it was refused, or the runtime ran no hook. This is a hint only: users
+ * choose the names of their files, but can name only their own processes. */
 static void join_named_processes(Failures *f, Unit *u, const Bundle *b) {
         int64_t now = now_usec(f), written_usec = boottime_of(f, b->rec.oldest_mtime_usec);
         FOREACH_PROCESS (p, f) {
                 Claim *c = &p->claim;
                 bool has_left =
-                        c->state != CLAIM_ALIVE && /* then its pid may be another's now */
+                        c->state != CLAIM_ALIVE && /* ended: its pid may be in use again */
                         c->event_usec + (int64_t)f->config->agreement.window_usec < written_usec;
                 if (p->unit || c->bundle_state != CLAIM_BUNDLE_NONE || has_left ||
                     p->owned.uid != b->rec.uid || !bundle_names_process(b, p))
@@ -839,7 +840,7 @@ static void set_process(const Failures *f, const NoteView *v, const Key *k, Clai
         c->start_ticks = v->pid > 0 ? v->start_ticks : p ? p->claim.start_ticks : 0;
 }
 
-/* @param is_other_job  it is known by another launcher, whose ranks count */
+/* @param is_other_job  whether another launcher has named the process, whose ranks are used */
 static void set_failed(const Failures *f, const NoteView *v, const Claim *names, bool is_other_job,
                        Claim *c) {
         const HookNote *n = v->note;
@@ -858,7 +859,7 @@ static void set_failed(const Failures *f, const NoteView *v, const Claim *names,
         c->state = CLAIM_FAILED;
 }
 
-/* @return the process as its own namespace counts it; 0: not given */
+/* @return the pid in the process's own namespace; 0: not given */
 static int64_t note_pid(const HookNote *n) {
         uint64_t pid;
         return n->pid && parse_u64_range(n->pid, 1, INT32_MAX, &pid) == 0 ? (int64_t)pid : 0;
@@ -967,8 +968,8 @@ void failures_on_job(Failures *f, const char *record) {
 
 /* ---- bundles ---- */
 
-/* No hook has spoken of it: it is of the processes that its files name, else of the only job of its
- * user, or of its cluster id. */
+/* Assigns a bundle without a note: to the processes whose pids are in its files' names, else to the
+ * only job of its user, or of its cluster id. */
 static void claim_unit(Failures *f, Unit *u, const Bundle *b) {
         const BundleRecord *rec = &b->rec;
         int64_t seen_usec = boottime_of(f, rec->first_seen_usec);
@@ -976,7 +977,7 @@ static void claim_unit(Failures *f, Unit *u, const Bundle *b) {
         Claim c;
         u->due_usec = 0;
         join_named_processes(f, u, b);
-        if (u->first || rec->supplement_of[0]) /* which is named as its base */
+        if (u->first || rec->supplement_of[0]) /* a supplement is named like its base */
                 return;
         init_claim(f, &c);
         set_names(f, &c, rec->cluster_id, rec->date_time);
@@ -1028,8 +1029,8 @@ void failures_on_found(Failures *f, Bundle *b) {
                 step_soon(f);
 }
 
-/* A directory is shared by ranks, and a bundle of it has the files of some of them: the others wait
- * in the unit for its next bundle, a supplement. @return whether there are any */
+/* Ranks share a directory, and a bundle may have the files of only some of them. The claims of the
+ * others stay in the unit for its next bundle, a supplement. @return whether there are any */
 static bool unit_on_final(Failures *f, Unit *u, const Bundle *b) {
         const BundleRecord *rec = &b->rec;
         ClaimBundle state = rec->state == BUNDLE_DELIVERED     ? CLAIM_BUNDLE_DELIVERED
@@ -1087,7 +1088,7 @@ static void set_name(Failures *f, BundleRecord *rec, const Decision *d) {
                  name->n, name->date_time, name->cluster_id, name->agreed);
 }
 
-/* Its files are known now, and whose they are. */
+/* Its files, and the processes in their names, are known now. */
 static void unit_on_ready(Failures *f, Unit *u, const Bundle *b) {
         node_expel_strangers(f, u, &b->owners);
         if (u->ready_usec == 0)
@@ -1445,7 +1446,7 @@ static int restore_claim(const StoredFailure *s, void *userdata) {
                             : agreement_claim(f->agreement, s->key, &c, false, now);
 }
 
-/* The run before ended after a bundle was delivered, and before its claims said so. */
+/* The last run ended after a bundle was delivered and before its claims were updated. */
 static void restore_delivered(Failures *f) {
         FOREACH_PROCESS (p, f) {
                 _cleanup_(bundle_record_done) BundleRecord rec = { 0 };

@@ -69,7 +69,7 @@ RankWatch *rank_watch_free(RankWatch *w) {
         return NULL;
 }
 
-/* ---- who is dialled ---- */
+/* ---- hosts to connect to ---- */
 
 static size_t n_of_user(const DialledHost *list, size_t n, uid_t uid) {
         size_t n_own = 0;
@@ -84,7 +84,7 @@ size_t dialled_host_add(DialledHost *list, size_t n, size_t max, const DialledHo
                 size_t n_own = n_of_user(list, n, list[i].uid);
                 if (strcmp(list[i].host, h->host) == 0)
                         return n;
-                if (n_own >= most) { /* the last one of them */
+                if (n_own >= most) { /* the last host of the user with the most */
                         most = n_own;
                         at = i;
                 }

@@ -43,14 +43,15 @@ typedef struct JobScope {
         Role role;     /* of this node's agent; a leaf dials the rendezvous */
 } JobScope;
 
-/** A host that is dialled, for whose job. */
+/** A host to connect to, and the user whose job it is for. */
 typedef struct DialledHost {
         uid_t uid;
         char host[JOB_HOST_SIZE];
 } DialledHost;
 
-/** Adds one unless it is there. Where max are, it takes the place of one of the user who has most
- * of them, if that is two more than this one's. @return how many there are then */
+/** Adds a host unless the list contains it. A full list drops a host of the user who has most of
+ * them, if that user has at least two more than this one.
+ * @param max  hosts in the list @return the new number of hosts */
 size_t dialled_host_add(DialledHost *list, size_t n, size_t max, const DialledHost *h);
 
 /** A job is local when all ranks of a known world size are here, or there is neither a world size

@@ -171,7 +171,7 @@ static UnitOwner unit_owner(const char *ours, const char *found, bool on_network
         return on_network ? UNIT_OWNER_FOREIGN : UNIT_OWNER_UNNAMED;
 }
 
-/* @param relative  the unit; NULL: which one is not known yet
+/* @param relative  the unit; NULL: not known yet
  * @return the owner, where this instance may act for others */
 static UnitOwner acting_owner(const ScanSource *s, const char *relative, const char *found,
                               bool on_network) {
@@ -331,10 +331,10 @@ typedef struct Walker {
         bool on_network;
         size_t n_prefix, depth; /* length and components of the unit's own path */
         uint64_t n_files, bytes;
-        size_t names_bytes;  /* of the directories from the unit down to here */
+        size_t names_bytes;  /* names of the directories from the unit down to here */
         size_t read_bytes;   /* of all names so far */
         ScanPath path;       /* below the unit */
-        bool has_reported;   /* anything at all */
+        bool has_reported;   /* a member or a skipped entry */
         const char *foreign; /* all here are this instance's, by a directory's name; NULL */
         char last_id[INSTANCE_ID_SIZE]; /* in the last name, and whose that is: it may be expensive
                                          */
@@ -422,7 +422,7 @@ static UnitOwner named_owner(Walker *w, const char *instance_id) {
         return w->last_owner;
 }
 
-/* Of one that may be owned the status is needed, too. */
+/* A member that may be owned needs its status, too. */
 static void mark_foreign(const Walker *w, int dir_fd, const char *name, ScanMember *m) {
         const char *instance_id = w->foreign ? w->foreign : m->name.instance_id;
 
@@ -574,7 +574,7 @@ static int walk_members(const ScanWalk *walk, bool on_network, const char *forei
                      .on_network = on_network };
         int r;
 
-        /* What our links hold is this unit's. */
+        /* Files that this agent's links hold belong to this unit. */
         w.ends_at_dumps = walk->source->kind == SOURCE_NEURON_CORE_DUMP &&
                           !walk->source->root_override &&
                           !matches_template(walk->source->template, walk->relative);
@@ -762,13 +762,13 @@ static int add_member(const ScanMember *m, int unit_fd, void *userdata) {
         return 0;
 }
 
-/* Whose the units below a component are, and the instance that it names, or "". */
+/* Finds the owner of the units below a component, and the instance that it names, or "". */
 typedef struct NamedOwner {
         UnitOwner owner;
         char instance_id[INSTANCE_ID_SIZE];
 } NamedOwner;
 
-/* @param relative  the unit; NULL: which one is not known yet */
+/* @param relative  the unit; NULL: not known yet */
 static NamedOwner component_owner(const ScanSource *s, bool on_network, const char *relative,
                                   size_t i, const char *component) {
         NamedOwner n = { .owner = UNIT_OWNER_UNNAMED };
@@ -1008,8 +1008,7 @@ static int find_file(Finder *f, const Level *at, bool *ret_loose) {
         return 0;
 }
 
-/* A symlink is not followed; where its name says that evidence lies behind it, it is not passed
- * over in silence. */
+/* Reports a symlink whose name is that of evidence: symlinks are not followed. */
 static void find_symlink(const Finder *f, const Level *at) {
         const ScanSource *s = f->source;
         const char *name = path_name(f->path.text);
@@ -1053,7 +1052,8 @@ static int find_below(Finder *f, const Level *at) {
         return report_unit(f, at->dir, &(UnitMatch){ .depth = at->depth, .loose = true }, true);
 }
 
-/* A directory of a source of dumps, at the template's depth or below. */
+/* Reports the unit that a directory of a source of dumps is, at the template's depth or below, and
+ * continues below it. */
 static int find_dump(Finder *f, const Level *at) {
         const ScanSource *s = f->source;
         const UnitMatch a = { .depth = at->depth };

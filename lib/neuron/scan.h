@@ -18,8 +18,8 @@ typedef struct ScanSource { /* all borrowed for the time of a call */
         /* fnmatch patterns on the escaped member path or its last component; NULL-terminated, may
          * be NULL. They leave out files; a directory's name leaves out nothing. */
         const char *const *exclude;
-        const char *instance_id; /* ours */
-        bool any_owner; /* names of other instances count as ours: of what is known to be ours */
+        const char *instance_id; /* this node's */
+        bool any_owner; /* accept names of other instances: of links and units of this agent */
         uint64_t max_files, max_bytes; /* of a unit; 0 = no limit */
         /* A path that stands for the fixed part (tests; a bundle's pins); may be NULL, may be
          * `/proc/self/fd/N/.`. It is trusted: opened like any path of ours. */
@@ -33,14 +33,15 @@ typedef struct ScanSource { /* all borrowed for the time of a call */
         /* The same for what no bundle can name: a unit that has losses but no member, a file of a
          * profile source that belongs to no profile. May be NULL. */
         void (*on_left_out)(const struct ScanMember *m, void *userdata);
-        /* On a network file system: whether members and units whose names have another instance's
-         * id may be ours, and whether those of this unit are. What may be and is not is in
-         * ScanUnit.foreign. NULL: none are. */
+        /* On a network file system: may_own, whether this agent may own members and units whose
+         * names have another instance's id; owns, whether it owns those of this unit. Members that
+         * it may own and does not are in ScanUnit.foreign. NULL: it owns none. */
         bool (*may_own)(const char *instance_id, void *owner_data);
         bool (*owns)(const char *relative, const char *instance_id, void *owner_data);
         void *owner_data;
-        /* Whether a directory of a source of dumps is a unit whatever it is called and holds: a
-         * hook has named it, or it was one before. The outermost one counts. May be NULL. */
+        /* Whether a directory of a source of dumps is a unit whatever its name and content: a hook
+         * has named it, or it was a unit before. Of nested ones the outermost is the unit. May be
+         * NULL. */
         bool (*is_unit)(const char *relative, void *is_unit_userdata);
         void *is_unit_userdata;
 } ScanSource;
@@ -75,20 +76,20 @@ const char *scan_skip_remedy(ScanSkip s);
  */
 char *scan_skip_reason(ScanSkip s, uint64_t n, const char *example);
 
-/** Members of a unit that another instance has named, and that this one may own. */
+/** Members of a unit with another instance's id in their names, which this agent may own. */
 typedef struct ScanForeign {
         char instance_id[INSTANCE_ID_SIZE];
         uint64_t digest, n_files; /* as in ScanUnit */
         int64_t newest_change_nsec;
 } ScanForeign;
-#define SCAN_FOREIGN_MAX 256 /* of a unit; those of more instances are not looked at */
+#define SCAN_FOREIGN_MAX 256 /* instances of a unit; members of further instances are ignored */
 
 /** A unit: what becomes one bundle. */
 typedef struct ScanUnit {
         char *relative; /* below the fixed part, raw; "" = the fixed part itself */
         bool is_file;   /* process-core: the unit is one file */
         bool loose;     /* only the files directly in it, which lies above the template's depth */
-        /* By its path or by files in it, as its kind requires; else by is_unit. */
+        /* Its path or its files' names are evidence of its kind; false: is_unit has named it. */
         bool is_evidence;
         TemplateValues values;
         DumpName name;      /* ids from the unit's own name (profiles); kind unused */
@@ -158,9 +159,10 @@ typedef struct ScanMember {
         const char *path;
         struct stat st; /* zeros when the skip was decided without fstatat(2) */
         DumpName name;
-        ScanSkip skip;       /* SCAN_SKIP_NONE = a member */
-        bool is_named;       /* its name has the id of an instance that this one is, or acts for */
-        const char *foreign; /* SCAN_SKIP_FOREIGN: the instance, when it is one that may be owned */
+        ScanSkip skip; /* SCAN_SKIP_NONE = a member */
+        bool is_named; /* its name has the id of this instance, or of one that it acts for */
+        const char
+                *foreign; /* SCAN_SKIP_FOREIGN: the instance, if this agent may own it; else NULL */
 } ScanMember;
 
 /** Walks the members in strcmp order of their paths, and reports what is no member.

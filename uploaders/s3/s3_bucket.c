@@ -207,7 +207,7 @@ static void report_request(S3Probe *p, const S3Response *answer) {
                 p->is_cleaning_up = true;
 }
 
-/* Nothing else that this server says is believed. */
+/* After this no other answer of the server is used. */
 static void report_contradiction(S3Probe *p, const char *sentence) {
         const ProbeOptions *ask = &steps[p->at];
 
@@ -246,7 +246,8 @@ static void record_created(S3Probe *p, const S3Result *result) {
         }
 }
 
-/* Comparing: a proxy or a web server can answer 200 and a page of its own to whatever is asked. */
+/* Compares what is read with what was written: a proxy or a web server may answer every request
+ * with 200 and a page of its own. */
 
 static bool is_probe_body(const S3Result *result) {
         return result->body_bytes == strlen(probe_body) &&
@@ -277,7 +278,7 @@ static int check_list(S3Operation operation, const S3Result *result) {
         return r;
 }
 
-/* @return what shows that the store did not do what its 200 says; NULL */
+/* @return what shows that a 200 was not true, a sentence; NULL: nothing does */
 static const char *find_contradiction(const S3Probe *p, const S3Result *result) {
         if (result->answer->verdict != S3_OK || !p->options.thorough)
                 return NULL;
@@ -455,7 +456,7 @@ S3Probe *s3_probe_free(S3Probe *p) {
  * enough (ListParts), then abort. */
 
 #define SWEEP_TRIES 3
-#define SWEEP_PAGES_MAX 1000 /* a million uploads: such a list does not end */
+#define SWEEP_PAGES_MAX 1000 /* a million uploads: a longer list repeats itself */
 typedef enum SweepState {
         SWEEP_NEW,
         SWEEP_LIST,  /* ListMultipartUploads */

@@ -44,7 +44,7 @@ struct S3Client {
         /* learned */
         bool has_no_conditions;
         bool has_request_ids;     /* in its answers */
-        bool has_checksums;       /* in requests */
+        bool has_checksums;       /* whether requests have x-amz-checksum-… */
         bool needs_connection;    /* for the next request: the last answer was a 5xx */
         int64_t clock_ahead_usec; /* the server's, by the last Date that was received */
         int64_t sign_ahead_usec;  /* taken into account: only after a RequestTimeTooSkewed */
@@ -89,9 +89,10 @@ struct S3Call {
         unsigned n_redirects;
         bool is_clock_corrected, are_keys_renewed;
         bool has_checksum;         /* x-amz-checksum-…, as far as the operation may have it */
-        bool is_checksum_reversed; /* that is not what the client has learned so far */
-        bool has_delivered_data;   /* on_data got something */
-        bool needs_connection;     /* a new one: a kept one was dead, or answered with a 5xx */
+        bool is_checksum_reversed; /* has_checksum differs from what the client has learned */
+        bool has_delivered_data;   /* on_data has received something */
+        bool needs_connection; /* open a new connection: the last one was dead, or answered with a
+                                  5xx */
 
         /* That denies, while the credentials' source is asked whether it has others by now. */
         S3Response denied_answer; /* verdict S3_OK = none */
@@ -291,7 +292,8 @@ int s3_verdict_outcome(S3Verdict verdict) {
         case S3_DENIED:
         case S3_NO_BUCKET:
                 return UPLOAD_E_DENIED;
-        case S3_EXISTS: /* to a request that had no condition, or before it was seen what exists */
+        case S3_EXISTS: /* the request had no condition, or nothing is known of the existing object
+                           yet */
         case S3_REFUSED:
         case S3_UNCONDITIONAL:
                 return UPLOAD_E_REFUSED;
@@ -704,8 +706,8 @@ static CallRetry renew_keys(S3Call *call) {
                                                                                    : RETRY_NONE;
 }
 
-/* A store that does not know x-amz-checksum-… says so in its own words (B2: InvalidArgument, R2:
- * NotImplemented), so that only another try shows whether they were the reason. */
+/* Stores that do not know x-amz-checksum-… use codes of their own (B2: InvalidArgument, R2:
+ * NotImplemented), so that only another attempt shows whether the header was the reason. */
 static CallRetry toggle_checksums(S3Call *call, const S3Response *answer) {
         if (!may_have_checksum(call) || call->is_checksum_reversed || !answer->error.code[0])
                 return RETRY_NONE;
@@ -714,7 +716,7 @@ static CallRetry toggle_checksums(S3Call *call, const S3Response *answer) {
         return RETRY_NOW;
 }
 
-/* What is refused without a condition as well was not refused for it. */
+/* A request that is also refused without its condition was not refused because of it. */
 static void forget_unconditional(const S3Call *call, const S3Response *answer) {
         S3Operation o = call->options.operation;
 
@@ -729,7 +731,7 @@ static void learn_from_success(const S3Call *call) {
         if (!call->is_checksum_reversed || c->has_checksums == call->has_checksum)
                 return;
         c->has_checksums = call->has_checksum;
-        c->has_no_conditions = false; /* a 501 that said so may have meant the checksum */
+        c->has_no_conditions = false; /* the 501 may have meant the checksum, not the condition */
         log_debug("bucket '%s': requests %s x-amz-checksum-… from now on", c->options.bucket,
                   c->has_checksums ? "have" : "are without");
 }
@@ -953,7 +955,7 @@ static void on_reply(const HttpReply *reply, void *userdata) {
         count_sent(call, reply->sent_bytes);
         classify_response(call, reply, &answer);
         s3_client_update_clock(c, http_reply_header(reply, "date"), &answer);
-        /* Another server of those behind one name may be well. */
+        /* Another server behind the same name may work. */
         c->needs_connection = call->needs_connection = reply->status >= 500;
         s3_call_adapt_rate(call, &answer, reply->error ? 0 : reply->status);
         switch (decide_retry(call, &answer)) {

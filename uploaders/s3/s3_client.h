@@ -113,12 +113,12 @@ uint64_t s3_client_waiting_since_usec(const S3Client *c);
 /** What was learned: false after a 501 to a conditional write (Swift). From then on a conditional
  * order is not sent but ends with S3_UNCONDITIONAL, so that its caller checks before it writes. */
 bool s3_client_has_conditions(const S3Client *c);
-/** What was learned: whether requests have x-amz-checksum-… . A store that refuses a request with
- * them (Backblaze B2, Cloudflare R2), or one without, gets it once more the other way; what it then
- * accepts it gets from then on. */
+/** @return whether requests have x-amz-checksum-… headers. When a store refuses a request, the
+ * client repeats it once without the headers (Backblaze B2, Cloudflare R2), or with them if it had
+ * none. It then keeps the form that the store accepts. */
 bool s3_client_has_checksums(const S3Client *c);
-/** Whether any answer had x-amz-request-id or x-amz-id-2, which those of AWS and of most stores
- * have, and pages of what stands before a store have not. */
+/** @return whether any answer had x-amz-request-id or x-amz-id-2. Answers of AWS and of most stores
+ * have them, pages of a proxy or portal in front of a store do not. */
 bool s3_client_has_request_ids(const S3Client *c);
 /** How far the server's clock is ahead of ours, by the last answer (in whole seconds); 0
  * before. */

@@ -288,7 +288,8 @@ static void learn_region(Judgement *j) {
         }
 }
 
-/* Not the store's: no error document, or in an answer to HEAD, which has none, no request id. */
+/* @return whether an answer is not the store's: it has no error document, or, to HEAD, no request
+ * id */
 static bool is_strange(const Judgement *j) {
         return j->operation->is_head ? j->in->is_foreign : !j->has_document;
 }
@@ -299,13 +300,14 @@ static bool is_strange_404(const Judgement *j) {
         return j->in->status == 404 && is_strange(j);
 }
 
-/* A page to log in, of a portal or a proxy; S3 names the bucket's region, or sends a document. */
+/* @return whether a redirect is a login page's of a portal or proxy: S3 names the bucket's region,
+ * or sends an error document */
 static bool is_strange_redirect(const Judgement *j) {
         return j->in->status >= 300 && j->in->status < 400 && !j->has_document &&
                !j->in->bucket_region && (!j->operation->is_head || j->in->location);
 }
 
-/* Each answer with an object, or about one, has its ETag. */
+/* S3 sends an ETag in each answer with or about an object. */
 static bool is_strange_object(const Judgement *j) {
         S3Operation o = j->in->operation;
 
@@ -386,7 +388,7 @@ static int read_document(Judgement *j) {
         return 0;
 }
 
-/* Of a portal or a proxy that has an answer to everything. S3's to PUT have no body. */
+/* @return whether a portal or proxy has answered: S3's answers to PUT have no body */
 static bool is_page(const Judgement *j) {
         static const char *const beginnings[] = { "<!doctype html", "<html" };
         const char *body = or_nothing(j->in->body);
@@ -685,7 +687,7 @@ static void add_remedy(StrBuf *b, const Judgement *j) {
                 add_filled(b, j, refused_remedy(j));
 }
 
-/* Of a page, which a person will recognise. @return whether it has one */
+/* Adds the title of a page, which a person will recognise. @return whether it has one */
 static bool add_title(StrBuf *b, const S3ResponseInput *in) {
         static const char before[] = "<title>";
         const char *body = or_nothing(in->body);

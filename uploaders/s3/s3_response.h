@@ -69,8 +69,8 @@ typedef enum S3Verdict {
 
         S3_CORRUPTED,   /* XAmzContentSHA256Mismatch, BadDigest: broken on the way: send again */
         S3_UNREACHABLE, /* name, connection (also one that ended or stalled), TLS, proxy */
-        /* anything else: this request as it is, also NotImplemented. Whether any other would be
-         * accepted nobody knows: see UPLOAD_E_REFUSED */
+        /* any other error, also NotImplemented: the store refuses this request. Whether it accepts
+         * others is unknown: see UPLOAD_E_REFUSED */
         S3_REFUSED,
 
         /* 501 to a request with If-None-Match: the store has no conditional writes: continue
@@ -96,7 +96,7 @@ typedef struct S3ResponseInput { /* borrowed; "sentence": only for it, may be NU
         const char *bucket_region; /* header x-amz-bucket-region; NULL */
         bool has_etag;             /* header */
         const char *location;      /* header; sentence; NULL */
-        /* Headers x-amz-request-id and x-amz-id-2; sentence; NULL. Support asks for both. */
+        /* Headers x-amz-request-id and x-amz-id-2, which AWS Support needs; sentence; NULL. */
         const char *request_id, *request_id_2;
 
         /* Header; NULL. Together with the time that was signed with it tells a skewed clock where

@@ -93,7 +93,7 @@ struct S3Upload {
         bool is_overwriting;
         bool has_failed_part;
         bool is_pausing;      /* no further part is asked for */
-        bool was_written;     /* what makes the object visible was asked for */
+        bool was_written;     /* the request that makes the object visible was sent */
         bool may_have_strays; /* Create was perhaps carried out more often than answered */
         S3Verdict written;    /* of the last try to write the object */
         bool omits_checksums; /* in Complete: Swift takes a document with them for malformed */
@@ -503,8 +503,8 @@ static bool has_our_bytes(const S3Upload *u, const S3Result *result) {
                           digest_hex(u->parts.items[0].sha256, SHA256_SIZE, hex));
 }
 
-/* Where the size is not told, the ETag that the write was answered with tells as much, and so does
- * the digest of a single PUT. */
+/* When HEAD has no size, the ETag in the answer to the write proves the content as well, and so
+ * does the digest of a single PUT. */
 static bool has_our_size(const S3Upload *u) {
         const UploadResponse *h = &u->response;
 
@@ -948,7 +948,7 @@ static void after_head_proof(S3Upload *u) {
 
 /* The single PUT */
 
-/* The answer of somebody on the way, perhaps: HEAD will tell. */
+/* A proxy may have answered: HEAD decides. */
 static void check_unproven_put(S3Upload *u) {
         char text[192];
 
