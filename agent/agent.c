@@ -928,7 +928,8 @@ static int on_store_timer(sd_event_source *source, uint64_t usec, void *userdata
         return 0;
 }
 
-/* What it would write is found by no start: what it accepts would be lost. */
+/* Ends the agent: no later start finds what it would write now, so bundles that it accepts would be
+ * lost. */
 static void stop_without_state(Agent *a) {
         if (a->is_stateless)
                 return;
@@ -1600,7 +1601,7 @@ static int print_undelivered(const BundleRecord *rec, void *userdata) {
         return 0;
 }
 
-/* What they wait for, once and not of each bundle. */
+/* Prints what destinations wait for, once and not for each bundle. */
 static void print_failing_destinations(const Agent *a, FILE *f) {
         for (size_t i = 0; i < scheduler_n_destinations(a->scheduler); i++) {
                 SchedulerDestinationView d;
@@ -1634,7 +1635,7 @@ static size_t print_abandoned(const Agent *a, FILE *f) {
         return n_all;
 }
 
-/* A source that was not read to its end may hold what nobody has seen. */
+/* Prints the sources that were not read completely: they may hold units that no scan has found. */
 static size_t print_unfinished_sources(const Agent *a, FILE *f) {
         size_t n = 0;
         for (size_t i = 0; i < a->n_sources; i++) {

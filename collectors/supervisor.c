@@ -873,7 +873,7 @@ static int receive(int fd, int ret_fds[static ORDER_FDS]) {
         return strcmp(text, "order") == 0 && ret_fds[0] >= 0 ? 0 : -EPROTO;
 }
 
-/* ---- whose request it is ---- */
+/* ---- the process that sends a request ---- */
 
 /* F_GETLK names the process that has the lock, by the numbers of our pid namespace. */
 static int check_holder(const char *state_directory, pid_t pid, const char **ret_why) {
@@ -893,8 +893,8 @@ static int check_holder(const char *state_directory, pid_t pid, const char **ret
         return -EPERM;
 }
 
-/* The agent's children have its user, and so may connect; of all its processes only the one that
- * holds its state directory is served. */
+/* The agent's children run as its user and can connect, too. Only the process that holds the lock
+ * of the state directory is served. */
 static int check_peer(int fd, const char *state_directory, const char **ret_why) {
         struct ucred peer;
         socklen_t n = sizeof peer;

@@ -36,8 +36,8 @@
 #define REPORTS_OF_USER_MAX 64
 /* Deleted cores that are held open for their reports stay on the disk, and in no quota. */
 #define REPORTS_HELD_MAX 16
-/* A report that takes longer, while other users' cores wait, is begun again later, with twice the
- * time; with the last one that is its end. */
+/* Time slices of a report. While cores of other users wait, a report that exceeds its slice is
+ * stopped and started again later with the next one; a report that exceeds the last slice ends. */
 #define SLICE_MIN_USEC (5 * USEC_PER_SEC)
 #define SLICE_MAX_USEC (40 * USEC_PER_SEC)
 #define REPORT_BYTES_MAX ((size_t)(32 * MIB))
@@ -76,7 +76,7 @@ typedef struct Report {
         bool gave_way;
 } Report;
 
-/* What a user's reports have taken since there was none to be made. */
+/* The time that a user's reports have taken since the queue was last empty. */
 typedef struct Turn {
         uid_t uid;
         uint64_t used_usec;
@@ -455,7 +455,7 @@ static void start_attaching(Report *x) {
         attach(x);
 }
 
-/* ---- whose turn it is ---- */
+/* ---- the next user ---- */
 
 static uint64_t time_of(const CrashReports *c, uid_t uid) {
         for (size_t i = 0; i < c->n_turns; i++)
@@ -516,7 +516,7 @@ static void done(WorkJob *job) {
                 start_attaching(x);
 }
 
-/* The user whose reports have taken least is next; of equals in the order of their numbers. */
+/* Selects the user whose reports have taken the least time; of equals the next higher uid. */
 static Report *pick_next(const CrashReports *c) {
         const uid_t next_uid = c->last_uid + 1;
         Report *first = NULL;

@@ -247,8 +247,8 @@ static void skip_planted(Arbiter *a, const ObjectResult *r, ListedFailure *all, 
                 n_planted += !r->entries[i].is_trusted;
         if (n_planted > a->n_planted)
                 log_warning(0,
-                            "failure %s: destination %s: files of users who are no agents lie in "
-                            "'" INCIDENTS_DIRECTORY "' and do not count (%zu): remove them, or add "
+                            "failure %s: destination %s: ignored files in '" INCIDENTS_DIRECTORY
+                            "' whose owners are not known as agents (%zu): remove them, or add "
                             "those users to agreement.trusted_uids",
                             a->options.key, a->state.destination, n_planted);
         a->n_planted = n_planted;

@@ -216,8 +216,7 @@ struct HookNotes {
 };
 
 #define CHECK_TIMEOUT_USEC (250 * USEC_PER_MSEC)
-/* A file system that is slow, or hangs for a while, answers yet; after this no longer waited for.
- */
+/* A file system that hangs may still answer within this time; after it the check is abandoned. */
 #define LATE_CHECK_USEC (10 * USEC_PER_MINUTE)
 #define CHECK_THREADS 16 /* one of them for each mount that hangs; started when needed */
 #define NO_MEMORY "out of memory"
@@ -226,7 +225,7 @@ struct HookNotes {
 #define MAIL_AT_ONCE 128 /* of the mailbox, in memory: 64 KiB each */
 #define UNPARSED_BYTES_MAX (16 * MIB)
 #define EARLY_USEC USEC_PER_SEC /* after a start, a peer may have waited in the queue */
-/* After a start, the first deliveries wait for the mailbox no longer, however full it is. */
+/* The longest that the first deliveries after a start wait for the mailbox, however full it is. */
 #define MAIL_WAIT_USEC (10 * USEC_PER_SEC)
 #define YOUNG_USEC USEC_PER_MINUTE /* after a restart, older notes have ended */
 #define MAILBOX_MODE 01733         /* all users may create files */
@@ -984,7 +983,7 @@ static bool waits_for_check(const Note *note) {
         return note->stage == NOTE_OPEN && note->has_ended && note->is_unanswered;
 }
 
-/* A check that was late has its result: that is its note's, and others may be checked again. */
+/* Applies the result of a late check to its note, and starts further checks. */
 static void handle_late_check(HookNotes *n, CheckJob *c) {
         list_remove(&c->link);
         if (c->note && waits_for_check(c->note))
@@ -1095,7 +1094,7 @@ static void start_check(HookNotes *n, Note *note) {
                 check_free(c);
 }
 
-/* One at a time; those that a hook waits for come first. */
+/* Starts one check at a time; notes that a hook waits for come first. */
 static void check_directories(HookNotes *n) {
         for (int is_durable = 0; is_durable <= 1; is_durable++)
                 LIST_FOREACH_ITEM_SAFE (Note, note, link, &n->notes)

@@ -538,7 +538,7 @@ static int64_t find_launch(const Roster *r) {
         return launch_usec == INT64_MAX ? INT64_MIN : launch_usec;
 }
 
-/* It ended before this launch began, of a job that had another number of ranks then. */
+/* @return whether it ended before this launch began, in a job with another number of ranks */
 static bool is_of_earlier_launch(const Roster *r, const Claim *c, int64_t launch_usec) {
         return c->state == CLAIM_ENDED && launch_usec != INT64_MIN &&
                c->event_usec < launch_usec + EARLIER_SLACK_USEC && c->world_size > 0 &&
@@ -602,8 +602,8 @@ static bool has_better(const Claim *const *sorted, size_t n, const Claim *c) {
         return false;
 }
 
-/* Where a rank's process ended and the next launch's lives, that one counts. @param n  claims of
- * one rank, the one that counts first */
+/* Selects a rank's claim: where its process ended and that of the next launch lives, the latter.
+ * @param n  claims of one rank, the selected one first */
 static const Claim *newest_launch(const Claim *const *sorted, size_t n) {
         const Claim *c = sorted[0];
         for (size_t i = 1; c->state == CLAIM_ENDED && i < n && sorted[i]->rank == c->rank; i++)

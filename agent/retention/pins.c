@@ -40,16 +40,16 @@ typedef enum Place { PLACE_BESIDE, PLACE_INSIDE, N_PLACES } Place;
 struct Pins {
         char *directories[N_PLACES]; /* [PLACE_BESIDE] NULL: the fixed part is the root directory */
         char *instance_id;
-        char *list;     /* where directories with links are written down; NULL: nowhere */
+        char *list;     /* the file that lists directories with links; NULL: none */
         char **trusted; /* for agent_uid_is_trusted(); NULL: none */
         atomic_bool is_listed[N_PLACES], has_logged_list;
-        atomic_uint
-                network_uid; /* of what this process creates on the network; UINT_MAX: unknown */
+        atomic_uint network_uid; /* owner of files that this process creates on the network;
+                                    UINT_MAX: unknown */
 };
 
 /* What is in the way of a directory of ours. */
 typedef struct Squatter {
-        bool is_directory, is_shared; /* is_shared: where agents of several users may be */
+        bool is_directory, is_shared; /* is_shared: agents of several users may write to it */
         uid_t uid;
 } Squatter;
 
@@ -61,7 +61,7 @@ static inline bool pins_is_inode(const struct stat *a, const struct stat *b) {
 #define PINS_NEW_PREFIX                                                                            \
         ".new-" /* a link on its way into its place; no bundle id begins with a dot */
 
-/* A symlink to `UID:PATH`: of which unit the pins of a bundle are. */
+/* A symlink to `UID:PATH` that records of which unit the pins of a bundle are. */
 #define PINS_UNIT_PREFIX ".unit-"
 
 typedef struct PinInode {
@@ -99,7 +99,7 @@ struct PinsSession {
         size_t max_inodes;
         const char *unit_path; /* borrowed; NULL: not to be recorded */
         uid_t unit_uid;
-        Place used; /* where the links of the bundle are, all of them; N_PLACES: not known */
+        Place used; /* the place of all links of the bundle; N_PLACES: unknown */
         SessionPlace places[N_PLACES];
         PinInodes own, others; /* of this bundle; of all else in the instance's directories */
 };
@@ -278,8 +278,8 @@ static void note_squatter(Squatter *ret, const struct stat *st) {
         ret->uid = st->st_uid;
 }
 
-/* @param uid  whose it must be: on a network file system what this process creates may be another
- * user's than its own */
+/* @param uid  the owner it must have: on a network file system files of this process may belong to
+ * another user */
 static int open_dir_of(uid_t uid, int at_fd, const char *name, bool create,
                        Squatter *ret_squatter) {
         struct stat st;
@@ -311,7 +311,7 @@ static int open_dir_of(uid_t uid, int at_fd, const char *name, bool create,
         return TAKE_FD(fd);
 }
 
-/* Below a directory that is the agent's. */
+/* Opens a directory below one that the agent owns. */
 static int pins_open_own_dir(int at_fd, const char *name, bool create, Squatter *ret_squatter) {
         struct stat st;
         return fstat(at_fd, &st) < 0 ? -errno
@@ -320,7 +320,7 @@ static int pins_open_own_dir(int at_fd, const char *name, bool create, Squatter 
 
 /* ---- directories that agents of all users share, on network file systems ---- */
 
-/* Creates a file to see whose it is: the server may take this process for another user. */
+/* Creates a file to learn its owner: the server may map this process to another user. */
 static int query_network_uid(Pins *p, int dir_fd, uid_t *ret) {
         static atomic_uint n_tries;
         char name[64];
@@ -336,7 +336,7 @@ static int query_network_uid(Pins *p, int dir_fd, uid_t *ret) {
         if (fd < 0)
                 return -errno;
         int r = fstat(fd, &st) < 0 ? -errno : 0;
-        (void)unlinkat(dir_fd, name, 0); /* an empty file that stays harms nobody */
+        (void)unlinkat(dir_fd, name, 0); /* on error: an empty file stays */
         if (r == 0) {
                 atomic_store(&p->network_uid, st.st_uid);
                 *ret = st.st_uid;
@@ -348,7 +348,7 @@ bool pins_is_agents(const Pins *p, const struct stat *st, uid_t own_uid) {
         return agent_uid_is_trusted(st->st_uid, own_uid, p->trusted);
 }
 
-/* Makes it, with its mode before its name: agents of other users may be about to use it. */
+/* Creates it with its mode under a temporary name: agents of other users may use it at once. */
 static int make_shared_dir(const Pins *p, int at_fd, const char *name) {
         char temporary[NAME_MAX + 1];
         struct stat st;
@@ -359,7 +359,7 @@ static int make_shared_dir(const Pins *p, int at_fd, const char *name) {
         _cleanup_close_ int fd =
                 openat(at_fd, temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         int r = fd < 0 || fchmod(fd, 01777) < 0 ? -errno : 0;
-        /* rename(2) would replace one that is empty, and NFS knows no RENAME_NOREPLACE. */
+        /* rename(2) replaces an empty directory, and NFS has no RENAME_NOREPLACE. */
         if (r == 0 && fstatat(at_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
                 r = -EEXIST;
         if (r == 0 && renameat(at_fd, temporary, at_fd, name) < 0)
@@ -369,9 +369,9 @@ static int make_shared_dir(const Pins *p, int at_fd, const char *name) {
         return r == -EEXIST || r == -ENOTEMPTY ? 0 : r;
 }
 
-/* Every agent may create names in it, and none may remove others'. Where another user has made it,
- * or it cannot be written, it is refused.
- * @param ret_uid  of what this process creates in it */
+/* Opens a directory in which every agent may create names, and none may remove those of others. A
+ * directory of a user who is no agent, or that cannot be written, is refused.
+ * @param ret_uid  owner of files that this process creates in it */
 static int open_shared_dir(Pins *p, int at_fd, const char *name, bool create, uid_t *ret_uid,
                            Squatter *ret_squatter) {
         const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
@@ -403,7 +403,7 @@ static int open_shared_dir(Pins *p, int at_fd, const char *name, bool create, ui
                 return -EUCLEAN;
         }
         if ((st.st_mode & 07777) != 01777 && st.st_uid == *ret_uid && fchmod(fd, 01777) == 0)
-                r = 0; /* an earlier version's */
+                r = 0; /* of an earlier version */
         return r < 0 && create ? r : TAKE_FD(fd);
 }
 
@@ -417,7 +417,7 @@ static int open_base(Pins *p, Place place) {
         return fd < 0 ? -errno : fd;
 }
 
-/* @param ret_uid  of what this process creates there */
+/* @param ret_uid  owner of files that this process creates there */
 static int open_root(Pins *p, Place place, bool create, uid_t *ret_uid, Squatter *ret_squatter) {
         _cleanup_close_ int base_fd = open_base(p, place);
         *ret_uid = geteuid();
@@ -464,7 +464,7 @@ static int pins_open_instance(Pins *p, Place place, bool create, Squatter *ret_s
                              : open_dir_of(uid, root_fd, p->instance_id, create, ret_squatter);
         if (fd >= 0)
                 write_down(p, place, fd);
-        else if (fd == -EUCLEAN) /* the server may take this process for another user now */
+        else if (fd == -EUCLEAN) /* the server may map this process to another user now */
                 atomic_store(&p->network_uid, UINT_MAX);
         return fd;
 }
@@ -504,7 +504,7 @@ int pins_check_place(const char *path) {
         int r = fstat(fd, &st) < 0 ? -errno : find_path(fd, real);
         if (r < 0)
                 return r;
-        /* On a network file system the server may have made it another user's. */
+        /* On a network file system the server may have given it to another user. */
         bool is_ours = st.st_uid == geteuid() || fs_is_network(fd, NULL);
         return strcmp(real, path) == 0 && is_ours ? 0 : -EUCLEAN;
 }
@@ -577,7 +577,7 @@ static int open_shared_root(Pins *p, uid_t *ret_uid, char **ret_error) {
         int r = fixed_fd;
         if (fixed_fd < 0 || !fs_is_network(fixed_fd, NULL))
                 return fixed_fd < 0 ? fixed_fd : -ENOENT;
-        /* One that is there already comes before one that would have to be made. */
+        /* An existing place is preferred to one that has to be created. */
         for (size_t i = 0; i < 2 * ELEMENTSOF(order); i++) {
                 const Place place = order[i % ELEMENTSOF(order)];
                 const char *directory = p->directories[place];
@@ -595,7 +595,7 @@ static int open_shared_root(Pins *p, uid_t *ret_uid, char **ret_error) {
                 add_reason(&reasons, directory, r, &squatter);
         }
         if (ret_error && !*ret_error)
-                *ret_error = strbuf_detach(&reasons); /* NULL will do */
+                *ret_error = strbuf_detach(&reasons); /* NULL for lack of memory */
         return r;
 }
 
@@ -618,14 +618,13 @@ int pins_open_shared(Pins *p, const char *name, uid_t *ret_uid, char **ret_error
         return root_fd < 0 ? root_fd : open_shared_dir(p, root_fd, name, true, ret_uid, NULL);
 }
 
-/* ---- of which unit the pins are ---- */
+/* ---- the record of the unit that pins belong to ---- */
 
 static bool unit_record_name(char ret[static NAME_MAX + 1], const char *bundle_id) {
         return (size_t)snprintf(ret, NAME_MAX + 1, PINS_UNIT_PREFIX "%s", bundle_id) <= NAME_MAX;
 }
 
-/* Where it fails, or is there already, the pins are as good; only a lost state is not made again.
- */
+/* Errors are ignored: the pins hold the files without it, but a lost row could not be restored. */
 static void record_unit(const PinsSession *s, int instance_fd) {
         char name[NAME_MAX + 1];
         _cleanup_free_ char *text =
@@ -661,7 +660,7 @@ int pins_read_unit(Pins *p, const char *bundle_id, char **ret_path, uid_t *ret_u
         return -ENOENT;
 }
 
-/* What a crash left of pins that are released. */
+/* Removes what a crash left of released pins. */
 static void sweep_unit_record(int instance_fd, const char *name) {
         struct stat st;
         if (fstatat(instance_fd, name + strlen(PINS_UNIT_PREFIX), &st, AT_SYMLINK_NOFOLLOW) < 0 &&
@@ -860,7 +859,7 @@ static int collect(Pins *p, const char *bundle_id, const char *except, PinInodes
         return r;
 }
 
-/* The links of other nodes' agents, where they can be read: theirs of a dead node stay. */
+/* Counts links of another node's agent, as far as they can be read: those of a dead node stay. */
 static int collect_of_others(Pins *p, Place place, PinInodes *ret) {
         _cleanup_closedir_ DIR *dir = NULL;
         uid_t uid;
@@ -1088,8 +1087,8 @@ static int move_aside(const char *directory, int base_fd, char **ret_moved) {
         return r;
 }
 
-/* Whether links go to the place beside the fixed part: else another user could be first inside it.
- */
+/* @return whether links go beside the fixed part, in which another user could create the directory
+ * first */
 static bool is_beside_usable(Pins *p, int base_fd) {
         if (base_fd >= 0 && fs_is_network(base_fd, NULL)) /* no user's by chance */
                 return true;
@@ -1189,7 +1188,7 @@ static bool is_empty(int dir_fd) {
         return true;
 }
 
-/* What ships a bundle opens one place: its links are never in two. */
+/* A delivery opens one place only, so the links of a bundle are never in two. */
 static Place find_used_place(PinsSession *s) {
         for (Place place = 0; s->used == N_PLACES && place < N_PLACES; place++)
                 if (session_open(s, place, false) >= 0 && !is_empty(s->places[place].bundle_fd))
@@ -1197,8 +1196,8 @@ static Place find_used_place(PinsSession *s) {
         return s->used;
 }
 
-/* Removes the directories that were made for a link that is refused: they would pass for the
- * bundle's place. What is not empty stays. */
+/* Removes the empty directories that were created for a link which was then refused: they would be
+ * taken for the bundle's place. */
 static void remove_empty_place(PinsSession *s, SessionPlace *at) {
         if (at->bundle_fd < 0)
                 return;

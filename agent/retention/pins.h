@@ -33,19 +33,20 @@ int pins_check_place(const char *path);
 /** Opens the directory with the bundle's pins, to ship from it. -ENOENT when there is none */
 int pins_open(Pins *p, const char *bundle_id);
 
-/** Whose files count on a network file system, beside this process's own and root's; to be called
- * before p is used. @param users  for agent_uid_is_trusted(), copied  @return 0, -ENOMEM */
+/** Sets the users whose files are accepted on a network file system, beside this process's and
+ * root's. Call it before p is used. @param users  for agent_uid_is_trusted(), copied @return 0,
+ * -ENOMEM */
 int pins_set_trusted(Pins *p, const char *const *users);
-/** @param own_uid  of pins_open_shared()  @return whether a file is an agent's */
+/** @param own_uid  from pins_open_shared() @return whether a file's owner is an agent's user */
 bool pins_is_agents(const Pins *p, const struct stat *st, uid_t own_uid);
 
-/** @return of how many bundles another node's links are there, as far as they can be read */
+/** @return the number of bundles that another node's links hold, as far as they can be read */
 size_t pins_count_of_node(Pins *p, const char *instance_id);
 
 /** Opens, and creates, a directory in the source's `.neuron-collectd` in which the agents of all
  * nodes may create files, and only remove their own.
- * @param ret_uid    the owner of what this process creates there
- * @param ret_error  why it cannot be had, and the remedy; the caller's; may be NULL
+ * @param ret_uid  the owner of files that this process creates there
+ * @param ret_error  why it cannot be used, and the remedy; the caller's; may be NULL
  * @return fd; -ENOENT: the fixed part is not there, or on no network file system; -errno */
 int pins_open_shared(Pins *p, const char *name, uid_t *ret_uid, char **ret_error);
 
@@ -59,9 +60,11 @@ int pins_secure_root(Pins *p, char **ret_moved);
 /** Removes all pins of a bundle. Missing is fine. */
 int pins_release(Pins *p, const char *bundle_id);
 
-/** Calls back for each bundle that has pins, and for strays; more than once where several places
- * have some. The names are what the directories hold, not necessarily bundle ids. @param path
- * where, absolute. A negative return of on_pins ends it and is returned */
+/** Calls back for each directory of pins, also of unknown bundles; more than once for a bundle with
+ * pins in several places.
+ * @param on_pins  bundle_id is the directory's name, not necessarily a bundle's; path is absolute.
+ * A negative return ends the listing, which returns it
+ * @return 0; what on_pins returned; -errno */
 int pins_list(Pins *p, int (*on_pins)(const char *bundle_id, const char *path, void *userdata),
               void *userdata);
 
@@ -88,8 +91,8 @@ typedef struct PinsMember { /* all borrowed */
  * @return 0, -EINVAL, -ENOMEM */
 int pins_session_new(PinsSession **ret, Pins *p, const char *bundle_id, size_t max_inodes);
 PinsSession *pins_session_free(PinsSession *s);
-/** Has the path of the unit and its owner recorded beside its first pin, so that its row can be
- * made again when the state is lost. @param path  absolute; borrowed for the session's life */
+/** Records the unit's path and owner beside its first pin, so that the row can be created again
+ * when the state is lost. @param path  absolute; borrowed for the session's life */
 void pins_session_set_unit(PinsSession *s, const char *path, uid_t uid);
 DEFINE_CLEANUP(PinsSession, pins_session_free);
 
@@ -152,12 +155,12 @@ int pins_measure(Pins *p, const PinsMeasure *m);
 
 typedef struct PinsRequest { /* borrowed */
         const char *bundle_id;
-        bool only_links;       /* the files stay; -ENOENT is no result then */
-        const char *relative;  /* the unit, below the fixed part; "" = the fixed part itself */
-        bool is_file;          /* the unit is that one file */
-        bool leaves_directory; /* the unit's own directory stays, though it be empty */
-        bool only_named;  /* files and directories without a name of evidence of their own stay */
-        bool any_content; /* evicted: members are deleted as they are, else only as shipped */
+        bool only_links;        /* the files stay; -ENOENT is no result then */
+        const char *relative;   /* the unit, below the fixed part; "" = the fixed part itself */
+        bool is_file;           /* the unit is that one file */
+        bool leaves_directory;  /* keep the unit's own directory, even if it is empty */
+        bool only_named;        /* keep files and directories whose own names are no evidence */
+        bool any_content;       /* evicted: members are deleted as they are, else only as shipped */
         const uint64_t *prints; /* sorted fingerprints of what this bundle has shipped */
         size_t n_prints;
         /* Those of the unit's other bundles as well: the last link to content that is in neither

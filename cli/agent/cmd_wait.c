@@ -81,8 +81,8 @@ static const char *find_removed_destination(const json_t *bundle, const json_t *
         return lost;
 }
 
-/* What keeps a destination from taking bundles is reported there, once, and not of each bundle that
- * waits for it. @param buf  at least OBSTACLE_SIZE  @return buf; "" when there is none */
+/* @return why a destination takes no bundles, in buf; "": it takes them. Reported once, and not for
+ * each bundle that waits. @param buf  of at least OBSTACLE_SIZE bytes */
 static const char *destination_error(const json_t *bundle, const json_t *status, char *buf) {
         size_t i;
         json_t *d;
@@ -327,7 +327,8 @@ static int finish_all(const Wait *w) {
 
 #define LAST_WORD_MSEC 5000
 
-/* What its destinations say; without an answer the bundle's own reason does. */
+/* Prints how the wait for one bundle ended, and why it is not delivered: its destinations' reasons,
+ * or the bundle's own if the agent does not answer. */
 static int finish_one(const Wait *w) {
         char buf[OBSTACLE_SIZE];
         _cleanup_(client_reply_done) ClientReply reply = { 0 };

@@ -186,7 +186,7 @@ char *object_store_url(const ObjectStore *s, const char *key) {
         return strbuf_format("%s%s", s->url_prefix, key);
 }
 
-/* Says whose a bundle is, that whoever may write on the volume can have put there. */
+/* Reports the owner of a bundle if that user is not known as an agent's. */
 static void report_owner(const ObjectStore *s, const ObjectHead *manifest) {
         VolumeOwners owners;
         _cleanup_free_ char *node = path_parent(manifest->key),

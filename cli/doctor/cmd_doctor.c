@@ -352,8 +352,8 @@ static void check_running_agent(Doctor *d) {
         for (size_t n; *error; error += n + (error[n] == '\n')) { /* a line a fault */
                 n = strcspn(error, "\n");
                 report(d, WARNING, "agent", "fix the file, then reload it",
-                       "its last reload failed, and what was before is in force: %.*s", (int)n,
-                       error);
+                       "its last reload failed, and the previous configuration is in force: %.*s",
+                       (int)n, error);
         }
         if (*pending)
                 report(d, WARNING, "agent", "restart it", "it must be restarted for %s", pending);
@@ -502,7 +502,7 @@ static void report_left_out(SourceCheck *l) {
                                                              l->left_out.skipped_example[k]);
                 if (text)
                         report(l->d, WARNING, l->what, scan_skip_remedy((ScanSkip)k),
-                               "below '%s' is what no bundle gets: %s", l->fixed, text);
+                               "below '%s' are files that no bundle contains: %s", l->fixed, text);
         }
         scan_unit_done(&l->left_out);
 }
@@ -691,8 +691,8 @@ static void check_unseen_by_agent(SourceCheck *l) {
         const json_t *s =
                 cli_find(json_object_get(l->d->agent, "sources"), "name", l->source->name);
         if (s && *cli_text(s, "unseen"))
-                report(l->d, FAILED, l->what, NULL,
-                       "the agent that runs does not see all of it: %s", cli_text(s, "unseen"));
+                report(l->d, FAILED, l->what, NULL, "the running agent cannot read all of it: %s",
+                       cli_text(s, "unseen"));
 }
 
 static void check_source(Doctor *d, const void *subject) {
@@ -779,7 +779,7 @@ static void report_missing_root(Doctor *d, const VolumeCheck *check) {
         if (cli_number(its, "bytes_delivered") > 0) {
                 report(d, strcmp(cli_text(its, "state"), "ok") == 0 ? WARNING : FAILED, what,
                        "mount it, unless the directory was removed on purpose",
-                       "'%s' is not there any more; the agent has delivered there, and waits for "
+                       "'%s' no longer exists; the agent has delivered there, and waits for "
                        "the mount that it was on",
                        root);
                 return;

@@ -112,7 +112,7 @@ static const char *const harmless_keys[] = {
         "public", "routing", "row",  "s3",      "sort",  "state",     "store",
 };
 
-/* At the end of a name of a token or signature: what is said about it, not itself. */
+/* The end of a name for a property of a token or signature, which is not the secret itself. */
 static const char *const descriptions[] = {
         "count", "expiry", "file", "length", "limit", "path", "size", "ttl", "type", "version",
 };
@@ -149,8 +149,8 @@ static void cut_words(const char *name, Words *ret) {
         ret->joined[n_joined] = ret->cut[n_cut] = '\0';
 }
 
-/* `token` anywhere, but for what a tokenizer is called and has: counts and rates are recognised by
- * their value. */
+/* `token` anywhere in a name, except names of tokenizers and of their tokens. Counts and rates are
+ * recognised by their values. */
 static bool mentions_token(const char *joined) {
         for (size_t i = 0; i < ELEMENTSOF(harmless_tokens); i++)
                 if (strstr(joined, harmless_tokens[i]))
@@ -211,8 +211,8 @@ enum {
 #define HEX "0123456789abcdefABCDEF"
 #define BASE64 ALNUM "+/=%" /* also URL-encoded */
 
-/* Keys that are known by how they begin. `min` bytes of `chars` follow. Source: the issuers'
- * documentation, and the public rules of secret scanners. */
+/* Keys that are recognised by their prefix, which at least `min` bytes of `chars` follow. Source:
+ * the issuers' documentation, and the public rules of secret scanners. */
 /* clang-format off */
 static const struct KeyForm {
         const char *prefix, *chars;
@@ -554,11 +554,11 @@ enum {
         BLANKS_MAX = 8,       /* around a separator */
         COUNT_DIGITS_MAX = 9, /* max_tokens=4096 is no secret */
         FRACTION_DIGITS_MAX = 17,
-        HEX_DIGITS_MAX = 16,     /* sig=0x1d2c is none either */
+        HEX_DIGITS_MAX = 16,     /* sig=0x1d2c is not a secret */
         EVIDENCE_BYTES_MAX = 32, /* of a special token, or of a name without digits */
         BEARER_BYTES_MIN = 8,
         STRING_PREFIX_MAX = 2, /* b'…', rb'…', $'…' */
-        LINE_BYTES_MAX = 512,  /* of a line that is looked at in advance */
+        LINE_BYTES_MAX = 512,  /* of a line that is read in advance */
         WORD_BYTES_MAX = 128,
 };
 
@@ -579,7 +579,7 @@ typedef struct Value {
         size_t from, to; /* to is where to continue: behind a closing quote it is not */
 } Value;
 
-/* What a value can be besides a secret, by its name. */
+/* What a value may be besides a secret, decided by its name. */
 typedef enum NameKind {
         NAME_SECRET,
         NAME_TOKEN, /* `tokens_per_second`, `token`: a number, a tokenizer's token */
@@ -602,7 +602,7 @@ static NameKind name_kind(const char *name) {
         return NAME_SECRET;
 }
 
-/* Options whose name alone does not speak of a secret. */
+/* Options whose names do not contain a word for a secret. */
 static bool is_secret_option(const char *name) {
         static const char *const options[] = {
                 "-pass",    "--pass",        "-passin",        "-passout", "-storepass",
@@ -787,14 +787,14 @@ static bool is_evidence(const Scan *t, Value v, bool is_name_possible) {
                span_within(t, v, ALNUM "_:.,()<>*&~-") == n;
 }
 
-/* What a field `auth` says besides a secret: how, and whether. */
+/* Values of a field `auth` that are no secrets: a method, or a result. */
 static const char *const auth_methods[] = {
         "basic", "digest",    "failed", "iam",    "kerberos", "ldap",       "munge",     "mtls",
         "oidc",  "publickey", "sasl",   "simple", "success",  "auth/munge", "auth/none",
 };
 
-/* Values that are no secrets: whatever their name (true, null, an opening bracket), or because of
- * it. */
+/* @return whether a value is no secret: with any name (true, null, an opening bracket), or with
+ * this one. */
 static bool is_plain(const Scan *t, Value v, const char *name) {
         NameKind kind = name_kind(name);
         while (v.to > v.from && is_one_of(t->s[v.to - 1], ",;"))
@@ -1022,7 +1022,7 @@ static size_t line_end(const Scan *t, size_t i, size_t max) {
         return i;
 }
 
-/* `name: …`, and `name:` with more below: what is nested there speaks for itself. */
+/* @return whether it is `name: …`, or `name:` with nested lines, whose own names decide. */
 static bool is_mapping(const Scan *t, size_t i) {
         size_t end = line_end(t, i, LINE_BYTES_MAX), k = i;
         char quote = skip_quote(t, &k);
@@ -1108,8 +1108,8 @@ static bool is_in_netrc(const Scan *t, size_t i) {
         return false;
 }
 
-/* Where the value of a name begins. @param at  the name's place
- * @return whether there is one, and *ret_i at its place */
+/* Finds the start of a name's value. @param at  offset of the name
+ * @return whether there is a value; its offset is in *ret_i */
 static bool find_value_start(const Scan *t, const char *name, Value at, size_t *ret_i) {
         size_t i = at.to;
         if (skip_separator(t, &i) || (at.from > 0 && is_one_of(t->s[at.from - 1], "<:") &&
@@ -1147,7 +1147,7 @@ static size_t find_value_end(const Scan *t, size_t *i, ValueForm form) {
         return end_of_value(t, *i, form);
 }
 
-/* `pass:X` is a password for openssl(1), these say where one is */
+/* With openssl(1) `pass:X` is a password; these name the place of one. */
 static bool is_reference(const Scan *t, size_t i) {
         return starts_with(t, i, "env:") || starts_with(t, i, "file:") ||
                starts_with(t, i, "fd:") || starts_with(t, i, "stdin");

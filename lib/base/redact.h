@@ -11,10 +11,10 @@
  * lines, in lists, in XML and beside the name (`name: PASSWORD, value: …`); user:password in URLs
  * and before hosts; lines of .netrc and .pgpass (ports of PostgreSQL alone); keys of known form
  * (AKIA… and the secret beside them, session tokens, hf_…, JWTs, PEM blocks, presigned URLs); and
- * what some programs are given without a name (`mysql -pX`, `redis-cli -a X`, `aws configure set
- * NAME X`). What looks like evidence stays: counts and rates of tokens, a tokenizer's tokens, a
- * signal or a short id named signature or cookie. The forms are tables in redact.c. What has
- * neither a name nor a known form cannot be recognised.
+ * arguments of some programs that have no name (`mysql -pX`, `redis-cli -a X`, `aws configure set
+ * NAME X`). Evidence stays: counts and rates of tokens, a tokenizer's tokens, a signal or a short
+ * id named signature or cookie. The forms are tables in redact.c. A secret with neither a name nor
+ * a known form is not recognised.
  * @param n  bytes of text, which may hold anything, NUL too */
 void redact_text(StrBuf *b, const char *text, size_t n);
 

@@ -571,11 +571,11 @@ static int classify_way(const Volume *v, const VolumeWay *way, int error, const 
                 return classify_group(v, error, path, ret_error);
         if (!way->is_foreign)
                 return classify_errno(error, way->step, path, ret_error);
-        set_error(
-                ret_error,
-                "'%s/%.*s' belongs to uid %u, which is no agent's: remove it, or add that user to "
-                "agreement.trusted_uids",
-                v->root, (int)way->end, relative, (unsigned)way->owner);
+        set_error(ret_error,
+                  "'%s/%.*s' belongs to uid %u, which is not an agent's user; remove it, or add "
+                  "that user to "
+                  "agreement.trusted_uids",
+                  v->root, (int)way->end, relative, (unsigned)way->owner);
         return UPLOAD_E_UNREACHABLE;
 }
 
@@ -1396,11 +1396,10 @@ int volume_object_read(Volume *v, const char *relative, size_t max_bytes, Volume
         if (r == 0)
                 r = fd = fs_open_regular(root_fd, relative, &st);
         if (r >= 0 && !is_trusted(v, root_fd, st.st_uid)) {
-                set_error(
-                        ret_error,
-                        "'%s' belongs to uid %u, which is no agent's, so it does not count: remove "
-                        "it, or add that user to agreement.trusted_uids",
-                        path, (unsigned)st.st_uid);
+                set_error(ret_error,
+                          "'%s' belongs to uid %u, which is not an agent's user, so it is ignored; "
+                          "remove it, or add that user to agreement.trusted_uids",
+                          path, (unsigned)st.st_uid);
                 return UPLOAD_E_REFUSED;
         }
         if (r >= 0 && (uint64_t)st.st_size > max_bytes) {

@@ -123,7 +123,7 @@ static int open_of_packages(int root_fd, const FileQuery *q) {
         return fd;
 }
 
-/* ---- who could read it ---- */
+/* ---- whether the core's owner may read a file ---- */
 
 /* @param other  S_IROTH, S_IXOTH */
 static bool may(const FileReader *r, const struct stat *st, mode_t other) {
@@ -158,7 +158,8 @@ static const char *place_below(int root_fd, int fd, char path[static FILES_PATH_
         return again >= 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino ? path + n : NULL;
 }
 
-/* Above all a program in another user's home, which the agent may read. */
+/* @return whether the core's owner may read an open file. The agent itself may read more, such as a
+ * program in another user's home. */
 static bool may_read(const FileReader *r, int root_fd, int fd) {
         char buffer[FILES_PATH_SIZE], prefix[FILES_PATH_SIZE] = "/";
         struct stat st;
