@@ -59,8 +59,8 @@ void hooknotes_rebind(HookNotes *n, const Config *config);
 /** @return whether all that was in the mailbox at the start has been read, for --once */
 bool hooknotes_is_idle(const HookNotes *n);
 
-/** @return whether, for seconds after the start, notes of the mailbox are not known yet: what is
- * delivered now might lack its failure */
+/** @return whether the mailbox has not been read yet after the start, which takes seconds: a bundle
+ * that is delivered now could lack its failure */
 bool hooknotes_has_unread_mail(const HookNotes *n);
 
 /** Sends the hook the part of the snapshot that it may read. @param fd  a sealed memfd, borrowed;

@@ -56,8 +56,8 @@ const Decision *agreement_find(const Agreement *a, const char *key, const Claim 
 /** @return whether somebody can still decide it: the arbiter, or the bus */
 bool agreement_is_pending(const Agreement *a, const char *key, const Claim *process);
 
-/** @return whether the arbiter is being asked about this key, or is about to be: what it answered
- * last leads to the next question at once */
+/** @return whether a request to the arbiter about this key is under way, or follows at once from
+ * the last reply */
 bool agreement_is_asking(const Agreement *a, const char *key, int64_t now);
 
 /** A verified message of a peer. @return 0, -ENOSPC, -ENOMEM */

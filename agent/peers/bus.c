@@ -314,9 +314,9 @@ static void on_child_done(const ChildResult *result, void *userdata) {
         stop_child(userdata, why);
 }
 
-/* Ages in it count from when it was sent, so that an old one would say what is wrong. A sequence is
- * a time: one that is far ahead of ours would mute its sender, whose name anybody with the key can
- * write. */
+/* Ages in a packet count from when it was sent, so those of an old packet are wrong. A sequence is
+ * a time: one far ahead of this node's clock would mute the named sender, and every node with the
+ * key can write any name. */
 static bool is_replay(Bus *b, const Message *m) {
         uint8_t digest[SHA256_SIZE];
         uint64_t hash, now = b->options.clock->realtime_usec(b->options.clock);
@@ -503,8 +503,8 @@ int bus_send(Bus *b, const Message *m) {
         if (!b->child || b->state.n_connected == 0)
                 return -ENOTCONN;
         uint64_t real_usec = b->options.clock->realtime_usec(b->options.clock);
-        /* Grows over a restart, too. After a clock that was far ahead it begins anew: nobody has
-         * accepted those. */
+        /* It also grows over a restart. After a clock that was far ahead it starts from the current
+         * time: no peer has accepted those sequences. */
         bool is_ahead = b->sequence > real_usec + SEQUENCE_AHEAD_USEC;
         b->sequence = is_ahead ? real_usec : MAX(b->sequence + 1, real_usec);
         WireStamp stamp = { .key = wire_keys(b),

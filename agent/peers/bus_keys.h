@@ -19,8 +19,8 @@ int bus_keys_parse(const char *text, const char *file, BusKeys *ret, Diags *faul
 
 typedef struct BusKeyFile {
         const char *path; /* borrowed; "" = none */
-        uid_t uid;    /* whose it may be, beside root's and this process's user's; 0: nobody's */
-        BusKeys keys; /* of the last time that it was without fault; none: n = 0 */
+        uid_t uid;    /* a further permitted owner, beside root and this process's user; 0: none */
+        BusKeys keys; /* from the last reading without a fault; n = 0: none */
         struct stat seen;
         bool was_read;
 } BusKeyFile;

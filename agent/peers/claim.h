@@ -16,8 +16,8 @@
 #define CLAIMS_MAX 4096 /* of a failure */
 #define CLAIM_RANKS_MAX 1000000
 
-/* From here on a claim's pid is none (pid_max is 2^22): nobody saw the process, and the number
- * tells the claim from others. It is not shown. */
+/* From here on a claim's pid is not a process's (pid_max is 2^22): the process is unknown, and the
+ * number only distinguishes the claim from others. It is not shown. */
 #define CLAIM_PID_UNKNOWN UINT32_C(0x80000000)
 
 typedef enum ClaimState {

@@ -154,7 +154,7 @@ static int group_by_owner(Decision *d) {
         return 0;
 }
 
-/* Whether it counts as what its owner takes: links alone when links are to be released. */
+/* @return whether an item counts as its owner's use: links alone when links are to be released */
 static bool is_counted(const Decision *d, size_t i) {
         const RetentionItem *item = &d->items[i];
         return d->verdicts[i].act == RETENTION_KEEP &&

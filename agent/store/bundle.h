@@ -55,16 +55,15 @@ typedef struct HeldFiles {
 
 void held_files_done(HeldFiles *h);
 
-/* The processes that the names of a bundle's files speak of (`-pid-N-`), as their own namespace
- * counts them. */
+/* The pids in the names of a bundle's files (`-pid-N-`), of the processes' own namespace. */
 #define NAMED_PIDS_MAX 4096
 typedef struct NamedPids { /* all zero = none */
         uint32_t *items;   /* ascending, each once */
         size_t n;
-        bool is_cut; /* there are more: of none it is known that the bundle lacks it */
+        bool is_cut; /* the bundle has more pids: a missing one may belong to it as well */
 } NamedPids;
 
-/** Adds one; without memory, or beyond NAMED_PIDS_MAX, it is cut. @param pid  -1: none */
+/** Adds a pid; sets is_cut for lack of memory, or beyond NAMED_PIDS_MAX. @param pid  -1: none */
 void named_pids_add(NamedPids *p, int64_t pid);
 bool named_pids_contain(const NamedPids *p, int64_t pid);
 void named_pids_done(NamedPids *p);
@@ -87,8 +86,8 @@ typedef struct Bundle {
         ListLink queue_link;  /* of its source's queue, oldest first */
         IntakeSource *source; /* NULL: the source is no longer configured */
         HeldFiles held;
-        NamedPids pids;   /* of its members, as of the last look, at last as they were delivered */
-        bool uncommitted; /* its row stands in a transaction: nothing may act on it yet */
+        NamedPids pids;      /* in its members' names: at the last probe, then as delivered */
+        bool uncommitted;    /* its row stands in a transaction: nothing may act on it yet */
         ListLink write_link; /* linked while its row could not be written */
         /* Intake's: */
         sd_event_source *timer; /* next look */
@@ -100,7 +99,7 @@ typedef struct Bundle {
         bool has_late, probe_wanted;
         uint64_t n_unheld, seen_digest;
         bool is_active;           /* counts among those that its source works on */
-        FileOwners owners;        /* of its members, as of the last look; none was: of nobody */
+        FileOwners owners;        /* of its members, at the last probe; before the first: none */
         uint64_t whole_boot_usec; /* since when it waits only for what is still to be attached; 0 =
                                      it does not */
         uint64_t quiet_usec, checked_boot_usec, seen_boot_usec, check_took_usec;

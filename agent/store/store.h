@@ -25,9 +25,9 @@ typedef struct Store Store;
 enum { STORE_E_LOCKED = 1, STORE_E_NOT_FOUND = 2, STORE_E_NEWER = 5 };
 int store_open(Store **ret, const char *state_dir, char **ret_put_aside, pid_t *ret_pid);
 Store *store_close(Store *s);
-/** @return whether the database and its log are still what its path leads to. A store whose
- * directory was removed or replaced would go on writing to files that no start finds: all its
- * changes fail with -ESTALE. */
+/** @return whether the database and its log are still the files at its path. If the directory was
+ * removed or replaced, a store would write to files that no later start finds: all its changes fail
+ * with -ESTALE. */
 bool store_is_in_place(const Store *s);
 /** What stands between the two is committed as one, or not at all. -EALREADY inside one, -EBUSY
  * when another process writes. A call that fails in between undoes itself only; where SQLite had to

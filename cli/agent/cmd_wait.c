@@ -100,8 +100,8 @@ static const char *destination_error(const json_t *bundle, const json_t *status,
         return buf;
 }
 
-/* @return why a bundle is not delivered: what its destinations say where it waits for them, else
- * its own reason; ""; borrowed. @param buf  at least OBSTACLE_SIZE */
+/* @return why a bundle is not delivered: its destinations' errors if it waits for them, else its
+ * own reason; "": unknown; borrowed. @param buf  of at least OBSTACLE_SIZE bytes */
 static const char *reason_of(const json_t *bundle, const json_t *status, char *buf) {
         static const char *const waiting[] = { "ready", "shipping" };
         const char *own = cli_text(bundle, "reason");
@@ -404,8 +404,8 @@ static int find_movable(const Wait *w, const char *state, bool *ret, uint64_t *n
         return CLI_YES;
 }
 
-/* Waiting is in vain when all that remains was given up, waits for what is not configured any
- * more, or lies where the agent cannot see it. */
+/* Ends the wait when all remaining bundles were given up, wait for a destination that is no longer
+ * configured, or lie where the agent cannot read. */
 static int check_hopeless(Wait *w) {
         static const char *const waiting[] = { "settling", "ready" };
         const json_t *bundles = json_object_get(w->status, "bundles");

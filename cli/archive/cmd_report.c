@@ -48,7 +48,7 @@ typedef struct Report {
         bool has_failed; /* something could not be read, which was reported */
         VolumeOwners owners;
         size_t n_listed;   /* of found, in `.incidents` itself */
-        bool finds_beside; /* what is listed now are records beside `.incidents` */
+        bool finds_beside; /* the current listing is of records beside `.incidents` */
 } Report;
 
 /* ---- which failure ---- */
@@ -217,7 +217,7 @@ static int list_below(Report *r, const char *name) {
                       : -ENOMEM;
 }
 
-/* On a volume also what nodes have written beside `.incidents`, which refused them. */
+/* Lists `.incidents`, and on a volume also the records of nodes that it refused, beside it. */
 static int list(Report *r, bool is_volume) {
         char name[RECORD_NAME_SIZE] = INCIDENTS_DIRECTORY "/";
         if (*r->key)
@@ -606,8 +606,8 @@ static void search_above_bundle(Search *s) {
         }
 }
 
-/* Why there is nothing to show: the URL is above the place, or nothing is ever written there.
- * @return 0; OBJECT_E_*, -errno: it cannot be listed */
+/* Reports why there is no failure to show: the URL lies above the place of the records, or nodes
+ * write none there. @return 0; OBJECT_E_*, -errno: it cannot be listed */
 static int report_none(Report *r) {
         Search s = { .report = r };
         int e = object_store_list(

@@ -80,7 +80,7 @@ static _printf_(5, 6) void report(Doctor *d, Finding finding, const char *what, 
         (void)fflush(stdout); /* some parts take their time; main() asks how it went */
 }
 
-/* ---- what touches paths ---- */
+/* ---- checks that access paths ---- */
 
 typedef struct Section {
         Doctor *d;
@@ -110,8 +110,8 @@ static bool report_findings(Doctor *d, const char *text) {
         return json_is_array(findings);
 }
 
-/* Runs a check in a child that may hang for ever, as one of a path of a mount whose server is away.
- * @param path  what it is about  @return whether it ended */
+/* Runs a check in a child, as access to a mount whose server is away never returns.
+ * @param path  the path that it checks @return whether it ended */
 static bool check_guarded(Doctor *d, const char *what, const char *path,
                           void (*check)(Doctor *d, const void *subject), const void *subject) {
         _cleanup_free_ char *text = NULL;
@@ -686,7 +686,7 @@ static void report_no_source(SourceCheck *l, int error) {
                        "'%s' cannot be opened: %s", l->fixed, strerror(error));
 }
 
-/* The agent may be refused what this user may read. */
+/* Adds the running agent's own result: it may be refused where this user may read. */
 static void check_unseen_by_agent(SourceCheck *l) {
         const json_t *s =
                 cli_find(json_object_get(l->d->agent, "sources"), "name", l->source->name);
