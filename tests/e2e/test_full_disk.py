@@ -93,7 +93,8 @@ def rows(a, where="true"):
 
 
 def pins(a):
-    return [f for f in tree(a.dir) if b"/.neuron-collectd/" in b"/" + f]
+    """Links; the mark of an agent whose state directory is on a network file system is none."""
+    return [f for f in tree(a.dir) if b"/.neuron-collectd/" in b"/" + f and b"/@nodes/" not in f]
 
 
 def check_all(a, units):
