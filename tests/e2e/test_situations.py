@@ -471,6 +471,8 @@ def ask_the_running(row, arrange, faults):
 
 def ask_once(row, arrange, faults):
     a = Agent()
+    if "hangs" in row.name:  # the search for leaks stops all threads, which none in the kernel can be
+        a.environment["ASAN_OPTIONS"] = "detect_leaks=0"
     with contextlib.ExitStack() as stack:
         steps = arrange(a, stack)
         next(steps)
