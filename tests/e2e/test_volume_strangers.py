@@ -276,10 +276,15 @@ def a_record_that_the_directory_refuses_is_beside_it_and_in_the_roster():
     assert os.stat(os.path.join(s.share, ".incidents", s.key, "1")).st_uid == 0
     wait_for("incident.json has both", lambda: any(
         "i-0b" in open(path, encoding="utf-8").read() for path in s.published()), 120)
-    result = other.cli("--json", "--config", other.config_file, "report", s.share)
-    d = json.loads(result.stdout)
-    assert {r["state"] for r in d["ranks"]} <= {"present", "late"} and len(d["ranks"]) == 2, result
-    assert {n["instance_id"] for n in d["nodes"]} == {INSTANCE, "i-0b"}, d["nodes"]
+
+    def rank_states():
+        result = other.cli("--json", "--config", other.config_file, "report", s.share)
+        d = json.loads(result.stdout)
+        assert {n["instance_id"] for n in d["nodes"]} == {INSTANCE, "i-0b"}, d["nodes"]
+        return [r["state"] for r in d["ranks"]]
+
+    wait_for("both ranks are there, the second as soon as its record says so",
+             lambda: len(rank_states()) == 2 and set(rank_states()) <= {"present", "late"}, 60)
     other.stop()
     s.agent.stop()
 
