@@ -967,7 +967,9 @@ static void check_run(WorkJob *job) {
         directory_check_run(&CONTAINER_OF(job, CheckJob, job)->check);
 }
 
-/* A note whose file system does not answer is checked again when that does. */
+/* Moves a note to its next stage by what the check of its directory found. A durable note whose
+ * file system did not answer stays open until LATE_CHECK_USEC after its arrival: the check is
+ * repeated when that file system answers. */
 static void decide(HookNotes *n, Note *note, const DirectoryCheck *check) {
         uint64_t late_usec = note->since_usec + LATE_CHECK_USEC;
         set_location(n, note, check);

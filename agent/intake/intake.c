@@ -623,8 +623,9 @@ static void label_losses(Bundle *b, const ScanUnit *u) {
         json_decref(reasons);
 }
 
-/* @param id  of the bundle that lacks it; NULL: it is in no bundle
- * @param n_counted  number of them that the metric has counted before */
+/* Logs that a scan left members out for one reason, and counts those that are new.
+ * @param id  the bundle that lacks them; NULL: they belong to no bundle
+ * @param n_counted  how many of them bundle_discards_total has already */
 static void report_skip(IntakeSource *s, const char *id, const ScanUnit *u, ScanSkip skip,
                         uint64_t n_counted) {
         _cleanup_free_ char *text =

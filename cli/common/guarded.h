@@ -1,6 +1,6 @@
 /* Runs a function that accesses paths in a child process. A mount whose server does not answer
- * holds a process in the kernel, where no signal reaches it; then only the child hangs, and the
- * caller leaves it behind. What the function checks is left to the caller. */
+ * holds a process in the kernel, where no signal reaches it. Then only the child hangs, and the
+ * caller returns without waiting for it. What the function checks is left to the caller. */
 #pragma once
 
 #include <stdint.h>

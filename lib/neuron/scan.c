@@ -202,7 +202,8 @@ static bool matches_template(const PathTemplate *t, const char *relative) {
         return path_template_match(t, relative, NULL);
 }
 
-/* A file of cores may lie anywhere below the fixed part. */
+/* Compares the last components of a core's path with the template: unlike other units, a core may
+ * lie deeper below the fixed part than the template says. */
 static bool core_matches_template(const PathTemplate *t, const char *relative) {
         size_t depth = unit_path_depth(relative), wanted = path_template_depth(t);
 

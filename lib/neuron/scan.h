@@ -33,9 +33,10 @@ typedef struct ScanSource { /* all borrowed for the time of a call */
         /* The same for what no bundle can name: a unit that has losses but no member, a file of a
          * profile source that belongs to no profile. May be NULL. */
         void (*on_left_out)(const struct ScanMember *m, void *userdata);
-        /* On a network file system: may_own, whether this agent may own members and units whose
-         * names have another instance's id; owns, whether it owns those of this unit. Members that
-         * it may own and does not are in ScanUnit.foreign. NULL: it owns none. */
+        /* For members and units on a network file system whose names have another instance's id.
+         * may_own() says whether this agent can own any with that id, owns() whether it owns those
+         * of one unit. Members for which may_own() is true and owns() false are reported in
+         * ScanUnit.foreign. NULL: this agent owns none. */
         bool (*may_own)(const char *instance_id, void *owner_data);
         bool (*owns)(const char *relative, const char *instance_id, void *owner_data);
         void *owner_data;
