@@ -71,12 +71,14 @@ static const CliCommand commands[] = {
         { "ls", "URL", "the bundles below s3://bucket[/prefix] or a directory",
           "By incident, a line a bundle: time (UTC), node, kind, size, whether it is complete, and where it is.\n"
           "An object that has no manifest (yet) is not delivered.\n\n" S3_HELP, CLI_READS_CONFIG, cmd_ls },
-        { "report", "URL [--html OUT]", "ranks of a failure: who is missing, who failed first",
+        { "report", "URL [--html OUT] [--trust-uid U]", "ranks of a failure: who is missing, who failed first",
           "URL is s3://bucket/prefix or a directory: a destination, an incident's directory, or one of\n"
           "…/.incidents/KEY[/N]. Without N: the newest failure of a key; of several keys a line each.\n"
           "Reads what the nodes wrote there; needs no agent. Exit: 0 none is known to be missing,\n"
           "1 some are missing or not listed, 3 something cannot be read.\n\n"
-          "  --html OUT          write a page instead of the table\n" S3_HELP, CLI_READS_CONFIG, cmd_report },
+          "  --html OUT          write a page instead of the table\n"
+          "  --trust-uid U       agents run as these users, too: on a volume, files of users that are not\n"
+          "                      known as agents' are left out and named; numbers or names, U[,U…]\n" S3_HELP, CLI_READS_CONFIG, cmd_report },
         { "get", "URL [--member PATH] [-o OUT]", "fetch a bundle, or one file out of it, verified",
           "URL is s3://bucket/key or a path: the bundle, its manifest, or what both begin with.\n"
           "Data is kept in OUT.partial until it is complete and verified; the same command resumes\n"

@@ -38,6 +38,7 @@ typedef struct Report {
         ObjectStore *store;
         const char *given;        /* the URL */
         const char *html;         /* a path; `-`; NULL */
+        const char *trusted;      /* --trust-uid; NULL */
         char *root;               /* what .incidents lies in: "" or ends in a slash */
         char key[CLAIM_KEY_SIZE]; /* what is asked for; "" = all */
         uint32_t n;               /* 0 = the newest of each key */
@@ -636,23 +637,13 @@ static int report_unreadable(Report *r, int e) {
                           e > 0 ? object_store_error(r->store) : "there are none");
                 return show(r, r->published);
         }
-        if (e == 0 || e == OBJECT_E_NOT_FOUND)
+        if (e == 0 && r->owners.n_refused > 0)
+                cli_error("no failures in '%s' that an agent is known to have written", r->given);
+        else if (e == 0 || e == OBJECT_E_NOT_FOUND)
                 e = report_none(r);
         if (e != 0)
                 (void)object_store_report(r->store, e);
         return EXIT_UNREADABLE;
-}
-
-/* What lies below the root is read without following symlinks, and by its owner. */
-static int set_volume(Report *r) {
-        struct stat st;
-        _cleanup_free_ char *incidents = strbuf_format("%s" INCIDENTS_DIRECTORY, r->root);
-        int e = incidents ? object_store_set_root(r->store, r->root) : -ENOMEM;
-        if (e < 0)
-                return e;
-        if (lstat(incidents, &st) == 0)
-                volume_owners_add(&r->owners, (int64_t)st.st_uid, incidents);
-        return 0;
 }
 
 static int report(Report *r, const ObjectUrl *url) {
@@ -661,12 +652,11 @@ static int report(Report *r, const ObjectUrl *url) {
                 return cli_usage("report",
                                  "'%s' names no failure; write …/" INCIDENTS_DIRECTORY "/KEY/N",
                                  r->given);
-        if (e == 0 && !url->bucket)
-                e = set_volume(r);
+        if (e == 0 && !url->bucket) /* below the root no symlink is followed */
+                e = object_store_set_root(r->store, r->root);
         if (e == 0)
                 e = list(r, !url->bucket);
         cli_progress_end();
-        volume_owners_report(&r->owners);
         if (e != 0 || r->n_found == 0)
                 return report_unreadable(r, e);
         if (r->n_keys > 1 && r->html)
@@ -675,16 +665,20 @@ static int report(Report *r, const ObjectUrl *url) {
         return show_failures(r);
 }
 
-static void init_owners(Report *r, const ObjectUrl *url, bool is_open) {
+static int init_owners(Report *r, const ObjectUrl *url, bool is_open) {
         const char *component = find_component(url->key);
         _cleanup_free_ char *root = component == url->key ? strdup(".")
                                     : component ? strndup(url->key, (size_t)(component - url->key))
                                                 : strdup(url->key);
         volume_owners_init(&r->owners, r->cli, is_open && !url->bucket ? root : NULL);
+        return r->trusted ? volume_owners_add(&r->owners, r->trusted) : 0;
 }
 
 static int parse(int argc, char **argv, Report *r, S3Options *s3) {
-        const CliOption options[] = { S3_OPTION_ROWS(s3), { "html", .value = &r->html }, { 0 } };
+        const CliOption options[] = { S3_OPTION_ROWS(s3),
+                                      { "html", .value = &r->html },
+                                      { "trust-uid", .value = &r->trusted },
+                                      { 0 } };
         int code = cli_options(argv[0], argc, argv, options);
         if (code != CLI_YES)
                 return code;
@@ -705,9 +699,11 @@ int cmd_report(const Cli *cli, int argc, char **argv) {
                 return code;
         cli_catch_signals();
         code = object_store_open(&r.store, cli, &url, &s3);
-        init_owners(&r, &url, code == CLI_YES);
+        if (init_owners(&r, &url, code == CLI_YES) < 0 && code == CLI_YES)
+                code = cli_error("%s", strerror(ENOMEM));
         if (code == CLI_YES)
                 code = report(&r, &url);
+        volume_owners_report(&r.owners);
         volume_owners_done(&r.owners);
         object_store_free(r.store);
         object_url_done(&url);

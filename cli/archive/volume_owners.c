@@ -1,5 +1,6 @@
 #include "cli/archive/volume_owners.h"
 
+#include <errno.h>
 #include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,18 +8,29 @@
 #include <unistd.h>
 
 #include "config/config.h"
+#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/path.h"
 #include "lib/neuron/agent_uid.h"
 
 #define AGENT_USER "neuron-collectd" /* systemd/sysusers.d */
-#define REMEDY "if it is an agent's user, add it to agreement.trusted_uids of '%s'"
+
+/* @param socket  the agent's, which only its user, or root for it, can have made where it lies */
+static void add_agent(VolumeOwners *o, const char *socket) {
+        struct stat st;
+        if (lstat(socket, &st) == 0 && S_ISSOCK(st.st_mode))
+                o->uids[o->n++] = st.st_uid;
+}
 
 static void load_trusted(VolumeOwners *o) {
         _cleanup_(config_freep) Config *config = NULL;
-        if (access(o->cli->config_file, R_OK) < 0 ||
-            cli_load_config(o->cli, true, &config) != CLI_YES)
+        bool is_read = access(o->cli->config_file, R_OK) == 0 &&
+                       cli_load_config(o->cli, true, &config) == CLI_YES;
+        if (!is_read && config_defaults(&config) < 0)
                 return; /* a reader needs no configuration */
+        add_agent(o, config->api.socket);
+        if (!is_read)
+                return;
         o->trusted = config->agreement.trusted_uids.items;
         config->agreement.trusted_uids = (StringList){ 0 };
 }
@@ -37,7 +49,7 @@ void volume_owners_init(VolumeOwners *o, const Cli *cli, const char *directory) 
                                     : is_incident(path_name(directory)) ? path_parent(directory)
                                                                         : strdup(directory);
         const struct passwd *pw = getpwnam(AGENT_USER);
-        *o = (VolumeOwners){ .cli = cli, .further = OWNER_UNKNOWN };
+        *o = (VolumeOwners){ .cli = cli };
         if (root && stat(root, &st) == 0)
                 o->uids[o->n++] = st.st_uid;
         if (pw)
@@ -46,47 +58,66 @@ void volume_owners_init(VolumeOwners *o, const Cli *cli, const char *directory) 
 }
 
 void volume_owners_done(VolumeOwners *o) {
-        for (char **user = o->trusted; user && *user; user++)
-                free(*user);
-        free(o->trusted);
+        for (size_t i = 0; i < o->n_refused; i++)
+                free(o->refused[i].example);
+        strings_free(o->trusted);
+        strings_free(o->given);
         *o = (VolumeOwners){ 0 };
 }
 
 bool volume_owners_has(const VolumeOwners *o, int64_t owner) {
-        if (owner == OWNER_UNKNOWN || owner == o->further)
+        if (owner == OWNER_UNKNOWN)
                 return true;
         for (size_t i = 0; i < o->n; i++)
                 if (owner == (int64_t)o->uids[i])
                         return true;
-        return agent_uid_is_trusted((uid_t)owner, geteuid(), o->trusted);
+        return agent_uid_is_trusted((uid_t)owner, geteuid(), o->trusted) ||
+               agent_uid_is_trusted((uid_t)owner, geteuid(), o->given);
+}
+
+int volume_owners_add(VolumeOwners *o, const char *users) {
+        _cleanup_free_ char *text = strdup(users);
+        char **given = calloc(strlen(users) + 2, sizeof *given), *rest = text, *user;
+        size_t n = 0;
+        bool is_ok = given && text;
+        while (is_ok && (user = strsep(&rest, ",")))
+                if (*user)
+                        is_ok = (given[n++] = strdup(user)) != NULL;
+        strings_free(o->given);
+        o->given = given;
+        return is_ok ? 0 : -ENOMEM;
 }
 
 bool volume_owners_check(VolumeOwners *o, int64_t owner, const char *path) {
+        size_t i = 0;
         if (volume_owners_has(o, owner))
                 return true;
-        if (o->n_refused++ == 0)
-                cli_error("'%s' belongs to uid %lld and is ignored; " REMEDY, path,
-                          (long long)owner, o->cli->config_file);
-        return false;
-}
-
-void volume_owners_add(VolumeOwners *o, int64_t owner, const char *path) {
-        if (volume_owners_has(o, owner))
-                return;
-        if (getpwnam(AGENT_USER)) {
-                (void)volume_owners_check(o, owner, path);
-                return;
+        while (i < o->n_refused && o->refused[i].uid != owner)
+                i++;
+        if (i == REFUSED_USERS_MAX) {
+                o->n_more++;
+                return false;
         }
-        cli_error(
-                "'%s' belongs to uid %lld, which is not known as an agent's user; its records are "
-                "shown nevertheless; " REMEDY,
-                path, (long long)owner, o->cli->config_file);
-        o->further = owner;
+        if (i == o->n_refused) {
+                o->n_refused++;
+                o->refused[i].uid = owner;
+                o->refused[i].example = strdup(path);
+        }
+        o->refused[i].n_files++;
+        return false;
 }
 
 void volume_owners_report(const VolumeOwners *o) {
         char files[CLI_COUNT_SIZE];
-        if (o->n_refused > 1)
-                cli_error("ignored as well: %s of users that are not known as agents",
-                          cli_count(files, o->n_refused - 1, "file"));
+        for (size_t i = 0; i < o->n_refused; i++)
+                cli_error("left out: %s of uid %lld, which is not known as an agent's, such as "
+                          "'%s'; if agents run as that uid, repeat with --trust-uid %lld, or add "
+                          "it to agreement.trusted_uids of '%s'",
+                          cli_count(files, o->refused[i].n_files, "file"),
+                          (long long)o->refused[i].uid,
+                          o->refused[i].example ? o->refused[i].example : "?",
+                          (long long)o->refused[i].uid, o->cli->config_file);
+        if (o->n_more > 0)
+                cli_error("left out as well: %s of further users",
+                          cli_count(files, o->n_more, "file"));
 }

@@ -1,6 +1,6 @@
 /* Decides by its owner whether a reading command believes a file on a volume. A reader, which may
  * run on another machine, does not know the agents' user: it accepts the users who may be an
- * agent's, and reports files of others. */
+ * agent's, and leaves files of others out, which it reports. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,14 +13,22 @@
 #define OWNER_UNKNOWN                                                                              \
         ((int64_t)-1) /* of an object in a bucket, whose policy decides who may write */
 
+#define REFUSED_USERS_MAX 4 /* users who are named */
+
 typedef struct VolumeOwners {
         const Cli *cli;
-        uid_t uids[2]; /* the owner of the volume's root, and neuron-collectd; root and the reader
-                          are accepted without being listed */
+        uid_t uids[3]; /* the owner of the volume's root, the user neuron-collectd, and the owner of
+                          the running agent's socket; root and the reader are accepted without
+                          being listed */
         size_t n;
-        int64_t further; /* set by volume_owners_add(); OWNER_UNKNOWN: none */
-        char **trusted;  /* agreement.trusted_uids; NULL: the configuration cannot be read; owned */
-        size_t n_refused;
+        char **trusted; /* agreement.trusted_uids; NULL: the configuration cannot be read; owned */
+        char **given;   /* by volume_owners_add(); NULL: none; owned */
+        struct {
+                int64_t uid;
+                size_t n_files;
+                char *example; /* a path; owned; NULL: no memory */
+        } refused[REFUSED_USERS_MAX];
+        size_t n_refused, n_more; /* n_more: files of further users */
 } VolumeOwners;
 
 /** Reads the configuration and the owner of the volume's root.
@@ -34,13 +42,13 @@ void volume_owners_done(VolumeOwners *o);
  */
 bool volume_owners_has(const VolumeOwners *o, int64_t owner);
 
-/** As volume_owners_has(), and reports on stderr the first file that is ignored, with the reason.
+/** Accepts further users. @param users  names or numbers, separated by commas @return 0, -ENOMEM */
+int volume_owners_add(VolumeOwners *o, const char *users);
+
+/** As volume_owners_has(), and counts a file that is left out for volume_owners_report().
  * @param path  as it is shown */
 bool volume_owners_check(VolumeOwners *o, int64_t owner, const char *path);
 
-/** Accepts the owner of the directory `.incidents`, and reports that user on stderr: without it no
- * record would be accepted. Where this machine knows the agents' user, as volume_owners_check(). */
-void volume_owners_add(VolumeOwners *o, int64_t owner, const char *path);
-
-/** Reports on stderr how many files were ignored after the first one. */
+/** Reports on stderr how many files were left out, of which users, and what to do if such a user is
+ * an agent's. Call it after the answer, so that it is the last that is read. */
 void volume_owners_report(const VolumeOwners *o);

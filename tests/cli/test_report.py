@@ -98,7 +98,7 @@ def what_another_user_has_written_is_left_out_and_named():
             os.chown(v("out", name), 20005, 20005)
         result = v.run("--json", "report", "out")
         assert json.loads(result.stdout) == before and result.returncode == 1, result
-        assert "20005" in result.stderr and "ignored as well: 1 file of" in result.stderr, result
+        assert "left out: 2 files of uid 20005" in result.stderr, result
         with open(v("config.yaml"), "w", encoding="utf-8") as f:
             f.write(f"""version: 1
 sources: [{{name: a, kind: directory, path: {v("a")}}}]
@@ -107,14 +107,18 @@ agreement: {{trusted_uids: [20005]}}
 """)
         result = v.run("--config", "config.yaml", "--json", "report", f"out/.incidents/{incidents.KEY}/1")
         assert "i-0bad" in result.stdout and not result.stderr, result
-    with Volume(incidents.failure()) as v:  # all of it is another user's: who, is said
+    with Volume(incidents.failure()) as v:  # all of it is another user's
         os.chown(v("out", ".incidents"), 20005, 20005)
         for base, _, names in os.walk(v("out", ".incidents")):
             for name in names:
                 os.chown(os.path.join(base, name), 20005, 20005)
         result = v.run("--json", "report", "out")
-        assert json.loads(result.stdout)["ranks"] == before["ranks"], result
-        assert "'out/.incidents' belongs to uid 20005" in result.stderr, result
+        assert result.returncode == 3 and not result.stdout, result
+        assert "left out: 4 files of uid 20005" in result.stderr, result
+        assert "no failures in 'out' that an agent is known to have written" in result.stderr, result
+        os.chown(v("out", incidents.record_name("i-0c")), 20006, 20006)
+        result = v.run("--json", "report", "out", "--trust-uid", "20006,20005")
+        assert json.loads(result.stdout)["ranks"] == before["ranks"] and not result.stderr, result
 
 
 @test

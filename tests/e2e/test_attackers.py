@@ -3,7 +3,8 @@
 name that it sees on the shared volume and plants records there, one has taken over the process
 of the bus, one was first in the directory of the dumps, forty accounts leave cores that are
 costly to read, and hooks flood the agent. The dumps of a job that fails meanwhile are delivered in
-30 s, and the failure names the rank that failed first."""
+30 s, and the failure names the rank that failed first; where the attacker has made `.incidents`
+before any agent, all dumps have one name, and what he invents is not the report's answer."""
 import os
 import shutil
 import signal
@@ -63,13 +64,16 @@ class Attackers:
 
     # --- before the agents start ---
 
-    def prepare(self):
+    def prepare(self, is_squatted):
         for path in ("dumps", "cores", "work"):
             os.makedirs(self.a.path(path), exist_ok=True)
             os.chmod(self.a.path(path), 0o1777)
         os.mkdir(self.a.path("dumps", ".neuron-collectd"), 0o777)
         os.chown(self.a.path("dumps", ".neuron-collectd"), ATTACKER, ATTACKER)
-        os.mkdir(os.path.join(self.share.path, ".incidents"), 0o755)  # an earlier failure's
+        # of an earlier failure, or the attacker's
+        os.mkdir(os.path.join(self.share.path, ".incidents"), 0o755)
+        if is_squatted:
+            os.chown(os.path.join(self.share.path, ".incidents"), ATTACKER, ATTACKER)
 
     # --- at once ---
 
@@ -109,7 +113,8 @@ class Attackers:
             for key in {self.key, *os.listdir(at)}:
                 files = {incidents.record_name(f"i-0bad{n}", key): incidents.record(
                     f"i-0bad{n}", [incidents.claim(1, time.time() - 300, error_code=1202)], key)
-                    for n in range(3)}
+                    for n in range(3)} | {
+                        incidents.decision_name(key): incidents.decision(key)}
                 try:
                     incidents.write(self.share.path, files)
                 except OSError:
@@ -196,8 +201,7 @@ class Attackers:
         assert not ended and not self.faults, ("an attack ended by itself", ended, self.faults)
 
 
-@test
-def the_dumps_of_a_job_are_delivered_and_its_first_failure_is_right_beside_all_attackers():
+def attack(is_squatted):
     need_root()
     with scene.nodes(2, shifts=(0,), bus=True) as net:
         share, a = SharedVolume(net), net[0]
@@ -209,7 +213,7 @@ def the_dumps_of_a_job_are_delivered_and_its_first_failure_is_right_beside_all_a
         a.config["sources"].append(a.source("cores", "process-core", "cores", settle="1s"))
         jobs = [Job(agent, "victim", 4, root=net.root, uid=VICTIM) for agent in net.agents]
         attackers = Attackers(net, share, jobs[0].incident_key)
-        attackers.prepare()
+        attackers.prepare(is_squatted)
         try:
             scene.start(net)
             ranks = {rank: jobs[rank // 2] for rank in range(4)}
@@ -227,13 +231,9 @@ def the_dumps_of_a_job_are_delivered_and_its_first_failure_is_right_beside_all_a
             for agent, job in zip(net.agents, jobs):
                 wait_for("the job's dumps are delivered", lambda agent=agent: delivered(agent), 120)
             seconds = time.monotonic() - last
-            document = wait_for("the report has every rank", lambda: present(
-                scene.report(a, share, f".incidents/{jobs[0].incident_key}")), 60)
+            (check_squatted if is_squatted else check_report)(net, share, jobs)
             figures.append(f"delivered {seconds:.1f} s after the last hooks began, "
                            f"{time.monotonic() - begin:.1f} s to the report; {attackers.counts}")
-            first = document["first_failure"]
-            assert (first["rank"], first["error_code"]) == (2, scene.HW_ERROR), first
-            assert "i-0bad" not in str(document), document
             assert a.status()["drain"] is None, a.status()["drain"]
             assert not os.path.exists(a.path("state", "planted"))
             attackers.close()
@@ -262,6 +262,35 @@ def the_dumps_of_a_job_are_delivered_and_its_first_failure_is_right_beside_all_a
                 if agent.process:
                     agent.kill()
             disk.close()
+
+
+def check_report(net, share, jobs):
+    """The first failure is the victim's."""
+    document = wait_for("the report has every rank", lambda: present(
+        scene.report(net[0], share, f".incidents/{jobs[0].incident_key}")), 60)
+    first = document["first_failure"]
+    assert (first["rank"], first["error_code"]) == (2, scene.HW_ERROR), first
+    assert "i-0bad" not in str(document), document
+
+
+def check_squatted(net, share, jobs):
+    """The bus has decided, so that both nodes use one name, and the report has no answer."""
+    named = {place_of(a).split(".")[0] for a in net.agents}
+    assert len(named) == 1 and "" not in named, named
+    for place in ("", f".incidents/{jobs[0].incident_key}"):
+        result = net[0].cli("report", share.url(place))
+        assert result.returncode == 3 and not result.stdout, (place, result)
+        assert f"uid {ATTACKER}" in result.stderr, (place, result)
+
+
+@test
+def the_dumps_of_a_job_are_delivered_and_its_first_failure_is_right_beside_all_attackers():
+    attack(is_squatted=False)
+
+
+@test
+def where_the_attacker_has_made_the_directory_of_incidents_his_failure_is_no_answer():
+    attack(is_squatted=True)
 
 
 def delivered(a):

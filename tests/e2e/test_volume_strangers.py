@@ -293,10 +293,25 @@ def a_record_that_the_directory_refuses_is_beside_it_and_in_the_roster():
 def a_squatted_directory_of_incidents_costs_the_common_name_and_no_dump():
     s = Scene()
     directory(0o777)(os.path.join(s.share, ".incidents"))
-    incidents.write(s.share, incidents.failure(s.key))
+    s.plant(incidents.failure(s.key))
+    give(os.path.join(s.share, ".incidents", s.key))
     s.agent.start()
     s.fail()
     assert s.decision().startswith("alone|"), s.decision()
+    # The reader's machine does not know the agents' user: what the stranger wrote is no answer.
+    for place in ("", f".incidents/{s.key}", f".incidents/{s.key}/1"):
+        d, result = s.report(place)
+        assert d is None and result.returncode == 3, (place, result)
+        assert f"uid {STRANGER}" in result.stderr and "--trust-uid" in result.stderr, result
+        assert "some below" not in result.stderr, result
+    trusting = s.agent.cli("--json", "report", s.share, "--trust-uid", str(STRANGER))
+    assert json.loads(trusting.stdout)["job"] == "torchrun:job-1", trusting
+    # Beside an agent's failure it is left out as well, and named after the answer.
+    other = "fedcba9876543210"
+    incidents.write(s.share, incidents.failure(other))
+    text = s.agent.cli("report", s.share)
+    assert f"failure     {other}/1" in text.stdout and s.key not in text.stdout, text
+    assert f"uid {STRANGER}" in text.stderr, text
     s.agent.stop()
 
 
