@@ -244,7 +244,9 @@ class Dump:
     def wait(self):
         self.id = wait_for(f"{self.unit} is discovered", self.row, 10 * DISCOVERED_MAX, every=0.2)[0]
         self.discovered = time.monotonic() - self.begun
-        wait_for(f"{self.id} is delivered", lambda: self.row()[1] == "delivered", 180, every=0.2)
+        # By the API: to copy the database the agent is stopped, each time.
+        wait_for(f"{self.id} is delivered",
+                 lambda: self.a.api("/v1/bundles/" + self.id)["state"] == "delivered", 180, every=0.2)
         self.delivered = time.monotonic() - self.begun
 
     def check(self):
