@@ -8,7 +8,7 @@
 
 #include "agent/agent_private.h"
 #include "agent/retention/link_list.h"
-#include "agent/retention/pins.h"
+#include "agent/retention/links.h"
 #include "agent/retention/source_spec.h"
 #include "agent/store/store.h"
 #include "lib/base/array.h"
@@ -95,7 +95,7 @@ static void on_place(const char *path, int error, void *userdata) {
 
 /* Whether one that is not there had links still, the bundles tell. */
 static void on_listed(const char *directory, void *userdata) {
-        int r = pins_check_place(directory);
+        int r = link_dirs_check(directory);
         if (r < 0 && r != -ENOENT)
                 warn(userdata, directory, r);
         if (r != -ENOENT && r != -EUCLEAN && !is_printed(userdata, directory))
@@ -113,7 +113,7 @@ static int print_links(const Config *config, Remains *remains) {
                 _cleanup_(source_spec_unrefp) SourceSpec *spec = NULL;
                 r = source_spec_new(&spec, &config->sources[i], instance_id, "/proc");
                 if (r >= 0)
-                        pins_find_places(spec->pins, on_place, remains);
+                        link_dirs_find(spec->link_dirs, on_place, remains);
         }
         return r;
 }

@@ -176,7 +176,7 @@ static int open_in_source(const Report *x) {
 static int open_core(const Report *x) {
         if (x->held_fd >= 0)
                 return fcntl(x->held_fd, F_DUPFD_CLOEXEC, 3);
-        int fd = open_below(pins_open(x->spec->pins, x->bundle_id), path_name(x->unit_path));
+        int fd = open_below(links_open(x->spec->link_dirs, x->bundle_id), path_name(x->unit_path));
         return fd >= 0 ? fd : open_in_source(x);
 }
 

@@ -799,8 +799,8 @@ typedef struct Member {
 
 struct DeliveryMembers {
         const Delivery *delivery;
-        Plan *plan;        /* borrowed */
-        PinsSession *pins; /* while the source is walked */
+        Plan *plan;         /* borrowed */
+        LinkSession *links; /* while the source is walked */
         int root_fd;
         Member *members;
         size_t n;
@@ -981,7 +981,7 @@ static int on_member(const ScanMember *member, int unit_fd, void *userdata) {
 static unsigned own_links(const char *member_path, const struct stat *st, void *userdata) {
         const DeliveryMembers *m = userdata;
         bool has;
-        unsigned n = pins_session_own_links(m->pins, member_path, st, &has);
+        unsigned n = link_session_own_links(m->links, member_path, st, &has);
         return has ? UINT_MAX : n; /* what is held stays a member */
 }
 
@@ -990,7 +990,8 @@ static int add_from_source(DeliveryMembers *m) {
         const char *relative = m->delivery->rec.path + strlen(t->fixed);
         while (*relative == '/')
                 relative++;
-        int r = pins_session_new(&m->pins, t->pins, m->delivery->rec.id, (size_t)t->scan.max_files);
+        int r = link_session_new(&m->links, t->link_dirs, m->delivery->rec.id,
+                                 (size_t)t->scan.max_files);
         if (r < 0)
                 return r;
         r = scan_members(&(ScanWalk){ .source = &t->scan,
@@ -999,13 +1000,13 @@ static int add_from_source(DeliveryMembers *m) {
                                       .own_links = own_links,
                                       .on_member = on_member,
                                       .userdata = m });
-        m->pins = pins_session_free(m->pins);
+        m->links = link_session_free(m->links);
         return r;
 }
 
 /* The links were judged when they were made: whatever is there is ours to ship. */
 static int add_from_links(DeliveryMembers *m) {
-        _cleanup_close_ int fd = pins_open(m->delivery->spec->pins, m->delivery->rec.id);
+        _cleanup_close_ int fd = links_open(m->delivery->spec->link_dirs, m->delivery->rec.id);
         if (fd < 0)
                 return fd;
         char root[64];

@@ -1692,28 +1692,28 @@ static void intake_probe_path(IntakeSource *s, const char *relative) {
 /* ---- jobs: links are listed and released in the thread that makes them; thousands take their time
  * ---- */
 
-typedef struct FoundPins {
+typedef struct FoundLinks {
         ListLink link;
         char *id;   /* what the directory is called: not necessarily the id of a bundle */
         char *path; /* absolute */
         char *unit; /* absolute path of the unit they hold; NULL: unknown, or of another source */
         uid_t unit_uid;
         bool is_unit_gone;
-} FoundPins;
+} FoundLinks;
 
-typedef struct PinsJob {
+typedef struct LinksJob {
         SourceTask task;
         IntakeSource *source; /* for done() */
         SourceSpec *spec;
         char bundle_id[BUNDLE_ID_SIZE]; /* whose pins are released; "": all are listed */
         ListLink found;
         int result;
-} PinsJob;
+} LinksJob;
 
-static PinsJob *pins_job_free(PinsJob *p) {
+static LinksJob *links_job_free(LinksJob *p) {
         if (!p)
                 return NULL;
-        LIST_FOREACH_ITEM_SAFE (FoundPins, f, link, &p->found) {
+        LIST_FOREACH_ITEM_SAFE (FoundLinks, f, link, &p->found) {
                 free(f->id);
                 free(f->path);
                 free(f->unit);
@@ -1724,11 +1724,11 @@ static PinsJob *pins_job_free(PinsJob *p) {
         return NULL;
 }
 
-DEFINE_CLEANUP(PinsJob, pins_job_free);
+DEFINE_CLEANUP(LinksJob, links_job_free);
 
-static int on_pins(const char *id, const char *path, void *userdata) {
-        PinsJob *p = userdata;
-        FoundPins *f = calloc(1, sizeof *f);
+static int on_links(const char *id, const char *path, void *userdata) {
+        LinksJob *p = userdata;
+        FoundLinks *f = calloc(1, sizeof *f);
         if (!f)
                 return -ENOMEM;
         list_append(&p->found, &f->link);
@@ -1738,7 +1738,7 @@ static int on_pins(const char *id, const char *path, void *userdata) {
                 return -ENOMEM;
         _cleanup_free_ char *unit = NULL;
         struct stat st;
-        if (pins_read_unit(p->spec->pins, id, &unit, &f->unit_uid) < 0 ||
+        if (links_read_unit(p->spec->link_dirs, id, &unit, &f->unit_uid) < 0 ||
             !path_is_below(unit, p->spec->fixed))
                 return 0;
         f->is_unit_gone = lstat(unit, &st) < 0 && (errno == ENOENT || errno == ENOTDIR);
@@ -1746,27 +1746,27 @@ static int on_pins(const char *id, const char *path, void *userdata) {
         return 0;
 }
 
-static void pins_job_run(WorkJob *job) {
-        PinsJob *p = CONTAINER_OF(job, PinsJob, task.job);
-        p->result = p->bundle_id[0] ? pins_release(p->spec->pins, p->bundle_id)
-                                    : pins_list(p->spec->pins, on_pins, p);
+static void links_job_run(WorkJob *job) {
+        LinksJob *p = CONTAINER_OF(job, LinksJob, task.job);
+        p->result = p->bundle_id[0] ? links_release(p->spec->link_dirs, p->bundle_id)
+                                    : links_list(p->spec->link_dirs, on_links, p);
 }
 
-static void pins_job_drop(SourceTask *t) {
-        pins_job_free(CONTAINER_OF(t, PinsJob, task));
+static void links_job_drop(SourceTask *t) {
+        links_job_free(CONTAINER_OF(t, LinksJob, task));
 }
 
 /* @return whether it was started; if not, the next start does it: rather too many links than one
  * too few */
-static bool pins_job_start(IntakeSource *s, const char *bundle_id, void (*done)(SourceTask *t)) {
-        _cleanup_(pins_job_freep) PinsJob *p = calloc(1, sizeof *p);
+static bool links_job_start(IntakeSource *s, const char *bundle_id, void (*done)(SourceTask *t)) {
+        _cleanup_(links_job_freep) LinksJob *p = calloc(1, sizeof *p);
         if (!p)
                 return false;
         list_init(&p->found);
         strcpy(p->bundle_id, bundle_id);
         p->source = s;
         p->spec = source_spec_ref(s->spec);
-        p->task = (SourceTask){ .job.run = pins_job_run, .done = done, .drop = pins_job_drop };
+        p->task = (SourceTask){ .job.run = links_job_run, .done = done, .drop = links_job_drop };
         if (intake_source_submit(s, &p->task) < 0)
                 return false;
         (void)TAKE_PTR(p);
@@ -1774,7 +1774,7 @@ static bool pins_job_start(IntakeSource *s, const char *bundle_id, void (*done)(
 }
 
 static void on_released(SourceTask *t) {
-        _cleanup_(pins_job_freep) PinsJob *p = CONTAINER_OF(t, PinsJob, task);
+        _cleanup_(links_job_freep) LinksJob *p = CONTAINER_OF(t, LinksJob, task);
         p->source->n_releases--;
         if (p->result < 0 && p->result != -ENOENT)
                 log_dump(p->bundle_id, LOG_WARNING, p->result,
@@ -1783,7 +1783,7 @@ static void on_released(SourceTask *t) {
 }
 
 static void intake_release_pins(IntakeSource *s, const char *id) {
-        if (pins_job_start(s, id, on_released)) /* else the next start sweeps */
+        if (links_job_start(s, id, on_released)) /* else the next start sweeps */
                 s->n_releases++;
 }
 
@@ -1850,13 +1850,13 @@ static Fate fate_of(const IntakeSource *s, const char *id) {
         return is_over && !rec.links_held ? FATE_RELEASE : FATE_KEEP;
 }
 
-/* Sources that share a file system share the pins: logged once. */
+/* Sources that share a file system share the links: logged once. */
 static void log_unknown(const char *path, size_t n) {
         static char *logged;
         if (logged && strcmp(logged, path) == 0)
                 return;
         _cleanup_free_ char *escaped = path_escape(path);
-        log_notice("unknown pins, kept: '%s' and %zu more beside it; remove the directory by "
+        log_notice("unknown links, kept: '%s' and %zu more beside it; remove the directory by "
                    "hand if its bundle is not needed",
                    escaped ? escaped : "?", n - 1);
         free(logged);
@@ -1866,7 +1866,7 @@ static void log_unknown(const char *path, size_t n) {
 /* ---- a lost state directory: bundles that are only held by links ---- */
 
 /* Sets date_time and cluster_id: from the unit's path, else the time from the id and zeros. */
-static void set_incident(const IntakeSource *s, const FoundPins *f, BundleRecord *rec) {
+static void set_incident(const IntakeSource *s, const FoundLinks *f, BundleRecord *rec) {
         TemplateValues values = { 0 };
         const char *time = f->id + strlen(source_kind_name(rec->kind)) + 1;
         if (path_template_match(s->spec->scan.template, source_spec_relative(s->spec, f->unit),
@@ -1887,7 +1887,7 @@ static bool is_of_kind(const IntakeSource *s, const char *id) {
 
 /* Creates the row of a bundle again whose unit was removed at the source.
  * @return whether it was created */
-static bool restore_bundle(IntakeSource *s, const FoundPins *f) {
+static bool restore_bundle(IntakeSource *s, const FoundLinks *f) {
         _cleanup_(bundle_record_done) BundleRecord rec = { .kind = s->spec->scan.kind,
                                                            .state = BUNDLE_SETTLING,
                                                            .complete = true,
@@ -1937,7 +1937,7 @@ static bool is_supplement_id(const char *id) {
 /* Only what is known to be over is released: an id may be another source's, or its row lost with a
  * damaged database. */
 static void on_listed(SourceTask *t) {
-        _cleanup_(pins_job_freep) PinsJob *p = CONTAINER_OF(t, PinsJob, task);
+        _cleanup_(links_job_freep) LinksJob *p = CONTAINER_OF(t, LinksJob, task);
         IntakeSource *s = p->source;
         const char *kind = source_kind_name(s->spec->scan.kind);
         const char *unknown = NULL, *of_kind = NULL;
@@ -1949,7 +1949,7 @@ static void on_listed(SourceTask *t) {
                             p->spec->fixed);
         /* Supplements come last: with a lost database their bases are restored first. */
         for (int is_last = 0; is_last < 2; is_last++)
-                LIST_FOREACH_ITEM (const FoundPins, f, link, &p->found) {
+                LIST_FOREACH_ITEM (const FoundLinks, f, link, &p->found) {
                         if (!f->id || !f->path || is_supplement_id(f->id) != (is_last > 0))
                                 continue;
                         Fate fate = fate_of(s, f->id);
@@ -1969,7 +1969,7 @@ static void on_listed(SourceTask *t) {
 }
 
 static void intake_sweep_pins(IntakeSource *s) {
-        s->is_listing = pins_job_start(s, "", on_listed);
+        s->is_listing = links_job_start(s, "", on_listed);
 }
 
 static void intake_resweep_pins(IntakeSource *s) {
@@ -2920,9 +2920,9 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         list_init(&s->tasks);
         int r = source_spec_new(&s->spec, config, context->instance_id, context->proc_root);
         if (r >= 0 && context->trusted_uids)
-                r = pins_set_trusted(s->spec->pins, context->trusted_uids);
+                r = link_dirs_set_trusted(s->spec->link_dirs, context->trusted_uids);
         if (r >= 0 && context->link_list)
-                r = pins_list_places_in(s->spec->pins, context->link_list);
+                r = link_dirs_set_list(s->spec->link_dirs, context->link_list);
         if (r >= 0)
                 r = worker_pool_new(&s->probes, context->event, "nc-probe", 1, WORKER_NORMAL);
         if (r >= 0)

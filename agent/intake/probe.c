@@ -107,7 +107,7 @@ void unit_table_done(UnitTable *t) {
 
 static unsigned own_links(const char *member_path, const struct stat *st, void *userdata) {
         ProbeJob *p = userdata;
-        unsigned n = pins_session_own_links(p->session, member_path, st, &p->has_link);
+        unsigned n = link_session_own_links(p->session, member_path, st, &p->has_link);
         return p->has_link ? UINT_MAX : n; /* what is held stays a member */
 }
 
@@ -130,8 +130,8 @@ static int hold_descriptor(ProbeJob *p, const ScanMember *m, int unit_fd) {
 
 static int hold_member(ProbeJob *p, const ScanMember *m, int unit_fd) {
         if (p->links_held) {
-                int r = pins_session_add(p->session,
-                                         &(PinsMember){ m->path, unit_fd, m->path, &m->st },
+                int r = link_session_add(p->session,
+                                         &(LinkMember){ m->path, unit_fd, m->path, &m->st },
                                          &p->hold_error);
                 if (r == 0)
                         p->n_linked++;
@@ -290,13 +290,13 @@ static int see_member(const ScanMember *m, int unit_fd, void *userdata) {
         ProbeJob *p = userdata;
         (void)unit_fd; /* not read */
         if (m->skip == SCAN_SKIP_NONE)
-                (void)pins_session_see(p->session, &m->st);
+                (void)link_session_see(p->session, &m->st);
         return 0;
 }
 
 static int on_other_unit(ScanUnit *u, void *userdata) {
         ProbeJob *p = userdata;
-        if (strcmp(u->relative, p->relative) == 0 || !pins_session_see(p->session, &u->first))
+        if (strcmp(u->relative, p->relative) == 0 || !link_session_see(p->session, &u->first))
                 return 0;
         ScanSource scan = p->spec->scan;
         scan.any_links = true;
@@ -311,15 +311,15 @@ static int on_other_unit(ScanUnit *u, void *userdata) {
 /* Names elsewhere are not enough: what was moved out of the source is shipped by this bundle only.
  * The source is walked only when all files have other names. */
 static bool was_moved(ProbeJob *p) {
-        if (!pins_session_lives_on(p->session))
+        if (!link_session_lives_on(p->session))
                 return false;
         ScanSource scan = p->spec->scan;
         scan.any_links = true;
-        return scan_source(&scan, on_other_unit, p) >= 0 && pins_session_all_seen(p->session);
+        return scan_source(&scan, on_other_unit, p) >= 0 && link_session_all_seen(p->session);
 }
 
 static int walk_links(ProbeJob *p) {
-        _cleanup_close_ int fd = pins_open(p->spec->pins, p->bundle_id);
+        _cleanup_close_ int fd = links_open(p->spec->link_dirs, p->bundle_id);
         if (fd < 0)
                 return -ENOENT;
         char root[64];
@@ -349,28 +349,30 @@ static bool is_core_at_source(const ProbeJob *p) {
  * supplement holds the rest. */
 static int recheck_bundle_links(ProbeJob *p) {
         p->unit = (ScanUnit){ .pid = -1 };
-        int r = pins_session_new(&p->session, p->spec->pins, p->supplement_id,
+        int r = link_session_new(&p->session, p->spec->link_dirs, p->supplement_id,
                                  (size_t)p->spec->scan.max_files);
         if (r < 0)
                 return r;
         p->hold = p->links_held = true;
         if (!is_core_at_source(p))
                 r = walk_links(p);
-        p->session = pins_session_free(p->session);
+        p->session = link_session_free(p->session);
         held_files_done(&p->held); /* where links are refused the old ones are still there */
         if (r < 0 && r != -ENOENT)
                 return r;
         if (!p->links_held)
                 return PROBE_E_NOT_HELD;
         bool is_supplements = p->unit.n_files > 0 && strcmp(p->bundle_id, p->supplement_id) == 0;
-        return p->releases_links && !is_supplements ? pins_release(p->spec->pins, p->bundle_id) : 0;
+        return p->releases_links && !is_supplements
+                       ? links_release(p->spec->link_dirs, p->bundle_id)
+                       : 0;
 }
 
 static unsigned own_late_links(const char *member_path, const struct stat *st, void *userdata) {
         ProbeJob *p = userdata;
         bool base_has;
-        unsigned n = pins_session_own_links(p->session, member_path, st, &p->has_link);
-        (void)pins_session_own_links(p->base_session, member_path, st, &base_has);
+        unsigned n = link_session_own_links(p->session, member_path, st, &p->has_link);
+        (void)link_session_own_links(p->base_session, member_path, st, &base_has);
         p->base_has_link = base_has;
         return p->has_link || base_has ? UINT_MAX : n;
 }
@@ -390,7 +392,7 @@ static int on_late_member(const ScanMember *m, int unit_fd, void *userdata) {
         p->n_unheld++;
         if (!p->base_is_held || p->hold_error)
                 return 0;
-        int r = pins_session_add(p->session, &(PinsMember){ m->path, unit_fd, m->path, &m->st },
+        int r = link_session_add(p->session, &(LinkMember){ m->path, unit_fd, m->path, &m->st },
                                  &p->hold_error);
         p->n_linked += r == 0;
         p->n_unheld -= r == 0 || r == -ENOENT; /* it was removed again: not counted as unheld */
@@ -400,10 +402,10 @@ static int on_late_member(const ScanMember *m, int unit_fd, void *userdata) {
 /* Links the late files of a unit. Where no links hold the bundle's own members, only their number
  * tells how many files are late. */
 static int hold_late(ProbeJob *p) {
-        int r = pins_session_new(&p->session, p->spec->pins, p->supplement_id,
+        int r = link_session_new(&p->session, p->spec->link_dirs, p->supplement_id,
                                  (size_t)p->spec->scan.max_files);
         if (r >= 0)
-                r = pins_session_new(&p->base_session, p->spec->pins, p->bundle_id,
+                r = link_session_new(&p->base_session, p->spec->link_dirs, p->bundle_id,
                                      (size_t)p->spec->scan.max_files);
         if (r >= 0)
                 r = scan_members(&(ScanWalk){ .source = &p->spec->scan,
@@ -412,8 +414,8 @@ static int hold_late(ProbeJob *p) {
                                               .own_links = own_late_links,
                                               .on_member = on_late_member,
                                               .userdata = p });
-        p->session = pins_session_free(p->session);
-        p->base_session = pins_session_free(p->base_session);
+        p->session = link_session_free(p->session);
+        p->base_session = link_session_free(p->base_session);
         if (!p->base_is_held)
                 p->n_unheld -= MIN(p->n_unheld, p->base_files);
         return r;
@@ -422,12 +424,12 @@ static int hold_late(ProbeJob *p) {
 static int probe_unit(ProbeJob *p) {
         _cleanup_free_ char *path =
                 p->relative[0] ? path_join(p->spec->fixed, p->relative) : strdup(p->spec->fixed);
-        int r = pins_session_new(&p->session, p->spec->pins, p->bundle_id,
+        int r = link_session_new(&p->session, p->spec->link_dirs, p->bundle_id,
                                  (size_t)p->spec->scan.max_files);
         if (r < 0)
                 return r;
         if (path)
-                pins_session_set_unit(p->session, path, p->owner.uid);
+                link_session_set_unit(p->session, path, p->owner.uid);
         p->links_held = p->hold;
         p->unit = (ScanUnit){ .pid = -1 };
         r = p->links_only ? -ENOENT : walk(p);
@@ -449,7 +451,7 @@ static int probe_unit(ProbeJob *p) {
                 p->from_links = true;
                 r = walk_links(p);
         }
-        p->session = pins_session_free(p->session);
+        p->session = link_session_free(p->session);
         return r;
 }
 
@@ -631,7 +633,7 @@ static void check_ended(ScanJob *s, int fixed_fd) {
                 e->is_gone = fd == -ENOENT || fd == -ENOTDIR;
                 if (relative[0] && fd >= 0)
                         (void)close(fd);
-                fd = pins_open(s->spec->pins, e->rec.id);
+                fd = links_open(s->spec->link_dirs, e->rec.id);
                 e->is_held = fd != -ENOENT;
                 if (fd >= 0)
                         (void)close(fd);
@@ -654,7 +656,7 @@ static void scan_run(WorkJob *job) {
                 unit_locks_scan_apply(s->locks, &scan);
         s->scan = scan;
         check_ended(s, fd);
-        (void)pins_secure_root(s->spec->pins, &s->moved_aside); /* what is pinned reports it */
+        (void)link_dirs_secure(s->spec->link_dirs, &s->moved_aside); /* what is pinned reports it */
         s->root_note = scan_check_root(s->spec->fixed);
         s->result = s->on_network && !s->locks ? -ENOMEM : scan_source(&scan, on_scanned_unit, s);
         s->locks = unit_locks_scan_free(s->locks);

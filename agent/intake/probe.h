@@ -65,7 +65,7 @@ typedef struct ProbeJob {
         uint64_t base_files; /* in: of bundle_id */
         uint64_t n_was_unheld,
                 n_unheld;          /* before, and now: members that this agent does not hold */
-        PinsSession *base_session; /* while the job runs: links of bundle_id */
+        LinkSession *base_session; /* while the job runs: links of bundle_id */
 
         /* 0; SCAN_E_NO_UNIT; PROBE_E_FOREIGN: another node has locked it, or delivered it;
          * PROBE_E_NOT_HELD: after a recheck, hold_error has the reason; -ENOENT; -errno */
@@ -78,7 +78,7 @@ typedef struct ProbeJob {
         uint64_t n_shipped_there; /* members that have been shipped before */
         IntakeWriters writers;
         bool contradicted;
-        PinsSession *session; /* while it runs */
+        LinkSession *session; /* while it runs */
         bool has_link;        /* the current member has a link of ours already */
         bool base_has_link;   /* is_late: of bundle_id */
         uint64_t n_linked;    /* members that have a link of ours */

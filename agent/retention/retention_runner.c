@@ -14,7 +14,7 @@
 #include <search.h>
 #include <string.h>
 
-#include "agent/retention/pins.h"
+#include "agent/retention/links.h"
 #include "agent/retention/policy.h"
 #include "lib/base/array.h"
 #include "lib/base/log.h"
@@ -36,7 +36,7 @@
 /* No more deletions of a source are started in a round; the rest follows when these are done. */
 #define DELETIONS_MAX 64
 /* With more pins than this only the links of a bundle itself explain its link counts. */
-#define PINS_MAX 100000
+#define LINK_INODES_MAX 100000
 
 typedef enum HeldState {
         HELD_WAITING,
@@ -55,7 +55,7 @@ typedef struct HeldBundle {
         uid_t uid;
         uint64_t first_seen_usec, ended_usec;
         uint64_t not_before_boot_usec; /* after a failure */
-        PinsUse use;
+        LinkUsage use;
 } HeldBundle;
 
 typedef struct Subject { /* a bundle that is measured */
@@ -63,7 +63,7 @@ typedef struct Subject { /* a bundle that is measured */
         bool is_known;   /* measured before: again only when free space is short */
         uint64_t digest; /* of an undelivered one */
         RetentionItem item;
-        PinsUse use;
+        LinkUsage use;
 } Subject;
 
 typedef struct Measurement {
@@ -85,10 +85,10 @@ typedef struct Deletion {
         SourceSpec *spec;           /* a reference */
         char id[BUNDLE_ID_SIZE];
         char *relative;
-        PinsRequest request; /* borrows from the above and from prints */
+        LinkDeletion request; /* borrows from the above and from prints */
         uint64_t *prints, *known;
         RetentionWhy why;
-        PinsTally tally;
+        LinkDeletionTally tally;
         int result;
 } Deletion;
 
@@ -248,7 +248,7 @@ DEFINE_CLEANUP(Deletion, deletion_free);
 
 static void deletion_run(WorkJob *job) {
         Deletion *d = CONTAINER_OF(job, Deletion, task.job);
-        d->result = pins_delete(d->spec->pins, &d->request, &d->tally);
+        d->result = link_deletion_run(d->spec->link_dirs, &d->request, &d->tally);
 }
 
 static void deletion_drop(SourceTask *t) {
@@ -268,13 +268,13 @@ static Deletion *deletion_new(SourceSpec *spec, const BundleRecord *rec) {
         d->relative = strdup(relative);
         if (!d->relative)
                 return deletion_free(d);
-        d->request = (PinsRequest){ .bundle_id = d->id,
-                                    .relative = d->relative,
-                                    .is_file = rec->kind == SOURCE_PROCESS_CORE,
-                                    .leaves_directory = !is_named,
-                                    .only_named = !is_named,
-                                    .any_content = rec->state == BUNDLE_EVICTED,
-                                    .unit_dev = rec->unit_dev };
+        d->request = (LinkDeletion){ .bundle_id = d->id,
+                                     .relative = d->relative,
+                                     .is_file = rec->kind == SOURCE_PROCESS_CORE,
+                                     .leaves_directory = !is_named,
+                                     .only_named = !is_named,
+                                     .any_content = rec->state == BUNDLE_EVICTED,
+                                     .unit_dev = rec->unit_dev };
         d->task.job.run = deletion_run;
         d->task.drop = deletion_drop;
         return d;
@@ -316,7 +316,7 @@ static void log_tally(const Deletion *d) {
                                            [RETENTION_MAX_USE] = "max_use was exceeded",
                                            [RETENTION_KEEP_FREE] = "keep_free was violated" };
         char text[PARSE_FORMAT_SIZE];
-        const PinsTally *t = &d->tally;
+        const LinkDeletionTally *t = &d->tally;
         if (t->n_kept > 0)
                 log_dump(d->id, LOG_WARNING, 0,
                          "a file appeared in place of one that was being deleted, and its name was "
@@ -355,7 +355,7 @@ static void log_tally(const Deletion *d) {
 static void note_trouble(RunnerSource *s, const Deletion *d) {
         bool is_refused = d->result == -EACCES || d->result == -EPERM;
         _cleanup_free_ char *text =
-                d->result == PINS_E_AWAY
+                d->result == LINK_DELETION_E_AWAY
                         ? strbuf_format("cannot release delivered files below '%s': their file "
                                         "system is not mounted; mount it, trying again every "
                                         "minute",
@@ -381,13 +381,13 @@ static void conclude(RunnerSource *s, HeldBundle *h, const Deletion *d) {
         bool is_done = d->result == 0 || d->result == -ENOENT;
         if (is_done)
                 set_trouble(s, NULL);
-        else if (d->result < 0 || d->result == PINS_E_AWAY)
+        else if (d->result < 0 || d->result == LINK_DELETION_E_AWAY)
                 note_trouble(s, d);
         if (is_done && clear_links_held(s, d->id, d->result == -ENOENT) >= 0) {
                 held_remove(s, h);
                 return;
         }
-        held_set_state(h, d->result == PINS_E_UNSHIPPED ? HELD_UNSHIPPED : HELD_WAITING);
+        held_set_state(h, d->result == LINK_DELETION_E_UNSHIPPED ? HELD_UNSHIPPED : HELD_WAITING);
         postpone(s, h, d->result < 0 && !is_done ? RETRY_FAILED_USEC : RETRY_OPEN_USEC);
         if (h->state == HELD_UNSHIPPED)
                 s->runner->context.recheck_links(s->source, d->id);
@@ -508,7 +508,7 @@ static Measurement *measurement_free(Measurement *m) {
 /* When free space is short all are measured, else only what is not known yet. */
 static int measure(Measurement *m) {
         size_t n = 0;
-        _cleanup_free_ PinsUse *uses = calloc(MAX(m->n, (size_t)1), sizeof *uses);
+        _cleanup_free_ LinkUsage *uses = calloc(MAX(m->n, (size_t)1), sizeof *uses);
         _cleanup_free_ size_t *which = calloc(MAX(m->n, (size_t)1), sizeof *which);
         if (!uses || !which)
                 return -ENOMEM;
@@ -517,12 +517,13 @@ static int measure(Measurement *m) {
                         uses[n].bundle_id = m->subjects[i].id;
                         which[n++] = i;
                 }
-        int r = pins_measure(m->spec->pins,
-                             &(PinsMeasure){ .uses = uses,
-                                             .n = n,
-                                             .explain_links = m->is_short,
-                                             .ask_writers = m->is_short && m->policy.may_evict,
-                                             .max_inodes = PINS_MAX });
+        int r = link_usage_measure(
+                m->spec->link_dirs,
+                &(LinkMeasure){ .uses = uses,
+                                .n = n,
+                                .explain_links = m->is_short,
+                                .ask_writers = m->is_short && m->policy.may_evict,
+                                .max_inodes = LINK_INODES_MAX });
         for (size_t i = 0; r >= 0 && i < n; i++)
                 m->subjects[which[i]].use = uses[i];
         return r;
@@ -530,7 +531,7 @@ static int measure(Measurement *m) {
 
 static void measurement_run(WorkJob *job) {
         Measurement *m = CONTAINER_OF(job, Measurement, task.job);
-        m->result = pins_query_space(m->spec->pins, &m->space, &m->device);
+        m->result = link_usage_query_space(m->spec->link_dirs, &m->space, &m->device);
         if (m->result < 0)
                 return;
         m->is_short = retention_is_short(&m->policy, &m->space) ||

@@ -28,7 +28,7 @@ int source_spec_new(SourceSpec **ret, const ConfigSource *config, const char *in
         t->exclude = strings_copy(config->exclude.items);
         if (!t->exclude)
                 return -ENOMEM;
-        r = pins_new(&t->pins, t->fixed, instance_id);
+        r = link_dirs_new(&t->link_dirs, t->fixed, instance_id);
         if (r < 0)
                 return r;
         t->scan = (ScanSource){
@@ -39,7 +39,8 @@ int source_spec_new(SourceSpec **ret, const ConfigSource *config, const char *in
                 .max_files = config->max_files,
                 .max_bytes = config->max_bytes,
         };
-        r = unit_locks_new(&t->locks, t->pins, t->fixed, t->scan.kind, t->name, t->instance_id);
+        r = unit_locks_new(&t->locks, t->link_dirs, t->fixed, t->scan.kind, t->name,
+                           t->instance_id);
         if (r < 0)
                 return r;
         unit_locks_apply(t->locks, &t->scan);
@@ -62,7 +63,7 @@ SourceSpec *source_spec_unref(SourceSpec *t) {
         strings_free(t->exclude);
         path_template_free(t->template);
         unit_locks_free(t->locks);
-        pins_free(t->pins);
+        link_dirs_free(t->link_dirs);
         free(t);
         return NULL;
 }

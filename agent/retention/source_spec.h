@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "agent/retention/pins.h"
+#include "agent/retention/links.h"
 #include "agent/retention/unit_locks.h"
 #include "config/config.h"
 #include "lib/base/list.h"
@@ -20,7 +20,7 @@ typedef struct SourceSpec {
         char **exclude; /* NULL-terminated */
         char *instance_id;
         char *proc_root;
-        Pins *pins;
+        LinkDirs *link_dirs;
         UnitLocks *locks;
         ScanSource scan; /* borrows from the above */
 } SourceSpec;

@@ -48,8 +48,8 @@ typedef struct Node {
 } Node;
 
 struct UnitLocks {
-        Pins *pins;        /* borrowed */
-        const char *fixed; /* borrowed */
+        LinkDirs *link_dirs; /* borrowed */
+        const char *fixed;   /* borrowed */
         SourceKind kind;
         char *source;
         char instance_id[INSTANCE_ID_SIZE];
@@ -89,12 +89,12 @@ typedef struct Lock {
 
 DEFINE_CLEANUP(UnitLocks, unit_locks_free);
 
-int unit_locks_new(UnitLocks **ret, Pins *pins, const char *fixed, SourceKind kind,
+int unit_locks_new(UnitLocks **ret, LinkDirs *link_dirs, const char *fixed, SourceKind kind,
                    const char *source, const char *instance_id) {
         _cleanup_(unit_locks_freep) UnitLocks *l = calloc(1, sizeof *l);
         if (!l)
                 return -ENOMEM;
-        l->pins = pins;
+        l->link_dirs = link_dirs;
         l->fixed = fixed;
         l->kind = kind;
         l->source = strdup(source);
@@ -204,10 +204,10 @@ static int open_own(const UnitLocks *l, const Place *p) {
 /* @return 0; -ENOENT: this is no network file system; -errno */
 static int place_open(const UnitLocks *l, Place *ret, char **ret_error) {
         Place p = { .units_fd = -1, .nodes_fd = -1, .own_fd = -1 };
-        int r = pins_open_shared(l->pins, UNITS, &p.uid, ret_error);
+        int r = link_dirs_open_shared(l->link_dirs, UNITS, &p.uid, ret_error);
         if (r >= 0) {
                 p.units_fd = r;
-                r = pins_open_shared(l->pins, NODES, &p.uid, ret_error);
+                r = link_dirs_open_shared(l->link_dirs, NODES, &p.uid, ret_error);
         }
         if (r >= 0) {
                 p.nodes_fd = r;
@@ -263,7 +263,7 @@ static int read_mark(const UnitLocks *l, const Place *p, const char *name, uint6
                 return dir_fd;
         if (fstat(dir_fd, &st) < 0)
                 return -errno;
-        if (!pins_is_agents(l->pins, &st, p->uid))
+        if (!link_dirs_is_agents(l->link_dirs, &st, p->uid))
                 return -EPERM;
         _cleanup_close_ int fd = fs_open_regular(dir_fd, ALIVE, NULL);
         if (fd < 0)
@@ -353,7 +353,7 @@ static int read_lock(const UnitLocks *l, const Place *p, int dir_fd, const char 
                 return -EBADMSG;
         if (fd < 0)
                 return fd;
-        if (!pins_is_agents(l->pins, &st, p->uid))
+        if (!link_dirs_is_agents(l->link_dirs, &st, p->uid))
                 return -EBADMSG;
         int r = fs_read_all(fd, LOCK_MAX, &text, &n);
         if (r < 0)
@@ -720,7 +720,7 @@ static void add_others(const UnitLocks *l, const Place *p, const char *name, uin
                 return;
         if (is_expired(usec, now_usec)) {
                 if (!strchr(name, '@'))
-                        ret->n_dead_links += pins_count_of_node(l->pins, name);
+                        ret->n_dead_links += links_count_of_node(l->link_dirs, name);
                 return;
         }
         if (sscanf(text, "%" SCNu64 " %" SCNu64, &n_units, &age_usec) != 2 || n_units == 0)

@@ -2,14 +2,14 @@
  * units of a node that no longer renews its locks (docs/DESIGN.md, "Sources that nodes share").
  * Locks exist only on network file systems. All paths are relative to the fixed part, all times are
  * the server's. Every function blocks: call it from a worker. Finding the units is left to
- * lib/neuron/scan.h, their links to agent/retention/pins.h. */
+ * lib/neuron/scan.h, their links to agent/retention/links.h. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "agent/retention/pins.h"
+#include "agent/retention/links.h"
 #include "lib/base/cleanup.h"
 #include "lib/neuron/record.h"
 #include "lib/neuron/scan.h"
@@ -22,10 +22,10 @@
 /* The locks of one source. Several threads may use it; a UnitLocksScan belongs to one thread. */
 typedef struct UnitLocks UnitLocks;
 
-/** @param pins, fixed  borrowed for the object's life
+/** @param link_dirs, fixed  borrowed for the object's life
  * @param source  the source's name: nodes whose sources have the same one share the locks
  * @return 0, -ENOMEM */
-int unit_locks_new(UnitLocks **ret, Pins *pins, const char *fixed, SourceKind kind,
+int unit_locks_new(UnitLocks **ret, LinkDirs *link_dirs, const char *fixed, SourceKind kind,
                    const char *source, const char *instance_id);
 UnitLocks *unit_locks_free(UnitLocks *l);
 

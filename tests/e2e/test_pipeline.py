@@ -352,7 +352,7 @@ def links_for_a_supplement_that_did_not_come_are_released():
     wait_for("the links are let go", lambda: not links(a))
     a.wait_all()
     counts = a.assert_sum()
-    assert counts["discovered"] == counts["delivered"] == 1 and "unknown pins" not in a.log, counts
+    assert counts["discovered"] == counts["delivered"] == 1 and "unknown links" not in a.log, counts
     a.stop()
 
 

@@ -11,7 +11,7 @@
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"
 #include "lib/neuron/ids.h"
-#include "tests/agent/retention/pin_one.h"
+#include "tests/agent/retention/link_one.h"
 #include "tests/lib/base/scratch.h"
 
 #define INSTANCE "i-0123456789abcdef0"
@@ -129,9 +129,9 @@ static void hold(Fixture *f, Way way, const char *const *names, size_t n) {
                 char *why = NULL;
                 assert_int_equal(fstatat(unit_fd, names[i], &st, 0), 0);
                 if (way == WAY_LINKS)
-                        assert_int_equal(pin_one(f->spec->pins, ID,
-                                                 &(PinsMember){ names[i], unit_fd, names[i], &st },
-                                                 &why),
+                        assert_int_equal(link_one(f->spec->link_dirs, ID,
+                                                  &(LinkMember){ names[i], unit_fd, names[i], &st },
+                                                  &why),
                                          0);
                 if (way == WAY_HELD)
                         h->items[h->n++] =
@@ -476,7 +476,7 @@ static void without_links_the_next_best_way_is_used(void **state) {
         Found x;
         make_directory_unit(f);
         hold(f, WAY_LINKS, members, N_MEMBERS);
-        assert_int_equal(pins_release(f->spec->pins, ID), 0);
+        assert_int_equal(links_release(f->spec->link_dirs, ID), 0);
         Delivery *job = find(f, NULL, &x);
         assert_int_equal(x.result, 0);
         assert_paths(&x, members, N_MEMBERS);

@@ -6,17 +6,17 @@
 
 #include "tests/harness/unit.h"
 
-#include "agent/retention/pins.h"
+#include "agent/retention/links.h"
 #include "lib/base/cleanup.h"
 #include "lib/neuron/ids.h"
-#include "tests/agent/retention/pin_one.h"
+#include "tests/agent/retention/link_one.h"
 #include "tests/harness/skip.h"
 #include "tests/lib/base/scratch.h"
 
 #define INSTANCE "i-0123456789abcdef0"
 #define BUNDLE "directory-20260527T052135-0123456789ab"
 #define OTHER "directory-20260527T052135-0123456789cd"
-#define PINS ".neuron-collectd/" INSTANCE
+#define LINKS ".neuron-collectd/" INSTANCE
 #define MEMBERS_MAX 8
 
 static const char *const members[] = { "a", "b", "sub/c", "sub/dir/d" };
@@ -73,10 +73,10 @@ int __wrap_unlinkat(int dir_fd, const char *name, int flags) {
 
 typedef struct Fixture {
         Scratch *scratch; /* first: scratch_setup() makes it */
-        Pins *pins;
+        LinkDirs *link_dirs;
         uint64_t prints[MEMBERS_MAX], known[MEMBERS_MAX];
-        PinsRequest request;
-        PinsTally tally;
+        LinkDeletion request;
+        LinkDeletionTally tally;
 } Fixture;
 
 static Fixture fixture;
@@ -119,8 +119,9 @@ static void pin_as_shipped(const char *bundle, const char *unit, const char *con
                 (void)snprintf(path, sizeof path, "%s/%s", unit, names[i]);
                 struct stat st = stat_of(path);
                 fixture.prints[i] = member_fingerprint(names[i], &st);
-                assert_int_equal(pin_one(fixture.pins, bundle,
-                                         &(PinsMember){ names[i], unit_fd, names[i], &st }, &error),
+                assert_int_equal(link_one(fixture.link_dirs, bundle,
+                                          &(LinkMember){ names[i], unit_fd, names[i], &st },
+                                          &error),
                                  0);
         }
         (void)close(unit_fd);
@@ -144,20 +145,20 @@ static int setup(void **state) {
                 return -1;
         meddler.scratch = fixture.scratch = scratch;
         (void)snprintf(path, sizeof path, "%s/src", fixture.scratch->path);
-        fixture.request = (PinsRequest){ .bundle_id = BUNDLE, .relative = "unit" };
+        fixture.request = (LinkDeletion){ .bundle_id = BUNDLE, .relative = "unit" };
         *state = &fixture;
-        return pins_new(&fixture.pins, path, INSTANCE);
+        return link_dirs_new(&fixture.link_dirs, path, INSTANCE);
 }
 
 static int teardown(void **state) {
         void *scratch = fixture.scratch;
         meddler.crash_at = 0;
-        pins_free(fixture.pins);
+        link_dirs_free(fixture.link_dirs);
         return scratch_teardown(&scratch);
 }
 
 static int delete_unit(void) {
-        return pins_delete(fixture.pins, &fixture.request, &fixture.tally);
+        return link_deletion_run(fixture.link_dirs, &fixture.request, &fixture.tally);
 }
 
 static int release_links(void) {
@@ -170,7 +171,7 @@ static int release_links(void) {
 static void assert_all_removed(void) {
         assert_false(is_there("src/unit"));
         assert_true(is_there("src"));
-        in_scratch(fixture.scratch, "test -z \"$(ls -A " PINS ")\"");
+        in_scratch(fixture.scratch, "test -z \"$(ls -A " LINKS ")\"");
 }
 
 /* ---- tests ---- */
@@ -188,7 +189,7 @@ static void what_was_shipped_goes_with_its_directories_and_links(void **state) {
 static void know_as_they_are(const char *const *names, size_t n) {
         for (size_t i = 0; i < n; i++) {
                 char path[PATH_MAX];
-                (void)snprintf(path, sizeof path, PINS "/" BUNDLE "/%s", names[i]);
+                (void)snprintf(path, sizeof path, LINKS "/" BUNDLE "/%s", names[i]);
                 struct stat st = stat_of(path);
                 fixture.known[i] = member_fingerprint(names[i], &st);
         }
@@ -201,10 +202,10 @@ static void what_has_changed_or_is_the_users_stays(void **state) {
         make_unit();
         in_scratch(fixture.scratch, "printf more >> src/unit/a; printf new > src/unit/sub/user; "
                                     "touch -d 2020-01-01 src/unit/b");
-        assert_int_equal(delete_unit(), PINS_E_UNSHIPPED);
+        assert_int_equal(delete_unit(), LINK_DELETION_E_UNSHIPPED);
         assert_int_equal(fixture.tally.n_unshipped, 2);
         assert_int_equal(fixture.tally.n_changed, 0);
-        assert_true(is_there(PINS "/" BUNDLE "/a") && is_there(PINS "/" BUNDLE "/b"));
+        assert_true(is_there(LINKS "/" BUNDLE "/a") && is_there(LINKS "/" BUNDLE "/b"));
         know_as_they_are(members, 2);
         assert_int_equal(delete_unit(), 0);
         assert_text("src/unit/a", "content of amore");
@@ -214,7 +215,7 @@ static void what_has_changed_or_is_the_users_stays(void **state) {
         assert_false(is_there("src/unit/sub/dir"));
         assert_int_equal(fixture.tally.n_deleted, 2);
         assert_int_equal(fixture.tally.n_changed, 2);
-        assert_false(is_there(PINS "/" BUNDLE));
+        assert_false(is_there(LINKS "/" BUNDLE));
 }
 
 static void the_last_links_to_what_was_not_shipped_stay_until_it_was(void **state) {
@@ -227,11 +228,11 @@ static void the_last_links_to_what_was_not_shipped_stay_until_it_was(void **stat
                 fixture.request.n_known = 0;
                 fixture.request.discards_unshipped = false;
                 int (*act)(void) = run % 2 == 1 ? release_links : delete_unit;
-                assert_int_equal(act(), PINS_E_UNSHIPPED);
-                assert_text(PINS "/" BUNDLE "/a", "content of amore");
-                assert_text(PINS "/" BUNDLE "/sub/c", "content of sub/cmore");
-                assert_false(is_there(PINS "/" BUNDLE "/b"));
-                assert_false(is_there(PINS "/" BUNDLE "/sub/dir"));
+                assert_int_equal(act(), LINK_DELETION_E_UNSHIPPED);
+                assert_text(LINKS "/" BUNDLE "/a", "content of amore");
+                assert_text(LINKS "/" BUNDLE "/sub/c", "content of sub/cmore");
+                assert_false(is_there(LINKS "/" BUNDLE "/b"));
+                assert_false(is_there(LINKS "/" BUNDLE "/sub/dir"));
                 if (run < 2)
                         know_as_they_are(changed, ELEMENTSOF(changed));
                 else
@@ -246,13 +247,14 @@ static void what_is_not_mounted_has_not_ended(void **state) {
         make_unit();
         fixture.request.unit_dev = (uint64_t)stat_of("src/unit").st_dev;
         in_scratch(fixture.scratch, "mkdir away && mv src .neuron-collectd away");
-        assert_int_equal(delete_unit(), PINS_E_AWAY); /* the fixed part is missing */
+        assert_int_equal(delete_unit(), LINK_DELETION_E_AWAY); /* the fixed part is missing */
         in_scratch(fixture.scratch, "mkdir src");
         fixture.request.unit_dev++;
-        assert_int_equal(delete_unit(), PINS_E_AWAY); /* it is another file system's */
-        assert_int_equal(release_links(), PINS_E_AWAY);
+        assert_int_equal(delete_unit(), LINK_DELETION_E_AWAY); /* it is another file system's */
+        assert_int_equal(release_links(), LINK_DELETION_E_AWAY);
         fixture.request.unit_dev = 0;
-        assert_int_equal(delete_unit(), PINS_E_AWAY); /* nobody knows, and nothing is ours */
+        assert_int_equal(delete_unit(),
+                         LINK_DELETION_E_AWAY); /* nobody knows, and nothing is ours */
         in_scratch(fixture.scratch, "rmdir src && mv away/src away/.neuron-collectd .");
         assert_int_equal(delete_unit(), 0);
         assert_all_removed();
@@ -262,7 +264,7 @@ static void what_is_not_mounted_has_not_ended(void **state) {
 
 static void only_one_deletes_at_a_time(void **state) {
         make_unit();
-        int fd = openat(fixture.scratch->fd, PINS "/" BUNDLE, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        int fd = openat(fixture.scratch->fd, LINKS "/" BUNDLE, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         assert_true(fd >= 0 && flock(fd, LOCK_EX) == 0);
         assert_int_equal(delete_unit(), -EBUSY);
         assert_text("src/unit/a", "content of a");
@@ -343,11 +345,11 @@ static void what_is_open_for_writing_stays_with_its_link(void **state) {
         make_unit();
         int fd = openat(fixture.scratch->fd, "src/unit/sub/c", O_WRONLY | O_CLOEXEC);
         assert_true(fd >= 0);
-        assert_int_equal(delete_unit(), PINS_E_OPEN);
+        assert_int_equal(delete_unit(), LINK_DELETION_E_OPEN);
         assert_text("src/unit/sub/c", "content of sub/c");
-        assert_true(is_there(PINS "/" BUNDLE "/sub/c"));
+        assert_true(is_there(LINKS "/" BUNDLE "/sub/c"));
         assert_false(is_there("src/unit/a"));
-        assert_false(is_there(PINS "/" BUNDLE "/a"));
+        assert_false(is_there(LINKS "/" BUNDLE "/a"));
         (void)close(fd);
         assert_int_equal(delete_unit(), 0);
         assert_all_removed();
@@ -383,7 +385,7 @@ static void only_the_units_own_directory_goes(void **state) {
 
 static void without_links_nothing_is_deleted(void **state) {
         make_unit();
-        assert_int_equal(pins_release(fixture.pins, BUNDLE), 0);
+        assert_int_equal(links_release(fixture.link_dirs, BUNDLE), 0);
         assert_int_equal(delete_unit(), -ENOENT);
         assert_text("src/unit/a", "content of a");
 }
@@ -404,8 +406,8 @@ static void where_names_may_not_be_moved_the_failure_is_returned_and_all_stays(v
         in_scratch(fixture.scratch, "chattr -i src/unit 2>/dev/null; chmod 700 src/unit");
         assert_true(r == -EPERM || r == -EACCES);
         assert_text("src/unit/a", "content of a");
-        assert_true(is_there(PINS "/" BUNDLE "/a"));
-        assert_false(is_there(PINS "/.taken-" BUNDLE));
+        assert_true(is_there(LINKS "/" BUNDLE "/a"));
+        assert_false(is_there(LINKS "/.taken-" BUNDLE));
         assert_int_equal(delete_unit(), 0);
         assert_all_removed();
 }
@@ -451,7 +453,7 @@ static void wherever_it_is_cut_what_came_in_between_is_not_lost(void **state) {
                 assert_true(r == 0 || r == -ENOENT); /* all but the stranger was done already */
                 in_scratch(fixture.scratch,
                            "test \"$(find src -type f -exec cat {} +)\" = stranger");
-                in_scratch(fixture.scratch, "test -z \"$(ls -A " PINS ")\"; rm -rf src/*");
+                in_scratch(fixture.scratch, "test -z \"$(ls -A " LINKS ")\"; rm -rf src/*");
                 if (!cut)
                         break;
         }
@@ -460,9 +462,9 @@ static void wherever_it_is_cut_what_came_in_between_is_not_lost(void **state) {
 static void releasing_links_keeps_the_files_and_puts_back_what_was_moved(void **state) {
         make_unit();
         assert_true(cut_at(2)); /* one name has been taken, and not judged */
-        assert_true(is_there(PINS "/.taken-" BUNDLE));
+        assert_true(is_there(LINKS "/.taken-" BUNDLE));
         assert_int_equal(release_links(), 0);
-        in_scratch(fixture.scratch, "test -z \"$(ls -A " PINS ")\"");
+        in_scratch(fixture.scratch, "test -z \"$(ls -A " LINKS ")\"");
         for (size_t i = 0; i < ELEMENTSOF(members); i++) {
                 char path[64], text[64];
                 (void)snprintf(path, sizeof path, "src/unit/%s", members[i]);
@@ -472,16 +474,16 @@ static void releasing_links_keeps_the_files_and_puts_back_what_was_moved(void **
         assert_int_equal(release_links(), 0);
 }
 
-static PinsUse measure(const char *bundle) {
-        PinsUse use = { .bundle_id = bundle };
-        PinsMeasure m = { &use, 1, true, true, 1000 };
-        assert_int_equal(pins_measure(fixture.pins, &m), 0);
+static LinkUsage measure(const char *bundle) {
+        LinkUsage use = { .bundle_id = bundle };
+        LinkMeasure m = { &use, 1, true, true, 1000 };
+        assert_int_equal(link_usage_measure(fixture.link_dirs, &m), 0);
         return use;
 }
 
 static void a_measure_has_what_would_be_free_and_who_has_names(void **state) {
         make_unit();
-        PinsUse use = measure(BUNDLE);
+        LinkUsage use = measure(BUNDLE);
         assert_true(use.is_there && !use.is_only_ours && !use.has_writer);
         assert_int_equal(use.used_inodes, 4);
         assert_int_equal(use.free_inodes, 4);
@@ -497,8 +499,8 @@ static void a_measure_has_what_would_be_free_and_who_has_names(void **state) {
         assert_false(measure(BUNDLE).is_only_ours);
         in_scratch(fixture.scratch, "rm users-link");
         assert_true(measure(BUNDLE).is_only_ours);
-        in_scratch(fixture.scratch, "mkdir -m 700 " PINS "/" OTHER " && ln " PINS "/" BUNDLE
-                                    "/a " PINS "/" OTHER "/a");
+        in_scratch(fixture.scratch, "mkdir -m 700 " LINKS "/" OTHER " && ln " LINKS "/" BUNDLE
+                                    "/a " LINKS "/" OTHER "/a");
         assert_true(measure(BUNDLE).is_only_ours); /* the other link is ours, too */
         assert_false(measure("directory-20260527T052135-000000000000").is_there);
 }
@@ -506,9 +508,9 @@ static void a_measure_has_what_would_be_free_and_who_has_names(void **state) {
 static void the_space_is_that_of_the_source_or_of_its_parent(void **state) {
         RetentionSpace before, after;
         dev_t before_dev, after_dev;
-        assert_int_equal(pins_query_space(fixture.pins, &before, &before_dev), 0);
+        assert_int_equal(link_usage_query_space(fixture.link_dirs, &before, &before_dev), 0);
         in_scratch(fixture.scratch, "mkdir src");
-        assert_int_equal(pins_query_space(fixture.pins, &after, &after_dev), 0);
+        assert_int_equal(link_usage_query_space(fixture.link_dirs, &after, &after_dev), 0);
         assert_true(before_dev == after_dev && before.total_bytes == after.total_bytes);
         assert_true(after.total_bytes > 0 && after.free_bytes <= after.total_bytes);
 }
@@ -538,5 +540,5 @@ int main(void) {
                 TEST(a_measure_has_what_would_be_free_and_who_has_names),
                 TEST(the_space_is_that_of_the_source_or_of_its_parent),
         };
-        return cmocka_run_group_tests_name("pins_delete", tests, NULL, NULL);
+        return cmocka_run_group_tests_name("link_deletion_run", tests, NULL, NULL);
 }

@@ -14,14 +14,14 @@ from agent import (DAEMON, INSTANCE, Agent, check_bundle, cleanup, extract, need
 from tap import Skip, main, test
 
 
-def pins(a):
+def link_dir(a):
     return a.path(".neuron-collectd", INSTANCE)
 
 
-def pinned(a):
-    """Everything that is pinned, by bundle."""
+def linked(a):
+    """Everything that is linked, by bundle."""
     found = {}
-    for path, what in tree(pins(a)).items():
+    for path, what in tree(link_dir(a)).items():
         bundle, member = path.split(b"/", 1)
         found.setdefault(os.fsdecode(bundle), {})[member] = what
     return found
@@ -40,8 +40,8 @@ def a_restart_keeps_the_links_of_all_sources_with_one_parent():
     a.start()
     dump, core = a.dump(size=65536), a.core()
     wanted_dump, wanted_core = tree(dump), os.path.getsize(core)
-    wait_for("both are pinned",
-             lambda: sorted(len(m) for m in pinned(a).values()) == [1, len(wanted_dump)])
+    wait_for("both are linked",
+             lambda: sorted(len(m) for m in linked(a).values()) == [1, len(wanted_dump)])
     held = "SELECT count(*) FROM bundles WHERE links_held"
     wait_for("both rows say so", lambda: a.sql(held) == "2")
     a.kill()
@@ -59,8 +59,8 @@ def a_restart_keeps_the_links_of_all_sources_with_one_parent():
             check_bundle(path, wanted_dump, tools=("tar",))
         else:
             assert [e["bytes"] for e in m["members"]] == [wanted_core], m["members"]
-    wait_for("the links are let go", lambda: not pinned(a))
-    assert "unknown pins" not in a.log
+    wait_for("the links are let go", lambda: not linked(a))
+    assert "unknown links" not in a.log
     a.stop()
 
 
@@ -83,11 +83,11 @@ def what_only_links_hold_is_delivered_though_the_database_was_lost():
     kept = a.dump(size=65536, cluster_id="00000000000000aa", pid=7)
     wanted = {unit: tree(unit) for unit in (dump, profile, job)}
     core_bytes = os.path.getsize(core)
-    wait_for("all is pinned", lambda: len(pinned(a)) == 5 and all(
+    wait_for("all is linked", lambda: len(linked(a)) == 5 and all(
         os.stat(os.path.join(base, n)).st_nlink == 2 for unit in (*wanted, kept)
         for base, _, names in os.walk(unit) for n in names))
     wait_for("and the core", lambda: os.stat(core).st_nlink == 2)
-    names = set(pinned(a))
+    names = set(linked(a))
     a.kill()
     for unit in wanted:
         shutil.rmtree(unit)
@@ -105,8 +105,8 @@ def what_only_links_hold_is_delivered_though_the_database_was_lost():
     assert [e["bytes"] for e in by_path[core][1]["members"]] == [core_bytes]
     assert by_path[dump][1]["incident"]["cluster_id"] == os.path.basename(dump).rpartition("-")[2]
     assert all(m["bundle"]["complete"] for _, m in by_path.values())
-    wait_for("the links are let go", lambda: not pinned(a))
-    wait_for("nor their records", lambda: not os.listdir(pins(a)))
+    wait_for("the links are let go", lambda: not linked(a))
+    wait_for("nor their records", lambda: not os.listdir(link_dir(a)))
     a.stop()
 
 
@@ -118,18 +118,18 @@ def links_of_bundles_that_nobody_knows_are_left_alone_and_named():
     settle(a, "60s")
     a.start()
     wanted = tree(a.dump(size=65536))
-    wait_for("all is pinned", lambda: [len(m) for m in pinned(a).values()] == [len(wanted)])
-    before = pinned(a)
+    wait_for("all is linked", lambda: [len(m) for m in linked(a).values()] == [len(wanted)])
+    before = linked(a)
     a.kill()
     shutil.rmtree(a.path("dumps"))
     os.makedirs(a.path("dumps"))
     lose_state(a)
     name, = before
-    os.unlink(os.path.join(pins(a), ".unit-" + name))
+    os.unlink(os.path.join(link_dir(a), ".unit-" + name))
     a.start()
-    place = os.path.join(pins(a), name)
-    wait_for("they are named", lambda: f"unknown pins, kept: '{place}" in a.log)
-    assert pinned(a) == before
+    place = os.path.join(link_dir(a), name)
+    wait_for("they are named", lambda: f"unknown links, kept: '{place}" in a.log)
+    assert linked(a) == before
     says = f"hard links hold 1 bundle that the state database does not have, such as '{place}'"
     wait_for("status says so", lambda: any(
         says in (s["unseen"] or "") for s in a.status()["sources"]))
@@ -138,7 +138,7 @@ def links_of_bundles_that_nobody_knows_are_left_alone_and_named():
     a.stop()
     once = a.once("--timeout", "10s")
     assert once.returncode == 1 and says in once.stdout, once
-    assert pinned(a) == before and a.log.count("unknown pins") == 1, a.log
+    assert linked(a) == before and a.log.count("unknown links") == 1, a.log
     shutil.rmtree(place)
     once = a.once("--timeout", "10s")
     assert once.returncode == 0, once
@@ -152,11 +152,11 @@ def links_of_bundles_that_are_through_are_swept_by_the_next_start():
     a.wait_delivered(1)
     name = a.bundles()[0]["id"]
     a.stop()
-    os.makedirs(os.path.join(pins(a), name), mode=0o700, exist_ok=True)
+    os.makedirs(os.path.join(link_dir(a), name), mode=0o700, exist_ok=True)
     for member in os.listdir(unit):
-        os.link(os.path.join(unit, member), os.path.join(pins(a), name, member))
+        os.link(os.path.join(unit, member), os.path.join(link_dir(a), name, member))
     a.start()
-    wait_for("the links are let go", lambda: not pinned(a))
+    wait_for("the links are let go", lambda: not linked(a))
     a.stop()
 
 
@@ -166,7 +166,7 @@ def a_member_that_is_renamed_while_it_is_pinned_is_delivered_under_its_new_name(
     settle(a, "2s")
     a.start()
     unit = a.dump(size=65536)
-    wait_for("all is pinned", lambda: [len(m) for m in pinned(a).values()] == [len(tree(unit))])
+    wait_for("all is linked", lambda: [len(m) for m in linked(a).values()] == [len(tree(unit))])
     members = sorted(os.listdir(unit))
     for old in (members[0], members[-1]):
         os.rename(os.path.join(unit, old), os.path.join(unit, old + ".final"))
@@ -175,7 +175,7 @@ def a_member_that_is_renamed_while_it_is_pinned_is_delivered_under_its_new_name(
     path, m = a.only_manifest()
     check_bundle(path, wanted, tools=("tar",))
     assert "hard-link" not in str(m["bundle"]["reasons"]), m["bundle"]["reasons"]
-    wait_for("the links are let go", lambda: not pinned(a))
+    wait_for("the links are let go", lambda: not linked(a))
     a.stop()
 
 
@@ -189,7 +189,7 @@ def a_unit_that_is_renamed_while_it_is_pinned_is_delivered_complete_under_its_ne
     for i in range(5):
         with open(os.path.join(unit, f"part-{i}"), "wb") as f:
             f.write(os.urandom(5000))
-    wait_for("all is pinned", lambda: [len(m) for m in pinned(a).values()] == [5])
+    wait_for("all is linked", lambda: [len(m) for m in linked(a).values()] == [5])
     new = a.path("jobs", "dt-final")
     os.rename(unit, new)
     wait_for("the new name is delivered", lambda: [m for _, m in a.manifests()
@@ -198,7 +198,7 @@ def a_unit_that_is_renamed_while_it_is_pinned_is_delivered_complete_under_its_ne
     path, m = a.only_manifest()  # and not a second time under the old name
     check_bundle(path, new, tools=("tar",))
     assert m["bundle"]["reasons"] == [], m["bundle"]["reasons"]
-    wait_for("the links are let go", lambda: not pinned(a))
+    wait_for("the links are let go", lambda: not linked(a))
     a.stop()
 
 
@@ -262,7 +262,7 @@ def a_directory_made_anew_under_its_name_is_another_bundle_and_mixes_with_none()
     unit = a.incompressible(65536)
     old = tree(unit)
     a.start()
-    wait_for("it is pinned", lambda: [len(m) for m in pinned(a).values()] == [len(old)])
+    wait_for("it is linked", lambda: [len(m) for m in linked(a).values()] == [len(old)])
     shutil.rmtree(unit)
     a.incompressible(32768)
     with open(os.path.join(unit, "again"), "wb") as f:
@@ -292,14 +292,14 @@ def what_a_removal_leaves_is_told_when_the_agent_has_stopped():
     a.start()
     assert remains(a, expect=1) == "\n"  # no links yet, and the agent has the state
     a.dump(size=65536)
-    wait_for("it is pinned", lambda: os.path.isdir(pins(a)) and pinned(a))
-    (bundle,) = pinned(a)
+    wait_for("it is linked", lambda: os.path.isdir(link_dir(a)) and linked(a))
+    (bundle,) = linked(a)
     a.stop()
     said = remains(a)
     links, _, undelivered = said.partition("\n\n")
     with open("/dev/full", "w", encoding="ascii") as full:
         remains(a, expect=1, says="No space left", to=full)
-    assert links.splitlines() == [pins(a)], said
+    assert links.splitlines() == [link_dir(a)], said
     assert [line.split()[:2] for line in undelivered.splitlines()] == [[bundle, "settling"]], said
     settle(a, "300ms")
     a.start()
@@ -314,22 +314,22 @@ def a_database_that_cannot_be_read_does_not_look_like_nothing_that_remains():
     settle(a, "60s")
     a.start()
     a.dump(size=65536)
-    wait_for("it is pinned", lambda: os.path.isdir(pins(a)) and pinned(a))
+    wait_for("it is linked", lambda: os.path.isdir(link_dir(a)) and linked(a))
     a.stop()
     a.sql("UPDATE bundles SET kind = 'unknown'")
-    assert remains(a, 1, says="it was put aside as 'state.db.corrupt-").splitlines()[0] == pins(a)
+    assert remains(a, 1, says="it was put aside as 'state.db.corrupt-").splitlines()[0] == link_dir(a)
 
 
 @test
 def where_links_are_is_told_without_symlinks_and_in_one_line_each():
     a = Agent()
-    os.makedirs(pins(a), 0o700)
+    os.makedirs(link_dir(a), 0o700)
     os.chmod(a.path(".neuron-collectd"), 0o700)
     os.symlink(a.path(), a.path("link"))
     source = a.config["sources"][0]
     source["path"] = source["path"].replace(a.path(), a.path("link"), 1)
     a.write_config()
-    assert remains(a).partition("\n\n")[0] == pins(a)
+    assert remains(a).partition("\n\n")[0] == link_dir(a)
     # a user's: the second line would be another place that root cleans
     os.makedirs(a.path("new\n", "srv"))
     os.rename(a.path(".neuron-collectd"), a.path("new\n", "srv", ".neuron-collectd"))
@@ -343,7 +343,7 @@ def leave_links(a):
     settle(a, "60s")
     a.start()
     a.dump(size=65536)
-    wait_for("it is pinned", lambda: os.path.isdir(pins(a)) and pinned(a))
+    wait_for("it is linked", lambda: os.path.isdir(link_dir(a)) and linked(a))
     wait_for("its row says so", lambda: a.sql(
         "SELECT count(*) FROM bundles WHERE links_held") == "1")
     a.stop()
@@ -355,13 +355,13 @@ def leave_links(a):
 def links_of_a_source_that_is_configured_no_more_are_told():
     a = Agent()
     leave_links(a)
-    assert remains(a).splitlines()[0] == pins(a)
+    assert remains(a).splitlines()[0] == link_dir(a)
     a.start()
     a.stop()
-    assert remains(a).partition("\n\n")[0].splitlines().count(pins(a)) == 1
+    assert remains(a).partition("\n\n")[0].splitlines().count(link_dir(a)) == 1
     a.config["node"]["instance_id"] = "another"
     a.write_config()
-    assert remains(a).splitlines()[0] == pins(a)
+    assert remains(a).splitlines()[0] == link_dir(a)
 
 
 @test
@@ -375,7 +375,7 @@ def what_is_not_known_of_links_is_told():
     assert remains(a, 1, says="1 bundles have hard links that are not found, the last of source "
                               "core-dumps").startswith("\n")
     os.symlink("aside", links)
-    assert remains(a, 1, says=f"'{pins(a)}' may have hard links, which hold disk "
+    assert remains(a, 1, says=f"'{link_dir(a)}' may have hard links, which hold disk "
                            "space: it was moved").startswith("\n")
     os.remove(links)
     os.rename(a.path("aside"), links)
@@ -386,14 +386,14 @@ def what_is_not_known_of_links_is_told():
     os.chown(links, 1000, 1000)
     os.chmod(links, 0o700)
     powerless = ("setpriv", "--inh-caps=-all", "--bounding-set=-all")
-    assert pins(a) in remains(a, 1, powerless, f"'{pins(a)}' may have hard links, which hold disk "
+    assert link_dir(a) in remains(a, 1, powerless, f"'{link_dir(a)}' may have hard links, which hold disk "
                                                "space: permission denied; run this as root")
     # as another user than the agent's: root becomes him
     for top, names, files in os.walk(a.path("state")):
         for name in [top, *(os.path.join(top, n) for n in names + files)]:
             os.chown(name, 1001, 1001)
-    os.chown(pins(a), 1001, 1001)
-    assert remains(a).splitlines()[0] == pins(a)
+    os.chown(link_dir(a), 1001, 1001)
+    assert remains(a).splitlines()[0] == link_dir(a)
     assert not [n for n in os.listdir(a.path("state"))
                 if os.stat(a.path("state", n)).st_uid != 1001]
     remains(a, 1, ("setpriv", "--reuid=1000", "--clear-groups"), "belongs to uid 1001")
@@ -407,14 +407,14 @@ def links_that_a_crash_left_without_a_mark_in_their_row_are_shipped():
         a.start()
         unit = a.dump(size=65536)
         wanted = tree(unit)
-        wait_for("all is held", lambda: [len(m) for m in pinned(a).values()] == [len(wanted)])
+        wait_for("all is held", lambda: [len(m) for m in linked(a).values()] == [len(wanted)])
         held = "SELECT count(*) FROM bundles WHERE links_held"
         wait_for("the row says so", lambda a=a: a.sql(held) == "1")
         a.kill()
         # as if it had been killed after it had made the links, all or some, and before the row
         a.sql("UPDATE bundles SET links_held = 0")
         if what == "some":
-            links = os.path.join(pins(a), *pinned(a))
+            links = os.path.join(link_dir(a), *linked(a))
             lost = sorted(os.listdir(links))[0]
             os.unlink(os.path.join(links, lost))
             del wanted[os.fsencode(lost)]
@@ -426,7 +426,7 @@ def links_that_a_crash_left_without_a_mark_in_their_row_are_shipped():
         check_bundle(path, wanted, tools=("tar",))
         assert m["bundle"]["complete"] == (what == "all"), m["bundle"]
         assert what == "all" or "held" in str(m["bundle"]["reasons"]), m["bundle"]
-        wait_for("the links are released", lambda a=a: not pinned(a))
+        wait_for("the links are released", lambda a=a: not linked(a))
         a.stop()
 
 
@@ -488,8 +488,8 @@ def what_comes_while_a_bundle_waits_is_held_and_follows_in_a_supplement():
         a.wait_all()
         first, second = shipped(a)
         assert bytes_of(first) == base and bytes_of(second) == {b"late": late}, (how, first, second)
-        wait_for("the links are released", lambda a=a: not pinned(a))
-        assert "unknown pins" not in a.log, a.log
+        wait_for("the links are released", lambda a=a: not linked(a))
+        assert "unknown links" not in a.log, a.log
         a.stop()
 
 
@@ -510,7 +510,7 @@ def what_came_late_outlives_a_lost_database_too():
     a.wait_all()
     first, second = shipped(a)
     assert bytes_of(first) == base and bytes_of(second) == {b"late": late}, (first, second)
-    wait_for("the links are released", lambda: not pinned(a))
+    wait_for("the links are released", lambda: not linked(a))
     a.stop()
 
 
@@ -546,14 +546,14 @@ def what_comes_late_and_stays_is_shipped_once_and_what_is_renamed_or_replaced_to
     wait_held(unit, first)
     late = tree(unit)[b"late"]
     wait_for("no name of before is held", lambda: not [
-        m for members in pinned(a).values() for m in members if m.endswith(b".tmp")])
+        m for members in linked(a).values() for m in members if m.endswith(b".tmp")])
     go(a)
     a.wait_delivered(2)
     a.wait_all()
     first_members, second = shipped(a)
     assert bytes_of(first_members) == base, first_members
     assert bytes_of(second) == {b"late": late, os.fsencode(first): replaced}, second
-    wait_for("the links are released", lambda: not pinned(a))
+    wait_for("the links are released", lambda: not linked(a))
     a.stop()
 
 
@@ -563,7 +563,7 @@ def of_a_bundle_that_is_cancelled_what_came_late_is_released():
     come_late(unit)
     wait_held(unit)
     assert a.cli("cancel", a.bundles()[0]["id"]).returncode == 0
-    wait_for("the links are released", lambda: not pinned(a))
+    wait_for("the links are released", lambda: not linked(a))
     assert a.counts()["discovered"] == 1, a.counts()
     a.stop()
 

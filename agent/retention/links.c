@@ -4,7 +4,7 @@
  *
  * Nothing here is fsynced: after a power cut either our link is there or the source's own name
  * still is, since both are in one journal. */
-#include "agent/retention/pins.h"
+#include "agent/retention/links.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,12 +32,12 @@
 #include "lib/neuron/scan.h"
 #include "lib/neuron/tree.h"
 
-#define PINS_TAKEN_PREFIX ".taken-" /* a file that is being deleted, until it is classified */
+#define LINKS_TAKEN_PREFIX ".taken-" /* a file that is being deleted, until it is classified */
 /* Where links may live: beside the fixed part first, inside it where that cannot be. Both are
  * checked whenever pins are searched: another mount or permission may have decided earlier. */
 typedef enum Place { PLACE_BESIDE, PLACE_INSIDE, N_PLACES } Place;
 
-struct Pins {
+struct LinkDirs {
         char *directories[N_PLACES]; /* [PLACE_BESIDE] NULL: the fixed part is the root directory */
         char *instance_id;
         char *list;     /* the file that lists directories with links; NULL: none */
@@ -53,18 +53,18 @@ typedef struct Squatter {
         uid_t uid;
 } Squatter;
 
-static inline bool pins_is_inode(const struct stat *a, const struct stat *b) {
+static inline bool link_is_inode(const struct stat *a, const struct stat *b) {
         return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-#define PINS_NAME ".neuron-collectd"
-#define PINS_NEW_PREFIX                                                                            \
+#define LINK_DIRS_NAME ".neuron-collectd"
+#define LINKS_NEW_PREFIX                                                                           \
         ".new-" /* a link on its way into its place; no bundle id begins with a dot */
 
 /* A symlink to `UID:PATH` that records of which unit the pins of a bundle are. */
-#define PINS_UNIT_PREFIX ".unit-"
+#define LINKS_UNIT_PREFIX ".unit-"
 
-typedef struct PinInode {
+typedef struct LinkInode {
         dev_t dev;
         ino_t ino;
         nlink_t n_links; /* all names it has, ours and others' */
@@ -72,16 +72,16 @@ typedef struct PinInode {
         unsigned place;  /* the caller's */
         bool seen;       /* the caller's */
         char *path;      /* below the directory that was added; owned; NULL: not wanted */
-} PinInode;
+} LinkInode;
 
 /** All zeros is an empty set. */
-typedef struct PinInodes {
-        PinInode *items;         /* by device and inode, once sorted */
+typedef struct LinkInodes {
+        LinkInode *items;        /* by device and inode, once sorted */
         size_t n, max;           /* beyond max nothing is added, and is_whole becomes false */
         unsigned place;          /* of what is added next */
         bool is_built, is_whole; /* is_whole: nothing was left out */
         bool has_no_paths;       /* nobody needs them: a third of the memory */
-} PinInodes;
+} LinkInodes;
 
 /* What a session has open of a place, and why not. */
 typedef struct SessionPlace {
@@ -93,25 +93,25 @@ typedef struct SessionPlace {
         char *prefix;               /* of its members' paths, with the slash; "" at the top */
 } SessionPlace;
 
-struct PinsSession {
-        Pins *pins;            /* borrowed */
+struct LinkSession {
+        LinkDirs *link_dirs;   /* borrowed */
         const char *bundle_id; /* borrowed */
         size_t max_inodes;
         const char *unit_path; /* borrowed; NULL: not to be recorded */
         uid_t unit_uid;
         Place used; /* the place of all links of the bundle; N_PLACES: unknown */
         SessionPlace places[N_PLACES];
-        PinInodes own, others; /* of this bundle; of all else in the instance's directories */
+        LinkInodes own, others; /* of this bundle; of all else in the instance's directories */
 };
 
-static void pin_inodes_done(PinInodes *s) {
+static void link_inodes_done(LinkInodes *s) {
         for (size_t i = 0; i < s->n; i++)
                 free(s->items[i].path);
         free(s->items);
-        *s = (PinInodes){ 0 };
+        *s = (LinkInodes){ 0 };
 }
 
-static int add_inode(PinInodes *s, const char *path, const struct stat *st) {
+static int add_inode(LinkInodes *s, const char *path, const struct stat *st) {
         if (s->n >= s->max) {
                 s->is_whole = false;
                 return 0;
@@ -121,12 +121,12 @@ static int add_inode(PinInodes *s, const char *path, const struct stat *st) {
         char *copy = s->has_no_paths ? NULL : strdup(path);
         if (!copy && !s->has_no_paths)
                 return -ENOMEM;
-        s->items[s->n++] = (PinInode){ .dev = st->st_dev,
-                                       .ino = st->st_ino,
-                                       .n_links = st->st_nlink,
-                                       .bytes = (uint64_t)st->st_blocks * 512,
-                                       .place = s->place,
-                                       .path = copy };
+        s->items[s->n++] = (LinkInode){ .dev = st->st_dev,
+                                        .ino = st->st_ino,
+                                        .n_links = st->st_nlink,
+                                        .bytes = (uint64_t)st->st_blocks * 512,
+                                        .place = s->place,
+                                        .path = copy };
         return 0;
 }
 
@@ -138,9 +138,9 @@ typedef struct Level {
         const char *except; /* a name that is left out; NULL = none */
 } Level;
 
-static int add_entries(PinInodes *s, const Level *at);
+static int add_entries(LinkInodes *s, const Level *at);
 
-static int add_entry(PinInodes *s, const Level *at, const char *name, const char *path) {
+static int add_entry(LinkInodes *s, const Level *at, const char *name, const char *path) {
         struct stat st;
         if (fstatat(at->fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
                 return 0; /* released meanwhile */
@@ -157,7 +157,7 @@ static int add_entry(PinInodes *s, const Level *at, const char *name, const char
         return add_entries(s, &(Level){ .fd = fd, .prefix = path, .depth = at->depth + 1 });
 }
 
-static int add_entries(PinInodes *s, const Level *at) {
+static int add_entries(LinkInodes *s, const Level *at) {
         _cleanup_closedir_ DIR *dir = NULL;
         if (fs_opendir_at(at->fd, ".", &dir) < 0) {
                 s->is_whole = false;
@@ -179,24 +179,24 @@ static int add_entries(PinInodes *s, const Level *at) {
         return 0;
 }
 
-static int pin_inodes_add_tree(PinInodes *s, int dir_fd, const char *except) {
+static int link_inodes_add_tree(LinkInodes *s, int dir_fd, const char *except) {
         return add_entries(s, &(Level){ .fd = dir_fd, .depth = 0, .except = except });
 }
 
 static int compare(const void *a, const void *b) {
-        const PinInode *x = a, *y = b;
+        const LinkInode *x = a, *y = b;
         if (x->dev != y->dev)
                 return x->dev < y->dev ? -1 : 1;
         return (x->ino > y->ino) - (x->ino < y->ino);
 }
 
-static void pin_inodes_sort(PinInodes *s) {
+static void link_inodes_sort(LinkInodes *s) {
         if (s->n > 0) /* qsort(3) must not get NULL */
                 qsort(s->items, s->n, sizeof *s->items, compare);
 }
 
-static size_t pin_inodes_count(const PinInodes *s, dev_t dev, ino_t ino, size_t *ret_first) {
-        PinInode key = { .dev = dev, .ino = ino };
+static size_t link_inodes_count(const LinkInodes *s, dev_t dev, ino_t ino, size_t *ret_first) {
+        LinkInode key = { .dev = dev, .ino = ino };
         size_t low = 0, high = s->n;
         while (low < high) {
                 size_t mid = low + (high - low) / 2;
@@ -213,31 +213,31 @@ static size_t pin_inodes_count(const PinInodes *s, dev_t dev, ino_t ino, size_t 
         return n;
 }
 
-static char *pins_find_inode(int dir_fd, const struct stat *st) {
-        PinInodes all = { .max = SIZE_MAX, .is_whole = true };
+static char *find_inode_path(int dir_fd, const struct stat *st) {
+        LinkInodes all = { .max = SIZE_MAX, .is_whole = true };
         size_t first;
         char *path = NULL;
-        (void)pin_inodes_add_tree(&all, dir_fd, NULL); /* for want of memory: not found */
-        pin_inodes_sort(&all);
-        if (pin_inodes_count(&all, st->st_dev, st->st_ino, &first) > 0)
+        (void)link_inodes_add_tree(&all, dir_fd, NULL); /* for want of memory: not found */
+        link_inodes_sort(&all);
+        if (link_inodes_count(&all, st->st_dev, st->st_ino, &first) > 0)
                 path = TAKE_PTR(all.items[first].path);
-        pin_inodes_done(&all);
+        link_inodes_done(&all);
         return path;
 }
 
-DEFINE_CLEANUP(Pins, pins_free);
+DEFINE_CLEANUP(LinkDirs, link_dirs_free);
 
-static bool pins_is_plain_name(const char *s) {
+static bool is_plain_name(const char *s) {
         size_t n = strlen(s);
         return n > 0 && n <= NAME_MAX && strcmp(s, ".") != 0 && strcmp(s, "..") != 0 &&
                !strchr(s, '/');
 }
 
-int pins_new(Pins **ret, const char *fixed, const char *instance_id) {
-        _cleanup_(pins_freep) Pins *p = NULL;
+int link_dirs_new(LinkDirs **ret, const char *fixed, const char *instance_id) {
+        _cleanup_(link_dirs_freep) LinkDirs *p = NULL;
         _cleanup_free_ char *simple = NULL;
 
-        if (fixed[0] != '/' || !pins_is_plain_name(instance_id))
+        if (fixed[0] != '/' || !is_plain_name(instance_id))
                 return -EINVAL;
         p = calloc(1, sizeof *p);
         simple = path_simplify(fixed);
@@ -257,7 +257,7 @@ int pins_new(Pins **ret, const char *fixed, const char *instance_id) {
         return 0;
 }
 
-Pins *pins_free(Pins *p) {
+LinkDirs *link_dirs_free(LinkDirs *p) {
         if (!p)
                 return NULL;
         for (size_t i = 0; i < N_PLACES; i++)
@@ -312,7 +312,7 @@ static int open_dir_of(uid_t uid, int at_fd, const char *name, bool create,
 }
 
 /* Opens a directory below one that the agent owns. */
-static int pins_open_own_dir(int at_fd, const char *name, bool create, Squatter *ret_squatter) {
+static int open_own_dir(int at_fd, const char *name, bool create, Squatter *ret_squatter) {
         struct stat st;
         return fstat(at_fd, &st) < 0 ? -errno
                                      : open_dir_of(st.st_uid, at_fd, name, create, ret_squatter);
@@ -321,7 +321,7 @@ static int pins_open_own_dir(int at_fd, const char *name, bool create, Squatter 
 /* ---- directories that agents of all users share, on network file systems ---- */
 
 /* Creates a file to learn its owner: the server may map this process to another user. */
-static int query_network_uid(Pins *p, int dir_fd, uid_t *ret) {
+static int query_network_uid(LinkDirs *p, int dir_fd, uid_t *ret) {
         static atomic_uint n_tries;
         char name[64];
         struct stat st;
@@ -329,7 +329,7 @@ static int query_network_uid(Pins *p, int dir_fd, uid_t *ret) {
                 *ret = atomic_load(&p->network_uid);
                 return 0;
         }
-        (void)snprintf(name, sizeof name, PINS_NEW_PREFIX "%.20s-%u-%u", p->instance_id,
+        (void)snprintf(name, sizeof name, LINKS_NEW_PREFIX "%.20s-%u-%u", p->instance_id,
                        (unsigned)getpid(), atomic_fetch_add(&n_tries, 1));
         _cleanup_close_ int fd =
                 openat(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -344,12 +344,12 @@ static int query_network_uid(Pins *p, int dir_fd, uid_t *ret) {
         return r;
 }
 
-bool pins_is_agents(const Pins *p, const struct stat *st, uid_t own_uid) {
+bool link_dirs_is_agents(const LinkDirs *p, const struct stat *st, uid_t own_uid) {
         return agent_uid_is_trusted(st->st_uid, own_uid, p->trusted);
 }
 
 /* Creates it with its mode under a temporary name: agents of other users may use it at once. */
-static int make_shared_dir(const Pins *p, int at_fd, const char *name) {
+static int make_shared_dir(const LinkDirs *p, int at_fd, const char *name) {
         char temporary[NAME_MAX + 1];
         struct stat st;
         (void)snprintf(temporary, sizeof temporary, "%.64s-%.64s-%u", name, p->instance_id,
@@ -372,7 +372,7 @@ static int make_shared_dir(const Pins *p, int at_fd, const char *name) {
 /* Opens a directory in which every agent may create names, and none may remove those of others. A
  * directory of a user who is no agent, or that cannot be written, is refused.
  * @param ret_uid  owner of files that this process creates in it */
-static int open_shared_dir(Pins *p, int at_fd, const char *name, bool create, uid_t *ret_uid,
+static int open_shared_dir(LinkDirs *p, int at_fd, const char *name, bool create, uid_t *ret_uid,
                            Squatter *ret_squatter) {
         const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
         struct stat st;
@@ -398,7 +398,7 @@ static int open_shared_dir(Pins *p, int at_fd, const char *name, bool create, ui
                 ret_squatter->is_shared = true;
         *ret_uid = geteuid();
         int r = query_network_uid(p, fd, ret_uid);
-        if (!pins_is_agents(p, &st, *ret_uid)) {
+        if (!link_dirs_is_agents(p, &st, *ret_uid)) {
                 note_squatter(ret_squatter, &st);
                 return -EUCLEAN;
         }
@@ -407,7 +407,7 @@ static int open_shared_dir(Pins *p, int at_fd, const char *name, bool create, ui
         return r < 0 && create ? r : TAKE_FD(fd);
 }
 
-static int open_base(Pins *p, Place place) {
+static int open_base(LinkDirs *p, Place place) {
         if (!p->directories[place])
                 return -ENOENT;
         /* The parent is the operator's path; the fixed part itself may be created by any user who
@@ -418,14 +418,15 @@ static int open_base(Pins *p, Place place) {
 }
 
 /* @param ret_uid  owner of files that this process creates there */
-static int open_root(Pins *p, Place place, bool create, uid_t *ret_uid, Squatter *ret_squatter) {
+static int open_root(LinkDirs *p, Place place, bool create, uid_t *ret_uid,
+                     Squatter *ret_squatter) {
         _cleanup_close_ int base_fd = open_base(p, place);
         *ret_uid = geteuid();
         if (base_fd < 0)
                 return base_fd;
         return fs_is_network(base_fd, NULL)
-                       ? open_shared_dir(p, base_fd, PINS_NAME, create, ret_uid, ret_squatter)
-                       : open_dir_of(*ret_uid, base_fd, PINS_NAME, create, ret_squatter);
+                       ? open_shared_dir(p, base_fd, LINK_DIRS_NAME, create, ret_uid, ret_squatter)
+                       : open_dir_of(*ret_uid, base_fd, LINK_DIRS_NAME, create, ret_squatter);
 }
 
 /* The kernel's path, in which no symlink is left: a symlink put there later shows as a difference.
@@ -441,7 +442,7 @@ static int find_path(int fd, char ret[static PATH_MAX + 1]) {
 }
 
 /* Where it fails, the next one who opens it tries again. */
-static void write_down(Pins *p, Place place, int fd) {
+static void write_down(LinkDirs *p, Place place, int fd) {
         char path[PATH_MAX + 1] = "";
         if (!p->list || atomic_load(&p->is_listed[place]))
                 return;
@@ -457,7 +458,7 @@ static void write_down(Pins *p, Place place, int fd) {
                             path, p->list);
 }
 
-static int pins_open_instance(Pins *p, Place place, bool create, Squatter *ret_squatter) {
+static int open_instance(LinkDirs *p, Place place, bool create, Squatter *ret_squatter) {
         uid_t uid;
         _cleanup_close_ int root_fd = open_root(p, place, create, &uid, ret_squatter);
         int fd = root_fd < 0 ? root_fd
@@ -469,33 +470,33 @@ static int pins_open_instance(Pins *p, Place place, bool create, Squatter *ret_s
         return fd;
 }
 
-int pins_set_trusted(Pins *p, const char *const *users) {
+int link_dirs_set_trusted(LinkDirs *p, const char *const *users) {
         strings_free(p->trusted);
         p->trusted = strings_copy((char *const *)users);
         return p->trusted ? 0 : -ENOMEM;
 }
 
-int pins_list_places_in(Pins *p, const char *file) {
+int link_dirs_set_list(LinkDirs *p, const char *file) {
         p->list = strdup(file);
         return p->list ? 0 : -ENOMEM;
 }
 
-void pins_find_places(Pins *p, void (*on_place)(const char *path, int error, void *userdata),
-                      void *userdata) {
+void link_dirs_find(LinkDirs *p, void (*on_place)(const char *path, int error, void *userdata),
+                    void *userdata) {
         for (Place place = 0; place < N_PLACES; place++) {
                 char path[PATH_MAX + 1];
-                _cleanup_close_ int fd = pins_open_instance(p, place, false, NULL);
+                _cleanup_close_ int fd = open_instance(p, place, false, NULL);
                 int r = fd < 0 ? fd : find_path(fd, path);
                 if (r == -ENOENT || r == -ENOTDIR || r == -ELOOP || r == -EUCLEAN)
                         continue; /* nothing, or nothing of ours */
                 if (r < 0)
-                        (void)snprintf(path, sizeof path, "%s/" PINS_NAME "/%s",
+                        (void)snprintf(path, sizeof path, "%s/" LINK_DIRS_NAME "/%s",
                                        p->directories[place], p->instance_id);
                 on_place(path, r, userdata);
         }
 }
 
-int pins_check_place(const char *path) {
+int link_dirs_check(const char *path) {
         char real[PATH_MAX + 1];
         struct stat st;
         _cleanup_close_ int fd = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -510,9 +511,9 @@ int pins_check_place(const char *path) {
 }
 
 /* @param bundle_id  NULL: all of the instance's */
-static int open_existing(Pins *p, Place place, const char *bundle_id) {
-        _cleanup_close_ int fd = pins_open_instance(p, place, false, NULL);
-        return fd < 0 || !bundle_id ? TAKE_FD(fd) : pins_open_own_dir(fd, bundle_id, false, NULL);
+static int open_existing(LinkDirs *p, Place place, const char *bundle_id) {
+        _cleanup_close_ int fd = open_instance(p, place, false, NULL);
+        return fd < 0 || !bundle_id ? TAKE_FD(fd) : open_own_dir(fd, bundle_id, false, NULL);
 }
 
 /* Opens the directory that holds a member's pin and finds the pin's own name in `member_path`.
@@ -532,15 +533,15 @@ static int open_member_dir(int bundle_fd, const char *member_path, bool create,
                         return -ENAMETOOLONG;
                 memcpy(name, member_path, n);
                 name[n] = '\0';
-                if (!pins_is_plain_name(name))
+                if (!is_plain_name(name))
                         return -EINVAL;
                 if (member_path[n] == '\0') {
                         *ret_name = member_path;
                         return TAKE_FD(at_fd);
                 }
-                int fd = pins_open_own_dir(at_fd, name, create, NULL);
+                int fd = open_own_dir(at_fd, name, create, NULL);
                 if (fd == -EUCLEAN && create && unlinkat(at_fd, name, 0) == 0)
-                        fd = pins_open_own_dir(at_fd, name, create, NULL);
+                        fd = open_own_dir(at_fd, name, create, NULL);
                 if (fd < 0)
                         return fd == -EUCLEAN ? -ENOENT : fd;
                 (void)close(at_fd); /* was only read */
@@ -549,19 +550,19 @@ static int open_member_dir(int bundle_fd, const char *member_path, bool create,
         }
 }
 
-static bool pins_is_not_ours(int r) {
+static bool is_not_ours(int r) {
         return r == -ENOENT || r == -EUCLEAN || r == -ENOTDIR || r == -ELOOP || r == -EACCES;
 }
 
-int pins_open(Pins *p, const char *bundle_id) {
+int links_open(LinkDirs *p, const char *bundle_id) {
         int r = -ENOENT;
-        if (!pins_is_plain_name(bundle_id))
+        if (!is_plain_name(bundle_id))
                 return -EINVAL;
         for (Place place = 0; place < N_PLACES; place++) {
                 int fd = open_existing(p, place, bundle_id);
                 if (fd >= 0)
                         return fd;
-                if (r == -ENOENT && !pins_is_not_ours(fd))
+                if (r == -ENOENT && !is_not_ours(fd))
                         r = fd;
         }
         return r;
@@ -570,7 +571,7 @@ int pins_open(Pins *p, const char *bundle_id) {
 static void add_reason(StrBuf *b, const char *directory, int r, const Squatter *squatter);
 
 /* Inside the fixed part first: it is the same place for all nodes, wherever they mount it. */
-static int open_shared_root(Pins *p, uid_t *ret_uid, char **ret_error) {
+static int open_shared_root(LinkDirs *p, uid_t *ret_uid, char **ret_error) {
         static const Place order[] = { PLACE_INSIDE, PLACE_BESIDE };
         _cleanup_close_ int fixed_fd = open_base(p, PLACE_INSIDE);
         _cleanup_(strbuf_done) StrBuf reasons = STRBUF_INIT;
@@ -599,7 +600,7 @@ static int open_shared_root(Pins *p, uid_t *ret_uid, char **ret_error) {
         return r;
 }
 
-size_t pins_count_of_node(Pins *p, const char *instance_id) {
+size_t links_count_of_node(LinkDirs *p, const char *instance_id) {
         size_t n = 0;
         for (Place place = 0; place < N_PLACES; place++) {
                 _cleanup_closedir_ DIR *dir = NULL;
@@ -613,7 +614,7 @@ size_t pins_count_of_node(Pins *p, const char *instance_id) {
         return n;
 }
 
-int pins_open_shared(Pins *p, const char *name, uid_t *ret_uid, char **ret_error) {
+int link_dirs_open_shared(LinkDirs *p, const char *name, uid_t *ret_uid, char **ret_error) {
         _cleanup_close_ int root_fd = open_shared_root(p, ret_uid, ret_error);
         return root_fd < 0 ? root_fd : open_shared_dir(p, root_fd, name, true, ret_uid, NULL);
 }
@@ -621,11 +622,11 @@ int pins_open_shared(Pins *p, const char *name, uid_t *ret_uid, char **ret_error
 /* ---- the record of the unit that pins belong to ---- */
 
 static bool unit_record_name(char ret[static NAME_MAX + 1], const char *bundle_id) {
-        return (size_t)snprintf(ret, NAME_MAX + 1, PINS_UNIT_PREFIX "%s", bundle_id) <= NAME_MAX;
+        return (size_t)snprintf(ret, NAME_MAX + 1, LINKS_UNIT_PREFIX "%s", bundle_id) <= NAME_MAX;
 }
 
 /* Errors are ignored: the pins hold the files without it, but a lost row could not be restored. */
-static void record_unit(const PinsSession *s, int instance_fd) {
+static void record_unit(const LinkSession *s, int instance_fd) {
         char name[NAME_MAX + 1];
         _cleanup_free_ char *text =
                 s->unit_path ? strbuf_format("%u:%s", s->unit_uid, s->unit_path) : NULL;
@@ -633,12 +634,12 @@ static void record_unit(const PinsSession *s, int instance_fd) {
                 (void)symlinkat(text, instance_fd, name);
 }
 
-void pins_session_set_unit(PinsSession *s, const char *path, uid_t uid) {
+void link_session_set_unit(LinkSession *s, const char *path, uid_t uid) {
         s->unit_path = path;
         s->unit_uid = uid;
 }
 
-int pins_read_unit(Pins *p, const char *bundle_id, char **ret_path, uid_t *ret_uid) {
+int links_read_unit(LinkDirs *p, const char *bundle_id, char **ret_path, uid_t *ret_uid) {
         char name[NAME_MAX + 1], text[PATH_MAX];
         uint64_t uid;
         for (Place place = 0; place < N_PLACES && unit_record_name(name, bundle_id); place++) {
@@ -663,7 +664,7 @@ int pins_read_unit(Pins *p, const char *bundle_id, char **ret_path, uid_t *ret_u
 /* Removes what a crash left of released pins. */
 static void sweep_unit_record(int instance_fd, const char *name) {
         struct stat st;
-        if (fstatat(instance_fd, name + strlen(PINS_UNIT_PREFIX), &st, AT_SYMLINK_NOFOLLOW) < 0 &&
+        if (fstatat(instance_fd, name + strlen(LINKS_UNIT_PREFIX), &st, AT_SYMLINK_NOFOLLOW) < 0 &&
             errno == ENOENT)
                 (void)unlinkat(instance_fd, name, 0); /* else the next sweep */
 }
@@ -673,31 +674,31 @@ static int release_in(int instance_fd, const char *bundle_id) {
         int r = fs_remove_tree(instance_fd, bundle_id);
         if (r >= 0 && unit_record_name(temporary, bundle_id))
                 (void)unlinkat(instance_fd, temporary, 0); /* else the next sweep */
-        if ((size_t)snprintf(temporary, sizeof temporary, PINS_NEW_PREFIX "%s", bundle_id) <
+        if ((size_t)snprintf(temporary, sizeof temporary, LINKS_NEW_PREFIX "%s", bundle_id) <
                     sizeof temporary &&
             unlinkat(instance_fd, temporary, 0) < 0 && errno != ENOENT && r >= 0)
                 r = -errno;
         return r;
 }
 
-int pins_release(Pins *p, const char *bundle_id) {
+int links_release(LinkDirs *p, const char *bundle_id) {
         int first = 0;
 
-        if (!pins_is_plain_name(bundle_id))
+        if (!is_plain_name(bundle_id))
                 return -EINVAL;
         for (Place place = 0; place < N_PLACES; place++) {
                 _cleanup_close_ int instance_fd = open_existing(p, place, NULL);
                 int r = instance_fd < 0 ? instance_fd : release_in(instance_fd, bundle_id);
-                if (r < 0 && !pins_is_not_ours(r) && first == 0)
+                if (r < 0 && !is_not_ours(r) && first == 0)
                         first = r;
         }
         return first;
 }
 
 typedef struct Listing {
-        Pins *pins;
+        LinkDirs *link_dirs;
         Place place;
-        int (*on_pins)(const char *bundle_id, const char *path, void *userdata);
+        int (*on_links)(const char *bundle_id, const char *path, void *userdata);
         void *userdata;
 } Listing;
 
@@ -714,30 +715,31 @@ static int list_place(const Listing *l, int instance_fd) {
                 const char *id = entry->d_name;
                 if (strcmp(id, ".") == 0 || strcmp(id, "..") == 0)
                         continue;
-                if (strncmp(id, PINS_UNIT_PREFIX, strlen(PINS_UNIT_PREFIX)) == 0) {
+                if (strncmp(id, LINKS_UNIT_PREFIX, strlen(LINKS_UNIT_PREFIX)) == 0) {
                         sweep_unit_record(instance_fd, id);
                         continue;
                 }
-                if (strncmp(id, PINS_NEW_PREFIX, strlen(PINS_NEW_PREFIX)) == 0)
-                        id += strlen(PINS_NEW_PREFIX);
-                else if (strncmp(id, PINS_TAKEN_PREFIX, strlen(PINS_TAKEN_PREFIX)) == 0)
-                        id += strlen(PINS_TAKEN_PREFIX);
-                _cleanup_free_ char *path =
-                        strbuf_format("%s/" PINS_NAME "/%s/%s", l->pins->directories[l->place],
-                                      l->pins->instance_id, entry->d_name);
-                r = path ? l->on_pins(id, path, l->userdata) : -ENOMEM;
+                if (strncmp(id, LINKS_NEW_PREFIX, strlen(LINKS_NEW_PREFIX)) == 0)
+                        id += strlen(LINKS_NEW_PREFIX);
+                else if (strncmp(id, LINKS_TAKEN_PREFIX, strlen(LINKS_TAKEN_PREFIX)) == 0)
+                        id += strlen(LINKS_TAKEN_PREFIX);
+                _cleanup_free_ char *path = strbuf_format("%s/" LINK_DIRS_NAME "/%s/%s",
+                                                          l->link_dirs->directories[l->place],
+                                                          l->link_dirs->instance_id, entry->d_name);
+                r = path ? l->on_links(id, path, l->userdata) : -ENOMEM;
                 if (r < 0)
                         return r;
         }
 }
 
-int pins_list(Pins *p, int (*on_pins)(const char *bundle_id, const char *path, void *userdata),
-              void *userdata) {
+int links_list(LinkDirs *p,
+               int (*on_links)(const char *bundle_id, const char *path, void *userdata),
+               void *userdata) {
         for (Place place = 0; place < N_PLACES; place++) {
-                Listing l = { p, place, on_pins, userdata };
+                Listing l = { p, place, on_links, userdata };
                 _cleanup_close_ int instance_fd = open_existing(p, place, NULL);
                 int r = instance_fd < 0 ? instance_fd : list_place(&l, instance_fd);
-                if (r < 0 && !pins_is_not_ours(r))
+                if (r < 0 && !is_not_ours(r))
                         return r;
         }
         return 0;
@@ -753,14 +755,14 @@ static void forget_directory(SessionPlace *at) {
         at->prefix = NULL;
 }
 
-int pins_session_new(PinsSession **ret, Pins *p, const char *bundle_id, size_t max_inodes) {
+int link_session_new(LinkSession **ret, LinkDirs *p, const char *bundle_id, size_t max_inodes) {
         if (bundle_id[0] == '.' || strchr(bundle_id, '/'))
                 return -EINVAL;
-        PinsSession *s = malloc(sizeof *s);
+        LinkSession *s = malloc(sizeof *s);
         if (!s)
                 return -ENOMEM;
-        *s = (PinsSession){
-                .pins = p, .bundle_id = bundle_id, .max_inodes = max_inodes, .used = N_PLACES
+        *s = (LinkSession){
+                .link_dirs = p, .bundle_id = bundle_id, .max_inodes = max_inodes, .used = N_PLACES
         };
         for (size_t i = 0; i < N_PLACES; i++)
                 s->places[i] = (SessionPlace){ .instance_fd = -1, .bundle_fd = -1, .dir_fd = -1 };
@@ -768,7 +770,7 @@ int pins_session_new(PinsSession **ret, Pins *p, const char *bundle_id, size_t m
         return 0;
 }
 
-PinsSession *pins_session_free(PinsSession *s) {
+LinkSession *link_session_free(LinkSession *s) {
         if (!s)
                 return NULL;
         for (size_t i = 0; i < N_PLACES; i++) {
@@ -776,14 +778,14 @@ PinsSession *pins_session_free(PinsSession *s) {
                 cleanup_closep(&s->places[i].bundle_fd);
                 cleanup_closep(&s->places[i].instance_fd);
         }
-        pin_inodes_done(&s->own);
-        pin_inodes_done(&s->others);
+        link_inodes_done(&s->own);
+        link_inodes_done(&s->others);
         free(s);
         return NULL;
 }
 
-/* Opens the directory of the bundle in a place, once. 0; results as pins_open_own_dir */
-static int session_open(PinsSession *s, Place place, bool create) {
+/* Opens the directory of the bundle in a place, once. 0; results as open_own_dir */
+static int session_open(LinkSession *s, Place place, bool create) {
         SessionPlace *at = &s->places[place];
         if (at->bundle_fd >= 0)
                 return 0;
@@ -792,12 +794,12 @@ static int session_open(PinsSession *s, Place place, bool create) {
         if (at->is_missing && !create)
                 return -ENOENT;
         if (at->instance_fd < 0)
-                at->instance_fd = pins_open_instance(s->pins, place, create, &at->squatter);
+                at->instance_fd = open_instance(s->link_dirs, place, create, &at->squatter);
         int fd = at->instance_fd < 0
                          ? at->instance_fd
-                         : pins_open_own_dir(at->instance_fd, s->bundle_id, create, &at->squatter);
+                         : open_own_dir(at->instance_fd, s->bundle_id, create, &at->squatter);
         if (fd < 0) {
-                at->is_missing = pins_is_not_ours(fd);
+                at->is_missing = is_not_ours(fd);
                 at->refused = create ? fd : 0;
                 return fd;
         }
@@ -814,7 +816,7 @@ static int session_enter(SessionPlace *at, const char *member_path, bool create,
         const char *slash = strrchr(member_path, '/');
         size_t n = slash ? (size_t)(slash - member_path) + 1 : 0;
         if (at->dir_fd >= 0 && strncmp(at->prefix, member_path, n) == 0 && at->prefix[n] == '\0' &&
-            pins_is_plain_name(member_path + n)) {
+            is_plain_name(member_path + n)) {
                 *ret_name = member_path + n;
                 return 0;
         }
@@ -830,7 +832,7 @@ static int session_enter(SessionPlace *at, const char *member_path, bool create,
         return 0;
 }
 
-static bool session_has(PinsSession *s, const char *member_path, const struct stat *st) {
+static bool session_has(LinkSession *s, const char *member_path, const struct stat *st) {
         for (Place place = 0; place < N_PLACES; place++) {
                 SessionPlace *at = &s->places[place];
                 const char *name = NULL;
@@ -838,7 +840,7 @@ static bool session_has(PinsSession *s, const char *member_path, const struct st
                 if (session_open(s, place, false) >= 0 &&
                     session_enter(at, member_path, false, &name) >= 0 &&
                     fstatat(at->dir_fd, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
-                    pins_is_inode(&there, st))
+                    link_is_inode(&there, st))
                         return true;
         }
         return false;
@@ -847,20 +849,20 @@ static bool session_has(PinsSession *s, const char *member_path, const struct st
 /* ---- whose links ---- */
 
 /* @param bundle_id  NULL: all of the instance's, but for `except`. 0 or -ENOMEM */
-static int collect(Pins *p, const char *bundle_id, const char *except, PinInodes *ret) {
+static int collect(LinkDirs *p, const char *bundle_id, const char *except, LinkInodes *ret) {
         int r = 0;
         for (Place place = 0; r >= 0 && place < N_PLACES; place++) {
                 _cleanup_close_ int fd = open_existing(p, place, bundle_id);
                 ret->place = place;
                 if (fd >= 0)
-                        r = pin_inodes_add_tree(ret, fd, except);
+                        r = link_inodes_add_tree(ret, fd, except);
         }
-        pin_inodes_sort(ret);
+        link_inodes_sort(ret);
         return r;
 }
 
 /* Counts links of another node's agent, as far as they can be read: those of a dead node stay. */
-static int collect_of_others(Pins *p, Place place, PinInodes *ret) {
+static int collect_of_others(LinkDirs *p, Place place, LinkInodes *ret) {
         _cleanup_closedir_ DIR *dir = NULL;
         uid_t uid;
         int root_fd = open_root(p, place, false, &uid, NULL);
@@ -876,35 +878,35 @@ static int collect_of_others(Pins *p, Place place, PinInodes *ret) {
                         continue;
                 _cleanup_close_ int fd = openat(dirfd(dir), e->d_name,
                                                 O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-                if (fd >= 0 && fstat(fd, &st) == 0 && pins_is_agents(p, &st, uid))
-                        r = pin_inodes_add_tree(ret, fd, NULL);
+                if (fd >= 0 && fstat(fd, &st) == 0 && link_dirs_is_agents(p, &st, uid))
+                        r = link_inodes_add_tree(ret, fd, NULL);
         }
         return MIN(r, 0);
 }
 
-static int build_own(PinsSession *s) {
+static int build_own(LinkSession *s) {
         if (s->own.is_built)
                 return 0;
-        s->own = (PinInodes){ .max = s->max_inodes, .is_built = true, .is_whole = true };
-        return collect(s->pins, s->bundle_id, NULL, &s->own);
+        s->own = (LinkInodes){ .max = s->max_inodes, .is_built = true, .is_whole = true };
+        return collect(s->link_dirs, s->bundle_id, NULL, &s->own);
 }
 
 /* A unit that was renamed is another bundle, and its members are pinned for the old one; sources
  * may overlap. */
-static int build_others(PinsSession *s) {
+static int build_others(LinkSession *s) {
         if (s->others.is_built)
                 return 0;
-        s->others = (PinInodes){
+        s->others = (LinkInodes){
                 .max = s->max_inodes, .is_built = true, .is_whole = true, .has_no_paths = true
         };
-        int r = collect(s->pins, NULL, s->bundle_id, &s->others);
+        int r = collect(s->link_dirs, NULL, s->bundle_id, &s->others);
         for (Place place = 0; r >= 0 && place < N_PLACES; place++)
-                r = collect_of_others(s->pins, place, &s->others);
-        pin_inodes_sort(&s->others);
+                r = collect_of_others(s->link_dirs, place, &s->others);
+        link_inodes_sort(&s->others);
         return r;
 }
 
-unsigned pins_session_own_links(PinsSession *s, const char *member_path, const struct stat *st,
+unsigned link_session_own_links(LinkSession *s, const char *member_path, const struct stat *st,
                                 bool *ret_has) {
         bool has = session_has(s, member_path, st);
         size_t n = has;
@@ -912,14 +914,14 @@ unsigned pins_session_own_links(PinsSession *s, const char *member_path, const s
         if (st->st_nlink <= 1 + n)
                 return (unsigned)n;
         (void)build_own(s); /* for want of memory: what is known */
-        n = MAX(n, pin_inodes_count(&s->own, st->st_dev, st->st_ino, NULL));
+        n = MAX(n, link_inodes_count(&s->own, st->st_dev, st->st_ino, NULL));
         if (st->st_nlink <= 1 + n)
                 return (unsigned)n;
         (void)build_others(s); /* as above */
-        return (unsigned)(n + pin_inodes_count(&s->others, st->st_dev, st->st_ino, NULL));
+        return (unsigned)(n + link_inodes_count(&s->others, st->st_dev, st->st_ino, NULL));
 }
 
-bool pins_session_lives_on(PinsSession *s) {
+bool link_session_lives_on(LinkSession *s) {
         if (build_own(s) < 0 || !s->own.is_whole || s->own.n == 0)
                 return false;
         for (size_t i = 0; i < s->own.n; i++)
@@ -928,22 +930,22 @@ bool pins_session_lives_on(PinsSession *s) {
         if (build_others(s) < 0 || !s->others.is_whole)
                 return false;
         for (size_t i = 0; i < s->own.n; i++) {
-                const PinInode *x = &s->own.items[i];
-                if (x->n_links <= pin_inodes_count(&s->own, x->dev, x->ino, NULL) +
-                                          pin_inodes_count(&s->others, x->dev, x->ino, NULL))
+                const LinkInode *x = &s->own.items[i];
+                if (x->n_links <= link_inodes_count(&s->own, x->dev, x->ino, NULL) +
+                                          link_inodes_count(&s->others, x->dev, x->ino, NULL))
                         return false;
         }
         return true;
 }
 
-bool pins_session_see(PinsSession *s, const struct stat *st) {
-        size_t first, n = pin_inodes_count(&s->own, st->st_dev, st->st_ino, &first);
+bool link_session_see(LinkSession *s, const struct stat *st) {
+        size_t first, n = link_inodes_count(&s->own, st->st_dev, st->st_ino, &first);
         for (size_t i = first; i < first + n; i++)
                 s->own.items[i].seen = true;
         return n > 0;
 }
 
-bool pins_session_all_seen(const PinsSession *s) {
+bool link_session_all_seen(const LinkSession *s) {
         for (size_t i = 0; i < s->own.n; i++)
                 if (!s->own.items[i].seen)
                         return false;
@@ -954,8 +956,8 @@ bool pins_session_all_seen(const PinsSession *s) {
 
 /* A member that is being pinned. */
 typedef struct Linking {
-        PinsSession *session;
-        const PinsMember *member;
+        LinkSession *session;
+        const LinkMember *member;
         int fd; /* the member, opened O_PATH and found to be the inode member->st; borrowed */
 } Linking;
 
@@ -987,13 +989,13 @@ static int replace_link(const Linking *l, const SessionPlace *at, const char *na
 
         if (fstatat(at->dir_fd, name, &there, AT_SYMLINK_NOFOLLOW) < 0)
                 return -errno;
-        if (pins_is_inode(&there, l->member->st))
+        if (link_is_inode(&there, l->member->st))
                 return 0;
         if (S_ISDIR(there.st_mode)) { /* of older members below a directory of this name */
                 int r = fs_remove_tree(at->dir_fd, name);
                 return r < 0 ? r : link_fd(l->fd, at->dir_fd, name);
         }
-        if ((size_t)snprintf(temporary, sizeof temporary, PINS_NEW_PREFIX "%s",
+        if ((size_t)snprintf(temporary, sizeof temporary, LINKS_NEW_PREFIX "%s",
                              l->session->bundle_id) >= sizeof temporary)
                 return -ENAMETOOLONG;
         if (unlinkat(at->instance_fd, temporary, 0) < 0 && errno != ENOENT)
@@ -1003,7 +1005,7 @@ static int replace_link(const Linking *l, const SessionPlace *at, const char *na
                 return r;
         if (renameat(at->instance_fd, temporary, at->dir_fd, name) < 0) {
                 r = -errno;
-                (void)unlinkat(at->instance_fd, temporary, 0); /* else pins_release does */
+                (void)unlinkat(at->instance_fd, temporary, 0); /* else links_release does */
                 return r;
         }
         return 0;
@@ -1028,7 +1030,7 @@ static int add_at(const Linking *l, Place place) {
         if (fstatat(at->dir_fd, name, &linked, AT_SYMLINK_NOFOLLOW) < 0)
                 return -errno;
         /* No known file system does that; but a wrong pin would be shipped. */
-        if (!pins_is_inode(&linked, l->member->st)) {
+        if (!link_is_inode(&linked, l->member->st)) {
                 (void)unlinkat(at->dir_fd, name, 0);
                 return -ENOENT;
         }
@@ -1036,10 +1038,10 @@ static int add_at(const Linking *l, Place place) {
 }
 
 /* The member was renamed: its pins under other names would be shipped as a second file. */
-static void remove_old_names(PinsSession *s, const char *member_path, const struct stat *st) {
-        size_t first, n = pin_inodes_count(&s->own, st->st_dev, st->st_ino, &first);
+static void remove_old_names(LinkSession *s, const char *member_path, const struct stat *st) {
+        size_t first, n = link_inodes_count(&s->own, st->st_dev, st->st_ino, &first);
         for (size_t i = first; i < first + n; i++) {
-                const PinInode *old = &s->own.items[i];
+                const LinkInode *old = &s->own.items[i];
                 SessionPlace *at = &s->places[old->place];
                 const char *name = NULL;
                 struct stat there;
@@ -1048,7 +1050,7 @@ static void remove_old_names(PinsSession *s, const char *member_path, const stru
                 _cleanup_close_ int dir_fd =
                         open_member_dir(at->bundle_fd, old->path, false, &name);
                 if (dir_fd >= 0 && fstatat(dir_fd, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
-                    pins_is_inode(&there, st))
+                    link_is_inode(&there, st))
                         (void)unlinkat(dir_fd, name, 0); /* else it is shipped twice, never lost */
         }
 }
@@ -1069,15 +1071,15 @@ static int move_aside(const char *directory, int base_fd, char **ret_moved) {
         char name[64];
         struct stat st;
         int r = 0;
-        (void)snprintf(name, sizeof name, PINS_NAME "-%" PRIu64, clock_boottime_usec());
+        (void)snprintf(name, sizeof name, LINK_DIRS_NAME "-%" PRIu64, clock_boottime_usec());
         if (atomic_flag_test_and_set(&is_moving))
                 return -EBUSY;
-        if (fstatat(base_fd, PINS_NAME, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+        if (fstatat(base_fd, LINK_DIRS_NAME, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
             mkdirat(base_fd, name, 0700) < 0)
                 r = -errno;
         else if (st.st_uid == 0 || st.st_uid == geteuid())
                 r = -EEXIST;
-        else if (renameat2(base_fd, name, base_fd, PINS_NAME, RENAME_EXCHANGE) < 0)
+        else if (renameat2(base_fd, name, base_fd, LINK_DIRS_NAME, RENAME_EXCHANGE) < 0)
                 r = -errno;
         if (r < 0)
                 (void)unlinkat(base_fd, name, AT_REMOVEDIR); /* it may not be there */
@@ -1089,25 +1091,25 @@ static int move_aside(const char *directory, int base_fd, char **ret_moved) {
 
 /* @return whether links go beside the fixed part, in which another user could create the directory
  * first */
-static bool is_beside_usable(Pins *p, int base_fd) {
+static bool is_beside_usable(LinkDirs *p, int base_fd) {
         if (base_fd >= 0 && fs_is_network(base_fd, NULL)) /* no user's by chance */
                 return true;
         _cleanup_close_ int fixed_fd = open_base(p, PLACE_INSIDE);
         if (base_fd < 0 ||
             (fixed_fd >= 0 && !fs_is_same_mount(fixed_fd, p->directories[PLACE_BESIDE])))
                 return false;
-        _cleanup_close_ int fd = open_dir_of(geteuid(), base_fd, PINS_NAME, false, NULL);
+        _cleanup_close_ int fd = open_dir_of(geteuid(), base_fd, LINK_DIRS_NAME, false, NULL);
         return fd >= 0 || is_open_to_all(base_fd) ||
                (fd == -ENOENT && faccessat(base_fd, ".", W_OK | X_OK, AT_EACCESS) == 0);
 }
 
-int pins_secure_root(Pins *p, char **ret_moved) {
+int link_dirs_secure(LinkDirs *p, char **ret_moved) {
         _cleanup_close_ int beside_fd = open_base(p, PLACE_BESIDE);
         Place place = is_beside_usable(p, beside_fd) ? PLACE_BESIDE : PLACE_INSIDE;
         _cleanup_close_ int base_fd = open_base(p, place);
         if (base_fd < 0 || !is_open_to_all(base_fd))
                 return 0;
-        _cleanup_close_ int fd = open_dir_of(geteuid(), base_fd, PINS_NAME, true, NULL);
+        _cleanup_close_ int fd = open_dir_of(geteuid(), base_fd, LINK_DIRS_NAME, true, NULL);
         return fd == -EUCLEAN ? move_aside(p->directories[place], base_fd, ret_moved) : MIN(fd, 0);
 }
 
@@ -1138,7 +1140,7 @@ static void add_reason(StrBuf *b, const char *directory, int r, const Squatter *
         switch (r) {
         case -EUCLEAN:
                 strbuf_addf(b,
-                            "'%s/" PINS_NAME
+                            "'%s/" LINK_DIRS_NAME
                             "' is %s of uid %u, not a directory of the agent (uid %u): remove it%s",
                             directory, squatter->is_directory ? "a directory" : "a file or symlink",
                             (unsigned)squatter->uid, (unsigned)geteuid(),
@@ -1189,7 +1191,7 @@ static bool is_empty(int dir_fd) {
 }
 
 /* A delivery opens one place only, so the links of a bundle are never in two. */
-static Place find_used_place(PinsSession *s) {
+static Place find_used_place(LinkSession *s) {
         for (Place place = 0; s->used == N_PLACES && place < N_PLACES; place++)
                 if (session_open(s, place, false) >= 0 && !is_empty(s->places[place].bundle_fd))
                         s->used = place;
@@ -1198,7 +1200,7 @@ static Place find_used_place(PinsSession *s) {
 
 /* Removes the empty directories that were created for a link which was then refused: they would be
  * taken for the bundle's place. */
-static void remove_empty_place(PinsSession *s, SessionPlace *at) {
+static void remove_empty_place(LinkSession *s, SessionPlace *at) {
         if (at->bundle_fd < 0)
                 return;
         for (char *end; at->prefix && (end = strrchr(at->prefix, '/'));) {
@@ -1214,11 +1216,11 @@ static void remove_empty_place(PinsSession *s, SessionPlace *at) {
 }
 
 static int add_to(const Linking *l, StrBuf *reasons) {
-        PinsSession *s = l->session;
+        LinkSession *s = l->session;
         int r = -ENOENT;
         for (Place place = 0; place < N_PLACES; place++) {
                 SessionPlace *at = &s->places[place];
-                const char *directory = s->pins->directories[place];
+                const char *directory = s->link_dirs->directories[place];
                 if (!directory || (find_used_place(s) != N_PLACES && place != s->used))
                         continue;
                 /* Where the bundle's directory exists linkat decides. */
@@ -1237,7 +1239,7 @@ static int add_to(const Linking *l, StrBuf *reasons) {
         return r;
 }
 
-int pins_session_add(PinsSession *s, const PinsMember *m, char **ret_error) {
+int link_session_add(LinkSession *s, const LinkMember *m, char **ret_error) {
         _cleanup_(strbuf_done) StrBuf reasons = STRBUF_INIT;
         struct stat now;
 
@@ -1246,7 +1248,7 @@ int pins_session_add(PinsSession *s, const PinsMember *m, char **ret_error) {
                 return fd == -ELOOP || fd == -ENOTDIR ? -ENOENT : fd;
         if (fstat(fd, &now) < 0)
                 return -errno;
-        if (!S_ISREG(now.st_mode) || !pins_is_inode(&now, m->st) || now.st_nlink == 0)
+        if (!S_ISREG(now.st_mode) || !link_is_inode(&now, m->st) || now.st_nlink == 0)
                 return -ENOENT;
         int r = add_to(&(Linking){ s, m, fd }, &reasons);
         if (r == 0)
@@ -1259,12 +1261,12 @@ int pins_session_add(PinsSession *s, const PinsMember *m, char **ret_error) {
         *ret_error = member && text
                              ? strbuf_format("cannot hold '%s' by a hard link: %s", member, text)
                              : NULL;
-        return *ret_error ? PINS_E_REFUSED : -ENOMEM;
+        return *ret_error ? LINK_SESSION_E_REFUSED : -ENOMEM;
 }
 
 /* ---- what pins use on disk, and whether anything else still has a name ---- */
 
-int pins_query_space(Pins *p, RetentionSpace *ret, dev_t *ret_device) {
+int link_usage_query_space(LinkDirs *p, RetentionSpace *ret, dev_t *ret_device) {
         struct statvfs vfs;
         struct stat st;
 
@@ -1287,8 +1289,8 @@ int pins_query_space(Pins *p, RetentionSpace *ret, dev_t *ret_device) {
 }
 
 /* Where there are no leases this is unknown, as when a bundle settles. */
-static bool has_writer(Pins *p, const char *bundle_id, const PinInodes *own) {
-        _cleanup_close_ int dir_fd = pins_open(p, bundle_id);
+static bool has_writer(LinkDirs *p, const char *bundle_id, const LinkInodes *own) {
+        _cleanup_close_ int dir_fd = links_open(p, bundle_id);
         for (size_t i = 0; dir_fd >= 0 && i < own->n; i++) {
                 _cleanup_close_ int fd = fs_open_regular(dir_fd, own->items[i].path, NULL);
                 int r = fd < 0 ? fd : fs_check_writer(fd);
@@ -1298,13 +1300,13 @@ static bool has_writer(Pins *p, const char *bundle_id, const PinInodes *own) {
         return false;
 }
 
-static void add_up(PinsUse *use, const PinInodes *own, const PinInodes *all) {
+static void add_up(LinkUsage *use, const LinkInodes *own, const LinkInodes *all) {
         use->is_there = own->n > 0;
         use->is_only_ours = own->n > 0 && own->is_whole;
         for (size_t i = 0, n; i < own->n; i += n) {
-                const PinInode *x = &own->items[i];
-                n = pin_inodes_count(own, x->dev, x->ino, NULL);
-                size_t ours = all ? MAX(n, pin_inodes_count(all, x->dev, x->ino, NULL)) : n;
+                const LinkInode *x = &own->items[i];
+                n = link_inodes_count(own, x->dev, x->ino, NULL);
+                size_t ours = all ? MAX(n, link_inodes_count(all, x->dev, x->ino, NULL)) : n;
                 use->used_bytes += x->bytes;
                 use->used_inodes++;
                 if (x->n_links <= n + 1) { /* only the source's own name remains */
@@ -1315,18 +1317,18 @@ static void add_up(PinsUse *use, const PinInodes *own, const PinInodes *all) {
         }
 }
 
-int pins_measure(Pins *p, const PinsMeasure *m) {
-        PinInodes all = { .max = m->max_inodes, .is_whole = true };
+int link_usage_measure(LinkDirs *p, const LinkMeasure *m) {
+        LinkInodes all = { .max = m->max_inodes, .is_whole = true };
         int r = m->explain_links ? collect(p, NULL, NULL, &all) : 0;
         for (size_t i = 0; r >= 0 && i < m->n; i++) {
-                PinInodes own = { .max = m->max_inodes, .is_whole = true };
+                LinkInodes own = { .max = m->max_inodes, .is_whole = true };
                 r = collect(p, m->uses[i].bundle_id, NULL, &own);
                 if (r >= 0)
                         add_up(&m->uses[i], &own, m->explain_links ? &all : NULL);
                 m->uses[i].has_writer = m->ask_writers && has_writer(p, m->uses[i].bundle_id, &own);
-                pin_inodes_done(&own);
+                link_inodes_done(&own);
         }
-        pin_inodes_done(&all);
+        link_inodes_done(&all);
         return r;
 }
 
@@ -1345,9 +1347,9 @@ int pins_measure(Pins *p, const PinsMeasure *m) {
 #define KEPT_SUFFIX ".kept-by-neuron-collectd"
 #define KEPT_TRIES 100
 typedef struct Deleter {
-        Pins *pins;
-        const PinsRequest *request;
-        PinsTally *tally;
+        LinkDirs *link_dirs;
+        const LinkDeletion *request;
+        LinkDeletionTally *tally;
         bool found;            /* some place has pins of the bundle */
         int fixed_fd, unit_fd; /* -1: gone. unit_fd of a file: its directory */
         int instance_fd, bundle_fd;
@@ -1356,10 +1358,10 @@ typedef struct Deleter {
 
 /* One directory of pins, and what it mirrors. */
 typedef struct DeleterLevel {
-        int pins_fd, source_fd; /* source_fd -1: gone */
-        const char *path;       /* in the bundle; "" at the top */
-        bool keeps_pins;        /* pins stay in it or below */
-        bool is_unshipped;      /* one of them, until it is rechecked */
+        int links_fd, source_fd; /* source_fd -1: gone */
+        const char *path;        /* in the bundle; "" at the top */
+        bool keeps_links;        /* pins stay in it or below */
+        bool is_unshipped;       /* one of them, until it is rechecked */
 } DeleterLevel;
 
 static int delete_below(Deleter *d, DeleterLevel *l);
@@ -1372,13 +1374,13 @@ static bool is_gone(int r) {
         return r == -ENOENT || r == -ENOTDIR || r == -ELOOP;
 }
 
-static bool is_shipped(const PinsRequest *o, const char *path, const struct stat *st) {
+static bool is_shipped(const LinkDeletion *o, const char *path, const struct stat *st) {
         return member_fingerprints_contain(o->prints, o->n_prints, member_fingerprint(path, st));
 }
 
 /* Whether the last link to it may be removed. */
 static bool is_known(const Deleter *d, const char *path, int fd) {
-        const PinsRequest *o = d->request;
+        const LinkDeletion *o = d->request;
         struct stat st;
         if (o->any_content || o->discards_unshipped)
                 return true;
@@ -1454,7 +1456,7 @@ static int delete_name(Deleter *d, const DeleterLevel *l, const char *path, int 
         if (fstatat(d->instance_fd, d->slot, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
             fstat(fd, &pinned) < 0)
                 return -errno;
-        r = pins_is_inode(&st, &pinned) ? classify(d, path, fd) : MEMBER_CHANGED;
+        r = link_is_inode(&st, &pinned) ? classify(d, path, fd) : MEMBER_CHANGED;
         if (r == MEMBER_DELETABLE) {
                 if (unlinkat(d->instance_fd, d->slot, 0) < 0)
                         return -errno;
@@ -1473,14 +1475,14 @@ static int has_name(const DeleterLevel *l, const char *name, const struct stat *
                 return false;
         if (fstatat(l->source_fd, name, &there, AT_SYMLINK_NOFOLLOW) < 0)
                 return errno == ENOENT ? false : -errno;
-        return pins_is_inode(pinned, &there);
+        return link_is_inode(pinned, &there);
 }
 
 static int delete_member(Deleter *d, DeleterLevel *l, const char *path) {
         const char *name = path_name(path);
         struct stat st;
 
-        _cleanup_close_ int fd = fs_open_regular(l->pins_fd, name, &st);
+        _cleanup_close_ int fd = fs_open_regular(l->links_fd, name, &st);
         if (fd == -ENOENT)
                 return 0;
         if (fd < 0)
@@ -1501,17 +1503,17 @@ static int delete_member(Deleter *d, DeleterLevel *l, const char *path) {
                 return r;
         if (r == MEMBER_OPEN) {
                 d->tally->n_open++;
-                l->keeps_pins = true;
+                l->keeps_links = true;
                 return 0;
         }
         if ((!named || r == MEMBER_CHANGED) && !is_known(d, path, fd)) {
                 d->tally->n_unshipped++;
-                l->keeps_pins = l->is_unshipped = true;
+                l->keeps_links = l->is_unshipped = true;
                 return 0;
         }
         d->tally->n_gone += !named;
         d->tally->n_changed += r == MEMBER_CHANGED;
-        return unlinkat(l->pins_fd, name, 0) < 0 && errno != ENOENT ? -errno : 0;
+        return unlinkat(l->links_fd, name, 0) < 0 && errno != ENOENT ? -errno : 0;
 }
 
 /* ---- directories ---- */
@@ -1526,34 +1528,34 @@ static int remove_if_empty(int dir_fd, const char *name) {
 
 static int delete_directory(Deleter *d, DeleterLevel *l, const char *path) {
         const char *name = path_name(path);
-        _cleanup_close_ int pins_fd =
-                openat(l->pins_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (pins_fd < 0)
+        _cleanup_close_ int links_fd =
+                openat(l->links_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (links_fd < 0)
                 return -errno;
         int opened = l->source_fd < 0 ? -ENOENT
                                       : fs_open_beneath(l->source_fd, name, O_RDONLY | O_DIRECTORY);
         if (opened < 0 && !is_gone(opened))
                 return opened;
         _cleanup_close_ int source_fd = MAX(opened, -1);
-        DeleterLevel below = { pins_fd, source_fd, path, false, false };
+        DeleterLevel below = { links_fd, source_fd, path, false, false };
         int r = delete_below(d, &below);
         l->is_unshipped = l->is_unshipped || below.is_unshipped;
-        l->keeps_pins = l->keeps_pins || below.keeps_pins || r < 0;
-        if (r < 0 || below.keeps_pins)
+        l->keeps_links = l->keeps_links || below.keeps_links || r < 0;
+        if (r < 0 || below.keeps_links)
                 return r;
         bool stays = d->request->only_links || d->request->only_named;
         r = l->source_fd < 0 || stays ? 0 : remove_if_empty(l->source_fd, name);
-        l->keeps_pins = l->keeps_pins || r < 0;
+        l->keeps_links = l->keeps_links || r < 0;
         if (r < 0)
                 return r;
-        return unlinkat(l->pins_fd, name, AT_REMOVEDIR) < 0 && errno != ENOENT ? -errno : 0;
+        return unlinkat(l->links_fd, name, AT_REMOVEDIR) < 0 && errno != ENOENT ? -errno : 0;
 }
 
 /* Continues after a failure, and returns the first one. */
 static int delete_below(Deleter *d, DeleterLevel *l) {
         _cleanup_closedir_ DIR *dir = NULL;
         TreeList list = { 0 };
-        int first = tree_open(l->pins_fd, "", &dir);
+        int first = tree_open(l->links_fd, "", &dir);
         if (first == 0)
                 first = tree_list_read(&list, dir, &TREE_UNBOUNDED);
         for (size_t i = 0; i < list.n; i++) {
@@ -1563,7 +1565,7 @@ static int delete_below(Deleter *d, DeleterLevel *l) {
                         : list.entries[i].type == TREE_DIR ? delete_directory(d, l, path)
                                                            : delete_member(d, l, path);
                 if (r < 0) {
-                        l->keeps_pins = true;
+                        l->keeps_links = true;
                         first = first < 0 ? first : r;
                 }
         }
@@ -1584,7 +1586,7 @@ static int restore_moved(Deleter *d) {
         struct stat st;
         if (fstatat(d->instance_fd, d->slot, &st, AT_SYMLINK_NOFOLLOW) < 0)
                 return errno == ENOENT ? 0 : -errno;
-        _cleanup_free_ char *path = d->bundle_fd < 0 ? NULL : pins_find_inode(d->bundle_fd, &st);
+        _cleanup_free_ char *path = d->bundle_fd < 0 ? NULL : find_inode_path(d->bundle_fd, &st);
         if (!path)
                 return keep_aside(d, d->unit_fd, d->request->bundle_id);
         return put_back_at(d, path);
@@ -1594,9 +1596,9 @@ static int restore_moved(Deleter *d) {
 
 /* Of what is missing, or has a symlink or something else in its place, nothing is ours. */
 static int open_source(Deleter *d) {
-        const PinsRequest *o = d->request;
+        const LinkDeletion *o = d->request;
         const char *name;
-        int fd = scan_open_fixed(d->pins->directories[PLACE_INSIDE]);
+        int fd = scan_open_fixed(d->link_dirs->directories[PLACE_INSIDE]);
         if (fd < 0)
                 return is_gone(fd) ? 0 : fd;
         d->fixed_fd = fd;
@@ -1617,7 +1619,7 @@ static bool is_unit_there(const Deleter *d) {
 }
 
 static int remove_unit(const Deleter *d) {
-        const PinsRequest *o = d->request;
+        const LinkDeletion *o = d->request;
         if (o->is_file || o->leaves_directory || !o->relative[0] || d->unit_fd < 0)
                 return 0;
         const char *name;
@@ -1628,12 +1630,12 @@ static int remove_unit(const Deleter *d) {
 }
 
 static int at_place(Deleter *d, Place place) {
-        _cleanup_close_ int instance_fd = pins_open_instance(d->pins, place, false, NULL);
+        _cleanup_close_ int instance_fd = open_instance(d->link_dirs, place, false, NULL);
         if (instance_fd < 0)
-                return pins_is_not_ours(instance_fd) ? 0 : instance_fd;
+                return is_not_ours(instance_fd) ? 0 : instance_fd;
         _cleanup_close_ int bundle_fd =
-                pins_open_own_dir(instance_fd, d->request->bundle_id, false, NULL);
-        if (bundle_fd < 0 && !pins_is_not_ours(bundle_fd))
+                open_own_dir(instance_fd, d->request->bundle_id, false, NULL);
+        if (bundle_fd < 0 && !is_not_ours(bundle_fd))
                 return bundle_fd;
         /* A call that hung may resume with what is in the slot. Where directories cannot be locked
          * this is not excluded. */
@@ -1647,13 +1649,16 @@ static int at_place(Deleter *d, Place place) {
                 return r;
         DeleterLevel top = { bundle_fd, d->unit_fd, "", false, false };
         r = delete_below(d, &top);
-        return r < 0 ? r : top.is_unshipped ? PINS_E_UNSHIPPED : top.keeps_pins ? PINS_E_OPEN : 0;
+        return r < 0              ? r
+               : top.is_unshipped ? LINK_DELETION_E_UNSHIPPED
+               : top.keeps_links  ? LINK_DELETION_E_OPEN
+                                  : 0;
 }
 
 /* One fsync writes the journal up to here. */
-static int make_durable(Pins *p) {
+static int make_durable(LinkDirs *p) {
         for (Place place = 0; place < N_PLACES; place++) {
-                _cleanup_close_ int fd = pins_open_instance(p, place, false, NULL);
+                _cleanup_close_ int fd = open_instance(p, place, false, NULL);
                 int r = fd < 0 ? 0 : fs_sync_dir(fd);
                 if (r < 0)
                         return r;
@@ -1670,7 +1675,7 @@ static bool is_file_system_there(const Deleter *d) {
         if (has_fixed && expected != 0 && fixed.st_dev == expected)
                 return true;
         for (Place place = 0; place < N_PLACES; place++) {
-                _cleanup_close_ int fd = pins_open_instance(d->pins, place, false, NULL);
+                _cleanup_close_ int fd = open_instance(d->link_dirs, place, false, NULL);
                 if (fd < 0 || fstat(fd, &st) < 0)
                         continue;
                 if (expected != 0 ? st.st_dev == expected : !has_fixed || st.st_dev == fixed.st_dev)
@@ -1688,24 +1693,26 @@ static int work(Deleter *d) {
         if (worst != 0)
                 return worst;
         if (!d->found)
-                return is_unit_there(d) ? -ENOENT : is_file_system_there(d) ? 0 : PINS_E_AWAY;
+                return is_unit_there(d)          ? -ENOENT
+                       : is_file_system_there(d) ? 0
+                                                 : LINK_DELETION_E_AWAY;
         int r = !d->request->only_links ? remove_unit(d) : 0;
         if (r < 0)
                 return r;
-        r = pins_release(d->pins, d->request->bundle_id);
-        return r < 0 ? r : make_durable(d->pins);
+        r = links_release(d->link_dirs, d->request->bundle_id);
+        return r < 0 ? r : make_durable(d->link_dirs);
 }
 
-int pins_delete(Pins *p, const PinsRequest *request, PinsTally *ret) {
-        Deleter d = { .pins = p,
+int link_deletion_run(LinkDirs *p, const LinkDeletion *request, LinkDeletionTally *ret) {
+        Deleter d = { .link_dirs = p,
                       .request = request,
                       .tally = ret,
                       .fixed_fd = -1,
                       .unit_fd = -1,
                       .instance_fd = -1,
                       .bundle_fd = -1 };
-        if (!pins_is_plain_name(request->bundle_id) || request->bundle_id[0] == '.' ||
-            (size_t)snprintf(d.slot, sizeof d.slot, PINS_TAKEN_PREFIX "%s", request->bundle_id) >=
+        if (!is_plain_name(request->bundle_id) || request->bundle_id[0] == '.' ||
+            (size_t)snprintf(d.slot, sizeof d.slot, LINKS_TAKEN_PREFIX "%s", request->bundle_id) >=
                     sizeof d.slot)
                 return -EINVAL;
         int r = open_source(&d);

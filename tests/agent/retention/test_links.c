@@ -1,4 +1,4 @@
-/* Pins: made, found, kept when the source goes, refused where they must be, and never a link to
+/* LinkDirs: made, found, kept when the source goes, refused where they must be, and never a link to
  * something else. */
 #include <errno.h>
 #include <inttypes.h>
@@ -11,9 +11,9 @@
 #include "tests/harness/unit.h"
 
 #include "agent/retention/link_list.h"
-#include "agent/retention/pins.h"
+#include "agent/retention/links.h"
 #include "lib/base/cleanup.h"
-#include "tests/agent/retention/pin_one.h"
+#include "tests/agent/retention/link_one.h"
 #include "tests/harness/mounts.h"
 #include "tests/harness/skip.h"
 #include "tests/lib/base/scratch.h"
@@ -21,7 +21,7 @@
 #define BUNDLE "directory-20260527T052135-0123456789ab"
 #define NOBODY 65534
 
-DEFINE_CLEANUP(Pins, pins_free);
+DEFINE_CLEANUP(LinkDirs, link_dirs_free);
 
 /* `<scratch>/src` is the fixed part, `src/unit` the unit with the members a and sub/dir/b. */
 static int unit_setup(void **state) {
@@ -36,11 +36,11 @@ static int unit_setup(void **state) {
                scratch_write(s, "src/unit/sub/dir/b", "content of b") < 0;
 }
 
-static Pins *pins_at(const Scratch *s, const char *fixed) {
+static LinkDirs *link_dirs_at(const Scratch *s, const char *fixed) {
         char path[PATH_MAX + 256];
-        Pins *p = NULL;
+        LinkDirs *p = NULL;
         (void)snprintf(path, sizeof path, "%s/%s", s->path, fixed);
-        assert_int_equal(pins_new(&p, path, "i-0123456789abcdef0"), 0);
+        assert_int_equal(link_dirs_new(&p, path, "i-0123456789abcdef0"), 0);
         return p;
 }
 
@@ -56,8 +56,8 @@ static bool is_there(const Scratch *s, const char *path) {
         return fstatat(s->fd, path, &st, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-/* Pins `<unit>/<member>`. @param ret_error  freed and replaced */
-static int pin(const Scratch *s, Pins *p, const char *member, char **ret_error) {
+/* LinkDirs `<unit>/<member>`. @param ret_error  freed and replaced */
+static int link_member(const Scratch *s, LinkDirs *p, const char *member, char **ret_error) {
         char path[PATH_MAX];
         struct stat st;
         _cleanup_close_ int unit_fd = openat(s->fd, "src/unit", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -67,7 +67,7 @@ static int pin(const Scratch *s, Pins *p, const char *member, char **ret_error) 
         st = stat_of(s, path);
         free(*ret_error);
         *ret_error = NULL;
-        return pin_one(p, BUNDLE, &(PinsMember){ member, unit_fd, member, &st }, ret_error);
+        return link_one(p, BUNDLE, &(LinkMember){ member, unit_fd, member, &st }, ret_error);
 }
 
 static void in_scratch(const Scratch *s, const char *command) {
@@ -78,16 +78,16 @@ static void in_scratch(const Scratch *s, const char *command) {
 
 static void a_pin_is_a_link_to_the_member_beside_the_source(void **state) {
         const Scratch *s = *state;
-        _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+        _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
         _cleanup_free_ char *error = NULL;
         struct stat a = stat_of(s, "src/unit/a"), b = stat_of(s, "src/unit/sub/dir/b");
 
         assert_false(is_there(s, ".neuron-collectd")); /* nothing is created before it is needed */
-        assert_false(is_pinned(p, BUNDLE, "a", &a));
-        assert_int_equal(pins_open(p, BUNDLE), -ENOENT);
-        assert_int_equal(pin(s, p, "a", &error), 0);
-        assert_int_equal(pin(s, p, "sub/dir/b", &error), 0);
-        assert_int_equal(pin(s, p, "a", &error), 0); /* again: no harm */
+        assert_false(is_linked(p, BUNDLE, "a", &a));
+        assert_int_equal(links_open(p, BUNDLE), -ENOENT);
+        assert_int_equal(link_member(s, p, "a", &error), 0);
+        assert_int_equal(link_member(s, p, "sub/dir/b", &error), 0);
+        assert_int_equal(link_member(s, p, "a", &error), 0); /* again: no harm */
         assert_null(error);
         in_scratch(s, "test src/unit/a -ef .neuron-collectd/i-0123456789abcdef0/" BUNDLE "/a");
         in_scratch(s, "test src/unit/sub/dir/b -ef .neuron-collectd/i-0123456789abcdef0/" BUNDLE
@@ -95,60 +95,60 @@ static void a_pin_is_a_link_to_the_member_beside_the_source(void **state) {
         in_scratch(s, "test $(stat -c %h src/unit/a) = 2");
         in_scratch(s, "test $(find .neuron-collectd -type d -perm 700 | wc -l) = 5 -a $(find "
                       ".neuron-collectd -type d | wc -l) = 5");
-        assert_true(is_pinned(p, BUNDLE, "a", &a));
-        assert_true(is_pinned(p, BUNDLE, "sub/dir/b", &b));
-        assert_false(is_pinned(p, BUNDLE, "a", &b));
-        assert_false(is_pinned(p, "directory-20260527T052135-000000000000", "a", &a));
-        assert_false(is_pinned(p, BUNDLE, "../" BUNDLE "/a", &a));
+        assert_true(is_linked(p, BUNDLE, "a", &a));
+        assert_true(is_linked(p, BUNDLE, "sub/dir/b", &b));
+        assert_false(is_linked(p, BUNDLE, "a", &b));
+        assert_false(is_linked(p, "directory-20260527T052135-000000000000", "a", &a));
+        assert_false(is_linked(p, BUNDLE, "../" BUNDLE "/a", &a));
 }
 
-static void pins_outlive_their_source(void **state) {
+static void links_outlive_their_source(void **state) {
         const Scratch *s = *state;
-        _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+        _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
         _cleanup_free_ char *error = NULL;
         char text[32] = "";
 
-        assert_int_equal(pin(s, p, "a", &error), 0);
-        assert_int_equal(pin(s, p, "sub/dir/b", &error), 0);
+        assert_int_equal(link_member(s, p, "a", &error), 0);
+        assert_int_equal(link_member(s, p, "sub/dir/b", &error), 0);
         in_scratch(s, "rm -rf src");
-        _cleanup_close_ int dir_fd = pins_open(p, BUNDLE);
+        _cleanup_close_ int dir_fd = links_open(p, BUNDLE);
         assert_true(dir_fd >= 0);
         _cleanup_close_ int fd = openat(dir_fd, "sub/dir/b", O_RDONLY | O_CLOEXEC);
         assert_true(fd >= 0);
         assert_int_equal(read(fd, text, sizeof text), 12);
         assert_string_equal(text, "content of b");
-        assert_int_equal(pins_release(p, BUNDLE), 0);
-        assert_int_equal(pins_open(p, BUNDLE), -ENOENT);
-        assert_int_equal(pins_release(p, BUNDLE), 0); /* missing is fine */
+        assert_int_equal(links_release(p, BUNDLE), 0);
+        assert_int_equal(links_open(p, BUNDLE), -ENOENT);
+        assert_int_equal(links_release(p, BUNDLE), 0); /* missing is fine */
         in_scratch(s, "test -z \"$(find .neuron-collectd -type f)\"");
 }
 
 static void a_pin_of_an_older_inode_is_replaced(void **state) {
         const Scratch *s = *state;
-        _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+        _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
         _cleanup_free_ char *error = NULL;
         struct stat old = stat_of(s, "src/unit/a");
 
-        assert_int_equal(pin(s, p, "a", &error), 0);
+        assert_int_equal(link_member(s, p, "a", &error), 0);
         in_scratch(s, "echo new > src/unit/x; mv src/unit/x src/unit/a");
         struct stat new = stat_of(s, "src/unit/a");
-        assert_false(is_pinned(p, BUNDLE, "a", &new));
-        assert_int_equal(pin(s, p, "a", &error), 0);
-        assert_true(is_pinned(p, BUNDLE, "a", &new));
-        assert_false(is_pinned(p, BUNDLE, "a", &old));
+        assert_false(is_linked(p, BUNDLE, "a", &new));
+        assert_int_equal(link_member(s, p, "a", &error), 0);
+        assert_true(is_linked(p, BUNDLE, "a", &new));
+        assert_false(is_linked(p, BUNDLE, "a", &old));
 
         /* What was a file becomes a directory, and back. */
         in_scratch(s, "rm src/unit/a; mkdir src/unit/a; echo deep > src/unit/a/c");
-        assert_int_equal(pin(s, p, "a/c", &error), 0);
+        assert_int_equal(link_member(s, p, "a/c", &error), 0);
         in_scratch(s, "rm -r src/unit/a; echo flat > src/unit/a");
-        assert_int_equal(pin(s, p, "a", &error), 0);
+        assert_int_equal(link_member(s, p, "a", &error), 0);
         in_scratch(s, "test $(cat .neuron-collectd/*/" BUNDLE
                       "/a) = flat; test $(find .neuron-collectd -type f | wc -l) = 1");
 }
 
 static void a_member_that_is_not_the_one_checked_is_not_pinned(void **state) {
         const Scratch *s = *state;
-        _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+        _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
         _cleanup_free_ char *error = NULL;
         _cleanup_close_ int unit_fd = openat(s->fd, "src/unit", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         static const char *const swaps[] = {
@@ -163,7 +163,7 @@ static void a_member_that_is_not_the_one_checked_is_not_pinned(void **state) {
                 struct stat st = stat_of(s, "src/unit/a");
                 in_scratch(s, swaps[i]);
                 assert_int_equal(
-                        pin_one(p, BUNDLE, &(PinsMember){ "a", unit_fd, "a", &st }, &error),
+                        link_one(p, BUNDLE, &(LinkMember){ "a", unit_fd, "a", &st }, &error),
                         -ENOENT);
                 assert_null(error);
                 in_scratch(s, "rm -rf src/unit/a; echo again > src/unit/a; test -z \"$(find . "
@@ -173,7 +173,7 @@ static void a_member_that_is_not_the_one_checked_is_not_pinned(void **state) {
         struct stat b = stat_of(s, "src/unit/sub/dir/b");
         in_scratch(s, "mv src/unit/sub src/unit/real; ln -s real src/unit/sub");
         assert_int_equal(
-                pin_one(p, BUNDLE, &(PinsMember){ "sub/dir/b", unit_fd, "sub/dir/b", &b }, &error),
+                link_one(p, BUNDLE, &(LinkMember){ "sub/dir/b", unit_fd, "sub/dir/b", &b }, &error),
                 -ENOENT);
 }
 
@@ -181,29 +181,29 @@ static void a_path_that_is_none_below_is_refused(void **state) {
         static const char *const paths[] = { "",       "/a",   "../a", "sub/../../a",
                                              "sub//b", "sub/", ".",    "./a" };
         const Scratch *s = *state;
-        _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+        _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
         _cleanup_free_ char *error = NULL;
         _cleanup_close_ int unit_fd = openat(s->fd, "src/unit", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         struct stat st = stat_of(s, "src/unit/a");
-        Pins *none = NULL;
+        LinkDirs *none = NULL;
 
         for (size_t i = 0; i < ELEMENTSOF(paths); i++)
                 assert_int_equal(
-                        pin_one(p, BUNDLE, &(PinsMember){ paths[i], unit_fd, "a", &st }, &error),
+                        link_one(p, BUNDLE, &(LinkMember){ paths[i], unit_fd, "a", &st }, &error),
                         -EINVAL);
-        assert_int_equal(pin_one(p, "..", &(PinsMember){ "a", unit_fd, "a", &st }, &error),
+        assert_int_equal(link_one(p, "..", &(LinkMember){ "a", unit_fd, "a", &st }, &error),
                          -EINVAL);
-        assert_int_equal(pin_one(p, "x/y", &(PinsMember){ "a", unit_fd, "a", &st }, &error),
+        assert_int_equal(link_one(p, "x/y", &(LinkMember){ "a", unit_fd, "a", &st }, &error),
                          -EINVAL);
-        assert_int_equal(pins_release(p, ".."), -EINVAL);
-        assert_int_equal(pins_new(&none, "relative", "i-0"), -EINVAL);
-        assert_int_equal(pins_new(&none, "/x", "../i-0"), -EINVAL);
+        assert_int_equal(links_release(p, ".."), -EINVAL);
+        assert_int_equal(link_dirs_new(&none, "relative", "i-0"), -EINVAL);
+        assert_int_equal(link_dirs_new(&none, "/x", "../i-0"), -EINVAL);
         in_scratch(s, "test -f src/unit/a");
 }
 
 static void names_may_be_long_deep_and_of_any_bytes(void **state) {
         const Scratch *s = *state;
-        _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+        _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
         _cleanup_free_ char *error = NULL;
         char longest[256], deep[256] = "";
 
@@ -216,7 +216,7 @@ static void names_may_be_long_deep_and_of_any_bytes(void **state) {
         _cleanup_close_ int file_fd =
                 openat(unit_fd, longest, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
         assert_true(file_fd >= 0);
-        assert_int_equal(pin(s, p, longest, &error), 0);
+        assert_int_equal(link_member(s, p, longest, &error), 0);
 
         for (unsigned depth = 1; depth < 66; depth++) { /* d/d/…/f with `depth` components */
                 struct stat st;
@@ -224,12 +224,12 @@ static void names_may_be_long_deep_and_of_any_bytes(void **state) {
                 _cleanup_close_ int fd =
                         openat(unit_fd, deep, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
                 assert_true(fd >= 0 && fstat(fd, &st) == 0);
-                int r = pin_one(p, BUNDLE, &(PinsMember){ deep, unit_fd, deep, &st }, &error);
+                int r = link_one(p, BUNDLE, &(LinkMember){ deep, unit_fd, deep, &st }, &error);
                 assert_int_equal(r, depth <= 64 ? 0 : -ENAMETOOLONG);
                 (void)snprintf(deep + 2 * (depth - 1), 4, "d/");
                 assert_int_equal(mkdirat(unit_fd, deep, 0700), 0);
         }
-        assert_int_equal(pins_release(p, BUNDLE), 0);
+        assert_int_equal(links_release(p, BUNDLE), 0);
         in_scratch(s, "test -z \"$(find .neuron-collectd -type f)\"");
 }
 
@@ -248,31 +248,31 @@ static void a_squatters_thing_is_not_used(void **state) {
         if (geteuid() != 0)
                 SKIP_BECAUSE("only root may give files away");
         for (size_t i = 0; i < ELEMENTSOF(squats); i++) {
-                _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+                _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
                 _cleanup_free_ char *error = NULL;
                 char command[256];
 
                 /* Beside: then the place inside the source serves. */
                 (void)snprintf(command, sizeof command, "S=.neuron-collectd; %s", squats[i]);
                 in_scratch(s, command);
-                assert_int_equal(pin(s, p, "a", &error), 0);
+                assert_int_equal(link_member(s, p, "a", &error), 0);
                 in_scratch(s, "test src/unit/a -ef src/.neuron-collectd/*/" BUNDLE "/a");
                 struct stat a = stat_of(s, "src/unit/a");
-                assert_true(is_pinned(p, BUNDLE, "a", &a));
-                assert_int_equal(pins_release(p, BUNDLE), 0);
+                assert_true(is_linked(p, BUNDLE, "a", &a));
+                assert_int_equal(links_release(p, BUNDLE), 0);
 
                 /* In both: refused, and said. */
                 (void)snprintf(command, sizeof command, "S=src/.neuron-collectd; %s", squats[i]);
                 in_scratch(s, "rm -r src/.neuron-collectd");
                 in_scratch(s, command);
-                assert_int_equal(pin(s, p, "a", &error), PINS_E_REFUSED);
+                assert_int_equal(link_member(s, p, "a", &error), LINK_SESSION_E_REFUSED);
                 assert_non_null(strstr(error, ".neuron-collectd' is a"));
                 assert_non_null(strstr(error, i == 0 ? "of uid 65534" : "of uid 0"));
                 assert_non_null(strstr(error, "remove it"));
-                assert_false(is_pinned(p, BUNDLE, "a", &a));
-                assert_int_equal(pins_open(p, BUNDLE), -ENOENT);
-                assert_int_equal(pins_release(p, BUNDLE), 0);
-                assert_int_equal(pins_list(p, NULL, NULL), 0); /* there is nothing to tell of */
+                assert_false(is_linked(p, BUNDLE, "a", &a));
+                assert_int_equal(links_open(p, BUNDLE), -ENOENT);
+                assert_int_equal(links_release(p, BUNDLE), 0);
+                assert_int_equal(links_list(p, NULL, NULL), 0); /* there is nothing to tell of */
                 in_scratch(s, "test $(stat -c %h src/unit/a) = 1; rm -rf .neuron-collectd "
                               "src/.neuron-collectd elsewhere src/elsewhere");
         }
@@ -280,11 +280,11 @@ static void a_squatters_thing_is_not_used(void **state) {
 
 static void a_directory_of_ours_that_is_open_to_others_is_closed(void **state) {
         const Scratch *s = *state;
-        _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+        _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
         _cleanup_free_ char *error = NULL;
 
         in_scratch(s, "mkdir -m 777 .neuron-collectd .neuron-collectd/i-0123456789abcdef0");
-        assert_int_equal(pin(s, p, "a", &error), 0);
+        assert_int_equal(link_member(s, p, "a", &error), 0);
         in_scratch(s, "test $(stat -c %a .neuron-collectd) = 700 -a $(stat -c %a "
                       ".neuron-collectd/i-*) = 700");
 }
@@ -308,19 +308,19 @@ static int as_nobody(int (*work)(const Scratch *s), const Scratch *s) {
 static int pin_here(const Scratch *s, const char *member, const char *sentence_has) {
         char fixed[PATH_MAX + 8], unit[PATH_MAX + 16];
         _cleanup_free_ char *error = NULL;
-        _cleanup_(pins_freep) Pins *p = NULL;
+        _cleanup_(link_dirs_freep) LinkDirs *p = NULL;
         struct stat st;
 
         (void)snprintf(fixed, sizeof fixed, "%s/src", s->path);
         (void)snprintf(unit, sizeof unit, "%s/unit", fixed);
         _cleanup_close_ int unit_fd = open(unit, O_RDONLY | O_DIRECTORY);
-        if (unit_fd < 0 || pins_new(&p, fixed, "i-0123456789abcdef0") < 0 ||
+        if (unit_fd < 0 || link_dirs_new(&p, fixed, "i-0123456789abcdef0") < 0 ||
             fstatat(unit_fd, member, &st, 0) < 0)
                 return 2;
-        int r = pin_one(p, BUNDLE, &(PinsMember){ member, unit_fd, member, &st }, &error);
+        int r = link_one(p, BUNDLE, &(LinkMember){ member, unit_fd, member, &st }, &error);
         if (r == 0)
-                return is_pinned(p, BUNDLE, member, &st) && pins_release(p, BUNDLE) == 0 ? 0 : 2;
-        return r == PINS_E_REFUSED && error && strstr(error, sentence_has) ? 1 : 2;
+                return is_linked(p, BUNDLE, member, &st) && links_release(p, BUNDLE) == 0 ? 0 : 2;
+        return r == LINK_SESSION_E_REFUSED && error && strstr(error, sentence_has) ? 1 : 2;
 }
 
 static int pin_own(const Scratch *s) {
@@ -371,7 +371,7 @@ static void another_mount_beside_means_inside(void **state) {
         if (!mounts_allowed())
                 SKIP_BECAUSE("only root may mount");
         for (size_t i = 0; i < ELEMENTSOF(mounts); i++) {
-                _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+                _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
                 _cleanup_free_ char *error = NULL;
                 char source[PATH_MAX + 16], target[PATH_MAX + 16];
 
@@ -380,13 +380,13 @@ static void another_mount_beside_means_inside(void **state) {
                 (void)snprintf(target, sizeof target, "%s/src", s->path);
                 assert_int_equal(mount(source, target, mounts[i].type, mounts[i].flags, NULL), 0);
                 in_scratch(s, "mkdir src/unit; echo x > src/unit/a");
-                assert_int_equal(pin(s, p, "a", &error), 0);
+                assert_int_equal(link_member(s, p, "a", &error), 0);
                 in_scratch(s, "test src/unit/a -ef src/.neuron-collectd/*/" BUNDLE
                               "/a; test ! -e .neuron-collectd");
                 in_scratch(s, "rm -r src/unit");
                 struct stat gone = { 0 };
-                assert_false(is_pinned(p, BUNDLE, "a", &gone));
-                _cleanup_close_ int fd = pins_open(p, BUNDLE);
+                assert_false(is_linked(p, BUNDLE, "a", &gone));
+                _cleanup_close_ int fd = links_open(p, BUNDLE);
                 assert_true(fd >= 0);
                 assert_int_equal(umount2(target, MNT_DETACH), 0);
         }
@@ -394,7 +394,7 @@ static void another_mount_beside_means_inside(void **state) {
 
 static void a_unit_on_a_mount_of_its_own_is_refused(void **state) {
         const Scratch *s = *state;
-        _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+        _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
         _cleanup_free_ char *error = NULL;
         char target[PATH_MAX + 16];
 
@@ -403,12 +403,12 @@ static void a_unit_on_a_mount_of_its_own_is_refused(void **state) {
         (void)snprintf(target, sizeof target, "%s/src/unit", s->path);
         assert_int_equal(mount(target, target, "none", MS_BIND, NULL),
                          0); /* same device, another mount */
-        assert_int_equal(pin(s, p, "a", &error), PINS_E_REFUSED);
+        assert_int_equal(link_member(s, p, "a", &error), LINK_SESSION_E_REFUSED);
         assert_non_null(strstr(error, "is another mount"));
         assert_false(is_there(s, ".neuron-collectd") ||
                      is_there(s, "src/.neuron-collectd")); /* no litter */
         assert_int_equal(umount2(target, MNT_DETACH), 0);
-        assert_int_equal(pin(s, p, "a", &error), 0);
+        assert_int_equal(link_member(s, p, "a", &error), 0);
 }
 
 static void a_file_system_without_links_is_refused(void **state) {
@@ -424,7 +424,7 @@ static void a_file_system_without_links_is_refused(void **state) {
                 SKIP_BECAUSE("no /dev/fuse, no libfuse3-dev, or not root");
         }
         in_scratch(s, "mv src mount/");
-        _cleanup_(pins_freep) Pins *p = pins_at(s, "mount/src");
+        _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "mount/src");
         _cleanup_close_ int unit_fd =
                 openat(s->fd, "mount/src/unit", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         struct stat st = stat_of(s, "mount/src/unit/a");
@@ -432,15 +432,15 @@ static void a_file_system_without_links_is_refused(void **state) {
                 _cleanup_free_ char *error = NULL;
                 assert_true(faultfs_rule(&f, rules[i]));
                 assert_int_equal(
-                        pin_one(p, BUNDLE, &(PinsMember){ "a", unit_fd, "a", &st }, &error),
-                        PINS_E_REFUSED);
+                        link_one(p, BUNDLE, &(LinkMember){ "a", unit_fd, "a", &st }, &error),
+                        LINK_SESSION_E_REFUSED);
                 if (!strstr(error, says[i]))
                         fail_msg("%s: %s", rules[i], error);
                 assert_true(faultfs_rule(&f, "clear"));
                 in_scratch(s, "rm -rf mount/.neuron-collectd mount/src/.neuron-collectd");
         }
         _cleanup_free_ char *none = NULL;
-        assert_int_equal(pin_one(p, BUNDLE, &(PinsMember){ "a", unit_fd, "a", &st }, &none), 0);
+        assert_int_equal(link_one(p, BUNDLE, &(LinkMember){ "a", unit_fd, "a", &st }, &none), 0);
         faultfs_stop(&f);
 }
 
@@ -457,19 +457,19 @@ static int note_id(const char *bundle_id, const char *path, void *userdata) {
 
 static void a_list_names_all_that_is_there_and_removes_nothing(void **state) {
         const Scratch *s = *state;
-        _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+        _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
         _cleanup_free_ char *error = NULL;
         char all[256] = "";
 
-        assert_int_equal(pins_list(p, note_id, all), 0);
+        assert_int_equal(links_list(p, note_id, all), 0);
         assert_string_equal(all, "");
-        assert_int_equal(pin(s, p, "a", &error), 0);
+        assert_int_equal(link_member(s, p, "a", &error), 0);
         in_scratch(s, "cd .neuron-collectd/i-*; mkdir -p old/sub; ln ../../src/unit/a old/sub/x; "
                       "ln ../../src/unit/a .new-old; touch stray");
         in_scratch(s, "mkdir -p .neuron-collectd/i-other/" BUNDLE
                       "2"); /* another node's, on a shared file system */
         in_scratch(s, "mkdir -m 700 -p src/.neuron-collectd/i-0123456789abcdef0/older");
-        assert_int_equal(pins_list(p, note_id, all), 0);
+        assert_int_equal(links_list(p, note_id, all), 0);
         static const char *const ids[] = { BUNDLE " ", "old ", "stray ", "older " };
         size_t n = strlen("old "); /* named twice: the directory and what was on its way into it */
         for (size_t i = 0; i < ELEMENTSOF(ids); i++) {
@@ -478,34 +478,34 @@ static void a_list_names_all_that_is_there_and_removes_nothing(void **state) {
         }
         assert_int_equal(strlen(all), n);
         in_scratch(s, "test $(stat -c %h src/unit/a) = 4");
-        assert_int_equal(pins_release(p, "old"), 0);
+        assert_int_equal(links_release(p, "old"), 0);
         in_scratch(s, "test $(stat -c %h src/unit/a) = 2");
 }
 
 /* Sessions */
 
-static PinsSession *session_for(Pins *p, const char *bundle_id) {
-        PinsSession *session = NULL;
-        assert_int_equal(pins_session_new(&session, p, bundle_id, 1000), 0);
+static LinkSession *session_for(LinkDirs *p, const char *bundle_id) {
+        LinkSession *session = NULL;
+        assert_int_equal(link_session_new(&session, p, bundle_id, 1000), 0);
         return session;
 }
 
-static bool lives_on(Pins *p) {
-        _cleanup_(pins_session_freep) PinsSession *session = session_for(p, BUNDLE);
-        return pins_session_lives_on(session);
+static bool lives_on(LinkDirs *p) {
+        _cleanup_(link_session_freep) LinkSession *session = session_for(p, BUNDLE);
+        return link_session_lives_on(session);
 }
 
 static void a_renamed_member_keeps_one_pin_under_its_new_name(void **state) {
         const Scratch *s = *state;
-        _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+        _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
         _cleanup_free_ char *error = NULL;
         bool has = true;
 
-        assert_int_equal(pin(s, p, "a", &error), 0);
-        assert_int_equal(pin(s, p, "sub/dir/b", &error), 0);
+        assert_int_equal(link_member(s, p, "a", &error), 0);
+        assert_int_equal(link_member(s, p, "sub/dir/b", &error), 0);
         in_scratch(s, "mv src/unit/a src/unit/sub/c; mv src/unit/sub/dir/b src/unit/a");
         _cleanup_close_ int unit_fd = openat(s->fd, "src/unit", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        _cleanup_(pins_session_freep) PinsSession *session = session_for(p, BUNDLE);
+        _cleanup_(link_session_freep) LinkSession *session = session_for(p, BUNDLE);
         static const char *const names[] = { "a", "sub/c" };
         for (size_t i = 0; i < ELEMENTSOF(names); i++) {
                 struct stat st;
@@ -513,9 +513,9 @@ static void a_renamed_member_keeps_one_pin_under_its_new_name(void **state) {
                 /* The swapped-in file took the other's place, so that one lost its pin and has one
                  * link again. */
                 if (st.st_nlink > 1)
-                        assert_int_equal(pins_session_own_links(session, names[i], &st, &has), 1);
-                assert_int_equal(pins_session_add(session,
-                                                  &(PinsMember){ names[i], unit_fd, names[i], &st },
+                        assert_int_equal(link_session_own_links(session, names[i], &st, &has), 1);
+                assert_int_equal(link_session_add(session,
+                                                  &(LinkMember){ names[i], unit_fd, names[i], &st },
                                                   &error),
                                  0);
         }
@@ -525,51 +525,51 @@ static void a_renamed_member_keeps_one_pin_under_its_new_name(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(names); i++) {
                 struct stat st;
                 assert_int_equal(fstatat(unit_fd, names[i], &st, 0), 0);
-                assert_int_equal(pins_session_own_links(session, names[i], &st, &has), 1);
+                assert_int_equal(link_session_own_links(session, names[i], &st, &has), 1);
                 assert_true(has);
         }
 }
 
 static void links_of_other_bundles_are_ours_and_a_strangers_are_not(void **state) {
         const Scratch *s = *state;
-        _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+        _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
         _cleanup_free_ char *error = NULL;
         bool has = true;
 
-        assert_int_equal(pin(s, p, "a", &error), 0);
-        _cleanup_(pins_session_freep) PinsSession *other = session_for(p, "other-bundle");
+        assert_int_equal(link_member(s, p, "a", &error), 0);
+        _cleanup_(link_session_freep) LinkSession *other = session_for(p, "other-bundle");
         struct stat a = stat_of(s, "src/unit/a");
         assert_int_equal(a.st_nlink, 2);
-        assert_int_equal(pins_session_own_links(other, "renamed", &a, &has), 1);
+        assert_int_equal(link_session_own_links(other, "renamed", &a, &has), 1);
         assert_false(has);
-        _cleanup_(pins_session_freep) PinsSession *none = session_for(p, "");
-        assert_int_equal(pins_session_own_links(none, "a", &a, &has), 1);
+        _cleanup_(link_session_freep) LinkSession *none = session_for(p, "");
+        assert_int_equal(link_session_own_links(none, "a", &a, &has), 1);
 
         in_scratch(s, "ln src/unit/a strangers");
         a = stat_of(s, "src/unit/a");
-        assert_int_equal(pins_session_own_links(other, "renamed", &a, &has), 1);
-        _cleanup_(pins_session_freep) PinsSession *own = session_for(p, BUNDLE);
-        assert_int_equal(pins_session_own_links(own, "a", &a, &has), 1);
+        assert_int_equal(link_session_own_links(other, "renamed", &a, &has), 1);
+        _cleanup_(link_session_freep) LinkSession *own = session_for(p, BUNDLE);
+        assert_int_equal(link_session_own_links(own, "a", &a, &has), 1);
         assert_true(has);
 }
 
 static void a_bundle_lives_on_only_where_each_inode_has_a_name_that_is_no_pin(void **state) {
         const Scratch *s = *state;
-        _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+        _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
         _cleanup_free_ char *error = NULL;
         struct stat a = stat_of(s, "src/unit/a"), b = stat_of(s, "src/unit/sub/dir/b");
 
         assert_false(lives_on(p)); /* no pins at all */
-        assert_int_equal(pin(s, p, "a", &error), 0);
-        assert_int_equal(pin(s, p, "sub/dir/b", &error), 0);
+        assert_int_equal(link_member(s, p, "a", &error), 0);
+        assert_int_equal(link_member(s, p, "sub/dir/b", &error), 0);
         in_scratch(s, "mv src/unit src/other");
         assert_true(lives_on(p));
-        _cleanup_(pins_session_freep) PinsSession *session = session_for(p, BUNDLE);
-        assert_true(pins_session_lives_on(session));
-        assert_true(pins_session_see(session, &a));
-        assert_false(pins_session_all_seen(session));
-        assert_true(pins_session_see(session, &b));
-        assert_true(pins_session_all_seen(session));
+        _cleanup_(link_session_freep) LinkSession *session = session_for(p, BUNDLE);
+        assert_true(link_session_lives_on(session));
+        assert_true(link_session_see(session, &a));
+        assert_false(link_session_all_seen(session));
+        assert_true(link_session_see(session, &b));
+        assert_true(link_session_all_seen(session));
 
         /* Another bundle's pin is no life: both would let go for the other's sake. */
         in_scratch(s, "cd .neuron-collectd/i-*; mkdir -m 700 two; ln " BUNDLE "/a two/x; rm "
@@ -605,15 +605,15 @@ static void a_truncated_line_of_the_list_is_removed(void **state) {
 static void a_list_that_cannot_be_written_is_logged_once(void **state) {
         const Scratch *s = *state;
         char path[PATH_MAX + 16];
-        _cleanup_(pins_freep) Pins *p = pins_at(s, "src");
+        _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
         _cleanup_free_ char *error = NULL;
 
         (void)snprintf(path, sizeof path, "%s/none/list", s->path);
-        assert_int_equal(pins_list_places_in(p, path), 0);
+        assert_int_equal(link_dirs_set_list(p, path), 0);
         int log_fd = openat(s->fd, "log", O_WRONLY | O_CREAT | O_CLOEXEC, 0600),
             stderr_fd = dup(STDERR_FILENO);
         assert_true(log_fd >= 0 && stderr_fd >= 0 && dup2(log_fd, STDERR_FILENO) >= 0);
-        int first = pin(s, p, "a", &error), second = pin(s, p, "sub/dir/b", &error);
+        int first = link_member(s, p, "a", &error), second = link_member(s, p, "sub/dir/b", &error);
         assert_true(dup2(stderr_fd, STDERR_FILENO) >= 0);
         (void)close(stderr_fd);
         (void)close(log_fd);
@@ -628,7 +628,7 @@ static void a_list_that_cannot_be_written_is_logged_once(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(a_pin_is_a_link_to_the_member_beside_the_source),
-                TEST(pins_outlive_their_source),
+                TEST(links_outlive_their_source),
                 TEST(a_pin_of_an_older_inode_is_replaced),
                 TEST(a_member_that_is_not_the_one_checked_is_not_pinned),
                 TEST(a_path_that_is_none_below_is_refused),
