@@ -22,6 +22,7 @@
 #include "agent/intake/intake.h"
 #include "agent/retention/link_list.h"
 #include "agent/store/store.h"
+#include "collectors/supervisor_client.h"
 #include "config/keys.h"
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"
@@ -873,7 +874,7 @@ static int on_report_pending(const char *bundle_id, void *userdata) {
 }
 
 static int start_crash_reports(Agent *a) {
-        a->probe_socket = incidents_probe_socket(a->config->api.socket);
+        a->probe_socket = supervisor_client_socket(a->config->api.socket);
         if (!a->probe_socket)
                 return -ENOMEM;
         const CrashReportsContext context = { .event = a->event,

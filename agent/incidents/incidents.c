@@ -8,16 +8,12 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "agent/failures/ranks.h"
@@ -26,6 +22,7 @@
 #include "collectors/host/pids.h"
 #include "collectors/runner/probe_request.h"
 #include "collectors/supervisor.h"
+#include "collectors/supervisor_client.h"
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -35,164 +32,10 @@
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
-#include "lib/base/spawn.h"
 #include "lib/base/strbuf.h"
 #include "lib/base/transition.h"
 #include "lib/event/timer.h"
 #include "lib/neuron/owners.h"
-
-/* ---- the agent's end of a supervisor (collectors/supervisor.h): requests one from systemd by its
- * socket, or starts one with the agent's own rights where there is no such socket; sends the
- * request, and receives its messages ---- */
-
-#define MESSAGES_MAX 256 /* in one go: a watch that floods leaves the loop to others as well */
-#define REAP_USEC (200 * USEC_PER_MSEC)
-
-typedef struct ProbeOptions {
-        sd_event *event;             /* borrowed */
-        const ProbeRequest *request; /* while probe_new runs, as the next */
-        const char *socket;    /* of neuron-collectd-probe.socket; where nobody listens we start one
-                                  ourselves */
-        bool only_listening;   /* never start one */
-        int dir_fd;            /* where it writes; -1 = none */
-        uint64_t timeout_usec; /* for all of it; USEC_INFINITY */
-        /* A message but the last one. */
-        void (*on_message)(const char *text, void *userdata);
-        /* The last call, which frees the probe: 0: done; -errno and why, a sentence for people,
-         * which goes with the probe. */
-        void (*on_end)(int result, const char *why, void *userdata);
-        void *userdata;
-} ProbeOptions;
-
-typedef struct Probe {
-        ProbeOptions options;
-        int fd;
-        pid_t pid; /* of a supervisor that we started; 0 */
-        sd_event_source *io, *timer;
-        char packet[PROBE_PACKET_MAX + 1];
-} Probe;
-
-/* One whose end is waited for in the loop, as nobody's. */
-static int on_reap(sd_event_source *s, uint64_t usec, void *userdata) {
-        (void)usec;
-        if (waitpid((pid_t)(intptr_t)userdata, NULL, WNOHANG) != 0 || timer_rearm(s, REAP_USEC) < 0)
-                (void)sd_event_source_set_floating(s, false); /* now only this dispatch holds it */
-        return 0;
-}
-
-/* No callback any more. A snapshot that runs is finished by its supervisor, which is not killed; a
- * watch ends. */
-static Probe *probe_free(Probe *p) {
-        if (!p)
-                return NULL;
-        sd_event_source_disable_unref(p->io);
-        sd_event_source_disable_unref(p->timer);
-        cleanup_closep(&p->fd);
-        if (p->pid > 0 && waitpid(p->pid, NULL, WNOHANG) == 0)
-                (void)sd_event_add_time_relative(
-                        p->options.event, NULL, CLOCK_MONOTONIC, REAP_USEC, 0, on_reap,
-                        (void *)(intptr_t)p->pid); /* else init reaps it when the agent ends */
-        free(p);
-        return NULL;
-}
-
-DEFINE_CLEANUP(Probe, probe_free);
-
-/* p is gone when this returns. */
-static void probe_end(Probe *p, int result, const char *why) {
-        p->options.on_end(result, why, p->options.userdata);
-}
-
-static int on_probe_timeout(sd_event_source *s, uint64_t usec, void *userdata) {
-        Probe *p = userdata;
-        (void)s, (void)usec;
-        if (p->pid > 0)
-                (void)kill(p->pid, SIGKILL); /* its children end with it */
-        probe_end(p, -ETIMEDOUT, "the supervisor of the collectors timed out");
-        return 0;
-}
-
-/* @return whether there may be another one; p may be gone when not */
-static bool handle_message(Probe *p) {
-        ssize_t n = recv(p->fd, p->packet, sizeof p->packet - 1, MSG_DONTWAIT);
-        if (n < 0 && (errno == EAGAIN || errno == EINTR))
-                return false;
-        if (n <= 0) {
-                probe_end(p, n < 0 ? -errno : -ECONNRESET,
-                          "the supervisor of the collectors was killed");
-                return false;
-        }
-        p->packet[n] = '\0';
-        if (strcmp(p->packet, "done") == 0)
-                probe_end(p, 0, "");
-        else if (strncmp(p->packet, "failed ", 7) == 0)
-                probe_end(p, -EIO, p->packet + 7);
-        else {
-                p->options.on_message(p->packet, p->options.userdata);
-                return true;
-        }
-        return false;
-}
-
-static int on_readable(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
-        (void)s, (void)fd, (void)revents;
-        for (unsigned i = 0; i < MESSAGES_MAX && handle_message(userdata); i++)
-                ;
-        return 0;
-}
-
-static int spawn(pid_t *ret, int fd) {
-        char *argv[] = { (char *)"neuron-collectd", (char *)"--child=probe", (char *)"--own",
-                         NULL };
-        /* Not the agent's environment, which may name what it is not to have. */
-        char *environment[] = { (char *)"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:"
-                                        "/sbin:/bin",
-                                (char *)"LANG=C.UTF-8", NULL };
-        return spawn_program(ret, &(SpawnOptions){ .program = "/proc/self/exe",
-                                                   .argv = argv,
-                                                   .environment = environment,
-                                                   .fds = { fd, -1, STDERR_FILENO },
-                                                   .n_fds = 3,
-                                                   .keeps_capabilities = true });
-}
-
-static int start_own(Probe *p) {
-        int fds[2];
-        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) < 0)
-                return -errno;
-        p->fd = fds[0];
-        int r = spawn(&p->pid, fds[1]);
-        (void)close(fds[1]);
-        if (r == 0 && fcntl(p->fd, F_SETFL, O_NONBLOCK) < 0)
-                r = -errno;
-        return r;
-}
-
-/* @return whether nobody listened, so that it runs with the agent's own rights */
-static bool probe_is_own(const Probe *p) {
-        return p->pid > 0;
-}
-
-/* @return 0, -errno: no supervisor could be had; -ENOENT: none listens, for `only_listening` */
-static int probe_new(Probe **ret, const ProbeOptions *o) {
-        _cleanup_(probe_freep) Probe *p = calloc(1, sizeof *p);
-        if (!p)
-                return -ENOMEM;
-        p->options = *o;
-        p->fd = probe_request_connect(o->socket);
-        int r = p->fd == -ENOENT && !o->only_listening ? start_own(p) : p->fd;
-        if (r >= 0)
-                r = probe_request_send(o->request, p->fd, o->dir_fd);
-        if (r >= 0)
-                r = sd_event_add_io(o->event, &p->io, p->fd, EPOLLIN, on_readable, p);
-        if (r >= 0 && o->timeout_usec != USEC_INFINITY)
-                r = sd_event_add_time_relative(o->event, &p->timer, CLOCK_MONOTONIC,
-                                               o->timeout_usec, USEC_PER_MSEC, on_probe_timeout, p);
-        if (r < 0)
-                return r;
-        *ret = TAKE_PTR(p);
-        return 0;
-}
 
 /* ---- the rules: which events start an incident, join one, or are refused ---- */
 
@@ -412,7 +255,7 @@ typedef struct Incident {
         unsigned n_left_out; /* units above the bounds */
         unsigned n_more;
         sd_event_source *timer, *writing;
-        Probe *probe;
+        SupervisorClient *probe;
         char *written;              /* the text of incident.json */
         IncidentTexts notes;        /* ids */
         IncidentTexts events, jobs; /* JSON */
@@ -433,7 +276,7 @@ struct Incidents {
         IncidentRules rules;
         Incident *young;
         char *snapshots, *outbox, *socket; /* absolute */
-        Probe *watch;
+        SupervisorClient *watch;
         sd_event_source *watch_timer;
         char *seen[INCIDENTS_SEEN_MAX]; /* records of jobs that are to be stored together */
         size_t n_seen;
@@ -1200,7 +1043,7 @@ static Incident *incident_free(Incident *x) {
                 x->owner->young = NULL;
         list_remove(&x->link);
         x->owner->n_incidents--;
-        probe_free(x->probe);
+        supervisor_client_free(x->probe);
         incident_attach_done(x);
         if (x->writing && sd_event_source_get_enabled(x->writing, NULL) > 0)
                 incident_write(x); /* the agent ends */
@@ -1484,14 +1327,15 @@ static int start_probe(Incident *x, ProbeMode mode, const char *const *only) {
         fill_dumps(x, &o, &l, only != NULL);
         fill_log_files(x, &o, only != NULL);
         fill_commands(c, &o, commands);
-        return probe_new(&x->probe, &(ProbeOptions){ .event = x->owner->context.event,
-                                                     .request = &o,
-                                                     .socket = x->owner->socket,
-                                                     .dir_fd = x->dir_fd,
-                                                     .timeout_usec = time_for_all(c),
-                                                     .on_message = on_message,
-                                                     .on_end = on_end,
-                                                     .userdata = x });
+        return supervisor_client_new(&x->probe,
+                                     &(SupervisorClientOptions){ .event = x->owner->context.event,
+                                                                 .request = &o,
+                                                                 .socket = x->owner->socket,
+                                                                 .dir_fd = x->dir_fd,
+                                                                 .timeout_usec = time_for_all(c),
+                                                                 .on_message = on_message,
+                                                                 .on_end = on_end,
+                                                                 .userdata = x });
 }
 
 /* ---- steps ---- */
@@ -1708,14 +1552,14 @@ static void on_end(int result, const char *why, void *userdata) {
         if (result < 0)
                 log_warning(0, "incident %s: %s", x->name, why);
         if (result < 0 && !x->is_salvage && !x->has_snapshot) {
-                x->probe = probe_free(x->probe);
+                x->probe = supervisor_client_free(x->probe);
                 incident_salvage(x);
                 return;
         }
         x->has_snapshot = x->has_snapshot || result == 0;
         x->is_public_reported = true;
         incident_report_public(x);
-        x->probe = probe_free(x->probe);
+        x->probe = supervisor_client_free(x->probe);
         step(x);
 }
 
@@ -2371,23 +2215,24 @@ static void on_watch_end(int result, const char *why, void *userdata) {
                     "neither the kernel log nor who holds a device is followed (%s); trying again "
                     "in 30 s",
                     result < 0 ? why : "their supervisor has ended");
-        i->watch = probe_free(i->watch);
+        i->watch = supervisor_client_free(i->watch);
         try_again(i);
 }
 
-static int start_watch(Incidents *i, Probe **ret, bool only_listening) {
+static int start_watch(Incidents *i, SupervisorClient **ret, bool only_listening) {
         ProbeRequest o = { .mode = PROBE_WATCH,
                            .interval_usec = JOBS_INTERVAL_USEC,
                            .collect = collect_options(i->config) };
-        return probe_new(ret, &(ProbeOptions){ .event = i->context.event,
-                                               .request = &o,
-                                               .socket = i->socket,
-                                               .only_listening = only_listening,
-                                               .dir_fd = -1,
-                                               .timeout_usec = USEC_INFINITY,
-                                               .on_message = on_watch_message,
-                                               .on_end = on_watch_end,
-                                               .userdata = i });
+        return supervisor_client_new(ret,
+                                     &(SupervisorClientOptions){ .event = i->context.event,
+                                                                 .request = &o,
+                                                                 .socket = i->socket,
+                                                                 .only_listening = only_listening,
+                                                                 .dir_fd = -1,
+                                                                 .timeout_usec = USEC_INFINITY,
+                                                                 .on_message = on_watch_message,
+                                                                 .on_end = on_watch_end,
+                                                                 .userdata = i });
 }
 
 static void incidents_watch(Incidents *i) {
@@ -2396,7 +2241,7 @@ static void incidents_watch(Incidents *i) {
         int r = i->watch ? 0 : start_watch(i, &i->watch, false);
         if (r < 0)
                 log_warning(r, "the kernel log cannot be followed; trying again in 30 s");
-        if (r < 0 || probe_is_own(i->watch))
+        if (r < 0 || supervisor_client_is_own(i->watch))
                 try_again(i);
 }
 
@@ -2405,9 +2250,10 @@ static void incidents_watch(Incidents *i) {
 static int on_watch_retry(sd_event_source *s, uint64_t usec, void *userdata) {
         (void)s, (void)usec;
         Incidents *i = userdata;
-        Probe *listening = NULL;
-        if (i->watch && probe_is_own(i->watch) && start_watch(i, &listening, true) == 0) {
-                (void)probe_free(i->watch);
+        SupervisorClient *listening = NULL;
+        if (i->watch && supervisor_client_is_own(i->watch) &&
+            start_watch(i, &listening, true) == 0) {
+                (void)supervisor_client_free(i->watch);
                 i->watch = listening;
         }
         incidents_watch(i);
@@ -2415,18 +2261,13 @@ static int on_watch_retry(sd_event_source *s, uint64_t usec, void *userdata) {
 }
 
 static void incidents_watch_done(Incidents *i) {
-        i->watch = probe_free(i->watch);
+        i->watch = supervisor_client_free(i->watch);
         i->watch_timer = sd_event_source_disable_unref(i->watch_timer);
         i->seen_step = sd_event_source_disable_unref(i->seen_step);
         store_seen(i);
 }
 
 /* ---- life ---- */
-
-char *incidents_probe_socket(const char *api_socket) {
-        _cleanup_free_ char *parent = path_parent(api_socket);
-        return parent ? path_join(parent, "probe.sock") : NULL;
-}
 
 int incidents_new(Incidents **ret, const IncidentsContext *context, const Config *config) {
         Incidents *i = calloc(1, sizeof *i);
@@ -2436,7 +2277,7 @@ int incidents_new(Incidents **ret, const IncidentsContext *context, const Config
         list_init(&i->incidents);
         i->snapshots = path_join(config->state_directory, "snapshots");
         i->outbox = path_join(config->state_directory, "incidents");
-        i->socket = incidents_probe_socket(config->api.socket);
+        i->socket = supervisor_client_socket(config->api.socket);
         int r = i->snapshots && i->outbox && i->socket ? 0 : -ENOMEM;
         if (r == 0)
                 r = fs_mkdir_p(i->snapshots, 0700);

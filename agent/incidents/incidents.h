@@ -46,8 +46,6 @@ typedef struct IncidentsContext { /* borrowed */
         void *userdata;
 } IncidentsContext;
 
-/** @return where probes listen, the caller's: beside the agent's own socket; NULL: no memory */
-char *incidents_probe_socket(const char *api_socket);
 int incidents_new(Incidents **ret, const IncidentsContext *context, const Config *config);
 Incidents *incidents_free(Incidents *i);
 void incidents_rebind(Incidents *i, const Config *config);

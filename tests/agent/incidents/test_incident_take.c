@@ -427,11 +427,11 @@ static void a_probe_that_listens_replaces_the_agents_own_watch(void **state) {
         cleanup_closep(&f->listening); /* its file stays */
         f->config.snapshot.enabled = true;
         incidents_watch(&f->incidents);
-        assert_true(probe_is_own(f->incidents.watch));
+        assert_true(supervisor_client_is_own(f->incidents.watch));
         assert_true(strlen(children(own)) > 0);
         for (int i = 0; i < 3; i++) {
                 assert_int_equal(on_watch_retry(NULL, 0, &f->incidents), 0);
-                assert_true(probe_is_own(f->incidents.watch));
+                assert_true(supervisor_client_is_own(f->incidents.watch));
                 assert_string_equal(children(now), own);
                 assert_int_equal(sd_event_source_get_enabled(f->incidents.watch_timer, NULL), 1);
         }
@@ -440,7 +440,7 @@ static void a_probe_that_listens_replaces_the_agents_own_watch(void **state) {
         assert_int_equal(on_watch_retry(NULL, 0, &f->incidents), 0);
         f->supervisor = accept(f->listening, NULL, NULL);
         assert_int_equal(recv(f->supervisor, now, sizeof now, 0), 5);
-        assert_false(probe_is_own(f->incidents.watch));
+        assert_false(supervisor_client_is_own(f->incidents.watch));
         assert_int_equal(waitpid((pid_t)atoi(own), NULL, 0), atoi(own));
         incidents_watch_done(&f->incidents);
 }
