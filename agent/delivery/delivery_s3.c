@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "agent/delivery/delivery_attempt.h"
 #include "agent/delivery/destination.h"
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"
@@ -1443,7 +1444,7 @@ static int s3_delivery_new(Destination *d, const Bundle *b, const char *director
         x->base.work = (WorkJob){ .run = run_work, .done = on_work_done };
         x->signature =
                 packer_signature((int)d->scheduler->config->limits.compression_level, x->part_size);
-        int r = x->signature ? delivery_init(&x->base, d, b, directory) : -ENOMEM;
+        int r = x->signature ? scheduler_init_delivery(d, &x->base, b, directory) : -ENOMEM;
         if (r < 0) {
                 free(x->signature);
                 free(x);

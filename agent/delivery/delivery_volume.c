@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "agent/delivery/delivery_attempt.h"
 #include "agent/delivery/destination.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
@@ -496,7 +497,7 @@ static int volume_delivery_new(Destination *d, const Bundle *b, const char *dire
         v->volume = target(d)->volume;
         v->size_hint_bytes = b->full_at_bytes;
         v->root = strdup(path_template_fixed(d->template));
-        int r = v->root ? delivery_init(&v->base, d, b, directory) : -ENOMEM;
+        int r = v->root ? scheduler_init_delivery(d, &v->base, b, directory) : -ENOMEM;
         if (r < 0) {
                 free(v->root);
                 free(v);

@@ -195,9 +195,9 @@ static inline uint64_t scheduler_realtime_usec(const Scheduler *s) {
         return s->context.clock->realtime_usec(s->context.clock);
 }
 
-/** Copies what a delivery needs of bundle, source and configuration, so that the loop may change
- * its own meanwhile. @return 0; -ENOMEM, with nothing left to free */
-int delivery_init(Delivery *d, const Destination *at, const Bundle *b, const char *directory);
+/** Prepares a delivery of this bundle to this destination. @return as delivery_init() */
+int scheduler_init_delivery(const Destination *at, Delivery *d, const Bundle *b,
+                            const char *directory);
 
 /** @return NULL: there is none of this name */
 Destination *scheduler_find_destination(const Scheduler *s, const char *name);

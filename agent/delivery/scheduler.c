@@ -698,6 +698,23 @@ static void on_delivery_done(Delivery *job) {
 
 /* ---- starting a delivery ---- */
 
+int scheduler_init_delivery(const Destination *at, Delivery *d, const Bundle *b,
+                            const char *directory) {
+        const Scheduler *s = at->scheduler;
+        return delivery_init(d,
+                             &(DeliveryOptions){ .bundle = b,
+                                                 .spec = s->context.get_source_spec(b),
+                                                 .directory = directory,
+                                                 .instance_id = s->context.instance_id,
+                                                 .hostname = s->context.hostname,
+                                                 .labels = s->config->node.labels.items,
+                                                 .clock = s->context.clock,
+                                                 .compressors = s->compressors,
+                                                 .limits = s->limits,
+                                                 .level = (int)s->config->limits.compression_level,
+                                                 .memory_bytes = at->type->memory_bytes(at) });
+}
+
 static char *expand_template(const Destination *d, const BundleRecord *rec) {
         const SchedulerContext *c = &d->scheduler->context;
         _cleanup_free_ char *path =
@@ -745,7 +762,7 @@ static void attach_collected_files(Scheduler *s, Bundle *b) {
 }
 
 void scheduler_record_failure(Scheduler *s, Bundle *b) {
-        if (delivery_record_failure(s->context.store, b))
+        if (delivery_notes_record_failure(s->context.store, b))
                 bundle_save(s->context.bundles, b);
 }
 

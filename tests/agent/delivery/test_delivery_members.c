@@ -1,11 +1,11 @@
-/* agent/ship_members: our links, held descriptors and the live source are three ways to the same
- * members. */
+/* agent/delivery/delivery_members: our links, held descriptors and the live source are three ways
+ * to the same members. */
 
 #include "tests/harness/unit.h"
 
 #include <errno.h>
 
-#include "agent/delivery/destination.h"
+#include "agent/delivery/delivery_attempt.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
@@ -160,48 +160,36 @@ static void attach(Fixture *f, const char *const *names, size_t n) {
         f->is_attached = true;
 }
 
-static SourceSpec *spec_of_job;
-
-static SourceSpec *get_spec(const Bundle *b) {
-        (void)b;
-        return spec_of_job;
-}
-
-static uint64_t memory_bytes(const Destination *d) {
-        (void)d;
-        return 0;
-}
-
 static Delivery *make_job(const Fixture *f) {
         static char *no_labels[] = { NULL };
-        const DestinationType type = { .memory_bytes = memory_bytes };
-        const Config config = { .node.labels.items = no_labels,
-                                .limits = { .compression_level = 1, .compression_threads = 1 } };
-        Scheduler scheduler = { .context = { .clock = clock_system(),
-                                             .instance_id = INSTANCE,
-                                             .hostname = "host",
-                                             .get_source_spec = get_spec },
-                                .config = &config };
-        const Destination at = { .scheduler = &scheduler, .type = &type };
+        const Config config = { .limits = { .compression_level = 1, .compression_threads = 1 } };
+        _cleanup_(rate_limits_unrefp) RateLimits *limits = NULL;
         Delivery *job = calloc(1, sizeof *job);
         assert_non_null(job);
-        spec_of_job = f->spec;
-        assert_int_equal(rate_limits_new(&scheduler.limits, clock_system(), &config), 0);
-        assert_int_equal(delivery_init(job, &at, &f->bundle, "x/" INSTANCE), 0);
-        rate_limits_unref(scheduler.limits);
+        assert_int_equal(rate_limits_new(&limits, clock_system(), &config), 0);
+        assert_int_equal(delivery_init(job, &(DeliveryOptions){ .bundle = &f->bundle,
+                                                                .spec = f->spec,
+                                                                .directory = "x/" INSTANCE,
+                                                                .instance_id = INSTANCE,
+                                                                .hostname = "host",
+                                                                .labels = no_labels,
+                                                                .clock = clock_system(),
+                                                                .limits = limits,
+                                                                .level = 1 }),
+                         0);
         if (f->is_attached)
                 job->attached_fd =
                         openat(f->scratch->fd, "attached", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         return job;
 }
 
-static void ship_job_free(Delivery *job) {
+static void job_free(Delivery *job) {
         delivery_done(job);
         free(job);
 }
 
 /* @param shipped  fingerprints of what has been shipped before; NULL
- * @return the job, which must outlive what was found; ship_job_free() */
+ * @return the job, which must outlive what was found; job_free() */
 static Delivery *find(const Fixture *f, const Found *shipped, Found *x) {
         *x = (Found){ 0 };
         Delivery *job = make_job(f);
@@ -308,14 +296,14 @@ static void all_ways_give_the_same_plan_fingerprints_and_bytes_even_without_the_
                 for (size_t i = 0; i < N_MEMBERS; i++)
                         assert_content(&after, i, members[i]);
                 found_done(&after);
-                ship_job_free(job);
+                job_free(job);
         }
         for (Way way = WAY_LIVE; way < N_WAYS; way++) {
                 found_done(&found[way]);
-                ship_job_free(jobs[way]);
+                job_free(jobs[way]);
         }
         found_done(&again);
-        ship_job_free(live_with_links);
+        job_free(live_with_links);
 }
 
 static void a_single_file_is_found_in_all_ways(void **state) {
@@ -344,7 +332,7 @@ static void a_single_file_is_found_in_all_ways(void **state) {
                         assert_int_equal(link(pin, path), 0);
                 }
                 assert_same(&found[WAY_LIVE], &found[way]);
-                ship_job_free(job);
+                job_free(job);
         }
         for (Way way = WAY_LIVE; way < N_WAYS; way++)
                 found_done(&found[way]);
@@ -357,7 +345,7 @@ static void a_supplement_leaves_out_what_was_shipped(void **state) {
         Found first;
         make_directory_unit(f);
         Delivery *job = find(f, NULL, &first);
-        ship_job_free(job);
+        job_free(job);
         write_member(f, "b/late", "late");
         write_member(f, "b.x",
                      "written anew, and longer"); /* the same name, but not what was shipped */
@@ -371,7 +359,7 @@ static void a_supplement_leaves_out_what_was_shipped(void **state) {
                 assert_content(&x, 0, "written anew, and longer");
                 assert_content(&x, 1, "late");
                 found_done(&x);
-                ship_job_free(job);
+                job_free(job);
         }
         found_done(&first);
 }
@@ -381,7 +369,7 @@ static void a_supplement_of_nothing_new_is_empty(void **state) {
         Found first;
         make_directory_unit(f);
         Delivery *job = find(f, NULL, &first);
-        ship_job_free(job);
+        job_free(job);
         for (Way way = WAY_LIVE; way < N_WAYS; way++) {
                 Found x;
                 hold(f, way, members, N_MEMBERS);
@@ -392,7 +380,7 @@ static void a_supplement_of_nothing_new_is_empty(void **state) {
                 assert_int_equal(x.sum, 0);
                 assert_string_equal(x.reasons, "");
                 found_done(&x);
-                ship_job_free(job);
+                job_free(job);
         }
         found_done(&first);
 }
@@ -416,7 +404,7 @@ static void what_was_removed_or_cannot_be_read_is_left_out_and_reported(void **s
                                     "removed: 'b/deep' was removed before it could be read\n");
                 assert_content(&x, 2, "z\xff\n");
                 found_done(&x);
-                ship_job_free(job);
+                job_free(job);
 
                 fails = "z";
                 fails_with = -EACCES;
@@ -425,7 +413,7 @@ static void what_was_removed_or_cannot_be_read_is_left_out_and_reported(void **s
                 assert_paths(&x, without_z, 3);
                 assert_string_equal(x.reasons, "unreadable: 'z\\xff\\x0a' (Permission denied)\n");
                 found_done(&x);
-                ship_job_free(job);
+                job_free(job);
         }
 }
 
@@ -448,7 +436,7 @@ static void of_very_many_that_cannot_be_read_twenty_are_named_and_the_rest_count
         assert_null(strstr(x.reasons, "bad-20"));
         assert_non_null(strstr(x.reasons, "unreadable: 5 more members\n"));
         found_done(&x);
-        ship_job_free(job);
+        job_free(job);
 }
 
 static void what_is_no_regular_file_and_a_strangers_hard_link_is_no_member(void **state) {
@@ -468,7 +456,7 @@ static void what_is_no_regular_file_and_a_strangers_hard_link_is_no_member(void 
         assert_int_equal(x.result, 0);
         assert_paths(&x, members, N_MEMBERS);
         found_done(&x);
-        ship_job_free(job);
+        job_free(job);
 }
 
 static void without_links_the_next_best_way_is_used(void **state) {
@@ -481,7 +469,7 @@ static void without_links_the_next_best_way_is_used(void **state) {
         assert_int_equal(x.result, 0);
         assert_paths(&x, members, N_MEMBERS);
         found_done(&x);
-        ship_job_free(job);
+        job_free(job);
         /* held in part only: the source has more, and is asked */
         hold(f, WAY_HELD, members, 2);
         f->bundle.held.all = false;
@@ -489,7 +477,7 @@ static void without_links_the_next_best_way_is_used(void **state) {
         assert_int_equal(x.result, 0);
         assert_paths(&x, members, N_MEMBERS);
         found_done(&x);
-        ship_job_free(job);
+        job_free(job);
 }
 
 static void nothing_left_is_enoent(void **state) {
@@ -501,7 +489,7 @@ static void nothing_left_is_enoent(void **state) {
         assert_int_equal(x.result, -ENOENT);
         assert_null(x.members);
         found_done(&x);
-        ship_job_free(job);
+        job_free(job);
 }
 
 /* ---- what is attached ---- */
@@ -516,7 +504,7 @@ static void attachments_are_members_whichever_way_the_others_are_read(void **sta
         Fixture *f = *state;
         Found found[N_WAYS], without;
         make_directory_unit(f);
-        ship_job_free(find(f, NULL, &without));
+        job_free(find(f, NULL, &without));
         attach(f, snapshots, 2);
         for (Way way = WAY_LIVE; way < N_WAYS; way++) {
                 Found *x = &found[way];
@@ -534,7 +522,7 @@ static void attachments_are_members_whichever_way_the_others_are_read(void **sta
                 assert_content(x, 5, "z\xff\n");
                 assert_int_equal(plan_member(x->plan, 3)->kind, MEMBER_SNAPSHOT);
                 assert_int_equal(plan_member(x->plan, 5)->kind, MEMBER_OTHER);
-                ship_job_free(job);
+                job_free(job);
         }
         for (Way way = WAY_LIVE; way < N_WAYS; way++)
                 found_done(&found[way]);
@@ -562,7 +550,7 @@ static void attachments_come_with_a_single_file_too(void **state) {
                 assert_content(&x, 2, "snapshot.json");
                 assert_int_equal(plan_member(x.plan, 1)->kind, MEMBER_SNAPSHOT);
                 found_done(&x);
-                ship_job_free(job);
+                job_free(job);
         }
 }
 
@@ -573,7 +561,7 @@ static void a_supplement_has_only_the_attachments_that_were_not_shipped(void **s
         Found first;
         make_directory_unit(f);
         attach(f, snapshots, 2);
-        ship_job_free(find(f, NULL, &first));
+        job_free(find(f, NULL, &first));
         int fd = openat(f->scratch->fd, "attached", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         Scratch directory = { .fd = fd };
         assert_int_equal(scratch_write(&directory, all[1], "late"), 0);
@@ -588,7 +576,7 @@ static void a_supplement_has_only_the_attachments_that_were_not_shipped(void **s
                 assert_content(&x, 0, "late");
                 assert_int_equal(x.sum, 0);
                 found_done(&x);
-                ship_job_free(job);
+                job_free(job);
         }
         found_done(&first);
 }
@@ -608,7 +596,7 @@ static void a_supplement_of_attachments_reads_nothing_else(void **state) {
                 assert_paths(&x, wanted, 2);
                 assert_content(&x, 1, "snapshot.json");
                 found_done(&x);
-                ship_job_free(job);
+                job_free(job);
                 remove_source(f);
         }
 }
@@ -622,13 +610,13 @@ static void attachments_alone_make_no_dump(void **state) {
         Delivery *job = find(f, NULL, &x);
         assert_int_equal(x.result, -ENOENT);
         found_done(&x);
-        ship_job_free(job);
+        job_free(job);
         strcpy(f->bundle.rec.supplement_of, ID); /* but they do make a supplement */
         job = find(f, NULL, &x);
         assert_int_equal(x.result, 0);
         assert_int_equal(plan_n_members(x.plan), 2);
         found_done(&x);
-        ship_job_free(job);
+        job_free(job);
 }
 
 static void an_attachment_wins_against_a_file_of_its_name_which_follows(void **state) {
@@ -669,7 +657,7 @@ static void an_attachment_wins_against_a_file_of_its_name_which_follows(void **s
                         first = x;
                 else
                         found_done(&x);
-                ship_job_free(job);
+                job_free(job);
         }
         strcpy(f->bundle.rec.supplement_of, ID);
         for (Way way = WAY_LIVE; way < N_WAYS; way++) {
@@ -682,7 +670,7 @@ static void an_attachment_wins_against_a_file_of_its_name_which_follows(void **s
                 assert_int_equal(plan_member(x.plan, 0)->kind, MEMBER_OTHER);
                 assert_string_equal(x.reasons, "");
                 found_done(&x);
-                ship_job_free(job);
+                job_free(job);
         }
         found_done(&first);
 }
@@ -702,7 +690,7 @@ static void what_is_no_attachment_in_that_directory_is_ignored(void **state) {
         assert_int_equal(x.n_attached, 1);
         assert_int_equal(plan_n_members(x.plan), N_MEMBERS + 1);
         found_done(&x);
-        ship_job_free(job);
+        job_free(job);
 }
 
 /* ---- what a run whose state is lost has delivered ---- */
@@ -741,7 +729,7 @@ static void deliver(const Fixture *f, WorkerPool *compressors, StrBuf *manifest)
         bundle_writer_free(writer);
         parts_done(&parts);
         delivery_attempt_done(&a);
-        ship_job_free(job);
+        job_free(job);
 }
 
 /* Compares what is there with that manifest, where the file `fails` cannot be opened. */
@@ -786,7 +774,7 @@ static void what_cannot_be_compared_for_want_of_descriptors_is_not_taken_for_dif
                 Delivery *job = compare(f, &manifest);
                 assert_int_equal(job->result, cases[i].result);
                 assert_int_equal(job->n_prints, cases[i].n_there);
-                ship_job_free(job);
+                job_free(job);
         }
 }
 
@@ -812,5 +800,5 @@ int main(void) {
                 TEST(what_cannot_be_compared_for_want_of_descriptors_is_not_taken_for_different),
         };
         log_setup(LOG_FORMAT_TEXT, LOG_CRIT); /* errors are what is provoked here */
-        return cmocka_run_group_tests_name("agent/ship_members", tests, NULL, NULL);
+        return cmocka_run_group_tests_name("agent/delivery/delivery_members", tests, NULL, NULL);
 }

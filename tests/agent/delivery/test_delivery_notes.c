@@ -1,12 +1,12 @@
-/* agent/ship_notes, agent/bundle_prefix: whose notes count for a unit, for its manifest and for the
- * place of its copy. */
+/* agent/delivery/delivery_notes, and the prefix of a bundle: whose notes count for a unit, for its
+ * manifest and for the place of its copy. */
 
 #include "tests/harness/unit.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "agent/delivery/delivery.h"
+#include "agent/delivery/delivery_notes.h"
 #include "agent/intake/intake.c"
 #include "agent/store/store.h"
 #include "lib/base/cleanup.h"

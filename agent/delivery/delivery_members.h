@@ -1,0 +1,46 @@
+/* The members of one delivery: read from the agent's hard links, from open descriptors or from the
+ * source; and the attachments of the bundle. Private to this folder. */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "agent/delivery/delivery.h"
+#include "agent/hooknotes/attachments.h"
+#include "lib/bundle/plan.h"
+
+#define ATTACHED_PREFIX ATTACHMENTS_DIRECTORY "/"
+
+typedef struct DeliveryMembers DeliveryMembers;
+
+/** Finds the members and adds each to the plan (not yet frozen). What cannot be opened is left out,
+ * with a reason; so is a member of the source that has the name of an attachment: it follows in a
+ * supplement, where it is the only one of that name.
+ * @param reasons  borrowed: gets why the bundle is not complete, a sentence each
+ * @return 0, -ENOENT when nothing is left, -errno */
+int delivery_members_new(DeliveryMembers **ret, const Delivery *d, Plan *plan, json_t *reasons);
+DeliveryMembers *delivery_members_free(DeliveryMembers *m);
+
+/** Opens the plan's member i for reading. @return an fd of the caller's, -errno */
+int delivery_members_open(const DeliveryMembers *m, size_t i);
+
+/** The destination has the member in this bundle or not; without a word it has. */
+void delivery_members_leave_out(DeliveryMembers *m, size_t i);
+
+/** Gives the delivery the members' fingerprints, those of the attachments among them, and the sum
+ * of the others. Nothing for NULL. */
+int delivery_members_export_prints(DeliveryMembers *m, Delivery *d);
+
+/** @return whether the path is one below the directory of attachments */
+bool delivery_members_path_is_attached(const char *path);
+/** @return whether this agent has created the file, whatever its name says: files of the source
+ * below the directory of attachments have kind `other` */
+bool delivery_member_is_attached(const PlanMember *m);
+/** @return the pid in a member's name; 0 or less: there is none */
+int64_t delivery_member_pid(const PlanMember *m, SourceKind kind);
+
+/** Adds a reason why the bundle is not complete, unless intake or an earlier delivery has given it.
+ * @param reasons  a json_t array */
+void delivery_members_add_reason(const char *reason, void *reasons);
