@@ -4,9 +4,9 @@
 #include "agent/agent.h"
 #include "agent/api/api.h"
 #include "agent/crashes/crash_reports.h"
-#include "agent/ec2_notices.h"
 #include "agent/failures/failures.h"
 #include "agent/incidents/incidents.h"
+#include "agent/node_events/ec2_notices.h"
 #include "agent/retention/retention_runner.h"
 #include "lib/base/strbuf.h"
 

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#include "agent/crashes/kernel_log.h"
+#include "agent/node_events/kernel_log.h"
 #include "lib/base/strbuf.h"
 
 typedef struct CoreFacts {

@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <systemd/sd-event.h>
 
-#include "agent/crashes/kernel_log.h"
 #include "agent/hooknotes/attachments.h"
+#include "agent/node_events/kernel_log.h"
 #include "agent/retention/source_spec.h"
 #include "agent/store/store.h"
 #include "lib/base/cleanup.h"

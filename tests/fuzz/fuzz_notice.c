@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/ec2_notices.h"
+#include "agent/node_events/ec2_notices.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

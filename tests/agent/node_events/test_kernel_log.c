@@ -5,7 +5,7 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "agent/crashes/kernel_log.h"
+#include "agent/node_events/kernel_log.h"
 
 #define T0 (UINT64_C(1779859295) * USEC_PER_SEC)
 #define KILLED                                                                                     \

@@ -1,4 +1,4 @@
-#include "agent/ec2_notices.h"
+#include "agent/node_events/ec2_notices.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "agent/crashes/kernel_log.h"
+#include "agent/node_events/kernel_log.h"
 
 #include <stdio.h>
 #include <stdlib.h>

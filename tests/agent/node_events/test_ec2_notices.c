@@ -1,6 +1,6 @@
 /* agent/notices: what EC2's documents say, what is asked for when, what is news, and where nobody
  * is asked at all. */
-#include "agent/ec2_notices.h"
+#include "agent/node_events/ec2_notices.h"
 
 #include <errno.h>
 #include <string.h>
