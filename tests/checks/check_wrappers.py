@@ -11,7 +11,7 @@ WRAPPERS = (  # library, its headers, who may include them
     ("SQLite", r"sqlite3(ext)?\.h", r"agent/store/[a-z_]+\.c|agent/store/\w*private\.h"),
     ("nanomsg", r"nanomsg/.*", r"lib/event/bus_child\.c"),
     ("libcurl", r"curl/.*",
-     r"lib/http/(curl_loop|http|url)\.[ch]|lib/http/http_private\.h|cli/common/client\.c"),
+     r"lib/http/(curl_loop|http|http_error|http_request|url)\.[ch]|cli/common/client\.c"),
     ("libmicrohttpd", r"microhttpd.*", r"lib/http/mhd_loop\.c"),
     ("libarchive", r"archive(_entry)?\.h", r"lib/bundle/(plan|reader)\.c"),
     ("zstd", r"(zstd|zdict)[a-z_]*\.h", r"lib/bundle/frame\.c"),

@@ -7,7 +7,12 @@
 #include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
-#include "lib/http/http.c" /* what these tests are about is private to it */
+#include "lib/base/clock.h"
+#include "lib/http/http.h"
+#include "lib/http/http_error.h"
+#include "lib/http/http_reply.h"
+#include "lib/http/http_request.h"
+#include "lib/http/http_timeout.h"
 
 #define MSEC USEC_PER_MSEC
 
