@@ -1047,24 +1047,21 @@ static void on_job(const char *record, void *userdata) {
                 failures_on_job(a->failures, record);
 }
 
-static KernelLine kernel_line_of(const IncidentFact *fact) {
-        KernelLine line = { .usec = fact->usec, .seq = fact->seq };
-        (void)snprintf(line.kind, sizeof line.kind, "%s", fact->kind);
-        (void)snprintf(line.text, sizeof line.text, "%s", fact->text);
-        return line;
+static void on_hw_error(const char *line, const char *record, void *userdata) {
+        const Agent *a = userdata;
+        incidents_on_hw_error(a->incidents, line, record);
 }
 
 /* A process that the OOM killer has killed leaves no core: its report is an incident's. */
-static void on_fact(const IncidentFact *fact, void *userdata) {
+static void on_crash_line(const KernelLine *line, bool is_past, void *userdata) {
         const Agent *a = userdata;
-        const KernelLine line = kernel_line_of(fact);
         _cleanup_(strbuf_done) StrBuf json = STRBUF_INIT, text = STRBUF_INIT;
         char name[32];
         OomKill kill;
-        crash_reports_on_kernel_line(a->crash_reports, &line);
-        if (fact->is_past || !oom_kill_parse(line.text, &kill))
+        crash_reports_on_kernel_line(a->crash_reports, line);
+        if (is_past || !oom_kill_parse(line->text, &kill))
                 return;
-        crash_reports_make_of_oom_kill(a->crash_reports, &line, &kill, &json, &text);
+        crash_reports_make_of_oom_kill(a->crash_reports, line, &kill, &json, &text);
         if (strbuf_error(&json) < 0 || strbuf_error(&text) < 0) {
                 log_warning(-ENOMEM, "no crash report of pid %d", (int)kill.pid);
                 return;
@@ -1072,7 +1069,7 @@ static void on_fact(const IncidentFact *fact, void *userdata) {
         (void)snprintf(name, sizeof name, "crash-pid-%d", (int)kill.pid);
         (void)incidents_add_report(a->incidents,
                                    &(IncidentReport){ .owner = { .uid = kill.uid },
-                                                      .what = line.text,
+                                                      .what = line->text,
                                                       .name = name,
                                                       .json = &json,
                                                       .text = &text }); /* it logs why not */
@@ -1155,12 +1152,24 @@ static void start_incidents(Agent *a) {
                                            .attachments = a->attachments,
                                            .on_attached = on_attached,
                                            .on_pending = on_pending,
-                                           .on_job = on_job,
-                                           .on_fact = on_fact,
                                            .userdata = a };
-        int r = a->once ? 0 : incidents_new(&a->incidents, &context, a->config);
-        if (r < 0)
+        const NodeWatchContext watch_context = { .event = a->event,
+                                                 .clock = a->clock,
+                                                 .store = a->store,
+                                                 .on_hw_error = on_hw_error,
+                                                 .on_crash_line = on_crash_line,
+                                                 .on_job = on_job,
+                                                 .userdata = a };
+        if (a->once)
+                return;
+        int r = incidents_new(&a->incidents, &context, a->config);
+        if (r < 0) {
                 log_warning(r, "cannot create snapshots of the hardware");
+                return;
+        }
+        r = node_watch_new(&a->node_watch, &watch_context, a->config);
+        if (r < 0)
+                log_warning(r, "cannot follow the kernel log and who holds a device");
 }
 
 static void start_hook(Agent *a) {
@@ -1509,6 +1518,7 @@ Agent *agent_free(Agent *a) {
         sd_event_source_disable_unref(a->drain.stop.timer);
         cancel_reload(a);
         a->notes = hooknotes_free(a->notes);
+        a->node_watch = node_watch_free(a->node_watch);
         a->incidents = incidents_free(a->incidents);
         a->crash_reports = crash_reports_free(a->crash_reports);
         a->retention_runner = retention_runner_free(a->retention_runner);
@@ -1793,6 +1803,8 @@ static int apply(Agent *a, Config *loaded, const ReloadChanges *c) {
         retention_runner_rebind(a->retention_runner, loaded);
         if (a->notes)
                 hooknotes_rebind(a->notes, a->config);
+        if (a->node_watch)
+                node_watch_rebind(a->node_watch, a->config);
         if (a->incidents)
                 incidents_rebind(a->incidents, a->config);
         if (a->failures) {

@@ -7,6 +7,7 @@
 #include "agent/failures/failures.h"
 #include "agent/incidents/incidents.h"
 #include "agent/node_events/ec2_notices.h"
+#include "agent/node_events/node_watch.h"
 #include "agent/retention/retention_runner.h"
 #include "lib/base/strbuf.h"
 
@@ -78,9 +79,10 @@ struct Agent {
         BundleTable *bundles;
         Scheduler *scheduler;
         RetentionRunner *retention_runner;
-        Ec2Notices *notices;  /* NULL: not on EC2 */
-        HookNotes *notes;     /* NULL: notes cannot be received */
-        Incidents *incidents; /* NULL: snapshots are not possible */
+        Ec2Notices *notices;   /* NULL: not on EC2 */
+        HookNotes *notes;      /* NULL: notes cannot be received */
+        Incidents *incidents;  /* NULL: snapshots are not possible */
+        NodeWatch *node_watch; /* NULL: without incidents, or not possible */
         CrashReports *crash_reports;
         Failures *failures; /* NULL: nodes do not agree, agreement.enabled is off */
         Drain drain;

@@ -145,6 +145,15 @@ char *supervisor_client_socket(const char *api_socket) {
         return parent ? path_join(parent, "probe.sock") : NULL;
 }
 
+CollectRequest supervisor_client_collect_request(const Config *config) {
+        return (CollectRequest){ .sysfs_root = config->snapshot.sysfs_root,
+                                 .device_directory = config->snapshot.device_directory,
+                                 .proc_root = config->snapshot.proc_root,
+                                 .environment = config->snapshot.environment.items,
+                                 .timeout_usec = config->snapshot.probe_timeout_usec,
+                                 .max_bytes = config->snapshot.probe_bytes };
+}
+
 int supervisor_client_new(SupervisorClient **ret, const SupervisorClientOptions *options) {
         const SupervisorClientOptions *o = options;
         _cleanup_(supervisor_client_freep) SupervisorClient *c = calloc(1, sizeof *c);

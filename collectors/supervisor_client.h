@@ -7,6 +7,7 @@
 #include <systemd/sd-event.h>
 
 #include "collectors/runner/probe_request.h"
+#include "config/config.h"
 #include "lib/base/cleanup.h"
 
 typedef struct SupervisorClient SupervisorClient;
@@ -43,3 +44,6 @@ bool supervisor_client_is_own(const SupervisorClient *c);
 /** @return the path of the socket of the collector host, which lies beside the agent's own, the
  * caller's; NULL: no memory */
 char *supervisor_client_socket(const char *api_socket);
+
+/** @return the roots and limits of a request, borrowed from the configuration; the rest is zero */
+CollectRequest supervisor_client_collect_request(const Config *config);

@@ -174,8 +174,7 @@ static const char *incident_verdict_text(IncidentVerdict v) {
 #define INCIDENT_TEXTS_BYTES_MAX MIB  /* of each kind of records, which may be 64 KiB each */
 #define INCIDENT_FILES_MAX 1024       /* in a directory */
 #define INCIDENT_BOOT_ID_SIZE 37
-#define INCIDENTS_SEEN_MAX 256 /* records of jobs that go into one transaction */
-typedef struct IncidentFile {  /* as it was when it was attached */
+typedef struct IncidentFile { /* as it was when it was attached */
         char name[256];
         uint64_t bytes, inode;
         int64_t mtime_nsec; /* CLOCK_REALTIME */
@@ -276,11 +275,6 @@ struct Incidents {
         IncidentRules rules;
         Incident *young;
         char *snapshots, *outbox, *socket; /* absolute */
-        SupervisorClient *watch;
-        sd_event_source *watch_timer;
-        char *seen[INCIDENTS_SEEN_MAX]; /* records of jobs that are to be stored together */
-        size_t n_seen;
-        sd_event_source *seen_step;
         unsigned last_number;
         bool is_hurried;
         uint64_t n_started, n_joined, n_dropped;
@@ -1300,15 +1294,6 @@ static void fill_log_files(Incident *x, ProbeRequest *o, bool only_new) {
         x->n_log_files_requested = x->n_log_files;
 }
 
-static CollectRequest collect_options(const Config *c) {
-        return (CollectRequest){ .sysfs_root = c->snapshot.sysfs_root,
-                                 .device_directory = c->snapshot.device_directory,
-                                 .proc_root = c->snapshot.proc_root,
-                                 .environment = c->snapshot.environment.items,
-                                 .timeout_usec = c->snapshot.probe_timeout_usec,
-                                 .max_bytes = c->snapshot.probe_bytes };
-}
-
 static int start_probe(Incident *x, ProbeMode mode, const char *const *only) {
         const Config *c = x->owner->config;
         Lists l;
@@ -1322,7 +1307,7 @@ static int start_probe(Incident *x, ProbeMode mode, const char *const *only) {
                            .name = x->name,
                            .trigger = x->trigger,
                            .instance_id = (char *)x->owner->context.instance_id,
-                           .collect = collect_options(c) };
+                           .collect = supervisor_client_collect_request(c) };
         fill_processes(x, &o, &l, only != NULL);
         fill_dumps(x, &o, &l, only != NULL);
         fill_log_files(x, &o, only != NULL);
@@ -1616,8 +1601,6 @@ void incidents_unit_renewed(Incidents *i, const char *source, const char *unit_p
 /* ---- incidents of an earlier agent: read from their directories, and resumed ---- */
 
 #define INCIDENT_FILE_MAX (4 * MIB) /* incident_write() writes no more */
-/* When the supervisor has ended, which it should not. */
-#define AGAIN_USEC (30 * USEC_PER_SEC)
 static void read_texts(const json_t *v, IncidentTexts *texts, size_t max) {
         const json_t *item;
         size_t k;
@@ -2081,190 +2064,13 @@ void incidents_add_unit_of_note(Incidents *i, const NoteView *v) {
         }
 }
 
-/* ---- the watch: lines of the kernel log, and who holds devices ---- */
-
-#define JOBS_INTERVAL_USEC (30 * USEC_PER_SEC)
-static void on_hw_error(Incidents *i, const json_t *record, const char *text) {
-        const char *why = NULL, *line = text_of(record, "text");
+void incidents_on_hw_error(Incidents *i, const char *line, const char *record) {
+        const char *why = NULL;
         char trigger[TRIGGER_MAX];
-        (void)snprintf(trigger, sizeof trigger, "the kernel log: %s", line ? line : "");
+        (void)snprintf(trigger, sizeof trigger, "the kernel log: %s", line);
         Incident *x = incidents_start_or_join(i, &host, INCIDENT_KERNEL, trigger, &why);
-        if (!x)
-                return;
-        (void)incident_text_add(&x->events, INCIDENT_EVENTS_MAX,
-                                text); /* the snapshot has the kernel log, too */
-}
-
-static void on_fact(Incidents *i, const json_t *record) {
-        const char *kind = text_of(record, "kind");
-        const char *text = text_of(record, "text");
-        bool is_past = json_is_true(json_object_get(record, "past"));
-        uint64_t then = number_of(record, "usec");
-        uint64_t now = incidents_boot_usec(i);
-        if (kind && text && i->context.on_fact)
-                i->context.on_fact(
-                        &(IncidentFact){ .kind = kind,
-                                         .text = text,
-                                         .seq = number_of(record, "seq"),
-                                         .usec = incidents_realtime_usec(i) -
-                                                 (is_past && then < now ? now - then : 0),
-                                         .is_past = is_past },
-                        i->context.userdata);
-}
-
-static void on_kmsg(Incidents *i, const char *text) {
-        json_t *record = json_loads(text, 0, NULL);
-        const char *about = text_of(record, "about");
-        if (about && strcmp(about, "hw_error") == 0)
-                on_hw_error(i, record, text);
-        else if (about && strcmp(about, "fact") == 0)
-                on_fact(i, record);
-        json_decref(record);
-}
-
-/* A process that is just ending has no environment any more, and a row that is as it was keeps the
- * time at which it became so: dumps that were written since then are its own. */
-static bool is_worth_storing(Incidents *i, const json_t *record, const StoredJob *job) {
-        StoredJob known = { 0 };
-        if (store_job_find(i->context.store, job->pid, job->start_ticks, &known) != 0)
-                return true;
-        bool is_same = strcmp(known.document, job->document) == 0;
-        stored_job_done(&known);
-        return !is_same && json_is_object(json_object_get(record, "job"));
-}
-
-static void store_job(Incidents *i, const char *text) {
-        json_t *record = json_loads(text, 0, NULL);
-        StoredJob job = {
-                .pid = (pid_t)number_of(record, "pid"),
-                .start_ticks = number_of(record, "start_ticks"),
-                .uid = (uid_t)number_of(record, "uid"),
-                .seen_usec = incidents_realtime_usec(i),
-                .document = (char *)text,
-        };
-        if (job.pid > 0 && is_worth_storing(i, record, &job))
-                (void)store_job_put(i->context.store,
-                                    &job); /* all are reported again in 10 minutes */
-        json_decref(record);
-}
-
-/* One transaction for all records of a message: a commit waits for the disk. What is lost is
- * reported again in 10 minutes. */
-static void store_seen(Incidents *i) {
-        int r = i->n_seen > 0 ? store_begin(i->context.store) : -ENODATA;
-        for (size_t k = 0; k < i->n_seen; k++) {
-                if (r == 0)
-                        store_job(i, i->seen[k]);
-                free(i->seen[k]);
-        }
-        i->n_seen = 0;
-        if (r == 0)
-                r = store_commit(i->context.store);
-        if (r < 0 && r != -ENODATA)
-                log_debug("cannot store who holds devices: %s", strerror(-r));
-}
-
-static int on_seen(sd_event_source *s, void *userdata) {
-        (void)s;
-        store_seen(userdata);
-        return 0;
-}
-
-/* Stored after all messages that are in the queue now. */
-static void on_jobs(Incidents *i, const char *text) {
-        if (i->context.on_job)
-                i->context.on_job(text, i->context.userdata);
-        if (i->n_seen == INCIDENTS_SEEN_MAX)
-                store_seen(i);
-        i->seen[i->n_seen] = strdup(text);
-        i->n_seen += i->seen[i->n_seen] != NULL;
-        int r = 0;
-        if (!i->seen_step) {
-                r = sd_event_add_defer(i->context.event, &i->seen_step, on_seen, i);
-                if (r >= 0)
-                        r = sd_event_source_set_priority(i->seen_step, SD_EVENT_PRIORITY_IDLE);
-        }
-        if (r < 0 || sd_event_source_set_enabled(i->seen_step, SD_EVENT_ONESHOT) < 0)
-                store_seen(i);
-}
-
-static void on_watch_message(const char *text, void *userdata) {
-        if (strncmp(text, "kmsg ", 5) == 0)
-                on_kmsg(userdata, text + 5);
-        else if (strncmp(text, "jobs ", 5) == 0)
-                on_jobs(userdata, text + 5);
-        else if (strncmp(text, "trouble ", 8) == 0)
-                log_warning(0, "the kernel log is not followed: %s; trying again every 30 s",
-                            text + 8);
-}
-
-static int on_watch_retry(sd_event_source *s, uint64_t usec, void *userdata);
-
-static void try_again(Incidents *i) {
-        int r = timer_arm(&i->watch_timer, &(TimerOptions){ .event = i->context.event,
-                                                            .usec = AGAIN_USEC,
-                                                            .handler = on_watch_retry,
-                                                            .userdata = i });
-        if (r < 0)
-                log_error(r, "neither the kernel log nor who holds a device is followed any more");
-}
-
-static void on_watch_end(int result, const char *why, void *userdata) {
-        Incidents *i = userdata;
-        log_warning(0,
-                    "neither the kernel log nor who holds a device is followed (%s); trying again "
-                    "in 30 s",
-                    result < 0 ? why : "their supervisor has ended");
-        i->watch = supervisor_client_free(i->watch);
-        try_again(i);
-}
-
-static int start_watch(Incidents *i, SupervisorClient **ret, bool only_listening) {
-        ProbeRequest o = { .mode = PROBE_WATCH,
-                           .interval_usec = JOBS_INTERVAL_USEC,
-                           .collect = collect_options(i->config) };
-        return supervisor_client_new(ret,
-                                     &(SupervisorClientOptions){ .event = i->context.event,
-                                                                 .request = &o,
-                                                                 .socket = i->socket,
-                                                                 .only_listening = only_listening,
-                                                                 .dir_fd = -1,
-                                                                 .timeout_usec = USEC_INFINITY,
-                                                                 .on_message = on_watch_message,
-                                                                 .on_end = on_watch_end,
-                                                                 .userdata = i });
-}
-
-static void incidents_watch(Incidents *i) {
-        if (!i->config->snapshot.enabled)
-                return;
-        int r = i->watch ? 0 : start_watch(i, &i->watch, false);
-        if (r < 0)
-                log_warning(r, "the kernel log cannot be followed; trying again in 30 s");
-        if (r < 0 || supervisor_client_is_own(i->watch))
-                try_again(i);
-}
-
-/* A probe in a container of its own may begin to listen after us, and is restarted without us: what
- * we have started meanwhile may read less. */
-static int on_watch_retry(sd_event_source *s, uint64_t usec, void *userdata) {
-        (void)s, (void)usec;
-        Incidents *i = userdata;
-        SupervisorClient *listening = NULL;
-        if (i->watch && supervisor_client_is_own(i->watch) &&
-            start_watch(i, &listening, true) == 0) {
-                (void)supervisor_client_free(i->watch);
-                i->watch = listening;
-        }
-        incidents_watch(i);
-        return 0;
-}
-
-static void incidents_watch_done(Incidents *i) {
-        i->watch = supervisor_client_free(i->watch);
-        i->watch_timer = sd_event_source_disable_unref(i->watch_timer);
-        i->seen_step = sd_event_source_disable_unref(i->seen_step);
-        store_seen(i);
+        if (x) /* the snapshot has the kernel log, too */
+                (void)incident_text_add(&x->events, INCIDENT_EVENTS_MAX, record);
 }
 
 /* ---- life ---- */
@@ -2289,7 +2095,6 @@ int incidents_new(Incidents **ret, const IncidentsContext *context, const Config
                 incidents_free(i);
                 return r;
         }
-        incidents_watch(i);
         *ret = i;
         return 0;
 }
@@ -2297,7 +2102,6 @@ int incidents_new(Incidents **ret, const IncidentsContext *context, const Config
 Incidents *incidents_free(Incidents *i) {
         if (!i)
                 return NULL;
-        incidents_watch_done(i);
         LIST_FOREACH_SAFE (l, &i->incidents)
                 incident_free(CONTAINER_OF(l, Incident, link));
         free(i->snapshots);
@@ -2309,8 +2113,6 @@ Incidents *incidents_free(Incidents *i) {
 
 void incidents_rebind(Incidents *i, const Config *config) {
         i->config = config;
-        incidents_watch_done(i); /* with the roots and limits of the new one */
-        incidents_watch(i);
         LIST_FOREACH (l, &i->incidents) { /* sources may have been made again */
                 const Incident *x = CONTAINER_OF(l, Incident, link);
                 if (x->state < INCIDENT_RESTING || x->attaching.job)

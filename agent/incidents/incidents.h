@@ -16,12 +16,6 @@ typedef struct Incidents Incidents;
 
 #define INCIDENT_NAME_SIZE 40
 
-typedef struct IncidentFact { /* borrowed: a line of the kernel's log; a hint */
-        const char *kind, *text;
-        uint64_t seq, usec; /* of the record; CLOCK_REALTIME */
-        bool is_past;       /* the watch has begun since: it may have been reported before */
-} IncidentFact;
-
 typedef struct IncidentsContext { /* borrowed */
         sd_event *event;
         Clock *clock;
@@ -36,13 +30,6 @@ typedef struct IncidentsContext { /* borrowed */
         /* More will be attached to a unit (until the process has exited and a second snapshot was
          * made, or time is over), or all has come. */
         void (*on_pending)(const char *source, const char *unit_path, bool pending, void *userdata);
-        /* A process holds a Neuron device or has the runtime loaded: a record of the `jobs`
-         * collector (docs/BUNDLE.md), JSON. All processes when the watch starts and every 10
-         * minutes; every 30 s those whose record is new or has changed. Only with snapshot.enabled.
-         * NULL: nobody wants to know */
-        void (*on_job)(const char *record, void *userdata);
-        /* The kernel has logged something of a crash. NULL: nobody wants to know */
-        void (*on_fact)(const IncidentFact *fact, void *userdata);
         void *userdata;
 } IncidentsContext;
 
@@ -66,6 +53,11 @@ int incidents_request(Incidents *i, char ret_name[INCIDENT_NAME_SIZE], const cha
  * joins it. @param what  for people  @return 0, -EPERM: snapshots are off, -EAGAIN: not now (too
  * many, no room), which is logged */
 int incidents_on_peer_failure(Incidents *i, const char *what);
+
+/** The Neuron driver has logged an error of the hardware. @param line  of the kernel log, for
+ * people
+ * @param record  of the collector, JSON: goes into incident.json */
+void incidents_on_hw_error(Incidents *i, const char *line, const char *record);
 
 typedef struct IncidentReport { /* borrowed */
         Owner owner;            /* of the process */

@@ -38,7 +38,6 @@ typedef struct Fixture {
         int listening, supervisor; /* -1: nobody was asked yet */
         pid_t ranks[2];
         unsigned n_attached, n_held, n_released;
-        char job[64]; /* the last record that was reported */
 } Fixture;
 
 static uint64_t boot(Clock *c) {
@@ -298,7 +297,7 @@ static void what_a_supervisor_of_an_earlier_agent_writes_late_is_attached_too(vo
         assert_non_null(strstr(f->x->written, "\"over\":true"));
 }
 
-/* ---- failures on other nodes, and who was seen ---- */
+/* ---- failures on other nodes, and crash reports ---- */
 
 static Incident *newest(Fixture *f) {
         return CONTAINER_OF(f->incidents.incidents.prev, Incident, link);
@@ -386,68 +385,7 @@ static void a_crash_report_is_delivered_without_a_snapshot(void **state) {
         assert_true(newest(f)->is_own_bundle);
 }
 
-static void on_job(const char *record, void *userdata) {
-        Fixture *f = userdata;
-        (void)snprintf(f->job, sizeof f->job, "%s", record);
-}
-
-static void each_record_of_a_process_is_reported_and_kept_to_be_stored(void **state) {
-        Fixture *f = *state;
-        on_watch_message("jobs {\"pid\":1}", &f->incidents);
-        assert_string_equal(f->job, "");
-        f->incidents.context.on_job = on_job;
-        on_watch_message("jobs {\"pid\":2}", &f->incidents);
-        on_watch_message("trouble {\"pid\":3}", &f->incidents);
-        assert_string_equal(f->job, "{\"pid\":2}");
-        assert_int_equal(f->incidents.n_seen, 2);
-        while (f->incidents.n_seen > 0)
-                free(f->incidents.seen[--f->incidents.n_seen]);
-        sd_event_source_disable_unref(f->incidents.seen_step);
-}
-
-/* ---- the watch ---- */
-
-static const char *children(char text[static 64]) {
-        _cleanup_fclose_ FILE *f = fopen("/proc/thread-self/children", "re");
-        assert_non_null(f);
-        return fgets(text, 64, f) ? text : "";
-}
-
-/* Instead of a supervisor: until nobody is interested any more. */
-static int supervise(void) {
-        char message[16];
-        while (recv(STDIN_FILENO, message, sizeof message, 0) > 0)
-                ;
-        return 0;
-}
-
-static void a_probe_that_listens_replaces_the_agents_own_watch(void **state) {
-        Fixture *f = *state;
-        char own[64], now[64];
-        cleanup_closep(&f->listening); /* its file stays */
-        f->config.snapshot.enabled = true;
-        incidents_watch(&f->incidents);
-        assert_true(supervisor_client_is_own(f->incidents.watch));
-        assert_true(strlen(children(own)) > 0);
-        for (int i = 0; i < 3; i++) {
-                assert_int_equal(on_watch_retry(NULL, 0, &f->incidents), 0);
-                assert_true(supervisor_client_is_own(f->incidents.watch));
-                assert_string_equal(children(now), own);
-                assert_int_equal(sd_event_source_get_enabled(f->incidents.watch_timer, NULL), 1);
-        }
-        assert_int_equal(unlink(f->incidents.socket), 0);
-        assert_int_equal(listen_at(f), 0);
-        assert_int_equal(on_watch_retry(NULL, 0, &f->incidents), 0);
-        f->supervisor = accept(f->listening, NULL, NULL);
-        assert_int_equal(recv(f->supervisor, now, sizeof now, 0), 5);
-        assert_false(supervisor_client_is_own(f->incidents.watch));
-        assert_int_equal(waitpid((pid_t)atoi(own), NULL, 0), atoi(own));
-        incidents_watch_done(&f->incidents);
-}
-
-int main(int argc, char **argv) {
-        if (argc == 3 && strcmp(argv[1], "--child=probe") == 0)
-                return supervise();
+int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
                 TEST(a_rank_that_lives_on_is_waited_for_for_a_minute_and_no_longer),
@@ -459,8 +397,6 @@ int main(int argc, char **argv) {
                 TEST(a_snapshot_for_another_node_is_shipped_for_itself),
                 TEST(a_crash_report_that_joins_an_operators_snapshot_is_delivered),
                 TEST(a_crash_report_is_delivered_without_a_snapshot),
-                TEST(each_record_of_a_process_is_reported_and_kept_to_be_stored),
-                TEST(a_probe_that_listens_replaces_the_agents_own_watch),
         };
         return cmocka_run_group_tests_name("agent/incidents_take", tests, NULL, NULL);
 }
