@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "agent/agent_private.h"
+#include "agent/retention/link_dirs.h"
 #include "agent/retention/link_list.h"
-#include "agent/retention/links.h"
 #include "agent/retention/source_spec.h"
 #include "agent/store/store.h"
 #include "lib/base/array.h"

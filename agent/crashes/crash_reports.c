@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "agent/crashes/core_facts.h"
+#include "agent/retention/links.h"
 #include "collectors/crash/crash.h"
 #include "collectors/crash/origin/roots.h"
 #include "collectors/runner/probe_request.h"

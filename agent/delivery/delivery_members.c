@@ -15,6 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/retention/link_session.h"
+#include "agent/retention/links.h"
 #include "collectors/crash/crash.h"
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"

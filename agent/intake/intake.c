@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 
 #include "agent/intake/probe.h"
+#include "agent/retention/links.h"
 #include "agent/store/store.h"
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/retention/links.h"
 #include "collectors/host/procfs.h"
 #include "lib/base/array.h"
 #include "lib/base/clock.h"

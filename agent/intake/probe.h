@@ -4,6 +4,7 @@
 
 #include "agent/intake/intake.h"
 #include "agent/intake/rules.h"
+#include "agent/retention/link_session.h"
 #include "agent/store/bundle.h"
 #include "lib/neuron/owners.h"
 

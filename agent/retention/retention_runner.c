@@ -14,7 +14,8 @@
 #include <search.h>
 #include <string.h>
 
-#include "agent/retention/links.h"
+#include "agent/retention/link_deletion.h"
+#include "agent/retention/link_usage.h"
 #include "agent/retention/policy.h"
 #include "lib/base/array.h"
 #include "lib/base/log.h"

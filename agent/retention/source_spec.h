@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "agent/retention/links.h"
+#include "agent/retention/link_dirs.h"
 #include "agent/retention/unit_locks.h"
 #include "config/config.h"
 #include "lib/base/list.h"

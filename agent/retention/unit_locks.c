@@ -21,6 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/retention/links.h"
 #include "lib/base/array.h"
 #include "lib/base/clock.h"
 #include "lib/base/digest.h"

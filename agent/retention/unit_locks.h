@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "agent/retention/links.h"
+#include "agent/retention/link_dirs.h"
 #include "lib/base/cleanup.h"
 #include "lib/neuron/record.h"
 #include "lib/neuron/scan.h"

@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "agent/delivery/delivery_attempt.h"
+#include "agent/retention/links.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"

@@ -1,7 +1,7 @@
-/* One member at a time, as tests pin them. */
+/* Links one member at a time. */
 #pragma once
 
-#include "agent/retention/links.h"
+#include "agent/retention/link_session.h"
 
 static inline int link_one(LinkDirs *p, const char *bundle_id, const LinkMember *m,
                            char **ret_error) {

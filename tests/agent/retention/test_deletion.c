@@ -1,4 +1,4 @@
-/* What pins hold is deleted at the source, whatever comes in between and wherever it is cut;
+/* What links hold is deleted at the source, whatever comes in between and wherever it is cut;
  * nothing else is. */
 #include <errno.h>
 #include <sys/file.h>
@@ -6,6 +6,8 @@
 
 #include "tests/harness/unit.h"
 
+#include "agent/retention/link_deletion.h"
+#include "agent/retention/link_usage.h"
 #include "agent/retention/links.h"
 #include "lib/base/cleanup.h"
 #include "lib/neuron/ids.h"
@@ -108,7 +110,7 @@ static int compare(const void *a, const void *b) {
         return (x > y) - (x < y);
 }
 
-/* As it is when it was delivered: pinned, and its fingerprints known. */
+/* As it is when it was delivered: linked, and its fingerprints known. */
 static void pin_as_shipped(const char *bundle, const char *unit, const char *const *names,
                            size_t n) {
         char path[PATH_MAX];
@@ -273,7 +275,7 @@ static void only_one_deletes_at_a_time(void **state) {
         assert_all_removed();
 }
 
-static void of_an_evicted_one_whatever_is_pinned_goes(void **state) {
+static void of_an_evicted_bundle_whatever_is_linked_is_deleted(void **state) {
         make_unit();
         fixture.request.prints = NULL;
         fixture.request.n_prints = 0;
@@ -440,7 +442,7 @@ static void wherever_it_is_cut_the_next_run_does_the_rest(void **state) {
                 if (!cut)
                         break;
         }
-        assert_true(n > 12); /* four members are four names taken, four unlinked, four pins */
+        assert_true(n > 12); /* four members are four names taken, four unlinked, four links */
 }
 
 static void wherever_it_is_cut_what_came_in_between_is_not_lost(void **state) {
@@ -523,7 +525,7 @@ int main(void) {
                 TEST(the_last_links_to_what_was_not_shipped_stay_until_it_was),
                 TEST(what_is_not_mounted_has_not_ended),
                 TEST(only_one_deletes_at_a_time),
-                TEST(of_an_evicted_one_whatever_is_pinned_goes),
+                TEST(of_an_evicted_bundle_whatever_is_linked_is_deleted),
                 TEST(a_reused_name_or_a_symlink_is_not_touched),
                 TEST(what_comes_between_check_and_deletion_is_put_back),
                 TEST(a_directory_that_comes_in_between_is_put_back_too),

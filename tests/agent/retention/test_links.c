@@ -1,5 +1,5 @@
-/* LinkDirs: made, found, kept when the source goes, refused where they must be, and never a link to
- * something else. */
+/* Links are made, found, kept when the source is removed, refused where they must be, and never
+ * made to another file. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -76,7 +76,7 @@ static void in_scratch(const Scratch *s, const char *command) {
         assert_int_equal(system(text), 0);
 }
 
-static void a_pin_is_a_link_to_the_member_beside_the_source(void **state) {
+static void a_member_is_linked_beside_the_source(void **state) {
         const Scratch *s = *state;
         _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
         _cleanup_free_ char *error = NULL;
@@ -123,7 +123,7 @@ static void links_outlive_their_source(void **state) {
         in_scratch(s, "test -z \"$(find .neuron-collectd -type f)\"");
 }
 
-static void a_pin_of_an_older_inode_is_replaced(void **state) {
+static void a_link_of_an_older_inode_is_replaced(void **state) {
         const Scratch *s = *state;
         _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
         _cleanup_free_ char *error = NULL;
@@ -146,7 +146,7 @@ static void a_pin_of_an_older_inode_is_replaced(void **state) {
                       "/a) = flat; test $(find .neuron-collectd -type f | wc -l) = 1");
 }
 
-static void a_member_that_is_not_the_one_checked_is_not_pinned(void **state) {
+static void a_member_that_is_not_the_one_checked_is_not_linked(void **state) {
         const Scratch *s = *state;
         _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
         _cleanup_free_ char *error = NULL;
@@ -303,7 +303,7 @@ static int as_nobody(int (*work)(const Scratch *s), const Scratch *s) {
         return WEXITSTATUS(status);
 }
 
-/* 0 pinned, 1 refused with a fitting sentence, 2 else. No assertions: cmocka cannot report from
+/* 0 linked, 1 refused with a fitting sentence, 2 else. No assertions: cmocka cannot report from
  * here. */
 static int pin_here(const Scratch *s, const char *member, const char *sentence_has) {
         char fixed[PATH_MAX + 8], unit[PATH_MAX + 16];
@@ -335,7 +335,7 @@ static int pin_unwritable(const Scratch *s) {
         return pin_here(s, "own", "cannot be written");
 }
 
-static void without_capabilities_own_files_are_pinned_and_others_refused(void **state) {
+static void without_capabilities_own_files_are_linked_and_others_refused(void **state) {
         const Scratch *s = *state;
         char protected[8] = "";
 
@@ -495,7 +495,7 @@ static bool lives_on(LinkDirs *p) {
         return link_session_lives_on(session);
 }
 
-static void a_renamed_member_keeps_one_pin_under_its_new_name(void **state) {
+static void a_renamed_member_keeps_one_link_under_its_new_name(void **state) {
         const Scratch *s = *state;
         _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
         _cleanup_free_ char *error = NULL;
@@ -510,7 +510,7 @@ static void a_renamed_member_keeps_one_pin_under_its_new_name(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(names); i++) {
                 struct stat st;
                 assert_int_equal(fstatat(unit_fd, names[i], &st, 0), 0);
-                /* The swapped-in file took the other's place, so that one lost its pin and has one
+                /* The swapped-in file took the other's place, so that one lost its link and has one
                  * link again. */
                 if (st.st_nlink > 1)
                         assert_int_equal(link_session_own_links(session, names[i], &st, &has), 1);
@@ -553,13 +553,14 @@ static void links_of_other_bundles_are_ours_and_a_strangers_are_not(void **state
         assert_true(has);
 }
 
-static void a_bundle_lives_on_only_where_each_inode_has_a_name_that_is_no_pin(void **state) {
+static void a_bundle_lives_on_only_where_each_inode_has_a_name_that_is_no_link_of_ours(
+        void **state) {
         const Scratch *s = *state;
         _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
         _cleanup_free_ char *error = NULL;
         struct stat a = stat_of(s, "src/unit/a"), b = stat_of(s, "src/unit/sub/dir/b");
 
-        assert_false(lives_on(p)); /* no pins at all */
+        assert_false(lives_on(p)); /* it has no links */
         assert_int_equal(link_member(s, p, "a", &error), 0);
         assert_int_equal(link_member(s, p, "sub/dir/b", &error), 0);
         in_scratch(s, "mv src/unit src/other");
@@ -571,7 +572,7 @@ static void a_bundle_lives_on_only_where_each_inode_has_a_name_that_is_no_pin(vo
         assert_true(link_session_see(session, &b));
         assert_true(link_session_all_seen(session));
 
-        /* Another bundle's pin is no life: both would let go for the other's sake. */
+        /* Another bundle's link does not count: each would be released for the other's sake. */
         in_scratch(s, "cd .neuron-collectd/i-*; mkdir -m 700 two; ln " BUNDLE "/a two/x; rm "
                       "../../src/other/a");
         assert_false(lives_on(p));
@@ -627,22 +628,22 @@ static void a_list_that_cannot_be_written_is_logged_once(void **state) {
 
 int main(void) {
         const struct CMUnitTest tests[] = {
-                TEST(a_pin_is_a_link_to_the_member_beside_the_source),
+                TEST(a_member_is_linked_beside_the_source),
                 TEST(links_outlive_their_source),
-                TEST(a_pin_of_an_older_inode_is_replaced),
-                TEST(a_member_that_is_not_the_one_checked_is_not_pinned),
+                TEST(a_link_of_an_older_inode_is_replaced),
+                TEST(a_member_that_is_not_the_one_checked_is_not_linked),
                 TEST(a_path_that_is_none_below_is_refused),
                 TEST(names_may_be_long_deep_and_of_any_bytes),
                 TEST(a_squatters_thing_is_not_used),
                 TEST(a_directory_of_ours_that_is_open_to_others_is_closed),
-                TEST(without_capabilities_own_files_are_pinned_and_others_refused),
+                TEST(without_capabilities_own_files_are_linked_and_others_refused),
                 TEST(another_mount_beside_means_inside),
                 TEST(a_unit_on_a_mount_of_its_own_is_refused),
                 TEST(a_file_system_without_links_is_refused),
                 TEST(a_list_names_all_that_is_there_and_removes_nothing),
-                TEST(a_renamed_member_keeps_one_pin_under_its_new_name),
+                TEST(a_renamed_member_keeps_one_link_under_its_new_name),
                 TEST(links_of_other_bundles_are_ours_and_a_strangers_are_not),
-                TEST(a_bundle_lives_on_only_where_each_inode_has_a_name_that_is_no_pin),
+                TEST(a_bundle_lives_on_only_where_each_inode_has_a_name_that_is_no_link_of_ours),
                 TEST(a_truncated_line_of_the_list_is_removed),
                 TEST(a_list_that_cannot_be_written_is_logged_once),
         };
