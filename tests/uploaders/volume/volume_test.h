@@ -10,6 +10,7 @@
 #include "lib/base/strbuf.h"
 #include "tests/lib/base/scratch.h"
 #include "uploaders/volume/volume.h"
+#include "uploaders/volume/volume_readback.h"
 
 #define OBJECT "20260527-cid/i-0123456789abcdef0/bundle.tar.zst"
 #define STRIPE                                                                                     \
