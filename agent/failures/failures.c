@@ -10,7 +10,8 @@
 
 #include "agent/delivery/objects.h"
 #include "agent/failures/arbiter.h"
-#include "agent/failures/ranks.h"
+#include "agent/failures/job_scope.h"
+#include "agent/failures/rank_watch.h"
 #include "agent/peers/agreement.h"
 #include "agent/peers/bus.h"
 #include "agent/peers/record.h"
@@ -660,7 +661,7 @@ static void set_rendezvous(Failures *f) {
                 Role role = scope_of(f, k, host.host).role;
                 (void)agreement_set_role(f->agreement, k->key, role); /* its claims fail, too */
                 if (dials && role == ROLE_LEAF)
-                        n = dialled_host_add(hosts, n, BUS_PEERS_MAX, &host);
+                        n = job_scope_add_host(hosts, n, BUS_PEERS_MAX, &host);
         }
         for (size_t i = 0; i < n; i++)
                 list[i] = hosts[i].host;
@@ -853,7 +854,8 @@ static void set_failed(const Failures *f, const NoteView *v, const Claim *names,
         c->has_error = n->has_error_number;
         c->error_code = n->error_number;
         set_printable(c->error_location, sizeof c->error_location, n->error_location);
-        c->started_usec = c->start_ticks ? (int64_t)rank_start_usec(c->start_ticks) : INT64_MIN;
+        c->started_usec =
+                c->start_ticks ? (int64_t)rank_watch_start_usec(c->start_ticks) : INT64_MIN;
         if (c->state != CLAIM_FAILED)
                 c->event_usec = boottime_of(f, v->by_mailbox ? n->written_usec : v->received_usec);
         c->state = CLAIM_FAILED;
@@ -960,7 +962,7 @@ void failures_on_job(Failures *f, const char *record) {
                 return;
         p->claim.rank = rank.job.rank;
         p->claim.world_size = rank.job.world_size;
-        p->claim.started_usec = (int64_t)rank_start_usec(rank.start_ticks);
+        p->claim.started_usec = (int64_t)rank_watch_start_usec(rank.start_ticks);
         p->claim.state = CLAIM_ALIVE;
         p->claim.event_usec = now_usec(f);
         claim_process(f, p);

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/failures/ranks.h"
+#include "agent/failures/rank_watch.h"
 #include "agent/hooknotes/attachments.h"
 #include "agent/store/store.h"
 #include "collectors/host/pids.h"

@@ -1,35 +1,12 @@
-/* The ranks that run on this node, which the records of the `jobs` collector name every 30 s: when
- * they end, and whether their job has others elsewhere. */
+/* Whether a job is on this node alone, and which hosts its agents dial. Pure. */
 #pragma once
 
 #include <stdbool.h>
-#include <stdint.h>
-#include <systemd/sd-event.h>
+#include <stddef.h>
+#include <sys/types.h>
 
 #include "agent/peers/agreement.h"
 #include "collectors/host/jobs.h"
-#include "lib/base/cleanup.h"
-
-/** @return when a process started, CLOCK_BOOTTIME */
-uint64_t rank_start_usec(uint64_t start_ticks);
-
-typedef struct RankWatch RankWatch;
-
-typedef struct RankWatchOptions {
-        sd_event *event;
-        const char *proc_root; /* for the call */
-        pid_t pid;
-        uint64_t start_ticks;           /* 0 = not known */
-        void (*on_end)(void *userdata); /* once; it may free the watch */
-        void *userdata;
-} RankWatchOptions;
-
-/** Waits for the end of a process by a pidfd (Linux 5.3, not refused by a seccomp filter).
- * @return 0; -ESRCH: it has ended, another one may have its pid (where that may be
- * seen); -errno: its end cannot be seen */
-int rank_watch_new(RankWatch **ret, const RankWatchOptions *options);
-RankWatch *rank_watch_free(RankWatch *w);
-DEFINE_CLEANUP(RankWatch, rank_watch_free);
 
 typedef struct JobFacts {
         size_t n_here;          /* different ranks of it on this node */
@@ -52,7 +29,7 @@ typedef struct DialledHost {
 /** Adds a host unless the list contains it. A full list drops a host of the user who has most of
  * them, if that user has at least two more than this one.
  * @param max  hosts in the list @return the new number of hosts */
-size_t dialled_host_add(DialledHost *list, size_t n, size_t max, const DialledHost *h);
+size_t job_scope_add_host(DialledHost *list, size_t n, size_t max, const DialledHost *h);
 
 /** A job is local when all ranks of a known world size are here, or there is neither a world size
  * nor another node's rendezvous. The centre of any other one is the agent at its rendezvous. */

@@ -1,12 +1,16 @@
-/* The ranks of this node, with real processes whose ends are seen. */
+/* Ends of ranks are seen, of real processes. */
 #include "tests/harness/unit.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
-#include "agent/failures/ranks.c"
+#include "agent/failures/rank_watch.h"
+#include "collectors/host/procfs.h"
 #include "lib/base/clock.h"
 
 typedef struct Fixture {
@@ -109,14 +113,13 @@ static void see_child(Fixture *f) {
         see(f, f->child, f->start_ticks);
 }
 
-/* ---- real processes ---- */
-
 static void the_end_of_a_process_is_reported_at_once(void **state) {
         Fixture *f = *state;
         see_child(f);
         assert_int_equal(f->error, 0);
         uint64_t tick_usec = USEC_PER_SEC / (uint64_t)sysconf(_SC_CLK_TCK);
-        assert_in_range(rank_start_usec(f->start_ticks), f->before_usec - tick_usec, f->after_usec);
+        assert_in_range(rank_watch_start_usec(f->start_ticks), f->before_usec - tick_usec,
+                        f->after_usec);
         assert_int_equal(sd_event_run(f->event, 0), 0); /* nothing wakes the agent while it lives */
         kill_child(f);
         assert_true(sd_event_run(f->event, 10 * USEC_PER_SEC) > 0);
@@ -178,83 +181,6 @@ static void without_pidfds_no_end_is_seen_which_is_an_error(void **state) {
         assert_int_equal(n_descriptors(), n);
 }
 
-/* ---- whether others are to be waited for, and who meets where ---- */
-
-static void a_job_is_local_when_all_are_here_or_nothing_speaks_of_others(void **state) {
-        static const struct {
-                int64_t world_size;
-                size_t n_here;
-                bool rendezvous_is_here, is_local;
-        } cases[] = {
-                { 8, 8, false, true },
-                { 8, 9, true, true },
-                { 8, 7, false, false },
-                { 8, 7, true, false }, /* the root of a job on many nodes */
-                { 8, 0, true, false },
-                { 1, 1, false, true },
-                { 1, 0, false, false },
-                { -1, 1, true, true },
-                { -1, 0, true, true },
-                { -1, 8, false, false },
-                { 0, 1, false, false },
-                { 0, 1, true, true },
-                { INT64_MAX, SIZE_MAX / 4, true, false },
-        };
-        for (size_t i = 0; i < ELEMENTSOF(cases); i++)
-                for (int has_host = cases[i].rendezvous_is_here ? 0 : 1; has_host < 2; has_host++) {
-                        JobIdentity job = { .key = "a", .world_size = cases[i].world_size };
-                        JobFacts facts = { .n_here = cases[i].n_here,
-                                           .has_rendezvous = has_host,
-                                           .rendezvous_is_own = cases[i].rendezvous_is_here };
-                        if (job_scope(&job, &facts).is_local != cases[i].is_local)
-                                fail_msg("case %zu", i);
-                }
-        assert_false(job_scope(&(JobIdentity){ .world_size = -1 }, &(JobFacts){ 0 }).is_local);
-}
-
-static void the_agent_at_the_rendezvous_is_the_centre_of_a_job_on_many_nodes(void **state) {
-        static const struct {
-                JobFacts facts;
-                Role role;
-        } cases[] = {
-                { { 8, true, true, true }, ROLE_CENTRE }, { { 8, true, false, true }, ROLE_LEAF },
-                { { 8, true, true, false }, ROLE_NONE }, /* nobody would listen */
-                { { 8, true, false, false }, ROLE_NONE }, { { 8, false, false, true }, ROLE_NONE },
-                { { 64, true, true, true }, ROLE_NONE }, /* all are here */
-                { { 64, true, false, true }, ROLE_NONE },
-        };
-        (void)state;
-        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
-                JobIdentity job = { .key = "a", .world_size = 64 };
-                assert_int_equal(job_scope(&job, &cases[i].facts).role, cases[i].role);
-        }
-}
-
-static void a_user_with_many_jobs_leaves_others_a_host_to_dial(void **state) {
-        enum { MAX_HOSTS = 8 };
-        DialledHost list[MAX_HOSTS];
-        size_t n = 0;
-        (void)state;
-        for (unsigned i = 0; i < 20; i++) {
-                DialledHost h = { .uid = 1000 };
-                (void)snprintf(h.host, sizeof h.host, "stranger-%u", i);
-                n = dialled_host_add(list, n, MAX_HOSTS, &h);
-        }
-        assert_int_equal(n, MAX_HOSTS);
-        for (unsigned i = 0; i < 20; i++) {
-                DialledHost h = { .uid = 1001 };
-                (void)snprintf(h.host, sizeof h.host, "own-%u", i % 10);
-                n = dialled_host_add(list, n, MAX_HOSTS, &h);
-        }
-        assert_int_equal(n, MAX_HOSTS);
-        assert_string_equal(list[7].host, "own-0"); /* the last of the stranger's gave way */
-        size_t n_own = 0;
-        for (size_t i = 0; i < n; i++)
-                n_own += list[i].uid == 1001;
-        assert_int_equal(n_own, 4);
-        assert_string_equal(list[0].host, "stranger-0");
-}
-
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
@@ -263,9 +189,6 @@ int main(void) {
                 TEST(one_that_ends_between_pidfd_and_check_is_not_watched),
                 TEST(their_descriptors_are_closed_with_them),
                 TEST(without_pidfds_no_end_is_seen_which_is_an_error),
-                cmocka_unit_test(a_job_is_local_when_all_are_here_or_nothing_speaks_of_others),
-                cmocka_unit_test(a_user_with_many_jobs_leaves_others_a_host_to_dial),
-                cmocka_unit_test(the_agent_at_the_rendezvous_is_the_centre_of_a_job_on_many_nodes),
         };
-        return cmocka_run_group_tests_name("agent/failures/ranks", tests, NULL, NULL);
+        return cmocka_run_group_tests_name("agent/failures/rank_watch", tests, NULL, NULL);
 }
