@@ -88,10 +88,9 @@ struct Agent {
         Drain drain;
         Reload reload;
         IntakeContext intake_context;
-        IntakeSource **sources; /* as in config->sources, then the agent's own */
+        IntakeSource **sources; /* as in config->sources, then that of incidents */
         size_t n_sources;
-        ConfigSource **own_sources; /* which nobody configures */
-        size_t n_own_sources;
+        ConfigSource *incidents_config; /* of that one; NULL: there is none */
         Api *api, *api_tcp;
         AgentBackend backend;
         char **environment; /* a copy in secret memory; the process's own has no secrets left */

@@ -40,28 +40,14 @@ static Spot spot_of_either(const Config *c, const char *name, const char *other,
 
 /* Names */
 
-static bool has_core_dumps(const Config *c, const char *name) {
-        const ConfigSource *s = config_find_source(c, name);
-        return s && s->kind == CONFIG_NEURON_CORE_DUMP;
-}
-
-/* The agent has sources of its own beside those that are configured. */
-static void check_own_names(const Config *c, Faults *faults, size_t i) {
-        static const char remedy[] = "give it another name";
-        const size_t n = strlen(CONTAINERS_SOURCE_PREFIX);
+static void check_own_name(const Config *c, Faults *faults, size_t i) {
         const char *name = c->sources[i].name;
         Spot spot = spot_of(c, "sources[].name", i, FAULTS_NO_ITEM);
 
         if (name && strcmp(name, INCIDENTS_SOURCE) == 0)
-                faults_add(faults, &spot, remedy,
+                faults_add(faults, &spot, "give it another name",
                            "'%s' is what the agent ships snapshots under that are about no dump",
                            name);
-        else if (name && strncmp(name, CONTAINERS_SOURCE_PREFIX, n) == 0 &&
-                 has_core_dumps(c, name + n))
-                faults_add(faults, &spot, remedy,
-                           "'%s' is what the agent ships dumps of '%s' under that an earlier "
-                           "version copied out of containers",
-                           name, name + n);
 }
 
 static void report_no_destination(const Config *c, Faults *faults, const Spot *spot,
@@ -437,7 +423,7 @@ int config_check(Config *c, Faults *faults) {
         int r;
 
         for (size_t i = 0; i < c->n_sources; i++)
-                check_own_names(c, faults, i);
+                check_own_name(c, faults, i);
         r = check_paths(c, faults);
         if (r < 0)
                 return r;

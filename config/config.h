@@ -187,8 +187,6 @@ void config_compare(const Config *running, const Config *loaded,
 uint64_t config_memory_needed(const ConfigDestination *d, uint64_t writer_min_bytes);
 
 #define INCIDENTS_SOURCE "incidents" /* snapshots that are about no dump */
-/* Dumps that an earlier version copied out of containers; a configured source's name follows. */
-#define CONTAINERS_SOURCE_PREFIX "containers-"
 
 /** @return what writing a bundle at this compression level takes at least, rounded up */
 uint64_t config_writer_bytes(uint64_t level);

@@ -687,12 +687,7 @@ static const ConfigKey table[] = {
 
 /* Names that are no keys, but for which there is a better message than "unknown key". */
 #define OF_A_LATER_VERSION .fault = "is not available in this version", .remedy = "delete the line"
-#define REMOVED .fault = "was removed in this version"
 static const ConfigRefusedKey refused[] = {
-{ "hook.container_bytes", REMOVED,
-  .remedy = "delete the line, and mount the dump directory of the container from the host (docs/HOOK.md, \"Containers\")" },
-{ "snapshot.attached_ioctls", REMOVED,
-  .remedy = "delete the line; snapshots read sysfs and make the device calls that need no attach" },
 { "limits.fleet_rate", OF_A_LATER_VERSION },
 { "dedupe_neff", OF_A_LATER_VERSION },
 { "sampling", OF_A_LATER_VERSION },

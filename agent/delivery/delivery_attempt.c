@@ -48,7 +48,7 @@ static bool check_owners(DeliveryAttempt *a) {
                 if (!delivery_members_path_is_attached(m->path))
                         named_pids_add(&d->pids, delivery_member_pid(m, d->rec.kind));
                 if (!delivery_member_is_attached(m)) /* this agent has created attached files */
-                        file_owners_add(&owners, d->rec.source, m->uid, geteuid());
+                        file_owners_add(&owners, m->uid);
         }
         if (d->rec.s3_prefix && !d->rec.links_held && !d->rec.is_redelivery &&
             !file_owners_cover(&d->owners, &owners))

@@ -454,12 +454,6 @@ void intake_source_expect_file(IntakeSource *s, const char *unit_path, const Own
                 add_promise(n, name);
 }
 
-void intake_source_missing(IntakeSource *s, const char *unit_path) {
-        HookHint *n = get_hint(s, unit_path, &agent_itself);
-        if (n)
-                add_promise(n, "");
-}
-
 void intake_source_set_pending(IntakeSource *s, const char *unit_path, bool pending) {
         HookHint *n = get_hint(s, unit_path, &agent_itself);
         if (!n)
@@ -658,13 +652,6 @@ static void add_reason(BundleRecord *rec, const char *reason) {
 
 #define MISSING_MAX 8 /* that are named */
 static void add_missing(Bundle *b, const char *promised) {
-        if (!promised[0]) {
-                const char *why = "missing: the copy out of its container ended before all was "
-                                  "there";
-                add_reason(&b->rec, why);
-                log_dump(b->rec.id, LOG_WARNING, 0, "%s", why);
-                return;
-        }
         _cleanup_free_ char *name = path_escape(promised), *text = NULL;
         if (asprintf(&text, "missing: '%s' was promised by its hook", name ? name : "?") < 0)
                 text = NULL;

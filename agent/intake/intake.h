@@ -129,8 +129,6 @@ void intake_source_on_hook_finished(IntakeSource *s, const char *unit_path, cons
  * INTAKE_PROMISED_MAX of a unit are remembered. */
 void intake_source_expect_file(IntakeSource *s, const char *unit_path, const Owner *o,
                                const char *name);
-/** The unit is a copy that an earlier version did not finish: it is shipped labelled. */
-void intake_source_missing(IntakeSource *s, const char *unit_path);
 /** Whether something is still to be attached to the unit: it waits for that for `settle`. */
 void intake_source_set_pending(IntakeSource *s, const char *unit_path, bool pending);
 /** No report of the bundle is being made any more: it need not wait for one. */

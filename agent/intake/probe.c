@@ -209,7 +209,7 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
                 return 0;
         }
         scan_unit_add_member(&p->unit, m, print);
-        file_owners_add(&p->owners, p->spec->name, m->st.st_uid, geteuid());
+        file_owners_add(&p->owners, m->st.st_uid);
         named_pids_add(&p->pids, m->name.pid);
         int r = p->check_writers ? check_member(p, m, unit_fd) : 0;
         if (r < 0)

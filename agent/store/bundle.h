@@ -9,35 +9,8 @@
 #include "agent/store/store.h"
 #include "lib/base/clock.h"
 #include "lib/base/list.h"
-#include "lib/neuron/owners.h"
+#include "lib/neuron/file_owners.h"
 #include "lib/neuron/record.h"
-
-/* Whose files a unit has, and so whose notes count for it: a hook's user may annotate his own files
- * and root's alone. Pure. */
-typedef struct FileOwners { /* zero = root's files alone, or none */
-        bool has_others;
-        bool has_several; /* others than uid */
-        uid_t uid;        /* when has_others */
-} FileOwners;
-
-/** Adds the owner of a file. @param source  whose unit it is: in those that hold the agent's own
- * copies (config/config.h) its files are as good as root's @param own  the agent's uid */
-void file_owners_add(FileOwners *o, const char *source, uid_t uid, uid_t own);
-
-/** @return whether all that are in `now` were judged before */
-static inline bool file_owners_cover(const FileOwners *judged, const FileOwners *now) {
-        return !now->has_others || judged->has_several ||
-               (judged->has_others && !now->has_several && judged->uid == now->uid);
-}
-
-/* Root of a container, or one whose container is not known: it has root's files, and no user's. */
-#define UID_CONTAINER_ROOT ((uid_t)-2)
-
-/** Who sent a note; its uid is for uid_may_annotate(). @param container  NULL: none */
-Owner note_sender(const Owner *o, const char *container, bool by_mailbox);
-
-/** @return whether what a hook of this user told counts for the unit; root's always does */
-bool uid_may_annotate(const FileOwners *o, uid_t uid);
 
 typedef struct IntakeSource IntakeSource;
 

@@ -591,30 +591,3 @@ int bundle_table_list(BundleTable *t, const StoreFilter *f,
                       int (*on_bundle)(const BundleRecord *b, void *userdata), void *userdata) {
         return store_list(t->store, f, on_listed, &(Listing){ on_bundle, userdata });
 }
-
-/* ---- owners ---- */
-
-static bool has_own_copies(const char *source) {
-        return strncmp(source, CONTAINERS_SOURCE_PREFIX, strlen(CONTAINERS_SOURCE_PREFIX)) == 0;
-}
-
-void file_owners_add(FileOwners *o, const char *source, uid_t uid, uid_t own) {
-        if (uid == 0 || (uid == own && has_own_copies(source)))
-                return;
-        o->has_several = o->has_several || (o->has_others && o->uid != uid);
-        if (!o->has_others)
-                o->uid = uid;
-        o->has_others = true;
-}
-
-Owner note_sender(const Owner *o, const char *container, bool by_mailbox) {
-        Owner sender = *o;
-        if (o->uid == 0 && (container || by_mailbox))
-                sender.uid = UID_CONTAINER_ROOT;
-        (void)snprintf(sender.container, sizeof sender.container, "%s", container ? container : "");
-        return sender;
-}
-
-bool uid_may_annotate(const FileOwners *o, uid_t uid) {
-        return uid == 0 || !o->has_others || (!o->has_several && o->uid == uid);
-}

@@ -1,10 +1,8 @@
 #!/usr/bin/env python3
 """Dumps of jobs in mount namespaces of their own. A directory that is mounted from the host is
 collected like any other; a note about a directory that only the container sees is counted and
-reported with the remedy. Copies that an earlier version has made are delivered."""
-import json
+reported with the remedy."""
 import os
-import sqlite3
 import subprocess
 import sys
 
@@ -12,8 +10,8 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 import neuron_sysfs
-from agent import (BUILD_DIR, DAEMON, INSTANCE, PATIENCE, SOURCE_DIR, Agent, cleanup, extract,
-                   for_other_users, need, need_root, object_of, run, wait_for)
+from agent import (BUILD_DIR, INSTANCE, PATIENCE, Agent, cleanup, for_other_users, need, need_root,
+                   wait_for)
 from tap import Skip, main, test
 
 HOOK = os.path.join(BUILD_DIR, "neuron-dump")
@@ -36,7 +34,7 @@ NOISE = 'head -c %d /dev/urandom >"$unit/%s"\n'
 RUN = '"$@"\n'
 
 
-def node(**hook):
+def node():
     """An agent that inspects nothing of this machine but its processes."""
     need_root()
     need("unshare")
@@ -48,7 +46,7 @@ def node(**hook):
     neuron_sysfs.tree(a.path("sys"), "v3", 1)
     for name in ("dev", "dumps", "inside"):
         os.makedirs(a.path(name))
-    a.config["hook"] |= {"deadline": "4s", **hook}
+    a.config["hook"] |= {"deadline": "4s"}
     a.config["snapshot"] = {"sysfs_root": a.path("sys"), "device_directory": a.path("dev")}
     return a
 
@@ -208,102 +206,6 @@ def the_container_of_a_failure_is_in_the_manifest():
         wait_for("the group is empty", lambda: not open(os.path.join(group, "cgroup.procs"),
                                                         encoding="ascii").read())
         os.rmdir(group)
-
-
-# ---- a state directory of the version that copied ----
-
-BUNDLE = "neuron-core-dump-20260527T051233-a243fbd7011b"
-
-
-def copy(a, digits, is_whole, source="core-dumps"):
-    """A copy as that version laid it out. @return its directory"""
-    unit = a.path("state", "containers", source, digits, UNIT)
-    os.makedirs(unit)
-    with open(os.path.join(unit, STATE_FILE), "wb") as f:
-        f.write(os.urandom(4096))
-    os.makedirs(a.path("state", "containers", ".units"), exist_ok=True)
-    with open(a.path("state", "containers", ".units", f"{source}.{digits}.json"), "w",
-              encoding="utf-8") as f:
-        json.dump({"schema": "neuron-collectd/container-copy/1", "source": source, "unit": digits,
-                   "relative": UNIT, "path": "/dumps/" + UNIT,
-                   "container": None, "uid": 0, "notes": [], "files": 1, "is_whole": is_whole,
-                   "detail": None,
-                   "left_out": [] if is_whole else [{"path": "large", "bytes": 5,
-                                                     "detail": "the hook has ended"}]}, f)
-    return unit
-
-
-def old_state(a):
-    """@return (the copy that has a row, one that was cut short and has none)"""
-    known, cut = copy(a, "65321789836293051387", True), copy(a, "77", False)
-    pins = a.path("state", "containers", ".neuron-collectd", INSTANCE, BUNDLE)
-    os.makedirs(pins, 0o700)
-    os.link(os.path.join(known, STATE_FILE), os.path.join(pins, STATE_FILE))
-    with open(os.path.join(SOURCE_DIR, "tests", "e2e", "state_5_container_copy.sql"),
-              encoding="utf-8") as f:
-        sql = f.read()
-    st = os.stat(known)
-    for name, value in (("@PATH@", f"X'{known.encode().hex()}'"), ("@DEV@", str(st.st_dev)),
-                        ("@INO@", str(st.st_ino))):
-        sql = sql.replace(name, value)
-    db = sqlite3.connect(a.path("state", "state.db"))
-    db.executescript(sql)
-    db.close()
-    return known, cut
-
-
-def left(a):
-    return [name for name in os.listdir(a.path("state", "containers"))
-            if name != ".neuron-collectd"] if os.path.exists(a.path("state", "containers")) else []
-
-
-@test
-def copies_of_an_earlier_version_are_delivered_and_removed():
-    a = node()
-    old_state(a)
-    a.start()
-    a.wait_delivered(2)
-    a.wait_all()
-    found = {m["bundle"]["id"]: (m, extract(object_of(path), "tar")) for path, m in a.manifests()}
-    assert BUNDLE in found and len(found) == 2, found
-    assert all(m["source"]["name"] == "containers-core-dumps"
-               and os.path.getsize(os.path.join(directory, STATE_FILE)) == 4096
-               for m, directory in found.values()), found
-    first = found.pop(BUNDLE)[0]
-    (second, _), = found.values()
-    assert first["bundle"]["complete"] and first["failure"]["code"] == 1200, first
-    assert (not second["bundle"]["complete"]
-            and any("copy" in reason for reason in second["bundle"]["reasons"])), second["bundle"]
-    wait_for("the copies are removed", lambda: left(a) in ([".units", "core-dumps"],
-                                                           ["core-dumps", ".units"]), 30)
-    a.assert_sum()
-    assert a.status()["bundles"]["delivered"] == 2, a.status()["bundles"]
-    a.stop()
-    a.start()
-    assert [s["name"] for s in a.status()["sources"]] == ["core-dumps",
-                                                          "incidents"] and not left(a), left(a)
-    a.assert_sum()
-    a.stop()
-
-
-@test
-def a_copy_whose_source_is_not_configured_is_reported_and_kept():
-    a = node()
-    unit = copy(a, "88", True, source="former")
-    a.start()
-    assert "'" + a.path(
-        "state") + "/containers/former'" in a.log and "is not configured" in a.log, a.log
-    assert os.path.exists(os.path.join(unit, STATE_FILE))
-    a.stop()
-
-
-@test
-def the_key_that_bounded_copies_is_refused_with_the_remedy():
-    a = node(container_bytes="1GiB")
-    a.write_config()
-    done = run(DAEMON, "--config", a.config_file, "--check")
-    assert (done.returncode == 2 and "hook.container_bytes: " in done.stderr
-            and REMEDY in done.stderr), done.stderr
 
 
 if __name__ == "__main__":

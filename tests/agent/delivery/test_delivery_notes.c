@@ -16,7 +16,6 @@
 #define UNIT "/dumps/dt-1-cid-2"
 #define VICTIM 1000
 #define ATTACKER 1001
-#define AGENT 1002
 
 typedef struct Fixture {
         Scratch *scratch;
@@ -78,14 +77,14 @@ static void notes_of_others_are_not_in_the_manifest(void **state) {
         report(f, 0, "roots_words", NULL);
         assert_int_equal(delivery_notes_read(&f->notes, f->store, &f->bundle), 0);
         assert_int_equal(f->notes.n, 4); /* after a start nothing is known of the owners */
-        file_owners_add(&owners, SOURCE, VICTIM, AGENT);
-        file_owners_add(&owners, SOURCE, 0, AGENT);
+        file_owners_add(&owners, VICTIM);
+        file_owners_add(&owners, 0);
         assert_int_equal(delivery_notes_filter(&f->notes, &owners), 2);
         assert_int_equal(f->notes.n, 2);
         assert_string_equal(f->notes.items[0].note.error_location, "his_words");
         assert_string_equal(f->notes.items[1].note.error_location, "roots_words");
         assert_string_equal(f->notes.items[0].note.job.key, "slurm:his_words");
-        file_owners_add(&owners, SOURCE, ATTACKER, AGENT);
+        file_owners_add(&owners, ATTACKER);
         assert_int_equal(delivery_notes_filter(&f->notes, &owners), 1);
         assert_string_equal(f->notes.items[0].note.job.key, "slurm:roots_words");
 }
@@ -95,7 +94,7 @@ static void notes_of_others_alone_give_no_job(void **state) {
         FileOwners owners = { 0 };
         report(f, ATTACKER, "attackers_words", NULL);
         assert_int_equal(delivery_notes_read(&f->notes, f->store, &f->bundle), 0);
-        file_owners_add(&owners, SOURCE, VICTIM, AGENT);
+        file_owners_add(&owners, VICTIM);
         assert_int_equal(delivery_notes_filter(&f->notes, &owners), 1);
         assert_int_equal(f->notes.n, 0);
 }
@@ -105,7 +104,7 @@ static void notes_of_others_do_not_crowd_out_the_owner_s(void **state) {
         for (unsigned i = 0; i < MANIFEST_FAILURES_MAX + 1; i++)
                 report(f, ATTACKER, "attackers_words", NULL);
         report(f, VICTIM, "his_words", NULL);
-        file_owners_add(&f->bundle.owners, SOURCE, VICTIM, AGENT);
+        file_owners_add(&f->bundle.owners, VICTIM);
         assert_int_equal(delivery_notes_read(&f->notes, f->store, &f->bundle), 0);
         assert_int_equal(f->notes.n, 1);
         assert_string_equal(f->notes.items[0].note.error_location, "his_words");
@@ -113,7 +112,7 @@ static void notes_of_others_do_not_crowd_out_the_owner_s(void **state) {
 
 static const char *prefix_for(Fixture *f, uid_t owner) {
         f->bundle.owners = (FileOwners){ 0 };
-        file_owners_add(&f->bundle.owners, SOURCE, owner, AGENT);
+        file_owners_add(&f->bundle.owners, owner);
         intake_set_s3_prefix(f->store, &f->bundle);
         return f->bundle.rec.s3_prefix;
 }

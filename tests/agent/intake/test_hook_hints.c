@@ -341,19 +341,6 @@ static void a_promised_file_that_is_there_makes_nothing_wait(void **state) {
         assert_true(unit(f)->rec.complete);
 }
 
-static void an_unfinished_copy_is_shipped_labelled(void **state) {
-        Fixture *f = *state;
-        f->config.settle_usec = 2 * USEC_PER_SEC;
-        open_source(f);
-        make_unit(f);
-        intake_source_on_hook_started(f->source, f->unit, &root);
-        intake_source_missing(f->source, f->unit);
-        intake_source_on_hook_finished(f->source, f->unit, &root);
-        assert_true(run_until(f, is_ready, PATIENCE_USEC));
-        assert_false(unit(f)->rec.complete);
-        assert_non_null(strstr(unit(f)->rec.incomplete, "ended before all was there"));
-}
-
 static void promises_without_number_are_bounded(void **state) {
         Fixture *f = *state;
         f->config.settle_usec = 2 * USEC_PER_SEC;
@@ -550,7 +537,6 @@ int main(void) {
                 TEST(notes_one_after_another_hold_a_unit_for_a_minute_more_in_all),
                 TEST(a_promised_file_that_never_comes_is_waited_for_and_then_named),
                 TEST(a_promised_file_that_is_there_makes_nothing_wait),
-                TEST(an_unfinished_copy_is_shipped_labelled),
                 TEST(promises_without_number_are_bounded),
                 TEST(what_is_still_to_be_attached_is_waited_for_until_it_came),
                 TEST(after_a_start_the_stored_notes_show_that_its_hooks_have_finished),
