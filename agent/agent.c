@@ -35,6 +35,7 @@
 #include "lib/neuron/ids.h"
 #include "lib/neuron/names.h"
 #include "lib/neuron/record.h"
+#include "uploaders/aws/aws_environment.h"
 #include "uploaders/aws/credentials.h"
 #include "uploaders/aws/credentials_secret.h"
 

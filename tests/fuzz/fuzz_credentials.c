@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "lib/base/cleanup.h"
-#include "uploaders/aws/credentials.c"      /* the JSON and the words are private to it … */
-#include "uploaders/aws/credentials_plan.c" /* … and the files to it */
+#include "uploaders/aws/aws_profile.h"
+#include "uploaders/aws/credentials_parse.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -22,7 +22,7 @@ static void check_words(const char *line) {
         char **words = NULL;
         size_t n_bytes = 0;
 
-        if (credentials_words_split(line, &words, &fault) < 0) {
+        if (credentials_parse_command(line, &words, &fault) < 0) {
                 check(fault != NULL);
                 return;
         }
@@ -68,7 +68,7 @@ static void check_json(CredentialsJsonKind kind, const char *text) {
         CredentialsSet set = { 0 };
         char *fault = NULL;
 
-        int r = credentials_json_read(&set, kind, text, &fault);
+        int r = credentials_parse_json(&set, kind, text, &fault);
         check((r == 0) == (fault == NULL));
         if (r == 0) {
                 for (const char *c = set.access_key; *c; c++)

@@ -5,7 +5,8 @@
 #include "tests/harness/unit.h"
 
 #include "lib/base/cleanup.h"
-#include "uploaders/s3/s3_client.c" /* the number of requests at once is private to it */
+#include "lib/base/clock.h"
+#include "uploaders/s3/aimd.h"
 
 static void the_bound_doubles_until_the_maximum(void **state) {
         static const uint64_t bounds[] = {

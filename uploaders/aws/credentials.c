@@ -3,11 +3,9 @@
 #include "uploaders/aws/credentials.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/wait.h>
 #include <systemd/sd-event.h>
 
@@ -21,7 +19,8 @@
 #include "lib/event/child.h"
 #include "lib/event/timer.h"
 #include "lib/http/http.h"
-#include "uploaders/aws/aws_parse.h"
+#include "uploaders/aws/aws_environment.h"
+#include "uploaders/aws/credentials_parse.h"
 #include "uploaders/aws/credentials_plan.h"
 #include "uploaders/aws/credentials_secret.h"
 #include "uploaders/aws/imds.h"
@@ -75,225 +74,6 @@ struct Credentials {
         uint64_t next_try_usec; /* after a failure; CLOCK_BOOTTIME */
         uint64_t next_refused_fetch_usec; /* after a refusal; CLOCK_BOOTTIME */
 };
-
-/* ── the environment ── */
-
-#define MAX_ENVIRONMENT_BYTES ((size_t)(16 * MIB))
-
-/* @return a NULL-terminated list in one block, for credentials_secret_free(); NULL for lack of
- *   memory or above 16 MiB */
-static char **aws_environment_copy(char *const *environment) {
-        size_t n = 0, n_bytes = 0;
-
-        for (; environment[n]; n++) {
-                n_bytes += strlen(environment[n]) + 1;
-                if (n_bytes > MAX_ENVIRONMENT_BYTES)
-                        return NULL;
-        }
-        char **copy = credentials_secret_new((n + 1) * sizeof *copy + n_bytes);
-        if (!copy)
-                return NULL;
-        char *to = (char *)(copy + n + 1);
-        for (size_t i = 0; i < n; i++) {
-                copy[i] = to;
-                to = stpcpy(to, environment[i]) + 1;
-        }
-        return copy;
-}
-
-/* @return the value in place, NULL when it is another variable */
-static char *value_in(char *variable, const char *name) {
-        size_t n = strlen(name);
-        return strncmp(variable, name, n) == 0 && variable[n] == '=' ? variable + n + 1 : NULL;
-}
-
-char **aws_environment_own(char **environment) {
-        static const char *const secrets[] = { "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
-                                               "AWS_CONTAINER_AUTHORIZATION_TOKEN" };
-        char **copy = aws_environment_copy(environment);
-        for (size_t i = 0; copy && environment[i]; i++)
-                for (size_t k = 0; k < ELEMENTSOF(secrets); k++) {
-                        char *value = value_in(environment[i], secrets[k]);
-                        if (value)
-                                digest_wipe(value, strlen(value));
-                }
-        return copy;
-}
-
-/* The list without access keys, for programs that are run: what they are run for is to find
- * others.
- * @return a list that borrows the strings, to be freed; NULL for lack of memory */
-static char **aws_environment_without_keys(char *const *environment) {
-        static const char *const keys[] = { "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
-                                            "AWS_SESSION_TOKEN" };
-        size_t n = 0, n_kept = 0;
-        while (environment[n])
-                n++;
-        char **kept = calloc(n + 1, sizeof *kept);
-        for (size_t i = 0; kept && i < n; i++) {
-                bool is_key = false;
-                for (size_t k = 0; k < ELEMENTSOF(keys); k++)
-                        is_key = is_key || value_in(environment[i], keys[k]);
-                if (!is_key)
-                        kept[n_kept++] = environment[i];
-        }
-        return kept;
-}
-
-const char *aws_environment_get(char *const *environment, const char *name) {
-        for (; *environment; environment++) {
-                const char *value = value_in(*environment, name);
-                if (value)
-                        return *value ? value : NULL;
-        }
-        return NULL;
-}
-
-bool aws_environment_is_true(char *const *environment, const char *name) {
-        const char *value = aws_environment_get(environment, name);
-
-        return value && strcasecmp(value, "true") == 0;
-}
-
-/* ── what services and programs answer, and the command line of a program (pure) ── */
-
-/* Credentials in JSON, by jansson; http_global_init() has its memory wiped when it is freed. */
-typedef enum CredentialsJsonKind {
-        /* {"Version": 1, AccessKeyId, SecretAccessKey, SessionToken, Expiration} */
-        CREDENTIALS_JSON_PROCESS,
-        /* {AccessKeyId, SecretAccessKey, Token, Expiration}, IMDS adds "Code": "Success" */
-        CREDENTIALS_JSON_SERVICE,
-} CredentialsJsonKind;
-
-#define MAX_QUOTED_BYTES 200 /* of a service's own words */
-
-/* @return NULL when it is not there, no string, or empty */
-static const char *get_text(const json_t *object, const char *name) {
-        const char *text = json_string_value(json_object_get(object, name));
-
-        return text && *text ? text : NULL;
-}
-
-/* IMDS answers 200 with a Code that is not Success, e.g. AssumeRoleUnauthorizedAccess when the
- * role does not trust EC2. */
-static char *check_members(CredentialsJsonKind kind, const json_t *object, const AwsKeys *keys) {
-        const json_t *version = json_object_get(object, "Version");
-        const char *code = get_text(object, "Code"), *message = get_text(object, "Message");
-
-        if (kind == CREDENTIALS_JSON_PROCESS && !version)
-                return format_sentence("its JSON has no \"Version\": it must be 1");
-        if (kind == CREDENTIALS_JSON_PROCESS && json_integer_value(version) != 1)
-                return format_sentence("the \"Version\" of its JSON is not 1");
-        if (kind == CREDENTIALS_JSON_SERVICE && code && strcmp(code, "Success") != 0)
-                return format_sentence("it reports %.*s%s%.*s", MAX_QUOTED_BYTES, code,
-                                       message ? ": " : "", MAX_QUOTED_BYTES,
-                                       message ? message : "");
-        if (!keys->access_key || !keys->secret_key)
-                return format_sentence("its JSON has no \"%s\"",
-                                       keys->access_key ? "SecretAccessKey" : "AccessKeyId");
-        return NULL;
-}
-
-/* @param text other members may be in it, also nested ones; of a name that is there twice the
- *   later counts
- * @param ret_error with -EINVAL: what is wrong, without what was read but for IMDS' Code and
- *   Message; for free()
- * @return 0 and *ret, -EINVAL, -ENOMEM */
-static int credentials_json_read(CredentialsSet *ret, CredentialsJsonKind kind, const char *text,
-                                 char **ret_error) {
-        json_auto_t *object = json_loads(text, 0, NULL);
-        const char *expiration = get_text(object, "Expiration");
-        const AwsKeys keys = {
-                .access_key = get_text(object, "AccessKeyId"),
-                .secret_key = get_text(object, "SecretAccessKey"),
-                .token = get_text(object,
-                                  kind == CREDENTIALS_JSON_PROCESS ? "SessionToken" : "Token"),
-        };
-        uint64_t expires_usec = 0;
-
-        *ret_error = json_is_object(object)
-                             ? check_members(kind, object, &keys)
-                             : format_sentence("it did not answer with a JSON object");
-        if (*ret_error)
-                return -EINVAL;
-        if (expiration && aws_time_parse(expiration, &expires_usec) < 0) {
-                *ret_error = format_sentence("the \"Expiration\" of its JSON is not a time such as "
-                                             "2026-05-27T05:21:35Z");
-                return -EINVAL;
-        }
-        int r = credentials_set_init(ret, &keys, expires_usec);
-        if (r == -EINVAL)
-                *ret_error = format_sentence("a key or token in its JSON has characters that none "
-                                             "can have, or is too long");
-        return r;
-}
-
-/* Copies one word without its quotes to `to` and ends it.
- * @return where it ended in the text, NULL with *ret_error */
-static const char *copy_word(const char *from, char **to, const char **ret_error) {
-        char quote = 0;
-
-        for (; *from; from++) {
-                if (!quote && strchr(" \t\r\n", *from))
-                        break;
-                if (quote ? *from == quote : *from == '"' || *from == '\'') {
-                        quote = quote ? 0 : *from;
-                        continue;
-                }
-                /* Between double quotes a backslash is one unless it stands before a quote or
-                 * another. */
-                if (*from == '\\' &&
-                    (!quote || (quote == '"' && (from[1] == '"' || from[1] == '\\')))) {
-                        from++;
-                        if (!*from) {
-                                *ret_error = "it ends in a backslash";
-                                return NULL;
-                        }
-                }
-                *(*to)++ = *from;
-        }
-        if (quote) {
-                *ret_error = "a quotation does not end";
-                return NULL;
-        }
-        *(*to)++ = '\0';
-        return from;
-}
-
-/* Splits a command line as the AWS CLI does for `credential_process`: the quoting of a POSIX
- * shell, and nothing else of one.
- * @see Python's shlex.split(), which the CLI uses
- * @param ret NULL-terminated, one block for free() @param ret_error with -EINVAL: a static text of
- *   what is wrong
- * @return 0, -EINVAL (a quotation or backslash that does not end; no word at all), -ENOMEM */
-static int credentials_words_split(const char *text, char ***ret, const char **ret_error) {
-        size_t n_text = strlen(text), max_words = n_text / 2 + 1, n = 0;
-
-        /* The words together with their NULs are never longer than the text with its own. */
-        char **words = malloc((max_words + 1) * sizeof *words + n_text + 1);
-        if (!words)
-                return -ENOMEM;
-        char *to = (char *)(words + max_words + 1);
-        for (;;) {
-                text += strspn(text, " \t\r\n");
-                if (!*text)
-                        break;
-                words[n++] = to;
-                text = copy_word(text, &to, ret_error);
-                if (!text) {
-                        free(words);
-                        return -EINVAL;
-                }
-        }
-        if (n == 0) {
-                free(words);
-                *ret_error = "it is empty";
-                return -EINVAL;
-        }
-        words[n] = NULL;
-        *ret = words;
-        return 0;
-}
 
 /* ── one fetch ── */
 
@@ -433,7 +213,7 @@ static void finish_with_json(Fetch *fetch, CredentialsJsonKind kind, const char 
         CredentialsSet set = { 0 };
         _cleanup_free_ char *fault = NULL;
 
-        int r = origin ? credentials_json_read(&set, kind, text, &fault) : -ENOMEM;
+        int r = origin ? credentials_parse_json(&set, kind, text, &fault) : -ENOMEM;
         if (r == 0)
                 return fetch_succeed(fetch, &set, origin);
         fetch_fail(fetch, r == -EINVAL && fault
@@ -632,7 +412,7 @@ static void fetch_from_process(Fetch *fetch) {
         char **words = NULL;
         _cleanup_free_ char **environment = aws_environment_without_keys(fetch->owner->environment);
 
-        int r = environment ? credentials_words_split(fetch->plan.command, &words, &fault)
+        int r = environment ? credentials_parse_command(fetch->plan.command, &words, &fault)
                             : -ENOMEM;
         if (r == -EINVAL)
                 return fetch_failf(fetch, "%s cannot be run: %s", origin, fault);

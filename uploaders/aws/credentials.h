@@ -112,19 +112,3 @@ uint64_t credentials_schedule_backoff_usec(unsigned n_failures);
 void credentials_tick(Credentials *c);
 /** @return whether somebody is being asked just now */
 bool credentials_is_fetching(const Credentials *c);
-
-/* The environment as the constructor was given it: copied into secret memory, since it may hold
- * keys and tokens. */
-
-/** Copies it, and overwrites the secrets in the original, so that they are neither in
- * /proc/PID/environ nor in a core file any more. For the program's own environment, once, before
- * there are threads.
- * @return a NULL-terminated list in one block, for credentials_secret_free(); NULL for lack of
- *   memory or above 16 MiB */
-char **aws_environment_own(char **environment);
-
-/** @return the value (borrowed); NULL when it is unset or empty: the SDKs make no difference */
-const char *aws_environment_get(char *const *environment, const char *name);
-
-/** @return whether it says `true`, in any case */
-bool aws_environment_is_true(char *const *environment, const char *name);

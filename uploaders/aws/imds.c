@@ -8,6 +8,7 @@
 
 #include "lib/http/http.h"
 #include "lib/http/url.h"
+#include "uploaders/aws/aws_environment.h"
 #include "uploaders/aws/credentials.h"
 #include "uploaders/aws/credentials_secret.h"
 

@@ -14,19 +14,10 @@
 #include "lib/event/timer.h"
 #include "lib/http/http.h"
 #include "uploaders/aws/aws_parse.h"
+#include "uploaders/s3/aimd.h"
 #include "uploaders/uploader.h"
 
 #define S3_REGIONS_MAX 3 /* that one call is sent to: its own and two redirects */
-/* How many requests may be under way at once: one more after each round of successes, half after a
- * store has asked for less (additive increase, multiplicative decrease), one cut a round. And
- * until when nothing begins, when it has said so. Times are CLOCK_BOOTTIME. */
-typedef struct Aimd {
-        unsigned limit, max;  /* 1 … max */
-        unsigned n_successes; /* since the last change */
-        /* the last cut; answers to requests that began before do not cut again */
-        uint64_t cut_usec;
-        uint64_t not_before_usec; /* nothing begins before; 0 = nobody asked for that */
-} Aimd;
 
 struct S3Client {
         sd_event *event;
@@ -112,35 +103,6 @@ typedef struct S3Request {
         char *url;
         char **headers; /* `Name: value`, NULL-terminated; the session token is among them */
 } S3Request;
-
-/* @param max  > 0 */
-static void aimd_init(Aimd *a, unsigned max) {
-        *a = (Aimd){ .limit = max, .max = max };
-}
-
-static void aimd_succeeded(Aimd *a) {
-        if (a->limit >= a->max || ++a->n_successes < a->limit)
-                return;
-        a->limit++;
-        a->n_successes = 0;
-}
-
-/* The store asked for less. @param started_usec  when the request began that was answered */
-static void aimd_slowed_down(Aimd *a, uint64_t started_usec, uint64_t now_usec) {
-        a->n_successes = 0;
-        if (started_usec < a->cut_usec)
-                return;
-        a->limit = MAX(a->limit / 2, 1U);
-        a->cut_usec = now_usec;
-}
-
-/* The store has said when to retry (Retry-After). @param wait_usec  capped by the caller */
-static void aimd_hold(Aimd *a, uint64_t now_usec, uint64_t wait_usec) {
-        uint64_t until =
-                wait_usec > USEC_INFINITY - now_usec ? USEC_INFINITY : now_usec + wait_usec;
-
-        a->not_before_usec = MAX(a->not_before_usec, until);
-}
 
 static int copy_string(const char **to, const char *from) {
         *to = strdup(from ? from : "");

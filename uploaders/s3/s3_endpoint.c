@@ -12,6 +12,7 @@
 
 #include "lib/base/strbuf.h"
 #include "lib/http/url.h"
+#include "uploaders/aws/aws_environment.h"
 #include "uploaders/aws/aws_region.h"
 #include "uploaders/aws/credentials.h"
 

@@ -1,6 +1,6 @@
 /* The shared files, line by line: what counts, what is passed over, what is remembered as a
  * fault. */
-#include "uploaders/aws/credentials_plan.c" /* the files are private to it */
+#include "uploaders/aws/aws_profile.h"
 
 #include <stdio.h>
 #include <stdlib.h>

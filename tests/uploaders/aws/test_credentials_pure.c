@@ -7,7 +7,9 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/strbuf.h"
-#include "uploaders/aws/credentials.c" /* what is read is private to it */
+#include "uploaders/aws/aws_environment.h"
+#include "uploaders/aws/credentials.h"
+#include "uploaders/aws/credentials_parse.h"
 #include "uploaders/aws/credentials_plan.h"
 #include "uploaders/aws/sts.h"
 
@@ -37,7 +39,7 @@ static void words_are_parsed_as_python_does(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
                 const char *fault = NULL;
                 char **words = NULL;
-                int r = credentials_words_split(rows[i].text, &words, &fault);
+                int r = credentials_parse_command(rows[i].text, &words, &fault);
 
                 assert_int_equal(r, rows[i].words ? 0 : -EINVAL);
                 if (r < 0) {
@@ -57,7 +59,7 @@ static void words_are_parsed_as_python_does(void **state) {
 static bool reads(CredentialsJsonKind kind, const char *text) {
         CredentialsSet set = { 0 };
         char *fault = NULL;
-        int r = credentials_json_read(&set, kind, text, &fault);
+        int r = credentials_parse_json(&set, kind, text, &fault);
 
         if (r == 0) {
                 assert_string_equal(set.access_key, "A");
