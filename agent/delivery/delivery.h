@@ -1,7 +1,7 @@
 /* One delivery: one bundle to one destination. What both kinds of destination share: the request,
  * copied so that the loop may change its own meanwhile, the figures that the loop reads while it
  * runs, and the result. How it is done: delivery_volume.c, delivery_s3.c; what a result means:
- * scheduler.c. Private to this folder. */
+ * scheduler_results.c. Private to this folder. */
 #pragma once
 
 #include <stdatomic.h>

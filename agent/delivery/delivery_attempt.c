@@ -333,6 +333,56 @@ bool delivery_attempt_delivered(DeliveryAttempt *a) {
         return delivery_end(a->delivery, RESULT_DELIVERED, NULL);
 }
 
+/* ---- the manifest ---- */
+
+static bool names_process(const StoredJob *seen, const PlanMember *m, SourceKind kind) {
+        return !delivery_member_is_attached(m) && m->uid == seen->uid &&
+               delivery_member_pid(m, kind) == seen->pid;
+}
+
+static bool is_writer(const StoredJob *seen, const Plan *plan, SourceKind kind) {
+        bool is_named = false;
+        uint64_t newest = 0;
+        for (size_t i = 0; i < plan_n_members(plan); i++) {
+                const PlanMember *m = plan_member(plan, i);
+                if (!delivery_member_is_attached(m) && m->mtime_sec >= 0)
+                        newest = MAX(newest,
+                                     (uint64_t)m->mtime_sec * USEC_PER_SEC + m->mtime_nsec / 1000);
+                is_named = is_named || names_process(seen, m, kind);
+        }
+        return is_named && seen->seen_usec <= newest;
+}
+
+static int64_t json_number(const json_t *job, const char *key) {
+        const json_t *v = json_object_get(job, key);
+        return json_is_integer(v) && json_integer_value(v) >= 0 ? json_integer_value(v) : -1;
+}
+
+/* The job of a unit without a note: that of the last seen process whose pid is in the name of a
+ * file of the same owner, and which was seen before the unit's last change. A hint: users choose
+ * the names of their files, but can name only their own processes.
+ * @return what *ret points into, for json_decref(); NULL: there is none */
+static json_t *find_job(const DeliveryNotes *n, const Plan *plan, SourceKind kind,
+                        ManifestJob *ret) {
+        size_t i = n->n > 0 ? n->n_seen : 0; /* a note that counts is more reliable */
+        while (i < n->n_seen && !is_writer(&n->seen[i], plan, kind))
+                i++;
+        json_t *row = i < n->n_seen ? json_loads(n->seen[i].document, 0, NULL) : NULL;
+        const json_t *job = json_object_get(row, "job");
+        const char *source = json_string_value(json_object_get(job, "source"));
+        if (!source) {
+                json_decref(row);
+                return NULL;
+        }
+        *ret = (ManifestJob){ .key = json_string_value(json_object_get(job, "key")),
+                              .source = source,
+                              .rank = json_number(job, "rank"),
+                              .world_size = json_number(job, "world_size") };
+        if (ret->key && !ret->key[0])
+                ret->key = NULL;
+        return row;
+}
+
 static ManifestInfo manifest_info(const DeliveryAttempt *a, const char **reasons, const char *user,
                                   char derived[static CLOCK_ISO_SIZE]) {
         const Delivery *d = a->delivery;
@@ -379,13 +429,7 @@ int delivery_attempt_write_manifest(DeliveryAttempt *a, const BundleWriter *writ
         _cleanup_(delivery_notes_text_done) DeliveryNotesText text = { 0 };
         _cleanup_free_ const char **reasons =
                 calloc(json_array_size(a->reasons) + 1, sizeof *reasons);
-        int r = delivery_notes_describe(
-                &d->notes,
-                &(DeliveryNotesQuery){ .pids = &d->pids,
-                                       .plan = a->plan,
-                                       .kind = d->rec.kind,
-                                       .is_supplement = d->rec.supplement_of[0] != '\0' },
-                &text);
+        int r = delivery_notes_describe(&d->notes, &d->pids, d->rec.supplement_of[0], &text);
         if (r < 0 || !reasons)
                 return -ENOMEM;
         for (size_t i = 0; i < json_array_size(a->reasons); i++)
@@ -398,7 +442,10 @@ int delivery_attempt_write_manifest(DeliveryAttempt *a, const BundleWriter *writ
         ManifestInfo info = manifest_info(a, reasons, found ? pw.pw_name : NULL, derived);
         info.failures = text.failures;
         info.n_failures = text.n_failures;
-        info.job = text.has_job ? &text.job : NULL;
+        json_t *row = text.has_job ? NULL : find_job(&d->notes, a->plan, d->rec.kind, &text.job);
+        info.job = text.has_job || row ? &text.job : NULL;
         const ManifestContent content = { a->plan, writer, parts, a->plan_sha256 };
-        return manifest_write(&info, &content, put, userdata);
+        r = manifest_write(&info, &content, put, userdata);
+        json_decref(row);
+        return r;
 }

@@ -11,9 +11,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "agent/delivery/delivery_members.h"
 #include "lib/base/parse.h"
-#include "lib/base/path.h"
 #include "lib/neuron/names.h"
 #include "lib/neuron/nrt_status.h"
 
@@ -184,76 +182,23 @@ bool delivery_notes_record_failure(Store *store, Bundle *b) {
         return has_changed;
 }
 
-/* ---- without a note ---- */
+/* ---- for the manifest ---- */
 
-static bool names_process(const StoredJob *seen, const PlanMember *m, SourceKind kind) {
-        return !delivery_member_is_attached(m) && m->uid == seen->uid &&
-               delivery_member_pid(m, kind) == seen->pid;
-}
-
-static bool is_writer(const StoredJob *seen, const Plan *plan, SourceKind kind) {
-        bool is_named = false;
-        uint64_t newest = 0;
-        for (size_t i = 0; i < plan_n_members(plan); i++) {
-                const PlanMember *m = plan_member(plan, i);
-                if (!delivery_member_is_attached(m) && m->mtime_sec >= 0)
-                        newest = MAX(newest,
-                                     (uint64_t)m->mtime_sec * USEC_PER_SEC + m->mtime_nsec / 1000);
-                is_named = is_named || names_process(seen, m, kind);
-        }
-        return is_named && seen->seen_usec <= newest;
-}
-
-static int64_t json_number(const json_t *job, const char *key) {
-        const json_t *v = json_object_get(job, key);
-        return json_is_integer(v) && json_integer_value(v) >= 0 ? json_integer_value(v) : -1;
-}
-
-/* The job of a unit without a note: that of the last seen process whose pid is in the name of a
- * file of the same owner, and which was seen before the unit's last change. A hint: users choose
- * the names of their files, but can name only their own processes.
- * @return what *ret points into, for json_decref(); NULL: there is none */
-static json_t *find_job(const DeliveryNotes *n, const Plan *plan, SourceKind kind,
-                        ManifestJob *ret) {
-        size_t i = n->n > 0 ? n->n_seen : 0; /* a note that counts is more reliable */
-        while (i < n->n_seen && !is_writer(&n->seen[i], plan, kind))
-                i++;
-        json_t *row = i < n->n_seen ? json_loads(n->seen[i].document, 0, NULL) : NULL;
-        const json_t *job = json_object_get(row, "job");
-        const char *source = json_string_value(json_object_get(job, "source"));
-        if (!source) {
-                json_decref(row);
-                return NULL;
-        }
-        *ret = (ManifestJob){ .key = json_string_value(json_object_get(job, "key")),
-                              .source = source,
-                              .rank = json_number(job, "rank"),
-                              .world_size = json_number(job, "world_size") };
-        if (ret->key && !ret->key[0])
-                ret->key = NULL;
-        return row;
-}
-
-int delivery_notes_describe(const DeliveryNotes *n, const DeliveryNotesQuery *q,
+int delivery_notes_describe(const DeliveryNotes *n, const NamedPids *pids, bool is_supplement,
                             DeliveryNotesText *ret) {
         const DeliveryNote *notes[MANIFEST_FAILURES_MAX];
-        DeliveryNotesText t = { .n_failures = select_notes(n, q->pids, q->is_supplement, notes) };
+        DeliveryNotesText t = { .n_failures = select_notes(n, pids, is_supplement, notes) };
         t.failures = calloc(t.n_failures + 1, sizeof *t.failures);
         if (!t.failures)
                 return -ENOMEM;
         for (size_t i = 0; i < t.n_failures; i++)
                 t.failures[i] = build_failure(notes[i]);
         t.has_job = job_of_note(t.n_failures > 0 ? notes[0] : NULL, &t.job);
-        if (!t.has_job) {
-                t.row = find_job(n, q->plan, q->kind, &t.job);
-                t.has_job = t.row;
-        }
         *ret = t;
         return 0;
 }
 
 void delivery_notes_text_done(DeliveryNotesText *t) {
         free(t->failures);
-        json_decref(t->row);
         *t = (DeliveryNotesText){ 0 };
 }

@@ -2,7 +2,6 @@
  * delivery starts, and from then on belongs to the delivery. Private to this folder. */
 #pragma once
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -10,7 +9,6 @@
 #include "agent/store/bundle.h"
 #include "agent/store/store.h"
 #include "lib/bundle/manifest.h"
-#include "lib/bundle/plan.h"
 #include "lib/neuron/note.h"
 
 typedef struct DeliveryNote {
@@ -48,19 +46,12 @@ bool delivery_notes_set_failure(Bundle *b, const DeliveryNotes *n);
 typedef struct DeliveryNotesText {
         ManifestFailure *failures; /* owned; they borrow from the notes */
         size_t n_failures;
-        ManifestJob job; /* borrows from the notes or from `row` */
+        ManifestJob job; /* of the first one that is named; borrows from the notes */
         bool has_job;
-        json_t *row; /* of the process that was seen at a device; NULL */
 } DeliveryNotesText;
 
-typedef struct DeliveryNotesQuery { /* borrowed: the bundle that the manifest is about */
-        const NamedPids *pids;
-        const Plan *plan;
-        SourceKind kind;
-        bool is_supplement;
-} DeliveryNotesQuery;
-
-/** Chooses the failures and the job. @return 0; -ENOMEM, with nothing left to free */
-int delivery_notes_describe(const DeliveryNotes *n, const DeliveryNotesQuery *q,
+/** Chooses the failures and the job. @param pids  in the names of the bundle's members
+ * @return 0; -ENOMEM, with nothing left to free */
+int delivery_notes_describe(const DeliveryNotes *n, const NamedPids *pids, bool is_supplement,
                             DeliveryNotesText *ret);
 void delivery_notes_text_done(DeliveryNotesText *t);

@@ -20,7 +20,6 @@
 #include <sys/mman.h>
 
 #include "agent/delivery/delivery_attempt.h"
-#include "agent/delivery/destination.h"
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
@@ -358,9 +357,9 @@ static bool reserve_memory(DeliveryS3 *x) {
                                        x->part_size, 0, plan_stream_bytes(x->attempt.plan)),
                                .connections = (unsigned)x->at->config->connections,
                                .level = d->level,
-                               .n_compressors = x->at->scheduler->n_compressors };
+                               .n_compressors = x->at->shared->n_compressors };
         uint64_t least = delivery_s3_memory_min(m.part_bytes, d->level);
-        int r = m.bytes < least ? scheduler_reserve_memory(d, least, &limit) : 0;
+        int r = m.bytes < least ? destination_reserve_memory(d, least, &limit) : 0;
         parse_format_human(need, least);
         parse_format_human(have, limit);
         if (r == -EAGAIN)
@@ -720,9 +719,9 @@ static int on_step(sd_event_source *source, void *userdata) {
 }
 
 static void schedule_step(DeliveryS3 *x) {
-        int r = x->step_source ? sd_event_source_set_enabled(x->step_source, SD_EVENT_ONESHOT)
-                               : sd_event_add_defer(x->at->scheduler->context.event,
-                                                    &x->step_source, on_step, x);
+        int r = x->step_source
+                        ? sd_event_source_set_enabled(x->step_source, SD_EVENT_ONESHOT)
+                        : sd_event_add_defer(x->at->shared->event, &x->step_source, on_step, x);
         if (r < 0)
                 log_dump(x->base.rec.id, LOG_ERR, r,
                          "cannot continue its delivery; restart the agent");
@@ -1026,7 +1025,7 @@ static void finish(DeliveryS3 *x) {
         set_state(x, DELIVERY_S3_ENDED);
         discard_attempt(x);
         atomic_store(&x->base.sent_bytes, x->sent_bytes);
-        int r = sd_event_add_defer(x->at->scheduler->context.event, &x->end_source, on_end, x);
+        int r = sd_event_add_defer(x->at->shared->event, &x->end_source, on_end, x);
         if (r < 0)
                 log_dump(x->base.rec.id, LOG_ERR, r, "cannot end its delivery; restart the agent");
 }
@@ -1169,7 +1168,7 @@ S3Client *delivery_s3_client(const Destination *d, const char **ret_error) {
 }
 
 static int create_client(Destination *d, S3Target *t) {
-        const SchedulerContext *c = &d->scheduler->context;
+        const DestinationShared *c = d->shared;
         const ConfigDestination *config = d->config;
         S3Environment environment = s3_environment_read(c->environment),
                       place = s3_environment_resolve(&environment, config->endpoint,
@@ -1206,11 +1205,11 @@ static int create_client(Destination *d, S3Target *t) {
                                     .kms_key_id = config->kms_key_id,
                                     .storage_class = config->storage_class,
                                     .tags = config->tags.items,
-                                    .retry_initial_usec = d->scheduler->config->retry.initial_usec,
-                                    .retry_maximum_usec = d->scheduler->config->retry.maximum_usec,
-                                    .seed = scheduler_random(),
-                                    .upload = d->scheduler->limits->upload,
-                                    .requests = d->scheduler->limits->requests },
+                                    .retry_initial_usec = d->shared->config->retry.initial_usec,
+                                    .retry_maximum_usec = d->shared->config->retry.maximum_usec,
+                                    .seed = destination_random(),
+                                    .upload = d->shared->limits->upload,
+                                    .requests = d->shared->limits->requests },
                 &t->config_error);
         return r == -EINVAL ? 0 : r; /* the probe reports it */
 }
@@ -1250,7 +1249,7 @@ static void s3_close(Destination *d) {
 /* ---- can it be written? ---- */
 
 static void on_probed(int outcome, const char *error, void *userdata) {
-        scheduler_probe_done(userdata, outcome, error);
+        destination_probe_done(userdata, outcome, error);
 }
 
 static int on_config_error(sd_event_source *source, void *userdata) {
@@ -1258,7 +1257,7 @@ static int on_config_error(sd_event_source *source, void *userdata) {
         Destination *d = userdata;
         const char *error;
         (void)delivery_s3_client(d, &error);
-        scheduler_probe_done(d, UPLOAD_E_DENIED, error);
+        destination_probe_done(d, UPLOAD_E_DENIED, error);
         return 0;
 }
 
@@ -1266,10 +1265,10 @@ static int s3_start_probe(Destination *d) {
         S3Target *t = target(d);
         if (!t->client) {
                 t->config_error_source = sd_event_source_disable_unref(t->config_error_source);
-                return sd_event_add_defer(d->scheduler->context.event, &t->config_error_source,
+                return sd_event_add_defer(d->shared->event, &t->config_error_source,
                                           on_config_error, d);
         }
-        _cleanup_free_ char *key = s3_probe_key(t->fixed, d->scheduler->context.instance_id);
+        _cleanup_free_ char *key = s3_probe_key(t->fixed, d->shared->instance_id);
         if (!key)
                 return -ENOMEM;
         t->probe = s3_probe_free(t->probe); /* the one before, which has ended */
@@ -1284,22 +1283,21 @@ static int s3_start_probe(Destination *d) {
 static bool is_kept(const char *key, const char *upload_id, void *userdata) {
         Destination *d = userdata;
         S3Target *t = target(d);
-        Store *store = d->scheduler->context.store;
+        Store *store = d->shared->store;
         if (store_ledger_knows(store, key, upload_id))
                 return true;
         /* what is to be aborted is aborted by its own destination */
         return t->cleanup != CLEANUP_ABORTS &&
                (store_abort_knows(store, key, upload_id) ||
-                !bundle_key_belongs_to(key, t->cleanup == CLEANUP_OURS
-                                                    ? d->scheduler->context.instance_id
-                                                    : NULL));
+                !bundle_key_belongs_to(key,
+                                       t->cleanup == CLEANUP_OURS ? d->shared->instance_id : NULL));
 }
 
 static void on_aborted(const char *key, const char *upload_id, uint64_t age_usec, void *userdata) {
         Destination *d = userdata;
         char age[64];
         (void)upload_id;
-        d->scheduler->n_aborted++;
+        d->shared->n_aborted++;
         log_notice("destination %s: aborted an unfinished upload of 's3://%s/%s', %s old, that "
                    "nobody resumes",
                    d->config->name, d->config->bucket, key, clock_format_duration(age, age_usec));
@@ -1318,10 +1316,10 @@ static void log_failed_sweep(Destination *d, const char *error) {
 }
 
 static uint64_t next_cleanup_usec(const Destination *d, unsigned n_rounds) {
-        const Scheduler *s = d->scheduler;
-        return scheduler_boottime_usec(s) +
+        const DestinationShared *s = d->shared;
+        return destination_boottime_usec(d) +
                backoff_next_usec(n_rounds, s->config->retry.initial_usec,
-                                 s->config->retry.maximum_usec, scheduler_random());
+                                 s->config->retry.maximum_usec, destination_random());
 }
 
 static void on_swept(int outcome, const char *error, unsigned n_aborted, void *userdata) {
@@ -1330,14 +1328,14 @@ static void on_swept(int outcome, const char *error, unsigned n_aborted, void *u
         (void)n_aborted;
         log_failed_sweep(d, outcome != 0 ? error ? error : "failed" : NULL);
         if (t->cleanup == CLEANUP_ABORTS &&
-            (outcome != 0 || scheduler_realtime_usec(d->scheduler) < t->abort_late_usec ||
-             store_abort_done(d->scheduler->context.store, t->abort_id) < 0))
+            (outcome != 0 || destination_realtime_usec(d) < t->abort_late_usec ||
+             store_abort_done(d->shared->store, t->abort_id) < 0))
                 t->aborts_remain = true;
         if (t->cleanup == CLEANUP_OURS && outcome != 0) {
                 t->swept_ours = false;
                 t->ours_usec = next_cleanup_usec(d, ++t->n_ours_failed);
         }
-        scheduler_cleanup_done(d, outcome);
+        destination_cleanup_done(d, outcome);
 }
 
 static bool start_sweep(Destination *d, CleanupKind what, const S3SweepOptions *options) {
@@ -1355,7 +1353,7 @@ static bool start_sweep(Destination *d, CleanupKind what, const S3SweepOptions *
 /* Of a row of a key alone. @return CLOCK_REALTIME; 0: a clock that was set back is not waited for
  */
 static uint64_t late_create_usec(const Destination *d, const LedgerAbort *a) {
-        uint64_t now = scheduler_realtime_usec(d->scheduler);
+        uint64_t now = destination_realtime_usec(d);
         return a->upload_id || a->since_usec > now ? 0 : a->since_usec + CREATE_LATE_MAX_USEC;
 }
 
@@ -1363,8 +1361,8 @@ static uint64_t late_create_usec(const Destination *d, const LedgerAbort *a) {
 static bool start_next_abort(Destination *d) {
         S3Target *t = target(d);
         _cleanup_(ledger_abort_done) LedgerAbort next = { 0 };
-        bool is_started = store_abort_next(d->scheduler->context.store, d->config->name,
-                                           t->abort_id, &next) == 0 && /* an error: again later */
+        bool is_started = store_abort_next(d->shared->store, d->config->name, t->abort_id, &next) ==
+                                  0 && /* an error: again later */
                           start_sweep(d, CLEANUP_ABORTS,
                                       &(S3SweepOptions){ .prefix = next.key,
                                                          .exact_key = true,
@@ -1382,8 +1380,8 @@ static bool start_next_abort(Destination *d) {
 
 static bool s3_clean_up(Destination *d, uint64_t *ret_next_usec) {
         S3Target *t = target(d);
-        const Config *config = d->scheduler->config;
-        uint64_t now = scheduler_boottime_usec(d->scheduler);
+        const Config *config = d->shared->config;
+        uint64_t now = destination_boottime_usec(d);
         if (!t->swept_ours && now >= t->ours_usec) {
                 /* uploads of ours that the ledger does not know: of a database that was lost, or of
                  * a Create whose answer was lost */
@@ -1412,7 +1410,7 @@ static bool s3_clean_up(Destination *d, uint64_t *ret_next_usec) {
 /* ---- the operations of the bucket ---- */
 
 static uint64_t s3_memory_bytes(const Destination *d) {
-        const Scheduler *s = d->scheduler;
+        const DestinationShared *s = d->shared;
         DeliveryS3Memory m = { .part_bytes =
                                        packer_part_bytes_max(d->config->part_size_bytes, 0, 0),
                                .connections = (unsigned)d->config->connections,
@@ -1421,7 +1419,7 @@ static uint64_t s3_memory_bytes(const Destination *d) {
         uint64_t wanted = (m.connections + 1) * m.part_bytes +
                           bundle_writer_memory_best(m.level, m.n_compressors),
                  writer;
-        m.bytes = MIN(wanted, scheduler_memory_share(s));
+        m.bytes = MIN(wanted, destination_memory_share(s));
         unsigned n = delivery_s3_buffers(&m, &writer);
         return n > 0 ? n * m.part_bytes + writer : delivery_s3_memory_min(m.part_bytes, m.level);
 }
@@ -1436,15 +1434,14 @@ static int s3_delivery_new(Destination *d, const Bundle *b, const char *director
                 return -ENOMEM;
         x->at = d;
         x->client = target(d)->client;
-        x->store = d->scheduler->context.store;
+        x->store = d->shared->store;
         x->part_size = d->config->part_size_bytes;
         /* What is older than this run may have been delivered by one whose state is lost. */
-        x->is_fresh =
-                !bundle_has_begun(b) && b->rec.oldest_mtime_usec >= d->scheduler->started_usec;
+        x->is_fresh = !bundle_has_begun(b) && b->rec.oldest_mtime_usec >= d->shared->started_usec;
         x->base.work = (WorkJob){ .run = run_work, .done = on_work_done };
         x->signature =
-                packer_signature((int)d->scheduler->config->limits.compression_level, x->part_size);
-        int r = x->signature ? scheduler_init_delivery(d, &x->base, b, directory) : -ENOMEM;
+                packer_signature((int)d->shared->config->limits.compression_level, x->part_size);
+        int r = x->signature ? destination_init_delivery(d, &x->base, b, directory) : -ENOMEM;
         if (r < 0) {
                 free(x->signature);
                 free(x);
@@ -1455,7 +1452,7 @@ static int s3_delivery_new(Destination *d, const Bundle *b, const char *director
 }
 
 static void s3_on_delivered(Destination *d, const char *bundle) {
-        int r = store_ledger_end(d->scheduler->context.store, bundle, d->config->name);
+        int r = store_ledger_end(d->shared->store, bundle, d->config->name);
         if (r < 0)
                 log_dump(bundle, LOG_WARNING, r,
                          "%s: cannot clear its upload's ledger; an upload that is complete is "

@@ -2,9 +2,15 @@
  */
 #pragma once
 
+#include "agent/delivery/destination.h"
 #include "agent/store/store.h"
 #include "lib/bundle/packer.h"
 #include "uploaders/s3/s3_upload.h"
+
+extern const DestinationType destination_s3_type;
+
+/** @return the bucket's client; NULL and *ret_error (borrowed): its configuration cannot be used */
+S3Client *delivery_s3_client(const Destination *d, const char **ret_error);
 
 typedef struct DeliveryS3Memory {
         uint64_t bytes, part_bytes; /* in all; the largest buffer of a part */

@@ -1,11 +1,12 @@
 /* A volume as a destination: its deliveries and its probe block, so they run in a worker of its
  * own. */
+#include "agent/delivery/delivery_volume.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "agent/delivery/delivery_attempt.h"
-#include "agent/delivery/destination.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
@@ -341,7 +342,7 @@ static void run_probe(WorkJob *work) {
 static void on_probed(WorkJob *work) {
         VolumeTarget *t = CONTAINER_OF(work, VolumeTarget, probe);
         _cleanup_free_ char *error = TAKE_PTR(t->probe_error);
-        scheduler_probe_done(t->destination, t->probe_outcome, error);
+        destination_probe_done(t->destination, t->probe_outcome, error);
 }
 
 static void run_sweep(WorkJob *work) {
@@ -352,25 +353,25 @@ static void run_sweep(WorkJob *work) {
 static void on_swept(WorkJob *work) {
         VolumeTarget *t = CONTAINER_OF(work, VolumeTarget, sweep);
         Destination *d = t->destination;
-        Scheduler *s = d->scheduler;
+        DestinationShared *s = d->shared;
         int r = t->sweep_result;
         if (r == 0)
-                r = store_abort_done(s->context.store, t->sweep_id);
+                r = store_abort_done(s->store, t->sweep_id);
         if (r < 0) {
-                t->sweep_usec = scheduler_boottime_usec(s) + s->config->retry.maximum_usec;
+                t->sweep_usec = destination_boottime_usec(d) + s->config->retry.maximum_usec;
                 log_warning(
                         r, "destination %s: cannot remove the temporary file of '%s'; trying again",
                         d->config->name, t->sweep_path);
         }
-        scheduler_cleanup_done(d, t->sweep_result);
+        destination_cleanup_done(d, t->sweep_result);
 }
 
 /* One after the other; one that stays does not keep the others. */
 static bool volume_clean_up(Destination *d, uint64_t *ret_next_usec) {
         VolumeTarget *t = target(d);
-        Store *store = d->scheduler->context.store;
+        Store *store = d->shared->store;
         _cleanup_(ledger_abort_done) LedgerAbort next = { 0 };
-        if (scheduler_boottime_usec(d->scheduler) < t->sweep_usec) {
+        if (destination_boottime_usec(d) < t->sweep_usec) {
                 *ret_next_usec = t->sweep_usec;
                 return false;
         }
@@ -389,11 +390,11 @@ static bool volume_clean_up(Destination *d, uint64_t *ret_next_usec) {
 static void record_temporary(const Destination *d, const char *bundle, const char *directory,
                              char *name) {
         _cleanup_free_ char *path = name ? path_join(directory, name) : NULL;
-        const Scheduler *s = d->scheduler;
+        const DestinationShared *s = d->shared;
         const LedgerAbort row = { .destination = d->config->name,
                                   .key = path,
-                                  .since_usec = scheduler_realtime_usec(s) };
-        int r = path ? store_abort_add(s->context.store, &row, NULL) : -ENOMEM;
+                                  .since_usec = destination_realtime_usec(d) };
+        int r = path ? store_abort_add(s->store, &row, NULL) : -ENOMEM;
         free(name);
         if (r < 0)
                 log_dump(bundle, LOG_WARNING, r,
@@ -437,10 +438,10 @@ int delivery_volume_open(const Destination *d, Volume **ret) {
                                 config->min_free.is_permille ? config->min_free.permille : 0,
                         .mode = config->mode,
                         .group = config->group,
-                        .writer = d->scheduler->context.instance_id,
-                        .trusted_uids = d->scheduler->config->agreement.trusted_uids.items,
+                        .writer = d->shared->instance_id,
+                        .trusted_uids = d->shared->config->agreement.trusted_uids.items,
                         /* a root that was there and is not any more is not mounted */
-                        .must_exist = scheduler_bytes_delivered(d) > 0 });
+                        .must_exist = destination_bytes_delivered(d) > 0 });
 }
 
 static int volume_open(Destination *d) {
@@ -475,13 +476,13 @@ static int volume_start_probe(Destination *d) {
 /* What a writer may use: all of it together stays below limits.memory, shared fairly among the
  * destinations. */
 static uint64_t volume_memory_bytes(const Destination *d) {
-        const Scheduler *s = d->scheduler;
+        const DestinationShared *s = d->shared;
         int level = (int)s->config->limits.compression_level;
         if (d != d->head)
                 return bundle_writer_memory_min(level);
-        return MAX(
-                MIN(bundle_writer_memory_best(level, s->n_compressors), scheduler_memory_share(s)),
-                bundle_writer_memory_min(level));
+        return MAX(MIN(bundle_writer_memory_best(level, s->n_compressors),
+                       destination_memory_share(s)),
+                   bundle_writer_memory_min(level));
 }
 
 static char *volume_format_location(const Destination *d, const char *directory, const char *name) {
@@ -497,7 +498,7 @@ static int volume_delivery_new(Destination *d, const Bundle *b, const char *dire
         v->volume = target(d)->volume;
         v->size_hint_bytes = b->full_at_bytes;
         v->root = strdup(path_template_fixed(d->template));
-        int r = v->root ? scheduler_init_delivery(d, &v->base, b, directory) : -ENOMEM;
+        int r = v->root ? destination_init_delivery(d, &v->base, b, directory) : -ENOMEM;
         if (r < 0) {
                 free(v->root);
                 free(v);

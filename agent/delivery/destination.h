@@ -1,47 +1,23 @@
-/* A destination: its state, which the scheduler owns, and the operations of each kind. Private to
- * this folder. */
+/* A destination: what it is, how it fares and what is at work there; and the operations that differ
+ * between a volume and a bucket. The scheduler owns destinations and decides what goes to them;
+ * this knows nothing of it but two callbacks. Private to this folder. */
 #pragma once
 
+#include <systemd/sd-event.h>
+
 #include "agent/delivery/delivery.h"
-#include "agent/delivery/scheduler.h"
+#include "agent/delivery/rate_limits.h"
+#include "agent/delivery/rotation.h"
+#include "agent/retention/source_spec.h"
+#include "agent/store/bundle.h"
+#include "agent/store/store.h"
+#include "config/config.h"
 #include "lib/base/path.h"
 #include "lib/event/worker_pool.h"
 #include "uploaders/s3/s3_client.h"
-#include "uploaders/volume/volume.h"
 
-/* Which of the bundles that may go now is next at a destination. Small ones go first (logs and
- * metadata say the most and cost the least), sources alternate, and in a source the owners of its
- * units; of an owner the oldest is first. A large one follows so many small ones in a row, so that
- * nothing waits for ever. Pure. */
-#define SMALL_BYTES_MAX (UINT64_C(4) << 20) /* of the source's files */
-#define SMALL_FILES_MAX 1000
-#define SMALL_IN_ROW_MAX 16
-#define ROTATION_SOURCES_MAX 200 /* as in the table of keys */
-#define ROTATION_OWNERS_MAX 500
-/* Of more than that whoever was served the longest ago is forgotten, and is next. */
-
-typedef struct RotationServed {
-        const void *source; /* an identity, never dereferenced */
-        uid_t uid;          /* of the owner; 0 where sources are counted */
-        uint64_t turn;      /* when it was served last */
-} RotationServed;
-
-typedef struct Rotation { /* all zero = nothing was served yet */
-        uint64_t n;
-        unsigned n_small_in_row;
-        RotationServed sources[ROTATION_SOURCES_MAX], owners[ROTATION_OWNERS_MAX];
-        size_t n_sources, n_owners;
-} Rotation;
-
-/** @return whether a bundle of so many files and bytes is a small one */
-bool rotation_is_small(uint64_t n_files, uint64_t bytes);
-/** @return whether a small one is next, if there is any; else a large one */
-bool rotation_prefers_small(const Rotation *r);
-/** @return when a source was served last: the one with the least is next */
-uint64_t rotation_served_at(const Rotation *r, const void *source);
-/** @return when an owner was served last in a source */
-uint64_t rotation_owner_served_at(const Rotation *r, const void *source, uid_t uid);
-void rotation_record(Rotation *r, const void *source, uid_t uid, bool is_small);
+typedef struct Destination Destination;
+typedef struct DestinationType DestinationType;
 
 /* Distinguishes work that has stalled from work that is slow. Pure. */
 #define STALL_TIMEOUT_USEC (60 * USEC_PER_SEC) /* as the default of S3's request_timeout */
@@ -56,10 +32,47 @@ typedef struct StallCheck {
  * @param now_usec    of the same clock as start_usec
  * @return for how long there was no progress, when that exceeds STALL_TIMEOUT_USEC; else 0
  */
-uint64_t stall_check(StallCheck *s, uint64_t start_usec, uint64_t progress, uint64_t now_usec);
+uint64_t destination_stall_check(StallCheck *s, uint64_t start_usec, uint64_t progress,
+                                 uint64_t now_usec);
 
-typedef struct DestinationType DestinationType;
-typedef struct Objects Objects;
+/* What the destinations of one scheduler have in common. The scheduler owns it. */
+typedef struct DestinationShared { /* all pointers are borrowed */
+        sd_event *event;
+        Clock *clock;
+        Store *store;
+        const char *instance_id, *hostname;
+        char *const *environment; /* NAME=VALUE list, for credentials and endpoints of S3 */
+        SourceSpec *(*get_source_spec)(const Bundle *b);
+        bool is_once; /* --once: the node may be terminated soon, so backoffs are short */
+        const Config *config;
+        uint64_t started_usec; /* CLOCK_REALTIME */
+        WorkerPool *compressors;
+        unsigned n_compressors;
+        RateLimits *limits;
+        uint64_t object_timeout_usec; /* after which a small object of a volume hangs */
+
+        size_t n_destinations;         /* configured */
+        uint64_t memory_used;          /* by running deliveries */
+        uint64_t memory_reserved;      /* of limits.memory, for second workers */
+        Destination *waits_for_memory; /* is next: the others start nothing meanwhile */
+
+        uint64_t n_failures; /* of destinations, since the start */
+        uint64_t n_aborted;  /* unfinished uploads, since the start */
+
+        /** Something may start there now. From the loop, never from inside a function below. */
+        void (*on_due)(Destination *d);
+        /** A probe has ended, and d's state says how. */
+        void (*on_probed)(Destination *d, bool is_ok);
+} DestinationShared;
+
+/* The small objects of a destination (objects.c), as far as its owner has to know of them. */
+typedef struct DestinationObjects {
+        /** Nothing is underway, but for what hangs in a thread and was cancelled: that is left
+         * behind when it does not end until then (CLOCK_BOOTTIME). */
+        void (*close)(Destination *d, uint64_t until_usec);
+        /** @return since when they wait for an answer of a bucket, CLOCK_BOOTTIME; 0: none does */
+        uint64_t (*waiting_since_usec)(const Destination *d);
+} DestinationObjects;
 
 typedef enum DestinationState {
         DESTINATION_OK,
@@ -79,8 +92,8 @@ typedef enum DestinationActivity {
 
 /* A volume has a second one for small bundles alone, which need not wait until a large copy, which
  * cannot be interrupted, has ended: its `head` is the first one, whose state counts for both. */
-typedef struct Destination {
-        Scheduler *scheduler;
+struct Destination {
+        DestinationShared *shared;       /* borrowed */
         struct Destination *head;        /* itself, but for the second one */
         const ConfigDestination *config; /* borrowed */
         const DestinationType *type;
@@ -107,9 +120,9 @@ typedef struct Destination {
         char stall_error[256];
         Rotation rotation;
         /* Where many nodes send to one place they do not all start at the same moment. */
-        uint64_t jitter_until_usec; /* CLOCK_BOOTTIME; 0 = the next one draws */
-        Objects *objects;           /* of objects.c; NULL until the first call */
-} Destination;
+        uint64_t jitter_until_usec;  /* CLOCK_BOOTTIME; 0 = the next one draws */
+        DestinationObjects *objects; /* NULL until the first call */
+};
 
 /* What differs between a volume and a bucket. All of it on the loop. */
 struct DestinationType {
@@ -129,9 +142,9 @@ struct DestinationType {
         void (*stop)(Destination *d, bool hung);
         void (*close)(Destination *d); /* not for what hangs */
 
-        /** Can it be written? scheduler_probe_done() is called later. @return 0, -errno */
+        /** Can it be written? destination_probe_done() is called later. @return 0, -errno */
         int (*probe)(Destination *d);
-        /** Starts work due before the next delivery; scheduler_cleanup_done() is called later.
+        /** Starts work due before the next delivery; destination_cleanup_done() is called later.
          * @param ret_next_usec  CLOCK_BOOTTIME, when more is due
          * @return whether something was started. NULL: there is never any */
         bool (*clean_up)(Destination *d, uint64_t *ret_next_usec);
@@ -165,64 +178,76 @@ struct DestinationType {
         /** @return false: none was made. NULL: it makes none */
         bool (*stats)(const Destination *d, S3Stats *ret);
 };
-extern const DestinationType destination_volume_type, destination_s3_type;
 
-struct Scheduler {
-        SchedulerContext context;
-        const Config *config;
-        uint64_t started_usec; /* CLOCK_REALTIME */
-        WorkerPool *compressors;
-        unsigned n_compressors;
-        Destination *destinations;
-        size_t n_destinations; /* configured */
-        size_t n_all;          /* the second ones of volumes follow */
-        RateLimits *limits;
-        bool is_urgent;           /* drained, or --once: nothing waits for the sake of others */
-        uint64_t memory_used;     /* by running deliveries */
-        uint64_t memory_reserved; /* of limits.memory, for the second ones */
-        Destination *waits_for_memory; /* is next: the others start nothing meanwhile */
-        uint64_t n_retries[N_SCHEDULER_RETRIES];
-        uint64_t n_aborted; /* unfinished uploads, since the start */
-        bool is_stopping;
-        uint64_t stop_usec; /* CLOCK_BOOTTIME: what runs then is left behind; 0 = not stopping */
-};
-
-static inline uint64_t scheduler_boottime_usec(const Scheduler *s) {
-        return s->context.clock->boottime_usec(s->context.clock);
+static inline uint64_t destination_boottime_usec(const Destination *d) {
+        return d->shared->clock->boottime_usec(d->shared->clock);
 }
 
-static inline uint64_t scheduler_realtime_usec(const Scheduler *s) {
-        return s->context.clock->realtime_usec(s->context.clock);
+static inline uint64_t destination_realtime_usec(const Destination *d) {
+        return d->shared->clock->realtime_usec(d->shared->clock);
 }
 
-/** Prepares a delivery of this bundle to this destination. @return as delivery_init() */
-int scheduler_init_delivery(const Destination *at, Delivery *d, const Bundle *b,
-                            const char *directory);
+/** @param head  the first one of a volume, for its second one; else d itself
+ * @return 0, -errno; destination_stop() and destination_close() are to be called in both cases */
+int destination_init(Destination *d, DestinationShared *shared, Destination *head,
+                     const ConfigDestination *config, const DestinationType *type);
+/** Waits for the worker until then (CLOCK_BOOTTIME), and releases what is on the loop.
+ * @return whether the worker hangs: it is left behind with what it uses, and destination_close() is
+ * not to be called */
+bool destination_stop(Destination *d, uint64_t until_usec);
+/** Releases the rest. */
+void destination_close(Destination *d, bool hung);
 
-/** @return NULL: there is none of this name */
-Destination *scheduler_find_destination(const Scheduler *s, const char *name);
-/** @return of a bucket; NULL and *ret_error (borrowed): its configuration cannot be used */
-S3Client *delivery_s3_client(const Destination *d, const char **ret_error);
-/** @return 0 and another Volume of the same directory, for another thread; -errno */
-int delivery_volume_open(const Destination *d, Volume **ret);
-/** @return since when small objects wait for an answer of a bucket, CLOCK_BOOTTIME; 0: none does */
-uint64_t objects_waiting_since_usec(const Destination *d);
-/** Nothing is underway, but for what hangs in a thread and was cancelled: it is left behind when it
- * does not end until then (CLOCK_BOOTTIME). */
-void objects_done(Destination *d, uint64_t until_usec);
+/* ---- its state ---- */
+
+const char *destination_state_name(DestinationState s);
+void destination_set_activity(Destination *d, DestinationActivity to);
+/** Calls on_due after so long, or at once in the next turn of the loop. */
+void destination_kick_in(Destination *d, uint64_t usec);
+
+/** A delivery or a probe succeeded. */
+void destination_mark_ok(Destination *d);
+/** @param outcome  UPLOAD_E_*, -errno  @param error  a sentence, copied; may be NULL */
+void destination_mark_failed(Destination *d, int outcome, const char *error);
+/** The type's probe has ended. @param outcome  0, UPLOAD_E_*, -errno  @param error  as above */
+void destination_probe_done(Destination *d, int outcome, const char *error);
+/** The type's clean-up has ended. @param outcome  0: it went well */
+void destination_cleanup_done(Destination *d, int outcome);
+/** A small object was read or written. @param error  it was not, by the destination's fault: a
+ * sentence, copied; NULL: it was, or is not there */
+void destination_object_done(Destination *d, const char *error);
+
+/* A destination that works again receives everything within two minutes. */
+#define DESTINATION_BACKOFF_MAX_USEC USEC_PER_MINUTE
+/** @return how long to wait after the n-th failure in a row: as `retry` says, but at most
+ * maximum_usec */
+uint64_t destination_backoff_usec(const DestinationShared *s, unsigned n, uint64_t maximum_usec);
+
+/** @param ret_is_ours  whether the work waits for us, not for the destination
+ * @return for how long it has made no progress; 0: it makes some, or nothing is at work */
+uint64_t destination_stall(Destination *d, bool *ret_is_ours);
+
+/** Counts what was delivered there, ever. */
+void destination_count_bytes(const Destination *d, uint64_t bytes);
+uint64_t destination_bytes_delivered(const Destination *d);
+
+/* ---- its deliveries ---- */
 
 /** @return the directory of a bundle below the destination's root, which is a bucket or the fixed
  * part of a path; the caller's, NULL for lack of memory */
-char *scheduler_bundle_directory(const Destination *d, const BundleRecord *rec);
+char *destination_bundle_directory(const Destination *d, const BundleRecord *rec);
+/** Prepares a delivery of this bundle. @return as delivery_init() */
+int destination_init_delivery(const Destination *d, Delivery *job, const Bundle *b,
+                              const char *directory);
+
 /** @return limits.memory's share of one destination */
-uint64_t scheduler_memory_share(const Scheduler *s);
-/** As DeliveryS3Options.reserve. */
-int scheduler_reserve_memory(Delivery *job, uint64_t bytes, uint64_t *ret_limit);
-/** @param outcome  0, UPLOAD_E_*, -errno  @param error  a sentence, copied; may be NULL */
-void scheduler_probe_done(Destination *d, int outcome, const char *error);
-void scheduler_cleanup_done(Destination *d, int outcome); /* 0: it went well */
-/** A small object was read or written. @param error  it was not, by the destination's fault: a
- * sentence, copied; NULL: it was, or is not there */
-void scheduler_object_done(Destination *d, const char *error);
-uint64_t scheduler_bytes_delivered(const Destination *d); /* ever */
-uint64_t scheduler_random(void);
+uint64_t destination_memory_share(const DestinationShared *s);
+/** @return whether a delivery that needs so much may start */
+bool destination_has_memory(const DestinationShared *s, uint64_t bytes);
+/** Changes what a running delivery has reserved. @param ret_limit  for messages
+ * @return 0; -EAGAIN: others have it now, and this destination is next; -EOVERFLOW: never */
+int destination_reserve_memory(Delivery *job, uint64_t bytes, uint64_t *ret_limit);
+
+/** Replaces a text by a copy of another one, or by NULL. */
+void destination_set_text(char **to, const char *text);
+uint64_t destination_random(void);

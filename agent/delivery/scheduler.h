@@ -31,6 +31,8 @@ typedef struct SchedulerContext { /* borrowed */
         /* A member changed while it was read: the bundle goes back to SETTLING, at its source. */
         void (*on_changed)(Bundle *b, const char *why);
         void *userdata;
+        /* After which a small object of a volume counts as hung. 0: a minute. */
+        uint64_t object_timeout_usec;
 } SchedulerContext;
 
 /** @param config  borrowed for the scheduler's life */
@@ -71,6 +73,15 @@ unsigned scheduler_auto_compressors(const Config *config, unsigned n_cpus);
  * @return whether the caller has to wait for a worker or an attempt */
 bool scheduler_abort(Scheduler *s, Bundle *b);
 
+/** A bundle reached a final state: uploads of it that could be resumed are queued to be aborted. */
+void scheduler_abandon_uploads(Scheduler *s, const Bundle *b);
+
+/** @return whether a configured destination will still try b, which has not failed by its own fault
+ * since the start (or since it was retried) */
+bool scheduler_can_continue(const Scheduler *s, const Bundle *b);
+
+/* ---- what is shown: scheduler_view.c ---- */
+
 typedef struct SchedulerDestinationView {
         const char *name, *type;
         const char *state;      /* ok | paused | failing (also when a delivery there hangs) */
@@ -88,13 +99,6 @@ size_t scheduler_deliveries_view(const Scheduler *s, SchedulerDeliveryView *ret)
 
 /** @return whether requests were made there, and *ret (uploaders/s3/s3_client.h) */
 bool scheduler_requests(const Scheduler *s, size_t i, S3Stats *ret);
-
-/** A bundle reached a final state: uploads of it that could be resumed are queued to be aborted. */
-void scheduler_abandon_uploads(Scheduler *s, const Bundle *b);
-
-/** @return whether a configured destination will still try b, which has not failed by its own fault
- * since the start (or since it was retried) */
-bool scheduler_can_continue(const Scheduler *s, const Bundle *b);
 
 size_t scheduler_n_destinations(const Scheduler *s);
 void scheduler_destination_view(const Scheduler *s, size_t i, SchedulerDestinationView *ret);

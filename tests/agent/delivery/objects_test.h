@@ -19,40 +19,56 @@ typedef struct Node {
         Store *store;
         BundleTable *bundles; /* none */
         Scheduler *scheduler;
+        Clock clock;
         unsigned n_running; /* calls */
 } Node;
 
-/** @param destination  YAML: the keys of destination `x`  @return whether it could */
-static inline bool node_init(Node *n, const char *state_directory, const char *instance_id,
-                             const char *destination, char *const *environment) {
+typedef struct NodeOptions {
+        const char *state_directory, *instance_id;
+        const char *destination; /* YAML: the keys of destination `x` */
+        char *const *environment;
+        uint64_t object_timeout_usec; /* 0: the default */
+} NodeOptions;
+
+/** @return whether it could */
+static inline bool node_init_with(Node *n, const NodeOptions *o) {
         _cleanup_free_ char *text = strbuf_format("version: 1\n"
                                                   "limits: {compression_threads: 1}\n"
                                                   "retry: {initial: 1ms, maximum: 2ms}\n"
                                                   "sources: [{name: s, kind: directory, path: "
                                                   "/nonexistent/%%d, destinations: [x]}]\n"
                                                   "destinations: [{name: x, %s}]\n",
-                                                  destination);
+                                                  o->destination);
         Diags diags = { 0 };
-        *n = (Node){ 0 };
-        if (!text ||
-            config_parse(&n->config, "test.yaml", text, strlen(text), environment, &diags) != 0) {
+        *n = (Node){ .clock = *clock_system() };
+        if (!text || config_parse(&n->config, "test.yaml", text, strlen(text), o->environment,
+                                  &diags) != 0) {
                 diag_print(&diags, stderr);
                 return false;
         }
         diag_done(&diags);
         return sd_event_new(&n->event) >= 0 &&
-               store_open(&n->store, state_directory, NULL, NULL) == 0 &&
-               bundle_table_new(&n->bundles, n->store, clock_system(),
-                                &(BundleTableCallbacks){ 0 }) == 0 &&
+               store_open(&n->store, o->state_directory, NULL, NULL) == 0 &&
+               bundle_table_new(&n->bundles, n->store, &n->clock, &(BundleTableCallbacks){ 0 }) ==
+                       0 &&
                scheduler_new(&n->scheduler,
                              &(SchedulerContext){ .event = n->event,
-                                                  .clock = clock_system(),
+                                                  .clock = &n->clock,
                                                   .store = n->store,
                                                   .bundles = n->bundles,
-                                                  .instance_id = instance_id,
+                                                  .instance_id = o->instance_id,
                                                   .hostname = "host",
-                                                  .environment = environment },
+                                                  .environment = o->environment,
+                                                  .object_timeout_usec = o->object_timeout_usec },
                              n->config) == 0;
+}
+
+static inline bool node_init(Node *n, const char *state_directory, const char *instance_id,
+                             const char *destination, char *const *environment) {
+        return node_init_with(n, &(NodeOptions){ .state_directory = state_directory,
+                                                 .instance_id = instance_id,
+                                                 .destination = destination,
+                                                 .environment = environment });
 }
 
 static inline void node_done(Node *n) {

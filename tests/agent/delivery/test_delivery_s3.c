@@ -5,6 +5,7 @@
 #include "tests/harness/unit.h"
 
 #include "agent/delivery/delivery_s3.h"
+#include "agent/delivery/scheduler.h"
 #include "lib/bundle/packer.h"
 #include "tests/lib/base/scratch.h"
 
@@ -40,6 +41,27 @@ static void too_little_memory_gives_no_buffer(void **state) {
                 delivery_s3_buffers(&(DeliveryS3Memory){ least - 1, PART, 4, 3, 1 }, &writer), 0);
         assert_int_equal(delivery_s3_buffers(&(DeliveryS3Memory){ least, PART, 4, 3, 1 }, &writer),
                          2);
+}
+
+static void auto_means_all_cpus_as_far_as_the_memory_leaves_parallel_parts(void **state) {
+        (void)state;
+        ConfigDestination to = { .type = CONFIG_VOLUME,
+                                 .part_size_bytes = 8 * MIB,
+                                 .connections = 4 };
+        Config c = { .limits = { .memory_bytes = 64 * MIB, .compression_level = 3 },
+                     .destinations = &to,
+                     .n_destinations = 1 };
+        assert_int_equal(scheduler_auto_compressors(&c, 0), 1);
+        assert_int_equal(scheduler_auto_compressors(&c, 2), 2);
+        assert_int_equal(scheduler_auto_compressors(&c, 192), 192); /* a writer takes what fits */
+        to.type = CONFIG_S3;
+        assert_int_equal(scheduler_auto_compressors(&c, 2), 2);
+        unsigned n = scheduler_auto_compressors(&c, 192);
+        assert_in_range(n, 3, 8);
+        c.limits.memory_bytes = 2 * GIB;
+        assert_int_equal(scheduler_auto_compressors(&c, 192), 192);
+        c.limits.memory_bytes = 16 * MIB; /* one part at a time at most */
+        assert_in_range(scheduler_auto_compressors(&c, 192), 1, 192);
 }
 
 typedef struct Fixture {
@@ -201,6 +223,7 @@ int main(void) {
                 cmocka_unit_test(connections_are_lowered_before_anything_else),
                 cmocka_unit_test(the_defaults_get_all_their_connections),
                 cmocka_unit_test(too_little_memory_gives_no_buffer),
+                cmocka_unit_test(auto_means_all_cpus_as_far_as_the_memory_leaves_parallel_parts),
                 cmocka_unit_test_setup_teardown(the_ledger_of_an_earlier_run_is_resumed, setup,
                                                 teardown),
                 cmocka_unit_test_setup_teardown(

@@ -1,14 +1,20 @@
 /* Small objects on a volume: created once whoever tries and whatever gets lost, never outside of
  * the volume, never by the loop. Faults are made by wrapping single system calls. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "tests/harness/unit.h"
 
-#include <errno.h>
-#include <poll.h>
-#include <sys/wait.h>
-
-#include "agent/delivery/objects.c" /* a time limit goes off by hand */
+#include "agent/delivery/delivery_volume.h"
+#include "agent/delivery/objects_private.h"
+#include "agent/delivery/scheduler_private.h"
 #include "tests/agent/delivery/objects_test.h"
 #include "tests/lib/base/scratch.h"
+#include "uploaders/uploader.h"
 
 /* ---- system calls ---- */
 
@@ -73,12 +79,26 @@ static const char *scratch_path(const Fixture *f) {
         return ((Scratch *)f->scratch)->path;
 }
 
-static bool start_node(Node *n, const char *root, const char *instance_id) {
+/* @param timeout_usec  after which a call that hangs ends; 0: the default */
+static bool start_node_with(Node *n, const char *root, const char *instance_id,
+                            uint64_t timeout_usec) {
         char state[PATH_MAX + 64], keys[PATH_MAX + 64];
         (void)snprintf(state, sizeof state, "%s/state-%s", root, instance_id);
         (void)snprintf(keys, sizeof keys, "type: volume, path: '%s/v/%%d-%%c'", root);
         return (mkdir(state, 0700) == 0 || errno == EEXIST) &&
-               node_init(n, state, instance_id, keys, (char *[]){ NULL });
+               node_init_with(n, &(NodeOptions){ .state_directory = state,
+                                                 .instance_id = instance_id,
+                                                 .destination = keys,
+                                                 .environment = (char *[]){ NULL },
+                                                 .object_timeout_usec = timeout_usec });
+}
+
+static bool start_node(Node *n, const char *root, const char *instance_id) {
+        return start_node_with(n, root, instance_id, 0);
+}
+
+static Destination *destination_of(const Node *n) {
+        return scheduler_find_destination(n->scheduler, "x");
 }
 
 static int setup(void **state) {
@@ -182,18 +202,25 @@ static void a_listing_has_regular_files_in_order_and_nothing_else(void **state) 
                                         ".incidents/k/2.json 2;");
 }
 
-static int list_at_most(Fixture *f, size_t n_max) {
-        EntryList found = { 0 };
-        Volume *v = f->node.scheduler->destinations[0].objects->volume; /* its thread is idle */
+static int count_file(const VolumeFile *file, void *userdata) {
+        (void)file;
+        (*(size_t *)userdata)++;
+        return 0;
+}
+
+static int list_at_most(const Fixture *f, size_t n_max) {
+        Volume *v = NULL;
+        size_t n_found = 0;
         _cleanup_free_ char *error = NULL;
+        assert_int_equal(delivery_volume_open(destination_of(&f->node), &v), 0);
         int r = volume_object_list(v,
                                    &(VolumeListing){ .directory = ".incidents/k/",
                                                      .n_max = n_max,
-                                                     .on_file = on_file,
-                                                     .userdata = &found },
+                                                     .on_file = count_file,
+                                                     .userdata = &n_found },
                                    &error);
         assert_int_equal(error != NULL, r != 0);
-        entries_done(&found);
+        volume_free(v);
         return r;
 }
 
@@ -397,14 +424,14 @@ static void assert_destination(Fixture *f, const char *wanted, const char *error
 }
 
 static void turn_until_proven(Fixture *f) {
-        while (!f->node.scheduler->destinations[0].is_proven)
+        while (!destination_of(&f->node)->is_proven)
                 assert_true(sd_event_run(f->node.event, UINT64_MAX) >= 0);
 }
 
 static void trouble_shows_at_the_destination_and_its_probe_says_whether_it_can_be_reached(
         void **state) {
         Fixture *f = *state;
-        Destination *d = &f->node.scheduler->destinations[0];
+        Destination *d = destination_of(&f->node);
         scheduler_kick(f->node.scheduler);
         turn_until_proven(f);
         assert_destination(f, "ok", NULL);
@@ -432,7 +459,7 @@ static void trouble_shows_at_the_destination_and_its_probe_says_whether_it_can_b
 
 static void a_success_ends_the_backoff_of_the_probe(void **state) {
         Fixture *f = *state;
-        Destination *d = &f->node.scheduler->destinations[0];
+        Destination *d = destination_of(&f->node);
         in_scratch(f, "touch v");
         scheduler_kick(f->node.scheduler);
         while (d->state == DESTINATION_OK)
@@ -464,7 +491,7 @@ static void what_a_crash_left_is_removed(void **state) {
 }
 
 static void turn_until_idle(Fixture *f) {
-        while (f->node.scheduler->destinations[0].objects->n_abandoned > 0)
+        while (objects_of(destination_of(&f->node))->n_abandoned > 0)
                 assert_true(sd_event_run(f->node.event, UINT64_MAX) >= 0);
 }
 
@@ -472,6 +499,8 @@ static void a_call_whose_thread_hangs_is_cancelled_or_ends(void **state) {
         Fixture *f = *state;
         Answer queued, hung;
         int hang[2], reached[2];
+        node_done(&f->node);
+        assert_true(start_node_with(&f->node, scratch_path(f), "i-1", USEC_PER_SEC / 10));
         char byte = 0;
         assert_int_equal(pipe(hang) | pipe(reached), 0);
         faults.hang_fd = hang[0];
@@ -485,7 +514,8 @@ static void a_call_whose_thread_hangs_is_cancelled_or_ends(void **state) {
                         hung.call = object_call_cancel(hung.call);
                         f->node.n_running--;
                 } else {
-                        assert_int_equal(on_hung(NULL, 0, hung.call), 0);
+                        while (!hung.is_done)
+                                assert_true(sd_event_run(f->node.event, UINT64_MAX) >= 0);
                         assert_int_equal(hung.result.outcome, OBJECT_UNREACHABLE);
                         assert_non_null(strstr(hung.result.error, "hangs"));
                 }
@@ -498,6 +528,8 @@ static void a_call_whose_thread_hangs_is_cancelled_or_ends(void **state) {
                 answer_done(&hung);
         }
         faults.hang_fd = 0;
+        node_done(&f->node); /* nothing hangs any more, however slow it is */
+        assert_true(start_node(&f->node, scratch_path(f), "i-1"));
         assert_int_equal(outcome(f, OBJECT_CREATE, "a", "3"), OBJECT_EXISTS); /* it was executed */
         assert_int_equal(outcome(f, OBJECT_CREATE, "c", "4"), OBJECT_OK); /* that had not begun */
         for (unsigned i = 0; i < 2; i++)
@@ -512,7 +544,7 @@ static void too_many_that_hang_are_not_added_to(void **state) {
         assert_int_equal(pipe(hang) | pipe(reached), 0);
         faults.hang_fd = hang[0];
         faults.reached_fd = reached[1];
-        for (unsigned i = 0; i < ABANDONED_MAX; i++) {
+        for (unsigned i = 0; i < OBJECTS_ABANDONED_MAX; i++) {
                 assert_int_equal(start(&f->node, &a, OBJECT_CREATE, "a", "1"), 0);
                 if (i == 0)
                         assert_int_equal(read(reached[0], &byte, 1), 1);
@@ -537,7 +569,6 @@ static uint64_t far_future(Clock *c) {
 
 static void a_stop_does_not_wait_for_a_thread_that_hangs(void **state) {
         Fixture *f = *state;
-        Clock late = *clock_system();
         int hang[2], reached[2];
         char byte = 0;
         Answer a;
@@ -549,18 +580,16 @@ static void a_stop_does_not_wait_for_a_thread_that_hangs(void **state) {
         (void)object_call_cancel(a.call);
         assert_int_equal(start(&f->node, &a, OBJECT_CREATE, "b", "1"), 0);
         (void)object_call_cancel(a.call);
-        Objects *left = f->node.scheduler->destinations[0].objects;
+        Objects *left = objects_of(destination_of(&f->node));
         ObjectCall *call = CONTAINER_OF(left->abandoned.next, ObjectCall, link);
-        late.boottime_usec = far_future;
-        f->node.scheduler->context.clock = &late;
+        f->node.clock.boottime_usec = far_future;
         f->node.scheduler = scheduler_free(f->node.scheduler);
         assert_true(worker_pool_is_running(&call->work));
         assert_int_equal(write(hang[1], &byte, 1), 1);
         while (worker_pool_is_running(&call->work))
                 (void)poll(NULL, 0, 1);
-        call_free(call); /* what would stay is freed, for the sake of leak checks */
-        volume_free(left->volume);
-        free(left);
+        object_call_free(call); /* what would stay is freed, for the sake of leak checks */
+        objects_free(left);
         for (unsigned i = 0; i < 2; i++)
                 (void)close(hang[i]), (void)close(reached[i]);
 }

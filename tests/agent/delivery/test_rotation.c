@@ -1,11 +1,12 @@
 /* Whose turn it is: small before large, sources in turn, the oldest first, and nobody waits for
  * ever. */
+#include "agent/delivery/rotation.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/harness/unit.h"
 
-#include "agent/delivery/scheduler.c" /* the state of a destination is private to it */
 #include "lib/base/cleanup.h"
 
 typedef struct Waiting {
@@ -151,47 +152,6 @@ static void test_many_sources(void **state) {
         assert_int_equal(t.n_sources, ROTATION_SOURCES_MAX);
 }
 
-static void auto_means_all_cpus_as_far_as_the_memory_leaves_parallel_parts(void **state) {
-        (void)state;
-        ConfigDestination to = { .type = CONFIG_VOLUME,
-                                 .part_size_bytes = 8 * MIB,
-                                 .connections = 4 };
-        Config c = { .limits = { .memory_bytes = 64 * MIB, .compression_level = 3 },
-                     .destinations = &to,
-                     .n_destinations = 1 };
-        assert_int_equal(scheduler_auto_compressors(&c, 0), 1);
-        assert_int_equal(scheduler_auto_compressors(&c, 2), 2);
-        assert_int_equal(scheduler_auto_compressors(&c, 192), 192); /* a writer takes what fits */
-        to.type = CONFIG_S3;
-        assert_int_equal(scheduler_auto_compressors(&c, 2), 2);
-        unsigned n = scheduler_auto_compressors(&c, 192);
-        assert_in_range(n, 3, 8);
-        c.limits.memory_bytes = 2 * GIB;
-        assert_int_equal(scheduler_auto_compressors(&c, 192), 192);
-        c.limits.memory_bytes = 16 * MIB; /* one part at a time at most */
-        assert_in_range(scheduler_auto_compressors(&c, 192), 1, 192);
-}
-
-static uint64_t ten_minutes(Clock *c) {
-        (void)c;
-        return 10 * USEC_PER_MINUTE;
-}
-
-static void a_volume_that_hangs_while_it_is_cleaned_up_has_stalled(void **state) {
-        (void)state;
-        Clock clock = { .boottime_usec = ten_minutes, .realtime_usec = ten_minutes };
-        Scheduler s = { .context = { .clock = &clock } };
-        Destination d = { .scheduler = &s,
-                          .type = &destination_volume_type,
-                          .activity = ACTIVITY_CLEANING_UP,
-                          .probe_start_usec = USEC_PER_MINUTE };
-        bool is_ours;
-        assert_int_equal(destination_stall(&d, &is_ours), 9 * USEC_PER_MINUTE);
-        assert_false(is_ours);
-        d.type = &destination_s3_type; /* many requests, each with its own time limit */
-        assert_int_equal(destination_stall(&d, &is_ours), 0);
-}
-
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_small_is_both),
@@ -201,10 +161,8 @@ int main(void) {
                 cmocka_unit_test(test_large_is_not_starved),
                 cmocka_unit_test(test_random),
                 cmocka_unit_test(test_many_sources),
-                cmocka_unit_test(auto_means_all_cpus_as_far_as_the_memory_leaves_parallel_parts),
-                cmocka_unit_test(a_volume_that_hangs_while_it_is_cleaned_up_has_stalled),
                 cmocka_unit_test(owners_of_one_source_alternate),
                 cmocka_unit_test(of_too_many_owners_the_one_served_longest_ago_is_forgotten),
         };
-        return cmocka_run_group_tests_name("turns", tests, NULL, NULL);
+        return cmocka_run_group_tests_name("rotation", tests, NULL, NULL);
 }
