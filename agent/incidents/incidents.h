@@ -1,6 +1,6 @@
 /* Incidents and their snapshots: what belongs together, what is collected for it, and which bundle
- * gets it. A note, a line of the kernel log, a failure on another node or an operator starts one;
- * what happens while it is young joins it. */
+ * gets it. A note, an error of the hardware, a failure on another node, a crash report or an
+ * operator starts one; events that follow soon join it. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,14 +21,13 @@ typedef struct IncidentsContext { /* borrowed */
         Clock *clock;
         Store *store;
         const char *instance_id;
-        /* The part that an unprivileged caller may see. @param fd  sealed memfd, borrowed; -1 with
-         * a reason */
+        /* The part of the snapshot that the sender of a note may see. @param fd  sealed memfd,
+         * borrowed; -1: there is none, for a reason */
         void (*on_public)(const char *note_id, int fd, const char *reason, void *userdata);
         Attachments *attachments; /* started */
-        /* Something was attached to a unit. */
+        /* A file was attached to a unit. */
         void (*on_attached)(const char *source, const char *unit_path, void *userdata);
-        /* More will be attached to a unit (until the process has exited and a second snapshot was
-         * made, or time is over), or all has come. */
+        /* Whether more files will be attached to a unit. */
         void (*on_pending)(const char *source, const char *unit_path, bool pending, void *userdata);
         void *userdata;
 } IncidentsContext;
@@ -39,19 +38,20 @@ void incidents_rebind(Incidents *i, const Config *config);
 
 void incidents_on_note(Incidents *i, const NoteView *v);
 
-/** The unit of a note that belongs to an incident is known only now: it gets what the incident has,
- * and will have. Of a note that belongs to none: nothing. */
+/** The unit of a note is known only now. If the note belongs to an incident, the unit gets the
+ * files that the incident has and will have. */
 void incidents_add_unit_of_note(Incidents *i, const NoteView *v);
 
-/** Starts a snapshot for an operator. @param ret_name  of the directory that it will be in @param
- * ret_why  with -EAGAIN: why not now (too many, too soon, no room), for people; static
+/** Starts a snapshot for an operator.
+ * @param ret_name  of the incident
+ * @param ret_why  with -EAGAIN: why not now (too many, too soon, no space), for people; static
  * @return 0, -EBUSY: one is running, -EPERM: snapshots are off, -EAGAIN */
 int incidents_request(Incidents *i, char ret_name[INCIDENT_NAME_SIZE], const char **ret_why);
 
-/** A rank of a job that runs here, too, has failed on another node: this node takes a snapshot, or
- * the one that it has just begun is for that failure, too. It belongs to no dump, unless a note
- * joins it. @param what  for people  @return 0, -EPERM: snapshots are off, -EAGAIN: not now (too
- * many, no room), which is logged */
+/** A rank on another node, of a job that also runs here, has failed: starts an incident, or joins
+ * the young one. It belongs to no dump, unless a note joins it.
+ * @param what  for people  @return 0, -EPERM: snapshots are off, -EAGAIN: not now (too many, no
+ * space), which is logged */
 int incidents_on_peer_failure(Incidents *i, const char *what);
 
 /** The Neuron driver has logged an error of the hardware. @param line  of the kernel log, for
@@ -70,31 +70,30 @@ typedef struct IncidentReport { /* borrowed */
  */
 int incidents_add_report(Incidents *i, const IncidentReport *r);
 
-/** What is at that path is another unit than before: what was added before that time gets nothing
- * more. @param before_usec  CLOCK_REALTIME */
+/** Another unit is at that path now: nothing more is attached to a unit that was added before that
+ * time. @param before_usec  CLOCK_REALTIME */
 void incidents_unit_renewed(Incidents *i, const char *source, const char *unit_path,
                             uint64_t before_usec);
 
 typedef struct IncidentView {
         const char *name;
-        bool done;             /* snapshot.json is there; a second snapshot may follow */
+        bool done;             /* snapshot.json is complete; a second snapshot may follow */
         const char *directory; /* absolute: snapshot.json and raw files */
 } IncidentView;
 
 /** Sets the fields of ret about snapshots. */
 void incidents_fill_view(const Incidents *i, HookView *ret);
 
-/** @return how many must end before the node terminates: a snapshot is running, waits for its
- * second snapshot, or is about to be found by the source below. Each ends by itself (the
- * collectors' times, a minute for processes to end, 30 s for others to join). */
+/** @return how many must end before the node terminates: one that takes a snapshot, waits for its
+ * second snapshot, or is about to be found by the source `incidents`. Each ends by itself (by the
+ * times of the collectors, a minute for processes to end, 30 s for others to join). */
 size_t incidents_n_underway(const Incidents *i);
-/** Time is short: no process is waited for, and nobody may join any more; or not so any more. */
+/** Whether time is short: then no incident waits for processes to end, or for others to join. */
 void incidents_hurry(Incidents *i, bool on);
 
-/* Incidents that belong to no unit are units of their own: each a directory below
- * <state_directory>/incidents, of a source that the agent has without being configured. */
-/** Such a unit was delivered, or has ended otherwise (evicted, cancelled, vanished): its directory
- * is removed. */
+/** An incident that belongs to no dump is a unit of the agent's own source `incidents`: a directory
+ * below <state_directory>/incidents. Such a unit was delivered, or has ended otherwise (evicted,
+ * cancelled, vanished): removes its directory. */
 void incidents_on_delivered(Incidents *i, const char *unit_path);
 /** @return whether it is known; borrowed until the loop turns */
 bool incidents_get(const Incidents *i, const char *name, IncidentView *ret);

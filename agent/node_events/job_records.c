@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/json_in.h"
 #include "lib/base/log.h"
 
 #define RECORDS_MAX 256 /* in one transaction */
@@ -25,11 +26,6 @@ struct JobRecords {
         size_t n;
         sd_event_source *step;
 };
-
-static uint64_t number_of(const json_t *v, const char *key) {
-        json_int_t n = json_integer_value(json_object_get(v, key));
-        return (uint64_t)MAX(n, (json_int_t)0);
-}
 
 /* A process that is just ending has no environment any more: its record does not replace the one
  * that has its job. */
@@ -45,9 +41,9 @@ static bool is_worth_storing(const JobRecords *j, const json_t *record, const St
 static void store_one(JobRecords *j, const char *text) {
         json_t *record = json_loads(text, 0, NULL);
         StoredJob job = {
-                .pid = (pid_t)number_of(record, "pid"),
-                .start_ticks = number_of(record, "start_ticks"),
-                .uid = (uid_t)number_of(record, "uid"),
+                .pid = (pid_t)json_in_u64(record, "pid"),
+                .start_ticks = json_in_u64(record, "start_ticks"),
+                .uid = (uid_t)json_in_u64(record, "uid"),
                 .seen_usec = j->clock->realtime_usec(j->clock),
                 .document = (char *)text,
         };

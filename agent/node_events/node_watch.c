@@ -18,6 +18,7 @@
 
 #include "agent/node_events/job_records.h"
 #include "collectors/supervisor_client.h"
+#include "lib/base/json_in.h"
 #include "lib/base/log.h"
 #include "lib/event/timer.h"
 
@@ -35,17 +36,8 @@ struct NodeWatch {
 
 /* ---- messages ---- */
 
-static const char *text_of(const json_t *v, const char *key) {
-        return json_string_value(json_object_get(v, key));
-}
-
-static uint64_t number_of(const json_t *v, const char *key) {
-        json_int_t n = json_integer_value(json_object_get(v, key));
-        return (uint64_t)MAX(n, (json_int_t)0);
-}
-
 static void on_hw_error(const NodeWatch *w, const json_t *record, const char *text) {
-        const char *line = text_of(record, "text");
+        const char *line = json_in_string(record, "text");
         if (w->context.on_hw_error)
                 w->context.on_hw_error(line ? line : "", text, w->context.userdata);
 }
@@ -53,10 +45,10 @@ static void on_hw_error(const NodeWatch *w, const json_t *record, const char *te
 /* The record has the time since boot. A line that is logged now has the time of now. */
 static void on_crash_line(const NodeWatch *w, const json_t *record) {
         Clock *clock = w->context.clock;
-        const char *kind = text_of(record, "kind"), *text = text_of(record, "text");
+        const char *kind = json_in_string(record, "kind"), *text = json_in_string(record, "text");
         bool is_past = json_is_true(json_object_get(record, "past"));
-        uint64_t then = number_of(record, "usec"), now = clock->boottime_usec(clock);
-        KernelLine line = { .seq = number_of(record, "seq"),
+        uint64_t then = json_in_u64(record, "usec"), now = clock->boottime_usec(clock);
+        KernelLine line = { .seq = json_in_u64(record, "seq"),
                             .usec = clock->realtime_usec(clock) -
                                     (is_past && then < now ? now - then : 0) };
         if (!kind || !text || !w->context.on_crash_line)
@@ -68,7 +60,7 @@ static void on_crash_line(const NodeWatch *w, const json_t *record) {
 
 static void on_kmsg(const NodeWatch *w, const char *text) {
         json_t *record = json_loads(text, 0, NULL);
-        const char *about = text_of(record, "about");
+        const char *about = json_in_string(record, "about");
         if (about && strcmp(about, "hw_error") == 0)
                 on_hw_error(w, record, text);
         else if (about && strcmp(about, "fact") == 0)

@@ -11,7 +11,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "agent/incidents/incidents.c"
+#include "agent/incidents/incident_attaching.h"
+#include "agent/incidents/incident_directory.h"
+#include "agent/incidents/incident_list.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
@@ -80,14 +82,14 @@ static int setup(void **state) {
             mkdirat(f->scratch->fd, "incidents", 0700) < 0)
                 return -1;
         begin_incident(f);
-        return incident_make_directory(f->x);
+        return incident_directory_create(f->x);
 }
 
 static int teardown(void **state) {
         Fixture *f = *state;
         void *scratch = f->scratch;
         LIST_FOREACH_SAFE (l, &f->incidents.incidents)
-                incident_free(CONTAINER_OF(l, Incident, link));
+                incident_list_release(CONTAINER_OF(l, Incident, link));
         attachments_free(f->attachments);
         free(f->incidents.snapshots);
         free(f->incidents.outbox);
@@ -118,7 +120,7 @@ static void turn_until_idle(Fixture *f) {
 }
 
 static void attach_all(Fixture *f) {
-        incident_attach_all(f->x);
+        incident_attaching_start(f->x);
         turn_until_idle(f);
 }
 
@@ -139,7 +141,7 @@ static void each_dump_gets_each_file_once_and_is_held_until_then(void **state) {
                 assert_int_equal(add_unit_of(f, k, 0), 0);
         write_file(f, "snapshot.json", "{}");
         to_rest(f);
-        incident_attach_all(f->x);
+        incident_attaching_start(f->x);
         assert_int_equal(f->n_released, 0); /* it is on its way */
         turn_until_idle(f);
         assert_int_equal(f->n_released, 3);
@@ -159,12 +161,12 @@ static void what_was_attached_is_known_after_a_restart(void **state) {
         write_file(f, "snapshot.json", "{}");
         attach_all(f);
         assert_int_equal(f->n_attached, 2);
-        incident_free(f->x);
+        incident_list_release(f->x);
         begin_incident(f);
         f->x->directory = path_join(f->incidents.snapshots, NAME);
-        assert_int_equal(incident_open_directory(f->x), 0);
+        assert_int_equal(incident_directory_open(f->x), 0);
         assert_int_equal(add_unit_of(f, 1, 0), 0);
-        incident_read_attached(f->x);
+        incident_attaching_read_memory(f->x);
         attach_all(f);
         assert_int_equal(f->n_attached, 2);
         write_file(f, "snapshot.json", "{\"another\": true}");
@@ -245,9 +247,9 @@ static void a_dump_of_that_path_which_is_another_one_gets_nothing_of_the_earlier
 static void an_incident_may_go_while_its_files_are_on_their_way(void **state) {
         Fixture *f = *state;
         assert_int_equal(add_unit_of(f, 1, 0), 0);
-        incident_attach_all(f->x);
+        incident_attaching_start(f->x);
         assert_non_null(f->x->attaching.job);
-        incident_remove(f->x);
+        incident_list_remove(f->x);
         f->x = NULL;
         while (attachments_waiting(f->attachments, "dumps", "/tmp/dumps/1", NULL) == 0)
                 assert_true(sd_event_run(f->event, 10 * USEC_PER_MSEC) >= 0);
@@ -265,11 +267,11 @@ static void what_its_dumps_have_not_got_yet_does_not_go_for_room(void **state) {
         attach_all(f);
         incident_set_state(f->x, INCIDENT_ENDED);
         f->x->bytes = INCIDENT_BYTES_MAX;
-        assert_false(incidents_free_space(&f->incidents));
+        assert_false(incident_list_free_space(&f->incidents));
         assert_int_equal(fstatat(f->scratch->fd, "snapshots/" NAME, &st, 0), 0);
         attachments_limit(f->attachments, ATTACHMENTS_MAX_BYTES_ALL);
         attach_all(f);
-        assert_true(incidents_free_space(&f->incidents));
+        assert_true(incident_list_free_space(&f->incidents));
         f->x = NULL;
         assert_int_equal(fstatat(f->scratch->fd, "snapshots/" NAME, &st, 0), -1);
         assert_int_equal(waiting(f, 1), 1);
@@ -319,16 +321,18 @@ static void an_owner_gets_half_of_the_places_for_processes_and_logs(void **state
                 assert_int_equal(incident_add_process(
                                          f->x, &(IncidentProcess){ .owner = pod, .pid = n + 1 }),
                                  r);
-                assert_int_equal(add_log(f->x, &(CollectLogFile){ .path = (char *)"/log",
-                                                                  .owner = pod,
-                                                                  .pid = n + 1 }),
-                                 r);
+                assert_int_equal(
+                        incident_add_log_file(f->x, &(CollectLogFile){ .path = (char *)"/log",
+                                                                       .owner = pod,
+                                                                       .pid = n + 1 }),
+                        r);
         }
         assert_int_equal(
                 incident_add_process(f->x, &(IncidentProcess){ .owner = victim, .pid = 100000 }),
                 0);
-        assert_int_equal(
-                add_log(f->x, &(CollectLogFile){ .path = (char *)"/log", .owner = victim }), 0);
+        assert_int_equal(incident_add_log_file(f->x, &(CollectLogFile){ .path = (char *)"/log",
+                                                                        .owner = victim }),
+                         0);
 }
 
 static Incident *add_kept(Fixture *f, unsigned n, const Owner *o, uint64_t bytes) {
@@ -355,13 +359,13 @@ static void of_the_kept_ones_those_of_the_owner_who_has_most_go_first(void **sta
                 (void)add_kept(f, n, &victim, 1);
         for (unsigned n = 5; f->incidents.n_incidents < INCIDENT_DIRECTORIES_MAX; n++)
                 (void)add_kept(f, n, &pod, 1);
-        assert_true(incidents_free_space(&f->incidents));
+        assert_true(incident_list_free_space(&f->incidents));
         assert_int_equal(kept_of(f, &victim), 5);
         assert_int_equal(f->incidents.n_incidents, INCIDENT_DIRECTORIES_MAX - 1);
         /* Of bytes the victim has most. */
         (void)add_kept(f, 1000, &victim, INCIDENT_BYTES_MAX);
-        incident_remove(CONTAINER_OF(f->incidents.incidents.prev->prev, Incident, link));
-        assert_true(incidents_free_space(&f->incidents));
+        incident_list_remove(CONTAINER_OF(f->incidents.incidents.prev->prev, Incident, link));
+        assert_true(incident_list_free_space(&f->incidents));
         assert_int_equal(kept_of(f, &victim), 0);
 }
 
@@ -369,18 +373,18 @@ static void whose_it_is_is_known_after_a_restart(void **state) {
         Fixture *f = *state;
         bool is_over;
         f->x->by = pod;
-        incident_write(f->x);
+        incident_directory_write(f->x);
         f->x->by = victim;
         free(TAKE_PTR(f->x->trigger));
         free(TAKE_PTR(f->x->written));
-        assert_int_equal(read_incident(f->x, &is_over), 0);
+        assert_int_equal(incident_directory_read(f->x, &is_over), 0);
         assert_true(owner_is_same(&f->x->by, &pod));
 }
 
 static void the_directory_of_one_that_was_shipped_or_cancelled_goes(void **state) {
         Fixture *f = *state;
         struct stat st;
-        incident_make_own_bundle(f->x);
+        incident_directory_make_own_bundle(f->x);
         assert_int_equal(fstatat(f->scratch->fd, "incidents/" NAME, &st, 0), 0);
         incidents_on_delivered(&f->incidents, "/elsewhere/" NAME);
         assert_int_equal(fstatat(f->scratch->fd, "incidents/" NAME, &st, 0), 0);
@@ -411,7 +415,7 @@ static void what_no_descriptor_was_left_for_is_attached_when_there_is_one(void *
         attach_all(f); /* what libraries open once is open */
         write_file(f, "snapshot-after.json", "{}");
         struct rlimit before = leave_one_descriptor();
-        incident_attach_all(f->x);
+        incident_attaching_start(f->x);
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
         assert_true(f->x->attaching.is_stuck);
         assert_int_equal(waiting(f, 1), 2);
@@ -441,7 +445,7 @@ static void one_that_is_over_has_no_descriptor_open_and_is_attached_from_all_the
         size_t before = n_open();
         f->x->public_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
         incident_set_state(f->x, INCIDENT_ENDED);
-        incident_close_descriptors(f->x);
+        incident_directory_close(f->x);
         assert_int_equal(n_open(), before - 1);
         assert_int_equal(add_unit_of(f, 2, 0), 0);
         attach_all(f);
@@ -450,9 +454,9 @@ static void one_that_is_over_has_no_descriptor_open_and_is_attached_from_all_the
 }
 
 static void sweep_again(Fixture *f) {
-        incident_free(f->x);
+        incident_list_release(f->x);
         f->x = NULL;
-        assert_int_equal(incidents_sweep(&f->incidents), 0);
+        assert_int_equal(incident_list_sweep(&f->incidents), 0);
         if (f->incidents.n_incidents == 1)
                 f->x = CONTAINER_OF(f->incidents.incidents.next, Incident, link);
 }
@@ -465,13 +469,13 @@ static void an_incident_with_more_records_than_its_file_holds_is_known_after_a_r
         for (int i = 0; i < 80; i++) {
                 (void)snprintf(record, sizeof record, "{\"pid\":%d,\"cmdline\":\"%058000d\"}", i,
                                0);
-                assert_true(incident_text_add(&f->x->jobs, COLLECT_PROCESSES_MAX, record) >= 0);
+                assert_true(incident_texts_add(&f->x->jobs, COLLECT_PROCESSES_MAX, record) >= 0);
         }
         write_file(f, "snapshot.json", "{}");
         incident_set_state(f->x, INCIDENT_SNAPSHOT);
         incident_set_state(f->x, INCIDENT_RESTING);
         incident_set_state(f->x, INCIDENT_ENDED); /* so that the next one has nothing to do */
-        incident_write(f->x);
+        incident_directory_write(f->x);
         sweep_again(f);
         assert_non_null(f->x);
         assert_int_equal(f->x->n_units, 1);
@@ -487,14 +491,14 @@ static void an_incident_that_cannot_be_read_is_left_as_it_is_for_the_next_start(
         write_file(f, "snapshot.json", "{}");
         to_rest(f);
         incident_set_state(f->x, INCIDENT_ENDED);
-        incident_write(f->x);
+        incident_directory_write(f->x);
         _cleanup_close_ int whole = openat(f->x->dir_fd, "incident.json", O_WRONLY | O_CLOEXEC);
         assert_int_equal(fstat(whole, &st), 0);
         assert_int_equal(ftruncate(whole, (off_t)64 * MIB), 0); /* as good as EIO */
         sweep_again(f);
         assert_null(f->x);
         assert_int_equal(ftruncate(whole, st.st_size), 0);
-        assert_int_equal(incidents_sweep(&f->incidents), 0);
+        assert_int_equal(incident_list_sweep(&f->incidents), 0);
         assert_int_equal(f->incidents.n_incidents, 1);
         f->x = CONTAINER_OF(f->incidents.incidents.next, Incident, link);
         assert_int_equal(f->x->n_units, 1);
@@ -539,5 +543,5 @@ int main(void) {
                 TEST(an_incident_that_cannot_be_read_is_left_as_it_is_for_the_next_start),
                 TEST(a_move_that_is_none_is_left_out),
         };
-        return cmocka_run_group_tests_name("agent/incidents", tests, NULL, NULL);
+        return cmocka_run_group_tests_name("agent/incidents/incident_attaching", tests, NULL, NULL);
 }

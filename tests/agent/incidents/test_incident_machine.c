@@ -11,7 +11,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/incidents/incidents.c"
+#include "agent/incidents/incident_attaching.h"
+#include "agent/incidents/incident_directory.h"
+#include "agent/incidents/incident_list.h"
+#include "agent/incidents/incident_machine.h"
 #include "collectors/supervisor.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -76,7 +79,7 @@ static void begin_incident(Fixture *f) {
         f->x->trigger = strdup("a test");
         f->x->cause = INCIDENT_NOTE;
         f->x->begun_boot_usec = f->clock.boot_usec;
-        assert_int_equal(incident_make_directory(f->x), 0);
+        assert_int_equal(incident_directory_create(f->x), 0);
         assert_int_equal(fs_write_file(f->x->dir_fd, SNAPSHOT_FILE, "{}", 2, 0600), 0);
         f->x->has_snapshot = true;
 }
@@ -130,7 +133,7 @@ static int teardown(void **state) {
         end_rank(f, 0);
         end_rank(f, 1);
         LIST_FOREACH_SAFE (l, &f->incidents.incidents)
-                incident_free(CONTAINER_OF(l, Incident, link));
+                incident_list_release(CONTAINER_OF(l, Incident, link));
         attachments_free(f->attachments);
         cleanup_closep(&f->listening);
         cleanup_closep(&f->supervisor);
@@ -193,7 +196,7 @@ static void examine_again(Fixture *f) {
 static void a_rank_that_lives_on_is_waited_for_for_a_minute_and_no_longer(void **state) {
         Fixture *f = *state;
         add_rank(f, 0);
-        assert_true(incident_start_recheck(f->x));
+        assert_true(incident_machine_start_recheck(f->x));
         assert_int_equal(f->x->state, INCIDENT_WAITING);
         assert_in_range(timer_in_usec(f), USEC_PER_MINUTE - USEC_PER_SEC, USEC_PER_MINUTE);
         timer_ends(f);
@@ -209,7 +212,7 @@ static void an_ended_process_receives_no_descriptor_and_the_last_one_ends_the_wa
         Fixture *f = *state;
         add_rank(f, 0);
         add_rank(f, 1);
-        assert_true(incident_start_recheck(f->x));
+        assert_true(incident_machine_start_recheck(f->x));
         end_rank(f, 0);
         while (!f->x->processes[0]->is_gone)
                 assert_true(sd_event_run(f->event, 10 * USEC_PER_SEC) > 0);
@@ -225,10 +228,10 @@ static void an_ended_process_receives_no_descriptor_and_the_last_one_ends_the_wa
 
 /* Its note joined when it was no longer young. */
 static void rest_late(Fixture *f) {
-        assert_int_equal(incident_text_add(&f->x->notes, INCIDENT_NOTES_MAX, NOTE), 0);
+        assert_int_equal(incident_texts_add(&f->x->notes, INCIDENT_NOTES_MAX, NOTE), 0);
         f->clock.boot_usec += INCIDENT_YOUNG_USEC;
-        incident_await_unit(f->x);
-        incident_resume_resting(f->x);
+        incident_machine_await_unit(f->x);
+        incident_machine_resume_resting(f->x);
 }
 
 static void an_incident_is_not_shipped_for_itself_while_a_hook_may_make_its_directory(
@@ -279,9 +282,9 @@ static void what_a_supervisor_of_an_earlier_agent_writes_late_is_attached_too(vo
         assert_int_equal(incident_add_unit(f->x, &(IncidentUnit){ .source = (char *)"dumps",
                                                                   .path = (char *)"/dumps/1" }),
                          0);
-        incident_write(f->x);
-        incident_free(f->x);
-        assert_int_equal(incidents_sweep(&f->incidents), 0);
+        incident_directory_write(f->x);
+        incident_list_release(f->x);
+        assert_int_equal(incident_list_sweep(&f->incidents), 0);
         assert_int_equal(f->incidents.n_incidents, 1);
         f->x = CONTAINER_OF(f->incidents.incidents.next, Incident, link);
         assert_int_equal(f->x->state, INCIDENT_RESTING);
@@ -322,8 +325,8 @@ static void a_failure_on_another_node_begins_a_snapshot_within_the_same_bounds(v
         assert_ptr_not_equal(newest(f), x);
         x = newest(f);
         for (unsigned k = 2; k < INCIDENT_HOURLY_MAX; k++)
-                incident_rules_begun(&f->incidents.rules, &host, INCIDENT_PEER,
-                                     f->clock.boot_usec += INCIDENT_YOUNG_USEC);
+                incident_rules_add_start(&f->incidents.rules, &incident_host, INCIDENT_PEER,
+                                         f->clock.boot_usec += INCIDENT_YOUNG_USEC);
         f->clock.boot_usec += INCIDENT_YOUNG_USEC;
         assert_int_equal(incidents_on_peer_failure(&f->incidents, "rank 6"), -EAGAIN);
         assert_ptr_equal(newest(f), x);
@@ -337,7 +340,7 @@ static void a_snapshot_for_another_node_is_shipped_for_itself(void **state) {
         x->has_snapshot = true;
         incident_set_state(x, INCIDENT_RESTING);
         f->clock.boot_usec += INCIDENT_YOUNG_USEC;
-        rest_on(x);
+        incident_machine_step(x);
         assert_int_equal(x->state, INCIDENT_ENDED);
         assert_true(x->is_own_bundle);
 }
@@ -346,7 +349,7 @@ static void add_report(Fixture *f) {
         StrBuf text = STRBUF_INIT;
         strbuf_add(&text, "{}");
         assert_int_equal(
-                incidents_add_report(&f->incidents, &(IncidentReport){ .owner = host,
+                incidents_add_report(&f->incidents, &(IncidentReport){ .owner = incident_host,
                                                                        .what = "a line",
                                                                        .name = "crash-pid-1",
                                                                        .json = &text,
@@ -359,7 +362,7 @@ static void rest_and_end(Fixture *f, Incident *x) {
         incident_set_state(x, INCIDENT_SNAPSHOT);
         incident_set_state(x, INCIDENT_RESTING);
         f->clock.boot_usec += INCIDENT_YOUNG_USEC;
-        rest_on(x);
+        incident_machine_step(x);
         assert_int_equal(x->state, INCIDENT_ENDED);
 }
 
@@ -398,5 +401,5 @@ int main(void) {
                 TEST(a_crash_report_that_joins_an_operators_snapshot_is_delivered),
                 TEST(a_crash_report_is_delivered_without_a_snapshot),
         };
-        return cmocka_run_group_tests_name("agent/incidents_take", tests, NULL, NULL);
+        return cmocka_run_group_tests_name("agent/incidents/incident_machine", tests, NULL, NULL);
 }

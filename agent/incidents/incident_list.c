@@ -1,0 +1,222 @@
+/* The list of incidents, each with its directory on the disk: which ones are added, kept, removed
+ * to free space, and resumed when the agent starts.
+ *
+ * There are at most 200 incidents with 1 GiB of files. At a limit, the owner with most of what is
+ * short loses its oldest incident that may be removed: one that has ended and whose files are
+ * nowhere else needed, because its dumps have them. What waits for its own delivery stays until it
+ * is delivered. When the agent starts, incident_list_sweep() reads the directories that an earlier
+ * agent left, and each incident continues in the state that its directory shows. */
+#include "agent/incidents/incident_list.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/incidents/incident_attaching.h"
+#include "agent/incidents/incident_directory.h"
+#include "agent/incidents/incident_machine.h"
+#include "agent/store/store.h"
+#include "collectors/supervisor.h"
+#include "lib/base/array.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/fs.h"
+#include "lib/base/log.h"
+#include "lib/base/path.h"
+#include "lib/neuron/owners.h"
+
+Incident *incident_list_release(Incident *x) {
+        if (!x)
+                return NULL;
+        incident_attaching_stop(x);
+        if (x->writing && sd_event_source_get_enabled(x->writing, NULL) > 0)
+                incident_directory_write(x); /* the agent ends */
+        return incident_free(x);
+}
+
+void incident_list_remove(Incident *x) {
+        x->writing = sd_event_source_disable_unref(x->writing);
+        x->attaching.is_changed = false; /* its memory is removed as well */
+        if (!x->has_directory) {
+                incident_list_release(x);
+                return;
+        }
+        const char *parent = x->is_own_bundle ? x->owner->outbox : x->owner->snapshots;
+        _cleanup_close_ int fd = open(parent, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        int r = fd < 0 ? -errno : fs_remove_tree(fd, x->name);
+        if (r < 0)
+                log_warning(r, "cannot remove '%s/%s'; remove it by hand", parent, x->name);
+        incident_list_release(x);
+}
+
+/* ---- space ---- */
+
+/* An incident that waits for its delivery, or whose dumps do not have its files yet, is the only
+ * copy. */
+static bool is_removable(const Incident *x) {
+        return x->state == INCIDENT_ENDED && !x->is_own_bundle && !incident_is_attaching(x);
+}
+
+static bool has_space(const Incidents *i) {
+        uint64_t bytes = 0;
+        LIST_FOREACH (l, &i->incidents)
+                bytes += CONTAINER_OF(l, Incident, link)->bytes;
+        return i->n_incidents < INCIDENT_DIRECTORIES_MAX && bytes < INCIDENT_BYTES_MAX;
+}
+
+/* @return the oldest removable incident of the owner with most of what is short; NULL */
+static Incident *find_removable(Incidents *i) {
+        bool by_number = i->n_incidents >= INCIDENT_DIRECTORIES_MAX;
+        Owners shares = { .max = UINT64_MAX };
+        Owner largest;
+        Incident *found = NULL;
+        uint64_t most = 0;
+        LIST_FOREACH_ITEM (const Incident, x, link, &i->incidents) {
+                uint64_t amount = by_number ? 1 : MAX(x->bytes, (uint64_t)1);
+                (void)owners_request(&shares, &x->by, amount,
+                                     &largest); /* without memory it counts less */
+        }
+        LIST_FOREACH_ITEM (Incident, x, link, &i->incidents) {
+                if (is_removable(x) && (!found || owners_amount(&shares, &x->by) > most)) {
+                        most = owners_amount(&shares, &x->by);
+                        found = x;
+                }
+        }
+        owners_done(&shares);
+        return found;
+}
+
+bool incident_list_free_space(Incidents *i) {
+        Incident *x;
+        while (!has_space(i) && (x = find_removable(i)))
+                incident_list_remove(x);
+        return has_space(i);
+}
+
+/* ---- a new one ---- */
+
+/* A name that exists is that of other evidence: the clock may have been set back, and several
+ * incidents may start within a second. */
+Incident *incident_list_add_new(Incidents *i, const char *trigger, int *ret_r) {
+        char stamp[CLOCK_ISO_SIZE], name[INCIDENT_NAME_SIZE];
+        *ret_r = -EEXIST;
+        for (unsigned tries = 0; *ret_r == -EEXIST && tries < 4 * INCIDENT_DIRECTORIES_MAX;
+             tries++) {
+                (void)snprintf(name, sizeof name, "%s-%u",
+                               clock_format_compact(stamp, incident_realtime_usec(i), 'T'),
+                               ++i->last_number);
+                Incident *x = incident_new(i, name);
+                *ret_r = -ENOMEM;
+                if (!x)
+                        return NULL;
+                x->begun_usec = incident_realtime_usec(i);
+                x->begun_boot_usec = incident_boot_usec(i);
+                x->trigger = strdup(trigger);
+                *ret_r = x->trigger ? incident_directory_create(x) : -ENOMEM;
+                if (*ret_r == 0)
+                        return x;
+                incident_list_remove(x);
+        }
+        return NULL;
+}
+
+/* ---- incidents of an earlier agent ---- */
+
+/* An agent ended after the delivery and before the removal, or one that ran with --once, without
+ * incidents, delivered it. */
+static bool was_released(const Incidents *i, const char *path) {
+        _cleanup_(bundle_record_done) BundleRecord b = { 0 };
+        return store_find_unit(i->context.store, INCIDENTS_SOURCE, path, &b) == 0 &&
+               bundle_state_is_terminal(b.state);
+}
+
+static void raise_last_number(Incidents *i, const char *name) {
+        const char *dash = strrchr(name, '-');
+        unsigned long n = dash ? strtoul(dash + 1, NULL, 10) : 0;
+        if (n < UINT_MAX / 2)
+                i->last_number = MAX(i->last_number, (unsigned)n);
+}
+
+/* The name is gone, or is that of something that is no directory. */
+static bool is_no_directory(int error) {
+        return error == -ENOENT || error == -ENOTDIR || error == -ELOOP;
+}
+
+/* @return 0, -errno */
+static int read_directory(Incident *x, const char *parent, bool *ret_over) {
+        Incidents *i = x->owner;
+        x->directory = path_join(parent, x->name);
+        x->begun_usec = incident_realtime_usec(i);
+        x->begun_boot_usec = incident_boot_usec(i);
+        int r = x->directory ? incident_directory_open(x) : -ENOMEM;
+        if (r == 0)
+                r = incident_directory_read(x, ret_over);
+        return r < 0 ? r : incident_attaching_read_memory(x);
+}
+
+static void resume_incident(Incident *x, bool is_over) {
+        x->has_snapshot = faccessat(x->dir_fd, SNAPSHOT_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+        if (is_over || x->is_own_bundle)
+                incident_set_state(x, INCIDENT_ENDED);
+        else if (x->has_snapshot && incident_machine_start_recheck(x))
+                log_notice("incident %s: its second snapshot is still to come", x->name);
+        else if (x->has_snapshot)
+                incident_machine_resume_resting(x);
+        else {
+                log_notice("incident %s: its snapshot was interrupted; what is there of it is "
+                           "gathered",
+                           x->name);
+                incident_machine_salvage(x);
+        }
+        incident_directory_close(x);
+}
+
+/* A directory that cannot be read now may be about dumps: it stays for the next start. */
+static void resume_directory(Incidents *i, const char *parent, const char *name) {
+        bool is_over = false;
+        raise_last_number(i, name);
+        Incident *x = incident_new(i, name);
+        int r = x ? read_directory(x, parent, &is_over) : -ENOMEM;
+        if (r < 0) {
+                if (!is_no_directory(r))
+                        log_warning(r,
+                                    "'%s/%s' of an earlier agent cannot be read; it is kept and "
+                                    "read at the next start",
+                                    parent, name);
+                incident_list_release(x); /* its directory stays */
+                return;
+        }
+        x->has_directory = x->is_found = true;
+        x->bytes = incident_directory_measure(x);
+        x->is_own_bundle = parent == i->outbox;
+        if (x->is_own_bundle && was_released(i, x->directory))
+                incident_list_remove(x);
+        else
+                resume_incident(x, is_over);
+}
+
+static int sweep(Incidents *i, const char *parent) {
+        _cleanup_closedir_ DIR *d = opendir(parent);
+        _cleanup_(incident_texts_done) IncidentTexts names = { 0 };
+        if (!d)
+                return -errno;
+        const struct dirent *e;
+        while ((e = readdir(d)))
+                if (e->d_name[0] != '.' && strlen(e->d_name) < INCIDENT_NAME_SIZE)
+                        (void)incident_texts_add(&names, 4 * INCIDENT_DIRECTORIES_MAX,
+                                                 e->d_name); /* else at the next start */
+        if (names.n > 0)
+                qsort(names.items, names.n, sizeof *names.items,
+                      array_compare_strings); /* a name begins with its time */
+        for (size_t k = 0; k < names.n; k++)
+                resume_directory(i, parent, names.items[k]);
+        return 0;
+}
+
+int incident_list_sweep(Incidents *i) {
+        int r = sweep(i, i->outbox);
+        return r < 0 ? r : sweep(i, i->snapshots);
+}
