@@ -1042,7 +1042,7 @@ static void agent_adopt_bundles(Agent *a, IntakeSource *s) {
         LIST_FOREACH_ITEM_SAFE (Bundle, b, link, bundle_table_all(a->bundles))
                 if (!b->source && strcmp(b->rec.source, intake_source_config(s)->name) == 0 &&
                     path_is_below(b->rec.path, intake_source_spec(s)->fixed))
-                        intake_source_adopt(s, b);
+                        intake_source_resume_bundle(s, b);
 }
 
 static int start_sources(Agent *a) {

@@ -533,7 +533,7 @@ static int on_act(const char *id, const char *action, char **ret_message, void *
                 if (r < 0)
                         return r;
                 if (b->source)
-                        intake_source_adopt(b->source, b);
+                        intake_source_resume_bundle(b->source, b);
         }
         if (strcmp(action, "retry") == 0)
                 return act_retry(a, b, &rec, ret_message);

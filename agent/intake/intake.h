@@ -80,7 +80,7 @@ void intake_source_rebind(IntakeSource *s, const ConfigSource *config);
 IntakeSource *intake_source_free(IntakeSource *s);
 
 /** Continues with a bundle of this source that is already known, after a start or a reload. */
-void intake_source_adopt(IntakeSource *s, Bundle *b);
+void intake_source_resume_bundle(IntakeSource *s, Bundle *b);
 
 /** Scans now. @param flush  what settles, and what the scan finds, is accepted as if `settle` were
  * over */
@@ -91,7 +91,7 @@ void intake_source_hold(IntakeSource *s, bool on);
 /** Accepts one settling bundle as if `settle` were over. */
 void intake_flush_bundle(Bundle *b);
 
-/** A bundle of this source has ended: its pins are released, and what came later is probed. */
+/** A bundle of this source has ended: its links are released, and what came later is probed. */
 void intake_source_on_final(IntakeSource *s, Bundle *b);
 
 /** Sets the bundle back to SETTLING: it changed while it was being read. */

@@ -1,3 +1,5 @@
+/* Probes of a unit, in a thread: its members are walked, counted, checked and held. They decide
+ * nothing. */
 #include "agent/intake/probe.h"
 
 #include <errno.h>
@@ -6,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/intake/scan_job.h"
 #include "agent/retention/links.h"
 #include "collectors/host/procfs.h"
 #include "lib/base/array.h"
@@ -16,93 +19,6 @@
 #include "lib/bundle/validate.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/tree.h"
-
-/* ---- what was last seen at each unit's path ---- */
-
-static uint64_t key_of(const char *relative) {
-        /* SHA-256, since names are untrusted: nobody can make two paths collide. */
-        uint8_t hash[SHA256_SIZE];
-        uint64_t key;
-        sha256_of(relative, strlen(relative), hash);
-        memcpy(&key, hash, sizeof key);
-        return key ? key : 1;
-}
-
-static size_t slot_of(const UnitTable *t, uint64_t key) {
-        size_t i = (size_t)key & (t->n_slots - 1);
-        while (t->keys[i] && t->keys[i] != key)
-                i = (i + 1) & (t->n_slots - 1);
-        return i;
-}
-
-static int grow(UnitTable *t) {
-        UnitTable bigger = { .n_slots = t->n_slots ? 2 * t->n_slots : 64 };
-        bigger.keys = calloc(bigger.n_slots, sizeof *bigger.keys);
-        bigger.digests = calloc(bigger.n_slots, sizeof *bigger.digests);
-        if (!bigger.keys || !bigger.digests) {
-                unit_table_done(&bigger);
-                return -ENOMEM;
-        }
-        for (size_t i = 0; i < t->n_slots; i++)
-                if (t->keys[i]) {
-                        size_t to = slot_of(&bigger, t->keys[i]);
-                        bigger.keys[to] = t->keys[i];
-                        bigger.digests[to] = t->digests[i];
-                        bigger.n++;
-                }
-        unit_table_done(t);
-        *t = bigger;
-        return 0;
-}
-
-int unit_table_put(UnitTable *t, const char *relative, uint64_t digest) {
-        uint64_t key = key_of(relative);
-        if (2 * (t->n + 1) > t->n_slots) {
-                int r = grow(t);
-                if (r < 0)
-                        return r;
-        }
-        size_t i = slot_of(t, key);
-        t->n += t->keys[i] == 0;
-        t->keys[i] = key;
-        t->digests[i] = digest;
-        return 0;
-}
-
-bool unit_table_has(const UnitTable *t, const char *relative, uint64_t digest) {
-        if (t->n_slots == 0)
-                return false;
-        uint64_t key = key_of(relative);
-        size_t i = slot_of(t, key);
-        return t->keys[i] == key && t->digests[i] == digest;
-}
-
-bool unit_table_has_path(const UnitTable *t, const char *relative) {
-        return t->n_slots > 0 && t->keys[slot_of(t, key_of(relative))] != 0;
-}
-
-static int unit_table_copy(UnitTable *ret, const UnitTable *from) {
-        UnitTable t = *from;
-        size_t size = t.n_slots * sizeof *t.keys;
-        if (size > 0) {
-                t.keys = malloc(size);
-                t.digests = malloc(size);
-                if (!t.keys || !t.digests) {
-                        unit_table_done(&t);
-                        return -ENOMEM;
-                }
-                memcpy(t.keys, from->keys, size);
-                memcpy(t.digests, from->digests, size);
-        }
-        *ret = t;
-        return 0;
-}
-
-void unit_table_done(UnitTable *t) {
-        free(t->keys);
-        free(t->digests);
-        *t = (UnitTable){ 0 };
-}
 
 /* ---- one member ---- */
 
@@ -234,19 +150,6 @@ static void check_process(ProbeJob *p) {
         procfs_close(&proc);
 }
 
-static uint64_t newest_usec(int64_t newest_change_nsec) {
-        return newest_change_nsec > 0 ? (uint64_t)newest_change_nsec / 1000 : 0;
-}
-
-/* Requests the lock of a unit on a file system that nodes share. @return as unit_locks_request() */
-static int request_unit(UnitLocksScan *locks, const SourceSpec *t, const ScanUnit *u) {
-        return unit_locks_request(locks,
-                                  &(UnitPart){ .relative = u->relative,
-                                               .instance_id = u->has_own_name ? t->instance_id : "",
-                                               .digest = u->digest,
-                                               .newest_usec = newest_usec(u->newest_change_nsec) });
-}
-
 static bool is_unit_of_path(const char *relative, void *userdata) {
         const ProbeJob *p = userdata;
         return p->known_unit && strcmp(relative, p->known_unit) == 0;
@@ -264,7 +167,7 @@ static int probe_path(ProbeJob *p) {
         _cleanup_(unit_locks_scan_freep) UnitLocksScan *locks = NULL;
         r = unit_locks_scan_new(&locks, p->spec->locks, &note);
         if (r == 0)
-                r = request_unit(locks, p->spec, &p->unit);
+                r = scan_job_request_lock(locks, p->spec, &p->unit);
         return r == UNIT_LOCKS_E_OTHERS || r == UNIT_LOCKS_E_DONE ? PROBE_E_FOREIGN : r;
 }
 
@@ -502,205 +405,5 @@ ProbeJob *probe_job_free(ProbeJob *p) {
         held_files_done(&p->held);
         named_pids_done(&p->pids);
         free(p);
-        return NULL;
-}
-
-/* ---- the walk over a source: which units are new or have changed ---- */
-
-/* A later scan finds it again. */
-static void drop_found(ScanJob *s, const Owner *owner) {
-        size_t i = s->n_found;
-        while (i > 0 && s->found[i - 1].st.st_uid != owner->uid)
-                i--;
-        if (i == 0)
-                return;
-        scan_unit_done(&s->found[i - 1]);
-        s->found[i - 1] = s->found[--s->n_found];
-        owners_release(&s->owners, owner, 1);
-        s->has_more = true;
-}
-
-/* Requests the locks of other nodes' parts of a unit, to take over those of dead nodes. A part that
- * was delivered is remembered in `seen` as `UNIT//INSTANCE`, which is never a path.
- * @return 1: this agent has acquired a part; 0: none; -ENOMEM */
-static int request_foreign_parts(ScanJob *s, const ScanUnit *u) {
-        int any_acquired = 0;
-        for (size_t i = 0; i < u->n_foreign; i++) {
-                const ScanForeign *f = &u->foreign[i];
-                _cleanup_free_ char *name = NULL;
-                if (asprintf(&name, "%s//%s", u->relative, f->instance_id) < 0)
-                        return -ENOMEM;
-                bool is_known = unit_table_has(&s->known, name, f->digest);
-                int r = is_known ? UNIT_LOCKS_E_DONE
-                                 : unit_locks_request(
-                                           s->locks, &(UnitPart){ .relative = u->relative,
-                                                                  .instance_id = f->instance_id,
-                                                                  .digest = f->digest,
-                                                                  .newest_usec = newest_usec(
-                                                                          f->newest_change_nsec) });
-                if (r == UNIT_LOCKS_E_DONE)
-                        r = unit_table_put(&s->seen, name, f->digest);
-                else
-                        any_acquired |= r == 0;
-                if (r < 0)
-                        return r;
-        }
-        return any_acquired;
-}
-
-/* Acquires the lock of a unit on a file system that nodes share, and those of other nodes' parts.
- * @return 0: the unit is this node's, with all members; 1: not this node's; -ENOMEM */
-static int lock_unit(ScanJob *s, ScanUnit *u, bool is_known) {
-        int r = u->n_foreign > 0 ? request_foreign_parts(s, u) : 0;
-        if (r > 0) { /* this node's unit has more members now: scan it again */
-                _cleanup_free_ char *relative = TAKE_PTR(u->relative);
-                scan_unit_done(u);
-                r = scan_unit_at(&s->scan, relative, u);
-                if (r < 0 && r != -ENOMEM)
-                        return 1; /* it is gone */
-                is_known = r == 0 && unit_table_has(&s->known, u->relative, u->digest);
-        }
-        if (r != 0 || u->n_files == 0)
-                return r < 0 ? r : 1;
-        r = is_known ? 0 : request_unit(s->locks, s->spec, u);
-        if (r == UNIT_LOCKS_E_DONE) { /* not requested again until the unit changes */
-                r = unit_table_put(&s->seen, u->relative, u->digest);
-                return r < 0 ? r : 1;
-        }
-        return r;
-}
-
-static int on_scanned_unit(ScanUnit *u, void *userdata) {
-        ScanJob *s = userdata;
-        bool is_known = unit_table_has(&s->known, u->relative, u->digest);
-        if (u->on_network && !s->locks && !is_known)
-                return 0; /* the share came back during this scan: the next one finds it */
-        if (u->on_network && s->locks) {
-                int r = lock_unit(s, u, is_known);
-                if (r != 0)
-                        return MIN(r, 0);
-                is_known = unit_table_has(&s->known, u->relative, u->digest);
-        }
-        int r = unit_table_put(&s->seen, u->relative, is_known ? u->digest : ~u->digest);
-        if (is_known || r < 0)
-                return r;
-        const Owner owner = { .uid = u->st.st_uid };
-        Owner most;
-        r = owners_request(&s->owners, &owner, 1, &most);
-        if (r == OWNERS_DISPLACE) {
-                drop_found(s, &most);
-                r = owners_request(&s->owners, &owner, 1, &most);
-        }
-        if (r < 0)
-                return r;
-        if (r != OWNERS_GRANTED) {
-                s->has_more = true;
-                return 0;
-        }
-        if (array_grow(&s->found, s->n_found, sizeof *s->found) < 0)
-                return -ENOMEM;
-        s->found[s->n_found++] = *u;
-        *u = (ScanUnit){ 0 };
-        return 0;
-}
-
-static void on_unreadable(const char *relative, void *userdata) {
-        ScanJob *s = userdata;
-        if (s->n_unreadable++ == 0)
-                s->unreadable = path_escape(relative);
-}
-
-static bool is_known_unit(const char *relative, void *userdata) {
-        const ScanJob *s = userdata;
-        return unit_table_has_path(&s->known, relative);
-}
-
-static void on_left_out(const ScanMember *m, void *userdata) {
-        ScanJob *s = userdata;
-        (void)scan_unit_add_skip(&s->left_out, m); /* without memory it has no example */
-}
-
-/* What is on a file system that is not mounted is not gone. */
-static void check_ended(ScanJob *s, int fixed_fd) {
-        struct stat st;
-        for (size_t i = 0; i < s->n_ended && fstat(fixed_fd, &st) == 0; i++) {
-                EndedUnit *e = &s->ended[i];
-                if (strcmp(e->rec.source, s->spec->name) != 0 ||
-                    !path_is_below(e->rec.path, s->spec->fixed) ||
-                    (uint64_t)st.st_dev != e->rec.unit_dev)
-                        continue;
-                const char *relative = source_spec_relative(s->spec, e->rec.path);
-                int fd = relative[0] ? fs_open_beneath(fixed_fd, relative, O_PATH) : fixed_fd;
-                e->is_gone = fd == -ENOENT || fd == -ENOTDIR;
-                if (relative[0] && fd >= 0)
-                        (void)close(fd);
-                fd = links_open(s->spec->link_dirs, e->rec.id);
-                e->is_held = fd != -ENOENT;
-                if (fd >= 0)
-                        (void)close(fd);
-        }
-}
-
-static void scan_run(WorkJob *job) {
-        ScanJob *s = CONTAINER_OF(job, ScanJob, task.job);
-        uint64_t begin = clock_boottime_usec();
-        ScanSource scan = s->spec->scan;
-        scan.any_links = true;
-        scan.on_unreadable = on_unreadable;
-        scan.on_left_out = on_left_out;
-        scan.is_unit = is_known_unit;
-        scan.is_unit_userdata = s;
-        _cleanup_close_ int fd = scan_open_fixed(s->spec->fixed);
-        if (fd >= 0)
-                s->on_network = fs_is_network(fd, &s->fs_name);
-        if (s->on_network && unit_locks_scan_new(&s->locks, s->spec->locks, &s->lock_note) == 0)
-                unit_locks_scan_apply(s->locks, &scan);
-        s->scan = scan;
-        check_ended(s, fd);
-        (void)link_dirs_secure(s->spec->link_dirs, &s->moved_aside); /* what is pinned reports it */
-        s->root_note = scan_check_root(s->spec->fixed);
-        s->result = s->on_network && !s->locks ? -ENOMEM : scan_source(&scan, on_scanned_unit, s);
-        s->locks = unit_locks_scan_free(s->locks);
-        s->duration_usec = clock_boottime_usec() - begin;
-}
-
-static void scan_drop(SourceTask *t) {
-        scan_job_free(CONTAINER_OF(t, ScanJob, task));
-}
-
-int scan_job_new(ScanJob **ret, SourceSpec *spec, const UnitTable *known, uint64_t max_found) {
-        _cleanup_(scan_job_freep) ScanJob *s = calloc(1, sizeof *s);
-        if (!s)
-                return -ENOMEM;
-        s->spec = source_spec_ref(spec);
-        s->owners = (Owners){ .what = "found units", .max = max_found };
-        s->task.job.run = scan_run;
-        s->task.drop = scan_drop;
-        int r = unit_table_copy(&s->known, known);
-        if (r < 0)
-                return r;
-        *ret = TAKE_PTR(s);
-        return 0;
-}
-
-ScanJob *scan_job_free(ScanJob *s) {
-        if (!s)
-                return NULL;
-        for (size_t i = 0; i < s->n_found; i++)
-                scan_unit_done(&s->found[i]);
-        free(s->found);
-        free(s->unreadable);
-        scan_unit_done(&s->left_out);
-        for (size_t i = 0; i < s->n_ended; i++)
-                bundle_record_done(&s->ended[i].rec);
-        free(s->ended);
-        free(s->moved_aside);
-        free(s->lock_note);
-        free(s->root_note);
-        owners_done(&s->owners);
-        unit_table_done(&s->seen);
-        unit_table_done(&s->known);
-        source_spec_unref(s->spec);
-        free(s);
         return NULL;
 }

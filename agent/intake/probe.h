@@ -8,24 +8,10 @@
 #include "agent/store/bundle.h"
 #include "lib/neuron/owners.h"
 
-/* What was last seen at each unit's path, 16 bytes a unit: so that a scan reports only what is new
- * or has changed. A complete scan leaves in it only what is there. */
-typedef struct UnitTable {
-        uint64_t *keys, *digests; /* open addressing; key 0 = free slot */
-        size_t n, n_slots;        /* n_slots is 0 or a power of two */
-} UnitTable;
-
-/** @param relative  a path below the fixed part. @return 0, -ENOMEM */
-int unit_table_put(UnitTable *t, const char *relative, uint64_t digest);
-bool unit_table_has(const UnitTable *t, const char *relative, uint64_t digest);
-/** What the probe saw there. */
-bool unit_table_has_path(const UnitTable *t, const char *relative);
-void unit_table_done(UnitTable *t);
-
 #define PROBE_HELD_FILES_MAX 64
 
 typedef struct Promise {
-        char *name;   /* of a file anywhere in the unit; owned. "": of a copy that was cut short */
+        char *name;   /* of a file anywhere in the unit; owned */
         bool is_seen; /* by the probe */
 } Promise;
 
@@ -99,40 +85,3 @@ enum { PROBE_E_FOREIGN = 2, PROBE_E_NOT_HELD = 3 };
 int probe_job_new(ProbeJob **ret, SourceSpec *spec, const char *relative);
 ProbeJob *probe_job_free(ProbeJob *p);
 DEFINE_CLEANUP(ProbeJob, probe_job_free);
-
-/* One of any source that ended long ago; its row goes when its unit is gone. */
-typedef struct EndedUnit {
-        BundleRecord rec;
-        bool is_gone, is_held; /* by links of ours, whatever the row says */
-} EndedUnit;
-
-/** One walk over a source: what is new or has changed; and what is gone. */
-typedef struct ScanJob {
-        SourceTask task;
-        IntakeSource *source; /* for done() */
-        SourceSpec *spec;
-        UnitTable known; /* a copy of the table, and units that hooks have named */
-        UnitTable seen;  /* what is there; what is new or has changed with another digest */
-        EndedUnit *ended;
-        size_t n_ended, n_ended_handled, n_dropped;
-        ScanUnit *found;
-        size_t n_found, n_handled;
-        Owners owners;         /* of what was found: where it is full, who has most gives way */
-        uint64_t n_unreadable; /* directories that could not be read */
-        char *unreadable;      /* one of them, escaped; owned */
-        ScanUnit left_out;     /* what no bundle can name: skipped, skipped_example */
-        bool has_more;         /* there was more than owners.max */
-        int result;            /* 0; -ENOENT: the fixed part is not there */
-        bool on_network;
-        const char *fs_name; /* static; when on_network */
-        char *lock_note;     /* unit_locks_scan_new(); owned */
-        ScanSource scan;     /* while it runs */
-        UnitLocksScan *locks;
-        char *moved_aside; /* what another user had where our links belong; owned, NULL: nothing */
-        char *root_note;   /* scan_check_root() */
-        uint64_t duration_usec;
-} ScanJob;
-
-int scan_job_new(ScanJob **ret, SourceSpec *spec, const UnitTable *known, uint64_t max_found);
-ScanJob *scan_job_free(ScanJob *s);
-DEFINE_CLEANUP(ScanJob, scan_job_free);

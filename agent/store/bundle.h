@@ -105,6 +105,16 @@ static inline bool bundle_is_of_attachments(const BundleRecord *rec) {
                rec->unit_dev == BUNDLE_DEV_OF_ATTACHMENTS;
 }
 
+/* A supplement whose members are only in links of ours: whatever is at the unit's place is not
+ * looked at. */
+static inline bool bundle_is_from_links(const BundleRecord *rec) {
+        return rec->supplement_of[0] && rec->unit_ino == 0;
+}
+
+static inline bool bundle_is_underway(const Bundle *b) {
+        return b->rec.state == BUNDLE_READY || b->rec.state == BUNDLE_SHIPPING;
+}
+
 typedef struct BundleTable BundleTable;
 
 typedef struct BundleTableCallbacks {

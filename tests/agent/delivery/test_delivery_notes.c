@@ -1,4 +1,4 @@
-/* agent/delivery/delivery_notes, and the prefix of a bundle: whose notes count for a unit, for its
+/* agent/delivery/delivery_notes, agent/intake/unit_notes: whose notes count for a unit, for its
  * manifest and for the place of its copy. */
 
 #include "tests/harness/unit.h"
@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "agent/delivery/delivery_notes.h"
-#include "agent/intake/intake.c"
+#include "agent/intake/unit_notes.h"
 #include "agent/store/store.h"
 #include "lib/base/cleanup.h"
 #include "tests/lib/base/scratch.h"
@@ -113,7 +113,7 @@ static void notes_of_others_do_not_crowd_out_the_owner_s(void **state) {
 static const char *prefix_for(Fixture *f, uid_t owner) {
         f->bundle.owners = (FileOwners){ 0 };
         file_owners_add(&f->bundle.owners, owner);
-        intake_set_s3_prefix(f->store, &f->bundle);
+        unit_notes_set_s3_prefix(f->store, &f->bundle);
         return f->bundle.rec.s3_prefix;
 }
 

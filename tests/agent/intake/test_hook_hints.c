@@ -384,7 +384,7 @@ static void add_note(Fixture *f, uint64_t received_usec, uint64_t finished_usec)
 
 static void adopt_all(Fixture *f) {
         LIST_FOREACH_SAFE (l, bundle_table_all(f->bundles))
-                intake_source_adopt(f->source, CONTAINER_OF(l, Bundle, link));
+                intake_source_resume_bundle(f->source, CONTAINER_OF(l, Bundle, link));
 }
 
 static void after_a_start_the_stored_notes_show_that_its_hooks_have_finished(void **state) {

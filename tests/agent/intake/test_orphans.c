@@ -1,4 +1,4 @@
-/* orphans_sweep: what is attached to units of a source that is not configured any more goes when
+/* attached_sweep: what is attached to units of a source that is not configured any more goes when
  * nobody needs it. */
 
 #include "tests/harness/unit.h"
@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "agent/intake/intake.c"
+#include "agent/intake/attached.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "tests/agent/hooknotes/attach_one.h"
@@ -95,14 +95,21 @@ static bool is_configured(const char *source, void *userdata) {
 }
 
 static uint64_t ahead_usec; /* of the system's date */
+static uint64_t boot_usec;
 
 static uint64_t ahead(Clock *c) {
         (void)c;
         return clock_system()->realtime_usec(clock_system()) + ahead_usec;
 }
 
-static void sweep_steady(Fixture *f, uint64_t in_usec, uint64_t steady_usec) {
-        Clock clock = { .realtime_usec = ahead };
+static uint64_t boot(Clock *c) {
+        (void)c;
+        return boot_usec;
+}
+
+/* @param steady  of the source, which the sweep before has left */
+static void sweep_steady(Fixture *f, uint64_t in_usec, ClockStep *steady) {
+        Clock clock = { .realtime_usec = ahead, .boottime_usec = boot };
         IntakeContext context = { .clock = &clock,
                                   .store = f->store,
                                   .bundles = f->bundles,
@@ -112,30 +119,31 @@ static void sweep_steady(Fixture *f, uint64_t in_usec, uint64_t steady_usec) {
         ConfigSource config = { .name = (char *)"core-dumps" };
         SourceSpec spec = { .fixed = (char *)"/dumps" };
         IntakeSource source = {
-                .context = &context, .config = &config, .spec = &spec, .steady_usec = steady_usec
+                .context = &context, .config = &config, .spec = &spec, .attached.steady = *steady
         };
         ahead_usec = in_usec;
-        assert_int_equal(attachments_list_all(f->attachments, on_attached_unit, &source), 0);
+        attached_sweep(&source);
+        *steady = source.attached.steady;
 }
 
 static void sweep(Fixture *f, uint64_t in_usec) {
-        sweep_steady(f, in_usec, USEC_INFINITY);
+        sweep_steady(f, in_usec, &(ClockStep){ 0 });
 }
 
 static void of_a_source_that_is_configured_nothing_goes(void **state) {
         Fixture *f = *state;
         put(f, "a");
         f->configured = "former";
-        sweep(f, 10 * FORMER_USEC);
+        sweep(f, 10 * USEC_PER_DAY);
         assert_int_equal(waiting(f), 1);
 }
 
 static void what_nobody_ships_stays_for_a_day(void **state) {
         Fixture *f = *state;
         put(f, "a");
-        sweep(f, FORMER_USEC - USEC_PER_MINUTE);
+        sweep(f, USEC_PER_DAY - USEC_PER_MINUTE);
         assert_int_equal(waiting(f), 1);
-        sweep(f, FORMER_USEC + USEC_PER_MINUTE);
+        sweep(f, USEC_PER_DAY + USEC_PER_MINUTE);
         assert_int_equal(waiting(f), 0);
 }
 
@@ -148,7 +156,7 @@ static void what_a_bundle_was_given_goes_with_it_and_not_before(void **state) {
         put(f, "b"); /* for the supplement */
         for (size_t i = 0; i < ELEMENTSOF(needed); i++) {
                 set_bundle(f, needed[i], i == 0);
-                sweep(f, 10 * FORMER_USEC);
+                sweep(f, 10 * USEC_PER_DAY);
                 assert_true(is_given(f));
                 assert_int_equal(waiting(f), 1);
         }
@@ -156,7 +164,7 @@ static void what_a_bundle_was_given_goes_with_it_and_not_before(void **state) {
         sweep(f, 0);
         assert_false(is_given(f));
         assert_int_equal(waiting(f), 1);
-        sweep(f, FORMER_USEC + USEC_PER_MINUTE);
+        sweep(f, USEC_PER_DAY + USEC_PER_MINUTE);
         assert_int_equal(waiting(f), 0);
 }
 
@@ -166,17 +174,22 @@ static void of_a_bundle_that_nobody_knows_it_stays_for_a_day(void **state) {
         give(f);
         sweep(f, 0);
         assert_true(is_given(f));
-        sweep(f, FORMER_USEC + USEC_PER_MINUTE);
+        sweep(f, USEC_PER_DAY + USEC_PER_MINUTE);
         assert_false(is_given(f));
 }
 
 static void a_clock_that_was_set_forward_makes_nothing_old(void **state) {
         Fixture *f = *state;
+        ClockStep steady = { 0 };
         put(f, "a");
-        sweep_steady(f, 10 * FORMER_USEC, 0);
-        sweep_steady(f, 10 * FORMER_USEC, FORMER_USEC);
+        boot_usec = USEC_PER_HOUR;
+        sweep_steady(f, 0, &steady);
+        sweep_steady(f, 10 * USEC_PER_DAY, &steady);
+        boot_usec += USEC_PER_DAY;
+        sweep_steady(f, 11 * USEC_PER_DAY, &steady);
         assert_int_equal(waiting(f), 1);
-        sweep_steady(f, 10 * FORMER_USEC, FORMER_USEC + 1);
+        boot_usec += 1;
+        sweep_steady(f, 11 * USEC_PER_DAY, &steady);
         assert_int_equal(waiting(f), 0);
 }
 

@@ -1,11 +1,12 @@
-/* The two small containers of intake. */
+/* unit_table, path_queue: what is found in them, and what a full queue drops. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "tests/harness/unit.h"
 #include <errno.h>
 
-#include "agent/intake/intake.c"
+#include "agent/intake/path_queue.h"
+#include "agent/intake/unit_table.h"
 
 static const char *path_of(unsigned k) {
         static char path[32];
@@ -44,38 +45,38 @@ static void different_paths_have_places_of_their_own(void **state) {
 static const Owner one = { .uid = 1 }, other = { .uid = 2 };
 
 static void paths_are_popped_in_order_and_once(void **state) {
-        Pending p;
-        pending_init(&p);
-        assert_true(pending_is_empty(&p));
+        PathQueue q;
+        path_queue_init(&q);
+        assert_true(path_queue_is_empty(&q));
         const char *in[] = { "b", "a", "b", "c", "a", "" };
         for (size_t i = 0; i < 6; i++)
-                assert_int_equal(pending_add(&p, in[i], &one), 0);
+                assert_int_equal(path_queue_add(&q, in[i], &one), 0);
         const char *out[] = { "b", "a", "c", "" };
         for (size_t i = 0; i < 4; i++) {
-                char *path = pending_pop(&p);
+                char *path = path_queue_pop(&q);
                 assert_string_equal(path, out[i]);
                 free(path);
         }
-        assert_true(pending_is_empty(&p));
-        pending_done(&p);
+        assert_true(path_queue_is_empty(&q));
+        path_queue_done(&q);
 }
 
 static void of_too_many_paths_the_newest_of_who_has_most_is_dropped(void **state) {
-        Pending p;
-        pending_init(&p);
+        PathQueue q;
+        path_queue_init(&q);
         char name[32];
-        for (int i = 0; i < PENDING_MAX; i++) {
+        for (int i = 0; i < PATH_QUEUE_MAX; i++) {
                 snprintf(name, sizeof name, "%d", i);
-                assert_int_equal(pending_add(&p, name, &one), 0);
+                assert_int_equal(path_queue_add(&q, name, &one), 0);
         }
-        assert_int_equal(pending_add(&p, "7", &other), 0); /* it is there already */
-        assert_int_equal(pending_add(&p, "one more", &one), -E2BIG);
-        assert_false(pending_has(&p, "one more"));
-        assert_int_equal(pending_add(&p, "another", &other), -E2BIG);
-        assert_true(pending_has(&p, "another") && pending_has(&p, "0"));
-        assert_false(pending_has(&p, name));
-        assert_int_equal(p.owners.total, PENDING_MAX);
-        pending_done(&p);
+        assert_int_equal(path_queue_add(&q, "7", &other), 0); /* it is there already */
+        assert_int_equal(path_queue_add(&q, "one more", &one), -E2BIG);
+        assert_false(path_queue_has(&q, "one more"));
+        assert_int_equal(path_queue_add(&q, "another", &other), -E2BIG);
+        assert_true(path_queue_has(&q, "another") && path_queue_has(&q, "0"));
+        assert_false(path_queue_has(&q, name));
+        assert_int_equal(q.owners.total, PATH_QUEUE_MAX);
+        path_queue_done(&q);
 }
 
 int main(void) {

@@ -1,0 +1,10 @@
+/* Links of bundles that have ended. See ended_links.c; intake.h has intake_recheck_links(). */
+#pragma once
+
+#include "agent/intake/source.h"
+
+/** Removes the links of a bundle, in the thread of the source. Where that fails, the next start
+ * does it: rather too many links than one too few. */
+void ended_links_release(IntakeSource *s, const char *id);
+/** @return whether a bundle of this source is delivered, so that its links are rechecked */
+bool ended_links_are_delivered(const IntakeSource *s, const BundleRecord *rec);

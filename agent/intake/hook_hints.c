@@ -1,0 +1,359 @@
+/* Hints of hooks about units: how many hooks are running, whether one has finished, which files
+ * they have promised, whether something is still to be attached. They make a unit wait, or accept a
+ * shorter quiet.
+ *
+ * Hints are kept beside the bundles, because a hook may run before its directory is created, and in
+ * memory only: after a start the notes in the store replace them. There is one for each unit and
+ * owner of hooks; the list is the context's, so that its bound holds for all sources. Whether a
+ * hint counts for a bundle is decided when it is used, when the owners of the unit's files are
+ * known.
+ *
+ * To probe a unit when a hint arrives is the caller's. */
+#include "agent/intake/hook_hints.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/intake/losses.h"
+#include "agent/intake/unit_notes.h"
+#include "agent/store/store.h"
+#include "lib/base/array.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/log.h"
+#include "lib/base/path.h"
+#include "lib/base/strbuf.h"
+
+#define HINTS_MAX 1024
+#define HINTS_MAX_OF_OWNER 128
+/* Hints about a unit without a bundle are forgotten after so long, by a scan. */
+#define FORGET_USEC (10 * USEC_PER_MINUTE)
+/* A hook may run for hook.deadline and this. */
+#define GRACE_USEC USEC_PER_SEC
+/* Notes that follow each other hold a unit for so much longer than one, in all: any user may send
+ * them. */
+#define MORE_NOTES_USEC USEC_PER_MINUTE
+
+typedef struct HookHint { /* of the hooks of one owner about one unit */
+        ListLink link;    /* oldest first */
+        IntakeSource *source;
+        char *path;
+        Owner owner;
+        uint64_t n_uncounted; /* notes that have not been counted as ignored */
+        unsigned n_open;
+        bool finished; /* one has finished */
+        bool pending;
+        Promise *promised; /* files that were not seen; owned */
+        size_t n_promised;
+        uint64_t last_usec;       /* CLOCK_BOOTTIME, the last time */
+        uint64_t first_open_usec; /* CLOCK_BOOTTIME; 0 = none was */
+        uint64_t open_until_usec; /* the deadline of the hooks */
+} HookHint;
+
+void hook_hints_init(IntakeContext *c) {
+        if (c->hints.max > 0)
+                return;
+        c->hints = (Owners){ .what = "units of hooks", .max = HINTS_MAX };
+        list_init(&c->hook_hints);
+}
+
+static uint64_t longest_usec(const IntakeSource *s) {
+        return s->context->hook_deadline_usec + GRACE_USEC;
+}
+
+static bool is_about(const HookHint *n, const char *path) {
+        return strcmp(n->path, path) == 0;
+}
+
+static const Owner agent_itself = { .uid = 0 }; /* reports what is attached */
+
+static HookHint *find_hint(IntakeSource *s, const char *path, const Owner *o) {
+        LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints)
+                if (owner_is_same(&n->owner, o) && is_about(n, path))
+                        return n;
+        return NULL;
+}
+
+static void hint_free(HookHint *n) {
+        list_remove(&n->link);
+        owners_release(&n->source->context->hints, &n->owner, 1);
+        for (size_t i = 0; i < n->n_promised; i++)
+                free(n->promised[i].name);
+        free(n->promised);
+        free(n->path);
+        free(n);
+}
+
+static void expire_hooks(const IntakeSource *s, HookHint *n) {
+        if (n->n_open == 0 || source_boot_usec(s) < n->open_until_usec)
+                return;
+        n->n_open = 0;
+        n->finished = true;
+}
+
+static bool is_awaited(const HookHint *n) {
+        return n->n_open > 0 || n->pending;
+}
+
+/* Removes the oldest hint of an owner, rather one that nothing waits for. */
+static void evict_hint(IntakeSource *s, const Owner *o) {
+        HookHint *found = NULL;
+        LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints) {
+                expire_hooks(s, n);
+                if (owner_is_same(&n->owner, o) &&
+                    (!found || (is_awaited(found) && !is_awaited(n))))
+                        found = n;
+        }
+        owners_count_refused(&s->context->hints, o, source_boot_usec(s));
+        hint_free(found); /* who has most has one */
+}
+
+/* Whoever has most loses one, be it the one who asks. @return 0, -ENOMEM */
+static int request_hint(IntakeSource *s, const Owner *o) {
+        Owners *hints = &s->context->hints;
+        Owner most;
+        int r;
+        if (!owner_is_same(o, &agent_itself) && owners_amount(hints, o) >= HINTS_MAX_OF_OWNER)
+                evict_hint(s, o);
+        while ((r = owners_request(hints, o, 1, &most)) > OWNERS_GRANTED)
+                evict_hint(s, r == OWNERS_DISPLACE ? &most : o);
+        return r;
+}
+
+/* @return NULL: not of this source, or memory is short */
+static HookHint *get_hint(IntakeSource *s, const char *path, const Owner *o) {
+        if (!path_is_below(path, s->spec->fixed))
+                return NULL;
+        HookHint *n = find_hint(s, path, o);
+        if (!n) {
+                n = calloc(1, sizeof *n);
+                if (!n || !(n->path = strdup(path)) || request_hint(s, o) < 0) {
+                        if (n)
+                                free(n->path);
+                        free(n);
+                        return NULL;
+                }
+                n->source = s;
+                n->owner = *o;
+                list_append(&s->context->hook_hints, &n->link);
+        }
+        n->last_usec = source_boot_usec(s);
+        return n;
+}
+
+/* ---- what hooks tell ---- */
+
+bool hook_hints_start(IntakeSource *s, const char *unit_path, const Owner *o) {
+        HookHint *n = get_hint(s, unit_path, o);
+        if (!n)
+                return false;
+        n->n_uncounted++;
+        n->n_open++;
+        if (n->first_open_usec == 0)
+                n->first_open_usec = n->last_usec;
+        n->open_until_usec =
+                MIN(n->last_usec, n->first_open_usec + MORE_NOTES_USEC) + longest_usec(s);
+        return true;
+}
+
+bool hook_hints_finish(IntakeSource *s, const char *unit_path, const Owner *o) {
+        HookHint *n = get_hint(s, unit_path, o);
+        if (!n)
+                return false;
+        n->n_open -= n->n_open > 0;
+        n->finished = true;
+        return true;
+}
+
+/* @return it, or NULL */
+static Promise *find_promise(const HookHint *n, const char *name) {
+        for (size_t i = 0; i < n->n_promised; i++)
+                if (strcmp(n->promised[i].name, name) == 0)
+                        return &n->promised[i];
+        return NULL;
+}
+
+static void add_promise(HookHint *n, const char *name) {
+        if (n->n_promised >= INTAKE_PROMISED_MAX || find_promise(n, name))
+                return;
+        if (array_grow(&n->promised, n->n_promised, sizeof *n->promised) < 0)
+                return; /* it is collected anyway, but not missed */
+        n->promised[n->n_promised] = (Promise){ .name = strdup(name) };
+        n->n_promised += n->promised[n->n_promised].name != NULL;
+}
+
+void intake_source_expect_file(IntakeSource *s, const char *unit_path, const Owner *o,
+                               const char *name) {
+        HookHint *n = get_hint(s, unit_path, o);
+        if (n)
+                add_promise(n, name);
+}
+
+bool hook_hints_set_pending(IntakeSource *s, const char *unit_path, bool pending) {
+        HookHint *n = get_hint(s, unit_path, &agent_itself);
+        if (n)
+                n->pending = pending;
+        return n != NULL;
+}
+
+static int on_stored(const StoredNote *stored, void *userdata) {
+        IntakeSource *s = userdata;
+        uint64_t now = source_realtime_usec(s), until = stored->received_usec + longest_usec(s);
+        /* With a clock that was set back it would wait for long. */
+        bool is_open = stored->finished_usec == 0 && stored->received_usec <= now && until > now;
+        const Owner sender = unit_notes_sender(stored);
+        HookHint *n = get_hint(s, stored->unit_path, &sender);
+        if (!n)
+                return 0;
+        n->n_uncounted++;
+        if (is_open) {
+                n->n_open = 1;
+                n->first_open_usec = n->last_usec;
+                n->open_until_usec = MAX(n->open_until_usec, n->last_usec + (until - now));
+        }
+        n->finished = n->n_open == 0;
+        return 0;
+}
+
+void hook_hints_load(IntakeSource *s, const Bundle *b) {
+        if (b->rec.state == BUNDLE_SETTLING)
+                (void)store_note_list(s->context->store,
+                                      &(StoredUnit){ b->rec.source, b->rec.path }, on_stored,
+                                      s); /* none: as without hooks */
+}
+
+/* ---- use of the hints ---- */
+
+bool hook_hints_name_unit(IntakeSource *s, const char *path, uid_t uid) {
+        LIST_FOREACH_ITEM (const HookHint, n, link, &s->context->hook_hints)
+                if (unit_notes_may_name(n->owner.uid, uid) && is_about(n, path))
+                        return true;
+        return false;
+}
+
+bool hook_hints_know_path(const IntakeSource *s, const char *path) {
+        LIST_FOREACH_ITEM (const HookHint, n, link, &s->context->hook_hints)
+                if (is_about(n, path))
+                        return true;
+        return false;
+}
+
+int hook_hints_for_each_unit(const IntakeSource *s,
+                             int (*units_handle)(const char *path, void *userdata),
+                             void *userdata) {
+        int r = 0;
+        LIST_FOREACH_ITEM (const HookHint, n, link, &s->context->hook_hints)
+                if (r >= 0 && n->source == s)
+                        r = units_handle(n->path, userdata);
+        return r;
+}
+
+void hook_hints_add_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts) {
+        bool any_finished = false;
+        LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints) {
+                if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, n->owner.uid))
+                        continue;
+                expire_hooks(s, n);
+                facts->n_hooks += n->n_open;
+                any_finished = any_finished || n->finished;
+                facts->pending = facts->pending || n->pending;
+                facts->missing = facts->missing || (n->n_promised > 0 && n->n_open == 0);
+        }
+        facts->hooks_finished = any_finished && facts->n_hooks == 0;
+}
+
+void hook_hints_report_ignored(IntakeSource *s, const Bundle *b) {
+        LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints) {
+                if (n->n_uncounted == 0 || !is_about(n, b->rec.path) ||
+                    uid_may_annotate(&b->owners, n->owner.uid))
+                        continue;
+                log_dump(b->rec.id, LOG_NOTICE, 0,
+                         "hook notes of uid %u are ignored: it has files of uid %u",
+                         (unsigned)n->owner.uid, (unsigned)b->owners.uid);
+                if (s->context->on_unheard)
+                        s->context->on_unheard(n->n_uncounted, s->context->userdata);
+                n->n_uncounted = 0;
+        }
+}
+
+static int add_expected(const HookHint *n, ProbeJob *p) {
+        for (size_t i = 0; i < n->n_promised; i++) {
+                char *name = strdup(n->promised[i].name);
+                if (!name || array_grow(&p->promised, p->n_promised, sizeof *p->promised) < 0) {
+                        free(name);
+                        return -ENOMEM;
+                }
+                p->promised[p->n_promised++] = (Promise){ .name = name };
+        }
+        return 0;
+}
+
+int hook_hints_add_promises(IntakeSource *s, const char *unit_path, ProbeJob *p) {
+        LIST_FOREACH_ITEM (const HookHint, n, link, &s->context->hook_hints) {
+                int r = is_about(n, unit_path) ? add_expected(n, p) : 0;
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+static void remove_promise(HookHint *n, const char *name) {
+        Promise *p = find_promise(n, name);
+        if (!p)
+                return;
+        free(p->name);
+        *p = n->promised[--n->n_promised];
+}
+
+void hook_hints_remove_seen(IntakeSource *s, const char *unit_path, const ProbeJob *p) {
+        LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints)
+                for (size_t i = 0; is_about(n, unit_path) && i < p->n_promised; i++)
+                        if (p->promised[i].is_seen)
+                                remove_promise(n, p->promised[i].name);
+}
+
+#define MISSING_MAX 8 /* that are named */
+static void add_missing(Bundle *b, const char *promised) {
+        _cleanup_free_ char *name = path_escape(promised), *text = NULL;
+        if (asprintf(&text, "missing: '%s' was promised by its hook", name ? name : "?") < 0)
+                text = NULL;
+        losses_add_reason(&b->rec, text ? text : "missing: a file that was promised by its hook");
+        log_dump(b->rec.id, LOG_WARNING, 0, "%s; the hook died, or its file system does not answer",
+                 text ? text : "a promised file is missing");
+}
+
+void hook_hints_label_missing(IntakeSource *s, Bundle *b) {
+        size_t n_missing = 0;
+        LIST_FOREACH_ITEM (const HookHint, n, link, &s->context->hook_hints) {
+                if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, n->owner.uid))
+                        continue;
+                for (size_t i = 0; i < n->n_promised; i++)
+                        if (++n_missing <= MISSING_MAX)
+                                add_missing(b, n->promised[i].name);
+        }
+        if (n_missing > MISSING_MAX)
+                losses_add_reason(&b->rec, "missing: and more that was promised by hooks");
+}
+
+/* ---- their end ---- */
+
+/* A unit that an event has not shown is found when its hook ends, or by a scan; here hints about
+ * units that never came are forgotten. */
+void hook_hints_forget_old(IntakeSource *s) {
+        LIST_FOREACH_ITEM_SAFE (HookHint, n, link, &s->context->hook_hints)
+                if (n->source == s &&
+                    !bundle_table_find_unit(s->context->bundles, s->config->name, n->path) &&
+                    source_boot_usec(s) - n->last_usec > FORGET_USEC)
+                        hint_free(n);
+}
+
+void hook_hints_forget_unit(IntakeSource *s, const char *unit_path) {
+        LIST_FOREACH_ITEM_SAFE (HookHint, n, link, &s->context->hook_hints)
+                if (is_about(n, unit_path) && !is_awaited(n))
+                        hint_free(n);
+}
+
+void hook_hints_done(IntakeSource *s) {
+        LIST_FOREACH_ITEM_SAFE (HookHint, n, link, &s->context->hook_hints)
+                if (n->source == s)
+                        hint_free(n);
+}

@@ -1,0 +1,148 @@
+/* The row of a new bundle: of a unit that was found, or of a supplement. The bundle is SETTLING,
+ * and is probed when its row is durable. Whether a unit becomes a bundle is decided by units.c,
+ * supplement.c and link_sweep.c. */
+#include "agent/intake/new_bundle.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/intake/admission.h"
+#include "agent/store/store.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/log.h"
+#include "lib/neuron/ids.h"
+
+int new_bundle_fill_deliveries(const IntakeSource *s, BundleRecord *rec) {
+        const StringList *names = &s->config->destinations;
+        rec->deliveries = calloc(names->n, sizeof *rec->deliveries);
+        if (!rec->deliveries)
+                return -ENOMEM;
+        rec->n_deliveries = names->n;
+        for (size_t i = 0; i < names->n; i++) {
+                rec->deliveries[i].destination = strdup(names->items[i]);
+                if (!rec->deliveries[i].destination)
+                        return -ENOMEM;
+        }
+        return 0;
+}
+
+int new_bundle_supplement_id(char ret[BUNDLE_ID_SIZE], const BundleRecord *base, unsigned number) {
+        int n = snprintf(ret, BUNDLE_ID_SIZE, "%s-s%u", base->id, number);
+        return n < 0 || n >= BUNDLE_ID_SIZE ? -EOVERFLOW : 0;
+}
+
+/* @param base  NULL, or the bundle that this is supplement number base->n_supplements of */
+static int add_bundle(IntakeSource *s, const ScanUnit *u, const BundleRecord *base, Bundle **ret) {
+        _cleanup_(bundle_record_done) BundleRecord rec = {
+                .kind = s->spec->scan.kind,
+                .state = BUNDLE_SETTLING,
+                .complete = true,
+                .uid = u->st.st_uid,
+                .unit_dev = (uint64_t)u->st.st_dev,
+                .unit_ino = (uint64_t)u->st.st_ino,
+                .unit_born_usec = u->born_usec,
+                .n_files = u->n_files,
+                .bytes = u->bytes,
+                .oldest_mtime_usec = u->oldest_mtime_usec,
+                .digest = u->digest,
+                .links_held = base && u->st.st_ino == 0 &&
+                              (uint64_t)u->st.st_dev != BUNDLE_DEV_OF_ATTACHMENTS,
+        };
+        rec.source = strdup(s->config->name);
+        rec.path = source_unit_path(s, u->relative);
+        if (!rec.source || !rec.path)
+                return -ENOMEM;
+        if (source_kind_has_incident(rec.kind)) {
+                strcpy(rec.date_time, u->values.date_time);
+                strcpy(rec.cluster_id, u->values.cluster_id);
+        }
+        if (base) {
+                int r = new_bundle_supplement_id(rec.id, base, base->n_supplements);
+                if (r < 0)
+                        return r;
+                strcpy(rec.supplement_of, base->id);
+                strcpy(rec.date_time, base->date_time);
+                strcpy(rec.cluster_id, base->cluster_id);
+                if (base->s3_prefix && !(rec.s3_prefix = strdup(base->s3_prefix)))
+                        return -ENOMEM;
+        } else
+                bundle_id_from_unit(&(BundleOrigin){ .kind = rec.kind,
+                                                     .source = rec.source,
+                                                     .instance_id = s->context->instance_id },
+                                    u, rec.path, rec.id);
+        int r = new_bundle_fill_deliveries(s, &rec);
+        return r < 0 ? r : bundle_table_add(s->context->bundles, &rec, s, ret);
+}
+
+static uint64_t since_newest_usec(const IntakeSource *s, const ScanUnit *u) {
+        uint64_t now = source_realtime_usec(s);
+        uint64_t newest = u->newest_change_nsec > 0 ? (uint64_t)u->newest_change_nsec / 1000 : 0;
+        return now > newest ? now - newest : 0;
+}
+
+/* With a full disk this happens at every scan, for each of many: logged when it starts. */
+void new_bundle_report_postponed(IntakeSource *s, int error, size_t n) {
+        if (n == 0)
+                return;
+        s->scan.has_failed = true;
+        log_write(s->scan.has_logged_postponed ? LOG_DEBUG : LOG_ERR, error, NULL,
+                  "source %s: cannot record what was found in the state database; a later scan "
+                  "tries again",
+                  s->config->name);
+        s->scan.is_postponing = s->scan.has_logged_postponed = true;
+}
+
+/* The number is recorded first: a crash between the two leaves a gap, never two of one name.
+ * @return whether it was recorded */
+static bool reserve_number(IntakeSource *s, BundleRecord *base) {
+        base->n_supplements++;
+        int r = store_update(s->context->store, base);
+        if (r != 0)
+                log_dump(base->id, LOG_ERR, MIN(r, 0),
+                         "cannot record a supplement in the state database, trying again at the "
+                         "next "
+                         "scan");
+        return r == 0;
+}
+
+Bundle *new_bundle_record(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
+        _cleanup_free_ char *path = source_unit_path(s, u->relative);
+        Bundle *b = NULL;
+        if (!path || !admission_request(s, path, u->st.st_uid))
+                return NULL;
+        bool is_reserved = !base || reserve_number(s, base); /* it logs a failure */
+        int r = is_reserved ? add_bundle(s, u, base, &b) : 0;
+        if (b) {
+                b->is_active = true;
+                if (s->context->on_found)
+                        s->context->on_found(b, s->context->userdata);
+                return b;
+        }
+        Owner owner = owner_of_uid(u->st.st_uid);
+        owners_release(&s->context->active, &owner, 1);
+        if (r == -EEXIST)
+                log_notice("source %s: '%s' has the identity of a bundle that is known already, "
+                           "leaving it",
+                           s->config->name, u->relative);
+        if (r == -EEXIST)
+                source_remember(s, u->relative, u->digest);
+        else if (r < 0)
+                new_bundle_report_postponed(s, r, 1);
+        return NULL;
+}
+
+void new_bundle_start(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
+        Bundle *b = new_bundle_record(s, u, base);
+        if (!b)
+                return;
+        source_remember(s, u->relative, u->digest);
+        b->flush = s->scan.flush;
+        /* No link of ours has changed a ctime yet: old mtimes of a copy in progress do not make it
+         * look quiet. */
+        b->quiet_usec = since_newest_usec(s, u);
+        b->seen_boot_usec = b->checked_boot_usec = source_boot_usec(s);
+        b->uncommitted = s->scan.in_transaction;
+        source_probe_bundle(b);
+}

@@ -1,0 +1,16 @@
+/* The row of a new bundle. See new_bundle.c. */
+#pragma once
+
+#include "agent/intake/source.h"
+
+/** Records a bundle and starts to probe it, if it may be worked on.
+ * @param base  NULL, or the bundle that this is the next supplement of */
+void new_bundle_start(IntakeSource *s, const ScanUnit *u, BundleRecord *base);
+/** Only records it. @param base  as above @return NULL: later, or never; logged */
+Bundle *new_bundle_record(IntakeSource *s, const ScanUnit *u, BundleRecord *base);
+/** @return 0 and the id of a supplement; -EOVERFLOW */
+int new_bundle_supplement_id(char ret[BUNDLE_ID_SIZE], const BundleRecord *base, unsigned number);
+/** @return 0, -ENOMEM */
+int new_bundle_fill_deliveries(const IntakeSource *s, BundleRecord *rec);
+/** n units could not be recorded; a later scan tries again. @param error  -errno */
+void new_bundle_report_postponed(IntakeSource *s, int error, size_t n);

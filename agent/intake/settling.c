@@ -1,0 +1,314 @@
+/* A SETTLING bundle, from one probe of its unit to the next, until rules.c decides that it is
+ * complete: then it is READY, with its members held by links or descriptors, and labelled with what
+ * it lacks.
+ *
+ *     settling_probe ─► a probe in the thread ─► on_probed: facts ─► intake_decide()
+ *           ▲                                                            │
+ *           └──── timer ◄──── wait: keep_waiting ◄──────────────────────┤
+ *                                         make_ready or VANISHED ◄───────┘
+ *
+ * The first probes only walk the unit; leases and headers are checked when it could be complete.
+ * Files that come after READY are late_files.c's. */
+#include "agent/intake/settling.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "agent/intake/hook_hints.h"
+#include "agent/intake/losses.h"
+#include "agent/intake/probe.h"
+#include "agent/intake/rules.h"
+#include "agent/intake/unit_notes.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/log.h"
+
+/* ---- descriptors that hold files where links are refused, by owner ---- */
+
+#define HELD_MIN 64 /* one unit's */
+
+static uint64_t max_held(void) {
+        struct rlimit limit;
+        uint64_t n = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur / 4 : 0;
+        return MAX(n, (uint64_t)HELD_MIN);
+}
+
+void settling_init(IntakeContext *c) {
+        if (c->held.max == 0)
+                c->held = (Owners){ .what = "held files", .max = max_held() };
+}
+
+void settling_release_held(IntakeContext *c, Bundle *b) {
+        const Owner owner = { .uid = (uid_t)b->rec.uid };
+        owners_release(&c->held, &owner, b->held.n);
+        held_files_done(&b->held);
+}
+
+/* The newest bundle of an owner gives way. @return whether there was one */
+static bool release_newest_held(IntakeContext *c, const Owner *owner) {
+        ListLink *all = bundle_table_all(c->bundles);
+        for (ListLink *l = all->prev; l != all; l = l->prev) {
+                Bundle *b = CONTAINER_OF(l, Bundle, link);
+                if (b->rec.uid != owner->uid || b->held.n == 0)
+                        continue;
+                settling_release_held(c, b);
+                return true;
+        }
+        return false;
+}
+
+static void hold_by_descriptors(IntakeContext *c, Bundle *b, HeldFiles *held) {
+        const Owner owner = { .uid = (uid_t)b->rec.uid };
+        Owner most;
+        int r = OWNERS_GRANTED;
+        settling_release_held(c, b);
+        if (held->n > 0)
+                while ((r = owners_request(&c->held, &owner, held->n, &most)) == OWNERS_DISPLACE &&
+                       release_newest_held(c, &most))
+                        owners_count_refused(&c->held, &most, c->clock->boottime_usec(c->clock));
+        if (r == OWNERS_GRANTED) {
+                b->held = *held;
+                *held = (HeldFiles){ 0 };
+        } else
+                owners_count_refused(&c->held, &owner, c->clock->boottime_usec(c->clock));
+}
+
+/* ---- from the facts of a probe to a state ---- */
+
+static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char *incomplete) {
+        losses_report(s, b, u);
+        if (incomplete) {
+                losses_add_reason(&b->rec, incomplete);
+                b->tolerant = true; /* it may still change, but waiting is over */
+        }
+        hook_hints_label_missing(s, b);
+        hook_hints_report_ignored(s, b);
+        unit_notes_set_s3_prefix(s->context->store, b);
+        sd_event_source_set_enabled(b->timer, SD_EVENT_OFF);
+        if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, incomplete) != 0)
+                return;
+        if (b->dirty) /* files came during the last probe: hold them soon */
+                source_probe_bundle_in(b, MAX(REPROBE_USEC, REPROBE_SHARE * b->check_took_usec));
+        s->context->on_ready(b, s->context->userdata);
+}
+
+/* How the members are held. */
+static void apply_hold(IntakeSource *s, Bundle *b, ProbeJob *p) {
+        if (p->links_held != b->rec.links_held && p->unit.n_files > 0)
+                b->rec.links_held = p->links_held;
+        if (p->unit.n_files > 0 && !p->links_held)
+                hold_by_descriptors(s->context, b, &p->held);
+        source_report_hold_error(s, p->hold_error);
+}
+
+/* Copies what was counted into the record. */
+static void apply_facts(IntakeSource *s, Bundle *b, ProbeJob *p) {
+        bool changed = p->unit.digest != b->rec.digest;
+        bool was_held = b->rec.links_held;
+        b->rec.digest = p->unit.digest;
+        b->rec.n_files = p->unit.n_files;
+        b->rec.bytes = p->unit.bytes;
+        apply_hold(s, b, p);
+        if (p->process_seen && !b->process_seen) {
+                b->process_seen = true;
+                b->process_start = p->process_start;
+        }
+        if (changed || was_held != b->rec.links_held)
+                bundle_save(s->context->bundles, b);
+}
+
+static void keep_waiting(Bundle *b, const IntakeAnswer *answer, uint64_t duration_usec) {
+        if (!b->rec.reason || strcmp(b->rec.reason, answer->why) != 0) {
+                free(b->rec.reason); /* for `explain`; the row follows with the next change */
+                b->rec.reason = strdup(answer->why);
+        }
+        uint64_t usec = answer->next_usec;
+        if (b->dirty) /* something came during the probe: hold it soon */
+                usec = MIN(usec, MAX(REPROBE_USEC, REPROBE_SHARE * duration_usec));
+        b->dirty = false;
+        b->check_took_usec = duration_usec;
+        source_probe_bundle_in(b, usec);
+}
+
+static void apply_answer(IntakeSource *s, Bundle *b, const ProbeJob *p,
+                         const IntakeAnswer *answer) {
+        if (answer->verdict == INTAKE_WAIT)
+                keep_waiting(b, answer, p->duration_usec);
+        else if (answer->verdict == INTAKE_VANISHED)
+                (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
+                                       answer->why); /* a refused transition is logged there */
+        else
+                make_ready(s, b, &p->unit, answer->why);
+}
+
+/* There are files, but none that may be collected: this is not reported as removed. */
+static void give_up_unreadable(IntakeSource *s, Bundle *b, const ScanUnit *u) {
+        losses_label(b, u);
+        losses_report(s, b, u);
+        _cleanup_free_ char *reason = NULL;
+        if (asprintf(&reason, INTAKE_NOTHING_TAKEN ": %s", b->rec.incomplete) < 0)
+                reason = NULL;
+        (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
+                               reason); /* a refused transition is logged there */
+}
+
+/* All but whether it is gone. */
+static IntakeFacts facts_of(const IntakeSource *s, const Bundle *b, const ProbeJob *p) {
+        uint64_t whole_usec = b->whole_boot_usec;
+        return (IntakeFacts){
+                .held = b->rec.links_held || (b->held.n > 0 && b->held.all),
+                .writers = p->check_writers ? p->writers : INTAKE_WRITERS_UNKNOWN,
+                .quiet_usec = b->quiet_usec,
+                .process_gone = b->process_seen &&
+                                !(p->process_seen && p->process_start == b->process_start),
+                .contradicted = p->contradicted,
+                .whole_usec = whole_usec > 0 ? source_boot_usec(s) - whole_usec : 0,
+        };
+}
+
+/* Records links that the row does not mention. The agent crashed after it had created them, and the
+ * source was removed before the next start, so that some members may not be linked. */
+static void record_links(Bundle *b, const ProbeJob *p) {
+        b->rec.links_held = true;
+        if (p->unit.digest != b->rec.digest)
+                losses_add_reason(&b->rec, "removed at the source before all of it could be held");
+        bundle_save(b->source->context->bundles, b);
+}
+
+static void on_probed(IntakeSource *s, ProbeJob *p) {
+        Bundle *b = bundle_table_find(s->context->bundles, p->bundle_id);
+        if (!b || b->source != s)
+                return; /* cancelled meanwhile */
+        b->probing = false;
+        b->is_replaced = b->is_replaced || p->met_another;
+        if (b->rec.state != BUNDLE_SETTLING)
+                return;
+        if (p->result < 0 && p->result != -ENOENT) {
+                log_dump(b->rec.id, LOG_WARNING, p->result, "cannot read '%s', trying again",
+                         b->rec.path);
+                source_probe_bundle_in(b, s->config->scan_interval_usec);
+                return;
+        }
+        bool seen = p->result == 0 && p->unit.n_files > 0;
+        bool gone = !seen || p->from_links;
+        if (gone && p->moved) { /* under its new name it is another bundle */
+                (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
+                                       "it was renamed at the source and is shipped under its new "
+                                       "name"); /* a refused transition is logged there */
+                return;
+        }
+        if (seen && p->from_links && !b->rec.links_held)
+                record_links(b, p);
+        if (gone && losses_any(&p->unit) && !b->rec.links_held) {
+                give_up_unreadable(s, b, &p->unit);
+                return;
+        }
+        uint64_t now = source_boot_usec(s);
+        bool changed = seen && p->unit.digest != b->rec.digest;
+        b->quiet_usec = intake_quiet_usec(changed, now - b->checked_boot_usec, b->quiet_usec);
+        b->checked_boot_usec = now;
+        if (!gone) {
+                losses_label(b, &p->unit);
+                apply_facts(s, b, p);
+        } else if (seen) /* our links may have grown */
+                b->rec.digest = p->unit.digest;
+        IntakeLimits limits = { .settle_usec = s->config->settle_usec,
+                                .max_wait_usec = s->config->max_wait_usec,
+                                .waited_usec = now - b->seen_boot_usec,
+                                .flush = b->flush };
+        IntakeFacts facts = facts_of(s, b, p);
+        facts.gone = gone;
+        if (seen) {
+                b->owners = p->owners;
+                named_pids_done(&b->pids);
+                b->pids = p->pids;
+                p->pids = (NamedPids){ 0 };
+        }
+        hook_hints_remove_seen(s, b->rec.path, p);
+        hook_hints_add_facts(s, b, &facts);
+        /* Leases and headers are checked only when it could be complete: for most probes a walk is
+         * enough. */
+        if (seen && !p->check_writers && intake_is_due(&facts, &limits)) {
+                b->check = true;
+                settling_probe(b);
+                return;
+        }
+        IntakeAnswer answer = intake_decide(&facts, &limits);
+        if ((answer.verdict == INTAKE_COMPLETE || answer.verdict == INTAKE_INCOMPLETE ||
+             answer.only_pending) &&
+            s->context->on_whole && s->context->on_whole(b, s->context->userdata)) {
+                facts.reporting = true;
+                answer = intake_decide(&facts, &limits);
+        }
+        if (!answer.only_pending)
+                b->whole_boot_usec = 0;
+        else if (b->whole_boot_usec == 0)
+                b->whole_boot_usec = now;
+        apply_answer(s, b, p, &answer);
+}
+
+/* @return the next probe of the bundle's unit; NULL without memory */
+static ProbeJob *new_probe(const Bundle *b) {
+        IntakeSource *s = b->source;
+        _cleanup_(probe_job_freep) ProbeJob *p = NULL;
+        if (probe_job_new(&p, s->spec, source_spec_relative(s->spec, b->rec.path)) < 0)
+                return NULL;
+        strcpy(p->bundle_id, b->rec.id);
+        p->owner = owner_of_uid(b->rec.uid);
+        if (b->rec.supplement_of[0])
+                (void)store_get_earlier_prints(s->context->store, &b->rec, &p->shipped,
+                                               &p->n_shipped); /* none: all is new */
+        if (hook_hints_add_promises(s, b->rec.path, p) < 0)
+                return NULL;
+        p->hold = true;
+        bool can_names_repeat = s->spec->scan.kind == SOURCE_DIRECTORY ||
+                                s->spec->scan.kind == SOURCE_NEURON_PROFILE;
+        if (b->rec.links_held && can_names_repeat) {
+                p->unit_ino = b->rec.unit_ino;
+                p->unit_born_usec = b->rec.unit_born_usec;
+        }
+        p->links_only = bundle_is_from_links(&b->rec);
+        p->check_writers = b->check || b->flush ||
+                           b->quiet_usec + source_boot_usec(s) - b->checked_boot_usec >=
+                                   s->config->settle_usec;
+        return TAKE_PTR(p);
+}
+
+void settling_probe(Bundle *b) {
+        IntakeSource *s = b->source;
+        /* Nothing may act on a bundle before its row is durable. */
+        if (!s || b->rec.state != BUNDLE_SETTLING || b->uncommitted)
+                return;
+        if (b->probing) {
+                b->dirty = true;
+                return;
+        }
+        if (bundle_is_of_attachments(&b->rec)) { /* they are complete, and ours */
+                if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, NULL) == 0)
+                        s->context->on_ready(b, s->context->userdata);
+                return;
+        }
+        ProbeJob *p = new_probe(b);
+        if (p) {
+                b->check = false;
+                b->probing = source_submit_probe(s, s->probes, p, on_probed);
+        }
+        if (!b->probing)
+                source_probe_bundle_in(b, USEC_PER_SEC);
+}
+
+void intake_flush_bundle(Bundle *b) {
+        b->flush = true;
+        source_probe_bundle(b);
+}
+
+void intake_resettle(Bundle *b, const char *why) {
+        IntakeSource *s = b->source;
+        if (!s || bundle_set_state(s->context->bundles, b, BUNDLE_SETTLING, why) < 0)
+                return;
+        b->flush = false;
+        b->quiet_usec = 0;
+        b->checked_boot_usec = source_boot_usec(s);
+        source_probe_bundle_in(b, MIN(s->config->settle_usec, USEC_PER_SEC));
+}

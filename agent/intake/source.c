@@ -1,0 +1,105 @@
+/* What all modules of a source use: its clocks, the paths of its units, its worker threads, and the
+ * timers of its bundles. It decides nothing. source.h has the struct and says which module writes
+ * which part of it. */
+#include "agent/intake/source.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/intake/probe.h"
+#include "lib/base/log.h"
+#include "lib/base/path.h"
+#include "lib/event/timer.h"
+
+uint64_t source_boot_usec(const IntakeSource *s) {
+        return s->context->clock->boottime_usec(s->context->clock);
+}
+
+uint64_t source_realtime_usec(const IntakeSource *s) {
+        return s->context->clock->realtime_usec(s->context->clock);
+}
+
+void source_set_note(char **note, const char *text) {
+        if (*note && text && strcmp(*note, text) == 0)
+                return;
+        free(*note);
+        *note = text ? strdup(text) : NULL;
+}
+
+char *source_unit_path(const IntakeSource *s, const char *relative) {
+        return relative[0] ? path_join(s->spec->fixed, relative) : strdup(s->spec->fixed);
+}
+
+void source_remember(IntakeSource *s, const char *relative, uint64_t digest) {
+        /* Forgotten for want of memory: it is probed once more. */
+        (void)unit_table_put(&s->table, relative, digest);
+}
+
+static void on_task_done(WorkJob *job) {
+        SourceTask *t = CONTAINER_OF(job, SourceTask, job);
+        list_remove(&t->mine);
+        t->done(t);
+}
+
+int source_submit(IntakeSource *s, WorkerPool *pool, SourceTask *t) {
+        t->job.done = on_task_done;
+        int r = worker_pool_submit(pool, &t->job);
+        if (r >= 0)
+                list_append(&s->tasks, &t->mine);
+        return r;
+}
+
+int intake_source_submit(IntakeSource *s, SourceTask *t) {
+        return source_submit(s, s->probes, t);
+}
+
+static void on_probe_done(SourceTask *t) {
+        _cleanup_(probe_job_freep) ProbeJob *p = CONTAINER_OF(t, ProbeJob, task);
+        p->source->n_probes--;
+        p->done(p->source, p);
+}
+
+bool source_submit_probe(IntakeSource *s, WorkerPool *pool, ProbeJob *p,
+                         void (*done)(IntakeSource *s, ProbeJob *p)) {
+        p->source = s;
+        p->done = done;
+        p->task.done = on_probe_done;
+        int r = source_submit(s, pool, &p->task);
+        if (r < 0) {
+                log_error(r,
+                          "source %s: cannot start a worker thread, trying again at the next scan",
+                          s->config->name);
+                probe_job_free(p);
+                return false;
+        }
+        s->n_probes++;
+        return true;
+}
+
+void source_probe_bundle(Bundle *b) {
+        if (b->source)
+                b->source->calls.probe_bundle(b);
+}
+
+static int on_bundle_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        (void)source, (void)usec;
+        source_probe_bundle(userdata);
+        return 0;
+}
+
+void source_probe_bundle_in(Bundle *b, uint64_t usec) {
+        int r = timer_arm(&b->timer, &(TimerOptions){ .event = b->source->context->event,
+                                                      .usec = usec,
+                                                      .slack_usec = usec / 20,
+                                                      .handler = on_bundle_timer,
+                                                      .userdata = b });
+        if (r < 0)
+                log_dump(b->rec.id, LOG_ERR, r, "cannot arm a timer, it waits for the next scan");
+}
+
+void source_report_hold_error(IntakeSource *s, const char *error) {
+        if (!error || (s->hold_note && strcmp(s->hold_note, error) == 0))
+                return;
+        source_set_note(&s->hold_note, error);
+        log_warning(0, "source %s: %s", s->config->name, error);
+}

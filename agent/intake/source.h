@@ -1,0 +1,164 @@
+/* A source, as the modules of this folder see it. Private: other folders include intake.h.
+ *
+ * Each part of the struct is written by the one module that its comment names; others read it. */
+#pragma once
+
+#include "agent/intake/intake.h"
+#include "agent/intake/path_queue.h"
+#include "agent/intake/probe.h"
+#include "agent/intake/unit_table.h"
+#include "agent/retention/unit_locks.h"
+#include "lib/base/clock.h"
+#include "lib/event/dirwatch.h"
+
+/* A unit that changes all the time is probed no more often than this, and units of one owner never
+ * for more than a fifth of the time. */
+#define REPROBE_USEC (100 * USEC_PER_MSEC)
+#define REPROBE_SHARE 4
+
+/* Paths that are probed at a time, of one owner one: nobody waits for what another has put there.
+ */
+#define PATH_THREADS 2
+
+typedef struct ScanJob ScanJob;
+
+/* New bundles: accepted, until the scan that is running or queued is over, or not at all. */
+typedef enum IntakeHold { INTAKE_OPEN, INTAKE_HOLDING, INTAKE_HELD, N_INTAKE_HOLDS } IntakeHold;
+
+/* source_scan.c's; `is_wanted` is also set by whoever finds that a scan is needed. */
+typedef struct SourceScan {
+        WorkerPool *pool; /* one thread: a hung mount holds up nothing else */
+        sd_event_source *timer;
+        bool is_running; /* until what it found is handled */
+        ScanJob *found;  /* what it has found, and is being handled */
+        sd_event_source *found_timer;
+        bool is_wanted;         /* another one, when this one is over */
+        bool has_completed;     /* the first one is over */
+        bool was_missing;       /* the last one did not find the fixed part */
+        bool has_failed;        /* the last one did not read all, or could not
+                                   record what it found */
+        bool flush_next, flush; /* what the next, what this one finds is flushed */
+        bool in_transaction;    /* rows are written but not yet durable */
+        bool is_postponing, has_logged_postponed; /* bundles of this scan cannot be recorded;
+                                                     new_bundle.c sets them */
+        uint64_t start_usec;                      /* of the one that runs, CLOCK_BOOTTIME */
+        uint64_t took_usec, n_unreadable;         /* of the last one */
+        uint64_t n_left_out[N_SCAN_SKIPS];        /* of the last one, in no bundle */
+        char *root_note;                          /* scan_check_root(); owned */
+        char *unseen; /* why the last one could not read all of it; owned; NULL: it did */
+} SourceScan;
+
+/* source_watch.c's */
+typedef struct SourceWatch {
+        DirWatch *dirwatch; /* NULL: scans only */
+        char *note;         /* why there is none, or it is not complete; owned */
+} SourceWatch;
+
+/* path_probes.c's */
+typedef struct PathProbes {
+        WorkerPool *pool;     /* PATH_THREADS: neither a long scan nor a probe of many files delays
+                                 the discovery of others */
+        PathQueue queue;      /* paths that wait */
+        Owners probing;       /* whose paths are being probed */
+        Owners rests;         /* microseconds in which no path of an owner is probed … */
+        uint64_t rested_usec; /* … from here on, CLOCK_BOOTTIME */
+        sd_event_source *timer;
+} PathProbes;
+
+/* admission.c's; source_scan.c clears has_late when a scan is over. */
+typedef struct SourceAdmission {
+        bool has_late;   /* new units wait for the next minute */
+        bool has_parked; /* rows of bundles that gave way wait for space */
+} SourceAdmission;
+
+/* ended_links.c's */
+typedef struct EndedLinks {
+        PathQueue rechecks;              /* ids whose links wait for a recheck */
+        char rechecking[BUNDLE_ID_SIZE]; /* whose recheck is out; "" */
+        size_t n_releases;               /* of links, that are out */
+} EndedLinks;
+
+/* link_sweep.c's; ended_links.c sets is_wanted: a recheck found something, and its unit is another
+ * bundle's for now. */
+typedef struct LinkSweep {
+        bool is_running, is_wanted;
+        char *unlisted; /* a note of links without a row; owned; NULL: none */
+} LinkSweep;
+
+/* attached.c's */
+typedef struct SourceAttached {
+        PathQueue queue; /* paths of units that may have attachments to be shipped */
+        sd_event_source *timer;
+        ClockStep steady; /* checked by each sweep */
+        uint64_t steady_usec;
+} SourceAttached;
+
+/* lock_renewal.c's: of a source that nodes share. */
+typedef struct LockRenewal {
+        WorkerPool *pool; /* NULL until a scan has found that nodes share it */
+        sd_event_source *timer;
+        bool is_running;
+        size_t n_marks;       /* of deliveries, that the pool is writing */
+        UnitLocksHeld others; /* what other nodes held at the last renewal */
+        char *note;           /* unit_locks_scan_new(), set by source_scan.c; owned */
+} LockRenewal;
+
+struct IntakeSource {
+        /* intake.c's */
+        IntakeContext *context;     /* borrowed */
+        const ConfigSource *config; /* borrowed */
+        SourceSpec *spec;
+        sd_event_source *load_timer; /* NULL: all that is known is in the table */
+        char *loaded_path;           /* that was last; owned */
+        struct {                     /* what lower modules request of higher ones */
+                void (*probe_bundle)(Bundle *b);
+                void (*start_scan)(IntakeSource *s);
+                void (*arm_scan)(IntakeSource *s);
+        } calls;
+
+        /* source.c's */
+        ListLink tasks; /* that are out */
+        size_t n_probes;
+        WorkerPool *probes; /* one thread: of units, and of links */
+        char *hold_note;    /* why files are not held by links; owned */
+        UnitTable table;    /* what was last seen at each unit's path; a scan replaces it */
+
+        IntakeHold hold; /* source_scan.c's */
+        SourceScan scan;
+        SourceWatch watch;
+        PathProbes paths;
+        SourceAdmission admission;
+        EndedLinks links;
+        LinkSweep sweep;
+        SourceAttached attached;
+        LockRenewal renewal;
+        char history_id[BUNDLE_ID_SIZE]; /* history.c's: the next scan checks the rows after it;
+                                            "" = from the oldest on */
+};
+
+uint64_t source_boot_usec(const IntakeSource *s);
+uint64_t source_realtime_usec(const IntakeSource *s);
+/** @param note  owned; freed and replaced by a copy @param text  NULL: none */
+void source_set_note(char **note, const char *text);
+/** @return absolute, the caller's; NULL without memory */
+char *source_unit_path(const IntakeSource *s, const char *relative);
+/** Remembers what was seen at a unit's path. */
+void source_remember(IntakeSource *s, const char *relative, uint64_t digest);
+/** Reports why files cannot be held by links, when that changes. @param error  NULL: they can */
+void source_report_hold_error(IntakeSource *s, const char *error);
+
+/** Runs a task in a thread of the pool. @return 0, or -errno: it stays the caller's */
+int source_submit(IntakeSource *s, WorkerPool *pool, SourceTask *t);
+/** The same of a probe, which is freed where it cannot be started; that is logged.
+ * @param done  on the loop; the probe is freed afterwards @return whether it was started */
+bool source_submit_probe(IntakeSource *s, WorkerPool *pool, ProbeJob *p,
+                         void (*done)(IntakeSource *s, ProbeJob *p));
+
+/** Probes the unit of a bundle now, or when the probe that runs has ended; as its state requires.
+ */
+void source_probe_bundle(Bundle *b);
+void source_probe_bundle_in(Bundle *b, uint64_t usec);
+
+static inline Owner owner_of_uid(uint64_t uid) {
+        return (Owner){ .uid = (uid_t)uid };
+}

@@ -1,0 +1,115 @@
+/* Supplements: a bundle with what came into a unit, or was attached to it, after its bundle had
+ * been delivered. Supplement number N of a bundle has its id and `-sN`. A probe compares the unit
+ * with the fingerprints of all that was shipped of it; only what is new gets into the supplement.
+ */
+#include "agent/intake/supplement.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/intake/lock_renewal.h"
+#include "agent/intake/new_bundle.h"
+#include "agent/intake/probe.h"
+#include "agent/store/store.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/log.h"
+#include "lib/neuron/ids.h"
+
+int supplement_base(const IntakeSource *s, const char *id, BundleRecord *ret) {
+        char base_id[BUNDLE_ID_SIZE];
+        const char *suffix = strrchr(id, '-');
+        if (!bundle_id_is_valid(id) || suffix[1] != 's')
+                return STORE_E_NOT_FOUND;
+        (void)snprintf(base_id, sizeof base_id, "%.*s", (int)(suffix - id), id);
+        return store_get(s->context->store, base_id, ret);
+}
+
+int supplement_next_id(const IntakeSource *s, const Bundle *b, char ret[BUNDLE_ID_SIZE]) {
+        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
+        const char *base_id = b->rec.supplement_of;
+        if (!base_id[0])
+                return new_bundle_supplement_id(ret, &b->rec, b->rec.n_supplements + 1);
+        int r = store_get(s->context->store, base_id, &base);
+        return r == 0 ? new_bundle_supplement_id(ret, &base, base.n_supplements + 1) : -ENOENT;
+}
+
+/* The last supplement is quarantined, cancelled or evicted, and this would only be the same again.
+ */
+static bool is_refused_by_operator(const IntakeSource *s, const BundleRecord *base,
+                                   uint64_t digest) {
+        char id[BUNDLE_ID_SIZE];
+        _cleanup_(bundle_record_done) BundleRecord last = { 0 };
+        if (base->n_supplements == 0 ||
+            new_bundle_supplement_id(id, base, base->n_supplements) < 0 ||
+            store_get(s->context->store, id, &last) != 0)
+                return false;
+        return (last.state == BUNDLE_QUARANTINED || last.state == BUNDLE_CANCELLED ||
+                last.state == BUNDLE_EVICTED) &&
+               last.digest == digest;
+}
+
+bool supplement_start(IntakeSource *s, ProbeJob *p, BundleRecord *base) {
+        if (is_refused_by_operator(s, base, p->unit.digest))
+                return false;
+        free(p->unit.relative);
+        p->unit.relative = strdup(p->relative);
+        if (!p->unit.relative)
+                return true; /* a later scan, or the next start */
+        p->unit.st = (struct stat){ .st_uid = base->uid };
+        if (!p->supplement_id[0]) { /* else it is as bundle_is_from_links() requires */
+                p->unit.st.st_dev = (dev_t)base->unit_dev;
+                p->unit.st.st_ino = (ino_t)base->unit_ino;
+                p->unit.born_usec = base->unit_born_usec;
+        }
+        new_bundle_start(s, &p->unit, base);
+        return true;
+}
+
+static void on_supplement_probed(IntakeSource *s, ProbeJob *p) {
+        _cleanup_free_ char *path = source_unit_path(s, p->relative);
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        if (p->result != 0 || !path ||
+            bundle_table_find_unit(s->context->bundles, s->config->name, path) ||
+            store_find_unit(s->context->store, s->config->name, path, &rec) != 0)
+                return;
+        if (p->unit.n_files == 0) { /* nothing new; some files may have been removed */
+                source_remember(s, p->relative, p->seen_digest);
+                rec.digest = p->seen_digest; /* so that the next start does not probe again */
+                lock_renewal_mark_delivered(s, p->relative, p->seen_digest);
+                (void)store_update(s->context->store, &rec); /* else it does */
+                return;
+        }
+        if (!supplement_start(s, p, &rec))
+                source_remember(s, p->relative, p->seen_digest);
+}
+
+void supplement_probe(IntakeSource *s, const ScanUnit *u, const char *base_id) {
+        ProbeJob *p;
+        if (probe_job_new(&p, s->spec, u->relative) < 0)
+                return;
+        strcpy(p->bundle_id, base_id);
+        p->seen_digest = u->digest;
+        int r = store_get_prints(s->context->store, base_id, &p->shipped, &p->n_shipped);
+        if (r < 0) {
+                log_error(r, "source %s: cannot read what was shipped of '%s'", s->config->name,
+                          u->relative);
+                probe_job_free(p);
+                return;
+        }
+        (void)source_submit_probe(
+                s, s->probes, p,
+                on_supplement_probed); /* logged there; the next scan tries again */
+}
+
+void supplement_of_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes) {
+        ScanUnit u = { .relative = (char *)source_spec_relative(s->spec, base->path), /* borrowed */
+                       .n_files = n,
+                       .bytes = bytes,
+                       .oldest_mtime_usec = base->oldest_mtime_usec };
+        u.st = (struct stat){ .st_uid = base->uid, .st_dev = (dev_t)BUNDLE_DEV_OF_ATTACHMENTS };
+        Bundle *b = new_bundle_record(s, &u, base);
+        if (b) /* else the next sweep */
+                source_probe_bundle(b);
+}

@@ -1,0 +1,105 @@
+/* What becomes of a unit that a scan or a probe of a path has seen: nothing, since it is known; a
+ * probe of its bundle; a new bundle; or a probe for a supplement. */
+#include "agent/intake/units.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/intake/hook_hints.h"
+#include "agent/intake/lock_renewal.h"
+#include "agent/intake/new_bundle.h"
+#include "agent/intake/supplement.h"
+#include "agent/intake/unit_notes.h"
+#include "agent/store/store.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/log.h"
+
+/* A directory that is created again under its name often gets the inode that was freed. */
+static bool is_same_unit(const BundleRecord *rec, const ScanUnit *u) {
+        return rec->unit_ino == (uint64_t)u->st.st_ino && rec->unit_dev == (uint64_t)u->st.st_dev &&
+               (rec->unit_born_usec == 0 || u->born_usec == 0 ||
+                rec->unit_born_usec == u->born_usec);
+}
+
+/* A hook may run before its directory is created: what it started so shortly before belongs to the
+ * new unit. */
+static void release_earlier_attachments(IntakeSource *s, const char *path) {
+        IntakeContext *c = s->context;
+        uint64_t now = source_realtime_usec(s);
+        uint64_t before = now - MIN(now, c->hook_deadline_usec + USEC_PER_SEC);
+        if (c->on_renewed)
+                c->on_renewed(s->config->name, path, before, c->userdata);
+        int r = c->attachments
+                        ? attachments_release_before(c->attachments, s->config->name, path, before)
+                        : 0;
+        if (r < 0)
+                log_warning(r, "source %s: what was attached to an earlier '%s' cannot be removed",
+                            s->config->name, path);
+        else if (r > 0)
+                log_notice("source %s: '%s' is another one than before; %d files that came too "
+                           "late for the earlier one are removed",
+                           s->config->name, path, r);
+}
+
+/* @return whether a unit may become a bundle: its names say so, or a hook of its owner has named it
+ */
+static bool is_evidence(IntakeSource *s, const char *path, const ScanUnit *u) {
+        return u->is_evidence || hook_hints_name_unit(s, path, u->st.st_uid) ||
+               unit_notes_name_unit(s->context->store, &(StoredUnit){ s->config->name, path },
+                                    u->st.st_uid);
+}
+
+void units_handle(IntakeSource *s, ScanUnit *u) {
+        if (unit_table_has(&s->table, u->relative, u->digest))
+                return;
+        _cleanup_free_ char *path = source_unit_path(s, u->relative);
+        if (!path)
+                return;
+        Bundle *b = bundle_table_find_unit(s->context->bundles, s->config->name, path);
+        if (b && b->rec.state == BUNDLE_SETTLING && !bundle_is_from_links(&b->rec)) {
+                source_remember(s, u->relative, u->digest);
+                source_probe_bundle(b);
+                return;
+        }
+        if (b) { /* not remembered: it is probed when the bundle has ended */
+                bool is_new = u->digest != b->seen_digest &&
+                              (u->digest != b->rec.digest || b->rec.supplement_of[0]);
+                b->dirty = true;
+                b->seen_digest = u->digest;
+                if (is_new)
+                        source_probe_bundle(b);
+                return;
+        }
+        if (!is_evidence(s, path, u))
+                return;
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        int r = store_find_unit(s->context->store, s->config->name, path, &rec);
+        if (r == STORE_E_NOT_FOUND) {
+                new_bundle_start(s, u, NULL);
+                return;
+        }
+        if (r < 0) {
+                log_error(r,
+                          "source %s: cannot read the state database, trying '%s' again at the "
+                          "next scan",
+                          s->config->name, path);
+                return;
+        }
+        if (!bundle_state_is_inactive(rec.state) && !bundle_table_find(s->context->bundles, rec.id))
+                return; /* parked */
+        bool same_unit = is_same_unit(&rec, u);
+        bool unique = rec.kind == SOURCE_NEURON_CORE_DUMP && rec.date_time[0];
+        if (rec.digest == u->digest && same_unit && rec.state != BUNDLE_VANISHED) {
+                source_remember(s, u->relative, u->digest);
+                if (rec.state == BUNDLE_DELIVERED) /* a crash may have come before the mark */
+                        lock_renewal_mark_delivered(s, u->relative, u->digest);
+        } else if (u->is_file || (!same_unit && !unique)) {
+                if (!same_unit)
+                        release_earlier_attachments(s, path);
+                new_bundle_start(s, u, NULL);
+        } else if (rec.state == BUNDLE_DELIVERED || rec.is_redelivery ||
+                   rec.state == BUNDLE_VANISHED)
+                supplement_probe(s, u, rec.id);
+        else /* quarantined, cancelled or evicted: the operator decides */
+                source_remember(s, u->relative, u->digest);
+}
