@@ -92,12 +92,6 @@ static uint64_t boottime(Clock *c) {
 
 /* ---- the store, in place of agent/delivery/objects.c ---- */
 
-int __wrap_object_call_new(ObjectCall **ret, Scheduler *s, const ObjectRequest *request);
-ObjectCall *__wrap_object_call_cancel(ObjectCall *call);
-char *__wrap_objects_failure_directory(Scheduler *s, const char *destination, const char *date_time,
-                                       const char *cluster_id, const char *kind, const char *source,
-                                       bool *ret_differs);
-
 static Object *find_object(const char *name) {
         for (size_t i = 0; i < n_objects; i++)
                 if (strcmp(objects[i].name, name) == 0)
@@ -176,7 +170,7 @@ static ObjectOutcome execute(ObjectCall *c) {
 
 /* Counts what delivery/objects.c would send to a bucket: a node's first CREATE tries out twice
  * whether the store heeds conditions, and deletes what it made. */
-int __wrap_object_call_new(ObjectCall **ret, Scheduler *s, const ObjectRequest *request) {
+int object_call_new(ObjectCall **ret, Scheduler *s, const ObjectRequest *request) {
         Node *node = (Node *)s;
         int n_trips = 1;
         node->n_calls++;
@@ -207,16 +201,16 @@ static void call_free(ObjectCall *c) {
         free(c);
 }
 
-ObjectCall *__wrap_object_call_cancel(ObjectCall *c) {
+ObjectCall *object_call_cancel(ObjectCall *c) {
         if (!c)
                 return NULL;
         call_free(c);
         return NULL;
 }
 
-char *__wrap_objects_failure_directory(Scheduler *s, const char *destination, const char *date_time,
-                                       const char *cluster_id, const char *kind, const char *source,
-                                       bool *ret_differs) {
+char *objects_failure_directory(Scheduler *s, const char *destination, const char *date_time,
+                                const char *cluster_id, const char *kind, const char *source,
+                                bool *ret_differs) {
         (void)s, (void)destination, (void)kind, (void)source;
         *ret_differs = false;
         return strbuf_format("%s-%s", date_time, cluster_id);

@@ -2,7 +2,17 @@
  * clock that stands still, and a destination in memory that answers when a test wants it to. */
 #include "tests/harness/unit.h"
 
-#include "agent/failures/failures.c" /* its timer goes off by hand, its bounds are private */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <systemd/sd-id128.h>
+
+#include "agent/failures/failures_private.h" /* its timer goes off by hand */
+#include "agent/peers/record.h"
+#include "agent/store/store.h"
+#include "lib/base/cleanup.h"
 #include "tests/harness/fake_clock.h"
 #include "tests/lib/base/scratch.h"
 
@@ -16,7 +26,8 @@
 #define BUNDLE "neuron-core-dump-20260527T052135-00000000000"
 #define JOB "torchrun:run=7,master=10.0.0.1:41000"
 
-/* ---- the destination `x` ---- */
+/* ---- the destination `x`: agent/delivery/objects.h is implemented here, in place of objects.c
+ * ---- */
 
 #define OBJECTS_MAX 256
 
@@ -74,8 +85,7 @@ static size_t n_objects(const char *prefix, const char *suffix) {
         return n;
 }
 
-int __wrap_object_call_new(ObjectCall **ret, Scheduler *s, const ObjectRequest *request);
-int __wrap_object_call_new(ObjectCall **ret, Scheduler *s, const ObjectRequest *request) {
+int object_call_new(ObjectCall **ret, Scheduler *s, const ObjectRequest *request) {
         assert_ptr_equal(s, &bucket);
         if (strcmp(request->destination, bucket.destination) != 0)
                 return -ENOENT;
@@ -91,8 +101,7 @@ int __wrap_object_call_new(ObjectCall **ret, Scheduler *s, const ObjectRequest *
         return 0;
 }
 
-ObjectCall *__wrap_object_call_cancel(ObjectCall *c);
-ObjectCall *__wrap_object_call_cancel(ObjectCall *c) {
+ObjectCall *object_call_cancel(ObjectCall *c) {
         if (c) {
                 list_remove(&c->link);
                 free(c->name);
@@ -101,33 +110,25 @@ ObjectCall *__wrap_object_call_cancel(ObjectCall *c) {
         return NULL;
 }
 
-bool __wrap_objects_are_shared(Scheduler *s, const char *destination);
-bool __wrap_objects_are_shared(Scheduler *s, const char *destination) {
+bool objects_are_shared(Scheduler *s, const char *destination) {
         (void)s;
         return bucket.is_shared && strcmp(destination, bucket.destination) == 0;
 }
 
-bool __wrap_objects_are_refused(Scheduler *s, const char *destination);
-bool __wrap_objects_are_refused(Scheduler *s, const char *destination) {
+bool objects_are_refused(Scheduler *s, const char *destination) {
         (void)s, (void)destination;
         return bucket.is_refused;
 }
 
-char *__wrap_objects_failure_directory(Scheduler *s, const char *destination, const char *date_time,
-                                       const char *cluster_id, const char *kind, const char *source,
-                                       bool *ret_differs);
-char *__wrap_objects_failure_directory(Scheduler *s, const char *destination, const char *date_time,
-                                       const char *cluster_id, const char *kind, const char *source,
-                                       bool *ret_differs) {
+char *objects_failure_directory(Scheduler *s, const char *destination, const char *date_time,
+                                const char *cluster_id, const char *kind, const char *source,
+                                bool *ret_differs) {
         (void)s, (void)destination, (void)kind, (void)source;
         *ret_differs = bucket.differs;
         return bucket.differs ? NULL : strbuf_format("%s-%s", date_time, cluster_id);
 }
 
-char *__wrap_objects_bundle_directory(Scheduler *s, const char *destination,
-                                      const BundleRecord *rec);
-char *__wrap_objects_bundle_directory(Scheduler *s, const char *destination,
-                                      const BundleRecord *rec) {
+char *objects_bundle_directory(Scheduler *s, const char *destination, const BundleRecord *rec) {
         (void)s, (void)destination;
         return strbuf_format("%s-%s/i-1", bundle_record_date_time(rec),
                              bundle_record_cluster_id(rec));
@@ -196,15 +197,14 @@ static void clear_bucket(void) {
         bucket.n = 0;
 }
 
-/* ---- ranks, of which the test says when they end ---- */
+/* ---- ranks, of which the test says when they end: rank_watch.h, in place of rank_watch.c ---- */
 
 struct RankWatch {
         RankWatchOptions options;
 };
 static bool has_ended; /* before it can be watched */
 
-int __wrap_rank_watch_new(RankWatch **ret, const RankWatchOptions *options);
-int __wrap_rank_watch_new(RankWatch **ret, const RankWatchOptions *options) {
+int rank_watch_new(RankWatch **ret, const RankWatchOptions *options) {
         if (has_ended)
                 return -ESRCH;
         *ret = calloc(1, sizeof **ret);
@@ -213,10 +213,13 @@ int __wrap_rank_watch_new(RankWatch **ret, const RankWatchOptions *options) {
         return 0;
 }
 
-RankWatch *__wrap_rank_watch_free(RankWatch *w);
-RankWatch *__wrap_rank_watch_free(RankWatch *w) {
+RankWatch *rank_watch_free(RankWatch *w) {
         free(w);
         return NULL;
+}
+
+uint64_t rank_watch_start_usec(uint64_t start_ticks) {
+        return start_ticks * (USEC_PER_SEC / 100);
 }
 
 static int boot_error;
@@ -347,10 +350,10 @@ static int teardown(void **state) {
 
 /* All that is due now. */
 static void turn(Fixture *f) {
-        step(f->failures);
+        failures_step(f->failures);
         while (!bucket.is_silent && !list_is_empty(&bucket.calls)) {
                 answer_first();
-                step(f->failures);
+                failures_step(f->failures);
         }
 }
 
@@ -474,18 +477,18 @@ static void see_rank(Fixture *f, int64_t rank) {
 }
 
 static void end_rank(Fixture *f, int64_t rank) {
-        FOREACH_PROCESS (p, f->failures)
-                if (p->watch && p->claim.pid == 100 + rank) {
-                        on_rank_end(p);
-                        return;
-                }
+        FAILURE_TABLE_FOREACH_PROCESS(p, &f->failures->table)
+        if (p->watch && p->claim.pid == 100 + rank) {
+                p->watch->options.on_end(p->watch->options.userdata);
+                return;
+        }
         fail();
 }
 
 static size_t n_units(const Fixture *f) {
         size_t n = 0;
-        FOREACH_UNIT (u, f->failures)
-                n += u->path != NULL;
+        FAILURE_TABLE_FOREACH_UNIT(u, &f->failures->table)
+        n += u->path != NULL;
         return n;
 }
 
@@ -496,10 +499,10 @@ static size_t n_items(const ListLink *all) {
         return n;
 }
 
-static Process *process(const Fixture *f, size_t i) {
-        FOREACH_PROCESS (p, f->failures)
-                if (i-- == 0)
-                        return p;
+static FailureProcess *process(const Fixture *f, size_t i) {
+        FAILURE_TABLE_FOREACH_PROCESS(p, &f->failures->table)
+        if (i-- == 0)
+                return p;
         fail();
         return NULL;
 }
@@ -552,7 +555,7 @@ static void a_note_and_a_unit_make_one_claim(void **state) {
                                        .path = path });
                 b = b ? b : find_bundle(f, i, RUNTIME_ID);
                 pass(f, 5 * SEC);
-                assert_int_equal(n_items(&f->failures->processes), i + 1);
+                assert_int_equal(n_items(&f->failures->table.processes), i + 1);
                 const Claim *c = &process(f, i)->claim;
                 assert_int_equal(c->pid, 100 + i);
                 assert_int_equal(c->rank, i);
@@ -566,21 +569,21 @@ static void a_note_and_a_unit_make_one_claim(void **state) {
         assert_int_equal(bucket.n_calls[OBJECT_CREATE], 1);
         assert_true(f->n_named > 0);
         assert_int_equal(failures_n_named(f->failures, AGREED_STORE), 2);
-        assert_int_equal(f->failures->n_dropped, 0);
+        assert_int_equal(f->failures->table.n_dropped, 0);
 }
 
 static void a_unit_without_a_note_is_claimed_after_2_s_or_when_it_is_ready(void **state) {
         Fixture *f = *state;
         Bundle *b = find_bundle(f, 1, RUNTIME_ID);
         pass(f, 19 * SEC / 10);
-        assert_int_equal(n_items(&f->failures->processes), 0);
+        assert_int_equal(n_items(&f->failures->table.processes), 0);
         pass(f, SEC / 10);
-        assert_int_equal(n_items(&f->failures->processes), 1);
+        assert_int_equal(n_items(&f->failures->table.processes), 1);
         assert_true(process(f, 0)->claim.pid > 1u << 30); /* above all pids */
         assert_string_equal(process(f, 0)->claim.bundle, b->rec.id);
         Bundle *ready = find_bundle(f, 2, RUNTIME_ID);
         (void)is_named(f, ready);
-        assert_int_equal(n_items(&f->failures->processes), 2);
+        assert_int_equal(n_items(&f->failures->table.processes), 2);
         pass(f, 5 * SEC);
         assert_true(is_named(f, b) && is_named(f, ready));
         assert_name(b, "store", RUNTIME_ID, DATE_TIME, 1);
@@ -593,7 +596,7 @@ static void a_unit_that_went_is_not_claimed(void **state) {
         Bundle *b = find_bundle(f, 1, RUNTIME_ID);
         assert_int_equal(bundle_set_state(f->table, b, BUNDLE_VANISHED, NULL), 0);
         pass(f, 3 * SEC);
-        assert_int_equal(n_items(&f->failures->processes), 0);
+        assert_int_equal(n_items(&f->failures->table.processes), 0);
         assert_int_equal(n_units(f), 0);
 }
 
@@ -604,7 +607,7 @@ static void a_rank_that_failed_is_the_process_of_its_note(void **state) {
         hear(f, (NoteOptions){ .job = JOB, .rank = 3, .world_size = 64, .path = "/dumps/1" });
         see_rank(f, 3);
         end_rank(f, 3); /* what failed stays so */
-        assert_int_equal(n_items(&f->failures->processes), 1);
+        assert_int_equal(n_items(&f->failures->table.processes), 1);
         assert_int_equal(process(f, 0)->claim.state, CLAIM_FAILED);
         assert_int_equal(process(f, 0)->claim.pid, 103);
 }
@@ -613,11 +616,11 @@ static void a_process_keeps_its_job_and_rank_and_a_note_of_another_joins_it(void
         Fixture *f = *state;
         hear(f, (NoteOptions){ .job = JOB, .pid = 100, .path = "/dumps/1" });
         hear(f, (NoteOptions){ .job = "another", .rank = 5, .pid = 100, .path = "/dumps/2" });
-        assert_int_equal(n_items(&f->failures->processes), 1);
+        assert_int_equal(n_items(&f->failures->table.processes), 1);
         assert_string_equal(process(f, 0)->key->key, key_of(JOB));
         assert_int_equal(process(f, 0)->claim.rank, 0);
         assert_string_equal(process(f, 0)->unit->path, "/dumps/2");
-        assert_null(node_find_key(f->failures, key_of("another")));
+        assert_null(failure_table_find_key(&f->failures->table, key_of("another")));
 }
 
 /* Two directories of one process: a unit never points at a process that has gone. */
@@ -632,7 +635,7 @@ static void a_process_whose_second_note_has_another_directory_leaves_the_first_o
         deliver(f, b);
         fake_clock_advance(&f->clock, 2 * USEC_PER_HOUR);
         turn(f);
-        assert_int_equal(n_items(&f->failures->processes), 0);
+        assert_int_equal(n_items(&f->failures->table.processes), 0);
         assert_int_equal(n_units(f), 0);
         fake_clock_advance(&f->clock, USEC_PER_MINUTE);
         turn(f);
@@ -662,7 +665,7 @@ static void a_name_is_frozen_and_there_after_a_restart(void **state) {
 
         bucket.is_silent = true;
         restart(f);
-        assert_int_equal(n_items(&f->failures->processes), 2);
+        assert_int_equal(n_items(&f->failures->table.processes), 2);
         b = bundle_table_find(f->table, BUNDLE "1");
         failures_on_found(f->failures, b);
         assert_true(is_named(f, b));
@@ -672,7 +675,7 @@ static void a_name_is_frozen_and_there_after_a_restart(void **state) {
         assert_true(is_named(f, b)); /* without asking anybody */
         assert_name(b, "store", OTHER_ID, OTHER_TIME, 1);
         pass(f, 3 * SEC);
-        assert_int_equal(n_items(&f->failures->processes), 2);
+        assert_int_equal(n_items(&f->failures->table.processes), 2);
         assert_int_equal(bucket.n_calls[OBJECT_CREATE], 0);
 }
 
@@ -687,7 +690,7 @@ static void a_claim_that_had_no_failure_yet_is_asked_for_again_after_a_restart(v
         Bundle *b = bundle_table_find(f->table, BUNDLE "1");
         failures_on_found(f->failures, b);
         pass(f, 8 * SEC);
-        assert_int_equal(n_items(&f->failures->processes), 1);
+        assert_int_equal(n_items(&f->failures->table.processes), 1);
         assert_int_equal(process(f, 0)->claim.pid, 100);
         assert_true(is_named(f, b));
         assert_int_equal(b->rec.name.n, 1);
@@ -710,7 +713,7 @@ static void ranks_that_cannot_be_are_not_known(void **state) {
         assert_non_null(decision);
         assert_non_null(strstr(decision, "\"world_size\":null"));
         restart(f);
-        assert_int_equal(n_items(&f->failures->processes), 3);
+        assert_int_equal(n_items(&f->failures->table.processes), 3);
         pass(f, 60 * SEC);
         const char *incident = object(DATE_TIME "-" RUNTIME_ID "/incident.json");
         assert_non_null(incident);
@@ -731,7 +734,7 @@ static void what_is_stored_and_makes_no_sense_is_left_out(void **state) {
                 assert_int_equal(store_failure_put(f->store, &s), 0);
         }
         restart(f);
-        assert_int_equal(n_items(&f->failures->processes), 0);
+        assert_int_equal(n_items(&f->failures->table.processes), 0);
 }
 
 static void a_rank_s_bundle_is_the_one_that_has_its_files(void **state) {
@@ -781,7 +784,7 @@ static void a_supplement_is_named_as_its_base(void **state) {
         failures_on_found(f->failures, supplement);
         decide_elsewhere(f, RUNTIME_ID);
         pass(f, 8 * SEC);
-        assert_int_equal(n_items(&f->failures->processes), 1); /* it claims nothing */
+        assert_int_equal(n_items(&f->failures->table.processes), 1); /* it claims nothing */
         assert_true(is_named(f, base));
         bundle_save(f->table, base);
         assert_true(is_named(f, supplement));
@@ -1152,7 +1155,7 @@ static void an_error_lasts_until_a_task_has_succeeded(void **state) {
                                .world_size = 64,
                                .pid = 100 });
         turn(f);
-        const Key *k = process(f, 0)->key;
+        const FailureKey *k = process(f, 0)->key;
         pass(f, SEC);
         bucket.is_full = true;
         pass(f, 60 * SEC);
@@ -1245,7 +1248,7 @@ static void a_pointer_lies_at_the_bundles_own_place(void **state) {
         assert_string_equal(json_string_value(json_object_get(v, "agreed")), "store");
         json_decref(v);
         assert_int_equal(n_objects("", ".see.json"), 1);
-        assert_int_equal(f->failures->n_pointers, 0);
+        assert_int_equal(f->failures->pointers.n, 0);
         assert_int_equal(n_units(f), 0);
 }
 
@@ -1265,7 +1268,7 @@ static void after_a_late_decision_one_lies_at_the_agreed_place(void **state) {
         assert_non_null(object(AGREED_POINTER));
         assert_non_null(strstr(object(AGREED_POINTER), RUNTIME_ID));
         assert_int_equal(n_objects("", ".see.json"), 1);
-        assert_int_equal(f->failures->n_pointers, 0);
+        assert_int_equal(f->failures->pointers.n, 0);
 }
 
 static void where_both_places_are_one_there_is_none(void **state) {
@@ -1276,7 +1279,7 @@ static void where_both_places_are_one_there_is_none(void **state) {
         deliver(f, b);
         pass(f, 60 * SEC);
         assert_int_equal(n_objects("", ".see.json"), 0);
-        assert_int_equal(f->failures->n_pointers, 0);
+        assert_int_equal(f->failures->pointers.n, 0);
 }
 
 static void pointers_are_bounded_and_those_underway_are_cancelled(void **state) {
@@ -1290,18 +1293,18 @@ static void pointers_are_bounded_and_those_underway_are_cancelled(void **state) 
         rec.deliveries[0].object = strdup("/v/1");
         bucket.is_silent = true;
         for (unsigned i = 0; i < 1030; i++)
-                pointers_on_delivered(f->failures, &rec, "", NULL);
-        assert_int_equal(f->failures->n_pointers, 1024);
+                failure_pointers_add(&f->failures->pointers, &rec, "", NULL);
+        assert_int_equal(f->failures->pointers.n, 1024);
         turn(f);
         assert_int_equal(bucket.n_calls[OBJECT_PUT], 1024);
         for (unsigned i = 0; i < 6; i++)
-                pointers_on_delivered(f->failures, &rec, "", NULL);
+                failure_pointers_add(&f->failures->pointers, &rec, "", NULL);
         failures_set_scheduler(f->failures, NULL);
         assert_true(list_is_empty(&bucket.calls));
         bucket.is_silent = false;
         failures_set_scheduler(f->failures, (Scheduler *)&bucket);
         turn(f);
-        assert_int_equal(f->failures->n_pointers, 0);
+        assert_int_equal(f->failures->pointers.n, 0);
         bundle_record_done(&rec);
 }
 
@@ -1426,58 +1429,58 @@ static void another_users_hook_names_no_failure(void **state) {
 static void keys_of_an_owner_are_bounded(void **state) {
         Fixture *f = *state;
         char job[64];
-        for (unsigned i = 0; i < KEYS_OF_OWNER_MAX + 8; i++) {
+        for (unsigned i = 0; i < FAILURE_KEYS_OF_OWNER_MAX + 8; i++) {
                 (void)snprintf(job, sizeof job, "job-%u", i);
                 hear(f, (NoteOptions){ .job = job, .pid = 100 + (pid_t)i });
         }
-        assert_int_equal(n_items(&f->failures->keys), KEYS_OF_OWNER_MAX);
-        assert_int_equal(f->failures->n_dropped, 8);
+        assert_int_equal(n_items(&f->failures->table.keys), FAILURE_KEYS_OF_OWNER_MAX);
+        assert_int_equal(f->failures->table.n_dropped, 8);
         hear(f, (NoteOptions){ .job = "other", .pid = 1, .uid = 1001 });
-        assert_int_equal(n_items(&f->failures->keys), KEYS_OF_OWNER_MAX + 1);
+        assert_int_equal(n_items(&f->failures->table.keys), FAILURE_KEYS_OF_OWNER_MAX + 1);
         hear(f, (NoteOptions){ .job = "job-0", .pid = 2 }); /* one of those that he has */
-        assert_int_equal(n_items(&f->failures->processes), KEYS_OF_OWNER_MAX + 2);
-        assert_int_equal(f->failures->n_dropped, 8);
+        assert_int_equal(n_items(&f->failures->table.processes), FAILURE_KEYS_OF_OWNER_MAX + 2);
+        assert_int_equal(f->failures->table.n_dropped, 8);
         pass(f, 8 * SEC); /* all are placed: the oldest gives way, with its processes */
         hear(f, (NoteOptions){ .job = "job-1000", .pid = 3 });
-        assert_non_null(node_find_key(f->failures, key_of("job-1000")));
-        assert_null(node_find_key(f->failures, key_of("job-0")));
-        assert_int_equal(n_items(&f->failures->processes), KEYS_OF_OWNER_MAX + 1);
+        assert_non_null(failure_table_find_key(&f->failures->table, key_of("job-1000")));
+        assert_null(failure_table_find_key(&f->failures->table, key_of("job-0")));
+        assert_int_equal(n_items(&f->failures->table.processes), FAILURE_KEYS_OF_OWNER_MAX + 1);
         pass(f, SEC);
 }
 
-static void fill_processes(Fixture *f, Key *k, Claim *c, uid_t uid, unsigned n) {
-        init_claim(f->failures, c);
+static void fill_processes(Fixture *f, FailureKey *k, Claim *c, uid_t uid, unsigned n) {
+        failures_init_claim(f->failures, c);
         for (c->pid = 1; c->pid <= n; c->pid++)
-                assert_non_null(node_get_process(f->failures, k, c, uid));
+                assert_non_null(failure_table_get_process(&f->failures->table, k, c, uid));
 }
 
 static void processes_of_an_owner_are_bounded(void **state) {
         Fixture *f = *state;
         Claim c;
-        Key *k = node_get_key(f->failures, key_of(JOB), 1000);
-        fill_processes(f, k, &c, 1000, PROCESSES_OF_OWNER_MAX);
-        assert_null(node_get_process(f->failures, k, &c, 1000));
-        assert_int_equal(f->failures->n_dropped, 1);
-        assert_non_null(node_get_process(f->failures, k, &c, 1001));
+        FailureKey *k = failure_table_get_key(&f->failures->table, key_of(JOB), 1000);
+        fill_processes(f, k, &c, 1000, FAILURE_PROCESSES_OF_OWNER_MAX);
+        assert_null(failure_table_get_process(&f->failures->table, k, &c, 1000));
+        assert_int_equal(f->failures->table.n_dropped, 1);
+        assert_non_null(failure_table_get_process(&f->failures->table, k, &c, 1001));
         process(f, 7)->claim.state = CLAIM_ENDED; /* one of his that is settled goes */
         c.pid++;
-        assert_non_null(node_get_process(f->failures, k, &c, 1000));
+        assert_non_null(failure_table_get_process(&f->failures->table, k, &c, 1000));
         assert_int_equal(process(f, 7)->claim.pid, 9);
-        assert_int_equal(k->n_processes, PROCESSES_OF_OWNER_MAX + 1);
+        assert_int_equal(k->n_processes, FAILURE_PROCESSES_OF_OWNER_MAX + 1);
 }
 
 static void of_too_many_processes_the_oldest_that_is_settled_goes(void **state) {
         Fixture *f = *state;
         Claim c;
-        Key *k = node_get_key(f->failures, key_of(JOB), 0);
-        fill_processes(f, k, &c, 0, PROCESSES_MAX);
-        assert_null(node_get_process(f->failures, k, &c, 0));
+        FailureKey *k = failure_table_get_key(&f->failures->table, key_of(JOB), 0);
+        fill_processes(f, k, &c, 0, FAILURE_PROCESSES_MAX);
+        assert_null(failure_table_get_process(&f->failures->table, k, &c, 0));
         process(f, 7)->is_placed = true; /* alive, so that it is needed */
-        assert_null(node_get_process(f->failures, k, &c, 0));
+        assert_null(failure_table_get_process(&f->failures->table, k, &c, 0));
         process(f, 7)->claim.state = CLAIM_FAILED;
-        assert_non_null(node_get_process(f->failures, k, &c, 0));
-        assert_int_equal(n_items(&f->failures->processes), PROCESSES_MAX);
-        assert_int_equal(k->n_processes, PROCESSES_MAX);
+        assert_non_null(failure_table_get_process(&f->failures->table, k, &c, 0));
+        assert_int_equal(n_items(&f->failures->table.processes), FAILURE_PROCESSES_MAX);
+        assert_int_equal(k->n_processes, FAILURE_PROCESSES_MAX);
         assert_int_equal(process(f, 7)->claim.pid, 9);
 }
 
@@ -1485,17 +1488,17 @@ static void of_too_many_processes_the_oldest_that_is_settled_goes(void **state) 
 static void units_that_were_only_named_go_with_their_processes(void **state) {
         Fixture *f = *state;
         char path[32];
-        for (unsigned i = 0; i <= PROCESSES_OF_OWNER_MAX; i++) {
+        for (unsigned i = 0; i <= FAILURE_PROCESSES_OF_OWNER_MAX; i++) {
                 (void)snprintf(path, sizeof path, "/dumps/%u", i);
                 hear(f, (NoteOptions){ .job = JOB, .pid = 100 + (pid_t)i, .path = path });
         }
-        assert_int_equal(n_units(f), PROCESSES_OF_OWNER_MAX);
-        assert_int_equal(f->failures->n_dropped, 1);
+        assert_int_equal(n_units(f), FAILURE_PROCESSES_OF_OWNER_MAX);
+        assert_int_equal(f->failures->table.n_dropped, 1);
         pass(f, 8 * SEC); /* all are placed: the oldest gives way */
         hear(f, (NoteOptions){ .job = JOB, .pid = 99, .path = "/dumps/x" });
-        assert_int_equal(n_units(f), PROCESSES_OF_OWNER_MAX);
-        assert_null(node_find_unit(f->failures, "dumps", "/dumps/0"));
-        assert_non_null(node_find_unit(f->failures, "dumps", "/dumps/x"));
+        assert_int_equal(n_units(f), FAILURE_PROCESSES_OF_OWNER_MAX);
+        assert_null(failure_table_find_unit(&f->failures->table, "dumps", "/dumps/0"));
+        assert_non_null(failure_table_find_unit(&f->failures->table, "dumps", "/dumps/x"));
 }
 
 /* What an operator may take up again holds no unit meanwhile. */
@@ -1533,7 +1536,7 @@ static void names_in_notes_enter_paths_only_when_they_are_names(void **state) {
                                        .pid = 100 + (pid_t)i });
         }
         pass(f, 60 * SEC); /* the fake destination refuses what leaves it */
-        assert_int_equal(bucket.n_calls[OBJECT_CREATE], n_items(&f->failures->keys));
+        assert_int_equal(bucket.n_calls[OBJECT_CREATE], n_items(&f->failures->table.keys));
         AgreementFailure x;
         size_t n = 0;
         for (; agreement_failure(f->failures->agreement, n, &x); n++) {
