@@ -1,3 +1,17 @@
+/* Carries out, for one key, the tasks that the agreement requests at the destination that decides:
+ *
+ *     list      which failures the key has there, and the store's clock    ACTION_LIST
+ *     read      a decision                                                ACTION_READ
+ *     create    a decision, unless there is one: the store decides        ACTION_CREATE
+ *     record    this node's claims, for the nodes that read them          ACTION_RECORD
+ *     publish   incident.json, folded from the records of all nodes       ACTION_PUBLISH
+ *
+ * A task is one or more calls of objects.h, one task at a time; its result goes to the agreement,
+ * which knows what is due next. Times that are written are the store's: a task that comes before
+ * the store's clock is known begins with a listing.
+ *
+ * On a shared volume any user may create files. Those whose owner is no agent's user are foreign:
+ * they are not read, but their names are taken. */
 #include "agent/failures/arbiter.h"
 
 #include <errno.h>
@@ -9,20 +23,20 @@
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 
-#define RECORDS_MAX 4096 /* of a failure that are folded */
-/* Claims in them: a node that was written for several times has several records. Beyond it no
- * further record is folded. */
+#define RECORDS_MAX 4096 /* of one failure that are folded */
+/* Claims in them, beyond which no further record is folded. A node whose newest claim changes gets
+ * a further record each time. */
 #define RECORDED_MAX (8 * (size_t)CLAIMS_MAX)
-#define READS_MAX 8 /* of records at a time: the key's next task waits for all of them */
+#define READS_MAX 8 /* records that are read at the same time */
 #define INCIDENT_FILE "incident.json"
-/* Of the store's clock, known from an answer that took longer: the next one is waited for, but not
- * at a store that is always so slow. */
+/* An answer that took so long tells the store's clock too badly, and a further answer is awaited.
+ * At a store that is always so slow the third one counts. */
 #define UNCERTAINTY_MAX_USEC (1500 * (int64_t)USEC_PER_MSEC)
 #define UNCERTAIN_MAX 2
-/* Consecutive numbers that files of other users occupy; beyond that the search ends. */
-#define PLANTED_MAX 1001
+/* The search for a free number passes so many consecutive numbers that foreign files occupy. */
+#define FOREIGN_NUMBERS_MAX 1001
 
-/* A record as it was when it was read: read again only when it has changed. */
+/* A record of a node as it was when it was read. It is read again when it has changed. */
 typedef struct KnownRecord {
         Arbiter *arbiter;
         char *name;
@@ -33,28 +47,29 @@ typedef struct KnownRecord {
         Record record;
 } KnownRecord;
 
+/* What incident.json is folded from. */
 typedef struct Publication {
-        KnownRecord *records; /* by name */
+        KnownRecord *records; /* sorted by name */
         size_t n, n_claims;
-        size_t next, n_underway; /* reads */
+        size_t next, n_underway; /* the next record to be read; calls */
         bool is_cut;             /* there are more records than RECORDS_MAX */
 } Publication;
 
 struct Arbiter {
         ArbiterOptions options;
         ArbiterState state;
-        Scheduler *scheduler; /* of the task */
+        Scheduler *scheduler; /* of the task; borrowed */
         Action action;        /* the task */
         ObjectCall *call;
-        void (*handle)(Arbiter *a, const ObjectResult *r); /* its answer */
+        void (*handle)(Arbiter *a, const ObjectResult *r); /* handles its answer */
         char *document;                                    /* what is being written */
         size_t n_document;
         char *source;
         char *path;         /* of incident.json */
-        uint64_t n_records; /* written, so that each has a higher revision */
+        uint64_t n_records; /* that were written: each has a higher revision */
         bool has_clock;
-        size_t n_planted;     /* files of other users in the last listing */
-        unsigned n_uncertain; /* answers whose time was not good enough */
+        size_t n_foreign;     /* foreign files in the last listing */
+        unsigned n_uncertain; /* answers that took longer than UNCERTAINTY_MAX_USEC */
         int64_t offset_usec, uncertainty_usec;
         Publication publication;
 };
@@ -143,7 +158,7 @@ static void finish(Arbiter *a, StoreOutcome outcome) {
         finish_with(a, &(StoreResult){ .outcome = outcome });
 }
 
-/* @return whether it is an answer: else the task has ended */
+/* @return whether the task goes on; else it has ended */
 static bool accept_answer(Arbiter *a, const ObjectResult *r) {
         const char *error = r->error;
         if (r->has_clock && !a->has_clock &&
@@ -177,7 +192,7 @@ static int start_call(Arbiter *a, ObjectCall **ret, ObjectRequest *request) {
                 log_warning(r, "failure %s: cannot query destination %s for '%s'", a->options.key,
                             a->state.destination, request->name);
         stop_reading(&a->publication);
-        /* There is no such destination; the document is too large: no later try would do better. */
+        /* No such destination, or a document that is too large: another try would not succeed. */
         bool is_final = r == -ENOENT || r == -EINVAL;
         finish(a, is_final ? STORE_OUTCOME_UNABLE : STORE_OUTCOME_UNREACHABLE);
         return r;
@@ -190,7 +205,7 @@ static void on_answer(const ObjectResult *r, void *userdata) {
                 a->handle(a, r);
 }
 
-/* @param handle  of the answer */
+/* @param handle  handles the answer */
 static void request(Arbiter *a, ObjectOperation operation, const char *name,
                     void (*handle)(Arbiter *a, const ObjectResult *r)) {
         bool is_write = operation == OBJECT_CREATE || operation == OBJECT_PUT;
@@ -207,7 +222,6 @@ static void request(Arbiter *a, ObjectOperation operation, const char *name,
                 finish(a, STORE_OUTCOME_UNREACHABLE);
 }
 
-/* Of all that is written. */
 static void handle_written(Arbiter *a, const ObjectResult *r) {
         finish(a, outcomes[r->outcome]);
 }
@@ -228,8 +242,8 @@ static ListedFailure *add_listed(ListedFailure *all, size_t *n, uint32_t number)
 
 static void run_task(Arbiter *a);
 
-/* @return whether a file of a user who is no agent has the name of a decision */
-static bool is_planted(const Arbiter *a, const ObjectResult *r, uint32_t number) {
+/* @return whether a foreign file has the name of a decision */
+static bool is_occupied(const Arbiter *a, const ObjectResult *r, uint32_t number) {
         char name[RECORD_NAME_SIZE];
         decision_object_name(a->options.key, number, name);
         for (size_t i = 0; i < r->n_entries; i++)
@@ -238,39 +252,39 @@ static bool is_planted(const Arbiter *a, const ObjectResult *r, uint32_t number)
         return false;
 }
 
-/* Ignores files of users who are no agents. They occupy their names, so that the arbiter uses the
- * next number. Logs how many there are when their number grows. */
-static void skip_planted(Arbiter *a, const ObjectResult *r, ListedFailure *all, size_t *n) {
-        size_t n_planted = 0;
+/* Adds the highest number that foreign files occupy, so that the agreement creates the next one.
+ * Logs how many foreign files there are when there are more than before. */
+static void skip_foreign(Arbiter *a, const ObjectResult *r, ListedFailure *all, size_t *n) {
+        size_t n_foreign = 0;
         uint32_t highest = 0;
         for (size_t i = 0; i < r->n_entries; i++)
-                n_planted += !r->entries[i].is_trusted;
-        if (n_planted > a->n_planted)
+                n_foreign += !r->entries[i].is_trusted;
+        if (n_foreign > a->n_foreign)
                 log_warning(0,
                             "failure %s: destination %s: ignored files in '" INCIDENTS_DIRECTORY
                             "' whose owners are not known as agents (%zu): remove them, or add "
                             "those users to agreement.trusted_uids",
-                            a->options.key, a->state.destination, n_planted);
-        a->n_planted = n_planted;
-        if (n_planted == 0)
+                            a->options.key, a->state.destination, n_foreign);
+        a->n_foreign = n_foreign;
+        if (n_foreign == 0)
                 return;
         for (size_t i = 0; i < *n; i++)
                 highest = MAX(highest, all[i].n);
         uint32_t next = highest;
-        while (next - highest < PLANTED_MAX && is_planted(a, r, next + 1))
+        while (next - highest < FOREIGN_NUMBERS_MAX && is_occupied(a, r, next + 1))
                 next++;
         if (next > highest)
                 (void)add_listed(all, n, next);
 }
 
-/* What is written has the store's times, too, which a node that learned all by the bus does not
- * know: then a listing comes first. */
+/* Handles a listing: the task itself, or what came before it because the store's clock was not
+ * known. */
 static void handle_list(Arbiter *a, const ObjectResult *r) {
         if (!a->has_clock) {
                 if (!r->has_clock)
                         log_warning(0, "failure %s: destination %s does not report its time",
                                     a->options.key, a->state.destination);
-                /* When it does, the next answer may be quicker. */
+                /* When it does, the answer took too long; the next one may be quicker. */
                 finish(a, r->has_clock ? STORE_OUTCOME_UNREACHABLE : STORE_OUTCOME_UNABLE);
                 return;
         }
@@ -293,8 +307,9 @@ static void handle_list(Arbiter *a, const ObjectResult *r) {
                         f->newest_usec = name.newest_usec - a->offset_usec;
         }
         if (all)
-                skip_planted(a, r, all, &n);
-        /* Of more names than may be listed it is not known which numbers are taken. */
+                skip_foreign(a, r, all, &n);
+        /* When there are more names than can be listed, it is not known which numbers are in use.
+         */
         StoreOutcome outcome = !all                           ? STORE_OUTCOME_UNREACHABLE
                                : r->outcome == OBJECT_INVALID ? STORE_OUTCOME_UNABLE
                                                               : STORE_OUTCOME_OK;
@@ -332,7 +347,7 @@ static void start_create(Arbiter *a) {
 
 /* ---- this node's record ---- */
 
-/* @param ret_newest_usec  of the failed claims, else of all
+/* @param ret_newest_usec  when the newest failure happened; without one, the newest event
  * @return 0 and *ret (record_done); -ENOMEM; -ENODATA: there are no claims */
 static int build_record(const Arbiter *a, Record *ret, int64_t *ret_newest_usec) {
         const ClaimSet *claims =
@@ -394,7 +409,8 @@ static char *fold_records(const Arbiter *a, size_t *ret_n) {
 
 static void read_records(Arbiter *a);
 
-/* In a bucket the policy decides by the name who may write it (docs/S3.md, "Permissions"). */
+/* @return whether a record is of the node whose id its name has. In a bucket the policy decides by
+ * the name who may write it (docs/S3.md, "Permissions"). */
 static bool is_of_its_name(const KnownRecord *k) {
         IncidentsName name;
         return incidents_name_parse(k->name, &name) &&
@@ -425,7 +441,7 @@ static void on_record_read(const ObjectResult *r, void *userdata) {
         read_records(a);
 }
 
-/* Those that have changed; then all are folded. */
+/* Reads the records that have changed, then folds all and writes incident.json. */
 static void read_records(Arbiter *a) {
         Publication *p = &a->publication;
         while (p->next < p->n && p->n_underway < READS_MAX && p->n_claims < RECORDED_MAX) {
@@ -447,13 +463,13 @@ static void read_records(Arbiter *a) {
 }
 
 static bool is_unchanged(const KnownRecord *k, const ObjectEntry *e) {
-        /* A store's times have whole seconds: what is as young as that may change unseen. */
+        /* A store's times have whole seconds: a second change within one is not seen. */
         return k->is_read && strcmp(k->name, e->name) == 0 &&
                k->modified_usec == e->modified_usec && k->bytes == e->bytes;
 }
 
-/* What is listed now, and of that what was read before and has not changed; both are by name.
- * @return 0, -ENOMEM */
+/* Replaces the known records by those that are listed now, and takes over what was read of those
+ * that have not changed. Both are sorted by name. @return 0, -ENOMEM */
 static int note_records(Arbiter *a, const ObjectResult *r) {
         Publication *before = &a->publication, now = { 0 };
         now.records = calloc(r->n_entries + 1, sizeof *now.records);
@@ -524,7 +540,7 @@ static void start_publish(Arbiter *a) {
                              : NULL;
         free(a->path);
         a->path = directory ? path_join(directory, INCIDENT_FILE) : NULL;
-        if (differs) /* by node: there is none */
+        if (differs) /* the prefix differs by node, so there is no incident.json */
                 finish(a, STORE_OUTCOME_OK);
         else if (!a->path)
                 finish(a, STORE_OUTCOME_UNREACHABLE);

@@ -8,14 +8,14 @@
 
 typedef struct Arbiter Arbiter;
 
-typedef struct ArbiterOptions { /* borrowed, but for source and destination */
+typedef struct ArbiterOptions { /* borrowed; source and destination are copied */
         Clock *clock;
-        Agreement *agreement; /* is told the results */
+        Agreement *agreement; /* gets the results */
         const char *instance_id, *key;
         const char *job_key;       /* may become known later */
         const char *kind, *source; /* for the prefix of incident.json */
         const char *destination;
-        /* A task has ended; actions may be due. Called from the loop. */
+        /* A task has ended; actions may be due. */
         void (*on_done)(Arbiter *a, void *userdata);
         void *userdata;
 } ArbiterOptions;
@@ -27,14 +27,14 @@ DEFINE_CLEANUP(Arbiter, arbiter_free);
 /** Starts a task; its result goes to the agreement. Without a scheduler (a reload) it ends at once
  * as unreachable. */
 void arbiter_execute(Arbiter *a, Scheduler *scheduler, const Action *action);
-/** Before the scheduler is freed: what is underway ends as unreachable. */
+/** Before the scheduler is freed: the task ends as unreachable. */
 void arbiter_cancel(Arbiter *a);
 
 typedef struct ArbiterState {
         char *destination;
-        char *error;         /* the last one since a task has succeeded; NULL: none */
+        char *error;         /* the last one since a task succeeded; NULL: none */
         bool is_busy;        /* with a task */
         bool is_unreachable; /* the last task failed so */
-        bool is_unable;      /* it cannot decide, as it turned out */
+        bool is_unable;      /* the store has no conditional writes, or forbids them */
 } ArbiterState;
 const ArbiterState *arbiter_state(const Arbiter *a);
