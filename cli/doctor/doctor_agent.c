@@ -18,8 +18,7 @@
 #include "lib/base/strbuf.h"
 
 #define STATE_FREE_BYTES (64 * MIB) /* the database has a few MiB; the rest is a margin */
-#define STATE_LEAST_BYTES (4 * MIB) /* with less the agent does not start, or records nothing new  \
-                                     */
+#define STATE_LEAST_BYTES (4 * MIB) /* below it nothing new is recorded */
 #define STATUS_FILE_BYTES (64 * KIB)
 /* linux/capability.h, by number: what the unit gives the agent */
 enum { CAP_FOWNER_BIT = 3, CAP_LEASE_BIT = 28 };
