@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "agent/delivery/delivery_s3.h"
+#include "agent/delivery/delivery_s3_bucket.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/strbuf.h"
 #include "uploaders/aws/aws_parse.h"
@@ -25,7 +25,7 @@
 
 S3Client *objects_s3_client(const Objects *o) {
         const char *unused;
-        return delivery_s3_client(o->destination, &unused);
+        return delivery_s3_bucket_client(o->destination, &unused);
 }
 
 /* A refusal counts when the store itself has spoken: keys that are not to be had at the moment, or
@@ -313,7 +313,7 @@ static int s3_create(ObjectCall *c) {
 
 int objects_s3_start(ObjectCall *c) {
         const char *error;
-        if (!delivery_s3_client(c->objects->destination, &error))
+        if (!delivery_s3_bucket_client(c->objects->destination, &error))
                 return object_call_finish_later(c, OBJECT_UNABLE, error);
         c->key = strbuf_format("%s%s", c->objects->prefix, c->request.name);
         if (!c->key)

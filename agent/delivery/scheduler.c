@@ -16,7 +16,8 @@
 #include <unistd.h>
 
 #include "agent/delivery/deliveries.h"
-#include "agent/delivery/delivery_s3.h"
+#include "agent/delivery/delivery_s3_bucket.h"
+#include "agent/delivery/delivery_s3_memory.h"
 #include "agent/delivery/delivery_volume.h"
 #include "agent/delivery/scheduler_private.h"
 #include "agent/delivery/scheduler_results.h"
@@ -532,39 +533,13 @@ bool scheduler_can_continue(const Scheduler *s, const Bundle *b) {
 
 /* ---- life ---- */
 
-/* Of a part that is sent while another one is, and of one that is packed. */
-#define AUTO_BUFFERS_MIN 3U
-
-/* All CPUs allowed, unless their memory would leave a bucket without parallel parts: idle priority
- * and the resting under pressure keep them out of the job's way. */
-unsigned scheduler_auto_compressors(const Config *config, unsigned n_cpus) {
-        unsigned n = MAX(n_cpus, 1U);
-        for (size_t i = 0; i < config->n_destinations; i++) {
-                const ConfigDestination *d = &config->destinations[i];
-                DeliveryS3Memory m = { .bytes =
-                                               config->limits.memory_bytes / config->n_destinations,
-                                       .part_bytes =
-                                               packer_part_bytes_max(d->part_size_bytes, 0, 0),
-                                       .connections = (unsigned)d->connections,
-                                       .level = (int)config->limits.compression_level,
-                                       .n_compressors = 1 };
-                uint64_t writer;
-                if (d->type != CONFIG_S3)
-                        continue;
-                unsigned wanted = MIN(delivery_s3_buffers(&m, &writer), AUTO_BUFFERS_MIN);
-                for (m.n_compressors = n; n > 1 && delivery_s3_buffers(&m, &writer) < wanted;)
-                        m.n_compressors = --n;
-        }
-        return n;
-}
-
 static unsigned count_compressors(const Config *config) {
         if (config->limits.compression_threads > 0)
                 return (unsigned)config->limits.compression_threads;
         cpu_set_t set;
-        return scheduler_auto_compressors(config, sched_getaffinity(0, sizeof set, &set) == 0
-                                                          ? (unsigned)CPU_COUNT(&set)
-                                                          : 1);
+        bool is_known = sched_getaffinity(0, sizeof set, &set) == 0;
+        return delivery_s3_memory_auto_compressors(config,
+                                                   is_known ? (unsigned)CPU_COUNT(&set) : 1);
 }
 
 /* A volume gets a second worker where a destination's share of memory is so many times its needs.

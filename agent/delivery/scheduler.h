@@ -65,9 +65,6 @@ bool scheduler_is_idle(const Scheduler *s);
 /** @return whether the last listing or removal of abandoned uploads or files there succeeded */
 bool scheduler_has_cleaned_up(const Scheduler *s, const char *destination);
 
-/** @return how many threads `compression_threads: auto` means. Pure */
-unsigned scheduler_auto_compressors(const Config *config, unsigned n_cpus);
-
 /** Ends the deliveries of a bundle, whose `cancel` is completed when their workers have returned.
  * Where an attempt has left an object without its manifest, one more attempt is made first.
  * @return whether the caller has to wait for a worker or an attempt */

@@ -1,5 +1,5 @@
 /* What is slow has not stalled, and what has stalled is found. */
-#include "agent/delivery/delivery_s3.h"
+#include "agent/delivery/delivery_s3_bucket.h"
 #include "agent/delivery/delivery_volume.h"
 
 #include "tests/harness/unit.h"

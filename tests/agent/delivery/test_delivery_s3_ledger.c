@@ -4,8 +4,8 @@
 
 #include "tests/harness/unit.h"
 
-#include "agent/delivery/delivery_s3.h"
-#include "agent/delivery/scheduler.h"
+#include "agent/delivery/delivery_s3_ledger.h"
+#include "agent/delivery/delivery_s3_memory.h"
 #include "lib/bundle/packer.h"
 #include "tests/lib/base/scratch.h"
 
@@ -15,8 +15,8 @@ static void connections_are_lowered_before_anything_else(void **state) {
         uint64_t writer, least = bundle_writer_memory_min(3);
         unsigned before = 9;
         for (uint64_t memory = 128 * MIB; memory >= 2 * PART + least; memory -= MIB) {
-                unsigned n =
-                        delivery_s3_buffers(&(DeliveryS3Memory){ memory, PART, 4, 3, 2 }, &writer);
+                unsigned n = delivery_s3_memory_split(&(DeliveryS3Memory){ memory, PART, 4, 3, 2 },
+                                                      &writer);
                 assert_in_range(n, 2, 5);
                 assert_true(n <= before);
                 assert_true(writer >= least);
@@ -28,7 +28,7 @@ static void connections_are_lowered_before_anything_else(void **state) {
 
 static void the_defaults_get_all_their_connections(void **state) {
         uint64_t writer;
-        assert_int_equal(delivery_s3_buffers(
+        assert_int_equal(delivery_s3_memory_split(
                                  &(DeliveryS3Memory){
                                          64 * MIB, packer_part_bytes_max(8 * MIB, 0, 0), 4, 3, 1 },
                                  &writer),
@@ -38,9 +38,10 @@ static void the_defaults_get_all_their_connections(void **state) {
 static void too_little_memory_gives_no_buffer(void **state) {
         uint64_t writer, least = delivery_s3_memory_min(PART, 3);
         assert_int_equal(
-                delivery_s3_buffers(&(DeliveryS3Memory){ least - 1, PART, 4, 3, 1 }, &writer), 0);
-        assert_int_equal(delivery_s3_buffers(&(DeliveryS3Memory){ least, PART, 4, 3, 1 }, &writer),
-                         2);
+                delivery_s3_memory_split(&(DeliveryS3Memory){ least - 1, PART, 4, 3, 1 }, &writer),
+                0);
+        assert_int_equal(
+                delivery_s3_memory_split(&(DeliveryS3Memory){ least, PART, 4, 3, 1 }, &writer), 2);
 }
 
 static void auto_means_all_cpus_as_far_as_the_memory_leaves_parallel_parts(void **state) {
@@ -51,17 +52,18 @@ static void auto_means_all_cpus_as_far_as_the_memory_leaves_parallel_parts(void 
         Config c = { .limits = { .memory_bytes = 64 * MIB, .compression_level = 3 },
                      .destinations = &to,
                      .n_destinations = 1 };
-        assert_int_equal(scheduler_auto_compressors(&c, 0), 1);
-        assert_int_equal(scheduler_auto_compressors(&c, 2), 2);
-        assert_int_equal(scheduler_auto_compressors(&c, 192), 192); /* a writer takes what fits */
+        assert_int_equal(delivery_s3_memory_auto_compressors(&c, 0), 1);
+        assert_int_equal(delivery_s3_memory_auto_compressors(&c, 2), 2);
+        assert_int_equal(delivery_s3_memory_auto_compressors(&c, 192),
+                         192); /* a writer takes what fits */
         to.type = CONFIG_S3;
-        assert_int_equal(scheduler_auto_compressors(&c, 2), 2);
-        unsigned n = scheduler_auto_compressors(&c, 192);
+        assert_int_equal(delivery_s3_memory_auto_compressors(&c, 2), 2);
+        unsigned n = delivery_s3_memory_auto_compressors(&c, 192);
         assert_in_range(n, 3, 8);
         c.limits.memory_bytes = 2 * GIB;
-        assert_int_equal(scheduler_auto_compressors(&c, 192), 192);
+        assert_int_equal(delivery_s3_memory_auto_compressors(&c, 192), 192);
         c.limits.memory_bytes = 16 * MIB; /* one part at a time at most */
-        assert_in_range(scheduler_auto_compressors(&c, 192), 1, 192);
+        assert_in_range(delivery_s3_memory_auto_compressors(&c, 192), 1, 192);
 }
 
 typedef struct Fixture {
