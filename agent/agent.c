@@ -988,6 +988,21 @@ static void log_locked(const Agent *a, pid_t holder) {
         strbuf_done(&volumes);
 }
 
+static void log_put_aside(const char *name) {
+        if (store_is_of_other_build(name))
+                log_warning(0,
+                            "the state database was written by another build of neuron-collectd, "
+                            "whose tables differ; it was put aside as '%s' and a new one is built "
+                            "from what is on disk and at the destinations; counters, pins, "
+                            "cancellations and the history of deleted sources start anew",
+                            name);
+        else
+                log_warning(0,
+                            "the state database could not be read; it was put aside as '%s' and a "
+                            "new one is built from what is on disk",
+                            name);
+}
+
 static int open_store(Agent *a) {
         _cleanup_free_ char *put_aside = NULL;
         const char *dir = a->config->state_directory;
@@ -998,8 +1013,6 @@ static int open_store(Agent *a) {
                         log_locked(a, holder);
                 return AGENT_E_LOCKED;
         }
-        if (r == STORE_E_NEWER)
-                return AGENT_E_CONFIG;
         if (r == -EBUSY) {
                 log_error(0, "another program has '%s/state.db' open; close it", dir);
                 return r;
@@ -1012,10 +1025,7 @@ static int open_store(Agent *a) {
                 return r;
         }
         if (put_aside)
-                log_warning(0,
-                            "the state database could not be read; it was put aside as '%s' and a "
-                            "new one is built from what is on disk",
-                            put_aside);
+                log_put_aside(put_aside);
         return 0;
 }
 

@@ -15,8 +15,7 @@ typedef struct Agent Agent;
 /** @param config  now owned by the agent, also on failure
  * @param once     no API socket is needed; the caller polls agent_is_idle()
  * @return 0; AGENT_E_LOCKED: another agent has the state directory; AGENT_E_CONFIG: what is
- * configured does not exist on this node, or a newer agent wrote the state; -errno; all of them
- * logged */
+ * configured does not exist on this node; -errno; all of them logged */
 enum { AGENT_E_LOCKED = 1, AGENT_E_CONFIG = 2, AGENT_E_INCOMPLETE = 3 };
 int agent_new(Agent **ret, sd_event *event, Config *config, bool once);
 Agent *agent_free(Agent *a);

@@ -158,8 +158,11 @@ static int print_bundles(const Config *config, Remains *remains) {
         if (put_aside) {
                 remains->is_incomplete = true;
                 log_warning(0,
-                            "the state database could not be read; it was put aside as '%s', and "
-                            "what was not delivered is not known",
+                            "the state database %s; it was put aside as '%s', and what was not "
+                            "delivered is not known",
+                            store_is_of_other_build(put_aside)
+                                    ? "was written by another build of neuron-collectd"
+                                    : "could not be read",
                             put_aside);
         }
         r = store_list(store, &(StoreFilter){ .state = -1 }, on_bundle, remains);

@@ -1,5 +1,5 @@
 /* Bundles and their deliveries: records to rows and back, and the fingerprints of their members.
- * The order of the columns is fixed in schema.c. */
+ * The order of the columns is fixed in statements.c. */
 #include <endian.h>
 #include <errno.h>
 #include <stdio.h>
@@ -352,7 +352,7 @@ static int prepare_list(Store *s, const StoreFilter *f, sqlite3_stmt **ret) {
                                  : "1";
         char where[1024];
         (void)snprintf(where, sizeof where, "%s%s", which, f->source ? " AND source = ?2" : "");
-        return store_schema_prepare_list(s, where, ret);
+        return store_errno(s, store_statements_prepare_list(s, where, ret));
 }
 
 /* @param after  only id and first_seen_usec count */

@@ -10,20 +10,22 @@
 #include "lib/base/digest.h"
 #include "lib/neuron/record.h"
 
-#define STORE_SCHEMA_VERSION 11
+#define STORE_SCHEMA_VERSION 1
 
 typedef struct Store Store;
 
-/** Opens or makes `<state_dir>/state.db` (0600) and takes the directory's lock (`<state_dir>/lock`,
- * flock). A database that is corrupt or of a newer schema is put aside as `state.db.corrupt-<time>`
- * (with -wal and -shm) and a new one is begun: *ret_put_aside gets its name (the caller's), to be
- * told. An older schema is upgraded in one transaction. A database that is there is opened on a
- * full disk, too: see store_last_error().
- * @param ret_put_aside  NULL when nothing was; may be NULL itself
- * @return 0; STORE_E_LOCKED and *ret_pid of the holder (0 = unknown); STORE_E_NEWER: a newer agent
- * wrote the database, which is untouched (logged); -errno */
-enum { STORE_E_LOCKED = 1, STORE_E_NOT_FOUND = 2, STORE_E_NEWER = 5 };
+/** Opens or creates `<state_dir>/state.db` (0600) and takes the directory's lock
+ * (`<state_dir>/lock`, flock). A database that cannot be used is put aside, with -wal and -shm, and
+ * a new one is created: a damaged one as `state.db.corrupt-<time>`, one of another schema, which
+ * another build of the agent has written, as `state.db.other-build-<time>`. A database that is
+ * there is opened on a full disk, too: see store_last_error().
+ * @param ret_put_aside  the name that it has now, the caller's, to be logged; NULL when nothing was
+ * put aside; may be NULL itself
+ * @return 0; STORE_E_LOCKED and *ret_pid of the holder (0 = unknown); -errno */
+enum { STORE_E_LOCKED = 1, STORE_E_NOT_FOUND = 2 };
 int store_open(Store **ret, const char *state_dir, char **ret_put_aside, pid_t *ret_pid);
+/** @return whether what was put aside under this name is of another build, and not damaged */
+bool store_is_of_other_build(const char *put_aside);
 Store *store_close(Store *s);
 /** @return whether the database and its log are still the files at its path. If the directory was
  * removed or replaced, a store would write to files that no later start finds: all its changes fail

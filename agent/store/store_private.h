@@ -112,27 +112,47 @@ struct Store {
 /* States that nobody works on or has to decide about. */
 #define STORE_OVER "('delivered', 'evicted', 'cancelled', 'vanished')"
 
-/* ---- schema.c: SQLite's results, not errnos, since opening has to tell damage from an I/O error
- * ---- */
-#define STORE_SCHEMA_IS_NEWER (-1) /* no result of SQLite; logged, and nothing was written */
-/* All of it: settings, version, check, upgrade, the statements. */
-int store_schema_open(Store *s);
-/* @param ret  of a list of bundles, the caller's  @return 0 or -errno */
-int store_schema_prepare_list(Store *s, const char *where, sqlite3_stmt **ret);
-/* For bring-up and the tests. @param steps  SQL; steps[i] upgrades version i to i + 1, in one
- * transaction with the others */
-int store_schema_upgrade(sqlite3 *db, const char *const *steps, int n_steps);
+/* Bytes of a row as they are summed: above 2^48 they count as 2^48, so that a few absurd sparse
+ * files cannot overflow a sum. */
+#define STORE_CAPPED(row)                                                                          \
+        "CASE WHEN " row ".bytes BETWEEN 0 AND 281474976710656 THEN " row                          \
+        ".bytes ELSE 281474976710656 END"
 
-/* ---- database.c ---- */
+/* ---- schema.c and statements.c return SQLite's results, not errnos, since opening has to tell
+ * damage from an I/O error ---- */
+
+#define STORE_SCHEMA_IS_ANOTHER (-1) /* no result of SQLite; nothing was written */
+/* All of it: settings, the schema's number, the check, the tables of a new database, the
+ * statements. */
+int store_schema_open(Store *s);
+
+int store_statements_prepare(Store *s);
+void store_statements_finalize(Store *s);
+/* @param ret  of a list of bundles, the caller's */
+int store_statements_prepare_list(Store *s, const char *where, sqlite3_stmt **ret);
+
+/* ---- reserve.c ---- */
+
+void store_reserve_open(Store *s);
+/* Before a change: makes room ahead, fills the reserve up, or uses it. */
+void store_reserve_update(Store *s);
+/* @return whether a new bundle or note may be added: 0 or -ENOSPC */
+int store_reserve_check(Store *s);
+
+/* ---- transaction.c ---- */
+
+#define STORE_DAMAGED "state.db-damaged" /* a file: the next start checks every page */
+
+int store_sqlite_errno(sqlite3 *db, int result);
 int store_errno(Store *s, int result);
+/* From now on store_is_in_place() compares with the files that are there. */
+void store_remember_files(Store *s);
 int store_savepoint(Store *s);
 int store_savepoint_end(Store *s, int r);
 struct Binder;
 /* Runs a change that was bound, in a savepoint of its own. @return 0, STORE_E_NOT_FOUND when it
  * changed no row, -errno */
 int store_change(Store *s, struct Binder *b);
-/* @return whether a new bundle or note may be added: 0 or -ENOSPC */
-int store_reserve_check(Store *s);
 
 /* Ends a statement's run, so that it can be used again and holds no lock and no pointer of ours. */
 static inline void store_reset(sqlite3_stmt *const *st) {

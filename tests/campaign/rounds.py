@@ -279,7 +279,7 @@ class Round:
                         self.pins(), self.agent.path("samples.jsonl"))
         faults = oracle.judge(directory)
         faults += [f"state: {n} was put aside" for n in os.listdir(self.place_of_state())
-                   if ".corrupt-" in n]
+                   if ".corrupt-" in n or ".other-build-" in n]
         return faults
 
     def volume_for_judge(self):

@@ -2,6 +2,7 @@
 """kill -9 at any moment, two agents, a database gone bad: every dump arrives once and bit for
 bit."""
 import os
+import re
 import random
 import shutil
 import signal
@@ -220,26 +221,32 @@ def a_state_directory_whose_parent_is_removed_is_missed_at_the_next_bundle():
 
 
 @test
-def a_database_of_a_newer_schema_stops_the_agent_and_is_untouched():
+def a_database_of_another_build_is_put_aside_and_what_was_delivered_is_known():
     a = Agent()
     unit = a.dump()
     a.start()
     a.wait_known(1)
     a.wait_all()
     a.stop()
-    version = a.sql("pragma user_version")
-    unknown = "another program, or by a neuron-collectd whose version it does not tell"
-    for application, writer in ((1 << 20 | 2 << 10 | 3, "neuron-collectd 1.2.3"), (0, unknown),
-                                (1, unknown), (0x47504B47, unknown), (-1, unknown)):  # "GPKG"
-        a.sql(f"pragma user_version = 4711; pragma application_id = {application}")
+    kept = {}
+    for change in ("user_version = 4711", "user_version = 11", "application_id = 7"):
+        a.sql(f"pragma {change}")
         before = sha256_file(a.path("state", "state.db"))
-        result = run(DAEMON, "--config", a.config_file, env=a.whole_environment(), cwd=a.dir)
-        assert result.returncode == 2 and (
-            f"version 4711, written by {writer}, " in result.stderr), (application, result)
-        assert sha256_file(a.path("state", "state.db")) == before
-    a.sql(f"pragma user_version = {version}")
+        a.start()
+        a.wait_known(1)
+        a.wait_all()
+        name, = [n for n in os.listdir(a.path("state")) if n not in kept
+                 and re.fullmatch(r"state\.db\.other-build-\d+T\d+(\.\d+)?", n)]
+        assert (f"written by another build of neuron-collectd, whose tables differ; it was put "
+                f"aside as '{name}'" in a.log), a.log
+        kept[name] = before
+        assert all(sha256_file(a.path("state", n)) == kept[n] for n in kept)
+        judge_exactly_once(a, [unit])
+        a.stop()
     a.start()
     a.wait_all()
+    assert len([n for n in os.listdir(a.path("state")) if ".other-build-" in n
+                and not n.endswith(("-wal", "-shm"))]) == len(kept)
     judge_exactly_once(a, [unit])
     a.stop()
 

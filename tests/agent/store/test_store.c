@@ -683,7 +683,7 @@ static void another_process_reads_the_open_database(void **state) {
         assert_sqlite3(*state, "SELECT id, state, path FROM bundles",
                        "a|shipping|/tmp/neuron-core-dump/x");
         assert_sqlite3(*state, "PRAGMA journal_mode", "wal");
-        assert_sqlite3(*state, "PRAGMA user_version", "11");
+        assert_sqlite3(*state, "PRAGMA user_version", "1");
         assert_sqlite3(*state, "PRAGMA integrity_check", "ok");
         assert_sqlite3(*state, "PRAGMA foreign_key_check", "");
         store_close(s);

@@ -1,10 +1,10 @@
-/* What store_open does with a database that is new, old, newer than we are, or broken. */
+/* What store_open does with a database that is new, of another build, or damaged. */
 #include "tests/agent/store/store_test.h"
 
 #include <errno.h>
 #include <time.h>
 
-#include "agent/store/store_private.h"
+#include "agent/store/store.h"
 
 static void in_state(const Scratch *scratch, const char *command) {
         char text[PATH_MAX + 4096];
@@ -38,16 +38,17 @@ static Store *open_any(const Scratch *scratch, char **ret_aside) {
         return s;
 }
 
-/* Opens a broken one: it is put aside, told, and a new one works in its place. @return where it
- * went; the caller's */
-static char *assert_put_aside(const Scratch *scratch) {
+/* Opens one that cannot be used: it is put aside, reported, and a new one works in its place.
+ * @return where it went; the caller's */
+static char *assert_put_aside_as(const Scratch *scratch, const char *prefix) {
         StoreCounts counts;
         struct stat st;
         char *aside, path[PATH_MAX];
         Store *s = open_any(scratch, &aside);
 
         assert_non_null(aside);
-        assert_int_equal(strncmp(aside, "state.db.corrupt-", 17), 0);
+        assert_int_equal(strncmp(aside, prefix, strlen(prefix)), 0);
+        assert_int_equal(store_is_of_other_build(aside), strstr(prefix, "build") != NULL);
         (void)snprintf(path, sizeof path, "state/%s", aside);
         assert_int_equal(fstatat(scratch->fd, path, &st, AT_SYMLINK_NOFOLLOW), 0);
 
@@ -62,6 +63,10 @@ static char *assert_put_aside(const Scratch *scratch) {
         s = open_store(scratch); /* nothing more to put aside */
         store_close(s);
         return aside;
+}
+
+static char *assert_put_aside(const Scratch *scratch) {
+        return assert_put_aside_as(scratch, "state.db.corrupt-");
 }
 
 /* The file has blocks ahead, which hold nothing; what follows of the last page is in bytes. */
@@ -88,9 +93,7 @@ static void whatever_is_no_sound_database_is_put_aside(void **state) {
                 "status=none", /* a page's header */
                 "sqlite3 state.db 'DROP TABLE deliveries'",
                 "sqlite3 state.db 'ALTER TABLE bundles DROP COLUMN n_files'",
-                "sqlite3 state.db 'PRAGMA user_version=0'", /* the upgrade finds its tables there
-                                                               already */
-                "sqlite3 state.db 'PRAGMA user_version=-3'",
+                "sqlite3 state.db 'PRAGMA user_version=0'", /* it has tables already */
                 "sqlite3 state.db \"UPDATE bundles SET state = 'ready', kind = 'unknown'\"",
                 "sqlite3 state.db \"UPDATE bundles SET state = 'unknown'\"",
                 "rm state.db && mkdir state.db && touch state.db/file",
@@ -143,17 +146,6 @@ static void every_page_that_is_wiped_is_noticed_at_open(void **state) {
         free(pages);
 }
 
-static void assert_refused_as_newer(const Scratch *scratch) {
-        _cleanup_free_ char *path = NULL, *aside = NULL;
-        Store *s = NULL;
-        pid_t pid;
-
-        assert_true(asprintf(&path, "%s/state", scratch->path) > 0);
-        assert_int_equal(store_open(&s, path, &aside, &pid), STORE_E_NEWER);
-        assert_null(s);
-        assert_null(aside);
-}
-
 static void what_is_put_aside_is_unchanged_and_readable(void **state) {
         const Scratch *scratch = *state;
 
@@ -170,27 +162,52 @@ static void what_is_put_aside_is_unchanged_and_readable(void **state) {
         free(aside);
 }
 
-static void a_newer_database_is_refused_and_untouched(void **state) {
+/* An older one, newer ones, one of the same number and other tables, and other programs'. */
+static void a_database_of_another_build_is_put_aside_unchanged(void **state) {
+        static const char *const changes[] = {
+                "PRAGMA user_version=11; PRAGMA application_id=0",
+                "PRAGMA user_version=2",
+                "PRAGMA user_version=-3",
+                "PRAGMA user_version=99; CREATE TABLE later (x)",
+                "PRAGMA application_id=1",
+                "PRAGMA application_id=0x47504B47; PRAGMA user_version=10400", /* "GPKG" */
+                "DROP TABLE deliveries; PRAGMA user_version=3",
+        };
         const Scratch *scratch = *state;
 
-        make_database(scratch, 3);
-        in_state(scratch, "sqlite3 state.db 'PRAGMA user_version=99; CREATE TABLE later (x)'; cp "
-                          "state.db ../before");
-        assert_refused_as_newer(scratch);
-        in_state(scratch, "cmp state.db ../before");
+        for (size_t i = 0; i < ELEMENTSOF(changes); i++) {
+                char command[256];
+                print_message("# %s\n", changes[i]);
+                make_database(scratch, 3);
+                (void)snprintf(command, sizeof command,
+                               "sqlite3 state.db '%s'; cp state.db ../before", changes[i]);
+                in_state(scratch, command);
+                char *aside = assert_put_aside_as(scratch, "state.db.other-build-");
+                (void)snprintf(command, sizeof command, "cmp '%s' ../before", aside);
+                in_state(scratch, command);
+                char *ids = ask_sqlite3(scratch, aside, "SELECT group_concat(id) FROM bundles");
+                assert_string_equal(ids, "b0,b1,b2");
+                free(ids);
+                free(aside);
+                in_state(scratch, "rm -r ../state");
+        }
 }
 
-static void a_newer_database_keeps_what_is_only_in_its_log(void **state) {
+static void a_database_of_another_build_keeps_what_is_only_in_its_log(void **state) {
         const Scratch *scratch = *state;
+        char command[256];
 
-        /* A newer agent was killed: its rows are in -wal alone. */
+        /* Another build's agent was killed: its rows are in -wal alone. */
         make_database(scratch, 1);
         in_state(scratch, "sqlite3 state.db '.dbconfig no_ckpt_on_close on' 'PRAGMA "
                           "wal_autocheckpoint=0' 'PRAGMA user_version=99' "
                           "\"UPDATE bundles SET id = 'newer'\" > /dev/null; test -s state.db-wal; "
                           "cp state.db ../db; cp state.db-wal ../wal");
-        assert_refused_as_newer(scratch);
-        in_state(scratch, "cmp state.db ../db && cmp state.db-wal ../wal");
+        char *aside = assert_put_aside_as(scratch, "state.db.other-build-");
+        (void)snprintf(command, sizeof command, "cmp '%s' ../db && cmp '%s-wal' ../wal", aside,
+                       aside);
+        in_state(scratch, command);
+        free(aside);
 }
 
 static void several_are_put_aside_in_one_second_under_different_names(void **state) {
@@ -267,9 +284,7 @@ static void a_large_database_is_checked_when_damage_was_met(void **state) {
         store_close(open_store(scratch));
 }
 
-/* Upgrades */
-
-static void a_database_of_version_0_is_upgraded(void **state) {
+static void a_database_without_a_number_gets_the_tables(void **state) {
         const Scratch *scratch = *state;
 
         make_database(scratch, 0);
@@ -281,38 +296,8 @@ static void a_database_of_version_0_is_upgraded(void **state) {
         bundle_record_done(&b);
         assert_sqlite3(scratch,
                        "PRAGMA user_version; SELECT text FROM memos; SELECT id FROM bundles",
-                       "11\n7\na");
+                       "1\n7\na");
         store_close(s);
-}
-
-#define FAIL "CREATE TABLE half (x); this is no SQL"
-#define NEVER "this step is below the version"
-#define COLOR "ALTER TABLE bundles ADD COLUMN color TEXT DEFAULT 'red'"
-#define BLUE "UPDATE bundles SET color = 'blue'"
-
-static void steps_are_run_once_in_order_and_in_one_transaction(void **state) {
-        static const char *const good[] = { NEVER, NEVER, NEVER, NEVER, NEVER, NEVER, NEVER,
-                                            NEVER, NEVER, NEVER, NEVER, COLOR, BLUE },
-                                 *const bad[] = { NEVER, NEVER, NEVER, NEVER, NEVER, NEVER, NEVER,
-                                                  NEVER, NEVER, NEVER, NEVER, COLOR, FAIL };
-        const Scratch *scratch = *state;
-        char path[PATH_MAX + 16];
-        sqlite3 *db = NULL;
-
-        make_database(scratch, 2);
-        (void)snprintf(path, sizeof path, "%s/state/state.db", scratch->path);
-        assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-        assert_int_equal(store_schema_upgrade(db, bad, 13), SQLITE_ERROR);
-        assert_sqlite3(scratch,
-                       "PRAGMA user_version; SELECT count(*) FROM pragma_table_info('bundles') "
-                       "WHERE name = 'color'; "
-                       "SELECT count(*) FROM sqlite_schema WHERE name = 'half'",
-                       "11\n0\n0");
-        assert_int_equal(store_schema_upgrade(db, good, 13), SQLITE_OK);
-        assert_sqlite3(scratch, "PRAGMA user_version; SELECT id, color FROM bundles",
-                       "13\nb0|blue\nb1|blue");
-        assert_int_equal(store_schema_upgrade(db, good, 13), SQLITE_OK);
-        (void)sqlite3_close(db);
 }
 
 /* Trouble that is not the database's */
@@ -398,15 +383,14 @@ int main(void) {
                 TEST(whatever_is_no_sound_database_is_put_aside),
                 TEST(every_page_that_is_wiped_is_noticed_at_open),
                 TEST(what_is_put_aside_is_unchanged_and_readable),
-                TEST(a_newer_database_is_refused_and_untouched),
-                TEST(a_newer_database_keeps_what_is_only_in_its_log),
+                TEST(a_database_of_another_build_is_put_aside_unchanged),
+                TEST(a_database_of_another_build_keeps_what_is_only_in_its_log),
                 TEST(several_are_put_aside_in_one_second_under_different_names),
                 TEST(an_empty_file_is_a_new_database),
                 TEST(a_log_without_its_database_is_of_no_use_and_no_harm),
                 TEST(every_page_is_checked_at_a_start),
                 TEST(a_large_database_is_checked_when_damage_was_met),
-                TEST(a_database_of_version_0_is_upgraded),
-                TEST(steps_are_run_once_in_order_and_in_one_transaction),
+                TEST(a_database_without_a_number_gets_the_tables),
                 TEST(a_directory_that_cannot_be_made_is_an_error_not_damage),
                 TEST(a_lock_that_is_a_symlink_is_refused),
                 TEST(a_hundred_thousand_bundles_are_opened_at_once),
