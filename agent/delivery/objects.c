@@ -14,7 +14,7 @@
 #include "agent/delivery/delivery_volume.h"
 #include "agent/delivery/objects_private.h"
 #include "agent/delivery/scheduler_private.h"
-#include "agent/peers/record.h"
+#include "agent/peers/incidents_name.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/strbuf.h"

@@ -18,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/peers/incident.h"
+#include "agent/peers/incidents_name.h"
 #include "agent/peers/record.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
@@ -403,7 +405,7 @@ static char *fold_records(const Arbiter *a, size_t *ret_n) {
                 if (p->records[i].is_read)
                         records[n++] = p->records[i].record; /* borrowed */
         return records && roster_fold(&d, records, n, &roster) == 0
-                       ? roster_format(&roster, a->options.job_key, ret_n)
+                       ? incident_format(&roster, a->options.job_key, ret_n)
                        : NULL;
 }
 

@@ -17,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/peers/record.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/json_out.h"
 #include "lib/base/log.h"

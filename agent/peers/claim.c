@@ -137,3 +137,11 @@ bool decision_name_is_valid(const Decision *d) {
                d->cluster_id[strspn(d->cluster_id, allowed)] == '\0' &&
                date_time_parse(d->date_time, &usec) == 0;
 }
+
+void claim_shift(Claim *c, int64_t offset_usec) {
+        int64_t *const times[] = { &c->started_usec, &c->event_usec };
+        for (size_t i = 0; i < ELEMENTSOF(times); i++)
+                if (*times[i] != INT64_MIN &&
+                    __builtin_add_overflow(*times[i], offset_usec, times[i]))
+                        *times[i] = offset_usec > 0 ? INT64_MAX : INT64_MIN + 1;
+}

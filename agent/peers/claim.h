@@ -94,6 +94,10 @@ Claim *claim_set_find(const ClaimSet *s, const Claim *process);
 int claim_set_add(ClaimSet *s, const Claim *c);
 int claim_set_merge(ClaimSet *to, const ClaimSet *from);
 
+/** Moves the times of a claim to another clock; what would overflow is bounded.
+ * @param offset_usec  that clock less the one before */
+void claim_shift(Claim *c, int64_t offset_usec);
+
 /* ---- what a failure is called: a decision never changes ---- */
 
 typedef enum Agreed {

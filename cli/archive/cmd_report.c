@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "agent/peers/incident.h"
+#include "agent/peers/incidents_name.h"
 #include "agent/peers/record.h"
 #include "cli/archive/object_store.h"
 #include "cli/common/cli.h"
@@ -333,7 +335,7 @@ static int read_failure(Report *r, const Found *found, size_t n, json_t **ret) {
                 e = roster_fold(&f.decision, f.records, f.n, &roster);
         if (e < 0)
                 return e;
-        _cleanup_free_ char *text = roster_format(&roster, f.job, &n_text);
+        _cleanup_free_ char *text = incident_format(&roster, f.job, &n_text);
         *ret = text ? json_loadb(text, n_text, 0, NULL) : NULL;
         return *ret ? 0 : -ENOMEM;
 }

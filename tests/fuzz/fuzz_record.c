@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/peers/incident.h"
+#include "agent/peers/incidents_name.h"
 #include "agent/peers/record.h"
 #include "lib/base/cleanup.h"
 
@@ -68,7 +70,7 @@ static void check_record(const char *text, size_t n, const Decision *d) {
         _cleanup_free_ char *twice = record_format(&again, &n_again);
         check(twice && strcmp(out, twice) == 0);
         check(roster_fold(d, &r, 1, &roster) == 0);
-        _cleanup_free_ char *incident = roster_format(&roster, "", &n_incident);
+        _cleanup_free_ char *incident = incident_format(&roster, "", &n_incident);
         check(incident && incident_has_record(incident, n_incident, r.instance_id, r.revision));
 }
 

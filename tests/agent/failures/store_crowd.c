@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "agent/failures/arbiter.h"
-#include "agent/peers/record.h"
+#include "agent/peers/claim.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/list.h"
 #include "lib/base/log.h"

@@ -10,6 +10,7 @@
 #include <systemd/sd-id128.h>
 
 #include "agent/failures/failures_private.h" /* its timer goes off by hand */
+#include "agent/peers/incidents_name.h"
 #include "agent/peers/record.h"
 #include "agent/store/store.h"
 #include "lib/base/cleanup.h"

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "agent/peers/incidents_name.h"
 #include "agent/peers/record.h"
 #include "lib/base/strbuf.h"
 

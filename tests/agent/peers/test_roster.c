@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "agent/peers/record.h"
+#include "agent/peers/incident.h"
 #include "lib/base/cleanup.h"
 
 #define SEC INT64_C(1000000)
@@ -288,7 +288,7 @@ static void records_fold_to_the_same_in_any_order_and_the_newest_revision_counts
         old->revision = 3;
         add(b, claim_of(b, 1));
         size_t n;
-        _cleanup_free_ char *text = roster_format(fold(c), "", &n);
+        _cleanup_free_ char *text = incident_format(fold(c), "", &n);
         assert_int_equal(count(&c->roster, RANK_PRESENT), 2);
         assert_int_equal(c->roster.n_nodes, 2);
         assert_string_equal(c->roster.nodes[0].instance_id, "i-0");
@@ -297,7 +297,7 @@ static void records_fold_to_the_same_in_any_order_and_the_newest_revision_counts
         Record first = c->records[0];
         c->records[0] = c->records[2];
         c->records[2] = first;
-        _cleanup_free_ char *turned = roster_format(fold(c), "", &n);
+        _cleanup_free_ char *turned = incident_format(fold(c), "", &n);
         assert_string_equal(text, turned);
         done(c);
 }
@@ -310,7 +310,7 @@ static void a_roster_of_nothing_is_one(void **state) {
         assert_int_equal(fold(c)->n_ranks, ROSTER_RANKS_MAX);
         assert_int_equal(count(&c->roster, RANK_MISSING), ROSTER_RANKS_MAX);
         size_t n;
-        free(roster_format(&c->roster, "", &n));
+        free(incident_format(&c->roster, "", &n));
         assert_true(n <= RECORD_BYTES_MAX); /* as much as may be written */
         done(c);
 }
@@ -326,7 +326,7 @@ static void claims_beyond_the_bound_are_left_out_and_nobody_is_missing(void **st
         assert_int_equal(count(&c->roster, RANK_MISSING), 0);
         assert_true(c->roster.is_cut);
         size_t n;
-        _cleanup_free_ char *text = roster_format(&c->roster, "", &n);
+        _cleanup_free_ char *text = incident_format(&c->roster, "", &n);
         assert_non_null(strstr(text, "\"cut\":true"));
         done(c);
 }
@@ -427,7 +427,7 @@ static void incident_json_is_as_it_is_documented(void **state) {
         k.event_usec = OPENED - 3 * SEC;
         add(b, k);
         size_t n;
-        _cleanup_free_ char *text = roster_format(fold(c), "torchrun:j1", &n);
+        _cleanup_free_ char *text = incident_format(fold(c), "torchrun:j1", &n);
         assert_int_equal(strlen(text), n);
         assert_string_equal(
                 text,
@@ -461,7 +461,7 @@ static void incident_json_is_as_it_is_documented(void **state) {
         k.state = CLAIM_ALIVE;
         k.bundle_state = CLAIM_BUNDLE_NONE;
         add(only, k);
-        _cleanup_free_ char *bare = roster_format(fold(c), "", &n);
+        _cleanup_free_ char *bare = incident_format(fold(c), "", &n);
         assert_non_null(strstr(bare, "\"job\":null"));
         assert_non_null(strstr(bare, "\"world_size\":null"));
         assert_non_null(strstr(bare, "\"first_failure\":null,\"suspects\":[]"));
@@ -475,7 +475,7 @@ static void whether_a_record_is_in_incident_json_is_told_by_node_and_revision(vo
         (void)add_node(c, 1, 0);
         (void)add_node(c, 12, 0);
         size_t n;
-        _cleanup_free_ char *text = roster_format(fold(c), "", &n);
+        _cleanup_free_ char *text = incident_format(fold(c), "", &n);
         assert_true(incident_has_record(text, n, "i-1", 11));
         assert_true(incident_has_record(text, n, "i-1", 10));
         assert_false(incident_has_record(text, n, "i-1", 12));
