@@ -166,14 +166,14 @@ static const CliCommand *find_command(const char *name) {
         return NULL;
 }
 
-typedef struct Args {
+typedef struct CliArgs {
         Cli cli;
         bool help;
-} Args;
+} CliArgs;
 
 /* One of neuron-collect's own options, before the command or after it.
  * @return how many arguments it took; 0 = none of ours */
-static int parse_global(Args *a, int argc, char **argv, int i) {
+static int parse_global(CliArgs *a, int argc, char **argv, int i) {
         static const char *const valued[] = { "--socket", "--config" };
         const char **to[] = { &a->cli.socket, &a->cli.config_file };
         if (strcmp(argv[i], "--json") == 0)
@@ -193,7 +193,7 @@ static int parse_global(Args *a, int argc, char **argv, int i) {
 }
 
 /* @return how many arguments remain */
-static int parse_globals(Args *a, int argc, char **argv) {
+static int parse_globals(CliArgs *a, int argc, char **argv) {
         int kept = 1;
         for (int i = 1; i < argc;) {
                 if (strcmp(argv[i], "--") == 0) {
@@ -213,7 +213,7 @@ static int parse_globals(Args *a, int argc, char **argv) {
 
 /* What stands before the command, and is none of the options above.
  * @return -1 continue, else the exit code */
-static int parse_args(const Args *a, int argc, char **argv) {
+static int parse_args(const CliArgs *a, int argc, char **argv) {
         bool is_version = false, is_json = false;
         const char *value = NULL;
         const CliOption options[] = { { "socket", .value = &value },
@@ -269,7 +269,7 @@ static int report_unknown_command(const char *name) {
                          : cli_usage(NULL, "unknown command '%s'", name);
 }
 
-static int run(Args *a, int argc, char **argv) {
+static int run(CliArgs *a, int argc, char **argv) {
         const CliCommand *command = find_command(argv[0]);
         if (!command)
                 return report_unknown_command(argv[0]);
@@ -291,9 +291,9 @@ int main(int argc, char **argv) {
                 _exit(crash_child_main());
         const char *term = getenv("TERM"), *no_colour = getenv("NO_COLOR");
         bool capable = term && strcmp(term, "dumb") != 0;
-        Args a = { .cli = { .config_file = DEFAULT_FILE,
-                            .terminal = isatty(STDOUT_FILENO),
-                            .progress = capable && isatty(STDERR_FILENO) } };
+        CliArgs a = { .cli = { .config_file = DEFAULT_FILE,
+                               .terminal = isatty(STDOUT_FILENO),
+                               .progress = capable && isatty(STDERR_FILENO) } };
         /* https://no-color.org: set and not empty */
         a.cli.colour = a.cli.terminal && capable && !(no_colour && *no_colour);
         argc = parse_globals(&a, argc, argv);

@@ -163,12 +163,12 @@ static int on_event(Builder *b, const yaml_event_t *event) {
 
 /* Syntax errors */
 
-typedef struct Text {
+typedef struct YamlText {
         const char *data;
         size_t n;
-} Text;
+} YamlText;
 
-static unsigned line_at(const Text *text, size_t offset) {
+static unsigned line_at(const YamlText *text, size_t offset) {
         unsigned line = 1;
 
         for (size_t i = 0; i < MIN(offset, text->n); i++)
@@ -177,7 +177,7 @@ static unsigned line_at(const Text *text, size_t offset) {
 }
 
 /* @return where it begins, up to the end of the text; lines count from 1 */
-static const char *find_line(const Text *text, unsigned line) {
+static const char *find_line(const YamlText *text, unsigned line) {
         const char *p = text->data, *end = text->data + text->n;
 
         for (; line > 1 && p < end; line--) {
@@ -187,7 +187,7 @@ static const char *find_line(const Text *text, unsigned line) {
         return p;
 }
 
-static bool is_indented_with_tab(const Text *text, unsigned line) {
+static bool is_indented_with_tab(const YamlText *text, unsigned line) {
         const char *p = find_line(text, line), *end = text->data + text->n;
 
         while (p < end && *p == ' ')
@@ -196,7 +196,7 @@ static bool is_indented_with_tab(const Text *text, unsigned line) {
 }
 
 /* Inside {} or [], YAML takes the brace of a variable for its own. */
-static bool has_variable(const Text *text, unsigned line) {
+static bool has_variable(const YamlText *text, unsigned line) {
         const char *p = find_line(text, line), *end = text->data + text->n;
         const char *stop = memchr(p, '\n', (size_t)(end - p));
 
@@ -228,7 +228,7 @@ static const char *remedy_for(const char *problem) {
         return "check the indentation, the quotes and the brackets around this line";
 }
 
-static int syntax_error(Builder *b, const yaml_parser_t *parser, const Text *text) {
+static int syntax_error(Builder *b, const yaml_parser_t *parser, const YamlText *text) {
         const char *problem = parser->problem ? parser->problem : "unknown error";
         Spot spot = { .line = line_of(&parser->problem_mark) };
 
@@ -252,7 +252,7 @@ static int syntax_error(Builder *b, const yaml_parser_t *parser, const Text *tex
         return STEP_DONE;
 }
 
-static int step(Builder *b, yaml_parser_t *parser, const Text *text) {
+static int step(Builder *b, yaml_parser_t *parser, const YamlText *text) {
         yaml_event_t event;
 
         if (!yaml_parser_parse(parser, &event))
@@ -268,7 +268,7 @@ static void report_too_large(Faults *faults) {
 
 int load_tree(LoadNode **ret, const char *data, size_t n, Faults *faults, bool *ret_whole) {
         Builder b = { .faults = faults, .whole = true };
-        Text text = { data, n };
+        YamlText text = { data, n };
         yaml_parser_t parser;
         int r = STEP_MORE;
 
@@ -280,7 +280,7 @@ int load_tree(LoadNode **ret, const char *data, size_t n, Faults *faults, bool *
         }
         if (n >= 3 && memcmp(data, "\xef\xbb\xbf", 3) ==
                               0) /* libyaml skips it only where it guesses the encoding */
-                text = (Text){ data + 3, n - 3 };
+                text = (YamlText){ data + 3, n - 3 };
         if (!yaml_parser_initialize(&parser))
                 return -ENOMEM;
         yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING); /* else it would take UTF-16 too */

@@ -702,12 +702,12 @@ Origin *origins_find(const ConfigOrigins *o, const Origin *what) {
         return o->n > 0 ? bsearch(what, o->items, o->n, sizeof *o->items, compare) : NULL;
 }
 
-typedef struct Reader {
+typedef struct ConfigReader {
         Config *config;
         Faults *faults;
         char *const *environment; /* NAME=VALUE, for ${NAME} */
         bool whole;               /* false: the tree is cut off, so missing keys are no fault */
-} Reader;
+} ConfigReader;
 
 /* The mapping that is being read. */
 typedef struct Scope {
@@ -718,10 +718,10 @@ typedef struct Scope {
 } Scope;
 
 /* What was found under the name of one row. */
-typedef struct Found {
+typedef struct FoundKey {
         unsigned line; /* 0 = nothing */
         bool good;
-} Found;
+} FoundKey;
 
 /* One key and what the file gives for it. */
 typedef struct Given {
@@ -733,7 +733,7 @@ typedef struct Given {
 
 enum { READ_E_FAULTY = 1 };
 
-static int add_origin_of(Reader *r, const Given *g, bool faulty) {
+static int add_origin_of(ConfigReader *r, const Given *g, bool faulty) {
         ConfigOrigins *o = r->config->origins;
 
         if (array_grow(&o->items, o->n, sizeof *o->items) < 0)
@@ -755,7 +755,7 @@ static const char *node_name(const LoadNode *node) {
 }
 
 /* What was expected is the key's type, or what one entry of its list or mapping must be. */
-static int refuse_type(Reader *r, const Given *g, const LoadNode *node) {
+static int refuse_type(ConfigReader *r, const Given *g, const LoadNode *node) {
         bool is_entry = g->spot.item != FAULTS_NO_ITEM || g->spot.sub;
         const char *expected = !is_entry                      ? keys_type_name(g->key)
                                : g->key->type == KEY_ELEMENTS ? "a mapping"
@@ -785,7 +785,7 @@ static int refuse_type(Reader *r, const Given *g, const LoadNode *node) {
         return READ_E_FAULTY;
 }
 
-static int report_value_fault(Reader *r, const Spot *spot, ValueFault *f) {
+static int report_value_fault(ConfigReader *r, const Spot *spot, ValueFault *f) {
         if (strbuf_error(&f->fault) < 0)
                 return -ENOMEM;
         faults_add(r->faults, spot, f->remedy.text, "%s", f->fault.text);
@@ -793,7 +793,7 @@ static int report_value_fault(Reader *r, const Spot *spot, ValueFault *f) {
 }
 
 /* What is given must be a list or a mapping of a bounded length. @param n  entries */
-static int check_entries(Reader *r, const Given *g, LoadNodeType type, size_t n) {
+static int check_entries(ConfigReader *r, const Given *g, LoadNodeType type, size_t n) {
         size_t max = g->key->max > 0 ? g->key->max : KEYS_LIST_MAX;
 
         if (g->value->type != type)
@@ -809,7 +809,7 @@ static int check_entries(Reader *r, const Given *g, LoadNodeType type, size_t n)
 /* Scalars */
 
 /* @return 0 and *ret (the caller's) with each ${NAME} expanded, READ_E_FAULTY, -ENOMEM */
-static int expand_text(Reader *r, const Given *g, const LoadNode *node, char **ret) {
+static int expand_text(ConfigReader *r, const Given *g, const LoadNode *node, char **ret) {
         _cleanup_(strbuf_done) StrBuf fault = STRBUF_INIT;
 
         if (node->type != LOAD_SCALAR)
@@ -826,7 +826,7 @@ static int expand_text(Reader *r, const Given *g, const LoadNode *node, char **r
         return k;
 }
 
-static int read_scalar(Reader *r, const Given *g) {
+static int read_scalar(ConfigReader *r, const Given *g) {
         _cleanup_(value_fault_done) ValueFault f = { 0 };
         _cleanup_free_ char *text = NULL;
         int k = expand_text(r, g, g->value, &text);
@@ -839,7 +839,7 @@ static int read_scalar(Reader *r, const Given *g) {
 
 /* Lists of strings and free mappings */
 
-static int read_strings(Reader *r, const Given *g) {
+static int read_strings(ConfigReader *r, const Given *g) {
         int result = check_entries(r, g, LOAD_LIST, g->value->n);
 
         if (result != 0)
@@ -878,7 +878,7 @@ static const LoadNode *find_name(const LoadNode *map, size_t before, const char 
 }
 
 /* @return the text of a mapping's name, or NULL after a fault */
-static const char *name_of_node(Reader *r, const Spot *spot, const LoadNode *name) {
+static const char *name_of_node(ConfigReader *r, const Spot *spot, const LoadNode *name) {
         if (name->type == LOAD_SCALAR || name->type == LOAD_NULL)
                 return name->text;
         if (name->type != LOAD_FAULTY)
@@ -887,7 +887,7 @@ static const char *name_of_node(Reader *r, const Spot *spot, const LoadNode *nam
         return NULL;
 }
 
-static int read_pair(Reader *r, const Given *g, size_t i) {
+static int read_pair(ConfigReader *r, const Given *g, size_t i) {
         const LoadNode *name_node = g->value->items[i], *value = g->value->items[i + 1], *first;
         _cleanup_(value_fault_done) ValueFault f = { 0 };
         _cleanup_free_ char *text = NULL;
@@ -911,7 +911,7 @@ static int read_pair(Reader *r, const Given *g, size_t i) {
         return k == VALUE_E_FAULTY ? report_value_fault(r, &pair.spot, &f) : k;
 }
 
-static int read_map(Reader *r, const Given *g) {
+static int read_map(ConfigReader *r, const Given *g) {
         int result = check_entries(r, g, LOAD_MAP, g->value->n / 2);
 
         if (result != 0)
@@ -927,9 +927,9 @@ static int read_map(Reader *r, const Given *g) {
 
 /* Sections and elements */
 
-static int read_scope(Reader *r, const Scope *scope, const LoadNode *map);
+static int read_scope(ConfigReader *r, const Scope *scope, const LoadNode *map);
 
-static int read_section(Reader *r, const Given *g) {
+static int read_section(ConfigReader *r, const Given *g) {
         Scope below = *g->scope;
 
         if (g->value->type == LOAD_NULL)
@@ -941,7 +941,7 @@ static int read_section(Reader *r, const Given *g) {
         return read_scope(r, &below, g->value);
 }
 
-static int read_element(Reader *r, const Given *g, const LoadNode *node, size_t i) {
+static int read_element(ConfigReader *r, const Given *g, const LoadNode *node, size_t i) {
         Scope below = { .prefix = g->key->below, .index = i, .line = node->line };
         int k = value_add_element(g->key, g->scope->base, &below.base);
 
@@ -961,7 +961,7 @@ static int read_element(Reader *r, const Given *g, const LoadNode *node, size_t 
         return read_scope(r, &below, node);
 }
 
-static int read_elements(Reader *r, const Given *g) {
+static int read_elements(ConfigReader *r, const Given *g) {
         int k = check_entries(r, g, LOAD_LIST, g->value->n);
 
         if (k != 0)
@@ -971,7 +971,7 @@ static int read_elements(Reader *r, const Given *g) {
         return MIN(k, 0);
 }
 
-static int read_by_type(Reader *r, const Given *g) {
+static int read_by_type(ConfigReader *r, const Given *g) {
         switch (g->key->type) {
         case KEY_SECTION:
                 return read_section(r, g);
@@ -1018,7 +1018,7 @@ const ConfigKey *key_suggest(const char *prefix, const char *leaf) {
         return found ? found : key_named(NULL, leaf);
 }
 
-static void report_unknown(Reader *r, const Scope *scope, const LoadNode *name) {
+static void report_unknown(ConfigReader *r, const Scope *scope, const LoadNode *name) {
         bool is_shown = r->faults->n <
                         FAULTS_MAX; /* searching is expensive, and there may be 50,000 of them */
         const ConfigRefusedKey *refused = keys_find_refused(scope->prefix, name->text);
@@ -1042,7 +1042,7 @@ static void report_unknown(Reader *r, const Scope *scope, const LoadNode *name) 
 }
 
 /* @return the row, or NULL after a fault */
-static const ConfigKey *find_key(Reader *r, const Scope *scope, const LoadNode *name) {
+static const ConfigKey *find_key(ConfigReader *r, const Scope *scope, const LoadNode *name) {
         Spot spot = { .line = name->line, .name = scope->prefix, .index = scope->index };
 
         if (!name_of_node(r, &spot, name))
@@ -1070,7 +1070,8 @@ static void add_required_names(StrBuf *b, const ConfigKey *list) {
                 }
 }
 
-static void report_missing(Reader *r, const Scope *scope, const ConfigKey *key, const Found *f) {
+static void report_missing(ConfigReader *r, const Scope *scope, const ConfigKey *key,
+                           const FoundKey *f) {
         Spot spot = { .line = f->line > 0 ? f->line : scope->line,
                       .name = key->name,
                       .index = scope->index };
@@ -1089,7 +1090,7 @@ static void report_missing(Reader *r, const Scope *scope, const ConfigKey *key, 
         faults_add(r->faults, &spot, remedy.text, "is missing");
 }
 
-static bool is_missing(const Scope *scope, const ConfigKey *key, const Found *f) {
+static bool is_missing(const Scope *scope, const ConfigKey *key, const FoundKey *f) {
         return is_required(key) && (f->line == 0 || (key->type == KEY_ELEMENTS && f->good &&
                                                      value_n_elements(key, scope->base) == 0));
 }
@@ -1105,14 +1106,14 @@ static bool applies(const ConfigKey *key, ConfigDestinationType type) {
 
 /* Which keys are needed and which must not be there; a destination's depend on its type, which may
  * come last. */
-static void check_applicable(Reader *r, const Scope *scope, const Found *found) {
+static void check_applicable(ConfigReader *r, const Scope *scope, const FoundKey *found) {
         size_t n;
         const ConfigKey *keys = keys_all(&n), *type = keys_get("destinations[].type");
         bool typed = keys_is_child(type, scope->prefix) && found[type - keys].good;
 
         for (const ConfigKey *key = NULL; (key = keys_next_child(key, scope->prefix));) {
                 bool special = key->flags & (KEY_S3 | KEY_VOLUME);
-                const Found *f = &found[key - keys];
+                const FoundKey *f = &found[key - keys];
                 Spot spot = { .line = f->line, .name = key->name, .index = scope->index };
 
                 bool is_right = !special || applies(key, ((ConfigDestination *)scope->base)->type);
@@ -1126,8 +1127,8 @@ static void check_applicable(Reader *r, const Scope *scope, const Found *found) 
         }
 }
 
-static int read_scope(Reader *r, const Scope *scope, const LoadNode *map) {
-        Found found[KEYS_MAX] = { 0 };
+static int read_scope(ConfigReader *r, const Scope *scope, const LoadNode *map) {
+        FoundKey found[KEYS_MAX] = { 0 };
         size_t n_keys;
         const ConfigKey *keys = keys_all(&n_keys);
 
@@ -1136,7 +1137,7 @@ static int read_scope(Reader *r, const Scope *scope, const LoadNode *map) {
                 Given g = { .scope = scope,
                             .key = find_key(r, scope, name),
                             .value = map->items[i + 1] };
-                Found *f;
+                FoundKey *f;
                 int k;
 
                 if (!g.key)
@@ -1160,7 +1161,7 @@ static int read_scope(Reader *r, const Scope *scope, const LoadNode *map) {
 
 /* Fills the configuration, whose defaults are set and whose origins are empty. @param root  may be
  * NULL: an empty file  @return 0 or -errno; faults are added */
-static int read_tree(Reader *r, const LoadNode *root) {
+static int read_tree(ConfigReader *r, const LoadNode *root) {
         static const LoadNode empty = { .type = LOAD_MAP };
         Config *c = r->config;
         Scope top = { .prefix = "", .base = c, .line = 1 };
@@ -1370,7 +1371,7 @@ int config_parse(Config **ret, const char *name, const void *data, size_t n,
         Faults faults = { .file = name, .diags = diags };
         _cleanup_(config_freep) Config *c = NULL;
         _cleanup_(load_freep) LoadNode *root = NULL;
-        Reader reader = { .faults = &faults, .environment = environment };
+        ConfigReader reader = { .faults = &faults, .environment = environment };
         int r = load_tree(&root, data, n, &faults, &reader.whole);
 
         if (r == 0)
@@ -1427,7 +1428,7 @@ int config_load_for_probe(Config **ret, const char *file, char *const *environme
         _cleanup_(config_freep) Config *c = NULL;
         _cleanup_(load_freep) LoadNode *root = NULL;
         _cleanup_free_ char *text = NULL;
-        Reader reader = { .faults = &faults, .environment = environment };
+        ConfigReader reader = { .faults = &faults, .environment = environment };
         size_t n;
         int r = load_file(file, &text, &n, &faults);
         if (r == 0)

@@ -483,16 +483,16 @@ static bool parse_filter(ApiCall *c, ViewFilter *ret) {
         return true;
 }
 
-typedef struct Page {
+typedef struct ListPage {
         json_t *bundles;
         const AgentView *view;
         unsigned limit, n;
         char last[BUNDLE_ID_SIZE];
         bool has_more;
-} Page;
+} ListPage;
 
 static int page_add(const BundleRecord *b, void *userdata) {
-        Page *p = userdata;
+        ListPage *p = userdata;
 
         if (p->n == p->limit) {
                 p->has_more = true;
@@ -508,7 +508,7 @@ static int page_add(const BundleRecord *b, void *userdata) {
 static void list_bundles(ApiCall *c) {
         _cleanup_(json_decrefp) json_t *bundles = json_array();
         AgentView v = { 0 };
-        Page page = { .bundles = bundles, .view = &v };
+        ListPage page = { .bundles = bundles, .view = &v };
         ViewFilter f;
 
         if (!parse_filter(c, &f))

@@ -577,17 +577,17 @@ void bundle_table_counts(BundleTable *t, StoreCounts *ret) {
         t->said_difference = difference != 0;
 }
 
-typedef struct Listing {
+typedef struct RecordListing {
         int (*on_bundle)(const BundleRecord *b, void *userdata);
         void *userdata;
-} Listing;
+} RecordListing;
 
 static int on_listed(BundleRecord *rec, void *userdata) {
-        const Listing *list = userdata;
+        const RecordListing *list = userdata;
         return list->on_bundle(rec, list->userdata);
 }
 
 int bundle_table_list(BundleTable *t, const StoreFilter *f,
                       int (*on_bundle)(const BundleRecord *b, void *userdata), void *userdata) {
-        return store_list(t->store, f, on_listed, &(Listing){ on_bundle, userdata });
+        return store_list(t->store, f, on_listed, &(RecordListing){ on_bundle, userdata });
 }

@@ -13,7 +13,7 @@
 #define LIST_PAGE 32        /* records read before the first of them is handed out */
 #define ENDED_PAGE 4096     /* paths of one store_list_ended() */
 #define MAX_DELIVERIES 1024 /* of a bundle; what claims more is damage */
-static void read_array(Reader *r, char *ret, size_t size) {
+static void read_array(ColumnReader *r, char *ret, size_t size) {
         _cleanup_free_ char *s = read_string(r, false);
         if (!s)
                 return;
@@ -31,7 +31,7 @@ static void read_array(Reader *r, char *ret, size_t size) {
                         (r)->error = -EUCLEAN;                                                     \
         } while (false)
 
-static void read_proof(Reader *r, Proof *ret) {
+static void read_proof(ColumnReader *r, Proof *ret) {
         _cleanup_free_ char *word = read_string(r, true);
         if (r->error == 0 && proof_parse(word, ret) < 0)
                 r->error = -EUCLEAN;
@@ -71,7 +71,7 @@ static int put_deliveries(Store *s, const BundleRecord *record) {
 }
 
 static int read_delivery(sqlite3_stmt *st, DeliveryRecord *d) {
-        Reader r = { .statement = st };
+        ColumnReader r = { .statement = st };
 
         d->destination = read_string(&r, false);
         READ_WORD(&r, delivery_state_parse, &d->state);
@@ -156,7 +156,7 @@ static int write_bundle(Store *s, StoreStatement which, const BundleRecord *reco
 
 /* @param ret_row  goes to read_deliveries once `st` is done with */
 static int read_bundle(sqlite3_stmt *st, BundleRecord *b, int64_t *ret_row) {
-        Reader r = { .statement = st };
+        ColumnReader r = { .statement = st };
 
         *ret_row = (int64_t)read_number(&r);
         read_array(&r, b->id, sizeof b->id);
@@ -272,7 +272,7 @@ int store_list_ended(Store *s, const char *source, char **after,
         bind_bytes(&b, from ? from : "");
         bind_number(&b, ENDED_PAGE);
         while ((r = next_row(s, &b)) == 0) {
-                Reader reader = { .statement = b.statement };
+                ColumnReader reader = { .statement = b.statement };
                 _cleanup_free_ char *path = read_string(&reader, false);
                 uint64_t digest = read_number(&reader);
                 /* A row that no agent wrote counts for nothing: its unit is scanned once more. */
@@ -324,13 +324,13 @@ int64_t store_last_row(Store *s) {
         return sqlite3_step(st) == SQLITE_ROW ? sqlite3_column_int64(st, 0) : 0;
 }
 
-typedef struct Page {
+typedef struct RecordPage {
         BundleRecord records[LIST_PAGE];
         bool is_foreign[LIST_PAGE]; /* no agent wrote it: passed over */
         size_t n, limit;            /* limit: at most so many are read, <= LIST_PAGE */
-} Page;
+} RecordPage;
 
-static void page_done(Page *p) {
+static void page_done(RecordPage *p) {
         for (size_t i = 0; i < p->n; i++)
                 bundle_record_done(&p->records[i]);
         p->n = 0;
@@ -357,7 +357,7 @@ static int prepare_list(Store *s, const StoreFilter *f, sqlite3_stmt **ret) {
 
 /* @param after  only id and first_seen_usec count */
 static int read_page(Store *s, sqlite3_stmt *statement, const StoreFilter *f,
-                     const BundleRecord *after, Page *p) {
+                     const BundleRecord *after, RecordPage *p) {
         _cleanup_binder_ Binder b = { .statement = statement };
         int r = 0;
         bind_text(&b, f->state >= 0 ? bundle_state_name((BundleState)f->state) : NULL);
@@ -405,7 +405,7 @@ int store_list(Store *s, const StoreFilter *f, int (*on_bundle)(BundleRecord *b,
         if (r != 0)
                 return r;
         while (left > 0 && r == 0) {
-                _cleanup_(page_done) Page page = { .limit = MIN(left, (size_t)LIST_PAGE) };
+                _cleanup_(page_done) RecordPage page = { .limit = MIN(left, (size_t)LIST_PAGE) };
 
                 r = read_page(s, statement, f, &after, &page);
                 for (size_t i = 0; i < page.n && r == 0; i++) {

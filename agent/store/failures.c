@@ -19,7 +19,7 @@ int store_failure_list(Store *s, int (*on_failure)(const StoredFailure *f, void 
         _cleanup_binder_ Binder b = { .statement = s->statements[STORE_FAILURE_LIST] };
         int r;
         while ((r = next_row(s, &b)) == 0) {
-                Reader row = { .statement = b.statement };
+                ColumnReader row = { .statement = b.statement };
                 _cleanup_free_ char *name = read_string(&row, false),
                                     *key = read_string(&row, false);
                 StoredFailure f = { .name = name, .key = key };

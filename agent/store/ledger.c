@@ -106,7 +106,7 @@ int store_ledger_set_upload_id(Store *s, const char *bundle, const char *destina
 int store_ledger_get(Store *s, const char *bundle, const char *destination, LedgerUpload *ret) {
         _cleanup_binder_ Binder b = bind_upload(s, STORE_UPLOAD_GET, bundle, destination);
         _cleanup_(ledger_upload_done) LedgerUpload u = { 0 };
-        Reader reader = { .statement = b.statement };
+        ColumnReader reader = { .statement = b.statement };
         int r = next_row(s, &b);
         if (r != 0)
                 return r;
@@ -169,7 +169,7 @@ static void part_done(LedgerPart *p) {
 
 /* What was read stays in it when it fails. */
 static int read_part(sqlite3_stmt *st, LedgerPart *part) {
-        Reader r = { .statement = st };
+        ColumnReader r = { .statement = st };
         uint64_t number = read_number(&r);
         uint32_t *frame_bytes;
         size_t size = 0;
@@ -237,7 +237,7 @@ int store_abort_done(Store *s, int64_t id) {
 
 int store_abort_next(Store *s, const char *destination, int64_t after, LedgerAbort *ret) {
         _cleanup_binder_ Binder b = { .statement = s->statements[STORE_ABORT_NEXT] };
-        Reader reader = { .statement = b.statement };
+        ColumnReader reader = { .statement = b.statement };
         bind_text(&b, destination);
         bind_number(&b, (uint64_t)after);
         int r = next_row(s, &b);

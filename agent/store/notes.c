@@ -167,7 +167,7 @@ int store_note_finish(Store *s, const char *id, uint64_t now_usec) {
 
 /* @param ret_row  its place in the order */
 static int read_note(sqlite3_stmt *st, int64_t *ret_row, StoredNote *n) {
-        Reader r = { .statement = st };
+        ColumnReader r = { .statement = st };
 
         *ret_row = (int64_t)read_number(&r);
         n->id = read_string(&r, false);
@@ -242,7 +242,7 @@ int store_job_put(Store *s, const StoredJob *j) {
 }
 
 static int read_job(sqlite3_stmt *st, StoredJob *ret) {
-        Reader reader = { .statement = st };
+        ColumnReader reader = { .statement = st };
         _cleanup_(stored_job_done) StoredJob j = { .pid = (pid_t)read_number(&reader) };
         j.start_ticks = read_number(&reader);
         j.uid = (uid_t)read_number(&reader);

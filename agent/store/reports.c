@@ -14,7 +14,7 @@ int store_report_list_pending(Store *s, int (*on_report)(const char *bundle_id, 
         _cleanup_binder_ Binder b = { .statement = s->statements[STORE_REPORT_LIST] };
         int r;
         while ((r = next_row(s, &b)) == 0) {
-                Reader row = { .statement = b.statement };
+                ColumnReader row = { .statement = b.statement };
                 _cleanup_free_ char *id = read_string(&row, false);
                 r = row.error < 0 ? row.error : on_report(id, userdata);
                 if (r < 0)
@@ -48,7 +48,7 @@ int store_report_end(Store *s, const char *bundle_id, const char *signature, uin
 }
 
 static int read_signature(sqlite3_stmt *st, StoredSignature *ret) {
-        Reader row = { .statement = st };
+        ColumnReader row = { .statement = st };
         _cleanup_free_ char *id = read_string(&row, false);
         ret->n = read_number(&row);
         ret->since_usec = read_number(&row);

@@ -224,17 +224,17 @@ static inline int run_with_number(Store *s, StoreStatement which, uint64_t v) {
 
 /* Reading: the first failure is kept, and what is read after it is zero */
 
-typedef struct Reader {
+typedef struct ColumnReader {
         sqlite3_stmt *statement;
         int column, error;
-} Reader;
+} ColumnReader;
 
-static inline uint64_t read_number(Reader *r) {
+static inline uint64_t read_number(ColumnReader *r) {
         return (uint64_t)sqlite3_column_int64(r->statement, r->column++);
 }
 
 /* @return a copy of the caller's, NULL for NULL or a failure */
-static inline char *read_string(Reader *r, bool may_be_null) {
+static inline char *read_string(ColumnReader *r, bool may_be_null) {
         int column = r->column++;
         if (r->error < 0)
                 return NULL;
@@ -252,7 +252,7 @@ static inline char *read_string(Reader *r, bool may_be_null) {
 }
 
 /* A blob of exactly `size` bytes. */
-static inline void read_fixed(Reader *r, void *ret, size_t size) {
+static inline void read_fixed(ColumnReader *r, void *ret, size_t size) {
         int column = r->column++;
         const void *data = sqlite3_column_blob(r->statement, column);
         if (r->error < 0)
@@ -266,7 +266,7 @@ static inline void read_fixed(Reader *r, void *ret, size_t size) {
 }
 
 /* @return a copy of the caller's, never NULL but for a failure */
-static inline void *read_blob(Reader *r, size_t *ret_size) {
+static inline void *read_blob(ColumnReader *r, size_t *ret_size) {
         int column = r->column++;
         const void *data = sqlite3_column_blob(r->statement, column);
         size_t n = (size_t)sqlite3_column_bytes(r->statement, column);

@@ -647,13 +647,13 @@ static int get_whole(Get *g) {
 /* One member: the seek table, then only the frames that hold it, unpacked as they come. */
 
 #define TABLE_MAX_BYTES (64 * MIB)
-typedef struct Member {
+typedef struct GetMember {
         Get *get;
         const json_t *entry; /* of the manifest */
         Fetch *fetch;
         FetchRange frames;
         int write_error; /* -errno of the output; 0 */
-} Member;
+} GetMember;
 
 /* ---- the existing file ---- */
 
@@ -664,7 +664,7 @@ static int update_digest(void *digest, const void *data, size_t n) {
 
 /* @return whether the file's content is the member's; -EINTR */
 static int is_same_member(int fd, void *userdata) {
-        const Member *m = userdata;
+        const GetMember *m = userdata;
         MemberDigest d;
         uint8_t digest[SHA256_SIZE];
         char hex[SHA256_HEX_SIZE];
@@ -684,7 +684,7 @@ static int is_same_member(int fd, void *userdata) {
 /* ---- loading ---- */
 
 /* A bundle that is not what its manifest says. */
-static int report_damaged(const Member *m, const char *what) {
+static int report_damaged(const GetMember *m, const char *what) {
         const Get *g = m->get;
         return cli_error(
                 "'%s' in '%s': %s%s; `neuron-collect verify` reports which members are good",
@@ -694,14 +694,14 @@ static int report_damaged(const Member *m, const char *what) {
 }
 
 static int write_member(const void *data, uint64_t n, uint64_t offset, void *userdata) {
-        Member *m = userdata;
+        GetMember *m = userdata;
         (void)offset; /* in order */
         m->write_error =
                 data ? output_write(&m->get->out, data, (size_t)n) : output_zeros(&m->get->out, n);
         return m->write_error;
 }
 
-static int load_table(Member *m, const FetchRange *table) {
+static int load_table(GetMember *m, const FetchRange *table) {
         if (table->bytes > TABLE_MAX_BYTES)
                 return report_damaged(m, "its table of frames is too large");
         _cleanup_(object_reader_freep) ByteSource *reader = NULL;
@@ -721,7 +721,7 @@ static int load_table(Member *m, const FetchRange *table) {
 
 /* @return CLI_YES, CLI_NO; *ret_bad when the content is not what it should be, which is not
  * reported */
-static int load_frames(Member *m, bool *ret_bad) {
+static int load_frames(GetMember *m, bool *ret_bad) {
         Get *g = m->get;
         _cleanup_(object_reader_freep) ByteSource *reader = NULL;
         int r = 0, code = CLI_YES;
@@ -751,7 +751,7 @@ static int supply_kept(void *fetch, const void *data, size_t n) {
 }
 
 /* Feeds what an earlier run has left to the digest. */
-static int hash_kept(Member *m, uint64_t bytes) {
+static int hash_kept(GetMember *m, uint64_t bytes) {
         int r = read_existing(m->get, m->get->out.fd, bytes, supply_kept, m->fetch);
         if (r == 0)
                 r = output_rewind(&m->get->out, bytes);
@@ -760,7 +760,7 @@ static int hash_kept(Member *m, uint64_t bytes) {
 
 /* @param kept  what of the partial file may be kept @param ret_bad  as load_frames(); *ret_kept:
  * how much was */
-static int load_once(Member *m, uint64_t kept, bool *ret_bad, uint64_t *ret_kept) {
+static int load_once(GetMember *m, uint64_t kept, bool *ret_bad, uint64_t *ret_kept) {
         Get *g = m->get;
         FetchRange table;
         int r = fetch_new(&m->fetch, g->manifest, g->member, &table);
@@ -785,7 +785,7 @@ static int load_once(Member *m, uint64_t kept, bool *ret_bad, uint64_t *ret_kept
         return code;
 }
 
-static int load_member(Member *m) {
+static int load_member(GetMember *m) {
         Get *g = m->get;
         bool bad = false;
         uint64_t kept;
@@ -809,7 +809,7 @@ static int load_member(Member *m) {
 
 /* ---- the end ---- */
 
-static int print_member(const Member *m, bool was_there) {
+static int print_member(const GetMember *m, bool was_there) {
         const Get *g = m->get;
         char bytes[PARSE_FORMAT_SIZE], loaded[PARSE_FORMAT_SIZE];
         if (output_is_stdout(&g->out))
@@ -848,7 +848,7 @@ static int report_no_member(const Get *g) {
         return CLI_NO;
 }
 
-static int get_entry(Member *m, const char *name) {
+static int get_entry(GetMember *m, const char *name) {
         Get *g = m->get;
         bool is_there = false;
         int code = output_init(&g->out, g->given_output, name);
@@ -861,9 +861,9 @@ static int get_entry(Member *m, const char *name) {
 
 static int get_member(Get *g) {
         _cleanup_free_ char *raw = NULL;
-        Member m = { .get = g,
-                     .entry =
-                             cli_find(json_object_get(g->manifest, "members"), "path", g->member) };
+        GetMember m = { .get = g,
+                        .entry = cli_find(json_object_get(g->manifest, "members"), "path",
+                                          g->member) };
         if (!m.entry)
                 return report_no_member(g);
         int code = CLI_NO;

@@ -45,7 +45,7 @@ typedef struct BundleInfo { /* "" where the key does not tell; pieces of the key
                 cluster_id[CLUSTER_ID_SIZE]; /* when the incident's directory is `<date>-<cluster
                                                 id>` */
 } BundleInfo;
-typedef struct Entry {
+typedef struct ListedBundle {
         char *stem;
         BundleInfo what; /* borrows stem */
         bool has_object, has_manifest;
@@ -55,12 +55,12 @@ typedef struct Entry {
         bool is_read;  /* the manifest, or what is wrong with it was reported */
         char *reasons; /* JSON; NULL */
         json_t *failure;
-} Entry;
+} ListedBundle;
 
 typedef struct Ls {
         const Cli *cli;
         ObjectStore *store;
-        Entry *entries;
+        ListedBundle *entries;
         size_t n;
         uint64_t n_told;
         json_t *incidents; /* for --json; NULL: printed */
@@ -142,20 +142,20 @@ static void entries_clear(Ls *l) {
         l->n = 0;
 }
 
-static bool is_same_incident(const Entry *a, const Entry *b) {
+static bool is_same_incident(const ListedBundle *a, const ListedBundle *b) {
         return a->what.n_incident == b->what.n_incident &&
                memcmp(a->stem, b->stem, a->what.n_incident) == 0;
 }
 
 /* Both files of a bundle come one after the other. @return NULL for lack of memory */
-static Entry *entry_of(Ls *l, const char *key, size_t n_stem) {
-        Entry *last = l->n > 0 ? &l->entries[l->n - 1] : NULL;
+static ListedBundle *entry_of(Ls *l, const char *key, size_t n_stem) {
+        ListedBundle *last = l->n > 0 ? &l->entries[l->n - 1] : NULL;
         if (last && strlen(last->stem) == n_stem && memcmp(last->stem, key, n_stem) == 0)
                 return last;
         if (array_grow(&l->entries, l->n, sizeof *l->entries) < 0)
                 return NULL;
-        Entry *e = &l->entries[l->n];
-        *e = (Entry){ .stem = strndup(key, n_stem) };
+        ListedBundle *e = &l->entries[l->n];
+        *e = (ListedBundle){ .stem = strndup(key, n_stem) };
         if (!e->stem)
                 return NULL;
         bundle_info_parse(e->stem, &e->what);
@@ -165,7 +165,7 @@ static Entry *entry_of(Ls *l, const char *key, size_t n_stem) {
 
 /* ---- manifests ---- */
 
-static bool read_manifest(Entry *e, const ObjectHead *h) {
+static bool read_manifest(ListedBundle *e, const ObjectHead *h) {
         ManifestHead head;
         if (!h->text || manifest_read_head(h->text, h->n, &head) < 0)
                 return false;
@@ -182,7 +182,7 @@ static bool read_manifest(Entry *e, const ObjectHead *h) {
 
 /* Many may have one cause, so only the first one's is reported. @param why  NULL = it is no
  * manifest */
-static void report_bad_manifest(Ls *l, const Entry *e, const char *why) {
+static void report_bad_manifest(Ls *l, const ListedBundle *e, const char *why) {
         _cleanup_free_ char *url = object_store_url(l->store, e->stem);
         l->failed = true;
         if (l->n_bad++ > 0)
@@ -196,11 +196,11 @@ static void report_bad_manifest(Ls *l, const Entry *e, const char *why) {
 /* Reads the beginnings of the manifests that are not understood yet. @return 0, -errno */
 static int read_manifests(Ls *l, size_t max_bytes, bool is_last_try) {
         _cleanup_free_ ObjectHead *heads = calloc(l->n, sizeof *heads);
-        _cleanup_free_ Entry **of = calloc(l->n, sizeof *of);
+        _cleanup_free_ ListedBundle **of = calloc(l->n, sizeof *of);
         size_t n = 0;
         int r = heads && of ? 0 : -ENOMEM;
         for (size_t i = 0; r == 0 && i < l->n; i++) {
-                Entry *e = &l->entries[i];
+                ListedBundle *e = &l->entries[i];
                 if (e->is_read)
                         continue;
                 _cleanup_free_ char *key = bundle_manifest_name(e->stem);
@@ -212,7 +212,7 @@ static int read_manifests(Ls *l, size_t max_bytes, bool is_last_try) {
         if (r == 0)
                 r = object_store_read_heads(l->store, heads, n);
         for (size_t i = 0; i < n; i++) {
-                Entry *e = of[i];
+                ListedBundle *e = of[i];
                 bool is_all = is_last_try || heads[i].error || heads[i].n < max_bytes;
                 e->is_read = r == 0 && (read_manifest(e, &heads[i]) || is_all);
                 if (e->is_read && e->state == ENTRY_BAD_MANIFEST)
@@ -225,7 +225,7 @@ static int read_manifests(Ls *l, size_t max_bytes, bool is_last_try) {
 
 static int classify_entries(Ls *l) {
         for (size_t i = 0; i < l->n; i++) {
-                Entry *e = &l->entries[i];
+                ListedBundle *e = &l->entries[i];
                 e->state = e->has_manifest ? ENTRY_BAD_MANIFEST : ENTRY_NO_MANIFEST;
                 e->is_read = !e->has_manifest || e->manifest_bytes == 0;
                 if (e->has_manifest && e->is_read) /* a range of nothing cannot be requested */
@@ -247,7 +247,7 @@ static const char *const state_texts[] = {
 };
 
 /* @return the time that the key tells, else when the object was written */
-static const char *entry_time(const Entry *e, char buf[static CLOCK_ISO_SIZE]) {
+static const char *entry_time(const ListedBundle *e, char buf[static CLOCK_ISO_SIZE]) {
         char moment[CLI_MOMENT_SIZE];
         if (e->what.time[0])
                 return e->what.time;
@@ -255,7 +255,7 @@ static const char *entry_time(const Entry *e, char buf[static CLOCK_ISO_SIZE]) {
         return strcpy(buf, moment);
 }
 
-static void print_entry(const Ls *l, const Entry *e) {
+static void print_entry(const Ls *l, const ListedBundle *e) {
         char bytes[PARSE_FORMAT_SIZE], time[CLOCK_ISO_SIZE], failure[CLI_FAILURE_SIZE];
         char owner[OWNER_SIZE] = "";
         _cleanup_free_ char *url = object_store_url(l->store, e->stem);
@@ -270,7 +270,7 @@ static void print_entry(const Ls *l, const Entry *e) {
                  cli_failure_text(failure, e->failure), owner);
 }
 
-static json_t *entry_json(const Ls *l, const Entry *e) {
+static json_t *entry_json(const Ls *l, const ListedBundle *e) {
         char time[CLOCK_ISO_SIZE];
         _cleanup_free_ char *url = NULL, *stem = object_store_url(l->store, e->stem),
                             *node = strndup(e->what.node, e->what.n_node);
@@ -362,7 +362,7 @@ static int on_item(const ObjectItem *item, void *userdata) {
         BundleFile file = bundle_file_kind(item->key, &n_stem);
         if (file == BUNDLE_NEITHER)
                 return 0;
-        Entry *e = entry_of(l, item->key, n_stem);
+        ListedBundle *e = entry_of(l, item->key, n_stem);
         if (!e)
                 return -ENOMEM;
         if (file == BUNDLE_OBJECT) {
@@ -382,7 +382,7 @@ static int on_item(const ObjectItem *item, void *userdata) {
                 l->n > BATCH_MAX || (l->n > BATCH && !is_same_incident(&l->entries[l->n - 2], e));
         if (!goes)
                 return 0;
-        Entry last = *e;
+        ListedBundle last = *e;
         l->n--;
         int r = flush(l);
         l->entries[0] = last;

@@ -30,12 +30,12 @@
 #define GROWTH_BYTES (64 * KIB)           /* what a record may have grown by since it was listed */
 #define CELL_SIZE 160
 
-typedef struct Found { /* an object of a failure */
+typedef struct ReportObject { /* an object of a failure */
         IncidentsName name;
         uint64_t bytes, modified_usec;
-} Found;
+} ReportObject;
 
-typedef struct Report {
+typedef struct FailureReport {
         const Cli *cli;
         ObjectStore *store;
         const char *given;        /* the URL */
@@ -45,14 +45,14 @@ typedef struct Report {
         char key[CLAIM_KEY_SIZE]; /* what is asked for; "" = all */
         uint32_t n;               /* 0 = the newest of each key */
         json_t *published;        /* incident.json; NULL */
-        Found *found;             /* by key; of one number each */
+        ReportObject *found;      /* by key; of one number each */
         size_t n_found, first;    /* first: of the last key */
         size_t n_keys;
         bool has_failed; /* something could not be read, which was reported */
         VolumeOwners owners;
         size_t n_listed;   /* of found, in `.incidents` itself */
         bool finds_beside; /* the current listing is of records beside `.incidents` */
-} Report;
+} FailureReport;
 
 /* ---- which failure ---- */
 
@@ -67,7 +67,7 @@ static const char *find_component(const char *key) {
 }
 
 /* `.incidents[/<key>[/<n>[.json]]]`. @return whether it is one */
-static bool parse_failure(Report *r, const char *text) {
+static bool parse_failure(FailureReport *r, const char *text) {
         uint64_t n = 0;
         const char *at = text + strlen(INCIDENTS_DIRECTORY);
         if (!*at)
@@ -95,7 +95,7 @@ static json_t *load_json(const char *text, size_t n) {
 
 /* Reads the published document of the directory `root`. @return 0; -ENOENT: there is none that can
  * be read, or it is not ours; -errno */
-static int read_published(Report *r) {
+static int read_published(FailureReport *r) {
         _cleanup_free_ char *key = strbuf_format("%s" INCIDENT_NAME, r->root);
         ObjectHead head = { .key = key, .max_bytes = INCIDENT_BYTES_MAX };
         int e = key ? object_store_read_heads(r->store, &head, 1) : -ENOMEM;
@@ -117,7 +117,7 @@ static int read_published(Report *r) {
 
 /* Finds the fixed part above an incident's directory: where the decision is. @return 0 and `root`;
  * OBJECT_E_*: it is nowhere; -errno */
-static int find_root_above(Report *r, bool is_directory) {
+static int find_root_above(FailureReport *r, bool is_directory) {
         char name[RECORD_NAME_SIZE];
         _cleanup_free_ char *at = is_directory ? realpath(r->root, NULL) : strdup(r->root);
         int result = OBJECT_E_NOT_FOUND;
@@ -148,7 +148,7 @@ static int find_root_above(Report *r, bool is_directory) {
 
 /* @return 0 and what to list; OBJECT_E_*: only the published document can be read; -EINVAL: it
  * names no failure; -errno */
-static int locate(Report *r, const ObjectUrl *url) {
+static int locate(FailureReport *r, const ObjectUrl *url) {
         size_t n = strlen(url->key);
         while (n > 0 && url->key[n - 1] == '/')
                 url->key[--n] = '\0';
@@ -166,7 +166,7 @@ static int locate(Report *r, const ObjectUrl *url) {
 
 /* ---- listing ---- */
 
-static int add_found(Report *r, const Found *f) {
+static int add_found(FailureReport *r, const ReportObject *f) {
         if (r->n_found >= FOUND_MAX)
                 return -EOVERFLOW;
         if (array_grow(&r->found, r->n_found, sizeof *r->found) < 0)
@@ -178,21 +178,22 @@ static int add_found(Report *r, const Found *f) {
 }
 
 static int compare_found(const void *a, const void *b) {
-        const Found *x = a, *y = b;
+        const ReportObject *x = a, *y = b;
         return strcmp(x->name.key, y->name.key);
 }
 
 /* @return whether this failure is one of those that were listed before, by key */
-static bool has_failure(const Report *r, const IncidentsName *name) {
-        const Found wanted = { .name = *name };
-        const Found *f = bsearch(&wanted, r->found, r->n_listed, sizeof wanted, compare_found);
+static bool has_failure(const FailureReport *r, const IncidentsName *name) {
+        const ReportObject wanted = { .name = *name };
+        const ReportObject *f =
+                bsearch(&wanted, r->found, r->n_listed, sizeof wanted, compare_found);
         return f && f->name.n == name->n;
 }
 
 /* Names come in order, so that a key's are together; of a key the highest number is kept. */
 static int on_item(const ObjectItem *item, void *userdata) {
-        Report *r = userdata;
-        Found f = { .bytes = item->bytes, .modified_usec = item->modified_usec };
+        FailureReport *r = userdata;
+        ReportObject f = { .bytes = item->bytes, .modified_usec = item->modified_usec };
         size_t n_root = strlen(r->root);
         if (strncmp(item->key, r->root, n_root) != 0 ||
             !incidents_name_parse(item->key + n_root, &f.name) ||
@@ -201,7 +202,7 @@ static int on_item(const ObjectItem *item, void *userdata) {
                 return 0;
         if (r->finds_beside)
                 return has_failure(r, &f.name) ? add_found(r, &f) : 0;
-        const Found *last = r->n_found > 0 ? &r->found[r->n_found - 1] : NULL;
+        const ReportObject *last = r->n_found > 0 ? &r->found[r->n_found - 1] : NULL;
         if (!last || strcmp(last->name.key, f.name.key) != 0) {
                 r->first = r->n_found;
                 r->n_keys++;
@@ -212,7 +213,7 @@ static int on_item(const ObjectItem *item, void *userdata) {
         return add_found(r, &f);
 }
 
-static int list_below(Report *r, const char *name) {
+static int list_below(FailureReport *r, const char *name) {
         _cleanup_free_ char *prefix = strbuf_format("%s%s", r->root, name);
         return prefix ? object_store_list(r->store, &(ObjectListing){ .prefix = prefix,
                                                                       .on_item = on_item,
@@ -221,7 +222,7 @@ static int list_below(Report *r, const char *name) {
 }
 
 /* Lists `.incidents`, and on a volume also the records of nodes that it refused, beside it. */
-static int list(Report *r, bool is_volume) {
+static int list(FailureReport *r, bool is_volume) {
         char name[RECORD_NAME_SIZE] = INCIDENTS_DIRECTORY "/";
         if (*r->key)
                 incidents_prefix(r->key, name);
@@ -251,7 +252,7 @@ static void folding_done(Folding *f) {
         free(f->records);
 }
 
-static int handle_decision(Folding *to, const Found *f, const ObjectHead *h) {
+static int handle_decision(Folding *to, const ReportObject *f, const ObjectHead *h) {
         int e = decision_parse(h->text, h->n, f->name.key, f->name.n, &to->decision);
         if (e < 0)
                 return e;
@@ -261,7 +262,7 @@ static int handle_decision(Folding *to, const Found *f, const ObjectHead *h) {
         return 0;
 }
 
-static int handle_record(Folding *to, const Found *f, const ObjectHead *h) {
+static int handle_record(Folding *to, const ReportObject *f, const ObjectHead *h) {
         if (array_grow(&to->records, to->n, sizeof *to->records) < 0)
                 return -ENOMEM;
         Record *record = &to->records[to->n];
@@ -278,13 +279,13 @@ static int handle_record(Folding *to, const Found *f, const ObjectHead *h) {
         return 0;
 }
 
-static char *found_key(const Report *r, const Found *f) {
+static char *found_key(const FailureReport *r, const ReportObject *f) {
         _cleanup_free_ char *name = incidents_name_format(&f->name);
         return name ? strbuf_format("%s%s", r->root, name) : NULL;
 }
 
 /* @return 0, also when some of them are bad; -errno */
-static int read_batch(Report *r, const Found *found, size_t n, Folding *to) {
+static int read_batch(FailureReport *r, const ReportObject *found, size_t n, Folding *to) {
         ObjectHead heads[BATCH] = { 0 };
         char *keys[BATCH] = { 0 };
         int e = 0;
@@ -318,7 +319,7 @@ static int read_batch(Report *r, const Found *found, size_t n, Folding *to) {
 
 /* @param found  n objects of one failure @return 0 and incident.json's document, the caller's; NULL
  * without a decision, which is reported; -errno */
-static int read_failure(Report *r, const Found *found, size_t n, json_t **ret) {
+static int read_failure(FailureReport *r, const ReportObject *found, size_t n, json_t **ret) {
         _cleanup_(folding_done) Folding f = { 0 };
         _cleanup_(roster_done) Roster roster = { 0 };
         size_t n_text;
@@ -490,7 +491,7 @@ static void add_html_table(StrBuf *b, const json_t *rows) {
 }
 
 /* @return whether it was written; what failed is reported */
-static bool write_page(const Report *r, const json_t *d) {
+static bool write_page(const FailureReport *r, const json_t *d) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT, lines = STRBUF_INIT;
         strbuf_add(&b, "<!DOCTYPE html>\n<html lang=\"en\"><meta charset=\"utf-8\">\n<meta "
                        "http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
@@ -519,12 +520,12 @@ static bool write_page(const Report *r, const json_t *d) {
 
 /* ---- the command ---- */
 
-static int exit_code(const Report *r, const json_t *d) {
+static int exit_code(const FailureReport *r, const json_t *d) {
         bool is_all = count_state(d, "missing") == 0 && !cli_is_true(d, "cut");
         return r->has_failed ? EXIT_UNREADABLE : is_all ? CLI_YES : CLI_NO;
 }
 
-static int show(Report *r, const json_t *d) {
+static int show(FailureReport *r, const json_t *d) {
         r->has_failed = (r->html && !write_page(r, d)) || r->has_failed;
         if (r->cli->json)
                 (void)cli_print_json(r->cli, d);
@@ -533,7 +534,7 @@ static int show(Report *r, const json_t *d) {
         return exit_code(r, d);
 }
 
-static void print_summary(const Report *r, const json_t *d) {
+static void print_summary(const FailureReport *r, const json_t *d) {
         char n[CELL_SIZE], opened[CLI_MOMENT_SIZE];
         _cleanup_free_ char *root = object_store_url(r->store, r->root);
         cli_line("%s" INCIDENTS_DIRECTORY "/%s/%s  %s-%s  opened %s: %zu present, %zu late, %zu "
@@ -545,7 +546,7 @@ static void print_summary(const Report *r, const json_t *d) {
 }
 
 /* The failures that were listed: one in full, of several a line each. @return an exit code */
-static int show_failures(Report *r) {
+static int show_failures(FailureReport *r) {
         json_auto_t *all = json_array();
         int e = all ? 0 : -ENOMEM, code = CLI_YES;
         if (r->n_keys > 1 && !r->cli->json)
@@ -553,7 +554,7 @@ static int show_failures(Report *r) {
                          r->n_keys);
         for (size_t from = 0, to; e == 0 && from < r->n_found; from = to) {
                 json_auto_t *d = NULL;
-                const Found *f = &r->found[from];
+                const ReportObject *f = &r->found[from];
                 for (to = from; to < r->n_found && strcmp(r->found[to].name.key, f->name.key) == 0;)
                         to++;
                 e = read_failure(r, f, to - from, &d);
@@ -574,15 +575,15 @@ static int show_failures(Report *r) {
         20000 /* objects: the first of each prefix come early, in order of bytes                   \
                */
 #define SEARCH_FOUND -ECANCELED
-typedef struct Search {
-        const Report *report;
+typedef struct PlaceSearch {
+        const FailureReport *report;
         size_t n;
         char *first; /* a bundle's key; owned; NULL: none */
         char *place; /* what `.incidents` lies in; owned; NULL: not found */
-} Search;
+} PlaceSearch;
 
 static int on_searched(const ObjectItem *item, void *userdata) {
-        Search *s = userdata;
+        PlaceSearch *s = userdata;
         const char *component = find_component(item->key);
         if (component)
                 s->place = strndup(item->key, (size_t)(component - item->key));
@@ -592,9 +593,9 @@ static int on_searched(const ObjectItem *item, void *userdata) {
 }
 
 /* A directory's listing passes `.incidents` over: it is searched for above a bundle. */
-static void search_above_bundle(Search *s) {
+static void search_above_bundle(PlaceSearch *s) {
         for (size_t n = strlen(s->report->root); s->first && !s->place && s->first[n];) {
-                Search below = { .report = s->report };
+                PlaceSearch below = { .report = s->report };
                 n += strcspn(s->first + n, "/");
                 n += s->first[n] == '/';
                 _cleanup_free_ char *prefix =
@@ -611,8 +612,8 @@ static void search_above_bundle(Search *s) {
 
 /* Reports why there is no failure to show: the URL lies above the place of the records, or nodes
  * write none there. @return 0; OBJECT_E_*, -errno: it cannot be listed */
-static int report_none(Report *r) {
-        Search s = { .report = r };
+static int report_none(FailureReport *r) {
+        PlaceSearch s = { .report = r };
         int e = object_store_list(
                 r->store,
                 &(ObjectListing){ .prefix = r->root, .on_item = on_searched, .userdata = &s });
@@ -632,7 +633,7 @@ static int report_none(Report *r) {
         return 0;
 }
 
-static int report_unreadable(Report *r, int e) {
+static int report_unreadable(FailureReport *r, int e) {
         if (r->published && e >= 0) {
                 cli_error("the records of this failure cannot be read (%s): this is what was "
                           "published",
@@ -648,7 +649,7 @@ static int report_unreadable(Report *r, int e) {
         return EXIT_UNREADABLE;
 }
 
-static int report(Report *r, const ObjectUrl *url) {
+static int report(FailureReport *r, const ObjectUrl *url) {
         int e = locate(r, url);
         if (e == -EINVAL)
                 return cli_usage("report",
@@ -667,7 +668,7 @@ static int report(Report *r, const ObjectUrl *url) {
         return show_failures(r);
 }
 
-static int init_owners(Report *r, const ObjectUrl *url, bool is_open) {
+static int init_owners(FailureReport *r, const ObjectUrl *url, bool is_open) {
         const char *component = find_component(url->key);
         _cleanup_free_ char *root = component == url->key ? strdup(".")
                                     : component ? strndup(url->key, (size_t)(component - url->key))
@@ -676,7 +677,7 @@ static int init_owners(Report *r, const ObjectUrl *url, bool is_open) {
         return r->trusted ? volume_owners_add(&r->owners, r->trusted) : 0;
 }
 
-static int parse(int argc, char **argv, Report *r, S3Options *s3) {
+static int parse(int argc, char **argv, FailureReport *r, S3Options *s3) {
         const CliOption options[] = { S3_OPTION_ROWS(s3),
                                       { "html", .value = &r->html },
                                       { "trust-uid", .value = &r->trusted },
@@ -693,7 +694,7 @@ static int parse(int argc, char **argv, Report *r, S3Options *s3) {
 int cmd_report(const Cli *cli, int argc, char **argv) {
         S3Options s3 = { 0 };
         ObjectUrl url = { 0 };
-        Report r = { .cli = cli };
+        FailureReport r = { .cli = cli };
         int code = parse(argc, argv, &r, &s3);
         if (code == CLI_YES)
                 code = object_url_parse(argv[0], r.given, &url);

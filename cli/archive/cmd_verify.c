@@ -8,21 +8,21 @@
 #include "lib/bundle/manifest.h"
 #include "lib/bundle/reader.h"
 
-typedef struct Verify {
+typedef struct VerifyCommand {
         const Cli *cli;
         ObjectStore *store;
         const char *object; /* path or URL */
         json_t *manifest;
         json_t *faults;
         unsigned drawn_percent;
-} Verify;
+} VerifyCommand;
 
 static void on_fault(const char *what, void *userdata) {
-        json_array_append_new(((Verify *)userdata)->faults, cli_json_string(what));
+        json_array_append_new(((VerifyCommand *)userdata)->faults, cli_json_string(what));
 }
 
 static void on_progress(uint64_t done_bytes, uint64_t total_bytes, void *userdata) {
-        Verify *v = userdata;
+        VerifyCommand *v = userdata;
         unsigned percent = cli_percent(done_bytes, total_bytes);
         if (percent != v->drawn_percent) {
                 char bar[CLI_BAR_SIZE], total[PARSE_FORMAT_SIZE];
@@ -32,7 +32,7 @@ static void on_progress(uint64_t done_bytes, uint64_t total_bytes, void *userdat
         v->drawn_percent = percent;
 }
 
-static int load_manifest(Verify *v, const char *key) {
+static int load_manifest(VerifyCommand *v, const char *key) {
         ObjectHead manifest = { .key = key };
         bool is_missing;
         int code = object_store_read_manifest(v->store, &manifest, &v->manifest, &is_missing);
@@ -44,7 +44,7 @@ static int load_manifest(Verify *v, const char *key) {
         return code;
 }
 
-static void print_report(const Verify *v, const VerifyReport *report) {
+static void print_report(const VerifyCommand *v, const VerifyReport *report) {
         const json_t *bundle = json_object_get(v->manifest, "bundle");
         char bytes[PARSE_FORMAT_SIZE], members[CLI_COUNT_SIZE], faults[CLI_COUNT_SIZE];
         size_t i;
@@ -62,7 +62,7 @@ static void print_report(const Verify *v, const VerifyReport *report) {
                 cli_line("    %s", cli_string(text));
 }
 
-static int print_report_json(const Verify *v, const VerifyReport *report) {
+static int print_report_json(const VerifyCommand *v, const VerifyReport *report) {
         const json_t *bundle = json_object_get(v->manifest, "bundle");
         return cli_print_new_json(
                 v->cli, json_pack("{s:o, s:b, s:I, s:I, s:I, s:O, s:b, s:O}", "object",
@@ -73,7 +73,7 @@ static int print_report_json(const Verify *v, const VerifyReport *report) {
                                   json_object_get(bundle, "reasons")));
 }
 
-static int verify(Verify *v, ByteSource *source) {
+static int verify(VerifyCommand *v, ByteSource *source) {
         VerifyReport report = { .on_fault = on_fault, .on_progress = on_progress, .userdata = v };
         int r = bundle_verify(source, v->manifest, &report);
         cli_progress_end();
@@ -87,7 +87,7 @@ static int verify(Verify *v, ByteSource *source) {
         return code != CLI_YES ? code : report.ok ? CLI_YES : CLI_NO;
 }
 
-static int open_and_verify(Verify *v, const BundleNames *names) {
+static int open_and_verify(VerifyCommand *v, const BundleNames *names) {
         _cleanup_free_ char *url = object_store_url(v->store, names->object);
         _cleanup_(object_reader_freep) ByteSource *reader = NULL;
         ObjectRange range = { .key = names->object };
@@ -104,7 +104,7 @@ static int open_and_verify(Verify *v, const BundleNames *names) {
 int cmd_verify(const Cli *cli, int argc, char **argv) {
         S3Options s3 = { 0 };
         BundleNames names = { 0 };
-        Verify v = { .cli = cli, .faults = json_array(), .drawn_percent = UINT32_MAX };
+        VerifyCommand v = { .cli = cli, .faults = json_array(), .drawn_percent = UINT32_MAX };
         int code = s3_options_parse(argc, argv, "one bundle, s3://bucket/key or a path", &s3);
         if (code == CLI_YES && !v.faults)
                 code = cli_error("%s", strerror(ENOMEM));

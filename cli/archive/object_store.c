@@ -311,16 +311,16 @@ static int dir_read_heads(const ObjectStore *s, ObjectHead *heads, size_t n) {
 
 /* ---- a directory: listing ---- */
 
-typedef struct Listing {
+typedef struct ListingWalk {
         ObjectStore *store;
         const ObjectListing *listing;
         const char *begin; /* of the names in the first directory */
         size_t depth;
         char *failure; /* the first directory below that cannot be listed: told after all others
                           were */
-} Listing;
+} ListingWalk;
 
-static int list_directory(Listing *l, int at_fd, const char *name, const char *path);
+static int list_directory(ListingWalk *l, int at_fd, const char *name, const char *path);
 
 typedef struct Names {
         char **items; /* a directory's ends in a slash, with which it is sorted */
@@ -367,7 +367,7 @@ static int read_names(DIR *dir, const char *begin, Names *names) {
 }
 
 /* @param path  of the directory, as it is to be shown; "" = the current one */
-static int list_name(Listing *l, int dir_fd, const char *path, char *name) {
+static int list_name(ListingWalk *l, int dir_fd, const char *path, char *name) {
         struct stat st;
         size_t n = strlen(name);
         if (cli_is_interrupted())
@@ -390,7 +390,7 @@ static int list_name(Listing *l, int dir_fd, const char *path, char *name) {
 }
 
 /* @param error  positive errno @return what list_directory() returns */
-static int list_failed(Listing *l, const char *path, int error) {
+static int list_failed(ListingWalk *l, const char *path, int error) {
         bool is_below = l->depth > 0;
         if (is_below && (error == ENOENT || error == ENOTDIR || error == ELOOP))
                 return 0; /* gone meanwhile */
@@ -415,7 +415,7 @@ static int open_first(const ObjectStore *s, const char *path) {
 }
 
 /* @param at_fd  -1: it is the first one */
-static int list_directory(Listing *l, int at_fd, const char *name, const char *path) {
+static int list_directory(ListingWalk *l, int at_fd, const char *name, const char *path) {
         int fd = at_fd < 0 ? open_first(l->store, name)
                            : openat(at_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
         _cleanup_closedir_ DIR *dir = NULL;
@@ -435,9 +435,9 @@ static int list_directory(Listing *l, int at_fd, const char *name, const char *p
 
 static int dir_list(ObjectStore *s, const ObjectListing *listing) {
         const char *slash = strrchr(listing->prefix, '/');
-        Listing l = { .store = s,
-                      .listing = listing,
-                      .begin = slash ? slash + 1 : listing->prefix };
+        ListingWalk l = { .store = s,
+                          .listing = listing,
+                          .begin = slash ? slash + 1 : listing->prefix };
         size_t n = slash ? (size_t)(slash - listing->prefix) : 0;
         _cleanup_free_ char *path = slash && n == 0 ? strdup("/") : strndup(listing->prefix, n);
         if (!path)
@@ -474,11 +474,11 @@ typedef struct S3Get {
         "us-east-1" /* as the AWS command line does: the answer tells the bucket's own */
 
 /* Where a bucket is, from the options, the configured destination, and the environment. */
-typedef struct S3Target { /* borrowed */
+typedef struct BucketOptions { /* borrowed */
         const char *bucket;
         const S3Options *given;
         const ConfigDestination *configured; /* where there is none, every string in it is NULL */
-} S3Target;
+} BucketOptions;
 
 static const ConfigDestination not_configured;
 
@@ -494,7 +494,7 @@ static const char *first_set(const char *a, const char *b) {
 
 /* An option comes before what is configured, and that before the environment; a configured
  * destination without an endpoint is AWS or what the environment says, as the agent has it. */
-static S3Environment resolve_environment(const S3Target *l) {
+static S3Environment resolve_environment(const BucketOptions *l) {
         S3Environment environment = s3_environment_read(environ);
         return s3_environment_resolve(&environment,
                                       first_set(l->given->endpoint_url, l->configured->endpoint),
@@ -523,7 +523,7 @@ static const char *text_or(const char *text, const char *fallback) {
 }
 
 /* @param ret_fault  a sentence with -EINVAL and -EOPNOTSUPP, the caller's */
-static int connect_to(ObjectStore *s, const S3Target *l, char **ret_fault) {
+static int connect_to(ObjectStore *s, const BucketOptions *l, char **ret_fault) {
         const ConfigDestination *d = l->configured;
         Clock *clock = clock_system();
         int r = http_global_init();
@@ -591,7 +591,8 @@ int object_store_s3_probe(const ConfigDestination *destination, const S3ProbeOpt
         static const S3Options none;
         ObjectStore *s = calloc(1, sizeof *s);
         S3Probe *probe = NULL;
-        int r = s ? connect_to(s, &(S3Target){ destination->bucket, &none, destination }, ret_fault)
+        int r = s ? connect_to(s, &(BucketOptions){ destination->bucket, &none, destination },
+                               ret_fault)
                   : -ENOMEM;
         if (r == 0)
                 r = s3_probe_new(&probe, s->client, options);
@@ -976,17 +977,17 @@ static int s3_list(ObjectStore *s, const ObjectListing *listing) {
 
 #define N_SLOTS (OBJECT_PIECES_AT_ONCE + 2) /* a piece is always in the same slot */
 
-typedef struct Reader {
+typedef struct ObjectReader {
         ByteSource source;
         ObjectStore *store; /* borrowed */
         ObjectRange range;
         char *key;
         int fd;              /* of a directory's; -1 */
         S3Get gets[N_SLOTS]; /* without a client: none */
-} Reader;
+} ObjectReader;
 
 /* @return 0 and the piece that is there or on its way */
-static int start_piece(Reader *r, uint64_t piece, S3Get **ret) {
+static int start_piece(ObjectReader *r, uint64_t piece, S3Get **ret) {
         S3Get *g = &r->gets[piece % N_SLOTS];
         uint64_t at = piece * OBJECT_PIECE_BYTES;
         *ret = g;
@@ -1004,7 +1005,7 @@ static int start_piece(Reader *r, uint64_t piece, S3Get **ret) {
 }
 
 /* @return 0 and the piece's bytes, borrowed until the next call; -errno */
-static int load(Reader *r, uint64_t piece, const ObjectHead **ret) {
+static int load(ObjectReader *r, uint64_t piece, const ObjectHead **ret) {
         S3Get *g, *ahead;
         uint64_t n = (r->range.bytes + OBJECT_PIECE_BYTES - 1) / OBJECT_PIECE_BYTES;
         int e = start_piece(r, piece, &g);
@@ -1022,7 +1023,7 @@ static int load(Reader *r, uint64_t piece, const ObjectHead **ret) {
                        : g->head.outcome;
 }
 
-static int s3_read_at(Reader *r, char *to, size_t n, uint64_t at) {
+static int s3_read_at(ObjectReader *r, char *to, size_t n, uint64_t at) {
         while (n > 0) {
                 const ObjectHead *piece;
                 int e = load(r, at / OBJECT_PIECE_BYTES, &piece);
@@ -1037,7 +1038,7 @@ static int s3_read_at(Reader *r, char *to, size_t n, uint64_t at) {
         return 0;
 }
 
-static int dir_read_at(Reader *r, void *data, size_t n, uint64_t offset) {
+static int dir_read_at(ObjectReader *r, void *data, size_t n, uint64_t offset) {
         if (cli_is_interrupted())
                 return -EINTR;
         int e = fs_pread_all(r->fd, data, n, offset);
@@ -1049,7 +1050,7 @@ static int dir_read_at(Reader *r, void *data, size_t n, uint64_t offset) {
 }
 
 static int read_at(ByteSource *source, void *data, size_t n, uint64_t offset) {
-        Reader *r = (Reader *)source;
+        ObjectReader *r = (ObjectReader *)source;
         if (offset < r->range.offset || offset - r->range.offset > r->range.bytes ||
             n > r->range.bytes - (offset - r->range.offset))
                 return -EINVAL;
@@ -1058,7 +1059,7 @@ static int read_at(ByteSource *source, void *data, size_t n, uint64_t offset) {
 }
 
 ByteSource *object_reader_free(ByteSource *source) {
-        Reader *r = (Reader *)source;
+        ObjectReader *r = (ObjectReader *)source;
         if (!r)
                 return NULL;
         for (size_t i = 0; i < N_SLOTS; i++)
@@ -1092,18 +1093,18 @@ int object_store_reader(ObjectStore *s, const ObjectRange *range, ByteSource **r
         int e = s->client ? 0 : dir_open(s, range, &fd, &bytes);
         if (e != 0)
                 return e;
-        Reader *r = calloc(1, sizeof *r);
+        ObjectReader *r = calloc(1, sizeof *r);
         char *key = strdup(range->key);
         if (!r || !key) {
                 free(r);
                 free(key);
                 return -ENOMEM;
         }
-        *r = (Reader){ .source = { .bytes = bytes, .read_at = read_at },
-                       .store = s,
-                       .range = *range,
-                       .key = key,
-                       .fd = TAKE_FD(fd) };
+        *r = (ObjectReader){ .source = { .bytes = bytes, .read_at = read_at },
+                             .store = s,
+                             .range = *range,
+                             .key = key,
+                             .fd = TAKE_FD(fd) };
         *ret = &r->source;
         return 0;
 }
@@ -1134,7 +1135,7 @@ static int open_bucket(ObjectStore *s, const Cli *cli, const ObjectUrl *url,
         int code = load_config(cli, options, &config);
         if (code != CLI_YES)
                 return code;
-        int r = connect_to(s, &(S3Target){ url->bucket, options, destination_of(config, url) },
+        int r = connect_to(s, &(BucketOptions){ url->bucket, options, destination_of(config, url) },
                            &fault);
         if (r == 0)
                 return CLI_YES;

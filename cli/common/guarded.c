@@ -51,14 +51,14 @@ static _Noreturn void run_child(int fd, void (*fn)(FILE *out, void *userdata), v
 
 /* ---- the parent ---- */
 
-typedef struct Watch {
+typedef struct IdleWatch {
         pid_t pid;
         char before[SCHEDSTAT_BYTES]; /* /proc/PID/schedstat, see proc(5): time on a CPU and in its
                                          queue */
         uint64_t idle_since_usec;
-} Watch;
+} IdleWatch;
 
-static bool is_idle_too_long(Watch *w) {
+static bool is_idle_too_long(IdleWatch *w) {
         Clock *clock = clock_system();
         uint64_t now = clock->boottime_usec(clock);
         char path[64];
@@ -84,7 +84,7 @@ static int read_piece(int fd, StrBuf *b) {
 }
 
 static int read_output(int fd, pid_t pid, StrBuf *b) {
-        Watch watch = { .pid = pid };
+        IdleWatch watch = { .pid = pid };
         for (int r = 1; r != 0;) {
                 struct pollfd p = { .fd = fd, .events = POLLIN };
                 if (cli_is_interrupted())

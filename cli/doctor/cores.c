@@ -106,7 +106,7 @@ static const char *limit_text(uint64_t bytes, char buf[static PARSE_FORMAT_SIZE]
 
 /* ---- advice ---- */
 
-static const CoreSource *find_source(const CoreFacts *f) {
+static const CoreSource *find_source(const CoreSetup *f) {
         for (size_t i = 0; f->pattern.directory && i < f->n_sources; i++)
                 if (path_is_below(f->pattern.directory, f->sources[i].fixed))
                         return &f->sources[i];
@@ -121,7 +121,7 @@ static char *recipe_for(const char *directory, const char *before, const char *a
 }
 
 /* What to write so that cores go where a source gets them: the first one's directory, or ours. */
-static char *recipe(const CoreFacts *f) {
+static char *recipe(const CoreSetup *f) {
         const CoreSource *first = f->n_sources > 0 ? f->sources : NULL;
         if (first && path_is_below(SYSTEMD_DIRECTORY, first->fixed))
                 return strbuf_format("install systemd-coredump, whose directory source %s covers",
@@ -144,7 +144,7 @@ static const char *const ways[] = {
         [CORE_BY_PROGRAM] = "its program decides where cores go",
 };
 
-static void advise_place(const CoreFacts *f, CoreAdvice *ret) {
+static void advise_place(const CoreSetup *f, CoreAdvice *ret) {
         const CorePattern *p = &f->pattern;
         const CoreSource *source = find_source(f);
         bool is_well = p->place == CORE_BY_PROGRAM ? f->n_sources > 0
@@ -169,7 +169,7 @@ static void advise_place(const CoreFacts *f, CoreAdvice *ret) {
 }
 
 /* @return whether there is something to say */
-static bool advise_directory(const CoreFacts *f, CoreAdvice *ret) {
+static bool advise_directory(const CoreSetup *f, CoreAdvice *ret) {
         const CorePattern *p = &f->pattern;
         if (p->place != CORE_IN_DIRECTORY || (f->is_writable && p->is_unique))
                 return false;
@@ -189,7 +189,7 @@ static bool advise_directory(const CoreFacts *f, CoreAdvice *ret) {
 }
 
 /* The least limit is named: one rank without a core can be the one that crashes. */
-static void advise_processes(const CoreFacts *f, CoreAdvice *ret) {
+static void advise_processes(const CoreSetup *f, CoreAdvice *ret) {
         const CoreProcess *least = &f->processes[0];
         char soft[PARSE_FORMAT_SIZE], hard[PARSE_FORMAT_SIZE];
         size_t n_unlimited = 0;
@@ -219,7 +219,7 @@ static void advise_processes(const CoreFacts *f, CoreAdvice *ret) {
                                             : ", and remove `core` from /etc/security/limits.conf");
 }
 
-static void advise_limit(const CoreFacts *f, CoreAdvice *ret) {
+static void advise_limit(const CoreSetup *f, CoreAdvice *ret) {
         *ret = (CoreAdvice){ .finding = OK };
         if (!f->pattern.is_limited)
                 ret->detail = strbuf_format("RLIMIT_CORE does not count: kernel.core_pattern has "
@@ -232,7 +232,7 @@ static void advise_limit(const CoreFacts *f, CoreAdvice *ret) {
                 advise_processes(f, ret);
 }
 
-size_t core_advise(const CoreFacts *f, CoreAdvice ret[static CORE_ADVICE_MAX]) {
+size_t core_advise(const CoreSetup *f, CoreAdvice ret[static CORE_ADVICE_MAX]) {
         size_t n = 1;
         advise_place(f, &ret[0]);
         n += advise_directory(f, &ret[n]);
@@ -245,7 +245,7 @@ size_t core_advise(const CoreFacts *f, CoreAdvice ret[static CORE_ADVICE_MAX]) {
 
 enum { CORE_PROCESSES_MAX = 64, CORE_SOURCES_MAX = 64 };
 typedef struct CoreCheck {
-        CoreFacts facts;
+        CoreSetup facts;
         CoreProcess jobs[CORE_PROCESSES_MAX], starters[CORE_PROCESSES_MAX];
         size_t n_jobs, n_starters;
         CoreSource sources[CORE_SOURCES_MAX];
@@ -316,7 +316,7 @@ size_t cores_check(const Config *config, CoreAdvice ret[static CORE_ADVICE_MAX])
         _cleanup_free_ char *text = kernel_setting(config, "core_pattern"),
                             *has_pid = kernel_setting(config, "core_uses_pid");
         _cleanup_free_ CoreCheck *c = calloc(1, sizeof *c);
-        CoreFacts *f = c ? &c->facts : NULL;
+        CoreSetup *f = c ? &c->facts : NULL;
         if (!c || !text ||
             core_pattern_parse(&f->pattern, text, has_pid && strcmp(has_pid, "0") != 0) < 0)
                 return 0; /* a kernel without cores, or no such root in a test */

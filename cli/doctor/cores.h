@@ -67,7 +67,7 @@ typedef struct CoreSource { /* of kind process-core */
         char *fixed;
 } CoreSource;
 
-typedef struct CoreFacts { /* borrowed */
+typedef struct CoreSetup { /* borrowed */
         const char *text;  /* the pattern as it stands, without newline */
         CorePattern pattern;
         bool is_writable; /* pattern.directory is one here, where all users may write */
@@ -76,8 +76,8 @@ typedef struct CoreFacts { /* borrowed */
         const CoreProcess *processes; /* jobs; without any, the services that start jobs */
         size_t n_processes;
         bool are_jobs; /* they hold a Neuron device */
-} CoreFacts;
+} CoreSetup;
 
 /** Says where the cores go and whether a source gets them, whether they can be written there, each
  * to a file of its own, and what limits them. @return how many, ≥ 1 */
-size_t core_advise(const CoreFacts *f, CoreAdvice ret[static CORE_ADVICE_MAX]);
+size_t core_advise(const CoreSetup *f, CoreAdvice ret[static CORE_ADVICE_MAX]);

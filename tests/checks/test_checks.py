@@ -215,6 +215,44 @@ def circles():
         done = tree.run("circles", build)
         result("cli/common/client.c: store_a is defined in agent/store/store.c too" in done.stdout,
                "a symbol that is defined twice is found", done)
+    circles_inside()
+
+
+def circles_inside():
+    with Tree() as tree, tempfile.TemporaryDirectory() as build:
+        tree.write("agent/store/store.c", "void row_b(void);\nvoid store_a(void) {\n"
+                                          "        row_b();\n}\n")
+        tree.write("agent/store/row.c", "void row_b(void) {\n}\n")
+        compile_into(tree, build, "agent/store/store.c", "agent/store/row.c")
+        passes(tree, "circles", "files of a folder of which one uses the other pass", build)
+        tree.write("agent/store/row.c", "void store_a(void);\nvoid row_b(void) {\n"
+                                        "        store_a();\n}\n")
+        compile_into(tree, build, "agent/store/row.c")
+        done = tree.run("circles", build)
+        result(done.returncode == 1
+               and "# circle of agent/store/row.c, agent/store/store.c: " in done.stdout
+               and "agent/store/row.c uses store_a of agent/store/store.c" in done.stdout,
+               "files of a folder that use each other are found", done)
+        tree.write("tests/checks/known_circles.txt",
+                   "agent/store/row.c agent/store/store.c agent/store/third.c\n")
+        passes(tree, "circles", "unless their circle is a known one, or a part of it", build)
+        done = tree.run("circles", build)
+        result("is smaller, or gone" in done.stdout, "a known circle that has shrunk is named", done)
+
+
+def tags():
+    with Tree() as tree:
+        tree.plant("lib/http/url.c", "struct Part {\n        int x;\n};")
+        tree.plant("lib/http/http.c", "/* struct Part { */ struct Part *p;")
+        passes(tree, "tags", "a tag that is defined once passes")
+        where = tree.plant("uploaders/volume/volume.c", "typedef enum Part { A } Part;")
+        finds(tree, "tags", where, "Part is defined in lib/http/url.c",
+              "a tag that is defined twice is found")
+        tree.write("tests/checks/known_tags.txt", "# comment\nPart\nOnce\n")
+        passes(tree, "tags", "unless it is a known one")
+        done = tree.run("tags")
+        result("Once is defined once: delete its line" in done.stdout,
+               "a known tag that is defined once is named", done)
 
 
 def layout():
@@ -230,6 +268,7 @@ layers()
 wrappers()
 sizes()
 circles()
+tags()
 layout()
 print(f"1..{len(results)}")
 sys.exit(not all(results))

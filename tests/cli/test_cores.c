@@ -109,7 +109,7 @@ static void expect(const Case *c) {
         static const char *const words[] = { "ok", "warning", "FAILED" };
         CoreSource source = { "cores", (char *)c->source };
         CoreProcess processes[4] = { { .pid = 0 } };
-        CoreFacts f = { .text = c->text,
+        CoreSetup f = { .text = c->text,
                         .is_writable = !c->is_read_only,
                         .sources = &source,
                         .n_sources = c->source ? 1 : 0,
