@@ -12,12 +12,16 @@
 #include "agent/intake/ended_links.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "agent/intake/new_bundle.h"
 #include "agent/intake/probe.h"
 #include "agent/intake/supplement.h"
+#include "agent/intake/unit_walk.h"
+#include "agent/retention/link_session.h"
 #include "agent/retention/links.h"
 #include "agent/store/store.h"
 #include "lib/base/cleanup.h"
@@ -74,6 +78,87 @@ void ended_links_release(IntakeSource *s, const char *id) {
 
 /* ---- rechecks ---- */
 
+enum { LINK_RECHECK_E_NOT_HELD = 1 };
+
+/* What the links of a bundle hold and was not shipped is linked for the supplement as well. */
+typedef struct LinkRecheck {
+        IntakeProbe
+                probe; /* result: 0; LINK_RECHECK_E_NOT_HELD: hold_error has the reason; -errno */
+        UnitWalk walk; /* of the links */
+        char bundle_id[BUNDLE_ID_SIZE];
+        char base_id[BUNDLE_ID_SIZE]; /* the bundle that they belong to: bundle_id, or what it is a
+                                         supplement of */
+        char supplement_id[BUNDLE_ID_SIZE];
+        bool releases_links; /* those of bundle_id, when all is checked */
+} LinkRecheck;
+
+static LinkRecheck *recheck_of(IntakeProbe *p) {
+        return CONTAINER_OF(p, LinkRecheck, probe);
+}
+
+/* A core file that has changed is a bundle of its own. */
+static bool is_core_at_source(const IntakeProbe *p) {
+        struct stat st;
+        if (p->spec->scan.kind != SOURCE_PROCESS_CORE)
+                return false;
+        _cleanup_free_ char *path = path_join(p->spec->fixed, p->relative);
+        return path && fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+static int recheck_run(IntakeProbe *probe) {
+        LinkRecheck *l = recheck_of(probe);
+        UnitWalk *w = &l->walk;
+        w->unit = (ScanUnit){ .pid = -1 };
+        int r = link_session_new(&w->session, probe->spec->link_dirs, l->supplement_id,
+                                 (size_t)probe->spec->scan.max_files);
+        if (r < 0)
+                return r;
+        w->hold = w->links_held = true;
+        if (!is_core_at_source(probe))
+                r = unit_walk_links(w, l->bundle_id);
+        w->session = link_session_free(w->session);
+        held_files_done(&w->held); /* where links are refused the old ones are still there */
+        if (r < 0 && r != -ENOENT)
+                return r;
+        if (!w->links_held)
+                return LINK_RECHECK_E_NOT_HELD;
+        bool are_supplements = w->unit.n_files > 0 && strcmp(l->bundle_id, l->supplement_id) == 0;
+        return l->releases_links && !are_supplements
+                       ? links_release(probe->spec->link_dirs, l->bundle_id)
+                       : 0;
+}
+
+static LinkRecheck *recheck_free(LinkRecheck *l) {
+        if (!l)
+                return NULL;
+        unit_walk_done(&l->walk);
+        probe_done(&l->probe);
+        free(l);
+        return NULL;
+}
+
+DEFINE_CLEANUP(LinkRecheck, recheck_free);
+
+static void recheck_free_probe(IntakeProbe *p) {
+        recheck_free(recheck_of(p));
+}
+
+static int recheck_new(LinkRecheck **ret, IntakeSource *s, const char *relative) {
+        static const ProbeKind kind = { recheck_run, recheck_free_probe };
+        LinkRecheck *l = calloc(1, sizeof *l);
+        if (!l)
+                return -ENOMEM;
+        int r = probe_init(&l->probe, &kind, s->spec, relative);
+        if (r < 0) {
+                free(l);
+                return r;
+        }
+        l->walk.spec = l->probe.spec;
+        l->walk.relative = l->probe.relative;
+        *ret = l;
+        return 0;
+}
+
 bool ended_links_are_delivered(const IntakeSource *s, const BundleRecord *rec) {
         return (rec->state == BUNDLE_DELIVERED || rec->is_redelivery) &&
                strcmp(rec->source, s->config->name) == 0 &&
@@ -83,10 +168,10 @@ bool ended_links_are_delivered(const IntakeSource *s, const BundleRecord *rec) {
 static void start_next(IntakeSource *s);
 
 /* @return whether all is as it was when the recheck started, so that a supplement may start */
-static bool may_supplement(IntakeSource *s, const ProbeJob *p, const BundleRecord *base) {
+static bool may_supplement(IntakeSource *s, const LinkRecheck *l, const BundleRecord *base) {
         char id[BUNDLE_ID_SIZE];
         Bundle *b = bundle_table_find_unit(s->context->bundles, s->config->name, base->path);
-        if (b && strcmp(b->rec.id, p->supplement_id) == 0) { /* it may have read them too early */
+        if (b && strcmp(b->rec.id, l->supplement_id) == 0) { /* it may have read them too early */
                 b->dirty = true;
                 return false;
         }
@@ -96,8 +181,8 @@ static bool may_supplement(IntakeSource *s, const ProbeJob *p, const BundleRecor
         }
         if (new_bundle_supplement_id(id, base, base->n_supplements + 1) < 0)
                 return false;
-        if (strcmp(id, p->supplement_id) != 0) { /* that name was used up meanwhile */
-                intake_recheck_links(s, p->supplement_id);
+        if (strcmp(id, l->supplement_id) != 0) { /* that name was used up meanwhile */
+                intake_recheck_links(s, l->supplement_id);
                 return false;
         }
         return true;
@@ -108,37 +193,38 @@ static void report_rechecked(IntakeSource *s, const char *id) {
                 s->context->on_links_rechecked(s, id, s->context->userdata);
 }
 
-static void handle_recheck(IntakeSource *s, ProbeJob *p) {
+static void handle_recheck(IntakeSource *s, LinkRecheck *l) {
         _cleanup_(bundle_record_done) BundleRecord base = { 0 };
-        if (p->result != 0) {
-                log_dump(p->bundle_id, LOG_WARNING, MIN(p->result, 0),
+        if (l->probe.result != 0) {
+                const char *why = l->walk.hold_error;
+                log_dump(l->bundle_id, LOG_WARNING, MIN(l->probe.result, 0),
                          "cannot check whether its links hold what was not shipped%s%s; they stay, "
                          "and the next start checks again",
-                         p->hold_error ? ": " : "", p->hold_error ? p->hold_error : "");
+                         why ? ": " : "", why ? why : "");
                 return;
         }
-        if (p->unit.n_files == 0) {
-                report_rechecked(s, p->bundle_id);
+        if (l->walk.unit.n_files == 0) {
+                report_rechecked(s, l->bundle_id);
                 return;
         }
-        if (store_get(s->context->store, p->base_id, &base) != 0 || !may_supplement(s, p, &base))
+        if (store_get(s->context->store, l->base_id, &base) != 0 || !may_supplement(s, l, &base))
                 return;
-        if (!supplement_start(s, p, &base)) { /* the operator has refused it */
-                ended_links_release(s, p->supplement_id);
-                report_rechecked(s, p->bundle_id);
+        if (!supplement_start(s, &l->walk.unit, &base, true)) { /* the operator has refused it */
+                ended_links_release(s, l->supplement_id);
+                report_rechecked(s, l->bundle_id);
         }
 }
 
-static void on_rechecked(IntakeSource *s, ProbeJob *p) {
+static void on_rechecked(IntakeSource *s, IntakeProbe *p) {
         s->links.rechecking[0] = '\0';
-        handle_recheck(s, p);
+        handle_recheck(s, recheck_of(p));
         start_next(s);
 }
 
 /* @return 0 and a job; 1: there is nothing to be checked any more; -errno */
-static int prepare(IntakeSource *s, const char *id, ProbeJob **ret) {
+static int prepare(IntakeSource *s, const char *id, LinkRecheck **ret) {
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 }, base = { 0 };
-        _cleanup_(probe_job_freep) ProbeJob *p = NULL;
+        _cleanup_(recheck_freep) LinkRecheck *l = NULL;
         int r = store_get(s->context->store, id, &rec);
         bool is_known = r == 0, is_base = is_known && !rec.supplement_of[0];
         if (r < 0)
@@ -148,28 +234,29 @@ static int prepare(IntakeSource *s, const char *id, ProbeJob **ret) {
                 return r;
         if (r > 0 || !ended_links_are_delivered(s, is_known ? &rec : &base))
                 return 1;
-        r = probe_job_new(&p, s->spec, source_spec_relative(s->spec, base.path));
+        r = recheck_new(&l, s, source_spec_relative(s->spec, base.path));
         if (r < 0)
                 return r;
-        strcpy(p->bundle_id, id);
-        strcpy(p->base_id, base.id);
-        p->releases_links = !is_known || !rec.links_held;
-        r = new_bundle_supplement_id(p->supplement_id, &base, base.n_supplements + 1);
+        strcpy(l->bundle_id, id);
+        strcpy(l->base_id, base.id);
+        l->releases_links = !is_known || !rec.links_held;
+        r = new_bundle_supplement_id(l->supplement_id, &base, base.n_supplements + 1);
         if (r >= 0)
-                r = store_get_prints(s->context->store, base.id, &p->shipped, &p->n_shipped);
+                r = store_get_prints(s->context->store, base.id, &l->walk.shipped,
+                                     &l->walk.n_shipped);
         if (r < 0)
                 return r;
-        *ret = TAKE_PTR(p);
+        *ret = TAKE_PTR(l);
         return 0;
 }
 
 static void start_next(IntakeSource *s) {
         while (!s->links.rechecking[0] && !path_queue_is_empty(&s->links.rechecks)) {
                 _cleanup_free_ char *id = path_queue_pop(&s->links.rechecks);
-                ProbeJob *p = NULL;
-                int r = prepare(s, id, &p);
+                LinkRecheck *l = NULL;
+                int r = prepare(s, id, &l);
                 if (r == 0 &&
-                    source_submit_probe(s, s->probes, p, on_rechecked)) /* a failure is logged */
+                    probe_submit(s, s->probes, &l->probe, on_rechecked)) /* a failure is logged */
                         strcpy(s->links.rechecking, id);
                 else if (r < 0)
                         log_dump(id, LOG_WARNING, r,

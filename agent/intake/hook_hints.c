@@ -42,8 +42,7 @@ typedef struct HookHint { /* of the hooks of one owner about one unit */
         unsigned n_open;
         bool finished; /* one has finished */
         bool pending;
-        Promise *promised; /* files that were not seen; owned */
-        size_t n_promised;
+        PromisedFiles promised;   /* that were not seen */
         uint64_t last_usec;       /* CLOCK_BOOTTIME, the last time */
         uint64_t first_open_usec; /* CLOCK_BOOTTIME; 0 = none was */
         uint64_t open_until_usec; /* the deadline of the hooks */
@@ -76,9 +75,7 @@ static HookHint *find_hint(IntakeSource *s, const char *path, const Owner *o) {
 static void hint_free(HookHint *n) {
         list_remove(&n->link);
         owners_release(&n->source->context->hints, &n->owner, 1);
-        for (size_t i = 0; i < n->n_promised; i++)
-                free(n->promised[i].name);
-        free(n->promised);
+        promised_files_done(&n->promised);
         free(n->path);
         free(n);
 }
@@ -164,21 +161,10 @@ bool hook_hints_finish(IntakeSource *s, const char *unit_path, const Owner *o) {
         return true;
 }
 
-/* @return it, or NULL */
-static Promise *find_promise(const HookHint *n, const char *name) {
-        for (size_t i = 0; i < n->n_promised; i++)
-                if (strcmp(n->promised[i].name, name) == 0)
-                        return &n->promised[i];
-        return NULL;
-}
-
 static void add_promise(HookHint *n, const char *name) {
-        if (n->n_promised >= INTAKE_PROMISED_MAX || find_promise(n, name))
-                return;
-        if (array_grow(&n->promised, n->n_promised, sizeof *n->promised) < 0)
-                return; /* it is collected anyway, but not missed */
-        n->promised[n->n_promised] = (Promise){ .name = strdup(name) };
-        n->n_promised += n->promised[n->n_promised].name != NULL;
+        if (n->promised.n < INTAKE_PROMISED_MAX)
+                (void)promised_files_add(&n->promised,
+                                         name); /* without memory it is collected, but not missed */
 }
 
 void intake_source_expect_file(IntakeSource *s, const char *unit_path, const Owner *o,
@@ -256,7 +242,7 @@ void hook_hints_add_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts) 
                 facts->n_hooks += n->n_open;
                 any_finished = any_finished || n->finished;
                 facts->pending = facts->pending || n->pending;
-                facts->missing = facts->missing || (n->n_promised > 0 && n->n_open == 0);
+                facts->missing = facts->missing || (n->promised.n > 0 && n->n_open == 0);
         }
         facts->hooks_finished = any_finished && facts->n_hooks == 0;
 }
@@ -275,40 +261,19 @@ void hook_hints_report_ignored(IntakeSource *s, const Bundle *b) {
         }
 }
 
-static int add_expected(const HookHint *n, ProbeJob *p) {
-        for (size_t i = 0; i < n->n_promised; i++) {
-                char *name = strdup(n->promised[i].name);
-                if (!name || array_grow(&p->promised, p->n_promised, sizeof *p->promised) < 0) {
-                        free(name);
-                        return -ENOMEM;
-                }
-                p->promised[p->n_promised++] = (Promise){ .name = name };
-        }
-        return 0;
+int hook_hints_add_promises(IntakeSource *s, const char *unit_path, PromisedFiles *ret) {
+        int r = 0;
+        LIST_FOREACH_ITEM (const HookHint, n, link, &s->context->hook_hints)
+                for (size_t i = 0; r >= 0 && is_about(n, unit_path) && i < n->promised.n; i++)
+                        r = promised_files_add(ret, n->promised.items[i].name);
+        return r;
 }
 
-int hook_hints_add_promises(IntakeSource *s, const char *unit_path, ProbeJob *p) {
-        LIST_FOREACH_ITEM (const HookHint, n, link, &s->context->hook_hints) {
-                int r = is_about(n, unit_path) ? add_expected(n, p) : 0;
-                if (r < 0)
-                        return r;
-        }
-        return 0;
-}
-
-static void remove_promise(HookHint *n, const char *name) {
-        Promise *p = find_promise(n, name);
-        if (!p)
-                return;
-        free(p->name);
-        *p = n->promised[--n->n_promised];
-}
-
-void hook_hints_remove_seen(IntakeSource *s, const char *unit_path, const ProbeJob *p) {
+void hook_hints_remove_seen(IntakeSource *s, const char *unit_path, const PromisedFiles *p) {
         LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints)
-                for (size_t i = 0; is_about(n, unit_path) && i < p->n_promised; i++)
-                        if (p->promised[i].is_seen)
-                                remove_promise(n, p->promised[i].name);
+                for (size_t i = 0; is_about(n, unit_path) && i < p->n; i++)
+                        if (p->items[i].is_seen)
+                                promised_files_remove(&n->promised, p->items[i].name);
 }
 
 #define MISSING_MAX 8 /* that are named */
@@ -326,9 +291,9 @@ void hook_hints_label_missing(IntakeSource *s, Bundle *b) {
         LIST_FOREACH_ITEM (const HookHint, n, link, &s->context->hook_hints) {
                 if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, n->owner.uid))
                         continue;
-                for (size_t i = 0; i < n->n_promised; i++)
+                for (size_t i = 0; i < n->promised.n; i++)
                         if (++n_missing <= MISSING_MAX)
-                                add_missing(b, n->promised[i].name);
+                                add_missing(b, n->promised.items[i].name);
         }
         if (n_missing > MISSING_MAX)
                 losses_add_reason(&b->rec, "missing: and more that was promised by hooks");

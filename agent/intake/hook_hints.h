@@ -1,6 +1,7 @@
 /* Hints of hooks about units. See hook_hints.c; intake.h has the functions that record them. */
 #pragma once
 
+#include "agent/intake/promised_files.h"
 #include "agent/intake/rules.h"
 #include "agent/intake/source.h"
 
@@ -30,9 +31,9 @@ void hook_hints_add_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts);
 /** Logs and counts notes of users who may not annotate the bundle. */
 void hook_hints_report_ignored(IntakeSource *s, const Bundle *b);
 /** Has a probe look for the files that hooks have promised. @return 0, -ENOMEM */
-int hook_hints_add_promises(IntakeSource *s, const char *unit_path, ProbeJob *p);
+int hook_hints_add_promises(IntakeSource *s, const char *unit_path, PromisedFiles *ret);
 /** Forgets the promised files that the probe has seen. */
-void hook_hints_remove_seen(IntakeSource *s, const char *unit_path, const ProbeJob *p);
+void hook_hints_remove_seen(IntakeSource *s, const char *unit_path, const PromisedFiles *p);
 /** Labels the bundle with the promised files that were never seen. */
 void hook_hints_label_missing(IntakeSource *s, Bundle *b);
 

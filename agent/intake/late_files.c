@@ -4,16 +4,123 @@
 #include "agent/intake/late_files.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "agent/intake/ended_links.h"
 #include "agent/intake/losses.h"
 #include "agent/intake/probe.h"
 #include "agent/intake/supplement.h"
+#include "agent/intake/unit_walk.h"
+#include "agent/retention/link_session.h"
 #include "agent/store/store.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"
+#include "lib/neuron/ids.h"
+
+/* ---- the probe, in a thread ---- */
+
+/* Members that the bundle neither ships nor holds are linked for the supplement. */
+typedef struct LateProbe {
+        IntakeProbe probe; /* result: 0, -ENOENT: the unit is gone, -errno */
+        char bundle_id[BUNDLE_ID_SIZE];
+        char supplement_id[BUNDLE_ID_SIZE];
+        uint64_t *shipped; /* sorted fingerprints of what was shipped of this unit; owned */
+        size_t n_shipped;
+        bool base_is_held;     /* by links; else all but base_files files count as unheld */
+        uint64_t base_files;   /* of the bundle */
+        uint64_t n_was_unheld; /* at the probe before */
+        uint64_t unit_ino, unit_born_usec; /* as UnitWalk has them */
+
+        uint64_t n_unheld; /* members that this agent does not hold */
+        uint64_t n_linked; /* members that were linked now */
+        bool met_another;  /* another unit is in the unit's place */
+        char *hold_error;  /* why links could not be made, and the remedy; owned */
+
+        LinkSession *session, *base_session; /* while it runs: of the supplement, of the bundle */
+        bool has_link, base_has_link; /* while it runs: the current member has a link of theirs */
+} LateProbe;
+
+static LateProbe *late_probe_of(IntakeProbe *p) {
+        return CONTAINER_OF(p, LateProbe, probe);
+}
+
+static unsigned own_links(const char *member_path, const struct stat *st, void *userdata) {
+        LateProbe *p = userdata;
+        bool base_has;
+        unsigned n = link_session_own_links(p->session, member_path, st, &p->has_link);
+        (void)link_session_own_links(p->base_session, member_path, st, &base_has);
+        p->base_has_link = base_has;
+        return p->has_link || base_has ? UINT_MAX : n;
+}
+
+static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
+        LateProbe *p = userdata;
+        bool has_link = p->has_link, base_has_link = p->base_has_link;
+        p->has_link = p->base_has_link = false; /* own_links() may not be called */
+        if (unit_walk_is_another(unit_fd, p->unit_ino, p->unit_born_usec)) {
+                p->met_another = true;
+                return -ENOENT;
+        }
+        if (m->skip != SCAN_SKIP_NONE || base_has_link || has_link ||
+            member_fingerprints_contain(p->shipped, p->n_shipped,
+                                        member_fingerprint(m->path, &m->st)))
+                return 0;
+        p->n_unheld++;
+        if (!p->base_is_held || p->hold_error)
+                return 0;
+        int r = link_session_add(p->session, &(LinkMember){ m->path, unit_fd, m->path, &m->st },
+                                 &p->hold_error);
+        p->n_linked += r == 0;
+        p->n_unheld -= r == 0 || r == -ENOENT; /* it was removed again: not counted as unheld */
+        return r == -ENOMEM ? r : 0;
+}
+
+/* Where no links hold the bundle's own members, only their number tells how many files are late. */
+static int run(IntakeProbe *probe) {
+        LateProbe *p = late_probe_of(probe);
+        const SourceSpec *spec = probe->spec;
+        int r = link_session_new(&p->session, spec->link_dirs, p->supplement_id,
+                                 (size_t)spec->scan.max_files);
+        if (r >= 0)
+                r = link_session_new(&p->base_session, spec->link_dirs, p->bundle_id,
+                                     (size_t)spec->scan.max_files);
+        if (r >= 0)
+                r = scan_members(&(ScanWalk){ .source = &spec->scan,
+                                              .relative = probe->relative,
+                                              .loose = source_spec_is_loose(spec, probe->relative),
+                                              .own_links = own_links,
+                                              .on_member = on_member,
+                                              .userdata = p });
+        p->session = link_session_free(p->session);
+        p->base_session = link_session_free(p->base_session);
+        if (!p->base_is_held)
+                p->n_unheld -= MIN(p->n_unheld, p->base_files);
+        return r;
+}
+
+static void free_probe(IntakeProbe *probe) {
+        LateProbe *p = late_probe_of(probe);
+        probe_done(probe);
+        free(p->shipped);
+        free(p->hold_error);
+        free(p);
+}
+
+static LateProbe *new_probe(IntakeSource *s, const Bundle *b) {
+        static const ProbeKind kind = { run, free_probe };
+        LateProbe *p = calloc(1, sizeof *p);
+        if (p &&
+            probe_init(&p->probe, &kind, s->spec, source_spec_relative(s->spec, b->rec.path)) < 0) {
+                free(p);
+                return NULL;
+        }
+        return p;
+}
+
+/* ---- on the loop ---- */
 
 /* Starts the supplement of late files once all destinations have the bundle, and releases their
  * links if the bundle was cancelled or evicted. In every other state the links stay. */
@@ -45,7 +152,8 @@ static void report_vanished_files(IntakeSource *s, const char *id, uint64_t n) {
                                    rec); /* on error: the metric has counted it */
 }
 
-static void on_late_probed(IntakeSource *s, ProbeJob *p) {
+static void on_probed(IntakeSource *s, IntakeProbe *probe) {
+        const LateProbe *p = late_probe_of(probe);
         Bundle *b = bundle_table_find(s->context->bundles, p->bundle_id);
         uint64_t n_held = p->n_unheld + p->n_linked;
         if (b && b->source == s) {
@@ -53,15 +161,15 @@ static void on_late_probed(IntakeSource *s, ProbeJob *p) {
                 b->is_replaced = b->is_replaced || p->met_another;
                 b->has_late = b->has_late || p->n_linked > 0;
                 b->n_unheld = p->n_unheld;
-                b->check_took_usec = p->duration_usec;
-                if (p->result < 0 && p->result != -ENOENT)
+                b->check_took_usec = probe->duration_usec;
+                if (probe->result < 0 && probe->result != -ENOENT)
                         b->seen_digest = 0; /* the next scan starts another probe */
         }
-        log_dump(p->bundle_id, LOG_DEBUG, MIN(p->result, 0),
+        log_dump(p->bundle_id, LOG_DEBUG, MIN(probe->result, 0),
                  "looked at what came late: %llu files are held now, %llu cannot be",
                  (unsigned long long)p->n_linked, (unsigned long long)p->n_unheld);
         source_report_hold_error(s, p->hold_error);
-        if ((p->result == 0 || p->result == -ENOENT) && p->n_was_unheld > n_held)
+        if ((probe->result == 0 || probe->result == -ENOENT) && p->n_was_unheld > n_held)
                 report_vanished_files(s, p->bundle_id, p->n_was_unheld - n_held);
         if (!b && p->n_linked > 0) {
                 _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
@@ -73,14 +181,12 @@ static void on_late_probed(IntakeSource *s, ProbeJob *p) {
         if (b->rec.state == BUNDLE_SETTLING)
                 source_probe_bundle(b);
         else if (bundle_is_underway(b) && b->probe_wanted)
-                source_probe_bundle_in(b, MAX(REPROBE_USEC, REPROBE_SHARE * p->duration_usec));
+                source_probe_bundle_in(b, MAX(REPROBE_USEC, REPROBE_SHARE * probe->duration_usec));
         b->probe_wanted = false;
 }
 
-/* Starts a probe of a READY or SHIPPING bundle's unit that links the files which came late. */
 void late_files_hold(Bundle *b) {
         IntakeSource *s = b->source;
-        _cleanup_(probe_job_freep) ProbeJob *p = NULL;
         if (s->spec->scan.kind == SOURCE_PROCESS_CORE || bundle_is_of_attachments(&b->rec) ||
             bundle_is_from_links(&b->rec))
                 return;
@@ -88,13 +194,16 @@ void late_files_hold(Bundle *b) {
                 b->probe_wanted = true;
                 return;
         }
+        LateProbe *p = new_probe(s, b);
         const char *base_id = b->rec.supplement_of[0] ? b->rec.supplement_of : b->rec.id;
-        if (probe_job_new(&p, s->spec, source_spec_relative(s->spec, b->rec.path)) < 0 ||
-            supplement_next_id(s, b, p->supplement_id) < 0 ||
-            store_get_prints(s->context->store, base_id, &p->shipped, &p->n_shipped) < 0)
+        if (!p)
+                return; /* as below */
+        if (supplement_next_id(s, b, p->supplement_id) < 0 ||
+            store_get_prints(s->context->store, base_id, &p->shipped, &p->n_shipped) < 0) {
+                free_probe(&p->probe);
                 return; /* the next event or scan tries again */
+        }
         strcpy(p->bundle_id, b->rec.id);
-        p->is_late = true;
         p->base_is_held = b->rec.links_held || b->rec.is_redelivery;
         p->base_files = b->rec.n_files;
         p->n_was_unheld = b->n_unheld;
@@ -102,7 +211,7 @@ void late_files_hold(Bundle *b) {
                 p->unit_ino = b->rec.unit_ino;
                 p->unit_born_usec = b->rec.unit_born_usec;
         }
-        b->probing = source_submit_probe(s, s->probes, TAKE_PTR(p), on_late_probed);
+        b->probing = probe_submit(s, s->probes, &p->probe, on_probed);
 }
 
 void late_files_on_final(IntakeSource *s, Bundle *b) {

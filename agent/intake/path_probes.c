@@ -11,6 +11,7 @@
 
 #include "agent/intake/hook_hints.h"
 #include "agent/intake/probe.h"
+#include "agent/intake/scan_job.h"
 #include "agent/intake/units.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
@@ -32,6 +33,65 @@ void path_probes_done(IntakeSource *s) {
         owners_done(&s->paths.rests);
 }
 
+/* ---- the probe, in a thread ---- */
+
+enum { PATH_PROBE_E_FOREIGN = 2 };
+
+typedef struct PathProbe {
+        IntakeProbe probe; /* result: 0; SCAN_E_NO_UNIT; PATH_PROBE_E_FOREIGN: another node has
+                              locked the unit, or delivered it; -ENOENT; -errno */
+        Owner owner;       /* of the path */
+        char *known_unit;  /* the path, or a directory above it, that is a unit whatever its name;
+                              owned; NULL */
+        ScanUnit unit;     /* with result 0 */
+} PathProbe;
+
+static PathProbe *path_probe_of(IntakeProbe *p) {
+        return CONTAINER_OF(p, PathProbe, probe);
+}
+
+static bool is_known_unit(const char *relative, void *userdata) {
+        const PathProbe *p = userdata;
+        return p->known_unit && strcmp(relative, p->known_unit) == 0;
+}
+
+static int run(IntakeProbe *probe) {
+        PathProbe *p = path_probe_of(probe);
+        ScanSource scan = probe->spec->scan;
+        scan.any_links = true; /* links are explained when the bundle is known */
+        scan.is_unit = is_known_unit;
+        scan.is_unit_userdata = p;
+        int r = scan_unit_at(&scan, probe->relative, &p->unit);
+        if (r != 0 || !p->unit.on_network)
+                return r;
+        _cleanup_free_ char *note = NULL; /* the next scan reports it */
+        _cleanup_(unit_locks_scan_freep) UnitLocksScan *locks = NULL;
+        r = unit_locks_scan_new(&locks, probe->spec->locks, &note);
+        if (r == 0)
+                r = scan_job_request_lock(locks, probe->spec, &p->unit);
+        return r == UNIT_LOCKS_E_OTHERS || r == UNIT_LOCKS_E_DONE ? PATH_PROBE_E_FOREIGN : r;
+}
+
+static void free_probe(IntakeProbe *probe) {
+        PathProbe *p = path_probe_of(probe);
+        probe_done(probe);
+        scan_unit_done(&p->unit);
+        free(p->known_unit);
+        free(p);
+}
+
+static PathProbe *new_probe(IntakeSource *s, const char *relative) {
+        static const ProbeKind kind = { run, free_probe };
+        PathProbe *p = calloc(1, sizeof *p);
+        if (p && probe_init(&p->probe, &kind, s->spec, relative) < 0) {
+                free(p);
+                return NULL;
+        }
+        return p;
+}
+
+/* ---- who is probed next ---- */
+
 static void probe_next(IntakeSource *s);
 
 /* What an owner rests is over as fast as time passes. */
@@ -41,17 +101,20 @@ static void pass_rests(IntakeSource *s) {
         s->paths.rested_usec = now;
 }
 
-static void on_path_probed(IntakeSource *s, ProbeJob *p) {
+static void on_probed(IntakeSource *s, IntakeProbe *probe) {
+        PathProbe *p = path_probe_of(probe);
         owners_release(&s->paths.probing, &p->owner, 1);
         pass_rests(s);
-        if (p->duration_usec > 0)
-                (void)owners_request(&s->paths.rests, &p->owner, REPROBE_SHARE * p->duration_usec,
+        if (probe->duration_usec > 0)
+                (void)owners_request(&s->paths.rests, &p->owner,
+                                     REPROBE_SHARE * probe->duration_usec,
                                      NULL); /* without memory it does not rest */
-        if (p->result == 0) {
+        if (probe->result == 0)
                 units_handle(s, &p->unit);
-        } else if (p->result < 0 && p->result != -ENOENT)
-                log_warning(p->result, "source %s: cannot read '%s', trying again at the next scan",
-                            s->config->name, p->relative);
+        else if (probe->result < 0 && probe->result != -ENOENT)
+                log_warning(probe->result,
+                            "source %s: cannot read '%s', trying again at the next scan",
+                            s->config->name, probe->relative);
         probe_next(s);
 }
 
@@ -98,13 +161,13 @@ static char *find_unit_above(const IntakeSource *s, const char *relative) {
 static bool probe_pending(IntakeSource *s, QueuedPath *next) {
         const Owner owner = next->owner;
         _cleanup_free_ char *relative = path_queue_remove(&s->paths.queue, next);
-        ProbeJob *p;
         if (owners_request(&s->paths.probing, &owner, 1, NULL) != OWNERS_GRANTED)
                 return false;
-        if (probe_job_new(&p, s->spec, relative) == 0) {
+        PathProbe *p = new_probe(s, relative);
+        if (p) {
                 p->owner = owner;
                 p->known_unit = find_unit_above(s, relative);
-                if (source_submit_probe(s, s->paths.pool, p, on_path_probed))
+                if (probe_submit(s, s->paths.pool, &p->probe, on_probed))
                         return true;
         }
         owners_release(&s->paths.probing, &owner, 1);

@@ -18,9 +18,10 @@
 
 #include "agent/intake/hook_hints.h"
 #include "agent/intake/losses.h"
-#include "agent/intake/probe.h"
 #include "agent/intake/rules.h"
 #include "agent/intake/unit_notes.h"
+#include "agent/intake/unit_probe.h"
+#include "agent/store/store.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 
@@ -94,22 +95,24 @@ static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char
 }
 
 /* How the members are held. */
-static void apply_hold(IntakeSource *s, Bundle *b, ProbeJob *p) {
-        if (p->links_held != b->rec.links_held && p->unit.n_files > 0)
-                b->rec.links_held = p->links_held;
-        if (p->unit.n_files > 0 && !p->links_held)
-                hold_by_descriptors(s->context, b, &p->held);
-        source_report_hold_error(s, p->hold_error);
+static void apply_hold(IntakeSource *s, Bundle *b, UnitWalk *w) {
+        if (w->links_held != b->rec.links_held && w->unit.n_files > 0)
+                b->rec.links_held = w->links_held;
+        if (w->unit.n_files > 0 && !w->links_held)
+                hold_by_descriptors(s->context, b, &w->held);
+        source_report_hold_error(s, w->hold_error);
 }
 
 /* Copies what was counted into the record. */
-static void apply_facts(IntakeSource *s, Bundle *b, ProbeJob *p) {
-        bool changed = p->unit.digest != b->rec.digest;
+static void apply_facts(IntakeSource *s, Bundle *b, UnitProbe *p) {
+        const ScanUnit *u = &p->walk.unit;
+        bool changed = u->digest != b->rec.digest;
         bool was_held = b->rec.links_held;
-        b->rec.digest = p->unit.digest;
-        b->rec.n_files = p->unit.n_files;
-        b->rec.bytes = p->unit.bytes;
-        apply_hold(s, b, p);
+        losses_label(b, u);
+        b->rec.digest = u->digest;
+        b->rec.n_files = u->n_files;
+        b->rec.bytes = u->bytes;
+        apply_hold(s, b, &p->walk);
         if (p->process_seen && !b->process_seen) {
                 b->process_seen = true;
                 b->process_start = p->process_start;
@@ -131,15 +134,15 @@ static void keep_waiting(Bundle *b, const IntakeAnswer *answer, uint64_t duratio
         source_probe_bundle_in(b, usec);
 }
 
-static void apply_answer(IntakeSource *s, Bundle *b, const ProbeJob *p,
+static void apply_answer(IntakeSource *s, Bundle *b, const UnitProbe *p,
                          const IntakeAnswer *answer) {
         if (answer->verdict == INTAKE_WAIT)
-                keep_waiting(b, answer, p->duration_usec);
+                keep_waiting(b, answer, p->probe.duration_usec);
         else if (answer->verdict == INTAKE_VANISHED)
                 (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
                                        answer->why); /* a refused transition is logged there */
         else
-                make_ready(s, b, &p->unit, answer->why);
+                make_ready(s, b, &p->walk.unit, answer->why);
 }
 
 /* There are files, but none that may be collected: this is not reported as removed. */
@@ -153,123 +156,140 @@ static void give_up_unreadable(IntakeSource *s, Bundle *b, const ScanUnit *u) {
                                reason); /* a refused transition is logged there */
 }
 
-/* All but whether it is gone. */
-static IntakeFacts facts_of(const IntakeSource *s, const Bundle *b, const ProbeJob *p) {
+static IntakeFacts facts_of(const IntakeSource *s, const Bundle *b, const UnitProbe *p,
+                            bool is_gone) {
+        const UnitWalk *w = &p->walk;
         uint64_t whole_usec = b->whole_boot_usec;
         return (IntakeFacts){
+                .gone = is_gone,
                 .held = b->rec.links_held || (b->held.n > 0 && b->held.all),
-                .writers = p->check_writers ? p->writers : INTAKE_WRITERS_UNKNOWN,
+                .writers = w->check_writers ? w->writers : INTAKE_WRITERS_UNKNOWN,
                 .quiet_usec = b->quiet_usec,
                 .process_gone = b->process_seen &&
                                 !(p->process_seen && p->process_start == b->process_start),
-                .contradicted = p->contradicted,
+                .contradicted = w->contradicted,
                 .whole_usec = whole_usec > 0 ? source_boot_usec(s) - whole_usec : 0,
         };
 }
 
 /* Records links that the row does not mention. The agent crashed after it had created them, and the
  * source was removed before the next start, so that some members may not be linked. */
-static void record_links(Bundle *b, const ProbeJob *p) {
+static void record_links(Bundle *b, const ScanUnit *u) {
         b->rec.links_held = true;
-        if (p->unit.digest != b->rec.digest)
+        if (u->digest != b->rec.digest)
                 losses_add_reason(&b->rec, "removed at the source before all of it could be held");
         bundle_save(b->source->context->bundles, b);
 }
 
-static void on_probed(IntakeSource *s, ProbeJob *p) {
+/* Whose files and processes the members are, which the next steps are told by. */
+static void apply_members(Bundle *b, UnitWalk *w) {
+        b->owners = w->owners;
+        named_pids_done(&b->pids);
+        b->pids = w->pids;
+        w->pids = (NamedPids){ 0 };
+}
+
+static void decide(IntakeSource *s, Bundle *b, const UnitProbe *p, IntakeFacts *facts) {
+        const IntakeLimits limits = { .settle_usec = s->config->settle_usec,
+                                      .max_wait_usec = s->config->max_wait_usec,
+                                      .waited_usec = b->checked_boot_usec - b->seen_boot_usec,
+                                      .flush = b->flush };
+        /* Leases and headers are checked only when it could be complete: for most probes a walk is
+         * enough. */
+        if (p->walk.unit.n_files > 0 && p->probe.result == 0 && !p->walk.check_writers &&
+            intake_is_due(facts, &limits)) {
+                b->check = true;
+                settling_probe(b);
+                return;
+        }
+        IntakeAnswer answer = intake_decide(facts, &limits);
+        if ((answer.verdict == INTAKE_COMPLETE || answer.verdict == INTAKE_INCOMPLETE ||
+             answer.only_pending) &&
+            s->context->on_whole && s->context->on_whole(b, s->context->userdata)) {
+                facts->reporting = true;
+                answer = intake_decide(facts, &limits);
+        }
+        if (!answer.only_pending)
+                b->whole_boot_usec = 0;
+        else if (b->whole_boot_usec == 0)
+                b->whole_boot_usec = b->checked_boot_usec;
+        apply_answer(s, b, p, &answer);
+}
+
+/* @param seen  whether the unit, or our links of it, have members */
+static void apply_probe(IntakeSource *s, Bundle *b, UnitProbe *p, bool seen) {
+        const ScanUnit *u = &p->walk.unit;
+        const bool is_gone = !seen || p->from_links;
+        const uint64_t now = source_boot_usec(s);
+        bool changed = seen && u->digest != b->rec.digest;
+        b->quiet_usec = intake_quiet_usec(changed, now - b->checked_boot_usec, b->quiet_usec);
+        b->checked_boot_usec = now;
+        if (!is_gone)
+                apply_facts(s, b, p);
+        else if (seen) /* our links may have grown */
+                b->rec.digest = u->digest;
+        IntakeFacts facts = facts_of(s, b, p, is_gone);
+        if (seen)
+                apply_members(b, &p->walk);
+        hook_hints_remove_seen(s, b->rec.path, &p->walk.promised);
+        hook_hints_add_facts(s, b, &facts);
+        decide(s, b, p, &facts);
+}
+
+static void on_probed(IntakeSource *s, IntakeProbe *probe) {
+        UnitProbe *p = unit_probe_of(probe);
+        const ScanUnit *u = &p->walk.unit;
         Bundle *b = bundle_table_find(s->context->bundles, p->bundle_id);
         if (!b || b->source != s)
                 return; /* cancelled meanwhile */
         b->probing = false;
-        b->is_replaced = b->is_replaced || p->met_another;
+        b->is_replaced = b->is_replaced || p->walk.met_another;
         if (b->rec.state != BUNDLE_SETTLING)
                 return;
-        if (p->result < 0 && p->result != -ENOENT) {
-                log_dump(b->rec.id, LOG_WARNING, p->result, "cannot read '%s', trying again",
+        if (probe->result < 0 && probe->result != -ENOENT) {
+                log_dump(b->rec.id, LOG_WARNING, probe->result, "cannot read '%s', trying again",
                          b->rec.path);
                 source_probe_bundle_in(b, s->config->scan_interval_usec);
                 return;
         }
-        bool seen = p->result == 0 && p->unit.n_files > 0;
-        bool gone = !seen || p->from_links;
-        if (gone && p->moved) { /* under its new name it is another bundle */
+        bool seen = probe->result == 0 && u->n_files > 0;
+        bool is_gone = !seen || p->from_links;
+        if (is_gone && p->moved) { /* under its new name it is another bundle */
                 (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
                                        "it was renamed at the source and is shipped under its new "
                                        "name"); /* a refused transition is logged there */
                 return;
         }
         if (seen && p->from_links && !b->rec.links_held)
-                record_links(b, p);
-        if (gone && losses_any(&p->unit) && !b->rec.links_held) {
-                give_up_unreadable(s, b, &p->unit);
-                return;
-        }
-        uint64_t now = source_boot_usec(s);
-        bool changed = seen && p->unit.digest != b->rec.digest;
-        b->quiet_usec = intake_quiet_usec(changed, now - b->checked_boot_usec, b->quiet_usec);
-        b->checked_boot_usec = now;
-        if (!gone) {
-                losses_label(b, &p->unit);
-                apply_facts(s, b, p);
-        } else if (seen) /* our links may have grown */
-                b->rec.digest = p->unit.digest;
-        IntakeLimits limits = { .settle_usec = s->config->settle_usec,
-                                .max_wait_usec = s->config->max_wait_usec,
-                                .waited_usec = now - b->seen_boot_usec,
-                                .flush = b->flush };
-        IntakeFacts facts = facts_of(s, b, p);
-        facts.gone = gone;
-        if (seen) {
-                b->owners = p->owners;
-                named_pids_done(&b->pids);
-                b->pids = p->pids;
-                p->pids = (NamedPids){ 0 };
-        }
-        hook_hints_remove_seen(s, b->rec.path, p);
-        hook_hints_add_facts(s, b, &facts);
-        /* Leases and headers are checked only when it could be complete: for most probes a walk is
-         * enough. */
-        if (seen && !p->check_writers && intake_is_due(&facts, &limits)) {
-                b->check = true;
-                settling_probe(b);
-                return;
-        }
-        IntakeAnswer answer = intake_decide(&facts, &limits);
-        if ((answer.verdict == INTAKE_COMPLETE || answer.verdict == INTAKE_INCOMPLETE ||
-             answer.only_pending) &&
-            s->context->on_whole && s->context->on_whole(b, s->context->userdata)) {
-                facts.reporting = true;
-                answer = intake_decide(&facts, &limits);
-        }
-        if (!answer.only_pending)
-                b->whole_boot_usec = 0;
-        else if (b->whole_boot_usec == 0)
-                b->whole_boot_usec = now;
-        apply_answer(s, b, p, &answer);
+                record_links(b, u);
+        if (is_gone && losses_any(u) && !b->rec.links_held)
+                give_up_unreadable(s, b, u);
+        else
+                apply_probe(s, b, p, seen);
 }
 
 /* @return the next probe of the bundle's unit; NULL without memory */
-static ProbeJob *new_probe(const Bundle *b) {
+static UnitProbe *new_probe(const Bundle *b) {
         IntakeSource *s = b->source;
-        _cleanup_(probe_job_freep) ProbeJob *p = NULL;
-        if (probe_job_new(&p, s->spec, source_spec_relative(s->spec, b->rec.path)) < 0)
+        _cleanup_(unit_probe_freep) UnitProbe *p = NULL;
+        if (unit_probe_new(&p, s->spec, source_spec_relative(s->spec, b->rec.path), b->rec.id) < 0)
                 return NULL;
-        strcpy(p->bundle_id, b->rec.id);
-        p->owner = owner_of_uid(b->rec.uid);
+        UnitWalk *w = &p->walk;
         if (b->rec.supplement_of[0])
-                (void)store_get_earlier_prints(s->context->store, &b->rec, &p->shipped,
-                                               &p->n_shipped); /* none: all is new */
-        if (hook_hints_add_promises(s, b->rec.path, p) < 0)
+                (void)store_get_earlier_prints(s->context->store, &b->rec, &w->shipped,
+                                               &w->n_shipped); /* none: all is new */
+        if (hook_hints_add_promises(s, b->rec.path, &w->promised) < 0)
                 return NULL;
-        p->hold = true;
+        p->uid = b->rec.uid;
+        w->hold = true;
         bool can_names_repeat = s->spec->scan.kind == SOURCE_DIRECTORY ||
                                 s->spec->scan.kind == SOURCE_NEURON_PROFILE;
         if (b->rec.links_held && can_names_repeat) {
-                p->unit_ino = b->rec.unit_ino;
-                p->unit_born_usec = b->rec.unit_born_usec;
+                w->unit_ino = b->rec.unit_ino;
+                w->unit_born_usec = b->rec.unit_born_usec;
         }
         p->links_only = bundle_is_from_links(&b->rec);
-        p->check_writers = b->check || b->flush ||
+        w->check_writers = b->check || b->flush ||
                            b->quiet_usec + source_boot_usec(s) - b->checked_boot_usec >=
                                    s->config->settle_usec;
         return TAKE_PTR(p);
@@ -289,10 +309,10 @@ void settling_probe(Bundle *b) {
                         s->context->on_ready(b, s->context->userdata);
                 return;
         }
-        ProbeJob *p = new_probe(b);
+        UnitProbe *p = new_probe(b);
         if (p) {
                 b->check = false;
-                b->probing = source_submit_probe(s, s->probes, p, on_probed);
+                b->probing = probe_submit(s, s->probes, &p->probe, on_probed);
         }
         if (!b->probing)
                 source_probe_bundle_in(b, USEC_PER_SEC);

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/intake/probe.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/event/timer.h"
@@ -51,29 +50,6 @@ int source_submit(IntakeSource *s, WorkerPool *pool, SourceTask *t) {
 
 int intake_source_submit(IntakeSource *s, SourceTask *t) {
         return source_submit(s, s->probes, t);
-}
-
-static void on_probe_done(SourceTask *t) {
-        _cleanup_(probe_job_freep) ProbeJob *p = CONTAINER_OF(t, ProbeJob, task);
-        p->source->n_probes--;
-        p->done(p->source, p);
-}
-
-bool source_submit_probe(IntakeSource *s, WorkerPool *pool, ProbeJob *p,
-                         void (*done)(IntakeSource *s, ProbeJob *p)) {
-        p->source = s;
-        p->done = done;
-        p->task.done = on_probe_done;
-        int r = source_submit(s, pool, &p->task);
-        if (r < 0) {
-                log_error(r,
-                          "source %s: cannot start a worker thread, trying again at the next scan",
-                          s->config->name);
-                probe_job_free(p);
-                return false;
-        }
-        s->n_probes++;
-        return true;
 }
 
 void source_probe_bundle(Bundle *b) {

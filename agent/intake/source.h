@@ -5,7 +5,6 @@
 
 #include "agent/intake/intake.h"
 #include "agent/intake/path_queue.h"
-#include "agent/intake/probe.h"
 #include "agent/intake/unit_table.h"
 #include "agent/retention/unit_locks.h"
 #include "lib/base/clock.h"
@@ -149,10 +148,6 @@ void source_report_hold_error(IntakeSource *s, const char *error);
 
 /** Runs a task in a thread of the pool. @return 0, or -errno: it stays the caller's */
 int source_submit(IntakeSource *s, WorkerPool *pool, SourceTask *t);
-/** The same of a probe, which is freed where it cannot be started; that is logged.
- * @param done  on the loop; the probe is freed afterwards @return whether it was started */
-bool source_submit_probe(IntakeSource *s, WorkerPool *pool, ProbeJob *p,
-                         void (*done)(IntakeSource *s, ProbeJob *p));
 
 /** Probes the unit of a bundle now, or when the probe that runs has ended; as its state requires.
  */

@@ -11,7 +11,7 @@
 
 #include "agent/intake/lock_renewal.h"
 #include "agent/intake/new_bundle.h"
-#include "agent/intake/probe.h"
+#include "agent/intake/unit_probe.h"
 #include "agent/store/store.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
@@ -50,57 +50,55 @@ static bool is_refused_by_operator(const IntakeSource *s, const BundleRecord *ba
                last.digest == digest;
 }
 
-bool supplement_start(IntakeSource *s, ProbeJob *p, BundleRecord *base) {
-        if (is_refused_by_operator(s, base, p->unit.digest))
+bool supplement_start(IntakeSource *s, ScanUnit *u, BundleRecord *base, bool is_from_links) {
+        if (is_refused_by_operator(s, base, u->digest))
                 return false;
-        free(p->unit.relative);
-        p->unit.relative = strdup(p->relative);
-        if (!p->unit.relative)
+        free(u->relative);
+        u->relative = strdup(source_spec_relative(s->spec, base->path));
+        if (!u->relative)
                 return true; /* a later scan, or the next start */
-        p->unit.st = (struct stat){ .st_uid = base->uid };
-        if (!p->supplement_id[0]) { /* else it is as bundle_is_from_links() requires */
-                p->unit.st.st_dev = (dev_t)base->unit_dev;
-                p->unit.st.st_ino = (ino_t)base->unit_ino;
-                p->unit.born_usec = base->unit_born_usec;
+        u->st = (struct stat){ .st_uid = base->uid };
+        if (!is_from_links) { /* else it is as bundle_is_from_links() requires */
+                u->st.st_dev = (dev_t)base->unit_dev;
+                u->st.st_ino = (ino_t)base->unit_ino;
+                u->born_usec = base->unit_born_usec;
         }
-        new_bundle_start(s, &p->unit, base);
+        new_bundle_start(s, u, base);
         return true;
 }
 
-static void on_supplement_probed(IntakeSource *s, ProbeJob *p) {
-        _cleanup_free_ char *path = source_unit_path(s, p->relative);
-        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
-        if (p->result != 0 || !path ||
+static void on_probed(IntakeSource *s, IntakeProbe *probe) {
+        UnitProbe *p = unit_probe_of(probe);
+        _cleanup_free_ char *path = source_unit_path(s, probe->relative);
+        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
+        if (probe->result != 0 || !path ||
             bundle_table_find_unit(s->context->bundles, s->config->name, path) ||
-            store_find_unit(s->context->store, s->config->name, path, &rec) != 0)
+            store_find_unit(s->context->store, s->config->name, path, &base) != 0)
                 return;
-        if (p->unit.n_files == 0) { /* nothing new; some files may have been removed */
-                source_remember(s, p->relative, p->seen_digest);
-                rec.digest = p->seen_digest; /* so that the next start does not probe again */
-                lock_renewal_mark_delivered(s, p->relative, p->seen_digest);
-                (void)store_update(s->context->store, &rec); /* else it does */
+        if (p->walk.unit.n_files == 0) { /* nothing new; some files may have been removed */
+                source_remember(s, probe->relative, p->seen_digest);
+                base.digest = p->seen_digest; /* so that the next start does not probe again */
+                lock_renewal_mark_delivered(s, probe->relative, p->seen_digest);
+                (void)store_update(s->context->store, &base); /* else it does */
                 return;
         }
-        if (!supplement_start(s, p, &rec))
-                source_remember(s, p->relative, p->seen_digest);
+        if (!supplement_start(s, &p->walk.unit, &base, false))
+                source_remember(s, probe->relative, p->seen_digest);
 }
 
 void supplement_probe(IntakeSource *s, const ScanUnit *u, const char *base_id) {
-        ProbeJob *p;
-        if (probe_job_new(&p, s->spec, u->relative) < 0)
-                return;
-        strcpy(p->bundle_id, base_id);
+        _cleanup_(unit_probe_freep) UnitProbe *p = NULL;
+        if (unit_probe_new(&p, s->spec, u->relative, base_id) < 0)
+                return; /* the next scan tries again */
         p->seen_digest = u->digest;
-        int r = store_get_prints(s->context->store, base_id, &p->shipped, &p->n_shipped);
+        int r = store_get_prints(s->context->store, base_id, &p->walk.shipped, &p->walk.n_shipped);
         if (r < 0) {
                 log_error(r, "source %s: cannot read what was shipped of '%s'", s->config->name,
                           u->relative);
-                probe_job_free(p);
                 return;
         }
-        (void)source_submit_probe(
-                s, s->probes, p,
-                on_supplement_probed); /* logged there; the next scan tries again */
+        (void)probe_submit(s, s->probes, &TAKE_PTR(p)->probe,
+                           on_probed); /* logged there; the next scan tries again */
 }
 
 void supplement_of_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes) {
