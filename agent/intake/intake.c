@@ -208,7 +208,7 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         stop_workers(s);
         sd_event_source_disable_unref(s->load_timer);
         sd_event_source_disable_unref(s->scan.timer);
-        sd_event_source_disable_unref(s->scan.found_timer);
+        sd_event_source_disable_unref(s->scan.slice_timer);
         scan_job_free(s->scan.found);
         free(s->loaded_path);
         path_probes_done(s);

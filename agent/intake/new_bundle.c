@@ -86,12 +86,11 @@ static uint64_t since_newest_usec(const IntakeSource *s, const ScanUnit *u) {
 void new_bundle_report_postponed(IntakeSource *s, int error, size_t n) {
         if (n == 0)
                 return;
-        s->scan.has_failed = true;
-        log_write(s->scan.has_logged_postponed ? LOG_DEBUG : LOG_ERR, error, NULL,
+        log_write(s->rows.has_logged_postponed ? LOG_DEBUG : LOG_ERR, error, NULL,
                   "source %s: cannot record what was found in the state database; a later scan "
                   "tries again",
                   s->config->name);
-        s->scan.is_postponing = s->scan.has_logged_postponed = true;
+        s->rows.is_postponing = s->rows.has_logged_postponed = true;
 }
 
 /* The number is recorded first: a crash between the two leaves a gap, never two of one name.
@@ -143,6 +142,44 @@ void new_bundle_start(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
          * look quiet. */
         b->quiet_usec = since_newest_usec(s, u);
         b->seen_boot_usec = b->checked_boot_usec = source_boot_usec(s);
-        b->uncommitted = s->scan.in_transaction;
+        b->uncommitted = s->rows.in_transaction;
         source_probe_bundle(b);
+}
+
+/* ---- the rows of many, in one transaction ---- */
+
+int new_bundle_begin(IntakeSource *s) {
+        int r = store_begin(s->context->store);
+        s->rows.in_transaction = r >= 0;
+        return r;
+}
+
+int new_bundle_commit(IntakeSource *s) {
+        int r = store_commit(s->context->store);
+        size_t n_postponed = 0;
+        s->rows.in_transaction = false;
+        LIST_FOREACH_ITEM_SAFE (Bundle, b, link, bundle_table_all(s->context->bundles)) {
+                if (!b->uncommitted)
+                        continue;
+                b->uncommitted = false;
+                if (r >= 0) {
+                        source_probe_bundle(b);
+                        continue;
+                }
+                n_postponed++;
+                source_remember(s, source_spec_relative(s->spec, b->rec.path),
+                                ~b->rec.digest); /* so that the next scan reports it */
+                admission_release(s, b);
+                bundle_table_forget(s->context->bundles, b);
+        }
+        new_bundle_report_postponed(s, r, n_postponed);
+        return r;
+}
+
+void new_bundle_on_walk_end(IntakeSource *s) {
+        s->rows.is_postponing = false;
+}
+
+void new_bundle_on_scan_end(IntakeSource *s) {
+        s->rows.has_logged_postponed = s->rows.is_postponing;
 }

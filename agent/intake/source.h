@@ -24,28 +24,46 @@ typedef struct ScanJob ScanJob;
 /* New bundles: accepted, until the scan that is running or queued is over, or not at all. */
 typedef enum IntakeHold { INTAKE_OPEN, INTAKE_HOLDING, INTAKE_HELD, N_INTAKE_HOLDS } IntakeHold;
 
+/* IDLE: what is known of the units is being read, or the source is held. WALKING: a job is in the
+ * thread. HANDLING: what it found is handled, in slices. WAITING: for the timer. */
+typedef enum SourceScanState {
+        SOURCE_SCAN_IDLE,
+        SOURCE_SCAN_WALKING,
+        SOURCE_SCAN_HANDLING,
+        SOURCE_SCAN_WAITING,
+        N_SOURCE_SCAN_STATES,
+} SourceScanState;
+
+typedef enum SourceScanResult {
+        SOURCE_SCAN_READ,    /* all, or there was none yet */
+        SOURCE_SCAN_MISSING, /* the fixed part is not there */
+        SOURCE_SCAN_UNREAD,  /* something, or all, could not be read */
+} SourceScanResult;
+
 /* source_scan.c's; `is_wanted` is also set by whoever finds that a scan is needed. */
 typedef struct SourceScan {
-        WorkerPool *pool; /* one thread: a hung mount holds up nothing else */
+        SourceScanState state; /* by set_state() alone */
+        WorkerPool *pool;      /* one thread: a hung mount holds up nothing else */
         sd_event_source *timer;
-        bool is_running; /* until what it found is handled */
-        ScanJob *found;  /* what it has found, and is being handled */
-        sd_event_source *found_timer;
-        bool is_wanted;         /* another one, when this one is over */
-        bool has_completed;     /* the first one is over */
-        bool was_missing;       /* the last one did not find the fixed part */
-        bool has_failed;        /* the last one did not read all, or could not
-                                   record what it found */
-        bool flush_next, flush; /* what the next, what this one finds is flushed */
-        bool in_transaction;    /* rows are written but not yet durable */
-        bool is_postponing, has_logged_postponed; /* bundles of this scan cannot be recorded;
-                                                     new_bundle.c sets them */
-        uint64_t start_usec;                      /* of the one that runs, CLOCK_BOOTTIME */
-        uint64_t took_usec, n_unreadable;         /* of the last one */
-        uint64_t n_left_out[N_SCAN_SKIPS];        /* of the last one, in no bundle */
-        char *root_note;                          /* scan_check_root(); owned */
+        ScanJob *found; /* HANDLING: what was found */
+        sd_event_source *slice_timer;
+        bool is_wanted;                    /* another scan, when this one is over */
+        bool has_completed;                /* the first one is over */
+        bool flush_next, flush;            /* what the next one finds, and this one, is flushed */
+        SourceScanResult result;           /* of the last one */
+        uint64_t start_usec;               /* of the one that runs, CLOCK_BOOTTIME */
+        uint64_t took_usec, n_unreadable;  /* of the last one */
+        uint64_t n_left_out[N_SCAN_SKIPS]; /* of the last one, in no bundle */
+        char *root_note;                   /* scan_check_root(); owned */
         char *unseen; /* why the last one could not read all of it; owned; NULL: it did */
 } SourceScan;
+
+/* new_bundle.c's */
+typedef struct NewBundles {
+        bool in_transaction; /* rows are written but not yet durable */
+        bool is_postponing;  /* since the last walk, bundles could not be recorded */
+        bool has_logged_postponed;
+} NewBundles;
 
 /* source_watch.c's */
 typedef struct SourceWatch {
@@ -124,6 +142,7 @@ struct IntakeSource {
 
         IntakeHold hold; /* source_scan.c's */
         SourceScan scan;
+        NewBundles rows;
         SourceWatch watch;
         PathProbes paths;
         SourceAdmission admission;

@@ -1,12 +1,14 @@
 /* The scans of a source, on the loop: when one starts, and what is done with what it found.
  *
- *     waiting ──timer, event, flush──► walking: scan_job.c in a thread
- *        ▲                                │ on_scanned: faults are reported, the watch starts
- *        └── end_scan ◄── slices ◄── handling: a transaction for each slice of units
+ *     idle ─────────────► walking  scan_job.c is in the thread; on_walked() reports what it could
+ *      │ ▲  start_walk()   ▲  │    not read, and starts the watch
+ *      │ │                 │  ▼
+ *      │ └── end_scan() ───┼─ handling  units and rows, in slices of SLICE_USEC: each is one
+ *      ▼                   │            transaction, after which the bundles are probed
+ *     waiting ─────────────┘  the timer, an event, a flush
  *
- * Rows are written in transactions of FOUND_SLICE_USEC, so that the loop is not held up; bundles
- * are probed when their rows are durable. A source that is held (a drain) ends with a scan that
- * has read everything. */
+ * A scan that is requested while one runs follows when that one is over. A source that is held (a
+ * drain) is idle after the first scan that has read everything. */
 #include "agent/intake/source_scan.h"
 
 #include <errno.h>
@@ -32,6 +34,9 @@
 #include "lib/base/transition.h"
 #include "lib/event/timer.h"
 
+/* What was found is handled in slices of the loop, each one transaction. */
+#define SLICE_USEC (20 * USEC_PER_MSEC)
+
 static void set_hold(IntakeSource *s, IntakeHold hold) {
         static const char *const names[] = { "open", "holding", "held" };
         static const unsigned moves[] = {
@@ -44,94 +49,19 @@ static void set_hold(IntakeSource *s, IntakeHold hold) {
                 s->hold = hold;
 }
 
-static int on_scan_timer(sd_event_source *source, uint64_t usec, void *userdata) {
-        IntakeSource *s = userdata;
-        (void)source, (void)usec;
-        if (s->watch.dirwatch)
-                dirwatch_check(s->watch.dirwatch);
-        source_scan_start(s);
-        return 0;
-}
+static void step(IntakeSource *s);
 
-/* Bundles are probed once their rows are durable; where the commit failed a later scan finds them
- * again. @return 0, -errno of the commit */
-static int end_transaction(IntakeSource *s) {
-        int r = store_commit(s->context->store);
-        size_t n_postponed = 0;
-        s->scan.in_transaction = false;
-        LIST_FOREACH_ITEM_SAFE (Bundle, b, link, bundle_table_all(s->context->bundles)) {
-                if (!b->uncommitted)
-                        continue;
-                b->uncommitted = false;
-                if (r >= 0) {
-                        source_probe_bundle(b);
-                        continue;
-                }
-                n_postponed++;
-                source_remember(s, source_spec_relative(s->spec, b->rec.path),
-                                ~b->rec.digest); /* so that the next scan reports it */
-                admission_release(s, b);
-                bundle_table_forget(s->context->bundles, b);
-        }
-        new_bundle_report_postponed(s, r, n_postponed);
-        return r;
-}
-
-/* ---- a scan's end, and what it found ---- */
-
-/* Rows of what was found are written, and those of what is gone are dropped, in slices of the loop,
- * each one transaction. */
-#define FOUND_SLICE_USEC (20 * USEC_PER_MSEC)
-
-static void end_scan(IntakeSource *s) {
-        s->scan.has_logged_postponed = s->scan.is_postponing;
-        s->scan.has_completed = true;
-        s->scan.is_running = s->scan.flush = false;
-        s->scan.is_wanted = s->scan.is_wanted || s->scan.found->has_more;
-        attached_sweep(s);
-        link_sweep_repeat(s);
-        history_report(s, &s->scan.found->ended);
-        s->scan.found = scan_job_free(s->scan.found);
-        hook_hints_forget_old(s);
-        admission_resume_parked(s);
-        if (s->scan.is_wanted && admission_has_space(s)) {
-                source_scan_start(s);
-                return;
-        }
-        /* Scans again until all can be read: before that a drain is not safe. */
-        if (s->hold == INTAKE_HOLDING && !s->scan.is_wanted && !s->admission.has_parked &&
-            !s->scan.has_failed)
-                set_hold(s, INTAKE_HELD);
-        if (s->hold != INTAKE_HELD)
-                source_scan_arm(s);
-}
-
-static int on_found(sd_event_source *source, uint64_t usec, void *userdata) {
-        IntakeSource *s = userdata;
-        ScanJob *j = s->scan.found;
-        (void)source, (void)usec;
-        uint64_t until = source_boot_usec(s) + FOUND_SLICE_USEC;
-        int r = store_begin(s->context->store);
-        if (r < 0) { /* each row would wait for the database's lock by itself */
-                new_bundle_report_postponed(s, r, j->n_found - j->n_handled);
-                end_scan(s);
-                return 0;
-        }
-        s->scan.in_transaction = true;
-        for (; j->n_handled < j->n_found && source_boot_usec(s) < until; j->n_handled++) {
-                ScanUnit *u = &j->found[j->n_handled];
-                units_handle(s, u);
-        }
-        const size_t n_deleted = history_delete(s, &j->ended, until);
-        if (end_transaction(s) >= 0)
-                j->ended.n_deleted += n_deleted;
-        if ((j->n_handled == j->n_found && j->ended.n_handled == j->ended.n) ||
-            timer_arm(&s->scan.found_timer, &(TimerOptions){ .event = s->context->event,
-                                                             .slack_usec = USEC_PER_MSEC,
-                                                             .handler = on_found,
-                                                             .userdata = s }) < 0)
-                end_scan(s); /* the next scan finds the rest */
-        return 0;
+static void set_state(IntakeSource *s, SourceScanState state) {
+        static const char *const names[] = { "idle", "walking", "handling", "waiting" };
+        static const unsigned moves[] = {
+                [SOURCE_SCAN_IDLE] = 1U << SOURCE_SCAN_WALKING | 1U << SOURCE_SCAN_WAITING,
+                [SOURCE_SCAN_WALKING] = 1U << SOURCE_SCAN_HANDLING,
+                [SOURCE_SCAN_HANDLING] = 1U << SOURCE_SCAN_IDLE,
+                [SOURCE_SCAN_WAITING] = 1U << SOURCE_SCAN_WALKING,
+        };
+        static const StateTable table = { "scan", names, moves, N_SOURCE_SCAN_STATES };
+        if (transition_check(&table, s->scan.state, state, NULL) == 0)
+                s->scan.state = state;
 }
 
 /* ---- what a scan could not read ---- */
@@ -184,10 +114,10 @@ static char *describe_unseen(const ScanJob *j) {
                              j->unreadable ? j->unreadable : "?");
 }
 
-/* Logs why the scan did not read all: when the reason changes, not after every scan. */
+/* Logs why the scan did not read all when the reason changes, not after every scan. */
 static void report_unseen(IntakeSource *s, const ScanJob *j) {
         _cleanup_free_ char *why = describe_unseen(j);
-        if (j->result == -ENOENT && !s->scan.was_missing)
+        if (j->result == -ENOENT && s->scan.result != SOURCE_SCAN_MISSING)
                 log_info("source %s: '%s' does not exist yet, waiting for it", s->config->name,
                          s->spec->fixed);
         if (why && (!s->scan.unseen || strcmp(s->scan.unseen, why) != 0))
@@ -198,49 +128,45 @@ static void report_unseen(IntakeSource *s, const ScanJob *j) {
                                        s->context->userdata);
         source_set_note(&s->scan.unseen, why);
         s->scan.n_unreadable = j->n_unreadable;
-        s->scan.has_failed = j->n_unreadable > 0 || (j->result < 0 && j->result != -ENOENT);
-        s->scan.was_missing = j->result == -ENOENT;
+        const bool is_missing = j->result == -ENOENT;
+        s->scan.result = j->n_unreadable > 0 || (j->result < 0 && !is_missing) ? SOURCE_SCAN_UNREAD
+                         : is_missing                                          ? SOURCE_SCAN_MISSING
+                                                                               : SOURCE_SCAN_READ;
 }
 
-static void on_scanned(SourceTask *t) {
+static void report_left_out(IntakeSource *s, const ScanUnit *left_out) {
+        for (int skip = 0; skip < N_SCAN_SKIPS; skip++) {
+                if (s->scan.n_left_out[skip] < left_out->skipped[skip])
+                        losses_report_skip(s, NULL, left_out, (ScanSkip)skip,
+                                           s->scan.n_left_out[skip]);
+                s->scan.n_left_out[skip] = left_out->skipped[skip];
+        }
+}
+
+static void on_walked(SourceTask *t) {
         _cleanup_(scan_job_freep) ScanJob *j = CONTAINER_OF(t, ScanJob, task);
         IntakeSource *s = j->source;
         s->scan.took_usec = j->duration_usec;
         report_unseen(s, j);
         report_root(s, j);
         report_locks(s, j);
-        for (int skip = 0; skip < N_SCAN_SKIPS; skip++) {
-                if (s->scan.n_left_out[skip] < j->left_out.skipped[skip])
-                        losses_report_skip(s, NULL, &j->left_out, (ScanSkip)skip,
-                                           s->scan.n_left_out[skip]);
-                s->scan.n_left_out[skip] = j->left_out.skipped[skip];
-        }
-        source_watch_start(s, j->on_network ? j->fs_name : NULL); /* calls on_rescan when everything
-                              is watched: what came in between is not lost */
+        report_left_out(s, &j->left_out);
+        /* When everything is watched, this has another scan start: what came in between is not
+         * lost. */
+        source_watch_start(s, j->on_network ? j->fs_name : NULL);
         if (j->result == 0) {
                 unit_table_done(&s->table);
                 s->table = j->seen;
                 j->seen = (UnitTable){ 0 };
         }
-        s->scan.is_postponing = s->admission.has_late = false;
+        new_bundle_on_walk_end(s);
+        s->admission.has_late = false;
         s->scan.found = TAKE_PTR(j);
-        (void)on_found(NULL, 0, s);
+        set_state(s, SOURCE_SCAN_HANDLING);
+        step(s);
 }
 
-/* ---- a scan's start ---- */
-
-void source_scan_arm(IntakeSource *s) {
-        uint64_t usec = MIN(s->config->scan_interval_usec,
-                            s->admission.has_late ? USEC_PER_MINUTE : UINT64_MAX);
-        int r = timer_arm(&s->scan.timer, &(TimerOptions){ .event = s->context->event,
-                                                           .usec = usec,
-                                                           .slack_usec = usec / 20,
-                                                           .handler = on_scan_timer,
-                                                           .userdata = s });
-        if (r < 0)
-                log_error(r, "source %s: cannot arm the scan timer; only events find what is new",
-                          s->config->name);
-}
+/* ---- units that a scan does not recognise by their names ---- */
 
 static int add_known(const char *path, void *userdata) {
         ScanJob *j = userdata;
@@ -251,7 +177,6 @@ static int add_known(const char *path, void *userdata) {
                                                         : unit_table_put(&j->known, relative, 0);
 }
 
-/* Adds the units of dumps that a scan does not recognise by their names. */
 static int add_nameless(IntakeSource *s, ScanJob *j) {
         if (s->spec->scan.kind != SOURCE_NEURON_CORE_DUMP)
                 return 0;
@@ -264,13 +189,33 @@ static int add_nameless(IntakeSource *s, ScanJob *j) {
         return r;
 }
 
-void source_scan_start(IntakeSource *s) {
-        if (s->hold == INTAKE_HELD)
-                return;
-        if (s->scan.is_running || s->load_timer) {
-                s->scan.is_wanted = true;
-                return;
-        }
+/* ---- the steps ---- */
+
+static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        IntakeSource *s = userdata;
+        (void)source, (void)usec;
+        if (s->watch.dirwatch)
+                dirwatch_check(s->watch.dirwatch);
+        source_scan_start(s);
+        return 0;
+}
+
+void source_scan_arm(IntakeSource *s) {
+        uint64_t usec = MIN(s->config->scan_interval_usec,
+                            s->admission.has_late ? USEC_PER_MINUTE : UINT64_MAX);
+        int r = timer_arm(&s->scan.timer, &(TimerOptions){ .event = s->context->event,
+                                                           .usec = usec,
+                                                           .slack_usec = usec / 20,
+                                                           .handler = on_timer,
+                                                           .userdata = s });
+        if (r < 0)
+                log_error(r, "source %s: cannot arm the scan timer; only events find what is new",
+                          s->config->name);
+        if (s->scan.state == SOURCE_SCAN_IDLE)
+                set_state(s, SOURCE_SCAN_WAITING);
+}
+
+static void start_walk(IntakeSource *s) {
         ScanJob *j = NULL;
         int r = scan_job_new(&j, s->spec, &s->table, s->context->active.max);
         if (r >= 0)
@@ -278,7 +223,7 @@ void source_scan_start(IntakeSource *s) {
         if (r >= 0) {
                 history_load(s, &j->ended);
                 j->source = s;
-                j->task.done = on_scanned;
+                j->task.done = on_walked;
                 r = source_submit(s, s->scan.pool, &j->task);
         }
         if (r < 0) {
@@ -288,11 +233,89 @@ void source_scan_start(IntakeSource *s) {
                 source_scan_arm(s);
                 return;
         }
-        s->scan.is_running = true;
-        s->scan.start_usec = s->context->clock->boottime_usec(s->context->clock);
+        set_state(s, SOURCE_SCAN_WALKING);
+        s->scan.start_usec = source_boot_usec(s);
         s->scan.is_wanted = false;
         s->scan.flush = s->scan.flush_next;
         s->scan.flush_next = false;
+}
+
+static void end_scan(IntakeSource *s) {
+        new_bundle_on_scan_end(s);
+        s->scan.has_completed = true;
+        s->scan.flush = false;
+        s->scan.is_wanted = s->scan.is_wanted || s->scan.found->has_more;
+        set_state(s, SOURCE_SCAN_IDLE);
+        attached_sweep(s);
+        link_sweep_repeat(s);
+        history_report(s, &s->scan.found->ended);
+        s->scan.found = scan_job_free(s->scan.found);
+        hook_hints_forget_old(s);
+        admission_resume_parked(s);
+        if (s->scan.is_wanted && admission_has_space(s)) {
+                source_scan_start(s);
+                return;
+        }
+        /* Scans again until all can be read: before that a drain is not safe. */
+        if (s->hold == INTAKE_HOLDING && !s->scan.is_wanted && !s->admission.has_parked &&
+            !source_scan_has_failed(s))
+                set_hold(s, INTAKE_HELD);
+        if (s->hold != INTAKE_HELD)
+                source_scan_arm(s);
+}
+
+static int on_slice_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        (void)source, (void)usec;
+        step(userdata);
+        return 0;
+}
+
+/* Writes rows of what was found, and deletes those of what is gone, in one transaction.
+ * @return whether another slice follows; if not, the next scan finds what is left */
+static bool handle_slice(IntakeSource *s) {
+        ScanJob *j = s->scan.found;
+        uint64_t until = source_boot_usec(s) + SLICE_USEC;
+        int r = new_bundle_begin(s);
+        if (r < 0) { /* each row would wait for the database's lock by itself */
+                new_bundle_report_postponed(s, r, j->n_found - j->n_handled);
+                return false;
+        }
+        for (; j->n_handled < j->n_found && source_boot_usec(s) < until; j->n_handled++)
+                units_handle(s, &j->found[j->n_handled]);
+        const size_t n_deleted = history_delete(s, &j->ended, until);
+        if (new_bundle_commit(s) >= 0)
+                j->ended.n_deleted += n_deleted;
+        bool is_all = j->n_handled == j->n_found && j->ended.n_handled == j->ended.n;
+        return !is_all &&
+               timer_arm(&s->scan.slice_timer, &(TimerOptions){ .event = s->context->event,
+                                                                .slack_usec = USEC_PER_MSEC,
+                                                                .handler = on_slice_timer,
+                                                                .userdata = s }) >= 0;
+}
+
+static void step(IntakeSource *s) {
+        switch (s->scan.state) {
+        case SOURCE_SCAN_IDLE:
+        case SOURCE_SCAN_WAITING:
+                start_walk(s);
+                break;
+        case SOURCE_SCAN_HANDLING:
+                if (!handle_slice(s))
+                        end_scan(s);
+                break;
+        case SOURCE_SCAN_WALKING: /* on_walked() is called */
+        case N_SOURCE_SCAN_STATES:
+                break;
+        }
+}
+
+void source_scan_start(IntakeSource *s) {
+        if (s->hold == INTAKE_HELD)
+                return;
+        if (source_scan_is_running(s) || s->load_timer)
+                s->scan.is_wanted = true;
+        else
+                step(s);
 }
 
 void intake_source_flush(IntakeSource *s, bool flush) {

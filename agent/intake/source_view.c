@@ -3,7 +3,7 @@
 #include "agent/intake/intake.h"
 
 #include "agent/intake/lock_renewal.h"
-#include "agent/intake/source.h"
+#include "agent/intake/source_scan.h"
 #include "lib/event/dirwatch.h"
 
 /* A mount whose server is away never answers. A scan counts as stalled after the longer of these:
@@ -13,7 +13,7 @@
 
 bool intake_source_is_stalled(const IntakeSource *s) {
         uint64_t limit = MAX(SCAN_STALL_USEC, SCAN_STALL_FACTOR * s->scan.took_usec);
-        return s->scan.is_running && !s->scan.found &&
+        return s->scan.state == SOURCE_SCAN_WALKING &&
                s->context->clock->boottime_usec(s->context->clock) - s->scan.start_usec > limit;
 }
 
@@ -24,14 +24,14 @@ const char *intake_source_unseen(const IntakeSource *s) {
         return !s->scan.has_completed ? "it has not been scanned completely yet"
                : s->scan.unseen       ? s->scan.unseen
                : s->sweep.unlisted    ? s->sweep.unlisted
-               : s->scan.has_failed
+               : source_scan_has_failed(s)
                        ? "what was found there cannot be recorded in the state database; "
                          "free space in the state directory, or fix its disk"
                        : NULL;
 }
 
 static const char *degraded_by(const IntakeSource *s) {
-        return intake_source_is_stalled(s) || (s->scan.has_completed && s->scan.has_failed)
+        return intake_source_is_stalled(s) || (s->scan.has_completed && source_scan_has_failed(s))
                        ? intake_source_unseen(s)
                : s->scan.root_note ? s->scan.root_note
                : s->watch.dirwatch && dirwatch_n_left_out(s->watch.dirwatch)
@@ -75,7 +75,7 @@ bool intake_source_is_busy(const IntakeSource *s) {
 }
 
 bool intake_source_is_idle(const IntakeSource *s) {
-        return s->scan.has_completed && !s->scan.is_running && !s->scan.is_wanted &&
+        return s->scan.has_completed && !source_scan_is_running(s) && !s->scan.is_wanted &&
                s->n_probes == 0 && s->renewal.n_marks == 0 && s->links.n_releases == 0 &&
                !s->sweep.is_running && !s->admission.has_parked && !s->admission.has_late &&
                path_queue_is_empty(&s->paths.queue) && path_queue_is_empty(&s->attached.queue);
