@@ -591,7 +591,8 @@ static void note_set_stage(Note *note, NoteStage to) {
         static const StateTable table = { "hook note", names, moves, N_NOTE_STAGES };
         if (transition_check(&table, note->stage, to, NULL) < 0)
                 return;
-        log_debug("note %s: %s", note->hook.id, names[to]);
+        if (note->hook.id[0]) /* it is known once the note is parsed */
+                log_debug("note %s: %s", note->hook.id, names[to]);
         note->stage = to;
 }
 
