@@ -29,7 +29,7 @@ static const CliCommand commands[] = {
           NULL, CLI_NEEDS_AGENT, cmd_bundle },
         { "wait", "[ID | --all] [--timeout T]", "wait until delivered (exit 0) or given up (exit 1)",
           "  --all        for everything the agent knows and finds (the default without ID); exit 1 also when\n"
-          "               a source cannot be read\n"
+          "               a source cannot be read, or a bundle is discarded meanwhile to free space\n"
           "  --timeout T  at most this long, such as 30s or 10m; then prints what is undelivered (exit 1)\n",
           CLI_NEEDS_AGENT, cmd_wait },
         { "retry", "ID", "try a bundle again now, out of quarantine too",

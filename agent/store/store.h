@@ -15,10 +15,10 @@
 typedef struct Store Store;
 
 /** Opens or makes `<state_dir>/state.db` (0600) and takes the directory's lock (`<state_dir>/lock`,
- * flock). A database that is corrupt or of a newer schema is put aside as `state.db.corrupt-<time>`
- * (with -wal and -shm) and a new one is begun: *ret_put_aside gets its name (the caller's), to be
- * told. An older schema is upgraded in one transaction. A database that is there is opened on a
- * full disk, too: see store_last_error().
+ * flock). A database that is corrupt is put aside as `state.db.corrupt-<time>` (with -wal and -shm)
+ * and a new one is begun: *ret_put_aside gets its name (the caller's), to be told. An older schema
+ * is upgraded in one transaction. A database that is there is opened on a full disk, too: see
+ * store_last_error().
  * @param ret_put_aside  NULL when nothing was; may be NULL itself
  * @return 0; STORE_E_LOCKED and *ret_pid of the holder (0 = unknown); STORE_E_NEWER: a newer agent
  * wrote the database, which is untouched (logged); -errno */

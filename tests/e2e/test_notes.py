@@ -930,7 +930,12 @@ def a_hook_that_dies_or_hangs_is_not_waited_for_for_ever():
     assert hung.hear().startswith("accepted")
     wait_for("the end of one that hangs", lambda: sql(agent, "SELECT count(*) FROM notes WHERE "
                                                       "finished_usec > 0") == "2", timeout=10)
+    absent = Hook(agent, note_of(agent.path("dumps", "dt-20260528-051233-cid-00000000000000aa")))
+    assert absent.hear().startswith("accepted")
+    wait_for("it is not called ended", lambda: "its hook has not ended by hook.deadline: refused, "
+             "the directory is not there" in agent.log, timeout=10)
     hung.close()
+    absent.close()
     agent.stop()
 
 
