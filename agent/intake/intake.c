@@ -60,9 +60,15 @@ struct IntakeSource {
         WorkerPool *lock_pool;
         sd_event_source *renew_timer;
         bool is_renewing;
-        size_t n_marks;       /* of deliveries, that lock_pool is writing */
-        UnitLocksHeld others; /* what other nodes held at the last renewal */
-        char *unseen;         /* why the last scan could not read all of it; owned; NULL: it did */
+        size_t n_marks; /* of deliveries, that lock_pool is writing */
+        struct {
+                char *relative; /* owned */
+                uint64_t digest;
+        } * unmarked; /* marks that could not be written: the next renewal tries them again */
+        size_t n_unmarked;
+        bool has_logged_unmarked; /* since a mark was last written */
+        UnitLocksHeld others;     /* what other nodes held at the last renewal */
+        char *unseen; /* why the last scan could not read all of it; owned; NULL: it did */
 
         UnitTable table;
         sd_event_source *load_timer;     /* NULL: all that is known is in the table */
@@ -2483,6 +2489,8 @@ static int end_transaction(IntakeSource *s) {
 
 /* ---- sources that nodes share: this node renews its locks, and publishes what it holds ---- */
 
+#define UNMARKED_MAX 1024 /* deliveries whose mark is written again at the next renewal */
+
 typedef struct UnitLockJob {
         SourceTask task;
         IntakeSource *source; /* for done(); NULL: nobody waits for it */
@@ -2505,7 +2513,7 @@ static UnitLockJob *lock_job_free(UnitLockJob *b) {
 static void lock_job_run(WorkJob *job) {
         UnitLockJob *b = CONTAINER_OF(job, UnitLockJob, task.job);
         if (b->delivered)
-                unit_locks_mark_delivered(b->spec->locks, b->delivered, b->digest);
+                b->result = unit_locks_mark_delivered(b->spec->locks, b->delivered, b->digest);
         else
                 b->result = unit_locks_renew(b->spec->locks, &b->own, &b->others);
 }
@@ -2514,12 +2522,33 @@ static void lock_job_drop(SourceTask *t) {
         lock_job_free(CONTAINER_OF(t, UnitLockJob, task));
 }
 
+/* The row says that it is delivered: only the mark for other nodes is missing. */
+static void keep_unmarked(IntakeSource *s, UnitLockJob *b) {
+        bool is_kept = s->n_unmarked < UNMARKED_MAX &&
+                       array_grow(&s->unmarked, s->n_unmarked, sizeof *s->unmarked) == 0;
+        if (!s->has_logged_unmarked)
+                log_warning(b->result,
+                            "source %s: cannot mark '%s' for other nodes as delivered, so that one "
+                            "may deliver it again if this node dies; %s",
+                            s->config->name, b->delivered,
+                            is_kept ? "trying again at each scan" : "too many are tried again");
+        s->has_logged_unmarked = true;
+        if (!is_kept)
+                return;
+        s->unmarked[s->n_unmarked].relative = TAKE_PTR(b->delivered);
+        s->unmarked[s->n_unmarked++].digest = b->digest;
+}
+
 static void on_lock_job_done(SourceTask *t) {
         UnitLockJob *b = CONTAINER_OF(t, UnitLockJob, task);
         IntakeSource *s = b->source;
-        if (b->delivered)
+        if (b->delivered) {
                 s->n_marks--;
-        else {
+                if (b->result < 0)
+                        keep_unmarked(s, b);
+                else
+                        s->has_logged_unmarked = false;
+        } else {
                 s->is_renewing = false;
                 s->others = b->result == 0 ? b->others : (UnitLocksHeld){ 0 };
         }
@@ -2553,11 +2582,21 @@ static void mark_delivered(IntakeSource *s, const char *relative, uint64_t diges
                 s->n_marks++;
 }
 
+static void mark_again(IntakeSource *s) {
+        size_t n = s->n_marks > 0 ? 0 : s->n_unmarked;
+        for (size_t i = 0; i < n; i++) {
+                mark_delivered(s, s->unmarked[i].relative, s->unmarked[i].digest);
+                free(s->unmarked[i].relative);
+        }
+        s->n_unmarked -= n;
+}
+
 static void renew_locks(IntakeSource *s) {
         UnitLocksHeld own = { 0 };
         uint64_t now = intake_realtime_usec(s);
         if (s->is_renewing) /* the last renewal hangs */
                 return;
+        mark_again(s);
         LIST_FOREACH_ITEM (const Bundle, b, link, bundle_table_all(s->context->bundles)) {
                 if (b->source != s || b->rec.is_redelivery)
                         continue;
@@ -3024,6 +3063,9 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         free(s->lock_note);
         free(s->unseen);
         free(s->unlisted_links);
+        for (size_t i = 0; i < s->n_unmarked; i++)
+                free(s->unmarked[i].relative);
+        free(s->unmarked);
         free(s);
         return NULL;
 }

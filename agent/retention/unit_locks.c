@@ -675,18 +675,21 @@ int unit_locks_request(UnitLocksScan *s, const UnitPart *part) {
 
 /* ---- without a scan ---- */
 
-static void mark_part(const UnitLocks *l, const Place *p, const UnitPart *part) {
+/* @return 0: it is marked; -errno */
+static int mark_part(const UnitLocks *l, const Place *p, const UnitPart *part) {
         char name[LOCK_NAME_SIZE];
         Lock k = { 0 };
         done_name(l, part->relative, part->instance_id, part->digest, name);
         int r = read_lock(l, p, p->units_fd, name, &k);
         lock_done(&k);
-        if (r < 0)                                    /* not marked yet */
-                (void)publish_lock(l, p, name, part); /* without it, it may be delivered twice */
+        if (r < 0) /* not marked yet */
+                r = publish_lock(l, p, name, part);
+        return r == -EEXIST ? 0 : r; /* by another thread, or a name that another user has taken */
 }
 
 /* Marks other nodes' parts with the digest that they had when this agent took them over. */
-static void mark_acquired(UnitLocks *l, const Place *p, const char *relative) {
+static int mark_acquired(UnitLocks *l, const Place *p, const char *relative) {
+        int result = 0;
         unsigned n = MIN(atomic_load(&l->n_acquired), (unsigned)ACQUIRED_MAX);
         for (unsigned i = 0; i < n; i++) {
                 const char *instance_id = l->acquired[i].instance_id;
@@ -697,19 +700,24 @@ static void mark_acquired(UnitLocks *l, const Place *p, const char *relative) {
                         continue;
                 key_of_part(l, relative, instance_id, key);
                 if (find_lock(l, p, key, &k, &turn) == 0 && strcmp(k.holder, l->instance_id) == 0)
-                        mark_part(l, p, &(UnitPart){ relative, instance_id, k.digest, 0 });
+                        result = MIN(
+                                result,
+                                mark_part(l, p, &(UnitPart){ relative, instance_id, k.digest, 0 }));
                 lock_done(&k);
         }
+        return result;
 }
 
-void unit_locks_mark_delivered(UnitLocks *l, const char *relative, uint64_t digest) {
+int unit_locks_mark_delivered(UnitLocks *l, const char *relative, uint64_t digest) {
         Place p;
-        if (place_open(l, &p, NULL) < 0)
-                return;
+        int r = place_open(l, &p, NULL);
+        if (r < 0)
+                return r;
         bool is_locked = holds_lock(l, &p, relative, "");
-        mark_part(l, &p, &(UnitPart){ relative, is_locked ? "" : l->instance_id, digest, 0 });
-        mark_acquired(l, &p, relative);
+        r = mark_part(l, &p, &(UnitPart){ relative, is_locked ? "" : l->instance_id, digest, 0 });
+        r = MIN(r, mark_acquired(l, &p, relative));
         place_close(&p);
+        return r;
 }
 
 static void add_others(const UnitLocks *l, const Place *p, const char *name, uint64_t now_usec,

@@ -68,10 +68,11 @@ int unit_locks_request(UnitLocksScan *s, const UnitPart *part);
 
 /* ---- without a scan ---- */
 
-/** Marks as delivered what this agent has locked of a unit, so that no node takes it over. Errors
- * are ignored: without the mark, another node may deliver the unit a second time.
- * @param digest  of all members that were delivered */
-void unit_locks_mark_delivered(UnitLocks *l, const char *relative, uint64_t digest);
+/** Marks as delivered what this agent has locked of a unit, so that no node takes it over. Without
+ * the mark, another node may deliver the unit a second time once this one is dead.
+ * @param digest  of all members that were delivered
+ * @return 0; -errno: call it again later */
+int unit_locks_mark_delivered(UnitLocks *l, const char *relative, uint64_t digest);
 
 typedef struct UnitLocksHeld {
         uint64_t n_units;     /* not delivered yet */

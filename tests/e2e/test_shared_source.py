@@ -127,6 +127,40 @@ def what_a_dead_node_had_locked_is_taken_over_and_what_it_had_delivered_is_not()
 
 
 @test
+def a_mark_of_a_delivery_that_could_not_be_written_is_written_later():
+    share = Share()
+    first = away(share.node(0), share).start()
+    unit = share.unit("a")
+    first.wait_known(1)
+    wait_for("it has its lock", lambda: os.listdir(share.locks()))
+    nodes = os.path.dirname(os.path.dirname(share.mark(0)))
+    own = os.path.join(nodes, NODES[0])
+    os.rename(own, share.place.path("own"))
+    in_the_way = [own, *(f"{own}@{k}" for k in range(1, 4))]
+    for path in in_the_way:
+        with open(path, "xb"):
+            pass
+    os.unlink(first.path("file"))
+    os.makedirs(first.path("file", "in", "the", "way"))
+    wait_for("it is delivered", lambda: first.counts()["delivered"] == 1, 40)
+    wait_for("the mark that fails is logged", lambda: "cannot mark 'job-a' for other nodes" in
+             first.log)
+    time.sleep(1)  # some scans
+    assert first.log.count("cannot mark 'job-a'") == 1, first.log
+    for path in in_the_way:
+        os.unlink(path)
+    os.rename(share.place.path("own"), own)
+    wait_for("it is marked", lambda: [name for name in os.listdir(share.locks())
+                                      if name.endswith(".done")])
+    first.kill()
+    share.set_back(0)
+    second = share.node(1).start()
+    wait_for("it has scanned", lambda: os.path.exists(share.mark(1)) and second.status()["idle"])
+    assert second.counts()["discovered"] == 0 and os.path.isdir(unit), second.counts()
+    second.stop()
+
+
+@test
 def names_with_a_dead_nodes_id_are_taken_over_in_time():
     share = Share()
     template = "dt-%d-cid-%c"
