@@ -35,9 +35,9 @@ static const CliCommand commands[] = {
         { "retry", "ID", "try a bundle again now, out of quarantine too",
           NULL, CLI_NEEDS_AGENT, cmd_bundle },
         { "cancel", "ID [--yes]", "stop working on a bundle; keep its source",
-          "It cannot be undone. If its object may be at a destination already, the manifest is written there\n"
-          "first. A copy of its files under another name in the source is delivered as a new bundle.\n\n"
-          "  -y, --yes    do not ask, which is done on a terminal only\n", CLI_NEEDS_AGENT, cmd_bundle },
+          "It cannot be undone: to deliver the files after all, copy them to another name in the source. If an\n"
+          "upload has perhaps ended at a destination already, the agent writes the manifest there first.\n\n"
+          "  -y, --yes    do not ask for a confirmation (only a terminal is asked)\n", CLI_NEEDS_AGENT, cmd_bundle },
         { "pin", "ID", "mark a bundle, so that retention keeps its source",
           NULL, CLI_NEEDS_AGENT, cmd_bundle },
         { "unpin", "ID", "undo pin",
