@@ -898,8 +898,12 @@ static void on_probed(IntakeSource *s, ProbeJob *p) {
         b->is_replaced = b->is_replaced || p->met_another;
         if (b->rec.state != BUNDLE_SETTLING)
                 return;
-        if (p->result < 0 && p->result != -ENOENT) {
-                log_dump(b->rec.id, LOG_WARNING, p->result, "cannot read '%s', trying again",
+        if (p->result == PROBE_E_AWAY || (p->result < 0 && p->result != -ENOENT)) {
+                log_dump(b->rec.id, LOG_WARNING, MIN(p->result, 0),
+                         p->result == PROBE_E_AWAY
+                                 ? "'%s' has files that cannot be read, and its share is away, "
+                                   "trying again"
+                                 : "cannot read '%s', trying again",
                          b->rec.path);
                 intake_probe_bundle_in(b, s->config->scan_interval_usec);
                 return;
@@ -1111,6 +1115,8 @@ static void intake_probe_bundle(Bundle *b) {
                 p->unit_born_usec = b->rec.unit_born_usec;
         }
         p->links_only = intake_is_from_links(&b->rec);
+        p->waits_for_share = s->config->max_wait_usec == 0 ||
+                             intake_boot_usec(s) - b->seen_boot_usec < s->config->max_wait_usec;
         p->check_writers = b->check || b->flush ||
                            b->quiet_usec + intake_boot_usec(s) - b->checked_boot_usec >=
                                    s->config->settle_usec;
@@ -1476,6 +1482,7 @@ static void probe_for_supplement(IntakeSource *s, const ScanUnit *u, const char 
                 return;
         strcpy(p->bundle_id, base_id);
         p->seen_digest = u->digest;
+        p->waits_for_share = true;
         int r = store_get_prints(s->context->store, base_id, &p->shipped, &p->n_shipped);
         if (r < 0) {
                 log_error(r, "source %s: cannot read what was shipped of '%s'", s->config->name,

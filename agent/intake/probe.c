@@ -419,6 +419,25 @@ static int hold_late(ProbeJob *p) {
         return r;
 }
 
+static int walk_and_hold(ProbeJob *p) {
+        int r = walk(p);
+        /* A link was refused after others had been made: then descriptors hold all members. */
+        return r == 0 && p->hold && !p->links_held && p->n_linked > 0 ? walk(p) : r;
+}
+
+/* When an NFS export is withdrawn, a client lists the unit from its cache, but the members cannot
+ * be read. They are left out only if they cannot be read either once the server has answered. */
+static int check_unreadable(ProbeJob *p) {
+        int r = 0;
+        for (unsigned i = 0; r == 0 && i < 2 && p->unit.skipped[SCAN_SKIP_UNREADABLE] > 0; i++) {
+                if (unit_locks_is_away(p->spec->locks))
+                        return PROBE_E_AWAY;
+                if (i == 0)
+                        r = walk_and_hold(p);
+        }
+        return r;
+}
+
 static int probe_unit(ProbeJob *p) {
         _cleanup_free_ char *path =
                 p->relative[0] ? path_join(p->spec->fixed, p->relative) : strdup(p->spec->fixed);
@@ -430,10 +449,9 @@ static int probe_unit(ProbeJob *p) {
                 pins_session_set_unit(p->session, path, p->owner.uid);
         p->links_held = p->hold;
         p->unit = (ScanUnit){ .pid = -1 };
-        r = p->links_only ? -ENOENT : walk(p);
-        /* A link was refused after others had been made: then descriptors hold all members. */
-        if (r == 0 && p->hold && !p->links_held && p->n_linked > 0)
-                r = walk(p);
+        r = p->links_only ? -ENOENT : walk_and_hold(p);
+        if (r == 0 && p->waits_for_share)
+                r = check_unreadable(p);
         if (r == 0 && p->unit.n_files == 0 && p->n_shipped_there == 0)
                 r = -ENOENT;
         if (p->links_held || p->unit.n_files == 0)

@@ -46,6 +46,7 @@ typedef struct ProbeJob {
         uint64_t seen_digest; /* the owner's: of the unit, when it was found */
         bool check_writers;   /* leases and headers too */
         bool hold;            /* by links, or else by descriptors */
+        bool waits_for_share; /* members that cannot be read while it is away are not left out */
         /* A directory with another inode or another birth in the unit's place is another unit; 0:
          * not compared. */
         uint64_t unit_ino, unit_born_usec;
@@ -68,7 +69,9 @@ typedef struct ProbeJob {
         PinsSession *base_session; /* while the job runs: links of bundle_id */
 
         /* 0; SCAN_E_NO_UNIT; PROBE_E_FOREIGN: another node has locked it, or delivered it;
-         * PROBE_E_NOT_HELD: after a recheck, hold_error has the reason; -ENOENT; -errno */
+         * PROBE_E_NOT_HELD: after a recheck, hold_error has the reason; PROBE_E_AWAY: with
+         * waits_for_share, members cannot be read, nor can this agent's mark be renewed; -ENOENT;
+         * -errno */
         int result;
         /* Of a path as scan_unit_at() returns it, else only the fields that are counted over
          * members. */
@@ -92,7 +95,7 @@ typedef struct ProbeJob {
         uint64_t duration_usec;
 } ProbeJob;
 
-enum { PROBE_E_FOREIGN = 2, PROBE_E_NOT_HELD = 3 };
+enum { PROBE_E_FOREIGN = 2, PROBE_E_NOT_HELD = 3, PROBE_E_AWAY = 4 };
 
 /** @param relative  copied */
 int probe_job_new(ProbeJob **ret, SourceSpec *spec, const char *relative);

@@ -60,6 +60,7 @@ struct UnitLocks {
         } acquired[ACQUIRED_MAX];
         atomic_uint n_acquired;
         atomic_bool is_loaded;
+        atomic_bool was_renewed;       /* this agent's mark, by this process */
         atomic_ullong last_sweep_usec; /* CLOCK_BOOTTIME */
 };
 
@@ -560,7 +561,10 @@ void unit_locks_scan_apply(UnitLocksScan *s, ScanSource *scan) {
 static int open_scan(UnitLocksScan *s, char **ret_error) {
         place_close(&s->place);
         int r = place_open(s->locks, &s->place, ret_error);
-        return r < 0 ? r : touch(&s->place, NULL, &s->now_usec);
+        r = r < 0 ? r : touch(&s->place, NULL, &s->now_usec);
+        if (r == 0)
+                atomic_store(&s->locks->was_renewed, true);
+        return r;
 }
 
 int unit_locks_scan_new(UnitLocksScan **ret, UnitLocks *l, char **ret_note) {
@@ -764,4 +768,17 @@ int unit_locks_renew(UnitLocks *l, const UnitLocksHeld *own, UnitLocksHeld *ret_
         }
         place_close(&p);
         return r;
+}
+
+bool unit_locks_is_away(UnitLocks *l) {
+        uint64_t now_usec;
+        Place p;
+        if (!atomic_load(&l->was_renewed))
+                return false;
+        int r = place_open(l, &p, NULL);
+        if (r == 0) {
+                r = touch(&p, NULL, &now_usec);
+                place_close(&p);
+        }
+        return r < 0 && r != -ENOMEM && r != -ENOSPC && r != -EDQUOT && r != -EROFS;
 }

@@ -88,3 +88,8 @@ typedef struct UnitLocksHeld {
  * @param own  n_units and oldest_usec of this agent
  * @return 0; -ENOENT: no network file system; -errno */
 int unit_locks_renew(UnitLocks *l, const UnitLocksHeld *own, UnitLocksHeld *ret_others);
+
+/** Renews this agent's mark, a request that an NFS client does not answer from its cache.
+ * @return whether the share is away for now: the mark was renewed before by this process, and
+ * cannot be opened or renewed any more. A share that is only full or read-only is not away */
+bool unit_locks_is_away(UnitLocks *l);

@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 import make_dump
 from agent import Agent, check_bundle, need_root, object_of, run, tree, wait_for
 from tap import main, test
-from test_volume import cleanup, serve_faultfs
+from test_volume import cleanup, fault, serve_faultfs
 
 NODES = ("i-0a1b2c3d4e5f60710", "i-0a1b2c3d4e5f60711", "i-0a1b2c3d4e5f60712")
 DEAD_SECONDS = 11 * 60
@@ -307,6 +307,47 @@ def an_agent_of_another_uid_is_trusted_when_it_is_listed():
     a.wait_delivered(1)
     assert os.listdir(share.locks())
     a.stop()
+
+
+def a_unit_with_a_file_that_cannot_be_read(share, settle, max_wait):
+    """Its bundle is SETTLING. @return the agent"""
+    unit = share.unit("one")
+    with open(os.path.join(unit, "more"), "wb") as f:
+        f.write(b"more" * 1000)
+    a = share.node(0, settle=settle, max_wait=max_wait).start()
+    wait_for("it settles", lambda: a.counts()["settling"])
+    fault(share.root, "getattr EACCES 0 job-one/more")
+    return a
+
+
+@test
+def files_that_cannot_be_read_while_the_share_is_away_are_not_left_out():
+    share = Share()
+    a = a_unit_with_a_file_that_cannot_be_read(share, "5s", "10m")
+    fault(share.root, "open EACCES 0 /alive")  # as for an export that is withdrawn
+    wait_for("it is told", lambda: "its share is away" in a.log)
+    time.sleep(6)  # more than `settle`
+    assert a.counts()["settling"] == 1, a.counts()
+    fault(share.root, "clear")
+    a.wait_delivered(1)
+    manifest = share.manifests()[0][1]
+    assert manifest["bundle"]["complete"] and len(manifest["members"]) == 2, manifest
+    a.stop()
+
+
+@test
+def files_that_cannot_be_read_after_max_wait_or_on_a_share_that_answers_are_left_out():
+    for faults, max_wait in (("open EACCES 0 /alive", "9s"), (None, "10m")):
+        share = Share()
+        a = a_unit_with_a_file_that_cannot_be_read(share, "4s", max_wait)
+        if faults:
+            fault(share.root, faults)
+        a.wait_delivered(1)
+        manifest = share.manifests()[0][1]
+        assert not manifest["bundle"]["complete"], manifest
+        assert manifest["bundle"]["reasons"][0].startswith("unreadable: 1 left out"), manifest
+        assert ("its share is away" in a.log) == bool(faults), a.log
+        a.stop()
 
 
 @test
