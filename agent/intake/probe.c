@@ -383,6 +383,8 @@ static int on_late_member(const ScanMember *m, int unit_fd, void *userdata) {
                 p->met_another = true;
                 return -ENOENT;
         }
+        if (m->skip == SCAN_SKIP_UNREADABLE)
+                (void)scan_unit_add_skip(&p->unit, m); /* without memory it has no example */
         if (m->skip != SCAN_SKIP_NONE || base_has_link || has_link ||
             member_fingerprints_contain(p->shipped, p->n_shipped,
                                         member_fingerprint(m->path, &m->st)))
@@ -416,6 +418,11 @@ static int hold_late(ProbeJob *p) {
         p->base_session = pins_session_free(p->base_session);
         if (!p->base_is_held)
                 p->n_unheld -= MIN(p->n_unheld, p->base_files);
+        if (r == 0 && p->unit.skipped[SCAN_SKIP_UNREADABLE] > 0 &&
+            unit_locks_is_away(p->spec->locks))
+                r = -ESTALE;
+        if (r < 0 && r != -ENOENT) /* it was not seen whether they are gone */
+                p->n_unheld = p->n_was_unheld;
         return r;
 }
 

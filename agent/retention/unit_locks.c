@@ -60,7 +60,7 @@ struct UnitLocks {
         } acquired[ACQUIRED_MAX];
         atomic_uint n_acquired;
         atomic_bool is_loaded;
-        atomic_bool was_renewed;       /* this agent's mark, by this process */
+        atomic_ullong renewed_usec;    /* CLOCK_BOOTTIME: its mark, by this process; 0: not yet */
         atomic_ullong last_sweep_usec; /* CLOCK_BOOTTIME */
 };
 
@@ -563,7 +563,7 @@ static int open_scan(UnitLocksScan *s, char **ret_error) {
         int r = place_open(s->locks, &s->place, ret_error);
         r = r < 0 ? r : touch(&s->place, NULL, &s->now_usec);
         if (r == 0)
-                atomic_store(&s->locks->was_renewed, true);
+                atomic_store(&s->locks->renewed_usec, clock_boottime_usec());
         return r;
 }
 
@@ -622,6 +622,15 @@ static bool is_held_by_other(UnitLocksScan *s, const UnitPart *part, const Lock 
         return !is_expired(k ? k->mtime_usec : part->newest_usec, s->now_usec);
 }
 
+/* @return whether an error can end by itself. For as long as other agents take this one for alive,
+ * a refusal is one of a withdrawn export. */
+static bool is_for_now(const UnitLocks *l, int error) {
+        uint64_t renewed = atomic_load(&l->renewed_usec);
+        bool is_refused = error == -EACCES || error == -EPERM;
+        return is_transient(error) || (is_refused && renewed > 0 &&
+                                       clock_boottime_usec() - renewed < UNIT_LOCKS_EXPIRE_USEC);
+}
+
 /* Decides without a lock: to deliver a unit twice is better than never; but another node's part is
  * left to that node. */
 static int request_without_lock(const UnitLocksScan *s, const UnitPart *part, int error) {
@@ -629,7 +638,7 @@ static int request_without_lock(const UnitLocksScan *s, const UnitPart *part, in
                 part->instance_id[0] && strcmp(part->instance_id, s->locks->instance_id) != 0;
         if (error == -ENOMEM)
                 return error;
-        return is_foreign || is_transient(error) ? UNIT_LOCKS_E_OTHERS : 0;
+        return is_foreign || is_for_now(s->locks, error) ? UNIT_LOCKS_E_OTHERS : 0;
 }
 
 int unit_locks_request(UnitLocksScan *s, const UnitPart *part) {
@@ -773,7 +782,7 @@ int unit_locks_renew(UnitLocks *l, const UnitLocksHeld *own, UnitLocksHeld *ret_
 bool unit_locks_is_away(UnitLocks *l) {
         uint64_t now_usec;
         Place p;
-        if (!atomic_load(&l->was_renewed))
+        if (atomic_load(&l->renewed_usec) == 0)
                 return false;
         int r = place_open(l, &p, NULL);
         if (r == 0) {

@@ -351,6 +351,51 @@ def files_that_cannot_be_read_after_max_wait_or_on_a_share_that_answers_are_left
 
 
 @test
+def a_share_that_refuses_a_node_for_now_leaves_the_units_to_their_nodes():
+    share = Share()
+    a = away(share.node(0), share).start()
+    share.unit("one")
+    wait_for("it is locked", lambda: a.counts()["ready"])
+    b = share.node(1).start()
+    wait_for("it has a mark", lambda: os.path.exists(share.mark(1)))
+    fault(share.root, "open EACCES 0 /alive")
+    wait_for("it is told", lambda: "cannot be used" in (b.status()["sources"][0]["note"] or ""))
+    time.sleep(2)
+    assert b.counts()["discovered"] == 0 and not share.manifests(), b.counts()
+    fault(share.root, "clear")
+    wait_for("it ended",
+             lambda: "cannot be used" not in (b.status()["sources"][0]["note"] or ""))
+    assert b.counts()["discovered"] == 0, b.counts()
+    a.stop()
+    b.stop()
+
+
+@test
+def a_late_file_that_cannot_be_read_while_the_share_is_away_has_not_vanished():
+    share = Share()
+    a = away(share.node(0), share)
+    a.start()
+    fault(share.root, "link EPERM")  # nothing is held by links
+    unit = share.unit("one")
+    wait_for("it is ready", lambda: a.counts()["ready"])
+    with open(os.path.join(unit, "late"), "wb") as f:
+        f.write(b"late" * 1000)
+    wait_for("it is seen", lambda: "0 files are held now, 1 cannot be" in a.log)
+    seen = a.log.count("looked at what came late")
+    fault(share.root, "getattr EACCES 0 job-one/late")
+    fault(share.root, "open EACCES 0 /alive")
+    os.unlink(a.path("file"))
+    os.makedirs(a.path("file", "in", "the", "way"))
+    wait_for("it is looked at", lambda: a.log.count("looked at what came late") > seen)
+    fault(share.root, "clear")
+    wait_for("all is delivered", lambda: sum(len(m["members"]) for _, m in a.manifests(
+        a.path("file"))) == 2)
+    assert "vanished-file" not in a.curl("/metrics").stdout
+    assert all(b["complete"] for b in a.bundles()), a.bundles()
+    a.stop()
+
+
+@test
 def a_root_that_appears_on_a_network_file_system_later_is_scanned():
     need_root()
     a = Agent()
