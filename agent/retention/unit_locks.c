@@ -578,7 +578,8 @@ int unit_locks_scan_new(UnitLocksScan **ret, UnitLocks *l, char **ret_note) {
         int r = s->error = open_scan(s, &error);
         if (r < 0 && r != -ENOENT &&
             asprintf(ret_note,
-                     "units cannot be locked, so that other nodes may deliver them, too: %s%s%s",
+                     "units cannot be locked, so that other nodes may deliver them, too, and files "
+                     "whose names have a dead node's instance id are left to it: %s%s%s",
                      error ? error : "its `.neuron-collectd` cannot be used", error ? "" : ": ",
                      error ? "" : strerror(-r)) < 0)
                 *ret_note = NULL;
