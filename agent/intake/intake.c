@@ -936,7 +936,7 @@ static void on_probed(IntakeSource *s, ProbeJob *p) {
                                 .waited_usec = now - b->seen_boot_usec,
                                 .flush = b->flush };
         IntakeFacts facts = facts_of(s, b, p);
-        facts.gone = gone;
+        facts.gone = gone && !p->lives_on;
         if (seen) {
                 b->owners = p->owners;
                 named_pids_done(&b->pids);

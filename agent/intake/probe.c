@@ -472,6 +472,7 @@ static int probe_unit(ProbeJob *p) {
         if (r == -ENOENT && p->hold && !p->moved) {
                 p->hold = false;
                 p->from_links = true;
+                p->lives_on = p->links_only && pins_session_lives_on(p->session);
                 r = walk_links(p);
         }
         p->session = pins_session_free(p->session);

@@ -86,6 +86,7 @@ typedef struct ProbeJob {
         bool base_has_link;   /* is_late: of bundle_id */
         uint64_t n_linked;    /* members that have a link of ours */
         bool links_held;
+        bool lives_on;   /* with links_only: each of the links' files has another name, too */
         bool from_links; /* the unit is gone from its place: the facts are those of our links */
         bool moved; /* with -ENOENT: all its pinned files are in other units of this source now */
         char *hold_error; /* why links could not be made, and the remedy */

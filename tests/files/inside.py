@@ -133,7 +133,7 @@ class Round:
         self.n_made += 1
         name = name or f"job-{self.n_made}"
         files = {}
-        unit = os.path.join(where, name)
+        unit = os.path.join(where, f"coming-{name}")  # complete, also on a busy machine
         os.makedirs(unit)
         for i in range(self.rng.randint(1, 4)):
             data = self.rng.randbytes(self.rng.choice((10, 5000, 300000)))
@@ -143,7 +143,8 @@ class Round:
             files[f"file-{i}"] = harness.hashlib.sha256(data).hexdigest()
         os.chown(unit, USER, USER)
         self.units[name] = files
-        return unit
+        os.rename(unit, os.path.join(where, name))
+        return os.path.join(where, name)
 
     # --- agents ---
 
@@ -405,9 +406,11 @@ class NfsSource(Round):
             return
         wait_for(f"{name} is delivered", lambda: any(b["state"] == "delivered" for b in
                                                      self.bundles_of(name)), 90)
-        with open(path, "wb") as f:
+        coming = os.path.join(EXPORT, "coming")
+        with open(coming, "wb") as f:
             f.write(b"late\n" * 100)
-        os.chown(path, USER, USER)
+        os.chown(coming, USER, USER)
+        os.rename(coming, path)
         self.units[name][os.path.basename(path)] = harness.sha256_file(path)
         if self.dies:  # what a node had delivered of a unit that grew is delivered again
             wait_for(f"what is late of {name} is there", self.is_quiet, 90)
