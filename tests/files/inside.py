@@ -24,7 +24,7 @@ SERVER = "10.9.0.1"
 NODES = ("i-0a1b2c3d4e5f60710", "i-0a1b2c3d4e5f60711")
 USER = 1001
 DEAD_SECONDS = 11 * 60
-MARK_SECONDS = 10  # from a manifest, or the share's return, to the mark of the delivery, at the most
+MARK_SECONDS = 10  # from a manifest, or the share's return, to the mark of the delivery
 ROUND_SECONDS = 400  # longer is a fault, wherever it waits
 
 
@@ -299,8 +299,8 @@ class NfsSource(Round):
         self.deletes = rng.random() < 0.3
         if not self.dies and rng.random() < 0.5:
             self.what.append("remove")
-        # Agents that do not know each other's users: twice, but never lost. What has a dead node's id
-        # in its names is left to that node then.
+        # Agents that do not know each other's users: twice, but never lost. What has a dead node's
+        # id in its names is left to that node then.
         self.strangers = self.uids in ((0, 990), (990, 991)) and rng.random() < 0.25
 
         self.dead, self.died_at, self.last_back = None, 0, 0
@@ -327,7 +327,7 @@ class NfsSource(Round):
             if name.endswith(".done") and lines[1:2] + lines[4:] == [self.dead, unit] and \
                     os.stat(path).st_mtime >= last:
                 return False
-        self.allowed.append(unit)
+        self.allowed.append(f"{unit} ({self.died_at - last:.1f} s)")
         return True
 
     def describe(self):
