@@ -350,8 +350,11 @@ static void explain_delivered(const Agent *a, const BundleRecord *rec, StrBuf *t
 static const char *final_sentence(const BundleRecord *rec) {
         switch (rec->state) {
         case BUNDLE_QUARANTINED:
-                return "It failed too often and its source files are still held. "
-                       "Fix the cause, then retry it.";
+                return rec->links_held ? "It failed too often and its source files are still held. "
+                                         "Fix the cause, then retry it."
+                                       : "It failed too often, and no links hold its source "
+                                         "files. Fix the cause, then retry it while they are "
+                                         "there.";
         case BUNDLE_CANCELLED:
                 return "The operator cancelled it; its source files were not changed. It cannot be "
                        "undone, but a copy of them under another name in the source is delivered.";
