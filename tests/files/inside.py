@@ -133,7 +133,8 @@ class Round:
         self.n_made += 1
         name = name or f"job-{self.n_made}"
         files = {}
-        unit = os.path.join(where, f"coming-{name}")  # complete, also on a busy machine
+        # complete when it appears, also on a busy machine
+        unit = os.path.join(os.path.dirname(where), f"coming-{name}")
         os.makedirs(unit)
         for i in range(self.rng.randint(1, 4)):
             data = self.rng.randbytes(self.rng.choice((10, 5000, 300000)))
