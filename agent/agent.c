@@ -1487,10 +1487,11 @@ static void on_changed_key(const char *key, bool needs_restart, void *userdata) 
         strbuf_addf(list, "%s%s", list->n ? ", " : "", key);
         if (needs_restart)
                 return;
-        c->scheduler = c->scheduler || strncmp(key, "destinations", 12) == 0 ||
+        bool is_trust = strcmp(key, "agreement.trusted_uids") == 0;
+        c->scheduler = c->scheduler || is_trust || strncmp(key, "destinations", 12) == 0 ||
                        strncmp(key, "limits", 6) == 0 || strncmp(key, "node", 4) == 0;
-        c->sources =
-                c->sources || strncmp(key, "sources", 7) == 0 || strncmp(key, "snapshot", 8) == 0;
+        c->sources = c->sources || is_trust || strncmp(key, "sources", 7) == 0 ||
+                     strncmp(key, "snapshot", 8) == 0;
 }
 
 static void report_config_error(Agent *a, const Diags *diags) {
@@ -1510,15 +1511,15 @@ static void report_config_error(Agent *a, const Diags *diags) {
 
 /* Swaps the values that need a restart, so that status shows what runs. */
 static void keep_until_restart(Config *running, Config *loaded) {
-        char *keep;
 #define KEEP(field)                                                                                \
         do {                                                                                       \
-                keep = running->field;                                                             \
+                __typeof__(running->field) keep = running->field;                                  \
                 running->field = loaded->field;                                                    \
                 loaded->field = keep;                                                              \
         } while (0)
         KEEP(state_directory);
         KEEP(node.instance_id);
+        KEEP(agreement.enabled);
         KEEP(api.socket);
         KEEP(api.listen);
         KEEP(hook.socket);
@@ -1561,6 +1562,8 @@ static int apply(Agent *a, Config *loaded, const ReloadChanges *c) {
                 set_retention_sources(a);
         } else {
                 a->intake_context.proc_root = loaded->snapshot.proc_root;
+                a->intake_context.trusted_uids =
+                        (const char *const *)loaded->agreement.trusted_uids.items;
                 a->intake_context.hook_deadline_usec = loaded->hook.deadline_usec;
                 rebind_sources(a, loaded);
         }

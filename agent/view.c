@@ -350,19 +350,32 @@ static void explain_delivered(const Agent *a, const BundleRecord *rec, StrBuf *t
 static const char *final_sentence(const BundleRecord *rec) {
         switch (rec->state) {
         case BUNDLE_QUARANTINED:
-                return "It failed too often and its source files are still held. "
-                       "Fix the cause, then retry it.";
+                return rec->links_held ? "It failed too often and its source files are still held. "
+                                         "Fix the cause, then retry it."
+                                       : "It failed too often, and no links hold its source "
+                                         "files. Fix the cause, then retry it while they are "
+                                         "there.";
         case BUNDLE_CANCELLED:
                 return "The operator cancelled it; its source files were not changed. It cannot be "
                        "undone, but a copy of them under another name in the source is delivered.";
         case BUNDLE_EVICTED:
                 return "It was discarded undelivered, to free space for the job; only this row "
                        "remains.";
-        case BUNDLE_VANISHED:
-                return "Its files were removed before they could be shipped.";
         default:
                 return "";
         }
+}
+
+/* Its files were removed or renamed, or none of them may be collected, which the reason says. */
+static void explain_vanished(const BundleRecord *rec, StrBuf *text) {
+        size_t n = 0;
+        for (size_t i = 0; i < rec->n_deliveries; i++)
+                if (rec->deliveries[i].state == DELIVERY_DONE)
+                        strbuf_addf(text, "%s%s", n++ ? ", " : "It was delivered to ",
+                                    rec->deliveries[i].destination);
+        strbuf_add(text, n ? ", but there was nothing more to ship to its other destinations."
+                           : "There was nothing to ship.");
+        strbuf_add(text, " It is collected if its files come back.");
 }
 
 static void explain_links(const Agent *a, StrBuf *text) {
@@ -387,6 +400,8 @@ static char *explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
         if (bundle_state_is_inactive(rec->state)) {
                 if (rec->state == BUNDLE_DELIVERED)
                         explain_delivered(a, rec, &text);
+                if (rec->state == BUNDLE_VANISHED)
+                        explain_vanished(rec, &text);
                 strbuf_add(&text, final_sentence(rec));
                 if (rec->reason && rec->state != BUNDLE_CANCELLED)
                         strbuf_addf(&text, " Last: %s.", rec->reason);

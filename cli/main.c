@@ -29,15 +29,15 @@ static const CliCommand commands[] = {
           NULL, CLI_NEEDS_AGENT, cmd_bundle },
         { "wait", "[ID | --all] [--timeout T]", "wait until delivered (exit 0) or given up (exit 1)",
           "  --all        for everything the agent knows and finds (the default without ID); exit 1 also when\n"
-          "               a source cannot be read\n"
+          "               a source cannot be read, or a bundle is discarded meanwhile to free space\n"
           "  --timeout T  at most this long, such as 30s or 10m; then prints what is undelivered (exit 1)\n",
           CLI_NEEDS_AGENT, cmd_wait },
         { "retry", "ID", "try a bundle again now, out of quarantine too",
           NULL, CLI_NEEDS_AGENT, cmd_bundle },
         { "cancel", "ID [--yes]", "stop working on a bundle; keep its source",
-          "It cannot be undone. If its object may be at a destination already, the manifest is written there\n"
-          "first. A copy of its files under another name in the source is delivered as a new bundle.\n\n"
-          "  -y, --yes    do not ask, which is done on a terminal only\n", CLI_NEEDS_AGENT, cmd_bundle },
+          "It cannot be undone: to deliver the files after all, copy them to another name in the source. If an\n"
+          "upload has perhaps ended at a destination already, the agent writes the manifest there first.\n\n"
+          "  -y, --yes    do not ask for a confirmation (only a terminal is asked)\n", CLI_NEEDS_AGENT, cmd_bundle },
         { "pin", "ID", "mark a bundle, so that retention keeps its source",
           NULL, CLI_NEEDS_AGENT, cmd_bundle },
         { "unpin", "ID", "undo pin",

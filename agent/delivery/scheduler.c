@@ -59,8 +59,10 @@ static void record_place(const Destination *d, Bundle *b, const Delivery *job) {
         if (!object)
                 return;
         if (job->refusal)
-                log_dump(b->rec.id, LOG_WARNING, 0, "%s: it goes to '%s': %s", d->config->name,
-                         object, job->refusal);
+                log_dump(b->rec.id, LOG_WARNING, 0,
+                         "destination %s: delivering to '%s', as the incident's directory cannot "
+                         "be used: %s",
+                         d->config->name, object, job->refusal);
         free(delivery->object);
         delivery->object = object; /* the row is written with the result */
 }

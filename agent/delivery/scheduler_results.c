@@ -269,8 +269,8 @@ static void log_ignored_notes(Bundle *b, const Delivery *job) {
         size_t n = job->n_notes_ignored;
         if (n > 0 && !b->has_logged_notes)
                 log_dump(b->rec.id, LOG_NOTICE, 0,
-                         "%zu %s about it ignored: it has other users' files", n,
-                         n == 1 ? "note of a hook is" : "notes of hooks are");
+                         "%zu %s ignored: it has files of other users than the note's", n,
+                         n == 1 ? "hook note is" : "hook notes are");
         b->has_logged_notes = b->has_logged_notes || n > 0;
 }
 

@@ -53,6 +53,7 @@ typedef struct HookPeer { /* read only, but userdata */
         Owner owner;
         bool is_owner_known; /* its cgroup could be read */
         uint64_t since_usec; /* CLOCK_BOOTTIME when it connected */
+        bool is_late;        /* its time is over: on_gone is about to be called */
         bool is_closed;      /* unlinked, freed when its own callback has returned */
         void *userdata;      /* of the owner; NULL: it sent no note yet */
 } HookPeer;
@@ -105,7 +106,9 @@ typedef struct Note {
         bool has_finish;
         NoteView view;      /* borrows from here */
         bool is_durable;    /* accepted */
-        bool has_ended;     /* its hook has; perhaps before the note was durable or checked */
+        bool has_ended;     /* its hook has, or its time is over; perhaps before the note was
+                               durable or checked */
+        bool is_late;       /* its time was over, and its hook had not ended */
         bool is_unanswered; /* the file system of its directory does not answer; the hook gets
                                that as the reason */
         bool is_invisible;  /* its directory would be in a source, and is in none that we see */
@@ -292,6 +295,7 @@ static int on_peer_timer(sd_event_source *source, uint64_t usec, void *userdata)
         if (!p->userdata)                                /* no packet ever came */
                 p->socket->options.on_refused(&p->owner, "it sent no note within a second",
                                               p->socket->options.userdata);
+        p->is_late = true;
         peer_gone(p);
         return 0;
 }
@@ -591,7 +595,8 @@ static void note_set_stage(Note *note, NoteStage to) {
         static const StateTable table = { "hook note", names, moves, N_NOTE_STAGES };
         if (transition_check(&table, note->stage, to, NULL) < 0)
                 return;
-        log_debug("note %s: %s", note->hook.id, names[to]);
+        if (note->hook.id[0]) /* it is known once the note is parsed */
+                log_debug("note %s: %s", note->hook.id, names[to]);
         note->stage = to;
 }
 
@@ -803,7 +808,8 @@ static void log_note(const Note *note) {
                  : note->stored_refused ? "refused, "
                                         : "files are expected in ",
                  note->stored_refused ? note->stored_refused : v->unit_path,
-                 v->may_come ? "; it is checked again when the hook has ended" : "",
+                 v->may_come ? "; it is checked again when the hook has ended, or at hook.deadline"
+                             : "",
                  !v->pid_why ? "" : "; its process is not known to this agent: ",
                  !v->pid_why ? "" : v->pid_why);
         strbuf_done(&where);
@@ -862,7 +868,10 @@ static void log_late(const Note *note) {
         if (!note->view.may_come)
                 return;
         if (refused)
-                log_info("note %s: its hook has ended: refused, %s", note->hook.id, refused);
+                log_info("note %s: %s: refused, %s", note->hook.id,
+                         note->is_late ? "its hook has not ended by hook.deadline"
+                                       : "its hook has ended",
+                         refused);
         else
                 log_info("note %s: its directory exists now: files are expected in %s",
                          note->hook.id, note->view.unit_path);
@@ -1402,6 +1411,7 @@ static void on_gone(HookPeer *p, void *userdata) {
         Note *note = p->userdata;
         if (!note)
                 return;
+        note->is_late = p->is_late;
         detach_peer(userdata, note, &(HookFinish){ 0 }); /* it died, or hung */
 }
 

@@ -247,14 +247,20 @@ void hook_hints_add_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts) 
         facts->hooks_finished = any_finished && facts->n_hooks == 0;
 }
 
-void hook_hints_report_ignored(IntakeSource *s, const Bundle *b) {
+void hook_hints_report_ignored(IntakeSource *s, Bundle *b) {
         LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints) {
                 if (n->n_uncounted == 0 || !is_about(n, b->rec.path) ||
                     uid_may_annotate(&b->owners, n->owner.uid))
                         continue;
-                log_dump(b->rec.id, LOG_NOTICE, 0,
-                         "hook notes of uid %u are ignored: it has files of uid %u",
-                         (unsigned)n->owner.uid, (unsigned)b->owners.uid);
+                if (b->owners.has_several)
+                        log_dump(b->rec.id, LOG_NOTICE, 0,
+                                 "hook notes of uid %u are ignored: it has files of several users",
+                                 (unsigned)n->owner.uid);
+                else
+                        log_dump(b->rec.id, LOG_NOTICE, 0,
+                                 "hook notes of uid %u are ignored: it has files of uid %u",
+                                 (unsigned)n->owner.uid, (unsigned)b->owners.uid);
+                b->has_logged_notes = true;
                 if (s->context->on_unheard)
                         s->context->on_unheard(n->n_uncounted, s->context->userdata);
                 n->n_uncounted = 0;

@@ -29,7 +29,7 @@ int hook_hints_for_each_unit(const IntakeSource *s,
 /** Adds the facts from the hints that count for a bundle. */
 void hook_hints_add_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts);
 /** Logs and counts notes of users who may not annotate the bundle. */
-void hook_hints_report_ignored(IntakeSource *s, const Bundle *b);
+void hook_hints_report_ignored(IntakeSource *s, Bundle *b);
 /** Has a probe look for the files that hooks have promised. @return 0, -ENOMEM */
 int hook_hints_add_promises(IntakeSource *s, const char *unit_path, PromisedFiles *ret);
 /** Forgets the promised files that the probe has seen. */

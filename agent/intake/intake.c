@@ -215,14 +215,13 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         path_queue_done(&s->links.rechecks);
         path_queue_done(&s->attached.queue);
         sd_event_source_disable_unref(s->attached.timer);
-        sd_event_source_disable_unref(s->renewal.timer);
+        lock_renewal_done(s);
         hook_hints_done(s);
         unit_table_done(&s->table);
         source_spec_unref(s->spec);
         free(s->watch.note);
         free(s->hold_note);
         free(s->scan.root_note);
-        free(s->renewal.note);
         free(s->scan.unseen);
         free(s->sweep.unlisted);
         free(s);

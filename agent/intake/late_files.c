@@ -34,10 +34,11 @@ typedef struct LateProbe {
         uint64_t n_was_unheld; /* at the probe before */
         uint64_t unit_ino, unit_born_usec; /* as UnitWalk has them */
 
-        uint64_t n_unheld; /* members that this agent does not hold */
-        uint64_t n_linked; /* members that were linked now */
-        bool met_another;  /* another unit is in the unit's place */
-        char *hold_error;  /* why links could not be made, and the remedy; owned */
+        uint64_t n_unreadable; /* members */
+        uint64_t n_unheld;     /* members that this agent does not hold */
+        uint64_t n_linked;     /* members that were linked now */
+        bool met_another;      /* another unit is in the unit's place */
+        char *hold_error;      /* why links could not be made, and the remedy; owned */
 
         LinkSession *session, *base_session; /* while it runs: of the supplement, of the bundle */
         bool has_link, base_has_link; /* while it runs: the current member has a link of theirs */
@@ -64,6 +65,7 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
                 p->met_another = true;
                 return -ENOENT;
         }
+        p->n_unreadable += m->skip == SCAN_SKIP_UNREADABLE;
         if (m->skip != SCAN_SKIP_NONE || base_has_link || has_link ||
             member_fingerprints_contain(p->shipped, p->n_shipped,
                                         member_fingerprint(m->path, &m->st)))
@@ -98,6 +100,10 @@ static int run(IntakeProbe *probe) {
         p->base_session = link_session_free(p->base_session);
         if (!p->base_is_held)
                 p->n_unheld -= MIN(p->n_unheld, p->base_files);
+        if (r == 0 && p->n_unreadable > 0 && unit_locks_is_away(spec->locks))
+                r = -ESTALE;
+        if (r < 0 && r != -ENOENT) /* it was not seen whether they are gone */
+                p->n_unheld = p->n_was_unheld;
         return r;
 }
 

@@ -9,8 +9,12 @@
 #include <string.h>
 
 #include "agent/intake/source.h"
+#include "lib/base/array.h"
+#include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/event/timer.h"
+
+#define UNMARKED_MAX 1024 /* deliveries whose mark is written again at the next renewal */
 
 typedef struct UnitLockJob {
         SourceTask task;
@@ -34,7 +38,7 @@ static UnitLockJob *lock_job_free(UnitLockJob *b) {
 static void lock_job_run(WorkJob *job) {
         UnitLockJob *b = CONTAINER_OF(job, UnitLockJob, task.job);
         if (b->delivered)
-                unit_locks_mark_delivered(b->spec->locks, b->delivered, b->digest);
+                b->result = unit_locks_mark_delivered(b->spec->locks, b->delivered, b->digest);
         else
                 b->result = unit_locks_renew(b->spec->locks, &b->own, &b->others);
 }
@@ -43,12 +47,34 @@ static void lock_job_drop(SourceTask *t) {
         lock_job_free(CONTAINER_OF(t, UnitLockJob, task));
 }
 
+/* The row says that it is delivered: only the mark for other nodes is missing. */
+static void keep_unmarked(IntakeSource *s, UnitLockJob *b) {
+        LockRenewal *l = &s->renewal;
+        bool is_kept = l->n_unmarked < UNMARKED_MAX &&
+                       array_grow(&l->unmarked, l->n_unmarked, sizeof *l->unmarked) == 0;
+        if (!l->has_logged_unmarked)
+                log_warning(b->result,
+                            "source %s: cannot mark '%s' for other nodes as delivered, so that one "
+                            "may deliver it again if this node dies; %s",
+                            s->config->name, b->delivered,
+                            is_kept ? "trying again at each scan" : "too many are tried again");
+        l->has_logged_unmarked = true;
+        if (is_kept)
+                l->unmarked[l->n_unmarked++] =
+                        (UnmarkedDelivery){ .relative = TAKE_PTR(b->delivered),
+                                            .digest = b->digest };
+}
+
 static void on_lock_job_done(SourceTask *t) {
         UnitLockJob *b = CONTAINER_OF(t, UnitLockJob, task);
         IntakeSource *s = b->source;
-        if (b->delivered)
+        if (b->delivered) {
                 s->renewal.n_marks--;
-        else {
+                if (b->result < 0)
+                        keep_unmarked(s, b);
+                else
+                        s->renewal.has_logged_unmarked = false;
+        } else {
                 s->renewal.is_running = false;
                 s->renewal.others = b->result == 0 ? b->others : (UnitLocksHeld){ 0 };
         }
@@ -80,11 +106,22 @@ void lock_renewal_mark_delivered(IntakeSource *s, const char *relative, uint64_t
                 s->renewal.n_marks++;
 }
 
+static void mark_again(IntakeSource *s) {
+        LockRenewal *l = &s->renewal;
+        size_t n = l->n_marks > 0 ? 0 : l->n_unmarked;
+        for (size_t i = 0; i < n; i++) {
+                lock_renewal_mark_delivered(s, l->unmarked[i].relative, l->unmarked[i].digest);
+                free(l->unmarked[i].relative);
+        }
+        l->n_unmarked -= n;
+}
+
 static void renew_locks(IntakeSource *s) {
         UnitLocksHeld own = { 0 };
         uint64_t now = source_realtime_usec(s);
         if (s->renewal.is_running) /* the last renewal hangs */
                 return;
+        mark_again(s);
         LIST_FOREACH_ITEM (const Bundle, b, link, bundle_table_all(s->context->bundles)) {
                 if (b->source != s || b->rec.is_redelivery)
                         continue;
@@ -129,4 +166,13 @@ bool lock_renewal_has_marks(const IntakeSource *s) {
                     !worker_pool_poll(&t->job))
                         return true;
         return false;
+}
+
+void lock_renewal_done(IntakeSource *s) {
+        LockRenewal *l = &s->renewal;
+        sd_event_source_disable_unref(l->timer);
+        free(l->note);
+        for (size_t i = 0; i < l->n_unmarked; i++)
+                free(l->unmarked[i].relative);
+        free(l->unmarked);
 }

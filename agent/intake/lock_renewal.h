@@ -3,6 +3,8 @@
 
 #include "agent/intake/source.h"
 
+/** Frees what it has, but not the pool. */
+void lock_renewal_done(IntakeSource *s);
 /** Renews now, and from time to time from now on. */
 void lock_renewal_start(IntakeSource *s);
 /** Marks a unit as delivered: other nodes do not take it over. Without the mark they may deliver it

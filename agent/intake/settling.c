@@ -228,7 +228,7 @@ static void apply_probe(IntakeSource *s, Bundle *b, UnitProbe *p, bool seen) {
                 apply_facts(s, b, p);
         else if (seen) /* our links may have grown */
                 b->rec.digest = u->digest;
-        IntakeFacts facts = facts_of(s, b, p, is_gone);
+        IntakeFacts facts = facts_of(s, b, p, is_gone && !p->lives_on);
         if (seen)
                 apply_members(b, &p->walk);
         hook_hints_remove_seen(s, b->rec.path, &p->walk.promised);
@@ -246,8 +246,12 @@ static void on_probed(IntakeSource *s, IntakeProbe *probe) {
         b->is_replaced = b->is_replaced || p->walk.met_another;
         if (b->rec.state != BUNDLE_SETTLING)
                 return;
-        if (probe->result < 0 && probe->result != -ENOENT) {
-                log_dump(b->rec.id, LOG_WARNING, probe->result, "cannot read '%s', trying again",
+        const bool is_away = probe->result == UNIT_PROBE_E_AWAY;
+        if (is_away || (probe->result < 0 && probe->result != -ENOENT)) {
+                log_dump(b->rec.id, LOG_WARNING, MIN(probe->result, 0),
+                         is_away ? "'%s' has files that cannot be read, and its share is away, "
+                                   "trying again"
+                                 : "cannot read '%s', trying again",
                          b->rec.path);
                 source_probe_bundle_in(b, s->config->scan_interval_usec);
                 return;
@@ -289,6 +293,8 @@ static UnitProbe *new_probe(const Bundle *b) {
                 w->unit_born_usec = b->rec.unit_born_usec;
         }
         p->links_only = bundle_is_from_links(&b->rec);
+        p->waits_for_share = s->config->max_wait_usec == 0 ||
+                             source_boot_usec(s) - b->seen_boot_usec < s->config->max_wait_usec;
         w->check_writers = b->check || b->flush ||
                            b->quiet_usec + source_boot_usec(s) - b->checked_boot_usec >=
                                    s->config->settle_usec;

@@ -111,13 +111,22 @@ typedef struct SourceAttached {
 } SourceAttached;
 
 /* lock_renewal.c's: of a source that nodes share. */
+typedef struct UnmarkedDelivery {
+        char *relative; /* of the unit; owned */
+        uint64_t digest;
+} UnmarkedDelivery;
+
 typedef struct LockRenewal {
         WorkerPool *pool; /* NULL until a scan has found that nodes share it */
         sd_event_source *timer;
         bool is_running;
-        size_t n_marks;       /* of deliveries, that the pool is writing */
-        UnitLocksHeld others; /* what other nodes held at the last renewal */
-        char *note;           /* unit_locks_scan_new(), set by source_scan.c; owned */
+        size_t n_marks;             /* of deliveries, that the pool is writing */
+        UnmarkedDelivery *unmarked; /* marks that could not be written: the next renewal tries them
+                                       again */
+        size_t n_unmarked;
+        bool has_logged_unmarked; /* since a mark was last written */
+        UnitLocksHeld others;     /* what other nodes held at the last renewal */
+        char *note;               /* unit_locks_scan_new(), set by source_scan.c; owned */
 } LockRenewal;
 
 struct IntakeSource {

@@ -91,6 +91,7 @@ void supplement_probe(IntakeSource *s, const ScanUnit *u, const char *base_id) {
         if (unit_probe_new(&p, s->spec, u->relative, base_id) < 0)
                 return; /* the next scan tries again */
         p->seen_digest = u->digest;
+        p->waits_for_share = true;
         int r = store_get_prints(s->context->store, base_id, &p->walk.shipped, &p->walk.n_shipped);
         if (r < 0) {
                 log_error(r, "source %s: cannot read what was shipped of '%s'", s->config->name,

@@ -61,14 +61,33 @@ static bool was_moved(UnitProbe *p) {
         return scan_source(&scan, on_other_unit, p) >= 0 && link_session_all_seen(p->walk.session);
 }
 
+static int walk_and_hold(UnitWalk *w) {
+        int r = unit_walk_members(w);
+        /* A link was refused after others had been made: then descriptors hold all members. */
+        return r == 0 && w->hold && !w->links_held && w->n_linked > 0 ? unit_walk_members(w) : r;
+}
+
+/* When an NFS export is withdrawn, a client lists the unit from its cache, but the members cannot
+ * be read. They are left out only if they cannot be read either once the server has answered. */
+static int check_unreadable(UnitProbe *p) {
+        UnitWalk *w = &p->walk;
+        int r = 0;
+        for (unsigned i = 0; r == 0 && i < 2 && w->unit.skipped[SCAN_SKIP_UNREADABLE] > 0; i++) {
+                if (unit_locks_is_away(w->spec->locks))
+                        return UNIT_PROBE_E_AWAY;
+                if (i == 0)
+                        r = walk_and_hold(w);
+        }
+        return r;
+}
+
 static int walk_unit(UnitProbe *p) {
         UnitWalk *w = &p->walk;
         w->links_held = w->hold;
         w->unit = (ScanUnit){ .pid = -1 };
-        int r = p->links_only ? -ENOENT : unit_walk_members(w);
-        /* A link was refused after others had been made: then descriptors hold all members. */
-        if (r == 0 && w->hold && !w->links_held && w->n_linked > 0)
-                r = unit_walk_members(w);
+        int r = p->links_only ? -ENOENT : walk_and_hold(w);
+        if (r == 0 && p->waits_for_share)
+                r = check_unreadable(p);
         if (r == 0 && w->unit.n_files == 0 && w->n_shipped_there == 0)
                 r = -ENOENT;
         if (w->links_held || w->unit.n_files == 0)
@@ -82,6 +101,7 @@ static int walk_unit(UnitProbe *p) {
         if (r == -ENOENT && w->hold && !p->moved) {
                 w->hold = false;
                 p->from_links = true;
+                p->lives_on = p->links_only && link_session_lives_on(w->session);
                 r = unit_walk_links(w, p->bundle_id);
         }
         return r;

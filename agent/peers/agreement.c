@@ -57,8 +57,8 @@ typedef struct Key {
         Failure **failures;          /* by n; those without a number come last */
         size_t n_failures;
         unsigned n_named;   /* by this node alone */
-        uint32_t n_decided; /* the highest number that the bus gave, also when that failure had to
-                               make room: a number has one name */
+        uint32_t n_decided; /* the highest number that the bus gave, also when that failure was
+                               dropped at the limit: a number has one name */
 
         /* What wants a decision: refresh_key(). */
         int64_t first_usec;      /* since when; AGREEMENT_NEVER: nothing */

@@ -61,6 +61,7 @@ struct UnitLocks {
         } acquired[ACQUIRED_MAX];
         atomic_uint n_acquired;
         atomic_bool is_loaded;
+        atomic_ullong renewed_usec;    /* CLOCK_BOOTTIME: its mark, by this process; 0: not yet */
         atomic_ullong last_sweep_usec; /* CLOCK_BOOTTIME */
 };
 
@@ -561,7 +562,10 @@ void unit_locks_scan_apply(UnitLocksScan *s, ScanSource *scan) {
 static int open_scan(UnitLocksScan *s, char **ret_error) {
         place_close(&s->place);
         int r = place_open(s->locks, &s->place, ret_error);
-        return r < 0 ? r : touch(&s->place, NULL, &s->now_usec);
+        r = r < 0 ? r : touch(&s->place, NULL, &s->now_usec);
+        if (r == 0)
+                atomic_store(&s->locks->renewed_usec, clock_boottime_usec());
+        return r;
 }
 
 int unit_locks_scan_new(UnitLocksScan **ret, UnitLocks *l, char **ret_note) {
@@ -575,7 +579,8 @@ int unit_locks_scan_new(UnitLocksScan **ret, UnitLocks *l, char **ret_note) {
         int r = s->error = open_scan(s, &error);
         if (r < 0 && r != -ENOENT &&
             asprintf(ret_note,
-                     "units cannot be locked, so that other nodes may deliver them, too: %s%s%s",
+                     "units cannot be locked, so that other nodes may deliver them, too, and files "
+                     "whose names have a dead node's instance id are left to it: %s%s%s",
                      error ? error : "its `.neuron-collectd` cannot be used", error ? "" : ": ",
                      error ? "" : strerror(-r)) < 0)
                 *ret_note = NULL;
@@ -619,6 +624,15 @@ static bool is_held_by_other(UnitLocksScan *s, const UnitPart *part, const Lock 
         return !is_expired(k ? k->mtime_usec : part->newest_usec, s->now_usec);
 }
 
+/* @return whether an error can end by itself. For as long as other agents take this one for alive,
+ * a refusal is one of a withdrawn export. */
+static bool is_for_now(const UnitLocks *l, int error) {
+        uint64_t renewed = atomic_load(&l->renewed_usec);
+        bool is_refused = error == -EACCES || error == -EPERM;
+        return is_transient(error) || (is_refused && renewed > 0 &&
+                                       clock_boottime_usec() - renewed < UNIT_LOCKS_EXPIRE_USEC);
+}
+
 /* Decides without a lock: to deliver a unit twice is better than never; but another node's part is
  * left to that node. */
 static int request_without_lock(const UnitLocksScan *s, const UnitPart *part, int error) {
@@ -626,7 +640,7 @@ static int request_without_lock(const UnitLocksScan *s, const UnitPart *part, in
                 part->instance_id[0] && strcmp(part->instance_id, s->locks->instance_id) != 0;
         if (error == -ENOMEM)
                 return error;
-        return is_foreign || is_transient(error) ? UNIT_LOCKS_E_OTHERS : 0;
+        return is_foreign || is_for_now(s->locks, error) ? UNIT_LOCKS_E_OTHERS : 0;
 }
 
 int unit_locks_request(UnitLocksScan *s, const UnitPart *part) {
@@ -676,18 +690,21 @@ int unit_locks_request(UnitLocksScan *s, const UnitPart *part) {
 
 /* ---- without a scan ---- */
 
-static void mark_part(const UnitLocks *l, const Place *p, const UnitPart *part) {
+/* @return 0: it is marked; -errno */
+static int mark_part(const UnitLocks *l, const Place *p, const UnitPart *part) {
         char name[LOCK_NAME_SIZE];
         Lock k = { 0 };
         done_name(l, part->relative, part->instance_id, part->digest, name);
         int r = read_lock(l, p, p->units_fd, name, &k);
         lock_done(&k);
-        if (r < 0)                                    /* not marked yet */
-                (void)publish_lock(l, p, name, part); /* without it, it may be delivered twice */
+        if (r < 0) /* not marked yet */
+                r = publish_lock(l, p, name, part);
+        return r == -EEXIST ? 0 : r; /* by another thread, or a name that another user has taken */
 }
 
 /* Marks other nodes' parts with the digest that they had when this agent took them over. */
-static void mark_acquired(UnitLocks *l, const Place *p, const char *relative) {
+static int mark_acquired(UnitLocks *l, const Place *p, const char *relative) {
+        int result = 0;
         unsigned n = MIN(atomic_load(&l->n_acquired), (unsigned)ACQUIRED_MAX);
         for (unsigned i = 0; i < n; i++) {
                 const char *instance_id = l->acquired[i].instance_id;
@@ -698,19 +715,24 @@ static void mark_acquired(UnitLocks *l, const Place *p, const char *relative) {
                         continue;
                 key_of_part(l, relative, instance_id, key);
                 if (find_lock(l, p, key, &k, &turn) == 0 && strcmp(k.holder, l->instance_id) == 0)
-                        mark_part(l, p, &(UnitPart){ relative, instance_id, k.digest, 0 });
+                        result = MIN(
+                                result,
+                                mark_part(l, p, &(UnitPart){ relative, instance_id, k.digest, 0 }));
                 lock_done(&k);
         }
+        return result;
 }
 
-void unit_locks_mark_delivered(UnitLocks *l, const char *relative, uint64_t digest) {
+int unit_locks_mark_delivered(UnitLocks *l, const char *relative, uint64_t digest) {
         Place p;
-        if (place_open(l, &p, NULL) < 0)
-                return;
+        int r = place_open(l, &p, NULL);
+        if (r < 0)
+                return r;
         bool is_locked = holds_lock(l, &p, relative, "");
-        mark_part(l, &p, &(UnitPart){ relative, is_locked ? "" : l->instance_id, digest, 0 });
-        mark_acquired(l, &p, relative);
+        r = mark_part(l, &p, &(UnitPart){ relative, is_locked ? "" : l->instance_id, digest, 0 });
+        r = MIN(r, mark_acquired(l, &p, relative));
         place_close(&p);
+        return r;
 }
 
 static void add_others(const UnitLocks *l, const Place *p, const char *name, uint64_t now_usec,
@@ -757,4 +779,17 @@ int unit_locks_renew(UnitLocks *l, const UnitLocksHeld *own, UnitLocksHeld *ret_
         }
         place_close(&p);
         return r;
+}
+
+bool unit_locks_is_away(UnitLocks *l) {
+        uint64_t now_usec;
+        Place p;
+        if (atomic_load(&l->renewed_usec) == 0)
+                return false;
+        int r = place_open(l, &p, NULL);
+        if (r == 0) {
+                r = touch(&p, NULL, &now_usec);
+                place_close(&p);
+        }
+        return r < 0 && r != -ENOMEM && r != -ENOSPC && r != -EDQUOT && r != -EROFS;
 }

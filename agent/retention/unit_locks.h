@@ -68,10 +68,11 @@ int unit_locks_request(UnitLocksScan *s, const UnitPart *part);
 
 /* ---- without a scan ---- */
 
-/** Marks as delivered what this agent has locked of a unit, so that no node takes it over. Errors
- * are ignored: without the mark, another node may deliver the unit a second time.
- * @param digest  of all members that were delivered */
-void unit_locks_mark_delivered(UnitLocks *l, const char *relative, uint64_t digest);
+/** Marks as delivered what this agent has locked of a unit, so that no node takes it over. Without
+ * the mark, another node may deliver the unit a second time once this one is dead.
+ * @param digest  of all members that were delivered
+ * @return 0; -errno: call it again later */
+int unit_locks_mark_delivered(UnitLocks *l, const char *relative, uint64_t digest);
 
 typedef struct UnitLocksHeld {
         uint64_t n_units;     /* not delivered yet */
@@ -87,3 +88,8 @@ typedef struct UnitLocksHeld {
  * @param own  n_units and oldest_usec of this agent
  * @return 0; -ENOENT: no network file system; -errno */
 int unit_locks_renew(UnitLocks *l, const UnitLocksHeld *own, UnitLocksHeld *ret_others);
+
+/** Renews this agent's mark, a request that an NFS client does not answer from its cache.
+ * @return whether the share is away for now: the mark was renewed before by this process, and
+ * cannot be opened or renewed any more. A share that is only full or read-only is not away */
+bool unit_locks_is_away(UnitLocks *l);

@@ -93,7 +93,7 @@ typedef struct Bundle {
         bool tolerant;    /* changed under us too often or past max_wait: ship it as it is */
         bool is_reported; /* its crash report was made, or will not be before the next start */
         struct FailureUnit *failure_unit; /* of agent/failures; NULL: none yet */
-        bool has_logged_notes;            /* that some of hooks are ignored */
+        bool has_logged_notes;            /* that hook notes about it are ignored */
         bool cancel; /* asked for while shipping: carried out when the workers are back */
 } Bundle;
 

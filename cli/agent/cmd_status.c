@@ -43,9 +43,10 @@ static void print_agent(const Cli *cli, const json_t *status) {
         cli_line("configuration: %s, loaded %s",
                  *cli_text(config, "file") ? cli_text(config, "file") : "built in (no file)",
                  cli_moment(moment, cli_text(config, "loaded")));
-        print_lines("  the last reload failed, the configuration before it is still in force:",
+        print_lines("  the last reload failed, so the earlier configuration stays in force:",
                     config, "last_error");
-        print_text("  changed, but in force only after a restart: ", config, "pending_restart");
+        print_text("  changed keys that take effect at the next restart: ", config,
+                   "pending_restart");
         print_verdict(cli, "can deliver: ", cli_is_true(status, "ready"),
                       cli_text(status, "ready_note"));
 }

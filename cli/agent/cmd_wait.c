@@ -25,6 +25,9 @@ typedef struct Wait {
         bool is_drain;
         uint64_t timeout_usec, poll_max_usec;
         json_t *status, *bundle; /* as they were seen last */
+        uint64_t begin_usec;     /* CLOCK_REALTIME */
+        uint64_t n_evicted;      /* at the first check of all */
+        bool has_checked;
         WaitOutcome outcome;
         int (*check)(struct Wait *w);
         int (*finish)(const struct Wait *w);
@@ -129,6 +132,11 @@ static const char *obstacle_of(const json_t *bundle, const json_t *status, char 
         return buf;
 }
 
+/* @return whether the agent has discarded a bundle undelivered while this command waited */
+static bool has_discarded(const Wait *w) {
+        return cli_number(json_object_get(w->status, "bundles"), "evicted") > w->n_evicted;
+}
+
 /* ---- printing ---- */
 
 static void print_undelivered(const Wait *w, const json_t *bundle) {
@@ -142,7 +150,9 @@ static void print_undelivered(const Wait *w, const json_t *bundle) {
 
 /* @param list  where to gather them for --json; NULL: printed */
 static int report_state(const Wait *w, const char *state, json_t *list, size_t *n_reported) {
-        char path[96];
+        char path[96], begin[CLOCK_ISO_SIZE];
+        bool is_evicted = strcmp(state, "evicted") == 0;
+        clock_format_iso(begin, w->begin_usec);
         json_auto_t *page = NULL;
         json_t *b;
         size_t i;
@@ -151,6 +161,8 @@ static int report_state(const Wait *w, const char *state, json_t *list, size_t *
         if (code != CLI_YES)
                 return code;
         json_array_foreach(json_object_get(page, "bundles"), i, b) {
+                if (is_evicted && strcmp(cli_text(b, "changed"), begin) < 0)
+                        continue; /* before this command */
                 if (list)
                         json_array_append(list, b);
                 else
@@ -162,7 +174,8 @@ static int report_state(const Wait *w, const char *state, json_t *list, size_t *
         return CLI_YES;
 }
 
-/* Reports each bundle that is not delivered and not released, at most 1000 of a state, then with
+/* Reports each bundle that is not delivered and not released, and of `wait --all` those that were
+ * discarded meanwhile, at most 1000 of a state, then with
  * --json `answer`, which gets them as `left`. @param answer  stolen */
 static int report_undelivered(const Wait *w, json_t *answer) {
         static const char *const states[] = { "settling", "ready", "shipping", "quarantined" };
@@ -175,6 +188,8 @@ static int report_undelivered(const Wait *w, json_t *answer) {
         if (w->outcome != WAIT_DONE && code == CLI_YES && n_reported == 0)
                 /* one that is tried again was ready, shipping and ready between the questions */
                 code = report_state(w, "ready", list, &n_reported);
+        if (code == CLI_YES && !w->is_drain && has_discarded(w))
+                code = report_state(w, "evicted", list, &n_reported);
         if (code == CLI_YES && w->cli->json)
                 code = cli_print_json(w->cli,
                                       json_object_set(stolen, "left", list) == 0 ? stolen : NULL);
@@ -274,9 +289,13 @@ static int check_all(Wait *w) {
         int code = request_status(w);
         if (code != CLI_YES)
                 return code;
+        const json_t *bundles = json_object_get(w->status, "bundles");
+        if (!w->has_checked)
+                w->n_evicted = cli_number(bundles, "evicted");
+        w->has_checked = true;
         if (cli_is_true(w->status, "idle")) {
-                const json_t *bundles = json_object_get(w->status, "bundles");
-                w->outcome = cli_number(bundles, "quarantined") > 0 || has_unseen(w->status)
+                w->outcome = cli_number(bundles, "quarantined") > 0 || has_unseen(w->status) ||
+                                             has_discarded(w)
                                      ? WAIT_STUCK
                                      : WAIT_DONE;
                 return CLI_YES;
@@ -353,7 +372,9 @@ static int finish_one(const Wait *w) {
 }
 
 int cmd_wait(const Cli *cli, int argc, char **argv) {
-        Wait w = { .timeout_usec = USEC_INFINITY, .poll_max_usec = POLL_FIRST_USEC };
+        Wait w = { .timeout_usec = USEC_INFINITY,
+                   .poll_max_usec = POLL_FIRST_USEC,
+                   .begin_usec = clock_realtime_usec() };
         bool all = false;
         const char *timeout = NULL;
         const CliOption options[] = { { "all", .is_given = &all },

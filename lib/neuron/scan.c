@@ -648,12 +648,12 @@ static const struct SkipRow {
         [SCAN_SKIP_RESERVED]   = { "reserved-name",  true,
                                    "rename it: the agent keeps its links under that name" },
         [SCAN_SKIP_NO_PROFILE] = { "no-profile",     false,
-                                   "no profile is beside it; collect it with a source of kind "
-                                   "directory" },
+                                   "there is no profile in its directory; to collect it, add a "
+                                   "source of kind directory" },
         [SCAN_SKIP_NO_DUMP]    = { "no-dump",        false,
-                                   "neither is its directory called as the source's path says, nor "
-                                   "does that hold a file of the runtime; collect it with a source "
-                                   "of kind directory" },
+                                   "its directory does not match the source's path, and holds no "
+                                   "file that is named like one of the runtime's; to collect it, "
+                                   "add a source of kind directory" },
         /* clang-format on */
 };
 

@@ -558,6 +558,31 @@ def what_comes_late_and_stays_is_shipped_once_and_what_is_renamed_or_replaced_to
 
 
 @test
+def what_came_late_is_labelled_removed_only_if_it_is():
+    """No lease shows here whether a process still writes it, as on NFS."""
+    for is_removed in False, True:
+        a = Agent()
+        a.config["destinations"][0]["path"] = a.path("later", "archive", "%d-%c")
+        a.prefix = ["setpriv", "--bounding-set=-lease", "--inh-caps=-lease"]
+        a.start()
+        unit = a.dump(size=65536, owner=(1001, 1001))
+        wait_for("it is ready", lambda a=a: [b["state"] for b in a.bundles()] == ["ready"])
+        come_late(unit)
+        os.chown(os.path.join(unit, "late"), 1001, 1001)
+        wait_held(unit)
+        if is_removed:
+            shutil.rmtree(unit)
+        go(a)
+        a.wait_delivered(2)
+        a.wait_all()
+        late = next(m["bundle"] for _, m in a.manifests(a.path("later"))
+                    if m["bundle"]["supplement_of"])
+        assert ("removed at the source before" in str(late["reasons"])) == is_removed, late
+        assert late["complete"] != is_removed, late
+        a.stop()
+
+
+@test
 def of_a_bundle_that_is_cancelled_what_came_late_is_released():
     a, unit = waiting_for_its_destination()
     come_late(unit)

@@ -606,6 +606,45 @@ def a_note_about_a_unit_with_another_user_s_file_changes_nothing_about_it():
     agent.stop()
 
 
+def repeated(agent):
+    """@return the lines of the log, without debug's, that are there more than once, ids aside"""
+    lines = [re.sub("[0-9a-f]{12,}", "", line) for line in agent.log.splitlines()
+             if not line.startswith("debug")]
+    return {line for line in lines if lines.count(line) > 1}
+
+
+@test
+def one_note_is_logged_once_whatever_the_numbers_of_sources_destinations_and_tries():
+    need_root()
+    agent = Agent()
+    agent.config["sources"].append(agent.source("others", "directory", "others"))
+    agent.config["destinations"] = [agent.volume(name, name) for name in ("one", "two", "late")]
+    agent.config["retry"] = {"initial": "10ms", "maximum": "50ms"}
+    agent.config["snapshot"] = NO_SNAPSHOT
+    for name in ("dumps", "others", "one", "two"):
+        os.makedirs(agent.path(name))
+    with open(agent.path("late"), "xb"):
+        pass  # in the way: this destination refuses each try
+    agent.start()
+    wait_for("the hook socket", lambda: os.path.exists(agent.config["hook"]["socket"]))
+    unit = unit_of_root_with_files_of(agent, OTHER, NOBODY)
+    assert reports(agent, OTHER, unit, "his_words").startswith("accepted")
+    wait_for("it is at two of them", lambda: agent.log.count(": delivered to ") == 2)
+    time.sleep(0.5)  # some tries of the third
+    os.unlink(agent.path("late"))
+    os.mkdir(agent.path("late"))
+    agent.wait_delivered(1)
+    ignored = [line for line in agent.log.splitlines() if "ignored" in line]
+    assert len(ignored) == 1 and f"hook notes of uid {OTHER} are ignored: it has files of several" \
+        in ignored[0], ignored
+    absent = Hook(agent, note_of(agent.path("dumps", "dt-20260528-051233-cid-00000000000000aa")))
+    assert in_time_to_examine(absent.hear()).startswith("accepted")
+    absent.finish()
+    wait_for("it is refused", lambda: hook_status(agent)["refused"] == 2)
+    assert agent.log.count("a hook of uid") == 2 and not repeated(agent), (repeated(agent), agent.log)
+    agent.stop()
+
+
 @test
 def the_owner_of_the_files_in_root_s_directory_may_annotate_them():
     need_root()
@@ -891,7 +930,12 @@ def a_hook_that_dies_or_hangs_is_not_waited_for_for_ever():
     assert hung.hear().startswith("accepted")
     wait_for("the end of one that hangs", lambda: sql(agent, "SELECT count(*) FROM notes WHERE "
                                                       "finished_usec > 0") == "2", timeout=10)
+    absent = Hook(agent, note_of(agent.path("dumps", "dt-20260528-051233-cid-00000000000000aa")))
+    assert absent.hear().startswith("accepted")
+    wait_for("it is not called ended", lambda: "its hook has not ended by hook.deadline: refused, "
+             "the directory is not there" in agent.log, timeout=10)
     hung.close()
+    absent.close()
     agent.stop()
 
 

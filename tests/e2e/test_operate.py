@@ -202,6 +202,24 @@ def a_different_bundle_in_the_way_is_kept_and_ours_is_quarantined_until_retry():
 
 
 @test
+def explain_says_of_a_renamed_dump_where_it_is_and_not_that_its_files_were_removed():
+    a = Agent()
+    a.config["sources"][0]["settle"] = "3s"
+    a.start()
+    unit = a.dump(size=4096)
+    a.wait_known(1)
+    renamed = unit.replace("cid-", "cid-0")[:-1]
+    os.rename(unit, renamed)
+    bundle = wait_for("it ends", lambda: [b for b in a.bundles() if b["state"] == "vanished"])[0]
+    said = a.cli("explain", bundle["id"]).stdout
+    assert "There was nothing to ship" in said and "under its new name" in said, said
+    assert "removed" not in said, said
+    a.wait_delivered(1)
+    assert a.only_manifest()[1]["source"]["path"] == renamed
+    a.stop()
+
+
+@test
 def a_source_that_vanishes_before_it_is_held_is_counted_as_vanished():
     need_root()
     a = Agent()

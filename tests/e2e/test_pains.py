@@ -485,6 +485,13 @@ def a_reload_is_applied_completely_or_not_at_all_and_a_typo_does_not_touch_what_
     assert not status["config"]["last_error"] and [s["name"] for s in status["sources"]] == [
         "core-dumps", "jobs", "incidents"], status["config"]
     assert not os.path.exists(socket) and a.pid == pid
+    default = a.config["agreement"]
+    for enabled, waits in ((not default["enabled"], "agreement.enabled"), (default["enabled"], None)):
+        a.config["agreement"] = default | {"enabled": enabled}  # api.socket is as before
+        a.write_config()
+        a.reload()
+        wait_for(f"what waits for a restart is {waits}",
+                 lambda expected=waits: a.status()["config"]["pending_restart"] == expected)
     a.stop()
 
 

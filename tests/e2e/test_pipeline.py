@@ -95,6 +95,24 @@ def a_bundle_given_up_here_still_goes_there_and_is_tried_in_peace():
 
 
 @test
+def quarantine_says_that_files_are_held_only_if_links_hold_them():
+    for is_held in True, False:
+        a = Agent()
+        occupied_name(a)
+        a.config["retry"]["quarantine_after"] = 1
+        if not is_held:
+            for place in a.path(".neuron-collectd"), a.path("dumps", ".neuron-collectd"):
+                shutil.rmtree(place, ignore_errors=True)
+                with open(place, "wb"):  # in the way of the links
+                    pass
+        a.start()
+        wait_for("it is in quarantine", lambda a=a: a.counts()["quarantined"] == 1)
+        text = a.cli("explain", a.bundles()[0]["id"]).stdout
+        assert ("are still held" in text, "no links hold" in text) == (is_held, not is_held), text
+        a.stop()
+
+
+@test
 def a_failure_here_waits_for_the_worker_there_without_spinning():
     a = Agent()
     occupied_name(a)

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 
 sys.dont_write_bytecode = True  # the source tree may be read-only, and is packed as it is
@@ -389,6 +390,33 @@ def what_only_our_links_hold_is_released_under_pressure_and_only_then():
 
 def wait_ready(a, n):
     wait_for(f"{n} are ready", lambda: a.counts()["ready"] == n, 40)
+
+
+@test
+def once_that_a_running_agent_serves_fails_by_what_is_discarded_meanwhile():
+    r = Retention(size="size=32m", keep_free_undelivered="4MiB")
+    a = r.a
+    stop_destination(a)
+    a.start()
+    for n in (1, 2):
+        r.unit(n, size=8 * MIB)
+        wait_ready(a, n)
+    gone = r.bundle_of(1)["id"]
+    shutil.rmtree(r.path(1))
+    results = []
+    thread = threading.Thread(target=lambda: results.append(a.once("--timeout", "60s")))
+    thread.start()
+    time.sleep(1)  # it asks for a scan, and waits
+    with open(a.path("work", "of-the-job"), "wb") as f:
+        f.write(bytes(13 * MIB))
+    wait_for("one is discarded", lambda: a.counts()["evicted"] == 1, 40)
+    os.unlink(a.path("work", "of-the-job"))
+    restore_destination(a)
+    thread.join()
+    assert results[0].returncode == 1, results
+    assert f"{gone} evicted: deleted_by_user" in results[0].stdout, results
+    assert a.once("--timeout", "60s").returncode == 0, "an earlier one is not this run's"
+    a.stop()
 
 
 @test

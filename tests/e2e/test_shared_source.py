@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 import make_dump
 from agent import Agent, check_bundle, need_root, object_of, run, tree, wait_for
 from tap import main, test
-from test_volume import cleanup, serve_faultfs
+from test_volume import cleanup, fault, serve_faultfs
 
 NODES = ("i-0a1b2c3d4e5f60710", "i-0a1b2c3d4e5f60711", "i-0a1b2c3d4e5f60712")
 DEAD_SECONDS = 11 * 60
@@ -123,6 +123,40 @@ def what_a_dead_node_had_locked_is_taken_over_and_what_it_had_delivered_is_not()
     wait_for("it has scanned", lambda: third.status()["idle"])
     assert third.counts()["discovered"] == 0
     third.stop()
+    second.stop()
+
+
+@test
+def a_mark_of_a_delivery_that_could_not_be_written_is_written_later():
+    share = Share()
+    first = away(share.node(0), share).start()
+    unit = share.unit("a")
+    first.wait_known(1)
+    wait_for("it has its lock", lambda: os.listdir(share.locks()))
+    nodes = os.path.dirname(os.path.dirname(share.mark(0)))
+    own = os.path.join(nodes, NODES[0])
+    os.rename(own, share.place.path("own"))
+    in_the_way = [own, *(f"{own}@{k}" for k in range(1, 4))]
+    for path in in_the_way:
+        with open(path, "xb"):
+            pass
+    os.unlink(first.path("file"))
+    os.makedirs(first.path("file", "in", "the", "way"))
+    wait_for("it is delivered", lambda: first.counts()["delivered"] == 1, 40)
+    wait_for("the mark that fails is logged", lambda: "cannot mark 'job-a' for other nodes" in
+             first.log)
+    time.sleep(1)  # some scans
+    assert first.log.count("cannot mark 'job-a'") == 1, first.log
+    for path in in_the_way:
+        os.unlink(path)
+    os.rename(share.place.path("own"), own)
+    wait_for("it is marked", lambda: [name for name in os.listdir(share.locks())
+                                      if name.endswith(".done")])
+    first.kill()
+    share.set_back(0)
+    second = share.node(1).start()
+    wait_for("it has scanned", lambda: os.path.exists(share.mark(1)) and second.status()["idle"])
+    assert second.counts()["discovered"] == 0 and os.path.isdir(unit), second.counts()
     second.stop()
 
 
@@ -272,6 +306,92 @@ def an_agent_of_another_uid_is_trusted_when_it_is_listed():
     share.unit("one")
     a.wait_delivered(1)
     assert os.listdir(share.locks())
+    a.stop()
+
+
+def a_unit_with_a_file_that_cannot_be_read(share, settle, max_wait):
+    """Its bundle is SETTLING. @return the agent"""
+    unit = share.unit("one")
+    with open(os.path.join(unit, "more"), "wb") as f:
+        f.write(b"more" * 1000)
+    a = share.node(0, settle=settle, max_wait=max_wait).start()
+    wait_for("it settles", lambda: a.counts()["settling"])
+    fault(share.root, "getattr EACCES 0 job-one/more")
+    return a
+
+
+@test
+def files_that_cannot_be_read_while_the_share_is_away_are_not_left_out():
+    share = Share()
+    a = a_unit_with_a_file_that_cannot_be_read(share, "5s", "10m")
+    fault(share.root, "open EACCES 0 /alive")  # as for an export that is withdrawn
+    wait_for("it is told", lambda: "its share is away" in a.log)
+    time.sleep(6)  # more than `settle`
+    assert a.counts()["settling"] == 1, a.counts()
+    fault(share.root, "clear")
+    a.wait_delivered(1)
+    manifest = share.manifests()[0][1]
+    assert manifest["bundle"]["complete"] and len(manifest["members"]) == 2, manifest
+    a.stop()
+
+
+@test
+def files_that_cannot_be_read_after_max_wait_or_on_a_share_that_answers_are_left_out():
+    for faults, max_wait in (("open EACCES 0 /alive", "9s"), (None, "10m")):
+        share = Share()
+        a = a_unit_with_a_file_that_cannot_be_read(share, "4s", max_wait)
+        if faults:
+            fault(share.root, faults)
+        a.wait_delivered(1)
+        manifest = share.manifests()[0][1]
+        assert not manifest["bundle"]["complete"], manifest
+        assert manifest["bundle"]["reasons"][0].startswith("unreadable: 1 left out"), manifest
+        assert ("its share is away" in a.log) == bool(faults), a.log
+        a.stop()
+
+
+@test
+def a_share_that_refuses_a_node_for_now_leaves_the_units_to_their_nodes():
+    share = Share()
+    a = away(share.node(0), share).start()
+    share.unit("one")
+    wait_for("it is locked", lambda: a.counts()["ready"])
+    b = share.node(1).start()
+    wait_for("it has a mark", lambda: os.path.exists(share.mark(1)))
+    fault(share.root, "open EACCES 0 /alive")
+    wait_for("it is told", lambda: "cannot be used" in (b.status()["sources"][0]["note"] or ""))
+    time.sleep(2)
+    assert b.counts()["discovered"] == 0 and not share.manifests(), b.counts()
+    fault(share.root, "clear")
+    wait_for("it ended",
+             lambda: "cannot be used" not in (b.status()["sources"][0]["note"] or ""))
+    assert b.counts()["discovered"] == 0, b.counts()
+    a.stop()
+    b.stop()
+
+
+@test
+def a_late_file_that_cannot_be_read_while_the_share_is_away_has_not_vanished():
+    share = Share()
+    a = away(share.node(0), share)
+    a.start()
+    fault(share.root, "link EPERM")  # nothing is held by links
+    unit = share.unit("one")
+    wait_for("it is ready", lambda: a.counts()["ready"])
+    with open(os.path.join(unit, "late"), "wb") as f:
+        f.write(b"late" * 1000)
+    wait_for("it is seen", lambda: "0 files are held now, 1 cannot be" in a.log)
+    seen = a.log.count("looked at what came late")
+    fault(share.root, "getattr EACCES 0 job-one/late")
+    fault(share.root, "open EACCES 0 /alive")
+    os.unlink(a.path("file"))
+    os.makedirs(a.path("file", "in", "the", "way"))
+    wait_for("it is looked at", lambda: a.log.count("looked at what came late") > seen)
+    fault(share.root, "clear")
+    wait_for("all is delivered", lambda: sum(len(m["members"]) for _, m in a.manifests(
+        a.path("file"))) == 2)
+    assert "vanished-file" not in a.curl("/metrics").stdout
+    assert all(b["complete"] for b in a.bundles()), a.bundles()
     a.stop()
 
 

@@ -257,6 +257,30 @@ def a_decision_of_another_account_moves_no_bundle():
 
 
 @test
+def trusted_uids_take_effect_by_a_reload():
+    need_root()
+    a = Agent()
+    share = a.path("share")
+    os.mkdir(share)
+    os.chmod(share, 0o1777)
+    a.config["destinations"] = [a.volume("archive", "share")]
+    a.start()
+    for i, uids in enumerate(([], [STRANGER], [])):
+        if i > 0:
+            a.config["agreement"] = {"trusted_uids": uids}
+            a.write_config()
+            a.reload()
+            wait_for("it is applied", lambda n=i: a.log.count("changed: agreement.trusted_uids") == n)
+        cluster_id = f"{i + 1:016x}"
+        directory(0o777)(os.path.join(share, f"20260527-051233-{cluster_id}"))
+        a.dump(cluster_id=cluster_id)
+        a.wait_delivered(i + 1)
+        beside = os.path.isdir(os.path.join(share, f"20260527-051233-{cluster_id}.{INSTANCE}"))
+        assert beside == (STRANGER not in uids), (uids, os.listdir(share))
+    a.stop()
+
+
+@test
 def a_record_that_the_directory_refuses_is_beside_it_and_in_the_roster():
     s = Scene()
     s.agent.config["agreement"]["trusted_uids"] = [AGENT]

@@ -54,7 +54,7 @@ static const S3OperationRule operations[N_S3_OPERATIONS] = {
 #define OTHERS_WRITE "somebody else writes or deletes the same object; give each agent its own node.instance_id"
 #define CHANGED "the bytes were changed in transit; if it persists, test this machine's memory and the network"
 #define TOO_SHORT "it is shorter than requested"
-#define NO_S3 "'{host}' does not answer like an S3 store; correct endpoint, or see what stands between"
+#define NO_S3 "'{host}' does not answer like an S3 store; correct endpoint, or check the proxy or load balancer in between"
 /* It is about who asks, or when: any other request gets the same answer. */
 static const S3Rule codes_for_all[] = {
         { "AllAccessDisabled",              S3_DENIED, "the bucket or its account is closed; ask AWS Support" },
@@ -667,7 +667,7 @@ static const char *special_remedy(const Judgement *j) {
                 return "correct region ('{region}') or {keys}";
         if (is_strange_redirect(j) && in->location)
                 return "'{host}' does not answer like an S3 store: it sends us to '{location}'; "
-                       "correct endpoint, or see what stands between";
+                       "correct endpoint, or check the proxy or load balancer in between";
         if (is_strange_404(j) || (in->status >= 200 && in->status < 300 && !j->has_document) ||
             (!j->operation->is_head && is_strange(j) && in->status == 403 && in->body_bytes > 0))
                 return NO_S3;

@@ -954,7 +954,7 @@ static void check_unproven_put(S3Upload *u) {
 
         (void)snprintf(text, sizeof text,
                        "PutObject was answered with %u and no ETag, which S3's answer always has; "
-                       "correct endpoint, or see what stands between",
+                       "correct endpoint, or check the proxy or load balancer in between",
                        u->response.status);
         record_malformed(&u->response, text);
         check_conflict(u);

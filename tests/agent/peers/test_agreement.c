@@ -651,7 +651,7 @@ static void the_centre_decides_alone_without_an_arbiter(void **state) {
         agreement_free(a);
 }
 
-/* A failure that had to make room is forgotten; its number is not given again. */
+/* A failure that is dropped at the limit of claims is forgotten; its number is not given again. */
 static void a_number_of_the_bus_has_one_name(void **state) {
         Agreement *a = new_agreement(false, ROLE_CENTRE);
         Action action;

@@ -435,8 +435,8 @@ static void a_sentence_needs_neither_origin_nor_region_and_stays_on_its_line(voi
                                     .key = "a\nb\x1b[2J\xff",
                                     .host = "h" },
                 "GetObject of 's3://b/a\\x0ab\\x1b[2J\\xff' at 'h' failed: 404 without an "
-                "error code; 'h' does not answer like an S3 store; correct endpoint, or see "
-                "what stands between");
+                "error code; 'h' does not answer like an S3 store; correct endpoint, or check "
+                "the proxy or load balancer in between");
         expect_sentence(&(S3ResponseInput){ .status = 404 },
                         "HeadBucket of 's3://' at '' failed: 404 without an error code; create "
                         "bucket '' at '', or correct bucket or endpoint");
