@@ -50,7 +50,8 @@ static int unit_below(const ConfigSource *s, const PathTemplate *t, const char *
         _cleanup_free_ char *unit = strndup(relative, unit_path_prefix(relative, a.depth));
         if (!unit)
                 return -ENOMEM;
-        /* In somebody's directory a dump is what the note names, no more. */
+        /* In a directory whose name the template does not have, the dump is just what the note
+         * names. */
         if (s->kind == CONFIG_NEURON_CORE_DUMP && !path_template_match(t, unit, NULL))
                 a.depth = unit_path_depth(relative);
         NoteLocation p = { .source = strdup(s->name),
@@ -191,7 +192,7 @@ static void decode_octal(char *s) {
         *to = '\0';
 }
 
-/* Calls for each line of a mountinfo file until the answer is true. @see proc_pid_mountinfo(5) */
+/* @return whether a line of a mountinfo file matches @see proc_pid_mountinfo(5) */
 static bool any_mount(const char *file, bool (*match)(const Mount *m, void *userdata),
                       void *userdata) {
         _cleanup_free_ char *line = NULL;
@@ -212,10 +213,10 @@ static bool any_mount(const char *file, bool (*match)(const Mount *m, void *user
         return is_found;
 }
 
-/* A directory of a file system, whatever its path. */
+/* A directory as a device and a path below its root, which do not depend on mounts. */
 typedef struct FsLocation {
         int mount_id;
-        const char *path; /* ours */
+        const char *path; /* as the agent sees it */
         char *device, *below_root;
 } FsLocation;
 
@@ -234,7 +235,7 @@ static bool has_it_mounted(const Mount *m, void *userdata) {
         return strcmp(m->device, d->device) == 0 && path_is_below(d->below_root, m->root);
 }
 
-/* @param fd  of a directory @return whether some mount of the table has it */
+/* @param fd  of a directory @return whether a mount of the table `mounts` contains it */
 static bool is_mounted(const char *mounts, int fd) {
         char link[64], path[PATH_MAX];
         struct statx sx;
@@ -270,8 +271,8 @@ static const char *open_error_text(int error) {
         }
 }
 
-/* The hook's own directory, or one of root that others can write to: a note about files of another
- * user has no effect. */
+/* A note may be about a directory of the hook's user, or of root if others may write to it.
+ * @return why not; NULL */
 static const char *check_owner(const DirectoryCheck *l, const NoteLocation *p,
                                const struct stat *st) {
         if (st->st_uid == l->uid)

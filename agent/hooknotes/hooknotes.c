@@ -20,12 +20,13 @@
 #include "lib/base/list.h"
 #include "lib/base/log.h"
 
-#define EARLY_USEC USEC_PER_SEC /* after a start, a peer may have waited in the queue */
+#define EARLY_USEC                                                                                 \
+        USEC_PER_SEC /* after a start: peers may have waited in the queue of the socket */
 
 /* The longest that the first deliveries after a start wait for the mailbox, however full it is. */
 #define MAIL_WAIT_USEC (10 * USEC_PER_SEC)
 
-#define YOUNG_USEC USEC_PER_MINUTE /* after a restart, older notes have ended */
+#define YOUNG_USEC USEC_PER_MINUTE /* at a restart: the hooks of older notes have ended */
 
 /* ---- the step ---- */
 
@@ -48,8 +49,8 @@ static int on_due(sd_event_source *source, uint64_t usec, void *userdata) {
         return 0;
 }
 
-/* Notes that arrive together are one transaction. It takes turns with the peers: somebody may
- * connect all the time. */
+/* The step is a defer source, so that notes that arrive together are one transaction, and that it
+ * takes turns with peers, who may connect all the time. */
 static int start_step(HookNotes *n) {
         int r = sd_event_add_defer(n->context.event, &n->step, on_step, n);
         if (r >= 0)
@@ -75,8 +76,8 @@ static bool consume_rate(HookNotes *n, const Owner *o) {
         return false;
 }
 
-/* A socket that systemd holds accepts hooks before the agent starts: the pid of one that has ended
- * may belong to another process by now. */
+/* systemd accepts hooks on the socket before the agent starts. The pid of a hook that has ended
+ * since may belong to another process now. */
 static bool is_peer_unknown(const HookNotes *n, const HookPeer *p) {
         struct pollfd fd = { .fd = p->fd, .events = POLLRDHUP };
         return p->since_usec < n->start_usec + EARLY_USEC && poll(&fd, 1, 0) > 0;
@@ -108,7 +109,7 @@ static void on_note(HookNotes *n, HookPeer *p, const char *data, size_t size) {
         p->userdata = note;
         if (is_unknown)
                 note->view.pid_why = "the hook had ended before this agent came to its note";
-        /* From here on the deadline of hooks bounds it. */
+        /* From here on the hook has the time until its deadline. */
         (void)hook_peer_wait(p, n->config->hook.deadline_usec + USEC_PER_SEC);
         note_parsing_run(n);
 }
@@ -139,7 +140,7 @@ static void on_gone(HookPeer *p, void *userdata) {
         Note *note = p->userdata;
         if (!note)
                 return;
-        detach_peer(userdata, note, &(HookFinish){ 0 }); /* it died, or hung */
+        detach_peer(userdata, note, &(HookFinish){ 0 }); /* it was killed, or hangs */
 }
 
 static void on_refused(const Owner *o, const char *why, void *userdata) {
@@ -155,7 +156,8 @@ static bool is_being_read(const HookNotes *n, const char *name) {
         return false;
 }
 
-/* Its hook found no agent, and may still be writing until its deadline. */
+/* @return when a note of the mailbox counts as ended: its hook, which found no agent, may write
+ * until its deadline */
 static uint64_t due_of_mail(const HookNotes *n, uint64_t written_usec) {
         uint64_t now = hooknotes_realtime_usec(n),
                  may = n->config->hook.deadline_usec + USEC_PER_SEC;
@@ -174,13 +176,13 @@ static void on_mail(const Mail *mail, void *userdata) {
         }
         if (!note_ratelimit_consume(&n->ratelimit, &mail->owner, hooknotes_boot_usec(n)) ||
             !note_parsing_request_space(n, &mail->owner, mail->n))
-                return; /* the next scan tries again */
+                return; /* the next pass tries again */
         if (note_new(&note, n, mail->data, mail->n,
                      &(NoteView){ .received_usec = hooknotes_realtime_usec(n),
                                   .owner = mail->owner,
                                   .by_mailbox = true }) < 0) {
                 note_parsing_release_space(n, &mail->owner, mail->n);
-                return; /* the same */
+                return; /* as above */
         }
         note->mailbox_name = strdup(mail->name);
         note->due_usec = due_of_mail(n, mail->written_usec);
@@ -222,7 +224,7 @@ void hooknotes_report_snapshot(HookNotes *n, const char *note_id, int fd, const 
         if (fd < 0)
                 (void)snprintf(text, sizeof text, "snapshot none %s",
                                reason ? reason : "there is none");
-        /* It may have ended: then its last packet has still to be read. */
+        /* If the hook has ended, its last packet is still to be read. */
         (void)hook_peer_send(note->peer, fd < 0 ? text : "snapshot done", fd);
 }
 
@@ -234,7 +236,7 @@ static int on_unfinished(const StoredNote *s, void *userdata) {
         Note *note;
         uint64_t now = hooknotes_realtime_usec(n);
         if (note_find(n, s->id))
-                return 0; /* it was sent again since */
+                return 0; /* the hook sent it again */
         bool is_young = now < s->received_usec + YOUNG_USEC && n->n_notes < NOTE_MAIL_AT_ONCE;
         /* Its secrets were removed before it was stored. */
         if (!is_young || hook_note_parse_stored(s->document, &hook) != 0)
@@ -250,7 +252,7 @@ static int on_unfinished(const StoredNote *s, void *userdata) {
                 return 1;
         }
         note->hook = hook;
-        if (s->container) { /* root of it is not the host's */
+        if (s->container) { /* root of a container is not the host's root */
                 (void)snprintf(note->view.owner.container, OWNER_CONTAINER_SIZE, "%s",
                                s->container);
                 note->view.container = note->view.owner.container;
@@ -264,13 +266,13 @@ static int on_unfinished(const StoredNote *s, void *userdata) {
         note->view.source = note->source;
         note->view.unit_path = note->unit_path;
         note->view.refused = s->source ? NULL : note->stored_refused;
-        note->view.may_come = !s->source; /* its directory may exist now, or be created yet */
+        note->view.may_come = !s->source; /* its directory may exist now, or later */
         note->is_refusal_counted = true;  /* by the agent that accepted it */
         note->view.s3_prefix = s->s3_prefix ? note->hook.s3_output_prefix : NULL;
         return 0;
 }
 
-/* Their hooks have lost their connection. The work for them starts again. */
+/* Resumes the notes of an earlier run, whose hooks have lost their connection. */
 static int on_start(sd_event_source *source, void *userdata) {
         (void)source;
         HookNotes *n = userdata;
@@ -345,7 +347,7 @@ HookNotes *hooknotes_free(HookNotes *n) {
         if (!n)
                 return NULL;
         note_write_counts(n);
-        n->socket = hook_socket_free(n->socket); /* the hooks notice, and continue alone */
+        n->socket = hook_socket_free(n->socket); /* the hooks continue without the agent */
         mailbox_free(n->mailbox);
         sd_event_source_disable_unref(n->start);
         sd_event_source_disable_unref(n->step);

@@ -25,7 +25,7 @@
 /* A file system that hangs may still answer within this time; after it the check is abandoned. */
 #define LATE_CHECK_USEC (10 * USEC_PER_MINUTE)
 
-#define CHECK_THREADS 16 /* one of them for each mount that hangs; started when needed */
+#define CHECK_THREADS 16 /* each mount that hangs occupies one */
 
 /* ---- the result of a check ---- */
 
@@ -124,8 +124,8 @@ static const char *current_location(const DirectoryCheck *l) {
 }
 
 void note_checks_on_timeout(HookNotes *n) {
-        if (worker_pool_poll(
-                    &n->checks.running->job)) /* the loop is late: check_done() comes next */
+        if (worker_pool_poll(&n->checks.running->job)) /* the loop is late, not the check:
+                                                          check_done() follows */
                 return;
         CheckJob *c = TAKE_PTR(n->checks.running);
         list_append(&n->checks.hung, &c->link);
@@ -182,14 +182,14 @@ static int prepare(HookNotes *n, const Note *note, DirectoryCheck *check) {
         }
         LIST_FOREACH (l, &n->checks.hung)
                 skip_locations(check, CONTAINER_OF(l, CheckJob, link)->hung);
-        if (r == 0 && !has_open_location(check)) { /* the workers may all hang */
+        if (r == 0 && !has_open_location(check)) { /* without a worker: all may hang */
                 directory_check_run(check);
                 r = 1;
         }
         return r;
 }
 
-/* Decides, or has a worker find out. */
+/* Decides at once, or starts a check in a worker. */
 static void start_check(HookNotes *n, Note *note) {
         CheckJob *c = calloc(1, sizeof *c);
         int r = c ? prepare(n, note, &c->check) : -ENOMEM;
@@ -234,6 +234,7 @@ void note_checks_stop(HookNotes *n) {
                 list_append(&n->checks.hung, &n->checks.running->link);
         LIST_FOREACH_ITEM_SAFE (CheckJob, c, link, &n->checks.hung) {
                 if (!worker_pool_is_running(&c->job))
-                        check_free(c); /* else a mount hangs under it: never freed */
+                        check_free(
+                                c); /* else it belongs to a worker that hangs, and is never freed */
         }
 }

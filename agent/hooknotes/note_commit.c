@@ -20,7 +20,7 @@
 #include "lib/base/strbuf.h"
 #include "lib/neuron/nrt_status.h"
 
-#define REFUSAL_BYTES_MAX 512 /* behind `accepted`, in the packet */
+#define REFUSAL_BYTES_MAX 512 /* in the packet, after `accepted` */
 
 /* ---- texts ---- */
 
@@ -44,7 +44,7 @@ static char *refusal_of(const Note *note) {
         size_t max = REFUSAL_BYTES_MAX;
         if (refusal && strlen(refusal) > max) {
                 while (max > 0 &&
-                       ((unsigned char)refusal[max] & 0xc0) == 0x80) /* inside a character */
+                       ((unsigned char)refusal[max] & 0xc0) == 0x80) /* not inside a character */
                         max--;
                 refusal[max] = '\0';
         }
@@ -131,7 +131,7 @@ static bool is_to_be_written(const Note *note) {
         return note->stage == NOTE_ADDING || note->stage == NOTE_ENDING;
 }
 
-/* The notes that are checked by now and those that have ended, in one transaction. */
+/* Writes the notes that are checked and the ends of notes, in one transaction. */
 static int write_notes(HookNotes *n) {
         int r = store_begin(n->context.store);
         if (r != 0)
@@ -161,7 +161,7 @@ static void answer_accepted(HookNotes *n, Note *note) {
         uint64_t passed = hooknotes_boot_usec(n) - note->peer->since_usec;
         uint64_t deadline = n->config->hook.deadline_usec;
         uint64_t remaining = deadline > passed ? deadline - passed : 0;
-        /* A hook creates a missing directory. */
+        /* A directory that is missing may still be created by the hook. */
         bool is_awaited = note->view.may_come && !note->is_unanswered;
         const char *refused = is_awaited ? NULL : note->stored_refused;
         _cleanup_free_ char *text =
@@ -170,14 +170,14 @@ static void answer_accepted(HookNotes *n, Note *note) {
         int r = text ? hook_peer_send(note->peer, text, -1) : -ENOMEM;
         if (r >= 0)
                 r = hook_peer_wait(note->peer, remaining + USEC_PER_SEC);
-        if (r < 0) { /* it does not read, or has ended: what it has written is all there is */
+        if (r < 0) { /* it does not read, or has ended: it writes no more files */
                 note->peer->userdata = NULL;
                 hook_peer_close(TAKE_PTR(note->peer));
                 note->has_ended = true;
         }
 }
 
-/* Once for each note: as soon as nothing that is refused can still be granted.
+/* Counts a note as refused, once, as soon as what is refused can no longer be granted.
  * @param is_over  its hook has ended, and its directory is missing */
 static void count_refusal(HookNotes *n, Note *note, bool is_over) {
         const NoteView *v = &note->view;
@@ -185,7 +185,7 @@ static void count_refusal(HookNotes *n, Note *note, bool is_over) {
         if (note->is_refusal_counted || may_be_found || !(v->refused || v->prefix_refused))
                 return;
         note->is_refusal_counted = true;
-        note_count(n, COUNT_REFUSED); /* log_note() has the reason, or log_late() */
+        note_count(n, COUNT_REFUSED); /* log_note() or log_late() logs the reason */
         if (note->is_invisible)
                 note_count(n, COUNT_UNSEEN);
 }
@@ -196,7 +196,7 @@ static void added(HookNotes *n, Note *note, int r) {
                 note_discard_duplicate(n, note);
                 return;
         }
-        if (r != 0 && r != -EFBIG && note->mailbox_name) { /* it stays there until the next scan */
+        if (r != 0 && r != -EFBIG && note->mailbox_name) { /* it stays in the mailbox */
                 n->has_deferred_mail = true;
                 note_close(n, note, NULL);
                 return;
@@ -224,7 +224,7 @@ static void added(HookNotes *n, Note *note, int r) {
                 note_end(n, note);
 }
 
-/* A file that the hook has not withdrawn is promised, also when the hook died. */
+/* Sets the files that the hook named and did not withdraw, even if the hook was killed. */
 static void note_promises(Note *note) {
         size_t n = 0;
         if (note->hook.record_name && !note->finish.without_record)
@@ -250,20 +250,19 @@ static void rescan_mailbox(HookNotes *n) {
         mailbox_rescan(n->mailbox);
 }
 
-/* A hook is answered when its note is durable. */
 void note_commit(HookNotes *n) {
         uint64_t counts[N_NOTE_COUNTERS];
         if (!has_notes_to_write(n))
                 return;
         memcpy(counts, n->counts, sizeof counts);
         int r = write_notes(n);
-        if (r != 0) /* nothing of it is stored, nor counted */
+        if (r != 0) /* nothing was stored, and nothing is counted */
                 memcpy(n->counts, counts, sizeof counts);
         LIST_FOREACH_ITEM_SAFE (Note, note, link, &n->notes) {
                 if (note->stage == NOTE_ADDING)
                         added(n, note, r != 0 ? r : note->result);
                 else if (note->stage == NOTE_ENDING)
-                        ended(n, note); /* if that is not stored, the next start ends it */
+                        ended(n, note); /* if its end is not stored, the next start ends it */
         }
         note_arm_due(n);
         rescan_mailbox(n);

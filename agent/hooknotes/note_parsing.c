@@ -20,10 +20,9 @@
 
 #define UNPARSED_BYTES_MAX (16 * MIB)
 
-/* Parsing removes secrets, which takes 100 ms and more for a note that is made for it. */
 typedef struct ParseJob {
         WorkJob job;
-        Note *note; /* for the loop alone */
+        Note *note; /* only the loop uses it */
         const char *data;
         size_t n;
         char **patterns; /* owned, as the following */
@@ -36,8 +35,9 @@ typedef struct ParseJob {
 
 /* ---- the process that failed ---- */
 
-/* Among the ancestors of its hook only: the probe, which may see them, searches all processes
- * (collectors/host/pids.h). */
+/* Searches the ancestors of the hook only. The supervisor of a snapshot searches all processes,
+ * since it may see them (collectors/host/pids.h).
+ * @return why the process is not known, static; NULL: it is, or the supervisor finds it */
 static const char *find_process(const HookNotes *n, Note *note) {
         NoteView *v = &note->view;
         uint64_t inner;
@@ -57,7 +57,7 @@ static const char *find_process(const HookNotes *n, Note *note) {
         v->pid = answer.pid;
         v->start_ticks = answer.start_ticks;
         if (r > 0 && n->config->snapshot.enabled)
-                /* the supervisor sees more; where it finds none, its incident reports it */
+                /* if the supervisor does not find it either, the incident logs that */
                 return NULL;
         return r == 0               ? NULL
                : r == PIDS_E_HIDDEN ? "other users' processes are hidden from this agent"
@@ -80,10 +80,9 @@ static void refuse_surplus(HookNotes *n, Note *note) {
         owners_count_refused(&n->parsing.unparsed, &note->view.owner, hooknotes_boot_usec(n));
         note_count(n, COUNT_REFUSED);
         release_data(n, note);
-        note_close(n, note, "refused " NOTE_TOO_MANY); /* in the mailbox it stays */
+        note_close(n, note, "refused " NOTE_TOO_MANY); /* in the mailbox, the file stays */
 }
 
-/* Whoever has most unparsed notes loses the newest. @return whether there is space for one */
 bool note_parsing_request_space(HookNotes *n, const Owner *o, uint64_t bytes) {
         Owner largest;
         int r;
@@ -121,7 +120,7 @@ static void parse_run(WorkJob *job) {
         j->usec = MAX(clock_boottime_usec() - begun, (uint64_t)1);
 }
 
-/* It is no note, or there is no memory for it. */
+/* @param r  > 0: it is no note, because of why; -errno: there is no memory for it */
 static void reject_note(HookNotes *n, Note *note, int r, const char *why) {
         if (!note->mailbox_name) {
                 note_refuse(n, note, r > 0 ? why : NOTE_NO_MEMORY);
@@ -153,7 +152,7 @@ static void handle_parsed(HookNotes *n, Note *note, ParseJob *j) {
         note_schedule_step(n);
 }
 
-/* The oldest one of the owner for whom there was the least to do lately. */
+/* @return the oldest unparsed note of the owner for whom the thread has worked the least lately */
 static Note *find_unparsed(const HookNotes *n) {
         uint64_t least = 0;
         Note *found = NULL;
@@ -169,7 +168,7 @@ static Note *find_unparsed(const HookNotes *n) {
         return found;
 }
 
-/* What an owner has used is forgotten as fast as time passes. */
+/* Charges an owner; each owner's charge decreases as fast as time passes. */
 static void account_parsing(HookNotes *n, const Owner *o, uint64_t usec) {
         Owner largest;
         uint64_t now = hooknotes_boot_usec(n);
@@ -180,7 +179,6 @@ static void account_parsing(HookNotes *n, const Owner *o, uint64_t usec) {
 
 static void parse_done(WorkJob *job);
 
-/* One at a time. */
 void note_parsing_run(HookNotes *n) {
         Note *note = n->parsing.job ? NULL : find_unparsed(n);
         if (!note)
