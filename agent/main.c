@@ -394,7 +394,7 @@ static int run_child(int argc, char **argv) {
                 return bus_child_main();
         if (config && strncmp(name, "probe:", 6) == 0)
                 return probe_listener_main(name + 6, config);
-        return child_main(name, config);
+        return child_main(&collector_table, name, config);
 }
 
 int main(int argc, char **argv) {

@@ -1,3 +1,9 @@
+/* The listener of the collector host in a container, where systemd's socket unit does not exist.
+ *
+ * One process with one thread accepts connections of the agent and starts a supervisor for each
+ * (supervisor.h), which gets the connection as fd 0, the environment, and the capabilities of this
+ * process. It reads nothing from a connection: the supervisor checks who connects. After
+ * SIGTERM it still serves until no supervisor runs any more. */
 #include "collectors/probe_listener.h"
 
 #include <errno.h>
@@ -26,7 +32,7 @@ static void on_signal(int signal) {
         is_stopping = is_stopping || signal != SIGCHLD;
 }
 
-/* Signals are only handled in ppoll(). @param ret_open  the mask during it */
+/* Signals are handled only in ppoll(). @param ret_open  the mask for it */
 static int set_signals(sigset_t *ret_open) {
         static const int handled[] = { SIGCHLD, SIGTERM, SIGINT };
         sigset_t blocked;
@@ -48,7 +54,7 @@ static int listen_at(const char *path) {
         if (r < 0)
                 return r;
         _cleanup_close_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        /* Its mode is that of the file which bind() makes. */
+        /* The socket's mode becomes that of the file which bind() makes. */
         if (fd < 0 || fchmod(fd, 0600) < 0 || bind(fd, (const struct sockaddr *)&a, sizeof a) < 0 ||
             listen(fd, CONNECTIONS_MAX) < 0)
                 return -errno;
@@ -75,7 +81,7 @@ static void accept_connection(int listener, const char *config_file, unsigned *n
         if (fd < 0 && listener_must_pause(errno))
                 (void)ppoll(NULL, 0, &(struct timespec){ .tv_sec = LISTENER_PAUSE_SEC }, open);
         if (fd < 0)
-                return; /* who connected is gone again, or waits */
+                return; /* the client has gone, or waits in the queue */
         int r = start_supervisor(fd, config_file);
         if (r < 0)
                 fprintf(stderr, "neuron-collectd: cannot start a probe: %s\n", strerror(-r));

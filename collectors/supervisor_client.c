@@ -21,7 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "collectors/supervisor.h"
+#include "collectors/runner/packet.h"
 #include "lib/base/clock.h"
 #include "lib/base/path.h"
 #include "lib/base/spawn.h"
@@ -35,7 +35,7 @@ struct SupervisorClient {
         int fd;
         pid_t pid; /* of a supervisor that the agent started; 0 */
         sd_event_source *io, *timer;
-        char packet[PROBE_PACKET_MAX + 1];
+        char packet[PACKET_TEXT_MAX + 1];
 };
 
 /* A supervisor that no client waits for any more. The loop reaps it. */

@@ -20,7 +20,7 @@ typedef struct SupervisorClientOptions {
         bool only_listening;   /* never start one */
         int dir_fd;            /* the directory that the supervisor writes to; -1 = none */
         uint64_t timeout_usec; /* until the end of the request; USEC_INFINITY = none */
-        /* Each message but the last one (PROBE_PACKET_MAX). @param text  borrowed for the call */
+        /* Each message but the last one (PACKET_TEXT_MAX). @param text  borrowed for the call */
         void (*on_message)(const char *text, void *userdata);
         /* The last call; it frees the client. @param result  0: done; -errno @param why  a sentence
          * for people, freed with the client */

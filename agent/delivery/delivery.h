@@ -38,8 +38,9 @@ typedef struct Delivery {
         BundleRecord rec; /* a copy */
         SourceSpec *spec; /* a reference; NULL: not configured any more, links only */
         HeldFiles held;   /* duplicates of the descriptors */
-        /* Fingerprints that the base and earlier supplements have brought, which are left out; of a
-         * redelivery those that the bundle itself has brought, and nothing else is taken. */
+        /* Fingerprints of the members that the base and earlier supplements have delivered: these
+         * are left out. Of a redelivery: of those that the bundle itself has delivered, and only
+         * these are taken. */
         uint64_t *shipped;
         size_t n_shipped;
         int attached_fd; /* a directory, see attachments.h; -1 = nothing is attached */
@@ -65,7 +66,7 @@ typedef struct Delivery {
         uint64_t start_usec;          /* CLOCK_BOOTTIME */
         uint64_t setup_usec;          /* until data could be sent; 0 = not yet */
         bool has_advanced; /* something arrived that the next attempt need not send again */
-        bool is_transient; /* RESULT_FAILED: the error may end by itself, as the source's file
+        bool is_transient; /* RESULT_FAILED: the error may end by itself, as when the source's file
                               server is away */
         bool was_there;    /* RESULT_DELIVERED: by an earlier run; this one wrote nothing */
         bool has_object;   /* not RESULT_DELIVERED: the object may exist, without its manifest */
@@ -126,6 +127,6 @@ bool delivery_is_transient(int r);
 DeliveryResult delivery_result_of(int r);
 /** The same for an uploader's outcome. @param error  owned from now on; NULL */
 bool delivery_end_upload(Delivery *d, int outcome, char *error);
-/** To be called before each step that shows: a worker that hung and was abandoned may wake while
- * another one ships the same bundle. @return false: it is to stop, and has ended */
+/** To be called before each step that others can see: a worker that hung and was abandoned may wake
+ * while another one ships the same bundle. @return false: it is to stop, and has ended */
 bool delivery_may_continue(Delivery *d);

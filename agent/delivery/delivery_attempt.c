@@ -37,8 +37,9 @@ static json_t *initial_reasons(const Delivery *d) {
         return reasons ? reasons : json_array();
 }
 
-/* Notes count by the owners of the files in the plan. A file that no link holds may have come
- * since it was decided where they go. */
+/* Drops the notes of users who own no file of the plan. Where no link holds the files, another
+ * user's file may have come since the bundle's place was decided: then the bundle has to settle
+ * again. */
 static bool check_owners(DeliveryAttempt *a) {
         Delivery *d = a->delivery;
         FileOwners owners = { 0 };

@@ -61,8 +61,8 @@ typedef enum EarlierCopy {
 
 /** Reads it, in pieces as they come. @return whether to continue; false: the delivery has ended */
 bool delivery_attempt_read_manifest(DeliveryAttempt *a, const void *data, size_t n);
-/** It has been read. @param where  it is, for messages @return as above; *ret, and a->earlier
- * unless it is truncated */
+/** The manifest was read to its end. @param where  its path or URL, for messages @return as above;
+ * *ret, and a->earlier unless it is truncated */
 bool delivery_attempt_end_manifest(DeliveryAttempt *a, const char *where, EarlierCopy *ret);
 /** The object is not what the complete manifest of another plan says: neither may be replaced,
  * since only a person can tell which one is worth something. @return false */

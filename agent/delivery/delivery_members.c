@@ -30,20 +30,20 @@
 #define REASONS_MAX 20
 
 /* By the plan's index. */
-typedef struct Member {
+typedef struct FoundMember {
         uint64_t print;
         MemberKind kind;
-        int held_fd;      /* borrowed of the job; -1: opened below root_fd */
-        bool is_attached; /* opened below the job's attached_fd */
-        bool is_left_out; /* of what was delivered */
-} Member;
+        int held_fd;      /* borrowed from the delivery; -1: opened below root_fd */
+        bool is_attached; /* opened below the delivery's attached_fd */
+        bool is_left_out; /* the bundle at the destination lacks it */
+} FoundMember;
 
 struct DeliveryMembers {
         const Delivery *delivery;
         Plan *plan;         /* borrowed */
         LinkSession *links; /* while the source is walked */
         int root_fd;
-        Member *members;
+        FoundMember *members;
         size_t n;
         AttachmentNames attached; /* paths in the bundle */
         size_t next_attached;
@@ -51,7 +51,8 @@ struct DeliveryMembers {
         bool has_more;   /* … and left out: an attachment has its name */
         json_t *reasons; /* borrowed */
         size_t n_unreadable;
-        ScanUnit left_out; /* since intake saw it: skipped, skipped_example */
+        ScanUnit left_out; /* by the walk, since intake saw it; `skipped` and `skipped_example` of
+                              it */
 };
 
 bool delivery_members_path_is_attached(const char *path) {
@@ -91,7 +92,7 @@ static void skip_member(DeliveryMembers *m, const char *path, int error) {
                 delivery_members_add_reason(text, m->reasons);
 }
 
-static int add_to_plan(DeliveryMembers *m, const char *path, int fd, const Member *member) {
+static int add_to_plan(DeliveryMembers *m, const char *path, int fd, const FoundMember *member) {
         if (array_grow(&m->members, m->n, sizeof *m->members) < 0)
                 return -ENOMEM;
         int r = plan_add(m->plan, path, member->kind, fd);
@@ -125,10 +126,10 @@ static int add_attached(DeliveryMembers *m, const char *path) {
         }
         if (fstat(fd, &st) < 0)
                 return -errno;
-        Member member = { .print = member_fingerprint(path, &st),
-                          .kind = attached_kind(path_name(path)),
-                          .held_fd = -1,
-                          .is_attached = true };
+        FoundMember member = { .print = member_fingerprint(path, &st),
+                               .kind = attached_kind(path_name(path)),
+                               .held_fd = -1,
+                               .is_attached = true };
         return add_to_plan(m, path, fd, &member);
 }
 
@@ -151,7 +152,8 @@ static int add_attached_before(DeliveryMembers *m, const char *path) {
         return 0;
 }
 
-/* Not what was shipped before; of a redelivery nothing but that. */
+/* @return whether the member belongs in the bundle: one that was shipped before does not, and in a
+ * redelivery only such a one does */
 static bool is_wanted(const DeliveryMembers *m, uint64_t print) {
         const Delivery *d = m->delivery;
         return member_fingerprints_contain(d->shipped, d->n_shipped, print) == d->rec.is_redelivery;
@@ -200,7 +202,7 @@ static int add_member(DeliveryMembers *m, const char *path, int fd, int held_fd)
         struct stat st;
         if (fstat(fd, &st) < 0)
                 return -errno;
-        Member member = { .print = member_fingerprint(path, &st), .held_fd = held_fd };
+        FoundMember member = { .print = member_fingerprint(path, &st), .held_fd = held_fd };
         if (!is_wanted(m, member.print))
                 return 0;
         m->has_source = true;
@@ -271,7 +273,7 @@ static int add_from_source(DeliveryMembers *m) {
         return r;
 }
 
-/* The links were judged when they were made: whatever is there is ours to ship. */
+/* Intake checked the files when it made the links, so each of them is a member. */
 static int add_from_links(DeliveryMembers *m) {
         _cleanup_close_ int fd = links_open(m->delivery->spec->link_dirs, m->delivery->rec.id);
         if (fd < 0)
@@ -318,8 +320,8 @@ static int find_source_members(DeliveryMembers *m) {
         return add_from_source(m);
 }
 
-/* Attachments alone are no dump: one of which nothing can be read fails or vanishes as it would
- * without them. A supplement may be made of them. */
+/* Attachments alone do not make a dump: a dump of which nothing can be read fails or vanishes as it
+ * would without them. A supplement may consist of attachments alone. */
 static int find_members(DeliveryMembers *m) {
         bool is_supplement = m->delivery->rec.supplement_of[0] != '\0';
         int r = find_attached(m);
@@ -386,7 +388,7 @@ DeliveryMembers *delivery_members_free(DeliveryMembers *m) {
 }
 
 int delivery_members_open(const DeliveryMembers *m, size_t i) {
-        const Member *member = &m->members[i];
+        const FoundMember *member = &m->members[i];
         const char *path = plan_member(m->plan, i)->path;
         if (member->is_attached)
                 return open_attached(m, path);

@@ -26,7 +26,7 @@ DeliveryMembers *delivery_members_free(DeliveryMembers *m);
 /** Opens the plan's member i for reading. @return an fd of the caller's, -errno */
 int delivery_members_open(const DeliveryMembers *m, size_t i);
 
-/** The destination has the member in this bundle or not; without a word it has. */
+/** The bundle at the destination lacks member i; without this call it has it. */
 void delivery_members_leave_out(DeliveryMembers *m, size_t i);
 
 /** Gives the delivery the members' fingerprints, those of the attachments among them, and the sum

@@ -75,13 +75,13 @@ static void note_done(DeliveryNote *n) {
         free(n->container);
 }
 
-typedef struct Reading {
+typedef struct NotesReading {
         DeliveryNotes notes;
         const FileOwners *owners;
-} Reading;
+} NotesReading;
 
 static int on_note(const StoredNote *stored, void *userdata) {
-        Reading *reading = userdata;
+        NotesReading *reading = userdata;
         DeliveryNotes *n = &reading->notes;
         DeliveryNote *item = &n->items[n->n];
         uid_t sender =
@@ -117,7 +117,7 @@ static bool has_own(const DeliveryNotes *n, uid_t uid) {
 
 int delivery_notes_read(DeliveryNotes *ret, Store *store, const Bundle *b) {
         const BundleRecord *rec = &b->rec;
-        Reading reading = { .owners = &b->owners };
+        NotesReading reading = { .owners = &b->owners };
         DeliveryNotes *n = &reading.notes;
         n->items = calloc(MANIFEST_FAILURES_MAX, sizeof *n->items);
         int r = n->items ? store_note_list(store, &(StoredUnit){ rec->source, rec->path }, on_note,

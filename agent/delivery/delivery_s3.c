@@ -59,7 +59,8 @@ typedef enum DeliveryS3State {
 typedef enum Ending {
         ENDING_NONE,
         ENDING_RESULT,  /* `base` has the result */
-        ENDING_RESTART, /* so it has, but the upload to be resumed is to blame: start without it */
+        ENDING_RESTART, /* the same, but the upload that was to be resumed is the cause: start
+                           without it */
 } Ending;
 
 typedef struct DeliveryS3 {
@@ -73,7 +74,7 @@ typedef struct DeliveryS3 {
         Ending ending;
         bool is_fresh; /* cannot have been tried: a small one is sent without checking for a copy
                           first */
-        bool is_cancelled; /* to be aborted as soon as its object is not without its manifest */
+        bool is_cancelled; /* to be aborted as soon as no object is without its manifest */
         unsigned n_plans, n_restarts;
         uint64_t sent_bytes; /* of bodies, in tries that have ended */
         sd_event_source *end_source;
@@ -419,7 +420,7 @@ static bool start_manifest_upload(DeliveryS3 *x) {
                                        .content_type = "application/json",
                                        .max_parts_in_flight = 2,
                                        .trusts_response = true,
-                                       /* ours, of an object that is gone */
+                                       /* it is ours, and its object is gone */
                                        .is_overwrite = x->check.earlier == EARLIER_OF_PLAN ||
                                                        x->check.earlier == EARLIER_TRUNCATED,
                                        .on_begin = on_manifest_upload_start });
@@ -479,7 +480,7 @@ static bool may_skip_check(const DeliveryS3 *x) {
         return x->is_fresh && atomic_load(&x->base.total_bytes) <= x->part_size;
 }
 
-/* Does what the state and the facts call for. */
+/* Does what the state and the recorded facts call for. */
 static bool run_state(DeliveryS3 *x) {
         switch (x->state) {
         case DELIVERY_S3_PLANNING:
@@ -493,8 +494,8 @@ static bool run_state(DeliveryS3 *x) {
                 if (x->check.call)
                         return true;
                 if (x->check.earlier == EARLIER_COMPLETE) {
-                        /* by another, perhaps: then our own upload is in nobody's way, but is paid
-                         * for */
+                        /* another run may have delivered it: then our own unfinished upload does no
+                         * harm, but is paid for */
                         log_abort_not_queued(x, store_ledger_abandon(x->store, x->base.rec.id,
                                                                      x->at->config->name));
                         return start_work(x, work_delivered_before);
@@ -530,7 +531,7 @@ static void discard_attempt(DeliveryS3 *x) {
         x->packed_bytes = x->packed_stream_bytes = 0;
 }
 
-/* After a plan that did not hold, or an upload that cannot be resumed: from the start, a few times.
+/* Starts the attempt again, a few times, when a member has changed or the upload cannot be resumed.
  * @return whether it has restarted */
 static bool restart(DeliveryS3 *x) {
         Delivery *d = &x->base;
@@ -585,7 +586,7 @@ static void step(DeliveryS3 *x) {
                 atomic_store(&x->base.abort, true);
         if (x->ending == ENDING_NONE)
                 record_ending(x, delivery_may_continue(&x->base) && run_state(x));
-        if (x->is_working) /* it may have set the ending, but its job has not returned */
+        if (x->is_working) /* the worker may have set the ending, but its job has not returned */
                 return;
         if (x->ending != ENDING_NONE && !restart(x))
                 finish(x);
@@ -601,7 +602,7 @@ int delivery_s3_start(Destination *d, Delivery *job) {
 void delivery_s3_abort(Delivery *d) {
         DeliveryS3 *x = CONTAINER_OF(d, DeliveryS3, base);
         x->is_cancelled = true;
-        if (!may_be_visible(x)) /* now: the worker reads it */
+        if (!may_be_visible(x)) /* at once: the worker reads it */
                 atomic_store(&d->abort, true);
         step(x);
 }

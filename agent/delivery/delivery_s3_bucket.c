@@ -30,7 +30,7 @@
 
 typedef enum CleanupKind { CLEANUP_OURS, CLEANUP_ABORTS, CLEANUP_ORPHANS } CleanupKind;
 
-typedef struct S3Target {
+typedef struct BucketTarget {
         Credentials *credentials;
         S3Client *client; /* NULL: config_error is the reason */
         char *config_error;
@@ -48,21 +48,21 @@ typedef struct S3Target {
         uint64_t aborts_usec;                   /* CLOCK_BOOTTIME: not before */
         uint64_t reap_usec;
         char *fixed; /* all our keys begin with it: `neuron/`, or "" */
-} S3Target;
+} BucketTarget;
 
-static S3Target *target(const Destination *d) {
+static BucketTarget *target(const Destination *d) {
         return d->target;
 }
 
 S3Client *delivery_s3_bucket_client(const Destination *d, const char **ret_error) {
-        const S3Target *t = target(d);
+        const BucketTarget *t = target(d);
         *ret_error = t->client         ? NULL
                      : t->config_error ? t->config_error
                                        : "its endpoint cannot be used";
         return t->client;
 }
 
-static int create_client(Destination *d, S3Target *t) {
+static int create_client(Destination *d, BucketTarget *t) {
         const DestinationShared *c = d->shared;
         const ConfigDestination *config = d->config;
         S3Environment environment = s3_environment_read(c->environment),
@@ -110,7 +110,7 @@ static int create_client(Destination *d, S3Target *t) {
 }
 
 static int s3_open(Destination *d) {
-        S3Target *t = d->target = calloc(1, sizeof *t);
+        BucketTarget *t = d->target = calloc(1, sizeof *t);
         if (!t)
                 return -ENOMEM;
         t->fixed = s3_key_prefix(path_template_fixed(d->template));
@@ -118,7 +118,7 @@ static int s3_open(Destination *d) {
 }
 
 static void s3_stop(Destination *d, bool hung) {
-        S3Target *t = target(d);
+        BucketTarget *t = target(d);
         if (hung)
                 delivery_s3_stop(d->running);
         t->probe = s3_probe_free(t->probe);
@@ -127,7 +127,7 @@ static void s3_stop(Destination *d, bool hung) {
 }
 
 static void s3_close(Destination *d) {
-        S3Target *t = target(d);
+        BucketTarget *t = target(d);
         s3_client_free(t->client);
         credentials_free(t->credentials);
         free(t->config_error);
@@ -153,7 +153,7 @@ static int on_config_error(sd_event_source *source, void *userdata) {
 }
 
 static int s3_start_probe(Destination *d) {
-        S3Target *t = target(d);
+        BucketTarget *t = target(d);
         if (!t->client) {
                 t->config_error_source = sd_event_source_disable_unref(t->config_error_source);
                 return sd_event_add_defer(d->shared->event, &t->config_error_source,
@@ -173,7 +173,7 @@ static int s3_start_probe(Destination *d) {
 
 static bool is_kept(const char *key, const char *upload_id, void *userdata) {
         Destination *d = userdata;
-        S3Target *t = target(d);
+        BucketTarget *t = target(d);
         Store *store = d->shared->store;
         if (store_ledger_knows(store, key, upload_id))
                 return true;
@@ -194,9 +194,9 @@ static void on_aborted(const char *key, const char *upload_id, uint64_t age_usec
                    d->config->name, d->config->bucket, key, clock_format_duration(age, age_usec));
 }
 
-/* Logged once, not with every try. @param error  NULL = it went well */
+/* Logs a failure once, not with every try. @param error  NULL = it went well */
 static void log_failed_sweep(Destination *d, const char *error) {
-        S3Target *t = target(d);
+        BucketTarget *t = target(d);
         if (error && (!t->sweep_error || strcmp(t->sweep_error, error) != 0))
                 log_warning(0,
                             "destination %s: cannot abort unfinished uploads: %s; trying again "
@@ -215,7 +215,7 @@ static uint64_t next_cleanup_usec(const Destination *d, unsigned n_rounds) {
 
 static void on_swept(int outcome, const char *error, unsigned n_aborted, void *userdata) {
         Destination *d = userdata;
-        S3Target *t = target(d);
+        BucketTarget *t = target(d);
         (void)n_aborted;
         log_failed_sweep(d, outcome != 0 ? error ? error : "failed" : NULL);
         if (t->cleanup == CLEANUP_ABORTS &&
@@ -230,7 +230,7 @@ static void on_swept(int outcome, const char *error, unsigned n_aborted, void *u
 }
 
 static bool start_sweep(Destination *d, CleanupKind what, const S3SweepOptions *options) {
-        S3Target *t = target(d);
+        BucketTarget *t = target(d);
         S3SweepOptions own = *options;
         own.is_known = is_kept;
         own.on_abort = on_aborted;
@@ -241,16 +241,17 @@ static bool start_sweep(Destination *d, CleanupKind what, const S3SweepOptions *
         return s3_sweep_new(&t->sweep, t->client, &own) == 0;
 }
 
-/* Of a row of a key alone. @return CLOCK_REALTIME; 0: a clock that was set back is not waited for
+/* @return until when a Create of this key may still be executed, CLOCK_REALTIME; 0: the row has an
+ * upload id, or the clock was set back
  */
 static uint64_t late_create_usec(const Destination *d, const LedgerAbort *a) {
         uint64_t now = destination_realtime_usec(d);
         return a->upload_id || a->since_usec > now ? 0 : a->since_usec + CREATE_LATE_MAX_USEC;
 }
 
-/* One after the other; what remains is tried again when all have been tried. */
+/* Starts the next row; rows that remain are tried again when all have been tried. */
 static bool start_next_abort(Destination *d) {
-        S3Target *t = target(d);
+        BucketTarget *t = target(d);
         _cleanup_(ledger_abort_done) LedgerAbort next = { 0 };
         bool is_started = store_abort_next(d->shared->store, d->config->name, t->abort_id, &next) ==
                                   0 && /* an error: again later */
@@ -270,7 +271,7 @@ static bool start_next_abort(Destination *d) {
 }
 
 static bool s3_clean_up(Destination *d, uint64_t *ret_next_usec) {
-        S3Target *t = target(d);
+        BucketTarget *t = target(d);
         const Config *config = d->shared->config;
         uint64_t now = destination_boottime_usec(d);
         if (!t->swept_ours && now >= t->ours_usec) {

@@ -1,5 +1,8 @@
-/* A volume as a destination: its deliveries and its probe block, so they run in a worker of its
- * own. */
+/* A volume as a destination, and a delivery to it. All that touches the volume may block, so it
+ * runs in the worker of the destination: a delivery from the plan to the manifest, the probe, and
+ * the removal of temporary files that an abandoned delivery may have left, for which there are rows
+ * in the store. A delivery that is cut starts over; the object is read back before its manifest is
+ * written, which is the commit. The file operations are uploaders/volume's. */
 #include "agent/delivery/delivery_volume.h"
 
 #include <errno.h>
@@ -366,7 +369,7 @@ static void on_swept(WorkJob *work) {
         destination_cleanup_done(d, t->sweep_result);
 }
 
-/* One after the other; one that stays does not keep the others. */
+/* Removes one after the other; one that cannot be removed does not keep the others. */
 static bool volume_clean_up(Destination *d, uint64_t *ret_next_usec) {
         VolumeTarget *t = target(d);
         Store *store = d->shared->store;
@@ -516,7 +519,7 @@ static void volume_delivery_abort(Delivery *d) {
         atomic_store(&d->abort, true);
 }
 
-/* A copy that is cut starts over: it may end by itself where little is missing. */
+/* A copy that is cut starts over, so it may end by itself where little is missing. */
 static void volume_delivery_wind_down(Delivery *d) {
         uint64_t total = atomic_load(&d->total_bytes), done = atomic_load(&d->done_bytes);
         if (total == 0 || total - MIN(done, total) > WIND_DOWN_BYTES)

@@ -200,7 +200,7 @@ void destination_kick_in(Destination *d, uint64_t usec) {
  * destination is back, so the next probe need not wait for its time. */
 void destination_object_done(Destination *d, const char *error) {
         if (error) {
-                if (!d->is_proven) /* the probe speaks for it */
+                if (!d->is_proven) /* the probe has reported that already */
                         return;
                 d->is_proven = false;
                 d->objects_failed = true;
@@ -315,7 +315,7 @@ int destination_init_delivery(const Destination *d, Delivery *job, const Bundle 
 
 /* ---- life ---- */
 
-/* A key's template is a path's without its first slash. */
+/* A template is that of a path, so the prefix of a key gets a slash in front of it. */
 static int create_template(Destination *d) {
         char bad;
         _cleanup_free_ char *path = d->config->type == CONFIG_VOLUME

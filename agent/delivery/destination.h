@@ -135,14 +135,15 @@ struct DestinationType {
 
         /** Creates d->target; touches nothing outside. @return 0, -ENOMEM, -EMFILE … */
         int (*open)(Destination *d);
-        /** @return the worker's running job beside a delivery; may be NULL */
+        /** @return the worker's job when it runs no delivery: a probe or a clean-up; may be NULL */
         const WorkJob *(*job)(const Destination *d);
         /** Releases what is on the loop. NULL: nothing is there.
          * @param hung  running delivery and worker are left behind */
         void (*stop)(Destination *d, bool hung);
         void (*close)(Destination *d); /* not for what hangs */
 
-        /** Can it be written? destination_probe_done() is called later. @return 0, -errno */
+        /** Checks whether it can be written. destination_probe_done() is called later. @return 0,
+         * -errno */
         int (*probe)(Destination *d);
         /** Starts work due before the next delivery; destination_cleanup_done() is called later.
          * @param ret_next_usec  CLOCK_BOOTTIME, when more is due
@@ -166,14 +167,14 @@ struct DestinationType {
         /** Updates the figures of the running delivery. @return any number that changes while the
          * destination accepts data */
         uint64_t (*refresh)(Destination *d);
-        /** The bundle is over and was not delivered there, though that was begun: what may be left
-         * of it is written down and removed. NULL: nothing is left */
+        /** A bundle reached a final state and was not delivered there, though its delivery was
+         * begun: records what may be left of it, for the clean-up. NULL: nothing is left */
         void (*abandon)(Destination *d, const Bundle *b, const DeliveryRecord *delivery);
         /** @param ret_since_usec  CLOCK_BOOTTIME; 0: nothing is awaited  @return whether the
          * running delivery waits for the destination, not for us. NULL: one thread does everything,
          * so the kernel has to be asked what it waits for */
         bool (*awaits_destination)(const Destination *d, uint64_t *ret_since_usec);
-        /** What was kept to resume is released. NULL: nothing is kept */
+        /** Releases what was kept to resume the delivery. NULL: nothing is kept */
         void (*on_delivered)(Destination *d, const char *bundle);
         /** @return false: none was made. NULL: it makes none */
         bool (*stats)(const Destination *d, S3Stats *ret);

@@ -41,7 +41,7 @@ void object_call_finish(ObjectCall *c, ObjectOutcome outcome, const char *error)
                 outcome != OBJECT_OK && outcome != OBJECT_NOT_FOUND && outcome != OBJECT_EXISTS;
         c->result.outcome = outcome;
         c->result.error = !needs_error ? NULL : error ? error : strerror(ENOMEM);
-        list_remove(&c->link); /* nobody else finds it from here on */
+        list_remove(&c->link); /* no other call or callback finds it from here on */
         if (!needs_error || (outcome == OBJECT_UNREACHABLE && error && !c->is_own_trouble))
                 destination_object_done(c->objects->destination, needs_error ? error : NULL);
         c->request.on_done(&c->result, c->request.userdata);

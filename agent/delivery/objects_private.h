@@ -28,7 +28,7 @@ struct ObjectCall {
         ObjectRequest request; /* the name is a copy; on a volume the data, too */
         ObjectResult result;
         char *error;            /* of what the thread has done, or of what ends a loop turn later */
-        bool is_own_trouble;    /* not the store's: it says nothing of the destination */
+        bool is_own_trouble;    /* the trouble is our own and says nothing of the destination */
         sd_event_source *timer; /* for that, or until a volume has hung for too long */
         ObjectEntries entries;
 
@@ -36,7 +36,8 @@ struct ObjectCall {
         S3Call *s3;
         char *key;         /* or what all keys of a listing begin with */
         bool awaits_probe; /* of conditional writes */
-        bool is_written;   /* a CREATE, by what the store has said; now it is compared */
+        bool is_written;   /* a CREATE has succeeded by what the store says; the object is read back
+                            */
         char *token;       /* of the next page */
         unsigned n_pages;
 
@@ -49,8 +50,8 @@ struct ObjectCall {
         VolumeContent content;
 };
 
-/* Whether a bucket's store heeds If-None-Match, rather than to ignore it: the same object is
- * created twice. */
+/* Whether a bucket's store heeds If-None-Match or ignores it: the same object is created twice, and
+ * the second time has to fail. */
 typedef enum Conditions {
         CONDITIONS_UNKNOWN,
         CONDITIONS_FIRST_PROBE,

@@ -28,8 +28,8 @@ S3Client *objects_s3_client(const Objects *o) {
         return delivery_s3_bucket_client(o->destination, &unused);
 }
 
-/* A refusal counts when the store itself has spoken: keys that are not to be had at the moment, or
- * that have expired, are trouble. */
+/* A refusal counts only when the store itself has answered 401 or 403. Credentials that cannot be
+ * had at the moment, or that have expired, are trouble. */
 static ObjectOutcome classify_answer(const S3Result *r, S3Operation operation) {
         switch (r->answer->verdict) {
         case S3_OK:
@@ -95,7 +95,7 @@ static int send_request(ObjectCall *c, const S3RequestOptions *request) {
         return r < 0 ? object_call_finish_later(c, OBJECT_UNREACHABLE, strerror(-r)) : 0;
 }
 
-/* In an answer there is nobody to return an error to. */
+/* A callback cannot return an error, so the call ends. */
 static void send_next(ObjectCall *c, int (*send)(ObjectCall *c)) {
         if (send(c) < 0)
                 object_call_finish(c, OBJECT_UNREACHABLE, NULL);
@@ -114,8 +114,9 @@ static void on_got(const S3Result *r, void *userdata) {
         finish_answer(c, outcome, r);
 }
 
-/* What is there after a CREATE: ours, perhaps by a try whose answer was lost; or that of another
- * node, whatever the store has said. And when it was created, which the answer to PUT lacks. */
+/* Compares what has the name after a CREATE: it is our object, perhaps from a try whose answer was
+ * lost, or another node's, whatever the store has answered. This also tells when it was created,
+ * which the answer to PUT does not. */
 static void on_compared(const S3Result *r, void *userdata) {
         ObjectCall *c = userdata;
         ObjectOutcome outcome = accept_answer(c, r, S3_GET_OBJECT);
@@ -257,7 +258,7 @@ static void finish_probe(Objects *o, ObjectOutcome outcome, const char *error) {
 
 static int send_probe(Objects *o, S3Operation operation);
 
-/* One of an earlier run, which could not be deleted, does as well for the first. */
+/* An object that an earlier run could not delete serves as the first PUT. */
 static void on_probed(const S3Result *r, void *userdata) {
         Objects *o = userdata;
         ObjectOutcome outcome = classify_answer(r, S3_PUT_OBJECT);

@@ -7,58 +7,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "agent/delivery/pressure.h"
 #include "config/config.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "uploaders/ratelimit.h"
-
-/* ---- pressure: how hard the machine is pressed (PSI), and how much of the time a worker may
- * therefore work: the job comes first. `share` decides and is pure; the reader reads the kernel's
- * figures at most ten times a second, and only while somebody asks. Outside of rate_limits.c only
- * pressure_share_now() is called; the rest is declared for the tests ---- */
-
-typedef struct PressureSample { /* what passed between two readings */
-        uint64_t elapsed_usec;
-
-        /* In which some task waited for a CPU (`some total=`), the machine's; our own threads are
-         * among them. */
-        uint64_t cpu_usec;
-        uint64_t busy_usec;       /* CPU time that was not idle, of all CPUs together */
-        uint64_t others_run_usec; /* on a CPU, all but our own threads */
-
-        /* Of our own: all threads' waiting for a CPU; of the thread for which it is most, the
-         * lesser of its time on a CPU and of its waiting for one (elapsed_usec when that cannot be
-         * known). */
-        uint64_t own_wait_usec, in_the_way_usec;
-} PressureSample;
-
-#define PRESSURE_SHARE_MIN 0.01
-/** @param share  of the time that each of our threads may be on a CPU so far, PRESSURE_SHARE_MIN …
- * 1
- * @return the share from now on: a quarter while others lose time to us, half as much again when
- * they do not */
-double pressure_share(double share, const PressureSample *sample);
-
-typedef struct Pressure Pressure;
-/** @param clock      borrowed; must outlive it
- * @param proc_root  where procfs is mounted; pressure/cpu, stat and self/ of it are read.
- * Missing ones but the first are done without
- * @param ret_note   a sentence when the kernel has no PSI (the agent then backs off from nothing),
- * the caller's; else NULL
- * @return 0, also without PSI: *ret is NULL then; -ENOMEM */
-int pressure_new(Pressure **ret, Clock *clock, const char *proc_root, char **ret_note);
-Pressure *pressure_free(Pressure *p); /* takes NULL, returns NULL */
-DEFINE_CLEANUP(Pressure, pressure_free);
-
-/** For how long a worker is to rest that has just worked for so long: two seconds at most. What is
- * done by other threads for it counts, and what idle priority kept from all of them does not. Any
- * thread. p == NULL: 0.
- * @param worked_usec  of wall time since its last rest */
-uint64_t pressure_pause_usec(Pressure *p, uint64_t worked_usec);
-/** The share in force, for status: 1 = all of the time, also when p is NULL. */
-double pressure_share_now(const Pressure *p);
-
-/* ---- the limits ---- */
 
 typedef struct RateLimits {
         atomic_uint n_refs;  /* private */

@@ -84,8 +84,9 @@ static void on_delivery_done(Delivery *job) {
 
 /* ---- starting a delivery ---- */
 
-/* Before the first delivery of a bundle, and the same for all that follow, after a crash too: an
- * object that was started with one plan must never meet another. The row is written by the caller.
+/* Assigns attachments to a bundle before its first delivery. All deliveries that follow get the
+ * same ones, after a crash too: an object that was started with one plan must never get parts of
+ * another. The caller writes the row.
  */
 static void attach_collected_files(Scheduler *s, Bundle *b) {
         const Attachments *a = s->context.attachments;
@@ -104,7 +105,7 @@ void scheduler_record_failure(Scheduler *s, Bundle *b) {
                 bundle_save(s->context.bundles, b);
 }
 
-/* What was shipped before, what is attached, and the notes of hooks. */
+/* Reads what was shipped before, what is attached, and the notes of hooks. */
 static void load_delivery_inputs(Scheduler *s, Bundle *b, Delivery *job) {
         if (b->rec.is_redelivery)
                 (void)store_get_own_prints(s->context.store, b->rec.id, &job->shipped,
@@ -170,9 +171,9 @@ static int start_delivery(Destination *d, Bundle *b) {
 
 /* ---- who goes when ---- */
 
-/* Given up here while other destinations have yet to try. One that is given up everywhere and READY
- * nevertheless (quarantine_after was lowered) is tried once more: the failure puts it into
- * quarantine. */
+/* The delivery was given up here, and other destinations have yet to try. A bundle that all have
+ * given up and that is READY nevertheless (quarantine_after was lowered) is tried once more: the
+ * failure puts it into quarantine. */
 static bool is_given_up_here(const Scheduler *s, const Bundle *b, const DeliveryRecord *delivery) {
         return deliveries_is_given_up(s->shared.config, delivery) &&
                (b->n_running > 0 || !deliveries_are_given_up(s->shared.config, b));
@@ -311,7 +312,8 @@ static bool has_many_pending(const Destination *d) {
         return false;
 }
 
-/* The first of several that many nodes may have waited for. @param is_burst  whether it may be one
+/* Postpones the first delivery of a burst by a random time, since many nodes may have waited for
+ * the same. @param is_burst  whether there may be one
  * @return whether it is postponed */
 static bool postpone_for_jitter(Destination *d, bool is_burst) {
         Scheduler *s = scheduler_of(d);
@@ -400,9 +402,9 @@ static void kick_destination(Destination *d) {
                 return;
         }
         if (s->shared.waits_for_memory && s->shared.waits_for_memory != d)
-                return; /* kicked when it has started */
+                return; /* that one kicks when it has started */
         if (!destination_has_memory(&s->shared, d->type->memory_bytes(d)))
-                return; /* whoever comes back kicks */
+                return; /* the delivery that ends next kicks */
         if (s->is_urgent)
                 d->head->rotation.n_small_in_row =
                         0; /* small ones first, as long as there are any */

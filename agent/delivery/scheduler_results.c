@@ -66,7 +66,7 @@ void scheduler_results_end_cancelled(Scheduler *s) {
         }
 }
 
-/* What intake sees of the unit, which is without attachments. */
+/* @return the digest of the unit as intake computes it, which is without attachments */
 static uint64_t sum_of_source(const Delivery *job) {
         uint64_t sum = 0;
         for (size_t i = 0; i < job->n_prints; i++)
@@ -88,9 +88,9 @@ static size_t intersect(uint64_t *a, size_t n_a, const uint64_t *b, size_t n_b) 
         return n;
 }
 
-/* Shipped is what every destination so far has: the source may have changed between two of them.
- * What one of them lacks follows as a supplement, since the unit's digest is no longer the
- * bundle's. */
+/* Records the members that every destination so far has: the source may have changed between two
+ * deliveries. A member that one destination lacks follows in a supplement, since the unit's digest
+ * is no longer the bundle's. */
 static int store_prints(Scheduler *s, Bundle *b, const DeliveryRecord *delivery, Delivery *job) {
         if (deliveries_are_done_elsewhere(b, delivery)) {
                 _cleanup_free_ uint64_t *before = NULL;
@@ -101,7 +101,7 @@ static int store_prints(Scheduler *s, Bundle *b, const DeliveryRecord *delivery,
                 job->n_prints = intersect(job->prints, n, before, n_before);
                 job->digest = sum_of_source(job);
                 if (job->n_prints < n || n_before > job->n_prints)
-                        b->dirty = true; /* to be probed as soon as it has ended */
+                        b->dirty = true; /* the unit is probed as soon as the bundle has ended */
         }
         b->dirty = b->dirty || job->has_more;
         b->rec.digest = job->digest;
@@ -141,8 +141,8 @@ static void handle_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery
                  d->config->name, delivery->object ? delivery->object : "?",
                  parse_format_human(text, job->object_bytes), proof_text(job),
                  job->complete ? "" : ", labelled incomplete");
-        /* The manifest is there: the bundle is delivered whatever happens now. Before the bundle
-         * may be gone.
+        /* The manifest is there, so the bundle is delivered whatever happens now. This is done
+         * before the bundle ends, since it may be gone then.
          */
         if (d->type->on_delivered)
                 d->type->on_delivered(d, b->rec.id);
@@ -157,7 +157,7 @@ static void handle_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery
                                        others ? others : "waits for its other destinations");
 }
 
-/* So that nothing is tried again at once, whatever becomes of the bundle. @return the wait */
+/* Delays the next attempt, whatever becomes of the bundle. @return the wait */
 static uint64_t postpone(const Scheduler *s, DeliveryRecord *delivery, uint64_t wait_usec) {
         delivery->next_try_usec = scheduler_realtime_usec(s) + wait_usec;
         return wait_usec;
@@ -189,7 +189,8 @@ static void handle_bundle_failure(Destination *d, Bundle *b, DeliveryRecord *del
         scheduler_results_end_shipping(s, b, BUNDLE_READY, error);
 }
 
-/* This one waits, not by its own fault; the others do not. */
+/* Delays this bundle alone: the failure is not its own, and other bundles are delivered meanwhile.
+ */
 static void postpone_bundle(Destination *d, Bundle *b, DeliveryRecord *delivery,
                             const Delivery *job, uint64_t wait_usec) {
         Scheduler *s = scheduler_of(d);
@@ -254,7 +255,8 @@ static void handle_destination_failure(Destination *d, Bundle *b, DeliveryRecord
 /* How often memory, threads and the state directory are tried again. */
 #define SHORTAGE_USEC (30 * USEC_PER_SEC)
 
-/* Neither the bundle's nor the destination's fault: it waits, however long it takes. */
+/* A lack of resources is neither the bundle's nor the destination's fault: the bundle waits until
+ * it ends. */
 static void handle_shortage(Destination *d, Bundle *b, DeliveryRecord *delivery,
                             const Delivery *job) {
         const Scheduler *s = scheduler_of(d);

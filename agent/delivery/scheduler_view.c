@@ -14,7 +14,7 @@ size_t scheduler_n_destinations(const Scheduler *s) {
         return s->shared.n_destinations;
 }
 
-/* What it means when our own side provides nothing. */
+/* Why nothing is sent, when the destination waits for us. */
 #define NO_CPU                                                                                     \
         "the threads that read and pack get no CPU, other work on the node uses all of them: "     \
         "leave it one, or raise CPUWeight= of the agent's unit"
@@ -49,7 +49,8 @@ static void view_stall(Destination *d, SchedulerDestinationView *ret) {
         ret->last_error = d->stall_error;
 }
 
-/* It takes other bundles, or could; one that it did not take keeps it from being called well. */
+/* A destination that accepts other bundles, and has failed one by its own fault, is shown as
+ * failing until that bundle gets through. */
 static void view_failed_delivery(const Destination *d, SchedulerDestinationView *ret) {
         LIST_FOREACH (l, bundle_table_all(scheduler_of(d)->context.bundles)) {
                 Bundle *b = CONTAINER_OF(l, Bundle, link);

@@ -19,10 +19,10 @@ typedef struct NoteView { /* borrowed for the call */
         bool by_mailbox;
         /* Of the hook: by SO_PEERCRED and its cgroup, or the owner of the mailbox's file. */
         Owner owner;
-        bool is_owner_known; /* its container, if any, is */
+        bool is_owner_known; /* its container is known, or it is in none */
         pid_t hook_pid;      /* on this machine; 0 = not known (mailbox) */
-        /* of the process that failed, on this machine; 0 = not known, and pid_why has the reason
-         * (hidden by namespaces, ended …) or the supervisor finds it */
+        /* Of the process that failed, on this machine; 0 = not known: pid_why has the reason
+         * (hidden by namespaces, ended …), or the supervisor of the snapshot finds it. */
         pid_t pid;
         uint64_t start_ticks;  /* of pid; 0 = not known */
         const char *pid_why;   /* static; NULL */
@@ -30,8 +30,8 @@ typedef struct NoteView { /* borrowed for the call */
         const char *source;    /* name of the source whose directory was named; NULL */
         const char *unit_path; /* absolute, as this machine sees it; NULL */
         const char *refused;   /* why no file is expected for it, a sentence; NULL */
-        /* the directory was missing when the note was received: it is checked again when the hook
-         * has ended, for on_finished */
+        /* The directory was missing when the note was received. It is checked again when the hook
+         * has ended, for on_finished. */
         bool may_come;
         const char *s3_prefix; /* `s3://bucket/prefix`, granted; NULL: the destination's own */
         /* For on_finished: files that it named and has not withdrawn. NULL: fewer, or its hook was
@@ -44,8 +44,9 @@ typedef struct HookNotesContext { /* borrowed */
         sd_event *event;
         Clock *clock;
         Store *store;
-        void (*on_note)(const NoteView *v, void *userdata); /* it is durable and new */
-        /* its hook has ended, and writes no more files */
+        /* A note is durable, and new to this run. */
+        void (*on_note)(const NoteView *v, void *userdata);
+        /* The hook of a note has ended, and writes no more files. */
         void (*on_finished)(const NoteView *v, void *userdata);
         void *userdata;
 } HookNotesContext;

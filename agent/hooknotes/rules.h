@@ -1,5 +1,5 @@
-/* What a note may request: which unit its directory is and whose, whether its bucket prefix is
- * granted, how many notes a user may send. Hook notes are untrusted input. */
+/* What a note may request: a bucket prefix, and how many notes an owner may send; and what a hook
+ * says at its end. Hook notes are untrusted input. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,45 +11,6 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/neuron/owners.h"
-
-/* ---- which unit a directory is ---- */
-
-typedef struct NoteLocation {
-        char *source;    /* its name */
-        char *fixed;     /* the fixed part of its path */
-        char *relative;  /* of the unit, below it; "" = itself */
-        bool by_name;    /* its path is another one here: found by its last components alone */
-        bool is_skipped; /* its file system does not answer: it is not opened */
-} NoteLocation;
-
-/* ---- whether the directory exists, and whose it is ---- */
-
-#define NOTE_LOCATIONS_MAX 16
-
-/* Owns its locations. */
-typedef struct DirectoryCheck {
-        uid_t uid; /* of the hook */
-        /* The file of the hook's mount table, where its container is known: it may name only what
-         * is mounted in there. NULL: it is in none, or not known to be. Owned */
-        char *mounts;
-        NoteLocation locations[NOTE_LOCATIONS_MAX];
-        size_t n_locations;
-        size_t current; /* the location that is being checked; atomic */
-        /* The result: */
-        const NoteLocation *found; /* one of the locations; NULL: refused */
-        const char *why;           /* static; NULL when found */
-        bool is_absent;            /* missing: it may be created yet */
-        bool is_late;              /* its file system does not answer: is_absent, too */
-        size_t n_absent;           /* locations where no directory of that name is */
-} DirectoryCheck;
-void directory_check_done(DirectoryCheck *l);
-
-/** Determines the locations to check, from text alone. @return 0; 1: no source has it, and why;
- * -ENOMEM
- */
-int directory_check_prepare(DirectoryCheck *l, const Config *c, const char *directory, uid_t uid);
-/** Opens the locations. Blocks: for a worker, since a mount may hang. */
-void directory_check_run(DirectoryCheck *l);
 
 /* ---- what the hook has written ---- */
 
@@ -86,7 +47,3 @@ typedef struct NoteRatelimit { /* owners.max and .what set, else zero = nobody h
 /** Consumes one note of the owner's rate. Beyond the burst whoever has used most gives way.
  * @param now_usec  CLOCK_BOOTTIME @return whether it is within the rate */
 bool note_ratelimit_consume(NoteRatelimit *a, const Owner *o, uint64_t now_usec);
-
-/* ---- quota of the mailbox ---- */
-
-#define MAILBOX_FILES_MAX 1000

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "agent/incidents/incident_directory.h"
-#include "collectors/supervisor.h"
+#include "collectors/snapshot.h"
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "collectors/runner/probe_request.h"
-#include "collectors/supervisor.h"
+#include "collectors/snapshot.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_in.h"

@@ -20,7 +20,7 @@
 #include "agent/incidents/incident_directory.h"
 #include "agent/incidents/incident_machine.h"
 #include "agent/store/store.h"
-#include "collectors/supervisor.h"
+#include "collectors/snapshot.h"
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"

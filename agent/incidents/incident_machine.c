@@ -27,7 +27,7 @@
 #include "agent/incidents/incident_attaching.h"
 #include "agent/incidents/incident_directory.h"
 #include "agent/incidents/incident_request.h"
-#include "collectors/supervisor.h"
+#include "collectors/snapshot.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"

@@ -1,4 +1,4 @@
-/* What a source of a snapshot is: a row in the table of supervisor.c, and a file. Each runs in a
+/* What a source of a snapshot is: a row of collector_table.c, and a file. Each runs in a
  * child that is executed again
  * (`neuron-collectd --child=collect`), reads its request from the supervisor, and writes records:
  * JSON objects, one a line, as soon as each is known, so that what a child wrote before it was
@@ -94,7 +94,7 @@ int collect_raw_file(CollectOut *out, const char *name);
 /** All of it or, when it does not fit, nothing. @return 0, -EFBIG (and is_cut), -errno */
 int collect_write(CollectOut *out, int fd, const void *data, size_t n);
 
-/* The collectors, each in its own file of host/ or neuron/. supervisor.c has the table. */
+/* The collectors, each in its own file of host/ or neuron/. collector_table.c has the table. */
 int collect_neuron_sysfs(const CollectRequest *request, CollectOut *out);
 int collect_neuron_device(const CollectRequest *request, CollectOut *out);
 int collect_kmsg(const CollectRequest *request, CollectOut *out);

@@ -1,6 +1,10 @@
+/* Messages of a SOCK_SEQPACKET socket: one packet, and the descriptors that it carries by
+ * SCM_RIGHTS. What a message means is decided by those who send it (supervisor.h). */
 #include "collectors/runner/packet.h"
 
 #include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -21,13 +25,24 @@ int packet_send(int fd, const void *data, size_t n, const int *fds, size_t n_fds
         return sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
 }
 
+int packet_printf(int fd, const char *fmt, ...) {
+        char text[PACKET_TEXT_MAX];
+        va_list args;
+        va_start(args, fmt);
+        int n = vsnprintf(text, sizeof text, fmt, args);
+        va_end(args);
+        if (n < 0)
+                return -EINVAL;
+        return send(fd, text, MIN((size_t)n, sizeof text - 1), MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
 ssize_t packet_receive(int fd, void *data, size_t n, int *ret_fds, size_t n_fds) {
         struct iovec part = { data, n };
         union {
                 char bytes[CMSG_SPACE(PACKET_FDS_MAX * sizeof(int))];
                 struct cmsghdr align;
         } control;
-        /* CMSG_SPACE() may have room for one more. */
+        /* Not CMSG_SPACE(), whose padding may have room for one descriptor more. */
         struct msghdr m = { .msg_iov = &part,
                             .msg_iovlen = 1,
                             .msg_control = control.bytes,

@@ -396,6 +396,12 @@ int probe_request_memfd(const void *data, size_t n) {
         return TAKE_FD(fd);
 }
 
+int probe_request_to_memfd(const ProbeRequest *o) {
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
+        int r = probe_request_format(o, &b);
+        return r < 0 ? r : probe_request_memfd(b.text, b.n);
+}
+
 int probe_request_read_fd(int fd, size_t max_bytes, char **ret, size_t *ret_n) {
         struct stat st;
         if (fstat(fd, &st) < 0)

@@ -62,6 +62,8 @@ int probe_request_parse(const void *data, size_t n, ProbeRequest *ret, const cha
  * no file, -errno */
 int probe_request_read(int fd, ProbeRequest *ret, const char **ret_why);
 
+/** @return a sealed memfd that has the request, the caller's; -errno */
+int probe_request_to_memfd(const ProbeRequest *o);
 /** @return a sealed memfd of the caller's with these bytes, -errno */
 int probe_request_memfd(const void *data, size_t n);
 /** Reads what probe_request_memfd() or a file has, from its beginning whatever its offset. @return

@@ -17,8 +17,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "collectors/supervisor.c"
+#include "collectors/collector_table.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
 #include "lib/base/parse.h"
 
 enum { WORDS_MAX = 64 };
@@ -143,7 +144,7 @@ int main(int argc, char **argv) {
 
         if (argc < 2)
                 fail("usage", "run_collector NAME [KEY=VALUE]...");
-        collector = collector_find(argv[1]);
+        collector = collector_table_find(&collector_table, argv[1]);
         if (!collector && strcmp(argv[1], "follow_kmsg") != 0)
                 fail("no such collector", argv[1]);
         for (int i = 2; i < argc; i++)

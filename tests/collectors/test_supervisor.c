@@ -16,15 +16,18 @@
 
 #include "tests/harness/unit.h"
 
+#include "collectors/collector_child.h"
 #include "collectors/crash/origin/roots.h"
 #include "collectors/probe_listener.h"
 #include "collectors/runner/probe_request.h"
+#include "collectors/snapshot.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
+#include "tests/collectors/fake_table.h"
 #include "tests/lib/base/scratch.h"
 
-/* ---- collectors, by --wrap ---- */
+/* ---- collectors ---- */
 
 static int emit_json(CollectOut *out, const char *json) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
@@ -33,8 +36,7 @@ static int emit_json(CollectOut *out, const char *json) {
 }
 
 /* The value is in a file of the root: it can change between two looks. */
-int __wrap_collect_neuron_sysfs(const CollectRequest *request, CollectOut *out);
-int __wrap_collect_neuron_sysfs(const CollectRequest *request, CollectOut *out) {
+static int fake_neuron_sysfs(const CollectRequest *request, CollectOut *out) {
         _cleanup_free_ char *text = NULL, *path = NULL;
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         if (asprintf(&path, "%s/counter", request->sysfs_root) < 0)
@@ -53,18 +55,18 @@ int __wrap_collect_neuron_sysfs(const CollectRequest *request, CollectOut *out) 
         return collect_emit(out, &b);
 }
 
-int __wrap_collect_kmsg(const CollectRequest *request, CollectOut *out); /* hangs */
-int __wrap_collect_kmsg(const CollectRequest *request, CollectOut *out) {
+/* Hangs. */
+static int fake_kmsg(const CollectRequest *request, CollectOut *out) {
         (void)request;
         (void)emit_json(out, "{\"before\":\"it hung\"}");
         (void)!write(out->fd, "{\"half", 6);
-        for (;;)
-                (void)pause();
+        while (pause() < 0)
+                ; /* until it is killed */
+        return 0;
 }
 
-int __wrap_collect_packages(const CollectRequest *request,
-                            CollectOut *out); /* says too much, and does not care */
-int __wrap_collect_packages(const CollectRequest *request, CollectOut *out) {
+/* Writes without end, whatever write(2) returns. */
+static int fake_packages(const CollectRequest *request, CollectOut *out) {
         (void)request;
         for (;;)
                 if (write(out->fd, "{\"x\":\"0123456789012345678901234567890123456789\"}\n", 49) <
@@ -72,8 +74,8 @@ int __wrap_collect_packages(const CollectRequest *request, CollectOut *out) {
                         return -errno;
 }
 
-int __wrap_collect_process(const CollectRequest *request, CollectOut *out); /* crashes */
-int __wrap_collect_process(const CollectRequest *request, CollectOut *out) {
+/* Crashes. */
+static int fake_process(const CollectRequest *request, CollectOut *out) {
         char json[64];
         (void)snprintf(json, sizeof json, "{\"pid\":%d}", (int)request->processes[0].pid);
         (void)emit_json(out, json);
@@ -86,8 +88,7 @@ int __wrap_collect_process(const CollectRequest *request, CollectOut *out) {
         "/crowd" /* as the root of /proc: many hold the runtime, one a device, and another when    \
                     there is a root of sysfs */
 
-int __wrap_collect_jobs(const CollectRequest *request, CollectOut *out);
-int __wrap_collect_jobs(const CollectRequest *request, CollectOut *out) {
+static int fake_jobs(const CollectRequest *request, CollectOut *out) {
         char json[128];
         if (strcmp(request->proc_root, CROWD) != 0)
                 return -ENOSYS;
@@ -100,8 +101,8 @@ int __wrap_collect_jobs(const CollectRequest *request, CollectOut *out) {
         return emit_json(out, "{\"pid\":999,\"devices\":[0]}");
 }
 
-int __wrap_collect_runtime_log(const CollectRequest *request, CollectOut *out); /* lies */
-int __wrap_collect_runtime_log(const CollectRequest *request, CollectOut *out) {
+/* Writes lines that are no records, and a raw file under a reserved name. */
+static int fake_runtime_log(const CollectRequest *request, CollectOut *out) {
         (void)request;
         (void)!write(out->fd, "no json\n[1]\n{\"ok\":true}\n{\"a\":1}}\n", 33);
         _cleanup_close_ int fd = collect_raw_file(out, "nrt.log");
@@ -132,9 +133,8 @@ static int try_write(const char *root, const char *name, int flags) {
         return fd < 0 ? errno : 0;
 }
 
-int __wrap_collect_neuron_device(const CollectRequest *request,
-                                 CollectOut *out); /* tries to get out */
-int __wrap_collect_neuron_device(const CollectRequest *request, CollectOut *out) {
+/* Tries to leave the sandbox. */
+static int fake_neuron_device(const CollectRequest *request, CollectOut *out) {
         char json[256];
         (void)snprintf(json, sizeof json,
                        "{\"connect\":%d,\"exec\":%d,\"create\":%d,\"overwrite\":%d,\"read\":%d,"
@@ -150,16 +150,29 @@ int __wrap_collect_neuron_device(const CollectRequest *request, CollectOut *out)
 }
 
 #define NO_LOG 4711 /* as since_boot_usec: there is none to be followed */
-int __wrap_follow_kmsg(const CollectRequest *request, CollectOut *out);
-int __wrap_follow_kmsg(const CollectRequest *request, CollectOut *out) {
+static int fake_follow_kmsg(const CollectRequest *request, CollectOut *out) {
         if (request->since_boot_usec == NO_LOG) {
                 (void)snprintf(out->why, sizeof out->why, "cannot open 'log'; do this");
                 return -ENOENT;
         }
         (void)emit_json(out, "{\"line\":1}");
         (void)emit_json(out, "{\"line\":2}");
-        for (;;)
-                (void)pause();
+        while (pause() < 0)
+                ; /* until it is killed */
+        return 0;
+}
+
+static const CollectorTable *hostile_table(void) {
+        static const Collector fakes[] = {
+                { .name = "neuron_sysfs", .run = fake_neuron_sysfs },
+                { .name = "neuron_device", .run = fake_neuron_device },
+                { .name = "kmsg", .run = fake_kmsg, .follow = fake_follow_kmsg },
+                { .name = "process", .run = fake_process },
+                { .name = "jobs", .run = fake_jobs },
+                { .name = "packages", .run = fake_packages },
+                { .name = "runtime_log", .run = fake_runtime_log },
+        };
+        return fake_table(fakes, ELEMENTSOF(fakes));
 }
 
 /* ---- the agent's end ---- */
@@ -708,9 +721,9 @@ static void a_collector_that_does_not_exist_is_refused(void **state) {
 }
 
 static void a_person_who_types_it_gets_a_sentence(void **state) {
-        assert_int_equal(child_main("probe", NULL), CHILD_USAGE);
-        assert_int_equal(child_main("collect:kmsg", NULL), CHILD_USAGE);
-        assert_int_equal(child_main("whatever", NULL), CHILD_USAGE);
+        assert_int_equal(child_main(&collector_table, "probe", NULL), CHILD_USAGE);
+        assert_int_equal(child_main(&collector_table, "collect:kmsg", NULL), CHILD_USAGE);
+        assert_int_equal(child_main(&collector_table, "whatever", NULL), CHILD_USAGE);
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -719,7 +732,7 @@ int main(int argc, char **argv) {
         if (argc == 4 && strncmp(argv[1], LISTENER, strlen(LISTENER)) == 0)
                 _exit(probe_listener_main(argv[1] + strlen(LISTENER), argv[3]));
         if (argc >= 2 && strncmp(argv[1], "--child=", 8) == 0)
-                _exit(child_main(argv[1] + 8, argc == 4 ? argv[3] : NULL));
+                _exit(child_main(hostile_table(), argv[1] + 8, argc == 4 ? argv[3] : NULL));
         const struct CMUnitTest tests[] = {
                 TEST(what_was_written_before_a_timeout_is_kept_and_labelled),
                 TEST(a_child_that_writes_too_much_is_cut_at_the_limit),

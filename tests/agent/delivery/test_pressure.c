@@ -1,4 +1,4 @@
-#include "agent/delivery/rate_limits.h"
+#include "agent/delivery/pressure.h"
 
 #include <errno.h>
 #include <pthread.h>

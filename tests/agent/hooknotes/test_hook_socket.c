@@ -1,8 +1,6 @@
-/* The socket of agent/hooknotes/hooknotes.c alone, without notes: who may connect, what is
- * received, who is disconnected. */
+/* agent/hooknotes/hook_socket.c: who may connect, what is received, who is disconnected. */
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -12,8 +10,8 @@
 #include "tests/harness/unit.h"
 
 #include "agent/api/api.h"
-#include "agent/hooknotes/hooknotes.c" /* the socket is private to it */
-#include "agent/store/bundle.h"
+#include "agent/hooknotes/hook_socket.h"
+#include "lib/neuron/note.h"
 #include "tests/lib/base/scratch.h"
 
 #define MAX_PACKET NOTE_MAX_BYTES
@@ -30,6 +28,7 @@ typedef struct SocketFixture {
         char why[100];
         HookPeer *peer;
         bool close_at_once, keep;
+        uid_t uid; /* of peers that connect */
 } SocketFixture;
 
 static void fixture_on_packet(HookPeer *p, const char *data, size_t n, void *userdata) {
@@ -59,7 +58,18 @@ static void fixture_on_refused(const Owner *o, const char *why, void *userdata) 
         (void)snprintf(d->why, sizeof d->why, "%s", why ? why : "too many");
 }
 
-static int setup(void **state) {
+/* As the kernel, but for the user. */
+static int fixture_identify(HookPeer *p, void *userdata) {
+        const SocketFixture *d = userdata;
+        struct ucred who;
+        socklen_t size = sizeof who;
+        assert_int_equal(getsockopt(p->fd, SOL_SOCKET, SO_PEERCRED, &who, &size), 0);
+        p->pid = who.pid;
+        p->owner.uid = d->uid;
+        return 0;
+}
+
+static int setup_with(void **state, const HookSocketOptions *options) {
         SocketFixture *d = calloc(1, sizeof *d);
         void *scratch = NULL;
         int fd;
@@ -72,14 +82,25 @@ static int setup(void **state) {
         (void)snprintf(d->path, sizeof d->path, "%s/run/hook.sock", d->scratch->path);
         assert_int_equal(sd_event_new(&d->event), 0);
         assert_int_equal(api_listen_seqpacket(d->path, &fd), 0);
-        assert_int_equal(hook_socket_new(&d->socket, d->event, fd,
-                                         &(HookSocketOptions){ .on_packet = fixture_on_packet,
-                                                               .on_gone = fixture_on_gone,
-                                                               .on_refused = fixture_on_refused,
-                                                               .userdata = d }),
-                         0);
+        HookSocketOptions o = *options;
+        o.on_packet = fixture_on_packet;
+        o.on_gone = fixture_on_gone;
+        o.on_refused = fixture_on_refused;
+        o.userdata = d;
+        d->uid = getuid();
+        assert_int_equal(hook_socket_new(&d->socket, d->event, fd, &o), 0);
         *state = d;
         return 0;
+}
+
+static int setup(void **state) {
+        return setup_with(state, &(HookSocketOptions){ 0 });
+}
+
+/* Peers of any user, who are never too late with their note. */
+static int setup_users(void **state) {
+        return setup_with(state, &(HookSocketOptions){ .identify = fixture_identify,
+                                                       .note_within_usec = USEC_PER_HOUR });
 }
 
 static int teardown(void **state) {
@@ -251,32 +272,18 @@ static void a_peer_may_be_closed_from_inside_of_its_own_packet(void **state) {
         (void)close(fd);
 }
 
-/* Has those that connected since be of another user, and never too late with their note. */
-static void rename_peers(SocketFixture *d, uid_t uid) {
-        turn(d);
-        LIST_FOREACH (l, &d->socket->open) {
-                HookPeer *p = CONTAINER_OF(l, HookPeer, link);
-                Owner largest;
-                assert_true(sd_event_source_set_enabled(p->timer, SD_EVENT_OFF) >= 0);
-                if (p->owner.uid != getuid())
-                        continue;
-                owners_release(&d->socket->owners, &p->owner, 1);
-                p->owner.uid = uid;
-                assert_int_equal(owners_request(&d->socket->owners, &p->owner, 1, &largest),
-                                 OWNERS_GRANTED);
-        }
-}
-
 /* Connects n of them. @param note  that each sends; NULL: none @param uid  who they are */
 static void dial_many(SocketFixture *d, int *ret, unsigned n, uid_t uid, const char *note) {
+        d->uid = uid;
         for (unsigned i = 0; i < n; i++) {
                 ret[i] = dial(d);
                 if (note)
                         print_line(ret[i], note);
                 if (i % 8 == 0)
-                        rename_peers(d, uid);
+                        turn(d);
         }
-        rename_peers(d, uid);
+        turn(d);
+        d->uid = getuid();
 }
 
 static void hang_up(int *fds, unsigned n) {
@@ -321,7 +328,7 @@ static void who_has_most_connections_loses_the_oldest_silent_one(void **state) {
                 assert_string_equal(d->last, "still there");
                 dial_many(d, most + 1 + i, 1, FIRST_STRANGER, NULL);
         }
-        assert_int_equal(d->socket->owners.n_refused, 3);
+        assert_int_equal(hook_socket_owners(d->socket)->n_refused, 3);
         hang_up(most, ELEMENTSOF(most));
         hang_up(less, ELEMENTSOF(less));
 }
@@ -404,63 +411,8 @@ static void somebody_s_file_is_no_socket_and_is_left_alone(void **state) {
         free(name);
 }
 
-/* Else root of a container would be the host's after a restart. */
-static void a_note_of_an_earlier_run_keeps_its_container(void **state) {
-        (void)state;
-        Config config = { .hook = { .deadline_usec = USEC_PER_MINUTE } };
-        HookNotes n = { .context = { .clock = clock_system() }, .config = &config };
-        HookNote hook = { .id = "0123456789abcdef0123456789abcdef" };
-        char *none[] = { NULL }, container[] = "0123456789ab", id[] = "x";
-        StrBuf document = STRBUF_INIT;
-        list_init(&n.notes);
-        list_init(&n.hung_checks);
-        assert_int_equal(hook_note_format(&hook, none, &document), 0);
-        const StoredNote stored = { .id = id,
-                                    .received_usec =
-                                            n.context.clock->realtime_usec(n.context.clock),
-                                    .container = container,
-                                    .document = document.text };
-        assert_int_equal(on_unfinished(&stored, &n), 0);
-        assert_int_equal(n.n_notes, 1);
-        Note *note = CONTAINER_OF(n.notes.next, Note, link);
-        const NoteView *v = &note->view;
-        assert_string_equal(v->container, container);
-        assert_int_equal(
-                note_sender(&(Owner){ .uid = v->owner.uid }, v->container, v->by_mailbox).uid,
-                UID_CONTAINER_ROOT);
-        note_remove(&n, note);
-        strbuf_done(&document);
-}
-
-/* The loop was stuck for so long that the timer and the answer are both there. */
-static void a_check_that_has_run_is_not_late(void **state) {
-        (void)state;
-        sd_event *event = NULL;
-        Note note = { .stage = NOTE_CHECKING };
-        HookNotes n = { 0 };
-        list_init(&n.notes);
-        list_init(&n.hung_checks);
-        CheckJob *c = calloc(1, sizeof *c);
-        assert_non_null(c);
-        c->job = (WorkJob){ .run = check_run, .done = check_done };
-        c->owner = &n;
-        c->note = &note;
-        n.checking = c;
-        assert_int_equal(sd_event_new(&event), 0);
-        assert_int_equal(worker_pool_new(&n.pool, event, "check", 1, WORKER_NORMAL), 0);
-        assert_int_equal(worker_pool_submit(n.pool, &c->job), 0);
-        while (!worker_pool_poll(&c->job))
-                (void)sched_yield();
-        assert_int_equal(on_late(NULL, 0, &n), 0);
-        assert_ptr_equal(n.checking, c);
-        assert_true(list_is_empty(&n.hung_checks));
-        assert_int_equal(note.stage, NOTE_CHECKING);
-        n.pool = worker_pool_free(n.pool);
-        check_free(c);
-        sd_event_unref(event);
-}
-
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define TEST_USERS(f) cmocka_unit_test_setup_teardown(f, setup_users, teardown)
 
 int main(void) {
         const struct CMUnitTest tests[] = {
@@ -471,15 +423,13 @@ int main(void) {
                 TEST(the_last_word_of_one_that_went_without_listening_is_heard),
                 TEST(files_that_come_uninvited_are_not_accepted),
                 TEST(a_peer_may_be_closed_from_inside_of_its_own_packet),
-                TEST(so_many_work_at_once_and_the_next_of_one_owner_is_reported),
-                TEST(who_has_most_connections_loses_the_oldest_silent_one),
+                TEST_USERS(so_many_work_at_once_and_the_next_of_one_owner_is_reported),
+                TEST_USERS(who_has_most_connections_loses_the_oldest_silent_one),
                 TEST(who_sends_nothing_is_disconnected_after_a_second),
                 TEST(a_wait_is_counted_from_now_and_ends_in_gone),
                 TEST(without_descriptors_it_pauses_and_goes_on),
                 TEST(a_dead_agent_s_socket_is_replaced_and_a_living_one_s_is_not),
                 TEST(somebody_s_file_is_no_socket_and_is_left_alone),
-                cmocka_unit_test(a_note_of_an_earlier_run_keeps_its_container),
-                cmocka_unit_test(a_check_that_has_run_is_not_late),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

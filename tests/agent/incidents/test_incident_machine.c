@@ -15,7 +15,7 @@
 #include "agent/incidents/incident_directory.h"
 #include "agent/incidents/incident_list.h"
 #include "agent/incidents/incident_machine.h"
-#include "collectors/supervisor.h"
+#include "collectors/snapshot.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"

@@ -15,9 +15,11 @@
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 
+#include "collectors/collector_child.h"
 #include "collectors/runner/probe_request.h"
 #include "collectors/supervisor.h"
 #include "lib/base/json_out.h"
+#include "tests/collectors/fake_table.h"
 #include "tests/collectors/host/test_procfs_fixture.h"
 #include "tests/collectors/runner/test_unit_child.h"
 #include "tests/harness/skip.h"
@@ -26,7 +28,7 @@ enum { JOB_UID = 65532, OUTPUT_MAX = 8 << 20 };
 /* The second one is EINVAL to who may read the kernel log. */
 enum { SYSLOG_SIZE_BUFFER = 10, SYSLOG_UNKNOWN = 99 };
 
-/* ---- collectors that try to get out, by --wrap ---- */
+/* ---- collectors that try to get out ---- */
 
 static void tried(StrBuf *b, const char *what, long result) {
         json_out_i64(b, what, result < 0 ? errno : 0);
@@ -83,23 +85,19 @@ static int try_all(const CollectRequest *request, CollectOut *out) {
         return collect_emit(out, &b);
 }
 
-int __wrap_collect_runtime_log(const CollectRequest *request, CollectOut *out);
-int __wrap_collect_runtime_log(const CollectRequest *request, CollectOut *out) {
+static int fake_runtime_log(const CollectRequest *request, CollectOut *out) {
         return try_all(request, out);
 }
 
-int __wrap_collect_packages(const CollectRequest *request, CollectOut *out);
-int __wrap_collect_packages(const CollectRequest *request, CollectOut *out) {
+static int fake_packages(const CollectRequest *request, CollectOut *out) {
         return try_all(request, out);
 }
 
-int __wrap_collect_kmsg(const CollectRequest *request, CollectOut *out);
-int __wrap_collect_kmsg(const CollectRequest *request, CollectOut *out) {
+static int fake_kmsg(const CollectRequest *request, CollectOut *out) {
         return try_all(request, out);
 }
 
-int __wrap_collect_neuron_device(const CollectRequest *request, CollectOut *out);
-int __wrap_collect_neuron_device(const CollectRequest *request, CollectOut *out) {
+static int fake_neuron_device(const CollectRequest *request, CollectOut *out) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         char link[64], target[PATH_MAX], file[PATH_MAX];
         (void)snprintf(link, sizeof link, "/proc/%d/fd/3", (int)request->processes[0].pid);
@@ -114,6 +112,16 @@ int __wrap_collect_neuron_device(const CollectRequest *request, CollectOut *out)
         tried(&b, "write to a file", write(regular, "x", 1) < 0 ? -1 : 0);
         json_out_end_object(&b);
         return collect_emit(out, &b);
+}
+
+static const CollectorTable *table_with_fakes(void) {
+        static const Collector fakes[] = {
+                { .name = "runtime_log", .run = fake_runtime_log },
+                { .name = "packages", .run = fake_packages },
+                { .name = "kmsg", .run = fake_kmsg },
+                { .name = "neuron_device", .run = fake_neuron_device },
+        };
+        return fake_table(fakes, ELEMENTSOF(fakes));
 }
 
 /* ---- a child ---- */
@@ -380,7 +388,7 @@ static void devices_may_be_opened_for_writing_and_files_not_be_written(void **st
 
 int main(int argc, char **argv) {
         if (argc == 2 && strncmp(argv[1], "--child=", 8) == 0)
-                _exit(child_main(argv[1] + 8, NULL));
+                _exit(child_main(table_with_fakes(), argv[1] + 8, NULL));
         const struct CMUnitTest tests[] = {
                 TEST(jobs_of_other_users_are_named_with_their_rank),
                 TEST(a_process_of_another_user_is_described),
