@@ -1,4 +1,4 @@
-/* Shared by agent.c, remains.c and view.c (the API). */
+/* The agent's struct, and what the files of this folder offer each other. Only they include it. */
 #pragma once
 
 #include "agent/agent.h"
@@ -87,8 +87,9 @@ struct Agent {
         Failures *failures; /* NULL: nodes do not agree, agreement.enabled is off */
         Drain drain;
         Reload reload;
-        IntakeContext intake_context;
-        IntakeSource **sources; /* as in config->sources, then that of incidents */
+        IntakeContext intake_setup;   /* without what depends on the configuration */
+        IntakeContext intake_context; /* of the sources that run */
+        IntakeSource **sources;       /* as in config->sources, then that of incidents */
         size_t n_sources;
         ConfigSource *incidents_config; /* of that one; NULL: there is none */
         Api *api, *api_tcp;
@@ -114,22 +115,103 @@ struct Agent {
         struct AgentViewSpace *space; /* what the last view points into */
 };
 
-IntakeSource *agent_source_by_name(const Agent *a, const char *name);
+/* Requested from systemd at each step of a drain or a stop that takes longer. */
+#define AGENT_EXTEND_USEC (30 * USEC_PER_SEC)
 
+static inline bool agent_is_draining(const Agent *a) {
+        return a->drain.state == AGENT_DRAINING || a->drain.state == AGENT_FLUSHING;
+}
+
+/* ---- state_directory.c ---- */
+
+/** @return 0, AGENT_E_LOCKED, -errno; logged */
+int agent_state_open(Agent *a);
+void agent_state_watch(Agent *a);
+/** Of BundleTable: the database cannot be written. */
+void agent_state_on_error(void *userdata);
+
+/* ---- connections.c ---- */
+
+void agent_load_discards(Agent *a);
+int agent_create_bundle_table(Agent *a);
+int agent_create_scheduler(Agent *a);
+/** Sets what of a->intake_setup does not depend on the configuration. */
+void agent_connect_intake(Agent *a);
+int agent_create_retention_runner(Agent *a);
+/** Without it each node names its failures alone; a failure is logged. */
+void agent_start_failures(Agent *a);
+/** Starts incidents, what the node reports, and hook notes; failures are logged.
+ * @param fd  a socket that listens for hooks, now owned; -1: notes arrive by the mailbox only */
+void agent_start_hook(Agent *a, int fd);
+
+/* ---- core_reports.c ---- */
+
+int agent_reports_start(Agent *a);
+/** Requests the reports that were still to be made when the agent stopped. */
+int agent_reports_resume(Agent *a);
+/** Of IntakeContext. */
+bool agent_reports_on_whole(Bundle *b, void *userdata);
+/** Of NodeWatchContext. */
+void agent_reports_on_line(const KernelLine *line, bool is_past, void *userdata);
+
+/* ---- sources.c ---- */
+
+/** @return NULL: no source of that name runs */
+IntakeSource *agent_source_by_name(const Agent *a, const char *name);
+/** Starts all sources with the running configuration. @return 0; -errno of the first one that could
+ * not be started, logged: the others run */
+int agent_sources_start(Agent *a);
+/** The sources' own configuration is unchanged. */
+void agent_sources_rebind(Agent *a, const Config *loaded);
+void agent_sources_free(Agent *a);
+/** Tells retention which sources run. */
+void agent_sources_set_retention(Agent *a);
+/** Something was attached to a unit. */
+void agent_sources_on_attached(const char *source, const char *unit_path, void *userdata);
+
+/* ---- termination.c ---- */
+
+/** Writes a->drain.missing. @return whether nothing is missing: this node may be terminated */
+bool agent_is_safe(Agent *a);
+/** @return when this node terminates, CLOCK_REALTIME; 0 = not known */
+uint64_t agent_deadline_usec(const Drain *d);
+/** @param ret  points into the agent until the next call */
+void agent_fill_drain_view(Agent *a, DrainView *ret);
+
+/* ---- drain.c ---- */
+
+void agent_drain_set_state(Drain *d, AgentState state);
 /** Starts a drain, adds a request to it, or replaces the request of the same requester.
  * @param reason         a sentence; copied
  * @param deadline_usec  when this node terminates, CLOCK_REALTIME; 0 = not known */
 void agent_drain(Agent *a, DrainRequester requester, const char *reason, uint64_t deadline_usec);
 /** Withdraws all requests. */
 void agent_resume(Agent *a);
-static inline bool agent_is_draining(const Agent *a) {
-        return a->drain.state == AGENT_DRAINING || a->drain.state == AGENT_FLUSHING;
-}
-/** @param ret  points into the agent until the next call */
-void agent_fill_drain_view(Agent *a, DrainView *ret);
+/** Has objects that were created since the drain started drain, too. */
+void agent_drain_apply(Agent *a);
+/** Has EC2's notices start drains. */
+int agent_start_notices(Agent *a);
 
-/** Fills a->backend. */
+/** Has running deliveries end in a state from which they can be resumed.
+ * @param w        borrowed until on_done, or until its timer is freed
+ * @param on_done  called once, when no delivery runs any more or after four seconds; before this
+ * function returns only if no timer can be armed */
+void agent_wind_down(Agent *a, WindDown *w, void (*on_done)(Agent *a));
+
+/* ---- reload.c ---- */
+
+/** Discards the reload that is underway. */
+void agent_reload_cancel(Agent *a);
+
+/* ---- view.c, explain.c, backend.c: the API ---- */
+
 void agent_view_init(Agent *a);
-/** Which bundles lack a destination may have changed. */
-void agent_recount_lacking(Agent *a);
 void agent_view_done(Agent *a);
+/** The number of bundles that lack a destination may have changed. */
+void agent_recount_lacking(Agent *a);
+/** Of AgentBackend. */
+void agent_view_fill(AgentView *ret, void *userdata);
+/** @param b  NULL: it is not in the table  @return sentences, the caller's; NULL without memory */
+char *agent_explain(const Agent *a, const BundleRecord *rec, const Bundle *b);
+/** Fills a->backend. */
+void agent_backend_init(Agent *a);

@@ -1,0 +1,344 @@
+/* Connects the folders: creates one object of each and gives it the callbacks by which it reports
+ * to the others, since the folders do not include each other. A callback here passes an event on,
+ * to whom it concerns, in the order that matters; what the event means is decided in the folders.
+ *
+ * Not here: the sources (sources.c, with the callbacks that agent_connect_intake() sets), crash
+ * reports (core_reports.c), the drain (drain.c) and the API (backend.c). */
+#include "agent/agent_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/delivery/scheduler.h"
+#include "agent/intake/intake.h"
+#include "agent/store/store.h"
+#include "lib/base/array.h"
+#include "lib/base/log.h"
+
+/* ---- counts of what was discarded ---- */
+
+#define DISCARD_COUNTER "discard:"
+static void add_discard(const char *name, uint64_t n, void *userdata) {
+        Agent *a = userdata;
+        const char *reason = name + strlen(DISCARD_COUNTER);
+        for (size_t i = 0; i < a->n_discards; i++)
+                if (strcmp(a->discards[i].label, reason) == 0) {
+                        a->discards[i].count += n;
+                        return;
+                }
+        char *copy = strdup(reason);
+        if (copy && array_grow(&a->discards, a->n_discards, sizeof *a->discards) == 0)
+                a->discards[a->n_discards++] = (LabelledCount){ copy, n };
+        else
+                free(copy);
+}
+
+/* Persisted, so that the figures survive a restart. */
+static void on_discard(const char *reason, uint64_t n, void *userdata) {
+        Agent *a = userdata;
+        char name[128];
+        (void)snprintf(name, sizeof name, DISCARD_COUNTER "%s", reason);
+        (void)store_counter_add(a->store, name, n); /* on failure the count in memory remains */
+        add_discard(name, n, a);
+}
+
+void agent_load_discards(Agent *a) {
+        (void)store_counter_list(a->store, DISCARD_COUNTER, add_discard,
+                                 a); /* if unreadable, counting starts here */
+}
+
+/* ---- bundles ---- */
+
+/* Releases the source files, except where the operator can retry the bundle. */
+static void on_final(Bundle *b, void *userdata) {
+        Agent *a = userdata;
+        if (a->scheduler)
+                scheduler_abandon_uploads(a->scheduler, b);
+        if (b->source)
+                intake_source_on_final(b->source, b);
+        if (b->rec.state == BUNDLE_VANISHED || b->rec.state == BUNDLE_CANCELLED)
+                on_discard(bundle_state_name(b->rec.state), 1, a);
+        if (a->incidents && bundle_state_is_terminal(b->rec.state) &&
+            strcmp(b->rec.source, INCIDENTS_SOURCE) == 0)
+                incidents_on_delivered(a->incidents, b->rec.path);
+        if (b->rec.kind == SOURCE_PROCESS_CORE && bundle_state_is_terminal(b->rec.state) &&
+            b->rec.state != BUNDLE_DELIVERED && a->crash_reports)
+                crash_reports_cancel(a->crash_reports, b->rec.id);
+        if (a->failures)
+                failures_on_final(a->failures, b);
+        retention_runner_on_final(a->retention_runner, b);
+        if (b->rec.state == BUNDLE_DELIVERED && b->rec.reason) /* a redelivery that failed */
+                agent_recount_lacking(a);
+        agent_notify_status(a);
+}
+
+int agent_create_bundle_table(Agent *a) {
+        return bundle_table_new(&a->bundles, a->store, a->clock,
+                                &(BundleTableCallbacks){ on_final, agent_state_on_error, a });
+}
+
+/* ---- deliveries ---- */
+
+static bool is_named(Bundle *b, uint64_t *ret_wait_usec, void *userdata) {
+        const Agent *a = userdata;
+        if (a->notes &&
+            (a->once ? !hooknotes_is_idle(a->notes) : hooknotes_has_unread_mail(a->notes))) {
+                *ret_wait_usec = 100 * USEC_PER_MSEC; /* a note may name its job, or its failure */
+                return false;
+        }
+        return !a->failures || failures_is_named(a->failures, b, ret_wait_usec);
+}
+
+static void on_delivered(const Bundle *b, void *userdata) {
+        Agent *a = userdata;
+        uint64_t now = a->clock->realtime_usec(a->clock);
+        if (b->rec.is_redelivery)
+                return;
+        double seconds =
+                now > b->rec.first_seen_usec ? (double)(now - b->rec.first_seen_usec) / 1e6 : 0;
+        histogram_add(&a->delivery_seconds, seconds);
+}
+
+static SourceSpec *get_source_spec(const Bundle *b) {
+        return intake_source_spec(b->source);
+}
+
+int agent_create_scheduler(Agent *a) {
+        SchedulerContext context = { .event = a->event,
+                                     .clock = a->clock,
+                                     .store = a->store,
+                                     .bundles = a->bundles,
+                                     .attachments = a->attachments,
+                                     .instance_id = a->instance_id,
+                                     .hostname = a->hostname,
+                                     .environment = a->environment,
+                                     .is_urgent = a->once || agent_is_draining(a),
+                                     .on_delivered = on_delivered,
+                                     .get_source_spec = get_source_spec,
+                                     .is_named = is_named,
+                                     .on_changed = intake_resettle,
+                                     .userdata = a };
+        return scheduler_new(&a->scheduler, &context, a->config);
+}
+
+/* ---- sources ---- */
+
+static void on_ready(Bundle *b, void *userdata) {
+        Agent *a = userdata;
+        uint64_t wait;
+        (void)is_named(b, &wait, a); /* its wait begins now, whatever its destinations do */
+        scheduler_kick(a->scheduler);
+        if (b->rec.state == BUNDLE_READY) /* it waits */
+                scheduler_record_failure(a->scheduler, b);
+        retention_runner_kick(a->retention_runner);
+        agent_notify_status(a);
+}
+
+static void on_found(Bundle *b, void *userdata) {
+        Agent *a = userdata;
+        if (a->failures)
+                failures_on_found(a->failures, b);
+        retention_runner_kick(a->retention_runner);
+}
+
+static void on_links_rechecked(IntakeSource *s, const char *id, void *userdata) {
+        Agent *a = userdata;
+        retention_runner_on_links_rechecked(a->retention_runner, s, id);
+}
+
+static void on_notes_refused(uint64_t n, void *userdata) {
+        const Agent *a = userdata;
+        if (a->notes)
+                hooknotes_count_refused(a->notes, n);
+}
+
+static void on_unit_renewed(const char *source, const char *unit_path, uint64_t before_usec,
+                            void *userdata) {
+        const Agent *a = userdata;
+        if (a->incidents)
+                incidents_unit_renewed(a->incidents, source, unit_path, before_usec);
+}
+
+static bool is_configured(const char *source, void *userdata) {
+        return agent_source_by_name(userdata, source) != NULL;
+}
+
+void agent_connect_intake(Agent *a) {
+        a->intake_setup = (IntakeContext){ .event = a->event,
+                                           .clock = a->clock,
+                                           .store = a->store,
+                                           .bundles = a->bundles,
+                                           .instance_id = a->instance_id,
+                                           .link_list = a->link_list,
+                                           .attachments = a->attachments,
+                                           .on_ready = on_ready,
+                                           .on_renewed = on_unit_renewed,
+                                           .on_discard = on_discard,
+                                           .on_unheard = on_notes_refused,
+                                           .is_configured = a->once ? NULL : is_configured,
+                                           .on_found = on_found,
+                                           .on_links_rechecked = on_links_rechecked,
+                                           .on_whole = agent_reports_on_whole,
+                                           .takes_all = a->once,
+                                           .userdata = a };
+}
+
+int agent_create_retention_runner(Agent *a) {
+        RetentionRunnerContext context = { .event = a->event,
+                                           .clock = a->clock,
+                                           .store = a->store,
+                                           .bundles = a->bundles,
+                                           .on_discard = on_discard,
+                                           .submit = intake_source_submit,
+                                           .recheck_links = intake_recheck_links,
+                                           .is_rechecking_links = intake_is_rechecking_links,
+                                           .userdata = a };
+        int r = retention_runner_new(&a->retention_runner, &context, a->config);
+        if (r >= 0)
+                agent_sources_set_retention(a);
+        return r;
+}
+
+/* ---- notes ---- */
+
+static Owner sender_of(const NoteView *v) {
+        return note_sender(&v->owner, v->container, v->by_mailbox);
+}
+
+static void on_note(const NoteView *v, void *userdata) {
+        Agent *a = userdata;
+        IntakeSource *s = v->source ? agent_source_by_name(a, v->source) : NULL;
+        const Owner sender = sender_of(v);
+        if (s)
+                intake_source_on_hook_started(s, v->unit_path, &sender);
+        if (a->failures)
+                failures_on_note(a->failures, v);
+        if (a->incidents)
+                incidents_on_note(a->incidents, v);
+        else
+                hooknotes_report_snapshot(a->notes, v->note->id, -1, "snapshots cannot be taken");
+}
+
+static void on_note_finished(const NoteView *v, void *userdata) {
+        Agent *a = userdata;
+        IntakeSource *s = v->source ? agent_source_by_name(a, v->source) : NULL;
+        const Owner sender = sender_of(v);
+        if (!s)
+                return;
+        for (size_t i = 0; i < NOTE_FILES_MAX && v->promised[i]; i++)
+                intake_source_expect_file(s, v->unit_path, &sender, v->promised[i]);
+        if (a->failures && v->may_come) /* which unit it is about is known only now */
+                failures_on_note(a->failures, v);
+        if (a->incidents && v->may_come)
+                incidents_add_unit_of_note(a->incidents, v);
+        intake_source_on_hook_finished(s, v->unit_path, &sender);
+}
+
+/* ---- incidents, and what the node reports ---- */
+
+static void on_public(const char *note_id, int fd, const char *reason, void *userdata) {
+        const Agent *a = userdata;
+        if (a->notes)
+                hooknotes_report_snapshot(a->notes, note_id, fd, reason);
+}
+
+static void on_pending(const char *source, const char *unit_path, bool pending, void *userdata) {
+        IntakeSource *s = agent_source_by_name(userdata, source);
+        if (s)
+                intake_source_set_pending(s, unit_path, pending);
+}
+
+static void on_job(const char *record, void *userdata) {
+        const Agent *a = userdata;
+        if (a->failures)
+                failures_on_job(a->failures, record);
+}
+
+static void on_hw_error(const char *line, const char *record, void *userdata) {
+        const Agent *a = userdata;
+        incidents_on_hw_error(a->incidents, line, record);
+}
+
+static void start_incidents(Agent *a) {
+        const IncidentsContext context = { .event = a->event,
+                                           .clock = a->clock,
+                                           .store = a->store,
+                                           .instance_id = a->instance_id,
+                                           .on_public = on_public,
+                                           .attachments = a->attachments,
+                                           .on_attached = agent_sources_on_attached,
+                                           .on_pending = on_pending,
+                                           .userdata = a };
+        const NodeWatchContext watch_context = { .event = a->event,
+                                                 .clock = a->clock,
+                                                 .store = a->store,
+                                                 .on_hw_error = on_hw_error,
+                                                 .on_crash_line = agent_reports_on_line,
+                                                 .on_job = on_job,
+                                                 .userdata = a };
+        if (a->once)
+                return;
+        int r = incidents_new(&a->incidents, &context, a->config);
+        if (r < 0) {
+                log_warning(r, "cannot create snapshots of the hardware");
+                return;
+        }
+        r = node_watch_new(&a->node_watch, &watch_context, a->config);
+        if (r < 0)
+                log_warning(r, "cannot follow the kernel log and who holds a device");
+}
+
+void agent_start_hook(Agent *a, int fd) {
+        const HookNotesContext context = { .event = a->event,
+                                           .clock = a->clock,
+                                           .store = a->store,
+                                           .on_note = on_note,
+                                           .on_finished = on_note_finished,
+                                           .userdata = a };
+        start_incidents(a);
+        int r = hooknotes_new(&a->notes, &context, a->config, fd);
+        if (r < 0) {
+                if (fd >= 0)
+                        (void)close(fd); /* nobody has connected yet */
+                log_warning(r, "cannot receive hook notes; dumps are found without them");
+        }
+}
+
+/* ---- failures ---- */
+
+static void on_named(void *userdata) {
+        const Agent *a = userdata;
+        if (a->scheduler)
+                scheduler_kick(a->scheduler);
+}
+
+static void on_peer_failure(const char *what, void *userdata) {
+        const Agent *a = userdata;
+        if (a->incidents)
+                (void)incidents_on_peer_failure(a->incidents, what); /* it logs why not */
+}
+
+/* Without it each node names its failures alone. */
+void agent_start_failures(Agent *a) {
+        const FailuresContext context = { .event = a->event,
+                                          .clock = a->clock,
+                                          .store = a->store,
+                                          .bundles = a->bundles,
+                                          .instance_id = a->instance_id,
+                                          .has_bus = !a->once,
+                                          .on_named = on_named,
+                                          .on_peer_failure = on_peer_failure,
+                                          .userdata = a };
+        if (!a->config->agreement.enabled)
+                return;
+        int r = failures_new(&a->failures, &context, a->config);
+        if (r < 0) {
+                log_warning(r, "cannot agree with other nodes on the names of failures");
+                return;
+        }
+        failures_set_scheduler(a->failures, a->scheduler);
+        if (a->once)
+                failures_hurry(a->failures, true);
+}

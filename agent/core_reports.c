@@ -1,0 +1,102 @@
+/* Crash reports: for which bundles one is requested, and whom their end concerns. A core's report
+ * is requested when the core is complete, and again after a start if it was still to be made. A
+ * process that the OOM killer has killed leaves no core: its report is an incident's. Making a
+ * report is agent/crashes'. */
+#include "agent/agent_private.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "agent/incidents/incidents.h"
+#include "agent/intake/intake.h"
+#include "agent/store/store.h"
+#include "collectors/supervisor_client.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/log.h"
+#include "lib/base/strbuf.h"
+
+/* @param held  NULL: it is pending in the store */
+static bool request_report(Agent *a, const BundleRecord *rec, IntakeSource *s,
+                           const HeldFiles *held) {
+        return crash_reports_request(
+                a->crash_reports,
+                &(CrashReportsCore){ .bundle = rec,
+                                     .spec = intake_source_spec(s),
+                                     .environment = a->config->snapshot.environment.items,
+                                     .held_fd = held && held->n == 1 ? held->items[0].fd : -1,
+                                     .is_pending = !held });
+}
+
+bool agent_reports_on_whole(Bundle *b, void *userdata) {
+        Agent *a = userdata;
+        if (b->rec.kind != SOURCE_PROCESS_CORE || b->rec.supplement_of[0] || b->is_reported ||
+            !intake_source_config(b->source)->crash_reports)
+                return false;
+        b->is_reported = !request_report(a, &b->rec, b->source, &b->held);
+        return !b->is_reported;
+}
+
+static void on_report_end(const char *bundle_id, void *userdata) {
+        const Agent *a = userdata;
+        Bundle *b = bundle_table_find(a->bundles, bundle_id);
+        if (!b)
+                return;
+        b->is_reported = true;
+        intake_on_report_end(b);
+}
+
+/* A bundle that settles asks for its own when it is complete. */
+static int on_report_pending(const char *bundle_id, void *userdata) {
+        Agent *a = userdata;
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        if (store_get(a->store, bundle_id, &rec) != 0 || rec.state == BUNDLE_SETTLING)
+                return 0;
+        IntakeSource *s = agent_source_by_name(a, rec.source);
+        if ((bundle_state_is_terminal(rec.state) && rec.state != BUNDLE_DELIVERED) || !s ||
+            !intake_source_config(s)->crash_reports)
+                (void)store_report_end(a->store, bundle_id, NULL, 0); /* at the next start */
+        else
+                (void)request_report(a, &rec, s, NULL); /* it is made, or was */
+        return 0;
+}
+
+int agent_reports_start(Agent *a) {
+        a->probe_socket = supervisor_client_socket(a->config->api.socket);
+        if (!a->probe_socket)
+                return -ENOMEM;
+        const CrashReportsContext context = { .event = a->event,
+                                              .clock = a->clock,
+                                              .store = a->store,
+                                              .attachments = a->attachments,
+                                              .probe_socket = a->probe_socket,
+                                              .on_attached = agent_sources_on_attached,
+                                              .on_end = on_report_end,
+                                              .userdata = a };
+        return crash_reports_new(&a->crash_reports, &context);
+}
+
+int agent_reports_resume(Agent *a) {
+        return store_report_list_pending(a->store, on_report_pending, a);
+}
+
+void agent_reports_on_line(const KernelLine *line, bool is_past, void *userdata) {
+        const Agent *a = userdata;
+        _cleanup_(strbuf_done) StrBuf json = STRBUF_INIT, text = STRBUF_INIT;
+        char name[32];
+        OomKill kill;
+        crash_reports_on_kernel_line(a->crash_reports, line);
+        if (is_past || !oom_kill_parse(line->text, &kill))
+                return;
+        crash_reports_make_of_oom_kill(a->crash_reports, line, &kill, &json, &text);
+        if (strbuf_error(&json) < 0 || strbuf_error(&text) < 0) {
+                log_warning(-ENOMEM, "no crash report of pid %d", (int)kill.pid);
+                return;
+        }
+        (void)snprintf(name, sizeof name, "crash-pid-%d", (int)kill.pid);
+        (void)incidents_add_report(a->incidents,
+                                   &(IncidentReport){ .owner = { .uid = kill.uid },
+                                                      .what = line->text,
+                                                      .name = name,
+                                                      .json = &json,
+                                                      .text = &text }); /* it logs why not */
+}

@@ -1,0 +1,183 @@
+/* The sources: those that are configured, and the one that nobody configures, of incidents that
+ * belong to no dump, whose directory is below the state directory. They are started, stopped and
+ * given another configuration together. What a source does is agent/intake's, and what its
+ * callbacks do is in connections.c. */
+#include "agent/agent_private.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/delivery/scheduler.h"
+#include "agent/intake/intake.h"
+#include "lib/base/array.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/fs.h"
+#include "lib/base/log.h"
+#include "lib/base/path.h"
+#include "lib/base/strbuf.h"
+
+#define SETTLE_USEC (1 * USEC_PER_SEC) /* a directory appears there complete, by rename */
+
+static ConfigSource *free_config_source(ConfigSource *c) {
+        if (!c)
+                return NULL;
+        strings_free(c->destinations.items);
+        strings_free(c->exclude.items);
+        free(c->name);
+        free(c->path);
+        free(c);
+        return NULL;
+}
+
+DEFINE_CLEANUP(ConfigSource, free_config_source);
+
+/* A percent sign of the state directory's path is doubled in a template. */
+static void add_state_directory(StrBuf *b, const Agent *a) {
+        for (const char *s = a->config->state_directory; *s; s++)
+                strbuf_add_n(b, *s == '%' ? "%%" : s, *s == '%' ? 2 : 1);
+}
+
+static ConfigSource *incidents_config(const Agent *a) {
+        const Config *c = a->config;
+        if (!c->snapshot.enabled)
+                return NULL;
+        _cleanup_(free_config_sourcep) ConfigSource *s = calloc(1, sizeof *s);
+        if (!s)
+                return NULL;
+        StrBuf path = STRBUF_INIT;
+        add_state_directory(&path, a);
+        strbuf_add(&path, "/" INCIDENTS_SOURCE "/%l"); /* %l matches any name */
+        *s = (ConfigSource){ .name = strdup(INCIDENTS_SOURCE),
+                             .path = strbuf_detach(&path),
+                             .kind = CONFIG_DIRECTORY,
+                             .settle_usec = SETTLE_USEC,
+                             .max_wait_usec = 30 * USEC_PER_MINUTE,
+                             .scan_interval_usec = USEC_PER_MINUTE,
+                             .watch = CONFIG_WATCH_AUTO,
+                             .max_files = 100000 };
+        char **names = s->destinations.items = calloc(c->n_destinations + 1, sizeof *names);
+        for (size_t i = 0; names && i < c->n_destinations; i++)
+                if ((names[i] = strdup(c->destinations[i].name)))
+                        s->destinations.n++;
+        return s->name && s->path && names && s->destinations.n == c->n_destinations ? TAKE_PTR(s)
+                                                                                     : NULL;
+}
+
+IntakeSource *agent_source_by_name(const Agent *a, const char *name) {
+        for (size_t i = 0; i < a->n_sources; i++)
+                if (strcmp(intake_source_config(a->sources[i])->name, name) == 0)
+                        return a->sources[i];
+        return NULL;
+}
+
+void agent_sources_on_attached(const char *source, const char *unit_path, void *userdata) {
+        IntakeSource *s = agent_source_by_name(userdata, source);
+        if (s)
+                intake_source_on_attached(s, unit_path);
+}
+
+/* A source of the same name whose path has changed does not find the bundle's files. */
+static void adopt_bundles(Agent *a, IntakeSource *s) {
+        LIST_FOREACH_ITEM_SAFE (Bundle, b, link, bundle_table_all(a->bundles))
+                if (!b->source && strcmp(b->rec.source, intake_source_config(s)->name) == 0 &&
+                    path_is_below(b->rec.path, intake_source_spec(s)->fixed))
+                        intake_source_resume_bundle(s, b);
+}
+
+static void start_incidents_source(Agent *a) {
+        const char *state = a->config->state_directory;
+        if (!a->config->snapshot.enabled)
+                return;
+        _cleanup_free_ char *directory = path_join(state, INCIDENTS_SOURCE);
+        int r = directory ? fs_mkdir_p(directory, 0700) : -ENOMEM;
+        if (r < 0)
+                log_warning(r, "cannot create '%s/" INCIDENTS_SOURCE "'", state);
+        ConfigSource *c = incidents_config(a);
+        r = c ? intake_source_new(&a->sources[a->n_sources], &a->intake_context, c) : -ENOMEM;
+        if (r < 0) {
+                log_error(r, "source " INCIDENTS_SOURCE ": cannot start it; a reload tries again");
+                free_config_source(c);
+                return;
+        }
+        a->incidents_config = c;
+        adopt_bundles(a, a->sources[a->n_sources++]);
+}
+
+static void rebind_incidents_source(Agent *a) {
+        ConfigSource *old = a->incidents_config;
+        ConfigSource *c = old ? incidents_config(a) : NULL;
+        if (!c)
+                return;
+        intake_source_rebind(agent_source_by_name(a, INCIDENTS_SOURCE), c);
+        a->incidents_config = c;
+        free_config_source(old);
+}
+
+int agent_sources_start(Agent *a) {
+        const Config *c = a->config;
+        a->intake_context = a->intake_setup;
+        a->intake_context.proc_root = c->snapshot.proc_root;
+        a->intake_context.trusted_uids = (const char *const *)c->agreement.trusted_uids.items;
+        a->intake_context.hook_deadline_usec = c->hook.deadline_usec;
+        a->intake_context.history_usec = c->retention.history_usec;
+        a->sources = calloc(a->config->n_sources + 1, sizeof *a->sources);
+        if (!a->sources)
+                return -ENOMEM;
+        int failed = 0;
+        for (size_t i = 0; i < a->config->n_sources; i++) {
+                int r = intake_source_new(&a->sources[a->n_sources], &a->intake_context,
+                                          &a->config->sources[i]);
+                if (r < 0) {
+                        log_error(r, "source %s: cannot start it; a reload tries again",
+                                  a->config->sources[i].name);
+                        failed = failed < 0 ? failed : r;
+                        continue;
+                }
+                adopt_bundles(a, a->sources[a->n_sources++]);
+        }
+        start_incidents_source(a);
+        return failed;
+}
+
+void agent_sources_rebind(Agent *a, const Config *loaded) {
+        for (size_t i = 0; i < a->n_sources; i++) {
+                const ConfigSource *was = intake_source_config(a->sources[i]);
+                const ConfigSource *is = config_find_source(loaded, was->name);
+                if (is)
+                        intake_source_rebind(a->sources[i], is);
+        }
+        rebind_incidents_source(a);
+}
+
+void agent_sources_free(Agent *a) {
+        for (size_t i = 0; i < a->n_sources; i++)
+                intake_source_free(a->sources[i]);
+        owners_done(&a->intake_context.active);
+        owners_done(&a->intake_context.held);
+        owners_done(&a->intake_context.new_units);
+        owners_done(&a->intake_context.watched);
+        owners_done(&a->intake_context.hints);
+        free(a->sources);
+        a->sources = NULL;
+        a->n_sources = 0;
+        a->incidents_config = free_config_source(a->incidents_config);
+}
+
+void agent_sources_set_retention(Agent *a) {
+        _cleanup_free_ RetentionRunnerSource *sources =
+                calloc(MAX(a->n_sources, 1U), sizeof *sources);
+        for (size_t i = 0; sources && i < a->n_sources; i++)
+                sources[i] =
+                        (RetentionRunnerSource){ a->sources[i], intake_source_spec(a->sources[i]) };
+        if (sources)
+                retention_runner_set_sources(a->retention_runner, sources, a->n_sources);
+        else
+                log_error(-ENOMEM, "no source files are deleted until the next reload");
+}
+
+void agent_flush(Agent *a, bool flush) {
+        for (size_t i = 0; i < a->n_sources; i++)
+                intake_source_flush(a->sources[i], flush);
+        scheduler_retry_now(a->scheduler, NULL);
+}
