@@ -22,6 +22,7 @@
 #include "lib/base/strbuf.h"
 #include "lib/http/mhd_loop.h"
 #include "lib/http/url.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/ids.h"
 
 /* ---- JSON ---- */

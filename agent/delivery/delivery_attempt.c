@@ -22,6 +22,7 @@
 #include "lib/base/path.h"
 #include "lib/bundle/member_digest.h"
 #include "lib/bundle/page_cache.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/names.h"
 #include "lib/neuron/tree.h"

@@ -17,6 +17,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/names.h"
 #include "uploaders/s3/s3_bucket.h"
 #include "uploaders/s3/s3_endpoint.h"

@@ -14,6 +14,7 @@
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "lib/bundle/packer.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/tree.h"
 #include "uploaders/volume/volume.h"
 

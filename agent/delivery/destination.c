@@ -24,6 +24,7 @@
 #include "lib/base/strbuf.h"
 #include "lib/base/transition.h"
 #include "lib/event/timer.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/names.h"
 #include "uploaders/uploader.h"

@@ -18,6 +18,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/strbuf.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/names.h"
 
 /* ---- the calls of a destination ---- */

@@ -26,6 +26,7 @@
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"
 #include "lib/bundle/packer.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/names.h"
 
 /* How long a stop waits for workers; one that hangs in the kernel is then abandoned. */

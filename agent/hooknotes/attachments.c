@@ -19,6 +19,7 @@
 #include "lib/base/list.h"
 #include "lib/base/path.h"
 #include "lib/event/worker_pool.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/ids.h"
 
 #define KEY_SIZE 17

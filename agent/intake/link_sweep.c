@@ -19,6 +19,7 @@
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/ids.h"
 
 /* ---- the list of all links, made in the thread that makes them ---- */

@@ -12,6 +12,7 @@
 #include "agent/store/store.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/ids.h"
 
 int new_bundle_fill_deliveries(const IntakeSource *s, BundleRecord *rec) {

@@ -15,6 +15,7 @@
 #include "agent/store/store.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/ids.h"
 
 int supplement_base(const IntakeSource *s, const char *id, BundleRecord *ret) {

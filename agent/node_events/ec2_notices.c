@@ -11,6 +11,7 @@
 #include "lib/base/path.h"
 #include "lib/event/timer.h"
 #include "lib/neuron/ids.h"
+#include "lib/neuron/names.h"
 #include "uploaders/aws/aws_environment.h"
 #include "uploaders/aws/aws_parse.h"
 #include "uploaders/aws/credentials.h"

@@ -14,6 +14,7 @@
 #include "lib/base/json_out.h"
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/job.h"
 

@@ -8,6 +8,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/ids.h"
 
 static void print_field(const char *label, const char *text) {

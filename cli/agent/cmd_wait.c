@@ -8,6 +8,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/ids.h"
 
 /* The agent answers from memory, but a node that is drained has other things to do. */

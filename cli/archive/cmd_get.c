@@ -23,6 +23,7 @@
 #include "lib/bundle/fetch.h"
 #include "lib/bundle/manifest.h"
 #include "lib/bundle/member_digest.h"
+#include "lib/neuron/bundle_name.h"
 
 typedef struct Output {
         char *path, *partial; /* NULL = stdout */

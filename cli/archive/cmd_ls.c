@@ -13,6 +13,7 @@
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "lib/bundle/manifest.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/names.h"
 

@@ -17,6 +17,7 @@
 #include "lib/base/array.h"
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/job.h"
 #include "lib/neuron/names.h"
 #include "lib/neuron/nrt_status.h"

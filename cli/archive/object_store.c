@@ -28,6 +28,7 @@
 #include "lib/base/strbuf.h"
 #include "lib/bundle/manifest.h"
 #include "lib/http/http.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/names.h"
 #include "uploaders/s3/s3_bucket.h"
 #include "uploaders/s3/s3_client.h"

@@ -14,6 +14,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
+#include "lib/neuron/bundle_name.h"
 #include "uploaders/s3/s3_bucket.h"
 #include "uploaders/volume/volume.h"
 

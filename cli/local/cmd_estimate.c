@@ -9,6 +9,7 @@
 #include "config/keys.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/names.h"
 #include "lib/neuron/scan.h"

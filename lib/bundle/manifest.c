@@ -19,6 +19,7 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/ids.h"
 
 #define TEXT_BYTES_MAX 4096 /* bytes */

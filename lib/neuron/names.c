@@ -15,7 +15,6 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
-#include "lib/neuron/ids.h"
 
 /* ---- the runtime's date-time, in the spelling its documentation gives and in the one its
  * directories have ---- */
@@ -607,58 +606,4 @@ bool profile_unit_name_parse(const char *name, char *ret_instance, int64_t *ret_
         if (ret_pid)
                 *ret_pid = pid;
         return true;
-}
-
-/* ---- what we deliver ---- */
-
-char *bundle_object_name(const char *stem) {
-        return strbuf_format("%s" BUNDLE_SUFFIX, stem);
-}
-
-char *bundle_manifest_name(const char *stem) {
-        return strbuf_format("%s" MANIFEST_SUFFIX, stem);
-}
-
-BundleFile bundle_file_kind(const char *key, size_t *ret_stem) {
-        const char *name = path_name(key), *suffix = "";
-        BundleFile file = BUNDLE_NEITHER;
-        if (path_has_suffix(name, BUNDLE_SUFFIX)) {
-                file = BUNDLE_OBJECT;
-                suffix = BUNDLE_SUFFIX;
-        } else if (path_has_suffix(name, MANIFEST_SUFFIX)) {
-                file = BUNDLE_MANIFEST;
-                suffix = MANIFEST_SUFFIX;
-        }
-        if (ret_stem)
-                *ret_stem = strlen(key) - strlen(suffix);
-        return file;
-}
-
-bool bundle_key_belongs_to(const char *key, const char *instance_id) {
-        const char *slash = strrchr(key, '/');
-        size_t n_stem;
-        if (!slash || bundle_file_kind(key, &n_stem) == BUNDLE_NEITHER)
-                return false;
-        char id[BUNDLE_ID_SIZE];
-        size_t n_id = n_stem - (size_t)(slash + 1 - key);
-        if (n_id >= sizeof id)
-                return false;
-        memcpy(id, slash + 1, n_id);
-        id[n_id] = '\0';
-        if (!bundle_id_is_valid(id))
-                return false;
-        if (!instance_id)
-                return true;
-        size_t n = strlen(instance_id), n_directory = (size_t)(slash - key);
-        return n_directory >= n && strncmp(slash - n, instance_id, n) == 0 &&
-               (n_directory == n || key[n_directory - n - 1] == '/');
-}
-
-char *s3_key_prefix(const char *fixed) {
-        fixed += strspn(fixed, "/");
-        return strbuf_format("%s%s", fixed, *fixed ? "/" : "");
-}
-
-char *s3_probe_key(const char *key_prefix, const char *instance_id) {
-        return strbuf_format("%s.neuron-collectd-probe-%s", key_prefix, instance_id);
 }

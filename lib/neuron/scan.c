@@ -1,5 +1,7 @@
-/* Opens the fixed part of a source. Its text is the operator's, but what lies on the way may be
- * anybody's. */
+/* Scans a source: opens its fixed part, whose text is the operator's though what lies on the way
+ * may be anybody's; finds the units below it, and walks the members of each. Which paths make a
+ * unit is decided by the rules of unit.c; for core dumps also by the names in a directory, which is
+ * read here. */
 #include "lib/neuron/scan.h"
 
 #include <dirent.h>
@@ -24,113 +26,6 @@
 #include "lib/neuron/record.h"
 #include "lib/neuron/tree.h"
 
-typedef enum UnitOwner {
-        UNIT_OWNER_US,      /* the name has our id */
-        UNIT_OWNER_UNNAMED, /* no id: ours on a local file system, on a network one
-                             * that of the node that claims it */
-        UNIT_OWNER_FOREIGN,
-} UnitOwner;
-
-size_t unit_path_depth(const char *relative) {
-        size_t n = relative[0] != '\0';
-
-        for (; *relative != '\0'; relative++)
-                n += *relative == '/';
-        return n;
-}
-
-size_t unit_path_prefix(const char *relative, size_t n) {
-        const char *p = relative;
-
-        if (n == 0)
-                return 0;
-        for (; *p != '\0'; p++)
-                if (*p == '/' && --n == 0)
-                        break;
-        return (size_t)(p - relative);
-}
-
-bool unit_path_is_clean(const char *relative) {
-        if (relative[0] == '\0')
-                return true;
-        for (;;) {
-                size_t n = strcspn(relative, "/");
-
-                if (n == 0 || (n == 1 && relative[0] == '.') ||
-                    (n == 2 && memcmp(relative, "..", 2) == 0))
-                        return false;
-                if (relative[n] == '\0')
-                        return true;
-                relative += n + 1;
-        }
-}
-
-static bool is_profile_unit(const char *name, size_t n) {
-        char buf[NAME_MAX + 1];
-
-        if (n >= sizeof buf)
-                return false;
-        memcpy(buf, name, n);
-        buf[n] = '\0';
-        return profile_unit_name_parse(buf, NULL, NULL);
-}
-
-/* @return how many leading components end in the outermost `_pid_` directory; 0 = there is none */
-static size_t profile_depth(const UnitQuery *q) {
-        const char *p = q->relative;
-        size_t depth = 0;
-
-        while (*p != '\0') {
-                size_t n = strcspn(p, "/");
-
-                depth++;
-                if (p[n] == '\0' && !q->is_dir)
-                        return 0; /* a file of that name is no directory */
-                if (is_profile_unit(p, n))
-                        return depth;
-                p += n + (p[n] == '/');
-        }
-        return 0;
-}
-
-static bool profile_rule(const UnitQuery *q, UnitMatch *ret) {
-        size_t depth = profile_depth(q);
-
-        if (depth == 0 && q->ntff_depth < 0)
-                return false;
-        *ret = (UnitMatch){ .depth = depth > 0 ? depth : (size_t)q->ntff_depth };
-        return true;
-}
-
-static bool directory_rule(const UnitQuery *q, UnitMatch *ret) {
-        size_t depth = unit_path_depth(q->relative);
-        size_t n_dirs = q->is_dir ? depth : depth - 1;
-
-        if (n_dirs >= q->template_depth)
-                *ret = (UnitMatch){ .depth = q->template_depth };
-        else if (!q->is_dir)
-                *ret = (UnitMatch){ .depth = n_dirs, .loose = true };
-        else
-                return false;
-        return true;
-}
-
-bool unit_match(const UnitQuery *q, UnitMatch *ret) {
-        switch (q->kind) {
-        case SOURCE_NEURON_CORE_DUMP:
-        case SOURCE_DIRECTORY:
-                return directory_rule(q, ret);
-        case SOURCE_PROCESS_CORE:
-                *ret = (UnitMatch){ .depth = unit_path_depth(q->relative), .is_file = true };
-                return !q->is_dir;
-        case SOURCE_NEURON_PROFILE:
-                return profile_rule(q, ret);
-        case N_SOURCE_KINDS:
-                break;
-        }
-        return false;
-}
-
 /* @param relative  borrowed */
 static UnitQuery query_of(const ScanSource *s, const char *relative, bool is_dir, int ntff_depth) {
         return (UnitQuery){ .kind = s->kind,
@@ -138,37 +33,6 @@ static UnitQuery query_of(const ScanSource *s, const char *relative, bool is_dir
                             .relative = relative,
                             .is_dir = is_dir,
                             .ntff_depth = ntff_depth };
-}
-
-/* @param relative  a unit's path
- * @return whether a directory of this name inside it begins another unit */
-static bool unit_ends_at(SourceKind kind, const char *relative, const char *name) {
-        const UnitQuery q = { .kind = kind, .relative = relative, .is_dir = true };
-
-        return kind == SOURCE_NEURON_PROFILE && is_profile_unit(name, strlen(name)) &&
-               profile_depth(&q) == 0;
-}
-
-/* Classifies the instance id found in a name or path ("" = none).
- *
- *  | ours    | found          | local   | network |
- *  |---------|----------------|---------|---------|
- *  | any     | ours           | us      | us      |
- *  | any     | none           | unnamed | unnamed |
- *  | EC2 id  | another EC2 id | foreign | foreign |
- *  | EC2 id  | any other word | unnamed | unnamed |
- *  | no EC2  | anything else  | unnamed | foreign |
- *
- * The fourth row: `trace_pid_7` and `unknown-nd0-…` have a word where an id could stand; no other
- * instance will ever collect them. */
-static UnitOwner unit_owner(const char *ours, const char *found, bool on_network) {
-        if (found[0] == '\0')
-                return UNIT_OWNER_UNNAMED;
-        if (strcmp(ours, found) == 0)
-                return UNIT_OWNER_US;
-        if (instance_id_is_ec2(ours))
-                return instance_id_is_ec2(found) ? UNIT_OWNER_FOREIGN : UNIT_OWNER_UNNAMED;
-        return on_network ? UNIT_OWNER_FOREIGN : UNIT_OWNER_UNNAMED;
 }
 
 /* @param relative  the unit; NULL: not known yet
@@ -200,39 +64,6 @@ typedef struct UnitLocation {
 
 static bool matches_template(const PathTemplate *t, const char *relative) {
         return path_template_match(t, relative, NULL);
-}
-
-/* Compares the last components of a core's path with the template: unlike other units, a core may
- * lie deeper below the fixed part than the template says. */
-static bool core_matches_template(const PathTemplate *t, const char *relative) {
-        size_t depth = unit_path_depth(relative), wanted = path_template_depth(t);
-
-        if (depth < wanted)
-                return false;
-        relative += unit_path_prefix(relative, depth - wanted);
-        return wanted == 0 || matches_template(t, relative + (relative[0] == '/'));
-}
-
-bool unit_is_evidence_by_name(SourceKind kind, const PathTemplate *t, const char *relative) {
-        switch (kind) {
-        case SOURCE_NEURON_CORE_DUMP:
-        case SOURCE_DIRECTORY:
-                return matches_template(t, relative);
-        case SOURCE_PROCESS_CORE:
-                return core_matches_template(t, relative);
-        case SOURCE_NEURON_PROFILE:
-                return is_profile_unit(path_name(relative), strlen(path_name(relative)));
-        case N_SOURCE_KINDS:
-                break;
-        }
-        return false;
-}
-
-bool member_is_evidence_by_name(const char *name) {
-        DumpName parsed;
-
-        dump_name_parse(SOURCE_DIRECTORY, name, &parsed);
-        return parsed.kind != MEMBER_OTHER;
 }
 
 /* @return whether the directory directly holds a file, or a directory, that is called as the

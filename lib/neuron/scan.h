@@ -9,6 +9,7 @@
 
 #include "lib/neuron/names.h"
 #include "lib/neuron/record.h"
+#include "lib/neuron/unit.h"
 
 struct ScanMember;
 
@@ -184,49 +185,3 @@ typedef struct ScanWalk {
         void *userdata;
 } ScanWalk;
 int scan_members(const ScanWalk *w);
-
-/* ---- the rules of a scan, which touch no file ---- */
-
-typedef struct UnitQuery {
-        SourceKind kind;
-        size_t template_depth; /* path_template_depth() */
-        const char *relative;  /* below the fixed part, raw; "" = itself */
-        bool is_dir;           /* else a file of any type */
-        /* Profiles: depth of the outermost directory, among `relative` and those above it, that
-         * directly holds a `*.ntff` file, a trace, an `i-…_pid_` directory or `plugins/profile`
-         * (an output directory); -1 = none, and for other kinds. */
-        int ntff_depth;
-} UnitQuery;
-
-typedef struct UnitMatch {
-        size_t depth; /* so many leading components of `relative` are the unit's path */
-        bool is_file; /* the unit is this one file */
-        bool loose;   /* the unit is the files directly in that directory, no more */
-} UnitMatch;
-
-/** Finds the unit that a path belongs to, by depth alone: of neuron-core-dump the names decide
- * after that.
- *  - neuron-core-dump, directory: the directory at exactly the template's depth, whatever its name
- *    is, with all below it. A file above that depth belongs to the loose unit of its directory.
- *  - process-core: each file is a unit.
- *  - neuron-profile: the outermost `<instance>_pid_<pid>` directory with all below it; without one
- *    the outermost output directory (UnitQuery), with all below it but such `_pid_` directories.
- * @return false: to none */
-bool unit_match(const UnitQuery *q, UnitMatch *ret);
-
-/** @return whether the name of a unit is evidence of its kind, as far as its kind goes by names: it
- * matches the template (of process-core in its last components), or is a profile's `_pid_`
- * directory. Where it is not, only members with a name of their own are.
- * @param relative  the unit, below the fixed part */
-bool unit_is_evidence_by_name(SourceKind kind, const PathTemplate *t, const char *relative);
-/** @return whether the name of a file is evidence, whatever unit it lies in */
-bool member_is_evidence_by_name(const char *name);
-/** @return the number of components of a clean relative path; 0 for "" */
-size_t unit_path_depth(const char *relative);
-/** @return length in bytes of a clean relative path's first n components, without the slash after
- * them */
-size_t unit_path_prefix(const char *relative, size_t n);
-/** @return whether a relative path is clean: no empty component, no `.` or `..`, not absolute. ""
- * is
- */
-bool unit_path_is_clean(const char *relative);

@@ -6,9 +6,10 @@
 #include <string.h>
 
 #include "lib/base/path.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/ids.h"
 #include "lib/neuron/names.h"
-#include "lib/neuron/scan.c"
+#include "lib/neuron/unit.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

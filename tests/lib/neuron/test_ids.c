@@ -1,4 +1,5 @@
 /* Identities. Digests are checked against Python's hashlib (values below were made with it). */
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/ids.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* File names of the runtime, the profiler and the hook. */
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/names.h"
 
 #include <errno.h>

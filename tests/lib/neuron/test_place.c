@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "lib/base/cleanup.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/ids.h"
 
 static char *of(const char *prefix) {

@@ -1,5 +1,5 @@
 /* The rules: which unit a path belongs to, and whose a name is. */
-#include "lib/neuron/scan.c"
+#include "lib/neuron/unit.h"
 
 #include <string.h>
 
