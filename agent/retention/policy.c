@@ -1,9 +1,12 @@
 #include "agent/retention/policy.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "lib/base/cleanup.h"
+#include "lib/base/parse.h"
+#include "lib/base/strbuf.h"
 
 /* A bound that is a size does not mention inodes, but without any a job cannot create a file. */
 #define INODES_PERMILLE 10
@@ -14,7 +17,7 @@ typedef struct OwnerUse {
         size_t begin, next, end; /* in by_owner; next: the oldest that may be released */
 } OwnerUse;
 
-typedef struct Decision {
+typedef struct RetentionPlan {
         const RetentionPolicy *policy;
         const RetentionItem *items;
         size_t n;
@@ -26,7 +29,7 @@ typedef struct Decision {
         uint64_t used_bytes, free_bytes, free_inodes;              /* after the acts so far */
         uint64_t max_use_bytes, keep_free_bytes, keep_free_inodes; /* 0 = no bound */
         RetentionAct act; /* for which keep_free_… and the owners' use hold */
-} Decision;
+} RetentionPlan;
 
 static uint64_t share(uint64_t total, unsigned permille) {
         return total / 1000 * permille + total % 1000 * permille / 1000;
@@ -62,24 +65,24 @@ static uint64_t add_saturated(uint64_t a, uint64_t b) {
         return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
 
-static bool exceeds_max_use(const Decision *d) {
+static bool exceeds_max_use(const RetentionPlan *d) {
         return d->max_use_bytes > 0 && d->used_bytes > d->max_use_bytes;
 }
 
-static bool lacks_bytes(const Decision *d) {
+static bool lacks_bytes(const RetentionPlan *d) {
         return d->free_bytes < d->keep_free_bytes;
 }
 
-static bool lacks_inodes(const Decision *d) {
+static bool lacks_inodes(const RetentionPlan *d) {
         return d->free_inodes < d->keep_free_inodes;
 }
 
-static bool is_short(const Decision *d) {
+static bool is_short(const RetentionPlan *d) {
         return lacks_bytes(d) || lacks_inodes(d);
 }
 
 /* Whether releasing it brings nearer what the reason asks for. */
-static bool brings_nearer(const Decision *d, const RetentionItem *item, RetentionWhy why) {
+static bool brings_nearer(const RetentionPlan *d, const RetentionItem *item, RetentionWhy why) {
         switch (why) {
         case RETENTION_KEEP_FOR:
                 return true;
@@ -93,7 +96,7 @@ static bool brings_nearer(const Decision *d, const RetentionItem *item, Retentio
         }
 }
 
-static bool is_allowed(const Decision *d, size_t i, RetentionAct act) {
+static bool is_allowed(const RetentionPlan *d, size_t i, RetentionAct act) {
         const RetentionItem *item = &d->items[i];
         if (item->is_pinned || item->is_busy || d->verdicts[i].act != RETENTION_KEEP)
                 return false;
@@ -124,12 +127,12 @@ static int compare_age(const void *a, const void *b, void *items) {
 }
 
 static int compare_owner_and_age(const void *a, const void *b, void *userdata) {
-        const Decision *d = userdata;
+        const RetentionPlan *d = userdata;
         uid_t x = d->items[*(const size_t *)a].uid, y = d->items[*(const size_t *)b].uid;
         return x != y ? (x > y) - (x < y) : compare_age(a, b, (void *)d->items);
 }
 
-static void release(Decision *d, size_t i, RetentionAct act, RetentionWhy why) {
+static void release(RetentionPlan *d, size_t i, RetentionAct act, RetentionWhy why) {
         const RetentionItem *item = &d->items[i];
         d->verdicts[i] = (RetentionVerdict){ act, why };
         d->used_bytes -= MIN(d->used_bytes, item->used_bytes);
@@ -137,7 +140,7 @@ static void release(Decision *d, size_t i, RetentionAct act, RetentionWhy why) {
         d->free_inodes = add_saturated(d->free_inodes, item->n_inodes);
 }
 
-static int group_by_owner(Decision *d) {
+static int group_by_owner(RetentionPlan *d) {
         d->by_owner = reallocarray(NULL, MAX(d->n, (size_t)1), sizeof *d->by_owner);
         d->owners = reallocarray(NULL, MAX(d->n, (size_t)1), sizeof *d->owners);
         if (!d->by_owner || !d->owners)
@@ -155,13 +158,13 @@ static int group_by_owner(Decision *d) {
 }
 
 /* @return whether an item counts as its owner's use: links alone when links are to be released */
-static bool is_counted(const Decision *d, size_t i) {
+static bool is_counted(const RetentionPlan *d, size_t i) {
         const RetentionItem *item = &d->items[i];
         return d->verdicts[i].act == RETENTION_KEEP &&
                (d->act != RETENTION_RELEASE || (item->delivered_usec == 0 && item->is_only_ours));
 }
 
-static void count_use(Decision *d, OwnerUse *o) {
+static void count_use(RetentionPlan *d, OwnerUse *o) {
         o->bytes = o->n_inodes = 0;
         for (size_t k = o->begin; k < o->end; k++)
                 if (is_counted(d, d->by_owner[k])) {
@@ -172,7 +175,7 @@ static void count_use(Decision *d, OwnerUse *o) {
 
 /* Of those who have something that may be released: whose files take most of what is short; of
  * several the one with the oldest. */
-static OwnerUse *largest_owner(Decision *d) {
+static OwnerUse *largest_owner(RetentionPlan *d) {
         OwnerUse *best = NULL;
         for (size_t i = 0; i < d->n_owners; i++) {
                 OwnerUse *o = &d->owners[i];
@@ -192,12 +195,12 @@ static OwnerUse *largest_owner(Decision *d) {
         return best;
 }
 
-static void set_keep_free(Decision *d, const RetentionBound *b, const RetentionSpace *space) {
+static void set_keep_free(RetentionPlan *d, const RetentionBound *b, const RetentionSpace *space) {
         d->keep_free_bytes = bound_bytes(b, space->total_bytes);
         d->keep_free_inodes = bound_inodes(b, space->total_inodes);
 }
 
-static void release_for_keep_free(Decision *d, const RetentionSpace *space, RetentionAct act) {
+static void release_for_keep_free(RetentionPlan *d, const RetentionSpace *space, RetentionAct act) {
         OwnerUse *o;
         d->act = act;
         set_keep_free(d,
@@ -217,7 +220,7 @@ static void release_for_keep_free(Decision *d, const RetentionSpace *space, Rete
 }
 
 /* What is delivered, oldest first. */
-static void release_for_max_use(Decision *d) {
+static void release_for_max_use(RetentionPlan *d) {
         for (size_t k = 0; k < d->n; k++) {
                 size_t i = d->order[k];
                 if (is_allowed(d, i, RETENTION_DELETE) &&
@@ -226,17 +229,17 @@ static void release_for_max_use(Decision *d) {
         }
 }
 
-static uint64_t due_usec(const Decision *d, const RetentionItem *item) {
+static uint64_t due_usec(const RetentionPlan *d, const RetentionItem *item) {
         return add_saturated(item->delivered_usec, d->policy->keep_for_usec);
 }
 
-static void release_expired(Decision *d, uint64_t now_usec) {
+static void release_expired(RetentionPlan *d, uint64_t now_usec) {
         for (size_t i = 0; i < d->n; i++)
                 if (is_allowed(d, i, RETENTION_DELETE) && due_usec(d, &d->items[i]) <= now_usec)
                         release(d, i, RETENTION_DELETE, RETENTION_KEEP_FOR);
 }
 
-static uint64_t next_due_usec(const Decision *d) {
+static uint64_t next_due_usec(const RetentionPlan *d) {
         uint64_t next = UINT64_MAX;
         for (size_t i = 0; i < d->n; i++)
                 if (is_allowed(d, i, RETENTION_DELETE))
@@ -244,7 +247,7 @@ static uint64_t next_due_usec(const Decision *d) {
         return next;
 }
 
-static int sort_by_age(Decision *d) {
+static int sort_by_age(RetentionPlan *d) {
         d->order = reallocarray(NULL, MAX(d->n, (size_t)1), sizeof *d->order);
         if (!d->order)
                 return -ENOMEM;
@@ -257,13 +260,13 @@ static int sort_by_age(Decision *d) {
 int retention_decide(const RetentionPolicy *policy, const RetentionState *state,
                      RetentionVerdict *ret, RetentionReport *ret_report) {
         const RetentionSpace *space = &state->space;
-        Decision d = { .policy = policy,
-                       .items = state->items,
-                       .n = state->n,
-                       .verdicts = ret,
-                       .free_bytes = space->free_bytes,
-                       .free_inodes = space->free_inodes,
-                       .max_use_bytes = bound_bytes(&policy->max_use, space->total_bytes) };
+        RetentionPlan d = { .policy = policy,
+                            .items = state->items,
+                            .n = state->n,
+                            .verdicts = ret,
+                            .free_bytes = space->free_bytes,
+                            .free_inodes = space->free_inodes,
+                            .max_use_bytes = bound_bytes(&policy->max_use, space->total_bytes) };
         int r = sort_by_age(&d);
         if (r < 0)
                 return r;
@@ -295,4 +298,38 @@ int retention_decide(const RetentionPolicy *policy, const RetentionState *state,
         free(d.owners);
         free(d.order);
         return r;
+}
+
+const char *retention_report_shortage(const RetentionReport *report, const char *key,
+                                      uint64_t keep_bytes,
+                                      char ret[static RETENTION_SHORTAGE_SIZE]) {
+        char free_text[PARSE_FORMAT_SIZE], keep_text[PARSE_FORMAT_SIZE];
+        if (report->free_bytes < keep_bytes)
+                (void)snprintf(ret, RETENTION_SHORTAGE_SIZE, "%s were free and %s requires %s",
+                               parse_format_human(free_text, report->free_bytes), key,
+                               parse_format_human(keep_text, keep_bytes));
+        else
+                (void)snprintf(ret, RETENTION_SHORTAGE_SIZE,
+                               "fewer inodes were free than %s requires", key);
+        return ret;
+}
+
+char *retention_report_explain(const RetentionReport *r, const RetentionPolicy *t) {
+        char a[PARSE_FORMAT_SIZE], b[PARSE_FORMAT_SIZE], shortage[RETENTION_SHORTAGE_SIZE];
+        if (r->stays_short)
+                return strbuf_format(
+                        "short of free space: %s, and nothing more may be released; "
+                        "free some, or %s",
+                        retention_report_shortage(r, "keep_free", r->keep_free_bytes, shortage),
+                        !t->may_delete  ? "set retention.after_delivery: delete"
+                        : !t->may_evict ? "set retention.evict_undelivered: oldest"
+                                        : "unpin what is not needed");
+        if (r->stays_above_max_use)
+                return strbuf_format("over max_use: sources use %s, max_use is %s; %s",
+                                     parse_format_human(a, r->used_bytes),
+                                     parse_format_human(b, r->max_use_bytes),
+                                     t->may_delete
+                                             ? "the rest is not delivered yet, or pinned"
+                                             : "with after_delivery: keep this is only reported");
+        return NULL;
 }

@@ -87,3 +87,14 @@ int retention_decide(const RetentionPolicy *policy, const RetentionState *state,
 bool retention_is_short(const RetentionPolicy *policy, const RetentionSpace *space);
 /** @return whether keep_free_undelivered is violated */
 bool retention_is_short_undelivered(const RetentionPolicy *policy, const RetentionSpace *space);
+
+/* ---- sentences ---- */
+
+#define RETENTION_SHORTAGE_SIZE 160
+/** @param key, keep_bytes  the bound that is violated, and what it requires
+ * @return ret, a clause: what was free and what the bound requires */
+const char *retention_report_shortage(const RetentionReport *report, const char *key,
+                                      uint64_t keep_bytes,
+                                      char ret[static RETENTION_SHORTAGE_SIZE]);
+/** @return what stays violated and the remedy, the caller's; NULL: nothing, or no memory */
+char *retention_report_explain(const RetentionReport *r, const RetentionPolicy *t);
