@@ -425,9 +425,9 @@ def report(a, unit, *, source="core-dumps", s3_prefix=None, received=None, job=N
     document = {"schema": "neuron-collectd/hook-note/1", "id": ident,
                 "arguments": arguments} | ({"job": job} if job else {})
     with sqlite3.connect(a.path("state", "state.db"), timeout=10) as db:
-        db.execute("INSERT INTO notes (id, received_usec, uid, pid, start_ticks, via, source, "
+        db.execute("INSERT INTO notes (id, received_usec, uid, owner, pid, start_ticks, via, source, "
                    "unit_path, s3_prefix, refused, finished_usec, container, document) "
-                   "VALUES (?, ?, 0, 0, 0, 'socket', ?, ?, ?, NULL, 1, NULL, ?)",
+                   "VALUES (?, ?, 0, 0, 0, 0, 'socket', ?, ?, ?, NULL, 1, NULL, ?)",
                    (ident, received or time.time_ns() // 1000, source, os.fsencode(unit),
                     s3_prefix and s3_prefix.encode(), json.dumps(document).encode()))
     db.close()

@@ -803,9 +803,10 @@ def ten_thousand_notes_of_other_users_leave_one_whose_dump_is_not_shipped_yet():
         agent.stop()
         # of one subordinate range, as they come in some hours
         agent.sql("WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9998) "
-                  "INSERT INTO notes (id, received_usec, uid, pid, start_ticks, via, finished_usec,"
-                  " document)"
-                  " SELECT 'old' || i, 1, 100000 + i % 20, 0, 0, 'socket', 1, '{}' FROM n")
+                  "INSERT INTO notes (id, received_usec, uid, owner, pid, start_ticks, via,"
+                  " finished_usec, document)"
+                  " SELECT 'old' || i, 1, 100000 + i % 20, 100000 + i % 20, 0, 0, 'socket', 1, '{}'"
+                  " FROM n")
         agent.start()
         assert as_user(100020, lambda: tell("/nowhere", 100)) == "told"
         assert sql(agent, f"SELECT count(*), total(uid = {OTHER}) FROM notes") == "10000|1.0"

@@ -141,7 +141,7 @@ def a_mark_of_a_delivery_that_could_not_be_written_is_written_later():
         with open(path, "xb"):
             pass
     os.unlink(first.path("file"))
-    os.makedirs(first.path("file", "in", "the", "way"))
+    os.makedirs(first.path("file", "in", "the", "way"), exist_ok=True)
     wait_for("it is delivered", lambda: first.counts()["delivered"] == 1, 40)
     wait_for("the mark that fails is logged", lambda: "cannot mark 'job-a' for other nodes" in
              first.log)
