@@ -8,9 +8,6 @@
  * (intake_source_resume_bundle()). */
 #include "agent/intake/admission.h"
 
-#include <errno.h>
-#include <stdlib.h>
-
 #include "agent/intake/hook_hints.h"
 #include "agent/intake/settling.h"
 #include "agent/store/store.h"
@@ -26,7 +23,7 @@ void admission_init(IntakeContext *c) {
                                          .max_each = INTAKE_NEW_MAX };
 }
 
-/* Whether nothing but its row is needed to continue with it later. */
+/* @return whether the row alone is enough to continue with the bundle later */
 static bool may_park(const Bundle *b) {
         return b->source && b->source->hold != INTAKE_HELD && b->is_active && !b->uncommitted &&
                !b->flush && !b->cancel && !b->has_target_state && b->n_running == 0 &&
@@ -35,7 +32,7 @@ static bool may_park(const Bundle *b) {
                bundle_is_written(b) && !bundle_is_of_attachments(&b->rec);
 }
 
-/* The newest one of an owner gives way. @return whether there was one */
+/* Parks the newest bundle of an owner. @return whether there was one */
 static bool park_one(IntakeContext *c, const Owner *owner) {
         ListLink *all = bundle_table_all(c->bundles);
         for (ListLink *l = all->prev; l != all; l = l->prev) {
@@ -54,8 +51,8 @@ static bool park_one(IntakeContext *c, const Owner *owner) {
         return false;
 }
 
-/* @return whether its owner has had all that one may have in this minute. What a hook has reported
- * does not wait, nor what is there when the intake closes. */
+/* @return whether the owner has used up the new units of this minute. A unit that a hook has
+ * reported does not wait, nor one that is there when the source is held. */
 static bool is_too_fast(IntakeSource *s, const char *path, const Owner *owner) {
         IntakeContext *c = s->context;
         uint64_t now = source_boot_usec(s);
@@ -94,7 +91,7 @@ bool admission_request(IntakeSource *s, const char *path, uid_t uid) {
 void admission_release(IntakeSource *s, Bundle *b) {
         Owner owner = owner_of_uid(b->rec.uid);
         settling_release_held(s->context, b);
-        if (b->is_active) /* one that was restored from quarantine does not count */
+        if (b->is_active) /* a bundle that was restored from quarantine is not counted */
                 owners_release(&s->context->active, &owner, 1);
         b->is_active = false;
 }
@@ -106,7 +103,7 @@ bool admission_has_space(const IntakeSource *s) {
 void intake_source_resume_bundle(IntakeSource *s, Bundle *b) {
         b->source = s;
         b->has_late = true;       /* perhaps: an earlier run may have created links */
-        if (b->rec.is_redelivery) /* delivered long since: nothing is to be found out */
+        if (b->rec.is_redelivery) /* it was delivered: its unit is not probed */
                 return;
         b->probing = false;
         Owner owner = owner_of_uid(b->rec.uid);
@@ -114,20 +111,26 @@ void intake_source_resume_bundle(IntakeSource *s, Bundle *b) {
         /* Our links have changed the ctimes, so `settle` starts again. */
         b->quiet_usec = 0;
         b->seen_boot_usec = b->checked_boot_usec = source_boot_usec(s);
-        /* The time before this start counts, but max_wait does not end before `settle` has passed
-         * since: the agent may have been down for long, or the clock may have been set. */
+        /* The time before this start counts towards max_wait, but max_wait does not end before
+         * `settle` has passed since the start: the agent may have been down for long, or the clock
+         * may have been set. */
         uint64_t now = source_realtime_usec(s), max_wait = s->config->max_wait_usec;
         uint64_t most = max_wait > s->config->settle_usec ? max_wait - s->config->settle_usec : 0;
         uint64_t before = now > b->rec.first_seen_usec ? now - b->rec.first_seen_usec : 0;
         before = MIN(before, most);
         b->seen_boot_usec -= MIN(b->seen_boot_usec, before);
-        if (bundle_is_of_attachments(&b->rec)) { /* deferred: the agent is not complete yet */
+        if (bundle_is_of_attachments(&b->rec)) { /* not now: the agent is still being set up */
                 if (b->rec.state == BUNDLE_SETTLING)
                         source_probe_bundle_in(b, 0);
                 return;
         }
         hook_hints_load(s, b);
         source_probe_bundle(b);
+}
+
+bool admission_is_resumable(const IntakeSource *s) {
+        const Owners *active = &s->context->active;
+        return s->admission.has_parked && active->total + 1 == active->max / 2;
 }
 
 static int resume_one(BundleRecord *rec, void *userdata) {

@@ -8,7 +8,6 @@
 #include "agent/intake/attached.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "agent/intake/source.h"
@@ -38,13 +37,13 @@ static void release_of(IntakeSource *s, const char *source, const char *path, co
                          "cannot remove what was attached to it; a later scan tries again");
 }
 
-/* Something waits: if no bundle of the unit is active, and there is a base, a supplement ships it.
- */
+/* If no bundle of the unit is active, ships what waits as a supplement of the delivered bundle, or
+ * removes it if the bundle was given up. */
 static void supplement_or_release(IntakeSource *s, const char *path) {
         _cleanup_(bundle_record_done) BundleRecord base = { 0 };
         uint64_t bytes;
         if (attachments_are_coming(s->context->attachments, s->config->name, path))
-                return; /* who attaches them tells when all are there */
+                return; /* intake_source_on_attached() is called when all are there */
         size_t n = attachments_waiting(s->context->attachments, s->config->name, path, &bytes);
         if (n == 0 || bundle_table_find_unit(s->context->bundles, s->config->name, path) ||
             store_find_unit(s->context->store, s->config->name, path, &base) != 0)
@@ -73,7 +72,7 @@ static int on_attached(sd_event_source *source, uint64_t usec, void *userdata) {
         return 0;
 }
 
-/* Not at once: the bundle that ends is still in the table. */
+/* The unit is handled in the next turn of the loop: the bundle that ends is still in the table. */
 static void queue_unit(IntakeSource *s, const char *path) {
         int r = path_queue_add(&s->attached.queue, path, &(Owner){ 0 });
         if (r >= 0)
@@ -103,10 +102,9 @@ void attached_on_final(IntakeSource *s, const Bundle *b) {
 
 #define FORMER_USEC USEC_PER_DAY
 
-/* What cannot be read has not ended.
- * @param r          of the store
- * @param if_unknown of a bundle that the store does not have
- * @return whether nobody ships it any more */
+/* A bundle whose row cannot be read has not ended. @param r  what the store returned @param
+ * if_unknown  the answer for a bundle that the store does not have @return whether the bundle is
+ * not shipped any more */
 static bool has_ended(int r, const BundleRecord *rec, bool if_unknown) {
         return r == STORE_E_NOT_FOUND ? if_unknown : r == 0 && bundle_state_is_terminal(rec->state);
 }
@@ -166,4 +164,13 @@ void attached_sweep(IntakeSource *s) {
         if (r < 0)
                 log_warning(r, "source %s: cannot see what is attached; a later scan tries again",
                             s->config->name);
+}
+
+void attached_init(IntakeSource *s) {
+        path_queue_init(&s->attached.queue);
+}
+
+void attached_done(IntakeSource *s) {
+        sd_event_source_disable_unref(s->attached.timer);
+        path_queue_done(&s->attached.queue);
 }

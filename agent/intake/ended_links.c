@@ -42,7 +42,7 @@ static LinksRelease *release_free(LinksRelease *l) {
         return NULL;
 }
 
-/* In the thread that makes links: thousands take their time. */
+/* Runs in the thread that makes links: to remove thousands of them takes long. */
 static void release_run(WorkJob *job) {
         LinksRelease *l = CONTAINER_OF(job, LinksRelease, task.job);
         l->result = links_release(l->spec->link_dirs, l->bundle_id);
@@ -117,7 +117,7 @@ static int recheck_run(IntakeProbe *probe) {
         if (!is_core_at_source(probe))
                 r = unit_walk_links(w, l->bundle_id);
         w->session = link_session_free(w->session);
-        held_files_done(&w->held); /* where links are refused the old ones are still there */
+        held_files_done(&w->held); /* where links are refused, the old links hold the files */
         if (r < 0 && r != -ENOENT)
                 return r;
         if (!w->links_held)
@@ -171,7 +171,9 @@ static void start_next(IntakeSource *s);
 static bool may_supplement(IntakeSource *s, const LinkRecheck *l, const BundleRecord *base) {
         char id[BUNDLE_ID_SIZE];
         Bundle *b = bundle_table_find_unit(s->context->bundles, s->config->name, base->path);
-        if (b && strcmp(b->rec.id, l->supplement_id) == 0) { /* it may have read them too early */
+        if (b &&
+            strcmp(b->rec.id, l->supplement_id) ==
+                    0) { /* it may have read the links before they were made: it probes again */
                 b->dirty = true;
                 return false;
         }
@@ -221,7 +223,7 @@ static void on_rechecked(IntakeSource *s, IntakeProbe *p) {
         start_next(s);
 }
 
-/* @return 0 and a job; 1: there is nothing to be checked any more; -errno */
+/* @return 0 and a probe; 1: there is nothing to be checked any more; -errno */
 static int prepare(IntakeSource *s, const char *id, LinkRecheck **ret) {
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 }, base = { 0 };
         _cleanup_(recheck_freep) LinkRecheck *l = NULL;
@@ -274,4 +276,12 @@ void intake_recheck_links(IntakeSource *s, const char *id) {
 bool intake_is_rechecking_links(const IntakeSource *s, const char *id) {
         return s->sweep.is_running || strcmp(s->links.rechecking, id) == 0 ||
                path_queue_has(&s->links.rechecks, id);
+}
+
+void ended_links_init(IntakeSource *s) {
+        path_queue_init(&s->links.rechecks);
+}
+
+void ended_links_done(IntakeSource *s) {
+        path_queue_done(&s->links.rechecks);
 }

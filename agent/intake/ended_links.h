@@ -3,6 +3,9 @@
 
 #include "agent/intake/source.h"
 
+void ended_links_init(IntakeSource *s);
+void ended_links_done(IntakeSource *s);
+
 /** Removes the links of a bundle, in the thread of the source. Where that fails, the next start
  * does it: rather too many links than one too few. */
 void ended_links_release(IntakeSource *s, const char *id);

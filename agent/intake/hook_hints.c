@@ -11,17 +11,16 @@
  * To probe a unit when a hint arrives is the caller's. */
 #include "agent/intake/hook_hints.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/intake/losses.h"
 #include "agent/intake/unit_notes.h"
 #include "agent/store/store.h"
-#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
-#include "lib/base/strbuf.h"
 
 #define HINTS_MAX 1024
 #define HINTS_MAX_OF_OWNER 128
@@ -29,8 +28,7 @@
 #define FORGET_USEC (10 * USEC_PER_MINUTE)
 /* A hook may run for hook.deadline and this. */
 #define GRACE_USEC USEC_PER_SEC
-/* Notes that follow each other hold a unit for so much longer than one, in all: any user may send
- * them. */
+/* Several notes make a unit wait at most so much longer than one note: any user may send them. */
 #define MORE_NOTES_USEC USEC_PER_MINUTE
 
 typedef struct HookHint { /* of the hooks of one owner about one unit */
@@ -63,7 +61,7 @@ static bool is_about(const HookHint *n, const char *path) {
         return strcmp(n->path, path) == 0;
 }
 
-static const Owner agent_itself = { .uid = 0 }; /* reports what is attached */
+static const Owner agent_itself = { .uid = 0 }; /* the sender of hints about attachments */
 
 static HookHint *find_hint(IntakeSource *s, const char *path, const Owner *o) {
         LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints)
@@ -91,7 +89,7 @@ static bool is_awaited(const HookHint *n) {
         return n->n_open > 0 || n->pending;
 }
 
-/* Removes the oldest hint of an owner, rather one that nothing waits for. */
+/* Removes the oldest hint of an owner that nothing waits for, or else the oldest one. */
 static void evict_hint(IntakeSource *s, const Owner *o) {
         HookHint *found = NULL;
         LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints) {
@@ -101,10 +99,11 @@ static void evict_hint(IntakeSource *s, const Owner *o) {
                         found = n;
         }
         owners_count_refused(&s->context->hints, o, source_boot_usec(s));
-        hint_free(found); /* who has most has one */
+        hint_free(found); /* not NULL: the owner has at least one */
 }
 
-/* Whoever has most loses one, be it the one who asks. @return 0, -ENOMEM */
+/* At the limit, the owner with the most hints loses one, even if it is the one who asks. @return 0,
+ * -ENOMEM */
 static int request_hint(IntakeSource *s, const Owner *o) {
         Owners *hints = &s->context->hints;
         Owner most;
@@ -163,8 +162,9 @@ bool hook_hints_finish(IntakeSource *s, const char *unit_path, const Owner *o) {
 
 static void add_promise(HookHint *n, const char *name) {
         if (n->promised.n < INTAKE_PROMISED_MAX)
-                (void)promised_files_add(&n->promised,
-                                         name); /* without memory it is collected, but not missed */
+                (void)promised_files_add(
+                        &n->promised,
+                        name); /* without memory the file is collected, but nothing waits for it */
 }
 
 void intake_source_expect_file(IntakeSource *s, const char *unit_path, const Owner *o,
@@ -184,7 +184,8 @@ bool hook_hints_set_pending(IntakeSource *s, const char *unit_path, bool pending
 static int on_stored(const StoredNote *stored, void *userdata) {
         IntakeSource *s = userdata;
         uint64_t now = source_realtime_usec(s), until = stored->received_usec + longest_usec(s);
-        /* With a clock that was set back it would wait for long. */
+        /* A note from the future is not open: the clock was set back, and the unit would wait for
+         * long. */
         bool is_open = stored->finished_usec == 0 && stored->received_usec <= now && until > now;
         const Owner sender = unit_notes_sender(stored);
         HookHint *n = get_hint(s, stored->unit_path, &sender);
@@ -307,8 +308,7 @@ void hook_hints_label_missing(IntakeSource *s, Bundle *b) {
 
 /* ---- their end ---- */
 
-/* A unit that an event has not shown is found when its hook ends, or by a scan; here hints about
- * units that never came are forgotten. */
+/* A unit that no event has reported is found when its hook ends, or by a scan. */
 void hook_hints_forget_old(IntakeSource *s) {
         LIST_FOREACH_ITEM_SAFE (HookHint, n, link, &s->context->hook_hints)
                 if (n->source == s &&

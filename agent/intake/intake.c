@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "agent/intake/admission.h"
@@ -18,7 +17,6 @@
 #include "agent/intake/link_sweep.h"
 #include "agent/intake/lock_renewal.h"
 #include "agent/intake/path_probes.h"
-#include "agent/intake/scan_job.h"
 #include "agent/intake/settling.h"
 #include "agent/intake/source_scan.h"
 #include "agent/intake/source_watch.h"
@@ -26,7 +24,6 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
-#include "lib/event/dirwatch.h"
 #include "lib/event/timer.h"
 
 static void probe_bundle(Bundle *b) {
@@ -91,10 +88,7 @@ void intake_source_on_final(IntakeSource *s, Bundle *b) {
         if ((b->dirty && b->rec.state == BUNDLE_DELIVERED) || b->is_replaced ||
             bundle_is_from_links(&b->rec))
                 path_probes_add(s, relative);
-        /* Once for all that wait, not for each that ends. */
-        bool resumes = s->admission.has_parked &&
-                       s->context->active.total + 1 == s->context->active.max / 2;
-        if ((s->scan.is_wanted || resumes) && admission_has_space(s))
+        if ((s->scan.is_wanted || admission_is_resumable(s)) && admission_has_space(s))
                 source_scan_start(s);
 }
 
@@ -136,8 +130,8 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         settling_init(context);
         hook_hints_init(context);
         source_watch_init(context);
-        path_queue_init(&s->links.rechecks);
-        path_queue_init(&s->attached.queue);
+        ended_links_init(s);
+        attached_init(s);
         list_init(&s->tasks);
         int r = path_probes_init(s);
         if (r >= 0)
@@ -149,7 +143,7 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         if (r >= 0)
                 r = worker_pool_new(&s->probes, context->event, "nc-probe", 1, WORKER_NORMAL);
         if (r >= 0)
-                r = worker_pool_new(&s->scan.pool, context->event, "nc-scan", 1, WORKER_NORMAL);
+                r = source_scan_init(s);
         if (r >= 0)
                 r = timer_arm(&s->load_timer, &(TimerOptions){ .event = context->event,
                                                                .slack_usec = USEC_PER_MSEC,
@@ -204,26 +198,20 @@ IntakeSource *intake_source_free(IntakeSource *s) {
                         b->timer = sd_event_source_disable_unref(b->timer);
                 }
         }
-        dirwatch_free(s->watch.dirwatch);
+        source_watch_done(s);
         stop_workers(s);
         sd_event_source_disable_unref(s->load_timer);
-        sd_event_source_disable_unref(s->scan.timer);
-        sd_event_source_disable_unref(s->scan.slice_timer);
-        scan_job_free(s->scan.found);
+        source_scan_done(s);
         free(s->loaded_path);
         path_probes_done(s);
-        path_queue_done(&s->links.rechecks);
-        path_queue_done(&s->attached.queue);
-        sd_event_source_disable_unref(s->attached.timer);
+        ended_links_done(s);
+        link_sweep_done(s);
+        attached_done(s);
         lock_renewal_done(s);
         hook_hints_done(s);
         unit_table_done(&s->table);
         source_spec_unref(s->spec);
-        free(s->watch.note);
         free(s->hold_note);
-        free(s->scan.root_note);
-        free(s->scan.unseen);
-        free(s->sweep.unlisted);
         free(s);
         return NULL;
 }

@@ -102,7 +102,7 @@ static int run(IntakeProbe *probe) {
                 p->n_unheld -= MIN(p->n_unheld, p->base_files);
         if (r == 0 && p->n_unreadable > 0 && unit_locks_is_away(spec->locks))
                 r = -ESTALE;
-        if (r < 0 && r != -ENOENT) /* it was not seen whether they are gone */
+        if (r < 0 && r != -ENOENT) /* whether files are gone is not known */
                 p->n_unheld = p->n_was_unheld;
         return r;
 }
@@ -203,7 +203,7 @@ void late_files_hold(Bundle *b) {
         LateProbe *p = new_probe(s, b);
         const char *base_id = b->rec.supplement_of[0] ? b->rec.supplement_of : b->rec.id;
         if (!p)
-                return; /* as below */
+                return; /* the next event or scan tries again */
         if (supplement_next_id(s, b, p->supplement_id) < 0 ||
             store_get_prints(s->context->store, base_id, &p->shipped, &p->n_shipped) < 0) {
                 free_probe(&p->probe);

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "agent/intake/admission.h"
 #include "agent/intake/ended_links.h"
 #include "agent/intake/new_bundle.h"
 #include "agent/intake/supplement.h"
@@ -90,13 +89,13 @@ static void listing_drop(SourceTask *t) {
 
 typedef enum Fate {
         FATE_KEEP,
-        FATE_UNKNOWN, /* to the store */
+        FATE_UNKNOWN, /* the store has no row of it */
         FATE_RELEASE, /* not needed any more */
         FATE_RECHECK,
 } Fate;
 
-/* @param rec  NULL: there is no row. @return whether these links, which nobody works on, are to be
- * rechecked */
+/* @param rec  NULL: there is no row. @return whether these links, whose bundle is not worked on,
+ * have to be rechecked */
 static bool must_recheck(const IntakeSource *s, const BundleRecord *rec, const char *id) {
         _cleanup_(bundle_record_done) BundleRecord base = { 0 };
         if (rec)
@@ -120,20 +119,20 @@ static Fate fate_of(const IntakeSource *s, const char *id) {
         if (bundle_table_find(s->context->bundles, id))
                 return FATE_KEEP;
         int r = store_get(s->context->store, id, &rec);
-        if (r < 0) /* what cannot be read is left alone */
+        if (r < 0) /* the row cannot be read: the links stay */
                 return FATE_KEEP;
         if (must_recheck(s, r == 0 ? &rec : NULL, id))
                 return FATE_RECHECK;
         if (r > 0)
                 return fate_of_late(s, id);
-        /* A delivered one is rechecked by its own source; links that the row still mentions are
-         * released by retention. */
+        /* Links of a delivered bundle are rechecked by its own source. Links that the row still
+         * mentions are released by retention. */
         bool is_over = rec.state == BUNDLE_CANCELLED || rec.state == BUNDLE_VANISHED ||
                        rec.state == BUNDLE_EVICTED;
         return is_over && !rec.links_held ? FATE_RELEASE : FATE_KEEP;
 }
 
-/* Sources that share a file system share the links: logged once. */
+/* Sources on one file system share the directory of links, so that this is logged once. */
 static void log_unknown(const char *path, size_t n) {
         static char *logged;
         if (logged && strcmp(logged, path) == 0)
@@ -148,7 +147,7 @@ static void log_unknown(const char *path, size_t n) {
 
 /* ---- a lost state directory: bundles that are only held by links ---- */
 
-/* Sets date_time and cluster_id: from the unit's path, else the time from the id and zeros. */
+/* Sets date_time and cluster_id from the unit's path; else to the time in the id, and to zeros. */
 static void set_incident(const IntakeSource *s, const FoundLinks *f, BundleRecord *rec) {
         TemplateValues values = { 0 };
         const char *time = f->id + strlen(source_kind_name(rec->kind)) + 1;
@@ -199,8 +198,8 @@ static bool restore_bundle(IntakeSource *s, const FoundLinks *f) {
         return true;
 }
 
-/* Notes links of which the database has no bundle. Only after a scan: units that are still at the
- * source get their rows by it. */
+/* Sets the note about links without a row. The note is shown after the first scan only: units that
+ * are still at the source get their rows by the scan. */
 static void note_unlisted_links(IntakeSource *s, size_t n, const char *path) {
         _cleanup_free_ char *escaped = n > 0 ? path_escape(path) : NULL, *text = NULL;
         if (n > 0)
@@ -217,8 +216,8 @@ static bool is_supplement_id(const char *id) {
         return suffix && suffix[1] == 's';
 }
 
-/* Only what is known to be over is released: an id may be another source's, or its row lost with a
- * damaged database. */
+/* Links are released only if their bundle is known to be over: an id may be another source's, or
+ * its row may be lost with a damaged database. */
 static void on_listed(SourceTask *t) {
         _cleanup_(listing_freep) LinkListing *p = CONTAINER_OF(t, LinkListing, task);
         IntakeSource *s = p->source;
@@ -270,4 +269,8 @@ void link_sweep_repeat(IntakeSource *s) {
                 return;
         s->sweep.is_wanted = false;
         link_sweep_start(s);
+}
+
+void link_sweep_done(IntakeSource *s) {
+        free(s->sweep.unlisted);
 }

@@ -83,7 +83,7 @@ static uint64_t since_newest_usec(const IntakeSource *s, const ScanUnit *u) {
         return now > newest ? now - newest : 0;
 }
 
-/* With a full disk this happens at every scan, for each of many: logged when it starts. */
+/* With a full disk every scan fails to record each of many units: the first failure is logged. */
 void new_bundle_report_postponed(IntakeSource *s, int error, size_t n) {
         if (n == 0)
                 return;
@@ -94,8 +94,8 @@ void new_bundle_report_postponed(IntakeSource *s, int error, size_t n) {
         s->rows.is_postponing = s->rows.has_logged_postponed = true;
 }
 
-/* The number is recorded first: a crash between the two leaves a gap, never two of one name.
- * @return whether it was recorded */
+/* Records the number of a supplement before the supplement: a crash in between leaves a gap, but no
+ * number is used twice. @return whether it was recorded */
 static bool reserve_number(IntakeSource *s, BundleRecord *base) {
         base->n_supplements++;
         int r = store_update(s->context->store, base);
@@ -139,8 +139,8 @@ void new_bundle_start(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
                 return;
         source_remember(s, u->relative, u->digest);
         b->flush = s->scan.flush;
-        /* No link of ours has changed a ctime yet: old mtimes of a copy in progress do not make it
-         * look quiet. */
+        /* Links of ours have not changed a ctime yet, so that the newest change is known. A copy in
+         * progress with old mtimes has new ctimes, and does not look quiet. */
         b->quiet_usec = since_newest_usec(s, u);
         b->seen_boot_usec = b->checked_boot_usec = source_boot_usec(s);
         b->uncommitted = s->rows.in_transaction;
@@ -169,7 +169,8 @@ int new_bundle_commit(IntakeSource *s) {
                 }
                 n_postponed++;
                 source_remember(s, source_spec_relative(s->spec, b->rec.path),
-                                ~b->rec.digest); /* so that the next scan reports it */
+                                ~b->rec.digest); /* a digest that the unit does not have: the next
+                                                    scan reports it again */
                 admission_release(s, b);
                 bundle_table_forget(s->context->bundles, b);
         }

@@ -94,7 +94,7 @@ static PathProbe *new_probe(IntakeSource *s, const char *relative) {
 
 static void probe_next(IntakeSource *s);
 
-/* What an owner rests is over as fast as time passes. */
+/* Subtracts the time that has passed from the rest of each owner. */
 static void pass_rests(IntakeSource *s) {
         const uint64_t now = source_boot_usec(s);
         owners_release_each(&s->paths.rests, now - s->paths.rested_usec);
@@ -124,7 +124,8 @@ static int on_probe_timer(sd_event_source *source, uint64_t usec, void *userdata
         return 0;
 }
 
-/* The oldest path of the owner who rests no more, or else for the shortest time. */
+/* @return the oldest path whose owner does not rest; else the one whose owner rests for the
+ * shortest time */
 static QueuedPath *find_pending(const IntakeSource *s, uint64_t *ret_rest_usec) {
         QueuedPath *found = NULL;
         *ret_rest_usec = UINT64_MAX;
@@ -157,7 +158,7 @@ static char *find_unit_above(const IntakeSource *s, const char *relative) {
         return NULL;
 }
 
-/* @return whether it was started; where not, a scan finds it */
+/* @return whether the probe was started; if not, a scan finds the unit */
 static bool probe_pending(IntakeSource *s, QueuedPath *next) {
         const Owner owner = next->owner;
         _cleanup_free_ char *relative = path_queue_remove(&s->paths.queue, next);
@@ -190,8 +191,8 @@ static void probe_next(IntakeSource *s) {
         } while (next && probe_pending(s, next));
 }
 
-/* The first directory or file on the way to it decides: its status is read without following
- * anything that another user may have put there. */
+/* @return the owner of the first directory or file on the way to the path: its status is read
+ * without following anything that another user may have put there */
 static Owner owner_of_path(const IntakeSource *s, const char *relative) {
         _cleanup_free_ char *first = strndup(relative, strcspn(relative, "/"));
         _cleanup_free_ char *path = first ? source_unit_path(s, first) : NULL;
@@ -204,11 +205,12 @@ void path_probes_add(IntakeSource *s, const char *relative) {
                 return; /* the scan after the hold finds it */
         const Owner owner = owner_of_path(s, relative);
         const bool is_first = owners_amount(&s->paths.queue.owners, &owner) == 0;
-        if (path_queue_add(&s->paths.queue, relative, &owner) < 0) { /* a scan finds all of them */
+        if (path_queue_add(&s->paths.queue, relative, &owner) <
+            0) { /* the scan finds what was not queued */
                 s->scan.is_wanted = true;
                 s->calls.start_scan(s);
         }
-        /* Else the end of a probe, or the timer, is waited for; but for a thread that could not be
+        /* Otherwise the end of a probe or the timer continues, unless a thread could not be
          * started. */
         if (is_first ||
             (s->paths.probing.total == 0 && owners_amount(&s->paths.rests, &owner) == 0))

@@ -6,11 +6,10 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "agent/retention/links.h"
 #include "lib/base/array.h"
+#include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
@@ -27,7 +26,7 @@ int scan_job_request_lock(UnitLocksScan *locks, const SourceSpec *t, const ScanU
                                                .newest_usec = newest_usec(u->newest_change_nsec) });
 }
 
-/* A later scan finds it again. */
+/* Drops the newest unit of an owner; a later scan finds it again. */
 static void drop_found(ScanJob *s, const Owner *owner) {
         size_t i = s->n_found;
         while (i > 0 && s->found[i - 1].st.st_uid != owner->uid)
@@ -156,7 +155,8 @@ static void scan_run(WorkJob *job) {
                 unit_locks_scan_apply(s->locks, &scan);
         s->scan = scan;
         history_check(&s->ended, s->spec, fd);
-        (void)link_dirs_secure(s->spec->link_dirs, &s->moved_aside); /* what is pinned reports it */
+        (void)link_dirs_secure(s->spec->link_dirs,
+                               &s->moved_aside); /* a failure is reported when links are made */
         s->root_note = scan_check_root(s->spec->fixed);
         s->result = s->on_network && !s->locks ? -ENOMEM : scan_source(&scan, on_scanned_unit, s);
         s->locks = unit_locks_scan_free(s->locks);

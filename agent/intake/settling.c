@@ -12,6 +12,7 @@
 #include "agent/intake/settling.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -27,7 +28,7 @@
 
 /* ---- descriptors that hold files where links are refused, by owner ---- */
 
-#define HELD_MIN 64 /* one unit's */
+#define HELD_MIN 64 /* as many as one unit may need */
 
 static uint64_t max_held(void) {
         struct rlimit limit;
@@ -46,7 +47,7 @@ void settling_release_held(IntakeContext *c, Bundle *b) {
         held_files_done(&b->held);
 }
 
-/* The newest bundle of an owner gives way. @return whether there was one */
+/* Closes the descriptors of an owner's newest bundle. @return whether there was one */
 static bool release_newest_held(IntakeContext *c, const Owner *owner) {
         ListLink *all = bundle_table_all(c->bundles);
         for (ListLink *l = all->prev; l != all; l = l->prev) {
@@ -94,7 +95,7 @@ static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char
         s->context->on_ready(b, s->context->userdata);
 }
 
-/* How the members are held. */
+/* Records how the members are held. */
 static void apply_hold(IntakeSource *s, Bundle *b, UnitWalk *w) {
         if (w->links_held != b->rec.links_held && w->unit.n_files > 0)
                 b->rec.links_held = w->links_held;
@@ -145,7 +146,7 @@ static void apply_answer(IntakeSource *s, Bundle *b, const UnitProbe *p,
                 make_ready(s, b, &p->walk.unit, answer->why);
 }
 
-/* There are files, but none that may be collected: this is not reported as removed. */
+/* There are files, but none that may be collected: the bundle was not removed at the source. */
 static void give_up_unreadable(IntakeSource *s, Bundle *b, const ScanUnit *u) {
         losses_label(b, u);
         losses_report(s, b, u);
@@ -181,7 +182,7 @@ static void record_links(Bundle *b, const ScanUnit *u) {
         bundle_save(b->source->context->bundles, b);
 }
 
-/* Whose files and processes the members are, which the next steps are told by. */
+/* Records whose files the members are, and which processes they name. */
 static void apply_members(Bundle *b, UnitWalk *w) {
         b->owners = w->owners;
         named_pids_done(&b->pids);
@@ -194,8 +195,8 @@ static void decide(IntakeSource *s, Bundle *b, const UnitProbe *p, IntakeFacts *
                                       .max_wait_usec = s->config->max_wait_usec,
                                       .waited_usec = b->checked_boot_usec - b->seen_boot_usec,
                                       .flush = b->flush };
-        /* Leases and headers are checked only when it could be complete: for most probes a walk is
-         * enough. */
+        /* Leases and headers are checked only when the unit could be complete: for most probes a
+         * walk is enough. */
         if (p->walk.unit.n_files > 0 && p->probe.result == 0 && !p->walk.check_writers &&
             intake_is_due(facts, &limits)) {
                 b->check = true;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/event/timer.h"
@@ -30,7 +31,7 @@ char *source_unit_path(const IntakeSource *s, const char *relative) {
 }
 
 void source_remember(IntakeSource *s, const char *relative, uint64_t digest) {
-        /* Forgotten for want of memory: it is probed once more. */
+        /* Without memory the unit is probed once more. */
         (void)unit_table_put(&s->table, relative, digest);
 }
 

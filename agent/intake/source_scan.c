@@ -26,7 +26,6 @@
 #include "agent/intake/scan_job.h"
 #include "agent/intake/source_watch.h"
 #include "agent/intake/units.h"
-#include "agent/store/store.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
@@ -331,4 +330,16 @@ void intake_source_hold(IntakeSource *s, bool on) {
                 return;
         set_hold(s, on ? INTAKE_HOLDING : INTAKE_OPEN);
         source_scan_start(s); /* what is there now, or has come meanwhile */
+}
+
+int source_scan_init(IntakeSource *s) {
+        return worker_pool_new(&s->scan.pool, s->context->event, "nc-scan", 1, WORKER_NORMAL);
+}
+
+void source_scan_done(IntakeSource *s) {
+        sd_event_source_disable_unref(s->scan.timer);
+        sd_event_source_disable_unref(s->scan.slice_timer);
+        scan_job_free(s->scan.found);
+        free(s->scan.root_note);
+        free(s->scan.unseen);
 }

@@ -13,6 +13,10 @@ static inline bool source_scan_has_failed(const IntakeSource *s) {
         return s->scan.result == SOURCE_SCAN_UNREAD || s->rows.is_postponing;
 }
 
+int source_scan_init(IntakeSource *s);
+/** Frees what it has, but not the pool. */
+void source_scan_done(IntakeSource *s);
+
 /** Scans now, or when the scan that runs is over. */
 void source_scan_start(IntakeSource *s);
 /** Has the next scan start in scan_interval; within a minute if new units wait for that. */

@@ -4,6 +4,7 @@
 
 #include "agent/intake/lock_renewal.h"
 #include "agent/intake/source_scan.h"
+#include "lib/base/cleanup.h"
 #include "lib/event/dirwatch.h"
 
 /* A mount whose server is away never answers. A scan counts as stalled after the longer of these:

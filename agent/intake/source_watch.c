@@ -18,7 +18,7 @@ void source_watch_init(IntakeContext *c) {
                                        .max_each = INTAKE_WATCHED_MAX / 2 };
 }
 
-/* The bundle being worked on that a path lies in, if there is one. */
+/* @return the bundle that is worked on and has the path in its unit; NULL: none */
 static Bundle *bundle_above(IntakeSource *s, const char *relative) {
         _cleanup_free_ char *path = source_unit_path(s, relative);
         size_t least = strlen(s->spec->fixed);
@@ -79,7 +79,7 @@ static void on_degraded(const char *why, const char *remedy, void *userdata) {
                  strbuf_format("%s%s%s", why, remedy ? "; " : "", remedy ? remedy : ""));
 }
 
-/* Each takes memory, here and in the kernel. No user has more than half. */
+/* A watch takes memory, here and in the kernel. The directories of one user are at most half. */
 static bool may_watch(uid_t uid, void *userdata) {
         const IntakeSource *s = userdata;
         Owners *watched = &s->context->watched;
@@ -120,4 +120,9 @@ void source_watch_start(IntakeSource *s, const char *network_fs) {
                 on_degraded("no inotify instance can be had, so only the scan every scan_interval "
                             "finds what is new",
                             "raise fs.inotify.max_user_instances", s);
+}
+
+void source_watch_done(IntakeSource *s) {
+        dirwatch_free(s->watch.dirwatch);
+        free(s->watch.note);
 }

@@ -36,8 +36,8 @@ int supplement_next_id(const IntakeSource *s, const Bundle *b, char ret[BUNDLE_I
         return r == 0 ? new_bundle_supplement_id(ret, &base, base.n_supplements + 1) : -ENOENT;
 }
 
-/* The last supplement is quarantined, cancelled or evicted, and this would only be the same again.
- */
+/* @return whether the last supplement is quarantined, cancelled or evicted, and had the same
+ * content */
 static bool is_refused_by_operator(const IntakeSource *s, const BundleRecord *base,
                                    uint64_t digest) {
         char id[BUNDLE_ID_SIZE];

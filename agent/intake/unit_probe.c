@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "collectors/host/procfs.h"
+#include "lib/base/cleanup.h"
 #include "lib/base/path.h"
 
 /* The start time and the pid together identify one process. The owner must be the dump's: in a

@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "agent/retention/links.h"
 #include "lib/base/array.h"
+#include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
 #include "lib/bundle/validate.h"
@@ -24,7 +24,8 @@
 static unsigned own_links(const char *member_path, const struct stat *st, void *userdata) {
         UnitWalk *w = userdata;
         unsigned n = link_session_own_links(w->session, member_path, st, &w->has_link);
-        return w->has_link ? UINT_MAX : n; /* what is held stays a member */
+        return w->has_link ? UINT_MAX
+                           : n; /* a file that is held stays a member, whatever links it has */
 }
 
 /* Where links are refused the open descriptor holds the file, for the first few members. */
@@ -55,7 +56,7 @@ static int hold_member(UnitWalk *w, const ScanMember *m, int unit_fd) {
                         return 0;
                 if (r < 0 && !w->hold_error)
                         (void)asprintf(&w->hold_error, "cannot link '%s': %s", m->path,
-                                       strerror(-r)); /* NULL will do */
+                                       strerror(-r)); /* without memory there is no text */
                 w->links_held = false;
         }
         int r = hold_descriptor(w, m, unit_fd);
@@ -68,7 +69,7 @@ static int hold_member(UnitWalk *w, const ScanMember *m, int unit_fd) {
 static int check_member(UnitWalk *w, const ScanMember *m, int unit_fd) {
         struct stat st;
         _cleanup_close_ int fd = fs_open_regular(unit_fd, m->path, &st);
-        if (fd < 0) /* if not that, gone or unreadable: the plan reports it */
+        if (fd < 0) /* a member that is gone or unreadable is reported by the plan */
                 return tree_error_is_resource(fd) ? fd : 0;
         switch (fs_check_writer(fd)) {
         case 0:

@@ -2,9 +2,6 @@
  * probe of its bundle; a new bundle; or a probe for a supplement. */
 #include "agent/intake/units.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "agent/intake/hook_hints.h"
 #include "agent/intake/lock_renewal.h"
 #include "agent/intake/new_bundle.h"
@@ -14,15 +11,16 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 
-/* A directory that is created again under its name often gets the inode that was freed. */
+/* Births are compared, too: a directory that is created again under its name often gets the inode
+ * that was freed. */
 static bool is_same_unit(const BundleRecord *rec, const ScanUnit *u) {
         return rec->unit_ino == (uint64_t)u->st.st_ino && rec->unit_dev == (uint64_t)u->st.st_dev &&
                (rec->unit_born_usec == 0 || u->born_usec == 0 ||
                 rec->unit_born_usec == u->born_usec);
 }
 
-/* A hook may run before its directory is created: what it started so shortly before belongs to the
- * new unit. */
+/* Another unit is at the path of an earlier one. A hook may run before its directory is created:
+ * what it has attached since hook.deadline belongs to the new unit. */
 static void release_earlier_attachments(IntakeSource *s, const char *path) {
         IntakeContext *c = s->context;
         uint64_t now = source_realtime_usec(s);
@@ -36,7 +34,7 @@ static void release_earlier_attachments(IntakeSource *s, const char *path) {
                 log_warning(r, "source %s: what was attached to an earlier '%s' cannot be removed",
                             s->config->name, path);
         else if (r > 0)
-                log_notice("source %s: '%s' is another one than before; %d files that came too "
+                log_notice("source %s: '%s' was replaced by another unit; %d files that came too "
                            "late for the earlier one are removed",
                            s->config->name, path, r);
 }
