@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "agent/crashes/core_facts.h"
+#include "agent/crashes/oom_report.h"
 #include "agent/retention/links.h"
 #include "collectors/crash/crash.h"
 #include "collectors/crash/origin/roots.h"
@@ -74,14 +75,14 @@ typedef struct Report {
         AttachmentJob *attaching;
         uint64_t slice_usec;
         atomic_bool others_wait; /* set by the loop, read by the worker */
-        bool gave_way;
+        bool slice_is_over;
 } Report;
 
-/* The time that a user's reports have taken since the queue was last empty. */
-typedef struct Turn {
+/* The time that the reports of a user have taken since the queue was last empty. */
+typedef struct UserTime {
         uid_t uid;
         uint64_t used_usec;
-} Turn;
+} UserTime;
 
 struct CrashReports {
         CrashReportsContext context;
@@ -92,8 +93,8 @@ struct CrashReports {
         Report *running; /* NULL: none */
         uint64_t running_since_usec;
         KernelLog *kernel_log;
-        Turn turns[REPORTS_MAX];
-        size_t n_turns;
+        UserTime times[REPORTS_MAX];
+        size_t n_times;
         uid_t last_uid;
         sd_event_source *next;
 };
@@ -249,7 +250,7 @@ static void run_making(Report *x) {
                                               .others_wait = &x->others_wait,
                                               .slice_usec = x->slice_usec },
                              &report);
-        x->gave_way = report.gave_way;
+        x->slice_is_over = report.slice_is_over;
         if (r == CRASH_E_FAILED)
                 set_fault(x, TAKE_PTR(report.fault));
         else if (r == 0)
@@ -368,7 +369,7 @@ static void remove_report(Report *x) {
         list_remove(&x->link);
         c->n--;
         if (c->n == 0)
-                c->n_turns = 0;
+                c->n_times = 0;
         owners_release(&c->owners, &(Owner){ .uid = x->uid }, 1);
 }
 
@@ -459,23 +460,23 @@ static void start_attaching(Report *x) {
 /* ---- the next user ---- */
 
 static uint64_t time_of(const CrashReports *c, uid_t uid) {
-        for (size_t i = 0; i < c->n_turns; i++)
-                if (c->turns[i].uid == uid)
-                        return c->turns[i].used_usec;
+        for (size_t i = 0; i < c->n_times; i++)
+                if (c->times[i].uid == uid)
+                        return c->times[i].used_usec;
         return 0;
 }
 
 static void charge_time(CrashReports *c, uid_t uid) {
         uint64_t now = clock_boottime_usec(), used = now - c->running_since_usec;
         c->running_since_usec = now;
-        for (size_t i = 0; i < c->n_turns; i++)
-                if (c->turns[i].uid == uid) {
-                        c->turns[i].used_usec += used;
+        for (size_t i = 0; i < c->n_times; i++)
+                if (c->times[i].uid == uid) {
+                        c->times[i].used_usec += used;
                         return;
                 }
-        if (c->n_turns == ELEMENTSOF(c->turns))
-                c->n_turns = 0; /* all begin again */
-        c->turns[c->n_turns++] = (Turn){ uid, used };
+        if (c->n_times == ELEMENTSOF(c->times))
+                c->n_times = 0; /* every user starts at 0 again */
+        c->times[c->n_times++] = (UserTime){ uid, used };
 }
 
 static void start_work(Report *x) {
@@ -490,7 +491,7 @@ static void requeue(Report *x) {
         CrashReports *c = x->owner;
         set_state(x, REPORT_QUEUED);
         x->slice_usec *= 2;
-        x->gave_way = false;
+        x->slice_is_over = false;
         cleanup_closep(&x->core_fd);
         x->core_fd = -1;
         core_facts_done(&x->facts);
@@ -504,7 +505,7 @@ static void requeue(Report *x) {
 static void done(WorkJob *job) {
         Report *x = CONTAINER_OF(job, Report, work);
         charge_time(x->owner, x->uid);
-        if (x->gave_way && !x->is_unwanted && x->slice_usec < SLICE_MAX_USEC)
+        if (x->slice_is_over && !x->is_unwanted && x->slice_usec < SLICE_MAX_USEC)
                 requeue(x);
         else if (x->state == REPORT_READING && !x->fault && !x->is_unwanted) {
                 if (!x->facts.job)
@@ -653,7 +654,7 @@ void crash_reports_make_of_oom_kill(CrashReports *c, const KernelLine *line, Oom
                                     StrBuf *json, StrBuf *text) {
         const CrashedProcess p = { .pid = kill->pid, .last_usec = line->usec };
         _cleanup_free_ char *job = find_job(c->context.store, &p, kill->uid, NULL);
-        oom_kill_report(c->kernel_log, line, kill, job, json, text);
+        oom_report_write(c->kernel_log, line, kill, job, json, text);
 }
 
 /* ---- life ---- */
