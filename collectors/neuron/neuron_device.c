@@ -19,7 +19,7 @@
 #include "collectors/host/jobs.h"
 #include "collectors/host/procfs.h"
 #include "collectors/neuron/neuron_abi.h"
-#include "collectors/neuron/neuron_sysfs.h"
+#include "collectors/neuron/neuron_names.h"
 #include "collectors/runner/child_pool.h"
 #include "collectors/runner/collector.h"
 #include "lib/base/cleanup.h"
@@ -535,7 +535,7 @@ static int run_queries(const Collection *c, const PoolTask *task, int fd,
                        void (*query)(DeviceQuery *a)) {
         DeviceQuery a = {
                 .name = task->name,
-                .number = (unsigned)neuron_number(task->name),
+                .number = (unsigned)neuron_names_number(task->name),
                 .device = { .fd = -1, .driver = c->driver },
                 .progress = &c->shared->progress[task - c->tasks],
                 .out_fd = fd,
@@ -695,7 +695,7 @@ static int query_devices(Collection *c) {
 
 static int collect_devices(Collection *c) {
         static const PoolTask surroundings = { .name = "surroundings" };
-        int r = neuron_list(c->request->device_directory, false, &c->names);
+        int r = neuron_names_list(c->request->device_directory, false, &c->names);
 
         if (r < 0 || c->names.n == 0)
                 return emit_text(
