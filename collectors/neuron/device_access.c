@@ -11,7 +11,7 @@
 #include <fcntl.h>
 #include <string.h>
 
-#include "collectors/host/jobs.h"
+#include "collectors/host/device_holders.h"
 #include "collectors/host/procfs.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -58,19 +58,19 @@ bool device_access_is_ultraserver(const char *sysfs_root, const char **ret_why) 
 }
 
 DeviceHeld device_access_find_holder(const CollectRequest *request) {
-        _cleanup_(jobs_scan_done) JobsScan scan = { 0 };
-        if (jobs_scan(request, JOBS_BY_DEVICES, &scan) < 0)
+        _cleanup_(device_holders_done) DeviceHolders scan = { 0 };
+        if (device_holders_scan(request, DEVICE_HOLDERS_BY_FDS, &scan) < 0)
                 return DEVICE_HELD_UNKNOWN;
         bool is_incomplete = scan.is_cut || scan.n_hidden > 0;
         for (size_t i = 0; i < scan.n_holders; i++) {
-                const JobsHolder *h = &scan.holders[i];
+                const DeviceHolder *h = &scan.holders[i];
                 bool is_hidden = false, has_runtime = false;
                 _cleanup_(procfs_close) Proc p = { .dir_fd = -1 };
                 if (h->is_write_only)
                         continue;
                 int r = procfs_open(&p, request->proc_root, h->stat.pid, h->stat.start_ticks);
                 if (r == 0)
-                        has_runtime = jobs_maps_runtime(&p, &is_hidden);
+                        has_runtime = device_holders_maps_runtime(&p, &is_hidden);
                 if (has_runtime && !h->is_by_name)
                         return DEVICE_HELD;
                 is_incomplete |= has_runtime || is_hidden || r < 0 || r == PROCFS_E_HIDDEN;
